@@ -1,0 +1,67 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+// Library opens sessions with the driver.
+type Library interface {
+	// Open loads the library and initialises it. It may be tried again after an error: LibraryNotFound where the
+	// driver's user space is absent, DriverNotLoaded where its kernel module is, others as NVML says.
+	Open() (Session, error)
+}
+
+// Session is an initialised library. Its methods may be called from several goroutines at once.
+type Session interface {
+	// DriverVersion is the kernel driver's version as it spells it, "580.126.09".
+	DriverVersion() (string, error)
+	// CUDAVersion is the newest CUDA the driver supports, in NVML's form: 1000 × major + 10 × minor.
+	CUDAVersion() (int, error)
+	// DeviceCount counts the GPUs, lost ones included.
+	DeviceCount() (int, error)
+	// Device gives the GPU at an index below DeviceCount. GPUIsLost where it fell off the bus.
+	Device(index int) (Device, error)
+	// Close ends the session; devices got from it must not be used after. A second Close does nothing.
+	Close() error
+}
+
+// Device is one physical GPU of an open session.
+type Device interface {
+	UUID() (string, error)
+	PCI() (PCIInfo, error)
+	// MinorNumber is the number in /dev/nvidia<minor>.
+	MinorNumber() (int, error)
+	// Name is the product name, "NVIDIA H100 80GB HBM3".
+	Name() (string, error)
+	Brand() (Brand, error)
+	Architecture() (Architecture, error)
+	CUDAComputeCapability() (major, minor int, err error)
+	Memory() (MemoryInfo, error)
+	// Cores is the number of CUDA cores of the whole GPU.
+	Cores() (int, error)
+	AddressingMode() (AddressingMode, error)
+	// MIGMode answers NotSupported on a GPU without MIG.
+	MIGMode() (current, pending bool, err error)
+	ComputeMode() (ComputeMode, error)
+	// Processes are those that hold the GPU, compute and graphics, in order of their process IDs, each once.
+	Processes() ([]Process, error)
+}
+
+// PCIInfo is where the GPU sits.
+type PCIInfo struct {
+	// BusID is NVML's spelling, "00000000:1B:00.0".
+	BusID string
+	// DeviceID is device << 16 | vendor, SubsystemID likewise.
+	DeviceID, SubsystemID uint32
+}
+
+// MemoryInfo is in bytes. Total includes Reserved, what the driver keeps for itself.
+type MemoryInfo struct {
+	Total, Reserved, Free, Used uint64
+}
+
+// Process is a process that holds a GPU.
+type Process struct {
+	PID uint32
+	// UsedMemory is in bytes, 0 where the driver cannot say.
+	UsedMemory uint64
+}

@@ -1,0 +1,59 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import "testing"
+
+func TestCanonicalAddress(t *testing.T) {
+	for in, want := range map[string]string{
+		"00000000:1B:00.0": "0000:1b:00.0",
+		"0000:1b:00.0":     "0000:1b:00.0",
+		"0000:1B:1f.7":     "0000:1b:1f.7",
+		"0000:1b:00":       "0000:1b:00.0",
+		"00010000:3b:00.0": "10000:3b:00.0",
+	} {
+		if got, err := CanonicalAddress(in); err != nil || got != want {
+			t.Errorf("CanonicalAddress(%q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "1b:00.0", "0000:1b:20.0", "0000:1b:00.8", "gpu-0", "0000:1b:00.0 x"} {
+		if got, err := CanonicalAddress(in); err == nil {
+			t.Errorf("CanonicalAddress(%q) = %q, want an error", in, got)
+		}
+	}
+}
+
+func TestNameRoundTrip(t *testing.T) {
+	for _, d := range []Device{
+		{KindGPU, "0000:1b:00.0"}, {KindMonitor, "0000:1b:00.0"}, {KindGPU, "10000:3b:1f.7"},
+	} {
+		got, err := ParseName(d.Name())
+		if err != nil || got != d {
+			t.Errorf("ParseName(%q) = %+v, %v; want %+v", d.Name(), got, err, d)
+		}
+	}
+}
+
+func TestParseNameRefusesOthersNames(t *testing.T) {
+	for _, name := range []string{"", "gpu-0", "gpu-00000-1b-00-0", "nic-0000-1b-00-0", "gpu-0000-1B-00-0", "gpu-0000-1b-00-0-x"} {
+		if got, err := ParseName(name); err == nil {
+			t.Errorf("ParseName(%q) = %+v, want an error", name, got)
+		}
+	}
+}
+
+func FuzzParseName(f *testing.F) {
+	for _, s := range []string{"gpu-0000-1b-00-0", "monitor-0000-1b-00-0", "gpu-10000-3b-1f-7", "gpu-", "-"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		d, err := ParseName(name)
+		if err != nil {
+			return
+		}
+		if d.Name() != name {
+			t.Errorf("ParseName(%q).Name() = %q", name, d.Name())
+		}
+	})
+}
