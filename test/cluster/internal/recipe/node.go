@@ -1,0 +1,51 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package recipe
+
+import _ "embed"
+
+//go:embed pause/main.go
+var pauseSource string
+
+// Node lists what the node and the control plane need besides Kubernetes itself, quickest build first.
+func Node() []Component {
+	components := []Component{
+		{
+			Name: "pause", Version: "v1", Binary: "pause",
+			Packages: []string{"."},
+			Sources:  map[string]string{"main.go": pauseSource},
+		},
+		{
+			Name: "cni", Module: "github.com/containernetworking/plugins", Version: "v1.9.1",
+			Packages: []string{
+				"github.com/containernetworking/plugins/plugins/main/bridge",
+				"github.com/containernetworking/plugins/plugins/ipam/host-local",
+				"github.com/containernetworking/plugins/plugins/main/loopback",
+			},
+		},
+		{
+			Name: "runc", Module: "github.com/opencontainers/runc", Version: "v1.5.2", Binary: "runc",
+			Packages: []string{"github.com/opencontainers/runc"},
+			CGO:      true,
+		},
+		{
+			Name: "etcd", Module: "go.etcd.io/etcd/server/v3", Version: "v3.6.5", Binary: "etcd",
+			Packages: []string{"go.etcd.io/etcd/server/v3"},
+		},
+		{
+			Name: "containerd", Module: "github.com/containerd/containerd/v2", Version: "v2.3.7",
+			Packages: []string{
+				"github.com/containerd/containerd/v2/cmd/containerd",
+				"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+				"github.com/containerd/containerd/v2/cmd/ctr",
+			},
+			Tags:    []string{"no_btrfs"},
+			LDFlags: []string{"-X github.com/containerd/containerd/v2/version.Version=v2.3.7"},
+		},
+	}
+	for i, c := range components {
+		components[i].GoMod = goMod(c.Name, c.Module, c.Version)
+	}
+	return components
+}
