@@ -1,0 +1,98 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package claimerror is how the driver says that it could not do what a claim asks for.
+//
+// The reader is the person who must act: the text says what was attempted, on which device, for which claim, why it
+// failed and what to do now. The kind says whether trying again can help, the reason is for Events and metrics.
+package claimerror
+
+import (
+	"errors"
+	"strings"
+)
+
+// Kind says who can help.
+type Kind string
+
+const (
+	// Permanent errors stay until the claim or its class is changed.
+	Permanent Kind = "permanent"
+	// Transient errors can clear by themselves or by the node's repair; the kubelet tries again.
+	Transient Kind = "transient"
+	// Unsupported is what this driver does not do.
+	Unsupported Kind = "unsupported"
+)
+
+// Reason is a CamelCase word for Events and metrics.
+type Reason string
+
+// The reasons.
+const (
+	InvalidParameters Reason = "InvalidParameters"
+	InvalidAllocation Reason = "InvalidAllocation"
+	UnknownDevice     Reason = "UnknownDevice"
+	DeviceInUse       Reason = "DeviceInUse"
+	DeviceLost        Reason = "DeviceLost"
+	DeviceNotReady    Reason = "DeviceNotReady"
+	DriverNotReady    Reason = "DriverNotReady"
+	HostFailure       Reason = "HostFailure"
+	RecordUnreadable  Reason = "RecordUnreadable"
+	Interrupted       Reason = "Interrupted"
+)
+
+// Error is a refusal or failure. Attempt and Cause are needed; what is empty is left out of the text.
+type Error struct {
+	Kind   Kind
+	Reason Reason
+	// Attempt is what was tried: "prepare".
+	Attempt string
+	// Claim is namespace/name, Device the device's name.
+	Claim, Device string
+	// Cause is why.
+	Cause error
+	// Remedy is what the reader can do now.
+	Remedy string
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Attempt)
+	if e.Device != "" {
+		b.WriteString(" of " + e.Device)
+	}
+	if e.Claim != "" {
+		b.WriteString(" for claim " + e.Claim)
+	}
+	b.WriteString(": ")
+	if e.Cause != nil {
+		b.WriteString(e.Cause.Error())
+	} else {
+		b.WriteString(string(e.Reason))
+	}
+	if e.Remedy != "" {
+		b.WriteString("; " + e.Remedy)
+	}
+	return b.String()
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// KindOf is the kind of the first Error in err's chain. Any other error counts as transient: it is safer to try again.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return Transient
+}
+
+// ReasonOf is the reason of the first Error in err's chain, HostFailure where there is none.
+func ReasonOf(err error) Reason {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return HostFailure
+}

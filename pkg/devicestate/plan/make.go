@@ -1,0 +1,162 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Node is what a plan needs to know of where it will be carried out.
+type Node struct {
+	// Driver is the driver's name; results of other drivers are none of ours.
+	Driver string
+	// Pool is the node's pool.
+	Pool     string
+	Snapshot gpu.Snapshot
+}
+
+// Make plans an allocated claim. A claim without results of this driver gives a plan without devices. Errors are
+// *claimerror.Error: permanent where parameters or the allocation are wrong, transient where a GPU is not there now.
+func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
+	m := maker{node: node, claim: Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}}
+	if claim.Status.Allocation == nil {
+		return Plan{}, m.refuse("", claimerror.Transient, claimerror.InvalidAllocation,
+			errors.New("the claim is not allocated"), "wait for the scheduler to allocate it")
+	}
+	devices := claim.Status.Allocation.Devices
+	p := Plan{Claim: m.claim, Allocation: digest(devices, node.Driver)}
+	for i := range devices.Results {
+		result := &devices.Results[i]
+		if result.Driver != node.Driver {
+			continue
+		}
+		if err := m.parameters(devices.Config, *result); err != nil {
+			return Plan{}, err
+		}
+		device, err := m.device(result)
+		if err != nil {
+			return Plan{}, err
+		}
+		p.Devices = append(p.Devices, device)
+	}
+	return p, nil
+}
+
+type maker struct {
+	node  Node
+	claim Claim
+}
+
+func (m maker) refuse(device string, kind claimerror.Kind, reason claimerror.Reason, cause error, remedy string) error {
+	return &claimerror.Error{
+		Kind: kind, Reason: reason, Attempt: "prepare", Claim: m.claim.String(), Device: device, Cause: cause, Remedy: remedy,
+	}
+}
+
+// parameters checks every opaque configuration that applies to a result, the class's as well as the claim's.
+func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult) error {
+	for _, config := range resourceclaim.ConfigForResult(configs, result) {
+		if config.Opaque == nil || config.Opaque.Driver != m.node.Driver {
+			continue
+		}
+		if _, err := v1beta1.Decode(config.Opaque.Parameters.Raw); err != nil {
+			kind, where := claimerror.Permanent, "the claim"
+			if errors.Is(err, v1beta1.ErrUnsupported) {
+				kind = claimerror.Unsupported
+			}
+			if config.Source == resourceapi.AllocationConfigSourceClass {
+				where = "the DeviceClass"
+			}
+			return m.refuse(result.Device, kind, claimerror.InvalidParameters,
+				fmt.Errorf("parameters from %s for request %q: %w", where, result.Request, err),
+				"correct them in "+where+" and create the claim anew")
+		}
+	}
+	return nil
+}
+
+func (m maker) device(result *resourceapi.DeviceRequestAllocationResult) (Device, error) {
+	named, err := gpu.ParseName(result.Device)
+	if err == nil && result.Pool != m.node.Pool {
+		err = fmt.Errorf("pool %q is not this node's (%q)", result.Pool, m.node.Pool)
+	}
+	if err != nil {
+		return Device{}, m.refuse(result.Device, claimerror.Permanent, claimerror.UnknownDevice, err,
+			"delete the pod and its claim so that the scheduler allocates again")
+	}
+	admin := result.AdminAccess != nil && *result.AdminAccess
+	if named.Kind == gpu.KindMonitor && !admin {
+		return Device{}, m.refuse(result.Device, claimerror.Permanent, claimerror.InvalidAllocation,
+			errors.New("a monitor device is for watching only"),
+			"set adminAccess: true on the request, or ask for the class gpu.nvidia.com to use a GPU")
+	}
+	found, ok := m.node.Snapshot.ByAddress(named.PCIAddress)
+	if !ok {
+		return Device{}, m.missing(result.Device, named.PCIAddress)
+	}
+	d := Device{
+		Request: result.Request, Pool: result.Pool, Name: result.Device, Kind: named.Kind, Admin: admin,
+		PCIAddress: found.PCIAddress, UUID: found.UUID, Minor: found.Minor,
+	}
+	if result.ShareID != nil {
+		d.ShareID = string(*result.ShareID)
+	}
+	return d, nil
+}
+
+func (m maker) missing(device, address string) error {
+	if m.node.Snapshot.Driver.Version == "" {
+		return m.refuse(device, claimerror.Transient, claimerror.DriverNotReady,
+			errors.New("the NVIDIA driver is not loaded on this node"),
+			"load the driver on the node (nvidia-smi must work there); the pod starts by itself then")
+	}
+	for _, p := range m.node.Snapshot.Problems {
+		if p.PCIAddress != address {
+			continue
+		}
+		reason, remedy := claimerror.DeviceNotReady, "look at the node's kernel log for NVRM messages of that address"
+		if p.Lost {
+			reason, remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
+		}
+		return m.refuse(device, claimerror.Transient, reason, errors.New(p.Message), remedy)
+	}
+	return m.refuse(device, claimerror.Transient, claimerror.UnknownDevice,
+		fmt.Errorf("no GPU is at PCI address %s now", address),
+		"bring the GPU back, or delete the pod and its claim so that it is scheduled elsewhere")
+}
+
+// digest identifies an allocation by all that changes what is prepared: our results and the parameters.
+func digest(devices resourceapi.DeviceAllocationResult, driver string) string {
+	var ours struct {
+		Results []resourceapi.DeviceRequestAllocationResult
+		Config  []resourceapi.DeviceAllocationConfiguration
+	}
+	for _, r := range devices.Results {
+		if r.Driver == driver {
+			// What the scheduler says about binding and tolerating does not change what is prepared.
+			r.Tolerations, r.BindingConditions, r.BindingFailureConditions = nil, nil, nil
+			ours.Results = append(ours.Results, r)
+		}
+	}
+	for _, c := range devices.Config {
+		if c.Opaque != nil && c.Opaque.Driver == driver {
+			ours.Config = append(ours.Config, c)
+		}
+	}
+	// These API types always encode: they hold no channels, functions or cycles.
+	data, _ := json.Marshal(ours)
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}
