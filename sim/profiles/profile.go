@@ -1,0 +1,116 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package profiles
+
+// Profile is a machine: one model of board, and a slot for each.
+type Profile struct {
+	Name        string   `json:"name"`
+	Description string   `json:"description"`
+	Driver      Driver   `json:"driver"`
+	Board       Board    `json:"board"`
+	Slots       []Slot   `json:"slots"`
+	Sources     []Source `json:"sources"`
+}
+
+// Driver is what the kernel driver and its user space say of themselves.
+type Driver struct {
+	// Version as the driver spells it, "580.126.09".
+	Version string `json:"version"`
+	// NVMLVersion is nvmlSystemGetNVMLVersion's answer.
+	NVMLVersion string `json:"nvmlVersion"`
+	// CUDA is 1000 × major + 10 × minor.
+	CUDA int `json:"cuda"`
+}
+
+// Board is one model of GPU. Zero means that the board has no such thing.
+type Board struct {
+	ProductName  string `json:"productName"`
+	Brand        int    `json:"brand"`
+	Architecture int    `json:"architecture"`
+	ComputeMajor int    `json:"computeMajor"`
+	ComputeMinor int    `json:"computeMinor"`
+	// PCIDeviceID is device << 16 | vendor, in hex: "0x233010DE". PCISubsystemID likewise.
+	PCIDeviceID    string `json:"pciDeviceID"`
+	PCISubsystemID string `json:"pciSubsystemID"`
+
+	// MemoryMiB is NVML's total; ReservedMiB the part of it that the driver keeps.
+	MemoryMiB   uint64 `json:"memoryMiB"`
+	ReservedMiB uint64 `json:"reservedMiB"`
+	BAR1MiB     uint64 `json:"bar1MiB"`
+	// MemoryBusWidth is in bits.
+	MemoryBusWidth  int     `json:"memoryBusWidth"`
+	Cores           int     `json:"cores"`
+	Multiprocessors int     `json:"multiprocessors"`
+	Engines         Engines `json:"engines"`
+
+	// AddressingMode is NVML's value; AddressingModeReported says that the board answers the query at all.
+	AddressingMode         int  `json:"addressingMode"`
+	AddressingModeReported bool `json:"addressingModeReported"`
+	MIGCapable             bool `json:"migCapable"`
+	MaxMIGDevices          int  `json:"maxMIGDevices"`
+	ECC                    bool `json:"ecc"`
+	// NVLinks is the number of links of each GPU, all of them up; NVLinkVersion as NVML numbers it.
+	NVLinks       int `json:"nvlinks"`
+	NVLinkVersion int `json:"nvlinkVersion"`
+	// Fabric says that the GPU registers with a fabric manager.
+	Fabric bool `json:"fabric"`
+
+	PCIeGen        int    `json:"pcieGen"`
+	PCIeWidth      int    `json:"pcieWidth"`
+	Fans           int    `json:"fans"`
+	VBIOS          string `json:"vbios"`
+	PartNumber     string `json:"partNumber"`
+	InforomImage   string `json:"inforomImage"`
+	Power          Power  `json:"power"`
+	Clocks         Clocks `json:"clocks"`
+	IdleTempC      int    `json:"idleTempC"`
+	SlowdownTempC  int    `json:"slowdownTempC"`
+	ShutdownTempC  int    `json:"shutdownTempC"`
+	IdlePerfState  int    `json:"idlePerfState"`
+	MemoryIdleTemp int    `json:"memoryIdleTempC"`
+}
+
+// Engines counts the media and copy engines of the whole GPU.
+type Engines struct {
+	Copy    int `json:"copy"`
+	Decoder int `json:"decoder"`
+	Encoder int `json:"encoder"`
+	JPEG    int `json:"jpeg"`
+	OFA     int `json:"ofa"`
+}
+
+// Power is in watts.
+type Power struct {
+	Idle    int `json:"idleW"`
+	Min     int `json:"minW"`
+	Max     int `json:"maxW"`
+	Default int `json:"defaultW"`
+}
+
+// Clocks are in MHz.
+type Clocks struct {
+	IdleGraphics int `json:"idleGraphics"`
+	IdleMemory   int `json:"idleMemory"`
+	MaxGraphics  int `json:"maxGraphics"`
+	MaxMemory    int `json:"maxMemory"`
+	MaxVideo     int `json:"maxVideo"`
+}
+
+// Slot is a place for a GPU.
+type Slot struct {
+	// Address is the kernel's dddd:bb:dd.f.
+	Address string `json:"address"`
+	// Path is the chain from the PCIe root complex down to the bridge above the GPU: "pci0000:15", "0000:15:01.0", ….
+	Path []string `json:"path"`
+	// NUMANode is -1 where the firmware gives none.
+	NUMANode int `json:"numaNode"`
+	// ModuleID is the position on the baseboard.
+	ModuleID int `json:"moduleID"`
+}
+
+// Source says where facts come from.
+type Source struct {
+	Facts  string `json:"facts"`
+	Source string `json:"source"`
+}

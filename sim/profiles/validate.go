@@ -1,0 +1,129 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxGPUs is the most GPUs a machine can have: one byte of minors less what the control nodes take.
+const MaxGPUs = 64
+
+// Validate says what is wrong with a profile, all of it.
+func (p Profile) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if p.Name == "" {
+		bad("name is empty")
+	}
+	if p.Driver.Version == "" || p.Driver.NVMLVersion == "" || p.Driver.CUDA < 1000 {
+		bad("driver: version, nvmlVersion and cuda are required")
+	}
+	if strings.ContainsAny(p.Driver.Version, "/ \x00") {
+		bad("driver.version %q: a file name is made of it", p.Driver.Version)
+	}
+	b := p.Board
+	if b.ProductName == "" || len(b.ProductName) >= 96 {
+		bad("board.productName: 1 to 95 bytes, got %d", len(b.ProductName))
+	}
+	for field, v := range map[string]string{"pciDeviceID": b.PCIDeviceID, "pciSubsystemID": b.PCISubsystemID} {
+		if _, err := parseID(v); err != nil {
+			bad("board.%s: %w", field, err)
+		}
+	}
+	if b.ReservedMiB >= b.MemoryMiB || b.MemoryMiB > 1<<40 {
+		bad("board.reservedMiB %d must be below memoryMiB %d", b.ReservedMiB, b.MemoryMiB)
+	}
+	if b.Cores <= 0 || b.Multiprocessors <= 0 || b.Cores%b.Multiprocessors != 0 {
+		bad("board.cores %d must be a multiple of multiprocessors %d", b.Cores, b.Multiprocessors)
+	}
+	if b.NVLinks < 0 || b.NVLinks > 36 {
+		bad("board.nvlinks %d: 0 to 36", b.NVLinks)
+	}
+	if b.MIGCapable != (b.MaxMIGDevices > 0) {
+		bad("board.maxMIGDevices must be set exactly where migCapable is")
+	}
+	if n := len(p.Slots); n == 0 || n > MaxGPUs {
+		bad("slots: 1 to %d, got %d", MaxGPUs, n)
+	}
+	for i, s := range p.Slots {
+		if i > 0 && s.Address <= p.Slots[i-1].Address {
+			bad("slots[%d].address %s: slots are in order of address, each once", i, s.Address)
+		}
+		if err := s.validate(); err != nil {
+			bad("slots[%d]: %w", i, err)
+		}
+	}
+	if len(p.Sources) == 0 {
+		bad("sources is empty: every fact has a source")
+	}
+	for i, s := range p.Sources {
+		if s.Facts == "" || s.Source == "" {
+			bad("sources[%d] needs facts and source", i)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s Slot) validate() error {
+	if _, err := ParseAddress(s.Address); err != nil {
+		return err
+	}
+	if len(s.Path) == 0 || len(s.Path[0]) != 10 || !strings.HasPrefix(s.Path[0], "pci") || s.Path[0][7] != ':' {
+		return fmt.Errorf("path must begin with a root complex, \"pci0000:15\", got %q", s.Path)
+	}
+	for _, bridge := range s.Path[1:] {
+		if _, err := ParseAddress(bridge); err != nil {
+			return fmt.Errorf("path: %w", err)
+		}
+	}
+	if s.NUMANode < -1 {
+		return fmt.Errorf("numaNode %d: -1 or more", s.NUMANode)
+	}
+	return nil
+}
+
+// Address is a PCI address in numbers.
+type Address struct {
+	Domain, Bus, Device, Function uint32
+}
+
+// ParseAddress reads the kernel's spelling, "0000:1b:00.0", and nothing else.
+func ParseAddress(s string) (Address, error) {
+	var a Address
+	fail := fmt.Errorf("%q is no PCI address of the form dddd:bb:dd.f in lower-case hex", s)
+	if len(s) != 12 || s[4] != ':' || s[7] != ':' || s[10] != '.' || s != strings.ToLower(s) {
+		return a, fail
+	}
+	for i, part := range []struct {
+		text string
+		to   *uint32
+	}{{s[0:4], &a.Domain}, {s[5:7], &a.Bus}, {s[8:10], &a.Device}, {s[11:12], &a.Function}} {
+		v, err := strconv.ParseUint(part.text, 16, 32)
+		if err != nil || i == 2 && v > 31 || i == 3 && v > 7 {
+			return Address{}, fail
+		}
+		*part.to = uint32(v)
+	}
+	return a, nil
+}
+
+// DeviceID is PCIDeviceID as a number. A validated board has one.
+func (b Board) DeviceID() uint32 { v, _ := parseID(b.PCIDeviceID); return v }
+
+// SubsystemID is PCISubsystemID as a number.
+func (b Board) SubsystemID() uint32 { v, _ := parseID(b.PCISubsystemID); return v }
+
+func parseID(s string) (uint32, error) {
+	hex, ok := strings.CutPrefix(s, "0x")
+	v, err := strconv.ParseUint(hex, 16, 32)
+	if !ok || err != nil || len(hex) != 8 {
+		return 0, fmt.Errorf("%q is no PCI ID of the form 0xDDDDVVVV", s)
+	}
+	return uint32(v), nil
+}
