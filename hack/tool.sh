@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Copyright the gpu-dra-driver authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs a Go tool of tools/go.mod, building it on first use.
+#
+#   hack/tool.sh NAME [ARG...]     run the tool in the current directory
+#   hack/tool.sh --path NAME       build it if need be and print its path
+#   hack/tool.sh --list            names of the tools
+#
+# Binaries live in ${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}/tools-<hash>/bin;
+# the hash covers go.mod, go.sum and the Go version, so an update never runs an
+# old binary. A cold build of helm or golangci-lint takes minutes on two cores.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+mod=$root/tools
+
+usage() {
+	sed -n '5,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+	exit 2
+}
+
+print_path=false
+case ${1:-} in
+"" | -h | --help) usage ;;
+--list)
+	(cd "$mod" && go list -f '{{.ImportPath}}' tool) | sed 's|.*/||' | sort
+	exit
+	;;
+--path)
+	print_path=true
+	shift
+	[ $# -eq 1 ] || usage
+	;;
+esac
+name=$1
+shift
+
+cache=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}
+hash=$({
+	cat "$mod/go.mod" "$mod/go.sum"
+	cd "$mod" && go env GOVERSION GOOS GOARCH
+} | sha256sum | cut -c1-16)
+bin=$cache/tools-$hash/bin
+exe=$bin/$name
+
+if [ ! -x "$exe" ]; then
+	pkg=$(go -C "$mod" list -f '{{.ImportPath}}' tool | grep -E "(^|/)$name\$" || true)
+	if [ -z "$pkg" ]; then
+		echo "tool.sh: no tool named $name in tools/go.mod; there are: $("$0" --list | xargs)" >&2
+		exit 2
+	fi
+	echo "tool.sh: building $name (once, into $bin)" >&2
+	mkdir -p "$bin"
+	# Built beside its final name and renamed, so that two callers at once
+	# never run half a binary.
+	tmp=$(mktemp "$bin/.$name.XXXXXX")
+	trap 'rm -f "$tmp"' EXIT
+	(cd "$mod" && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags='-s -w' -o "$tmp" "$pkg")
+	chmod 755 "$tmp"
+	mv -f "$tmp" "$exe"
+	trap - EXIT
+fi
+
+if $print_path; then
+	echo "$exe"
+else
+	exec "$exe" "$@"
+fi
