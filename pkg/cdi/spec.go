@@ -1,0 +1,140 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cdi turns the container edits of a claim's devices into one CDI spec.
+//
+// One spec a claim, one CDI device an allocated device, so that a container gets what its requests name and no more.
+// The spec carries the claim's plan in an annotation: should the record be lost, the spec tells whose devices these are.
+//
+// Traps. An edit without device nodes would start a container that sees no GPU, so it is an error here. A runtime may
+// cache specs by device name; names hold the claim's UID and are never used twice.
+package cdi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/pkg/devicestate/plan"
+)
+
+// Class is the class of every CDI device of this driver; the vendor is "k8s." and the driver's name.
+const Class = "claim"
+
+// Vendor is the CDI vendor of a driver name.
+func Vendor(driver string) string { return "k8s." + driver }
+
+// planAnnotation holds the plan as JSON.
+const planAnnotation = "plan"
+
+// Edits are what a claim's containers get.
+type Edits struct {
+	// Common goes to each container that gets any device of the claim.
+	Common specs.ContainerEdits
+	// Devices are in the order of the plan's.
+	Devices []specs.ContainerEdits
+}
+
+// DeviceName is the CDI name of the plan's i-th device. A request is part of it, since two requests of one claim may
+// hold shares of one device.
+func DeviceName(p plan.Plan, i int) string {
+	d := p.Devices[i]
+	name := p.Claim.UID + "-" + d.Name
+	if d.ShareID != "" {
+		name += "-" + d.ShareID
+	}
+	return name
+}
+
+// DeviceID is the qualified name that the kubelet hands to the runtime.
+func DeviceID(driver string, p plan.Plan, i int) string {
+	return parser.QualifiedName(Vendor(driver), Class, DeviceName(p, i))
+}
+
+// Spec builds the claim's spec, in the lowest CDI version that can say it.
+func Spec(driver string, p plan.Plan, edits Edits) (*specs.Spec, error) {
+	if len(edits.Devices) != len(p.Devices) {
+		return nil, fmt.Errorf("%d devices have %d container edits", len(p.Devices), len(edits.Devices))
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return nil, fmt.Errorf("encode the plan: %w", err)
+	}
+	spec := &specs.Spec{
+		Kind:           Vendor(driver) + "/" + Class,
+		Annotations:    map[string]string{Vendor(driver) + "/" + planAnnotation: string(text)},
+		ContainerEdits: edits.Common,
+	}
+	seen := map[string]bool{}
+	for i := range p.Devices {
+		name := DeviceName(p, i)
+		if len(edits.Devices[i].DeviceNodes) == 0 {
+			return nil, fmt.Errorf("device %s has no device node to give a container", p.Devices[i].Name)
+		}
+		if seen[name] {
+			continue // Admin access may name a device twice; one CDI device serves both requests.
+		}
+		seen[name] = true
+		if err := parser.ValidateDeviceName(name); err != nil {
+			return nil, fmt.Errorf("device %s: %w", p.Devices[i].Name, err)
+		}
+		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits.Devices[i]})
+	}
+	if spec.Version, err = specs.MinimumRequiredVersion(spec); err != nil {
+		return nil, fmt.Errorf("find the CDI version: %w", err)
+	}
+	return spec, validate(spec)
+}
+
+// validate checks what a runtime would refuse, which would otherwise show as a pod that never starts.
+func validate(spec *specs.Spec) error {
+	errs := []error{parser.ValidateVendorName(strings.TrimSuffix(spec.Kind, "/"+Class)), validateEdits("the claim", spec.ContainerEdits)}
+	for _, d := range spec.Devices {
+		errs = append(errs, validateEdits("device "+d.Name, d.ContainerEdits))
+	}
+	return errors.Join(errs...)
+}
+
+func validateEdits(what string, edits specs.ContainerEdits) error {
+	if err := (&cdi.ContainerEdits{ContainerEdits: &edits}).Validate(); err != nil {
+		return fmt.Errorf("container edits of %s: %w", what, err)
+	}
+	return nil
+}
+
+// Encode gives the spec's bytes, the same for the same spec.
+func Encode(spec *specs.Spec) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(spec); err != nil {
+		return nil, fmt.Errorf("encode the CDI spec: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// PlanOf reads the plan back out of a spec's bytes.
+func PlanOf(driver string, data []byte) (plan.Plan, error) {
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return plan.Plan{}, errors.New("the CDI spec is not JSON")
+	}
+	text, ok := spec.Annotations[Vendor(driver)+"/"+planAnnotation]
+	if !ok {
+		return plan.Plan{}, errors.New("the CDI spec names no plan")
+	}
+	var p plan.Plan
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return plan.Plan{}, errors.New("the CDI spec's plan is not readable")
+	}
+	if p.Claim.UID == "" {
+		return plan.Plan{}, errors.New("the CDI spec's plan names no claim")
+	}
+	return p, nil
+}

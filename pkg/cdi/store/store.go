@@ -1,0 +1,100 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package store keeps CDI specs on disk, one file a claim, named by the claim's UID.
+//
+// The CDI library's own writer does not flush, so the host border writes. The directory is shared with other drivers
+// and usually on tmpfs: after a reboot it is empty, and nothing may be concluded from a file's absence but absence.
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/cdi"
+)
+
+// The effects.
+const (
+	LabelMkdir  host.Label = "spec.mkdir"
+	LabelWrite  host.Label = "spec.write"
+	LabelRemove host.Label = "spec.remove"
+)
+
+// Store is one driver's specs in a CDI directory.
+type Store struct {
+	host   *host.Host
+	dir    string
+	prefix string
+}
+
+const suffix = ".json"
+
+// New names a store; the directory is made with the first spec.
+func New(h *host.Host, dir, driver string) *Store {
+	return &Store{host: h, dir: dir, prefix: cdi.Vendor(driver) + "-" + cdi.Class + "_"}
+}
+
+func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+suffix) }
+
+// Write makes the claim's spec what data says. A spec that says it already is not written.
+func (s *Store) Write(uid string, data []byte) error {
+	if old, err := s.host.ReadFile(s.path(uid)); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	err := s.host.WriteDurable(LabelWrite, s.path(uid), data, 0o644)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.host.MkdirAll(LabelMkdir, s.dir, 0o755); err != nil {
+			return fmt.Errorf("make the CDI directory: %w", err)
+		}
+		err = s.host.WriteDurable(LabelWrite, s.path(uid), data, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write the CDI spec: %w", err)
+	}
+	return nil
+}
+
+// Read gives the claim's spec. A missing one is fs.ErrNotExist.
+func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path(uid)) }
+
+// Remove removes the claim's spec and what an interrupted write left. None there is a success.
+func (s *Store) Remove(uid string) error {
+	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
+		return fmt.Errorf("remove the CDI spec: %w", err)
+	}
+	if err := s.host.RemoveUnfinished(LabelRemove, s.path(uid)); err != nil {
+		return fmt.Errorf("remove the unfinished CDI spec: %w", err)
+	}
+	return nil
+}
+
+// UIDs lists the claims that have a spec, whole or unfinished, in order.
+func (s *Store) UIDs() ([]string, error) {
+	whole, err := s.host.Names(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list CDI specs: %w", err)
+	}
+	unfinished, err := s.host.Unfinished(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list CDI specs: %w", err)
+	}
+	var uids []string
+	seen := map[string]bool{}
+	for _, name := range append(whole, unfinished...) {
+		uid, ok := strings.CutPrefix(name, s.prefix)
+		if !ok {
+			continue
+		}
+		if uid, ok = strings.CutSuffix(uid, suffix); ok && !seen[uid] {
+			seen[uid] = true
+			uids = append(uids, uid)
+		}
+	}
+	return uids, nil
+}

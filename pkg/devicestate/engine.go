@@ -1,0 +1,135 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"path/filepath"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Edits gives what a container needs to use a GPU, read from the driver root.
+type Edits interface {
+	// Common is what every container with a GPU gets.
+	Common(ctx context.Context) (specs.ContainerEdits, error)
+	// GPU is what a container gets for one GPU.
+	GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error)
+}
+
+// Executor carries out steps of one kind. Both methods may be called again after a crash at any point of either.
+type Executor interface {
+	// Apply makes the step's effect exist; one that exists already is a success.
+	Apply(ctx context.Context, step plan.Step) error
+	// Revert makes it not exist; one that is gone already is a success.
+	Revert(ctx context.Context, step plan.Step) error
+}
+
+// Planner makes a claim's plan; plan.Make is the one.
+type Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
+
+// Options are an Engine's.
+type Options struct {
+	Host *host.Host
+	// Dir holds records and locks. It must outlive the plugin and be on a real disk.
+	Dir    string
+	Specs  *store.Store
+	Driver string
+	Pool   string
+	// Snapshot gives the newest look at the node; it must not block.
+	Snapshot func() gpu.Snapshot
+	Edits    Edits
+	// Planner defaults to plan.Make.
+	Planner   Planner
+	Executors map[string]Executor
+	// Report hears of what a person should know and no caller is told, as *claimerror.Error. It must not block.
+	Report func(error)
+}
+
+// Engine is the state of this node's claims. It keeps nothing in memory: disk is the truth, and another process may be
+// at work beside it.
+type Engine struct {
+	Options
+	records *record.Store
+	locks   string
+}
+
+// Effects of the engine itself.
+const (
+	LabelLocks host.Label = "locks.mkdir"
+	LabelNotes host.Label = "gpu.notes"
+)
+
+// undoTime bounds the undoing of a Prepare whose caller is gone.
+const undoTime = 4 * time.Second
+
+// Open makes the engine's directories.
+func Open(o Options) (*Engine, error) {
+	if o.Planner == nil {
+		o.Planner = plan.Make
+	}
+	if o.Report == nil {
+		o.Report = func(error) {}
+	}
+	e := &Engine{Options: o, locks: filepath.Join(o.Dir, "locks")}
+	var err error
+	if e.records, err = record.Open(o.Host, filepath.Join(o.Dir, "records")); err != nil {
+		return nil, err
+	}
+	if err := o.Host.MkdirAll(LabelLocks, e.locks, 0o700); err != nil {
+		return nil, fmt.Errorf("make the lock directory: %w", err)
+	}
+	return e, nil
+}
+
+// PreparedDevice is one device of a prepared claim.
+type PreparedDevice struct {
+	plan.Device
+	// CDIDeviceID is what the runtime injects for it.
+	CDIDeviceID string
+}
+
+func (e *Engine) node() plan.Node {
+	return plan.Node{Driver: e.Driver, Pool: e.Pool, Snapshot: e.Snapshot()}
+}
+
+// lockClaim takes a claim's lock: one byte, found from the UID, of the one file for all claims.
+func (e *Engine) lockClaim(ctx context.Context, uid string) (*host.Lock, error) {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(uid)) // never fails
+	return e.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
+}
+
+// gpuLocks are the held locks of some GPUs by PCI address.
+type gpuLocks map[string]*host.Lock
+
+func (l gpuLocks) release() {
+	for _, lock := range l {
+		lock.Release()
+	}
+}
+
+// lockGPUs takes the locks of GPUs, given in locking order.
+func (e *Engine) lockGPUs(ctx context.Context, addresses []string) (gpuLocks, error) {
+	held := gpuLocks{}
+	for _, address := range addresses {
+		lock, err := e.Host.Lock(ctx, filepath.Join(e.locks, "gpu-"+address), 0)
+		if err != nil {
+			held.release()
+			return nil, err
+		}
+		held[address] = lock
+	}
+	return held, nil
+}

@@ -1,0 +1,185 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
+)
+
+// Prepare makes an allocated claim usable by containers and answers once that survives a crash. It may be called again
+// at any time and then verifies and repairs. A claim that holds no device of this driver gives none. Errors are
+// *claimerror.Error; after one, nothing is left of what this call began, or a record says what is.
+func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]PreparedDevice, error) {
+	p, err := e.Planner(claim, e.node())
+	if err != nil {
+		return nil, err
+	}
+	lock, err := e.lockClaim(ctx, p.Claim.UID)
+	if err != nil {
+		return nil, e.interrupted("prepare", p, err)
+	}
+	defer lock.Release()
+
+	old, found, err := e.current(p.Claim)
+	if err != nil {
+		return nil, e.failure("prepare", p, err)
+	}
+	locks, err := e.lockGPUs(ctx, union(p.Exclusive(), old.Plan.Exclusive()))
+	if err != nil {
+		return nil, e.interrupted("prepare", p, err)
+	}
+	defer locks.release()
+	// The wait for the locks can outlast the caller's patience.
+	if ctx.Err() != nil {
+		return nil, e.interrupted("prepare", p, context.Cause(ctx))
+	}
+	boot, err := e.Host.BootID()
+	if err != nil {
+		return nil, e.failure("prepare", p, err)
+	}
+	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {
+		// Begun, half undone, or of another allocation: whatever it is, it is not what is wanted now.
+		if err := e.release(ctx, old, boot, locks); err != nil {
+			return nil, e.failure("prepare", p, fmt.Errorf("undo what an earlier attempt left: %w", err))
+		}
+		found = false
+	}
+	if len(p.Devices) == 0 {
+		return nil, nil
+	}
+	if err := e.claimGPUs(p, locks); err != nil {
+		return nil, err
+	}
+	done := found && old.BootID == boot && same(old.Plan, p)
+	if err := e.carryOut(ctx, p, boot, done, found && old.BootID == boot); err != nil {
+		return nil, e.failure("prepare", p, err)
+	}
+	return e.prepared(p), nil
+}
+
+// carryOut makes the plan's effects, its spec and, unless done already, its commit. An error undoes them, except where
+// a commit of this boot stands: then a container may be running on them, and a later call repairs.
+func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, done, standing bool) error {
+	if len(p.Steps) > 0 && !standing {
+		if err := e.records.Put(record.Record{State: record.Intent, BootID: boot, Plan: p}); err != nil {
+			return err
+		}
+	}
+	err := e.apply(ctx, p)
+	if err == nil && !done {
+		// The caller's patience is the last thing to check before it becomes binding.
+		if err = context.Cause(ctx); err == nil {
+			err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
+		}
+	}
+	if err == nil || standing {
+		return err
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	if undoErr := e.undo(undo, p, true); undoErr != nil {
+		return errors.Join(err, fmt.Errorf("undo: %w", undoErr))
+	}
+	return err
+}
+
+// apply makes effects and spec true; it changes nothing where they are.
+func (e *Engine) apply(ctx context.Context, p plan.Plan) error {
+	for _, step := range p.Steps {
+		executor, ok := e.Executors[step.Executor]
+		if !ok {
+			return fmt.Errorf("no executor %q in this version of the driver", step.Executor)
+		}
+		if err := executor.Apply(ctx, step); err != nil {
+			return err
+		}
+	}
+	data, err := e.spec(ctx, p)
+	if err != nil {
+		return err
+	}
+	return e.Specs.Write(p.Claim.UID, data)
+}
+
+func (e *Engine) spec(ctx context.Context, p plan.Plan) ([]byte, error) {
+	var edits cdi.Edits
+	var err error
+	if edits.Common, err = e.Edits.Common(ctx); err != nil {
+		return nil, e.notReady(p, "", err)
+	}
+	for _, d := range p.Devices {
+		one, err := e.Edits.GPU(ctx, d)
+		if err != nil {
+			return nil, e.notReady(p, d.Name, err)
+		}
+		edits.Devices = append(edits.Devices, one)
+	}
+	spec, err := cdi.Spec(e.Driver, p, edits)
+	if err != nil {
+		return nil, e.notReady(p, "", err)
+	}
+	return cdi.Encode(spec)
+}
+
+// current reads the claim's record. An unreadable one is set aside and rebuilt from the spec's annotation as far as
+// that goes; what the claim itself says comes from the caller.
+func (e *Engine) current(c plan.Claim) (record.Record, bool, error) {
+	r, err := e.records.Get(c.UID)
+	switch {
+	case err == nil:
+		return r, true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return record.Record{}, false, nil
+	case !errors.Is(err, record.ErrUnreadable):
+		return record.Record{}, false, err
+	}
+	r, err = e.rebuild(c.UID, err)
+	return r, err == nil, err
+}
+
+func (e *Engine) prepared(p plan.Plan) []PreparedDevice {
+	out := make([]PreparedDevice, len(p.Devices))
+	for i, d := range p.Devices {
+		out[i] = PreparedDevice{Device: d, CDIDeviceID: cdi.DeviceID(e.Driver, p, i)}
+	}
+	return out
+}
+
+func (e *Engine) interrupted(attempt string, p plan.Plan, cause error) error {
+	return &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.Interrupted, Attempt: attempt, Claim: p.Claim.String(), Cause: cause,
+		Remedy: "it is retried; another claim's work on the same GPU or claim took longer than the kubelet waits",
+	}
+}
+
+func (e *Engine) notReady(p plan.Plan, device string, cause error) error {
+	return &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.DriverNotReady, Attempt: "prepare", Claim: p.Claim.String(),
+		Device: device, Cause: cause, Remedy: "it is retried; check the driver installation on the node (nvidia-smi must work there)",
+	}
+}
+
+func same(a, b plan.Plan) bool {
+	return slices.Equal(a.Devices, b.Devices) &&
+		slices.EqualFunc(a.Steps, b.Steps, func(x, y plan.Step) bool {
+			return x.Executor == y.Executor && x.PCIAddress == y.PCIAddress && string(x.Spec) == string(y.Spec)
+		})
+}
+
+func union(a, b []string) []string {
+	all := append(slices.Clone(a), b...)
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,64 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"errors"
+	"fmt"
+
+	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
+)
+
+// rebuild replaces an unreadable record: the damaged file is kept aside for a person, and the plan in the CDI spec goes
+// on blocking its devices. Where there is none the new record blocks every GPU that no other accounts for, until the
+// claim is looked up or released. The claim's lock is held.
+func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
+	boot, err := e.Host.BootID()
+	if err != nil {
+		return record.Record{}, err
+	}
+	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
+	blocked := "every GPU that no other claim holds is refused until this claim is looked up or released"
+	if p, err := e.planOfSpec(uid); err == nil {
+		r.State, r.Plan = record.Committed, p
+		blocked = "its devices were found in its CDI spec and stay its own"
+	}
+	aside, err := e.records.SetAside(uid)
+	if err != nil {
+		return record.Record{}, errors.Join(damage, err)
+	}
+	if err := e.records.Put(r); err != nil {
+		return record.Record{}, errors.Join(damage, err)
+	}
+	e.Report(&claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: claimText(r.Plan.Claim),
+		Cause: damage, Remedy: "the file is kept as " + aside + "; " + blocked,
+	})
+	return r, nil
+}
+
+func (e *Engine) planOfSpec(uid string) (plan.Plan, error) {
+	data, err := e.Specs.Read(uid)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	p, err := cdi.PlanOf(e.Driver, data)
+	if err != nil {
+		return plan.Plan{}, err
+	}
+	if p.Claim.UID != uid {
+		return plan.Plan{}, fmt.Errorf("the CDI spec of claim %s names claim %s", uid, p.Claim.UID)
+	}
+	return p, nil
+}
+
+func claimText(c plan.Claim) string {
+	if c.Name == "" {
+		return "UID " + c.UID
+	}
+	return c.String()
+}

@@ -1,0 +1,215 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gpu-dra-driver/internal/host"
+)
+
+// The effects.
+const (
+	LabelMkdir      host.Label = "record.mkdir"
+	LabelIntent     host.Label = "record.intent"
+	LabelCommit     host.Label = "record.commit"
+	LabelReleasing  host.Label = "record.releasing"
+	LabelUnknown    host.Label = "record.unknown"
+	LabelRemove     host.Label = "record.remove"
+	LabelQuarantine host.Label = "record.quarantine"
+)
+
+var labels = map[State]host.Label{
+	Intent: LabelIntent, Committed: LabelCommit, Releasing: LabelReleasing, Unknown: LabelUnknown,
+}
+
+// Store keeps records below a directory: claims/ holds them, unknown/ those of state Unknown, so that it costs one look
+// to see that there are none, and quarantine/ what could not be read.
+type Store struct {
+	host       *host.Host
+	claims     string
+	unknown    string
+	quarantine string
+}
+
+const suffix = ".json"
+
+// Open makes the directories.
+func Open(h *host.Host, dir string) (*Store, error) {
+	s := &Store{
+		host: h, claims: filepath.Join(dir, "claims"), unknown: filepath.Join(dir, "unknown"),
+		quarantine: filepath.Join(dir, "quarantine"),
+	}
+	for _, d := range []string{s.claims, s.unknown, s.quarantine} {
+		if err := h.MkdirAll(LabelMkdir, d, 0o700); err != nil {
+			return nil, fmt.Errorf("make the record directory %s: %w", d, err)
+		}
+	}
+	return s, nil
+}
+
+func file(dir, uid string) string { return filepath.Join(dir, uid+suffix) }
+
+// Get reads a claim's record. None is fs.ErrNotExist, a damaged one ErrUnreadable.
+func (s *Store) Get(uid string) (Record, error) {
+	if !validUID(uid) {
+		return Record{}, fmt.Errorf("claim UID %q: %w", uid, fs.ErrNotExist)
+	}
+	data, err := s.host.ReadFile(file(s.claims, uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = s.host.ReadFile(file(s.unknown, uid))
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("read the record of claim %s: %w", uid, err)
+	}
+	r, err := Decode(data, uid)
+	if err != nil {
+		return Record{}, fmt.Errorf("read the record of claim %s: %w", uid, err)
+	}
+	return r, nil
+}
+
+// Put writes a claim's record, durable when it returns. The caller holds the claim's lock.
+func (s *Store) Put(r Record) error {
+	uid := r.Plan.Claim.UID
+	if !validUID(uid) {
+		return fmt.Errorf("write the record of claim %q: the UID cannot name a file", uid)
+	}
+	data, err := Encode(r)
+	if err != nil {
+		return err
+	}
+	to, other := s.claims, s.unknown
+	if r.State == Unknown {
+		to, other = s.unknown, s.claims
+	}
+	if err := s.host.WriteDurable(labels[r.State], file(to, uid), data, 0o600); err != nil {
+		return err
+	}
+	return s.host.Remove(LabelRemove, file(other, uid))
+}
+
+// Remove removes a claim's record and what an interrupted write left. None there is a success.
+func (s *Store) Remove(uid string) error {
+	if !validUID(uid) {
+		return nil
+	}
+	for _, dir := range []string{s.claims, s.unknown} {
+		if err := s.host.Remove(LabelRemove, file(dir, uid)); err != nil {
+			return err
+		}
+		if err := s.host.RemoveUnfinished(LabelRemove, file(dir, uid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetAside copies a damaged record into quarantine for a person to look at. The record itself stays: the caller
+// replaces it.
+func (s *Store) SetAside(uid string) (string, error) {
+	data, err := s.host.ReadFile(file(s.claims, uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = s.host.ReadFile(file(s.unknown, uid))
+	}
+	if err != nil {
+		return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
+	}
+	path := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, s.host.Now().UnixNano()))
+	if err := s.host.WriteDurable(LabelQuarantine, path, data, 0o600); err != nil {
+		return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
+	}
+	return path, nil
+}
+
+// UIDs lists the claims that have a record, readable or not, or an unfinished one, in order.
+func (s *Store) UIDs() ([]string, error) {
+	claims, err := s.list(s.claims)
+	if err != nil {
+		return nil, err
+	}
+	unknown, err := s.list(s.unknown)
+	if err != nil {
+		return nil, err
+	}
+	uids := append(claims, unknown...)
+	slices.Sort(uids)
+	return slices.Compact(uids), nil
+}
+
+// Unknown lists the claims that hold nobody knows what.
+func (s *Store) Unknown() ([]string, error) {
+	names, err := s.host.Names(s.unknown)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var uids []string
+	for _, name := range names {
+		uid := strings.TrimSuffix(name, suffix)
+		// A known record beside it is newer: a crash came before the removal.
+		if r, err := s.Get(uid); errors.Is(err, fs.ErrNotExist) || err == nil && r.State != Unknown {
+			continue
+		}
+		uids = append(uids, uid)
+	}
+	return uids, nil
+}
+
+func (s *Store) list(dir string) ([]string, error) {
+	whole, err := s.host.Names(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	unfinished, err := s.host.Unfinished(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var uids []string
+	for _, name := range append(whole, unfinished...) {
+		if uid, ok := strings.CutSuffix(name, suffix); ok {
+			uids = append(uids, uid)
+		}
+	}
+	return uids, nil
+}
+
+// All reads every readable record; the others' UIDs are in unreadable.
+func (s *Store) All() (records []Record, unreadable []string, err error) {
+	uids, err := s.UIDs()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, uid := range uids {
+		r, err := s.Get(uid)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			unreadable = append(unreadable, uid)
+		default:
+			records = append(records, r)
+		}
+	}
+	return records, unreadable, nil
+}
+
+// Quarantined counts the files set aside.
+func (s *Store) Quarantined() (int, error) {
+	names, err := s.host.Names(s.quarantine)
+	return len(names), err
+}
+
+// validUID keeps a UID from leaving the directory. The API server makes them as RFC 4122 UUIDs.
+func validUID(uid string) bool {
+	if uid == "" || len(uid) > 128 {
+		return false
+	}
+	return strings.IndexFunc(uid, func(c rune) bool {
+		return !(c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
+	}) < 0
+}

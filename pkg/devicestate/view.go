@@ -1,0 +1,107 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
+)
+
+// Held lists the plans of all records, whatever their state: their devices must stay published. blind says that some
+// record's plan is not known, so that any GPU which no plan names may be held too.
+func (e *Engine) Held() (plans []plan.Plan, blind bool, err error) {
+	records, unreadable, err := e.records.All()
+	if err != nil {
+		return nil, false, err
+	}
+	blind = len(unreadable) > 0
+	for _, r := range records {
+		if r.State == record.Unknown {
+			blind = true
+			continue
+		}
+		plans = append(plans, r.Plan)
+	}
+	return plans, blind, nil
+}
+
+// Quarantined counts the record files that were set aside.
+func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }
+
+// Check looks for what must never be, between calls: nothing leaked, nothing lost, no device held twice. It reads only.
+func (e *Engine) Check() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	boot, err := e.Host.BootID()
+	if err != nil {
+		return err
+	}
+	records, unreadable, err := e.records.All()
+	if err != nil {
+		return err
+	}
+	for _, uid := range unreadable {
+		fault("the record of claim UID %s is unreadable", uid)
+	}
+	owner, known := map[string]plan.Claim{}, map[string]bool{}
+	for _, r := range records {
+		c := r.Plan.Claim
+		known[c.UID] = true
+		if r.State != record.Committed {
+			fault("claim %s is %s", claimText(c), r.State)
+			continue
+		}
+		if r.BootID == boot {
+			errs = append(errs, e.checkSpec(r))
+		}
+		for _, address := range r.Plan.Exclusive() {
+			if other, taken := owner[address]; taken {
+				fault("GPU %s is held by claim %s and claim %s", address, claimText(other), claimText(c))
+			}
+			owner[address] = c
+		}
+	}
+	specs, err := e.Specs.UIDs()
+	if err != nil {
+		return err
+	}
+	for _, uid := range specs {
+		if !known[uid] {
+			fault("claim UID %s has a CDI spec and no record", uid)
+		}
+	}
+	uids, err := e.records.UIDs()
+	if err != nil {
+		return err
+	}
+	for _, uid := range uids {
+		if !known[uid] {
+			fault("claim UID %s has an unfinished record", uid)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) checkSpec(r record.Record) error {
+	c := r.Plan.Claim
+	data, err := e.Specs.Read(c.UID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("claim %s is committed and has no CDI spec", claimText(c))
+	}
+	if err != nil {
+		return err
+	}
+	for i := range r.Plan.Devices {
+		if !strings.Contains(string(data), cdi.DeviceName(r.Plan, i)) {
+			return fmt.Errorf("the CDI spec of claim %s lacks device %s", claimText(c), r.Plan.Devices[i].Name)
+		}
+	}
+	return nil
+}
