@@ -1,0 +1,211 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+var uuidForm = regexp.MustCompile("^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
+
+// query is one method of nvml.Device, its answer as text.
+type query struct {
+	name string
+	ask  func(nvml.Device) (string, error)
+	// moves says that the answer may differ from one moment to the next.
+	moves bool
+	// check says what is wrong with an answer.
+	check func(answer string) error
+}
+
+func asText[T any](f func(nvml.Device) (T, error)) func(nvml.Device) (string, error) {
+	return func(d nvml.Device) (string, error) {
+		v, err := f(d)
+		return fmt.Sprintf("%+v", v), err
+	}
+}
+
+var queries = []query{
+	{name: "UUID", ask: asText(nvml.Device.UUID), check: func(s string) error {
+		if !uuidForm.MatchString(s) {
+			return errors.New("want GPU- and a UUID in lower case")
+		}
+		return nil
+	}},
+	{name: "PCI", ask: func(d nvml.Device) (string, error) { p, err := d.PCI(); return p.BusID, err }, check: func(s string) error {
+		_, err := gpu.CanonicalAddress(s)
+		return err
+	}},
+	{name: "PCI device ID", ask: func(d nvml.Device) (string, error) {
+		p, err := d.PCI()
+		return fmt.Sprintf("%04x", p.DeviceID&0xffff), err
+	}, check: func(s string) error {
+		if s != "10de" {
+			return errors.New("want NVIDIA's vendor ID 10de in the low half")
+		}
+		return nil
+	}},
+	{name: "Name", ask: asText(nvml.Device.Name), check: func(s string) error {
+		if s == "" || strings.TrimSpace(s) != s {
+			return errors.New("want a name without blanks around it")
+		}
+		return nil
+	}},
+	{name: "MinorNumber", ask: asText(nvml.Device.MinorNumber), check: notNegative},
+	{name: "Brand", ask: asText(nvml.Device.Brand)},
+	{name: "Architecture", ask: asText(nvml.Device.Architecture)},
+	{name: "CUDAComputeCapability", ask: func(d nvml.Device) (string, error) {
+		major, minor, err := d.CUDAComputeCapability()
+		return fmt.Sprintf("%d.%d", major, minor), err
+	}, check: func(s string) error {
+		if strings.HasPrefix(s, "0.") || strings.HasPrefix(s, "-") {
+			return errors.New("want a capability of 1.0 or more")
+		}
+		return nil
+	}},
+	{name: "Memory total", ask: func(d nvml.Device) (string, error) { m, err := d.Memory(); return fmt.Sprint(m.Total), err }},
+	{name: "Memory", moves: true, ask: func(d nvml.Device) (string, error) {
+		m, err := d.Memory()
+		if err == nil && (m.Reserved > m.Total || m.Free > m.Total || m.Used > m.Total) {
+			return fmt.Sprintf("%+v: a part is larger than the total", m), nil
+		}
+		return "", err
+	}, check: func(s string) error {
+		if s != "" {
+			return errors.New("parts must fit into the total")
+		}
+		return nil
+	}},
+	{name: "Cores", ask: asText(nvml.Device.Cores), check: func(s string) error {
+		if s == "0" {
+			return errors.New("want some cores, or an error")
+		}
+		return notNegative(s)
+	}},
+	{name: "AddressingMode", ask: asText(nvml.Device.AddressingMode)},
+	{name: "MIGMode", ask: func(d nvml.Device) (string, error) {
+		current, pending, err := d.MIGMode()
+		return fmt.Sprint(current, pending), err
+	}},
+	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
+	{name: "Processes", moves: true, ask: func(d nvml.Device) (string, error) {
+		ps, err := d.Processes()
+		for i := 1; i < len(ps); i++ {
+			if ps[i-1].PID >= ps[i].PID {
+				return fmt.Sprintf("%v: PID %d after %d", ps, ps[i].PID, ps[i-1].PID), err
+			}
+		}
+		return "", err
+	}, check: func(s string) error {
+		if s != "" {
+			return errors.New("want each process once, in order")
+		}
+		return nil
+	}},
+}
+
+func notNegative(s string) error {
+	if strings.HasPrefix(s, "-") {
+		return errors.New("want no negative number")
+	}
+	return nil
+}
+
+func devices(t *testing.T, s nvml.Session, o Options) {
+	each(s, func(i int, d nvml.Device) {
+		for _, q := range queries {
+			answer, err := q.ask(d)
+			switch {
+			case err != nil:
+				typed(t, err)
+			case q.check != nil:
+				if err := q.check(answer); err != nil {
+					t.Errorf("GPU %d: %s = %q: %v", i, q.name, answer, err)
+				}
+			}
+		}
+		minor, err := d.MinorNumber()
+		if err != nil || o.DevRoot == "" {
+			return
+		}
+		node := filepath.Join(o.DevRoot, "dev", fmt.Sprintf("nvidia%d", minor))
+		if info, err := os.Stat(node); err != nil || info.Mode()&fs.ModeCharDevice == 0 {
+			t.Errorf("GPU %d has minor number %d, and %s is no character device: %v", i, minor, node, err)
+		}
+	})
+}
+
+func each(s nvml.Session, f func(int, nvml.Device)) {
+	n, _ := s.DeviceCount()
+	for i := range n {
+		if d, err := s.Device(i); err == nil {
+			f(i, d)
+		}
+	}
+}
+
+func distinct(t *testing.T, s nvml.Session) {
+	for _, q := range queries {
+		if q.name != "UUID" && q.name != "PCI" && q.name != "MinorNumber" {
+			continue
+		}
+		seen := map[string]int{}
+		each(s, func(i int, d nvml.Device) {
+			answer, err := q.ask(d)
+			if err != nil {
+				return
+			}
+			if other, ok := seen[answer]; ok {
+				t.Errorf("GPUs %d and %d both have %s %s", other, i, q.name, answer)
+			}
+			seen[answer] = i
+		})
+	}
+}
+
+// read gives every answer that should not move, by GPU and query, an error as its text.
+func read(s nvml.Session) map[string]string {
+	out := map[string]string{}
+	each(s, func(i int, d nvml.Device) {
+		for _, q := range queries {
+			if q.moves {
+				continue
+			}
+			answer, err := q.ask(d)
+			if err != nil {
+				answer = err.Error()
+			}
+			out[fmt.Sprintf("GPU %d %s", i, q.name)] = answer
+		}
+	})
+	return out
+}
+
+func static(t *testing.T, lib nvml.Library) map[string]string {
+	t.Helper()
+	s := open(t, lib)
+	defer closed(t, s)
+	return read(s)
+}
+
+func repeatable(t *testing.T, lib nvml.Library) { compare(t, static(t, lib), static(t, lib)) }
+
+func compare(t *testing.T, want, got map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a second reading differs (-first +second):\n%s", diff)
+	}
+}

@@ -1,0 +1,183 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// Options say what else the machine offers to check against.
+type Options struct {
+	// DevRoot is where /dev is found; each GPU's minor must have its node there. Empty: not checked.
+	DevRoot string
+	// GPUs is how many there must be. Negative: any number.
+	GPUs int
+}
+
+// Run checks every rule, each as a subtest named for it. The library must open.
+func Run(t *testing.T, lib nvml.Library, o Options) {
+	t.Helper()
+	first := open(t, lib)
+	defer closed(t, first)
+
+	t.Run("the driver names its versions", func(t *testing.T) { versions(t, first) })
+	t.Run("as many GPUs as counted", func(t *testing.T) { count(t, first, o) })
+	t.Run("an index out of range is refused", func(t *testing.T) { outOfRange(t, first) })
+	t.Run("each GPU answers in form", func(t *testing.T) { devices(t, first, o) })
+	t.Run("no two GPUs share an identity", func(t *testing.T) { distinct(t, first) })
+	t.Run("what does not change reads the same again", func(t *testing.T) { repeatable(t, lib) })
+	t.Run("sessions are counted", func(t *testing.T) { counting(t, lib) })
+	t.Run("a closed session answers Uninitialized", func(t *testing.T) { afterClose(t, lib) })
+	t.Run("many may ask at once", func(t *testing.T) { concurrent(t, lib) })
+}
+
+func open(t *testing.T, lib nvml.Library) nvml.Session {
+	t.Helper()
+	s, err := lib.Open()
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	return s
+}
+
+func closed(t *testing.T, s nvml.Session) {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// typed checks an error that NVML may give: it names NVML's query and carries a code.
+func typed(t *testing.T, err error) {
+	t.Helper()
+	var e *nvml.Error
+	if !errors.As(err, &e) {
+		t.Errorf("error %q is not an *nvml.Error", err)
+		return
+	}
+	if !strings.HasPrefix(e.Query, "nvml") || e.Code == 0 {
+		t.Errorf("error %q names query %q and code %d, want NVML's name and a code that is not success", err, e.Query, e.Code)
+	}
+}
+
+func versions(t *testing.T, s nvml.Session) {
+	v, err := s.DriverVersion()
+	if err != nil {
+		t.Fatalf("DriverVersion: %v", err)
+	}
+	if parts := strings.Split(v, "."); len(parts) < 2 || len(parts) > 3 || strings.Trim(v, "0123456789.") != "" {
+		t.Errorf("DriverVersion = %q, want two or three numbers", v)
+	}
+	cuda, err := s.CUDAVersion()
+	if err != nil {
+		t.Fatalf("CUDAVersion: %v", err)
+	}
+	if cuda < 9000 || cuda > 99990 || cuda%10 != 0 {
+		t.Errorf("CUDAVersion = %d, want 1000 × major + 10 × minor", cuda)
+	}
+}
+
+func count(t *testing.T, s nvml.Session, o Options) {
+	n, err := s.DeviceCount()
+	if err != nil {
+		t.Fatalf("DeviceCount: %v", err)
+	}
+	if n < 0 || o.GPUs >= 0 && n != o.GPUs {
+		t.Errorf("DeviceCount = %d, want %d", n, o.GPUs)
+	}
+	for i := range n {
+		if _, err := s.Device(i); err != nil && !errors.Is(err, nvml.GPUIsLost) {
+			t.Errorf("Device(%d) of %d: %v", i, n, err)
+		}
+	}
+}
+
+func outOfRange(t *testing.T, s nvml.Session) {
+	n, err := s.DeviceCount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{-1, n, n + 1, 1 << 20} {
+		d, err := s.Device(i)
+		if !errors.Is(err, nvml.InvalidArgument) && !errors.Is(err, nvml.NotFound) {
+			t.Errorf("Device(%d) of %d = %v, %v; want InvalidArgument", i, n, d, err)
+			continue
+		}
+		typed(t, err)
+	}
+}
+
+func counting(t *testing.T, lib nvml.Library) {
+	a, b := open(t, lib), open(t, lib)
+	closed(t, a)
+	closed(t, a) // a second Close takes nothing from b
+	if _, err := b.DriverVersion(); err != nil {
+		t.Errorf("the other session, after one was closed twice: %v", err)
+	}
+	closed(t, b)
+	c := open(t, lib)
+	if _, err := c.DriverVersion(); err != nil {
+		t.Errorf("a session opened after all others closed: %v", err)
+	}
+	closed(t, c)
+}
+
+func afterClose(t *testing.T, lib nvml.Library) {
+	s := open(t, lib)
+	n, err := s.DeviceCount()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []nvml.Device
+	for i := range n {
+		if d, err := s.Device(i); err == nil {
+			kept = append(kept, d)
+		}
+	}
+	closed(t, s)
+	ask := map[string]func() error{
+		"DriverVersion": func() error { _, err := s.DriverVersion(); return err },
+		"CUDAVersion":   func() error { _, err := s.CUDAVersion(); return err },
+		"DeviceCount":   func() error { _, err := s.DeviceCount(); return err },
+		"Device":        func() error { _, err := s.Device(0); return err },
+	}
+	for _, d := range kept {
+		for _, q := range queries {
+			ask[q.name] = func() error { _, err := q.ask(d); return err }
+		}
+	}
+	for name, f := range ask {
+		if err := f(); !errors.Is(err, nvml.Uninitialized) {
+			t.Errorf("%s after Close: %v, want Uninitialized", name, err)
+		} else {
+			typed(t, err)
+		}
+	}
+}
+
+func concurrent(t *testing.T, lib nvml.Library) {
+	want := static(t, lib)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 4 {
+				s, err := lib.Open()
+				if err != nil {
+					t.Errorf("Open: %v", err)
+					return
+				}
+				compare(t, want, read(s))
+				if err := s.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}

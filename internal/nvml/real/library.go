@@ -1,0 +1,115 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package real
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// ErrReplaced says that the NVML library on disk is not the one this process loaded: the driver was upgraded under it.
+var ErrReplaced = errors.New("the driver was replaced since this process loaded it; the process must start again")
+
+// loaded is the library that the dynamic linker bound for this process, whichever Library opened it.
+var loaded struct {
+	sync.Mutex
+	path string
+	info os.FileInfo
+}
+
+// Library opens sessions with one driver root's NVML.
+type Library struct {
+	driverRoot string
+
+	mu       sync.Mutex
+	lib      gonvml.Interface
+	sessions int
+	symbols  map[string]bool
+}
+
+// New makes a Library for the driver under driverRoot ("/" for the machine's own). It loads nothing: the driver may
+// appear later.
+func New(driverRoot string) *Library { return &Library{driverRoot: driverRoot} }
+
+// Open finds and loads the library and initialises it. ErrReplaced besides the codes that nvml.Library lists.
+func (l *Library) Open() (nvml.Session, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sessions == 0 {
+		if err := l.start(); err != nil {
+			return nil, err
+		}
+	}
+	l.sessions++
+	return &session{library: l}, nil
+}
+
+// start initialises NVML for the first session.
+func (l *Library) start() error {
+	path, err := Find(l.driverRoot)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, errors.Join(nvml.LibraryNotFound, err))
+	}
+	loaded.Lock()
+	defer loaded.Unlock()
+	if loaded.info != nil && !os.SameFile(loaded.info, info) {
+		return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, ErrReplaced)
+	}
+	if l.lib == nil {
+		l.lib = gonvml.New(gonvml.WithLibraryPath(path))
+	}
+	ret := l.lib.Init()
+	if ret == gonvml.ERROR_LIBRARY_NOT_FOUND && loaded.info == nil {
+		// dlopen refused the file: not a library, of another machine, or itself short of a library.
+		l.lib = nil
+		return fmt.Errorf("load %s: %w", path, nvml.LibraryNotFound)
+	}
+	loaded.path, loaded.info = path, info
+	if err := failed("nvmlInit_v2", ret); err != nil {
+		return fmt.Errorf("initialise %s: %w", path, err)
+	}
+	l.symbols = map[string]bool{}
+	return nil
+}
+
+// release ends a session, and NVML's initialisation with the last.
+func (l *Library) release() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sessions--
+	if l.sessions > 0 {
+		return nil
+	}
+	return failed("nvmlShutdown", l.lib.Shutdown())
+}
+
+// has says whether the loaded library has a function.
+func (l *Library) has(symbol string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known, ok := l.symbols[symbol]
+	if !ok {
+		known = l.lib.Extensions().LookupSymbol(symbol) == nil
+		l.symbols[symbol] = known
+	}
+	return known
+}
+
+// failed is nil on success and otherwise the query with NVML's code.
+func failed(query string, ret gonvml.Return) error {
+	if ret == gonvml.SUCCESS {
+		return nil
+	}
+	return &nvml.Error{Query: query, Code: nvml.Code(ret)}
+}
