@@ -1,0 +1,95 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"strings"
+
+	"gpu-dra-driver/test/cluster/internal/spec"
+)
+
+// Component is one process of the cluster.
+type Component struct {
+	Name string // also the program's
+	Args []string
+	// Health is the URL that answers 200 when the component works; empty where there is none.
+	Health string
+}
+
+// Components lists the processes in the order in which they start.
+func Components(s spec.Spec) []Component {
+	gates := func(args ...string) []string {
+		if len(s.FeatureGates) > 0 {
+			args = append(args, "--feature-gates="+strings.Join(s.FeatureGates, ","))
+		}
+		return args
+	}
+	apiserver := gates(
+		"--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address=0.0.0.0",
+		"--secure-port="+spec.APIServerPort,
+		"--advertise-address="+spec.NodeIP,
+		"--tls-cert-file="+s.PKI("apiserver.crt"),
+		"--tls-private-key-file="+s.PKI("apiserver.key"),
+		"--client-ca-file="+s.PKI("ca.crt"),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		"--enable-aggregator-routing=true",
+		"--kubelet-certificate-authority="+s.PKI("ca.crt"),
+		"--kubelet-client-certificate="+s.PKI("admin.crt"),
+		"--kubelet-client-key="+s.PKI("admin.key"),
+		"--kubelet-preferred-address-types=InternalIP,Hostname",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+s.PKI("sa.pub"),
+		"--service-account-signing-key-file="+s.PKI("sa.key"),
+		"--service-cluster-ip-range="+spec.ServiceRange,
+		"--profiling=false",
+	)
+	if len(s.RuntimeConfig) > 0 {
+		apiserver = append(apiserver, "--runtime-config="+strings.Join(s.RuntimeConfig, ","))
+	}
+	return []Component{
+		{Name: "etcd", Health: "http://127.0.0.1:2379/health", Args: []string{
+			"--name=" + spec.NodeName,
+			"--data-dir=" + s.Node("etcd"),
+			"--listen-client-urls=http://127.0.0.1:2379",
+			"--advertise-client-urls=http://127.0.0.1:2379",
+			"--listen-peer-urls=http://127.0.0.1:2380",
+			"--initial-advertise-peer-urls=http://127.0.0.1:2380",
+			"--initial-cluster=" + spec.NodeName + "=http://127.0.0.1:2380",
+			"--unsafe-no-fsync", // nothing of the cluster outlives it
+			"--log-level=warn",
+		}},
+		{Name: "containerd", Args: []string{"--config=" + s.Conf("containerd.toml"), "--log-level=info"}},
+		{Name: "kube-apiserver", Health: "https://127.0.0.1:" + spec.APIServerPort + "/readyz", Args: apiserver},
+		{Name: "kube-controller-manager", Health: "https://127.0.0.1:10257/healthz", Args: gates(
+			"--kubeconfig="+s.Conf("kube-controller-manager.kubeconfig"),
+			"--authentication-kubeconfig="+s.Conf("kube-controller-manager.kubeconfig"),
+			"--authorization-kubeconfig="+s.Conf("kube-controller-manager.kubeconfig"),
+			"--bind-address=127.0.0.1",
+			"--leader-elect=false",
+			"--use-service-account-credentials=true",
+			"--service-account-private-key-file="+s.PKI("sa.key"),
+			"--root-ca-file="+s.PKI("ca.crt"),
+			"--kube-api-qps=200",
+			"--kube-api-burst=400",
+			"--profiling=false",
+		)},
+		{Name: "kube-scheduler", Health: "https://127.0.0.1:10259/healthz", Args: gates(
+			"--kubeconfig="+s.Conf("kube-scheduler.kubeconfig"),
+			"--authentication-kubeconfig="+s.Conf("kube-scheduler.kubeconfig"),
+			"--authorization-kubeconfig="+s.Conf("kube-scheduler.kubeconfig"),
+			"--bind-address=127.0.0.1",
+			"--leader-elect=false",
+			"--profiling=false",
+		)},
+		{Name: "kubelet", Health: "http://127.0.0.1:10248/healthz", Args: []string{
+			"--config=" + s.Conf("kubelet.yaml"),
+			"--kubeconfig=" + s.Conf("kubelet.kubeconfig"),
+			"--hostname-override=" + spec.NodeName,
+			"--node-ip=" + spec.NodeIP,
+		}},
+	}
+}

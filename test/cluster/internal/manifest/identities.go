@@ -1,0 +1,50 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"encoding/base64"
+	"fmt"
+
+	"gpu-dra-driver/test/cluster/internal/pki"
+	"gpu-dra-driver/test/cluster/internal/spec"
+)
+
+// Identities are the certificates of a cluster. The admin's is the API server's towards the kubelet, too.
+func Identities() []pki.Identity {
+	return []pki.Identity{
+		{Name: "apiserver", User: "kube-apiserver", Hosts: []string{
+			"127.0.0.1", spec.ServiceIP, spec.NodeIP, "localhost", spec.NodeName, "kubernetes", "kubernetes.default",
+			"kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		}},
+		{Name: "admin", User: "kubernetes-admin", Groups: []string{"system:masters"}},
+		{Name: "kube-controller-manager", User: "system:kube-controller-manager"},
+		{Name: "kube-scheduler", User: "system:kube-scheduler"},
+		{Name: "kubelet", User: "system:node:" + spec.NodeName, Groups: []string{"system:nodes"}, Hosts: []string{spec.NodeName, spec.NodeIP, "127.0.0.1"}},
+	}
+}
+
+// Kubeconfig is a kubeconfig with everything inline.
+func Kubeconfig(server string, ca, cert, key []byte) string {
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters:
+- name: onenode
+  cluster:
+    server: %s
+    certificate-authority-data: %s
+users:
+- name: onenode
+  user:
+    client-certificate-data: %s
+    client-key-data: %s
+contexts:
+- name: onenode
+  context:
+    cluster: onenode
+    user: onenode
+current-context: onenode
+`, server, b64(ca), b64(cert), b64(key))
+}

@@ -1,0 +1,67 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gpu-dra-driver/test/cluster/internal/manifest"
+	"gpu-dra-driver/test/cluster/internal/pki"
+	"gpu-dra-driver/test/cluster/internal/spec"
+)
+
+// writeFiles makes the certificates and every component's configuration.
+func writeFiles(s spec.Spec) error {
+	for _, dir := range []string{s.Path("pki"), s.Conf("cni")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	authority, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		return err
+	}
+	if err := authority.Write(s.PKI(""), manifest.Identities()); err != nil {
+		return err
+	}
+	runc, err := s.Program("runc")
+	if err != nil {
+		return err
+	}
+	bridge, err := s.Program("bridge")
+	if err != nil {
+		return err
+	}
+	files := map[string]string{
+		s.Conf("containerd.toml"):                   manifest.Containerd(s, runc, filepath.Dir(bridge)),
+		s.Conf(filepath.Join("cni", "10.conflist")): manifest.CNI(),
+		s.Conf("kubelet.yaml"):                      manifest.Kubelet(s),
+		s.Conf("resolv.conf"):                       "",
+	}
+	inner := "https://127.0.0.1:" + spec.APIServerPort
+	for _, id := range manifest.Identities() {
+		path, server := s.Conf(id.Name+".kubeconfig"), inner
+		if id.Name == "admin" {
+			path, server = s.Kubeconfig(), fmt.Sprintf("https://127.0.0.1:%d", s.Port)
+		}
+		cert, err := os.ReadFile(s.PKI(id.Name + ".crt"))
+		if err != nil {
+			return err
+		}
+		key, err := os.ReadFile(s.PKI(id.Name + ".key"))
+		if err != nil {
+			return err
+		}
+		files[path] = manifest.Kubeconfig(server, authority.PEM, cert, key)
+	}
+	for path, text := range files {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}

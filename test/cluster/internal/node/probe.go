@@ -1,0 +1,142 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"gpu-dra-driver/test/cluster/internal/manifest"
+	"gpu-dra-driver/test/cluster/internal/spec"
+)
+
+// prober asks components and the API server how they are.
+type prober struct {
+	api *http.Client // the administrator's
+	// local skips verification: scheduler and controller manager serve with certificates of their own
+	// making, on a loopback device that nobody else is on.
+	local *http.Client
+}
+
+func newProber(s spec.Spec) (*prober, error) {
+	cert, err := tls.LoadX509KeyPair(s.PKI("admin.crt"), s.PKI("admin.key"))
+	if err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(s.PKI("ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	client := func(c *tls.Config) *http.Client {
+		return &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: c}}
+	}
+	return &prober{
+		api:   client(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}),
+		local: client(&tls.Config{InsecureSkipVerify: true}),
+	}, nil
+}
+
+// wait polls until the component is healthy or the context ends; the error is then the last answer's.
+func (p *prober) wait(ctx context.Context, c manifest.Component) error {
+	return poll(ctx, func() error {
+		switch {
+		case c.Name == "containerd":
+			conn, err := net.Dial("unix", spec.ContainerdSocket)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		case c.Name == "kube-apiserver":
+			_, err := get(ctx, p.api, c.Health)
+			return err
+		default:
+			_, err := get(ctx, p.local, c.Health)
+			return err
+		}
+	})
+}
+
+// nodeReady is nil when the node object says Ready.
+func (p *prober) nodeReady(ctx context.Context) error {
+	b, err := get(ctx, p.api, apiURL("/api/v1/nodes/"+spec.NodeName))
+	if err != nil {
+		return err
+	}
+	var node struct {
+		Status struct {
+			Conditions []struct{ Type, Status, Message string }
+		}
+	}
+	if err := json.Unmarshal(b, &node); err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == "Ready" && c.Status == "True" {
+			return nil
+		} else if c.Type == "Ready" {
+			err = errors.New(c.Message)
+		}
+	}
+	return fmt.Errorf("node %s is not Ready: %w", spec.NodeName, err)
+}
+
+// defaultServiceAccount is nil when pods can be created in the default namespace.
+func (p *prober) defaultServiceAccount(ctx context.Context) error {
+	_, err := get(ctx, p.api, apiURL("/api/v1/namespaces/default/serviceaccounts/default"))
+	return err
+}
+
+func apiURL(path string) string { return "https://127.0.0.1:" + spec.APIServerPort + path }
+
+func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("GET %s: %s: %.300s", url, response.Status, b)
+	}
+	return b, nil
+}
+
+// poll tries until it works or the context ends, and then returns the last real error.
+func poll(ctx context.Context, try func() error) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	var last error
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) || last == nil {
+			last = err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return last
+		}
+	}
+}

@@ -1,0 +1,36 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gpu-dra-driver/test/cluster/internal/sandbox"
+)
+
+// reboot does to the node what a reboot of the machine would: every container dies at once, /run and
+// /dev/shm are empty, the boot ID is new. The control plane, which would be on other machines, stays.
+func (n *node) reboot(ctx context.Context) error {
+	for _, name := range []string{"kubelet", "containerd"} {
+		if err := n.supervisor.stop(ctx, name); err != nil {
+			return err
+		}
+	}
+	err := errors.Join(
+		n.procs.killExcept(ctx, n.supervisor.pids()),
+		sandbox.ClearPods(ctx, n.spec.Cgroup()),
+		sandbox.Reboot(n.spec, n.mounts),
+	)
+	if err != nil {
+		return fmt.Errorf("reboot the node: %w", err)
+	}
+	for _, name := range []string{"containerd", "kubelet"} {
+		if err := n.supervisor.start(ctx, name); err != nil {
+			return err
+		}
+	}
+	return poll(ctx, func() error { return n.probe.nodeReady(ctx) })
+}

@@ -1,0 +1,89 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// handles are files and directories held open while something is mounted over their names.
+type handles []handle
+
+type handle struct {
+	path string
+	fd   int
+}
+
+func open(paths []string) (handles, error) {
+	var hs handles
+	for _, p := range paths {
+		fd, err := unix.Open(p, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			hs.close()
+			return nil, fmt.Errorf("open %s: %w", p, err)
+		}
+		hs = append(hs, handle{p, fd})
+	}
+	return hs, nil
+}
+
+func (hs handles) close() {
+	for _, h := range hs {
+		unix.Close(h.fd)
+	}
+}
+
+// restore mounts each held file at its name again where another, or none, is found there now.
+func (hs handles) restore() error {
+	for _, h := range hs {
+		var held, found unix.Stat_t
+		if err := unix.Fstat(h.fd, &held); err != nil {
+			return err
+		}
+		if err := unix.Stat(h.path, &found); err == nil && held.Dev == found.Dev && held.Ino == found.Ino {
+			continue
+		}
+		if held.Mode&unix.S_IFMT == unix.S_IFDIR {
+			if err := os.MkdirAll(h.path, 0o755); err != nil {
+				return err
+			}
+		} else if _, err := os.Stat(h.path); err != nil {
+			if err := os.MkdirAll(filepath.Dir(h.path), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(h.path, nil, 0o600); err != nil {
+				return err
+			}
+		}
+		if err := bind(fmt.Sprintf("/proc/self/fd/%d", h.fd), h.path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountpoints lists the mount points of the calling process's namespace in the order of mounting.
+func mountpoints() ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	return parseMountpoints(string(b)), nil
+}
+
+func parseMountpoints(mountinfo string) []string {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var points []string
+	for line := range strings.Lines(mountinfo) {
+		if fields := strings.Fields(line); len(fields) > 4 {
+			points = append(points, unescape.Replace(fields[4]))
+		}
+	}
+	return points
+}
