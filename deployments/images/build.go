@@ -1,0 +1,129 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// builder turns entries of the catalog into files.
+type builder struct {
+	root     string // of the module
+	version  string
+	work     string // keeps the binaries between runs, so that go build can see they are fresh
+	progress io.Writer
+}
+
+// build writes the image to file and returns its reference and size in bytes.
+// A file that could not be finished is not left behind.
+func (b builder) build(ctx context.Context, im image, file string) (ref string, size int64, err error) {
+	tag, err := name.NewTag(repository + "/" + im.name + ":" + b.version)
+	if err != nil {
+		return "", 0, fmt.Errorf("version %q cannot be an image tag: %w", b.version, err)
+	}
+	built := make([]string, len(im.binaries))
+	for i, bin := range im.binaries {
+		if built[i], err = b.compile(ctx, im, bin); err != nil {
+			return "", 0, err
+		}
+	}
+	base := baseFiles()
+	if needsC(im) {
+		libs, err := closure(os.DirFS("/"), im.libs, built...)
+		if err != nil {
+			return "", 0, err
+		}
+		base = append(base, libs...)
+	}
+	layers := [][]entry{base}
+	// The entrypoint changes with every commit and so comes last.
+	for i := len(built) - 1; i >= 0; i-- {
+		layers = append(layers, []entry{{name: im.binaries[i].path, mode: 0o755, source: built[i]}})
+	}
+	assembled, err := assemble(im, b.version, layers)
+	if err != nil {
+		return "", 0, err
+	}
+	size, err = writeTarball(file, tag, assembled)
+	return tag.String(), size, err
+}
+
+func needsC(im image) bool {
+	for _, bin := range im.binaries {
+		if bin.cgo {
+			return true
+		}
+	}
+	return len(im.libs) > 0
+}
+
+// compile builds one binary, stripped and without paths of this machine, and
+// returns where it lies.
+func (b builder) compile(ctx context.Context, im image, bin binary) (string, error) {
+	out := filepath.Join(b.work, im.name, path.Base(bin.path))
+	version := b.version
+	if !strings.HasPrefix(bin.pkg, "./") {
+		v, err := b.goCommand(ctx, nil, "list", "-f", "{{.Module.Version}}", bin.pkg)
+		if err != nil {
+			return "", fmt.Errorf("%s is not in the module graph: %w", bin.pkg, err)
+		}
+		version = strings.TrimSpace(v)
+	}
+	ldflags := "-s -w"
+	if bin.stamp != "" {
+		ldflags += " -X " + bin.stamp + "=" + version
+	}
+	env := []string{"CGO_ENABLED=0"}
+	if bin.cgo {
+		// go-nvml leaves NVML's symbols to be found by dlopen; a distribution
+		// whose gcc binds at start by default would make that fatal.
+		ldflags += " '-extldflags=-Wl,-z,lazy'"
+		env = []string{"CGO_ENABLED=1"}
+	}
+	fmt.Fprintf(b.progress, "building %s\n", bin.pkg)
+	_, err := b.goCommand(ctx, env, "build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo",
+		"-ldflags="+ldflags, "-o", out, bin.pkg)
+	return out, err
+}
+
+func (b builder) goCommand(ctx context.Context, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = b.root
+	cmd.Env = append(os.Environ(), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}
+
+func writeTarball(file string, tag name.Tag, im v1.Image) (int64, error) {
+	partial := file + ".partial"
+	if err := tarball.WriteToFile(partial, tag, im); err != nil {
+		os.Remove(partial)
+		return 0, fmt.Errorf("cannot write %s: %w", file, err)
+	}
+	if err := os.Rename(partial, file); err != nil {
+		os.Remove(partial)
+		return 0, err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}

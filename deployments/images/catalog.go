@@ -1,0 +1,66 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// image is one image as a value: what is built into it, and how it starts.
+type image struct {
+	name     string   // last part of the repository and of the file name
+	binaries []binary // the first is the entrypoint
+	libs     []string // sonames wanted beside the binaries' own, for what they dlopen
+	user     string   // numeric, "uid:gid"
+	env      []string
+	title    string
+}
+
+// binary is one Go program and where it lies in the image.
+type binary struct {
+	pkg  string // import path, or ./path in this module
+	path string // in the image
+	cgo  bool   // links the C library
+	// stamp names the string variable set to the image's version, or to the
+	// version of the module the package comes from if that is another one.
+	stamp string
+}
+
+// repository is the prefix of every image's name.
+const repository = "gpu-dra-driver"
+
+// rootUser is what the plugin runs as: it writes into the kubelet's and the
+// CDI directories, which root owns.
+const rootUser = "0:0"
+
+// nonRoot is the conventional unprivileged user of distroless images.
+const nonRoot = "65532:65532"
+
+// nvmlLibs are the sonames a real libnvidia-ml.so.1 or a Go c-shared object
+// is linked to. The C library merged most of them in 2.34, but the driver's
+// binaries still name them.
+var nvmlLibs = []string{
+	"libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1",
+}
+
+// catalog is every image of the project. A new one is one entry.
+var catalog = []image{
+	{
+		name:  "dra-kubelet-plugin",
+		title: "Kubelet plugin of gpu-dra-driver",
+		binaries: []binary{
+			{pkg: "./cmd/dra-kubelet-plugin", path: "usr/bin/dra-kubelet-plugin", cgo: true, stamp: "main.version"},
+			{
+				pkg:   "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook",
+				path:  "usr/bin/nvidia-cdi-hook",
+				cgo:   true,
+				stamp: "github.com/NVIDIA/nvidia-container-toolkit/internal/info.version",
+			},
+		},
+		libs: nvmlLibs,
+		user: rootUser,
+	},
+	{
+		name:     "probe",
+		title:    "Shows what a container sees of its GPUs; used by demos and end-to-end tests",
+		binaries: []binary{{pkg: "./test/probe", path: "usr/bin/probe"}},
+		user:     nonRoot,
+	},
+}

@@ -1,0 +1,125 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// architecture is GOARCH in the words of an image's configuration, which are
+// the same.
+func architecture() string { return runtime.GOARCH }
+
+// libDirs are the directories a dynamic linker searches by itself on the
+// distributions in use, in its order. The image carries no ld.so.cache, so a
+// library must lie in one of them there too.
+func libDirs() []string {
+	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
+	dirs := []string{"lib64", "usr/lib64", "lib", "usr/lib"}
+	if triplet != "" {
+		dirs = append([]string{"lib/" + triplet, "usr/lib/" + triplet}, dirs...)
+	}
+	return dirs
+}
+
+// closure returns every shared object that the binaries (paths on this machine)
+// and the extra sonames need, with the dynamic linker itself, each at the path
+// where root has it. Symbolic links are followed: an image needs the soname,
+// not the versioned file behind it.
+func closure(root fs.FS, extra []string, binaries ...string) ([]entry, error) {
+	found := map[string]entry{}
+	queue := slices.Clone(extra)
+	for _, b := range binaries {
+		data, err := os.ReadFile(b)
+		if err != nil {
+			return nil, err
+		}
+		interp, needed, err := elfNeeds(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Base(b), err)
+		}
+		queue = append(queue, needed...)
+		if interp == "" {
+			continue
+		}
+		name := strings.TrimPrefix(interp, "/")
+		linker, err := fs.ReadFile(root, name)
+		if err != nil {
+			return nil, fmt.Errorf("the dynamic linker of %s is missing: %w", filepath.Base(b), err)
+		}
+		found[path.Base(name)] = entry{name: name, mode: 0o755, data: linker}
+	}
+	for len(queue) > 0 {
+		soname := queue[0]
+		queue = queue[1:]
+		if _, ok := found[soname]; ok {
+			continue
+		}
+		lib, err := findLib(root, soname)
+		if err != nil {
+			return nil, err
+		}
+		found[soname] = lib
+		_, needed, err := elfNeeds(lib.data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", lib.name, err)
+		}
+		queue = append(queue, needed...)
+	}
+	entries := make([]entry, 0, len(found))
+	for _, e := range found {
+		entries = append(entries, e)
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	return entries, nil
+}
+
+func findLib(root fs.FS, soname string) (entry, error) {
+	for _, dir := range libDirs() {
+		data, err := fs.ReadFile(root, dir+"/"+soname)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return entry{}, fmt.Errorf("cannot read %s: %w", soname, err)
+		}
+		return entry{name: dir + "/" + soname, mode: 0o755, data: data}, nil
+	}
+	return entry{}, fmt.Errorf("library %s is in none of %s; install it (libc6 and libgcc-s1 on Debian, glibc and libgcc on Fedora)",
+		soname, strings.Join(libDirs(), ", "))
+}
+
+// elfNeeds reads the dynamic linker and the needed sonames of an ELF object;
+// both are empty for a static one.
+func elfNeeds(data []byte) (interp string, needed []string, err error) {
+	f, err := elf.NewFile(strings.NewReader(string(data)))
+	if err != nil {
+		return "", nil, fmt.Errorf("not an ELF object: %w", err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			raw, err := io.ReadAll(p.Open())
+			if err != nil {
+				return "", nil, fmt.Errorf("unreadable PT_INTERP: %w", err)
+			}
+			interp = strings.TrimRight(string(raw), "\x00")
+		}
+	}
+	needed, err = f.ImportedLibraries()
+	if err != nil {
+		return "", nil, fmt.Errorf("unreadable dynamic section: %w", err)
+	}
+	return interp, needed, nil
+}

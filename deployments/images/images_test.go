@@ -1,0 +1,238 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+const cgoProgram = `package main
+
+// #include <math.h>
+// #cgo LDFLAGS: -lm
+import "C"
+
+import "fmt"
+
+var version = "unset"
+
+func main() { fmt.Printf("%s %.0f\n", version, float64(C.cbrt(27))) }
+`
+
+// toyModule is a module with one program that links the C library.
+func toyModule(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, contents := range map[string]string{
+		"go.mod":          "module toy\n\ngo 1.26.0\n",
+		"cmd/toy/main.go": cgoProgram,
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(contents), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func toyImage(t *testing.T) (file string, built v1.Image) {
+	t.Helper()
+	dir := t.TempDir()
+	file = filepath.Join(dir, "toy.tar")
+	b := builder{root: toyModule(t), version: "v1.2.3", work: filepath.Join(dir, "bin"), progress: io.Discard}
+	toy := image{
+		name: "toy", title: "toy", user: nonRoot, libs: nvmlLibs,
+		binaries: []binary{{pkg: "./cmd/toy", path: "usr/bin/toy", cgo: true, stamp: "main.version"}},
+	}
+	ref, size, err := b.build(context.Background(), toy, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ref != "gpu-dra-driver/toy:v1.2.3" || size == 0 {
+		t.Errorf("build said %q, %d bytes", ref, size)
+	}
+	if built, err = tarball.ImageFromPath(file, nil); err != nil {
+		t.Fatal(err)
+	}
+	return file, built
+}
+
+// Two builds from different directories give the same bytes.
+func TestBuildIsReproducible(t *testing.T) {
+	var sums [2][sha256.Size]byte
+	for i := range sums {
+		file, _ := toyImage(t)
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[i] = sha256.Sum256(data)
+	}
+	if sums[0] != sums[1] {
+		t.Errorf("digests differ: %x and %x", sums[0], sums[1])
+	}
+}
+
+// The program starts with nothing but what the image holds, which is what
+// makes the closure of libraries complete.
+func TestImageRunsByItself(t *testing.T) {
+	_, built := toyImage(t)
+	if err := validate.Image(built); err != nil {
+		t.Fatal(err)
+	}
+	config, err := built.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Config.User != nonRoot || !cmp.Equal(config.Config.Entrypoint, []string{"/usr/bin/toy"}) {
+		t.Errorf("config = %+v", config.Config)
+	}
+	root := unpack(t, built)
+	for _, lib := range nvmlLibs {
+		if _, err := findLib(os.DirFS(root), lib); err != nil {
+			t.Error(err)
+		}
+	}
+	cmd := exec.Command("/usr/bin/toy")
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+		cmd.Dir = "/"
+	} else {
+		cmd = exec.Command(filepath.Join(root, "usr/bin/toy"))
+	}
+	cmd.Env = []string{}
+	out, err := cmd.CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "v1.2.3 3" {
+		t.Errorf("it printed %q, %v", out, err)
+	}
+}
+
+func unpack(t *testing.T, im v1.Image) string {
+	t.Helper()
+	root := t.TempDir()
+	layers, err := im.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, layer := range layers {
+		r, err := layer.Uncompressed()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for tr := tar.NewReader(r); ; {
+			h, err := tr.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			to := filepath.Join(root, h.Name)
+			if h.Typeflag == tar.TypeDir {
+				err = os.MkdirAll(to, 0o755)
+			} else {
+				var data []byte
+				if data, err = io.ReadAll(tr); err == nil {
+					err = os.WriteFile(to, data, os.FileMode(h.Mode))
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Close()
+	}
+	return root
+}
+
+func TestTarLayer(t *testing.T) {
+	data, err := tarLayer([]entry{
+		{name: "usr/bin/b", mode: 0o755, data: []byte("b")},
+		{name: "etc/a", mode: 0o644, data: []byte("a")},
+		{name: "tmp/", mode: 0o1777},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for tr := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Gid != 0 || h.ModTime.Unix() != 0 {
+			t.Errorf("%s: owner %d:%d, time %v", h.Name, h.Uid, h.Gid, h.ModTime)
+		}
+		names = append(names, h.Name)
+	}
+	if diff := cmp.Diff([]string{"etc/", "etc/a", "tmp/", "usr/", "usr/bin/", "usr/bin/b"}, names); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range [][]entry{
+		{{name: "/abs"}}, {{name: "../out"}}, {{name: ""}}, {{name: "a/../b"}},
+		{{name: "twice"}, {name: "twice"}},
+		{{name: "gone", source: filepath.Join(t.TempDir(), "gone")}},
+	} {
+		if _, err := tarLayer(bad); err == nil {
+			t.Errorf("%q was taken", bad[0].name)
+		}
+	}
+}
+
+func TestArguments(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"an unknown image is named with the known ones", []string{"--only", "nope"}, `no image "nope"; there are: dra-kubelet-plugin, probe`},
+		{"a stray argument is refused", []string{"probe"}, "--only"},
+		{"a version that is no tag is refused", []string{"--only", "probe", "--version", "a b", "--out", t.TempDir()}, "cannot be an image tag"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := run(context.Background(), c.args, io.Discard, io.Discard)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error = %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestMissingLibraryIsNamed(t *testing.T) {
+	_, err := closure(os.DirFS(t.TempDir()), []string{"libm.so.6"})
+	if err == nil || !strings.Contains(err.Error(), "libm.so.6") {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func FuzzElfNeeds(f *testing.F) {
+	if self, err := os.ReadFile("/proc/self/exe"); err == nil {
+		f.Add(self[:min(len(self), 4096)])
+	}
+	f.Add([]byte("\x7fELF"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, _, _ = elfNeeds(data) // must not panic
+	})
+}

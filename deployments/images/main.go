@@ -1,0 +1,109 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// run builds the images that args select and prints a table of them to stdout;
+// progress goes to stderr.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("images", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	out := flags.String("out", "dist/images", "directory for the tarballs; binaries are kept below it, so that an unchanged one is not linked again")
+	version := flags.String("version", "dev", "tag of the images and version in the binaries")
+	only := flags.String("only", "", "comma-separated names of the images to build; all without it")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; images are named with --only", flags.Arg(0))
+	}
+	chosen, err := pick(catalog, *only)
+	if err != nil {
+		return err
+	}
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*out, 0o755); err != nil {
+		return fmt.Errorf("cannot make the output directory: %w", err)
+	}
+	work, err := filepath.Abs(filepath.Join(*out, "bin"))
+	if err != nil {
+		return err
+	}
+
+	b := builder{root: root, version: *version, work: work, progress: stderr}
+	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "IMAGE\tFILE\tSIZE")
+	for _, im := range chosen {
+		file := filepath.Join(*out, fmt.Sprintf("%s-%s.tar", im.name, *version))
+		ref, size, err := b.build(ctx, im, file)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", im.name, err)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%.1f MB\n", ref, file, float64(size)/1e6)
+	}
+	return table.Flush()
+}
+
+// pick returns the images named in the comma-separated list, in the catalog's
+// order, or all of them for an empty list.
+func pick(all []image, names string) ([]image, error) {
+	if names == "" {
+		return all, nil
+	}
+	want := map[string]bool{}
+	for _, n := range strings.Split(names, ",") {
+		want[strings.TrimSpace(n)] = true
+	}
+	var chosen []image
+	var known []string
+	for _, im := range all {
+		known = append(known, im.name)
+		if want[im.name] {
+			chosen = append(chosen, im)
+			delete(want, im.name)
+		}
+	}
+	for n := range want {
+		return nil, fmt.Errorf("no image %q; there are: %s", n, strings.Join(known, ", "))
+	}
+	return chosen, nil
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("cannot ask the go command for the module root: %w", err)
+	}
+	path := strings.TrimSpace(string(gomod))
+	if path == "" || path == os.DevNull {
+		return "", fmt.Errorf("not inside a Go module; run from a checkout of this repository")
+	}
+	return filepath.Dir(path), nil
+}

@@ -1,0 +1,94 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// smiTimeout bounds nvidia-smi, which can hang on a broken driver.
+const smiTimeout = 20 * time.Second
+
+// view is what a container sees. Every list is sorted, and empty rather than null.
+type view struct {
+	Devices []device          `json:"devices"`
+	Env     map[string]string `json:"env"`    // NVIDIA_* and CUDA_*
+	Mounts  []string          `json:"mounts"` // mount points of driver files
+	UID     int               `json:"uid"`
+	// NvidiaSMI is what `nvidia-smi -L` printed; NvidiaSMIError why it could
+	// not be run. Both are empty where there is no nvidia-smi.
+	NvidiaSMI      string `json:"nvidiaSMI,omitempty"`
+	NvidiaSMIError string `json:"nvidiaSMIError,omitempty"`
+}
+
+func look(ctx context.Context, root string, environ []string) view {
+	v := view{
+		Devices: devices(root),
+		Env:     driverEnv(environ),
+		Mounts:  []string{},
+		UID:     os.Getuid(),
+	}
+	if info, err := os.ReadFile(filepath.Join(root, "proc/self/mountinfo")); err == nil {
+		v.Mounts = driverMounts(info)
+	}
+	v.NvidiaSMI, v.NvidiaSMIError = nvidiaSMI(ctx, root)
+	return v
+}
+
+func driverEnv(environ []string) map[string]string {
+	env := map[string]string{}
+	for _, kv := range environ {
+		key, value, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(key, "NVIDIA_") || strings.HasPrefix(key, "CUDA_") {
+			env[key] = value
+		}
+	}
+	return env
+}
+
+// driverMounts picks the mount points that belong to a GPU driver out of
+// /proc/self/mountinfo (proc(5): the fifth field, with octal escapes, which no
+// driver file needs).
+func driverMounts(mountinfo []byte) []string {
+	points := []string{}
+	lines := bufio.NewScanner(bytes.NewReader(mountinfo))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		point := fields[4]
+		if lower := strings.ToLower(point); strings.Contains(lower, "nvidia") || strings.Contains(lower, "libcuda") {
+			points = append(points, point)
+		}
+	}
+	slices.Sort(points)
+	return slices.Compact(points)
+}
+
+func nvidiaSMI(ctx context.Context, root string) (output, problem string) {
+	for _, dir := range []string{"usr/bin", "bin", "usr/local/bin"} {
+		file := filepath.Join(root, dir, "nvidia-smi")
+		if _, err := os.Stat(file); err != nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, smiTimeout)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, file, "-L").CombinedOutput()
+		output = strings.TrimSpace(string(out))
+		if err != nil {
+			problem = err.Error()
+		}
+		return output, problem
+	}
+	return "", ""
+}
