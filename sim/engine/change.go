@@ -1,0 +1,92 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Find resolves what a person calls a GPU: its index among those on the bus, its UUID, its PCI address, or "slot<N>".
+func (s *State) Find(name string) (*GPU, error) {
+	on := s.OnBus()
+	if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(on) {
+		return &s.GPUs[on[i]], nil
+	}
+	if n, ok := strings.CutPrefix(name, "slot"); ok {
+		if i, err := strconv.Atoi(n); err == nil && i >= 0 && i < len(s.GPUs) {
+			return &s.GPUs[i], nil
+		}
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.UUID == name || strings.EqualFold(g.Address, name) || strings.EqualFold(g.BusID(), name) {
+			return g, nil
+		}
+	}
+	return nil, fmt.Errorf("no GPU %q: give an index below %d, a UUID, a PCI address, or slot<N>", name, len(on))
+}
+
+// OnBus are the positions in GPUs of those the kernel sees, in NVML's order of enumeration.
+func (s *State) OnBus() []int {
+	var on []int
+	for i, g := range s.GPUs {
+		if !g.OffBus {
+			on = append(on, i)
+		}
+	}
+	return on
+}
+
+// Remove takes a GPU off the bus. Its processes and readings go with it.
+func (s *State) Remove(g *GPU) {
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: true}
+}
+
+// Add puts a GPU back on the bus, idle, with the lowest free minor.
+func (s *State) Add(g *GPU) {
+	if !g.OffBus {
+		return
+	}
+	minor := 0
+	for slices.ContainsFunc(s.GPUs, func(o GPU) bool { return !o.OffBus && o.Minor == minor }) {
+		minor++
+	}
+	b := s.Profile.Board
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
+}
+
+// AddProcess makes a process hold a GPU. One of the same PID is replaced.
+func (s *State) AddProcess(g *GPU, p Process) error {
+	if p.PID == 0 {
+		return fmt.Errorf("a process needs a PID above 0")
+	}
+	free := s.Profile.Board.MemoryMiB - s.Profile.Board.ReservedMiB - g.UsedMiB()
+	i := slices.IndexFunc(g.Processes, func(o Process) bool { return o.PID == p.PID })
+	if i >= 0 {
+		free += g.Processes[i].MemoryMiB
+	}
+	if p.MemoryMiB > free {
+		return fmt.Errorf("process %d asks for %d MiB, GPU %s has %d MiB free", p.PID, p.MemoryMiB, g.UUID, free)
+	}
+	if i >= 0 {
+		g.Processes[i] = p
+		return nil
+	}
+	g.Processes = append(g.Processes, p)
+	slices.SortFunc(g.Processes, func(a, b Process) int { return int(int64(a.PID) - int64(b.PID)) })
+	return nil
+}
+
+// RemoveProcess ends a process's hold on a GPU.
+func (s *State) RemoveProcess(g *GPU, pid uint32) error {
+	n := len(g.Processes)
+	g.Processes = slices.DeleteFunc(g.Processes, func(p Process) bool { return p.PID == pid })
+	if len(g.Processes) == n {
+		return fmt.Errorf("no process %d holds GPU %s", pid, g.UUID)
+	}
+	return nil
+}

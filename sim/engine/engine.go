@@ -1,0 +1,162 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Dir is where a root keeps the simulator's own files.
+const Dir = "var/lib/gpusim"
+
+// ErrNoMachine means that the root holds no simulated machine.
+var ErrNoMachine = errors.New("no simulated machine")
+
+// Engine is the machine of a root directory. Its methods may be called from several goroutines and processes at once.
+type Engine struct {
+	dir    string
+	onSync func(*State) error
+
+	mu     sync.Mutex
+	cached *State
+	stamp  stamp
+}
+
+type stamp struct {
+	inode, size uint64
+	mtime       syscall.Timespec
+}
+
+// Open is the machine under root. Nothing is read yet. With onSync, every Update calls it with the new state while it
+// still holds the lock, so that what else the root shows follows the state.
+func Open(root string, onSync func(*State) error) *Engine {
+	return &Engine{dir: filepath.Join(root, Dir), onSync: onSync}
+}
+
+// State is the machine now. It is shared: do not change it. The file is read only when it changed.
+func (e *Engine) State() (*State, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.read()
+}
+
+func (e *Engine) read() (*State, error) {
+	path := filepath.Join(e.dir, "state.json")
+	var st syscall.Stat_t
+	if err := syscall.Stat(path, &st); err != nil {
+		e.cached = nil
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil, fmt.Errorf("%w: %s does not exist", ErrNoMachine, path)
+		}
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	now := stamp{inode: st.Ino, size: uint64(st.Size), mtime: st.Mtim}
+	if e.cached != nil && now == e.stamp {
+		return e.cached, nil
+	}
+	e.cached = nil
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := Decode(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	e.cached, e.stamp = s, now
+	return s, nil
+}
+
+// Create writes the first state of a root that has none.
+func (e *Engine) Create(s *State) error {
+	if err := os.MkdirAll(e.dir, 0o755); err != nil {
+		return err
+	}
+	return e.locked(func() error {
+		if _, err := os.Lstat(filepath.Join(e.dir, "state.json")); err == nil {
+			return fmt.Errorf("%s already holds a simulated machine", filepath.Dir(filepath.Dir(filepath.Dir(e.dir))))
+		}
+		return e.commit(s.Clone(), nil)
+	})
+}
+
+// Update changes the machine: change gets a copy, and what it leaves is written unless it returns an error.
+func (e *Engine) Update(change func(*State) error) error {
+	return e.locked(func() error {
+		e.mu.Lock()
+		old, err := e.read()
+		e.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		s := old.Clone()
+		if err := change(s); err != nil {
+			return err
+		}
+		return e.commit(s, old)
+	})
+}
+
+func (e *Engine) commit(s, old *State) error {
+	if old != nil {
+		s.Generation = old.Generation + 1
+	}
+	if err := s.validate(); err != nil {
+		return fmt.Errorf("refusing to write a broken state: %w", err)
+	}
+	b, err := s.Encode()
+	if err != nil {
+		return err
+	}
+	if err := e.write(b, s.Generation); err != nil {
+		return err
+	}
+	if e.onSync != nil {
+		return e.onSync(s)
+	}
+	return nil
+}
+
+// write replaces the file. Its time is the generation in microseconds past the last whole second, so that two writes
+// within a clock tick, the second of which gets the first one's inode back, still differ.
+func (e *Engine) write(b []byte, generation uint64) error {
+	path := filepath.Join(e.dir, "state.json")
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o644); err != nil {
+		return err
+	}
+	at := time.Now().Truncate(time.Second).Add(time.Duration(generation%1_000_000) * time.Microsecond)
+	if err := os.Chtimes(tmp, at, at); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func (e *Engine) locked(f func() error) error {
+	lock, err := os.OpenFile(filepath.Join(e.dir, "lock"), os.O_RDONLY|os.O_CREATE|syscall.O_CLOEXEC, 0o644)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w under %s", ErrNoMachine, e.dir)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("locking %s: %w", lock.Name(), err)
+	}
+	return f()
+}

@@ -1,0 +1,95 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// Fault makes a query fail or slow.
+type Fault struct {
+	// Query is NVML's function name. Without a version suffix it stands for all versions; "*" for every query.
+	Query string `json:"query"`
+	// GPU is a UUID, empty for any GPU and for queries of no GPU.
+	GPU string `json:"gpu,omitempty"`
+	// Code is the answer; 0 lets the query go on, after Latency.
+	Code nvml.Code `json:"code,omitempty"`
+	// After lets that many calls pass first. Times is how many calls are hit then, 0 for all.
+	After   int           `json:"after,omitempty"`
+	Times   int           `json:"times,omitempty"`
+	Latency time.Duration `json:"latency,omitempty"`
+}
+
+func (f Fault) String() string {
+	where := "every GPU"
+	if f.GPU != "" {
+		where = f.GPU
+	}
+	s := fmt.Sprintf("%s on %s", f.Query, where)
+	if f.Code != 0 {
+		s += fmt.Sprintf(" answers %q (%d)", f.Code.Error(), int(f.Code))
+	}
+	if f.Latency != 0 {
+		s += fmt.Sprintf(" takes %s", f.Latency)
+	}
+	if f.After > 0 {
+		s += fmt.Sprintf(" after %d calls", f.After)
+	}
+	if f.Times > 0 {
+		s += fmt.Sprintf(" for %d calls", f.Times)
+	}
+	return s
+}
+
+func (f Fault) counts() bool { return f.After > 0 || f.Times > 0 }
+
+func (f Fault) matches(query, uuid string) bool {
+	if f.GPU != "" && f.GPU != uuid {
+		return false
+	}
+	return f.Query == "*" || f.Query == query || f.Query == BaseName(query)
+}
+
+// BaseName is a function's name without its version: nvmlDeviceGetMemoryInfo for nvmlDeviceGetMemoryInfo_v2.
+func BaseName(query string) string {
+	if i := strings.LastIndex(query, "_v"); i > 0 && i+2 < len(query) && strings.Trim(query[i+2:], "0123456789") == "" {
+		return query[:i]
+	}
+	return query
+}
+
+// strike counts one call of a query against the faults and says what it meets. Faults that are used up go.
+func (s *State) strike(query, uuid string) (code nvml.Code, latency time.Duration, changed bool) {
+	kept := s.Faults[:0]
+	for _, f := range s.Faults {
+		if !f.matches(query, uuid) {
+			kept = append(kept, f)
+			continue
+		}
+		if f.After > 0 {
+			f.After--
+			changed = true
+			kept = append(kept, f)
+			continue
+		}
+		latency += f.Latency
+		if code == 0 {
+			code = f.Code
+		}
+		if f.Times > 0 {
+			f.Times--
+			changed = true
+			if f.Times == 0 {
+				continue
+			}
+		}
+		kept = append(kept, f)
+	}
+	s.Faults = kept
+	return code, latency, changed
+}

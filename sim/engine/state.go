@@ -1,0 +1,136 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"gpu-dra-driver/sim/profiles"
+)
+
+// Version of the state file. A file of another version is refused.
+const Version = 1
+
+// State is a machine.
+type State struct {
+	Version int `json:"version"`
+	// Generation grows with each write.
+	Generation uint64           `json:"generation"`
+	Profile    profiles.Profile `json:"profile"`
+	// Seed is what UUIDs and serial numbers are made from, so that two machines of a profile can differ.
+	Seed   string `json:"seed,omitempty"`
+	BootID string `json:"bootID"`
+	Boots  int    `json:"boots"`
+	// DriverLoaded says that the kernel module is there.
+	DriverLoaded bool `json:"driverLoaded"`
+	// AbsentSymbols are the NVML functions that this driver's library lacks.
+	AbsentSymbols []string `json:"absentSymbols,omitempty"`
+	// GPUs are one for each slot, in order of their addresses, those off the bus included.
+	GPUs   []GPU   `json:"gpus"`
+	Faults []Fault `json:"faults,omitempty"`
+}
+
+// GPU is a board in its slot.
+type GPU struct {
+	Address string `json:"address"`
+	UUID    string `json:"uuid"`
+	Serial  string `json:"serial"`
+	// Minor is the number in /dev/nvidia<minor>.
+	Minor int `json:"minor"`
+	// OffBus says that the GPU was removed: the kernel does not see it.
+	OffBus bool `json:"offBus,omitempty"`
+	// Lost says that the kernel sees it and the driver cannot reach it.
+	Lost bool `json:"lost,omitempty"`
+	// NodeMissing says that its device node is absent from /dev.
+	NodeMissing bool `json:"nodeMissing,omitempty"`
+
+	ComputeMode  int       `json:"computeMode"`
+	Persistence  bool      `json:"persistence"`
+	Utilization  int       `json:"utilization"`
+	MemoryUtil   int       `json:"memoryUtilization"`
+	TemperatureC int       `json:"temperatureC"`
+	PowerW       int       `json:"powerW"`
+	Processes    []Process `json:"processes,omitempty"`
+}
+
+// Process holds a GPU.
+type Process struct {
+	PID       uint32 `json:"pid"`
+	Name      string `json:"name,omitempty"`
+	MemoryMiB uint64 `json:"memoryMiB"`
+	// Graphics says that it is no compute process.
+	Graphics bool `json:"graphics,omitempty"`
+}
+
+// New is a machine of the profile, first boot, driver loaded, idle. Gpus limits how many of the slots are filled; 0 is all.
+func New(p profiles.Profile, seed string, gpus int) (*State, error) {
+	if gpus < 0 || gpus > len(p.Slots) {
+		return nil, fmt.Errorf("profile %s has %d slots, %d GPUs asked for", p.Name, len(p.Slots), gpus)
+	}
+	if gpus > 0 {
+		p.Slots = p.Slots[:gpus]
+	}
+	s := &State{Version: Version, Profile: p, Seed: seed}
+	for i, slot := range p.Slots {
+		h := sha256.Sum256([]byte(seed + "|" + p.Name + "|" + slot.Address))
+		s.GPUs = append(s.GPUs, GPU{
+			Address: slot.Address, Minor: i, UUID: "GPU-" + uuidOf(h[:16]),
+			Serial: fmt.Sprintf("16%011d", (uint64(h[16])<<32|uint64(h[17])<<24|uint64(h[18])<<16|uint64(h[19])<<8|uint64(h[20]))%100_000_000_000),
+		})
+	}
+	s.boot()
+	return s, nil
+}
+
+// Reboot ends everything that dies with a boot: processes, readings, modes, faults, a lost GPU. What is plugged in stays.
+func (s *State) Reboot() { s.boot() }
+
+func (s *State) boot() {
+	s.Boots++
+	h := sha256.Sum256(fmt.Appendf(nil, "%s|%s|boot|%d", s.Seed, s.Profile.Name, s.Boots))
+	s.BootID = uuidOf(h[:16])
+	s.DriverLoaded = true
+	s.Faults = nil
+	minor := 0
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		b := s.Profile.Board
+		*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: g.OffBus,
+			Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
+		if !g.OffBus {
+			g.Minor = minor
+			minor++
+		}
+	}
+}
+
+// Slot is where a GPU sits.
+func (s *State) Slot(g *GPU) profiles.Slot {
+	for _, slot := range s.Profile.Slots {
+		if slot.Address == g.Address {
+			return slot
+		}
+	}
+	return profiles.Slot{Address: g.Address, NUMANode: -1}
+}
+
+// UsedMiB is what the processes of a GPU hold.
+func (g *GPU) UsedMiB() uint64 {
+	var sum uint64
+	for _, p := range g.Processes {
+		sum += p.MemoryMiB
+	}
+	return sum
+}
+
+// BusID is NVML's spelling of the address, "00000000:1B:00.0".
+func (g *GPU) BusID() string { return "0000" + strings.ToUpper(g.Address) }
+
+func uuidOf(b []byte) string {
+	c := append([]byte(nil), b...)
+	c[6], c[8] = c[6]&0x0f|0x40, c[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", c[0:4], c[4:6], c[6:8], c[8:10], c[10:16])
+}

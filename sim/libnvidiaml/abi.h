@@ -1,0 +1,44 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The layouts of NVML's C ABI that this library fills, for LP64. Versioned structures begin with a word that holds
+// sizeof | version << 24.
+
+#ifndef GPUSIM_ABI_H
+#define GPUSIM_ABI_H
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef void *handle;
+
+typedef struct { char busIdLegacy[16]; u32 domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } pciInfo;
+typedef struct { char busIdLegacy[16]; u32 domain, bus, device, pciDeviceId, pciSubSystemId, reserved[4]; } pciInfoV2;
+typedef struct { u32 version, domain, bus, device, pciDeviceId, pciSubSystemId, baseClass, subClass; char busId[32]; } pciInfoExt;
+typedef struct { u64 total, free, used; } memoryV1;
+typedef struct { u32 version; u64 total, reserved, free, used; } memoryV2;
+typedef struct { u64 total, free, used; } bar1Memory;
+typedef struct { u32 gpu, memory; } utilizationRates;
+typedef struct { u32 pid; u64 usedGpuMemory; } processV1;
+typedef struct { u32 pid; u64 usedGpuMemory; u32 gpuInstanceId, computeInstanceId; } processV2;
+typedef struct { u32 multiprocessors, copyEngines, decoders, encoders, jpegEngines, ofaEngines, gpuInstanceSlices, computeInstanceSlices; u64 memoryMB; } deviceAttributes;
+typedef struct { u32 version, value; } versionedValue;
+typedef struct { u32 version, sensor; int temperature; } temperatureV;
+typedef struct { u64 l1, l2, device, registerFile; } eccCounts;
+typedef struct { u64 reference, violation; } violationTime;
+typedef struct { u32 version; char branch[80]; } driverBranch;
+typedef struct { u32 version, type; char value[41]; } uuidV;
+typedef struct { unsigned char clusterUuid[16]; u32 status, cliqueId; unsigned char state; } fabricInfo;
+typedef struct { u32 version; unsigned char clusterUuid[16]; u32 status, cliqueId; unsigned char state; u32 healthMask; } fabricInfoV2;
+typedef struct { u32 version; unsigned char clusterUuid[16]; u32 status, cliqueId; unsigned char state; u32 healthMask; unsigned char healthSummary; } fabricInfoV3;
+typedef struct { u32 fieldId, scopeId; long long timestamp, latencyUsec; u32 valueType, code; u64 value; } fieldValue;
+typedef struct { handle device; u64 type, data; u32 gpuInstanceId, computeInstanceId; } eventData;
+typedef struct { u32 version, supported; } gpmSupport;
+typedef struct { u32 max, high, partial, low, none; } rowRemapHistogram;
+
+// The slots are what device handles point at: a handle is the address of its GPU's byte.
+extern char gpusimSlots[64];
+const char *gpusimErrorString(int code);
+const char *gpusimOwnPath(void);
+const char *gpusimEnv(const char *name);
+
+#endif

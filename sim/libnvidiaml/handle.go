@@ -1,0 +1,119 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"strings"
+	"unsafe"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/engine"
+)
+
+func byIndex(query string, index C.u32, dev *C.handle) C.u32 {
+	return C.u32(func() (code nvml.Code) {
+		defer guard(&code)
+		s := current()
+		if s == nil {
+			return nvml.Uninitialized
+		}
+		slot, ok := s.SlotOf(int(index))
+		if dev == nil || !ok {
+			return nvml.InvalidArgument
+		}
+		if _, code := s.Query(query, slot); code != 0 {
+			return code
+		}
+		*dev = handleOf(slot)
+		return 0
+	}())
+}
+
+//export nvmlDeviceGetHandleByIndex
+func nvmlDeviceGetHandleByIndex(index C.u32, dev *C.handle) C.u32 {
+	return byIndex("nvmlDeviceGetHandleByIndex", index, dev)
+}
+
+//export nvmlDeviceGetHandleByIndex_v2
+func nvmlDeviceGetHandleByIndex_v2(index C.u32, dev *C.handle) C.u32 {
+	return byIndex("nvmlDeviceGetHandleByIndex_v2", index, dev)
+}
+
+func find(query string, ok bool, dev *C.handle, match func(*engine.GPU) bool) C.u32 {
+	return C.u32(func() (code nvml.Code) {
+		defer guard(&code)
+		s := current()
+		if s == nil {
+			return nvml.Uninitialized
+		}
+		if dev == nil || !ok {
+			return nvml.InvalidArgument
+		}
+		slot, code := s.Find(query, match)
+		if code != 0 {
+			return code
+		}
+		*dev = handleOf(slot)
+		return 0
+	}())
+}
+
+//export nvmlDeviceGetHandleByUUID
+func nvmlDeviceGetHandleByUUID(uuid *C.char, dev *C.handle) C.u32 {
+	return find("nvmlDeviceGetHandleByUUID", uuid != nil, dev, func(g *engine.GPU) bool { return g.UUID == C.GoString(uuid) })
+}
+
+//export nvmlDeviceGetHandleByUUIDV
+func nvmlDeviceGetHandleByUUIDV(uuid *C.uuidV, dev *C.handle) C.u32 {
+	if uuid != nil && !versioned(uuid.version, unsafe.Sizeof(*uuid), 1) && current() != nil {
+		return C.u32(argumentVersionMismatch)
+	}
+	const ascii = 1
+	return find("nvmlDeviceGetHandleByUUIDV", uuid != nil && uuid._type == ascii, dev, func(g *engine.GPU) bool {
+		return g.UUID == goString(uuid.value[:])
+	})
+}
+
+//export nvmlDeviceGetHandleBySerial
+func nvmlDeviceGetHandleBySerial(serial *C.char, dev *C.handle) C.u32 {
+	return find("nvmlDeviceGetHandleBySerial", serial != nil, dev, func(g *engine.GPU) bool { return g.Serial == C.GoString(serial) })
+}
+
+func byBusID(query string, busID *C.char, dev *C.handle) C.u32 {
+	return find(query, busID != nil, dev, func(g *engine.GPU) bool { return sameAddress(C.GoString(busID), g.Address) })
+}
+
+// sameAddress compares as NVML does: any case, a domain of any width or none.
+func sameAddress(given, address string) bool {
+	if strings.Count(given, ":") == 1 {
+		given = "0:" + given
+	}
+	d, rest, _ := strings.Cut(given, ":")
+	ownDomain, ownRest, _ := strings.Cut(address, ":")
+	return equalFold(rest, ownRest) && equalFold(strings.TrimLeft(d, "0"), strings.TrimLeft(ownDomain, "0"))
+}
+
+//export nvmlDeviceGetHandleByPciBusId
+func nvmlDeviceGetHandleByPciBusId(busID *C.char, dev *C.handle) C.u32 {
+	return byBusID("nvmlDeviceGetHandleByPciBusId", busID, dev)
+}
+
+//export nvmlDeviceGetHandleByPciBusId_v2
+func nvmlDeviceGetHandleByPciBusId_v2(busID *C.char, dev *C.handle) C.u32 {
+	return byBusID("nvmlDeviceGetHandleByPciBusId_v2", busID, dev)
+}
+
+func goString(a []C.char) string {
+	var b strings.Builder
+	for _, c := range a {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return b.String()
+}

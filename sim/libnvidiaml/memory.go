@@ -1,0 +1,132 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"unsafe"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/engine"
+)
+
+const mib = 1 << 20
+
+// The first version counts what the driver reserves as used.
+
+//export nvmlDeviceGetMemoryInfo
+func nvmlDeviceGetMemoryInfo(dev C.handle, m *C.memoryV1) C.u32 {
+	return device("nvmlDeviceGetMemoryInfo", dev, m != nil, func(v engine.View) nvml.Code {
+		info := v.Memory()
+		m.total, m.free, m.used = C.u64(info.Total), C.u64(info.Free), C.u64(info.Used+info.Reserved)
+		return 0
+	})
+}
+
+//export nvmlDeviceGetMemoryInfo_v2
+func nvmlDeviceGetMemoryInfo_v2(dev C.handle, m *C.memoryV2) C.u32 {
+	return device("nvmlDeviceGetMemoryInfo_v2", dev, m != nil, func(v engine.View) nvml.Code {
+		if !versioned(m.version, unsafe.Sizeof(*m), 2) {
+			return argumentVersionMismatch
+		}
+		info := v.Memory()
+		m.total, m.reserved, m.free, m.used = C.u64(info.Total), C.u64(info.Reserved), C.u64(info.Free), C.u64(info.Used)
+		return 0
+	})
+}
+
+//export nvmlDeviceGetBAR1MemoryInfo
+func nvmlDeviceGetBAR1MemoryInfo(dev C.handle, m *C.bar1Memory) C.u32 {
+	return device("nvmlDeviceGetBAR1MemoryInfo", dev, m != nil, func(v engine.View) nvml.Code {
+		m.total, m.used = C.u64(v.Board.BAR1MiB*mib), mib
+		m.free = m.total - m.used
+		return 0
+	})
+}
+
+// processes fills a counted array. With too small a count it answers INSUFFICIENT_SIZE and the count needed.
+func processes(query string, dev C.handle, count *C.u32, graphics bool, room unsafe.Pointer, fill func(i int, p engine.Process)) C.u32 {
+	return device(query, dev, count != nil && (*count == 0 || room != nil), func(v engine.View) nvml.Code {
+		var held []engine.Process
+		for _, p := range v.Processes {
+			if p.Graphics == graphics {
+				held = append(held, p)
+			}
+		}
+		have := int(*count)
+		*count = C.u32(len(held))
+		if have < len(held) {
+			return nvml.InsufficientSize
+		}
+		for i, p := range held {
+			fill(i, p)
+		}
+		return 0
+	})
+}
+
+func processesV1(query string, dev C.handle, count *C.u32, to *C.processV1, graphics bool) C.u32 {
+	return processes(query, dev, count, graphics, unsafe.Pointer(to), func(i int, p engine.Process) {
+		unsafe.Slice(to, i+1)[i] = C.processV1{pid: C.u32(p.PID), usedGpuMemory: C.u64(p.MemoryMiB * mib)}
+	})
+}
+
+func processesV2(query string, dev C.handle, count *C.u32, to *C.processV2, graphics bool) C.u32 {
+	const noInstance = 0xffffffff
+	return processes(query, dev, count, graphics, unsafe.Pointer(to), func(i int, p engine.Process) {
+		unsafe.Slice(to, i+1)[i] = C.processV2{pid: C.u32(p.PID), usedGpuMemory: C.u64(p.MemoryMiB * mib),
+			gpuInstanceId: noInstance, computeInstanceId: noInstance}
+	})
+}
+
+//export nvmlDeviceGetComputeRunningProcesses
+func nvmlDeviceGetComputeRunningProcesses(dev C.handle, count *C.u32, to *C.processV1) C.u32 {
+	return processesV1("nvmlDeviceGetComputeRunningProcesses", dev, count, to, false)
+}
+
+//export nvmlDeviceGetComputeRunningProcesses_v2
+func nvmlDeviceGetComputeRunningProcesses_v2(dev C.handle, count *C.u32, to *C.processV2) C.u32 {
+	return processesV2("nvmlDeviceGetComputeRunningProcesses_v2", dev, count, to, false)
+}
+
+//export nvmlDeviceGetComputeRunningProcesses_v3
+func nvmlDeviceGetComputeRunningProcesses_v3(dev C.handle, count *C.u32, to *C.processV2) C.u32 {
+	return processesV2("nvmlDeviceGetComputeRunningProcesses_v3", dev, count, to, false)
+}
+
+//export nvmlDeviceGetGraphicsRunningProcesses
+func nvmlDeviceGetGraphicsRunningProcesses(dev C.handle, count *C.u32, to *C.processV1) C.u32 {
+	return processesV1("nvmlDeviceGetGraphicsRunningProcesses", dev, count, to, true)
+}
+
+//export nvmlDeviceGetGraphicsRunningProcesses_v2
+func nvmlDeviceGetGraphicsRunningProcesses_v2(dev C.handle, count *C.u32, to *C.processV2) C.u32 {
+	return processesV2("nvmlDeviceGetGraphicsRunningProcesses_v2", dev, count, to, true)
+}
+
+//export nvmlDeviceGetGraphicsRunningProcesses_v3
+func nvmlDeviceGetGraphicsRunningProcesses_v3(dev C.handle, count *C.u32, to *C.processV2) C.u32 {
+	return processesV2("nvmlDeviceGetGraphicsRunningProcesses_v3", dev, count, to, true)
+}
+
+func mpsProcesses(query string, dev C.handle, count *C.u32) C.u32 {
+	return device(query, dev, count != nil, func(engine.View) nvml.Code { return put(count, 0) })
+}
+
+//export nvmlDeviceGetMPSComputeRunningProcesses
+func nvmlDeviceGetMPSComputeRunningProcesses(dev C.handle, count *C.u32, to *C.processV1) C.u32 {
+	return mpsProcesses("nvmlDeviceGetMPSComputeRunningProcesses", dev, count)
+}
+
+//export nvmlDeviceGetMPSComputeRunningProcesses_v2
+func nvmlDeviceGetMPSComputeRunningProcesses_v2(dev C.handle, count *C.u32, to *C.processV2) C.u32 {
+	return mpsProcesses("nvmlDeviceGetMPSComputeRunningProcesses_v2", dev, count)
+}
+
+//export nvmlDeviceGetMPSComputeRunningProcesses_v3
+func nvmlDeviceGetMPSComputeRunningProcesses_v3(dev C.handle, count *C.u32, to *C.processV2) C.u32 {
+	return mpsProcesses("nvmlDeviceGetMPSComputeRunningProcesses_v3", dev, count)
+}

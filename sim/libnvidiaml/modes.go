@@ -1,0 +1,138 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/engine"
+)
+
+//export nvmlDeviceGetPersistenceMode
+func nvmlDeviceGetPersistenceMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetPersistenceMode", dev, to, func(v engine.View) int { return flag(v.Persistence) })
+}
+
+//export nvmlDeviceGetComputeMode
+func nvmlDeviceGetComputeMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetComputeMode", dev, to, func(v engine.View) int { return v.ComputeMode })
+}
+
+//export nvmlDeviceGetMigMode
+func nvmlDeviceGetMigMode(dev C.handle, mode, pending *C.u32) C.u32 {
+	return device("nvmlDeviceGetMigMode", dev, mode != nil && pending != nil, func(v engine.View) nvml.Code {
+		if !v.Board.MIGCapable {
+			return nvml.NotSupported
+		}
+		*mode, *pending = 0, 0
+		return 0
+	})
+}
+
+//export nvmlDeviceGetMaxMigDeviceCount
+func nvmlDeviceGetMaxMigDeviceCount(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetMaxMigDeviceCount", dev, to, func(v engine.View) int { return v.Board.MaxMIGDevices })
+}
+
+//export nvmlDeviceIsMigDeviceHandle
+func nvmlDeviceIsMigDeviceHandle(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceIsMigDeviceHandle", dev, to, func(engine.View) int { return 0 })
+}
+
+//export nvmlDeviceGetMigDeviceHandleByIndex
+func nvmlDeviceGetMigDeviceHandleByIndex(dev C.handle, index C.u32, mig *C.handle) C.u32 {
+	return device("nvmlDeviceGetMigDeviceHandleByIndex", dev, mig != nil, func(v engine.View) nvml.Code {
+		if !v.Board.MIGCapable {
+			return nvml.NotSupported
+		}
+		return nvml.NotFound
+	})
+}
+
+//export nvmlDeviceGetEccMode
+func nvmlDeviceGetEccMode(dev C.handle, mode, pending *C.u32) C.u32 {
+	return device("nvmlDeviceGetEccMode", dev, mode != nil && pending != nil, func(v engine.View) nvml.Code {
+		if !v.Board.ECC {
+			return nvml.NotSupported
+		}
+		*mode, *pending = 1, 1
+		return 0
+	})
+}
+
+//export nvmlDeviceGetDefaultEccMode
+func nvmlDeviceGetDefaultEccMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetDefaultEccMode", dev, to, func(v engine.View) int { return flag(v.Board.ECC) })
+}
+
+//export nvmlDeviceGetTotalEccErrors
+func nvmlDeviceGetTotalEccErrors(dev C.handle, errorType, counter C.u32, to *C.u64) C.u32 {
+	return device("nvmlDeviceGetTotalEccErrors", dev, to != nil, func(v engine.View) nvml.Code {
+		if !v.Board.ECC {
+			return nvml.NotSupported
+		}
+		*to = 0
+		return 0
+	})
+}
+
+//export nvmlDeviceGetMemoryErrorCounter
+func nvmlDeviceGetMemoryErrorCounter(dev C.handle, errorType, counter, location C.u32, to *C.u64) C.u32 {
+	return device("nvmlDeviceGetMemoryErrorCounter", dev, to != nil, func(v engine.View) nvml.Code {
+		if !v.Board.ECC {
+			return nvml.NotSupported
+		}
+		*to = 0
+		return 0
+	})
+}
+
+//export nvmlDeviceGetRemappedRows
+func nvmlDeviceGetRemappedRows(dev C.handle, corrected, uncorrected, pending, failed *C.u32) C.u32 {
+	ok := corrected != nil && uncorrected != nil && pending != nil && failed != nil
+	return device("nvmlDeviceGetRemappedRows", dev, ok, func(v engine.View) nvml.Code {
+		if nvml.Architecture(v.Board.Architecture) < nvml.ArchAmpere {
+			return nvml.NotSupported
+		}
+		*corrected, *uncorrected, *pending, *failed = 0, 0, 0, 0
+		return 0
+	})
+}
+
+//export nvmlDeviceGetDisplayMode
+func nvmlDeviceGetDisplayMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetDisplayMode", dev, to, func(engine.View) int { return 0 })
+}
+
+//export nvmlDeviceGetDisplayActive
+func nvmlDeviceGetDisplayActive(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetDisplayActive", dev, to, func(engine.View) int { return 0 })
+}
+
+//export nvmlDeviceGetAccountingMode
+func nvmlDeviceGetAccountingMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetAccountingMode", dev, to, func(engine.View) int { return 0 })
+}
+
+//export nvmlDeviceGetVirtualizationMode
+func nvmlDeviceGetVirtualizationMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetVirtualizationMode", dev, to, func(engine.View) int { return 0 })
+}
+
+//export nvmlDeviceGetGspFirmwareMode
+func nvmlDeviceGetGspFirmwareMode(dev C.handle, enabled, byDefault *C.u32) C.u32 {
+	return device("nvmlDeviceGetGspFirmwareMode", dev, enabled != nil && byDefault != nil, func(engine.View) nvml.Code {
+		*enabled, *byDefault = 1, 1
+		return 0
+	})
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
