@@ -9,8 +9,8 @@
 #   hack/tool.sh --list            names of the tools
 #
 # Binaries live in ${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}/tools-<hash>/bin;
-# the hash covers go.mod, go.sum and the Go version, so an update never runs an
-# old binary. A cold build of helm or golangci-lint takes minutes on two cores.
+# the hash covers this file, go.mod, go.sum and the Go version, so an update never
+# runs an old binary. A cold build of helm or golangci-lint takes minutes on two cores.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -39,7 +39,7 @@ shift
 
 cache=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}
 hash=$({
-	cat "$mod/go.mod" "$mod/go.sum"
+	cat "${BASH_SOURCE[0]}" "$mod/go.mod" "$mod/go.sum"
 	cd "$mod" && go env GOVERSION GOOS GOARCH
 } | sha256sum | cut -c1-16)
 bin=$cache/tools-$hash/bin
@@ -53,11 +53,22 @@ if [ ! -x "$exe" ]; then
 	fi
 	echo "tool.sh: building $name (once, into $bin)" >&2
 	mkdir -p "$bin"
+	ldflags="-s -w"
+	if [ "$name" = helm ]; then
+		# Without its Makefile's flags helm takes itself for a client of 1.20,
+		# and refuses charts that ask for a newer one.
+		helm=helm.sh/helm/v3
+		minor=$(go -C "$mod" list -m -f '{{.Version}}' k8s.io/client-go | cut -d. -f2)
+		ldflags+=" -X $helm/internal/version.version=$(go -C "$mod" list -m -f '{{.Version}}' $helm)"
+		for p in pkg/chartutil pkg/lint/rules; do
+			ldflags+=" -X $helm/$p.k8sVersionMajor=1 -X $helm/$p.k8sVersionMinor=$minor"
+		done
+	fi
 	# Built beside its final name and renamed, so that two callers at once
 	# never run half a binary.
 	tmp=$(mktemp "$bin/.$name.XXXXXX")
 	trap 'rm -f "$tmp"' EXIT
-	(cd "$mod" && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags='-s -w' -o "$tmp" "$pkg")
+	(cd "$mod" && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags="$ldflags" -o "$tmp" "$pkg")
 	chmod 755 "$tmp"
 	mv -f "$tmp" "$exe"
 	trap - EXIT

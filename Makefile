@@ -1,0 +1,86 @@
+# The driver's daily commands. Everything they need is built from Go modules; nothing is downloaded as a binary.
+SHELL      := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+VERSION    ?= 0.1.0
+KUBERNETES ?= v1.37.1
+BIN        := $(CURDIR)/bin
+DIST       := $(CURDIR)/dist
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+DEMO_DIR   ?= $(if $(XDG_RUNTIME_DIR),$(XDG_RUNTIME_DIR),/tmp)/gpu-dra-driver-demo
+COVER_MIN  := 85
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the driver, the simulator and the test tools into bin/
+	@hack/build.sh "$(BIN)" "$(LDFLAGS)"
+
+.PHONY: images
+images: build ## Build the images as OCI tarballs into dist/, without Docker
+	@go run ./deployments/images --version $(VERSION) --out $(DIST)
+
+.PHONY: chart
+chart: ## Lint the Helm chart and package it into dist/
+	@mkdir -p $(DIST)
+	@hack/tool.sh helm lint deployments/helm/gpu-dra-driver
+	@hack/tool.sh helm package deployments/helm/gpu-dra-driver --destination $(DIST)
+
+.PHONY: cluster-build
+cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins into the cache (once)
+	@$(BIN)/onenode build --kubernetes $(KUBERNETES)
+
+.PHONY: demo
+demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the driver, every demo; then clean up
+	@$(BIN)/demo check
+	@$(BIN)/onenode run --dir $$(mktemp -d)/demo --kubernetes $(KUBERNETES) -- $(BIN)/demo all
+
+.PHONY: demo-up
+demo-up: images cluster-build ## The same cluster and driver, left running for you
+	@$(BIN)/onenode up --dir $(DEMO_DIR) --kubernetes $(KUBERNETES) >/dev/null
+	@ONENODE=$(BIN)/onenode ONENODE_DIR=$(DEMO_DIR) KUBECONFIG=$(DEMO_DIR)/kubeconfig $(BIN)/demo install
+	@echo "export KUBECONFIG=$(DEMO_DIR)/kubeconfig PATH=$$(dirname $$($(BIN)/onenode which kubectl)):\$$PATH"
+
+.PHONY: demo-down
+demo-down: ## Remove what demo-up made
+	@$(BIN)/onenode down --dir $(DEMO_DIR)
+
+.PHONY: test
+test: lint test-unit test-cluster test-e2e ## Everything that CI runs
+
+.PHONY: test-unit
+test-unit: build ## Unit tests, crash matrix, random walk, integration; checks the coverage
+	@hack/test-unit.sh $(COVER_MIN)
+
+.PHONY: test-cluster
+test-cluster: cluster-build ## The one-machine Kubernetes itself
+	@cd test/cluster && go vet ./... && go test -count=1 -timeout 15m ./...
+
+.PHONY: test-e2e
+test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart
+	@hack/test-e2e.sh $(KUBERNETES)
+
+.PHONY: test-teeth
+test-teeth: ## Sabotage the code in copies of the tree and see each caught
+	@go run ./test/teeth
+
+.PHONY: test-hardware
+test-hardware: ## Read-only checks on the real GPUs of this machine, if it has any
+	@go test -count=1 -v -tags hardware ./test/hardware
+
+.PHONY: bench
+bench: images cluster-build ## Speed and memory beside their floors
+	@hack/bench.sh $(KUBERNETES)
+
+.PHONY: lint
+lint: ## Formatting, vet, linters, drift of generated files
+	@hack/lint.sh
+
+.PHONY: generate
+generate: ## Write the generated reference tables again
+	@go generate ./...
+
+.PHONY: clean
+clean: ## Remove what the build made
+	@rm -rf $(BIN) $(DIST)

@@ -1,0 +1,61 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command demo shows the driver at work on a one-machine Kubernetes, which onenode runs around it.
+//
+//	demo check     say at once what this machine lacks
+//	demo install   simulate eight H100s, load the images, install the chart
+//	demo all       install, run every demo, print what the containers saw
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"gpu-dra-driver/test/stage"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out, log io.Writer) error {
+	verb := ""
+	if len(args) == 1 {
+		verb = args[0]
+	}
+	if verb == "check" {
+		return check()
+	}
+	s, err := stage.FromEnvironment(log)
+	if err != nil {
+		return err
+	}
+	switch verb {
+	case "install":
+		return s.Install(ctx, "hgx-h100", 8)
+	case "all":
+		if err := s.Install(ctx, "hgx-h100", 8); err != nil {
+			return err
+		}
+		return all(ctx, s, out)
+	}
+	return fmt.Errorf("say check, install or all")
+}
+
+// check fails early, with what to do, where the cluster could not run.
+func check() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("the one-machine cluster needs root, for namespaces and device nodes: run it with sudo -E")
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// all runs the demos one after the other and prints a row for each container.
+func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
+	demos, err := s.Demos()
+	if err != nil {
+		return err
+	}
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DEMO\tPOD/CONTAINER\tCLAIM\tDEVICE\tIN THE CONTAINER\tENVIRONMENT\tMOUNTS")
+	for _, d := range demos {
+		if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, w) }); err != nil {
+			return err
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, "\n"+table.String())
+	return err
+}
+
+func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
+	if err := s.Apply(ctx, d); err != nil {
+		return err
+	}
+	pods, err := s.Settled(ctx, d)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if p.Status.Phase == corev1.PodPending {
+			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, stage.Unschedulable(p))
+			continue
+		}
+		if err := rows(ctx, s, d, p, w); err != nil {
+			return err
+		}
+	}
+	return s.Remove(ctx, d)
+}
+
+func rows(ctx context.Context, s *stage.Stage, d stage.Demo, p corev1.Pod, w io.Writer) error {
+	claims, err := s.Claims(ctx, p)
+	if err != nil {
+		return err
+	}
+	var names, devices []string
+	for _, c := range claims {
+		names = append(names, c.Name)
+		for _, r := range stage.Results(c) {
+			devices = append(devices, r.Device)
+		}
+	}
+	for _, c := range p.Spec.Containers {
+		view, err := s.Look(ctx, p.Namespace, p.Name, c.Name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\t%d\n", d.Name, p.Name, c.Name, strings.Join(names, " "), brief(devices),
+			brief(view.GPUs()), environment(view), len(view.Mounts))
+	}
+	return nil
+}
+
+// brief shortens a long list to its ends.
+func brief(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	if len(list) <= 2 {
+		return strings.Join(list, " ")
+	}
+	return fmt.Sprintf("%s … %s (%d)", list[0], list[len(list)-1], len(list))
+}
+
+func environment(v stage.View) string {
+	if value, ok := v.Env["NVIDIA_VISIBLE_DEVICES"]; ok {
+		return "NVIDIA_VISIBLE_DEVICES=" + value
+	}
+	return "-"
+}

@@ -1,0 +1,133 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/test/stage"
+)
+
+// inside asserts from within each container of a pod that it has the device nodes of the GPUs its claims hold, and no
+// others, and the driver's files.
+func inside(ctx context.Context, t *testing.T, p corev1.Pod) {
+	t.Helper()
+	claims, err := s.Claims(ctx, p)
+	must(t, err)
+	for _, c := range p.Spec.Containers {
+		view, err := s.Look(ctx, p.Namespace, p.Name, c.Name)
+		must(t, err)
+		devices := deviceNames(p, c, claims)
+		var nodes, uuids []string
+		for _, device := range devices {
+			minor, uuid := hardware(t, device)
+			nodes = append(nodes, "/dev/nvidia"+strconv.Itoa(minor))
+			uuids = append(uuids, uuid)
+		}
+		if len(devices) > 0 {
+			nodes = append(nodes, "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
+		}
+		slices.Sort(nodes)
+		slices.Sort(uuids)
+		var seen []string
+		for _, d := range view.Devices {
+			seen = append(seen, d.Path)
+			if !d.Openable {
+				t.Errorf("%s/%s cannot open %s", p.Name, c.Name, d.Path)
+			}
+		}
+		if diff := cmp.Diff(nodes, seen); diff != "" {
+			t.Errorf("%s/%s: device nodes (-want +seen):\n%s", p.Name, c.Name, diff)
+		}
+		got := view.UUIDs()
+		slices.Sort(got)
+		if diff := cmp.Diff(uuids, got); diff != "" {
+			t.Errorf("%s/%s: nvidia-smi -L (-want +seen):\n%s\n%s", p.Name, c.Name, diff, view.NvidiaSMI)
+		}
+		if len(devices) > 0 && view.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
+			t.Errorf("%s/%s: NVIDIA_VISIBLE_DEVICES is %q, want void", p.Name, c.Name, view.Env["NVIDIA_VISIBLE_DEVICES"])
+		}
+		if len(devices) > 0 && !slices.ContainsFunc(view.Mounts, func(m string) bool { return strings.Contains(m, "libcuda.so") }) {
+			t.Errorf("%s/%s has no libcuda mounted: %v", p.Name, c.Name, view.Mounts)
+		}
+	}
+}
+
+// deviceNames lists the devices that a container's claims and requests give it.
+func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.ResourceClaim) []string {
+	byName := map[string]resourceapi.ResourceClaim{}
+	for _, claim := range claims {
+		byName[claim.Name] = claim
+	}
+	var out []string
+	add := func(claim resourceapi.ResourceClaim, request string) {
+		for _, r := range stage.Results(claim) {
+			base, _, _ := strings.Cut(r.Request, "/")
+			if request == "" || request == base {
+				out = append(out, r.Device)
+			}
+		}
+	}
+	for _, use := range c.Resources.Claims {
+		for _, pc := range p.Spec.ResourceClaims {
+			if pc.Name != use.Name {
+				continue
+			}
+			if pc.ResourceClaimName != nil {
+				add(byName[*pc.ResourceClaimName], use.Request)
+			}
+			for _, status := range p.Status.ResourceClaimStatuses {
+				if status.Name == pc.Name && status.ResourceClaimName != nil && pc.ResourceClaimName == nil {
+					add(byName[*status.ResourceClaimName], use.Request)
+				}
+			}
+		}
+	}
+	if e := p.Status.ExtendedResourceClaimStatus; e != nil {
+		for _, m := range e.RequestMappings {
+			if m.ContainerName == c.Name {
+				add(byName[e.ResourceClaimName], m.RequestName)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// hardware reads a device's minor number and UUID from the simulated /proc, which knows nothing of the driver.
+func hardware(t *testing.T, device string) (minor int, uuid string) {
+	t.Helper()
+	d, err := gpu.ParseName(device)
+	must(t, err)
+	data, err := os.ReadFile(filepath.Join(s.Root, "proc", "driver", "nvidia", "gpus", d.PCIAddress, "information"))
+	must(t, err)
+	minor = -1
+	for line := range strings.Lines(string(data)) {
+		label, value, _ := strings.Cut(line, ":")
+		switch value = strings.TrimSpace(value); strings.TrimSpace(label) {
+		case "Device Minor":
+			minor, err = strconv.Atoi(value)
+			must(t, err)
+		case "GPU UUID":
+			uuid = value
+		}
+	}
+	if minor < 0 || uuid == "" {
+		t.Fatalf("no minor or UUID of %s in:\n%s", device, data)
+	}
+	return minor, uuid
+}

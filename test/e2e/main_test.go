@@ -1,0 +1,57 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package e2e runs the shipped images and chart on real Kubernetes and looks from inside the containers.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// s is the one cluster of the whole run; starting it takes longer than any test.
+var s *stage.Stage
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	var err error
+	if s, err = stage.FromEnvironment(os.Stderr); err != nil {
+		return 1, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if err := s.Install(ctx, "hgx-h100", 8); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// limited gives a test a context that ends before the test's own limit.
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
