@@ -1,0 +1,152 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/pkg/devicestate/plan"
+)
+
+func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error) {
+	for _, n := range controlNodes {
+		if n.needed {
+			if err := r.checkNode(n.path, n.remedy); err != nil {
+				return edits, err
+			}
+		}
+	}
+	err = r.ask(real.Described{DriverVersion: version}, func(lib nvcdi.Interface) error {
+		common, err := lib.GetCommonEdits()
+		if err != nil {
+			return fmt.Errorf("%w: the files of driver %s under %s: %w", ErrIncomplete, version, r.o.DriverRoot, err)
+		}
+		edits = *common.ContainerEdits
+		return nil
+	})
+	if err != nil {
+		return edits, err
+	}
+	if !mounts(edits, "libcuda.so."+version) {
+		return edits, fmt.Errorf("%w: no libcuda.so.%s under %s, though the kernel module is of that version; install the user space of the same driver",
+			ErrIncomplete, version, r.o.DriverRoot)
+	}
+	return edits, r.finish(&edits)
+}
+
+func (r *Root) readGPU(version string, device plan.Device) (edits specs.ContainerEdits, err error) {
+	if err := r.checkNode(node(device), fmt.Sprintf("nvidia-modprobe -c %d", device.Minor)); err != nil {
+		return edits, fmt.Errorf("GPU at %s: %w", device.PCIAddress, err)
+	}
+	described := real.Described{DriverVersion: version, UUID: device.UUID, BusID: device.PCIAddress, Minor: device.Minor}
+	err = r.ask(described, func(lib nvcdi.Interface) error {
+		devices, err := lib.GetDeviceSpecsByID(device.UUID)
+		if err != nil {
+			return err
+		}
+		if len(devices) != 1 {
+			return fmt.Errorf("%d CDI devices instead of one", len(devices))
+		}
+		edits = devices[0].ContainerEdits
+		return nil
+	})
+	if err == nil && !has(edits, node(device)) {
+		// The node was there a moment ago: somebody is changing the driver root. The next call looks again.
+		err = fmt.Errorf("%w: %s went while it was read", ErrIncomplete, node(device))
+	}
+	if err == nil {
+		err = r.finish(&edits)
+	}
+	if err != nil {
+		return specs.ContainerEdits{}, fmt.Errorf("container edits of the GPU at %s: %w", device.PCIAddress, err)
+	}
+	return edits, nil
+}
+
+// ask runs one question to nvcdi. A driver root is others' data, and a newer nvcdi may ask NVML what Described does not
+// know: neither may end the plugin.
+func (r *Root) ask(lib real.Described, question func(nvcdi.Interface) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("nvcdi failed on the driver root %s: %v", r.o.DriverRoot, p)
+		}
+	}()
+	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot) // nvcdi's own results are evaluated, and compared with it
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIncomplete, err)
+	}
+	l, err := nvcdi.New(
+		nvcdi.WithLogger(logger{}),
+		nvcdi.WithMode(nvcdi.ModeNvml),
+		nvcdi.WithNvmlLib(lib),
+		nvcdi.WithDriverRoot(driverRoot),
+		nvcdi.WithDevRoot(r.o.DevRoot),
+		nvcdi.WithNVIDIACDIHookPath(r.o.HookPath),
+		nvcdi.WithLdconfigPath(r.o.LdconfigPath),
+		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
+	)
+	if err != nil {
+		return fmt.Errorf("start nvcdi: %w", err)
+	}
+	return question(l)
+}
+
+// finish turns what this process sees into what the container runtime needs: host paths, and device nodes described so
+// fully that the runtime looks nothing up.
+func (r *Root) finish(edits *specs.ContainerEdits) error {
+	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrIncomplete, err)
+	}
+	for _, n := range edits.DeviceNodes {
+		if n.Major == 0 {
+			return fmt.Errorf("%w: %s could not be read as a device node", ErrIncomplete, n.Path)
+		}
+		n.Type = "c"
+		n.Permissions = "rw"
+	}
+	spec := &specs.Spec{ContainerEdits: *edits}
+	transformer := root.NewDriverTransformer(
+		root.WithDriverRoot(driverRoot), root.WithTargetDriverRoot(r.o.HostDriverRoot),
+		root.WithDevRoot(r.o.DevRoot), root.WithTargetDevRoot(r.o.HostDevRoot),
+	)
+	if err := transformer.Transform(spec); err != nil {
+		return fmt.Errorf("translate to host paths: %w", err)
+	}
+	*edits = spec.ContainerEdits
+	for _, h := range edits.Hooks {
+		h.Path = r.o.HookPath // a host path already, whatever it begins with
+	}
+	for _, n := range edits.DeviceNodes {
+		if n.HostPath == n.Path {
+			n.HostPath = "" // the same meaning, and readable by every CDI version
+		}
+	}
+	return nil
+}
+
+func mounts(edits specs.ContainerEdits, file string) bool {
+	for _, m := range edits.Mounts {
+		if strings.HasSuffix(m.ContainerPath, "/"+file) {
+			return true
+		}
+	}
+	return false
+}
+
+func has(edits specs.ContainerEdits, node string) bool {
+	for _, n := range edits.DeviceNodes {
+		if n.Path == node {
+			return true
+		}
+	}
+	return false
+}

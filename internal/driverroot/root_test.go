@@ -1,0 +1,289 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
+)
+
+func common(t *testing.T, r *Root) specs.ContainerEdits {
+	t.Helper()
+	edits, err := r.Common(context.Background())
+	if err != nil {
+		t.Fatalf("Common: %v", err)
+	}
+	return edits
+}
+
+func gpuEdits(t *testing.T, r *Root) specs.ContainerEdits {
+	t.Helper()
+	edits, err := r.GPU(context.Background(), device)
+	if err != nil {
+		t.Fatalf("GPU: %v", err)
+	}
+	return edits
+}
+
+func nodes(e specs.ContainerEdits) []specs.DeviceNode {
+	var out []specs.DeviceNode
+	for _, n := range e.DeviceNodes {
+		c := *n
+		c.FileMode, c.GID = nil, nil
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b specs.DeviceNode) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+func TestDeviceNodesNeedNoLookUpOnTheHost(t *testing.T) {
+	_, o := toy(t)
+	r := New(o)
+	host := "/run/nvidia/driver"
+	node := func(path string, major, minor int64) specs.DeviceNode {
+		return specs.DeviceNode{Path: path, HostPath: host + path, Type: "c", Major: major, Minor: minor, Permissions: "rw"}
+	}
+	if diff := cmp.Diff([]specs.DeviceNode{
+		node("/dev/nvidia-uvm", 510, 0), node("/dev/nvidia-uvm-tools", 510, 1), node("/dev/nvidiactl", 195, 255),
+	}, nodes(common(t, r))); diff != "" {
+		t.Errorf("common nodes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]specs.DeviceNode{node("/dev/nvidia1", 195, 1)}, nodes(gpuEdits(t, r))); diff != "" {
+		t.Errorf("GPU nodes (-want +got):\n%s", diff)
+	}
+}
+
+func TestPathsAreTheHosts(t *testing.T) {
+	_, o := toy(t)
+	r := New(o)
+	for _, e := range []specs.ContainerEdits{common(t, r), gpuEdits(t, r)} {
+		for _, m := range e.Mounts {
+			if want := "/run/nvidia/driver" + m.ContainerPath; m.HostPath != want {
+				t.Errorf("mount of %s comes from %s, want %s", m.ContainerPath, m.HostPath, want)
+			}
+		}
+		for _, h := range e.Hooks {
+			if h.Path != o.HookPath {
+				t.Errorf("hook %v runs %s, want %s", h.Args, h.Path, o.HookPath)
+			}
+		}
+		if text, _ := json.Marshal(e); strings.Contains(string(text), o.DriverRoot) {
+			t.Errorf("edits name a path that only this process knows, %s: %s", o.DriverRoot, text)
+		}
+	}
+	if e := common(t, r); !slices.Contains(e.Env, "NVIDIA_VISIBLE_DEVICES=void") {
+		t.Errorf("env %v: a legacy runtime hook would inject GPUs a second time", e.Env)
+	}
+}
+
+func TestNodesOfAnotherDevRoot(t *testing.T) {
+	dir, o := toy(t)
+	o.DevRoot, o.HostDevRoot = filepath.Join(dir, "other"), "/"
+	if err := os.MkdirAll(o.DevRoot, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "root/dev"), filepath.Join(o.DevRoot, "dev")); err != nil {
+		t.Fatal(err)
+	}
+	want := []specs.DeviceNode{{Path: "/dev/nvidia1", Type: "c", Major: 195, Minor: 1, Permissions: "rw"}}
+	if diff := cmp.Diff(want, nodes(gpuEdits(t, New(o)))); diff != "" {
+		t.Errorf("GPU nodes (-want +got):\n%s", diff)
+	}
+}
+
+func TestALinkedDriverRoot(t *testing.T) {
+	dir, o := toy(t)
+	want := common(t, New(o))
+	o.DriverRoot = filepath.Join(dir, "link")
+	if err := os.Symlink("root", o.DriverRoot); err != nil {
+		t.Fatal(err)
+	}
+	o.DevRoot = filepath.Join(dir, "root")
+	if diff := cmp.Diff(want, common(t, New(o))); diff != "" {
+		t.Errorf("a link to the driver root changes the edits (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsMissingIsNamed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(t *testing.T, dir string)
+		want  error
+		says  string
+	}{
+		"driver not loaded": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "proc/driver")) },
+			ErrDriverNotLoaded, "modprobe nvidia"},
+		"version file unreadable as such": {func(t *testing.T, dir string) { write(t, filepath.Join(dir, "proc/driver/nvidia/version"), "?") },
+			ErrIncomplete, "names no version"},
+		"GPU off the bus": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "proc/driver/nvidia/gpus/0000:1b:00.0")) },
+			ErrNoGPU, "0000:1b:00.0"},
+		"no GPU node": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/dev/nvidia1")) },
+			ErrIncomplete, "nvidia-modprobe -c 1"},
+		"GPU node is a file": {func(t *testing.T, dir string) {
+			remove(t, filepath.Join(dir, "root/dev/nvidia1"))
+			write(t, filepath.Join(dir, "root/dev/nvidia1"), "")
+		}, ErrIncomplete, "not a character device"},
+		"no control node": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/dev/nvidiactl")) },
+			ErrIncomplete, "nvidiactl"},
+		"no UVM node": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/dev/nvidia-uvm")) },
+			ErrIncomplete, "modprobe nvidia-uvm"},
+		"no libraries": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root/usr/lib64")) },
+			ErrIncomplete, version},
+		"libraries of another version": {func(t *testing.T, dir string) {
+			install(t, dir, "570.1.2")
+			write(t, filepath.Join(dir, "proc/driver/nvidia/version"), "NVRM version: NVIDIA UNIX x86_64 Kernel Module  "+version+"  Tue\n")
+		}, ErrIncomplete, version},
+		"no driver root": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root")) }, ErrIncomplete, "root"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, o := toy(t)
+			r := New(o)
+			// Filled caches must not hide what has gone.
+			common(t, r)
+			gpuEdits(t, r)
+			tc.spoil(t, dir)
+			_, errCommon := r.Common(context.Background())
+			_, errGPU := r.GPU(context.Background(), device)
+			err := errors.Join(errCommon, errGPU)
+			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("errors %v, want %v with %q", err, tc.want, tc.says)
+			}
+		})
+	}
+}
+
+func TestADriverUpgradeIsNoticed(t *testing.T) {
+	dir, o := toy(t)
+	r := New(o)
+	common(t, r)
+	install(t, dir, "590.10.01")
+	if e := common(t, r); !mounts(e, "libcuda.so.590.10.01") || mounts(e, "libcuda.so."+version) {
+		t.Errorf("mounts after the upgrade: %v", e.Mounts)
+	}
+}
+
+func TestTheKernelsMinorCounts(t *testing.T) {
+	dir, o := toy(t)
+	r := New(o)
+	gpuEdits(t, r)
+	write(t, filepath.Join(dir, "proc/driver/nvidia/gpus/0000:1b:00.0/information"), "Device Minor: \t 0\n")
+	if got := nodes(gpuEdits(t, r)); len(got) != 1 || got[0].Path != "/dev/nvidia0" {
+		t.Errorf("nodes %+v, want /dev/nvidia0: the minor in the plan is of an earlier boot", got)
+	}
+}
+
+func TestANodeMadeAnewIsReadAgain(t *testing.T) {
+	dir, o := toy(t)
+	r := New(o)
+	gpuEdits(t, r)
+	path := filepath.Join(dir, "root/dev/nvidia1")
+	remove(t, path)
+	mknod(t, path, uint32(unix.Mkdev(511, 9)))
+	if got := nodes(gpuEdits(t, r)); got[0].Major != 511 || got[0].Minor != 9 {
+		t.Errorf("node %+v, want the numbers it has now", got[0])
+	}
+}
+
+func TestAnAnswerIsTheCallersToAppendTo(t *testing.T) {
+	_, o := toy(t)
+	r := New(o)
+	want, _ := json.Marshal(gpuEdits(t, r))
+	e := gpuEdits(t, r)
+	e.DeviceNodes[0] = &specs.DeviceNode{Path: "/dev/other"}
+	e.Env = append(e.Env, "A=B")
+	if got, _ := json.Marshal(gpuEdits(t, r)); string(got) != string(want) {
+		t.Errorf("a caller's change reached the cache: %s", got)
+	}
+}
+
+func TestManyMayAskAtOnce(t *testing.T) {
+	_, o := toy(t)
+	r := New(o)
+	want := gpuEdits(t, New(o))
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 5 {
+				if _, err := r.Common(context.Background()); err != nil {
+					t.Errorf("Common: %v", err)
+				}
+				if got, err := r.GPU(context.Background(), device); err != nil || !cmp.Equal(want, got) {
+					t.Errorf("GPU = %+v, %v", got, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestACallerWhoLeftGetsNoWork(t *testing.T) {
+	_, o := toy(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := New(o).GPU(ctx, device); !errors.Is(err, context.Canceled) {
+		t.Errorf("GPU: %v, want context.Canceled", err)
+	}
+}
+
+func TestParseVersion(t *testing.T) {
+	for text, want := range map[string]string{
+		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\n":                            "535.54.03",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build  (dvs@U)\nGCC version: gcc 12.2.0": "580.126.09",
+		"NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  565.57  Release\n":                                          "565.57",
+	} {
+		if got, err := parseVersion("version", []byte(text)); got != want || err != nil {
+			t.Errorf("parseVersion(%q) = %q, %v; want %q", text, got, err, want)
+		}
+	}
+}
+
+func FuzzKernelFiles(f *testing.F) {
+	for _, s := range []string{"NVRM version: Kernel Module 1.2 ", "Device Minor: 0\n", "Device Minor: 99999999999999999999\n", "\x00"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if n, ok := parseMinor(data); ok && n < 0 {
+			t.Errorf("minor %d", n)
+		}
+		if v, err := parseVersion("version", data); err == nil && strings.Trim(v, "0123456789.") != "" {
+			t.Errorf("version %q", v)
+		}
+	})
+}
+
+func BenchmarkCached(b *testing.B) {
+	_, o := toy(b)
+	r := New(o)
+	for b.Loop() {
+		if _, err := r.Common(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := r.GPU(context.Background(), device); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkUncached(b *testing.B) {
+	_, o := toy(b)
+	for b.Loop() {
+		r := New(o)
+		if _, err := r.Common(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := r.GPU(context.Background(), device); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
