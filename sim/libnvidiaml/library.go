@@ -175,7 +175,9 @@ func gpusimUnsupported(name *C.char) C.u32 {
 }
 
 //export nvmlErrorString
-func nvmlErrorString(code C.u32) *C.char { return (*C.char)(unsafe.Pointer(C.gpusimErrorString(C.int(code)))) }
+func nvmlErrorString(code C.u32) *C.char {
+	return (*C.char)(unsafe.Pointer(C.gpusimErrorString(C.int(code))))
+}
 
 //export nvmlInit
 func nvmlInit() C.u32 { return C.u32(start("nvmlInit")) }

@@ -1,0 +1,198 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/driverroot"
+	"gpu-dra-driver/sim/engine"
+)
+
+const faults = `GPU is an index, a UUID, a PCI address, or slot<N>. QUERY is an NVML function; without _v2 it means all
+its versions; "*" means every query.
+
+  lose GPU            it falls off: NVML answers "GPU is lost"     restore GPU    undoes it
+  remove GPU          it leaves the bus, /dev, /proc and /sys      add GPU        undoes it
+  unload              the kernel driver goes                       load           undoes it
+  hide-node GPU       its device node goes missing                 show-node GPU  undoes it
+  fail QUERY          it answers --code (--gpu, --after, --times)
+  slow QUERY          it takes --latency (--gpu, --after, --times)
+  clear [QUERY]       removes the faults of a query, or all
+  no-memory GPU       memory queries answer "not supported"
+  process GPU         --pid holds it, with --memory MiB            end GPU        --pid lets go
+  set GPU             --utilization, --memory-utilization, --temperature, --power, --compute-mode
+
+`
+
+type injection struct {
+	fault, target string
+	gpu, code     string
+	after, times  int
+	latency       time.Duration
+	readings      map[string]int
+	pid, memory   uint64
+	name          string
+	graphics      bool
+}
+
+func inject(v verb, args []string, out io.Writer) error {
+	f := newFlags(v, out, faults)
+	in := injection{readings: map[string]int{}}
+	root := f.String("root", "", "directory of the machine")
+	f.StringVar(&in.gpu, "gpu", "", "only on this `GPU`")
+	f.StringVar(&in.code, "code", "UNKNOWN", "NVML's answer, by `name` (GPU_IS_LOST) or number")
+	f.IntVar(&in.after, "after", 0, "let `N` calls pass first")
+	f.IntVar(&in.times, "times", 0, "hit only `N` calls (0: all)")
+	f.DurationVar(&in.latency, "latency", 0, "`time` that the query takes")
+	f.Uint64Var(&in.pid, "pid", 0, "process ID")
+	f.Uint64Var(&in.memory, "memory", 0, "memory that the process holds, in `MiB`")
+	f.StringVar(&in.name, "name", "", "name of the process")
+	f.BoolVar(&in.graphics, "graphics", false, "a graphics process")
+	for _, name := range []string{"utilization", "memory-utilization", "temperature", "power", "compute-mode"} {
+		f.Func(name, "`value` for set: percent, degrees Celsius, watts, NVML's number", func(s string) error {
+			n, err := strconv.Atoi(s)
+			in.readings[name] = n
+			return err
+		})
+	}
+	words, err := parse(f, args)
+	if err != nil {
+		return err
+	}
+	if err := needRoot(*root); err != nil {
+		return err
+	}
+	if len(words) == 0 || len(words) > 2 {
+		return fmt.Errorf("give a fault and what it hits: gpusim inject --help lists them")
+	}
+	in.fault = words[0]
+	if len(words) == 2 {
+		in.target = words[1]
+	}
+	r, err := driverroot.Open(*root)
+	if err != nil {
+		return err
+	}
+	return r.Update(in.apply)
+}
+
+func (in injection) apply(s *engine.State) error {
+	switch in.fault {
+	case "unload", "load":
+		if in.target != "" {
+			return fmt.Errorf("%s takes no GPU: the driver is one", in.fault)
+		}
+		s.DriverLoaded = in.fault == "load"
+		return nil
+	case "clear":
+		s.Faults = slices.DeleteFunc(s.Faults, func(f engine.Fault) bool { return in.target == "" || f.Query == in.target })
+		return nil
+	case "fail", "slow":
+		return in.applyFault(s)
+	}
+	if in.target == "" {
+		return fmt.Errorf("%s needs a GPU: an index, a UUID, a PCI address, or slot<N>", in.fault)
+	}
+	g, err := s.Find(in.target)
+	if err != nil {
+		return err
+	}
+	if g.OffBus && in.fault != "add" {
+		return fmt.Errorf("%s: GPU %s is off the bus: gpusim inject add %s first", in.fault, g.Address, g.Address)
+	}
+	return in.applyGPU(s, g)
+}
+
+func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
+	switch in.fault {
+	case "lose", "restore":
+		g.Lost = in.fault == "lose"
+	case "remove":
+		s.Remove(g)
+	case "add":
+		s.Add(g)
+	case "hide-node", "show-node":
+		g.NodeMissing = in.fault == "hide-node"
+	case "no-memory":
+		s.Faults = append(s.Faults, engine.Fault{Query: "nvmlDeviceGetMemoryInfo", GPU: g.UUID, Code: nvml.NotSupported})
+	case "process":
+		if in.pid == 0 || in.pid > 1<<31 {
+			return fmt.Errorf("process needs --pid, 1 to 2147483648")
+		}
+		return s.AddProcess(g, engine.Process{PID: uint32(in.pid), Name: in.name, MemoryMiB: in.memory, Graphics: in.graphics})
+	case "end":
+		return s.RemoveProcess(g, uint32(in.pid))
+	case "set":
+		return setReadings(g, in.readings)
+	default:
+		return fmt.Errorf("no fault %q: gpusim inject --help lists them", in.fault)
+	}
+	return nil
+}
+
+func setReadings(g *engine.GPU, readings map[string]int) error {
+	if len(readings) == 0 {
+		return fmt.Errorf("set needs a value: --utilization, --memory-utilization, --temperature, --power or --compute-mode")
+	}
+	for name, n := range readings {
+		switch name {
+		case "utilization", "memory-utilization":
+			if n < 0 || n > 100 {
+				return fmt.Errorf("--%s %d: 0 to 100 percent", name, n)
+			}
+			if name == "utilization" {
+				g.Utilization = n
+			} else {
+				g.MemoryUtil = n
+			}
+		case "temperature":
+			g.TemperatureC = n
+		case "power":
+			g.PowerW = n
+		case "compute-mode":
+			if n < 0 || n > 3 {
+				return fmt.Errorf("--compute-mode %d: 0 default, 2 prohibited, 3 exclusive process", n)
+			}
+			g.ComputeMode = n
+		}
+	}
+	return nil
+}
+
+func (in injection) applyFault(s *engine.State) error {
+	fault := engine.Fault{Query: in.target, After: in.after, Times: in.times, Latency: in.latency}
+	if in.target != "*" && !strings.HasPrefix(in.target, "nvml") {
+		return fmt.Errorf("%s needs an NVML function, like nvmlDeviceGetName, or \"*\"; got %q", in.fault, in.target)
+	}
+	if in.after < 0 || in.times < 0 || in.latency < 0 {
+		return fmt.Errorf("--after, --times and --latency must not be negative")
+	}
+	if in.gpu != "" {
+		g, err := s.Find(in.gpu)
+		if err != nil {
+			return err
+		}
+		fault.GPU = g.UUID
+	}
+	if in.fault == "slow" {
+		if in.latency == 0 {
+			return fmt.Errorf("slow needs --latency, like 250ms")
+		}
+	} else {
+		code, err := parseCode(in.code)
+		if err != nil {
+			return err
+		}
+		fault.Code = code
+	}
+	s.Faults = append(s.Faults, fault)
+	return nil
+}

@@ -1,0 +1,110 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"gpu-dra-driver/sim/engine"
+)
+
+// Kind of an entry.
+type Kind int
+
+// Kinds.
+const (
+	Dir Kind = iota
+	File
+	Symlink
+	CharDevice
+	// Installed is a file that Up puts in place and that no change of state touches.
+	Installed
+)
+
+// Entry is one thing in the root.
+type Entry struct {
+	// Path is relative to the root.
+	Path    string
+	Kind    Kind
+	Mode    fs.FileMode
+	Content []byte
+	// Target of a symbolic link.
+	Target string
+	// Major and Minor of a device node.
+	Major, Minor uint32
+}
+
+// Layout inside a root.
+const (
+	LibDir  = "usr/lib/x86_64-linux-gnu"
+	BinDir  = "usr/bin"
+	ProcDir = "proc"
+	SysDir  = "sys"
+	DevDir  = "dev"
+	// BootIDFile holds the boot ID.
+	BootIDFile = "proc/sys/kernel/random/boot_id"
+)
+
+// Device numbers of the driver's nodes. 195 is registered with the kernel; the others it hands out as it loads.
+const (
+	majorGPU  = 195
+	majorUVM  = 510
+	majorCaps = 237
+
+	minorControl = 255
+	minorModeset = 254
+)
+
+// Plan is everything the root of a machine holds, parents before children.
+func Plan(s *engine.State) ([]Entry, error) {
+	facts, err := firmware(s)
+	if err != nil {
+		return nil, err
+	}
+	entries := slices.Concat(libraries(s), facts, devices(s), proc(s), sysfs(s))
+	return withParents(entries), nil
+}
+
+func withParents(entries []Entry) []Entry {
+	seen := map[string]bool{".": true}
+	var out []Entry
+	var parents func(string)
+	parents = func(p string) {
+		if seen[p] {
+			return
+		}
+		parents(path.Dir(p))
+		seen[p] = true
+		out = append(out, Entry{Path: p, Kind: Dir, Mode: 0o755})
+	}
+	for _, e := range entries {
+		if e.Kind == Dir {
+			parents(e.Path)
+			continue
+		}
+		parents(path.Dir(e.Path))
+		out = append(out, e)
+	}
+	return out
+}
+
+func file(p, content string) Entry {
+	return Entry{Path: p, Kind: File, Mode: 0o644, Content: []byte(content)}
+}
+
+// link is a symbolic link relative to its own directory, from p to target, both relative to the root.
+func link(p, target string) Entry {
+	from, to := strings.Split(p, "/"), strings.Split(target, "/")
+	for len(from) > 1 && len(to) > 1 && from[0] == to[0] {
+		from, to = from[1:], to[1:]
+	}
+	return Entry{Path: p, Kind: Symlink, Target: strings.Repeat("../", len(from)-1) + strings.Join(to, "/")}
+}
+
+func node(p string, major, minor uint32) Entry {
+	return Entry{Path: p, Kind: CharDevice, Mode: 0o666, Major: major, Minor: minor}
+}

@@ -1,0 +1,107 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"gpu-dra-driver/sim/engine"
+)
+
+func proc(s *engine.State) []Entry {
+	entries := []Entry{file(BootIDFile, s.BootID+"\n"), file("proc/devices", charDevices(s))}
+	if !s.DriverLoaded {
+		return entries
+	}
+	b, version := s.Profile.Board, s.Profile.Driver.Version
+	const dir = "proc/driver/nvidia"
+	entries = append(entries,
+		file(dir+"/version", fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (simulated)\nGCC version:  simulated\n", version)),
+		file(dir+"/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nRmLogonRC: 1\nEnableMSI: 1\n"),
+		Entry{Path: dir + "/gpus", Kind: Dir},
+	)
+	for i, name := range []string{"config", "monitor"} {
+		if b.MIGCapable {
+			entries = append(entries, file(dir+"/capabilities/mig/"+name,
+				fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", i+1, []int{256, 292}[i])))
+		}
+	}
+	for _, i := range s.OnBus() {
+		g := &s.GPUs[i]
+		entries = append(entries, file(path.Join(dir, "gpus", g.Address, "information"), fmt.Sprintf(
+			"Model: \t\t %s\nIRQ:   \t\t %d\nGPU UUID: \t %s\nVideo BIOS: \t %s\nBus Type: \t PCIe\nDMA Size: \t 52 bits\n"+
+				"DMA Mask: \t 0xfffffffffffff\nBus Location: \t %s\nDevice Minor: \t %d\nGPU Firmware: \t %s\nGPU Excluded:\t No\n",
+			b.ProductName, 200+i, g.UUID, strings.ToLower(b.VBIOS), g.Address, g.Minor, version)))
+	}
+	return entries
+}
+
+func charDevices(s *engine.State) string {
+	t := "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n"
+	if s.DriverLoaded {
+		t += fmt.Sprintf("%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-caps\n%3d nvidia-uvm\n", majorGPU, majorGPU, majorGPU, majorCaps, majorUVM)
+	}
+	return t + "\nBlock devices:\n  8 sd\n"
+}
+
+func sysfs(s *engine.State) []Entry {
+	b := s.Profile.Board
+	entries := []Entry{{Path: "sys/bus/pci/devices", Kind: Dir}}
+	if s.DriverLoaded {
+		entries = append(entries, Entry{Path: "sys/bus/pci/drivers/nvidia", Kind: Dir},
+			file("sys/module/nvidia/version", s.Profile.Driver.Version+"\n"), file("sys/module/nvidia/initstate", "live\n"))
+	}
+	nodes := 0
+	for _, slot := range s.Profile.Slots {
+		nodes = max(nodes, slot.NUMANode+1)
+	}
+	for _, i := range s.OnBus() {
+		g := &s.GPUs[i]
+		slot := s.Slot(g)
+		dir := path.Join(append([]string{"sys/devices"}, append(slot.Path, g.Address)...)...)
+		entries = append(entries,
+			file(dir+"/vendor", "0x10de\n"), file(dir+"/device", fmt.Sprintf("0x%04x\n", b.DeviceID()>>16)),
+			file(dir+"/subsystem_vendor", fmt.Sprintf("0x%04x\n", b.SubsystemID()&0xffff)),
+			file(dir+"/subsystem_device", fmt.Sprintf("0x%04x\n", b.SubsystemID()>>16)),
+			file(dir+"/class", "0x030200\n"), file(dir+"/numa_node", fmt.Sprintf("%d\n", slot.NUMANode)),
+			file(dir+"/local_cpulist", CPUs(slot.NUMANode)+"\n"),
+			file(dir+"/current_link_width", fmt.Sprintf("%d\n", b.PCIeWidth)),
+			link("sys/bus/pci/devices/"+g.Address, dir),
+		)
+		if s.DriverLoaded {
+			entries = append(entries, link(dir+"/driver", "sys/bus/pci/drivers/nvidia"), link("sys/bus/pci/drivers/nvidia/"+g.Address, dir))
+		}
+	}
+	for n := range nodes {
+		dir := fmt.Sprintf("sys/devices/system/node/node%d", n)
+		entries = append(entries, file(dir+"/distance", distances(n, nodes)+"\n"), file(dir+"/cpulist", CPUs(n)+"\n"))
+	}
+	return entries
+}
+
+// CPUs is the CPU list of a NUMA node: 16 each, all of node 0's where there is none.
+func CPUs(node int) string {
+	node = max(node, 0)
+	return fmt.Sprintf("%d-%d", node*16, node*16+15)
+}
+
+// distances is a node's row of the ACPI SLIT: 10 to itself; 12 within a socket of four and 32 across, or 21 between two sockets.
+func distances(n, nodes int) string {
+	row := make([]string, nodes)
+	for i := range row {
+		switch {
+		case i == n:
+			row[i] = "10"
+		case nodes <= 2:
+			row[i] = "21"
+		case i/4 == n/4:
+			row[i] = "12"
+		default:
+			row[i] = "32"
+		}
+	}
+	return strings.Join(row, " ")
+}

@@ -1,0 +1,114 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package smi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"gpu-dra-driver/sim/engine"
+)
+
+// Facts are what nvidia-smi prints from.
+type Facts struct {
+	Driver string `json:"driver"`
+	// CUDA is 1000 × major + 10 × minor.
+	CUDA int   `json:"cuda"`
+	GPUs []GPU `json:"gpus"`
+}
+
+// GPU is one board and, on the host, its readings.
+type GPU struct {
+	Minor        int    `json:"minor"`
+	Name         string `json:"name"`
+	UUID         string `json:"uuid"`
+	BusID        string `json:"busID"`
+	Serial       string `json:"serial"`
+	VBIOS        string `json:"vbios"`
+	MemoryMiB    uint64 `json:"memoryMiB"`
+	ReservedMiB  uint64 `json:"reservedMiB"`
+	PowerLimitW  int    `json:"powerLimitW"`
+	ComputeMajor int    `json:"computeMajor"`
+	ComputeMinor int    `json:"computeMinor"`
+	MIGCapable   bool   `json:"migCapable"`
+	ECC          bool   `json:"ecc"`
+	PerfState    int    `json:"perfState"`
+	PCIeGen      int    `json:"pcieGen"`
+	PCIeWidth    int    `json:"pcieWidth"`
+
+	TemperatureC int               `json:"temperatureC"`
+	PowerW       int               `json:"powerW"`
+	Utilization  int               `json:"utilization"`
+	MemoryUtil   int               `json:"memoryUtilization"`
+	ComputeMode  int               `json:"computeMode"`
+	Persistence  bool              `json:"persistence"`
+	Lost         bool              `json:"lost,omitempty"`
+	Processes    []engine.Process  `json:"processes,omitempty"`
+	Clocks       map[string][2]int `json:"clocks,omitempty"`
+}
+
+// UsedMiB is what the processes hold.
+func (g GPU) UsedMiB() uint64 {
+	var sum uint64
+	for _, p := range g.Processes {
+		sum += p.MemoryMiB
+	}
+	return sum
+}
+
+// FromState is what a machine's nvidia-smi knows.
+func FromState(s *engine.State) Facts {
+	f := Facts{Driver: s.Profile.Driver.Version, CUDA: s.Profile.Driver.CUDA}
+	b := s.Profile.Board
+	for _, i := range s.OnBus() {
+		g := &s.GPUs[i]
+		f.GPUs = append(f.GPUs, GPU{
+			Minor: g.Minor, Name: b.ProductName, UUID: g.UUID, BusID: g.BusID(), Serial: g.Serial, VBIOS: b.VBIOS,
+			MemoryMiB: b.MemoryMiB, ReservedMiB: b.ReservedMiB, PowerLimitW: b.Power.Default,
+			ComputeMajor: b.ComputeMajor, ComputeMinor: b.ComputeMinor, MIGCapable: b.MIGCapable, ECC: b.ECC,
+			PerfState: b.IdlePerfState, PCIeGen: b.PCIeGen, PCIeWidth: b.PCIeWidth,
+			TemperatureC: g.TemperatureC, PowerW: g.PowerW, Utilization: g.Utilization, MemoryUtil: g.MemoryUtil,
+			ComputeMode: g.ComputeMode, Persistence: g.Persistence, Lost: g.Lost, Processes: g.Processes,
+			Clocks: map[string][2]int{
+				"graphics": {b.Clocks.IdleGraphics, b.Clocks.MaxGraphics}, "sm": {b.Clocks.IdleGraphics, b.Clocks.MaxGraphics},
+				"memory": {b.Clocks.IdleMemory, b.Clocks.MaxMemory},
+			},
+		})
+	}
+	return f
+}
+
+// Static leaves only what does not change while the machine runs: what the firmware file carries.
+func (f Facts) Static() Facts {
+	gpus := make([]GPU, len(f.GPUs))
+	for i, g := range f.GPUs {
+		g.Utilization, g.MemoryUtil, g.ComputeMode, g.Lost, g.Processes = 0, 0, 0, false, nil
+		gpus[i] = g
+	}
+	f.GPUs = gpus
+	return f
+}
+
+const firmwareMagic = "gpusim placeholder firmware\n"
+
+// Firmware is the content of a placeholder firmware file.
+func (f Facts) Firmware() ([]byte, error) {
+	b, err := json.Marshal(f.Static())
+	return append([]byte(firmwareMagic), append(b, '\n')...), err
+}
+
+// DecodeFirmware reads what Firmware wrote.
+func DecodeFirmware(b []byte) (Facts, error) {
+	body, ok := bytes.CutPrefix(b, []byte(firmwareMagic))
+	if !ok {
+		return Facts{}, errors.New("not a placeholder firmware of the simulator")
+	}
+	var f Facts
+	if err := json.Unmarshal(body, &f); err != nil {
+		return Facts{}, fmt.Errorf("placeholder firmware: %w", err)
+	}
+	return f, nil
+}

@@ -1,0 +1,139 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package smi
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Exit codes, as the real program's.
+const (
+	exitInvalid = 2
+	exitNoFound = 6
+	exitNoNVML  = 9
+)
+
+// Run is the program. Root is empty where the environment names none.
+func Run(args []string, root string, out, errOut io.Writer) int {
+	own, err := os.Executable()
+	if err != nil {
+		own = "/"
+	}
+	o, err := parseArgs(args)
+	if err != nil {
+		fmt.Fprintln(errOut, err)
+		return exitInvalid
+	}
+	if o.help {
+		fmt.Fprint(out, usage)
+		return 0
+	}
+	facts, err := Find(root, own)
+	if err != nil {
+		fmt.Fprintln(errOut, err)
+		return exitNoNVML
+	}
+	indices, err := choose(facts, o.ids)
+	if err != nil {
+		fmt.Fprintln(errOut, err)
+		return exitNoFound
+	}
+	switch {
+	case len(facts.GPUs) == 0:
+		fmt.Fprintln(out, "No devices were found")
+		return exitNoFound
+	case o.list:
+		List(out, facts, indices)
+	case len(o.query) > 0:
+		if err := Query(out, facts, indices, o.query, o.header, o.units); err != nil {
+			fmt.Fprintln(errOut, err)
+			return exitInvalid
+		}
+	default:
+		Table(out, facts, indices, time.Now())
+	}
+	return 0
+}
+
+const usage = `nvidia-smi of the GPU simulator
+
+    nvidia-smi                                          the table
+    nvidia-smi -L                                       one line for each GPU
+    nvidia-smi --query-gpu=FIELD,… --format=csv[,noheader][,nounits]
+    -i, --id=ID,…                                       only GPUs of that index, UUID or bus ID
+`
+
+type options struct {
+	help, list    bool
+	query         []string
+	header, units bool
+	ids           []string
+}
+
+func parseArgs(args []string) (options, error) {
+	o := options{header: true, units: true}
+	var format []string
+	for i := 0; i < len(args); i++ {
+		name, value, has := strings.Cut(args[i], "=")
+		next := func() string {
+			if !has && i+1 < len(args) {
+				i++
+				return args[i]
+			}
+			return value
+		}
+		switch name {
+		case "-h", "--help":
+			o.help = true
+		case "-L", "--list-gpus":
+			o.list = true
+		case "-i", "--id":
+			o.ids = strings.Split(next(), ",")
+		case "--query-gpu":
+			for _, field := range strings.Split(next(), ",") {
+				o.query = append(o.query, strings.TrimSpace(field))
+			}
+		case "--format":
+			for _, part := range strings.Split(next(), ",") {
+				format = append(format, strings.TrimSpace(part))
+			}
+		default:
+			return o, fmt.Errorf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n%s", usage)
+		}
+	}
+	if len(o.query) > 0 && !slices.Contains(format, "csv") {
+		return o, fmt.Errorf(`Option "--format=csv" is missing. Please run 'nvidia-smi -h' for help.`)
+	}
+	o.header = !slices.Contains(format, "noheader")
+	o.units = !slices.Contains(format, "nounits")
+	return o, nil
+}
+
+func choose(f Facts, ids []string) ([]int, error) {
+	var chosen []int
+	for i := range f.GPUs {
+		if len(ids) == 0 {
+			chosen = append(chosen, i)
+		}
+	}
+	for _, id := range ids {
+		i := slices.IndexFunc(f.GPUs, func(g GPU) bool {
+			return g.UUID == id || strings.EqualFold(g.BusID, id) || strings.EqualFold(strings.TrimPrefix(g.BusID, "0000"), id)
+		})
+		if n, err := strconv.Atoi(id); err == nil && n >= 0 && n < len(f.GPUs) {
+			i = n
+		}
+		if i < 0 {
+			return nil, fmt.Errorf("No devices were found")
+		}
+		chosen = append(chosen, i)
+	}
+	return chosen, nil
+}
