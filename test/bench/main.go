@@ -1,0 +1,103 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench plays the kubelet on the socket of the shipped plugin, against a real API server and the simulated
+// library, and prints each figure beside a floor taken in the same run with the same client.
+//
+// The floor of a Prepare is what no implementation can leave out: one GET of the claim, one durable file, one RPC.
+// Floor and figure are interleaved, so that a busy machine slows both. Raw samples go to the directory given by -raw.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"text/tabwriter"
+
+	"gpu-dra-driver/test/stage"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	samples, rounds, prepared int
+	idle                      int
+	raw                       string
+	strict                    bool
+}
+
+func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
+	var o options
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.IntVar(&o.samples, "samples", 300, "samples of each latency")
+	flags.IntVar(&o.rounds, "rounds", 1000, "rounds of prepare and unprepare in the leak check")
+	flags.IntVar(&o.prepared, "prepared", 200, "claims prepared at once in the growth check")
+	flags.IntVar(&o.idle, "idle", 60, "seconds at rest before memory and CPU are read")
+	flags.StringVar(&o.raw, "raw", "", "directory for the raw samples")
+	flags.BoolVar(&o.strict, "strict", false, "fail when a figure is over its budget")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	s, err := stage.FromEnvironment(log)
+	if err != nil {
+		return err
+	}
+	if err := s.Sim(ctx, "up", "--profile", "hgx-h100"); err != nil {
+		return err
+	}
+	b := &bench{options: o, stage: s, log: log}
+	defer b.close()
+	for _, part := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"start to published", b.start},
+		{"prepare one at a time", b.single},
+		{"prepare eight at once", b.eight},
+		{fmt.Sprintf("prepare beside %d prepared", o.prepared), b.growth},
+		{"rest", b.rest},
+		{"rounds", b.leaks},
+	} {
+		if err := s.Step(part.name, func() error { return part.run(ctx) }); err != nil {
+			return err
+		}
+	}
+	return b.report(out)
+}
+
+// report prints the table, and fails over budget if asked to.
+func (b *bench) report(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FIGURE\tVALUE\tFLOOR\tRATIO\tBUDGET\t")
+	over := 0
+	for _, r := range b.rows {
+		mark := "ok"
+		if r.over {
+			mark = "OVER"
+			over++
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.figure, r.value, r.floor, r.ratio, r.budget, mark)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if b.raw != "" {
+		fmt.Fprintln(out, "raw samples:", filepath.Clean(b.raw))
+	}
+	if over > 0 && b.strict {
+		return fmt.Errorf("%d figures are over budget", over)
+	}
+	return nil
+}

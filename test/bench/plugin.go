@@ -1,0 +1,139 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// bench is the fake kubelet and its notes.
+type bench struct {
+	options
+	stage *stage.Stage
+	log   io.Writer
+	rows  []row
+
+	dir    string
+	plugin *exec.Cmd
+	conn   *grpc.ClientConn
+	dra    drapb.DRAPluginClient
+	node   string
+	number int // of claims made so far
+}
+
+type row struct {
+	figure, value, floor, ratio, budget string
+	over                                bool
+}
+
+// start starts the shipped binary and waits for its eight GPUs in the API server.
+func (b *bench) start(ctx context.Context) error {
+	nodes, err := b.stage.KubectlRun(ctx, "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	if err != nil {
+		return err
+	}
+	b.node = strings.TrimSpace(nodes)
+	b.dir = filepath.Join(b.stage.Dir, "bench")
+	for _, d := range []string{"plugins", "registry", "cdi"} {
+		if err := os.MkdirAll(filepath.Join(b.dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	logFile, err := os.Create(filepath.Join(b.dir, "plugin.log"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	binary := filepath.Join(b.stage.Tree, "bin", "dra-kubelet-plugin")
+	root := b.stage.Root
+	b.plugin = exec.Command(binary,
+		"--node-name", b.node, "--kubeconfig", os.Getenv("KUBECONFIG"),
+		"--nvidia-driver-root", root, "--container-driver-root", root, "--dev-root", root,
+		"--proc-root", filepath.Join(root, "proc"), "--sys-root", filepath.Join(root, "sys"),
+		"--boot-id-file", filepath.Join(root, "proc/sys/kernel/random/boot_id"),
+		"--cdi-root", filepath.Join(b.dir, "cdi"),
+		"--kubelet-plugins-directory-path", filepath.Join(b.dir, "plugins"),
+		"--kubelet-registrar-directory-path", filepath.Join(b.dir, "registry"),
+		"--http-endpoint", "", "--healthcheck-port", "-1",
+		"--nvidia-cdi-hook-path", filepath.Join(b.stage.Tree, "bin", "dra-kubelet-plugin"),
+		"-v", "1")
+	b.plugin.Stdout, b.plugin.Stderr = logFile, logFile
+	b.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	began := time.Now()
+	if err := b.plugin.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	if err := b.stage.WaitPublished(ctx, 8); err != nil {
+		text, _ := os.ReadFile(logFile.Name())
+		return fmt.Errorf("%w\n%s", err, text)
+	}
+	took := time.Since(began)
+	b.rows = append(b.rows, row{"start to published", ms(took), "-", "-", "1500 ms", took > 1500*time.Millisecond})
+	info, err := os.Stat(binary)
+	if err != nil {
+		return err
+	}
+	size := float64(info.Size()) / 1e6
+	b.rows = append(b.rows, row{"stripped binary", fmt.Sprintf("%.1f MB", size), "-", "-", "50 MB", size > 50})
+	b.conn, err = grpc.NewClient("unix://"+filepath.Join(b.dir, "plugins", stage.Driver, "dra.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	b.dra = drapb.NewDRAPluginClient(b.conn)
+	_, err = b.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{}, grpc.WaitForReady(true))
+	return err
+}
+
+func (b *bench) close() {
+	if b.conn != nil {
+		_ = b.conn.Close()
+	}
+	if b.plugin != nil && b.plugin.Process != nil {
+		_ = b.plugin.Process.Signal(syscall.SIGTERM)
+		_ = b.plugin.Wait()
+	}
+}
+
+// prepare prepares one claim as the kubelet does.
+func (b *bench) prepare(ctx context.Context, c *drapb.Claim) error {
+	answer, err := b.dra.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{c}})
+	if err != nil {
+		return err
+	}
+	one := answer.Claims[c.Uid]
+	if one == nil {
+		return errors.New("no answer for the claim")
+	}
+	if one.Error != "" {
+		return errors.New(one.Error)
+	}
+	return nil
+}
+
+func (b *bench) unprepare(ctx context.Context, c *drapb.Claim) error {
+	answer, err := b.dra.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{c}})
+	if err != nil {
+		return err
+	}
+	if one := answer.Claims[c.Uid]; one != nil && one.Error != "" {
+		return errors.New(one.Error)
+	}
+	return nil
+}
