@@ -193,17 +193,14 @@ func down(ctx context.Context, args []string, std streams) error {
 
 // takeDown ends a cluster and waits until nothing is left of it.
 func takeDown(s spec.Spec) error {
-	ended := make(chan struct{})
-	go func() {
-		control.Call(s.Dir, control.Request{Verb: "down"}) // ends without an answer
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(3 * time.Second):
-	}
-	if err := owner.Kill(s.Dir); err != nil {
-		return err
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	go control.Call(s.Dir, control.Request{Verb: "down"}) // the node ends without an answer
+	if spec.WaitGone(ctx, s.Dir) != nil {
+		// It did not hear, or its processes take long to die.
+		if err := owner.Kill(s.Dir); err != nil {
+			return err
+		}
 	}
 	return waitGone(s)
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // Containerd is containerd's configuration.
-func Containerd(s spec.Spec, runc, cniBin string) string {
+func Containerd(s spec.Spec, runtime, cniBin string) string {
 	return fmt.Sprintf(`version = 3
 root = %q
 state = "/run/containerd"
@@ -64,7 +64,7 @@ disabled_plugins = [
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = [%q]
     conf_dir = %q
-`, s.Node("containerd"), s.Node("tmp"), spec.ContainerdSocket, s.Node("opt"), s.Snapshotter, spec.PauseImage, runc, cniBin, s.Conf("cni"))
+`, s.Node("containerd"), s.Node("tmp"), spec.ContainerdSocket, s.Node("opt"), s.Snapshotter, spec.PauseImage, runtime, cniBin, s.Conf("cni"))
 }
 
 // CNI is the network configuration list: one bridge, whose address is the pods' gateway.

@@ -11,6 +11,7 @@ import (
 
 	"gpu-dra-driver/test/cluster/internal/manifest"
 	"gpu-dra-driver/test/cluster/internal/pki"
+	"gpu-dra-driver/test/cluster/internal/recipe"
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
@@ -28,7 +29,7 @@ func writeFiles(s spec.Spec) error {
 	if err := authority.Write(s.PKI(""), manifest.Identities()); err != nil {
 		return err
 	}
-	runc, err := s.Program("runc")
+	runtime, err := s.Program(recipe.Runtime)
 	if err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func writeFiles(s spec.Spec) error {
 		return err
 	}
 	files := map[string]string{
-		s.Conf("containerd.toml"):                   manifest.Containerd(s, runc, filepath.Dir(bridge)),
+		s.Conf("containerd.toml"):                   manifest.Containerd(s, runtime, filepath.Dir(bridge)),
 		s.Conf(filepath.Join("cni", "10.conflist")): manifest.CNI(),
 		s.Conf("kubelet.yaml"):                      manifest.Kubelet(s),
 		s.Conf("resolv.conf"):                       "",

@@ -63,7 +63,9 @@ func Main(dir string, keep []string) error {
 		report.Encode(Report{Error: err.Error()})
 		return err
 	}
-	report.Encode(Report{Up: true})
+	if err := report.Encode(Report{Up: true}); err != nil {
+		return err
+	}
 	unix.Close(ReportFD)
 	n.serve()
 	return nil
@@ -92,7 +94,10 @@ func up(dir string, keep []string, report *json.Encoder) (*node, error) {
 		if err := do(ctx); err != nil {
 			return err
 		}
-		report.Encode(Report{Step: name, Took: time.Since(last)})
+		// Who reads the reports wants the node; when he is gone before it is up, nobody does.
+		if err := report.Encode(Report{Step: name, Took: time.Since(last)}); err != nil {
+			return err
+		}
 		last = time.Now()
 		return nil
 	}

@@ -8,6 +8,12 @@ import _ "embed"
 //go:embed pause/main.go
 var pauseSource string
 
+//go:embed runtime/main.go
+var runtimeSource string
+
+// Runtime is the program that containerd runs as its OCI runtime.
+const Runtime = "runc-without-seccomp"
+
 // Node lists what the node and the control plane need besides Kubernetes itself, quickest build first.
 func Node() []Component {
 	components := []Component{
@@ -15,6 +21,11 @@ func Node() []Component {
 			Name: "pause", Version: "v1", Binary: "pause",
 			Packages: []string{"."},
 			Sources:  map[string]string{"main.go": pauseSource},
+		},
+		{
+			Name: "runtime", Version: "v1", Binary: Runtime,
+			Packages: []string{"."},
+			Sources:  map[string]string{"main.go": runtimeSource},
 		},
 		{
 			Name: "cni", Module: "github.com/containernetworking/plugins", Version: "v1.9.1",

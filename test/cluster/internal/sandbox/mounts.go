@@ -178,7 +178,7 @@ func replica(dir, staging string, except ...string) error {
 			return err
 		}
 	}
-	return bind(staging, dir)
+	return mount(staging, dir, "", unix.MS_MOVE, "")
 }
 
 func maskTunables(s spec.Spec) error {
