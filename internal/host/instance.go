@@ -6,7 +6,6 @@ package host
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,15 +25,22 @@ func (h *Host) Enlist(ctx context.Context, path string) (*Instance, error) {
 		return nil, err
 	}
 	defer lock.Release()
-	was, last, err := lastNumber(lock)
-	if err != nil {
-		return nil, err
+	// Each instance holds the byte of its number, so the numbers of the living can be asked of the kernel.
+	i := &Instance{host: h, path: path, number: 1}
+	for {
+		living, err := lock.above(i.number)
+		if err != nil {
+			return nil, err
+		}
+		if living == 0 {
+			break
+		}
+		i.number = living + 1
 	}
-	i := &Instance{host: h, path: path, number: last + 1}
 	if _, err := h.Lock(ctx, path, i.number); err != nil {
 		return nil, err
 	}
-	return i, h.SetNotes("instance.number", lock, was, []string{strconv.FormatInt(i.number, 10)})
+	return i, nil
 }
 
 // Newest says whether no younger instance is alive.
@@ -44,32 +50,18 @@ func (i *Instance) Newest(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer lock.Release()
-	_, last, err := lastNumber(lock)
-	if err != nil {
-		return false, err
-	}
-	for n := i.number + 1; n <= last; n++ {
-		probe := unix.Flock_t{Type: unix.F_WRLCK, Start: n, Len: 1}
-		if err := unix.FcntlFlock(lock.file.Fd(), unix.F_OFD_GETLK, &probe); err != nil {
-			return false, fmt.Errorf("look for younger instances in %s: %w", i.path, err)
-		}
-		if probe.Type != unix.F_UNLCK {
-			return false, nil
-		}
-	}
-	return true, nil
+	living, err := lock.above(i.number + 1)
+	return living == 0, err
 }
 
-func lastNumber(lock *Lock) ([]string, int64, error) {
-	notes, err := lock.Notes()
-	if err != nil || len(notes) == 0 {
-		return notes, 0, err
+// above is the number of a byte from first on that another process holds, 0 if there is none.
+func (k *Lock) above(first int64) (int64, error) {
+	probe := unix.Flock_t{Type: unix.F_WRLCK, Start: first} // to the end of all bytes
+	if err := unix.FcntlFlock(k.file.Fd(), unix.F_OFD_GETLK, &probe); err != nil {
+		return 0, fmt.Errorf("look for other instances in %s: %w", k.key.path, err)
 	}
-	last, err := strconv.ParseInt(notes[0], 10, 64)
-	if err != nil || last < 0 || last > 1<<40 {
-		// Nothing but this package writes the file; whatever damaged it, starting again from one is safe once no
-		// older instance lives, and harmless while one does: both publish the same bytes.
-		return notes, 0, nil
+	if probe.Type == unix.F_UNLCK {
+		return 0, nil
 	}
-	return notes, last, nil
+	return probe.Start, nil
 }
