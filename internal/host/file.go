@@ -18,7 +18,7 @@ const (
 )
 
 // ReadFile is os.ReadFile. A missing file is fs.ErrNotExist.
-func (h *Host) ReadFile(path string) ([]byte, error) { return os.ReadFile(path) }
+func (h *Host) ReadFile(path string) ([]byte, error) { return h.read(path) }
 
 // Names lists a directory's entries in order, temporary files left out. A missing directory has none.
 func (h *Host) Names(dir string) ([]string, error) {
@@ -61,16 +61,16 @@ func tempOf(path string) string {
 // caller holds the lock that the path belongs to.
 func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileMode) error {
 	temp := tempOf(path)
-	if err := h.fill(label, temp, data, perm); err != nil {
+	err := h.fill(label, temp, data, perm)
+	if err == nil {
+		err = h.do(Effect{label, OpRename, path}, func() error { return os.Rename(temp, path) })
+	}
+	if err != nil {
 		// Whatever the reason, the target is untouched; what is left of the temporary file only takes up room.
-		_ = os.Remove(temp)
+		_ = h.do(Effect{label, OpRemove, temp}, func() error { return os.Remove(temp) })
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := h.do(Effect{label, OpRename, path}, func() error { return os.Rename(temp, path) }); err != nil {
-		_ = os.Remove(temp)
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return h.syncDir(label, filepath.Dir(path))
+	return h.SyncDir(label, filepath.Dir(path))
 }
 
 func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode) error {
@@ -108,18 +108,45 @@ func (h *Host) Remove(label Label, path string) error {
 	if gone {
 		return nil
 	}
-	return h.syncDir(label, filepath.Dir(path))
+	return h.SyncDir(label, filepath.Dir(path))
 }
 
 // RemoveUnfinished removes the temporary file that a crash left beside path, if any.
 func (h *Host) RemoveUnfinished(label Label, path string) error { return h.Remove(label, tempOf(path)) }
 
-// MkdirAll makes a directory and its parents.
+// MkdirAll makes a directory and its parents and returns once their names are on disk, for a durable file is no more
+// durable than the directories it is in. A directory that exists already is synced into its parent all the same: who
+// made it may have died before doing so.
 func (h *Host) MkdirAll(label Label, dir string, perm fs.FileMode) error {
-	return h.do(Effect{label, OpMkdir, dir}, func() error { return os.MkdirAll(dir, perm) })
+	parents := []string{filepath.Dir(dir)}
+	for above := parents[0]; ; above = filepath.Dir(above) {
+		if _, err := os.Lstat(above); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		parents = append(parents, filepath.Dir(above))
+	}
+	if err := h.do(Effect{label, OpMkdir, dir}, func() error { return os.MkdirAll(dir, perm) }); err != nil {
+		return err
+	}
+	for _, parent := range parents {
+		if err := h.SyncDir(label, parent); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func (h *Host) syncDir(label Label, dir string) error {
+// Link gives a file a second name, durable when it returns. Unlike a copy it needs no reading of what may not be
+// readable.
+func (h *Host) Link(label Label, from, to string) error {
+	if err := h.do(Effect{label, OpLink, to}, func() error { return os.Link(from, to) }); err != nil {
+		return err
+	}
+	return h.SyncDir(label, filepath.Dir(to))
+}
+
+// SyncDir returns once the names in a directory are on disk.
+func (h *Host) SyncDir(label Label, dir string) error {
 	err := h.do(Effect{label, OpSyncDir, dir}, func() error {
 		d, err := os.Open(dir)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Label names an effect for the reader of a crash matrix: "record.commit".
@@ -23,6 +25,7 @@ const (
 	OpRename  Op = "rename"   // move a file into place
 	OpSyncDir Op = "sync-dir" // flush a directory
 	OpRemove  Op = "remove"   // unlink a file
+	OpLink    Op = "link"     // give a file a second name
 	OpMkdir   Op = "mkdir"    // make a directory
 	OpNote    Op = "note"     // write in place, not durable
 )
@@ -48,13 +51,16 @@ type Options struct {
 	BootIDFile string
 	// Now is the clock.
 	Now func() time.Time
-	Tap Tap
+	// Read is how ReadFile reads: a disk that fails to is not had at will.
+	Read func(path string) ([]byte, error)
+	Tap  Tap
 }
 
 // Host is the machine. The zero Host is not usable: call New.
 type Host struct {
 	bootIDFile string
 	now        func() time.Time
+	read       func(path string) ([]byte, error)
 	tap        Tap
 	locks      locker
 }
@@ -67,7 +73,10 @@ func New(o Options) *Host {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Host{bootIDFile: o.BootIDFile, now: o.Now, tap: o.Tap}
+	if o.Read == nil {
+		o.Read = os.ReadFile
+	}
+	return &Host{bootIDFile: o.BootIDFile, now: o.Now, read: o.Read, tap: o.Tap}
 }
 
 // Now reads the clock.
@@ -102,11 +111,14 @@ func (h *Host) do(e Effect, act func() error) error {
 	return nil
 }
 
-// Close gives up every lock that this Host holds, as the end of the process does.
+// Close gives up every lock that this Host holds, as the end of the process does. It takes none after.
 func (h *Host) Close() {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()
+	h.locks.closed = true
 	for _, f := range h.locks.files {
+		// A thread that waits in the kernel for one byte of the file keeps it open, and with it the other bytes' locks.
+		_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 		_ = f.Close()
 	}
 	h.locks.files = nil

@@ -30,6 +30,7 @@ type lockKey struct {
 // process waiters queue first come, first served, and only for the head is the file asked.
 type locker struct {
 	mu     sync.Mutex
+	closed bool
 	files  map[string]*os.File
 	queues map[lockKey]*lockQueue
 }
@@ -91,6 +92,9 @@ func (l *locker) lock(ctx context.Context, key lockKey) (*Lock, error) {
 
 // open gives the process's one descriptor for a lock file: locks belong to it, not to the process.
 func (l *locker) open(path string) (*os.File, error) {
+	if l.closed {
+		return nil, os.ErrClosed
+	}
 	if f := l.files[path]; f != nil {
 		return f, nil
 	}
