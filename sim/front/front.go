@@ -1,0 +1,113 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package front is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a driver
+// root or device nodes.
+//
+// Each method asks the query that the real binding asks, by its C name, so that a fault injected for a query is met here
+// too. Trap: where the real binding falls back to an older function, so does this one.
+package front
+
+import (
+	"sync"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/engine"
+)
+
+// New is the machine's NVML.
+func New(e *engine.Engine) nvml.Library { return library{e} }
+
+// NewRoot is the NVML of the machine in a root directory.
+func NewRoot(root string) nvml.Library { return New(engine.Open(root, nil)) }
+
+type library struct{ engine *engine.Engine }
+
+func (l library) Open() (nvml.Session, error) {
+	const query = "nvmlInit_v2"
+	s, code := l.engine.Init(query)
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	return &session{inner: s}, nil
+}
+
+type session struct {
+	mu    sync.Mutex
+	inner *engine.Session
+}
+
+func (s *session) open() (*engine.Session, nvml.Code) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner == nil {
+		return nil, nvml.Uninitialized
+	}
+	return s.inner, 0
+}
+
+func (s *session) ask(query string) (*engine.State, error) {
+	inner, code := s.open()
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	st, code := inner.Ask(query)
+	return st, failed(query, code)
+}
+
+func (s *session) DriverVersion() (string, error) {
+	st, err := s.ask("nvmlSystemGetDriverVersion")
+	if err != nil {
+		return "", err
+	}
+	return st.Profile.Driver.Version, nil
+}
+
+func (s *session) CUDAVersion() (int, error) {
+	st, err := s.ask("nvmlSystemGetCudaDriverVersion_v2")
+	if err != nil {
+		return 0, err
+	}
+	return st.Profile.Driver.CUDA, nil
+}
+
+func (s *session) DeviceCount() (int, error) {
+	if _, err := s.ask("nvmlDeviceGetCount_v2"); err != nil {
+		return 0, err
+	}
+	inner, code := s.open()
+	if code != 0 {
+		return 0, failed("nvmlDeviceGetCount_v2", code)
+	}
+	return inner.Count(), nil
+}
+
+func (s *session) Device(index int) (nvml.Device, error) {
+	const query = "nvmlDeviceGetHandleByIndex_v2"
+	inner, code := s.open()
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	slot, ok := inner.SlotOf(index)
+	if !ok {
+		return nil, failed(query, nvml.InvalidArgument)
+	}
+	if _, code := inner.Query(query, slot); code != 0 {
+		return nil, failed(query, code)
+	}
+	return &device{session: s, slot: slot}, nil
+}
+
+func (s *session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inner = nil
+	return nil
+}
+
+func failed(query string, code nvml.Code) error {
+	if code == 0 {
+		return nil
+	}
+	return &nvml.Error{Query: query, Code: code}
+}

@@ -1,0 +1,95 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package simtest gives tests simulated machines.
+//
+// Machine is one in memory of the test's directory, for the in-process front: no root, no device nodes, no compiler.
+// Root is a whole driver root with libnvidia-ml.so.1, which it builds: it needs a C compiler, and root for device nodes.
+//
+// Trap. NVML's symbols bind once in a process, to the first simulated library that go-nvml opens. A test binary that
+// opens libraries of several roots says which machine is meant with Root.Use, which sets GPUSIM_ROOT.
+package simtest
+
+import (
+	"path/filepath"
+	"testing"
+
+	"gpu-dra-driver/sim/driverroot"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/profiles"
+)
+
+// Machine is a machine of the profile in a directory of the test, with all GPUs, or the first gpus.
+func Machine(t testing.TB, profile string, gpus ...int) *engine.Engine {
+	t.Helper()
+	p, err := profiles.Load(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := engine.New(p, "", sum(gpus))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := engine.Open(t.TempDir(), nil)
+	if err := e.Create(s); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// DriverRoot is a machine laid out in a directory of the test.
+type DriverRoot struct {
+	*driverroot.Root
+	// Library is libnvidia-ml.so.1 in the root.
+	Library string
+	// ProcRoot, SysRoot and BootIDFile are what the plugin's flags of those names take. The root is also the device root.
+	ProcRoot, SysRoot, BootIDFile string
+}
+
+// Root is a driver root with a machine of the profile. Change may be nil.
+func Root(t testing.TB, profile string, change func(*driverroot.Options)) *DriverRoot {
+	t.Helper()
+	o := driverroot.Options{Profile: profile}
+	if change != nil {
+		change(&o)
+	}
+	dir := filepath.Join(t.TempDir(), "root")
+	var r *driverroot.Root
+	err := withBinaries(func(library, smi string) (err error) {
+		o.Library, o.SMI = library, smi
+		r, err = driverroot.Up(dir, o)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("making a simulated driver root: %v", err)
+	}
+	return &DriverRoot{
+		Root: r, Library: filepath.Join(dir, driverroot.LibDir, "libnvidia-ml.so.1"),
+		ProcRoot: filepath.Join(dir, driverroot.ProcDir), SysRoot: filepath.Join(dir, driverroot.SysDir),
+		BootIDFile: filepath.Join(dir, driverroot.BootIDFile),
+	}
+}
+
+// Use makes a simulated library that is initialised from now on, in this process, speak for this machine.
+func (r *DriverRoot) Use(t testing.TB) {
+	t.Helper()
+	t.Setenv("GPUSIM_ROOT", r.Path)
+}
+
+// Change changes a machine, or fails the test.
+func Change(t testing.TB, machine interface {
+	Update(func(*engine.State) error) error
+}, change func(*engine.State)) {
+	t.Helper()
+	if err := machine.Update(func(s *engine.State) error { change(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sum(n []int) int {
+	total := 0
+	for _, v := range n {
+		total += v
+	}
+	return total
+}
