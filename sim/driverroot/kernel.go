@@ -67,7 +67,7 @@ func sysfs(s *engine.State) []Entry {
 			file(dir+"/subsystem_vendor", fmt.Sprintf("0x%04x\n", b.SubsystemID()&0xffff)),
 			file(dir+"/subsystem_device", fmt.Sprintf("0x%04x\n", b.SubsystemID()>>16)),
 			file(dir+"/class", "0x030200\n"), file(dir+"/numa_node", fmt.Sprintf("%d\n", slot.NUMANode)),
-			file(dir+"/local_cpulist", CPUs(slot.NUMANode)+"\n"),
+			file(dir+"/local_cpulist", cpuList(slot.NUMANode)+"\n"),
 			file(dir+"/current_link_width", fmt.Sprintf("%d\n", b.PCIeWidth)),
 			link("sys/bus/pci/devices/"+g.Address, dir),
 		)
@@ -77,15 +77,14 @@ func sysfs(s *engine.State) []Entry {
 	}
 	for n := range nodes {
 		dir := fmt.Sprintf("sys/devices/system/node/node%d", n)
-		entries = append(entries, file(dir+"/distance", distances(n, nodes)+"\n"), file(dir+"/cpulist", CPUs(n)+"\n"))
+		entries = append(entries, file(dir+"/distance", distances(n, nodes)+"\n"), file(dir+"/cpulist", cpuList(n)+"\n"))
 	}
 	return entries
 }
 
-// CPUs is the CPU list of a NUMA node: 16 each, all of node 0's where there is none.
-func CPUs(node int) string {
-	node = max(node, 0)
-	return fmt.Sprintf("%d-%d", node*16, node*16+15)
+func cpuList(node int) string {
+	first, last := engine.CPUs(node)
+	return fmt.Sprintf("%d-%d", first, last)
 }
 
 // distances is a node's row of the ACPI SLIT: 10 to itself; 12 within a socket of four and 32 across, or 21 between two sockets.

@@ -92,18 +92,13 @@ func (s *Session) Query(query string, slot int) (View, nvml.Code) {
 	if code != 0 {
 		return View{}, code
 	}
-	index := slices.Index(s.slots, slot)
-	if index < 0 || slot >= len(st.GPUs) {
+	if !slices.Contains(s.slots, slot) || slot >= len(st.GPUs) {
 		return View{}, nvml.InvalidArgument
 	}
-	g := &st.GPUs[slot]
-	if code := s.strike(st, query, g.UUID); code != 0 {
+	if code := s.strike(st, query, st.GPUs[slot].UUID); code != 0 {
 		return View{}, code
 	}
-	if g.Lost || g.OffBus {
-		return View{}, nvml.GPUIsLost
-	}
-	return View{State: st, GPU: g, Board: st.Profile.Board, Slot: slot, Index: index}, 0
+	return s.Peer(slot)
 }
 
 func (s *Session) state() (*State, nvml.Code) {

@@ -1,0 +1,155 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"time"
+	"unsafe"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/engine"
+)
+
+//export nvmlDeviceGetUtilizationRates
+func nvmlDeviceGetUtilizationRates(dev C.handle, u *C.utilizationRates) C.u32 {
+	return device("nvmlDeviceGetUtilizationRates", dev, u != nil, func(v engine.View) nvml.Code {
+		u.gpu, u.memory = C.u32(v.Utilization), C.u32(v.MemoryUtil)
+		return 0
+	})
+}
+
+func engineUtilization(query string, dev C.handle, utilization, period *C.u32) C.u32 {
+	return device(query, dev, utilization != nil && period != nil, func(engine.View) nvml.Code {
+		*utilization, *period = 0, 167000
+		return 0
+	})
+}
+
+//export nvmlDeviceGetEncoderUtilization
+func nvmlDeviceGetEncoderUtilization(dev C.handle, utilization, period *C.u32) C.u32 {
+	return engineUtilization("nvmlDeviceGetEncoderUtilization", dev, utilization, period)
+}
+
+//export nvmlDeviceGetDecoderUtilization
+func nvmlDeviceGetDecoderUtilization(dev C.handle, utilization, period *C.u32) C.u32 {
+	return engineUtilization("nvmlDeviceGetDecoderUtilization", dev, utilization, period)
+}
+
+//export nvmlDeviceGetJpgUtilization
+func nvmlDeviceGetJpgUtilization(dev C.handle, utilization, period *C.u32) C.u32 {
+	return engineUtilization("nvmlDeviceGetJpgUtilization", dev, utilization, period)
+}
+
+//export nvmlDeviceGetOfaUtilization
+func nvmlDeviceGetOfaUtilization(dev C.handle, utilization, period *C.u32) C.u32 {
+	return engineUtilization("nvmlDeviceGetOfaUtilization", dev, utilization, period)
+}
+
+//export nvmlDeviceGetTemperature
+func nvmlDeviceGetTemperature(dev C.handle, sensor C.u32, to *C.u32) C.u32 {
+	const gpu = 0
+	return device("nvmlDeviceGetTemperature", dev, to != nil && sensor == gpu, func(v engine.View) nvml.Code {
+		return put(to, v.TemperatureC)
+	})
+}
+
+//export nvmlDeviceGetTemperatureV
+func nvmlDeviceGetTemperatureV(dev C.handle, t *C.temperatureV) C.u32 {
+	return device("nvmlDeviceGetTemperatureV", dev, t != nil, func(v engine.View) nvml.Code {
+		if !versioned(t.version, unsafe.Sizeof(*t), 1) {
+			return argumentVersionMismatch
+		}
+		if t.sensor != 0 {
+			return nvml.InvalidArgument
+		}
+		t.temperature = C.int(v.TemperatureC)
+		return 0
+	})
+}
+
+//export nvmlDeviceGetTemperatureThreshold
+func nvmlDeviceGetTemperatureThreshold(dev C.handle, kind C.u32, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetTemperatureThreshold", dev, to, func(v engine.View) int {
+		switch kind {
+		case 0:
+			return v.Board.ShutdownTempC
+		case 1:
+			return v.Board.SlowdownTempC
+		}
+		return -1
+	})
+}
+
+// Power is in milliwatts throughout.
+
+//export nvmlDeviceGetPowerUsage
+func nvmlDeviceGetPowerUsage(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetPowerUsage", dev, to, func(v engine.View) int { return v.PowerW * 1000 })
+}
+
+//export nvmlDeviceGetPowerManagementLimit
+func nvmlDeviceGetPowerManagementLimit(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetPowerManagementLimit", dev, to, func(v engine.View) int { return v.Board.Power.Default * 1000 })
+}
+
+//export nvmlDeviceGetPowerManagementDefaultLimit
+func nvmlDeviceGetPowerManagementDefaultLimit(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetPowerManagementDefaultLimit", dev, to, func(v engine.View) int { return v.Board.Power.Default * 1000 })
+}
+
+//export nvmlDeviceGetEnforcedPowerLimit
+func nvmlDeviceGetEnforcedPowerLimit(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetEnforcedPowerLimit", dev, to, func(v engine.View) int { return v.Board.Power.Default * 1000 })
+}
+
+//export nvmlDeviceGetPowerManagementMode
+func nvmlDeviceGetPowerManagementMode(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetPowerManagementMode", dev, to, func(engine.View) int { return 1 })
+}
+
+//export nvmlDeviceGetPowerManagementLimitConstraints
+func nvmlDeviceGetPowerManagementLimitConstraints(dev C.handle, low, high *C.u32) C.u32 {
+	return device("nvmlDeviceGetPowerManagementLimitConstraints", dev, low != nil && high != nil, func(v engine.View) nvml.Code {
+		*low, *high = C.u32(v.Board.Power.Min*1000), C.u32(v.Board.Power.Max*1000)
+		return 0
+	})
+}
+
+//export nvmlDeviceGetTotalEnergyConsumption
+func nvmlDeviceGetTotalEnergyConsumption(dev C.handle, to *C.u64) C.u32 {
+	return device("nvmlDeviceGetTotalEnergyConsumption", dev, to != nil, func(v engine.View) nvml.Code {
+		*to = C.u64(energy(v))
+		return 0
+	})
+}
+
+// energy is in millijoules, and grows with the clock.
+func energy(v engine.View) uint64 { return uint64(time.Now().UnixMilli()) * uint64(max(v.PowerW, 0)) }
+
+func perfState(query string, dev C.handle, to *C.u32) C.u32 {
+	return number(query, dev, to, func(v engine.View) int {
+		if v.Utilization > 0 {
+			return 0
+		}
+		return v.Board.IdlePerfState
+	})
+}
+
+//export nvmlDeviceGetPerformanceState
+func nvmlDeviceGetPerformanceState(dev C.handle, to *C.u32) C.u32 {
+	return perfState("nvmlDeviceGetPerformanceState", dev, to)
+}
+
+//export nvmlDeviceGetPowerState
+func nvmlDeviceGetPowerState(dev C.handle, to *C.u32) C.u32 {
+	return perfState("nvmlDeviceGetPowerState", dev, to)
+}
+
+//export nvmlDeviceGetNumFans
+func nvmlDeviceGetNumFans(dev C.handle, to *C.u32) C.u32 {
+	return number("nvmlDeviceGetNumFans", dev, to, func(v engine.View) int { return v.Board.Fans })
+}
