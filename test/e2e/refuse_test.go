@@ -1,0 +1,287 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// ground makes a namespace for a test and removes it after.
+func ground(ctx context.Context, t *testing.T, labels map[string]string) string {
+	t.Helper()
+	made, err := s.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Labels: labels},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(t, s.Client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{}))
+		must(t, s.Gone(ctx, made.Name))
+	})
+	must(t, s.Wait(ctx, "default service account", 30*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := s.Client.CoreV1().ServiceAccounts(made.Name).Get(ctx, "default", metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	}))
+	return made.Name
+}
+
+// claim makes a claim for one GPU, with parameters if given.
+func claim(ctx context.Context, t *testing.T, namespace, name, parameters string) {
+	t.Helper()
+	c := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: stage.Driver},
+		}}}},
+	}
+	if parameters != "" {
+		c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: stage.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+		}}}
+	}
+	_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
+	must(t, err)
+}
+
+// pod makes a pod that uses a claim.
+func pod(ctx context.Context, t *testing.T, namespace, name, claim string, change func(*corev1.PodSpec)) *corev1.Pod {
+	t.Helper()
+	image := probeImage(t)
+	grace := int64(1)
+	spec := corev1.PodSpec{
+		TerminationGracePeriodSeconds: &grace,
+		Containers: []corev1.Container{{
+			Name: "probe", Image: image, ImagePullPolicy: corev1.PullNever, Args: []string{"look", "--hold"},
+			Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+		}},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}},
+	}
+	if change != nil {
+		change(&spec)
+	}
+	p, err := s.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	must(t, err)
+	return p
+}
+
+// probeImage is the image that the demos use.
+func probeImage(t *testing.T) string {
+	t.Helper()
+	demos, err := s.Demos()
+	must(t, err)
+	data, err := os.ReadFile(demos[0].Path)
+	must(t, err)
+	for line := range strings.Lines(string(data)) {
+		if _, image, ok := strings.Cut(line, "image: "); ok {
+			return strings.Trim(strings.TrimSpace(image), "\"")
+		}
+	}
+	t.Fatalf("no image in %s", demos[0].Path)
+	return ""
+}
+
+// event waits for a Warning about an object with a text in it.
+func event(ctx context.Context, t *testing.T, namespace, object string, texts ...string) {
+	t.Helper()
+	must(t, s.Wait(ctx, "Event on "+object, 60*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := s.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object + ",type=Warning"})
+		if err != nil {
+			return false, err.Error()
+		}
+		var seen []string
+		for _, e := range list.Items {
+			missing := slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(e.Message, text) })
+			if !missing {
+				return true, ""
+			}
+			seen = append(seen, e.Reason+": "+e.Message)
+		}
+		return false, strings.Join(seen, "\n")
+	}))
+}
+
+func TestParametersThatAreWrongAreNamedInAnEvent(t *testing.T) {
+	ctx := limited(t)
+	ns := ground(ctx, t, nil)
+	claim(ctx, t, ns, "typo", `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`)
+	pod(ctx, t, ns, "typo-pod", "typo", nil)
+	event(ctx, t, ns, "typo", "sharring", "create the claim anew")
+	event(ctx, t, ns, "typo-pod", "sharring")
+	// Once the pod is deleted nothing of it holds the GPU.
+	must(t, s.Client.CoreV1().Pods(ns).Delete(ctx, "typo-pod", metav1.DeleteOptions{}))
+	must(t, s.Wait(ctx, "the pod gone", 60*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := s.Client.CoreV1().Pods(ns).Get(ctx, "typo-pod", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprint(err)
+	}))
+}
+
+func TestClaimStatusSaysWhatWasPrepared(t *testing.T) {
+	ctx := limited(t)
+	ns := ground(ctx, t, nil)
+	claim(ctx, t, ns, "one", "")
+	pod(ctx, t, ns, "p", "one", nil)
+	pods, err := s.Pods(ctx, ns, 1)
+	must(t, err)
+	inside(ctx, t, pods[0])
+	must(t, s.Wait(ctx, "status.devices", 30*time.Second, func(ctx context.Context) (bool, string) {
+		c, err := s.Client.ResourceV1().ResourceClaims(ns).Get(ctx, "one", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		if len(c.Status.Devices) != 1 || c.Status.Devices[0].Data == nil {
+			return false, fmt.Sprintf("%+v", c.Status.Devices)
+		}
+		var data struct {
+			UUID       string `json:"uuid"`
+			PCIAddress string `json:"pciAddress"`
+		}
+		if err := json.Unmarshal(c.Status.Devices[0].Data.Raw, &data); err != nil {
+			return false, err.Error()
+		}
+		_, uuid := hardware(t, c.Status.Devices[0].Device)
+		conditions := c.Status.Devices[0].Conditions
+		return data.UUID == uuid && data.PCIAddress != "" && len(conditions) > 0 && conditions[0].Status == metav1.ConditionTrue,
+			fmt.Sprintf("%+v, want UUID %s", c.Status.Devices[0], uuid)
+	}))
+}
+
+func TestContainersThatAreLockedDownGetTheirGPU(t *testing.T) {
+	ctx := limited(t)
+	ns := ground(ctx, t, nil)
+	claim(ctx, t, ns, "one", "")
+	yes, no, user := true, false, int64(1000)
+	pod(ctx, t, ns, "locked", "one", func(spec *corev1.PodSpec) {
+		spec.Containers[0].SecurityContext = &corev1.SecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
+			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}
+	})
+	pods, err := s.Pods(ctx, ns, 1)
+	must(t, err)
+	inside(ctx, t, pods[0])
+	view, err := s.Look(ctx, ns, "locked", "probe")
+	must(t, err)
+	if view.UID != 1000 {
+		t.Errorf("the container runs as %d", view.UID)
+	}
+}
+
+func TestContainerWithoutTheClaimSeesNoGPU(t *testing.T) {
+	ctx := limited(t)
+	ns := ground(ctx, t, nil)
+	claim(ctx, t, ns, "one", "")
+	pod(ctx, t, ns, "p", "one", func(spec *corev1.PodSpec) {
+		other := *spec.Containers[0].DeepCopy()
+		other.Name, other.Resources = "without", corev1.ResourceRequirements{}
+		spec.Containers = append(spec.Containers, other)
+	})
+	pods, err := s.Pods(ctx, ns, 1)
+	must(t, err)
+	inside(ctx, t, pods[0])
+}
+
+func TestForceDeletedPodAndSameNameAgain(t *testing.T) {
+	ctx := limited(t)
+	ns := ground(ctx, t, nil)
+	zero := int64(0)
+	for range 3 {
+		claim(ctx, t, ns, "again", "")
+		pod(ctx, t, ns, "p", "again", nil)
+		pods, err := s.Pods(ctx, ns, 1)
+		must(t, err)
+		inside(ctx, t, pods[0])
+		must(t, s.Client.CoreV1().Pods(ns).Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		must(t, s.Client.ResourceV1().ResourceClaims(ns).Delete(ctx, "again", metav1.DeleteOptions{}))
+		must(t, s.Wait(ctx, "the claim gone", 60*time.Second, func(ctx context.Context) (bool, string) {
+			_, err := s.Client.ResourceV1().ResourceClaims(ns).Get(ctx, "again", metav1.GetOptions{})
+			return apierrors.IsNotFound(err), fmt.Sprint(err)
+		}))
+	}
+	must(t, s.Wait(ctx, "no CDI spec left", 60*time.Second, func(ctx context.Context) (bool, string) {
+		left := specs(ctx, t)
+		return len(left) == 0, strings.Join(left, " ")
+	}))
+}
+
+func TestPluginMayWriteOnlyItsOwnNodesSlices(t *testing.T) {
+	ctx := limited(t)
+	p := pluginPods(ctx, t, 1)[0]
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	must(t, err)
+	as := func(node string) kubernetes.Interface {
+		c := rest.CopyConfig(config)
+		c.Impersonate = rest.ImpersonationConfig{
+			UserName: "system:serviceaccount:" + stage.Namespace + ":" + p.Spec.ServiceAccountName,
+			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + stage.Namespace, "system:authenticated"},
+			Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {node}},
+		}
+		client, err := kubernetes.NewForConfig(c)
+		must(t, err)
+		return client
+	}
+	slice := func(node string) *resourceapi.ResourceSlice {
+		return &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: stage.Driver, NodeName: &node,
+				Pool:    resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "none"}},
+			},
+		}
+	}
+	own := p.Spec.NodeName
+	made, err := as(own).ResourceV1().ResourceSlices().Create(ctx, slice(own), metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() {
+		_ = s.Client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})
+	})
+	denied := func(what string, err error) {
+		t.Helper()
+		if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s was not denied: %v", what, err)
+		}
+	}
+	_, err = as(own).ResourceV1().ResourceSlices().Create(ctx, slice("other-node"), metav1.CreateOptions{})
+	denied("a slice for another node", err)
+	err = as("other-node").ResourceV1().ResourceSlices().Delete(ctx, made.Name, metav1.DeleteOptions{})
+	denied("deleting another node's slice", err)
+}
+
+func TestMetricsCountWhatHappened(t *testing.T) {
+	ctx := limited(t)
+	another(ctx, t)
+	p := pluginPods(ctx, t, 1)[0]
+	text, err := s.Client.CoreV1().RESTClient().Get().Namespace(p.Namespace).Resource("pods").
+		Name(p.Name + ":8080").SubResource("proxy").Suffix("metrics").DoRaw(ctx)
+	must(t, err)
+	for _, want := range []string{
+		"nvidia_dra_requests_total{", "nvidia_dra_request_duration_seconds_bucket{", "nvidia_dra_requests_inflight",
+		"nvidia_dra_prepared_devices{", "gpu_dra_published_devices{",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in /metrics", want)
+		}
+	}
+}
