@@ -137,26 +137,46 @@ func (m maker) missing(device, address string) error {
 		"bring the GPU back, or delete the pod and its claim so that it is scheduled elsewhere")
 }
 
-// digest identifies an allocation by all that changes what is prepared: our results and the parameters.
+// digest identifies an allocation by all that changes what is prepared: our results and the parameters. It names the
+// fields, for a field that a later API adds must not make a running pod's allocation look like another.
 func digest(devices resourceapi.DeviceAllocationResult, driver string) string {
+	type result struct {
+		Request, Pool, Device string
+		Admin                 bool
+		Share                 string
+		Consumed              map[resourceapi.QualifiedName]string
+	}
+	type config struct {
+		Source     resourceapi.AllocationConfigSource
+		Requests   []string
+		Parameters []byte
+	}
 	var ours struct {
-		Results []resourceapi.DeviceRequestAllocationResult
-		Config  []resourceapi.DeviceAllocationConfiguration
+		Results []result
+		Configs []config
 	}
 	for _, r := range devices.Results {
-		if r.Driver == driver {
-			// What the scheduler says about binding and tolerating does not change what is prepared.
-			r.Tolerations, r.BindingConditions, r.BindingFailureConditions = nil, nil, nil
-			ours.Results = append(ours.Results, r)
+		if r.Driver != driver {
+			continue
 		}
+		one := result{Request: r.Request, Pool: r.Pool, Device: r.Device, Admin: r.AdminAccess != nil && *r.AdminAccess}
+		if r.ShareID != nil {
+			one.Share = string(*r.ShareID)
+		}
+		for name, quantity := range r.ConsumedCapacity {
+			if one.Consumed == nil {
+				one.Consumed = map[resourceapi.QualifiedName]string{}
+			}
+			one.Consumed[name] = quantity.String()
+		}
+		ours.Results = append(ours.Results, one)
 	}
 	for _, c := range devices.Config {
 		if c.Opaque != nil && c.Opaque.Driver == driver {
-			ours.Config = append(ours.Config, c)
+			ours.Configs = append(ours.Configs, config{c.Source, c.Requests, c.Opaque.Parameters.Raw})
 		}
 	}
-	// These API types always encode: they hold no channels, functions or cycles.
-	data, _ := json.Marshal(ours)
+	data, _ := json.Marshal(ours) // Strings, booleans and bytes always encode.
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:16])
 }
