@@ -68,6 +68,11 @@ func (s *Store) Remove(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
 	}
+	return s.RemoveUnfinished(uid)
+}
+
+// RemoveUnfinished removes what an interrupted write of the claim's spec left.
+func (s *Store) RemoveUnfinished(uid string) error {
 	if err := s.host.RemoveUnfinished(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the unfinished CDI spec: %w", err)
 	}

@@ -7,8 +7,8 @@
 // A file is two lines: a header with version and checksum, then the payload that the checksum covers, byte for byte, so
 // that a later version may add fields without an older one taking the file for damaged.
 //
-// Traps. A record that cannot be read is not "no record": its claim may hold devices. It is copied aside and replaced,
-// in one rename, by one that goes on blocking.
+// Traps. A record that cannot be read is not "no record": its claim may hold devices. It gets a second name in
+// quarantine and is replaced, in one rename, by one that goes on blocking.
 package record
 
 import (

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"gpu-dra-driver/internal/host"
 )
@@ -22,6 +23,7 @@ const (
 	LabelReleasing  host.Label = "record.releasing"
 	LabelUnknown    host.Label = "record.unknown"
 	LabelRemove     host.Label = "record.remove"
+	LabelConfirm    host.Label = "record.confirm"
 	LabelQuarantine host.Label = "record.quarantine"
 )
 
@@ -46,7 +48,7 @@ func Open(h *host.Host, dir string) (*Store, error) {
 		host: h, claims: filepath.Join(dir, "claims"), unknown: filepath.Join(dir, "unknown"),
 		quarantine: filepath.Join(dir, "quarantine"),
 	}
-	for _, d := range []string{s.claims, s.unknown, s.quarantine} {
+	for _, d := range []string{dir, s.claims, s.unknown, s.quarantine} {
 		if err := h.MkdirAll(LabelMkdir, d, 0o700); err != nil {
 			return nil, fmt.Errorf("make the record directory %s: %w", d, err)
 		}
@@ -58,12 +60,16 @@ func file(dir, uid string) string { return filepath.Join(dir, uid+suffix) }
 
 // Get reads a claim's record. None is fs.ErrNotExist, a damaged one ErrUnreadable.
 func (s *Store) Get(uid string) (Record, error) {
-	if !validUID(uid) {
+	if !ValidUID(uid) {
 		return Record{}, fmt.Errorf("claim UID %q: %w", uid, fs.ErrNotExist)
 	}
 	data, err := s.host.ReadFile(file(s.claims, uid))
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = s.host.ReadFile(file(s.unknown, uid))
+	}
+	if errors.Is(err, syscall.EIO) {
+		// A sector that has gone bad will not read better later, and its claim must be able to end.
+		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("read the record of claim %s: %w", uid, err)
@@ -78,7 +84,7 @@ func (s *Store) Get(uid string) (Record, error) {
 // Put writes a claim's record, durable when it returns. The caller holds the claim's lock.
 func (s *Store) Put(r Record) error {
 	uid := r.Plan.Claim.UID
-	if !validUID(uid) {
+	if !ValidUID(uid) {
 		return fmt.Errorf("write the record of claim %q: the UID cannot name a file", uid)
 	}
 	data, err := Encode(r)
@@ -97,13 +103,27 @@ func (s *Store) Put(r Record) error {
 
 // Remove removes a claim's record and what an interrupted write left. None there is a success.
 func (s *Store) Remove(uid string) error {
-	if !validUID(uid) {
+	if !ValidUID(uid) {
 		return nil
 	}
-	for _, dir := range []string{s.claims, s.unknown} {
+	if err := s.RemoveUnfinished(uid); err != nil {
+		return err
+	}
+	// A crash in between must not leave the lesser record as the claim's only one.
+	for _, dir := range []string{s.unknown, s.claims} {
 		if err := s.host.Remove(LabelRemove, file(dir, uid)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// RemoveUnfinished removes what an interrupted write of a claim's record left. The caller holds the claim's lock.
+func (s *Store) RemoveUnfinished(uid string) error {
+	if !ValidUID(uid) {
+		return nil
+	}
+	for _, dir := range []string{s.unknown, s.claims} {
 		if err := s.host.RemoveUnfinished(LabelRemove, file(dir, uid)); err != nil {
 			return err
 		}
@@ -111,21 +131,21 @@ func (s *Store) Remove(uid string) error {
 	return nil
 }
 
-// SetAside copies a damaged record into quarantine for a person to look at. The record itself stays: the caller
+// Confirm returns once the records that are there are on disk: whoever wrote one may have died before its name was.
+func (s *Store) Confirm() error { return s.host.SyncDir(LabelConfirm, s.claims) }
+
+// SetAside gives a damaged record a name in quarantine, for a person to look at. The record itself stays: the caller
 // replaces it.
 func (s *Store) SetAside(uid string) (string, error) {
-	data, err := s.host.ReadFile(file(s.claims, uid))
+	aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, s.host.Now().UnixNano()))
+	err := s.host.Link(LabelQuarantine, file(s.claims, uid), aside)
 	if errors.Is(err, fs.ErrNotExist) {
-		data, err = s.host.ReadFile(file(s.unknown, uid))
+		err = s.host.Link(LabelQuarantine, file(s.unknown, uid), aside)
 	}
 	if err != nil {
 		return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
 	}
-	path := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, s.host.Now().UnixNano()))
-	if err := s.host.WriteDurable(LabelQuarantine, path, data, 0o600); err != nil {
-		return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
-	}
-	return path, nil
+	return aside, nil
 }
 
 // UIDs lists the claims that have a record, readable or not, or an unfinished one, in order.
@@ -172,7 +192,7 @@ func (s *Store) list(dir string) ([]string, error) {
 	}
 	var uids []string
 	for _, name := range append(whole, unfinished...) {
-		if uid, ok := strings.CutSuffix(name, suffix); ok {
+		if uid, ok := strings.CutSuffix(name, suffix); ok && ValidUID(uid) {
 			uids = append(uids, uid)
 		}
 	}
@@ -204,8 +224,9 @@ func (s *Store) Quarantined() (int, error) {
 	return len(names), err
 }
 
-// validUID keeps a UID from leaving the directory. The API server makes them as RFC 4122 UUIDs.
-func validUID(uid string) bool {
+// ValidUID says whether a UID can name a file: it keeps one from leaving the directory. The API server makes them as
+// RFC 4122 UUIDs.
+func ValidUID(uid string) bool {
 	if uid == "" || len(uid) > 128 {
 		return false
 	}
