@@ -41,7 +41,7 @@ type Edits struct {
 	Devices []specs.ContainerEdits
 }
 
-// DeviceName is the CDI name of the plan's i-th device. A request is part of it, since two requests of one claim may
+// DeviceName is the CDI name of the plan's i-th device. The share is part of it, since two requests of one claim may
 // hold shares of one device.
 func DeviceName(p plan.Plan, i int) string {
 	d := p.Devices[i]
