@@ -67,7 +67,7 @@ type Engine struct {
 
 // Effects of the engine itself.
 const (
-	LabelLocks host.Label = "locks.mkdir"
+	LabelMkdir host.Label = "state.mkdir"
 	LabelNotes host.Label = "gpu.notes"
 )
 
@@ -83,14 +83,14 @@ func Open(o Options) (*Engine, error) {
 		o.Report = func(error) {}
 	}
 	e := &Engine{Options: o, locks: filepath.Join(o.Dir, "locks")}
+	for _, dir := range []string{e.Dir, e.locks} {
+		if err := o.Host.MkdirAll(LabelMkdir, dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make the state directory %s: %w", dir, err)
+		}
+	}
 	var err error
-	if e.records, err = record.Open(o.Host, filepath.Join(o.Dir, "records")); err != nil {
-		return nil, err
-	}
-	if err := o.Host.MkdirAll(LabelLocks, e.locks, 0o700); err != nil {
-		return nil, fmt.Errorf("make the lock directory: %w", err)
-	}
-	return e, nil
+	e.records, err = record.Open(o.Host, filepath.Join(o.Dir, "records"))
+	return e, err
 }
 
 // PreparedDevice is one device of a prepared claim.

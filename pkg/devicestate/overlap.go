@@ -4,63 +4,92 @@
 package devicestate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/devicestate/record"
 )
 
-// The notes in a GPU's lock file are the UIDs of the claims that may hold it. A UID is noted before its record is
-// written, so that one read answers "who else?" however many claims the node has; a note without a record means nothing.
+// The notes in a GPU's lock file are the boot ID and the UIDs of the claims that may hold the GPU. A UID is noted before
+// its record is written, so that one read answers "who else?" however many claims the node has; a note without a record
+// means nothing. Notes of another boot, or none, mean that the machine may have forgotten some: then all records are read.
 
-// claimGPUs refuses the plan if another claim holds one of its GPUs, and notes the claim on each. The locks are held.
-func (e *Engine) claimGPUs(p plan.Plan, locks gpuLocks) error {
-	for _, address := range p.Exclusive() {
-		lock := locks[address]
-		was, err := lock.Notes()
+// claimGPUs refuses the plan if another claim holds one of its GPUs, and notes the claim on each. A claim that is
+// prepared already (mine) yields only to a record that names its GPU, not to one that nobody can read. The locks are held.
+func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) error {
+	addresses := p.Exclusive()
+	if len(addresses) > 0 && !mine {
+		if err := e.claimUnknown(p); err != nil {
+			return e.inUse(p, addresses[0], err)
+		}
+	}
+	for _, address := range addresses {
+		was, uids, err := e.noted(locks[address], address, boot)
 		if err != nil {
-			return e.failure("prepare", p, err)
+			return err
 		}
 		notes := []string{p.Claim.UID}
-		for _, uid := range was {
+		for _, uid := range uids {
 			if uid == p.Claim.UID {
 				continue
 			}
-			holds, err := e.holder(uid, address)
-			if err != nil {
+			r, err := e.records.Get(uid)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				continue
+			case err == nil && r.State == record.Unknown:
+				err = fmt.Errorf("claim UID %s may hold it, whose record was unreadable", uid)
+			case err == nil && !slices.Contains(r.Plan.Exclusive(), address):
+				continue
+			case err == nil:
+				return e.inUse(p, address, fmt.Errorf("it is held by claim %s (UID %s, %s)", r.Plan.Claim, uid, r.State))
+			}
+			if !mine {
 				return e.inUse(p, address, err)
 			}
-			if holds != "" {
-				return e.inUse(p, address, errors.New("it is prepared for "+holds))
-			}
-		}
-		if err := e.claimUnknown(p); err != nil {
-			return e.inUse(p, address, err)
+			notes = append(notes, uid)
 		}
 		slices.Sort(notes)
-		if err := e.Host.SetNotes(LabelNotes, lock, was, notes); err != nil {
-			return e.failure("prepare", p, err)
+		if err := e.Host.SetNotes(LabelNotes, locks[address], was, append([]string{boot}, notes...)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// holder names the claim of a UID if it holds the GPU, and is empty if it does not. An error means that nobody can tell.
-func (e *Engine) holder(uid, address string) (string, error) {
-	r, err := e.records.Get(uid)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", nil
-	case err != nil:
-		return "", err
-	case r.State == record.Unknown, slices.Contains(r.Plan.Exclusive(), address):
-		return fmt.Sprintf("claim %s (UID %s, %s)", r.Plan.Claim, uid, r.State), nil
+// noted reads a GPU's notes: the lines as they are, and the UIDs of all claims that may hold it.
+func (e *Engine) noted(lock *host.Lock, address, boot string) (was, uids []string, err error) {
+	if was, err = lock.Notes(); err != nil {
+		return nil, nil, err
 	}
-	return "", nil
+	if len(was) > 0 && was[0] == boot {
+		return was, was[1:], nil
+	}
+	records, unreadable, err := e.records.All()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range records {
+		if r.State == record.Unknown || slices.Contains(r.Plan.Exclusive(), address) {
+			unreadable = append(unreadable, r.Plan.Claim.UID)
+		}
+	}
+	return was, unreadable, nil
+}
+
+// forget takes a claim out of a GPU's notes. That it may fail costs a later claim one look at a record that is gone.
+func (e *Engine) forget(lock *host.Lock, uid string) {
+	was, err := lock.Notes()
+	if err != nil {
+		return
+	}
+	_ = e.Host.SetNotes(LabelNotes, lock, was, slices.DeleteFunc(slices.Clone(was), func(note string) bool { return note == uid }))
 }
 
 // claimUnknown refuses the plan while the owner of an unreadable record could be on any GPU.
@@ -87,21 +116,36 @@ func (e *Engine) inUse(p plan.Plan, address string, cause error) error {
 
 func nameAt(p plan.Plan, address string) string {
 	for _, d := range p.Devices {
-		if d.PCIAddress == address {
+		if d.PCIAddress == address && !d.Admin {
 			return d.Name
 		}
 	}
 	return address
 }
 
-// failure is an error of this node, with the disk or the driver root.
-func (e *Engine) failure(attempt string, p plan.Plan, cause error) error {
+// failure is an error of this node, with the disk or the driver root, unless the cause is one that says more or the
+// caller's patience ended.
+func (e *Engine) failure(ctx context.Context, attempt string, p plan.Plan, cause error) error {
 	var said *claimerror.Error
 	if errors.As(cause, &said) {
 		return cause
 	}
-	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: attempt, Claim: p.Claim.String(), Cause: cause,
+	f := &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: attempt, Claim: claimText(p.Claim), Cause: cause,
 		Remedy: "it is retried; if it persists, look at the node's disk and at the log of its kubelet plugin",
+	}
+	if ctx.Err() != nil {
+		f.Reason = claimerror.Interrupted
+		f.Remedy = "it is retried; another claim's work on the same GPU or claim took longer than the kubelet waits"
+	}
+	return f
+}
+
+// noExecutor is the error for a step of a record that a later version of the driver wrote.
+func (e *Engine) noExecutor(p plan.Plan, step plan.Step) error {
+	return &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "work on GPU " + step.PCIAddress, Claim: claimText(p.Claim),
+		Cause:  fmt.Errorf("this version of the driver has no %q", step.Executor),
+		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
 	}
 }

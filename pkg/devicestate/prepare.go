@@ -26,70 +26,109 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return nil, err
 	}
+	fail := func(err error) ([]PreparedDevice, error) { return nil, e.failure(ctx, "prepare", p, err) }
+	if !record.ValidUID(p.Claim.UID) {
+		return fail(e.badUID(p))
+	}
 	lock, err := e.lockClaim(ctx, p.Claim.UID)
 	if err != nil {
-		return nil, e.interrupted("prepare", p, err)
+		return fail(err)
 	}
 	defer lock.Release()
 
 	old, found, err := e.current(p.Claim)
 	if err != nil {
-		return nil, e.failure("prepare", p, err)
+		return fail(err)
 	}
 	locks, err := e.lockGPUs(ctx, union(p.Exclusive(), old.Plan.Exclusive()))
 	if err != nil {
-		return nil, e.interrupted("prepare", p, err)
+		return fail(err)
 	}
 	defer locks.release()
 	// The wait for the locks can outlast the caller's patience.
 	if ctx.Err() != nil {
-		return nil, e.interrupted("prepare", p, context.Cause(ctx))
+		return fail(context.Cause(ctx))
 	}
 	boot, err := e.Host.BootID()
 	if err != nil {
-		return nil, e.failure("prepare", p, err)
+		return fail(err)
+	}
+	if found && old.State == record.Unknown && len(p.Devices) > 0 {
+		if old, err = e.adopt(p, boot, locks); err != nil {
+			return fail(err)
+		}
 	}
 	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {
 		// Begun, half undone, or of another allocation: whatever it is, it is not what is wanted now.
 		if err := e.release(ctx, old, boot, locks); err != nil {
-			return nil, e.failure("prepare", p, fmt.Errorf("undo what an earlier attempt left: %w", err))
+			return fail(fmt.Errorf("undo what an earlier attempt left: %w", err))
 		}
 		found = false
 	}
 	if len(p.Devices) == 0 {
 		return nil, nil
 	}
-	if err := e.claimGPUs(p, locks); err != nil {
-		return nil, err
+	if err := e.claimGPUs(p, boot, locks, found); err != nil {
+		return fail(err)
 	}
-	done := found && old.BootID == boot && same(old.Plan, p)
-	if err := e.carryOut(ctx, p, boot, done, found && old.BootID == boot); err != nil {
-		return nil, e.failure("prepare", p, err)
+	if !found {
+		err = e.carryOut(ctx, p, boot, nil)
+	} else {
+		err = e.carryOut(ctx, p, boot, &old)
+	}
+	if err != nil {
+		return fail(err)
 	}
 	return e.prepared(p), nil
 }
 
-// carryOut makes the plan's effects, its spec and, unless done already, its commit. An error undoes them, except where
-// a commit of this boot stands: then a container may be running on them, and a later call repairs.
-func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, done, standing bool) error {
-	if len(p.Steps) > 0 && !standing {
+// adopt gives a claim whose record was lost the one that its allocation calls for. Its effects may exist and be in use.
+func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record, error) {
+	if err := e.claimGPUs(p, boot, locks, true); err != nil {
+		return record.Record{}, err
+	}
+	r := record.Record{State: record.Committed, BootID: boot, Plan: p}
+	return r, e.records.Put(r)
+}
+
+// carryOut makes the plan's effects, its spec and, unless old is that already, its commit. An error undoes them, except
+// where old is a commit of this boot: then a container may be running on them, and a later call repairs. A commit of an
+// earlier boot stays what it was, so that its devices stay the claim's.
+func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record) error {
+	standing := old != nil && old.BootID == boot
+	if standing {
+		// What was carried out is what may be in use; a later version of the driver may plan other steps.
+		p.Steps = old.Plan.Steps
+	} else if len(p.Steps) > 0 {
 		if err := e.records.Put(record.Record{State: record.Intent, BootID: boot, Plan: p}); err != nil {
 			return err
 		}
 	}
 	err := e.apply(ctx, p)
-	if err == nil && !done {
+	if err == nil {
 		// The caller's patience is the last thing to check before it becomes binding.
-		if err = context.Cause(ctx); err == nil {
-			err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
-		}
+		err = context.Cause(ctx)
+	}
+	if err == nil && standing && same(old.Plan, p) {
+		return e.records.Confirm()
+	}
+	if err == nil {
+		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
 	}
 	if err == nil || standing {
 		return err
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	if undoErr := e.undo(undo, p, true); undoErr != nil {
+	undoErr := e.undo(undo, p, true)
+	switch {
+	case undoErr != nil:
+	case old != nil:
+		undoErr = e.records.Put(*old)
+	default:
+		undoErr = e.records.Remove(p.Claim.UID)
+	}
+	if undoErr != nil {
 		return errors.Join(err, fmt.Errorf("undo: %w", undoErr))
 	}
 	return err
@@ -100,7 +139,7 @@ func (e *Engine) apply(ctx context.Context, p plan.Plan) error {
 	for _, step := range p.Steps {
 		executor, ok := e.Executors[step.Executor]
 		if !ok {
-			return fmt.Errorf("no executor %q in this version of the driver", step.Executor)
+			return e.noExecutor(p, step)
 		}
 		if err := executor.Apply(ctx, step); err != nil {
 			return err
@@ -157,10 +196,10 @@ func (e *Engine) prepared(p plan.Plan) []PreparedDevice {
 	return out
 }
 
-func (e *Engine) interrupted(attempt string, p plan.Plan, cause error) error {
+func (e *Engine) badUID(p plan.Plan) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.Interrupted, Attempt: attempt, Claim: p.Claim.String(), Cause: cause,
-		Remedy: "it is retried; another claim's work on the same GPU or claim took longer than the kubelet waits",
+		Kind: claimerror.Permanent, Reason: claimerror.InvalidAllocation, Attempt: "prepare", Claim: p.Claim.String(),
+		Cause: fmt.Errorf("its UID %q is not one that an API server gives", p.Claim.UID), Remedy: "create the claim anew",
 	}
 }
 

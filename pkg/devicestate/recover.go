@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -72,6 +71,9 @@ func (e *Engine) recoverClaim(ctx context.Context, uid, boot string) Finding {
 	}
 	defer lock.Release()
 	r, found, err := e.current(f.Claim)
+	if err == nil && found {
+		err = errors.Join(e.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid))
+	}
 	if err != nil {
 		f.Err = err
 		return f
@@ -98,9 +100,6 @@ func (e *Engine) recoverClaim(ctx context.Context, uid, boot string) Finding {
 	case r.State == record.Committed:
 		f.Did, f.Err = e.mend(ctx, r)
 	}
-	if f.Err == nil && r.State == record.Committed {
-		f.Err = e.note(r.Plan, locks)
-	}
 	return f
 }
 
@@ -118,25 +117,6 @@ func (e *Engine) mend(ctx context.Context, r record.Record) (string, error) {
 		tell = "spec written again"
 	}
 	return tell, e.apply(ctx, r.Plan)
-}
-
-// note makes sure that each GPU's notes name the claim: they do not survive the machine.
-func (e *Engine) note(p plan.Plan, locks gpuLocks) error {
-	for _, address := range p.Exclusive() {
-		was, err := locks[address].Notes()
-		if err != nil {
-			return err
-		}
-		if slices.Contains(was, p.Claim.UID) {
-			continue
-		}
-		notes := append(slices.Clone(was), p.Claim.UID)
-		slices.Sort(notes)
-		if err := e.Host.SetNotes(LabelNotes, locks[address], was, notes); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Identify looks up the claims whose records were unreadable and gives them records again.
@@ -180,18 +160,21 @@ func (e *Engine) identify(ctx context.Context, c plan.Claim, claims Claims) Find
 		return f
 	}
 	defer locks.release()
-	if r, err := e.records.Get(c.UID); err != nil || r.State != record.Unknown {
+	r, err := e.records.Get(c.UID)
+	if err != nil || r.State != record.Unknown {
 		return f // Someone was faster.
 	}
 	boot, err := e.Host.BootID()
-	if err == nil {
-		err = e.note(p, locks)
-	}
-	if err == nil {
-		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
-	}
-	if f.Err = err; err == nil {
+	switch {
+	case err != nil:
+	case len(p.Devices) == 0:
+		f.Did, err = "found to hold no device", e.release(ctx, r, boot, locks)
+	default:
 		f.Did = fmt.Sprintf("found to hold %d devices", len(p.Devices))
+		_, err = e.adopt(p, boot, locks)
+	}
+	if f.Err = err; err != nil {
+		f.Did = ""
 	}
 	return f
 }

@@ -7,7 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/devicestate/plan"
 )
@@ -20,9 +23,9 @@ type Witness interface {
 	Holder(ctx context.Context, devices []plan.Device) (string, error)
 }
 
-// Vanished releases records whose claim is gone: force-deleted pods, a kubelet whose state was wiped. Since a mistake
-// takes a GPU from a running pod, each must be gone for the whole grace period, with the kubelet and every process
-// done with it, and no question to the API server or the kubelet may have failed in between.
+// Vanished releases records whose claim is gone, or holds no device of this node any more: force-deleted pods, a kubelet
+// whose state was wiped. Since a mistake takes a GPU from a running pod, each must be gone for the whole grace period,
+// then the kubelet and every process must be done with it, and a question that fails starts the period anew.
 type Vanished struct {
 	Engine  *Engine
 	Claims  Claims
@@ -43,7 +46,10 @@ func (v *Vanished) Look(ctx context.Context) ([]Finding, error) {
 	since := map[string]time.Time{}
 	for _, r := range records {
 		c := r.Plan.Claim
-		_, err := v.Claims.Get(ctx, c)
+		claim, err := v.Claims.Get(ctx, c)
+		if err == nil && !v.holds(claim) {
+			err = ErrNoClaim
+		}
 		if !errors.Is(err, ErrNoClaim) {
 			continue // There, or nobody can say: the clock starts anew.
 		}
@@ -59,13 +65,21 @@ func (v *Vanished) Look(ctx context.Context) ([]Finding, error) {
 		if f.Err = v.needed(ctx, r.Plan); f.Err == nil {
 			if f.Err = v.Engine.Unprepare(ctx, c); f.Err == nil {
 				f.Did = "released, for its claim is gone"
-				delete(since, c.UID)
 			}
 		}
+		delete(since, c.UID)
 		findings = append(findings, f)
 	}
 	v.since = since
 	return findings, nil
+}
+
+// holds says whether the claim is allocated a device of this node.
+func (v *Vanished) holds(claim *resourceapi.ResourceClaim) bool {
+	return claim.Status.Allocation != nil &&
+		slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+			return r.Driver == v.Engine.Driver && r.Pool == v.Engine.Pool
+		})
 }
 
 // needed is an error that says who still needs the claim's devices, or that it cannot be known.
