@@ -1,0 +1,128 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the goldens")
+
+const chart = "gpu-dra-driver"
+
+// tool runs a program of hack/tool.sh and returns what it printed to stdout and
+// to stderr.
+func tool(t *testing.T, stdin []byte, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "hack", "tool.sh"), args...)
+	var out, problems bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &problems
+	// No cluster and no user's settings may show in what is rendered.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull, "HELM_NAMESPACE=")
+	err = cmd.Run()
+	return out.String(), problems.String(), err
+}
+
+// render gives the manifests of the chart in a directory.
+func render(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	out, problems, err := tool(t, nil, append([]string{"helm", "template", "gpu-dra-driver", dir, "--namespace", "gpu-dra-driver"}, args...)...)
+	if err != nil {
+		t.Fatalf("helm template %q: %v\n%s", args, err, problems)
+	}
+	return out
+}
+
+// conform checks manifests against the API's schemas; no other are consulted.
+func conform(t *testing.T, manifests string) {
+	t.Helper()
+	out, problems, err := tool(t, []byte(manifests), "kubeconform", "-strict",
+		"-schema-location", "testdata/schemas/{{.ResourceKind}}{{.KindSuffix}}.json", "-")
+	if err != nil {
+		t.Errorf("kubeconform: %v\n%s%s", err, out, problems)
+	}
+}
+
+// cases are the value sets of testdata/values; each has a golden of that name.
+// Which API version the chart chooses by itself shows on a cluster only: helm
+// template adds to the versions it was built with and can take none away.
+var cases = []string{"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta1"}
+
+func TestRendered(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c, func(t *testing.T) {
+			got := render(t, chart, "--values", "testdata/values/"+c+".yaml")
+			conform(t, got)
+			golden := filepath.Join("testdata", "golden", c+".yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+				t.Errorf("go test ./deployments/helm -update writes the golden (-golden +rendered):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLint(t *testing.T) {
+	for _, c := range cases {
+		out, problems, err := tool(t, nil, "helm", "lint", "--strict", chart, "--values", "testdata/values/"+c+".yaml")
+		if err != nil {
+			t.Errorf("%s: %v\n%s%s", c, err, out, problems)
+		}
+	}
+}
+
+// kubeconform would be no check at all if a wrong manifest passed.
+func TestConformSeesErrors(t *testing.T) {
+	good := render(t, chart)
+	for name, change := range map[string][2]string{
+		"an unknown field":      {"hostPID: false", "hostPid: false"},
+		"a wrong type":          {"terminationGracePeriodSeconds: 15", "terminationGracePeriodSeconds: soon"},
+		"a kind without a file": {"kind: DaemonSet", "kind: ReplicaSet"},
+	} {
+		bad := strings.Replace(good, change[0], change[1], 1)
+		if bad == good {
+			t.Fatalf("%s: %q is not in the manifests", name, change[0])
+		}
+		_, _, err := tool(t, []byte(bad), "kubeconform", "-strict",
+			"-schema-location", "testdata/schemas/{{.ResourceKind}}{{.KindSuffix}}.json", "-")
+		if err == nil {
+			t.Errorf("%s passes", name)
+		}
+	}
+}
+
+func TestRefusedValues(t *testing.T) {
+	for _, c := range []struct{ name, set, want string }{
+		{"an unknown value", "nvidiaDriverroot=/", "nvidiaDriverroot"},
+		{"an unknown value below", "kubeletPlugin.toleration=x", "toleration"},
+		{"a relative driver root", "nvidiaDriverRoot=run/nvidia", "/nvidiaDriverRoot"},
+		{"a driver name that is no DNS name", "driverName=GPU", "/driverName"},
+		{"a feature gate that is no bool", "featureGates.A=maybe", "/featureGates/A"},
+		{"a grace period too short to drain", "kubeletPlugin.terminationGracePeriodSeconds=5", "/terminationGracePeriodSeconds"},
+		{"no service account at all", "serviceAccount.create=false", "serviceAccount.name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, problems, err := tool(t, nil, "helm", "template", "x", chart, "--set", c.set)
+			if err == nil || !strings.Contains(problems, c.want) {
+				t.Errorf("error = %v, want one that names %s:\n%s", err, c.want, problems)
+			}
+		})
+	}
+}

@@ -1,0 +1,74 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// notesMap renders the text that Helm prints after installing, which helm
+// template leaves out, by way of a ConfigMap.
+const notesMap = `apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: notes
+data:
+  notes: |
+    {{- tpl (.Files.Get "notes.txt") . | nindent 4 }}
+`
+
+func notes(t *testing.T, set string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), chart)
+	if err := os.CopyFS(dir, os.DirFS(chart)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "templates", "NOTES.txt"), filepath.Join(dir, "notes.txt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "templates", "notes.yaml"), []byte(notesMap), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var m corev1.ConfigMap
+	if err := yaml.Unmarshal([]byte(render(t, dir, "--show-only", "templates/notes.yaml", "--set", set)), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m.Data["notes"]
+}
+
+// A value that means nothing here is explained when it is set, and only then.
+func TestNotesExplainValuesWithoutEffect(t *testing.T) {
+	for _, c := range []struct{ set, names string }{
+		{"resources.computeDomains.enabled=true", "resources.computeDomains.enabled"},
+		{"gpuResourcesEnabledOverride=true", "gpuResourcesEnabledOverride"},
+		{"featureGates.MPSSupport=true", "featureGates has no effect (MPSSupport)"},
+		{"kubeletPlugin.metrics.metricsPath=/m", "metricsPath"},
+		{"kubeletPlugin.metrics.computeDomainHttpEndpoint=:8081", "computeDomainHttpEndpoint"},
+	} {
+		if got := notes(t, c.set); !strings.Contains(got, c.names) || strings.Count(got, "NOTE: ") != 1 {
+			t.Errorf("--set %s:\n%s", c.set, got)
+		}
+	}
+	plain := notes(t, "nameOverride=")
+	if strings.Contains(plain, "NOTE: ") || strings.Contains(plain, "WARNING") {
+		t.Errorf("defaults:\n%s", plain)
+	}
+	for _, word := range []string{"rollout status daemonset/gpu-dra-driver-kubelet-plugin", "nvidia.com/gpu", "privileged"} {
+		if !strings.Contains(plain, word) {
+			t.Errorf("defaults do not say %q:\n%s", word, plain)
+		}
+	}
+	if got := notes(t, "admissionPolicy.enabled=false"); !strings.Contains(got, "WARNING: admissionPolicy.enabled") {
+		t.Errorf("without the policy:\n%s", got)
+	}
+	if got := notes(t, "resources.gpus.enabled=false"); !strings.Contains(got, "no plugin and no DeviceClass") {
+		t.Errorf("off:\n%s", got)
+	}
+}

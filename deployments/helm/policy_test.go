@@ -1,0 +1,191 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/ext"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"sigs.k8s.io/yaml"
+)
+
+// policy is the rendered ValidatingAdmissionPolicy, its expressions compiled
+// with the CEL library and the extensions that an API server gives them. The
+// end-to-end tests show it on one; this shows every branch.
+type policy struct {
+	spec admissionv1.ValidatingAdmissionPolicySpec
+	env  *cel.Env
+}
+
+func loadPolicy(t *testing.T) policy {
+	t.Helper()
+	var p policy
+	for doc := range strings.SplitSeq(render(t, chart, "--show-only", "templates/admissionpolicy.yaml"), "\n---\n") {
+		var vap admissionv1.ValidatingAdmissionPolicy
+		if err := yaml.Unmarshal([]byte(doc), &vap); err != nil {
+			t.Fatal(err)
+		}
+		if vap.Kind == "ValidatingAdmissionPolicy" {
+			p.spec = vap.Spec
+		}
+	}
+	if len(p.spec.Validations) == 0 {
+		t.Fatal("no policy was rendered")
+	}
+	env, err := cel.NewEnv(cel.OptionalTypes(), ext.Strings(ext.StringsVersion(2)),
+		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType),
+		cel.Variable("request", cel.DynType), cel.Variable("variables", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.env = env
+	return p
+}
+
+func (p policy) eval(t *testing.T, expression string, in map[string]any) any {
+	t.Helper()
+	ast, issues := p.env.Compile(expression)
+	if issues.Err() != nil {
+		t.Fatalf("%s: %v", expression, issues.Err())
+	}
+	program, err := p.env.Program(ast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := program.Eval(in)
+	if err != nil {
+		t.Fatalf("%s: %v", expression, err) // on a server, an error denies
+	}
+	return out.Value()
+}
+
+// decide returns whether the policy is for the request at all, and the message
+// of the first validation that fails.
+func (p policy) decide(t *testing.T, in map[string]any) (matched bool, denied string) {
+	t.Helper()
+	for _, c := range p.spec.MatchConditions {
+		if p.eval(t, c.Expression, in) != true {
+			return false, ""
+		}
+	}
+	variables := map[string]any{}
+	in["variables"] = variables
+	for _, v := range p.spec.Variables {
+		variables[v.Name] = p.eval(t, v.Expression, in)
+	}
+	for _, v := range p.spec.Validations {
+		if p.eval(t, v.Expression, in) == true {
+			continue
+		}
+		if v.MessageExpression != "" {
+			return true, p.eval(t, v.MessageExpression, in).(string)
+		}
+		return true, v.Message
+	}
+	return true, ""
+}
+
+func slice(node, driver, pool string) map[string]any {
+	spec := map[string]any{"driver": driver, "pool": map[string]any{"name": pool}}
+	if node != "" {
+		spec["nodeName"] = node
+	} else {
+		spec["allNodes"] = true
+	}
+	return map[string]any{"spec": spec}
+}
+
+func TestOwnSlicesPolicy(t *testing.T) {
+	const plugin = "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-kubelet-plugin"
+	const driver = "gpu.nvidia.com"
+	own := slice("node-a", driver, "node-a/gpu")
+	other := slice("node-b", driver, "node-b/gpu")
+	onA := map[string]any{"authentication.kubernetes.io/node-name": []any{"node-a"}}
+
+	p := loadPolicy(t)
+	for _, c := range []struct {
+		name        string
+		user        string
+		extra       map[string]any
+		old, object any
+		matched     bool
+		denied      string
+	}{
+		{"its own slice may be created", plugin, onA, nil, own, true, ""},
+		{"its own slice may be updated", plugin, onA, own, own, true, ""},
+		{"its own slice may be deleted", plugin, onA, own, nil, true, ""},
+		{"another node's may not be created", plugin, onA, nil, other, true, "its own node, which is node-a"},
+		{"another node's may not be updated", plugin, onA, other, other, true, "its own node"},
+		{"another node's may not be deleted", plugin, onA, other, nil, true, "its own node"},
+		{"another node's may not be taken over", plugin, onA, other, own, true, "its own node"},
+		{"a slice for all nodes may not be created", plugin, onA, nil, slice("", driver, "node-a/gpu"), true, "its own node"},
+		{"another driver's may not be created", plugin, onA, nil, slice("node-a", "dra.example.com", "node-a/gpu"), true, "driver gpu.nvidia.com"},
+		{"another driver's may not be deleted", plugin, onA, slice("node-a", "dra.example.com", "node-a/gpu"), nil, true, "driver gpu.nvidia.com"},
+		{"another node's pool may not be joined", plugin, onA, nil, slice("node-a", driver, "node-b/gpu"), true, "begin with node-a/"},
+		{"a node whose name it begins with is another", plugin, onA, nil, slice("node-a", driver, "node-ab/gpu"), true, "begin with node-a/"},
+		{"a token of no node is refused", plugin, map[string]any{}, nil, own, true, "names no node"},
+		{"a user without extra fields is refused", plugin, nil, nil, own, true, "names no node"},
+		{"an empty node name is none", plugin, map[string]any{"authentication.kubernetes.io/node-name": []any{}}, nil, own, true, "names no node"},
+		{"other users are none of its business", "system:serviceaccount:kube-system:other", onA, nil, other, false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			user := map[string]any{"username": c.user}
+			if c.extra != nil {
+				user["extra"] = c.extra
+			}
+			matched, denied := p.decide(t, map[string]any{
+				"request": map[string]any{"userInfo": user}, "object": c.object, "oldObject": c.old,
+			})
+			if matched != c.matched || (denied == "") != (c.denied == "") || !strings.Contains(denied, c.denied) {
+				t.Errorf("matched %v, denied %q; want %v, %q", matched, denied, c.matched, c.denied)
+			}
+		})
+	}
+}
+
+// expression is one of the policy's, with a name if it is a variable.
+type expression struct{ name, text string }
+
+func (e expression) GetName() string          { return e.name }
+func (e expression) GetExpression() string    { return e.text }
+func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType} }
+
+// An API server refuses a policy whose expressions do not type-check.
+func TestPolicyTypeChecks(t *testing.T) {
+	p := loadPolicy(t)
+	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := plugincel.OptionalVariableDeclarations{HasAuthorizer: true}
+	check := func(text string, want *cel.Type) {
+		t.Helper()
+		r := compiler.CompileCELExpression(expression{text: text}, options, environment.NewExpressions)
+		if r.Error != nil {
+			t.Errorf("%s: %v", text, r.Error)
+		} else if !r.OutputType.IsExactType(want) {
+			t.Errorf("%s is a %s, want %s", text, r.OutputType, want)
+		}
+	}
+	for _, c := range p.spec.MatchConditions {
+		check(c.Expression, cel.BoolType)
+	}
+	for _, v := range p.spec.Variables {
+		r := compiler.CompileAndStoreVariable(expression{v.Name, v.Expression}, options, environment.NewExpressions)
+		if r.Error != nil {
+			t.Errorf("%s: %v", v.Name, r.Error)
+		}
+	}
+	for _, v := range p.spec.Validations {
+		check(v.Expression, cel.BoolType)
+		if v.MessageExpression != "" {
+			check(v.MessageExpression, cel.StringType)
+		}
+	}
+}
