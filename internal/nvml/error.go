@@ -62,6 +62,10 @@ func (e *Error) Error() string { return e.Query + ": " + e.Code.Error() }
 // Unwrap gives the code.
 func (e *Error) Unwrap() error { return e.Code }
 
+// ErrReplaced says that the NVML library on disk is not the one this process loaded: the driver was upgraded under it.
+// The dynamic linker keeps the first for the life of the process, so only a restart helps.
+var ErrReplaced = errors.New("the driver was replaced since this process loaded it; the process must start again")
+
 // Unavailable says that err means "this GPU or driver does not offer that", as against a failure: the attribute is
 // left out and nothing is wrong.
 func Unavailable(err error) bool {

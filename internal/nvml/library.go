@@ -6,7 +6,8 @@ package nvml
 // Library opens sessions with the driver.
 type Library interface {
 	// Open loads the library and initialises it. It may be tried again after an error: LibraryNotFound where the
-	// driver's user space is absent, DriverNotLoaded where its kernel module is, others as NVML says.
+	// driver's user space is absent, DriverNotLoaded where its kernel module is, others as NVML says. ErrReplaced does
+	// not clear.
 	Open() (Session, error)
 }
 

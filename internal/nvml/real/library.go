@@ -7,15 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gpu-dra-driver/internal/nvml"
 )
-
-// ErrReplaced says that the NVML library on disk is not the one this process loaded: the driver was upgraded under it.
-var ErrReplaced = errors.New("the driver was replaced since this process loaded it; the process must start again")
 
 // loaded is the library that the dynamic linker bound for this process, whichever Library opened it.
 var loaded struct {
@@ -38,7 +36,7 @@ type Library struct {
 // appear later.
 func New(driverRoot string) *Library { return &Library{driverRoot: driverRoot} }
 
-// Open finds and loads the library and initialises it. ErrReplaced besides the codes that nvml.Library lists.
+// Open finds and loads the library and initialises it. See nvml.Library for its errors.
 func (l *Library) Open() (nvml.Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,8 +61,8 @@ func (l *Library) start() error {
 	}
 	loaded.Lock()
 	defer loaded.Unlock()
-	if loaded.info != nil && !os.SameFile(loaded.info, info) {
-		return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, ErrReplaced)
+	if replaced(path, info) {
+		return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, nvml.ErrReplaced)
 	}
 	if l.lib == nil {
 		l.lib = gonvml.New(gonvml.WithLibraryPath(path))
@@ -81,6 +79,15 @@ func (l *Library) start() error {
 	}
 	l.symbols = map[string]bool{}
 	return nil
+}
+
+// replaced says that a library is another version than the loaded one. A file's name tells the version; where it does
+// not, any other file counts. The caller holds the lock.
+func replaced(path string, info os.FileInfo) bool {
+	if loaded.info == nil || os.SameFile(loaded.info, info) {
+		return false
+	}
+	return filepath.Base(path) != filepath.Base(loaded.path) || filepath.Base(path) == soname
 }
 
 // release ends a session, and NVML's initialisation with the last.

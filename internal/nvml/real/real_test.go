@@ -97,19 +97,31 @@ func TestAReplacedLibraryIsNoticed(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	other := t.TempDir()
 	data, err := os.ReadFile(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(other, "lib64"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(other, "lib64/libnvidia-ml.so.1"), data, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(other).Open(); !errors.Is(err, ErrReplaced) {
-		t.Errorf("Open of another library than the one loaded: %v, want ErrReplaced", err)
+	for name, want := range map[string]error{
+		"libnvidia-ml.so.430.14":    nvml.ErrReplaced, // an upgrade
+		"libnvidia-ml.so.1":         nvml.ErrReplaced, // another file that does not say its version
+		"libnvidia-ml.so.418.87.01": nil,              // the same version installed again
+	} {
+		other := t.TempDir()
+		if err := os.WriteFile(filepath.Join(other, name), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if name != soname {
+			if err := os.Symlink(name, filepath.Join(other, soname)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := New(other).Open()
+		if !errors.Is(err, want) {
+			t.Errorf("Open of %s, with libnvidia-ml.so.418.87.01 loaded: %v, want %v", name, err, want)
+		}
+		if err == nil {
+			_ = s.Close()
+		}
 	}
 }
 

@@ -1,0 +1,78 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"gpu-dra-driver/internal/nvml"
+)
+
+// answers are those of one GPU that lying may change.
+type answers struct {
+	pci, uuid string
+	brand     nvml.Brand
+}
+
+// lying is a library whose GPUs give answers that no driver should.
+type lying struct {
+	nvml.Library
+	change func(index int, a *answers)
+}
+
+func (l lying) Open() (nvml.Session, error) {
+	s, err := l.Library.Open()
+	return lyingSession{s, l}, err
+}
+
+type lyingSession struct {
+	nvml.Session
+	lying
+}
+
+func (s lyingSession) Close() error { return s.Session.Close() }
+
+func (s lyingSession) Device(index int) (nvml.Device, error) {
+	d, err := s.Session.Device(index)
+	if err != nil {
+		return nil, err
+	}
+	pci, _ := d.PCI()
+	uuid, _ := d.UUID()
+	brand, _ := d.Brand()
+	a := answers{pci.BusID, uuid, brand}
+	s.change(index, &a)
+	return lyingDevice{d, a}, nil
+}
+
+type lyingDevice struct {
+	nvml.Device
+	a answers
+}
+
+func (d lyingDevice) PCI() (nvml.PCIInfo, error) { return nvml.PCIInfo{BusID: d.a.pci}, nil }
+func (d lyingDevice) UUID() (string, error)      { return d.a.uuid, nil }
+func (d lyingDevice) Brand() (nvml.Brand, error) { return d.a.brand, nil }
+
+// counting counts sessions.
+type counting struct {
+	nvml.Library
+	opened, closed int
+}
+
+func (c *counting) Open() (nvml.Session, error) {
+	s, err := c.Library.Open()
+	if err == nil {
+		c.opened++
+	}
+	return &countingSession{s, c}, err
+}
+
+type countingSession struct {
+	nvml.Session
+	c *counting
+}
+
+func (s *countingSession) Close() error {
+	s.c.closed++
+	return s.Session.Close()
+}

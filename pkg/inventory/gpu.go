@@ -1,0 +1,165 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// reader reads one GPU and keeps the first failure that means the GPU is not to be relied on.
+type reader struct {
+	err error
+}
+
+// want notes a query that a GPU must answer.
+func (r *reader) want(what string, err error) {
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("read %s: %w", what, err)
+	}
+}
+
+// may notes a query that a GPU need not answer: not supported and not permitted leave the field empty. Any other
+// refusal is the sign of a sick GPU.
+func (r *reader) may(what string, err error) bool {
+	if err == nil {
+		return true
+	}
+	if !nvml.Unavailable(err) && !errors.Is(err, nvml.NoPermission) {
+		r.want(what, err)
+	}
+	return false
+}
+
+func (i *Inventory) readGPU(session nvml.Session, index int) (gpu.GPU, *gpu.Problem) {
+	g := gpu.GPU{Index: index}
+	var r reader
+	d, err := session.Device(index)
+	if err != nil {
+		r.want("the GPU's handle", err)
+	} else {
+		r.identity(d, &g)
+		r.description(d, &g)
+	}
+	if r.err != nil {
+		return gpu.GPU{}, &gpu.Problem{
+			PCIAddress: g.PCIAddress, UUID: g.UUID, Index: index,
+			Lost: errors.Is(r.err, nvml.GPUIsLost), Message: r.err.Error(),
+		}
+	}
+	i.place(&g)
+	return g, nil
+}
+
+// identity reads what a GPU is known by. Nonsense is refused here: a device name and a claim's status are made of it.
+func (r *reader) identity(d nvml.Device, g *gpu.GPU) {
+	pci, err := d.PCI()
+	if err == nil {
+		g.PCIAddress, err = gpu.CanonicalAddress(pci.BusID)
+	}
+	r.want("the PCI address", err)
+	uuid, err := d.UUID()
+	if err == nil && !uuidForm.MatchString(uuid) {
+		err = fmt.Errorf("%q has not the form of a GPU's UUID", uuid)
+	} else {
+		g.UUID = uuid
+	}
+	r.want("the UUID", err)
+	g.Minor, err = d.MinorNumber()
+	if err == nil && g.Minor < 0 {
+		err = fmt.Errorf("%d is no minor number", g.Minor)
+	}
+	r.want("the minor number", err)
+}
+
+func (r *reader) description(d nvml.Device, g *gpu.GPU) {
+	var err error
+	g.ProductName, err = d.Name()
+	r.may("the product name", err)
+	brand, err := d.Brand()
+	if r.may("the brand", err) && brand.String() != unknown {
+		g.Brand = brand.String()
+	}
+	architecture, err := d.Architecture()
+	if r.may("the architecture", err) && architecture.String() != unknown {
+		g.Architecture = architecture.String()
+	}
+	mode, err := d.AddressingMode()
+	if r.may("the addressing mode", err) && mode.String() != unknown {
+		g.AddressingMode = mode.String()
+	}
+	major, minor, err := d.CUDAComputeCapability()
+	if r.may("the compute capability", err) {
+		g.ComputeCapability = gpu.Version{Major: major, Minor: minor}
+	}
+	memory, err := d.Memory()
+	if r.may("the memory", err) {
+		g.MemoryBytes = memory.Total
+	}
+	cores, err := d.Cores()
+	if r.may("the number of cores", err) {
+		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
+	}
+	current, _, err := d.MIGMode()
+	if r.may("the MIG mode", err) {
+		g.MIGCapable, g.MIGEnabled = true, current
+	}
+	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
+	// https://docs.nvidia.com/deploy/mps/index.html
+	g.MPSCapable = g.ComputeCapability.Major >= 7 && !guest(brand)
+}
+
+// unknown is how nvml's enumerations print a value they have no name for.
+const unknown = "Unknown"
+
+// guest says that a brand is one of the vGPU licences, which a GPU has in a virtual machine only.
+func guest(b nvml.Brand) bool {
+	switch b {
+	case nvml.BrandGrid, nvml.BrandVApps, nvml.BrandVPC, nvml.BrandVCS, nvml.BrandVWS:
+		return true
+	}
+	return false
+}
+
+// coresPerSM is by compute capability, after _ConvertSMVer2Cores in Common/helper_cuda.h of NVIDIA's cuda-samples.
+var coresPerSM = map[gpu.Version]int{
+	{Major: 3, Minor: 0}: 192, {Major: 3, Minor: 2}: 192, {Major: 3, Minor: 5}: 192, {Major: 3, Minor: 7}: 192,
+	{Major: 5, Minor: 0}: 128, {Major: 5, Minor: 2}: 128, {Major: 5, Minor: 3}: 128,
+	{Major: 6, Minor: 0}: 64, {Major: 6, Minor: 1}: 128, {Major: 6, Minor: 2}: 128,
+	{Major: 7, Minor: 0}: 64, {Major: 7, Minor: 2}: 64, {Major: 7, Minor: 5}: 64,
+	{Major: 8, Minor: 0}: 64, {Major: 8, Minor: 6}: 128, {Major: 8, Minor: 7}: 128, {Major: 8, Minor: 9}: 128,
+	{Major: 9, Minor: 0}:  128,
+	{Major: 10, Minor: 0}: 128, {Major: 10, Minor: 1}: 128, {Major: 10, Minor: 3}: 128, {Major: 11, Minor: 0}: 128,
+	{Major: 12, Minor: 0}: 128, {Major: 12, Minor: 1}: 128,
+}
+
+// multiprocessors is 0 where the capability is not known, or the cores do not divide.
+func multiprocessors(cores int, capability gpu.Version) int {
+	per := coresPerSM[capability]
+	if per == 0 || cores < 0 || cores%per != 0 {
+		return 0
+	}
+	return cores / per
+}
+
+// place reads from sysfs where the GPU sits. What sysfs does not tell stays empty.
+func (i *Inventory) place(g *gpu.GPU) {
+	sys := deviceattribute.WithFSFromRoot(i.o.SysRoot)
+	if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIAddress, sys); err == nil && a.Value.StringValue != nil {
+		g.PCIeRoot = *a.Value.StringValue
+	}
+	a, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIAddress, deviceattribute.ScalarAttribute, sys)
+	if err == nil && a.Value.IntValue != nil {
+		n := int(*a.Value.IntValue)
+		g.NUMANode = &n
+	}
+}

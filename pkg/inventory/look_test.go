@@ -1,0 +1,323 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/profiles"
+	"gpu-dra-driver/sim/simtest"
+)
+
+func look(t *testing.T, i *Inventory) gpu.Snapshot {
+	t.Helper()
+	s, err := i.Look(context.Background())
+	if err != nil {
+		t.Fatalf("Look: %v", err)
+	}
+	return s
+}
+
+// bare is an Inventory of a machine without /proc, /sys and /dev.
+func bare(t *testing.T, lib nvml.Library) *Inventory {
+	none := t.TempDir()
+	return New(Options{Library: lib, ProcRoot: none, SysRoot: none, DevRoot: none})
+}
+
+func TestEveryProfileIsReadWhole(t *testing.T) {
+	for _, name := range profiles.Names() {
+		t.Run(name, func(t *testing.T) {
+			machine := simtest.Machine(t, name)
+			p, err := profiles.Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := look(t, bare(t, front.New(machine)))
+			if len(s.GPUs) != len(p.Slots) || len(s.Problems) != 0 {
+				t.Fatalf("%d GPUs and %d problems, want %d GPUs", len(s.GPUs), len(s.Problems), len(p.Slots))
+			}
+			want := gpu.Driver{Version: p.Driver.Version, CUDA: gpu.Version{Major: p.Driver.CUDA / 1000, Minor: p.Driver.CUDA % 1000 / 10}}
+			if s.Driver != want {
+				t.Errorf("driver %+v, want %+v", s.Driver, want)
+			}
+			g := s.GPUs[0]
+			if g.ProductName != p.Board.ProductName || g.MemoryBytes != p.Board.MemoryMiB<<20 || g.MIGCapable != p.Board.MIGCapable || g.MIGEnabled {
+				t.Errorf("GPU %+v does not match the board %+v", g, p.Board)
+			}
+			// The table of cores against what NVIDIA's data sheet of the board says.
+			if g.Multiprocessors != p.Board.Multiprocessors {
+				t.Errorf("%d multiprocessors, the profile says %d", g.Multiprocessors, p.Board.Multiprocessors)
+			}
+			if !g.MPSCapable {
+				t.Errorf("not MPS capable, with compute capability %+v", g.ComputeCapability)
+			}
+		})
+	}
+}
+
+func TestOneGPUInFull(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	st, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := st.GPUs[0].Address
+	sys := toySys(t, address, "pci0000:16", "1")
+	s := look(t, New(Options{Library: front.New(machine), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
+	one := 1
+	want := gpu.GPU{
+		PCIAddress: address, UUID: st.GPUs[0].UUID, Index: 0, Minor: 0,
+		ProductName: "NVIDIA H100 80GB HBM3", Brand: "Nvidia", Architecture: "Hopper", AddressingMode: s.GPUs[0].AddressingMode,
+		ComputeCapability: gpu.Version{Major: 9}, PCIeRoot: "pci0000:16", NUMANode: &one,
+		MemoryBytes: 81559 << 20, Multiprocessors: 132, MIGCapable: true, MPSCapable: true,
+	}
+	if diff := cmp.Diff(want, s.GPUs[0]); diff != "" {
+		t.Errorf("GPU (-want +got):\n%s", diff)
+	}
+	if g := s.GPUs[1]; g.PCIeRoot != "" || g.NUMANode != nil {
+		t.Errorf("GPU %+v: sysfs knows nothing of it", g)
+	}
+}
+
+// toySys is a /sys with one PCI device.
+func toySys(t *testing.T, address, root, numa string) string {
+	t.Helper()
+	sys := t.TempDir()
+	device := filepath.Join(sys, "devices", root, "0000:15:01.0", address)
+	links := filepath.Join(sys, "bus/pci/devices")
+	for _, dir := range []string{device, links} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(device, "numa_node"), []byte(numa+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join("../../../devices", root, "0000:15:01.0", address), filepath.Join(links, address)); err != nil {
+		t.Fatal(err)
+	}
+	return sys
+}
+
+func TestNoNUMANodeIsNoNode(t *testing.T) {
+	machine := simtest.Machine(t, "t4-1")
+	st, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := look(t, New(Options{Library: front.New(machine), SysRoot: toySys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
+	if g := s.GPUs[0]; g.NUMANode != nil || g.PCIeRoot != "pci0000:00" {
+		t.Errorf("NUMA node %v, root %q; want none and pci0000:00", g.NUMANode, g.PCIeRoot)
+	}
+}
+
+func TestTwoLooksAreEqual(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	i := bare(t, front.New(machine))
+	first := look(t, i)
+	simtest.Change(t, machine, func(s *engine.State) {
+		s.GPUs[2].Utilization, s.GPUs[2].TemperatureC = 97, 80
+		if err := s.AddProcess(&s.GPUs[2], engine.Process{PID: 7, MemoryMiB: 4096}); err != nil {
+			t.Error(err)
+		}
+	})
+	if diff := cmp.Diff(first, look(t, i)); diff != "" {
+		t.Errorf("a busy GPU reads differently:\n%s", diff)
+	}
+}
+
+func TestAFailingGPULeavesItsNeighbours(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault engine.Fault
+		lost  bool
+		says  string
+	}{
+		"lost at the handle": {engine.Fault{Query: "nvmlDeviceGetHandleByIndex", Code: nvml.GPUIsLost}, true, "handle"},
+		"lost mid-way":       {engine.Fault{Query: "nvmlDeviceGetNumGpuCores", Code: nvml.GPUIsLost}, true, "cores"},
+		"no UUID":            {engine.Fault{Query: "nvmlDeviceGetUUID", Code: nvml.Unknown}, false, "UUID"},
+		"no minor":           {engine.Fault{Query: "nvmlDeviceGetMinorNumber", Code: nvml.NotSupported}, false, "minor"},
+		"sick memory":        {engine.Fault{Query: "nvmlDeviceGetMemoryInfo", Code: nvml.Unknown}, false, "memory"},
+		"needs a reset":      {engine.Fault{Query: "nvmlDeviceGetName", Code: nvml.ResetRequired}, false, "reset"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine := simtest.Machine(t, "hgx-h100")
+			var uuid string
+			simtest.Change(t, machine, func(s *engine.State) {
+				uuid = s.GPUs[3].UUID
+				tc.fault.GPU = uuid
+				s.Faults = []engine.Fault{tc.fault}
+			})
+			s := look(t, bare(t, front.New(machine)))
+			if len(s.GPUs) != 7 || len(s.Problems) != 1 {
+				t.Fatalf("%d GPUs, problems %+v; want 7 and one problem", len(s.GPUs), s.Problems)
+			}
+			p := s.Problems[0]
+			if p.Index != 3 || p.Lost != tc.lost || !strings.Contains(p.Message, tc.says) {
+				t.Errorf("problem %+v; want index 3, lost %v, a message with %q", p, tc.lost, tc.says)
+			}
+			for _, g := range s.GPUs {
+				if g.UUID == uuid {
+					t.Error("the failing GPU is listed")
+				}
+			}
+		})
+	}
+}
+
+func TestWhatAGPUDoesNotOfferIsLeftOut(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	simtest.Change(t, machine, func(s *engine.State) {
+		for _, q := range []string{"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMigMode", "nvmlDeviceGetAddressingMode", "nvmlDeviceGetBrand"} {
+			s.Faults = append(s.Faults, engine.Fault{Query: q, Code: nvml.NotSupported})
+		}
+		s.Faults = append(s.Faults, engine.Fault{Query: "nvmlSystemGetCudaDriverVersion", Code: nvml.Unknown})
+	})
+	s := look(t, bare(t, front.New(machine)))
+	if len(s.Problems) != 0 || len(s.GPUs) != 8 {
+		t.Fatalf("%d GPUs, problems %+v; want 8 GPUs", len(s.GPUs), s.Problems)
+	}
+	g := s.GPUs[0]
+	if g.MemoryBytes != 0 || g.Multiprocessors != 0 || g.MIGCapable || g.AddressingMode != "" || g.Brand != "" || s.Driver.CUDA != (gpu.Version{}) {
+		t.Errorf("invented values in %+v, %+v", s.Driver, g)
+	}
+}
+
+func TestALostGPUIsLocatedByTheKernelsList(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	st, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	simtest.Change(t, machine, func(s *engine.State) {
+		for _, n := range []int{2, 5} {
+			s.Faults = append(s.Faults, engine.Fault{Query: "*", GPU: s.GPUs[n].UUID, Code: nvml.GPUIsLost})
+		}
+	})
+	proc := t.TempDir()
+	for _, g := range st.GPUs {
+		if err := os.MkdirAll(filepath.Join(proc, "driver/nvidia/gpus", g.Address), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := New(Options{Library: front.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir()})
+	s := look(t, i)
+	if len(s.Problems) != 2 || s.Problems[0].PCIAddress != st.GPUs[2].Address || s.Problems[1].PCIAddress != st.GPUs[5].Address {
+		t.Errorf("problems %+v, want them at %s and %s", s.Problems, st.GPUs[2].Address, st.GPUs[5].Address)
+	}
+	if err := os.Mkdir(filepath.Join(proc, "driver/nvidia/gpus/0000:ff:00.0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if s := look(t, i); s.Problems[0].PCIAddress != "" {
+		t.Errorf("problems %+v: three addresses cannot be told to two GPUs", s.Problems)
+	}
+}
+
+func TestNonsenseIsAProblem(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(index int, a *answers)
+		bad    []int
+	}{
+		"same address": {func(i int, a *answers) { a.pci = "00000000:0F:00.0" }, []int{0, 1, 2, 3, 4, 5, 6, 7}},
+		"two share a UUID": {func(i int, a *answers) {
+			if i == 4 {
+				a.uuid = "GPU-00000000-0000-0000-0000-000000000000"
+			}
+			if i == 6 {
+				a.uuid = "GPU-00000000-0000-0000-0000-000000000000"
+			}
+		}, []int{4, 6}},
+		"UUID of a partition": {func(i int, a *answers) {
+			if i == 1 {
+				a.uuid = "MIG-00000000-0000-0000-0000-000000000000"
+			}
+		}, []int{1}},
+		"empty UUID": {func(i int, a *answers) {
+			if i == 1 {
+				a.uuid = ""
+			}
+		}, []int{1}},
+		"address of a disk": {func(i int, a *answers) {
+			if i == 0 {
+				a.pci = "/dev/sda"
+			}
+		}, []int{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := look(t, bare(t, lying{front.New(simtest.Machine(t, "hgx-h100")), tc.change}))
+			var got []int
+			for _, p := range s.Problems {
+				got = append(got, p.Index)
+			}
+			if !cmp.Equal(got, tc.bad) || len(s.GPUs) != 8-len(tc.bad) {
+				t.Errorf("problems at %v and %d GPUs, want problems at %v: %+v", got, len(s.GPUs), tc.bad, s.Problems)
+			}
+		})
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	machine := simtest.Machine(t, "t4-1")
+	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
+	s, err := bare(t, front.New(machine)).Look(context.Background())
+	if !errors.Is(err, ErrNoDriver) || !errors.Is(err, nvml.DriverNotLoaded) || !cmp.Equal(s, gpu.Snapshot{}) {
+		t.Errorf("Look = %+v, %v; want the zero Snapshot and ErrNoDriver", s, err)
+	}
+}
+
+func TestNoSessionStaysOpen(t *testing.T) {
+	lib := &counting{Library: front.New(simtest.Machine(t, "hgx-h100"))}
+	i := bare(t, lib)
+	look(t, i)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := i.Look(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Look of a caller who left: %v", err)
+	}
+	if lib.opened != 2 || lib.closed != 2 {
+		t.Errorf("%d sessions opened, %d closed; want 2 of each", lib.opened, lib.closed)
+	}
+}
+
+func TestAGuestHasNoMPS(t *testing.T) {
+	lib := lying{front.New(simtest.Machine(t, "t4-1")), func(_ int, a *answers) { a.brand = nvml.BrandVCS }}
+	if g := look(t, bare(t, lib)).GPUs[0]; g.MPSCapable || g.Brand != "NvidiaVCS" {
+		t.Errorf("GPU %+v: MPS capable in a virtual machine", g)
+	}
+}
+
+func TestMultiprocessorsAreNeverGuessed(t *testing.T) {
+	for _, tc := range []struct{ cores, major, minor, want int }{
+		{16896, 9, 0, 132}, {16896, 99, 0, 0}, {16897, 9, 0, 0}, {-128, 9, 0, 0}, {2560, 7, 5, 40}, {6912, 8, 0, 108},
+	} {
+		if got := multiprocessors(tc.cores, gpu.Version{Major: tc.major, Minor: tc.minor}); got != tc.want {
+			t.Errorf("%d cores of %d.%d are %d multiprocessors, want %d", tc.cores, tc.major, tc.minor, got, tc.want)
+		}
+	}
+}
+
+func TestPlacesAreReadFromSysfs(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	i := New(Options{Library: front.NewRoot(root.Path), ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path})
+	s := look(t, i)
+	for _, g := range s.GPUs {
+		if g.PCIeRoot == "" || g.NUMANode == nil {
+			t.Errorf("GPU %s has root %q and NUMA node %v, want both", g.PCIAddress, g.PCIeRoot, g.NUMANode)
+		}
+		if _, err := os.Stat(filepath.Join(root.Path, "dev", fmt.Sprintf("nvidia%d", g.Minor))); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// watched drives Watch by hand: every tick is the test's.
+type watched struct {
+	t       *testing.T
+	machine *engine.Engine
+	lib     *counting
+	i       *Inventory
+	dir     string
+	ticks   chan time.Time
+	seen    chan delivery
+	ended   chan error
+	cancel  context.CancelFunc
+}
+
+type delivery struct {
+	snapshot gpu.Snapshot
+	err      error
+}
+
+func watch(t *testing.T, change func(*engine.State)) *watched {
+	t.Helper()
+	w := &watched{
+		t: t, machine: simtest.Machine(t, "hgx-h100"), dir: t.TempDir(),
+		ticks: make(chan time.Time), seen: make(chan delivery, 16), ended: make(chan error, 1),
+	}
+	if change != nil {
+		simtest.Change(t, w.machine, change)
+	}
+	w.lib = &counting{Library: front.New(w.machine)}
+	w.i = New(Options{
+		Library: w.lib, ProcRoot: w.dir, SysRoot: w.dir, DevRoot: w.dir,
+		Tick: func(time.Duration) (<-chan time.Time, func()) { return w.ticks, func() {} },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	go func() {
+		w.ended <- w.i.Watch(ctx, Cadence{Full: 3}, func(s gpu.Snapshot, err error) { w.seen <- delivery{s, err} })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-w.ended
+	})
+	return w
+}
+
+func (w *watched) next() delivery {
+	w.t.Helper()
+	select {
+	case d := <-w.seen:
+		return d
+	case <-time.After(30 * time.Second):
+		w.t.Fatal("nothing was delivered")
+		return delivery{}
+	}
+}
+
+// tick returns when Watch has taken the tick, so that after a second one the first has been acted on.
+func (w *watched) tick(n int) {
+	w.t.Helper()
+	for range n {
+		select {
+		case w.ticks <- time.Time{}:
+		case <-time.After(30 * time.Second):
+			w.t.Fatal("Watch takes no tick")
+		}
+	}
+}
+
+func (w *watched) quiet() {
+	w.t.Helper()
+	select {
+	case d := <-w.seen:
+		w.t.Fatalf("delivered without a change: %d GPUs, %v", len(d.snapshot.GPUs), d.err)
+	default:
+	}
+}
+
+func (w *watched) write(path string) {
+	w.t.Helper()
+	path = filepath.Join(w.dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func TestWatchDeliversAtTheStartAndNotAgain(t *testing.T) {
+	w := watch(t, nil)
+	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
+		t.Fatalf("delivered %d GPUs, %v", len(d.snapshot.GPUs), d.err)
+	}
+	w.tick(8) // two full looks
+	w.quiet()
+}
+
+func TestWatchSeesALostGPUAtTheSlowCadence(t *testing.T) {
+	w := watch(t, nil)
+	w.next()
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[1].Lost = true })
+	w.tick(3)
+	if d := w.next(); len(d.snapshot.GPUs) != 7 || len(d.snapshot.Problems) != 1 {
+		t.Errorf("delivered %d GPUs, %d problems", len(d.snapshot.GPUs), len(d.snapshot.Problems))
+	}
+}
+
+func TestWatchSeesChangedFilesAtOnce(t *testing.T) {
+	for _, path := range []string{"driver/nvidia/version", "driver/nvidia/gpus/0000:1b:00.0/information", "dev/nvidia8", "dev/nvidiactl"} {
+		t.Run(path, func(t *testing.T) {
+			w := watch(t, nil)
+			w.next()
+			simtest.Change(t, w.machine, func(s *engine.State) { s.Remove(&s.GPUs[7]) })
+			w.write(path)
+			w.tick(1)
+			if d := w.next(); len(d.snapshot.GPUs) != 7 {
+				t.Errorf("delivered %d GPUs, want 7", len(d.snapshot.GPUs))
+			}
+		})
+	}
+}
+
+func TestOtherDeviceNodesPromptNoLook(t *testing.T) {
+	w := watch(t, nil)
+	w.next()
+	w.tick(1)
+	w.write("dev/loop7")
+	w.tick(1)
+	w.tick(1) // the third glance begins a full look
+	w.tick(1) // it is over
+	if w.lib.opened != 2 {
+		t.Errorf("%d looks, want one at the start and one at the cadence", w.lib.opened)
+	}
+}
+
+func TestKickLooksNow(t *testing.T) {
+	w := watch(t, nil)
+	w.next()
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Lost = true })
+	for range 5 {
+		w.i.Kick() // never blocks
+	}
+	if d := w.next(); len(d.snapshot.Problems) != 1 {
+		t.Errorf("problems %+v, want one", d.snapshot.Problems)
+	}
+}
+
+func TestWatchStartsWithoutADriverAndFindsIt(t *testing.T) {
+	w := watch(t, func(s *engine.State) { s.DriverLoaded = false })
+	if d := w.next(); !errors.Is(d.err, ErrNoDriver) || len(d.snapshot.GPUs) != 0 {
+		t.Fatalf("delivered %d GPUs, %v; want none and ErrNoDriver", len(d.snapshot.GPUs), d.err)
+	}
+	w.tick(2)
+	w.quiet()
+	simtest.Change(t, w.machine, func(s *engine.State) { s.DriverLoaded = true })
+	w.tick(2)
+	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
+		t.Fatalf("delivered %d GPUs, %v; want 8", len(d.snapshot.GPUs), d.err)
+	}
+	simtest.Change(t, w.machine, func(s *engine.State) { s.DriverLoaded = false })
+	w.tick(3)
+	if d := w.next(); !errors.Is(d.err, ErrNoDriver) || len(d.snapshot.GPUs) != 0 {
+		t.Errorf("after unloading: %d GPUs, %v", len(d.snapshot.GPUs), d.err)
+	}
+}
+
+func TestAHiccupWithdrawsNothing(t *testing.T) {
+	w := watch(t, nil)
+	w.next()
+	simtest.Change(t, w.machine, func(s *engine.State) {
+		s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}}
+	})
+	w.tick(3)
+	if d := w.next(); len(d.snapshot.GPUs) != 8 || !errors.Is(d.err, nvml.Unknown) {
+		t.Fatalf("delivered %d GPUs, %v; want the last 8 and the error", len(d.snapshot.GPUs), d.err)
+	}
+	simtest.Change(t, w.machine, func(s *engine.State) { s.Faults = nil })
+	w.tick(1)
+	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
+		t.Errorf("delivered %d GPUs, %v; want 8 and no error", len(d.snapshot.GPUs), d.err)
+	}
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	w := watch(t, nil)
+	w.next()
+	w.cancel()
+	err := <-w.ended
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("Watch: %v", err)
+	}
+	w.ended <- err // for the clean-up
+}
