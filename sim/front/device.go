@@ -5,7 +5,6 @@ package front
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 
 	"gpu-dra-driver/internal/nvml"
@@ -72,14 +71,7 @@ func (d *device) CUDAComputeCapability() (major, minor int, err error) {
 }
 
 func (d *device) Memory() (nvml.MemoryInfo, error) {
-	m, err := get(d, "nvmlDeviceGetMemoryInfo_v2", engine.View.Memory)
-	if !errors.Is(err, nvml.FunctionNotFound) {
-		return m, err
-	}
-	return get(d, "nvmlDeviceGetMemoryInfo", func(v engine.View) nvml.MemoryInfo {
-		m := v.Memory()
-		return nvml.MemoryInfo{Total: m.Total, Free: m.Free, Used: m.Used + m.Reserved}
-	})
+	return get(d, "nvmlDeviceGetMemoryInfo_v2", engine.View.Memory)
 }
 
 func (d *device) Cores() (int, error) {
@@ -110,25 +102,27 @@ func (d *device) ComputeMode() (nvml.ComputeMode, error) {
 }
 
 func (d *device) Processes() ([]nvml.Process, error) {
-	var all []nvml.Process
-	for _, kind := range []struct {
-		query    string
-		graphics bool
-	}{{"nvmlDeviceGetComputeRunningProcesses_v3", false}, {"nvmlDeviceGetGraphicsRunningProcesses_v3", true}} {
-		held, err := get(d, kind.query, func(v engine.View) []nvml.Process {
-			var held []nvml.Process
-			for _, p := range v.Processes {
-				if p.Graphics == kind.graphics {
-					held = append(held, nvml.Process{PID: p.PID, UsedMemory: p.MemoryMiB << 20})
-				}
-			}
-			return held
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, held...)
+	compute, err := d.holders("nvmlDeviceGetComputeRunningProcesses_v3", false)
+	if err != nil {
+		return nil, err
 	}
+	graphics, err := d.holders("nvmlDeviceGetGraphicsRunningProcesses_v3", true)
+	if err != nil && !nvml.Unavailable(err) {
+		return nil, err
+	}
+	all := append(compute, graphics...)
 	slices.SortFunc(all, func(a, b nvml.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return all, nil
+}
+
+func (d *device) holders(query string, graphics bool) ([]nvml.Process, error) {
+	return get(d, query, func(v engine.View) []nvml.Process {
+		var held []nvml.Process
+		for _, p := range v.Processes {
+			if p.Graphics == graphics {
+				held = append(held, nvml.Process{PID: p.PID, UsedMemory: p.MemoryMiB << 20})
+			}
+		}
+		return held
+	})
 }

@@ -4,8 +4,9 @@
 // Package front is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a driver
 // root or device nodes.
 //
-// Each method asks the query that the real binding asks, by its C name, so that a fault injected for a query is met here
-// too. Trap: where the real binding falls back to an older function, so does this one.
+// Each method asks the queries that the real binding asks, by their C names and in its order, so that a fault injected
+// for a query is met here too. Trap: as in a process that loads the real library, sessions that overlap are one NVML: the
+// GPUs are enumerated when the first of them opens.
 package front
 
 import (
@@ -16,23 +17,37 @@ import (
 )
 
 // New is the machine's NVML.
-func New(e *engine.Engine) nvml.Library { return library{e} }
+func New(e *engine.Engine) nvml.Library { return &library{engine: e} }
 
 // NewRoot is the NVML of the machine in a root directory.
 func NewRoot(root string) nvml.Library { return New(engine.Open(root, nil)) }
 
-type library struct{ engine *engine.Engine }
+type library struct {
+	engine *engine.Engine
 
-func (l library) Open() (nvml.Session, error) {
+	mu     sync.Mutex
+	opened int
+	shared *engine.Session
+}
+
+func (l *library) Open() (nvml.Session, error) {
 	const query = "nvmlInit_v2"
-	s, code := l.engine.Init(query)
-	if code != 0 {
-		return nil, failed(query, code)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.opened == 0 {
+		s, code := l.engine.Init(query)
+		if code != 0 {
+			return nil, failed(query, code)
+		}
+		l.shared = s
 	}
-	return &session{inner: s}, nil
+	l.opened++
+	return &session{library: l, inner: l.shared}, nil
 }
 
 type session struct {
+	library *library
+
 	mu    sync.Mutex
 	inner *engine.Session
 }
@@ -101,7 +116,13 @@ func (s *session) Device(index int) (nvml.Device, error) {
 func (s *session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.inner == nil {
+		return nil
+	}
 	s.inner = nil
+	s.library.mu.Lock()
+	defer s.library.mu.Unlock()
+	s.library.opened--
 	return nil
 }
 

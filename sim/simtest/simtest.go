@@ -3,7 +3,7 @@
 
 // Package simtest gives tests simulated machines.
 //
-// Machine is one in memory of the test's directory, for the in-process front: no root, no device nodes, no compiler.
+// Machine is one in the test's directory, for the in-process front: no root, no device nodes, no compiler.
 // Root is a whole driver root with libnvidia-ml.so.1, which it builds: it needs a C compiler, and root for device nodes.
 //
 // Trap. NVML's symbols bind once in a process, to the first simulated library that go-nvml opens. A test binary that
@@ -19,14 +19,14 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Machine is a machine of the profile in a directory of the test, with all GPUs, or the first gpus.
-func Machine(t testing.TB, profile string, gpus ...int) *engine.Engine {
+// Machine is a machine of the profile in a directory of the test.
+func Machine(t testing.TB, profile string) *engine.Engine {
 	t.Helper()
 	p, err := profiles.Load(profile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := engine.New(p, "", sum(gpus))
+	s, err := engine.New(p, "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,12 +84,4 @@ func Change(t testing.TB, machine interface {
 	if err := machine.Update(func(s *engine.State) error { change(s); return nil }); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func sum(n []int) int {
-	total := 0
-	for _, v := range n {
-		total += v
-	}
-	return total
 }

@@ -34,7 +34,7 @@ func Table(out io.Writer, f Facts, indices []int, now time.Time) {
 
 	fmt.Fprintln(out, now.Format("Mon Jan _2 15:04:05 2006"))
 	fmt.Fprint(out, line)
-	fmt.Fprintf(out, "| NVIDIA-SMI %-18s    Driver Version: %-14s CUDA Version: %-8s |\n", f.Driver, f.Driver, cuda)
+	fmt.Fprintf(out, "| NVIDIA-SMI %-23sDriver Version: %-15sCUDA Version: %-9s|\n", f.Driver, f.Driver, cuda)
 	fmt.Fprint(out, split)
 	fmt.Fprintln(out, "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |")
 	fmt.Fprintln(out, "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |")
@@ -49,12 +49,6 @@ func Table(out io.Writer, f Facts, indices []int, now time.Time) {
 }
 
 func row(out io.Writer, index int, g GPU) {
-	if g.Lost {
-		fmt.Fprintf(out, "| %3d  %-27s %4s | %18s %3s | %20s |\n", index, cut(g.Name, 27), "ERR!", g.BusID, "Off", "ERR!")
-		fmt.Fprintf(out, "| ERR!  ERR!  ERR!           ERR! / ERR! |%24s|%22s|\n", "Unknown Error ", "ERR!      ERR! ")
-		fmt.Fprintf(out, "| %39s | %22s | %20s |\n", "", "", "ERR!")
-		return
-	}
 	persistence, ecc, mig := "Off", "N/A", "N/A"
 	if g.Persistence {
 		persistence = "On"
@@ -65,12 +59,16 @@ func row(out io.Writer, index int, g GPU) {
 	if g.MIGCapable {
 		mig = "Disabled"
 	}
-	fmt.Fprintf(out, "| %3d  %-28s %4s | %18s %3s | %20s |\n", index, cut(g.Name, 28), persistence, g.BusID, "Off", ecc)
-	fmt.Fprintf(out, "| N/A %4s    P%-2d %23s | %22s | %20s |\n",
-		fmt.Sprintf("%dC", g.TemperatureC), g.PerfState, fmt.Sprintf("%dW / %4dW", g.PowerW, g.PowerLimitW),
-		fmt.Sprintf("%dMiB / %6dMiB", g.UsedMiB(), g.MemoryMiB),
-		fmt.Sprintf("%d%%   %11s", g.Utilization, computeMode(g.ComputeMode)))
-	fmt.Fprintf(out, "| %39s | %22s | %20s |\n", "", "", mig)
+	temperature, perf, power, limit := fmt.Sprintf("%dC", g.TemperatureC), fmt.Sprintf("P%d", g.PerfState), fmt.Sprintf("%dW", g.PowerW), fmt.Sprintf("%dW", g.PowerLimitW)
+	used, total, util, mode := fmt.Sprintf("%dMiB", g.UsedMiB()), fmt.Sprintf("%dMiB", g.MemoryMiB), fmt.Sprintf("%d%%", g.Utilization), computeMode(g.ComputeMode)
+	if g.Lost {
+		const failed = "ERR!"
+		persistence, ecc, mig = failed[:3], failed, failed
+		temperature, perf, power, limit, used, total, util, mode = failed, failed[:3], failed, failed, failed, failed, failed, failed
+	}
+	fmt.Fprintf(out, "|%4d  %-31s%-3s |%19s %3s |%21s |\n", index, cut(g.Name, 30), persistence, g.BusID, "Off", ecc)
+	fmt.Fprintf(out, "| N/A %5s    %-3s%15s / %5s |%11s / %9s |%8s %12s |\n", temperature, perf, power, limit, used, total, util, mode)
+	fmt.Fprintf(out, "|%40s |%23s |%21s |\n", "", "", mig)
 }
 
 func computeMode(m int) string {
@@ -98,7 +96,7 @@ func processes(out io.Writer, f Facts, indices []int) {
 			if p.Graphics {
 				kind = "G"
 			}
-			fmt.Fprintf(out, "| %4d   N/A  N/A %16d   %4s   %-32s %11s |\n", i, p.PID, kind, cut(p.Name, 32), fmt.Sprintf("%dMiB", p.MemoryMiB))
+			fmt.Fprintf(out, "|%5d   N/A  N/A%16d%7s   %-36s%10s |\n", i, p.PID, kind, cut(p.Name, 36), fmt.Sprintf("%dMiB", p.MemoryMiB))
 		}
 	}
 	if !found {
