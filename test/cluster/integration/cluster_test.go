@@ -72,11 +72,13 @@ func TestClusterRunsPodsAndLeavesNothing(t *testing.T) {
 		}
 	})
 	t.Run("kubectl exec looks inside", func(t *testing.T) {
+		c := cluster{t, c.dir}
 		if out := c.mustKubectl("", "exec", "one", "--", "/probe", "env", "PROBE"); out != "seen\n" {
 			t.Errorf("got %q", out)
 		}
 	})
 	t.Run("onenode exec runs in the node", func(t *testing.T) {
+		c := cluster{t, c.dir}
 		if out := c.must("exec", "--", "sh", "-c", "hostname; ls -d /var/run/cdi /etc/cdi 2>&1 | tail -1"); !strings.HasPrefix(out, "onenode\n") {
 			t.Errorf("got %q", out)
 		}
@@ -91,6 +93,7 @@ func TestClusterRunsPodsAndLeavesNothing(t *testing.T) {
 		}
 	})
 	t.Run("a component stops and starts", func(t *testing.T) {
+		c := cluster{t, c.dir}
 		c.must("stop", "kube-scheduler")
 		if out := c.must("status"); !strings.Contains(out, "stopped") {
 			t.Errorf("status after stop:\n%s", out)
@@ -111,16 +114,17 @@ func TestClusterRunsPodsAndLeavesNothing(t *testing.T) {
 		})
 	})
 	t.Run("a reboot ends containers, empties /run and changes the boot ID", func(t *testing.T) {
+		c := cluster{t, c.dir}
 		state := "cat /proc/sys/kernel/random/boot_id; mkdir -p /run/cdi; ls /run/cdi; touch /run/cdi/mark"
 		old := c.must("exec", "--", "sh", "-c", state)
 		c.must("reboot")
 		if now := c.must("exec", "--", "sh", "-c", state); now == old || strings.Contains(now, "mark") {
 			t.Errorf("boot ID and /run/cdi before:\n%s\nafter:\n%s", old, now)
 		}
-		// The kubelet's restart count is in the fourth column.
-		eventually(t, 60*time.Second, func() string {
-			out, err := c.kubectl("", "get", "pods", "--no-headers")
-			if err != nil || strings.Count(out, "Running   1 ") != 3 {
+		// A container may start in vain until the new kubelet has seen the services.
+		eventually(t, 90*time.Second, func() string {
+			out, err := c.kubectl("", "get", "pods", "-o", `jsonpath={range .items[*]}{.status.containerStatuses[0].ready}{.status.containerStatuses[0].restartCount}{" "}{end}`)
+			if err != nil || strings.Count(out, "true") != 3 || strings.Contains(out, "true0") {
 				return fmt.Sprintf("pods after the reboot: %v\n%s", err, out)
 			}
 			return ""

@@ -57,7 +57,8 @@ func Main(dir string, keep []string) error {
 		io.Copy(io.Discard, os.NewFile(OwnerFD, "owner"))
 		os.Exit(1)
 	}()
-	report := json.NewEncoder(os.NewFile(ReportFD, "report"))
+	reports := os.NewFile(ReportFD, "report")
+	report := json.NewEncoder(reports)
 	n, err := up(dir, keep, report)
 	if err != nil {
 		report.Encode(Report{Error: err.Error()})
@@ -66,7 +67,7 @@ func Main(dir string, keep []string) error {
 	if err := report.Encode(Report{Up: true}); err != nil {
 		return err
 	}
-	unix.Close(ReportFD)
+	reports.Close()
 	n.serve()
 	return nil
 }
@@ -120,7 +121,7 @@ func up(dir string, keep []string, report *json.Encoder) (*node, error) {
 			return n.startAll(ctx, "kubelet", "kube-scheduler", "kube-controller-manager")
 		}},
 		{"node Ready, default service account", func(ctx context.Context) error {
-			if err := poll(ctx, func() error { return n.probe.nodeReady(ctx) }); err != nil {
+			if err := poll(ctx, func() error { return n.probe.nodeReady(ctx, "") }); err != nil {
 				return fmt.Errorf("%w\n%s", err, tail(s.Log("kubelet"), 15))
 			}
 			return poll(ctx, func() error { return n.probe.defaultServiceAccount(ctx) })
@@ -169,11 +170,12 @@ func (n *node) surroundings(keep []string) error {
 	}
 	n.supervisor = newSupervisor(s, n.procs, n.probe)
 
-	outside, err := net.FileListener(os.NewFile(ListenerFD, "listener"))
+	passed := os.NewFile(ListenerFD, "listener")
+	outside, err := net.FileListener(passed)
+	passed.Close()
 	if err != nil {
 		return err
 	}
-	unix.Close(ListenerFD)
 	// The same address works inside, so that one kubeconfig does for both.
 	inside, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
 	if err != nil {

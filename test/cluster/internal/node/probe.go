@@ -68,8 +68,8 @@ func (p *prober) wait(ctx context.Context, c manifest.Component) error {
 	})
 }
 
-// nodeReady is nil when the node object says Ready.
-func (p *prober) nodeReady(ctx context.Context) error {
+// nodeReady is nil when the node object says Ready and, unless bootID is empty, that the node has booted with it.
+func (p *prober) nodeReady(ctx context.Context, bootID string) error {
 	b, err := get(ctx, p.api, apiURL("/api/v1/nodes/"+spec.NodeName))
 	if err != nil {
 		return err
@@ -77,10 +77,14 @@ func (p *prober) nodeReady(ctx context.Context) error {
 	var node struct {
 		Status struct {
 			Conditions []struct{ Type, Status, Message string }
+			NodeInfo   struct{ BootID string }
 		}
 	}
 	if err := json.Unmarshal(b, &node); err != nil {
 		return err
+	}
+	if bootID != "" && node.Status.NodeInfo.BootID != bootID {
+		return fmt.Errorf("node %s has not reported boot ID %s", spec.NodeName, bootID)
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == "Ready" && c.Status == "True" {

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"gpu-dra-driver/test/cluster/internal/sandbox"
 )
@@ -32,5 +34,10 @@ func (n *node) reboot(ctx context.Context) error {
 			return err
 		}
 	}
-	return poll(ctx, func() error { return n.probe.nodeReady(ctx) })
+	// Until the kubelet has reported, the API server shows the node of before.
+	bootID, err := os.ReadFile(sandbox.BootIDFile)
+	if err != nil {
+		return err
+	}
+	return poll(ctx, func() error { return n.probe.nodeReady(ctx, strings.TrimSpace(string(bootID))) })
 }

@@ -43,6 +43,9 @@ var tunables = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000\n",
 }
 
+// BootIDFile is where the kubelet, among others, reads which boot this is.
+const BootIDFile = "/proc/sys/" + bootID
+
 const bootID = "kernel/random/boot_id"
 
 // Mounts builds the node's file system. It must run in a fresh mount and PID namespace, by its first
