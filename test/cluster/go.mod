@@ -3,6 +3,7 @@ module gpu-dra-driver/test/cluster
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	golang.org/x/sys v0.49.0
 )

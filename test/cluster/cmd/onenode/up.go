@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,32 +132,35 @@ func claim(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries {
-		switch e.Name() {
-		case "onenode.json", "lock":
-			lock, err := spec.Lock(dir)
-			if err != nil {
-				return nil, err
-			}
-			left, err := spec.Load(dir)
-			if errors.Is(err, spec.ErrNoCluster) {
-				return lock, nil
-			}
-			if err == nil {
-				err = owner.Clean(left)
-			}
-			if lock.Close(); err != nil {
-				return nil, fmt.Errorf("remove what a cluster has left in %s: %w", dir, err)
-			}
-			return claim(dir)
-		}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
 	}
-	for _, e := range entries {
-		if e.Name() != "logs" {
-			return nil, fmt.Errorf("%s is not empty (it has %s): name a directory of the cluster's own, which is removed with it", dir, e.Name())
+	if slices.Contains(names, spec.File) {
+		return claimLeftover(dir)
+	}
+	for _, name := range names {
+		if name != "logs" && name != "lock" {
+			return nil, fmt.Errorf("%s is not empty (it has %s): name a directory of the cluster's own, which is removed with it", dir, name)
 		}
 	}
 	return spec.Lock(dir)
+}
+
+// claimLeftover removes a cluster whose processes are gone.
+func claimLeftover(dir string) (*os.File, error) {
+	lock, err := spec.Lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	left, err := spec.Load(dir)
+	if err == nil {
+		err = owner.Clean(left)
+	}
+	if lock.Close(); err != nil && !errors.Is(err, spec.ErrNoCluster) {
+		return nil, fmt.Errorf("remove what a cluster has left in %s: %w", dir, err)
+	}
+	return claim(dir)
 }
 
 func prepare(s spec.Spec, o upOptions) error {
@@ -212,7 +216,7 @@ func waitGone(s spec.Spec) error {
 		return err
 	}
 	// The watcher has done this, unless it was killed, too.
-	if _, err := os.Stat(s.Path("onenode.json")); err != nil {
+	if _, err := os.Stat(s.Path(spec.File)); err != nil {
 		return nil
 	}
 	return owner.Clean(s)

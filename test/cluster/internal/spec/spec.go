@@ -75,7 +75,8 @@ func (s Spec) PATH() string {
 	return strings.Join(append(slices.Clone(s.Bins), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ":")
 }
 
-const file = "onenode.json"
+// File is the Spec's name in its directory: where it is, the directory is a cluster's.
+const File = "onenode.json"
 
 // Load reads the Spec of the cluster in dir. A directory without a cluster is ErrNoCluster.
 func Load(dir string) (Spec, error) {
@@ -83,7 +84,7 @@ func Load(dir string) (Spec, error) {
 	if err != nil {
 		return Spec{}, err
 	}
-	b, err := os.ReadFile(filepath.Join(dir, file))
+	b, err := os.ReadFile(filepath.Join(dir, File))
 	if errors.Is(err, os.ErrNotExist) {
 		return Spec{}, fmt.Errorf("%s: %w (`onenode up --dir %s` makes one)", dir, ErrNoCluster, dir)
 	}
@@ -92,8 +93,10 @@ func Load(dir string) (Spec, error) {
 	}
 	var s Spec
 	if err := json.Unmarshal(b, &s); err != nil {
-		return Spec{}, fmt.Errorf("read %s: %w", filepath.Join(dir, file), err)
+		return Spec{}, fmt.Errorf("read %s: %w", filepath.Join(dir, File), err)
 	}
+	// Cleaning removes Dir: it must be this one, wherever the file comes from.
+	s.Dir = dir
 	return s, nil
 }
 
@@ -103,11 +106,11 @@ func (s Spec) Save() error {
 	if err != nil {
 		return err
 	}
-	tmp := s.Path("." + file)
+	tmp := s.Path("." + File)
 	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
 		return err
 	}
-	return os.Rename(tmp, s.Path(file))
+	return os.Rename(tmp, s.Path(File))
 }
 
 // ErrNoCluster says that a directory holds no cluster.

@@ -1,0 +1,113 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sandbox
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const hybrid = `27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+50 27 0:38 / /mnt/with\040blank/cgroup rw - cgroup2 cgroup2 rw
+`
+
+func TestParseHierarchies(t *testing.T) {
+	for _, tt := range []struct {
+		name, mountinfo string
+		want            []string
+	}{
+		{"hybrid: every controller and the unified one, not copies elsewhere", hybrid,
+			[]string{"/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"}},
+		{"v2: the one", "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n", []string{"/sys/fs/cgroup"}},
+		{"none", "27 1 254:0 / / rw - ext4 /dev/vda rw\n", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, parseHierarchies(tt.mountinfo)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseMountpointsUnescapes(t *testing.T) {
+	got := parseMountpoints(hybrid)
+	if len(got) != 6 || got[0] != "/" || got[5] != "/mnt/with blank/cgroup" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzMountinfo(f *testing.F) {
+	f.Add(hybrid)
+	f.Add("1 2 3 4 5 - cgroup")
+	f.Fuzz(func(t *testing.T, mountinfo string) {
+		parseHierarchies(mountinfo)
+		parseMountpoints(mountinfo)
+	})
+}
+
+func TestMakeCgroupInheritsCPUSets(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "child")
+	for name, value := range map[string]string{"cpuset.cpus": "0-1\n", "cpuset.mems": "0\n"} {
+		if err := os.WriteFile(filepath.Join(parent, name), []byte(value), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The kernel makes these files in a new directory.
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := makeCgroup(parent, dir); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "cpuset.cpus")); err != nil || string(b) != "0-1\n" {
+		t.Errorf("cpuset.cpus = %q, %v", b, err)
+	}
+}
+
+func TestMakeCgroupHandsOnV2Controllers(t *testing.T) {
+	parent := t.TempDir()
+	if err := os.WriteFile(filepath.Join(parent, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeCgroup(parent, filepath.Join(parent, "child")); err != nil {
+		t.Fatal(err)
+	}
+	// A plain file keeps the last write; the kernel adds each.
+	if b, err := os.ReadFile(filepath.Join(parent, "cgroup.subtree_control")); err != nil || string(b) != "+pids" {
+		t.Errorf("subtree_control = %q, %v", b, err)
+	}
+}
+
+func TestEmptyKeepsMountPointsAndWhatLeadsToThem(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"cdi/specs", "keep/mounted/inner", "keep/other"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := empty(dir, []string{filepath.Join(dir, "keep/mounted")}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{"cdi": false, "keep/other": false, "keep/mounted/inner": true} {
+		if _, err := os.Stat(filepath.Join(dir, path)); (err == nil) != want {
+			t.Errorf("%s is there: %v, want %v", path, err == nil, want)
+		}
+	}
+}
