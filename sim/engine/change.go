@@ -55,8 +55,7 @@ func (s *State) Add(g *GPU) {
 	for slices.ContainsFunc(s.GPUs, func(o GPU) bool { return !o.OffBus && o.Minor == minor }) {
 		minor++
 	}
-	b := s.Profile.Board
-	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
+	s.start(g, minor)
 }
 
 // AddProcess makes a process hold a GPU. One of the same PID is replaced.

@@ -97,14 +97,20 @@ func (s *State) boot() {
 	minor := 0
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		b := s.Profile.Board
-		*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: g.OffBus,
-			Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
-		if !g.OffBus {
-			g.Minor = minor
-			minor++
+		if g.OffBus {
+			s.Remove(g)
+			continue
 		}
+		s.start(g, minor)
+		minor++
 	}
+}
+
+// start makes a GPU idle, as a driver finds it.
+func (s *State) start(g *GPU, minor int) {
+	b := s.Profile.Board
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor,
+		Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
 }
 
 // Slot is where a GPU sits.
