@@ -1,0 +1,293 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demo_test checks the demos without a cluster: their form, their
+// fields against the API's schemas, and that their CEL finds the GPUs it is
+// meant to find. The end-to-end tests run them.
+package demo_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	dracel "k8s.io/dynamic-resource-allocation/cel"
+	"sigs.k8s.io/yaml"
+)
+
+func demos(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob("*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no demos: %v", err)
+	}
+	texts := map[string]string{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[strings.TrimSuffix(file, ".yaml")] = string(data)
+	}
+	return texts
+}
+
+func TestSchemas(t *testing.T) {
+	files, _ := filepath.Glob("*.yaml")
+	args := append([]string{
+		"kubeconform", "-strict",
+		"-schema-location", "../deployments/helm/testdata/schemas/{{.ResourceKind}}{{.KindSuffix}}.json",
+	}, files...)
+	if out, err := exec.Command("../hack/tool.sh", args...).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// object is what the checks look at, of any kind.
+type object struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	raw []byte
+}
+
+func objects(t *testing.T, text string) []object {
+	t.Helper()
+	var all []object
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		o := object{raw: []byte(doc)}
+		if err := yaml.Unmarshal(o.raw, &o); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+func decode[T any](t *testing.T, o object) T {
+	t.Helper()
+	var v T
+	if err := yaml.UnmarshalStrict(o.raw, &v); err != nil {
+		t.Fatalf("%s %s: %v", o.Kind, o.Metadata.Name, err)
+	}
+	return v
+}
+
+func podSpecs(t *testing.T, objs []object) []corev1.PodSpec {
+	t.Helper()
+	var specs []corev1.PodSpec
+	for _, o := range objs {
+		switch o.Kind {
+		case "Pod":
+			specs = append(specs, decode[corev1.Pod](t, o).Spec)
+		case "Deployment":
+			specs = append(specs, decode[appsv1.Deployment](t, o).Spec.Template.Spec)
+		}
+	}
+	return specs
+}
+
+var head = regexp.MustCompile(`^# \S.*\n(# .*\n)+# (Pods|Pending): [0-9]+\n[^#]`)
+
+func TestForm(t *testing.T) {
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	data, err := os.ReadFile("../deployments/helm/gpu-dra-driver/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, &chart); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range demos(t) {
+		if !head.MatchString(text) {
+			t.Errorf("%s: the head is not a title, what to expect, and a line Pods: or Pending:", name)
+		}
+		objs := objects(t, text)
+		if objs[0].Kind != "Namespace" || objs[0].Metadata.Name != "demo-"+name {
+			t.Errorf("%s: the first object is not its namespace demo-%s", name, name)
+		}
+		for _, o := range objs[1:] {
+			if o.Kind != "DeviceClass" && o.Metadata.Namespace != "demo-"+name {
+				t.Errorf("%s: %s %s is in namespace %q", name, o.Kind, o.Metadata.Name, o.Metadata.Namespace)
+			}
+		}
+		for _, spec := range podSpecs(t, objs) {
+			for _, c := range spec.Containers {
+				if want := "gpu-dra-driver/probe:" + chart.AppVersion; c.Image != want || c.ImagePullPolicy != corev1.PullIfNotPresent {
+					t.Errorf("%s: image %s (%s), want %s (IfNotPresent)", name, c.Image, c.ImagePullPolicy, want)
+				}
+				if len(c.Resources.Claims)+len(c.Resources.Limits) == 0 {
+					t.Errorf("%s: container %s uses nothing", name, c.Name)
+				}
+			}
+		}
+	}
+}
+
+// Every claim that a pod names is in its demo, and every claim there is used.
+func TestClaimsAreThere(t *testing.T) {
+	for name, text := range demos(t) {
+		objs := objects(t, text)
+		have := map[string]bool{}
+		for _, o := range objs {
+			if o.Kind == "ResourceClaim" || o.Kind == "ResourceClaimTemplate" {
+				have[o.Kind+"/"+o.Metadata.Name] = false
+			}
+		}
+		for _, spec := range podSpecs(t, objs) {
+			named := map[string]bool{}
+			for _, c := range spec.ResourceClaims {
+				named[c.Name] = true
+				key := "ResourceClaim/"
+				if c.ResourceClaimName != nil {
+					key += *c.ResourceClaimName
+				} else {
+					key = "ResourceClaimTemplate/" + *c.ResourceClaimTemplateName
+				}
+				if _, ok := have[key]; !ok {
+					t.Errorf("%s: a pod names %s, which is not there", name, key)
+				}
+				have[key] = true
+			}
+			for _, c := range spec.Containers {
+				for _, use := range c.Resources.Claims {
+					if !named[use.Name] {
+						t.Errorf("%s: container %s uses the claim %q, which its pod does not name", name, c.Name, use.Name)
+					}
+				}
+			}
+		}
+		for key, used := range have {
+			if !used {
+				t.Errorf("%s: no pod names %s", name, key)
+			}
+		}
+	}
+}
+
+func board(product, memory string) dracel.Device {
+	const domain = "gpu.nvidia.com"
+	kind := "gpu"
+	d := dracel.Device{
+		Driver: domain,
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			domain + "/type":        {StringValue: &kind},
+			domain + "/productName": {StringValue: &product},
+		},
+	}
+	d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{domain + "/memory": {Value: resource.MustParse(memory)}}
+	return d
+}
+
+// Totals as NVML reports them: 81559, 46068 and 15360 MiB.
+var boards = map[string]dracel.Device{
+	"H100":    board("NVIDIA H100 80GB HBM3", "81559Mi"),
+	"L40S":    board("NVIDIA L40S", "46068Mi"),
+	"T4":      board("Tesla T4", "15360Mi"),
+}
+
+// found lists the boards that all selectors match.
+func found(t *testing.T, selectors []resourceapi.DeviceSelector) string {
+	t.Helper()
+	var names []string
+	for _, name := range []string{"H100", "L40S", "T4"} {
+		all := true
+		for _, s := range selectors {
+			compiled := dracel.GetCompiler(dracel.Features{}).CompileCELExpression(s.CEL.Expression, dracel.Options{})
+			if compiled.Error != nil {
+				t.Fatalf("%s: %v", s.CEL.Expression, compiled.Error)
+			}
+			match, _, err := compiled.DeviceMatches(t.Context(), boards[name])
+			if err != nil {
+				t.Fatalf("%s on %s: %v", s.CEL.Expression, name, err) // aborts the allocation on a cluster
+			}
+			all = all && match
+		}
+		if all {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
+func TestSelectorsFindTheirGPUs(t *testing.T) {
+	const every = "H100 L40S T4"
+	want := map[string]string{ // demo/request[/subrequest] → boards, where not every one
+		"by-model-cel/gpu":         "H100",
+		"first-available/gpu/h100": "H100",
+		"first-available/gpu/l40s": "L40S",
+		"unsatisfiable/gpu":        "",
+	}
+	seen := map[string]bool{}
+	for name, text := range demos(t) {
+		for _, o := range objects(t, text) {
+			var spec resourceapi.ResourceClaimSpec
+			switch o.Kind {
+			case "ResourceClaim":
+				spec = decode[resourceapi.ResourceClaim](t, o).Spec
+			case "ResourceClaimTemplate":
+				spec = decode[resourceapi.ResourceClaimTemplate](t, o).Spec.Spec
+			case "DeviceClass":
+				class := decode[resourceapi.DeviceClass](t, o)
+				if got := found(t, class.Spec.Selectors); got != every {
+					t.Errorf("%s: class %s finds %q", name, class.Name, got)
+				}
+			}
+			for _, r := range spec.Devices.Requests {
+				selectors := map[string][]resourceapi.DeviceSelector{}
+				if r.Exactly != nil {
+					selectors[name+"/"+r.Name] = r.Exactly.Selectors
+				}
+				for _, sub := range r.FirstAvailable {
+					selectors[name+"/"+r.Name+"/"+sub.Name] = sub.Selectors
+				}
+				for key, s := range selectors {
+					expected, ok := want[key]
+					if !ok {
+						expected = every
+					}
+					seen[key] = true
+					if got := found(t, s); got != expected {
+						t.Errorf("%s finds %q, want %q", key, got, expected)
+					}
+				}
+			}
+		}
+	}
+	for key := range want {
+		if !seen[key] {
+			t.Errorf("there is no request %s", key)
+		}
+	}
+}
+
+// The demo of monitoring asks for everything that monitoring needs.
+func TestMonitoringIsAskedForInFull(t *testing.T) {
+	text := demos(t)["admin-access"]
+	for _, o := range objects(t, text) {
+		if o.Kind != "ResourceClaimTemplate" || o.Metadata.Name != "watch-all" {
+			continue
+		}
+		r := decode[resourceapi.ResourceClaimTemplate](t, o).Spec.Spec.Devices.Requests[0].Exactly
+		if r.AdminAccess == nil || !*r.AdminAccess || r.DeviceClassName != "monitor.gpu.nvidia.com" || len(r.Tolerations) != 1 {
+			t.Errorf("request = %+v", r)
+		}
+		if !bytes.Contains([]byte(text), []byte(`resource.kubernetes.io/admin-access: "true"`)) {
+			t.Error("the namespace lacks the label")
+		}
+		return
+	}
+	t.Error("no request to watch")
+}
