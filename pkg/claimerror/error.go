@@ -39,6 +39,8 @@ const (
 	HostFailure       Reason = "HostFailure"
 	RecordUnreadable  Reason = "RecordUnreadable"
 	Interrupted       Reason = "Interrupted"
+	// InternalFault is a bug of the driver.
+	InternalFault Reason = "InternalFault"
 )
 
 // Error is a refusal or failure. Attempt and Cause are needed; what is empty is left out of the text.

@@ -1,0 +1,154 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"gpu-dra-driver/pkg/claimerror"
+)
+
+// The operations of the kubelet.
+const (
+	Prepare   = "prepare"
+	Unprepare = "unprepare"
+)
+
+// durationBuckets are in seconds. A whole GPU takes about a millisecond, a MIG partition about a second.
+var durationBuckets = []float64{.0005, .001, .002, .003, .005, .0075, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+
+// Options are what every metric says of its source.
+type Options struct {
+	Driver, Node, Version string
+	// Records gives what the records say now; nil leaves those metrics out.
+	Records Records
+}
+
+// Metrics are a running plugin's. Its methods may be called at once.
+type Metrics struct {
+	driver   string
+	registry *prometheus.Registry
+
+	requests         *prometheus.CounterVec
+	duration         *prometheus.HistogramVec
+	inflight         *prometheus.GaugeVec
+	prepareErrors    *prometheus.CounterVec
+	unprepareErrors  *prometheus.CounterVec
+	published        *prometheus.GaugeVec
+	lastPublish      prometheus.Gauge
+	publishErrors    *prometheus.CounterVec
+	recoveries       *prometheus.CounterVec
+	backgroundErrors *prometheus.CounterVec
+}
+
+// New makes the metrics and their registry, which also has the process's and Go's own.
+func New(o Options) *Metrics {
+	m := &Metrics{
+		driver:           o.Driver,
+		registry:         prometheus.NewRegistry(),
+		requests:         prometheus.NewCounterVec(prometheus.CounterOpts(opts(requestsTotal)), requestsTotal.Labels),
+		inflight:         prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(requestsInflight)), requestsInflight.Labels),
+		prepareErrors:    prometheus.NewCounterVec(prometheus.CounterOpts(opts(prepareErrors)), prepareErrors.Labels),
+		unprepareErrors:  prometheus.NewCounterVec(prometheus.CounterOpts(opts(unprepareErrors)), unprepareErrors.Labels),
+		published:        prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(publishedDevices)), publishedDevices.Labels),
+		lastPublish:      prometheus.NewGauge(prometheus.GaugeOpts(opts(lastPublish))),
+		publishErrors:    prometheus.NewCounterVec(prometheus.CounterOpts(opts(publishErrors)), publishErrors.Labels),
+		recoveries:       prometheus.NewCounterVec(prometheus.CounterOpts(opts(recoveries)), recoveries.Labels),
+		backgroundErrors: prometheus.NewCounterVec(prometheus.CounterOpts(opts(backgroundErrors)), backgroundErrors.Labels),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: requestDuration.Name, Help: requestDuration.Help, Buckets: durationBuckets,
+		}, requestDuration.Labels),
+	}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(buildInfo)), buildInfo.Labels)
+	build.WithLabelValues(o.Version, runtime.Version()).Set(1)
+	m.registry.MustRegister(
+		m.requests, m.duration, m.inflight, m.prepareErrors, m.unprepareErrors, m.published, m.lastPublish,
+		m.publishErrors, m.recoveries, m.backgroundErrors, build,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	if o.Records != nil {
+		m.registry.MustRegister(newRecordsCollector(o.Records, o.Node, o.Driver))
+	}
+	// A rate needs a first sample: what has not happened yet is zero, not absent.
+	for _, operation := range []string{Prepare, Unprepare} {
+		m.requests.WithLabelValues(o.Driver, operation, "success")
+		m.requests.WithLabelValues(o.Driver, operation, "error")
+		m.duration.WithLabelValues(o.Driver, operation)
+		m.inflight.WithLabelValues(o.Driver, operation)
+	}
+	return m
+}
+
+func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
+
+// Handler serves the metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		// Unreadable records must not hide what is not about them.
+		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4,
+	})
+}
+
+// Begin counts a call of the kubelet; the function it returns is called with whether all of it succeeded.
+func (m *Metrics) Begin(operation string) (end func(ok bool)) {
+	inflight := m.inflight.WithLabelValues(m.driver, operation)
+	inflight.Inc()
+	began := time.Now()
+	return func(ok bool) {
+		inflight.Dec()
+		result := "success"
+		if !ok {
+			result = "error"
+		}
+		m.requests.WithLabelValues(m.driver, operation, result).Inc()
+		m.duration.WithLabelValues(m.driver, operation).Observe(time.Since(began).Seconds())
+	}
+}
+
+// ClaimFailed counts a claim that could not be prepared or unprepared.
+func (m *Metrics) ClaimFailed(operation string, reason claimerror.Reason) {
+	errors := m.prepareErrors
+	if operation == Unprepare {
+		errors = m.unprepareErrors
+	}
+	errors.WithLabelValues(m.driver, string(reason)).Inc()
+}
+
+// Published says that the slices are as wanted since at, and how many devices of each type are in them.
+func (m *Metrics) Published(at time.Time, devices map[string]int) {
+	m.published.Reset()
+	for kind, n := range devices {
+		m.published.WithLabelValues(kind).Set(float64(n))
+	}
+	m.lastPublish.Set(float64(at.UnixMilli()) / 1000)
+}
+
+// Unpublished says that another instance publishes now.
+func (m *Metrics) Unpublished() {
+	m.published.Reset()
+	m.lastPublish.Set(0)
+}
+
+// PublishFailed counts a failure to publish.
+func (m *Metrics) PublishFailed(reason string) { m.publishErrors.WithLabelValues(reason).Inc() }
+
+// Recovered counts a claim that Recover or the search for vanished claims worked on.
+func (m *Metrics) Recovered(found string, err error) {
+	result := "done"
+	if err != nil {
+		result = "error"
+	}
+	m.recoveries.WithLabelValues(found, result).Inc()
+}
+
+// Background counts a problem that no caller was told of.
+func (m *Metrics) Background(reason claimerror.Reason) {
+	m.backgroundErrors.WithLabelValues(string(reason)).Inc()
+}
