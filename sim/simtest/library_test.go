@@ -4,33 +4,249 @@
 package simtest
 
 import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/driverroot"
+	"gpu-dra-driver/sim/engine"
 )
 
-func TestLibraryThroughGoNVML(t *testing.T) {
-	r := Root(t, "hgx-h100", nil)
+func initialised(t *testing.T, r *DriverRoot) gonvml.Interface {
+	t.Helper()
 	r.Use(t)
 	lib := gonvml.New(gonvml.WithLibraryPath(r.Library))
-	if ret := lib.Init(); ret != gonvml.SUCCESS {
-		t.Fatalf("Init: %v", ret)
+	ok(t, "Init", lib.Init())
+	t.Cleanup(func() { ok(t, "Shutdown", lib.Shutdown()) })
+	return lib
+}
+
+func ok(t *testing.T, what string, ret gonvml.Return) {
+	t.Helper()
+	if ret != gonvml.SUCCESS {
+		t.Fatalf("%s: %v", what, ret)
 	}
-	t.Cleanup(func() { lib.Shutdown() })
-	n, ret := lib.DeviceGetCount()
-	if ret != gonvml.SUCCESS || n != 8 {
-		t.Fatalf("count: %d %v", n, ret)
+}
+
+func first(t *testing.T, lib gonvml.Interface) gonvml.Device {
+	t.Helper()
+	d, ret := lib.DeviceGetHandleByIndex(0)
+	ok(t, "DeviceGetHandleByIndex", ret)
+	return d
+}
+
+// answer is what a query of go-nvml gave.
+func answer[T any](v T, ret gonvml.Return) any {
+	if ret != gonvml.SUCCESS {
+		return ret
 	}
-	for i := range n {
-		d, ret := lib.DeviceGetHandleByIndex(i)
-		if ret != gonvml.SUCCESS {
-			t.Fatal(ret)
+	return v
+}
+
+func TestLibraryAnswersFromTheProfile(t *testing.T) {
+	r := Root(t, "hgx-h100", nil)
+	lib := initialised(t, r)
+	d := first(t, lib)
+	s, err := r.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := s.GPUs[0]
+	peer, ret := lib.DeviceGetHandleByIndex(4)
+	ok(t, "peer", ret)
+	for query, c := range map[string]struct{ got, want any }{
+		"driver":         {answer(lib.SystemGetDriverVersion()), "580.126.09"},
+		"nvml":           {answer(lib.SystemGetNVMLVersion()), "13.580.126.09"},
+		"cuda":           {answer(lib.SystemGetCudaDriverVersion_v2()), 13000},
+		"count":          {answer(lib.DeviceGetCount()), 8},
+		"name":           {answer(d.GetName()), "NVIDIA H100 80GB HBM3"},
+		"uuid":           {answer(d.GetUUID()), g.UUID},
+		"serial":         {answer(d.GetSerial()), g.Serial},
+		"minor":          {answer(d.GetMinorNumber()), 0},
+		"brand":          {answer(d.GetBrand()), gonvml.BrandType(gonvml.BRAND_NVIDIA)},
+		"architecture":   {answer(d.GetArchitecture()), gonvml.DeviceArchitecture(gonvml.DEVICE_ARCH_HOPPER)},
+		"cores":          {answer(d.GetNumGpuCores()), 16896},
+		"bus width":      {answer(d.GetMemoryBusWidth()), uint32(5120)},
+		"memory":         {answer(d.GetMemoryInfo()), gonvml.Memory{Total: 81559 << 20, Free: (81559 - 454) << 20, Used: 454 << 20}},
+		"bar1":           {answer(d.GetBAR1MemoryInfo()), gonvml.BAR1Memory{Bar1Total: 131072 << 20, Bar1Free: 131071 << 20, Bar1Used: 1 << 20}},
+		"temperature":    {answer(d.GetTemperature(gonvml.TEMPERATURE_GPU)), uint32(30)},
+		"power":          {answer(d.GetPowerUsage()), uint32(69000)},
+		"power limit":    {answer(d.GetPowerManagementLimit()), uint32(700000)},
+		"clock":          {answer(d.GetMaxClockInfo(gonvml.CLOCK_SM)), uint32(1980)},
+		"pstate":         {answer(d.GetPerformanceState()), gonvml.Pstates(0)},
+		"fan":            {answer(d.GetFanSpeed()), gonvml.ERROR_NOT_SUPPORTED},
+		"compute mode":   {answer(d.GetComputeMode()), gonvml.ComputeMode(0)},
+		"persistence":    {answer(d.GetPersistenceMode()), gonvml.FEATURE_ENABLED},
+		"MIG devices":    {answer(d.GetMaxMigDeviceCount()), 7},
+		"attributes":     {answer(d.GetAttributes()), gonvml.ERROR_NOT_SUPPORTED},
+		"link 17":        {answer(d.GetNvLinkState(17)), gonvml.FEATURE_ENABLED},
+		"link 18":        {answer(d.GetNvLinkState(18)), gonvml.ERROR_INVALID_ARGUMENT},
+		"link version":   {answer(d.GetNvLinkVersion(0)), uint32(4)},
+		"ancestor":       {answer(d.GetTopologyCommonAncestor(peer)), gonvml.TOPOLOGY_SYSTEM},
+		"affinity":       {answer(peer.GetCpuAffinity(1)), []uint{0xffff0000}},
+		"vbios":          {answer(d.GetVbiosVersion()), "96.00.74.00.01"},
+		"by an unknown":  {answer(lib.DeviceGetHandleByUUID("GPU-no")), gonvml.ERROR_NOT_FOUND},
+		"gpm":            {answer(d.GpmQueryDeviceSupport()), gonvml.GpmSupport{Version: 1, IsSupportedDevice: 0}},
+		"out of range":   {answer(lib.DeviceGetHandleByIndex(8)), gonvml.ERROR_INVALID_ARGUMENT},
+		"set MIG mode":   {second(d.SetMigMode(1)), gonvml.ERROR_NOT_SUPPORTED},
+		"events":         {answer(d.GetSupportedEventTypes()), uint64(0x1f)},
+		"excluded":       {answer(lib.GetExcludedDeviceCount()), 0},
+		"processes none": {len(answer(d.GetComputeRunningProcesses()).([]gonvml.ProcessInfo)), 0},
+	} {
+		if got, want := fmt.Sprint(c.got), fmt.Sprint(c.want); got != want {
+			t.Errorf("%s: got %s, want %s", query, got, want)
 		}
-		name, ret := d.GetName()
-		t.Log(name, ret)
-		m, ret := d.GetMemoryInfo_v2()
-		t.Log(m, ret)
-		p, ret := d.GetPciInfo()
-		t.Log(p, ret)
 	}
+}
+
+func second[T any](_ T, ret gonvml.Return) gonvml.Return { return ret }
+
+func TestLibraryFindsGPUsByEveryName(t *testing.T) {
+	r := Root(t, "l40s-4", nil)
+	lib := initialised(t, r)
+	s, err := r.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := s.GPUs[2]
+	for name, find := range map[string]func() (gonvml.Device, gonvml.Return){
+		"UUID":                func() (gonvml.Device, gonvml.Return) { return lib.DeviceGetHandleByUUID(g.UUID) },
+		"serial":              func() (gonvml.Device, gonvml.Return) { return lib.DeviceGetHandleBySerial(g.Serial) },
+		"NVML's bus ID":       func() (gonvml.Device, gonvml.Return) { return lib.DeviceGetHandleByPciBusId(g.BusID()) },
+		"the kernel's":        func() (gonvml.Device, gonvml.Return) { return lib.DeviceGetHandleByPciBusId(g.Address) },
+		"one without domain":  func() (gonvml.Device, gonvml.Return) { return lib.DeviceGetHandleByPciBusId(g.Address[5:]) },
+		"its place in a list": func() (gonvml.Device, gonvml.Return) { return lib.DeviceGetHandleByIndex(2) },
+	} {
+		d, ret := find()
+		if ret != gonvml.SUCCESS {
+			t.Errorf("by %s: %v", name, ret)
+			continue
+		}
+		if uuid, ret := d.GetUUID(); uuid != g.UUID {
+			t.Errorf("by %s: found %s, %v", name, uuid, ret)
+		}
+	}
+}
+
+func TestLibraryFollowsTheMachine(t *testing.T) {
+	r := Root(t, "hgx-h100", nil)
+	lib := initialised(t, r)
+	d := first(t, lib)
+	Change(t, r, func(s *engine.State) {
+		if err := s.AddProcess(&s.GPUs[0], engine.Process{PID: 4711, Name: "train", MemoryMiB: 100}); err != nil {
+			t.Error(err)
+		}
+		s.GPUs[1].Lost = true
+		s.Faults = []engine.Fault{{Query: "nvmlDeviceGetName", Code: nvml.ResetRequired, Times: 1}}
+	})
+	if ps, ret := d.GetComputeRunningProcesses(); ret != gonvml.SUCCESS || len(ps) != 1 || ps[0].Pid != 4711 || ps[0].UsedGpuMemory != 100<<20 {
+		t.Errorf("processes %v, %v", ps, ret)
+	}
+	if name, ret := lib.SystemGetProcessName(4711); name != "train" {
+		t.Errorf("process name %q, %v", name, ret)
+	}
+	if _, ret := lib.DeviceGetHandleByIndex(1); ret != gonvml.ERROR_GPU_IS_LOST {
+		t.Errorf("lost GPU: %v", ret)
+	}
+	if _, ret := d.GetName(); ret != gonvml.ERROR_RESET_REQUIRED {
+		t.Errorf("first call: %v", ret)
+	}
+	if _, ret := d.GetName(); ret != gonvml.SUCCESS {
+		t.Errorf("second call: %v", ret)
+	}
+	Change(t, r, func(s *engine.State) { s.DriverLoaded = false })
+	if _, ret := d.GetUUID(); ret != gonvml.ERROR_DRIVER_NOT_LOADED {
+		t.Errorf("without the driver: %v", ret)
+	}
+}
+
+func TestLibraryHasEveryFunctionOfTheHeader(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "pkg", "nvml", "nvml.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := symbols(t, Root(t, "t4-1", nil).Library)
+	declared := regexp.MustCompile(`DECLDIR\s+(nvml\w+)\s*\(`).FindAllSubmatch(header, -1)
+	if len(declared) < 400 {
+		t.Fatalf("only %d declarations found in nvml.h", len(declared))
+	}
+	for _, m := range declared {
+		if name := string(m[1]); !slices.Contains(have, name) {
+			t.Errorf("%s is missing: add it to sim/libnvidiaml/names.txt and run go generate", name)
+		}
+	}
+}
+
+func symbols(t *testing.T, path string) []string {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defined []string
+	for _, s := range all {
+		if s.Section != elf.SHN_UNDEF {
+			defined = append(defined, s.Name)
+		}
+	}
+	return defined
+}
+
+// TestLibraryThroughC runs testdata/abi.c in processes of its own: what go-nvml never passes, a C client may.
+func TestLibraryThroughC(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "abi")
+	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/abi.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("compiling testdata/abi.c: %v\n%s", err, out)
+	}
+	run := func(t *testing.T, library, scene string) {
+		t.Helper()
+		cmd := exec.Command(program, library, scene)
+		cmd.Env = append(os.Environ(), "GPUSIM_ROOT=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	t.Run("arguments", func(t *testing.T) { run(t, Root(t, "hgx-h100", nil).Library, "arguments") })
+	t.Run("a root mounted elsewhere", func(t *testing.T) {
+		r := Root(t, "hgx-h100", nil)
+		moved := filepath.Join(t.TempDir(), "driver-root")
+		if err := os.Rename(r.Path, moved); err != nil {
+			t.Fatal(err)
+		}
+		run(t, filepath.Join(moved, driverroot.LibDir, "libnvidia-ml.so.1"), "arguments")
+	})
+	t.Run("no driver", func(t *testing.T) {
+		r := Root(t, "t4-1", nil)
+		Change(t, r, func(s *engine.State) { s.DriverLoaded = false })
+		run(t, r.Library, "no-driver")
+	})
+	t.Run("a broken state file", func(t *testing.T) {
+		r := Root(t, "t4-1", nil)
+		if err := os.WriteFile(filepath.Join(r.Path, engine.Dir, "state.json"), []byte("{"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		run(t, r.Library, "broken")
+	})
+	t.Run("a symbol left out", func(t *testing.T) {
+		r := Root(t, "t4-1", func(o *driverroot.Options) { o.Without = []string{"nvmlDeviceGetMemoryInfo_v2"} })
+		run(t, r.Library, "without-memory-v2")
+	})
 }
