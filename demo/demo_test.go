@@ -193,9 +193,9 @@ func board(product, memory string) dracel.Device {
 
 // Totals as NVML reports them: 81559, 46068 and 15360 MiB.
 var boards = map[string]dracel.Device{
-	"H100":    board("NVIDIA H100 80GB HBM3", "81559Mi"),
-	"L40S":    board("NVIDIA L40S", "46068Mi"),
-	"T4":      board("Tesla T4", "15360Mi"),
+	"H100": board("NVIDIA H100 80GB HBM3", "81559Mi"),
+	"L40S": board("NVIDIA L40S", "46068Mi"),
+	"T4":   board("Tesla T4", "15360Mi"),
 }
 
 // found lists the boards that all selectors match.

@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Copyright the gpu-dra-driver authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# The demos on a kind cluster with simulated GPUs.
+#
+#   demo/kind/kind.sh up            make the cluster and install the driver
+#   demo/kind/kind.sh run [NAME…]   run the demos of demo/, or those named
+#   demo/kind/kind.sh down          remove the cluster
+#   demo/kind/kind.sh --dry-run …   print the commands instead
+#
+# Needs Docker with BuildKit, kind 0.27 or later (its nodes run containerd 2,
+# which reads CDI specs by default) and kubectl. Helm is built by hack/tool.sh,
+# which needs Go.
+#
+# Environment: CLUSTER (gpu-demo), PROFILE (hgx-h100), KIND_NODE_IMAGE (kind's
+# default; Kubernetes 1.34 at least), VERSION (the chart's appVersion).
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$here/../.."
+
+cluster=${CLUSTER:-gpu-demo}
+profile=${PROFILE:-hgx-h100}
+version=${VERSION:-$(sed -n 's/^appVersion: "\(.*\)"$/\1/p' deployments/helm/gpu-dra-driver/Chart.yaml)}
+node=$cluster-control-plane
+context=kind-$cluster
+simulator=dist/kind-simulator
+root=/var/lib/gpusim-root # of the simulated machine, on the node
+namespace=gpu-dra-driver
+dry=false
+
+usage() {
+	sed -n '5,10s/^# \{0,1\}//p' "$here/kind.sh" >&2
+	exit 2
+}
+
+# run does a command, or prints it as it could be typed.
+run() {
+	if $dry; then
+		printf '%q ' "$@" | sed 's/ $/\n/'
+	else
+		"$@"
+	fi
+}
+
+need() {
+	$dry && return
+	for program in "$@"; do
+		command -v "$program" >/dev/null || {
+			echo "kind.sh: $program is not installed" >&2
+			exit 1
+		}
+	done
+}
+
+kc() { run kubectl --context "$context" "$@"; }
+
+up() {
+	need docker kind kubectl go
+	for image in dra-kubelet-plugin probe; do
+		run docker build -f "deployments/images/$image.Dockerfile" --build-arg "VERSION=$version" \
+			-t "gpu-dra-driver/$image:$version" .
+	done
+	run docker build -f demo/kind/simulator.Dockerfile --output "type=local,dest=$simulator" .
+
+	run kind create cluster --name "$cluster" --config demo/kind/cluster.yaml \
+		${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"} --wait 120s
+
+	# The simulated machine lives on the node: its device nodes are what the
+	# containers get, its libraries what they load.
+	run docker exec "$node" mkdir -p /opt/gpusim
+	run docker cp "$simulator/." "$node:/opt/gpusim"
+	run docker exec "$node" /opt/gpusim/gpusim up --profile "$profile" --root "$root"
+
+	run kind load docker-image --name "$cluster" \
+		"gpu-dra-driver/dra-kubelet-plugin:$version" "gpu-dra-driver/probe:$version"
+	run hack/tool.sh helm upgrade --install gpu-dra-driver deployments/helm/gpu-dra-driver \
+		--kube-context "$context" --namespace "$namespace" --create-namespace --wait --timeout 120s \
+		--set "image.tag=$version" --set "nvidiaDriverRoot=$root" \
+		--set "kubeletPlugin.hostProcRoot=$root/proc" --set "kubeletPlugin.hostSysRoot=$root/sys"
+	echo "Now: demo/kind/kind.sh run" >&2
+}
+
+# settled waits until as many pods of a namespace run as the demo's head says.
+settled() {
+	local space=$1 want=$2 deadline=$((SECONDS + 120)) have=0
+	while [ "$SECONDS" -lt "$deadline" ]; do
+		have=$(kubectl --context "$context" -n "$space" get pods --field-selector status.phase=Running -o name | wc -l)
+		[ "$have" -ge "$want" ] && return
+		sleep 1
+	done
+	echo "kind.sh: $have of $want pods of $space run" >&2
+	kubectl --context "$context" -n "$space" get events --sort-by=.lastTimestamp >&2 || true
+	return 1
+}
+
+# unschedulable waits until the scheduler has given a reason for each pod.
+unschedulable() {
+	kc -n "$1" wait pods --all --for=condition=PodScheduled=False --timeout=60s
+}
+
+demos() {
+	need kubectl
+	local file name space pods pending
+	[ $# -gt 0 ] || set -- demo/*.yaml
+	for file in "$@"; do
+		name=$(basename "$file" .yaml)
+		file=demo/$name.yaml space=demo-$name
+		[ -f "$file" ] || {
+			echo "kind.sh: there is no $file" >&2
+			exit 2
+		}
+		echo "== $name: $(sed -n '1s/^# //p' "$file")"
+		pods=$(sed -n 's/^# Pods: //p' "$file")
+		pending=$(sed -n 's/^# Pending: //p' "$file")
+		kc apply -f "$file"
+		if [ -n "$pods" ]; then
+			if $dry; then
+				echo "# until $pods pods of $space run"
+			else
+				settled "$space" "$pods"
+			fi
+			for pod in $($dry || kubectl --context "$context" -n "$space" get pods -o name); do
+				kc -n "$space" logs "$pod" --all-containers --prefix
+			done
+		fi
+		if [ -n "$pending" ]; then
+			unschedulable "$space"
+			kc -n "$space" get pods -o 'jsonpath={range .items[*]}{.metadata.name}: {.status.conditions[0].message}{"\n"}{end}'
+		fi
+		kc delete -f "$file" --wait=true
+	done
+}
+
+down() {
+	need kind
+	run kind delete cluster --name "$cluster"
+}
+
+if [ "${1:-}" = --dry-run ]; then
+	dry=true
+	shift
+fi
+verb=${1:-}
+[ $# -eq 0 ] || shift
+case $verb:$# in
+up:0) up ;;
+run:*) demos "$@" ;;
+down:0) down ;;
+*) usage ;;
+esac
