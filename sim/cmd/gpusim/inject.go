@@ -32,21 +32,34 @@ its versions; "*" means every query.
 
 `
 
+// injection is a command line of inject.
 type injection struct {
-	fault, target string
-	gpu, code     string
-	after, times  int
-	latency       time.Duration
-	readings      map[string]int
-	pid, memory   uint64
-	name          string
-	graphics      bool
+	root, fault, target string
+	gpu, code           string
+	after, times        int
+	latency             time.Duration
+	readings            map[string]int
+	pid, memory         uint64
+	name                string
+	graphics            bool
 }
 
 func inject(v verb, args []string, out io.Writer) error {
+	in, err := parseInjection(v, args, out)
+	if err != nil {
+		return err
+	}
+	r, err := driverroot.Open(in.root)
+	if err != nil {
+		return err
+	}
+	return r.Update(in.apply)
+}
+
+func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f := newFlags(v, out, faults)
 	in := injection{readings: map[string]int{}}
-	root := f.String("root", "", "directory of the machine")
+	f.StringVar(&in.root, "root", "", "directory of the machine")
 	f.StringVar(&in.gpu, "gpu", "", "only on this `GPU`")
 	f.StringVar(&in.code, "code", "UNKNOWN", "NVML's answer, by `name` (GPU_IS_LOST) or number")
 	f.IntVar(&in.after, "after", 0, "let `N` calls pass first")
@@ -65,23 +78,19 @@ func inject(v verb, args []string, out io.Writer) error {
 	}
 	words, err := parse(f, args)
 	if err != nil {
-		return err
+		return in, err
 	}
-	if err := needRoot(*root); err != nil {
-		return err
+	if err := needRoot(in.root); err != nil {
+		return in, err
 	}
 	if len(words) == 0 || len(words) > 2 {
-		return fmt.Errorf("give a fault and what it hits: gpusim inject --help lists them")
+		return in, fmt.Errorf("give a fault and what it hits: gpusim inject --help lists them")
 	}
 	in.fault = words[0]
 	if len(words) == 2 {
 		in.target = words[1]
 	}
-	r, err := driverroot.Open(*root)
-	if err != nil {
-		return err
-	}
-	return r.Update(in.apply)
+	return in, nil
 }
 
 func (in injection) apply(s *engine.State) error {

@@ -1,0 +1,222 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/driverroot"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/profiles"
+	"gpu-dra-driver/sim/simtest"
+)
+
+func gpusim(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out strings.Builder
+	err := run(args, &out)
+	return out.String(), err
+}
+
+func TestVerbsFromUpToDown(t *testing.T) {
+	donor := simtest.Root(t, "t4-1", nil) // for its built library and nvidia-smi
+	lib, smi := donor.Library, filepath.Join(donor.Path, driverroot.BinDir, "nvidia-smi")
+	root := filepath.Join(t.TempDir(), "node")
+
+	out, err := gpusim(t, "up", "--profile", "hgx-h100", "--gpus=2", "--root", root, "--lib", lib, "--smi", smi, "--without-symbol", "nvmlDeviceGetNumGpuCores")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"hgx-h100, driver 580.126.09 loaded, CUDA 13.0, boot 1", "0000:43:00.0", "library lacks nvmlDeviceGetNumGpuCores"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("up does not print %q:\n%s", want, out)
+		}
+	}
+	for _, args := range [][]string{
+		{"inject", "--root", root, "lose", "0"},
+		{"inject", "process", "1", "--root", root, "--pid", "42", "--memory", "512"},
+		{"inject", "fail", "nvmlDeviceGetName", "--code", "GPU_IS_LOST", "--times", "3", "--root", root},
+	} {
+		if _, err := gpusim(t, args...); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	out, err = gpusim(t, "list", "--root", root)
+	for _, want := range []string{"lost", "512 MiB", "1 processes", "fault: nvmlDeviceGetName on every GPU answers"} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("list does not print %q: %v\n%s", want, err, out)
+		}
+	}
+	out, err = gpusim(t, "reboot", "--root", root)
+	if err != nil || !strings.Contains(out, "boot 2") || strings.Contains(out, "lost") || strings.Contains(out, "fault:") {
+		t.Errorf("reboot: %v\n%s", err, out)
+	}
+	if _, err := gpusim(t, "down", "--root", root); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(root); !os.IsNotExist(err) {
+		t.Errorf("the root is left: %v", err)
+	}
+}
+
+func TestListWithoutRootShowsProfiles(t *testing.T) {
+	out, err := gpusim(t, "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range profiles.Names() {
+		if !strings.Contains(out, name) {
+			t.Errorf("no %s in\n%s", name, out)
+		}
+	}
+}
+
+func TestEveryVerbHasHelp(t *testing.T) {
+	for name, v := range verbs() {
+		out, err := gpusim(t, name, "--help")
+		if !errors.Is(err, flag.ErrHelp) || !strings.Contains(out, v.about) || !strings.Contains(out, "-root") {
+			t.Errorf("%s --help: %v\n%s", name, err, out)
+		}
+	}
+	if out, err := gpusim(t); err != nil || !strings.Contains(out, "gpusim reboot") {
+		t.Errorf("gpusim alone: %v\n%s", err, out)
+	}
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	empty := t.TempDir()
+	for says, args := range map[string][]string{
+		"gpusim --help lists them":       {"start"},
+		"--root is required":             {"down"},
+		"--profile is required":          {"up", "--root", empty},
+		"gpusim up --profile":            {"list", "--root", empty},
+		"nothing was removed":            {"down", "--root", empty},
+		"unexpected \"x\"":               {"reboot", "--root", empty, "x"},
+		"gpusim inject --help":           {"inject", "--root", empty},
+		"flag provided but not defined":  {"list", "--rot", empty},
+		"no profile \"h9\": choose one":  {"up", "--root", empty, "--profile", "h9"},
+		"go build -buildmode=c-shared -": {"up", "--root", empty, "--profile", "t4-1", "--lib", "/nowhere"},
+	} {
+		if _, err := gpusim(t, args...); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: got %v, want an error that says %q", args, err, says)
+		}
+	}
+}
+
+// inject runs the words against a machine without a root.
+func injected(t *testing.T, s *engine.State, args ...string) error {
+	t.Helper()
+	var got error
+	machine := simtest.Machine(t, "hgx-h100")
+	in, err := parseInjection(verbs()["inject"], append([]string{"--root", "x"}, args...), &strings.Builder{})
+	if err != nil {
+		return err
+	}
+	got = machine.Update(in.apply)
+	after, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	*s = *after
+	return got
+}
+
+func TestInjections(t *testing.T) {
+	tests := map[string]struct {
+		args  []string
+		check func(s *engine.State) any
+		want  any
+	}{
+		"lose":      {[]string{"lose", "2"}, func(s *engine.State) any { return s.GPUs[2].Lost }, true},
+		"remove":    {[]string{"remove", "0000:1b:00.0"}, func(s *engine.State) any { return len(s.OnBus()) }, 7},
+		"unload":    {[]string{"unload"}, func(s *engine.State) any { return s.DriverLoaded }, false},
+		"hide-node": {[]string{"hide-node", "7"}, func(s *engine.State) any { return s.GPUs[7].NodeMissing }, true},
+		"fail": {[]string{"fail", "nvmlDeviceGetName", "--code", "nvml_error_in_use", "--after", "1", "--times", "2"},
+			func(s *engine.State) any { return s.Faults[0] }, engine.Fault{Query: "nvmlDeviceGetName", Code: nvml.InUse, After: 1, Times: 2}},
+		"fail by number": {[]string{"fail", "*", "--code", "23"}, func(s *engine.State) any { return s.Faults[0] }, engine.Fault{Query: "*", Code: 23}},
+		"slow": {[]string{"slow", "nvmlInit", "--latency", "2s"}, func(s *engine.State) any { return s.Faults[0] },
+			engine.Fault{Query: "nvmlInit", Latency: 2 * time.Second}},
+		"no-memory": {[]string{"no-memory", "0"}, func(s *engine.State) any { return s.Faults[0].Query + s.Faults[0].GPU },
+			"nvmlDeviceGetMemoryInfoGPU-9be4b2f2-6f10-4bac-9f52-80c33786f624"},
+		"process": {[]string{"process", "1", "--pid", "9", "--memory", "7", "--name", "x", "--graphics"}, func(s *engine.State) any { return s.GPUs[1].Processes[0] },
+			engine.Process{PID: 9, MemoryMiB: 7, Name: "x", Graphics: true}},
+		"set": {[]string{"set", "0", "--utilization", "50", "--temperature", "80", "--power", "300", "--compute-mode", "3", "--memory-utilization", "4"},
+			func(s *engine.State) any {
+				g := s.GPUs[0]
+				return []int{g.Utilization, g.TemperatureC, g.PowerW, g.ComputeMode, g.MemoryUtil}
+			}, []int{50, 80, 300, 3, 4}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var s engine.State
+			if err := injected(t, &s, tt.args...); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, tt.check(&s)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestInjectionsRefused(t *testing.T) {
+	for says, args := range map[string][]string{
+		"no fault \"explode\"":   {"explode", "0"},
+		"needs a GPU":            {"lose"},
+		"no GPU \"8\"":           {"lose", "8"},
+		"takes no GPU":           {"unload", "0"},
+		"needs an NVML function": {"fail", "GetName"},
+		"UNKNOWN":                {"fail", "nvmlInit", "--code", "OOPS"},
+		"slow needs --latency":   {"slow", "nvmlInit"},
+		"needs --pid":            {"process", "0"},
+		"81105 MiB free":         {"process", "0", "--pid", "1", "--memory", "99999"},
+		"no process 5":           {"end", "0", "--pid", "5"},
+		"set needs a value":      {"set", "0"},
+		"0 to 100":               {"set", "0", "--utilization", "101"},
+		"must not be negative":   {"fail", "nvmlInit", "--after", "-1"},
+	} {
+		var s engine.State
+		if err := injected(t, &s, args...); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: got %v, want an error that says %q", args, err, says)
+		}
+	}
+}
+
+func TestInjectionsAreUndone(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	before, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{"lose 3", "restore 3", "remove 4", "add slot4", "unload", "load", "hide-node 0", "show-node 0",
+		"fail nvmlInit", "clear nvmlInit", "fail nvmlInit", "slow * --latency 1s", "clear", "process 2 --pid 8", "end 2 --pid 8"} {
+		in, err := parseInjection(verbs()["inject"], append(strings.Fields(words), "--root", "x"), &strings.Builder{})
+		if err != nil {
+			t.Fatalf("%s: %v", words, err)
+		}
+		if err := machine.Update(in.apply); err != nil {
+			t.Fatalf("%s: %v", words, err)
+		}
+	}
+	after, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	after = after.Clone()
+	after.Generation = before.Generation
+	want, _ := before.Encode()
+	got, _ := after.Encode()
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
