@@ -42,7 +42,7 @@ func libraries(s *engine.State) []Entry {
 
 // firmware carries the boards' facts into containers: see package smi.
 func firmware(s *engine.State) ([]Entry, error) {
-	content, err := smi.FromState(s).Firmware()
+	content, err := smi.Static(s).Firmware()
 	if err != nil {
 		return nil, err
 	}

@@ -81,22 +81,23 @@ func FromState(s *engine.State) Facts {
 	return f
 }
 
-// Static leaves only what does not change while the machine runs: what the firmware file carries.
-func (f Facts) Static() Facts {
-	gpus := make([]GPU, len(f.GPUs))
-	for i, g := range f.GPUs {
-		g.Utilization, g.MemoryUtil, g.ComputeMode, g.Lost, g.Processes = 0, 0, 0, false, nil
-		gpus[i] = g
+// Static is what does not change while a machine runs: its GPUs, idle. It is what the firmware files carry.
+func Static(s *engine.State) Facts {
+	idle := s.Clone()
+	b := s.Profile.Board
+	for i := range idle.GPUs {
+		g := &idle.GPUs[i]
+		*g = engine.GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: g.Minor, OffBus: g.OffBus,
+			Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
 	}
-	f.GPUs = gpus
-	return f
+	return FromState(idle)
 }
 
 const firmwareMagic = "gpusim placeholder firmware\n"
 
 // Firmware is the content of a placeholder firmware file.
 func (f Facts) Firmware() ([]byte, error) {
-	b, err := json.Marshal(f.Static())
+	b, err := json.Marshal(f)
 	return append([]byte(firmwareMagic), append(b, '\n')...), err
 }
 
