@@ -24,7 +24,6 @@ const root = "../.."
 func script(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("./kind.sh", args...)
-	// Nothing that the script would start can be found.
 	for _, kv := range os.Environ() {
 		if name, _, _ := strings.Cut(kv, "="); name != "CLUSTER" && name != "PROFILE" && name != "VERSION" && name != "KIND_NODE_IMAGE" {
 			cmd.Env = append(cmd.Env, kv)

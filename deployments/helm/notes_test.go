@@ -49,7 +49,6 @@ func TestNotesExplainValuesWithoutEffect(t *testing.T) {
 		{"resources.computeDomains.enabled=true", "resources.computeDomains.enabled"},
 		{"gpuResourcesEnabledOverride=true", "gpuResourcesEnabledOverride"},
 		{"featureGates.MPSSupport=true", "featureGates has no effect (MPSSupport)"},
-		{"kubeletPlugin.metrics.metricsPath=/m", "metricsPath"},
 		{"kubeletPlugin.metrics.computeDomainHttpEndpoint=:8081", "computeDomainHttpEndpoint"},
 	} {
 		if got := notes(t, c.set); !strings.Contains(got, c.names) || strings.Count(got, "NOTE: ") != 1 {
