@@ -1,0 +1,48 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/internal/pluginflags"
+)
+
+// The plugin takes the arguments and the environment that the chart gives it,
+// and every variable there is one of its flags.
+func TestPluginTakesWhatTheChartGives(t *testing.T) {
+	known := map[string]bool{"NVIDIA_VISIBLE_DEVICES": true} // for the NVIDIA runtime
+	for _, f := range pluginflags.Table {
+		known[f.Env()] = true
+	}
+	for _, values := range []string{"default", "simulated"} {
+		var ds appsv1.DaemonSet
+		manifest := render(t, chart, "--values", "testdata/values/"+values+".yaml", "--show-only", "templates/kubeletplugin.yaml")
+		if err := yaml.UnmarshalStrict([]byte(manifest), &ds); err != nil {
+			t.Fatal(err)
+		}
+		c := ds.Spec.Template.Spec.Containers[0]
+		var environ []string
+		for _, e := range c.Env {
+			if !known[e.Name] {
+				t.Errorf("%s is no flag of the plugin", e.Name)
+			}
+			if e.ValueFrom != nil {
+				e.Value = strings.ReplaceAll(e.ValueFrom.FieldRef.FieldPath, ".", "-")
+			}
+			environ = append(environ, e.Name+"="+e.Value)
+		}
+		config, err := pluginflags.Parse(c.Args, environ)
+		if err != nil {
+			t.Fatalf("%s: %v", values, err)
+		}
+		if config.Verbosity != 2 || config.ProcRoot != "/host/proc" || config.HTTPEndpoint != ":8080" || config.PodUID == "" {
+			t.Errorf("%s: the plugin understands %+v", values, config)
+		}
+	}
+}
