@@ -88,6 +88,16 @@ func TestPathsAreTheHosts(t *testing.T) {
 	}
 }
 
+func TestTheHooksPathIsTheHostsAsItIs(t *testing.T) {
+	_, o := toy(t)
+	o.HookPath = o.DriverRoot + "-hooks/nvidia-cdi-hook" // begins like a path of the driver root, and is none
+	for _, h := range common(t, New(o)).Hooks {
+		if h.Path != o.HookPath {
+			t.Errorf("hook %v runs %s, want %s", h.Args, h.Path, o.HookPath)
+		}
+	}
+}
+
 func TestNodesOfAnotherDevRoot(t *testing.T) {
 	dir, o := toy(t)
 	o.DevRoot, o.HostDevRoot = filepath.Join(dir, "other"), "/"

@@ -1,0 +1,217 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+const driver = "gpu.nvidia.com"
+
+// scheduler is the scheduler's own allocator over built slices.
+type scheduler struct {
+	t         *testing.T
+	slices    []*resourceapi.ResourceSlice
+	allocated sets.Set[structured.DeviceID]
+	count     int
+}
+
+func newScheduler(t *testing.T, s gpu.Snapshot, o resourceslices.Options) *scheduler {
+	o.Node, o.Taints, o.SharedDevices = "n1", true, true
+	pool, _ := resourceslices.Build(s, nil, o)
+	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID]()}
+	node := o.Node
+	for i, devices := range pool.Slices {
+		out.slices = append(out.slices, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%d", i)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: driver, NodeName: &node, Devices: devices,
+				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+			},
+		})
+	}
+	return out
+}
+
+func (s *scheduler) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
+
+// Get knows the driver's classes, and one that selects on the driver alone, as cloud documentation has it.
+func (s *scheduler) Get(name string) (*resourceapi.DeviceClass, error) {
+	expression, ok := map[string]string{
+		"gpu.nvidia.com":         `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
+		"monitor.gpu.nvidia.com": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "monitor"`,
+		"any.example.com":        `device.driver == "gpu.nvidia.com"`,
+	}[name]
+	if !ok {
+		return nil, errors.New("no such class")
+	}
+	return &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}},
+	}, nil
+}
+
+// claim asks for a number of devices of a class that satisfy the expressions.
+func (s *scheduler) claim(class string, count int64, expressions ...string) *resourceapi.ResourceClaim {
+	exact := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
+	for _, e := range expressions {
+		exact.Selectors = append(exact.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+	}
+	s.count++
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("claim-%d", s.count), Namespace: "default"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "req", Exactly: exact}},
+		}},
+	}
+}
+
+// allocate gives a claim to the scheduler and remembers what it took; nil where nothing fits.
+func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
+	s.t.Helper()
+	ctx := context.Background()
+	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+	state := structured.AllocatedState{
+		AllocatedDevices: s.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	allocator, err := structured.NewAllocator(ctx, features, state, s, s.slices, cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	results, err := allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, []*resourceapi.ResourceClaim{claim})
+	if err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		s.t.Fatal(err)
+	}
+	var devices []string
+	for _, r := range results {
+		for _, d := range r.Devices.Results {
+			devices = append(devices, d.Device)
+			if d.AdminAccess == nil || !*d.AdminAccess {
+				s.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
+			}
+		}
+	}
+	return devices
+}
+
+func (s *scheduler) want(claim *resourceapi.ResourceClaim, want ...string) {
+	s.t.Helper()
+	if diff := cmp.Diff(want, s.allocate(claim)); diff != "" {
+		s.t.Errorf("allocated (-want +got):\n%s", diff)
+	}
+}
+
+// watching turns a claim into a monitoring one.
+func watching(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+	admin := true
+	c.Spec.Devices.Requests[0].Exactly.AdminAccess = &admin
+	c.Spec.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: resourceslices.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
+	return c
+}
+
+func TestOneGPU(t *testing.T) {
+	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
+	first := s.allocate(s.claim("gpu.nvidia.com", 1))
+	second := s.allocate(s.claim("gpu.nvidia.com", 1))
+	if len(first) != 1 || len(second) != 1 || first[0] == second[0] {
+		t.Errorf("two claims got %v and %v", first, second)
+	}
+}
+
+func TestANodeIsFullAfterItsGPUs(t *testing.T) {
+	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
+	s.want(s.claim("gpu.nvidia.com", 9))
+	if got := s.allocate(s.claim("gpu.nvidia.com", 8)); len(got) != 8 {
+		t.Errorf("8 GPUs: got %v", got)
+	}
+	s.want(s.claim("gpu.nvidia.com", 1))
+}
+
+func TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly(t *testing.T) {
+	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
+	for range 8 {
+		got := s.allocate(s.claim("any.example.com", 1))
+		if len(got) != 1 {
+			t.Fatalf("got %v, want a GPU", got)
+		}
+		if d, err := gpu.ParseName(got[0]); err != nil || d.Kind != gpu.KindGPU {
+			t.Fatalf("got %v, want a GPU", got)
+		}
+	}
+	s.want(s.claim("any.example.com", 1)) // the monitors that are left are nobody's by accident
+}
+
+func TestByModelWithCEL(t *testing.T) {
+	for expression, want := range map[string]bool{
+		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("h100")`:                     true,
+		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("a100")`:                     false,
+		`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("79Gi")) >= 0`:                        true,
+		`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0`:                        false,
+		`device.attributes["gpu.nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.9.0"))`:         true,
+		`device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan(semver("580.126.8"))`:             true,
+		`device.attributes["gpu.nvidia.com"].driverVersionRaw == "580.126.09"`:                             true,
+		`device.attributes["gpu.nvidia.com"].architecture == "Hopper"`:                                     true,
+		`device.attributes["gpu.nvidia.com"].index == 3`:                                                   true,
+		`device.attributes["gpu.nvidia.com"].migCapable && device.attributes["gpu.nvidia.com"].mpsCapable`: true,
+		`device.attributes["resource.kubernetes.io"].numaNode == 1`:                                        true,
+		`device.attributes["resource.kubernetes.io"].pcieRoot.startsWith("pci")`:                           true,
+		`device.capacity["gpu.nvidia.com"].multiprocessors.compareTo(quantity("132")) == 0`:                true,
+		`device.attributes["gpu.nvidia.com"].cudaDriverVersion.compareTo(semver("13.0.0")) >= 0`:           true,
+		`device.attributes["gpu.nvidia.com"].type == "monitor"`:                                            false,
+	} {
+		s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
+		if got := s.allocate(s.claim("gpu.nvidia.com", 1, expression)); (len(got) == 1) != want {
+			t.Errorf("%s: got %v, want a GPU: %v", expression, got, want)
+		}
+	}
+}
+
+func TestWatchingAFullNode(t *testing.T) {
+	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
+	s.allocate(s.claim("gpu.nvidia.com", 8))
+	for range 2 { // and a second watcher
+		c := watching(s.claim("monitor.gpu.nvidia.com", 8))
+		got := s.allocate(c)
+		if len(got) != 8 {
+			t.Fatalf("a watcher got %v, want 8 monitors", got)
+		}
+		for _, name := range got {
+			if d, err := gpu.ParseName(name); err != nil || d.Kind != gpu.KindMonitor {
+				t.Errorf("a watcher got %s", name)
+			}
+		}
+	}
+	c := watching(s.claim("monitor.gpu.nvidia.com", 1))
+	c.Spec.Devices.Requests[0].Exactly.Tolerations = nil
+	s.want(c)
+}
+
+func TestASickHeldGPUIsNotGivenToAnother(t *testing.T) {
+	all := snapshot(t, "hgx-h100", 8)
+	sick := all.GPUs[0]
+	left := all
+	left.GPUs = all.GPUs[1:]
+	left.Problems = []gpu.Problem{{PCIAddress: sick.PCIAddress, Lost: true, Message: "lost"}}
+	s := newScheduler(t, left, resourceslices.Options{Held: []resourceslices.Held{{Kind: gpu.KindGPU, GPU: sick}}})
+	// Not even after its claim is gone and the record not yet.
+	if got := s.allocate(s.claim("gpu.nvidia.com", 7)); len(got) != 7 {
+		t.Errorf("got %v, want the other seven", got)
+	}
+	s.want(s.claim("gpu.nvidia.com", 1))
+}

@@ -1,0 +1,229 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// full are the options of a server that keeps every field.
+var full = Options{Node: "n1", Taints: true, SharedDevices: true}
+
+// h100 is the n-th of a node's GPUs.
+func h100(n int) gpu.GPU {
+	numa := n / 4
+	return gpu.GPU{
+		PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+8*n), UUID: fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", n),
+		Index: n, Minor: n, ProductName: "NVIDIA H100 80GB HBM3", Brand: "Nvidia", Architecture: "Hopper",
+		AddressingMode: "HMM", ComputeCapability: gpu.Version{Major: 9}, PCIeRoot: fmt.Sprintf("pci0000:%02x", 0xf+8*n),
+		NUMANode: &numa, MemoryBytes: 81559 << 20, Multiprocessors: 132, MIGCapable: true, MPSCapable: true,
+	}
+}
+
+func node(n int) gpu.Snapshot {
+	s := gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09", CUDA: gpu.Version{Major: 13}}}
+	for i := range n {
+		s.GPUs = append(s.GPUs, h100(i))
+	}
+	return s
+}
+
+func with(o Options, held ...Held) Options {
+	o.Held = held
+	return o
+}
+
+func names(p Pool) []string {
+	out := []string{}
+	for _, s := range p.Slices {
+		for _, d := range s {
+			name := d.Name
+			for _, t := range d.Taints {
+				if t.Key == UnhealthyTaint {
+					name += " " + t.Value
+				}
+			}
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func TestWhatIsPublishedOfAGPU(t *testing.T) {
+	const held, other = "gpu-0000-10-00-0", "gpu-0000-18-00-0"
+	gone := gpu.Snapshot{Driver: node(1).Driver}
+	lost := gpu.Snapshot{Driver: gone.Driver, Problems: []gpu.Problem{{PCIAddress: "0000:10:00.0", Lost: true, Message: "GPU is lost"}}}
+	mig := node(1)
+	mig.GPUs[0].MIGEnabled = true
+	withheld := map[string]Condition{"0000:10:00.0": {State: Withheld, Message: "a record cannot be read"}}
+	bare := gpu.GPU{PCIAddress: "0000:10:00.0", UUID: "GPU-1"}
+
+	for name, tc := range map[string]struct {
+		snapshot   gpu.Snapshot
+		conditions map[string]Condition
+		o          Options
+		want       []string
+		warnings   int
+	}{
+		"no driver":                             {gpu.Snapshot{}, nil, full, []string{}, 0},
+		"well":                                  {node(1), nil, full, []string{held, "monitor-0000-10-00-0"}, 0},
+		"no monitor without taints":             {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
+		"no monitor without sharing":            {node(1), nil, Options{Taints: true}, []string{held}, 0},
+		"lost":                                  {lost, nil, full, []string{}, 1},
+		"lost and held":                         {lost, nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held + " lost"}, 1},
+		"lost and held, no taints":              {lost, nil, with(Options{}, Held{gpu.KindGPU, h100(0)}), []string{held}, 1},
+		"gone and held":                         {gone, nil, with(full, Held{gpu.KindGPU, bare}), []string{held + " absent"}, 1},
+		"gone and watched":                      {gone, nil, with(full, Held{gpu.KindMonitor, bare}), []string{"monitor-0000-10-00-0"}, 0},
+		"gone and watched, no taints":           {gone, nil, with(Options{SharedDevices: true}, Held{gpu.KindMonitor, bare}), []string{}, 0},
+		"driver gone and held":                  {gpu.Snapshot{}, nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held + " absent"}, 1},
+		"withheld is tainted":                   {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
+		"withheld is left out without taints":   {node(1), withheld, Options{}, []string{}, 1},
+		"withheld, held and no taints":          {node(1), withheld, with(Options{}, Held{gpu.KindGPU, h100(0)}), []string{held}, 1},
+		"MIG mode is watched, not given out":    {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
+		"MIG mode under a claim":                {mig, nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
+		"well and held":                         {node(1), nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held, "monitor-0000-10-00-0"}, 0},
+		"a problem without an address":          {gpu.Snapshot{Problems: []gpu.Problem{{Index: 3, Message: "?"}}}, nil, full, []string{}, 1},
+		"a held device without a proper name":   {gone, nil, with(full, Held{gpu.KindGPU, gpu.GPU{PCIAddress: "nowhere"}}), []string{}, 1},
+		"a GPU without a proper address":        {gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1B:00.0"}}}, nil, full, []string{}, 1},
+		"two GPUs of one address are nobody's":  {gpu.Snapshot{GPUs: []gpu.GPU{h100(0), h100(0), h100(1)}}, nil, Options{}, []string{other}, 1},
+		"a neighbour's condition is his affair": {node(2), withheld, Options{}, []string{other}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, warnings := Build(tc.snapshot, tc.conditions, tc.o)
+			if diff := cmp.Diff(tc.want, names(p)); diff != "" {
+				t.Errorf("devices (-want +got):\n%s", diff)
+			}
+			if len(warnings) != tc.warnings {
+				t.Errorf("warnings %+v, want %d", warnings, tc.warnings)
+			}
+			for _, w := range warnings {
+				if w.State == "" || w.Message == "" {
+					t.Errorf("warning %+v does not say what is wrong", w)
+				}
+			}
+		})
+	}
+}
+
+func TestOneSliceForEachGPUInOrder(t *testing.T) {
+	p, _ := Build(node(3), nil, full)
+	if p.Name != "n1/gpu" || len(p.Slices) != 3 {
+		t.Fatalf("pool %q of %d slices, want n1/gpu of 3", p.Name, len(p.Slices))
+	}
+	want := []string{
+		"gpu-0000-10-00-0", "monitor-0000-10-00-0", "gpu-0000-18-00-0", "monitor-0000-18-00-0", "gpu-0000-20-00-0", "monitor-0000-20-00-0",
+	}
+	if diff := cmp.Diff(want, names(p)); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+}
+
+func TestMonitorsAreSharedTaintedAndBare(t *testing.T) {
+	p, _ := Build(node(1), nil, full)
+	d := p.Slices[0][1]
+	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || len(d.Capacity) != 0 {
+		t.Errorf("monitor %+v: want it shareable and without capacity", d)
+	}
+	want := []resourceapi.DeviceTaint{{Key: "gpu.nvidia.com/monitor", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	if diff := cmp.Diff(want, d.Taints); diff != "" {
+		t.Errorf("taints (-want +got):\n%s", diff)
+	}
+	got := sortedKeys(d.Attributes)
+	if diff := cmp.Diff([]string{"resource.kubernetes.io/numaNode", "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot",
+		"productName", "type", "uuid"}, toStrings(got)); diff != "" {
+		slices.Sort(got)
+		t.Errorf("attributes %v:\n%s", got, diff)
+	}
+}
+
+func TestTheSameHardwareGivesTheSameBytes(t *testing.T) {
+	s := node(16)
+	s.GPUs[5].MIGEnabled = true
+	s.Problems = []gpu.Problem{{PCIAddress: "0000:f0:00.0", Index: 16, Message: "a"}, {PCIAddress: "0000:e8:00.0", Index: 17, Message: "b"}, {Index: 18, Message: "c"}}
+	o := with(full, Held{gpu.KindGPU, h100(30)}, Held{gpu.KindMonitor, gpu.GPU{PCIAddress: h100(30).PCIAddress}}, Held{gpu.KindGPU, h100(3)})
+	o.Held[0].GPU.PCIAddress, o.Held[1].GPU.PCIAddress = "0000:f0:00.0", "0000:f0:00.0"
+	conditions := map[string]Condition{h100(2).PCIAddress: {State: Withheld, Message: "x"}}
+	bytes := func() string {
+		p, w := Build(s, conditions, o)
+		text, err := json.Marshal([]any{p, w})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	want := bytes()
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		r.Shuffle(len(s.GPUs), func(i, j int) { s.GPUs[i], s.GPUs[j] = s.GPUs[j], s.GPUs[i] })
+		r.Shuffle(len(s.Problems), func(i, j int) { s.Problems[i], s.Problems[j] = s.Problems[j], s.Problems[i] })
+		r.Shuffle(len(o.Held), func(i, j int) { o.Held[i], o.Held[j] = o.Held[j], o.Held[i] })
+		if got := bytes(); got != want {
+			t.Fatalf("another order of the same gives other slices:\n%s", cmp.Diff(want, got))
+		}
+	}
+}
+
+func TestTheAPIsLimits(t *testing.T) {
+	s := node(16)
+	for i := range s.GPUs {
+		s.GPUs[i].ProductName = strings.Repeat("ü", 100)
+	}
+	p, _ := Build(s, nil, full)
+	seen := map[string]bool{}
+	for _, devices := range p.Slices {
+		if len(devices) > resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures {
+			t.Errorf("%d devices in a slice", len(devices))
+		}
+		for _, d := range devices {
+			if n := len(d.Attributes) + len(d.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+				t.Errorf("%s has %d attributes and capacities", d.Name, n)
+			}
+			if seen[d.Name] || len(d.Name) > 63 {
+				t.Errorf("device name %q is used twice or too long", d.Name)
+			}
+			seen[d.Name] = true
+			for name, a := range d.Attributes {
+				for _, v := range []*string{a.StringValue, a.VersionValue} {
+					if v != nil && (len(*v) > 64 || len(*v) == 0) {
+						t.Errorf("%s of %s has %d bytes", name, d.Name, len(*v))
+					}
+				}
+			}
+		}
+	}
+	if len(seen) != 32 {
+		t.Errorf("%d devices of 16 GPUs, want 32", len(seen))
+	}
+}
+
+func TestBytesADevice(t *testing.T) {
+	p, _ := Build(node(8), nil, full)
+	text, err := json.Marshal(p.Slices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if per := len(text) / 16; per > 1800 {
+		t.Errorf("%d bytes of JSON a device, the budget is 1800", per)
+	}
+}
+
+func toStrings[T ~string](in []T) []string {
+	var out []string
+	for _, s := range in {
+		out = append(out, string(s))
+	}
+	slices.Sort(out)
+	slices.SortStableFunc(out, func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
+	return out
+}

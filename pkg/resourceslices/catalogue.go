@@ -1,0 +1,128 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"math"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Entry describes an attribute or capacity for the reference documentation.
+type Entry struct {
+	// Name as published: without a domain it is in the driver's.
+	Name string
+	// Capacity tells a capacity from an attribute.
+	Capacity bool
+	// Type is string, bool, int, version or quantity.
+	Type string
+	// Devices are the kinds of device that carry it.
+	Devices []gpu.Kind
+	// Meaning says what the value is and when it is left out.
+	Meaning string
+	// Source says where the value comes from.
+	Source string
+}
+
+// Catalogue lists everything that devices can carry: attributes, then capacities, in the order of the documentation.
+func Catalogue() []Entry {
+	var out []Entry
+	for _, a := range attributes {
+		out = append(out, a.Entry)
+	}
+	for _, c := range capacities {
+		out = append(out, c.Entry)
+	}
+	return out
+}
+
+type attribute struct {
+	Entry
+	value value
+}
+
+type capacity struct {
+	Entry
+	quantity func(gpu.GPU) *resource.Quantity
+}
+
+var (
+	every = []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}
+	whole = []gpu.Kind{gpu.KindGPU}
+)
+
+var attributes = []attribute{
+	{Entry{Name: "type", Type: "string", Devices: every, Source: "the driver",
+		Meaning: "What the device is: gpu, a whole GPU; monitor, a GPU to be watched with admin access."},
+		text(func(s subject) string { return string(s.kind) })},
+	{Entry{Name: "uuid", Type: "string", Devices: every, Source: "nvmlDeviceGetUUID",
+		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot."},
+		text(func(s subject) string { return s.gpu.UUID })},
+	{Entry{Name: "productName", Type: "string", Devices: every, Source: "nvmlDeviceGetName",
+		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3."},
+		text(func(s subject) string { return s.gpu.ProductName })},
+	{Entry{Name: "brand", Type: "string", Devices: whole, Source: "nvmlDeviceGetBrand",
+		Meaning: "The product family, such as Tesla or Nvidia. Left out where the driver does not name one."},
+		text(func(s subject) string { return s.gpu.Brand })},
+	{Entry{Name: "architecture", Type: "string", Devices: whole, Source: "nvmlDeviceGetArchitecture",
+		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
+		text(func(s subject) string { return s.gpu.Architecture })},
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: whole, Source: "nvmlDeviceGetCudaComputeCapability",
+		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
+		version(func(s subject) string { return pair(s.gpu.ComputeCapability) })},
+	{Entry{Name: "driverVersion", Type: "version", Devices: whole, Source: "nvmlSystemGetDriverVersion",
+		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
+		version(func(s subject) string { return s.driver.Version })},
+	{Entry{Name: "driverVersionRaw", Type: "string", Devices: whole, Source: "nvmlSystemGetDriverVersion",
+		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
+		text(func(s subject) string { return s.driver.Version })},
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: whole, Source: "nvmlSystemGetCudaDriverVersion_v2",
+		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
+		version(func(s subject) string { return pair(s.driver.CUDA) })},
+	{Entry{Name: "addressingMode", Type: "string", Devices: whole, Source: "nvmlDeviceGetAddressingMode",
+		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Left out where the driver does not report it."},
+		text(func(s subject) string { return s.gpu.AddressingMode })},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: every, Source: "nvmlDeviceGetPciInfo_v3",
+		Meaning: "The PCI address, such as 0000:1b:00.0."},
+		text(func(s subject) string { return s.gpu.PCIAddress })},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: every, Source: "sysfs",
+		Meaning: "The PCIe root complex, such as pci0000:15: the same for a GPU and a network card that are close."},
+		text(func(s subject) string { return s.gpu.PCIeRoot })},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: every, Source: "sysfs",
+		Meaning: "The NUMA node. Left out where the machine does not assign one."},
+		number(func(s subject) *int { return s.gpu.NUMANode })},
+	{Entry{Name: "index", Type: "int", Devices: whole, Source: "NVML's enumeration",
+		Meaning: "The number nvidia-smi shows. For people: it may change with every boot and is not the device's identity."},
+		number(func(s subject) *int { return &s.gpu.Index })},
+	{Entry{Name: "migCapable", Type: "bool", Devices: whole, Source: "nvmlDeviceGetMigMode",
+		Meaning: "Whether the GPU has a MIG mode, whatever that mode is now."},
+		boolean(func(s subject) bool { return s.gpu.MIGCapable })},
+	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Source: "compute capability and brand",
+		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
+		boolean(func(s subject) bool { return s.gpu.MPSCapable })},
+}
+
+var capacities = []capacity{
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: whole, Source: "nvmlDeviceGetMemoryInfo_v2",
+		Meaning: "The board's total memory in bytes, what the driver reserves included. Left out where NVML cannot say."},
+		func(g gpu.GPU) *resource.Quantity {
+			if g.MemoryBytes > math.MaxInt64 {
+				return nil
+			}
+			return positive(int64(g.MemoryBytes), resource.BinarySI)
+		}},
+	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: whole, Source: "nvmlDeviceGetNumGpuCores, by compute capability",
+		Meaning: "The number of streaming multiprocessors. Left out for a compute capability this version does not know."},
+		func(g gpu.GPU) *resource.Quantity { return positive(int64(g.Multiprocessors), resource.DecimalSI) }},
+}
+
+func positive(n int64, format resource.Format) *resource.Quantity {
+	if n <= 0 {
+		return nil
+	}
+	return resource.NewQuantity(n, format)
+}

@@ -1,0 +1,127 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// subject is what an attribute can be read from.
+type subject struct {
+	kind   gpu.Kind
+	gpu    gpu.GPU
+	driver gpu.Driver
+}
+
+// described says that the GPU was read once, and is not known by its address alone: a zero means something then.
+func (s subject) described() bool {
+	return s.gpu.ProductName != "" || s.gpu.ComputeCapability != (gpu.Version{})
+}
+
+// value gives an attribute, nil where there is none. The note says what was changed or left out.
+type value func(subject) (attribute *resourceapi.DeviceAttribute, note string)
+
+// text is a string attribute. The API takes 64 bytes of UTF-8.
+func text(get func(subject) string) value {
+	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+		full := get(s)
+		v := cut(full, resourceapi.DeviceAttributeMaxValueLength)
+		if v == "" {
+			return nil, ""
+		}
+		note := ""
+		if v != full {
+			note = fmt.Sprintf("%q is published as %q: the API takes %d bytes of UTF-8", full, v, resourceapi.DeviceAttributeMaxValueLength)
+		}
+		return &resourceapi.DeviceAttribute{StringValue: &v}, note
+	}
+}
+
+// cut shortens a string to a number of bytes without parting a character, and replaces what is not UTF-8.
+func cut(s string, limit int) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
+// boolean is a bool attribute.
+func boolean(get func(subject) bool) value {
+	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+		if !s.described() {
+			return nil, ""
+		}
+		v := get(s)
+		return &resourceapi.DeviceAttribute{BoolValue: &v}, ""
+	}
+}
+
+// number is an int attribute; a nil number is left out.
+func number(get func(subject) *int) value {
+	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+		n := get(s)
+		if n == nil || !s.described() {
+			return nil, ""
+		}
+		v := int64(*n)
+		return &resourceapi.DeviceAttribute{IntValue: &v}, ""
+	}
+}
+
+// version is a semantic version. An empty one is left out silently, one that cannot be normalised with a note.
+func version(get func(subject) string) value {
+	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+		raw := get(s)
+		if raw == "" {
+			return nil, ""
+		}
+		v, err := semver(raw)
+		if err != nil {
+			return nil, "left out: " + err.Error()
+		}
+		return &resourceapi.DeviceAttribute{VersionValue: &v}, ""
+	}
+}
+
+// semver makes NVIDIA's versions strict semantic versions: three numbers, none with leading zeros. 580.126.09 becomes
+// 580.126.9, 13.0 becomes 13.0.0.
+func semver(raw string) (string, error) {
+	parts := strings.Split(raw, ".")
+	if len(parts) > 3 {
+		return "", fmt.Errorf("%q has more than three parts, a semantic version has three", raw)
+	}
+	for i, p := range parts {
+		if strings.Trim(p, "0123456789") != "" || p == "" {
+			return "", fmt.Errorf("%q is no version of up to three numbers", raw)
+		}
+		n, err := strconv.ParseUint(p, 10, 32)
+		if err != nil {
+			return "", fmt.Errorf("%q holds a number that is too large for a version", raw)
+		}
+		parts[i] = strconv.FormatUint(n, 10)
+	}
+	for len(parts) < 3 {
+		parts = append(parts, "0")
+	}
+	return strings.Join(parts, "."), nil
+}
+
+// pair is a two-part version as text, empty where it is unknown.
+func pair(v gpu.Version) string {
+	if v == (gpu.Version{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
+}

@@ -1,0 +1,129 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+func TestVersionsAreNormalised(t *testing.T) {
+	for raw, want := range map[string]string{
+		"580.126.09": "580.126.9", "535.54.03": "535.54.3", "13.0": "13.0.0", "12.4": "12.4.0", "9": "9.0.0",
+		"565.57.01": "565.57.1", "0.0.0": "0.0.0",
+	} {
+		if got, err := semver(raw); got != want || err != nil {
+			t.Errorf("semver(%q) = %q, %v; want %q", raw, got, err, want)
+		}
+	}
+	for _, raw := range []string{"", ".", "580.126.09.1", "580.beta", "v1.2.3", "1..2", " 1.2", "1.2.99999999999999999999", "-1.2"} {
+		if got, err := semver(raw); err == nil {
+			t.Errorf("semver(%q) = %q, want an error", raw, got)
+		}
+	}
+}
+
+func FuzzVersion(f *testing.F) {
+	for _, s := range []string{"580.126.09", "13.0", "1.2.3-x", "00.00.00", "٣.٤"} {
+		f.Add(s)
+	}
+	strict := regexp.MustCompile(`^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$`)
+	f.Fuzz(func(t *testing.T, raw string) {
+		if got, err := semver(raw); err == nil && (!strict.MatchString(got) || len(got) > 64) {
+			t.Errorf("semver(%q) = %q, which the API refuses", raw, got)
+		}
+	})
+}
+
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"NVIDIA H100", strings.Repeat("ü", 40), "\xff\xfe", strings.Repeat("a", 63) + "€"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := cut(s, 64); len(got) > 64 || !utf8.ValidString(got) {
+			t.Errorf("cut(%q) = %q", s, got)
+		}
+	})
+}
+
+func TestWhatTheAPIRefusesIsLeftOutOrCutWithAWarning(t *testing.T) {
+	s := node(1)
+	s.Driver.Version = "580.beta.1"
+	s.GPUs[0].ProductName = strings.Repeat("ü", 33)
+	s.GPUs[0].MemoryBytes = math.MaxUint64
+	p, warnings := Build(s, nil, full)
+	d := p.Slices[0][0]
+	if _, ok := d.Attributes["driverVersion"]; ok {
+		t.Error("a driver version that is none was published")
+	}
+	if got := *d.Attributes["driverVersionRaw"].StringValue; got != "580.beta.1" {
+		t.Errorf("driverVersionRaw %q", got)
+	}
+	if got := *d.Attributes["productName"].StringValue; got != strings.Repeat("ü", 32) {
+		t.Errorf("productName %q, want 32 whole letters", got)
+	}
+	if _, ok := d.Capacity["memory"]; ok {
+		t.Errorf("memory %v was published", d.Capacity["memory"])
+	}
+	if len(warnings) != 2 || !strings.Contains(warnings[0].Message, "driverVersion") || !strings.Contains(warnings[1].Message, "productName") {
+		t.Errorf("warnings %+v, want one for driverVersion and one for productName, each once", warnings)
+	}
+}
+
+func TestUnknownIsNotPublished(t *testing.T) {
+	s := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:10:00.0", UUID: "GPU-1", ProductName: "x"}}}
+	p, _ := Build(s, nil, Options{})
+	d := p.Slices[0][0]
+	want := []string{"resource.kubernetes.io/pciBusID", "index", "migCapable", "mpsCapable", "productName", "type", "uuid"}
+	if diff := cmp.Diff(want, toStrings(sortedKeys(d.Attributes))); diff != "" || len(d.Capacity) != 0 {
+		t.Errorf("capacity %v, attributes (-want +got):\n%s", d.Capacity, diff)
+	}
+	p, _ = Build(gpu.Snapshot{}, nil, with(Options{}, Held{gpu.KindGPU, gpu.GPU{PCIAddress: "0000:10:00.0"}}))
+	want = []string{"resource.kubernetes.io/pciBusID", "type"}
+	if diff := cmp.Diff(want, toStrings(sortedKeys(p.Slices[0][0].Attributes))); diff != "" {
+		t.Errorf("attributes of a held GPU that is known by its address only (-want +got):\n%s", diff)
+	}
+}
+
+func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
+	catalogued := map[string]Entry{}
+	for _, e := range Catalogue() {
+		if _, ok := catalogued[e.Name]; ok {
+			t.Errorf("%s is in the catalogue twice", e.Name)
+		}
+		if e.Meaning == "" || e.Source == "" || len(e.Devices) == 0 {
+			t.Errorf("%s is not described", e.Name)
+		}
+		catalogued[e.Name] = e
+	}
+	p, _ := Build(node(1), nil, full)
+	seen := map[string]bool{}
+	for _, d := range p.Slices[0] {
+		for name, a := range d.Attributes {
+			seen[string(name)] = true
+			typ := map[bool]string{a.StringValue != nil: "string", a.BoolValue != nil: "bool", a.IntValue != nil: "int", a.VersionValue != nil: "version"}[true]
+			if e := catalogued[string(name)]; e.Capacity || e.Type != typ {
+				t.Errorf("attribute %s of type %s is catalogued as %+v", name, typ, e)
+			}
+		}
+		for name := range d.Capacity {
+			seen[string(name)] = true
+			if e := catalogued[string(name)]; !e.Capacity || e.Type != "quantity" {
+				t.Errorf("capacity %s is catalogued as %+v", name, e)
+			}
+		}
+	}
+	for name := range catalogued {
+		if !seen[name] {
+			t.Errorf("%s is catalogued and not published of a GPU that has everything", name)
+		}
+	}
+}
