@@ -1,0 +1,349 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/devicestate"
+)
+
+// scenario is one act of a process whose every effect is made to fail and is died at.
+type scenario struct {
+	name string
+	// given makes the machine, untouched by faults.
+	given func(w *world, p process)
+	// when is the act. It gets a new process.
+	when func(w *world, p process) error
+	// then are the claims that are prepared once the act has succeeded.
+	then []string
+	// unknown says that Recover alone cannot tell what a claim holds.
+	unknown bool
+	// starts says that the act is the start of the process itself.
+	starts bool
+}
+
+func prepares(uid string) func(*world, process) error {
+	return func(w *world, p process) error {
+		_, err := p.Prepare(context.Background(), w.claims[uid])
+		return err
+	}
+}
+
+func unprepares(uid string) func(*world, process) error {
+	return func(_ *world, p process) error { return p.Unprepare(context.Background(), claimOf(uid)) }
+}
+
+func recovers(_ *world, p process) error {
+	findings, err := p.Recover(context.Background())
+	for _, f := range findings {
+		err = errors.Join(err, f.Err)
+	}
+	return err
+}
+
+func identifies(w *world, p process) error {
+	findings, err := p.Identify(context.Background(), &server{w: w})
+	for _, f := range findings {
+		err = errors.Join(err, f.Err)
+	}
+	return err
+}
+
+// Two claims stand by in most scenarios: a (what is acted on) and z, which must come through untouched.
+var scenarios = []scenario{
+	{name: "start on an empty machine", given: func(*world, process) {}, when: func(*world, process) error { return nil }, starts: true},
+	{name: "prepare one GPU", given: func(w *world, p process) { standby(w, p); w.claim("a", 0) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare two GPUs", given: func(w *world, p process) { standby(w, p); w.claim("a", 1, 0) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a monitor and a GPU", given: func(w *world, p process) { standby(w, p); w.claim("a", -4, 0) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a monitor of a held GPU", given: func(w *world, p process) { standby(w, p); w.claim("a", -4) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare with steps", given: func(w *world, p process) { standby(w, p); w.steppedClaim("a", 0, 1) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare without a CDI directory", given: func(w *world, p process) {
+		w.claim("a", 0)
+		w.loseCDI()
+	},
+		when: prepares("a"), then: []string{"a"}},
+	{name: "prepare again", given: twice, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare again without the spec", given: func(w *world, p process) { twice(w, p); w.must(os.Remove(w.specFile("a"))) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare again with another minor number", given: func(w *world, p process) { twice(w, p); w.snapshot.GPUs[0].Minor = 7 }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare another allocation", given: func(w *world, p process) { twice(w, p); allocate(w.claims["a"], 1, 2) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare what is deallocated", given: func(w *world, p process) { twice(w, p); allocate(w.claims["a"]) }, when: prepares("a"), then: []string{"z"}},
+	{name: "prepare after a reboot", given: func(w *world, p process) { twice(w, p); w.reboot(false) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "unprepare", given: func(w *world, p process) { standby(w, p); w.claim("a", 0); w.prepare(p, "a") }, when: unprepares("a"), then: []string{"z"}},
+	{name: "unprepare two GPUs with steps", given: twice, when: unprepares("a"), then: []string{"z"}},
+	{name: "unprepare after a reboot", given: func(w *world, p process) { twice(w, p); w.reboot(true) }, when: unprepares("a"), then: []string{"z"}},
+	{name: "unprepare what never was", given: standby, when: unprepares("a"), then: []string{"z"}},
+	{name: "recover without specs", given: func(w *world, p process) {
+		twice(w, p)
+		w.must(os.Remove(w.specFile("a")))
+		w.must(os.Remove(w.specFile("z")))
+	},
+		when: recovers, then: []string{"a", "z"}},
+	{name: "recover after a reboot that kept the specs", given: func(w *world, p process) { twice(w, p); w.reboot(true) }, when: recovers, then: []string{"a", "z"}},
+	{name: "recover an orphan spec", given: func(w *world, p process) { twice(w, p); w.must(os.Remove(w.recordFile("a"))); w.empty(w.out, "") }, when: recovers, then: []string{"z"}},
+	{name: "recover a damaged record", given: func(w *world, p process) { twice(w, p); w.damage("a") }, when: recovers, then: []string{"a", "z"}},
+	{name: "prepare over a damaged record", given: func(w *world, p process) { twice(w, p); w.damage("a") }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "unprepare a damaged record", given: func(w *world, p process) { twice(w, p); w.damage("a") }, when: unprepares("a"), then: []string{"z"}},
+	{name: "recover a record and spec both lost", given: lost, when: func(w *world, p process) error { return errors.Join(recovers(w, p), identifies(w, p), recovers(w, p)) },
+		then: []string{"a", "z"}, unknown: true},
+	{name: "prepare a record and spec both lost", given: lost, when: prepares("a"), then: []string{"a", "z"}, unknown: true},
+	{name: "unprepare a record and spec both lost", given: func(w *world, p process) {
+		standby(w, p)
+		w.claim("a", 0)
+		w.prepare(p, "a")
+		w.damage("a")
+		w.must(os.Remove(w.specFile("a")))
+	},
+		when: unprepares("a"), then: []string{"z"}, unknown: true},
+}
+
+func standby(w *world, p process) {
+	w.steppedClaim("z", 3)
+	w.prepare(p, "z")
+}
+
+func twice(w *world, p process) {
+	standby(w, p)
+	w.steppedClaim("a", 0, 1)
+	w.prepare(p, "a")
+}
+
+func lost(w *world, p process) {
+	twice(w, p)
+	w.damage("a")
+	w.must(os.Remove(w.specFile("a")))
+}
+
+// begin makes a scenario's machine and the process that will act, with the tap armed.
+func (s scenario) begin(t *testing.T, tp *tap) (*world, process, bool, error) {
+	w := newWorld(t)
+	if !s.starts {
+		p := w.run()
+		s.given(w, p)
+		p.host.Close()
+	}
+	if tp.kind == cutPower {
+		tp.shadow = newShadow(w.dir)
+		tp.kind = killAfter
+	}
+	tp.armed = s.starts
+	var p process
+	died, err := attempt(func() (err error) { p, err = w.start(tp); return err })
+	tp.armed = true
+	if died || err != nil {
+		return w, p, died, err
+	}
+	died, err = attempt(func() error { return s.when(w, p) })
+	return w, p, died, err
+}
+
+// settle ends the process and lets a new one recover.
+func (s scenario) settle(t *testing.T, w *world, old process) process {
+	if old.host != nil {
+		old.host.Close()
+	}
+	p := w.run()
+	if err := recovers(w, p); err != nil {
+		t.Fatal("recover:", err)
+	}
+	return p
+}
+
+// kubelet plays what comes after a crash: unless only ending is wanted, the claims that exist are prepared again, and
+// each is verified; then all are unprepared and nothing may be left.
+func (s scenario) kubelet(t *testing.T, w *world, p process, again bool) {
+	t.Helper()
+	uids := slices.Sorted(maps.Keys(w.claims))
+	if again {
+		var want []string
+		for _, uid := range uids {
+			devices, err := p.Prepare(context.Background(), w.claims[uid])
+			w.must(err)
+			if len(devices) > 0 {
+				want = append(want, uid)
+			}
+		}
+		w.clean(p, want...)
+	}
+	for _, uid := range uids {
+		w.must(p.Unprepare(context.Background(), claimOf(uid)))
+	}
+	if !again && s.unknown {
+		// Nobody knew the steps of what was lost; the executor's own observation finds them, not the engine.
+		w.empty(w.out, "")
+	}
+	w.clean(p)
+}
+
+// TestCrashMatrix meets every effect of every scenario, makes it fail or kills the process before or after it, starts
+// anew and sees that nothing is leaked, nothing lost and nothing foreign touched; and once more for each effect of the
+// Recover that follows.
+func TestCrashMatrix(t *testing.T) {
+	all := matrix{met: map[string]bool{}}
+	t.Run("scenario", func(t *testing.T) { all.run(t) })
+	t.Logf("crash matrix: %d scenarios, %d effects; %d runs with one fault, %d with a second death in Recover",
+		len(scenarios), all.effects, all.firsts, all.seconds)
+	for _, label := range labels(t) {
+		if !all.met[label] {
+			t.Errorf("no scenario met effect %q", label)
+		}
+	}
+}
+
+// matrix counts.
+type matrix struct {
+	mu                       sync.Mutex
+	met                      map[string]bool
+	effects, firsts, seconds int
+}
+
+func (all *matrix) run(t *testing.T) {
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			m := &matrix{met: map[string]bool{}}
+			defer all.add(m)
+			traced := &tap{at: -1}
+			w, p, _, err := s.begin(t, traced)
+			w.must(err)
+			if s.starts {
+				w.claim("a", 0)
+			}
+			w.clean(s.settle(t, w, p), s.then...)
+			m.effects += len(traced.seen)
+			for _, e := range traced.seen {
+				m.met[string(e.Label)] = true
+			}
+			for i, e := range traced.seen {
+				for _, k := range []kind{fails, killBefore, killAfter} {
+					for _, again := range []bool{true, false} {
+						m.first(t, s, i, k, again)
+						if t.Failed() {
+							t.Fatalf("at effect %d, %s %s, which %s, prepared again: %v", i, e, e.Path, k, again)
+						}
+					}
+				}
+				// Dying after one effect is dying before the next, and a sync leaves what it found: a process sees no other
+				// disk after it. That spares most of the pairs.
+				if i > 0 && isSync(traced.seen[i-1]) {
+					continue
+				}
+				m.second(t, s, i)
+				if t.Failed() {
+					t.Fatalf("at effect %d, %s %s, killed before it and in Recover", i, e, e.Path)
+				}
+			}
+		})
+	}
+}
+
+func (all *matrix) add(m *matrix) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	maps.Copy(all.met, m.met)
+	all.effects, all.firsts, all.seconds = all.effects+m.effects, all.firsts+m.firsts, all.seconds+m.seconds
+}
+
+// first is a run with one fault.
+func (m *matrix) first(t *testing.T, s scenario, at int, k kind, again bool) {
+	tp := &tap{at: at, kind: k}
+	w, p, died, err := s.begin(t, tp)
+	if died != (k != fails) && !(k == killAfter && mayFail(tp.seen[at])) {
+		t.Errorf("died: %v, %v", died, err)
+		return
+	}
+	if p.host != nil {
+		if k == fails && err == nil && !s.unknown {
+			// A fault that the caller is not told of must not have made a difference.
+			w.clean(p, s.then...)
+		}
+		p.host.Close()
+	}
+	m.firsts++
+	s.after(t, w, again)
+}
+
+// second is a run that dies, and dies again at each effect of Recover.
+func (m *matrix) second(t *testing.T, s scenario, at int) {
+	var last []host.Effect
+	for j := 0; ; j++ {
+		for j < len(last) && isSync(last[j]) {
+			j++
+		}
+		if last != nil && j >= len(last) {
+			return
+		}
+		w, p, _, _ := s.begin(t, &tap{at: at, kind: killBefore})
+		if p.host != nil {
+			p.host.Close()
+		}
+		tp := &tap{at: j, kind: killAfter}
+		if last == nil {
+			tp.at = -1 // First see what Recover does here.
+			j = -1
+		}
+		q, err := w.start(tp)
+		w.must(err)
+		tp.armed = true
+		died, _ := attempt(func() error { return recovers(w, q) })
+		q.host.Close()
+		if last == nil {
+			for _, e := range tp.seen {
+				m.met[string(e.Label)] = true
+			}
+			if last = tp.seen; len(last) == 0 {
+				return
+			}
+			continue
+		}
+		if !died && !mayFail(tp.seen[j]) {
+			t.Errorf("no death at effect %d of Recover", j)
+		}
+		m.seconds++
+		s.after(t, w, true)
+		if t.Failed() {
+			t.Logf("died again after effect %d of Recover, %s", j, tp.seen[j])
+			return
+		}
+	}
+}
+
+// mayFail says that an effect fails by itself in some scenario, so that nothing comes after it: there is no CDI directory,
+// or the damaged record is in the other directory.
+func mayFail(e host.Effect) bool {
+	return e.Label == store.LabelWrite && (e.Op == host.OpWrite || e.Op == host.OpRemove) || e.Op == host.OpLink
+}
+
+func isSync(e host.Effect) bool { return e.Op == host.OpSync || e.Op == host.OpSyncDir }
+
+// after is a new process that recovers, checks and plays the kubelet.
+func (s scenario) after(t *testing.T, w *world, again bool) {
+	t.Helper()
+	p := s.settle(t, w, process{})
+	if !s.unknown {
+		if err := p.Check(); err != nil {
+			t.Fatal("after Recover:", err)
+		}
+		if temps := w.temps(); len(temps) > 0 {
+			t.Fatal("after Recover, unfinished:", strings.Join(temps, " "))
+		}
+		if second, err := p.Recover(context.Background()); err != nil || len(second) > 0 {
+			t.Fatalf("a second Recover found work: %+v, %v", second, err)
+		}
+	}
+	s.kubelet(t, w, p, again)
+	p.host.Close()
+	w.must(os.RemoveAll(w.dir))
+}
+
+var _ devicestate.Claims = &server{}

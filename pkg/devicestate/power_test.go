@@ -1,0 +1,90 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// cutPower is a death of the whole machine after an effect.
+const cutPower kind = "power cut after"
+
+// TestPowerCut cuts the power after each effect of each scenario, when the act has ended, and after a killed process's
+// successor has answered. What a commit promised is on disk, nothing half-written is read as whole, and the machine
+// goes on in its next boot.
+func TestPowerCut(t *testing.T) {
+	cuts := 0
+	for _, s := range scenarios {
+		if s.unknown {
+			continue // What is damaged from the beginning stays unknown; the matrix has it.
+		}
+		t.Run(s.name, func(t *testing.T) {
+			traced := &tap{at: -1, kind: cutPower}
+			_, p, _, _ := s.begin(t, traced)
+			p.host.Close()
+			for at := range len(traced.seen) + 1 {
+				for _, answeredAgain := range []bool{false, true} {
+					cuts++
+					s.powerCut(t, at, answeredAgain)
+					if t.Failed() {
+						t.Fatalf("power cut after effect %d of %v, answered again: %v", at, traced.seen, answeredAgain)
+					}
+				}
+			}
+		})
+	}
+	t.Logf("power cuts: %d", cuts)
+}
+
+func (s scenario) powerCut(t *testing.T, at int, answerAgain bool) {
+	tp := &tap{at: at, kind: cutPower}
+	w, p, died, err := s.begin(t, tp)
+	if p.host != nil {
+		p.host.Close()
+	}
+	// z was answered before; the act's own claim if the act came to its end.
+	var promised, denied []string
+	if !s.starts && w.claims["z"] != nil {
+		promised = append(promised, "z")
+	}
+	if !died && err == nil {
+		if promised = s.then; !slices.Contains(s.then, "a") {
+			denied = append(denied, "a")
+		}
+	}
+	if answerAgain && w.claims["a"] != nil && len(w.claims["a"].Status.Allocation.Devices.Results) > 0 {
+		// The next process finds what the page cache still has, and answers on the strength of it.
+		next, err := w.start(&tap{at: -1, shadow: tp.shadow})
+		w.must(err)
+		w.prepare(next, "a")
+		next.host.Close()
+		promised, denied = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(promised), "a")))), nil
+	}
+	w.must(tp.shadow.cut())
+	w.reboot(true)
+	q := s.settle(t, w, process{})
+	if n, err := q.Quarantined(); err != nil || n > 0 && !strings.Contains(s.name, "damaged") {
+		t.Fatalf("%d records unreadable, %v", n, err)
+	}
+	plans, _, err := q.Held()
+	w.must(err)
+	held := map[string]bool{}
+	for _, p := range plans {
+		held[p.Claim.UID] = true
+	}
+	for _, uid := range promised {
+		if !held[uid] {
+			t.Errorf("claim %s was answered and is lost", uid)
+		}
+	}
+	for _, uid := range denied {
+		if held[uid] {
+			t.Errorf("claim %s was released and is back", uid)
+		}
+	}
+	s.after(t, w, at%2 == 0)
+	q.host.Close()
+}
