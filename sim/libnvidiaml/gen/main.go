@@ -18,19 +18,25 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	if err := run("."); err != nil {
+	content, err := generate(".")
+	if err == nil {
+		err = os.WriteFile(output, content, 0o644)
+	}
+	if err != nil {
 		log.Fatal("gen: ", err)
 	}
 }
 
-func run(dir string) error {
+const output = "unsupported.c"
+
+func generate(dir string) ([]byte, error) {
 	exported, err := exports(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	names, err := os.Open(filepath.Join(dir, "names.txt"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer names.Close()
 
@@ -51,10 +57,7 @@ extern unsigned int gpusimUnsupported(char *name);
 			fmt.Fprintf(&out, "UNSUPPORTED(%s)\n", name)
 		}
 	}
-	if err := scan.Err(); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "unsupported.c"), out.Bytes(), 0o644)
+	return out.Bytes(), scan.Err()
 }
 
 var exportLine = regexp.MustCompile(`(?m)^//export (nvml\w+)$`)
