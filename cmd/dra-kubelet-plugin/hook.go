@@ -1,0 +1,50 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/pkg/devicestate/plan"
+)
+
+// hook gives container edits only once the hook that they call is where the container runtime finds it.
+type hook struct {
+	root    *driverroot.Root
+	install func(context.Context) error
+
+	mu   sync.Mutex
+	done bool
+}
+
+func (h *hook) ready(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.done {
+		return nil
+	}
+	if err := h.install(ctx); err != nil {
+		return fmt.Errorf("%w; the image of the plugin should hold it at --nvidia-cdi-hook-path", err)
+	}
+	h.done = true
+	return nil
+}
+
+// Common implements devicestate.Edits.
+func (h *hook) Common(ctx context.Context) (specs.ContainerEdits, error) {
+	if err := h.ready(ctx); err != nil {
+		return specs.ContainerEdits{}, err
+	}
+	return h.root.Common(ctx)
+}
+
+// GPU implements devicestate.Edits.
+func (h *hook) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
+	return h.root.GPU(ctx, device)
+}

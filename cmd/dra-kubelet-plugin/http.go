@@ -1,0 +1,57 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// serveHTTP serves metrics and, where asked for, profiles, until stop is called.
+func serveHTTP(c pluginflags.Config, m *metrics.Metrics) (stop func(), err error) {
+	if c.HTTPEndpoint == "" {
+		return func() {}, nil
+	}
+	mux := http.NewServeMux()
+	if c.MetricsPath != "" {
+		mux.Handle("GET "+c.MetricsPath, m.Handler())
+	}
+	if c.PprofPath != "" {
+		profiles(mux, strings.TrimSuffix(c.PprofPath, "/"))
+	}
+	listener, err := net.Listen("tcp", c.HTTPEndpoint)
+	if err != nil {
+		return nil, fmt.Errorf("serve metrics at --http-endpoint: %w", err)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			klog.Background().Error(err, "Metrics are not served any more")
+		}
+	}()
+	klog.Background().Info("Serving HTTP", "address", listener.Addr(), "metrics", c.MetricsPath, "profiles", c.PprofPath)
+	return func() { _ = server.Close() }, nil
+}
+
+// profiles are Go's, under a path of choice; pprof's own index only works under /debug/pprof/.
+func profiles(mux *http.ServeMux, path string) {
+	mux.HandleFunc("GET "+path+"/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET "+path+"/profile", pprof.Profile)
+	mux.HandleFunc("GET "+path+"/symbol", pprof.Symbol)
+	mux.HandleFunc("GET "+path+"/trace", pprof.Trace)
+	mux.HandleFunc("GET "+path+"/{name}", func(w http.ResponseWriter, r *http.Request) {
+		pprof.Handler(r.PathValue("name")).ServeHTTP(w, r)
+	})
+	mux.Handle("GET "+path+"/{$}", http.StripPrefix(strings.TrimSuffix(path, "/debug/pprof"), http.HandlerFunc(pprof.Index)))
+}

@@ -1,0 +1,129 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"runtime/debug"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/kubeletplugin"
+	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+// run is the program: 0 when it was asked to end, 1 when it cannot go on, 2 for a command line that makes no sense.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	c, err := pluginflags.Parse(args, environ)
+	switch {
+	case errors.Is(err, pluginflags.ErrHelp):
+		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.\n\n"+pluginflags.Usage())
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "%v\nsee dra-kubelet-plugin --help\n", err)
+		return 2
+	case c.Version:
+		fmt.Fprintln(stdout, version)
+		return 0
+	}
+	startLogging(c.Verbosity, stderr)
+	defer klog.Flush()
+	tuneMemory(environ)
+	klog.Background().Info("Starting", "version", version, "node", c.NodeName, "driver", c.DriverName, "pod", klog.KRef(c.PodNamespace, c.PodUID))
+	if err := serve(ctx, c); err != nil {
+		klog.Background().Error(err, "Ending")
+		return 1
+	}
+	klog.Background().Info("Ended as asked")
+	return 0
+}
+
+// LabelMkdir is the making of the plugin's directories.
+const LabelMkdir host.Label = "plugin.mkdir"
+
+// serve puts the parts together and runs them until the context ends.
+func serve(ctx context.Context, c pluginflags.Config) error {
+	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
+	defer machine.Close()
+	dataDir := filepath.Join(c.KubeletPluginsDir, c.DriverName)
+	for _, dir := range []string{dataDir, c.KubeletRegistrarDir} {
+		if err := machine.MkdirAll(LabelMkdir, dir, 0o750); err != nil {
+			return fmt.Errorf("make the plugin's directories: %w", err)
+		}
+	}
+	client, err := newClient(c.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	devRoot := c.DevRoot
+	if devRoot == "" {
+		devRoot = c.ContainerDriverRoot
+	}
+	plugin := kubeletplugin.New(kubeletplugin.Options{
+		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
+		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client,
+		Inventory: inventory.New(inventory.Options{
+			Library: real.New(c.ContainerDriverRoot), ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
+		}),
+	})
+	root := driverroot.New(driverroot.Options{
+		DriverRoot: c.ContainerDriverRoot, HostDriverRoot: c.NvidiaDriverRoot, DevRoot: c.DevRoot, HostDevRoot: c.DevRoot,
+		ProcRoot: c.ProcRoot, HookPath: filepath.Join(dataDir, kubeletplugin.HookName),
+	})
+	hook := &hook{root: root, install: func(ctx context.Context) error {
+		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir)
+	}}
+	if err := hook.ready(ctx); err != nil {
+		// Pods can end without it, and Prepare tries again.
+		klog.Background().Error(err, "No container can get a GPU until this is mended")
+	}
+	engine, err := devicestate.Open(devicestate.Options{
+		Host: machine, Dir: filepath.Join(dataDir, "state"), Specs: store.New(machine, c.CDIRoot, c.DriverName),
+		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
+	})
+	if err != nil {
+		return fmt.Errorf("open the plugin's state: %w", err)
+	}
+	instance, err := machine.Enlist(ctx, filepath.Join(dataDir, "instance.lock"))
+	if err != nil {
+		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
+	}
+	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version, Records: engine})
+	stop, err := serveHTTP(c, m)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return plugin.Run(ctx, kubeletplugin.Parts{
+		Engine: engine, Metrics: m, Newest: instance.Newest,
+		Witness: kubeletplugin.Witness{
+			Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,
+			Snapshot: plugin.Snapshot, Held: engine.Held,
+		},
+	})
+}
+
+// tuneMemory trades a little processor time, of which the plugin needs next to none, for a small heap. An operator's
+// own settings stand.
+func tuneMemory(environ []string) {
+	for _, kv := range environ {
+		if len(kv) > 5 && kv[:5] == "GOGC=" {
+			return
+		}
+	}
+	const percent = 50
+	debug.SetGCPercent(percent)
+}

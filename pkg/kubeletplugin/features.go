@@ -1,0 +1,71 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// features are what an API server keeps of a slice. It drops the fields of a feature it lacks without a word, and its
+// version does not tell, so the only source is what it kept.
+type features struct {
+	// taints: DRADeviceTaints.
+	taints bool
+	// sharedDevices: DRAConsumableCapacity.
+	sharedDevices bool
+}
+
+var allFeatures = features{taints: true, sharedDevices: true}
+
+func (f features) and(g features) features {
+	return features{taints: f.taints && g.taints, sharedDevices: f.sharedDevices && g.sharedDevices}
+}
+
+// kept compares what was sent with what came back.
+func kept(sent, got *resourceapi.ResourceSlice) features {
+	f := allFeatures
+	for i, d := range sent.Spec.Devices {
+		if i >= len(got.Spec.Devices) {
+			break
+		}
+		g := got.Spec.Devices[i]
+		if len(g.Taints) < len(d.Taints) {
+			f.taints = false
+		}
+		if d.AllowMultipleAllocations != nil && g.AllowMultipleAllocations == nil {
+			f.sharedDevices = false
+		}
+	}
+	return f
+}
+
+// probeFeatures sends a slice with every field of interest as a dry run: the server says what it would keep, and no
+// scheduler ever sees a device without its taint.
+func probeFeatures(ctx context.Context, client kubernetes.Interface, driver, node, pool string) (features, error) {
+	yes := true
+	slice := &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-" + driver + "-"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: driver, NodeName: &node,
+			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{{
+				Name:                     "probe",
+				Taints:                   []resourceapi.DeviceTaint{{Key: driver + "/probe", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+				AllowMultipleAllocations: &yes,
+			}},
+		},
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	got, err := client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return features{}, err
+	}
+	return kept(slice, got), nil
+}
