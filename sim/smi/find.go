@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-var errNoDriver = errors.New("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running.")
+const errNoDriver message = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."
 
 // Find gathers what there is to print: of the machine at root, else of the one that the executable at own belongs to,
 // else, as in a container, what the firmware under / says of the GPUs in /dev.

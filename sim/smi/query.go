@@ -102,7 +102,7 @@ func Query(out io.Writer, f Facts, indices []int, names []string, header, units 
 	for _, name := range names {
 		fd, ok := fields[name]
 		if !ok {
-			return fmt.Errorf("Field %q is not a valid field to query.\n", name)
+			return message(fmt.Sprintf("Field %q is not a valid field to query.", name))
 		}
 		if fd.unit != "" && units {
 			name += " [" + fd.unit + "]"

@@ -20,6 +20,13 @@ const (
 	exitNoNVML  = 9
 )
 
+const noDevices = "No devices were found"
+
+// message is an error in the words of the real program.
+type message string
+
+func (m message) Error() string { return string(m) }
+
 // Run is the program. Root is empty where the environment names none.
 func Run(args []string, root string, out, errOut io.Writer) int {
 	own, err := os.Executable()
@@ -47,7 +54,7 @@ func Run(args []string, root string, out, errOut io.Writer) int {
 	}
 	switch {
 	case len(facts.GPUs) == 0:
-		fmt.Fprintln(out, "No devices were found")
+		fmt.Fprintln(out, noDevices)
 		return exitNoFound
 	case o.list:
 		List(out, facts, indices)
@@ -105,11 +112,11 @@ func parseArgs(args []string) (options, error) {
 				format = append(format, strings.TrimSpace(part))
 			}
 		default:
-			return o, fmt.Errorf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n%s", usage)
+			return o, message("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n" + usage)
 		}
 	}
 	if len(o.query) > 0 && !slices.Contains(format, "csv") {
-		return o, fmt.Errorf(`Option "--format=csv" is missing. Please run 'nvidia-smi -h' for help.`)
+		return o, message(`Option "--format=csv" is missing. Please run 'nvidia-smi -h' for help.`)
 	}
 	o.header = !slices.Contains(format, "noheader")
 	o.units = !slices.Contains(format, "nounits")
@@ -131,7 +138,7 @@ func choose(f Facts, ids []string) ([]int, error) {
 			i = n
 		}
 		if i < 0 {
-			return nil, fmt.Errorf("No devices were found")
+			return nil, message(noDevices)
 		}
 		chosen = append(chosen, i)
 	}
