@@ -1,0 +1,162 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build hardware
+
+package hardware
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"text/tabwriter"
+
+	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/conformance"
+	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+var (
+	driverRoot = flag.String("driver-root", "/", "where the NVIDIA driver's user space is")
+	devRoot    = flag.String("dev-root", "/", "the directory that holds /dev")
+	procRoot   = flag.String("proc-root", "/proc", "the machine's /proc")
+	sysRoot    = flag.String("sys-root", "/sys", "the machine's /sys")
+	record     = flag.String("record", "", "write what was read to this file, as a profile of the simulator")
+)
+
+// machine opens the driver. Without one there is nothing to check, and that is said.
+func machine(t *testing.T) (nvml.Library, gpu.Snapshot, bool) {
+	t.Helper()
+	lib := real.New(*driverRoot)
+	i := inventory.New(inventory.Options{Library: lib, ProcRoot: *procRoot, SysRoot: *sysRoot, DevRoot: *devRoot})
+	s, err := i.Look(context.Background())
+	switch {
+	case errors.Is(err, inventory.ErrNoDriver):
+		t.Logf("no NVIDIA GPU here: %v", err)
+		return nil, s, false
+	case err != nil:
+		t.Fatalf("there is an NVIDIA driver, and it cannot be read: %v", err)
+	case len(s.GPUs) == 0 && len(s.Problems) == 0:
+		t.Log("no NVIDIA GPU here: the driver lists none")
+		return nil, s, false
+	}
+	return lib, s, true
+}
+
+func TestTheDriverConforms(t *testing.T) {
+	lib, s, ok := machine(t)
+	if !ok {
+		return
+	}
+	conformance.Run(t, lib, conformance.Options{GPUs: len(s.GPUs) + len(s.Problems), DevRoot: *devRoot})
+}
+
+func TestWhatTheInventorySees(t *testing.T) {
+	lib, s, ok := machine(t)
+	if !ok {
+		return
+	}
+	fmt.Printf("driver %s, CUDA %d.%d\n", s.Driver.Version, s.Driver.CUDA.Major, s.Driver.CUDA.Minor)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "PCI ADDRESS\tINDEX\tMINOR\tUUID\tPRODUCT\tARCH\tCC\tMEMORY MiB\tSMs\tPCIE ROOT\tNUMA\tMIG\tMPS\tADDRESSING")
+	for _, g := range s.GPUs {
+		numa := "-"
+		if g.NUMANode != nil {
+			numa = fmt.Sprint(*g.NUMANode)
+		}
+		mig := map[bool]string{false: "no", true: "off"}[g.MIGCapable]
+		if g.MIGEnabled {
+			mig = "on"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\t%d.%d\t%d\t%d\t%s\t%s\t%s\t%v\t%s\n", g.PCIAddress, g.Index, g.Minor, g.UUID, g.ProductName,
+			g.Architecture, g.ComputeCapability.Major, g.ComputeCapability.Minor, g.MemoryBytes>>20, g.Multiprocessors, g.PCIeRoot, numa, mig, g.MPSCapable, g.AddressingMode)
+		if g.Multiprocessors == 0 {
+			t.Errorf("GPU %s: compute capability %+v has no entry in the table of cores, or its cores do not divide", g.PCIAddress, g.ComputeCapability)
+		}
+	}
+	for _, p := range s.Problems {
+		fmt.Fprintf(w, "%s\t%d\t\t%s\tPROBLEM: %s\n", p.PCIAddress, p.Index, p.UUID, p.Message)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if *record != "" {
+		write(t, lib, s)
+	}
+}
+
+func write(t *testing.T, lib nvml.Library, s gpu.Snapshot) {
+	session, err := lib.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	p, err := Record(session, s, *sysRoot)
+	if err != nil {
+		t.Errorf("the recording is not complete: %v", err)
+	}
+	text, err := json.MarshalIndent(p, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(*record, append(text, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	path, _ := filepath.Abs(*record)
+	fmt.Println("recorded to", path)
+}
+
+func TestWhatIsPublished(t *testing.T) {
+	_, s, ok := machine(t)
+	if !ok {
+		return
+	}
+	pool, warnings := resourceslices.Build(s, nil, resourceslices.Options{Node: "here", Taints: true, SharedDevices: true})
+	for _, w := range warnings {
+		fmt.Printf("warning: %s %s\n", w.Device, w.Message)
+		if w.State == "" {
+			t.Errorf("a value of this hardware cannot be published: %s: %s", w.Device, w.Message)
+		}
+	}
+	for _, devices := range pool.Slices {
+		for _, d := range devices {
+			fmt.Printf("%s: %d attributes, %d capacities\n", d.Name, len(d.Attributes), len(d.Capacity))
+		}
+	}
+}
+
+// TestContainerEdits reads what a container would get. A container that this runs in may lack some of the driver's
+// files; then the error must say which.
+func TestContainerEdits(t *testing.T) {
+	_, s, ok := machine(t)
+	if !ok {
+		return
+	}
+	root := driverroot.New(driverroot.Options{DriverRoot: *driverRoot, DevRoot: *devRoot, ProcRoot: *procRoot, HookPath: "/usr/bin/nvidia-cdi-hook"})
+	report := func(what string, nodes, mounts int, err error) {
+		switch {
+		case err == nil:
+			fmt.Printf("%s: %d device nodes, %d mounts\n", what, nodes, mounts)
+		case errors.Is(err, driverroot.ErrIncomplete), errors.Is(err, driverroot.ErrDriverNotLoaded), errors.Is(err, driverroot.ErrNoGPU):
+			fmt.Printf("%s: %v\n", what, err)
+		default:
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	e, err := root.Common(context.Background())
+	report("every container", len(e.DeviceNodes), len(e.Mounts), err)
+	for _, g := range s.GPUs {
+		e, err := root.GPU(context.Background(), plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID, Minor: g.Minor})
+		report("GPU "+g.PCIAddress, len(e.DeviceNodes), len(e.Mounts), err)
+	}
+}

@@ -1,0 +1,65 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hardware
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/profiles"
+	"gpu-dra-driver/sim/simtest"
+)
+
+func TestARecordedSimulatorIsTheProfile(t *testing.T) {
+	for _, name := range profiles.Names() {
+		t.Run(name, func(t *testing.T) {
+			root := simtest.Root(t, name, nil)
+			lib := front.NewRoot(root.Path)
+			s, err := inventory.New(inventory.Options{Library: lib, ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path}).Look(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			session, err := lib.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer session.Close()
+			got, err := Record(session, s, root.SysRoot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := profiles.Load(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// What NVML's border does not carry is left for people to complete.
+			b := want.Board
+			want.Board = profiles.Board{
+				ProductName: b.ProductName, Brand: b.Brand, Architecture: b.Architecture, ComputeMajor: b.ComputeMajor,
+				ComputeMinor: b.ComputeMinor, PCIDeviceID: b.PCIDeviceID, PCISubsystemID: b.PCISubsystemID, MemoryMiB: b.MemoryMiB,
+				ReservedMiB: b.ReservedMiB, Cores: b.Cores, Multiprocessors: b.Multiprocessors, AddressingMode: b.AddressingMode,
+				AddressingModeReported: b.AddressingModeReported, MIGCapable: b.MIGCapable, MaxMIGDevices: b.MaxMIGDevices,
+			}
+			want.Name, want.Description, want.Sources = got.Name, got.Description, got.Sources
+			for i := range want.Slots {
+				want.Slots[i].ModuleID = got.Slots[i].ModuleID
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("recorded (-profile +recorded):\n%s", diff)
+			}
+			text, err := json.Marshal(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := profiles.Decode(text); err != nil {
+				t.Errorf("the simulator does not take the recording: %v", err)
+			}
+		})
+	}
+}
