@@ -15,12 +15,12 @@ RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
 ENV CGO_ENABLED=1 GOFLAGS=-buildvcs=false
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    go build -trimpath -tags=netgo,osusergo \
+    go build -trimpath -tags=netgo,osusergo,grpcnotrace \
       -ldflags="-s -w -X main.version=${VERSION} '-extldflags=-Wl,-z,lazy'" \
       -o /out/dra-kubelet-plugin ./cmd/dra-kubelet-plugin
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     hook=github.com/NVIDIA/nvidia-container-toolkit && \
-    go build -trimpath -tags=netgo,osusergo \
+    go build -trimpath -tags=netgo,osusergo,grpcnotrace \
       -ldflags="-s -w -X ${hook}/internal/info.version=$(go list -m -f '{{.Version}}' ${hook}) '-extldflags=-Wl,-z,lazy'" \
       -o /out/nvidia-cdi-hook github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
 
