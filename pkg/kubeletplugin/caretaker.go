@@ -52,7 +52,8 @@ func newCaretaker(engine *devicestate.Engine, claims devicestate.Claims, vanishe
 // keepRecovered runs Recover until nothing is left to do, and again when CDI specs are missing.
 func (c *caretaker) keepRecovered(ctx context.Context) {
 	for {
-		clean := c.recover(ctx)
+		clean := false
+		protect(c.metrics, func() { clean = c.recover(ctx) })
 		pause := specCheck
 		if !clean {
 			pause = recoverAgain
@@ -118,11 +119,13 @@ func (c *caretaker) watchClaims(ctx context.Context) {
 			func(ctx context.Context) ([]devicestate.Finding, error) { return c.engine.Identify(ctx, c.claims) },
 			c.vanished.Look,
 		} {
-			findings, err := look(ctx)
-			if err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Cannot look after the claims of this node's records")
-			}
-			c.tell(ctx, findings)
+			protect(c.metrics, func() {
+				findings, err := look(ctx)
+				if err != nil && ctx.Err() == nil {
+					klog.FromContext(ctx).Error(err, "Cannot look after the claims of this node's records")
+				}
+				c.tell(ctx, findings)
+			})
 		}
 		if !sleep(ctx, claimCheck) {
 			return

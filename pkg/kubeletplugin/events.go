@@ -94,7 +94,7 @@ func (e *events) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case err := <-e.reports:
-			e.warn(e.about(ctx, err), err)
+			protect(e.metrics, func() { e.warn(e.about(ctx, err), err) })
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 		newest: parts.Newest, build: p.node.build, metrics: parts.Metrics,
 	})
 	p.node.holder, p.node.changed = parts.Engine, publisher.poke
-	status := newStatusWriter(p.Client.ResourceV1(), p.Driver)
+	status := newStatusWriter(p.Client.ResourceV1(), p.Driver, parts.Metrics)
 	claims := lookup{versions}
 	care := newCaretaker(parts.Engine, claims, &devicestate.Vanished{
 		Engine: parts.Engine, Claims: claims, Witness: parts.Witness, Grace: p.VanishedGrace,
@@ -140,9 +140,11 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	start := func(ctx context.Context, f func(context.Context)) { wg.Go(func() { f(ctx) }) }
 	start(working, func(ctx context.Context) {
 		_ = p.Inventory.Watch(ctx, p.Cadence, func(s gpu.Snapshot, err error) {
-			if err := p.node.found(ctx, s, err); err != nil {
-				fail(err)
-			}
+			protect(parts.Metrics, func() {
+				if err := p.node.found(ctx, s, err); err != nil {
+					fail(err)
+				}
+			})
 		})
 	})
 	start(working, publisher.run)

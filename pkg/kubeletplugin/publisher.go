@@ -145,7 +145,9 @@ func (p *publisher) update() {
 	p.mu.Lock()
 	f, session := p.features, p.session
 	p.mu.Unlock()
-	slices, ok := p.build(f)
+	var slices []resourceslice.Slice
+	ok := false
+	protect(p.metrics, func() { slices, ok = p.build(f) })
 	if !ok {
 		return
 	}

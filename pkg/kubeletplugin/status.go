@@ -10,7 +10,6 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/metrics"
 )
 
 // fieldManager owns our entries of status.devices; others' are not touched by server-side apply.
@@ -33,12 +33,13 @@ const statusTries = 12
 // statusWriter fills status.devices of prepared claims, off the path of Prepare: the status is for people, and no pod
 // waits for it.
 type statusWriter struct {
-	driver string
-	client resourcev1.ResourceClaimsGetter
-	queue  workqueue.TypedRateLimitingInterface[types.UID]
+	driver  string
+	client  resourcev1.ResourceClaimsGetter
+	metrics *metrics.Metrics
+	queue   workqueue.TypedRateLimitingInterface[types.UID]
 
 	mu     sync.Mutex
-	wanted map[types.UID]claimStatus
+	wanted map[types.UID]*claimStatus
 }
 
 type claimStatus struct {
@@ -46,9 +47,9 @@ type claimStatus struct {
 	devices         []resourceapi.AllocatedDeviceStatus
 }
 
-func newStatusWriter(client resourcev1.ResourceClaimsGetter, driver string) *statusWriter {
+func newStatusWriter(client resourcev1.ResourceClaimsGetter, driver string, m *metrics.Metrics) *statusWriter {
 	return &statusWriter{
-		driver: driver, client: client, wanted: map[types.UID]claimStatus{},
+		driver: driver, client: client, metrics: m, wanted: map[types.UID]*claimStatus{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](200*time.Millisecond, 5*time.Minute)),
 	}
@@ -78,7 +79,7 @@ func (w *statusWriter) prepared(claim *resourceapi.ResourceClaim, devices []devi
 			was[keyOf(s)] = s
 		}
 	}
-	want := claimStatus{namespace: claim.Namespace, name: claim.Name}
+	want := &claimStatus{namespace: claim.Namespace, name: claim.Name}
 	seen := map[key]bool{}
 	changed := false
 	for _, d := range devices {
@@ -129,7 +130,7 @@ func says(was, is resourceapi.AllocatedDeviceStatus) bool {
 	if json.Unmarshal(was.Data.Raw, &a) != nil || json.Unmarshal(is.Data.Raw, &b) != nil {
 		return false
 	}
-	return equality.Semantic.DeepEqual(a, b)
+	return a == b
 }
 
 // unprepared forgets the claim: its status is the API server's to clear.
@@ -148,7 +149,7 @@ func (w *statusWriter) run(ctx context.Context) {
 		if shutdown {
 			return
 		}
-		w.work(ctx, uid)
+		protect(w.metrics, func() { w.work(ctx, uid) })
 		w.queue.Done(uid)
 	}
 }
@@ -177,7 +178,7 @@ func (w *statusWriter) work(ctx context.Context, uid types.UID) {
 	w.queue.Forget(uid)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if now, ok := w.wanted[uid]; ok && equality.Semantic.DeepEqual(now, want) {
+	if w.wanted[uid] == want {
 		delete(w.wanted, uid)
 	}
 }
@@ -186,7 +187,7 @@ func (w *statusWriter) work(ctx context.Context, uid types.UID) {
 // server also answers where the role lacks the verbs on resourceclaims/driver, is for a person to see.
 func gone(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsConflict(err) }
 
-func (w *statusWriter) write(ctx context.Context, uid types.UID, want claimStatus) error {
+func (w *statusWriter) write(ctx context.Context, uid types.UID, want *claimStatus) error {
 	status := resourceac.ResourceClaimStatus()
 	for _, d := range want.devices {
 		device := resourceac.AllocatedDeviceStatus().WithDriver(d.Driver).WithPool(d.Pool).WithDevice(d.Device).WithData(*d.Data)
