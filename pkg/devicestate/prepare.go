@@ -58,6 +58,11 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 			return fail(err)
 		}
 	}
+	if found && old.State == record.Intent && old.Renews != "" && old.Plan.Allocation == p.Allocation {
+		if old, err = e.giveBack(ctx, old, boot); err != nil {
+			return fail(err)
+		}
+	}
 	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {
 		// Begun, half undone, or of another allocation: whatever it is, it is not what is wanted now.
 		if err := e.release(ctx, old, boot, locks); err != nil {
@@ -100,7 +105,11 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		// What was carried out is what may be in use; a later version of the driver may plan other steps.
 		p.Steps = old.Plan.Steps
 	} else if len(p.Steps) > 0 {
-		if err := e.records.Put(record.Record{State: record.Intent, BootID: boot, Plan: p}); err != nil {
+		intent := record.Record{State: record.Intent, BootID: boot, Plan: p}
+		if old != nil {
+			intent.Renews = old.BootID
+		}
+		if err := e.records.Put(intent); err != nil {
 			return err
 		}
 	}

@@ -92,6 +92,16 @@ func (e *Engine) undo(ctx context.Context, p plan.Plan, alive bool) error {
 	return nil
 }
 
+// giveBack undoes an intent that followed a commit of an earlier boot and gives the claim that commit back. Claim and
+// GPU locks are held.
+func (e *Engine) giveBack(ctx context.Context, r record.Record, boot string) (record.Record, error) {
+	if err := e.undo(ctx, r.Plan, r.BootID == boot); err != nil {
+		return record.Record{}, err
+	}
+	r = record.Record{State: record.Committed, BootID: r.Renews, Plan: r.Plan}
+	return r, e.records.Put(r)
+}
+
 // sweep removes what a claim without a record can have left: its spec and unfinished files.
 func (e *Engine) sweep(uid string) error {
 	return errors.Join(e.Specs.Remove(uid), e.records.Remove(uid))

@@ -41,7 +41,10 @@ const (
 type Record struct {
 	State State `json:"state"`
 	// BootID is the boot in which the effects were made; in another boot they are gone.
-	BootID string    `json:"bootID"`
+	BootID string `json:"bootID"`
+	// Renews is, of an intent that follows a commit of an earlier boot, that boot's ID. What comes of the intent, the
+	// devices stay the claim's.
+	Renews string    `json:"renews,omitempty"`
 	Plan   plan.Plan `json:"plan"`
 }
 
