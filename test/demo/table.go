@@ -46,7 +46,7 @@ func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
 	}
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodPending {
-			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, stage.Unschedulable(p))
+			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(p))
 			continue
 		}
 		if err := rows(ctx, s, d, p, w); err != nil {
@@ -95,4 +95,10 @@ func environment(v stage.View) string {
 		return "NVIDIA_VISIBLE_DEVICES=" + value
 	}
 	return "-"
+}
+
+// reason is the scheduler's, without what it says of preemption.
+func reason(p corev1.Pod) string {
+	text, _, _ := strings.Cut(stage.Unschedulable(p), ". preemption")
+	return text
 }

@@ -84,18 +84,31 @@ func (s *Stage) Demos() ([]Demo, error) {
 	return out, nil
 }
 
-// Apply creates what a demo's file says.
+// Apply creates what a demo's file says, once what an earlier run of it made is gone.
 func (s *Stage) Apply(ctx context.Context, d Demo) error {
+	if err := s.Gone(ctx, d.Namespace()); err != nil {
+		return err
+	}
 	_, err := s.KubectlRun(ctx, "apply", "-f", d.Path)
 	return err
 }
 
-// Remove deletes it and waits until its pods and claims are gone.
+// Remove deletes it and waits until its pods and claims are gone. The namespace itself takes Kubernetes longer.
 func (s *Stage) Remove(ctx context.Context, d Demo) error {
 	if _, err := s.KubectlRun(ctx, "delete", "-f", d.Path, "--ignore-not-found", "--wait=false"); err != nil {
 		return err
 	}
-	return s.Gone(ctx, d.Namespace())
+	return s.Wait(ctx, "pods and claims of "+d.Name+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := s.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		claims, err := s.Client.ResourceV1().ResourceClaims(d.Namespace()).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return len(pods.Items)+len(claims.Items) == 0, fmt.Sprintf("%d pods and %d claims are left", len(pods.Items), len(claims.Items))
+	})
 }
 
 // Gone waits until a namespace is.
