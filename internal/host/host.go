@@ -118,7 +118,7 @@ func (h *Host) Close() {
 	h.locks.closed = true
 	for _, f := range h.locks.files {
 		// A thread that waits in the kernel for one byte of the file keeps it open, and with it the other bytes' locks.
-		_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
+		_ = control(f, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 		_ = f.Close()
 	}
 	h.locks.files = nil

@@ -57,7 +57,7 @@ func (i *Instance) Newest(ctx context.Context) (bool, error) {
 // above is the number of a byte from first on that another process holds, 0 if there is none.
 func (k *Lock) above(first int64) (int64, error) {
 	probe := unix.Flock_t{Type: unix.F_WRLCK, Start: first} // to the end of all bytes
-	if err := unix.FcntlFlock(k.file.Fd(), unix.F_OFD_GETLK, &probe); err != nil {
+	if err := control(k.file, unix.F_OFD_GETLK, &probe); err != nil {
 		return 0, fmt.Errorf("look for other instances in %s: %w", k.key.path, err)
 	}
 	if probe.Type == unix.F_UNLCK {

@@ -5,6 +5,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -177,10 +178,19 @@ func (k *Lock) Release() {
 }
 
 func setLock(file *os.File, cmd int, kind int16, at int64) error {
-	for {
-		err := unix.FcntlFlock(file.Fd(), cmd, &unix.Flock_t{Type: kind, Start: at, Len: 1})
-		if err != unix.EINTR {
-			return err
-		}
+	return control(file, cmd, &unix.Flock_t{Type: kind, Start: at, Len: 1})
+}
+
+// control asks the kernel about locks of a file that may be closed meanwhile.
+func control(file *os.File, cmd int, lock *unix.Flock_t) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
 	}
+	outer := raw.Control(func(fd uintptr) {
+		for err = unix.EINTR; err == unix.EINTR; {
+			err = unix.FcntlFlock(fd, cmd, lock)
+		}
+	})
+	return errors.Join(outer, err)
 }

@@ -114,8 +114,8 @@ func (w *walker) recover(i int) {
 	}
 	// A claim whose record and spec are lost stays unknown while one of its GPUs is.
 	maps.DeleteFunc(w.damaged, func(uid string, _ bool) bool {
-		_, err := os.Stat(w.recordFile(uid))
-		return err == nil
+		_, err := os.Stat(w.state + "/records/unknown/" + uid + ".json")
+		return err != nil
 	})
 }
 
@@ -296,7 +296,7 @@ func (w *walker) loseSpecs() string {
 	if len(w.damaged) > 0 {
 		w.recover(0)
 	}
-	for uid := range w.answered {
+	for uid := range w.claims {
 		w.damaged[uid] = true
 	}
 	if w.random.IntN(2) == 0 {

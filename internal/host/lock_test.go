@@ -1,0 +1,248 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+var background = context.Background()
+
+func mustLock(t *testing.T, h *Host, path string, at int64) *Lock {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	defer cancel()
+	l, err := h.Lock(ctx, path, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// until polls, for what the kernel and the scheduler do in their own time.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("in vain for", what)
+		}
+	}
+}
+
+func (h *Host) waiting(path string, at int64) int {
+	h.locks.mu.Lock()
+	defer h.locks.mu.Unlock()
+	if q := h.locks.queues[lockKey{path, at}]; q != nil {
+		return len(q.waiters)
+	}
+	return 0
+}
+
+func TestLockWaitersAreServedInOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	h := New(Options{})
+	first := mustLock(t, h, path, 3)
+	var order []int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	const n = 20
+	for i := range n {
+		all.Go(func() {
+			l, err := h.Lock(background, path, 3)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			l.Release()
+		})
+		until(t, "a waiter to queue", func() bool { return h.waiting(path, 3) == i+1 })
+	}
+	first.Release()
+	all.Wait()
+	for i, got := range order {
+		if got != i {
+			t.Fatalf("served in order %v", order)
+		}
+	}
+	if len(h.locks.queues) > 0 {
+		t.Errorf("queues left: %v", h.locks.queues)
+	}
+}
+
+func TestLocksOfOtherBytesAndFilesAreIndependent(t *testing.T) {
+	dir := t.TempDir()
+	h, other := New(Options{}), New(Options{})
+	a := mustLock(t, h, filepath.Join(dir, "l"), 1<<61)
+	b := mustLock(t, h, filepath.Join(dir, "l"), 1<<61+1)
+	c := mustLock(t, other, filepath.Join(dir, "l"), 0)
+	d := mustLock(t, other, filepath.Join(dir, "m"), 1<<61)
+	for _, l := range []*Lock{a, b, c, d} {
+		l.Release()
+	}
+}
+
+func TestWaiterWhoLeavesIsPassedOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	for _, mine := range []bool{true, false} {
+		h := New(Options{})
+		holder := h
+		if !mine {
+			holder = New(Options{}) // another process
+		}
+		held := mustLock(t, holder, path, 0)
+		ctx, cancel := context.WithCancelCause(background)
+		gone := errors.New("the kubelet hung up")
+		left := make(chan error, 1)
+		go func() { _, err := h.Lock(ctx, path, 0); left <- err }()
+		until(t, "the first waiter", func() bool { return h.waiting(path, 0) == 1 })
+		got := make(chan *Lock, 1)
+		go func() { got <- mustLock(t, h, path, 0) }()
+		until(t, "the second waiter", func() bool { return h.waiting(path, 0) == 2 })
+		cancel(gone)
+		if err := <-left; !errors.Is(err, gone) {
+			t.Error(err)
+		}
+		select {
+		case <-got:
+			t.Fatal("two hold the lock")
+		default:
+		}
+		held.Release()
+		(<-got).Release()
+		if _, err := h.Lock(ctx, path, 0); !errors.Is(err, gone) {
+			t.Error("a caller who had gone got", err)
+		}
+	}
+}
+
+func TestLockNobodyWaitsForAnyMoreIsGivenBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	h, other := New(Options{}), New(Options{})
+	held := mustLock(t, other, path, 0)
+	ctx, cancel := context.WithCancel(background)
+	left := make(chan error, 1)
+	go func() { _, err := h.Lock(ctx, path, 0); left <- err }()
+	until(t, "the waiter", func() bool { return h.waiting(path, 0) == 1 })
+	cancel()
+	<-left
+	held.Release() // The kernel now gives it to h, where nobody wants it.
+	mustLock(t, other, path, 0).Release()
+	mustLock(t, h, path, 0).Release()
+}
+
+// TestTwoProcessesExclude lets two hosts, as two processes, contend for two bytes of one file.
+func TestTwoProcessesExclude(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	var inside [2]int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range 2 {
+		h := New(Options{})
+		for w := range 4 {
+			all.Go(func() {
+				for range 100 {
+					l, err := h.Lock(background, path, int64(w%2))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					if inside[w%2]++; inside[w%2] > 1 {
+						t.Error("two inside")
+					}
+					mu.Unlock()
+					mu.Lock()
+					inside[w%2]--
+					mu.Unlock()
+					l.Release()
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+func TestCloseGivesUpWhatIsHeld(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	dead, alive := New(Options{}), New(Options{})
+	mine := mustLock(t, alive, path, 7)
+	_ = mustLock(t, dead, path, 1)
+	// A thread of the dead one hangs in the kernel on another byte of the same file.
+	go func() { _, _ = dead.Lock(background, path, 7) }()
+	until(t, "the thread to hang", func() bool { return dead.waiting(path, 7) == 1 })
+	dead.Close()
+	mustLock(t, alive, path, 1).Release()
+	if _, err := dead.Lock(background, path, 2); !errors.Is(err, os.ErrClosed) {
+		t.Error("a closed host locks:", err)
+	}
+	mine.Release()
+	mustLock(t, alive, path, 7).Release()
+}
+
+func TestLockFileThatCannotBe(t *testing.T) {
+	if _, err := New(Options{}).Lock(background, filepath.Join(t.TempDir(), "none", "l"), 0); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestInstances(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "instances")
+	// What an earlier version or a person left in the file says nothing.
+	if err := os.WriteFile(path, []byte("99999999999999\nx"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	enlist := func() (*Host, *Instance) {
+		h := New(Options{})
+		ctx, cancel := context.WithTimeout(background, 20*time.Second)
+		defer cancel()
+		i, err := h.Enlist(ctx, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h, i
+	}
+	newest := func(want bool, i *Instance) {
+		t.Helper()
+		if got, err := i.Newest(background); err != nil || got != want {
+			t.Errorf("newest: %v, %v, want %v", got, err, want)
+		}
+	}
+	h1, first := enlist()
+	newest(true, first)
+	h2, second := enlist()
+	_, third := enlist()
+	newest(false, first)
+	newest(false, second)
+	newest(true, third)
+	h2.Close()
+	newest(true, third)
+	newest(false, first)
+	third.host.Close()
+	newest(true, first)
+	h4, fourth := enlist()
+	newest(false, first)
+	h1.Close()
+	newest(true, fourth)
+	_, fifth := enlist()
+	newest(false, fourth)
+	h4.Close()
+	newest(true, fifth)
+	cancelled, cancel := context.WithCancel(background)
+	cancel()
+	if _, err := fifth.Newest(cancelled); err == nil {
+		t.Error("a caller who had gone was answered")
+	}
+	if _, err := New(Options{}).Enlist(cancelled, path); err == nil {
+		t.Error("a caller who had gone was enlisted")
+	}
+}
