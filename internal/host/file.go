@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -159,4 +161,18 @@ func (h *Host) SyncDir(label Label, dir string) error {
 		return fmt.Errorf("sync directory %s: %w", dir, err)
 	}
 	return nil
+}
+
+// Unlinked says whether a directory was deleted while this process still sees it, as a container does whose mount of it
+// outlives it. Nothing can be made in it any more.
+func (h *Host) Unlinked(dir string) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Stat(dir, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at %s: %w", dir, err)
+	}
+	return st.Nlink == 0, nil
 }

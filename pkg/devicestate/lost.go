@@ -12,7 +12,11 @@ import (
 
 // SpecsLost says whether a prepared claim lacks its CDI spec, for Recover to write it again: a container that restarts
 // needs it and no Prepare comes before that. It costs two directory listings where all is well.
+// store.ErrUnlinked means that only a new process, with new mounts, can.
 func (e *Engine) SpecsLost() (bool, error) {
+	if err := e.Specs.Usable(); err != nil {
+		return false, err
+	}
 	specs, err := e.Specs.UIDs()
 	if err != nil {
 		return false, err

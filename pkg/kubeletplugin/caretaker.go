@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/metrics"
@@ -33,6 +34,8 @@ type caretaker struct {
 	metrics  *metrics.Metrics
 	events   *events
 	released func()
+	// fail ends the process, for the kubelet to start it anew.
+	fail func(error)
 
 	once      sync.Once
 	recovered chan struct{} // closed with the first pass
@@ -42,9 +45,9 @@ type caretaker struct {
 	told   map[string]string // what was last said of a claim, by UID
 }
 
-func newCaretaker(engine *devicestate.Engine, claims devicestate.Claims, vanished *devicestate.Vanished, m *metrics.Metrics, e *events, released func()) *caretaker {
+func newCaretaker(engine *devicestate.Engine, claims devicestate.Claims, vanished *devicestate.Vanished, m *metrics.Metrics, e *events, released func(), fail func(error)) *caretaker {
 	return &caretaker{
-		engine: engine, claims: claims, vanished: vanished, metrics: m, events: e, released: released,
+		engine: engine, claims: claims, vanished: vanished, metrics: m, events: e, released: released, fail: fail,
 		recovered: make(chan struct{}), told: map[string]string{},
 	}
 }
@@ -62,10 +65,11 @@ func (c *caretaker) keepRecovered(ctx context.Context) {
 			if !sleep(ctx, pause) {
 				return
 			}
-			if !clean {
-				break
+			lost, err := c.engine.SpecsLost()
+			if errors.Is(err, store.ErrUnlinked) {
+				c.fail(err)
 			}
-			if lost, err := c.engine.SpecsLost(); err != nil || lost {
+			if !clean || err != nil || lost {
 				break // An error shows in the next pass.
 			}
 		}

@@ -103,3 +103,15 @@ func (s *Store) UIDs() ([]string, error) {
 	}
 	return uids, nil
 }
+
+// ErrUnlinked says that the CDI directory was deleted and this process is left with its corpse, through a mount.
+var ErrUnlinked = errors.New("the CDI directory was deleted and the container's mount of it leads nowhere")
+
+// Usable is ErrUnlinked where no spec can ever be written again by this process.
+func (s *Store) Usable() error {
+	gone, err := s.host.Unlinked(s.dir)
+	if err == nil && gone {
+		err = ErrUnlinked
+	}
+	return err
+}
