@@ -206,7 +206,7 @@ func TestForceDeletedPodAndSameNameAgain(t *testing.T) {
 	ctx := limited(t)
 	ns := ground(ctx, t, nil)
 	zero := int64(0)
-	for range 3 {
+	for range 2 {
 		claim(ctx, t, ns, "again", "")
 		pod(ctx, t, ns, "p", "again", nil)
 		pods, err := s.Pods(ctx, ns, 1)
