@@ -33,8 +33,7 @@ cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins
 
 .PHONY: demo
 demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the driver, every demo; then clean up
-	@$(BIN)/demo check
-	@$(BIN)/onenode run --dir $$(mktemp -d)/demo --kubernetes $(KUBERNETES) -- $(BIN)/demo all
+	@hack/demo.sh $(KUBERNETES)
 
 .PHONY: demo-up
 demo-up: images cluster-build ## The same cluster and driver, left running for you
