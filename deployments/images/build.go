@@ -115,11 +115,11 @@ func (b builder) goCommand(ctx context.Context, env []string, args ...string) (s
 func writeTarball(file string, tag name.Tag, im v1.Image) (int64, error) {
 	partial := file + ".partial"
 	if err := tarball.WriteToFile(partial, tag, im); err != nil {
-		os.Remove(partial)
+		_ = os.Remove(partial)
 		return 0, fmt.Errorf("cannot write %s: %w", file, err)
 	}
 	if err := os.Rename(partial, file); err != nil {
-		os.Remove(partial)
+		_ = os.Remove(partial)
 		return 0, err
 	}
 	info, err := os.Stat(file)

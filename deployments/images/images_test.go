@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -140,7 +141,7 @@ func unpack(t *testing.T, im v1.Image) string {
 		}
 		for tr := tar.NewReader(r); ; {
 			h, err := tr.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
@@ -176,7 +177,7 @@ func TestTarLayer(t *testing.T) {
 	var names []string
 	for tr := tar.NewReader(bytes.NewReader(data)); ; {
 		h, err := tr.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

@@ -188,7 +188,7 @@ func control(file *os.File, cmd int, lock *unix.Flock_t) error {
 		return err
 	}
 	outer := raw.Control(func(fd uintptr) {
-		for err = unix.EINTR; err == unix.EINTR; {
+		for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 			err = unix.FcntlFlock(fd, cmd, lock)
 		}
 	})

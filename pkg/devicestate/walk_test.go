@@ -109,7 +109,7 @@ func (w *walker) recover(i int) {
 	if identified, err := w.processes[i].Identify(context.Background(), &server{w: w.world}); err != nil {
 		w.t.Error(err)
 	} else if len(identified) > 0 {
-		findings, err = w.processes[i].Recover(context.Background())
+		_, err = w.processes[i].Recover(context.Background())
 		w.must(err)
 	}
 	// A claim whose record and spec are lost stays unknown while one of its GPUs is.

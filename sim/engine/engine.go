@@ -151,7 +151,7 @@ func (e *Engine) locked(f func() error) error {
 	defer lock.Close()
 	for {
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
-		if err != syscall.EINTR {
+		if !errors.Is(err, syscall.EINTR) {
 			break
 		}
 	}

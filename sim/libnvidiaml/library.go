@@ -29,10 +29,10 @@ func init() {
 	runtime.GOMAXPROCS(1)
 }
 
-const (
-	argumentVersionMismatch nvml.Code = 25
-	versionMask                       = 0x00ffffff
-)
+const argumentVersionMismatch nvml.Code = 25
+
+// versionMask is the size part of a versioned struct's version.
+const versionMask = 0x00ffffff
 
 var library struct {
 	sync.Mutex

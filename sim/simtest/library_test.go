@@ -72,7 +72,7 @@ func TestLibraryAnswersFromTheProfile(t *testing.T) {
 		"uuid":           {answer(d.GetUUID()), g.UUID},
 		"serial":         {answer(d.GetSerial()), g.Serial},
 		"minor":          {answer(d.GetMinorNumber()), 0},
-		"brand":          {answer(d.GetBrand()), gonvml.BrandType(gonvml.BRAND_NVIDIA)},
+		"brand":          {answer(d.GetBrand()), gonvml.BRAND_NVIDIA},
 		"architecture":   {answer(d.GetArchitecture()), gonvml.DeviceArchitecture(gonvml.DEVICE_ARCH_HOPPER)},
 		"cores":          {answer(d.GetNumGpuCores()), 16896},
 		"bus width":      {answer(d.GetMemoryBusWidth()), uint32(5120)},

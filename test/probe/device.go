@@ -71,13 +71,13 @@ func inspect(path string) (device, bool) {
 	}
 	d := device{
 		Type:  kind,
-		Major: unix.Major(uint64(st.Rdev)),
-		Minor: unix.Minor(uint64(st.Rdev)),
+		Major: unix.Major(st.Rdev),
+		Minor: unix.Minor(st.Rdev),
 		Mode:  fmt.Sprintf("%04o", st.Mode&0o7777),
 	}
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err == nil {
-		unix.Close(fd)
+		_ = unix.Close(fd)
 		d.Openable = true
 		return d, true
 	}
