@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -161,6 +162,7 @@ func TestTwoProcessesExclude(t *testing.T) {
 						t.Error("two inside")
 					}
 					mu.Unlock()
+					runtime.Gosched() // Long enough inside for another to come in.
 					mu.Lock()
 					inside[w%2]--
 					mu.Unlock()

@@ -51,6 +51,10 @@ func TestUnreadableRecord(t *testing.T) {
 				first := w.run()
 				w.claim("z", 3)
 				w.prepare(first, "z")
+				// GPU 1 was somebody's in this boot, so that its notes are there and name nobody.
+				w.claim("y", 1)
+				w.prepare(first, "y")
+				w.must(first.Unprepare(context.Background(), claimOf("y")))
 				w.steppedClaim("a", 0)
 				w.prepare(first, "a")
 				first.host.Close()

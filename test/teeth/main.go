@@ -1,0 +1,149 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command teeth sabotages the code, one named way at a time, and sees whether the named test catches it. A test that
+// stays green over broken code is worth nothing, and only this finds it out.
+//
+// Each sabotage is one replaced text in one file, given to the compiler as an overlay: the tree itself is not touched.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// Sabotage is a fault put into the code on purpose.
+type Sabotage struct {
+	// Name says what the code no longer does.
+	Name string
+	// File is the sabotaged file; Old must stand in it exactly once and becomes New.
+	File, Old, New string
+	// Package and Test are what must fail.
+	Package, Test string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "teeth:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, only []string, out, log io.Writer) error {
+	dir, err := os.MkdirTemp("", "teeth")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var table bytes.Buffer
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SABOTAGE\tFILE\tCAUGHT BY\tRESULT")
+	sound := map[string]error{}
+	missed := 0
+	for i, s := range sabotages {
+		if len(only) > 0 && !strings.Contains(s.Name, strings.Join(only, " ")) {
+			continue
+		}
+		began := time.Now()
+		fmt.Fprintf(log, "[%2d/%d] %-60s", i+1, len(sabotages), s.Name)
+		result := bite(ctx, dir, s, sound)
+		if result != "caught" {
+			missed++
+		}
+		fmt.Fprintf(log, " %5.1f s  %s\n", time.Since(began).Seconds(), result)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, s.File, s.Test, result)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(out, "\n%s\n", table.String()); err != nil {
+		return err
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d sabotages were not caught", missed)
+	}
+	return nil
+}
+
+// bite applies one sabotage and runs its test, which must pass without it.
+func bite(ctx context.Context, dir string, s Sabotage, sound map[string]error) string {
+	key := s.Package + " " + s.Test
+	if _, known := sound[key]; !known {
+		out, err := test(ctx, s, "")
+		if err == nil && !strings.Contains(out, "--- PASS: "+s.Test) {
+			err = fmt.Errorf("there is no test %s in %s", s.Test, s.Package)
+		}
+		sound[key] = err
+	}
+	if err := sound[key]; err != nil {
+		return "the test fails without it: " + err.Error()
+	}
+	overlay, err := sabotage(dir, s)
+	if err != nil {
+		return err.Error()
+	}
+	out, err := test(ctx, s, overlay)
+	switch {
+	case err == nil:
+		return "NOT CAUGHT"
+	case !strings.Contains(out, "--- FAIL: "+s.Test) && !strings.Contains(out, "panic: test timed out"):
+		return "does not compile or run: " + last(out)
+	}
+	return "caught"
+}
+
+// sabotage writes the changed file and the overlay that names it.
+func sabotage(dir string, s Sabotage) (string, error) {
+	path, err := filepath.Abs(s.File)
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), s.Old); n != 1 {
+		return "", fmt.Errorf("the text to replace stands %d times in %s", n, s.File)
+	}
+	changed := filepath.Join(dir, "changed.go")
+	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), s.Old, s.New, 1)), 0o600); err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	data, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
+	if err != nil {
+		return "", err
+	}
+	return overlay, os.WriteFile(overlay, data, 0o600)
+}
+
+func test(ctx context.Context, s Sabotage, overlay string) (string, error) {
+	args := []string{"test", "-count=1", "-timeout=120s", "-v", "-vet=off", "-run", "^" + s.Test + "$"}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, s.Package)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func last(out string) string {
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,150 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+const (
+	state  = "./pkg/devicestate"
+	slices = "./pkg/resourceslices"
+)
+
+// sabotages are the ways the code is broken, and who must notice.
+var sabotages = []Sabotage{
+	{
+		Name: "a durable file is not flushed", File: "internal/host/file.go",
+		Old: "return h.do(Effect{label, OpSync, path}, f.Sync)", New: "return nil",
+		Package: state, Test: "TestPowerCut",
+	},
+	{
+		Name: "a new name is not flushed", File: "internal/host/file.go",
+		Old:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return h.SyncDir(label, filepath.Dir(path))",
+		New:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return nil",
+		Package: state, Test: "TestPowerCut",
+	},
+	{
+		Name: "a failed write leaves its temporary file", File: "internal/host/file.go",
+		Old: "		_ = h.do(Effect{label, OpRemove, temp}, func() error { return os.Remove(temp) })\n", New: "",
+		Package: "./internal/host", Test: "TestFailedWriteLeavesTheOldFileAndNoOther",
+	},
+	{
+		Name: "effects begin without an intent record", File: "pkg/devicestate/prepare.go",
+		Old: "		if err := e.records.Put(intent); err != nil {\n			return err\n		}\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the answer comes before the commit", File: "pkg/devicestate/prepare.go",
+		Old: "	if err == nil {\n		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})\n	}\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a GPU that another claim holds is handed out", File: "pkg/devicestate/overlap.go",
+		Old:     "			case err == nil:\n				return e.inUse(p, address, fmt.Errorf(\"it is held by claim %s (UID %s, %s)\", r.Plan.Claim, uid, r.State))\n",
+		New:     "			case err == nil:\n				continue\n",
+		Package: state, Test: "TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased",
+	},
+	{
+		Name: "a claim is not noted on its GPU", File: "pkg/devicestate/overlap.go",
+		Old: "notes := []string{p.Claim.UID}", New: "notes := []string{}",
+		Package: state, Test: "TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased",
+	},
+	{
+		Name: "notes of another boot are believed", File: "pkg/devicestate/overlap.go",
+		Old: "if len(was) > 0 && was[0] == boot {", New: "if len(was) >= 0 {\n		if len(was) == 0 {\n			return was, nil, nil\n		}",
+		Package: state, Test: "TestHoldersAreFoundAfterAPowerCutTookTheNotes",
+	},
+	{
+		Name: "watching counts as holding", File: "pkg/devicestate/plan/plan.go",
+		Old: "return p.addresses(func(d Device) bool { return !d.Admin })", New: "return p.addresses(func(d Device) bool { return true })",
+		Package: state, Test: "TestWatcherDoesNotHoldItsGPU",
+	},
+	{
+		Name: "an unknown record blocks nothing", File: "pkg/devicestate/overlap.go",
+		Old: "	if len(addresses) > 0 && !mine {", New: "	if len(addresses) > 0 && !mine && false {",
+		Package: state, Test: "TestUnreadableRecord",
+	},
+	{
+		Name: "an unreadable record counts as none", File: "pkg/devicestate/prepare.go",
+		Old: "	r, err = e.rebuild(c.UID, err)\n	return r, err == nil, err\n", New: "	return record.Record{}, false, nil\n",
+		Package: state, Test: "TestUnreadableRecord",
+	},
+	{
+		Name: "the spec outlives its claim", File: "pkg/devicestate/unprepare.go",
+		Old: "	if err := e.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the record goes before the effects", File: "pkg/devicestate/unprepare.go",
+		Old: "	if !alive {\n		return nil\n	}\n", New: "	if err := e.records.Remove(p.Claim.UID); err != nil || !alive {\n		return err\n	}\n",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a started release is not finished", File: "pkg/devicestate/recover.go",
+		Old: "	case r.State == record.Intent || r.State == record.Releasing:", New: "	case r.State == record.Intent:",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
+		Old: "	case r.State == record.Intent || r.State == record.Releasing:", New: "	case r.State == record.Releasing:",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a spec without a record stays", File: "pkg/devicestate/recover.go",
+		Old: "	f.Did, f.Err = \"removed\", e.sweep(f.Claim.UID)\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the boot ID is ignored", File: "pkg/devicestate/prepare.go",
+		Old: "	standing := old != nil && old.BootID == boot\n", New: "	standing := old != nil\n",
+		Package: state, Test: "TestPowerCut",
+	},
+	{
+		Name: "another allocation counts as prepared", File: "pkg/devicestate/prepare.go",
+		Old: "	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {", New: "	if found && old.State != record.Committed {",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a caller who left is not noticed", File: "pkg/devicestate/prepare.go",
+		Old: "		err = context.Cause(ctx)\n", New: "		err = nil\n",
+		Package: state, Test: "TestPrepareHeldPastItsDeadlineLeavesNothing",
+	},
+	{
+		Name: "a claim is released on an API error", File: "pkg/devicestate/vanished.go",
+		Old: "		if !errors.Is(err, ErrNoClaim) {\n", New: "		if err == nil {\n",
+		Package: state, Test: "TestVanishedClaimIsNeverReleasedOnAnAPIError",
+	},
+	{
+		Name: "there is no grace period", File: "pkg/devicestate/vanished.go",
+		Old: "if v.Engine.Host.Now().Sub(first) < v.Grace {", New: "if v.Grace < 0 {",
+		Package: state, Test: "TestVanishedClaimIsReleasedAfterTheGracePeriod",
+	},
+	{
+		Name: "a claim is released under a process", File: "pkg/devicestate/vanished.go",
+		Old: "	if holder != \"\" {\n", New: "	if false {\n",
+		Package: state, Test: "TestVanishedClaimInUseIsKeptAndSaid",
+	},
+	{
+		Name: "the checksum is not looked at", File: "pkg/devicestate/record/record.go",
+		Old: "if hex.EncodeToString(sum[:]) != head.SHA256 {", New: "if len(sum) == 0 {",
+		Package: "./pkg/devicestate/record", Test: "TestUnreadable",
+	},
+	{
+		Name: "waiters for a lock are served in any order", File: "internal/host/lock.go",
+		Old: "queue.waiters = append(queue.waiters, turn)", New: "queue.waiters = append([]chan error{turn}, queue.waiters...)",
+		Package: "./internal/host", Test: "TestLockWaitersAreServedInOrder",
+	},
+	{
+		Name: "a lock holds in one process only", File: "internal/host/lock.go",
+		Old: "			err = unix.FcntlFlock(fd, cmd, lock)\n", New: "			err = nil\n",
+		Package: "./internal/host", Test: "TestTwoProcessesExclude",
+	},
+	{
+		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/build.go",
+		Old: "		c.held[h.Kind] = true\n", New: "",
+		Package: slices, Test: "TestWhatIsPublishedOfAGPU",
+	},
+	{
+		Name: "a monitor is not tainted", File: "pkg/resourceslices/device.go",
+		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
+		Package: slices, Test: "TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly",
+	},
+}
