@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"runtime/debug"
 
 	"k8s.io/klog/v2"
 
@@ -42,7 +41,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	startLogging(c.Verbosity, stderr)
 	defer klog.Flush()
 	tuneMemory(environ)
-	klog.Background().Info("Starting", "version", version, "node", c.NodeName, "driver", c.DriverName, "pod", klog.KRef(c.PodNamespace, c.PodUID))
+	klog.Background().Info("Starting", "version", version, "node", c.NodeName, "driver", c.DriverName,
+		"podNamespace", c.PodNamespace, "podUID", c.PodUID)
 	if err := serve(ctx, c); err != nil {
 		klog.Background().Error(err, "Ending")
 		return 1
@@ -74,7 +74,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	}
 	plugin := kubeletplugin.New(kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
-		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client,
+		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client, Idle: giveBack,
 		Inventory: inventory.New(inventory.Options{
 			Library: real.New(c.ContainerDriverRoot), ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
 		}),
@@ -114,16 +114,4 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 			Snapshot: plugin.Snapshot, Held: engine.Held,
 		},
 	})
-}
-
-// tuneMemory trades a little processor time, of which the plugin needs next to none, for a small heap. An operator's
-// own settings stand.
-func tuneMemory(environ []string) {
-	for _, kv := range environ {
-		if len(kv) > 5 && kv[:5] == "GOGC=" {
-			return
-		}
-	}
-	const percent = 50
-	debug.SetGCPercent(percent)
 }

@@ -53,7 +53,11 @@ func shown(value any) string {
 		}
 		return "`" + v + "`"
 	case time.Duration:
-		return "`" + strings.TrimSuffix(v.String(), "0s") + "`"
+		text := v.String()
+		if whole, ok := strings.CutSuffix(text, "m0s"); ok {
+			text = whole + "m"
+		}
+		return "`" + text + "`"
 	default:
 		return fmt.Sprintf("`%v`", v)
 	}

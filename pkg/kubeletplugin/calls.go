@@ -35,6 +35,7 @@ var errStopping = errors.New("the plugin is stopping")
 type calls struct {
 	metrics    *metrics.Metrics
 	registered atomic.Bool
+	count      atomic.Uint64
 	// onRegister is called when the kubelet has registered the plugin.
 	onRegister func()
 
@@ -66,6 +67,7 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	if empty(req) {
 		return handler(ctx, req) // The health probe's.
 	}
+	c.count.Add(1)
 	ctx, done, err := c.begin(ctx)
 	if err != nil {
 		return nil, err

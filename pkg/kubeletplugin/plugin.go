@@ -39,6 +39,8 @@ type Options struct {
 	Client        kubernetes.Interface
 	Inventory     *inventory.Inventory
 	Cadence       inventory.Cadence
+	// Idle, if set, is called again and again while the kubelet does not call.
+	Idle func()
 }
 
 // Parts are what can only be made once the Plugin is there to be told.
@@ -65,6 +67,9 @@ const readyLimit = 10 * time.Second
 
 // stopLimit bounds the wait for what runs beside the calls.
 const stopLimit = 2 * time.Second
+
+// idleAfter is how long no call makes the plugin idle.
+const idleAfter = 20 * time.Second
 
 // healthEvery is well within the 30 s after which the kubelet calls health unknown.
 const healthEvery = 10 * time.Second
@@ -124,7 +129,7 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	claims := lookup{versions}
 	care := newCaretaker(parts.Engine, claims, &devicestate.Vanished{
 		Engine: parts.Engine, Claims: claims, Witness: parts.Witness, Grace: p.VanishedGrace,
-	}, parts.Metrics, events, p.node.released)
+	}, parts.Metrics, events, p.node.released, func(err error) { fail(err) })
 	calls := &calls{metrics: parts.Metrics, onRegister: publisher.poke}
 	service := &service{
 		engine: parts.Engine, metrics: parts.Metrics, events: events, status: status,
@@ -150,6 +155,7 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	start(working, publisher.run)
 	start(working, care.keepRecovered)
 	start(working, care.watchClaims)
+	start(working, p.watchIdle(calls))
 	start(background, events.run)
 	start(background, status.run)
 
@@ -197,6 +203,7 @@ func (p *Plugin) serve(ctx context.Context, s *service, c *calls) (*draplugin.He
 	if p.PodUID != "" {
 		options = append(options, draplugin.RollingUpdate(types.UID(p.PodUID)))
 	}
+	removeStale(ctx, p.DataDir, p.RegistrarDir, p.Driver)
 	helper, err := draplugin.Start(ctx, s, options...)
 	if err != nil {
 		return nil, fmt.Errorf("serve the kubelet: %w", err)
@@ -225,6 +232,20 @@ func (p *Plugin) ready(care *caretaker) func(context.Context) error {
 		return &claimerror.Error{
 			Kind: claimerror.Transient, Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
 			Cause: fmt.Errorf("the plugin has just started: %w", err), Remedy: "it is retried; if it persists, look at the log of the node's kubelet plugin",
+		}
+	}
+}
+
+// watchIdle calls Idle at intervals while the kubelet does not call: the plugin's own rounds take memory too.
+func (p *Plugin) watchIdle(c *calls) func(context.Context) {
+	return func(ctx context.Context) {
+		last := uint64(0)
+		for p.Idle != nil && sleep(ctx, idleAfter) {
+			now := c.count.Load()
+			if now == last {
+				p.Idle()
+			}
+			last = now
 		}
 	}
 }
