@@ -203,7 +203,7 @@ func TestDirectoriesThatCannotBeUsed(t *testing.T) {
 		if _, _, err := s.All(); err == nil {
 			t.Error("read", sub)
 		}
-		if err := os.Remove(filepath.Join(dir, "claims")); err != nil {
+		if err := os.RemoveAll(filepath.Join(dir, "claims")); err != nil {
 			t.Fatal(err)
 		}
 	}
