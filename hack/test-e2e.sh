@@ -7,4 +7,4 @@ shift
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \
-  hack/tool.sh gotestsum --format testname -- -count=1 -timeout 40m -tags e2e "$@" ./test/e2e/...
+  hack/tool.sh gotestsum --format testname -- -p 1 -count=1 -timeout 40m -tags e2e "$@" ./test/e2e ./test/crash

@@ -34,7 +34,6 @@ type bench struct {
 	conn   *grpc.ClientConn
 	dra    drapb.DRAPluginClient
 	node   string
-	number int // of claims made so far
 }
 
 type row struct {
@@ -50,10 +49,8 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	b.node = strings.TrimSpace(nodes)
 	b.dir = filepath.Join(b.stage.Dir, "bench")
-	for _, d := range []string{"plugins", "registry", "cdi"} {
-		if err := os.MkdirAll(filepath.Join(b.dir, d), 0o755); err != nil {
-			return err
-		}
+	if err := b.stage.PluginDirectories(b.dir); err != nil {
+		return err
 	}
 	logFile, err := os.Create(filepath.Join(b.dir, "plugin.log"))
 	if err != nil {
@@ -61,18 +58,7 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	defer logFile.Close()
 	binary := filepath.Join(b.stage.Tree, "bin", "dra-kubelet-plugin")
-	root := b.stage.Root
-	b.plugin = exec.Command(binary,
-		"--node-name", b.node, "--kubeconfig", os.Getenv("KUBECONFIG"),
-		"--nvidia-driver-root", root, "--container-driver-root", root, "--dev-root", root,
-		"--proc-root", filepath.Join(root, "proc"), "--sys-root", filepath.Join(root, "sys"),
-		"--boot-id-file", filepath.Join(root, "proc/sys/kernel/random/boot_id"),
-		"--cdi-root", filepath.Join(b.dir, "cdi"),
-		"--kubelet-plugins-directory-path", filepath.Join(b.dir, "plugins"),
-		"--kubelet-registrar-directory-path", filepath.Join(b.dir, "registry"),
-		"--http-endpoint", "", "--healthcheck-port", "-1",
-		"--nvidia-cdi-hook-path", filepath.Join(b.stage.Tree, "bin", "dra-kubelet-plugin"),
-		"-v", "1")
+	b.plugin = exec.Command(binary, b.stage.PluginArguments(b.dir, b.node)...)
 	b.plugin.Stdout, b.plugin.Stderr = logFile, logFile
 	b.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := time.Now()

@@ -1,0 +1,195 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crash kills the shipped plugin at single system calls, on a real API server and the simulated library, and
+// sees what a restart makes of it. It knows nothing of the plugin's own labels: it counts what reaches the disk.
+package crash
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a traced program.
+type Process struct {
+	pid   int
+	ended chan struct{}
+
+	mu sync.Mutex
+	// dirs are watched; a mutating call below one counts while armed.
+	dirs  []string
+	armed bool
+	// left is how many such calls may still happen; the next one kills instead.
+	left int
+	seen []string
+}
+
+// Start starts a program under trace, unarmed.
+func Start(cmd *exec.Cmd, dirs ...string) (*Process, error) {
+	p := &Process{ended: make(chan struct{}), dirs: dirs}
+	started := make(chan error)
+	go p.trace(cmd, started)
+	return p, <-started
+}
+
+// Arm lets n mutating calls pass and kills the process at the entry of the next.
+func (p *Process) Arm(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed, p.left, p.seen = true, n, nil
+}
+
+// Seen lists the mutating calls since Arm.
+func (p *Process) Seen() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen
+}
+
+// Kill ends the process at once, and Wait waits for that.
+func (p *Process) Kill() { _ = syscall.Kill(p.pid, syscall.SIGKILL) }
+
+// Wait waits for the end of the process.
+func (p *Process) Wait() { <-p.ended }
+
+// trace runs on one thread, since the kernel takes ptrace requests only from the thread that attached.
+func (p *Process) trace(cmd *exec.Cmd, started chan<- error) {
+	runtime.LockOSThread()
+	defer close(p.ended)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	p.pid = cmd.Process.Pid
+	var status unix.WaitStatus
+	_, err := unix.Wait4(p.pid, &status, unix.WALL, nil)
+	if err == nil {
+		err = unix.PtraceSetOptions(p.pid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL)
+	}
+	if err == nil {
+		err = unix.PtraceSyscall(p.pid, 0)
+	}
+	started <- err
+	if err != nil {
+		p.Kill()
+	}
+	inside := map[int]bool{} // threads between entry and exit of a call
+	for {
+		tid, err := unix.Wait4(-p.pid, &status, unix.WALL, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return // No thread is left.
+		}
+		if !status.Stopped() {
+			delete(inside, tid)
+			continue
+		}
+		deliver := 0
+		switch signal := status.StopSignal(); {
+		case signal == unix.SIGTRAP|0x80:
+			if inside[tid] = !inside[tid]; inside[tid] {
+				p.entry(tid)
+			}
+		case signal == unix.SIGTRAP || signal == unix.SIGSTOP:
+			// A new thread, or the event that announces it.
+		default:
+			deliver = int(signal)
+		}
+		_ = unix.PtraceSyscall(tid, deliver) // Fails only for a thread that is gone, which the next Wait4 tells.
+	}
+}
+
+// entry looks at the call that a thread is about to make.
+func (p *Process) entry(tid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.armed {
+		return
+	}
+	var regs unix.PtraceRegs
+	if unix.PtraceGetRegs(tid, &regs) != nil {
+		return
+	}
+	name, path := p.mutation(tid, &regs)
+	if name == "" || !p.watched(path) {
+		return
+	}
+	p.seen = append(p.seen, fmt.Sprintf("%s %s", name, filepath.Base(path)))
+	if p.left == 0 {
+		p.armed = false
+		p.Kill()
+		return
+	}
+	p.left--
+}
+
+func (p *Process) watched(path string) bool {
+	for _, dir := range p.dirs {
+		if strings.HasPrefix(path, dir+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// mutation names a call that changes a file system, and the file. The numbers are those of amd64.
+func (p *Process) mutation(tid int, regs *unix.PtraceRegs) (name, path string) {
+	switch regs.Orig_rax {
+	case unix.SYS_OPENAT:
+		if regs.Rdx&(unix.O_CREAT|unix.O_TRUNC) == 0 {
+			return "", ""
+		}
+		return "open", p.text(tid, regs.Rsi)
+	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
+		return "rename", p.text(tid, regs.R10)
+	case unix.SYS_UNLINKAT:
+		return "unlink", p.text(tid, regs.Rsi)
+	case unix.SYS_LINKAT:
+		return "link", p.text(tid, regs.R10)
+	case unix.SYS_MKDIRAT:
+		return "mkdir", p.text(tid, regs.Rsi)
+	case unix.SYS_WRITE:
+		return "write", p.file(regs.Rdi)
+	case unix.SYS_PWRITE64:
+		return "pwrite", p.file(regs.Rdi)
+	case unix.SYS_FTRUNCATE:
+		return "truncate", p.file(regs.Rdi)
+	case unix.SYS_FSYNC:
+		return "fsync", p.file(regs.Rdi)
+	}
+	return "", ""
+}
+
+func (p *Process) text(tid int, address uint64) string {
+	var buffer [512]byte
+	n, err := unix.PtracePeekData(tid, uintptr(address), buffer[:])
+	if err != nil && n == 0 {
+		return ""
+	}
+	text, _, _ := bytes.Cut(buffer[:n], []byte{0})
+	return string(text)
+}
+
+func (p *Process) file(fd uint64) string {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", p.pid, int32(fd)))
+	if err != nil {
+		return ""
+	}
+	// A directory's own sync counts as a change below it.
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path += "/."
+	}
+	return path
+}
