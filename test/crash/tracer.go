@@ -7,6 +7,7 @@ package crash
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -86,7 +87,7 @@ func (p *Process) trace(cmd *exec.Cmd, started chan<- error) {
 	inside := map[int]bool{} // threads between entry and exit of a call
 	for {
 		tid, err := unix.Wait4(-p.pid, &status, unix.WALL, nil)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
@@ -97,12 +98,12 @@ func (p *Process) trace(cmd *exec.Cmd, started chan<- error) {
 			continue
 		}
 		deliver := 0
-		switch signal := status.StopSignal(); {
-		case signal == unix.SIGTRAP|0x80:
+		switch signal := status.StopSignal(); signal {
+		case unix.SIGTRAP | 0x80:
 			if inside[tid] = !inside[tid]; inside[tid] {
 				p.entry(tid)
 			}
-		case signal == unix.SIGTRAP || signal == unix.SIGSTOP:
+		case unix.SIGTRAP, unix.SIGSTOP:
 			// A new thread, or the event that announces it.
 		default:
 			deliver = int(signal)
