@@ -1,0 +1,30 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claimerror
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+func TestTextSaysWhatOnWhatForWhomWhyAndWhatNow(t *testing.T) {
+	cause := errors.New("it is lost")
+	e := &Error{
+		Kind: Permanent, Reason: DeviceLost, Attempt: "prepare", Claim: "ns/c", Device: "gpu-0000-1b-00-0", Cause: cause, Remedy: "reset it",
+	}
+	if want := "prepare of gpu-0000-1b-00-0 for claim ns/c: it is lost; reset it"; e.Error() != want {
+		t.Errorf("%q, want %q", e.Error(), want)
+	}
+	if want := "prepare: DeviceLost"; (&Error{Attempt: "prepare", Reason: DeviceLost}).Error() != want {
+		t.Errorf("a bare error does not say %q", want)
+	}
+	wrapped := fmt.Errorf("more: %w", e)
+	if KindOf(wrapped) != Permanent || ReasonOf(wrapped) != DeviceLost || !errors.Is(wrapped, cause) {
+		t.Errorf("kind %s, reason %s", KindOf(wrapped), ReasonOf(wrapped))
+	}
+	if KindOf(cause) != Transient || ReasonOf(cause) != HostFailure {
+		t.Error("an error of no kind is not worth another try")
+	}
+}
