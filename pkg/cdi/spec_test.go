@@ -1,0 +1,157 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cdi_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	oci "github.com/opencontainers/runtime-spec/specs-go"
+	cdilib "tags.cncf.io/container-device-interface/pkg/cdi"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+const driver = "gpu.nvidia.com"
+
+func onePlan() plan.Plan {
+	return plan.Plan{
+		Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u-1"}, Allocation: "a",
+		Devices: []plan.Device{{
+			Request: "gpu", Pool: "n/gpu", Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-0",
+		}},
+	}
+}
+
+func node(path string, minor int64) *specs.DeviceNode {
+	return &specs.DeviceNode{Path: path, Type: "c", Major: 195, Minor: minor, Permissions: "rwm"}
+}
+
+func edits() cdi.Edits {
+	return cdi.Edits{
+		Common: specs.ContainerEdits{
+			Env: []string{"NVIDIA_VISIBLE_DEVICES=void"}, DeviceNodes: []*specs.DeviceNode{node("/dev/nvidiactl", 255)},
+		},
+		Devices: []specs.ContainerEdits{{DeviceNodes: []*specs.DeviceNode{node("/dev/nvidia0", 0)}}},
+	}
+}
+
+const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
+`
+
+func encoded(t *testing.T, p plan.Plan, e cdi.Edits) []byte {
+	t.Helper()
+	spec, err := cdi.Spec(driver, p, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := cdi.Encode(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestSpecIsWhatARuntimeReads(t *testing.T) {
+	data := encoded(t, onePlan(), edits())
+	if diff := cmp.Diff(golden, string(data)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	back, err := cdi.PlanOf(driver, data)
+	if diff := cmp.Diff(onePlan(), back); diff != "" || err != nil {
+		t.Errorf("the plan out of the spec: %v\n%s", err, diff)
+	}
+}
+
+func TestRuntimeInjectsTheDevice(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "claim.json"), encoded(t, onePlan(), edits()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cache, err := cdilib.NewCache(cdilib.WithSpecDirs(dir), cdilib.WithAutoRefresh(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	container := &oci.Spec{}
+	if missing, err := cache.InjectDevices(container, cdi.DeviceID(driver, onePlan(), 0)); err != nil || len(missing) > 0 {
+		t.Fatal(missing, err)
+	}
+	var paths []string
+	for _, d := range container.Linux.Devices {
+		paths = append(paths, d.Path)
+	}
+	if diff := cmp.Diff([]string{"/dev/nvidiactl", "/dev/nvidia0"}, paths); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"NVIDIA_VISIBLE_DEVICES=void"}, container.Process.Env); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSharesOfADeviceAreDifferentAndRepeatsAreOne(t *testing.T) {
+	p, e := onePlan(), edits()
+	again := p.Devices[0]
+	share := again
+	share.ShareID = "s"
+	p.Devices = append(p.Devices, again, share)
+	e.Devices = append(e.Devices, e.Devices[0], e.Devices[0])
+	spec, err := cdi.Spec(driver, p, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range spec.Devices {
+		names = append(names, d.Name)
+	}
+	if diff := cmp.Diff([]string{"u-1-gpu-0000-1b-00-0", "u-1-gpu-0000-1b-00-0-s"}, names); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSpecRefusesWhatNoContainerCouldUse(t *testing.T) {
+	for name, change := range map[string]func(*plan.Plan, *cdi.Edits){
+		"no device node":        func(_ *plan.Plan, e *cdi.Edits) { e.Devices[0].DeviceNodes = nil },
+		"edits are missing":     func(_ *plan.Plan, e *cdi.Edits) { e.Devices = nil },
+		"a variable of no name": func(_ *plan.Plan, e *cdi.Edits) { e.Common.Env = []string{"=x"} },
+		"a mount to nowhere": func(_ *plan.Plan, e *cdi.Edits) {
+			e.Devices[0].Mounts = []*specs.Mount{{HostPath: "/a"}}
+		},
+		"a hook of no stage":        func(_ *plan.Plan, e *cdi.Edits) { e.Common.Hooks = []*specs.Hook{{HookName: "never", Path: "/h"}} },
+		"a name no device may have": func(p *plan.Plan, _ *cdi.Edits) { p.Claim.UID = "u 1" },
+	} {
+		p, e := onePlan(), edits()
+		change(&p, &e)
+		if spec, err := cdi.Spec(driver, p, e); err == nil {
+			t.Errorf("%s: accepted as %+v", name, spec)
+		}
+	}
+}
+
+func TestPlanOfTellsWhatIsNoPlan(t *testing.T) {
+	for in, want := range map[string]string{
+		"x": "not JSON", "{}": "names no plan",
+		`{"annotations":{"k8s.gpu.nvidia.com/plan":"x"}}`:  "not readable",
+		`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`: "names no claim",
+	} {
+		if _, err := cdi.PlanOf(driver, []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("PlanOf(%s): %v, want %q in it", in, err, want)
+		}
+	}
+}
+
+func FuzzPlanOf(f *testing.F) {
+	f.Add([]byte(golden))
+	f.Add([]byte(`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if p, err := cdi.PlanOf(driver, data); err == nil && p.Claim.UID == "" {
+			t.Error("a plan of no claim")
+		}
+	})
+}

@@ -1,0 +1,100 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/cdi/store"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestSpecsAreKeptBesideOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "cdi")
+	must(t, os.MkdirAll(dir, 0o755))
+	foreign := []string{".nic.tmp", "k8s.other.com-claim_u-1.json", "nvidia.yaml"}
+	for _, name := range foreign {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
+	}
+	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
+	must(t, s.Write("u-1", []byte("a")))
+	must(t, s.Write("u-2", []byte("b")))
+	must(t, os.WriteFile(filepath.Join(dir, ".k8s.gpu.nvidia.com-claim_u-3.json.tmp"), nil, 0o600))
+	uids, err := s.UIDs()
+	must(t, err)
+	if diff := cmp.Diff([]string{"u-1", "u-2", "u-3"}, uids); diff != "" {
+		t.Error(diff)
+	}
+	if data, err := s.Read("u-1"); string(data) != "a" || err != nil {
+		t.Errorf("read %q, %v", data, err)
+	}
+	for _, uid := range append(uids, "never") {
+		must(t, s.Remove(uid))
+	}
+	if diff := cmp.Diff(foreign, names(t, dir)); diff != "" {
+		t.Errorf("what is others' (-want +left):\n%s", diff)
+	}
+	if _, err := s.Read("u-1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestDirectoryIsMadeWithTheFirstSpec(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "cdi")
+	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
+	if uids, err := s.UIDs(); len(uids) > 0 || err != nil {
+		t.Error(uids, err)
+	}
+	must(t, s.Usable())
+	must(t, s.Write("u-1", []byte("a")))
+	must(t, s.Usable())
+	if diff := cmp.Diff([]string{"k8s.gpu.nvidia.com-claim_u-1.json"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// tap counts the effects.
+type tap struct{ n int }
+
+func (t *tap) Before(host.Effect) error { t.n++; return nil }
+func (t *tap) After(host.Effect)        {}
+
+func TestSpecThatIsThereAlreadyIsNotWritten(t *testing.T) {
+	counter := &tap{}
+	s := store.New(host.New(host.Options{Tap: counter}), t.TempDir(), "gpu.nvidia.com")
+	must(t, s.Write("u-1", []byte("a")))
+	before := counter.n
+	must(t, s.Write("u-1", []byte("a")))
+	if counter.n > before+1 { // It may be synced: who wrote it may have died before that.
+		t.Errorf("%d effects for a spec that says it already", counter.n-before)
+	}
+	must(t, s.Write("u-1", []byte("b")))
+	if counter.n < before+4 {
+		t.Error("a changed spec is not written")
+	}
+}
