@@ -63,9 +63,13 @@ func (s *Store) Get(uid string) (Record, error) {
 	if !ValidUID(uid) {
 		return Record{}, fmt.Errorf("claim UID %q: %w", uid, fs.ErrNotExist)
 	}
-	data, err := s.host.ReadFile(file(s.claims, uid))
-	if errors.Is(err, fs.ErrNotExist) {
-		data, err = s.host.ReadFile(file(s.unknown, uid))
+	// Without the claim's lock the record may move meanwhile: it is in the one directory before it leaves the other.
+	var data []byte
+	var err error
+	for _, dir := range []string{s.claims, s.unknown, s.claims} {
+		if data, err = s.host.ReadFile(file(dir, uid)); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
 	if errors.Is(err, syscall.EIO) {
 		// A sector that has gone bad will not read better later, and its claim must be able to end.
@@ -150,15 +154,15 @@ func (s *Store) SetAside(uid string) (string, error) {
 
 // UIDs lists the claims that have a record, readable or not, or an unfinished one, in order.
 func (s *Store) UIDs() ([]string, error) {
-	claims, err := s.list(s.claims)
-	if err != nil {
-		return nil, err
+	var uids []string
+	// A record that moves from the one directory to the other meanwhile is in the one before it leaves the other.
+	for _, dir := range []string{s.unknown, s.claims, s.unknown} {
+		some, err := s.list(dir)
+		if err != nil {
+			return nil, err
+		}
+		uids = append(uids, some...)
 	}
-	unknown, err := s.list(s.unknown)
-	if err != nil {
-		return nil, err
-	}
-	uids := append(claims, unknown...)
 	slices.Sort(uids)
 	return slices.Compact(uids), nil
 }

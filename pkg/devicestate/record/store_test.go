@@ -217,3 +217,30 @@ func TestDirectoriesThatCannotBeUsed(t *testing.T) {
 		t.Error("confirmed")
 	}
 }
+
+func TestRecordThatMovesWhileReadIsNotMissed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "records")
+	var move func(path string)
+	s, err := Open(host.New(host.Options{Read: func(path string) ([]byte, error) {
+		data, err := os.ReadFile(path)
+		move(path)
+		return data, err
+	}}), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, err := Open(host.New(host.Options{}), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, writer, of("a", Unknown))
+	reads := 0
+	move = func(string) {
+		if reads++; reads == 1 {
+			put(t, writer, of("a", Committed)) // It was not in claims and is no longer in unknown.
+		}
+	}
+	if r, err := s.Get("a"); err != nil || r.State != Committed {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
