@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -106,8 +107,22 @@ func (e *Engine) recoverClaim(ctx context.Context, uid, boot string) Finding {
 	return f
 }
 
-// recoverOrphan removes a spec that was written before a crash kept its claim from being committed.
+// recoverOrphan removes a spec that was written before a crash kept its claim from being committed. The claim may as
+// well have been released, as it should, between being listed and being locked: then there is nothing to tell.
 func (e *Engine) recoverOrphan(f Finding) Finding {
+	specs, err := e.Specs.UIDs()
+	if err != nil {
+		f.Err = err
+		return f
+	}
+	uids, err := e.records.UIDs()
+	if err != nil {
+		f.Err = err
+		return f
+	}
+	if !slices.Contains(specs, f.Claim.UID) && !slices.Contains(uids, f.Claim.UID) {
+		return f
+	}
 	f.Found = "spec"
 	f.Did, f.Err = "removed", e.sweep(f.Claim.UID)
 	return f

@@ -65,6 +65,17 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := attach(t, dir)
+	w.must(os.MkdirAll(w.cdi, 0o755))
+	w.must(os.MkdirAll(w.out, 0o755))
+	w.must(os.WriteFile(filepath.Join(w.cdi, foreign), []byte(foreignText), 0o644))
+	w.boots = 0
+	w.newBoot()
+	return w
+}
+
+// attach is a machine as a process finds it that did not make it.
+func attach(t testing.TB, dir string) *world {
 	w := &world{
 		t: t, dir: dir, state: filepath.Join(dir, "plugin", "state"), cdi: filepath.Join(dir, "cdi"), out: filepath.Join(dir, "effects"),
 		bootFile: filepath.Join(dir, "boot_id"), now: time.Unix(1_700_000_000, 0), claims: map[string]*resourceapi.ResourceClaim{},
@@ -73,12 +84,12 @@ func newWorld(t testing.TB) *world {
 	for i := range 4 {
 		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{PCIAddress: address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i})
 	}
-	w.must(os.MkdirAll(w.cdi, 0o755))
-	w.must(os.MkdirAll(w.out, 0o755))
-	w.must(os.WriteFile(filepath.Join(w.cdi, foreign), []byte(foreignText), 0o644))
-	w.newBoot()
+	w.boots = 1
 	return w
 }
+
+// again is the same machine, without what one test keeps of it in memory.
+func (w *world) again() *world { return attach(w.t, w.dir) }
 
 func address(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x10+i) }
 

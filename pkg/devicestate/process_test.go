@@ -1,0 +1,82 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/devicestate/record"
+)
+
+// victimDir is set in the process that TestKilledProcessLetsGo starts and kills.
+const victimDir = "DEVICESTATE_VICTIM_DIR"
+
+// victim prepares claim a and stops before the effect that the parent named, until it is killed.
+func victim(t *testing.T, dir string) {
+	w := attach(t, dir)
+	label := host.Label(os.Getenv(victimDir + "_AT"))
+	g := newGate(label)
+	p, err := w.start(g)
+	w.must(err)
+	w.steppedClaim("a", 0)
+	go func() {
+		<-g.reached
+		fmt.Println("holding")
+	}()
+	_, err = p.Prepare(context.Background(), w.claims["a"])
+	t.Fatal("not killed:", err)
+}
+
+// TestKilledProcessLetsGo has two real processes at work on one GPU and kills the one that has the locks.
+func TestKilledProcessLetsGo(t *testing.T) {
+	if dir := os.Getenv(victimDir); dir != "" {
+		victim(t, dir)
+		return
+	}
+	for _, label := range []host.Label{record.LabelIntent, "test.apply", "spec.write", record.LabelCommit} {
+		t.Run(string(label), func(t *testing.T) {
+			w := newWorld(t)
+			cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcessLetsGo$")
+			cmd.Env = append(os.Environ(), victimDir+"="+w.dir, victimDir+"_AT="+string(label))
+			out, err := cmd.StdoutPipe()
+			w.must(err)
+			w.must(cmd.Start())
+			lines := bufio.NewScanner(out)
+			for lines.Scan() && lines.Text() != "holding" {
+			}
+			p := w.run()
+			w.claim("b", 0)
+			waiting := make(chan error, 1)
+			go func() { _, err := p.Prepare(context.Background(), w.claims["b"]); waiting <- err }()
+			// It may be in the queue already or not yet; it must not get through before the kill.
+			_, early := p.Prepare(briefly(t), w.claims["b"])
+			killed := cmd.Process.Kill()
+			_ = cmd.Wait()
+			w.must(killed)
+			if early == nil {
+				t.Error("two processes were at work on one GPU")
+			}
+			err = <-waiting
+			findings, recoverErr := p.Recover(context.Background())
+			w.must(recoverErr)
+			left := 1
+			if label == record.LabelIntent {
+				left = 0 // It died before it had made anything.
+			}
+			if len(findings) != left || left > 0 && (findings[0].Err != nil || findings[0].Claim.UID != "a") {
+				t.Errorf("Recover of what the dead left: %+v", findings)
+			}
+			if err != nil { // An intent of the dead stands in the way until it is undone.
+				w.prepare(p, "b")
+			}
+			w.clean(p, "b")
+		})
+	}
+}
