@@ -1,0 +1,68 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package pluginflags
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestFlagsComeFromTheCommandLineThenTheEnvironmentThenTheDefault(t *testing.T) {
+	c, err := Parse([]string{"--node-name=n", "-v", "4"}, []string{
+		"NODE_NAME=env", "CDI_ROOT=/cdi", "VANISHED_CLAIM_GRACE=90s", "HEALTHCHECK_PORT=-1", "LOG_VERBOSITY=6", "VERSION=true", "ODD",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.NodeName != "n" || c.Verbosity != 4 {
+		t.Errorf("the environment overrides the command line: %+v", c)
+	}
+	if c.CDIRoot != "/cdi" || c.VanishedClaimGrace != 90*time.Second || c.HealthcheckPort != -1 {
+		t.Errorf("the environment is not read: %+v", c)
+	}
+	if c.DriverName != "gpu.nvidia.com" || c.Version {
+		t.Errorf("defaults: %+v", c)
+	}
+}
+
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		args, env []string
+		want      string
+	}{
+		"no node":               {nil, nil, "--node-name"},
+		"unknown flag":          {[]string{"--nodename=n"}, nil, "nodename"},
+		"an argument":           {[]string{"--node-name=n", "run"}, nil, `"run"`},
+		"a number in words":     {[]string{"--node-name=n"}, []string{"HEALTHCHECK_PORT=many"}, "HEALTHCHECK_PORT"},
+		"a port too high":       {[]string{"--node-name=n", "--healthcheck-port=70000"}, nil, "70000"},
+		"a relative path":       {[]string{"--node-name=n", "--cdi-root=cdi"}, nil, "--cdi-root"},
+		"a relative dev root":   {[]string{"--node-name=n", "--dev-root=dev"}, nil, "--dev-root"},
+		"a driver name in caps": {[]string{"--node-name=n", "--driver-name=GPU"}, nil, "--driver-name"},
+		"a driver name too long": {
+			[]string{"--node-name=n", "--driver-name=" + strings.Repeat("a.", 32) + "b"}, nil, "the API allows 63",
+		},
+		"a path without slash": {[]string{"--node-name=n", "--metrics-path=metrics"}, nil, "--metrics-path"},
+		"no grace":             {[]string{"--node-name=n", "--vanished-claim-grace=0s"}, nil, "--vanished-claim-grace"},
+	} {
+		if _, err := Parse(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q in it", name, err, c.want)
+		}
+	}
+}
+
+func TestHelpAndVersionNeedNothingElse(t *testing.T) {
+	if _, err := Parse([]string{"--help"}, nil); !errors.Is(err, ErrHelp) {
+		t.Error(err)
+	}
+	if c, err := Parse([]string{"--version"}, nil); err != nil || !c.Version {
+		t.Error(c, err)
+	}
+	for _, f := range Table {
+		if !strings.Contains(Usage(), "--"+f.Name) {
+			t.Errorf("the usage lacks --%s", f.Name)
+		}
+	}
+}
