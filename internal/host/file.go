@@ -117,25 +117,35 @@ func (h *Host) Remove(label Label, path string) error {
 func (h *Host) RemoveUnfinished(label Label, path string) error { return h.Remove(label, tempOf(path)) }
 
 // MkdirAll makes a directory and its parents and returns once their names are on disk, for a durable file is no more
-// durable than the directories it is in. A directory that exists already is synced into its parent all the same: who
-// made it may have died before doing so.
+// durable than the directories it is in. Those that exist already are synced all the same, up to the top of their file
+// system: who made them may have died before doing so.
 func (h *Host) MkdirAll(label Label, dir string, perm fs.FileMode) error {
-	parents := []string{filepath.Dir(dir)}
-	for above := parents[0]; ; above = filepath.Dir(above) {
-		if _, err := os.Lstat(above); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		parents = append(parents, filepath.Dir(above))
-	}
 	if err := h.do(Effect{label, OpMkdir, dir}, func() error { return os.MkdirAll(dir, perm) }); err != nil {
 		return err
 	}
-	for _, parent := range parents {
+	device, err := deviceOf(dir)
+	if err != nil {
+		return err
+	}
+	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
+		if on, err := deviceOf(parent); err != nil || on != device {
+			return err
+		}
 		if err := h.SyncDir(label, parent); err != nil {
 			return err
 		}
+		if parent == filepath.Dir(parent) {
+			return nil
+		}
 	}
-	return nil
+}
+
+func deviceOf(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return st.Dev, nil
 }
 
 // Link gives a file a second name, durable when it returns. Unlike a copy it needs no reading of what may not be
