@@ -62,7 +62,8 @@ func identifies(w *world, p process) error {
 
 // Two claims stand by in most scenarios: a (what is acted on) and z, which must come through untouched.
 var scenarios = []scenario{
-	{name: "start on an empty machine", given: func(*world, process) {}, when: func(*world, process) error { return nil }, starts: true},
+	{name: "start on an empty machine", given: first, when: func(*world, process) error { return nil }, starts: true},
+	{name: "first claim of an empty machine", given: first, when: prepares("a"), then: []string{"a"}, starts: true},
 	{name: "prepare one GPU", given: func(w *world, p process) { standby(w, p); w.claim("a", 0) }, when: prepares("a"), then: []string{"a", "z"}},
 	{name: "prepare two GPUs", given: func(w *world, p process) { standby(w, p); w.claim("a", 1, 0) }, when: prepares("a"), then: []string{"a", "z"}},
 	{name: "prepare a monitor and a GPU", given: func(w *world, p process) { standby(w, p); w.claim("a", -4, 0) }, when: prepares("a"), then: []string{"a", "z"}},
@@ -107,6 +108,8 @@ var scenarios = []scenario{
 		when: unprepares("a"), then: []string{"z"}, unknown: true},
 }
 
+func first(w *world, _ process) { w.steppedClaim("a", 0, 1) }
+
 func standby(w *world, p process) {
 	w.steppedClaim("z", 3)
 	w.prepare(p, "z")
@@ -127,7 +130,9 @@ func lost(w *world, p process) {
 // begin makes a scenario's machine and the process that will act, with the tap armed.
 func (s scenario) begin(t *testing.T, tp *tap) (*world, process, bool, error) {
 	w := newWorld(t)
-	if !s.starts {
+	if s.starts {
+		s.given(w, process{})
+	} else {
 		p := w.run()
 		s.given(w, p)
 		p.host.Close()
@@ -216,9 +221,6 @@ func (all *matrix) run(t *testing.T) {
 			traced := &tap{at: -1}
 			w, p, _, err := s.begin(t, traced)
 			w.must(err)
-			if s.starts {
-				w.claim("a", 0)
-			}
 			w.clean(s.settle(t, w, p), s.then...)
 			m.effects += len(traced.seen)
 			for _, e := range traced.seen {

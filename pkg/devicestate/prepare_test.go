@@ -443,3 +443,27 @@ func TestOpenFailsWhereTheStateDirectoryCannotBe(t *testing.T) {
 		t.Error("Open in /proc")
 	}
 }
+
+func TestSpecOfAnEarlierBootIsRemovedAndItsClaimKept(t *testing.T) {
+	w := newWorld(t)
+	p := w.run()
+	w.claim("a", 0)
+	w.prepare(p, "a")
+	w.reboot(true)
+	findings, err := p.Recover(context.Background())
+	w.must(err)
+	if len(findings) != 1 || findings[0].Err != nil || findings[0].Claim.UID != "a" {
+		t.Errorf("findings %+v", findings)
+	}
+	if _, err := os.Stat(w.specFile("a")); !errors.Is(err, os.ErrNotExist) {
+		t.Error("devices by the numbers of another boot can still be injected:", err)
+	}
+	w.clean(p, "a")
+	w.snapshot.GPUs[0].Minor = 5
+	devices, err := p.Prepare(context.Background(), w.claims["a"])
+	w.must(err)
+	if devices[0].Minor != 5 {
+		t.Errorf("%+v", devices)
+	}
+	w.clean(p, "a")
+}

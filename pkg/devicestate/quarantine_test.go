@@ -251,3 +251,26 @@ func twoOwners(w *world, p process) {
 	w.prepare(p, "b")
 	w.must(os.WriteFile(w.recordFile("a"), saved, 0o600))
 }
+
+func TestPreparedClaimIsNotHeldUpByWhatNobodyCanRead(t *testing.T) {
+	w := newWorld(t)
+	p := w.run()
+	for i, uid := range []string{"a", "b"} {
+		w.claim(uid, i)
+		w.prepare(p, uid)
+	}
+	w.damage("a")
+	p.host.Close()
+	w.empty(w.state+"/locks", "") // Nothing says any more that a is not on b's GPU, except b's own record.
+	p = w.run()
+	w.prepare(p, "b")
+	w.claim("c", 2)
+	w.refused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
+	// What b wrote down did not drop a, which may yet turn out to be anywhere.
+	w.must(p.Unprepare(context.Background(), claimOf("b")))
+	w.claim("d", 1)
+	w.refused(p, "d", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
+	w.must(recovers(w, p))
+	w.prepare(p, "d")
+	w.clean(p, "a", "d")
+}

@@ -244,3 +244,44 @@ func TestRecordThatMovesWhileReadIsNotMissed(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// fragile makes the n-th effect after Remove began fail.
+type fragile struct{ on, left int }
+
+func (f *fragile) Before(host.Effect) error {
+	if f.on == 0 {
+		return nil
+	}
+	if f.left--; f.left < 0 {
+		return errors.New("dead")
+	}
+	return nil
+}
+
+func (f *fragile) After(host.Effect) {}
+
+func TestInterruptedRemoveNeverLeavesTheUnknownRecordAlone(t *testing.T) {
+	for n := range 8 {
+		dir := filepath.Join(t.TempDir(), "records")
+		f := &fragile{}
+		s, err := Open(host.New(host.Options{Tap: f}), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, of("a", Unknown))
+		data, err := os.ReadFile(filepath.Join(dir, "unknown", "a.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, of("a", Committed))
+		// A crash came before the commit had removed the other.
+		if err := os.WriteFile(filepath.Join(dir, "unknown", "a.json"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.on, f.left = 1, n
+		_ = s.Remove("a")
+		if r, err := s.Get("a"); err == nil && r.State == Unknown {
+			t.Errorf("interrupted at effect %d, it blocks the node", n)
+		}
+	}
+}
