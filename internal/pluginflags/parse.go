@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,5 +113,7 @@ func (c *Config) validate() error {
 	if c.VanishedClaimGrace <= 0 {
 		bad("vanished-claim-grace", "%s: must be more than zero", c.VanishedClaimGrace)
 	}
+	// The checks come from maps; people compare messages.
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }

@@ -190,7 +190,8 @@ func (p *publisher) failed(ctx context.Context, err error, msg string) {
 		p.features = p.features.and(kept)
 		changed := p.features != was
 		p.mu.Unlock()
-		logger.Error(err, "The API server lacks features; publishing what is safe without them", "kept", kept)
+		logger.Error(err, "The API server lacks features; publishing what is safe without them",
+			"deviceTaints", kept.taints, "consumableCapacity", kept.sharedDevices)
 		if changed {
 			p.poke()
 		}
