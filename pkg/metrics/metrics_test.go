@@ -1,0 +1,171 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"errors"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// kept is what some records say.
+type kept struct {
+	plans       []plan.Plan
+	quarantined int
+	err         error
+}
+
+func (k kept) Held() ([]plan.Plan, bool, error) { return k.plans, false, k.err }
+func (k kept) Quarantined() (int, error)        { return k.quarantined, k.err }
+
+func scrape(t *testing.T, m *Metrics) []string {
+	t.Helper()
+	r := httptest.NewRecorder()
+	m.Handler().ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
+	if r.Code != 200 {
+		t.Fatalf("status %d: %s", r.Code, r.Body)
+	}
+	var samples []string
+	for line := range strings.Lines(r.Body.String()) {
+		if strings.HasPrefix(line, "nvidia_") || strings.HasPrefix(line, "gpu_") {
+			samples = append(samples, strings.TrimSpace(line))
+		}
+	}
+	return samples
+}
+
+func has(t *testing.T, samples []string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !slices.Contains(samples, w) {
+			t.Errorf("no sample %s", w)
+		}
+	}
+}
+
+func lacks(t *testing.T, samples []string, prefix string) {
+	t.Helper()
+	for _, s := range samples {
+		if strings.HasPrefix(s, prefix) {
+			t.Errorf("there is %s", s)
+		}
+	}
+}
+
+// everything makes each metric have a sample.
+func everything(m *Metrics) {
+	m.Begin(Prepare)(true)
+	m.Begin(Unprepare)(false)
+	m.ClaimFailed(Prepare, claimerror.DeviceLost)
+	m.ClaimFailed(Unprepare, claimerror.HostFailure)
+	m.Published(time.UnixMilli(1_700_000_000_500), map[string]int{"gpu": 8})
+	m.PublishFailed("Invalid")
+	m.Recovered("intent", nil)
+	m.Background(claimerror.RecordUnreadable)
+}
+
+func TestTheCatalogueIsWhatIsServed(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Version: "v", Records: kept{}})
+	everything(m)
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served []Entry
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") {
+			continue
+		}
+		e := Entry{Name: f.GetName(), Type: strings.ToLower(f.GetType().String()), Help: f.GetHelp()}
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			e.Labels = append(e.Labels, l.GetName())
+		}
+		served = append(served, e)
+	}
+	want := Catalogue()
+	for i := range want {
+		want[i].Labels = slices.Clone(want[i].Labels)
+		slices.Sort(want[i].Labels)
+	}
+	if diff := cmp.Diff(want, served); diff != "" {
+		t.Errorf("-catalogue +served:\n%s", diff)
+	}
+}
+
+func TestWhatIsCounted(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Version: "1.2", Records: kept{quarantined: 2, plans: []plan.Plan{
+		{Devices: []plan.Device{{Kind: gpu.KindGPU}, {Kind: gpu.KindGPU}}}, {Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
+	}}})
+	has(t, scrape(t, m), `nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 0`, `gpu_dra_last_publish_timestamp_seconds 0`)
+	everything(m)
+	end := m.Begin(Prepare)
+	m.Recovered("intent", errors.New("disk"))
+	samples := scrape(t, m)
+	has(
+		t, samples,
+		`nvidia_dra_requests_total{driver="d",operation="prepare",result="success"} 1`,
+		`nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 1`,
+		`nvidia_dra_requests_inflight{driver="d",operation="prepare"} 1`,
+		`nvidia_dra_request_duration_seconds_count{driver="d",operation="prepare"} 1`,
+		`nvidia_dra_node_prepare_errors_total{driver="d",error_type="DeviceLost"} 1`,
+		`nvidia_dra_node_unprepare_errors_total{driver="d",error_type="HostFailure"} 1`,
+		`nvidia_dra_prepared_devices{device_type="gpu",driver="d",node="n"} 2`,
+		`nvidia_dra_prepared_devices{device_type="monitor",driver="d",node="n"} 1`,
+		`gpu_dra_published_devices{type="gpu"} 8`,
+		`gpu_dra_last_publish_timestamp_seconds 1.7000000005e+09`,
+		`gpu_dra_quarantined_records 2`,
+		`gpu_dra_recoveries_total{found="intent",result="done"} 1`,
+		`gpu_dra_recoveries_total{found="intent",result="error"} 1`,
+	)
+	end(true)
+	m.Published(time.Now(), map[string]int{"monitor": 1})
+	samples = scrape(t, m)
+	has(t, samples, `nvidia_dra_requests_inflight{driver="d",operation="prepare"} 0`, `gpu_dra_published_devices{type="monitor"} 1`)
+	lacks(t, samples, `gpu_dra_published_devices{type="gpu"}`)
+	m.Unpublished()
+	samples = scrape(t, m)
+	has(t, samples, `gpu_dra_last_publish_timestamp_seconds 0`)
+	lacks(t, samples, "gpu_dra_published_devices")
+}
+
+func TestAMillisecondIsTold(t *testing.T) {
+	within := 0
+	for _, b := range durationBuckets {
+		if b >= 0.0005 && b <= 0.01 {
+			within++
+		}
+	}
+	if within < 6 || !slices.IsSorted(durationBuckets) {
+		t.Errorf("%d buckets up to 10 ms: %v", within, durationBuckets)
+	}
+}
+
+func TestUnreadableRecordsHideOnlyWhatIsAboutThem(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Records: kept{err: errors.New("disk")}})
+	everything(m)
+	samples := scrape(t, m)
+	has(t, samples, `gpu_dra_published_devices{type="gpu"} 8`)
+	lacks(t, samples, "nvidia_dra_prepared_devices")
+	lacks(t, samples, "gpu_dra_quarantined_records")
+	var collected []prometheus.Metric
+	out := make(chan prometheus.Metric, 8)
+	newRecordsCollector(kept{err: errors.New("disk")}, "n", "d").Collect(out)
+	close(out)
+	for c := range out {
+		collected = append(collected, c)
+	}
+	if len(collected) != 2 {
+		t.Errorf("%d errors are told of two metrics", len(collected))
+	}
+}
