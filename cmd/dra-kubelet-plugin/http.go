@@ -23,18 +23,11 @@ func serveHTTP(c pluginflags.Config, m *metrics.Metrics) (stop func(), err error
 	if c.HTTPEndpoint == "" {
 		return func() {}, nil
 	}
-	mux := http.NewServeMux()
-	if c.MetricsPath != "" {
-		mux.Handle("GET "+c.MetricsPath, m.Handler())
-	}
-	if c.PprofPath != "" {
-		profiles(mux, strings.TrimSuffix(c.PprofPath, "/"))
-	}
 	listener, err := net.Listen("tcp", c.HTTPEndpoint)
 	if err != nil {
 		return nil, fmt.Errorf("serve metrics at --http-endpoint: %w", err)
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: routes(c, m), ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			klog.Background().Error(err, "Metrics are not served any more")
@@ -42,6 +35,17 @@ func serveHTTP(c pluginflags.Config, m *metrics.Metrics) (stop func(), err error
 	}()
 	klog.Background().Info("Serving HTTP", "address", listener.Addr(), "metrics", c.MetricsPath, "profiles", c.PprofPath)
 	return func() { _ = server.Close() }, nil
+}
+
+func routes(c pluginflags.Config, m *metrics.Metrics) http.Handler {
+	mux := http.NewServeMux()
+	if c.MetricsPath != "" {
+		mux.Handle("GET "+c.MetricsPath, m.Handler())
+	}
+	if c.PprofPath != "" {
+		profiles(mux, strings.TrimSuffix(c.PprofPath, "/"))
+	}
+	return mux
 }
 
 // profiles are Go's, under a path of choice; pprof's own index only works under /debug/pprof/.

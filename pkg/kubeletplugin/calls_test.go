@@ -28,6 +28,7 @@ func call(c *calls, req any, handler grpc.UnaryHandler) error {
 }
 
 func TestAPanicAnywhereInACallIsItsError(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	c := &calls{metrics: b.metrics}
 	err := call(c, oneClaim, func(context.Context, any) (any, error) { panic("kubeletplugin.secret") })
@@ -40,6 +41,7 @@ func TestAPanicAnywhereInACallIsItsError(t *testing.T) {
 }
 
 func TestProbesAreNotCountedAsCalls(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	c := &calls{metrics: b.metrics}
 	for _, req := range []any{&drapb.NodePrepareResourcesRequest{}, &drapbv1beta1.NodePrepareResourcesRequest{}} {
@@ -54,6 +56,7 @@ func TestProbesAreNotCountedAsCalls(t *testing.T) {
 }
 
 func TestAClaimThatFailsMakesTheCallAnErrorInEachVersionOfTheAPI(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	c := &calls{metrics: b.metrics}
 	for _, req := range []any{oneClaim, &drapbv1beta1.NodePrepareResourcesRequest{Claims: []*drapbv1beta1.Claim{{Uid: "u"}}}} {
@@ -65,6 +68,7 @@ func TestAClaimThatFailsMakesTheCallAnErrorInEachVersionOfTheAPI(t *testing.T) {
 }
 
 func TestRegistrationIsFollowed(t *testing.T) {
+	t.Parallel()
 	registered := 0
 	c := &calls{onRegister: func() { registered++ }}
 	info := &grpc.UnaryServerInfo{FullMethod: "/pluginregistration.Registration/NotifyRegistrationStatus"}
@@ -83,6 +87,7 @@ func TestRegistrationIsFollowed(t *testing.T) {
 }
 
 func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
+	t.Parallel()
 	c := &calls{metrics: newBench(t).metrics}
 	entered, release, answered := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -118,6 +123,7 @@ func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
 }
 
 func TestDrainCancelsACallThatHangs(t *testing.T) {
+	t.Parallel()
 	c := &calls{metrics: newBench(t).metrics}
 	entered, answered := make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -121,6 +121,7 @@ func (s *shelf) shows(want string) {
 }
 
 func TestAnUnchangedPoolIsNotWritten(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	s.begin()
 	s.shows("[gpu-0 monitor-0]")
@@ -152,6 +153,7 @@ func (s *shelf) spoil() {
 }
 
 func TestSlicesThatTheKubeletWipedComeBack(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	s.begin()
 	s.shows("[gpu-0 monitor-0]")
@@ -170,6 +172,7 @@ func TestSlicesThatTheKubeletWipedComeBack(t *testing.T) {
 }
 
 func TestAServerThatLacksAFeatureNeverSeesWhatNeedsIt(t *testing.T) {
+	t.Parallel()
 	for name, lacks := range map[string]features{"taints": {taints: true}, "shared devices": {sharedDevices: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := newShelf(t)
@@ -184,6 +187,7 @@ func TestAServerThatLacksAFeatureNeverSeesWhatNeedsIt(t *testing.T) {
 }
 
 func TestWithoutDryRunsWhatIsDroppedTells(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	s.lacks, s.dryRuns = features{taints: true}, false
 	s.begin()
@@ -197,6 +201,7 @@ func TestWithoutDryRunsWhatIsDroppedTells(t *testing.T) {
 }
 
 func TestPublishingEndsWithTheNewerInstanceAndComesBackWithItsEnd(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	s.begin()
 	s.shows("[gpu-0 monitor-0]")
@@ -212,6 +217,7 @@ func TestPublishingEndsWithTheNewerInstanceAndComesBackWithItsEnd(t *testing.T) 
 }
 
 func TestErrorsOfPublishingAreCountedByReason(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	s.publisher.failed(t.Context(), apierrors.NewInvalid(schema.GroupKind{Kind: "ResourceSlice"}, "x", nil), "update")
 	s.publisher.failed(t.Context(), errors.New("more than one pool"), "pool validation failed")
@@ -225,6 +231,7 @@ func TestErrorsOfPublishingAreCountedByReason(t *testing.T) {
 }
 
 func TestAnInstanceThatCannotTellWhetherItIsNewestGoesOn(t *testing.T) {
+	t.Parallel()
 	s := newShelf(t)
 	s.publisherOptions.newest = func(context.Context) (bool, error) { return false, errors.New("lock file unreadable") }
 	s.succeed(t.Context())

@@ -58,6 +58,7 @@ func (w *statusWriter) idle() bool {
 }
 
 func TestStatusIsWrittenBesideOtherDriversEntries(t *testing.T) {
+	t.Parallel()
 	c := claimNamed("one")
 	other := resourceapi.AllocatedDeviceStatus{Driver: "nic.example.com", Pool: "n1", Device: "eth1"}
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{other}
@@ -99,6 +100,7 @@ func TestStatusIsWrittenBesideOtherDriversEntries(t *testing.T) {
 }
 
 func TestStatusIsTriedAgainUntilItIsPointless(t *testing.T) {
+	t.Parallel()
 	resource := schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}
 	for name, tc := range map[string]struct {
 		err   error
@@ -128,6 +130,7 @@ func TestStatusIsTriedAgainUntilItIsPointless(t *testing.T) {
 }
 
 func TestStatusOfAnUnpreparedClaimIsForgotten(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, claimNamed("one"))
 	w := newStatusWriter(b.client.ResourceV1(), "gpu.nvidia.com", b.metrics)
 	devices, _ := fine()
@@ -140,6 +143,7 @@ func TestStatusOfAnUnpreparedClaimIsForgotten(t *testing.T) {
 }
 
 func TestABugInTheBackgroundIsCounted(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	protect(b.metrics, func() { var none []devicestate.PreparedDevice; _ = none[0] })
 	b.counted(`gpu_dra_background_errors_total{reason="InternalFault"} 1`)

@@ -1,0 +1,125 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+func TestExitCodes(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "kubeconfig")
+	for name, tc := range map[string]struct {
+		args           []string
+		want           int
+		stdout, stderr string
+	}{
+		"version":             {[]string{"--version"}, 0, "unknown\n", ""},
+		"help":                {[]string{"--help"}, 0, "--kubelet-plugins-directory-path", ""},
+		"unknown flag":        {[]string{"--frobnicate"}, 2, "", "frobnicate"},
+		"no node":             {nil, 2, "", "--node-name"},
+		"no such kubeconfig":  {[]string{"--node-name=n", "--kubeconfig=" + missing}, 1, "", missing},
+		"argument, no flag":   {[]string{"--node-name=n", "serve"}, 2, "", `"serve"`},
+		"value out of bounds": {[]string{"--node-name=n", "--healthcheck-port=70000"}, 2, "", "70000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			args := append(tc.args, "--kubelet-plugins-directory-path="+dir, "--kubelet-registrar-directory-path="+filepath.Join(dir, "r"))
+			var stdout, stderr bytes.Buffer
+			if got := run(context.Background(), args, nil, &stdout, &stderr); got != tc.want {
+				t.Errorf("exit code %d, want %d", got, tc.want)
+			}
+			if !strings.Contains(stdout.String(), tc.stdout) || !strings.Contains(stderr.String(), tc.stderr) {
+				t.Errorf("stdout %q, stderr %q", stdout.String(), stderr.String())
+			}
+		})
+	}
+}
+
+func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
+	get := func(c pluginflags.Config, path string) (int, string) {
+		server := httptest.NewServer(routes(c, metrics.New(metrics.Options{Driver: "d"})))
+		defer server.Close()
+		r, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(body)
+	}
+	plain := pluginflags.Config{MetricsPath: "/metrics"}
+	profiled := pluginflags.Config{MetricsPath: "/m", PprofPath: "/debug/pprof"}
+	moved := pluginflags.Config{PprofPath: "/p/"}
+	for _, tc := range []struct {
+		c    pluginflags.Config
+		path string
+		code int
+		text string
+	}{
+		{plain, "/metrics", 200, "gpu_dra_build_info"},
+		{plain, "/debug/pprof/", 404, ""},
+		{plain, "/debug/pprof/heap", 404, ""},
+		{profiled, "/metrics", 404, ""},
+		{profiled, "/m", 200, "gpu_dra_build_info"},
+		{profiled, "/debug/pprof/", 200, "goroutine"},
+		{profiled, "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
+		{profiled, "/debug/pprof/cmdline", 200, ""},
+		{moved, "/p/goroutine?debug=1", 200, "goroutine profile"},
+		{moved, "/p/", 200, "goroutine"},
+		{moved, "/metrics", 404, ""},
+	} {
+		if code, body := get(tc.c, tc.path); code != tc.code || !strings.Contains(body, tc.text) {
+			t.Errorf("%+v %s: %d", tc.c, tc.path, code)
+		}
+	}
+}
+
+func TestMetricsThatCannotBeServedEndTheStart(t *testing.T) {
+	if _, err := serveHTTP(pluginflags.Config{HTTPEndpoint: "256.0.0.1:1"}, nil); err == nil || !strings.Contains(err.Error(), "--http-endpoint") {
+		t.Errorf("error %v", err)
+	}
+	stop, err := serveHTTP(pluginflags.Config{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+}
+
+// With html/template or text/template linked in, whose calls of methods by name are not known at link time, the linker
+// keeps every method of every Kubernetes type: 20 MB.
+func TestNothingMakesTheLinkerKeepEveryMethod(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range strings.Fields(string(out)) {
+		if p == "text/template" || p == "html/template" {
+			t.Errorf("%s is linked in; find who imports it with go list -deps -tags grpcnotrace -json .", p)
+		}
+	}
+}
+
+func TestGivingMemoryBackLeavesTheProgramRunning(t *testing.T) {
+	for range 3 {
+		giveBack()
+	}
+	if _, err := os.ReadFile("/proc/self/maps"); err != nil {
+		t.Fatal(err)
+	}
+}
