@@ -36,6 +36,8 @@ type caretaker struct {
 	released func()
 	// fail ends the process, for the kubelet to start it anew.
 	fail func(error)
+	// rest, if set, is called after a round that takes memory.
+	rest func()
 
 	once      sync.Once
 	recovered chan struct{} // closed with the first pass
@@ -130,6 +132,9 @@ func (c *caretaker) watchClaims(ctx context.Context) {
 				}
 				c.tell(ctx, findings)
 			})
+		}
+		if c.rest != nil {
+			c.rest()
 		}
 		if !sleep(ctx, claimCheck) {
 			return

@@ -69,7 +69,7 @@ const readyLimit = 10 * time.Second
 const stopLimit = 2 * time.Second
 
 // idleAfter is how long no call makes the plugin idle.
-const idleAfter = 20 * time.Second
+const idleAfter = 10 * time.Second
 
 // healthEvery is well within the 30 s after which the kubelet calls health unknown.
 const healthEvery = 10 * time.Second
@@ -130,6 +130,7 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	care := newCaretaker(parts.Engine, claims, &devicestate.Vanished{
 		Engine: parts.Engine, Claims: claims, Witness: parts.Witness, Grace: p.VanishedGrace,
 	}, parts.Metrics, events, p.node.released, func(err error) { fail(err) })
+	care.rest = p.Idle
 	calls := &calls{metrics: parts.Metrics, onRegister: publisher.poke}
 	service := &service{
 		engine: parts.Engine, metrics: parts.Metrics, events: events, status: status,
