@@ -144,11 +144,18 @@ func TestLockNobodyWaitsForAnyMoreIsGivenBack(t *testing.T) {
 // TestTwoProcessesExclude lets two hosts, as two processes, contend for two bytes of one file.
 func TestTwoProcessesExclude(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
+	one, two := New(Options{}), New(Options{})
+	held := mustLock(t, one, path, 0)
+	ctx, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	if _, err := two.Lock(ctx, path, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal("two hold the lock:", err)
+	}
+	held.Release()
 	var inside [2]int
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	for range 2 {
-		h := New(Options{})
+	for _, h := range []*Host{one, two} {
 		for w := range 4 {
 			all.Go(func() {
 				for range 100 {
