@@ -61,12 +61,12 @@ func (b *bench) event(kind, name, reason string) *corev1.Event {
 	return found
 }
 
-// counted fails unless the metrics have the sample.
+// counted waits until the metrics have the sample: what is counted is counted after what was waited for before.
 func (b *bench) counted(sample string) {
 	b.Helper()
-	r := httptest.NewRecorder()
-	b.metrics.Handler().ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
-	if !strings.Contains(r.Body.String(), "\n"+sample+"\n") {
-		b.Errorf("metrics lack %s", sample)
-	}
+	b.until("counted: "+sample, func() bool {
+		r := httptest.NewRecorder()
+		b.metrics.Handler().ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
+		return strings.Contains(r.Body.String(), "\n"+sample+"\n")
+	})
 }
