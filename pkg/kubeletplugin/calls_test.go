@@ -88,7 +88,8 @@ func TestRegistrationIsFollowed(t *testing.T) {
 
 func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
 	t.Parallel()
-	c := &calls{metrics: newBench(t).metrics}
+	b := newBench(t)
+	c := &calls{metrics: b.metrics}
 	entered, release, answered := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		answered <- call(c, oneClaim, func(ctx context.Context, _ any) (any, error) {
@@ -103,13 +104,10 @@ func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
 		c.drain(context.Background())
 		close(drained)
 	}()
-	for {
+	b.until("another call is refused", func() bool {
 		err := call(c, oneClaim, func(context.Context, any) (any, error) { return nil, nil })
-		if status.Code(err) == codes.Unavailable {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return status.Code(err) == codes.Unavailable
+	})
 	select {
 	case <-drained:
 		t.Fatal("drained with a call in flight")
