@@ -13,24 +13,25 @@ type Code int
 
 // The codes that the driver tells apart, with the values of nvml.h.
 const (
-	Uninitialized    Code = 1
-	InvalidArgument  Code = 2
-	NotSupported     Code = 3
-	NoPermission     Code = 4
-	NotFound         Code = 6
-	InsufficientSize Code = 7
-	DriverNotLoaded  Code = 9
-	Timeout          Code = 10
-	LibraryNotFound  Code = 12
-	FunctionNotFound Code = 13
-	GPUIsLost        Code = 15
-	ResetRequired    Code = 16
-	OperatingSystem  Code = 17
-	LibRMMismatch    Code = 18
-	InUse            Code = 19
-	NotReady         Code = 27
-	GPUNotFound      Code = 28
-	Unknown          Code = 999
+	Uninitialized         Code = 1
+	InvalidArgument       Code = 2
+	NotSupported          Code = 3
+	NoPermission          Code = 4
+	NotFound              Code = 6
+	InsufficientSize      Code = 7
+	DriverNotLoaded       Code = 9
+	Timeout               Code = 10
+	LibraryNotFound       Code = 12
+	FunctionNotFound      Code = 13
+	GPUIsLost             Code = 15
+	ResetRequired         Code = 16
+	OperatingSystem       Code = 17
+	LibRMMismatch         Code = 18
+	InUse                 Code = 19
+	InsufficientResources Code = 23
+	NotReady              Code = 27
+	GPUNotFound           Code = 28
+	Unknown               Code = 999
 )
 
 var codeTexts = map[Code]string{
@@ -39,7 +40,8 @@ var codeTexts = map[Code]string{
 	DriverNotLoaded: "driver not loaded", Timeout: "timeout", LibraryNotFound: "library not found",
 	FunctionNotFound: "function not found in this driver", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset",
 	OperatingSystem: "blocked by the operating system", LibRMMismatch: "driver and library version mismatch",
-	InUse: "in use by another client", NotReady: "not ready", GPUNotFound: "no GPU found",
+	InUse:                 "in use by another client",
+	InsufficientResources: "insufficient resources", NotReady: "not ready", GPUNotFound: "no GPU found",
 	Unknown: "unknown error",
 }
 

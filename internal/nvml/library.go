@@ -40,11 +40,11 @@ type Device interface {
 	// Cores is the number of CUDA cores of the whole GPU.
 	Cores() (int, error)
 	AddressingMode() (AddressingMode, error)
-	// MIGMode answers NotSupported on a GPU without MIG.
-	MIGMode() (current, pending bool, err error)
 	ComputeMode() (ComputeMode, error)
-	// Processes are those that hold the GPU, compute and graphics, in order of their process IDs, each once.
+	// Processes are those that hold the GPU or a part of it, compute and graphics, in order of their process IDs, then
+	// instances, each once.
 	Processes() ([]Process, error)
+	Partitionable
 }
 
 // PCIInfo is where the GPU sits.
@@ -65,4 +65,6 @@ type Process struct {
 	PID uint32
 	// UsedMemory is in bytes, 0 where the driver cannot say.
 	UsedMemory uint64
+	// GPUInstance and ComputeInstance are what it runs on, -1 where that is the whole GPU.
+	GPUInstance, ComputeInstance int
 }

@@ -16,6 +16,8 @@ type Kind string
 const (
 	// KindGPU is a whole GPU.
 	KindGPU Kind = "gpu"
+	// KindMIG is a MIG partition of a GPU: a profile at a placement, whether it exists yet or not.
+	KindMIG Kind = "mig"
 	// KindMonitor is a GPU to be watched, not used: for claims with admin access.
 	KindMonitor Kind = "monitor"
 )
@@ -25,29 +27,82 @@ type Device struct {
 	Kind Kind
 	// PCIAddress is the GPU's, lower-case dddd:bb:dd.f.
 	PCIAddress string
+	// Profile and Start say which partition of the GPU, of a MIG device only.
+	Profile string
+	Start   int
 }
 
-// Name is the device's DNS label: gpu-0000-1b-00-0, monitor-0000-1b-00-0.
+// Name is the device's DNS label: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, monitor-0000-1b-00-0.
 func (d Device) Name() string {
-	return string(d.Kind) + "-" + strings.NewReplacer(":", "-", ".", "-").Replace(d.PCIAddress)
+	address := strings.NewReplacer(":", "-", ".", "-").Replace(d.PCIAddress)
+	if d.Kind != KindMIG {
+		return string(d.Kind) + "-" + address
+	}
+	return fmt.Sprintf("gpu-%s-mig-%s-%d", address, profileLabel(d.Profile), d.Start)
+}
+
+// profileLabel spells a profile as part of a DNS label: "+x" becomes "-x", "-x" becomes "-no-x", so that a board's
+// "1g.24gb+me" and "1g.24gb-me" stay apart.
+func profileLabel(profile string) string {
+	return strings.NewReplacer("-", "-no-", "+", "-", ".", "-").Replace(profile)
 }
 
 var (
-	nameForm    = regexp.MustCompile(`^(gpu|monitor)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])$`)
+	nameForm    = regexp.MustCompile(`^(gpu|monitor)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])(?:-mig-([0-9]+g)-([0-9]+gb)((?:-[a-z]+)*)-([0-9]{1,3}))?$`)
 	addressForm = regexp.MustCompile(`^([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])(?:\.([0-7]))?$`)
+	profileForm = regexp.MustCompile(`^[1-9][0-9]{0,2}g\.[1-9][0-9]{0,4}gb([+-](?:[a-z]+)(?:\.all)?)*$`)
 )
+
+// ValidProfile says whether a profile's name is of the form that device names can hold: "1g.10gb", "1g.24gb+me.all".
+func ValidProfile(profile string) bool {
+	if !profileForm.MatchString(profile) {
+		return false
+	}
+	for _, part := range strings.FieldsFunc(profile, func(r rune) bool { return r == '+' || r == '-' })[1:] {
+		if part == "no" || part == "all" {
+			return false // These words mean something else in a label.
+		}
+	}
+	return true
+}
 
 // ParseName is the inverse of Device.Name. The error says what a name looks like.
 func ParseName(name string) (Device, error) {
 	m := nameForm.FindStringSubmatch(name)
 	if m == nil {
-		return Device{}, fmt.Errorf("device name %q is not one of this driver's (like gpu-0000-1b-00-0)", name)
+		return Device{}, fmt.Errorf("device name %q is not one of this driver's (like gpu-0000-1b-00-0 or gpu-0000-1b-00-0-mig-1g-10gb-4)", name)
 	}
 	d := Device{Kind: Kind(m[1]), PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}
-	if canonical, err := CanonicalAddress(d.PCIAddress); err != nil || canonical != d.PCIAddress {
-		return Device{}, fmt.Errorf("device name %q holds a PCI address that is not in its shortest form", name)
+	if m[6] != "" {
+		d.Kind, d.Profile = KindMIG, m[6]+"."+m[7]+profileSuffix(m[8])
+		d.Start, _ = strconv.Atoi(m[9]) // Up to three digits.
+		if !ValidProfile(d.Profile) {
+			return Device{}, fmt.Errorf("device name %q holds no MIG profile's name", name)
+		}
+	}
+	if canonical, err := CanonicalAddress(d.PCIAddress); err != nil || canonical != d.PCIAddress || d.Name() != name {
+		return Device{}, fmt.Errorf("device name %q is not in its shortest form", name)
 	}
 	return d, nil
+}
+
+// profileSuffix is what follows the size: "-me" was "+me", "-no-me" was "-me", "-me-all" was "+me.all".
+func profileSuffix(label string) string {
+	var out strings.Builder
+	sign := "+"
+	for _, word := range strings.Split(label, "-") {
+		switch word {
+		case "":
+		case "no":
+			sign = "-"
+		case "all":
+			out.WriteString(".all")
+		default:
+			out.WriteString(sign + word)
+			sign = "+"
+		}
+	}
+	return out.String()
 }
 
 // CanonicalAddress turns any spelling of a PCI address, NVML's 00000000:1B:00.0 among them, into the kernel's

@@ -26,7 +26,15 @@ func TestCanonicalAddress(t *testing.T) {
 
 func TestNameRoundTrip(t *testing.T) {
 	for _, d := range []Device{
-		{KindGPU, "0000:1b:00.0"}, {KindMonitor, "0000:1b:00.0"}, {KindGPU, "10000:3b:1f.7"},
+		{Kind: KindGPU, PCIAddress: "0000:1b:00.0"},
+		{Kind: KindMonitor, PCIAddress: "0000:1b:00.0"},
+		{Kind: KindGPU, PCIAddress: "10000:3b:1f.7"},
+		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "1g.10gb", Start: 4},
+		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "7g.141gb"},
+		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "1g.24gb+me", Start: 6},
+		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "1g.24gb-me", Start: 6},
+		{Kind: KindMIG, PCIAddress: "10000:1b:00.0", Profile: "1g.24gb+me.all", Start: 10},
+		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "4g.96gb+gfx", Start: 0},
 	} {
 		got, err := ParseName(d.Name())
 		if err != nil || got != d {
@@ -36,7 +44,9 @@ func TestNameRoundTrip(t *testing.T) {
 }
 
 func TestParseNameRefusesOthersNames(t *testing.T) {
-	for _, name := range []string{"", "gpu-0", "gpu-00000-1b-00-0", "nic-0000-1b-00-0", "gpu-0000-1B-00-0", "gpu-0000-1b-00-0-x"} {
+	for _, name := range []string{"", "gpu-0", "gpu-00000-1b-00-0", "nic-0000-1b-00-0", "gpu-0000-1B-00-0", "gpu-0000-1b-00-0-x",
+		"gpu-0000-1b-00-0-mig-1g-10gb", "gpu-0000-1b-00-0-mig-1g-10gb-04", "monitor-0000-1b-00-0-mig-1g-10gb-0", "gpu-0000-1b-00-0-mig-1g-10gb-no-0",
+		"gpu-0000-1b-00-0-mig-1g-10gb-all-0", "gpu-0000-1b-00-0-mig-01g-10gb-0"} {
 		if got, err := ParseName(name); err == nil {
 			t.Errorf("ParseName(%q) = %+v, want an error", name, got)
 		}
@@ -44,7 +54,8 @@ func TestParseNameRefusesOthersNames(t *testing.T) {
 }
 
 func FuzzParseName(f *testing.F) {
-	for _, s := range []string{"gpu-0000-1b-00-0", "monitor-0000-1b-00-0", "gpu-10000-3b-1f-7", "gpu-", "-"} {
+	for _, s := range []string{"gpu-0000-1b-00-0", "monitor-0000-1b-00-0", "gpu-10000-3b-1f-7", "gpu-", "-",
+		"gpu-0000-1b-00-0-mig-1g-24gb-no-me-6", "gpu-0000-1b-00-0-mig-1g-24gb-me-all-0"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

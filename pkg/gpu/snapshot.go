@@ -54,10 +54,8 @@ type GPU struct {
 	// Multiprocessors is the number of SMs, 0 when unknown.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
 
-	// MIGCapable says that the GPU has a MIG mode, whatever that mode is now.
-	MIGCapable bool `json:"migCapable,omitempty"`
-	// MIGEnabled says that the GPU's MIG mode is on now.
-	MIGEnabled bool `json:"migEnabled,omitempty"`
+	// MIG is how it can be cut, and is cut now.
+	MIG MIG `json:"mig,omitzero"`
 	// MPSCapable says that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`
 }

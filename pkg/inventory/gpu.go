@@ -111,7 +111,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	}
 	current, _, err := d.MIGMode()
 	if r.may("the MIG mode", err) {
-		g.MIGCapable, g.MIGEnabled = true, current
+		g.MIG.Capable, g.MIG.Enabled = true, current
 	}
 	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html

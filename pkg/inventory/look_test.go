@@ -54,7 +54,7 @@ func TestEveryProfileIsReadWhole(t *testing.T) {
 				t.Errorf("driver %+v, want %+v", s.Driver, want)
 			}
 			g := s.GPUs[0]
-			if g.ProductName != p.Board.ProductName || g.MemoryBytes != p.Board.MemoryMiB<<20 || g.MIGCapable != p.Board.MIGCapable || g.MIGEnabled {
+			if g.ProductName != p.Board.ProductName || g.MemoryBytes != p.Board.MemoryMiB<<20 || g.MIG.Capable != p.Board.MIGCapable || g.MIG.Enabled {
 				t.Errorf("GPU %+v does not match the board %+v", g, p.Board)
 			}
 			// The table of cores against what NVIDIA's data sheet of the board says.
@@ -82,7 +82,7 @@ func TestOneGPUInFull(t *testing.T) {
 		PCIAddress: address, UUID: st.GPUs[0].UUID, Index: 0, Minor: 0,
 		ProductName: "NVIDIA H100 80GB HBM3", Brand: "Nvidia", Architecture: "Hopper", AddressingMode: s.GPUs[0].AddressingMode,
 		ComputeCapability: gpu.Version{Major: 9}, PCIeRoot: "pci0000:16", NUMANode: &one,
-		MemoryBytes: 81559 << 20, Multiprocessors: 132, MIGCapable: true, MPSCapable: true,
+		MemoryBytes: 81559 << 20, Multiprocessors: 132, MIG: gpu.MIG{Capable: true}, MPSCapable: true,
 	}
 	if diff := cmp.Diff(want, s.GPUs[0]); diff != "" {
 		t.Errorf("GPU (-want +got):\n%s", diff)
@@ -190,7 +190,7 @@ func TestWhatAGPUDoesNotOfferIsLeftOut(t *testing.T) {
 		t.Fatalf("%d GPUs, problems %+v; want 8 GPUs", len(s.GPUs), s.Problems)
 	}
 	g := s.GPUs[0]
-	if g.MemoryBytes != 0 || g.Multiprocessors != 0 || g.MIGCapable || g.AddressingMode != "" || g.Brand != "" || s.Driver.CUDA != (gpu.Version{}) {
+	if g.MemoryBytes != 0 || g.Multiprocessors != 0 || g.MIG.Capable || g.AddressingMode != "" || g.Brand != "" || s.Driver.CUDA != (gpu.Version{}) {
 		t.Errorf("invented values in %+v, %+v", s.Driver, g)
 	}
 }

@@ -125,7 +125,7 @@ func (b *builder) candidates(s gpu.Snapshot, conditions map[string]Condition) []
 			continue
 		}
 		c := &candidate{gpu: g, sick: conditions[g.PCIAddress]}
-		if c.sick.State == "" && g.MIGEnabled {
+		if c.sick.State == "" && g.MIG.Enabled {
 			c.sick = Condition{State: MIGMode, Message: "its MIG mode is on, so that it cannot be used as a whole; turn MIG off to publish it"}
 		}
 		found[g.PCIAddress] = c

@@ -27,7 +27,7 @@ func h100(n int) gpu.GPU {
 		PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+8*n), UUID: fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", n),
 		Index: n, Minor: n, ProductName: "NVIDIA H100 80GB HBM3", Brand: "Nvidia", Architecture: "Hopper",
 		AddressingMode: "HMM", ComputeCapability: gpu.Version{Major: 9}, PCIeRoot: fmt.Sprintf("pci0000:%02x", 0xf+8*n),
-		NUMANode: &numa, MemoryBytes: 81559 << 20, Multiprocessors: 132, MIGCapable: true, MPSCapable: true,
+		NUMANode: &numa, MemoryBytes: 81559 << 20, Multiprocessors: 132, MIG: gpu.MIG{Capable: true}, MPSCapable: true,
 	}
 }
 
@@ -65,7 +65,7 @@ func TestWhatIsPublishedOfAGPU(t *testing.T) {
 	gone := gpu.Snapshot{Driver: node(1).Driver}
 	lost := gpu.Snapshot{Driver: gone.Driver, Problems: []gpu.Problem{{PCIAddress: "0000:10:00.0", Lost: true, Message: "GPU is lost"}}}
 	mig := node(1)
-	mig.GPUs[0].MIGEnabled = true
+	mig.GPUs[0].MIG.Enabled = true
 	withheld := map[string]Condition{"0000:10:00.0": {State: Withheld, Message: "a record cannot be read"}}
 	bare := gpu.GPU{PCIAddress: "0000:10:00.0", UUID: "GPU-1"}
 
@@ -149,7 +149,7 @@ func TestMonitorsAreSharedTaintedAndBare(t *testing.T) {
 
 func TestTheSameHardwareGivesTheSameBytes(t *testing.T) {
 	s := node(16)
-	s.GPUs[5].MIGEnabled = true
+	s.GPUs[5].MIG.Enabled = true
 	s.Problems = []gpu.Problem{{PCIAddress: "0000:f0:00.0", Index: 16, Message: "a"}, {PCIAddress: "0000:e8:00.0", Index: 17, Message: "b"}, {Index: 18, Message: "c"}}
 	o := with(full, Held{gpu.KindGPU, h100(30)}, Held{gpu.KindMonitor, gpu.GPU{PCIAddress: h100(30).PCIAddress}}, Held{gpu.KindGPU, h100(3)})
 	o.Held[0].GPU.PCIAddress, o.Held[1].GPU.PCIAddress = "0000:f0:00.0", "0000:f0:00.0"

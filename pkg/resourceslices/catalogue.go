@@ -100,7 +100,7 @@ var attributes = []attribute{
 		number(func(s subject) *int { return &s.gpu.Index })},
 	{Entry{Name: "migCapable", Type: "bool", Devices: whole, Source: "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU has a MIG mode, whatever that mode is now."},
-		boolean(func(s subject) bool { return s.gpu.MIGCapable })},
+		boolean(func(s subject) bool { return s.gpu.MIG.Capable })},
 	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
 		boolean(func(s subject) bool { return s.gpu.MPSCapable })},

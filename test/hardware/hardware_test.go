@@ -74,8 +74,8 @@ func TestWhatTheInventorySees(t *testing.T) {
 		if g.NUMANode != nil {
 			numa = fmt.Sprint(*g.NUMANode)
 		}
-		mig := map[bool]string{false: "no", true: "off"}[g.MIGCapable]
-		if g.MIGEnabled {
+		mig := map[bool]string{false: "no", true: "off"}[g.MIG.Capable]
+		if g.MIG.Enabled {
 			mig = "on"
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s\t%d.%d\t%d\t%d\t%s\t%s\t%s\t%v\t%s\n", g.PCIAddress, g.Index, g.Minor, g.UUID, g.ProductName,

@@ -59,7 +59,7 @@ func Record(session nvml.Session, snapshot gpu.Snapshot, sysRoot string) (profil
 func board(d nvml.Device, g gpu.GPU) (profiles.Board, error) {
 	b := profiles.Board{
 		ProductName: g.ProductName, ComputeMajor: g.ComputeCapability.Major, ComputeMinor: g.ComputeCapability.Minor,
-		Multiprocessors: g.Multiprocessors, MIGCapable: g.MIGCapable,
+		Multiprocessors: g.Multiprocessors, MIGCapable: g.MIG.Capable,
 	}
 	pci, err := d.PCI()
 	if err != nil {
