@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -49,7 +50,15 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 		if err != nil {
 			return Plan{}, err
 		}
+		if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 {
+			return Plan{}, m.refuse(device.Name, claimerror.Permanent, claimerror.InvalidAllocation,
+				fmt.Errorf("the allocation also holds %s, and the two overlap", p.Devices[other].Name),
+				"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")
+		}
 		p.Devices = append(p.Devices, device)
+		if device.Kind == gpu.KindMIG && !device.Admin {
+			p.Steps = append(p.Steps, Step{Executor: MIGExecutor, PCIAddress: device.PCIAddress, Device: len(p.Devices) - 1})
+		}
 	}
 	return p, nil
 }
@@ -110,10 +119,33 @@ func (m maker) device(result *resourceapi.DeviceRequestAllocationResult) (Device
 		Request: result.Request, Pool: result.Pool, Name: result.Device, Kind: named.Kind, Admin: admin,
 		PCIAddress: found.PCIAddress, UUID: found.UUID, Minor: found.Minor,
 	}
+	if named.Kind == gpu.KindMIG {
+		if d.Partition, err = partition(found.MIG, named); err != nil {
+			return Device{}, m.refuse(result.Device, claimerror.Transient, claimerror.UnknownDevice, err,
+				"it is retried; if it persists, delete the pod and its claim so that the scheduler allocates again")
+		}
+	}
 	if result.ShareID != nil {
 		d.ShareID = string(*result.ShareID)
 	}
 	return d, nil
+}
+
+// partition is what the GPU says of a profile at a placement.
+func partition(m gpu.MIG, named gpu.Device) (Partition, error) {
+	profile, ok := m.ProfileNamed(named.Profile)
+	if !ok {
+		if m.Fault != "" {
+			return Partition{}, fmt.Errorf("the GPU's MIG profiles cannot be read: %s", m.Fault)
+		}
+		return Partition{}, fmt.Errorf("the GPU offers no MIG profile %s", named.Profile)
+	}
+	for _, at := range profile.Placements {
+		if at.Start == named.Start {
+			return Partition{Profile: profile.Name, Start: at.Start, Size: at.Size, MemoryBytes: profile.MemoryBytes}, nil
+		}
+	}
+	return Partition{}, fmt.Errorf("the GPU offers no placement of MIG profile %s at slice %d", named.Profile, named.Start)
 }
 
 func (m maker) missing(device, address string) error {

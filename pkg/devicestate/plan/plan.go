@@ -5,10 +5,17 @@ package plan
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"gpu-dra-driver/pkg/gpu"
 )
+
+// MIGExecutor names the executor of MIG partitions.
+const MIGExecutor = "mig"
+
+// ErrUntouched marks the error of an executor that changed nothing, so that there is nothing to revert.
+var ErrUntouched = errors.New("nothing was changed")
 
 // Plan is what one claim needs on this node.
 type Plan struct {
@@ -41,9 +48,38 @@ type Device struct {
 	// Admin says that the claim only watches: it neither blocks others nor is blocked by them.
 	Admin      bool   `json:"admin,omitempty"`
 	PCIAddress string `json:"pciAddress"`
-	UUID       string `json:"uuid"`
+	// UUID is the GPU's, of a MIG device its parent's.
+	UUID string `json:"uuid"`
 	// Minor is the number in /dev/nvidia<minor>, of the boot that the plan was made in.
 	Minor int `json:"minor"`
+	// Partition is a MIG device's, zero of any other.
+	Partition Partition `json:"partition,omitzero"`
+}
+
+// Partition is a part of a GPU: what identifies it, and what the executor found or made of it in this boot.
+type Partition struct {
+	Profile     string `json:"profile"`
+	Start       int    `json:"start"`
+	Size        int    `json:"size"`
+	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
+	// Foreign says that an administrator made it: it is used as it is, and never destroyed.
+	Foreign bool `json:"foreign,omitempty"`
+	// UUID is "MIG-…", empty until the partition exists; the instance IDs mean nothing without it.
+	UUID            string `json:"uuid,omitempty"`
+	GPUInstance     int    `json:"gpuInstance,omitempty"`
+	ComputeInstance int    `json:"computeInstance,omitempty"`
+}
+
+// Placement is where it is on its GPU.
+func (p Partition) Placement() gpu.Placement { return gpu.Placement{Start: p.Start, Size: p.Size} }
+
+// Overlaps says whether two devices cannot be had at once by two claims: the whole of a GPU overlaps everything on it,
+// partitions do where they share a memory slice, and watching overlaps nothing.
+func (d Device) Overlaps(o Device) bool {
+	if d.PCIAddress != o.PCIAddress || d.Admin || o.Admin {
+		return false
+	}
+	return d.Kind != gpu.KindMIG || o.Kind != gpu.KindMIG || d.Partition.Placement().Overlaps(o.Partition.Placement())
 }
 
 // Step is one effect of an executor.
@@ -52,6 +88,8 @@ type Step struct {
 	Executor string `json:"executor"`
 	// PCIAddress is the GPU it changes.
 	PCIAddress string `json:"pciAddress"`
+	// Device is the position in the plan's Devices of the one that it is for.
+	Device int `json:"device,omitempty"`
 	// Spec is the executor's own, enough to find the effect again.
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
@@ -59,8 +97,19 @@ type Step struct {
 // Addresses are the physical GPUs whose locks the plan needs, in locking order, each once.
 func (p Plan) Addresses() []string { return p.addresses(func(Device) bool { return true }) }
 
-// Exclusive are the physical GPUs that the plan takes for itself, in locking order: watching does not count.
+// Exclusive are the physical GPUs that the plan takes for itself, whole or in part, in locking order: watching does not
+// count.
 func (p Plan) Exclusive() []string { return p.addresses(func(d Device) bool { return !d.Admin }) }
+
+// Conflict finds a device of p that a plan of another claim makes impossible, on one GPU.
+func (p Plan) Conflict(o Plan, address string) (mine Device, found bool) {
+	for _, d := range p.Devices {
+		if d.PCIAddress == address && slices.ContainsFunc(o.Devices, d.Overlaps) {
+			return d, true
+		}
+	}
+	return Device{}, false
+}
 
 func (p Plan) addresses(keep func(Device) bool) []string {
 	var out []string

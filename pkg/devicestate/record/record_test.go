@@ -62,7 +62,7 @@ func TestEncodingIsTheOneThatEarlierFilesHave(t *testing.T) {
 func TestAddedFieldsDoNotBreakAnOlderReader(t *testing.T) {
 	_, payload, _ := strings.Cut(golden, "\n")
 	payload = strings.Replace(strings.TrimSpace(payload), `"bootID"`, `"later":{"x":[1]},"bootID"`, 1)
-	payload = strings.Replace(payload, `"minor":3`, `"minor":3,"partition":"1g"`, 1)
+	payload = strings.Replace(payload, `"minor":3`, `"minor":3,"lane":"1g"`, 1)
 	got, err := Decode([]byte(sealed(payload)), "1111")
 	if d := cmp.Diff(example(), got); d != "" || err != nil {
 		t.Error(d, err)
