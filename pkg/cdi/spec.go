@@ -30,8 +30,11 @@ const Class = "claim"
 // Vendor is the CDI vendor of a driver name.
 func Vendor(driver string) string { return "k8s." + driver }
 
-// planAnnotation holds the plan as JSON.
-const planAnnotation = "plan"
+// Annotations of a spec: the plan as JSON, and the boot in which it was carried out.
+const (
+	planAnnotation = "plan"
+	bootAnnotation = "boot"
+)
 
 // Edits are what a claim's containers get.
 type Edits struct {
@@ -57,8 +60,8 @@ func DeviceID(driver string, p plan.Plan, i int) string {
 	return parser.QualifiedName(Vendor(driver), Class, DeviceName(p, i))
 }
 
-// Spec builds the claim's spec, in the lowest CDI version that can say it.
-func Spec(driver string, p plan.Plan, edits Edits) (*specs.Spec, error) {
+// Spec builds the claim's spec for a boot of the machine, in the lowest CDI version that can say it.
+func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, error) {
 	if len(edits.Devices) != len(p.Devices) {
 		return nil, fmt.Errorf("%d devices have %d container edits", len(p.Devices), len(edits.Devices))
 	}
@@ -68,7 +71,7 @@ func Spec(driver string, p plan.Plan, edits Edits) (*specs.Spec, error) {
 	}
 	spec := &specs.Spec{
 		Kind:           Vendor(driver) + "/" + Class,
-		Annotations:    map[string]string{Vendor(driver) + "/" + planAnnotation: string(text)},
+		Annotations:    map[string]string{Vendor(driver) + "/" + planAnnotation: string(text), Vendor(driver) + "/" + bootAnnotation: boot},
 		ContainerEdits: edits.Common,
 	}
 	seen := map[string]bool{}
@@ -119,22 +122,21 @@ func Encode(spec *specs.Spec) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// PlanOf reads the plan back out of a spec's bytes.
-func PlanOf(driver string, data []byte) (plan.Plan, error) {
+// PlanOf reads the plan back out of a spec's bytes, and the boot, which is empty where the spec does not say.
+func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	var spec specs.Spec
 	if err := json.Unmarshal(data, &spec); err != nil {
-		return plan.Plan{}, errors.New("the CDI spec is not JSON")
+		return plan.Plan{}, "", errors.New("the CDI spec is not JSON")
 	}
 	text, ok := spec.Annotations[Vendor(driver)+"/"+planAnnotation]
 	if !ok {
-		return plan.Plan{}, errors.New("the CDI spec names no plan")
+		return plan.Plan{}, "", errors.New("the CDI spec names no plan")
 	}
-	var p plan.Plan
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return plan.Plan{}, errors.New("the CDI spec's plan is not readable")
+		return plan.Plan{}, "", errors.New("the CDI spec's plan is not readable")
 	}
 	if p.Claim.UID == "" {
-		return plan.Plan{}, errors.New("the CDI spec's plan names no claim")
+		return plan.Plan{}, "", errors.New("the CDI spec's plan names no claim")
 	}
-	return p, nil
+	return p, spec.Annotations[Vendor(driver)+"/"+bootAnnotation], nil
 }

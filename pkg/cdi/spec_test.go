@@ -43,12 +43,12 @@ func edits() cdi.Edits {
 	}
 }
 
-const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
+const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
 `
 
 func encoded(t *testing.T, p plan.Plan, e cdi.Edits) []byte {
 	t.Helper()
-	spec, err := cdi.Spec(driver, p, e)
+	spec, err := cdi.Spec(driver, p, "boot-1", e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,8 +64,8 @@ func TestSpecIsWhatARuntimeReads(t *testing.T) {
 	if diff := cmp.Diff(golden, string(data)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	back, err := cdi.PlanOf(driver, data)
-	if diff := cmp.Diff(onePlan(), back); diff != "" || err != nil {
+	back, boot, err := cdi.PlanOf(driver, data)
+	if diff := cmp.Diff(onePlan(), back); diff != "" || err != nil || boot != "boot-1" {
 		t.Errorf("the plan out of the spec: %v\n%s", err, diff)
 	}
 }
@@ -102,7 +102,7 @@ func TestSharesOfADeviceAreDifferentAndRepeatsAreOne(t *testing.T) {
 	share.ShareID = "s"
 	p.Devices = append(p.Devices, again, share)
 	e.Devices = append(e.Devices, e.Devices[0], e.Devices[0])
-	spec, err := cdi.Spec(driver, p, e)
+	spec, err := cdi.Spec(driver, p, "boot-1", e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestSpecRefusesWhatNoContainerCouldUse(t *testing.T) {
 	} {
 		p, e := onePlan(), edits()
 		change(&p, &e)
-		if spec, err := cdi.Spec(driver, p, e); err == nil {
+		if spec, err := cdi.Spec(driver, p, "boot-1", e); err == nil {
 			t.Errorf("%s: accepted as %+v", name, spec)
 		}
 	}
@@ -140,7 +140,7 @@ func TestPlanOfTellsWhatIsNoPlan(t *testing.T) {
 		`{"annotations":{"k8s.gpu.nvidia.com/plan":"x"}}`:  "not readable",
 		`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`: "names no claim",
 	} {
-		if _, err := cdi.PlanOf(driver, []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := cdi.PlanOf(driver, []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("PlanOf(%s): %v, want %q in it", in, err, want)
 		}
 	}
@@ -150,7 +150,7 @@ func FuzzPlanOf(f *testing.F) {
 	f.Add([]byte(golden))
 	f.Add([]byte(`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if p, err := cdi.PlanOf(driver, data); err == nil && p.Claim.UID == "" {
+		if p, _, err := cdi.PlanOf(driver, data); err == nil && p.Claim.UID == "" {
 			t.Error("a plan of no claim")
 		}
 	})

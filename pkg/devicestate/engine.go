@@ -28,12 +28,19 @@ type Edits interface {
 	GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error)
 }
 
-// Executor carries out steps of one kind. Both methods may be called again after a crash at any point of either.
+// Executor carries out steps of one kind. The lock of the step's GPU is held whenever it is called; steps of different
+// GPUs run at once. A method writes nothing of devices but the one of its step.
 type Executor interface {
-	// Apply makes the step's effect exist; one that exists already is a success.
-	Apply(ctx context.Context, step plan.Step) error
-	// Revert makes it not exist; one that is gone already is a success.
-	Revert(ctx context.Context, step plan.Step) error
+	// Admit says what the step is to be on the GPU as it is, before anything is recorded or changed: an effect that is
+	// there already and that no record owns is foreign, and Revert will never take it away. An error refuses the claim.
+	Admit(ctx context.Context, step plan.Step, devices []plan.Device) error
+	// Apply makes the step's effect exist, and notes in devices what of it belongs to this boot. One that exists as
+	// noted is a success. An error that is plan.ErrUntouched changed nothing.
+	Apply(ctx context.Context, step plan.Step, devices []plan.Device) error
+	// Check says whether the effect is there as noted. It changes nothing.
+	Check(ctx context.Context, step plan.Step, devices []plan.Device) error
+	// Revert makes it not exist, whatever Apply came to; one that is gone, or whose GPU is, is a success.
+	Revert(ctx context.Context, step plan.Step, devices []plan.Device) error
 }
 
 // Planner makes a claim's plan; plan.Make is the one.
@@ -53,6 +60,11 @@ type Options struct {
 	// Planner defaults to plan.Make.
 	Planner   Planner
 	Executors map[string]Executor
+	// Whole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
+	// changed. It is called under the GPU's lock, before anything is recorded. Default: GPUs are always whole.
+	Whole func(ctx context.Context, device *plan.Device) error
+	// InTurn has the GPUs of one claim worked on one after the other, for tests that die in the middle.
+	InTurn bool
 	// Report hears of what a person should know and no caller is told, as *claimerror.Error. It must not block.
 	Report func(error)
 }
@@ -78,6 +90,9 @@ const undoTime = 4 * time.Second
 func Open(o Options) (*Engine, error) {
 	if o.Planner == nil {
 		o.Planner = plan.Make
+	}
+	if o.Whole == nil {
+		o.Whole = func(context.Context, *plan.Device) error { return nil }
 	}
 	if o.Report == nil {
 		o.Report = func(error) {}

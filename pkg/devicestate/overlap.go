@@ -26,7 +26,7 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) 
 	addresses := p.Exclusive()
 	if len(addresses) > 0 && !mine {
 		if err := e.claimUnknown(p); err != nil {
-			return e.inUse(p, addresses[0], err)
+			return e.inUse(p, nameAt(p, addresses[0]), err)
 		}
 	}
 	for _, address := range addresses {
@@ -48,10 +48,13 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) 
 			case err == nil && !slices.Contains(r.Plan.Exclusive(), address):
 				continue
 			case err == nil:
-				return e.inUse(p, address, fmt.Errorf("it is held by claim %s (UID %s, %s)", r.Plan.Claim, uid, r.State))
+				if device, taken := p.Conflict(r.Plan, address); taken {
+					return e.inUse(p, device.Name, fmt.Errorf("%s is held by claim %s (UID %s, %s)",
+						holding(r.Plan, device), r.Plan.Claim, uid, r.State))
+				}
 			}
-			if !mine {
-				return e.inUse(p, address, err)
+			if err != nil && !mine {
+				return e.inUse(p, nameAt(p, address), err)
 			}
 			notes = append(notes, uid)
 		}
@@ -106,10 +109,20 @@ func (e *Engine) claimUnknown(p plan.Plan) error {
 	return nil
 }
 
-func (e *Engine) inUse(p plan.Plan, address string, cause error) error {
+// holding names the device of another claim's plan that is in a device's way.
+func holding(p plan.Plan, d plan.Device) string {
+	for _, other := range p.Devices {
+		if d.Overlaps(other) && other.Name != d.Name {
+			return "it overlaps " + other.Name + ", which"
+		}
+	}
+	return "it"
+}
+
+func (e *Engine) inUse(p plan.Plan, device string, cause error) error {
 	return &claimerror.Error{
 		Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: "prepare", Claim: p.Claim.String(),
-		Device: nameAt(p, address), Cause: cause,
+		Device: device, Cause: cause,
 		Remedy: "it is retried and succeeds once the other claim is released; delete that claim's pod if it should not be there",
 	}
 }
@@ -139,6 +152,15 @@ func (e *Engine) failure(ctx context.Context, attempt string, p plan.Plan, cause
 		f.Remedy = "it is retried; another claim's work on the same GPU or claim took longer than the kubelet waits"
 	}
 	return f
+}
+
+// noDevice is the error for a step of a record that does not fit its plan.
+func (e *Engine) noDevice(p plan.Plan, step plan.Step) error {
+	return &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "work on GPU " + step.PCIAddress, Claim: claimText(p.Claim),
+		Cause:  fmt.Errorf("the claim's record has %d devices and a step for number %d", len(p.Devices), step.Device),
+		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
+	}
 }
 
 // noExecutor is the error for a step of a record that a later version of the driver wrote.

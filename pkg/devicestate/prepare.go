@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // Prepare makes an allocated claim usable by containers and answers once that survives a crash. It may be called again
@@ -77,9 +78,9 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		return fail(err)
 	}
 	if !found {
-		err = e.carryOut(ctx, p, boot, nil)
+		p, err = e.carryOut(ctx, p, boot, nil)
 	} else {
-		err = e.carryOut(ctx, p, boot, &old)
+		p, err = e.carryOut(ctx, p, boot, &old)
 	}
 	if err != nil {
 		return fail(err)
@@ -88,48 +89,67 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 }
 
 // adopt gives a claim whose record was lost the one that its allocation calls for. Its effects may exist and be in use.
+// A partition that stands where the claim's would may as well be an administrator's, so it is never destroyed.
 func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record, error) {
 	if err := e.claimGPUs(p, boot, locks, true); err != nil {
 		return record.Record{}, err
+	}
+	p.Devices = slices.Clone(p.Devices)
+	snapshot := e.Snapshot()
+	for i, d := range p.Devices {
+		g, _ := snapshot.ByAddress(d.PCIAddress)
+		if _, there := g.MIG.At(d.Partition.Profile, d.Partition.Start); there && d.Kind == gpu.KindMIG {
+			p.Devices[i].Partition.Foreign = true
+		}
 	}
 	r := record.Record{State: record.Committed, BootID: boot, Plan: p}
 	return r, e.records.Put(r)
 }
 
-// carryOut makes the plan's effects, its spec and, unless old is that already, its commit. An error undoes them, except
-// where old is a commit of this boot: then a container may be running on them, and a later call repairs. A commit of an
-// earlier boot stays what it was, so that its devices stay the claim's.
-func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record) error {
+// carryOut makes the plan's effects, its spec and, unless old is that already, its commit; it gives the plan with what
+// the effects turned out to be. An error undoes them, except where old is a commit of this boot: then a container may be
+// running on them, and a later call repairs. A commit of an earlier boot stays what it was, so that its devices stay the
+// claim's.
+func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record) (plan.Plan, error) {
+	p.Devices = slices.Clone(p.Devices)
 	standing := old != nil && old.BootID == boot
 	if standing {
 		// What was carried out is what may be in use; a later version of the driver may plan other steps.
 		p.Steps = old.Plan.Steps
-	} else if len(p.Steps) > 0 {
-		intent := record.Record{State: record.Intent, BootID: boot, Plan: p}
-		if old != nil {
-			intent.Renews = old.BootID
+		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
+			p.Devices[i].Partition = old.Plan.Devices[i].Partition
 		}
-		if err := e.records.Put(intent); err != nil {
-			return err
+	} else {
+		if err := e.admit(ctx, p); err != nil {
+			return p, err
+		}
+		if len(p.Steps) > 0 {
+			intent := record.Record{State: record.Intent, BootID: boot, Plan: p}
+			if old != nil {
+				intent.Renews = old.BootID
+			}
+			if err := e.records.Put(intent); err != nil {
+				return p, err
+			}
 		}
 	}
-	err := e.apply(ctx, p)
+	touched, err := e.apply(ctx, p, boot)
 	if err == nil {
 		// The caller's patience is the last thing to check before it becomes binding.
 		err = context.Cause(ctx)
 	}
 	if err == nil && standing && same(old.Plan, p) {
-		return e.records.Confirm()
+		return p, e.records.Confirm()
 	}
 	if err == nil {
 		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
 	}
 	if err == nil || standing {
-		return err
+		return p, err
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	undoErr := e.undo(undo, p, true)
+	undoErr := e.undo(undo, p, touched)
 	switch {
 	case undoErr != nil:
 	case old != nil:
@@ -138,30 +158,50 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		undoErr = e.records.Remove(p.Claim.UID)
 	}
 	if undoErr != nil {
-		return errors.Join(err, fmt.Errorf("undo: %w", undoErr))
+		return p, errors.Join(err, fmt.Errorf("undo: %w", undoErr))
 	}
-	return err
+	return p, err
 }
 
-// apply makes effects and spec true; it changes nothing where they are.
-func (e *Engine) apply(ctx context.Context, p plan.Plan) error {
-	for _, step := range p.Steps {
-		executor, ok := e.Executors[step.Executor]
-		if !ok {
-			return e.noExecutor(p, step)
+// admit looks at the GPUs before anything is recorded.
+func (e *Engine) admit(ctx context.Context, p plan.Plan) error {
+	return e.eachGPU(p.Exclusive(), func(address string) error {
+		for i, d := range p.Devices {
+			if d.PCIAddress == address && d.Kind == gpu.KindGPU && !d.Admin {
+				if err := e.Whole(ctx, &p.Devices[i]); err != nil {
+					return err
+				}
+			}
 		}
-		if err := executor.Apply(ctx, step); err != nil {
+		return e.eachStep(p, address, func(_ int, x Executor, step plan.Step) error { return x.Admit(ctx, step, p.Devices) })
+	})
+}
+
+// apply makes effects and spec true; it changes nothing where they are. It says which steps may have changed something.
+func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string) (touched []bool, err error) {
+	touched = make([]bool, len(p.Steps))
+	err = e.eachGPU(p.Exclusive(), func(address string) error {
+		return e.eachStep(p, address, func(i int, x Executor, step plan.Step) error {
+			err := x.Apply(ctx, step, p.Devices)
+			touched[i] = !errors.Is(err, plan.ErrUntouched)
 			return err
-		}
+		})
+	})
+	if err != nil {
+		return touched, err
 	}
-	data, err := e.spec(ctx, p)
+	return touched, e.writeSpec(ctx, p, boot)
+}
+
+func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
+	data, err := e.spec(ctx, p, boot)
 	if err != nil {
 		return err
 	}
 	return e.Specs.Write(p.Claim.UID, data)
 }
 
-func (e *Engine) spec(ctx context.Context, p plan.Plan) ([]byte, error) {
+func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, error) {
 	var edits cdi.Edits
 	var err error
 	if edits.Common, err = e.Edits.Common(ctx); err != nil {
@@ -174,7 +214,7 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan) ([]byte, error) {
 		}
 		edits.Devices = append(edits.Devices, one)
 	}
-	spec, err := cdi.Spec(e.Driver, p, edits)
+	spec, err := cdi.Spec(e.Driver, p, boot, edits)
 	if err != nil {
 		return nil, e.notReady(p, "", err)
 	}

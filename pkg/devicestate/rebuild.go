@@ -4,6 +4,7 @@
 package devicestate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -23,8 +24,8 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	}
 	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
 	blocked := "every GPU that no other claim holds is refused until this claim is looked up or released"
-	if p, err := e.planOfSpec(uid); err == nil {
-		r.State, r.Plan = record.Committed, p
+	if p, carriedOut, err := e.planOfSpec(uid); err == nil {
+		r.State, r.Plan, r.BootID = record.Committed, p, cmp.Or(carriedOut, boot)
 		blocked = "its devices were found in its CDI spec and stay its own"
 	}
 	aside, err := e.records.SetAside(uid)
@@ -41,19 +42,18 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	return r, nil
 }
 
-func (e *Engine) planOfSpec(uid string) (plan.Plan, error) {
+func (e *Engine) planOfSpec(uid string) (p plan.Plan, boot string, err error) {
 	data, err := e.Specs.Read(uid)
 	if err != nil {
-		return plan.Plan{}, err
+		return plan.Plan{}, "", err
 	}
-	p, err := cdi.PlanOf(e.Driver, data)
-	if err != nil {
-		return plan.Plan{}, err
+	if p, boot, err = cdi.PlanOf(e.Driver, data); err != nil {
+		return plan.Plan{}, "", err
 	}
 	if p.Claim.UID != uid {
-		return plan.Plan{}, fmt.Errorf("the CDI spec of claim %s names claim %s", uid, p.Claim.UID)
+		return plan.Plan{}, "", fmt.Errorf("the CDI spec of claim %s names claim %s", uid, p.Claim.UID)
 	}
-	return p, nil
+	return p, boot, nil
 }
 
 func claimText(c plan.Claim) string {

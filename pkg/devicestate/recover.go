@@ -128,13 +128,18 @@ func (e *Engine) recoverOrphan(f Finding) Finding {
 	return f
 }
 
-// mend repairs the effects of a committed record of this boot.
+// mend looks whether the effects of a committed record of this boot are there, and repairs the spec. An effect that is
+// gone is reported and not made again: a container that ran on it must be told by its pod's end, and the next Prepare,
+// which precedes any new container, makes it.
 func (e *Engine) mend(ctx context.Context, r record.Record) (string, error) {
+	if err := e.check(ctx, r.Plan); err != nil {
+		return "", err
+	}
 	tell := ""
 	if _, err := e.Specs.Read(r.Plan.Claim.UID); errors.Is(err, fs.ErrNotExist) {
 		tell = "spec written again"
 	}
-	return tell, e.apply(ctx, r.Plan)
+	return tell, e.writeSpec(ctx, r.Plan, r.BootID)
 }
 
 // Identify looks up the claims whose records were unreadable and gives them records again.

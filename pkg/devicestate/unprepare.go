@@ -60,7 +60,7 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 		}
 	}
 	// Effects of an earlier boot died with it.
-	if err := e.undo(ctx, r.Plan, r.BootID == boot); err != nil {
+	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot)); err != nil {
 		return err
 	}
 	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {
@@ -72,30 +72,10 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 	return nil
 }
 
-// undo removes the spec, so that nothing new can start, then the effects in reverse.
-func (e *Engine) undo(ctx context.Context, p plan.Plan, alive bool) error {
-	if err := e.Specs.Remove(p.Claim.UID); err != nil {
-		return err
-	}
-	if !alive {
-		return nil
-	}
-	for _, step := range slices.Backward(p.Steps) {
-		executor, ok := e.Executors[step.Executor]
-		if !ok {
-			return e.noExecutor(p, step)
-		}
-		if err := executor.Revert(ctx, step); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // giveBack undoes an intent that followed a commit of an earlier boot and gives the claim that commit back. Claim and
 // GPU locks are held.
 func (e *Engine) giveBack(ctx context.Context, r record.Record, boot string) (record.Record, error) {
-	if err := e.undo(ctx, r.Plan, r.BootID == boot); err != nil {
+	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot)); err != nil {
 		return record.Record{}, err
 	}
 	r = record.Record{State: record.Committed, BootID: r.Renews, Plan: r.Plan}

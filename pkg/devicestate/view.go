@@ -4,9 +4,11 @@
 package devicestate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"gpu-dra-driver/pkg/cdi"
@@ -32,6 +34,25 @@ func (e *Engine) Held() (plans []plan.Plan, blind bool, err error) {
 	return plans, blind, nil
 }
 
+// Unheld calls do with the lock of a GPU that no claim holds any part of, or may hold; it says whether it did.
+func (e *Engine) Unheld(ctx context.Context, address string, do func() error) (bool, error) {
+	locks, err := e.lockGPUs(ctx, []string{address})
+	if err != nil {
+		return false, err
+	}
+	defer locks.release()
+	plans, blind, err := e.Held()
+	if err != nil || blind {
+		return false, err
+	}
+	for _, p := range plans {
+		if slices.Contains(p.Exclusive(), address) {
+			return false, nil
+		}
+	}
+	return true, do()
+}
+
 // Quarantined counts the record files that were set aside.
 func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }
 
@@ -50,8 +71,8 @@ func (e *Engine) Check() error {
 	for _, uid := range unreadable {
 		fault("the record of claim UID %s is unreadable", uid)
 	}
-	owner, known := map[string]plan.Claim{}, map[string]bool{}
-	for _, r := range records {
+	known := map[string]bool{}
+	for i, r := range records {
 		c := r.Plan.Claim
 		known[c.UID] = true
 		if r.State != record.Committed {
@@ -61,11 +82,12 @@ func (e *Engine) Check() error {
 		if r.BootID == boot {
 			errs = append(errs, e.checkSpec(r))
 		}
-		for _, address := range r.Plan.Exclusive() {
-			if other, taken := owner[address]; taken {
-				fault("GPU %s is held by claim %s and claim %s", address, claimText(other), claimText(c))
+		for _, other := range records[:i] {
+			for _, address := range r.Plan.Exclusive() {
+				if d, taken := r.Plan.Conflict(other.Plan, address); taken {
+					fault("%s on GPU %s is held by claim %s and claim %s", d.Name, address, claimText(other.Plan.Claim), claimText(c))
+				}
 			}
-			owner[address] = c
 		}
 	}
 	specs, err := e.Specs.UIDs()

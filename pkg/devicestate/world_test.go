@@ -114,6 +114,15 @@ func (w *world) reboot(keepCDI bool) {
 	}
 }
 
+// loseEffects undoes a claim's effects, as if they had never been.
+func (w *world) loseEffects(uid string) {
+	files, err := filepath.Glob(filepath.Join(w.out, uid+"-*"))
+	w.must(err)
+	for _, f := range files {
+		w.must(os.Remove(f))
+	}
+}
+
 // loseCDI deletes the CDI directory, other drivers' specs and all.
 func (w *world) loseCDI() {
 	w.must(os.RemoveAll(w.cdi))
@@ -145,6 +154,7 @@ func (w *world) start(t host.Tap) (process, error) {
 		Host: h, Dir: w.state, Specs: store.New(h, w.cdi, driver), Driver: driver, Pool: pool,
 		Snapshot: func() gpu.Snapshot { return w.snapshot }, Edits: edits{w}, Planner: w.plan,
 		Executors: map[string]devicestate.Executor{"file": fileExecutor{h, w.out}},
+		InTurn:    true,
 		Report:    func(err error) { w.reports = append(w.reports, err) },
 	})
 	return process{e, h}, err
@@ -185,14 +195,21 @@ func (x fileExecutor) path(step plan.Step) string {
 	return filepath.Join(x.dir, name)
 }
 
-func (x fileExecutor) Apply(_ context.Context, step plan.Step) error {
+func (fileExecutor) Admit(context.Context, plan.Step, []plan.Device) error { return nil }
+
+func (x fileExecutor) Check(_ context.Context, step plan.Step, _ []plan.Device) error {
+	_, err := x.host.ReadFile(x.path(step))
+	return err
+}
+
+func (x fileExecutor) Apply(_ context.Context, step plan.Step, _ []plan.Device) error {
 	if _, err := x.host.ReadFile(x.path(step)); err == nil {
 		return nil
 	}
 	return x.host.WriteDurable("test.apply", x.path(step), []byte("effect"), 0o600)
 }
 
-func (x fileExecutor) Revert(_ context.Context, step plan.Step) error {
+func (x fileExecutor) Revert(_ context.Context, step plan.Step, _ []plan.Device) error {
 	return errors.Join(x.host.Remove("test.revert", x.path(step)), x.host.RemoveUnfinished("test.revert", x.path(step)))
 }
 

@@ -57,60 +57,75 @@ type header struct {
 	SHA256  string `json:"sha256"`
 }
 
-const kind = "gpu-dra-driver/claim"
+const (
+	kind    = "gpu-dra-driver/claim"
+	gpuKind = "gpu-dra-driver/gpu"
+)
 
 // ErrUnreadable marks a file that is there and is no record.
 var ErrUnreadable = errors.New("record is not readable")
 
 // Encode gives a record's file.
-func Encode(r Record) ([]byte, error) {
-	payload, err := json.Marshal(r)
+func Encode(r Record) ([]byte, error) { return seal(kind, r) }
+
+// seal gives a payload's file.
+func seal(kind string, payload any) ([]byte, error) {
+	data, err := json.Marshal(payload)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record: %w", err)
 	}
-	sum := sha256.Sum256(payload)
+	sum := sha256.Sum256(data)
 	head, err := json.Marshal(header{Kind: kind, Version: Version, SHA256: hex.EncodeToString(sum[:])})
 	if err != nil {
 		return nil, fmt.Errorf("encode the record: %w", err)
 	}
-	return append(append(append(head, '\n'), payload...), '\n'), nil
+	return append(append(append(head, '\n'), data...), '\n'), nil
+}
+
+// unseal reads a payload out of its file. Errors wrap ErrUnreadable.
+func unseal(data []byte, kind string, payload any) error {
+	first, rest, ok := bytes.Cut(data, []byte{'\n'})
+	if !ok {
+		return unreadable("truncated")
+	}
+	var head header
+	if err := json.Unmarshal(first, &head); err != nil || head.Kind != kind {
+		return unreadable("not a record of this driver")
+	}
+	if head.Version != Version {
+		return unreadable("version %d, this driver reads %d", head.Version, Version)
+	}
+	content, ok := bytes.CutSuffix(rest, []byte{'\n'})
+	if !ok {
+		return unreadable("truncated")
+	}
+	sum := sha256.Sum256(content)
+	if hex.EncodeToString(sum[:]) != head.SHA256 {
+		return unreadable("checksum does not match")
+	}
+	if err := json.Unmarshal(content, payload); err != nil {
+		return unreadable("payload is not a record")
+	}
+	return nil
+}
+
+func unreadable(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrUnreadable, fmt.Errorf(format, args...))
 }
 
 // Decode reads a record's file; uid is the claim its name says. Errors wrap ErrUnreadable.
 func Decode(data []byte, uid string) (Record, error) {
-	bad := func(format string, args ...any) (Record, error) {
-		return Record{}, fmt.Errorf("%w: %w", ErrUnreadable, fmt.Errorf(format, args...))
-	}
-	first, rest, ok := bytes.Cut(data, []byte{'\n'})
-	if !ok {
-		return bad("truncated")
-	}
-	var head header
-	if err := json.Unmarshal(first, &head); err != nil || head.Kind != kind {
-		return bad("not a record of this driver")
-	}
-	if head.Version != Version {
-		return bad("version %d, this driver reads %d", head.Version, Version)
-	}
-	payload, ok := bytes.CutSuffix(rest, []byte{'\n'})
-	if !ok {
-		return bad("truncated")
-	}
-	sum := sha256.Sum256(payload)
-	if hex.EncodeToString(sum[:]) != head.SHA256 {
-		return bad("checksum does not match")
-	}
 	var r Record
-	if err := json.Unmarshal(payload, &r); err != nil {
-		return bad("payload is not a record")
+	if err := unseal(data, kind, &r); err != nil {
+		return Record{}, err
 	}
 	switch r.State {
 	case Intent, Committed, Releasing, Unknown:
 	default:
-		return bad("state %q is not known", r.State)
+		return Record{}, unreadable("state %q is not known", r.State)
 	}
 	if r.Plan.Claim.UID != uid {
-		return bad("names claim %q, the file is %q's", r.Plan.Claim.UID, uid)
+		return Record{}, unreadable("names claim %q, the file is %q's", r.Plan.Claim.UID, uid)
 	}
 	return r, nil
 }

@@ -1,0 +1,97 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// The effects on GPU records.
+const (
+	LabelGPU       host.Label = "record.gpu"
+	LabelGPURemove host.Label = "record.gpu-remove"
+)
+
+// GPU is a setting of a GPU that the driver changed, with what it goes back to. Settings outlive claims, so they have
+// records of their own: durable before the change, removed after what was found is back.
+type GPU struct {
+	BootID     string `json:"bootID"`
+	PCIAddress string `json:"pciAddress"`
+	UUID       string `json:"uuid"`
+	// Found and Set are NVML's values of it.
+	Found int `json:"found"`
+	Set   int `json:"set"`
+}
+
+// GPUs are the records of one setting, a file a GPU.
+type GPUs struct {
+	host    *host.Host
+	dir     string
+	setting string
+}
+
+// OpenGPUs makes the directory for a setting, named by a word.
+func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
+	g := &GPUs{host: h, dir: filepath.Join(dir, setting), setting: setting}
+	if err := h.MkdirAll(LabelMkdir, g.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of GPU records %s: %w", g.dir, err)
+	}
+	return g, nil
+}
+
+func (g *GPUs) file(address string) string { return file(g.dir, address) }
+
+// Get reads a GPU's record. None is fs.ErrNotExist, a damaged one ErrUnreadable: that the setting was changed is sure
+// then, and what it was is not.
+func (g *GPUs) Get(address string) (GPU, error) {
+	data, err := g.host.ReadFile(g.file(address))
+	if err != nil {
+		return GPU{}, fmt.Errorf("read the record of %s of GPU %s: %w", g.setting, address, err)
+	}
+	var r GPU
+	if err := unseal(data, gpuKind, &r); err != nil {
+		return GPU{}, fmt.Errorf("read the record of %s of GPU %s: %w", g.setting, address, err)
+	}
+	if r.PCIAddress != address {
+		return GPU{}, fmt.Errorf("read the record of %s of GPU %s: %w: it names GPU %s", g.setting, address, ErrUnreadable, r.PCIAddress)
+	}
+	return r, nil
+}
+
+// Put writes a GPU's record, durable when it returns. The caller holds the GPU's lock.
+func (g *GPUs) Put(r GPU) error {
+	data, err := seal(gpuKind, r)
+	if err != nil {
+		return err
+	}
+	return g.host.WriteDurable(LabelGPU, g.file(r.PCIAddress), data, 0o600)
+}
+
+// Remove removes a GPU's record and what an interrupted write left. None there is a success.
+func (g *GPUs) Remove(address string) error {
+	return errors.Join(g.host.RemoveUnfinished(LabelGPURemove, g.file(address)), g.host.Remove(LabelGPURemove, g.file(address)))
+}
+
+// Addresses lists the GPUs that have a record, readable or not.
+func (g *GPUs) Addresses() ([]string, error) {
+	names, err := g.host.Names(g.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list the records of %s: %w", g.setting, err)
+	}
+	var out []string
+	for _, name := range names {
+		address, ok := strings.CutSuffix(name, suffix)
+		if canonical, err := gpu.CanonicalAddress(address); ok && err == nil && canonical == address {
+			out = append(out, address)
+		}
+	}
+	return out, nil
+}
