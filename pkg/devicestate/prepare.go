@@ -134,6 +134,15 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		}
 	}
 	touched, err := e.apply(ctx, p, boot)
+	for range p.Steps {
+		if !standing || !errors.Is(err, plan.ErrVanished) {
+			break
+		}
+		// The record goes first: after a crash it must own what is about to be made, which has another identity.
+		if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {
+			_, err = e.apply(ctx, p, boot)
+		}
+	}
 	if err == nil {
 		// The caller's patience is the last thing to check before it becomes binding.
 		err = context.Cause(ctx)

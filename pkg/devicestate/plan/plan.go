@@ -14,8 +14,14 @@ import (
 // MIGExecutor names the executor of MIG partitions.
 const MIGExecutor = "mig"
 
-// ErrUntouched marks the error of an executor that changed nothing, so that there is nothing to revert.
-var ErrUntouched = errors.New("nothing was changed")
+// What an executor's errors can be marked as.
+var (
+	// ErrUntouched changed nothing, so that there is nothing to revert.
+	ErrUntouched = errors.New("nothing was changed")
+	// ErrVanished changed nothing either: what was made for the device is gone, and can be made again once the claim's
+	// record says that it may be.
+	ErrVanished = errors.New("it is gone")
+)
 
 // Plan is what one claim needs on this node.
 type Plan struct {
@@ -64,6 +70,8 @@ type Partition struct {
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
 	// Foreign says that an administrator made it: it is used as it is, and never destroyed.
 	Foreign bool `json:"foreign,omitempty"`
+	// Lost says that it vanished under its claim and is being made again: what is of its profile in its place is it.
+	Lost bool `json:"lost,omitempty"`
 	// UUID is "MIG-…", empty until the partition exists; the instance IDs mean nothing without it.
 	UUID            string `json:"uuid,omitempty"`
 	GPUInstance     int    `json:"gpuInstance,omitempty"`

@@ -1,0 +1,157 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/devicestate/plan"
+)
+
+// create makes a partition where nothing is.
+func (x *Executor) create(ctx context.Context, g *board, p *plan.Partition) error {
+	_, obstacles, err := g.at(*p)
+	if err != nil {
+		return untouched(err)
+	}
+	if len(obstacles) > 0 {
+		if !x.AdoptForeign {
+			return untouched(inTheWay(obstacles))
+		}
+		for _, i := range obstacles {
+			if err := x.remove(ctx, g, i); err != nil {
+				return untouched(err)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return untouched(context.Cause(ctx))
+	}
+	profile, err := g.profile(p.Profile)
+	if err != nil {
+		return untouched(err)
+	}
+	gi, err := g.device.CreateGPUInstance(profile.ID, nvml.MIGPlacement{Start: p.Start, Size: p.Size})
+	if err != nil {
+		made, nothing := g.after(*p, err)
+		if made == nil {
+			return nothing
+		}
+		gi = made.GPUInstance
+	}
+	err = x.fill(g, gi, profile, p)
+	if err == nil {
+		return nil
+	}
+	exact, _, lookErr := g.at(*p)
+	if lookErr == nil && exact != nil {
+		lookErr = x.remove(ctx, g, exact)
+	}
+	if lookErr != nil {
+		return errors.Join(err, fmt.Errorf("undo: %w", lookErr))
+	}
+	return untouched(err)
+}
+
+// after looks whether a creation that was answered with an error was carried out all the same, as happens to one that
+// timed out. Otherwise nothing says why not.
+func (g *board) after(p plan.Partition, cause error) (made *instance, nothing error) {
+	cause = fmt.Errorf("create a GPU instance of profile %s at slice %d: %w", p.Profile, p.Start, cause)
+	exact, obstacles, err := g.at(p)
+	switch {
+	case err != nil:
+		return nil, errors.Join(cause, err)
+	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):
+		return exact, nil
+	case len(obstacles) > 0:
+		return nil, untouched(inTheWay(obstacles))
+	}
+	return nil, untouched(cause)
+}
+
+// fill gives a GPU instance the compute instance that takes all of it, unless it is there.
+func (x *Executor) fill(g *board, gi nvml.GPUInstance, profile nvml.GPUInstanceProfile, p *plan.Partition) error {
+	computes, err := gi.ComputeInstances()
+	if err != nil {
+		return fmt.Errorf("list the compute instances: %w", err)
+	}
+	if len(computes) == 0 {
+		full, err := fullProfile(gi, profile)
+		if err != nil {
+			return err
+		}
+		if _, err = gi.CreateComputeInstance(full.ID); err != nil {
+			// The look below tells whether it was carried out all the same.
+			err = fmt.Errorf("create a compute instance: %w", err)
+		}
+		if findErr := g.find(p); findErr != nil {
+			return errors.Join(err, findErr)
+		}
+		return nil
+	}
+	return g.find(p)
+}
+
+// fullProfile is the compute instance profile that takes a whole GPU instance: the one with all of its slices.
+func fullProfile(gi nvml.GPUInstance, profile nvml.GPUInstanceProfile) (nvml.ComputeInstanceProfile, error) {
+	profiles, err := gi.ComputeInstanceProfiles()
+	if err != nil {
+		return nvml.ComputeInstanceProfile{}, fmt.Errorf("list the compute instance profiles: %w", err)
+	}
+	for _, p := range profiles {
+		if p.Slices == profile.Slices && p.Instances > 0 {
+			return p, nil
+		}
+	}
+	return nvml.ComputeInstanceProfile{}, fmt.Errorf("no compute instance profile has the %d slices of %s", profile.Slices, profile.Name)
+}
+
+// renew makes sure of a partition that was noted: containers may be running on it. One that is gone is marked as lost.
+func (x *Executor) renew(g *board, p *plan.Partition) error {
+	exact, obstacles, err := g.at(*p)
+	switch {
+	case err != nil:
+		return err
+	case exact != nil && exact.whole() && exact.has(p.UUID):
+		exact.describe(p)
+		return nil
+	case len(obstacles) == 0, exact != nil && len(exact.computes) == 0 && exact.info.ID == p.GPUInstance:
+		p.Lost, p.UUID = true, ""
+		return marked{errVanished, plan.ErrVanished}
+	}
+	return errors.Join(errVanished, inTheWay(obstacles))
+}
+
+// again makes a lost partition, or the rest of it.
+func (x *Executor) again(ctx context.Context, g *board, p *plan.Partition) error {
+	exact, obstacles, err := g.at(*p)
+	switch {
+	case err != nil:
+		return err
+	case len(obstacles) == 0:
+		err = x.create(ctx, g, p)
+	case exact != nil && len(exact.computes) <= 1:
+		err = x.fill(g, exact.GPUInstance, exact.profile, p)
+	default:
+		return inTheWay(obstacles)
+	}
+	if err == nil {
+		p.Lost = false
+	}
+	return err
+}
+
+// marked is an error that says what became of the step.
+type marked struct {
+	error
+	mark error
+}
+
+func (m marked) Is(target error) bool { return target == m.mark }
+func (m marked) Unwrap() error        { return m.error }
+
+func untouched(err error) error { return marked{err, plan.ErrUntouched} }

@@ -1,0 +1,121 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/devicestate/plan"
+)
+
+// destroy takes a partition away if it is there and is the one that was noted. What stands in its place and is another's
+// stays.
+func (x *Executor) destroy(ctx context.Context, g *board, p plan.Partition) error {
+	on, err := g.modeOn()
+	if nvml.Unavailable(err) || err == nil && !on {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	exact, _, err := g.at(p)
+	if err != nil || exact == nil || !owned(exact, p) {
+		return err
+	}
+	return x.remove(ctx, g, exact)
+}
+
+// owned says whether an instance in a partition's place is that partition, or what a crash left of it. Without a UUID
+// only an intent was recorded, of which at the most one compute instance came.
+func owned(i *instance, p plan.Partition) bool {
+	switch {
+	case p.UUID == "":
+		return len(i.computes) <= 1
+	case len(i.computes) == 0:
+		return i.info.ID == p.GPUInstance
+	}
+	return i.has(p.UUID)
+}
+
+// remove destroys an instance with all that is in it, trying again while something uses it.
+func (x *Executor) remove(ctx context.Context, g *board, i *instance) error {
+	return x.patiently(ctx, func() error {
+		computes, err := i.ComputeInstances()
+		if errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list the compute instances of %s: %w", i, err)
+		}
+		for _, ci := range computes {
+			if err := ci.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {
+				return g.inUse(fmt.Errorf("destroy the compute instance of %s: %w", i, err), i.info.ID)
+			}
+		}
+		if err := i.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {
+			return g.inUse(fmt.Errorf("destroy %s: %w", i, err), i.info.ID)
+		}
+		return nil
+	})
+}
+
+// patiently tries again what is answered "in use", at growing intervals: a process that was ended lets go in its own time.
+func (x *Executor) patiently(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, x.Patience)
+	defer cancel()
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := do()
+		if !errors.Is(err, nvml.InUse) {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		case <-timer.C:
+		}
+	}
+}
+
+// anyInstance stands for the whole GPU.
+const anyInstance = -1
+
+// inUse adds to an error of that kind who uses the GPU, or one GPU instance of it.
+func (g *board) inUse(err error, gpuInstance int) error {
+	if !errors.Is(err, nvml.InUse) {
+		return err
+	}
+	what := "no process that NVML knows of holds it; a monitoring agent may"
+	if names := g.holders(gpuInstance); len(names) > 0 {
+		what = "it is held by " + strings.Join(names, ", ")
+	}
+	return &busyError{cause: err, what: what, remedy: "it is retried; end those processes, or have the monitoring agent let go of the GPU, if it persists"}
+}
+
+// holders names the processes on a GPU, or on one GPU instance of it.
+func (g *board) holders(gpuInstance int) []string {
+	processes, err := g.device.Processes()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, p := range processes {
+		if gpuInstance != anyInstance && p.GPUInstance != gpuInstance {
+			continue
+		}
+		name := fmt.Sprintf("process %d", p.PID)
+		if comm, err := g.x.Host.ReadFile(filepath.Join(g.x.ProcRoot, fmt.Sprint(p.PID), "comm")); err == nil {
+			name += " (" + strings.TrimSpace(string(comm)) + ")"
+		}
+		names = append(names, name)
+	}
+	return names
+}

@@ -1,0 +1,192 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
+)
+
+// Options are an Executor's.
+type Options struct {
+	Host    *host.Host
+	Library nvml.Library
+	// Modes are the records of MIG modes that this driver switched on.
+	Modes *record.GPUs
+	// AllowReset has the mode switched where that resets the GPU.
+	AllowReset bool
+	// AdoptForeign has instances that no claim's record owns destroyed, and a mode that no record owns switched off,
+	// where they are in a claim's way. Without it both belong to whoever made them.
+	AdoptForeign bool
+	// ProcRoot is the machine's /proc, for the names of processes. Default: /proc.
+	ProcRoot string
+	// Patience is how long a busy GPU is tried again within one call. Default: 8 s, a fraction of the kubelet's 45 s.
+	Patience time.Duration
+	// Report hears of what a person should know and no caller is told. It must not block.
+	Report func(error)
+}
+
+// Executor implements devicestate.Executor. The caller holds the GPU's lock.
+type Executor struct {
+	Options
+}
+
+// New makes an Executor.
+func New(o Options) *Executor {
+	if o.ProcRoot == "" {
+		o.ProcRoot = "/proc"
+	}
+	if o.Patience == 0 {
+		o.Patience = 8 * time.Second
+	}
+	if o.Report == nil {
+		o.Report = func(error) {}
+	}
+	return &Executor{Options: o}
+}
+
+// Admit implements devicestate.Executor.
+func (x *Executor) Admit(ctx context.Context, step plan.Step, devices []plan.Device) error {
+	d := &devices[step.Device]
+	return x.onGPU(ctx, "prepare", *d, func(g *board) error {
+		on, err := g.modeOn()
+		if err != nil || !on {
+			return err
+		}
+		there, err := g.instances()
+		if err != nil {
+			return err
+		}
+		exact, obstacles, err := g.sort(there, d.Partition)
+		if err != nil {
+			return err
+		}
+		switch {
+		case len(obstacles) == 0, x.AdoptForeign:
+			return nil // What is adopted goes once the intent is recorded.
+		case len(obstacles) == 1 && exact != nil && exact.whole():
+			d.Partition.Foreign = true
+			exact.describe(&d.Partition)
+			return nil
+		}
+		return inTheWay(obstacles)
+	})
+}
+
+// Apply implements devicestate.Executor.
+func (x *Executor) Apply(ctx context.Context, step plan.Step, devices []plan.Device) error {
+	d := &devices[step.Device]
+	return x.onGPU(ctx, "prepare", *d, func(g *board) error {
+		if d.Partition.Foreign {
+			return g.find(&d.Partition)
+		}
+		if err := x.switchOn(ctx, g, d); err != nil {
+			return err
+		}
+		switch {
+		case d.Partition.UUID != "":
+			return x.renew(g, &d.Partition)
+		case d.Partition.Lost:
+			return x.again(ctx, g, &d.Partition)
+		}
+		return x.create(ctx, g, &d.Partition)
+	})
+}
+
+// Check implements devicestate.Executor.
+func (x *Executor) Check(ctx context.Context, step plan.Step, devices []plan.Device) error {
+	d := devices[step.Device]
+	return x.onGPU(ctx, "look after", d, func(g *board) error { return g.find(&d.Partition) })
+}
+
+// Revert implements devicestate.Executor.
+func (x *Executor) Revert(ctx context.Context, step plan.Step, devices []plan.Device) error {
+	d := devices[step.Device]
+	if d.Partition.Foreign {
+		return nil
+	}
+	err := x.onGPU(ctx, "unprepare", d, func(g *board) error { return x.destroy(ctx, g, d.Partition) })
+	if dead(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
+		return nil
+	}
+	return err
+}
+
+// driverLoaded says whether the kernel has the driver, which its user space being away does not tell.
+func (x *Executor) driverLoaded() bool {
+	_, err := x.Host.ReadFile(filepath.Join(x.ProcRoot, "driver/nvidia/version"))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// dead says of an error that the GPU is not there, and its partitions therefore neither.
+func dead(err error) bool {
+	return errors.Is(err, errNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.DriverNotLoaded) ||
+		errors.Is(err, nvml.GPUNotFound)
+}
+
+// errNoGPU says that the driver does not list the GPU.
+var errNoGPU = errors.New("the driver lists no such GPU")
+
+// onGPU opens NVML for one piece of work on a device's GPU, and says of an error where and what it was.
+func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*board) error) error {
+	err := x.session(func(s nvml.Session) error {
+		g, err := x.board(s, d.UUID)
+		if err != nil {
+			return err
+		}
+		return do(g)
+	})
+	if err == nil {
+		return nil
+	}
+	var said *claimerror.Error
+	if errors.As(err, &said) {
+		return err
+	}
+	e := &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
+		Remedy: "it is retried; if it persists, look at nvidia-smi and at the kernel log of the node",
+	}
+	var busy *busyError
+	switch {
+	case ctx.Err() != nil:
+		e.Reason = claimerror.Interrupted
+	case dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
+		e.Reason, e.Remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
+	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
+		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"
+	case errors.As(err, &busy):
+		e.Reason, e.Remedy = claimerror.DeviceInUse, busy.remedy
+	case errors.Is(err, errVanished):
+		e.Remedy = "delete the pod: what ran on the partition has lost it"
+	}
+	return e
+}
+
+func (x *Executor) session(do func(nvml.Session) error) error {
+	s, err := x.Library.Open()
+	if err != nil {
+		return fmt.Errorf("open NVML: %w", err)
+	}
+	err = do(s)
+	if closeErr := s.Close(); closeErr != nil {
+		x.Report(fmt.Errorf("close NVML: %w", closeErr))
+	}
+	return err
+}
+
+func (x *Executor) board(s nvml.Session, uuid string) (*board, error) {
+	g := &board{x: x, session: s, uuid: uuid}
+	return g, g.open()
+}
