@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"gpu-dra-driver/internal/host"
@@ -29,6 +30,8 @@ type Options struct {
 	// AdoptForeign has instances that no claim's record owns destroyed, and a mode that no record owns switched off,
 	// where they are in a claim's way. Without it both belong to whoever made them.
 	AdoptForeign bool
+	// Quiet is held while a mode is switched: a look at the node would see the GPU come and go. Default: nothing.
+	Quiet sync.Locker
 	// ProcRoot is the machine's /proc, for the names of processes. Default: /proc.
 	ProcRoot string
 	// Patience is how long a busy GPU is tried again within one call. Default: 8 s, a fraction of the kubelet's 45 s.
@@ -46,6 +49,9 @@ type Executor struct {
 func New(o Options) *Executor {
 	if o.ProcRoot == "" {
 		o.ProcRoot = "/proc"
+	}
+	if o.Quiet == nil {
+		o.Quiet = new(sync.RWMutex).RLocker()
 	}
 	if o.Patience == 0 {
 		o.Patience = 8 * time.Second

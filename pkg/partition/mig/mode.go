@@ -82,6 +82,8 @@ func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error
 // before, or in spite of, the change.
 func (x *Executor) set(ctx context.Context, g *board, d *plan.Device, want bool) error {
 	return x.patiently(ctx, func() error {
+		x.Quiet.Lock()
+		defer x.Quiet.Unlock()
 		setErr := g.device.SetMIGMode(want)
 		if err := g.open(); err != nil {
 			return errors.Join(setErr, err)
