@@ -6,7 +6,6 @@ package mig
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"sync"
@@ -43,6 +42,7 @@ type Options struct {
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
 	Options
+	nvml *sessions
 }
 
 // New makes an Executor.
@@ -59,7 +59,7 @@ func New(o Options) *Executor {
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	return &Executor{Options: o}
+	return &Executor{Options: o, nvml: &sessions{library: o.Library, report: o.Report}}
 }
 
 // Admit implements devicestate.Executor.
@@ -146,7 +146,7 @@ var errNoGPU = errors.New("the driver lists no such GPU")
 
 // onGPU opens NVML for one piece of work on a device's GPU, and says of an error where and what it was.
 func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*board) error) error {
-	err := x.session(func(s nvml.Session) error {
+	err := x.nvml.with(func(s nvml.Session) error {
 		g, err := x.board(s, d.UUID)
 		if err != nil {
 			return err
@@ -178,18 +178,6 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 		e.Remedy = "delete the pod: what ran on the partition has lost it"
 	}
 	return e
-}
-
-func (x *Executor) session(do func(nvml.Session) error) error {
-	s, err := x.Library.Open()
-	if err != nil {
-		return fmt.Errorf("open NVML: %w", err)
-	}
-	err = do(s)
-	if closeErr := s.Close(); closeErr != nil {
-		x.Report(fmt.Errorf("close NVML: %w", closeErr))
-	}
-	return err
 }
 
 func (x *Executor) board(s nvml.Session, uuid string) (*board, error) {
