@@ -38,12 +38,12 @@ func (d Device) Name() string {
 	if d.Kind != KindMIG {
 		return string(d.Kind) + "-" + address
 	}
-	return fmt.Sprintf("gpu-%s-mig-%s-%d", address, profileLabel(d.Profile), d.Start)
+	return fmt.Sprintf("gpu-%s-mig-%s-%d", address, ProfileLabel(d.Profile), d.Start)
 }
 
-// profileLabel spells a profile as part of a DNS label: "+x" becomes "-x", "-x" becomes "-no-x", so that a board's
+// ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x", "-x" becomes "-no-x", so that a board's
 // "1g.24gb+me" and "1g.24gb-me" stay apart.
-func profileLabel(profile string) string {
+func ProfileLabel(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", "-", ".", "-").Replace(profile)
 }
 

@@ -1,0 +1,97 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package layout_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout"
+	"gpu-dra-driver/test/packing/board"
+)
+
+func TestWhatNVMLMisreportsIsSaid(t *testing.T) {
+	for want, spoil := range map[string]func(*gpu.MIG){
+		"NVML fell over":                         func(m *gpu.MIG) { m.Fault = "NVML fell over" },
+		"no MIG profiles":                        func(m *gpu.MIG) { m.Profiles = nil },
+		"of a GPU without MIG":                   func(m *gpu.MIG) { m.Capable = false },
+		"33 MIG profiles":                        func(m *gpu.MIG) { m.Profiles = make([]gpu.Profile, 33) },
+		"two MIG profiles of the name":           func(m *gpu.MIG) { m.Profiles[1].Name = m.Profiles[0].Name },
+		"same ID 19":                             func(m *gpu.MIG) { m.Profiles[1].ID = 19 },
+		"ID is negative":                         func(m *gpu.MIG) { m.Profiles[1].ID = -1 },
+		"none of a MIG profile":                  func(m *gpu.MIG) { m.Profiles[0].Name = "1c.1g.10gb" },
+		"\"1g.10gb+extremelylongadditionnames\"": func(m *gpu.MIG) { m.Profiles[0].Name = "1g.10gb+extremelylongadditionnames" },
+		"0 compute slices":                       func(m *gpu.MIG) { m.Profiles[0].Slices = 0 },
+		"0 instances":                            func(m *gpu.MIG) { m.Profiles[0].Instances = 0 },
+		"-1 decoders":                            func(m *gpu.MIG) { m.Profiles[0].Decoders = -1 },
+		"0 bytes of memory":                      func(m *gpu.MIG) { m.Profiles[0].MemoryBytes = 0 },
+		"0 placements":                           func(m *gpu.MIG) { m.Profiles[0].Placements = nil },
+		"at 0 of 0 memory slices":                func(m *gpu.MIG) { m.Profiles[0].Placements[0].Size = 0 },
+		"at -1 of 1 memory slices":               func(m *gpu.MIG) { m.Profiles[0].Placements[0].Start = -1 },
+		"at 0 of 64 memory slices":               func(m *gpu.MIG) { m.Profiles[6].Placements[0].Size = 64 },
+		"two placements at 0":                    func(m *gpu.MIG) { m.Profiles[0].Placements[1].Start = 0 },
+		"of 1 and of 2 memory slices":            func(m *gpu.MIG) { m.Profiles[0].Placements[1].Size = 2 },
+	} {
+		m := board.H100()
+		spoil(&m)
+		if err := layout.Check(m); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+	for _, m := range []gpu.MIG{{}, board.H100(), board.A100(), board.A30(), board.RTXPRO6000()} {
+		if err := layout.Check(m); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// FuzzWhatPassesTheCheckIsPlaced holds for any profiles: what is offered is what there is, and nothing panics.
+func FuzzWhatPassesTheCheckIsPlaced(f *testing.F) {
+	for _, m := range []gpu.MIG{board.H100(), board.A100(), board.A30(), board.RTXPRO6000()} {
+		text, err := json.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(`{"capable":true,"profiles":[{"id":1,"name":"1g.1gb","slices":1,"instances":31,"memoryBytes":1,"ofaEngines":3,"placements":[{"start":30,"size":1},{"start":0,"size":1}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var m gpu.MIG
+		if json.Unmarshal(text, &m) != nil || layout.Check(m) != nil {
+			return
+		}
+		n := 0
+		for _, p := range m.Profiles {
+			n += len(p.Placements)
+		}
+		order := layout.Order(m.Profiles)
+		if len(order) != n {
+			t.Errorf("%d of %d placements are offered", len(order), n)
+		}
+		for _, r := range layout.Binding(m.Profiles) {
+			for _, p := range m.Profiles {
+				if r.Of(p) > r.Total {
+					t.Errorf("%s is more than the GPU's %s", p.Name, r.Name)
+				}
+			}
+		}
+		var occupied []gpu.Placement
+		for _, c := range order {
+			if f := layout.Fragmentation(m.Profiles, occupied); f < 0 || f > 1 || layout.Stranded(m.Profiles, occupied) > layout.Slices(m.Profiles) {
+				t.Errorf("fragmentation %v of %v", f, occupied)
+			}
+			if _, ok := layout.Largest(m.Profiles, occupied); !ok {
+				break
+			}
+			occupied = append(occupied, c.Placement)
+		}
+		for _, p := range m.Profiles {
+			if layout.Memory(m.Profiles) < p.MemoryBytes {
+				t.Errorf("less memory than a %s has", p.Name)
+			}
+		}
+	})
+}
