@@ -21,7 +21,7 @@ const module = "gpu-dra-driver/"
 var layers = map[string]int{
 	"api/deviceclass/v1beta1": 0, "pkg/gpu": 0, "pkg/claimerror": 0, "pkg/devicestate/plan": 0, "pkg/cdi": 0, "pkg/resourceslices": 0,
 	"pkg/partition/layout": 0,
-	"internal/host": 1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/driverroot": 1,
+	"internal/host":        1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/driverroot": 1,
 	"pkg/cdi/store": 1, "pkg/devicestate/record": 1,
 	"pkg/partition/mig": 2,
 	"pkg/devicestate":   3, "pkg/inventory": 3,
