@@ -18,10 +18,15 @@ type device struct {
 	handle  gonvml.Device
 }
 
-// get runs one query that has one answer.
-func get[T any](d *device, symbol string, call func() (T, gonvml.Return)) (T, error) {
+// asker is what a query goes through: a session, or an instance that may be gone.
+type asker interface {
+	query(symbol string, call func() gonvml.Return) error
+}
+
+// ask runs one query that has one answer.
+func ask[T any](through asker, symbol string, call func() (T, gonvml.Return)) (T, error) {
 	var v T
-	err := d.session.query(symbol, func() (ret gonvml.Return) {
+	err := through.query(symbol, func() (ret gonvml.Return) {
 		v, ret = call()
 		return ret
 	})
@@ -30,6 +35,23 @@ func get[T any](d *device, symbol string, call func() (T, gonvml.Return)) (T, er
 		return none, err
 	}
 	return v, nil
+}
+
+// list runs one query that has several answers. go-nvml cuts its array at the count that NVML gives, and panics where
+// that is beyond the array.
+func list[T any](through asker, symbol string, call func() ([]T, gonvml.Return)) ([]T, error) {
+	return ask(through, symbol, func() (v []T, ret gonvml.Return) {
+		defer func() {
+			if recover() != nil {
+				v, ret = nil, gonvml.ERROR_UNKNOWN
+			}
+		}()
+		return call()
+	})
+}
+
+func get[T any](d *device, symbol string, call func() (T, gonvml.Return)) (T, error) {
+	return ask(d.session, symbol, call)
 }
 
 func (d *device) UUID() (string, error) { return get(d, "nvmlDeviceGetUUID", d.handle.GetUUID) }
@@ -98,32 +120,44 @@ func (d *device) Memory() (nvml.MemoryInfo, error) {
 }
 
 func (d *device) Processes() ([]nvml.Process, error) {
-	compute, err := get(d, "nvmlDeviceGetComputeRunningProcesses_v3", d.handle.GetComputeRunningProcesses)
+	compute, err := list(d.session, "nvmlDeviceGetComputeRunningProcesses_v3", d.handle.GetComputeRunningProcesses)
 	if err != nil {
 		return nil, err
 	}
-	graphics, err := get(d, "nvmlDeviceGetGraphicsRunningProcesses_v3", d.handle.GetGraphicsRunningProcesses)
+	graphics, err := list(d.session, "nvmlDeviceGetGraphicsRunningProcesses_v3", d.handle.GetGraphicsRunningProcesses)
 	if err != nil && !nvml.Unavailable(err) {
 		return nil, err
 	}
 	return merge(append(compute, graphics...)), nil
 }
 
-// merge lists each process once, in order. One that computes and draws is reported twice with the same memory.
+// merge lists each process once for each instance it holds, in order. One that computes and draws is reported twice with
+// the same memory.
 func merge(infos []gonvml.ProcessInfo) []nvml.Process {
 	const notAvailable = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE, seen in containers and under WDDM
 	var out []nvml.Process
 	for _, i := range infos {
-		p := nvml.Process{PID: i.Pid}
+		p := nvml.Process{PID: i.Pid, GPUInstance: instanceID(i.GpuInstanceId), ComputeInstance: instanceID(i.ComputeInstanceId)}
 		if i.UsedGpuMemory != notAvailable {
 			p.UsedMemory = i.UsedGpuMemory
 		}
 		out = append(out, p)
 	}
+	where := func(a, b nvml.Process) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
+	}
 	slices.SortFunc(out, func(a, b nvml.Process) int {
-		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(b.UsedMemory, a.UsedMemory))
+		return cmp.Or(where(a, b), cmp.Compare(b.UsedMemory, a.UsedMemory))
 	})
-	return slices.CompactFunc(out, func(a, b nvml.Process) bool { return a.PID == b.PID })
+	return slices.CompactFunc(out, func(a, b nvml.Process) bool { return where(a, b) == 0 })
+}
+
+// instanceID is -1 for what NVML reports of the whole GPU.
+func instanceID(id uint32) int {
+	if id == ^uint32(0) {
+		return -1
+	}
+	return int(id)
 }
 
 // text reads a C string from a buffer that may lack its final zero.

@@ -3,28 +3,200 @@
 
 package real
 
-import "gpu-dra-driver/internal/nvml"
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
 
-func unsupported(query string) error { return &nvml.Error{Query: query, Code: nvml.NotSupported} }
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-func (d *device) SetMIGMode(bool) error { return unsupported("nvmlDeviceSetMigMode") }
+	"gpu-dra-driver/internal/nvml"
+)
+
+// most bounds what is asked one by one or listed at once: more than any GPU has profiles, slices or MIG devices, so that
+// a driver that never says "no more" ends the loop all the same.
+const most = 64
+
+// enabled says whether the mode is on. Asked first, it answers NotSupported for a GPU without MIG, where NVML's other
+// queries differ in what they say.
+func (d *device) enabled() (bool, error) {
+	current, _, err := d.MIGMode()
+	return current, err
+}
+
+// cut refuses a query of what is there while the mode is off, since drivers differ in what they answer then.
+func (d *device) cut(symbol string) error {
+	on, err := d.enabled()
+	if err == nil && !on {
+		return &nvml.Error{Query: symbol, Code: nvml.NotSupported}
+	}
+	return err
+}
+
+// SetMIGMode heeds both of NVML's answers: whether the mode was taken, and whether it came into force.
+func (d *device) SetMIGMode(on bool) error {
+	before, pendingBefore, err := d.MIGMode()
+	if err != nil {
+		return err
+	}
+	err = d.setMIGMode(on)
+	if errors.Is(err, nvml.InUse) && before == pendingBefore && on != before {
+		// NVML leaves the mode pending, to come at some later reset that nobody asked for.
+		if _, pending, asked := d.MIGMode(); asked == nil && pending != before {
+			_ = d.setMIGMode(before)
+		}
+	}
+	return err
+}
+
+func (d *device) setMIGMode(on bool) error {
+	mode := gonvml.DEVICE_MIG_DISABLE
+	if on {
+		mode = gonvml.DEVICE_MIG_ENABLE
+	}
+	return d.session.query("nvmlDeviceSetMigMode", func() gonvml.Return {
+		activation, ret := d.handle.SetMigMode(mode)
+		if ret != gonvml.SUCCESS {
+			return ret
+		}
+		return activation
+	})
+}
 
 func (d *device) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
-	return nil, unsupported("nvmlDeviceGetGpuInstanceProfileInfoV")
+	if _, err := d.enabled(); err != nil {
+		return nil, err
+	}
+	return each(func(index int) (nvml.GPUInstanceProfile, error) {
+		p, err := get(d, "nvmlDeviceGetGpuInstanceProfileInfoV", d.handle.GetGpuInstanceProfileInfoV(index).V2)
+		return nvml.GPUInstanceProfile{
+			ID: int(p.Id), Name: profileName(p.Name[:]), Slices: int(p.SliceCount), Instances: int(p.InstanceCount),
+			MemoryMiB: p.MemorySizeMB, Multiprocessors: int(p.MultiprocessorCount), CopyEngines: int(p.CopyEngineCount),
+			Decoders: int(p.DecoderCount), Encoders: int(p.EncoderCount), JPEGEngines: int(p.JpegCount), OFAEngines: int(p.OfaCount),
+		}, err
+	})
 }
 
-func (d *device) GPUInstancePlacements(int) ([]nvml.MIGPlacement, error) {
-	return nil, unsupported("nvmlDeviceGetGpuInstancePossiblePlacements_v2")
+// each asks for profiles by index, until there are no more; those that the GPU does not offer are left out.
+func each[T any](ask func(index int) (T, error)) ([]T, error) {
+	var out []T
+	for index := range most {
+		switch p, err := ask(index); {
+		case err == nil:
+			out = append(out, p)
+		case errors.Is(err, nvml.InvalidArgument):
+			return out, nil
+		case !errors.Is(err, nvml.NotSupported):
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
+func profileName(buffer []int8) string { return strings.TrimPrefix(text(buffer), "MIG ") }
+
+func (d *device) GPUInstancePlacements(profileID int) ([]nvml.MIGPlacement, error) {
+	const symbol = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
+	if _, err := d.enabled(); err != nil {
+		return nil, err
+	}
+	if profileID < 0 {
+		return nil, &nvml.Error{Query: symbol, Code: nvml.InvalidArgument}
+	}
+	info := gonvml.GpuInstanceProfileInfo{Id: uint32(profileID)}
+	found, err := list(d.session, symbol, func() ([]gonvml.GpuInstancePlacement, gonvml.Return) {
+		return d.handle.GetGpuInstancePossiblePlacements(&info)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []nvml.MIGPlacement
+	for _, p := range found {
+		out = append(out, nvml.MIGPlacement{Start: int(p.Start), Size: int(p.Size)})
+	}
+	slices.SortFunc(out, func(a, b nvml.MIGPlacement) int { return cmp.Compare(a.Start, b.Start) })
+	return out, nil
+}
+
+// GPUInstances asks for those of each profile: NVML has no list of all.
 func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
-	return nil, unsupported("nvmlDeviceGetGpuInstances")
+	const symbol = "nvmlDeviceGetGpuInstances"
+	if err := d.cut(symbol); err != nil {
+		return nil, err
+	}
+	profiles, err := d.GPUInstanceProfiles()
+	if err != nil {
+		return nil, err
+	}
+	var all []nvml.GPUInstance
+	for _, p := range profiles {
+		info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
+		found, err := list(d.session, symbol, func() ([]gonvml.GpuInstance, gonvml.Return) { return d.handle.GetGpuInstances(&info) })
+		if err != nil {
+			return nil, err
+		}
+		for _, handle := range found {
+			all = append(all, &gpuInstance{session: d.session, handle: handle})
+		}
+	}
+	return inOrder(all, func(i nvml.GPUInstance) (int, error) { info, err := i.Info(); return info.ID, err })
 }
 
-func (d *device) CreateGPUInstance(int, nvml.MIGPlacement) (nvml.GPUInstance, error) {
-	return nil, unsupported("nvmlDeviceCreateGpuInstanceWithPlacement")
+func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GPUInstance, error) {
+	const symbol = "nvmlDeviceCreateGpuInstanceWithPlacement"
+	if profileID < 0 || at.Start < 0 || at.Size < 0 {
+		return nil, &nvml.Error{Query: symbol, Code: nvml.InvalidArgument}
+	}
+	info := gonvml.GpuInstanceProfileInfo{Id: uint32(profileID)}
+	placement := gonvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}
+	handle, err := get(d, symbol, func() (gonvml.GpuInstance, gonvml.Return) {
+		return d.handle.CreateGpuInstanceWithPlacement(&info, &placement)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &gpuInstance{session: d.session, handle: handle}, nil
 }
 
 func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
-	return nil, unsupported("nvmlDeviceGetMigDeviceHandleByIndex")
+	const symbol = "nvmlDeviceGetMigDeviceHandleByIndex"
+	if err := d.cut(symbol); err != nil {
+		return nil, err
+	}
+	count, err := get(d, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)
+	if err != nil {
+		return nil, err
+	}
+	var out []nvml.MIGDevice
+	for index := range min(count, most) {
+		m, err := d.migDevice(symbol, index)
+		if gone(err) {
+			continue // none at this index, or it went between two queries
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	slices.SortFunc(out, func(a, b nvml.MIGDevice) int {
+		return cmp.Or(cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
+	})
+	return out, nil
+}
+
+func (d *device) migDevice(symbol string, index int) (m nvml.MIGDevice, err error) {
+	handle, err := get(d, symbol, func() (gonvml.Device, gonvml.Return) { return d.handle.GetMigDeviceHandleByIndex(index) })
+	if err != nil {
+		return m, err
+	}
+	part := &device{session: d.session, handle: handle}
+	if m.UUID, err = part.UUID(); err != nil {
+		return m, err
+	}
+	if m.GPUInstance, err = get(part, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
+		return m, err
+	}
+	m.ComputeInstance, err = get(part, "nvmlDeviceGetComputeInstanceId", handle.GetComputeInstanceId)
+	return m, err
 }

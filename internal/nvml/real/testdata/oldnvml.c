@@ -66,14 +66,14 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *d, unsigned *n, process_t *p) 
   if (gpu()) return gpu();
   if (*n < 2) return *n = 2, 7;
   *n = 2;
-  p[0] = (process_t){.pid = 42, .memory = 1 << 20};
-  p[1] = (process_t){.pid = 7, .memory = ~0ULL};
+  p[0] = (process_t){.pid = 42, .memory = 1 << 20, .gi = -1, .ci = -1};
+  p[1] = (process_t){.pid = 7, .memory = ~0ULL, .gi = -1, .ci = -1};
   return 0;
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *d, unsigned *n, process_t *p) {
   if (gpu()) return gpu();
   if (*n < 1) return *n = 1, 7;
   *n = 1;
-  p[0] = (process_t){.pid = 42, .memory = 1 << 20};
+  p[0] = (process_t){.pid = 42, .memory = 1 << 20, .gi = -1, .ci = -1};
   return 0;
 }
