@@ -43,7 +43,7 @@ func (s *State) OnBus() []int {
 
 // Remove takes a GPU off the bus. Its processes and readings go with it.
 func (s *State) Remove(g *GPU) {
-	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: true}
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: true, Made: g.Made, MIGPending: g.MIGPending && !s.Profile.Board.MIG.ResetFree}
 }
 
 // Add puts a GPU back on the bus, idle, with the lowest free minor.

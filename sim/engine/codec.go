@@ -66,6 +66,9 @@ func (s *State) validate() error {
 			return fmt.Errorf("gpus[%d].minor %d: out of range or not unique", i, g.Minor)
 		}
 		minors[g.Minor] = true
+		if err := s.validateMIG(&s.GPUs[i]); err != nil {
+			return fmt.Errorf("gpus[%d]: %w", i, err)
+		}
 	}
 	return nil
 }
@@ -78,6 +81,11 @@ func (s *State) Clone() *State {
 	c.GPUs = append([]GPU(nil), s.GPUs...)
 	for i := range c.GPUs {
 		c.GPUs[i].Processes = append([]Process(nil), s.GPUs[i].Processes...)
+		c.GPUs[i].Monitors = append([]string(nil), s.GPUs[i].Monitors...)
+		c.GPUs[i].Instances = append([]Instance(nil), s.GPUs[i].Instances...)
+		for k := range c.GPUs[i].Instances {
+			c.GPUs[i].Instances[k].Computes = append([]Compute(nil), c.GPUs[i].Instances[k].Computes...)
+		}
 	}
 	return &c
 }

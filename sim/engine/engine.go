@@ -109,6 +109,11 @@ func (e *Engine) commit(s, old *State) error {
 	if old != nil {
 		s.Generation = old.Generation + 1
 	}
+	if !s.DriverLoaded {
+		for i := range s.GPUs {
+			s.GPUs[i].Instances = nil // They live in the driver.
+		}
+	}
 	if err := s.validate(); err != nil {
 		return fmt.Errorf("refusing to write a broken state: %w", err)
 	}

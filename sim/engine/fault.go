@@ -23,6 +23,8 @@ type Fault struct {
 	After   int           `json:"after,omitempty"`
 	Times   int           `json:"times,omitempty"`
 	Latency time.Duration `json:"latency,omitempty"`
+	// AfterEffect has a query that changes something change it before it answers with Code.
+	AfterEffect bool `json:"afterEffect,omitempty"`
 }
 
 func (f Fault) String() string {
@@ -37,6 +39,9 @@ func (f Fault) String() string {
 	if f.Latency != 0 {
 		s += fmt.Sprintf(" takes %s", f.Latency)
 	}
+	if f.AfterEffect {
+		s += " after it was done"
+	}
 	if f.After > 0 {
 		s += fmt.Sprintf(" after %d calls", f.After)
 	}
@@ -48,7 +53,10 @@ func (f Fault) String() string {
 
 func (f Fault) counts() bool { return f.After > 0 || f.Times > 0 }
 
-func (f Fault) matches(query, uuid string) bool {
+func (f Fault) matches(query, uuid string, afterEffect bool) bool {
+	if f.AfterEffect != afterEffect {
+		return false
+	}
 	if f.GPU != "" && f.GPU != uuid {
 		return false
 	}
@@ -64,10 +72,10 @@ func BaseName(query string) string {
 }
 
 // strike counts one call of a query against the faults and says what it meets. Faults that are used up go.
-func (s *State) strike(query, uuid string) (code nvml.Code, latency time.Duration, changed bool) {
+func (s *State) strike(query, uuid string, afterEffect bool) (code nvml.Code, latency time.Duration, changed bool) {
 	kept := s.Faults[:0]
 	for _, f := range s.Faults {
-		if !f.matches(query, uuid) {
+		if !f.matches(query, uuid, afterEffect) {
 			kept = append(kept, f)
 			continue
 		}

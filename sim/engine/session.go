@@ -117,12 +117,16 @@ func (s *Session) state() (*State, nvml.Code) {
 // strike meets the faults. Faults that count are counted in the state file; where that cannot be written, as through a
 // read-only mount, the session counts for itself.
 func (s *Session) strike(st *State, query, uuid string) nvml.Code {
+	return s.strikeAt(st, query, uuid, false)
+}
+
+func (s *Session) strikeAt(st *State, query, uuid string, afterEffect bool) nvml.Code {
 	if slices.Contains(st.AbsentSymbols, query) {
 		return nvml.FunctionNotFound
 	}
 	counted, hit := false, false
 	for _, f := range st.Faults {
-		if f.matches(query, uuid) {
+		if f.matches(query, uuid, afterEffect) {
 			hit, counted = true, counted || f.counts()
 		}
 	}
@@ -132,11 +136,11 @@ func (s *Session) strike(st *State, query, uuid string) nvml.Code {
 	var code nvml.Code
 	var latency time.Duration
 	if !counted {
-		code, latency, _ = st.Clone().strike(query, uuid)
+		code, latency, _ = st.Clone().strike(query, uuid, afterEffect)
 	} else if err := s.engine.count(func(now *State) {
-		code, latency, _ = now.strike(query, uuid)
+		code, latency, _ = now.strike(query, uuid, afterEffect)
 	}); err != nil {
-		code, latency = s.strikeLocal(st, query, uuid)
+		code, latency = s.strikeLocal(st, query, uuid, afterEffect)
 	}
 	if latency > 0 {
 		time.Sleep(latency)
@@ -150,14 +154,14 @@ func (e *Engine) count(change func(*State)) error {
 	return quiet.Update(func(s *State) error { change(s); return nil })
 }
 
-func (s *Session) strikeLocal(st *State, query, uuid string) (nvml.Code, time.Duration) {
+func (s *Session) strikeLocal(st *State, query, uuid string, afterEffect bool) (nvml.Code, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seen != st.Generation+1 {
 		s.seen, s.local = st.Generation+1, slices.Clone(st.Faults)
 	}
 	own := &State{Faults: s.local}
-	code, latency, _ := own.strike(query, uuid)
+	code, latency, _ := own.strike(query, uuid, afterEffect)
 	s.local = own.Faults
 	return code, latency
 }

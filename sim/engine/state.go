@@ -47,6 +47,17 @@ type GPU struct {
 	// NodeMissing says that its device node is absent from /dev.
 	NodeMissing bool `json:"nodeMissing,omitempty"`
 
+	// MIGEnabled is the mode now, MIGPending after the next reset.
+	MIGEnabled bool `json:"migEnabled,omitempty"`
+	MIGPending bool `json:"migPending,omitempty"`
+	// ResetHidden says that the driver cannot reset the GPU, as in a virtual machine: a switch of the mode stays pending.
+	ResetHidden bool `json:"resetHidden,omitempty"`
+	// Instances are the GPU instances, in order of their IDs. Made counts the compute instances there ever were.
+	Instances []Instance `json:"instances,omitempty"`
+	Made      int        `json:"made,omitempty"`
+	// Monitors are clients that hold the GPU and are no processes on it, such as DCGM.
+	Monitors []string `json:"monitors,omitempty"`
+
 	ComputeMode  int       `json:"computeMode"`
 	Persistence  bool      `json:"persistence"`
 	Utilization  int       `json:"utilization"`
@@ -63,6 +74,8 @@ type Process struct {
 	MemoryMiB uint64 `json:"memoryMiB"`
 	// Graphics says that it is no compute process.
 	Graphics bool `json:"graphics,omitempty"`
+	// Place is where on a cut GPU it runs; nil is the whole GPU.
+	Place *Place `json:"place,omitempty"`
 }
 
 // New is a machine of the profile, first boot, driver loaded, idle. Gpus limits how many of the slots are filled; 0 is all.
@@ -109,7 +122,10 @@ func (s *State) boot() {
 // start makes a GPU idle, as a driver finds it.
 func (s *State) start(g *GPU, minor int) {
 	b := s.Profile.Board
-	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor,
+	// Where the mode needs a reset it is kept in the board, and outlives a boot.
+	mode := b.MIG != nil && !b.MIG.ResetFree && g.MIGPending
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Made: g.Made, ResetHidden: g.ResetHidden,
+		MIGEnabled: mode, MIGPending: mode,
 		Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
 }
 

@@ -92,7 +92,7 @@ func (d *device) MIGMode() (current, pending bool, err error) {
 		if !v.Board.MIGCapable {
 			return [2]bool{}, nvml.NotSupported
 		}
-		return [2]bool{}, 0
+		return [2]bool{v.MIGEnabled, v.MIGPending}, 0
 	})
 	return mode[0], mode[1], err
 }
@@ -120,7 +120,11 @@ func (d *device) holders(query string, graphics bool) ([]nvml.Process, error) {
 		var held []nvml.Process
 		for _, p := range v.Processes {
 			if p.Graphics == graphics {
-				held = append(held, nvml.Process{PID: p.PID, UsedMemory: p.MemoryMiB << 20})
+				one := nvml.Process{PID: p.PID, UsedMemory: p.MemoryMiB << 20, GPUInstance: -1, ComputeInstance: -1}
+				if p.Place != nil {
+					one.GPUInstance, one.ComputeInstance = p.Place.GPUInstance, p.Place.ComputeInstance
+				}
+				held = append(held, one)
 			}
 		}
 		return held

@@ -49,7 +49,9 @@ type Board struct {
 	AddressingModeReported bool `json:"addressingModeReported"`
 	MIGCapable             bool `json:"migCapable"`
 	MaxMIGDevices          int  `json:"maxMIGDevices"`
-	ECC                    bool `json:"ecc"`
+	// MIG is nil where the board is not MIG capable.
+	MIG *MIG `json:"mig,omitempty"`
+	ECC bool `json:"ecc"`
 	// NVLinks is the number of links of each GPU, all of them up; NVLinkVersion as NVML numbers it.
 	NVLinks       int `json:"nvlinks"`
 	NVLinkVersion int `json:"nvlinkVersion"`

@@ -13,7 +13,7 @@ import (
 )
 
 func TestEveryProfileLoads(t *testing.T) {
-	want := []string{"dgx-a100-40", "hgx-h100", "hgx-h200", "l40s-4", "t4-1"}
+	want := []string{"a30", "dgx-a100-40", "dgx-a100-80", "hgx-b200", "hgx-h100", "hgx-h200", "l40s-4", "rtx-pro-6000", "t4-1"}
 	if diff := cmp.Diff(want, Names()); diff != "" {
 		t.Fatalf("profiles (-want +got):\n%s", diff)
 	}

@@ -48,6 +48,9 @@ func (p Profile) Validate() error {
 	if b.MIGCapable != (b.MaxMIGDevices > 0) {
 		bad("board.maxMIGDevices must be set exactly where migCapable is")
 	}
+	if err := b.MIG.validate(b); err != nil {
+		bad("board.%w", err)
+	}
 	if n := len(p.Slots); n == 0 || n > MaxGPUs {
 		bad("slots: 1 to %d, got %d", MaxGPUs, n)
 	}

@@ -1,0 +1,51 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"syscall"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// Mutate is a query that changes a GPU. Faults are met, and their latency is waited for, before the machine's lock is
+// taken, so that GPUs are worked on at once; a fault that comes after the effect replaces the answer.
+func (s *Session) Mutate(query string, slot int, change func(*State, *GPU) nvml.Code) nvml.Code {
+	if _, code := s.Query(query, slot); code != 0 {
+		return code
+	}
+	code, uuid := nvml.Code(0), ""
+	err := s.engine.Update(func(st *State) error {
+		if slot >= len(st.GPUs) || !slices.Contains(s.slots, slot) {
+			return nvml.InvalidArgument
+		}
+		g := &st.GPUs[slot]
+		uuid = g.UUID
+		if g.Lost || g.OffBus {
+			return nvml.GPUIsLost
+		}
+		code = change(st, g)
+		return nil
+	})
+	switch {
+	case err == nil:
+	case errors.As(err, &code):
+		return code
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return nvml.NoPermission
+	default:
+		return nvml.Unknown
+	}
+	if code == 0 {
+		st, after := s.state()
+		if after != 0 {
+			return after
+		}
+		code = s.strikeAt(st, query, uuid, true)
+	}
+	return code
+}
