@@ -140,7 +140,10 @@ func (n *node) held(plans []plan.Plan) (held []resourceslices.Held, known map[st
 			if _, ok := n.snapshot.ByAddress(d.PCIAddress); !ok {
 				n.leaning = true
 			}
-			held = append(held, resourceslices.Held{Kind: d.Kind, GPU: g})
+			held = append(held, resourceslices.Held{
+				Device: gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start},
+				Size:   d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
+			})
 		}
 	}
 	return held, known

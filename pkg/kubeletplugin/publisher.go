@@ -10,13 +10,13 @@ import (
 	"sync"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/resourceslices"
 )
 
 const (
@@ -223,11 +223,11 @@ func (p *publisher) learn(ctx context.Context) {
 	}
 }
 
-// slicesOf is one slice for each list of devices.
-func slicesOf(devices [][]resourceapi.Device) []resourceslice.Slice {
-	out := make([]resourceslice.Slice, len(devices))
-	for i, d := range devices {
-		out[i].Devices = d
+// slicesOf are the library's slices.
+func slicesOf(slices []resourceslices.Slice) []resourceslice.Slice {
+	out := make([]resourceslice.Slice, len(slices))
+	for i, s := range slices {
+		out[i] = resourceslice.Slice{Devices: s.Devices, SharedCounters: s.SharedCounters}
 	}
 	return out
 }

@@ -32,15 +32,15 @@ type scheduler struct {
 }
 
 func newScheduler(t *testing.T, s gpu.Snapshot, o resourceslices.Options) *scheduler {
-	o.Node, o.Taints, o.SharedDevices = "n1", true, true
+	o.Node, o.Taints, o.SharedDevices, o.Counters = "n1", true, true, true
 	pool, _ := resourceslices.Build(s, nil, o)
 	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID]()}
 	node := o.Node
-	for i, devices := range pool.Slices {
+	for i, slice := range pool.Slices {
 		out.slices = append(out.slices, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%d", i)},
 			Spec: resourceapi.ResourceSliceSpec{
-				Driver: driver, NodeName: &node, Devices: devices,
+				Driver: driver, NodeName: &node, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
 				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
 			},
 		})
@@ -208,7 +208,7 @@ func TestASickHeldGPUIsNotGivenToAnother(t *testing.T) {
 	left := all
 	left.GPUs = all.GPUs[1:]
 	left.Problems = []gpu.Problem{{PCIAddress: sick.PCIAddress, Lost: true, Message: "lost"}}
-	s := newScheduler(t, left, resourceslices.Options{Held: []resourceslices.Held{{Kind: gpu.KindGPU, GPU: sick}}})
+	s := newScheduler(t, left, resourceslices.Options{Held: []resourceslices.Held{{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: sick.PCIAddress}, GPU: sick}}})
 	// Not even after its claim is gone and the record not yet.
 	if got := s.allocate(s.claim("gpu.nvidia.com", 7)); len(got) != 7 {
 		t.Errorf("got %v, want the other seven", got)

@@ -17,24 +17,42 @@ import (
 type Pool struct {
 	Name string
 	// Slices are in the order the scheduler is to try them, devices likewise.
-	Slices [][]resourceapi.Device
+	Slices []Slice
+}
+
+// Slice is one object of the API: it holds devices or counters, never both.
+type Slice struct {
+	Devices        []resourceapi.Device     `json:"devices,omitempty"`
+	SharedCounters []resourceapi.CounterSet `json:"sharedCounters,omitempty"`
 }
 
 // Options say for whom and for what server the slices are.
 type Options struct {
 	// Node is the node's name.
 	Node string
-	// Taints and SharedDevices say that the server keeps device taints (DRADeviceTaints) and
-	// allowMultipleAllocations (DRAConsumableCapacity).
-	Taints, SharedDevices bool
+	// Taints, SharedDevices and Counters say that the server keeps device taints (DRADeviceTaints),
+	// allowMultipleAllocations (DRAConsumableCapacity), and shared counters (DRAPartitionableDevices).
+	Taints, SharedDevices, Counters bool
+	// AllowReset says that a MIG mode may be switched where that needs a reset of the GPU.
+	AllowReset bool
+	// Switched are the PCI addresses of the GPUs whose MIG mode this driver turned on; of others it is foreign.
+	Switched map[string]bool
+	// Foreign are the partitions that no claim's record owns, by PCI address: an administrator made them.
+	Foreign map[string][]gpu.Partition
 	// Held are the devices that a claim's record names.
 	Held []Held
 }
 
-// Held is a device that some claim has, with its GPU as it was last known: at least the PCI address.
+// Held is a device that some claim has.
 type Held struct {
-	Kind gpu.Kind
-	GPU  gpu.GPU
+	Device gpu.Device
+	// Size and MemoryBytes are a MIG device's; 0 where they are not known.
+	Size        int
+	MemoryBytes uint64
+	// Foreign says that it is an administrator's partition.
+	Foreign bool
+	// GPU is its GPU as it was last known, at least the PCI address.
+	GPU gpu.GPU
 }
 
 // State is the value of the unhealthy taint.
@@ -48,8 +66,10 @@ const (
 	Unreadable State = "unreadable"
 	// Absent GPUs are held by a claim, and the driver does not list them.
 	Absent State = "absent"
-	// MIGMode is on: the GPU cannot be used whole.
+	// MIGMode is not what the device needs, and is not for this driver to change.
 	MIGMode State = "mig-mode"
+	// Foreign devices overlap a partition that an administrator made.
+	Foreign State = "foreign-partition"
 	// Withheld GPUs may belong to a claim whose record cannot be read.
 	Withheld State = "withheld"
 )
@@ -73,15 +93,25 @@ type Warning struct {
 // PoolName is the name of a node's pool.
 func PoolName(node string) string { return node + "/gpu" }
 
-// Build makes the pool: a slice for each GPU, in order of PCI addresses, its gpu device and then its monitor device.
-// Conditions are by PCI address.
+// Build makes the pool: the counters of the GPUs that can be cut, then a slice for each GPU in order of PCI addresses, its
+// gpu device, its MIG devices, and its monitor device. Conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, o: o}
+	var sets []resourceapi.CounterSet
+	var devices []Slice
 	for _, c := range b.candidates(snapshot, conditions) {
-		if devices := b.devices(c); len(devices) > 0 {
-			b.pool.Slices = append(b.pool.Slices, devices)
+		published, set := b.devices(c)
+		if set != nil {
+			sets = append(sets, *set)
+		}
+		for chunk := range slices.Chunk(published, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
+			devices = append(devices, Slice{Devices: chunk})
 		}
 	}
+	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
+		b.pool.Slices = append(b.pool.Slices, Slice{SharedCounters: chunk})
+	}
+	b.pool.Slices = append(b.pool.Slices, devices...)
 	b.pool.Name = PoolName(o.Node)
 	slices.SortStableFunc(b.warnings, func(x, y Warning) int {
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))
@@ -94,98 +124,10 @@ type builder struct {
 	o        Options
 	pool     Pool
 	warnings []Warning
+	// last is the geometry worked out last: the GPUs of a node are mostly alike.
+	last geometry
 }
 
 func (b *builder) warn(device string, state State, format string, args ...any) {
 	b.warnings = append(b.warnings, Warning{Device: device, State: state, Message: fmt.Sprintf(format, args...)})
-}
-
-// candidate is a GPU with what is wrong with it and which of its devices are held.
-type candidate struct {
-	gpu  gpu.GPU
-	sick Condition
-	held map[gpu.Kind]bool
-}
-
-// candidates are the GPUs that were read, and those that are not there but held.
-func (b *builder) candidates(s gpu.Snapshot, conditions map[string]Condition) []candidate {
-	found := map[string]*candidate{}
-	for _, g := range s.GPUs {
-		name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
-		if _, err := gpu.ParseName(name); err != nil {
-			b.warn("", Unreadable, "GPU %d (%s) is not published: %v", g.Index, g.UUID, err)
-			continue
-		}
-		if other, ok := found[g.PCIAddress]; ok {
-			// Which of the two it is cannot be told, so neither is given to anybody.
-			other.sick = Condition{State: Unreadable, Message: "two GPUs have this PCI address"}
-			if cmp.Or(cmp.Compare(g.UUID, other.gpu.UUID), cmp.Compare(g.Index, other.gpu.Index)) < 0 {
-				other.gpu = g
-			}
-			continue
-		}
-		c := &candidate{gpu: g, sick: conditions[g.PCIAddress]}
-		if c.sick.State == "" && g.MIG.Enabled {
-			c.sick = Condition{State: MIGMode, Message: "its MIG mode is on, so that it cannot be used as a whole; turn MIG off to publish it"}
-		}
-		found[g.PCIAddress] = c
-	}
-	b.missing(s, found)
-	out := make([]candidate, 0, len(found))
-	for _, c := range found {
-		out = append(out, *c)
-	}
-	slices.SortFunc(out, func(x, y candidate) int { return cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress) })
-	return out
-}
-
-// missing adds the held GPUs that were not read, and reports the problems that nobody holds.
-func (b *builder) missing(s gpu.Snapshot, found map[string]*candidate) {
-	problems := map[string]Condition{}
-	for _, p := range s.Problems {
-		c := Condition{State: Unreadable, Message: p.Message}
-		if p.Lost {
-			c.State = Lost
-		}
-		if p.PCIAddress == "" {
-			b.warn("", c.State, "GPU %d is not published: %s", p.Index, p.Message)
-			continue
-		}
-		problems[p.PCIAddress] = c
-	}
-	for _, h := range sorted(b.o.Held) {
-		address := h.GPU.PCIAddress
-		if _, err := gpu.ParseName(gpu.Device{Kind: h.Kind, PCIAddress: address}.Name()); err != nil {
-			b.warn("", Absent, "a claim holds a device that cannot be named: %v", err)
-			continue
-		}
-		c, ok := found[address]
-		if !ok {
-			c = &candidate{gpu: h.GPU, sick: Condition{State: Absent, Message: "the driver does not list it"}}
-			if p, ok := problems[address]; ok {
-				c.sick = p
-			}
-			found[address] = c
-		}
-		if c.held == nil {
-			c.held = map[gpu.Kind]bool{}
-		}
-		c.held[h.Kind] = true
-	}
-	for _, address := range sortedKeys(problems) {
-		if _, ok := found[address]; !ok {
-			name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name()
-			b.warn(name, problems[address].State, "GPU at %s is not published: %s", address, problems[address].Message)
-		}
-	}
-}
-
-// sorted puts the fuller description of a GPU first, and makes the order independent of the caller's.
-func sorted(held []Held) []Held {
-	held = slices.Clone(held)
-	slices.SortFunc(held, func(x, y Held) int {
-		return cmp.Or(cmp.Compare(x.GPU.PCIAddress, y.GPU.PCIAddress), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
-			cmp.Compare(y.GPU.UUID, x.GPU.UUID), cmp.Compare(x.Kind, y.Kind))
-	})
-	return held
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // full are the options of a server that keeps every field.
-var full = Options{Node: "n1", Taints: true, SharedDevices: true}
+var full = Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true}
 
 // h100 is the n-th of a node's GPUs.
 func h100(n int) gpu.GPU {
@@ -44,10 +44,19 @@ func with(o Options, held ...Held) Options {
 	return o
 }
 
+// heldWhole and heldMonitor are what a claim has of a GPU.
+func heldWhole(g gpu.GPU) Held {
+	return Held{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}, GPU: g}
+}
+
+func heldMonitor(g gpu.GPU) Held {
+	return Held{Device: gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.PCIAddress}, GPU: g}
+}
+
 func names(p Pool) []string {
 	out := []string{}
 	for _, s := range p.Slices {
-		for _, d := range s {
+		for _, d := range s.Devices {
 			name := d.Name
 			for _, t := range d.Taints {
 				if t.Key == UnhealthyTaint {
@@ -81,20 +90,20 @@ func TestWhatIsPublishedOfAGPU(t *testing.T) {
 		"no monitor without taints":             {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
 		"no monitor without sharing":            {node(1), nil, Options{Taints: true}, []string{held}, 0},
 		"lost":                                  {lost, nil, full, []string{}, 1},
-		"lost and held":                         {lost, nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held + " lost"}, 1},
-		"lost and held, no taints":              {lost, nil, with(Options{}, Held{gpu.KindGPU, h100(0)}), []string{held}, 1},
-		"gone and held":                         {gone, nil, with(full, Held{gpu.KindGPU, bare}), []string{held + " absent"}, 1},
-		"gone and watched":                      {gone, nil, with(full, Held{gpu.KindMonitor, bare}), []string{"monitor-0000-10-00-0"}, 0},
-		"gone and watched, no taints":           {gone, nil, with(Options{SharedDevices: true}, Held{gpu.KindMonitor, bare}), []string{}, 0},
-		"driver gone and held":                  {gpu.Snapshot{}, nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held + " absent"}, 1},
+		"lost and held":                         {lost, nil, with(full, heldWhole(h100(0))), []string{held + " lost"}, 1},
+		"lost and held, no taints":              {lost, nil, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
+		"gone and held":                         {gone, nil, with(full, heldWhole(bare)), []string{held + " absent"}, 1},
+		"gone and watched":                      {gone, nil, with(full, heldMonitor(bare)), []string{"monitor-0000-10-00-0"}, 0},
+		"gone and watched, no taints":           {gone, nil, with(Options{SharedDevices: true}, heldMonitor(bare)), []string{}, 0},
+		"driver gone and held":                  {gpu.Snapshot{}, nil, with(full, heldWhole(h100(0))), []string{held + " absent"}, 1},
 		"withheld is tainted":                   {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
 		"withheld is left out without taints":   {node(1), withheld, Options{}, []string{}, 1},
-		"withheld, held and no taints":          {node(1), withheld, with(Options{}, Held{gpu.KindGPU, h100(0)}), []string{held}, 1},
+		"withheld, held and no taints":          {node(1), withheld, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
 		"MIG mode is watched, not given out":    {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
-		"MIG mode under a claim":                {mig, nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
-		"well and held":                         {node(1), nil, with(full, Held{gpu.KindGPU, h100(0)}), []string{held, "monitor-0000-10-00-0"}, 0},
+		"MIG mode under a claim":                {mig, nil, with(full, heldWhole(h100(0))), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
+		"well and held":                         {node(1), nil, with(full, heldWhole(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
 		"a problem without an address":          {gpu.Snapshot{Problems: []gpu.Problem{{Index: 3, Message: "?"}}}, nil, full, []string{}, 1},
-		"a held device without a proper name":   {gone, nil, with(full, Held{gpu.KindGPU, gpu.GPU{PCIAddress: "nowhere"}}), []string{}, 1},
+		"a held device without a proper name":   {gone, nil, with(full, heldWhole(gpu.GPU{PCIAddress: "nowhere"})), []string{}, 1},
 		"a GPU without a proper address":        {gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1B:00.0"}}}, nil, full, []string{}, 1},
 		"two GPUs of one address are nobody's":  {gpu.Snapshot{GPUs: []gpu.GPU{h100(0), h100(0), h100(1)}}, nil, Options{}, []string{other}, 1},
 		"a neighbour's condition is his affair": {node(2), withheld, Options{}, []string{other}, 1},
@@ -131,7 +140,7 @@ func TestOneSliceForEachGPUInOrder(t *testing.T) {
 
 func TestMonitorsAreSharedTaintedAndBare(t *testing.T) {
 	p, _ := Build(node(1), nil, full)
-	d := p.Slices[0][1]
+	d := p.Slices[0].Devices[1]
 	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || len(d.Capacity) != 0 {
 		t.Errorf("monitor %+v: want it shareable and without capacity", d)
 	}
@@ -151,8 +160,8 @@ func TestTheSameHardwareGivesTheSameBytes(t *testing.T) {
 	s := node(16)
 	s.GPUs[5].MIG.Enabled = true
 	s.Problems = []gpu.Problem{{PCIAddress: "0000:f0:00.0", Index: 16, Message: "a"}, {PCIAddress: "0000:e8:00.0", Index: 17, Message: "b"}, {Index: 18, Message: "c"}}
-	o := with(full, Held{gpu.KindGPU, h100(30)}, Held{gpu.KindMonitor, gpu.GPU{PCIAddress: h100(30).PCIAddress}}, Held{gpu.KindGPU, h100(3)})
-	o.Held[0].GPU.PCIAddress, o.Held[1].GPU.PCIAddress = "0000:f0:00.0", "0000:f0:00.0"
+	o := with(full, heldWhole(h100(30)), heldMonitor(gpu.GPU{PCIAddress: h100(30).PCIAddress}), heldWhole(h100(3)))
+	o.Held[0].Device.PCIAddress, o.Held[1].Device.PCIAddress = "0000:f0:00.0", "0000:f0:00.0"
 	conditions := map[string]Condition{h100(2).PCIAddress: {State: Withheld, Message: "x"}}
 	bytes := func() string {
 		p, w := Build(s, conditions, o)
@@ -181,7 +190,8 @@ func TestTheAPIsLimits(t *testing.T) {
 	}
 	p, _ := Build(s, nil, full)
 	seen := map[string]bool{}
-	for _, devices := range p.Slices {
+	for _, slice := range p.Slices {
+		devices := slice.Devices
 		if len(devices) > resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures {
 			t.Errorf("%d devices in a slice", len(devices))
 		}

@@ -47,43 +47,51 @@ type attribute struct {
 
 type capacity struct {
 	Entry
-	quantity func(gpu.GPU) *resource.Quantity
+	quantity func(subject) *resource.Quantity
 }
 
 var (
-	every = []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}
+	every = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor}
+	used  = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
 	whole = []gpu.Kind{gpu.KindGPU}
+	part  = []gpu.Kind{gpu.KindMIG}
 )
 
 var attributes = []attribute{
 	{Entry{Name: "type", Type: "string", Devices: every, Source: "the driver",
-		Meaning: "What the device is: gpu, a whole GPU; monitor, a GPU to be watched with admin access."},
+		Meaning: "What the device is: gpu, a whole GPU; mig, a MIG partition that exists or is made for its claim; monitor, a GPU to be watched with admin access."},
 		text(func(s subject) string { return string(s.kind) })},
 	{Entry{Name: "uuid", Type: "string", Devices: every, Source: "nvmlDeviceGetUUID",
-		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot."},
+		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot. Of a mig device the partition's, where an administrator made it; one that is made for a claim has none before."},
+		text(func(s subject) string { return s.uuid })},
+	{Entry{Name: "parentUUID", Type: "string", Devices: part, Source: "nvmlDeviceGetUUID",
+		Meaning: "The UUID of the GPU that the partition is on."},
 		text(func(s subject) string { return s.gpu.UUID })},
+	{Entry{Name: "profile", Type: "string", Devices: part, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+		Meaning: "The MIG profile, such as 1g.10gb."},
+		text(func(s subject) string { return s.device.Profile })},
 	{Entry{Name: "productName", Type: "string", Devices: every, Source: "nvmlDeviceGetName",
-		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3."},
+		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's."},
 		text(func(s subject) string { return s.gpu.ProductName })},
-	{Entry{Name: "brand", Type: "string", Devices: whole, Source: "nvmlDeviceGetBrand",
+	{Entry{Name: "brand", Type: "string", Devices: used, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Left out where the driver does not name one."},
 		text(func(s subject) string { return s.gpu.Brand })},
-	{Entry{Name: "architecture", Type: "string", Devices: whole, Source: "nvmlDeviceGetArchitecture",
+	{Entry{Name: "architecture", Type: "string", Devices: used, Source: "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
 		text(func(s subject) string { return s.gpu.Architecture })},
-	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: whole, Source: "nvmlDeviceGetCudaComputeCapability",
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: used, Source: "nvmlDeviceGetCudaComputeCapability",
 		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
 		version(func(s subject) string { return pair(s.gpu.ComputeCapability) })},
-	{Entry{Name: "driverVersion", Type: "version", Devices: whole, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersion", Type: "version", Devices: used, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
 		version(func(s subject) string { return s.driver.Version })},
 	{Entry{Name: "driverVersionRaw", Type: "string", Devices: whole, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
 		text(func(s subject) string { return s.driver.Version })},
-	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: whole, Source: "nvmlSystemGetCudaDriverVersion_v2",
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: used, Source: "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s subject) string { return pair(s.driver.CUDA) })},
-	{Entry{Name: "addressingMode", Type: "string", Devices: whole, Source: "nvmlDeviceGetAddressingMode",
+	{Entry{Name: "addressingMode", Type: "string", Devices: used, Source: "nvmlDeviceGetAddressingMode",
 		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Left out where the driver does not report it."},
 		text(func(s subject) string { return s.gpu.AddressingMode })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: every, Source: "nvmlDeviceGetPciInfo_v3",
@@ -107,17 +115,52 @@ var attributes = []attribute{
 }
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: whole, Source: "nvmlDeviceGetMemoryInfo_v2",
-		Meaning: "The board's total memory in bytes, what the driver reserves included. Left out where NVML cannot say."},
-		func(g gpu.GPU) *resource.Quantity {
-			if g.MemoryBytes > math.MaxInt64 {
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+		Meaning: "The board's total memory in bytes, what the driver reserves included; of a mig device the partition's. Left out where NVML cannot say."},
+		func(s subject) *resource.Quantity {
+			n := s.gpu.MemoryBytes
+			if s.kind == gpu.KindMIG {
+				n = 0
+				if s.profile != nil {
+					n = s.profile.MemoryBytes
+				}
+			}
+			if n > math.MaxInt64 {
 				return nil
 			}
-			return positive(int64(g.MemoryBytes), resource.BinarySI)
+			return positive(int64(n), resource.BinarySI)
 		}},
-	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: whole, Source: "nvmlDeviceGetNumGpuCores, by compute capability",
+	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The number of streaming multiprocessors. Left out for a compute capability this version does not know."},
-		func(g gpu.GPU) *resource.Quantity { return positive(int64(g.Multiprocessors), resource.DecimalSI) }},
+		func(s subject) *resource.Quantity {
+			n := s.gpu.Multiprocessors
+			if s.kind == gpu.KindMIG {
+				n = 0
+				if s.profile != nil {
+					n = s.profile.Multiprocessors
+				}
+			}
+			return positive(int64(n), resource.DecimalSI)
+		}},
+	engines("copyEngines", "copy engines", func(p gpu.Profile) int { return p.CopyEngines }),
+	engines("decoders", "video decoders", func(p gpu.Profile) int { return p.Decoders }),
+	engines("encoders", "video encoders", func(p gpu.Profile) int { return p.Encoders }),
+	engines("jpegEngines", "JPEG decoders", func(p gpu.Profile) int { return p.JPEGEngines }),
+	engines("ofaEngines", "optical flow accelerators", func(p gpu.Profile) int { return p.OFAEngines }),
+}
+
+// engines is the capacity that counts engines of one kind, 0 where a partition has none.
+func engines(name, what string, count func(gpu.Profile) int) capacity {
+	return capacity{
+		Entry{Name: name, Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+			Meaning: "The number of " + what + ". Left out of a GPU without MIG, for NVML does not say."},
+		func(s subject) *resource.Quantity {
+			if s.profile == nil || s.profile.Slices == 0 {
+				return nil
+			}
+			return resource.NewQuantity(int64(count(*s.profile)), resource.DecimalSI)
+		},
+	}
 }
 
 func positive(n int64, format resource.Format) *resource.Quantity {

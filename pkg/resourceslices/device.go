@@ -20,52 +20,69 @@ const (
 	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
 )
 
-// devices are those of one GPU. It is published whole only while it is well, or is held, or is tainted.
-func (b *builder) devices(c candidate) []resourceapi.Device {
-	var out []resourceapi.Device
+// devices are those of one GPU, and the counters that keep them apart, if they overlap.
+func (b *builder) devices(c candidate) ([]resourceapi.Device, *resourceapi.CounterSet) {
+	items := b.items(c)
 	name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: c.gpu.PCIAddress}.Name()
-	switch {
-	case c.sick.State == "":
-		out = append(out, b.device(gpu.KindGPU, c.gpu))
-	case c.held[gpu.KindGPU]:
-		// Held: withdrawing it would hand what it stands for out twice.
-		out = append(out, b.sickDevice(c))
-		b.warn(name, c.sick.State, "GPU at %s stays published for the claim that holds it, and is not for others: %s",
-			c.gpu.PCIAddress, c.sick.Message)
-	case c.sick.State == Withheld && b.o.Taints:
-		out = append(out, b.sickDevice(c))
-		b.warn(name, c.sick.State, "GPU at %s is not for new claims: %s", c.gpu.PCIAddress, c.sick.Message)
-	case !c.only(gpu.KindMonitor):
-		b.warn(name, c.sick.State, "GPU at %s is not published: %s", c.gpu.PCIAddress, c.sick.Message)
+	var set *resourceapi.CounterSet
+	var consumed [][]resourceapi.DeviceCounterConsumption
+	if b.o.Counters && slices.ContainsFunc(items, func(i item) bool { return i.device.Kind == gpu.KindMIG }) {
+		set, consumed = b.geometry(c.gpu.MIG).counters(c.gpu, items)
+	}
+	var out []resourceapi.Device
+	for n, i := range items {
+		d := b.device(subject{device: i.device, kind: i.device.Kind, gpu: c.gpu, driver: b.driver, profile: b.profile(c.gpu, i), uuid: i.uuid})
+		if set != nil {
+			d.ConsumesCounters = consumed[n]
+		}
+		if i.state != "" && b.o.Taints {
+			d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(i.state), Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		}
+		if i.held && i.state != "" {
+			b.warn(d.Name, i.state, "%s of GPU at %s stays published for the claim that holds it, and is not for others: %s",
+				i.what(), c.gpu.PCIAddress, i.why)
+		}
+		out = append(out, d)
+	}
+	if c.sick.State != "" && !c.whole {
+		switch {
+		case c.sick.State == Withheld && b.o.Taints:
+			b.warn(name, c.sick.State, "GPU at %s is not for new claims: %s", c.gpu.PCIAddress, c.sick.Message)
+		case c.sick.State != Absent:
+			b.warn(name, c.sick.State, "GPU at %s is not published: %s", c.gpu.PCIAddress, c.sick.Message)
+		}
 	}
 	if b.o.Taints && b.o.SharedDevices && c.watchable() {
 		out = append(out, b.monitor(c.gpu))
 	}
-	return out
+	return out, set
 }
 
-// only says that the GPU is known for nothing but a held device of that kind.
-func (c candidate) only(kind gpu.Kind) bool {
-	return c.sick.State == Absent && c.held[kind] && len(c.held) == 1
+// profile is what is known of an item's engines: of a GPU, what the partition that takes all of it would have.
+func (b *builder) profile(g gpu.GPU, i item) *gpu.Profile {
+	if i.device.Kind == gpu.KindMIG {
+		return &i.profile
+	}
+	return b.geometry(g.MIG).all
 }
 
 // watchable says that there is a GPU to watch, or a claim that does.
 func (c candidate) watchable() bool {
 	switch c.sick.State {
 	case Lost, Unreadable, Absent:
-		return c.held[gpu.KindMonitor]
+		return c.monitor
 	}
 	return true
 }
 
-func (b *builder) device(kind gpu.Kind, g gpu.GPU) resourceapi.Device {
-	d := resourceapi.Device{Name: gpu.Device{Kind: kind, PCIAddress: g.PCIAddress}.Name()}
+func (b *builder) device(s subject) resourceapi.Device {
+	d := resourceapi.Device{Name: s.device.Name()}
 	for _, a := range attributes {
-		if !slices.Contains(a.Devices, kind) {
+		if !slices.Contains(a.Devices, s.kind) {
 			continue
 		}
-		value, note := a.value(subject{kind: kind, gpu: g, driver: b.driver})
-		if note != "" {
+		value, note := a.value(s)
+		if note != "" && s.kind == gpu.KindGPU { // The same of its other devices.
 			b.warn(d.Name, "", "attribute %s: %s", a.Name, note)
 		}
 		if value != nil {
@@ -76,10 +93,10 @@ func (b *builder) device(kind gpu.Kind, g gpu.GPU) resourceapi.Device {
 		}
 	}
 	for _, c := range capacities {
-		if !slices.Contains(c.Devices, kind) {
+		if !slices.Contains(c.Devices, s.kind) {
 			continue
 		}
-		if q := c.quantity(g); q != nil {
+		if q := c.quantity(s); q != nil {
 			if d.Capacity == nil {
 				d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
 			}
@@ -89,20 +106,10 @@ func (b *builder) device(kind gpu.Kind, g gpu.GPU) resourceapi.Device {
 	return d
 }
 
-func (b *builder) sickDevice(c candidate) resourceapi.Device {
-	d := b.device(gpu.KindGPU, c.gpu)
-	if b.o.Taints {
-		d.Taints = []resourceapi.DeviceTaint{{
-			Key: UnhealthyTaint, Value: string(c.sick.State), Effect: resourceapi.DeviceTaintEffectNoSchedule,
-		}}
-	}
-	return d
-}
-
 func (b *builder) monitor(g gpu.GPU) resourceapi.Device {
-	warned := len(b.warnings)
-	d := b.device(gpu.KindMonitor, g)
-	b.warnings = b.warnings[:warned] // said of the gpu device already
+	d := b.device(subject{
+		device: gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.PCIAddress}, kind: gpu.KindMonitor, gpu: g, driver: b.driver, uuid: g.UUID,
+	})
 	shared := true
 	d.AllowMultipleAllocations = &shared
 	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}

@@ -63,11 +63,11 @@ func TestGoldens(t *testing.T) {
 			}
 			gpus := min(2, len(p.Slots))
 			in := snapshot(t, name, gpus)
-			pool, warnings := resourceslices.Build(in, nil, resourceslices.Options{Node: "node-1", Taints: true, SharedDevices: true})
+			pool, warnings := resourceslices.Build(in, nil, resourceslices.Options{Node: "node-1", Taints: true, SharedDevices: true, Counters: true})
 			archive := &txtar.Archive{Comment: fmt.Appendf(nil, "The first %d GPUs of the simulator's profile %s: what the inventory sees, what is published of it.\n", gpus, name)}
 			archive.Files = append(archive.Files, txtar.File{Name: "snapshot.yaml", Data: encode(t, in)})
-			for n, devices := range pool.Slices {
-				archive.Files = append(archive.Files, txtar.File{Name: fmt.Sprintf("%s/slice-%d.yaml", pool.Name, n), Data: encode(t, devices)})
+			for n, slice := range pool.Slices {
+				archive.Files = append(archive.Files, txtar.File{Name: fmt.Sprintf("%s/slice-%d.yaml", pool.Name, n), Data: encode(t, slice)})
 			}
 			if len(warnings) > 0 {
 				archive.Files = append(archive.Files, txtar.File{Name: "warnings.yaml", Data: encode(t, warnings)})

@@ -16,9 +16,14 @@ import (
 
 // subject is what an attribute can be read from.
 type subject struct {
+	device gpu.Device
 	kind   gpu.Kind
 	gpu    gpu.GPU
 	driver gpu.Driver
+	// profile is a MIG device's, or of a whole GPU what stands for its engines; nil where that is not known.
+	profile *gpu.Profile
+	// uuid is the device's own, empty of a partition that is yet to be made.
+	uuid string
 }
 
 // described says that the GPU was read once, and is not known by its address alone: a zero means something then.

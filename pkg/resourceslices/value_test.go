@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/test/packing/board"
 )
 
 func TestVersionsAreNormalised(t *testing.T) {
@@ -60,7 +61,7 @@ func TestWhatTheAPIRefusesIsLeftOutOrCutWithAWarning(t *testing.T) {
 	s.GPUs[0].ProductName = strings.Repeat("ü", 33)
 	s.GPUs[0].MemoryBytes = math.MaxUint64
 	p, warnings := Build(s, nil, full)
-	d := p.Slices[0][0]
+	d := p.Slices[0].Devices[0]
 	if _, ok := d.Attributes["driverVersion"]; ok {
 		t.Error("a driver version that is none was published")
 	}
@@ -81,14 +82,14 @@ func TestWhatTheAPIRefusesIsLeftOutOrCutWithAWarning(t *testing.T) {
 func TestUnknownIsNotPublished(t *testing.T) {
 	s := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:10:00.0", UUID: "GPU-1", ProductName: "x"}}}
 	p, _ := Build(s, nil, Options{})
-	d := p.Slices[0][0]
+	d := p.Slices[0].Devices[0]
 	want := []string{"resource.kubernetes.io/pciBusID", "index", "migCapable", "mpsCapable", "productName", "type", "uuid"}
 	if diff := cmp.Diff(want, toStrings(sortedKeys(d.Attributes))); diff != "" || len(d.Capacity) != 0 {
 		t.Errorf("capacity %v, attributes (-want +got):\n%s", d.Capacity, diff)
 	}
-	p, _ = Build(gpu.Snapshot{}, nil, with(Options{}, Held{gpu.KindGPU, gpu.GPU{PCIAddress: "0000:10:00.0"}}))
+	p, _ = Build(gpu.Snapshot{}, nil, with(Options{}, heldWhole(gpu.GPU{PCIAddress: "0000:10:00.0"})))
 	want = []string{"resource.kubernetes.io/pciBusID", "type"}
-	if diff := cmp.Diff(want, toStrings(sortedKeys(p.Slices[0][0].Attributes))); diff != "" {
+	if diff := cmp.Diff(want, toStrings(sortedKeys(p.Slices[0].Devices[0].Attributes))); diff != "" {
 		t.Errorf("attributes of a held GPU that is known by its address only (-want +got):\n%s", diff)
 	}
 }
@@ -104,9 +105,11 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 		}
 		catalogued[e.Name] = e
 	}
-	p, _ := Build(node(1), nil, full)
+	s := node(1)
+	s.GPUs[0].MIG = board.H100()
+	p, _ := Build(s, nil, full)
 	seen := map[string]bool{}
-	for _, d := range p.Slices[0] {
+	for _, d := range p.Slices[1].Devices {
 		for name, a := range d.Attributes {
 			seen[string(name)] = true
 			typ := map[bool]string{a.StringValue != nil: "string", a.BoolValue != nil: "bool", a.IntValue != nil: "int", a.VersionValue != nil: "version"}[true]

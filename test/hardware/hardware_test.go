@@ -128,8 +128,8 @@ func TestWhatIsPublished(t *testing.T) {
 			t.Errorf("a value of this hardware cannot be published: %s: %s", w.Device, w.Message)
 		}
 	}
-	for _, devices := range pool.Slices {
-		for _, d := range devices {
+	for _, slice := range pool.Slices {
+		for _, d := range slice.Devices {
 			fmt.Printf("%s: %d attributes, %d capacities\n", d.Name, len(d.Attributes), len(d.Capacity))
 		}
 	}

@@ -99,14 +99,20 @@ func Memory(profiles []gpu.Profile) uint64 {
 	return best[len(best)-1]
 }
 
-// states is how many ways to use the limited resources are told apart, before a resource is taken for one that can be
-// exhausted: a counter too many costs the scheduler little.
-const states = 2048
+// Beyond so many ways to use so many limited resources, a resource is taken for one that can be exhausted: a counter too
+// many costs the scheduler little.
+const (
+	maxStates  = 1024
+	maxLimited = 8
+)
 
 // most is the most that partitions beside each other take of a resource, while none of the limited is exhausted. It goes
 // along the slices and keeps, for each use of the limited resources so far, the best.
 func most(profiles []gpu.Profile, r Resource, limited []Resource) int {
-	type use [maxProfiles + 6]int
+	type use [maxLimited]int
+	if len(limited) > maxLimited {
+		return r.Total + 1
+	}
 	best := make([]map[use]int, Slices(profiles)+1)
 	for i := range best {
 		best[i] = map[use]int{}
@@ -115,7 +121,7 @@ func most(profiles []gpu.Profile, r Resource, limited []Resource) int {
 	known := 0
 	for start := range Slices(profiles) {
 		choices := at(profiles, start)
-		if known += len(best[start]); known > states {
+		if known += len(best[start]); known > maxStates {
 			return r.Total + 1
 		}
 		for used, sum := range best[start] {
@@ -142,5 +148,13 @@ func most(profiles []gpu.Profile, r Resource, limited []Resource) int {
 
 // at is every choice with a start.
 func at(profiles []gpu.Profile, start int) []Choice {
-	return slices.DeleteFunc(all(profiles), func(c Choice) bool { return c.Placement.Start != start })
+	var out []Choice
+	for _, p := range profiles {
+		for _, place := range p.Placements {
+			if place.Start == start {
+				out = append(out, Choice{p, place})
+			}
+		}
+	}
+	return out
 }
