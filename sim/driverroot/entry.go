@@ -65,7 +65,7 @@ func Plan(s *engine.State) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries := slices.Concat(libraries(s), facts, devices(s), proc(s), sysfs(s))
+	entries := slices.Concat(libraries(s), facts, devices(s), proc(s), capabilities(s), sysfs(s))
 	return withParents(entries), nil
 }
 

@@ -23,11 +23,8 @@ func proc(s *engine.State) []Entry {
 		file(dir+"/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nRmLogonRC: 1\nEnableMSI: 1\n"),
 		Entry{Path: dir + "/gpus", Kind: Dir},
 	)
-	for i, name := range []string{"config", "monitor"} {
-		if b.MIGCapable {
-			entries = append(entries, file(dir+"/capabilities/mig/"+name,
-				fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", i+1, []int{256, 292}[i])))
-		}
+	if b.MIGCapable {
+		entries = append(entries, file("proc/driver/nvidia-caps/mig-minors", migMinors(s)))
 	}
 	for _, i := range s.OnBus() {
 		g := &s.GPUs[i]

@@ -56,16 +56,6 @@ func devices(s *engine.State) []Entry {
 		node("dev/nvidiactl", majorGPU, minorControl), node("dev/nvidia-modeset", majorGPU, minorModeset),
 		node("dev/nvidia-uvm", majorUVM, 0), node("dev/nvidia-uvm-tools", majorUVM, 1),
 	}
-	if s.Profile.Board.MIGCapable {
-		for minor := range uint32(2) {
-			cap := node(fmt.Sprintf("dev/nvidia-caps/nvidia-cap%d", minor+1), majorCaps, minor+1)
-			cap.Mode = 0o444
-			if minor == 0 {
-				cap.Mode = 0o400
-			}
-			entries = append(entries, cap)
-		}
-	}
 	for _, i := range s.OnBus() {
 		if g := s.GPUs[i]; !g.NodeMissing {
 			entries = append(entries, node(fmt.Sprintf("dev/nvidia%d", g.Minor), majorGPU, uint32(g.Minor)))

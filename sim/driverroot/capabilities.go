@@ -1,0 +1,163 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+
+	"gpu-dra-driver/sim/engine"
+)
+
+// The kernel module numbers capabilities once for all: two for the machine, then for each GPU 15 GPU instances with 8
+// compute instances each, whether they exist or not (nv-caps.c, /proc/driver/nvidia-caps/mig-minors).
+const (
+	firstInstanceMinor = 3
+	maxInstances       = 15
+	maxComputes        = 8
+	perInstance        = 1 + maxComputes
+	perGPU             = maxInstances * perInstance
+)
+
+const (
+	capabilitiesDir = "proc/driver/nvidia/capabilities"
+	capNodesDir     = "dev/nvidia-caps"
+)
+
+// InstanceMinor is the minor number of a GPU instance's capability, ComputeMinor of a compute instance's.
+func InstanceMinor(gpuMinor, gpuInstance int) uint32 {
+	return uint32(firstInstanceMinor + gpuMinor*perGPU + gpuInstance*perInstance)
+}
+
+// ComputeMinor is the minor number of a compute instance's capability.
+func ComputeMinor(gpuMinor, gpuInstance, computeInstance int) uint32 {
+	return InstanceMinor(gpuMinor, gpuInstance) + 1 + uint32(computeInstance)
+}
+
+func access(minor uint32, mode int) string {
+	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
+}
+
+func capNode(minor uint32, mode int) Entry {
+	e := node(fmt.Sprintf("%s/nvidia-cap%d", capNodesDir, minor), majorCaps, minor)
+	e.Mode = 0o444
+	if mode == configMode {
+		e.Mode = 0o400
+	}
+	return e
+}
+
+// The modes of capability files, in decimal where the kernel prints them.
+const (
+	configMode = 0o400
+	useMode    = 0o444
+)
+
+// capabilities are the files and nodes of MIG: those of the machine and, for each instance that exists, its own.
+func capabilities(s *engine.State) []Entry {
+	if !s.Profile.Board.MIGCapable {
+		return nil
+	}
+	entries := []Entry{capNode(1, configMode), capNode(2, useMode)}
+	if !s.DriverLoaded {
+		return entries
+	}
+	entries = append(entries, file(capabilitiesDir+"/mig/config", access(1, configMode)), file(capabilitiesDir+"/mig/monitor", access(2, useMode)))
+	for _, i := range s.OnBus() {
+		g := &s.GPUs[i]
+		dir := fmt.Sprintf("%s/gpu%d/mig", capabilitiesDir, g.Minor)
+		entries = append(entries, Entry{Path: dir, Kind: Dir})
+		for _, gi := range g.Instances {
+			minor := InstanceMinor(g.Minor, gi.ID)
+			at := fmt.Sprintf("%s/gi%d", dir, gi.ID)
+			entries = append(entries, file(at+"/access", access(minor, useMode)), capNode(minor, useMode))
+			for _, ci := range gi.Computes {
+				minor := ComputeMinor(g.Minor, gi.ID, ci.ID)
+				entries = append(entries, file(fmt.Sprintf("%s/ci%d/access", at, ci.ID), access(minor, useMode)), capNode(minor, useMode))
+			}
+		}
+	}
+	return entries
+}
+
+// migMinors is the kernel's table of all capabilities that there can be.
+func migMinors(s *engine.State) string {
+	var b strings.Builder
+	b.WriteString("config 1\nmonitor 2\n")
+	for _, i := range s.OnBus() {
+		minor := s.GPUs[i].Minor
+		for gi := range maxInstances {
+			fmt.Fprintf(&b, "gpu%d/gi%d/access %d\n", minor, gi, InstanceMinor(minor, gi))
+			for ci := range maxComputes {
+				fmt.Fprintf(&b, "gpu%d/gi%d/ci%d/access %d\n", minor, gi, ci, ComputeMinor(minor, gi, ci))
+			}
+		}
+	}
+	return b.String()
+}
+
+// Follow keeps the capabilities in a root as the state says, and nothing else: what libnvidia-ml.so.1 does after each
+// change, as the kernel module would. Where device nodes cannot be made, as in a container without CAP_MKNOD, they are
+// left out.
+func Follow(root string) func(*engine.State) error {
+	return func(s *engine.State) error {
+		entries := withParents(capabilities(s))
+		before, err := readManifest(root)
+		if err != nil {
+			return err
+		}
+		have := map[string]bool{}
+		for _, p := range before {
+			have[p] = true
+		}
+		var made, stale []Entry
+		wanted := map[string]bool{}
+		for _, e := range entries {
+			wanted[e.Path] = true
+			if !have[e.Path] {
+				made = append(made, e)
+			}
+		}
+		for _, p := range before {
+			if !wanted[p] && (strings.HasPrefix(p, capabilitiesDir+"/") || strings.HasPrefix(p, capNodesDir+"/")) {
+				stale = append(stale, Entry{Path: p})
+			}
+		}
+		return follow(root, before, made, stale)
+	}
+}
+
+func follow(root string, before []string, made, stale []Entry) error {
+	if len(made) == 0 && len(stale) == 0 {
+		return nil
+	}
+	paths := func(entries []Entry) (out []string) {
+		for _, e := range entries {
+			out = append(out, e.Path)
+		}
+		return out
+	}
+	after := append(slices.Clone(before), paths(made)...)
+	if len(made) > 0 {
+		if err := writeManifest(root, after); err != nil {
+			return err
+		}
+	}
+	if err := removeAll(root, paths(stale)); err != nil {
+		return err
+	}
+	for _, e := range made {
+		if err := e.make(root + "/" + e.Path); err != nil && (e.Kind != CharDevice || !errors.Is(err, syscall.EPERM)) {
+			return err
+		}
+	}
+	if len(stale) == 0 {
+		return nil
+	}
+	gone := paths(stale)
+	return writeManifest(root, slices.DeleteFunc(after, func(p string) bool { return slices.Contains(gone, p) }))
+}
