@@ -1,0 +1,28 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package layout_test
+
+import (
+	"testing"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout"
+	"gpu-dra-driver/test/packing/board"
+)
+
+// BenchmarkBoard is what each building of the slices costs a GPU.
+func BenchmarkBoard(b *testing.B) {
+	for name, m := range map[string]gpu.MIG{"H100": board.H100(), "RTXPRO6000": board.RTXPRO6000()} {
+		b.Run("binding/"+name, func(b *testing.B) {
+			for b.Loop() {
+				layout.Binding(m.Profiles)
+			}
+		})
+		b.Run("order/"+name, func(b *testing.B) {
+			for b.Loop() {
+				layout.Order(m.Profiles)
+			}
+		})
+	}
+}
