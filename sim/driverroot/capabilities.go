@@ -6,37 +6,20 @@ package driverroot
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
 	"gpu-dra-driver/sim/engine"
-)
-
-// The kernel module numbers capabilities once for all: two for the machine, then for each GPU 15 GPU instances with 8
-// compute instances each, whether they exist or not (nv-caps.c, /proc/driver/nvidia-caps/mig-minors).
-const (
-	firstInstanceMinor = 3
-	maxInstances       = 15
-	maxComputes        = 8
-	perInstance        = 1 + maxComputes
-	perGPU             = maxInstances * perInstance
+	"gpu-dra-driver/sim/smi"
 )
 
 const (
 	capabilitiesDir = "proc/driver/nvidia/capabilities"
 	capNodesDir     = "dev/nvidia-caps"
 )
-
-// InstanceMinor is the minor number of a GPU instance's capability, ComputeMinor of a compute instance's.
-func InstanceMinor(gpuMinor, gpuInstance int) uint32 {
-	return uint32(firstInstanceMinor + gpuMinor*perGPU + gpuInstance*perInstance)
-}
-
-// ComputeMinor is the minor number of a compute instance's capability.
-func ComputeMinor(gpuMinor, gpuInstance, computeInstance int) uint32 {
-	return InstanceMinor(gpuMinor, gpuInstance) + 1 + uint32(computeInstance)
-}
 
 func access(minor uint32, mode int) string {
 	return fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n", minor, mode)
@@ -72,11 +55,11 @@ func capabilities(s *engine.State) []Entry {
 		dir := fmt.Sprintf("%s/gpu%d/mig", capabilitiesDir, g.Minor)
 		entries = append(entries, Entry{Path: dir, Kind: Dir})
 		for _, gi := range g.Instances {
-			minor := InstanceMinor(g.Minor, gi.ID)
+			minor := engine.InstanceMinor(g.Minor, gi.ID)
 			at := fmt.Sprintf("%s/gi%d", dir, gi.ID)
 			entries = append(entries, file(at+"/access", access(minor, useMode)), capNode(minor, useMode))
 			for _, ci := range gi.Computes {
-				minor := ComputeMinor(g.Minor, gi.ID, ci.ID)
+				minor := engine.ComputeMinor(g.Minor, gi.ID, ci.ID)
 				entries = append(entries, file(fmt.Sprintf("%s/ci%d/access", at, ci.ID), access(minor, useMode)), capNode(minor, useMode))
 			}
 		}
@@ -90,21 +73,24 @@ func migMinors(s *engine.State) string {
 	b.WriteString("config 1\nmonitor 2\n")
 	for _, i := range s.OnBus() {
 		minor := s.GPUs[i].Minor
-		for gi := range maxInstances {
-			fmt.Fprintf(&b, "gpu%d/gi%d/access %d\n", minor, gi, InstanceMinor(minor, gi))
-			for ci := range maxComputes {
-				fmt.Fprintf(&b, "gpu%d/gi%d/ci%d/access %d\n", minor, gi, ci, ComputeMinor(minor, gi, ci))
+		for gi := range engine.MaxInstances {
+			fmt.Fprintf(&b, "gpu%d/gi%d/access %d\n", minor, gi, engine.InstanceMinor(minor, gi))
+			for ci := range engine.MaxComputes {
+				fmt.Fprintf(&b, "gpu%d/gi%d/ci%d/access %d\n", minor, gi, ci, engine.ComputeMinor(minor, gi, ci))
 			}
 		}
 	}
 	return b.String()
 }
 
-// Follow keeps the capabilities in a root as the state says, and nothing else: what libnvidia-ml.so.1 does after each
-// change, as the kernel module would. Where device nodes cannot be made, as in a container without CAP_MKNOD, they are
+// Follow keeps the capabilities in a root as the state says, and what containers are told of MIG devices, and nothing
+// else: what libnvidia-ml.so.1 does after each change, as the kernel module would. Where device nodes cannot be made, as in a container without CAP_MKNOD, they are
 // left out.
 func Follow(root string) func(*engine.State) error {
 	return func(s *engine.State) error {
+		if err := tellContainers(root, s); err != nil {
+			return err
+		}
 		entries := withParents(capabilities(s))
 		before, err := readManifest(root)
 		if err != nil {
@@ -131,6 +117,15 @@ func Follow(root string) func(*engine.State) error {
 	}
 }
 
+// tellContainers writes the MIG devices into the file that containers have a mount of: in place, so that theirs is it.
+func tellContainers(root string, s *engine.State) error {
+	content, err := smi.Partitions(s).Firmware()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, firmwareDir(s), smi.PartitionsFile), content, 0o644)
+}
+
 func follow(root string, before []string, made, stale []Entry) error {
 	if len(made) == 0 && len(stale) == 0 {
 		return nil
@@ -151,7 +146,7 @@ func follow(root string, before []string, made, stale []Entry) error {
 		return err
 	}
 	for _, e := range made {
-		if err := e.make(root + "/" + e.Path); err != nil && (e.Kind != CharDevice || !errors.Is(err, syscall.EPERM)) {
+		if err := e.make(filepath.Join(root, e.Path)); err != nil && (e.Kind != CharDevice || !errors.Is(err, syscall.EPERM)) {
 			return err
 		}
 	}

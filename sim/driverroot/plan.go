@@ -46,8 +46,19 @@ func firmware(s *engine.State) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := path.Join("lib/firmware/nvidia", s.Profile.Driver.Version)
-	return []Entry{file(path.Join(dir, "gsp_ga10x.bin"), string(content)), file(path.Join(dir, "gsp_tu10x.bin"), string(content))}, nil
+	parts, err := smi.Partitions(s).Firmware()
+	if err != nil {
+		return nil, err
+	}
+	dir := firmwareDir(s)
+	return []Entry{
+		file(path.Join(dir, "gsp_ga10x.bin"), string(content)), file(path.Join(dir, "gsp_tu10x.bin"), string(content)),
+		file(path.Join(dir, smi.PartitionsFile), string(parts)),
+	}, nil
+}
+
+func firmwareDir(s *engine.State) string {
+	return path.Join("lib/firmware/nvidia", s.Profile.Driver.Version)
 }
 
 // devices outlive the driver's unloading, as nodes made by nvidia-modprobe do, and leave with their GPU.

@@ -34,10 +34,13 @@ type GPU struct {
 	ComputeMajor int    `json:"computeMajor"`
 	ComputeMinor int    `json:"computeMinor"`
 	MIGCapable   bool   `json:"migCapable"`
-	ECC          bool   `json:"ecc"`
-	PerfState    int    `json:"perfState"`
-	PCIeGen      int    `json:"pcieGen"`
-	PCIeWidth    int    `json:"pcieWidth"`
+	MIGEnabled   bool   `json:"migEnabled,omitempty"`
+	// Partitions are its MIG devices.
+	Partitions []Partition `json:"partitions,omitempty"`
+	ECC        bool        `json:"ecc"`
+	PerfState  int         `json:"perfState"`
+	PCIeGen    int         `json:"pcieGen"`
+	PCIeWidth  int         `json:"pcieWidth"`
 
 	TemperatureC int               `json:"temperatureC"`
 	PowerW       int               `json:"powerW"`
@@ -68,7 +71,7 @@ func FromState(s *engine.State) Facts {
 		f.GPUs = append(f.GPUs, GPU{
 			Minor: g.Minor, Name: b.ProductName, UUID: g.UUID, BusID: g.BusID(), Serial: g.Serial, VBIOS: b.VBIOS,
 			MemoryMiB: b.MemoryMiB, ReservedMiB: b.ReservedMiB, PowerLimitW: b.Power.Default,
-			ComputeMajor: b.ComputeMajor, ComputeMinor: b.ComputeMinor, MIGCapable: b.MIGCapable, ECC: b.ECC,
+			ComputeMajor: b.ComputeMajor, ComputeMinor: b.ComputeMinor, MIGCapable: b.MIGCapable, ECC: b.ECC, MIGEnabled: g.MIGEnabled, Partitions: partitionsOf(s, g),
 			PerfState: b.IdlePerfState, PCIeGen: b.PCIeGen, PCIeWidth: b.PCIeWidth,
 			TemperatureC: g.TemperatureC, PowerW: g.PowerW, Utilization: g.Utilization, MemoryUtil: g.MemoryUtil,
 			ComputeMode: g.ComputeMode, Persistence: g.Persistence, Lost: g.Lost, Processes: g.Processes,

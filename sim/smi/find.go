@@ -38,7 +38,7 @@ func Find(root, own string) (Facts, error) {
 }
 
 func inContainer(root string) (Facts, error) {
-	files, err := filepath.Glob(filepath.Join(root, "lib/firmware/nvidia/*/gsp_*.bin"))
+	files, err := filepath.Glob(filepath.Join(root, "lib/firmware/nvidia/*/gsp_*0x.bin"))
 	if err != nil || len(files) == 0 {
 		return Facts{}, errNoDriver
 	}
@@ -57,5 +57,5 @@ func inContainer(root string) (Facts, error) {
 		}
 	}
 	f.GPUs = shown
-	return f, nil
+	return f, addPartitions(&f, root, filepath.Dir(files[0]))
 }

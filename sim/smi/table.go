@@ -16,6 +16,9 @@ import (
 func List(out io.Writer, f Facts, indices []int) {
 	for _, i := range indices {
 		fmt.Fprintf(out, "GPU %d: %s (UUID: %s)\n", i, f.GPUs[i].Name, f.GPUs[i].UUID)
+		for n, p := range f.GPUs[i].Partitions {
+			fmt.Fprintf(out, "  MIG %-11s Device %2d: (UUID: %s)\n", p.Profile, n, p.UUID)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -28,6 +29,9 @@ its versions; "*" means every query.
   clear [QUERY]       removes the faults of a query, or all
   no-memory GPU       memory queries answer "not supported"
   process GPU         --pid holds it, with --memory MiB            end GPU        --pid lets go
+                      (--gpu-instance and --compute-instance: a part of it)
+  monitor GPU         a monitoring client (--name) holds it        unmonitor GPU  lets go
+  hide-reset GPU      its MIG mode stays pending, as in a guest    show-reset GPU undoes it
   set GPU             --utilization, --memory-utilization, --temperature, --power, --compute-mode
 
 `
@@ -41,7 +45,8 @@ type injection struct {
 	readings            map[string]int
 	pid, memory         uint64
 	name                string
-	graphics            bool
+	graphics, late      bool
+	gi, ci              int
 }
 
 func inject(v verb, args []string, out io.Writer) error {
@@ -68,6 +73,9 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f.Uint64Var(&in.pid, "pid", 0, "process ID")
 	f.Uint64Var(&in.memory, "memory", 0, "memory that the process holds, in `MiB`")
 	f.StringVar(&in.name, "name", "", "name of the process")
+	f.IntVar(&in.gi, "gpu-instance", -1, "GPU instance that the process runs on, by `ID`")
+	f.IntVar(&in.ci, "compute-instance", 0, "compute instance of it, by `ID`")
+	f.BoolVar(&in.late, "after-effect", false, "fail answers --code only after the query did what it does")
 	f.BoolVar(&in.graphics, "graphics", false, "a graphics process")
 	for _, name := range []string{"utilization", "memory-utilization", "temperature", "power", "compute-mode"} {
 		f.Func(name, "`value` for set: percent, degrees Celsius, watts, NVML's number", func(s string) error {
@@ -136,9 +144,22 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 		if in.pid == 0 || in.pid > 1<<31 {
 			return fmt.Errorf("process needs --pid, 1 to 2147483648")
 		}
-		return s.AddProcess(g, engine.Process{PID: uint32(in.pid), Name: in.name, MemoryMiB: in.memory, Graphics: in.graphics})
+		p := engine.Process{PID: uint32(in.pid), Name: in.name, MemoryMiB: in.memory, Graphics: in.graphics}
+		if in.gi >= 0 {
+			if i := g.Instance(in.gi); i == nil || i.Compute(in.ci) == nil {
+				return fmt.Errorf("GPU %s has no compute instance %d in a GPU instance %d", g.Address, in.ci, in.gi)
+			}
+			p.Place = &engine.Place{GPUInstance: in.gi, ComputeInstance: in.ci}
+		}
+		return s.AddProcess(g, p)
 	case "end":
 		return s.RemoveProcess(g, uint32(in.pid))
+	case "monitor":
+		g.Monitors = append(g.Monitors, cmp.Or(in.name, "nv-hostengine"))
+	case "unmonitor":
+		g.Monitors = nil
+	case "hide-reset", "show-reset":
+		g.ResetHidden = in.fault == "hide-reset"
 	case "set":
 		return setReadings(g, in.readings)
 	default:
@@ -177,7 +198,7 @@ func setReadings(g *engine.GPU, readings map[string]int) error {
 }
 
 func (in injection) applyFault(s *engine.State) error {
-	fault := engine.Fault{Query: in.target, After: in.after, Times: in.times, Latency: in.latency}
+	fault := engine.Fault{AfterEffect: in.late, Query: in.target, After: in.after, Times: in.times, Latency: in.latency}
 	if in.target != "*" && !strings.HasPrefix(in.target, "nvml") {
 		return fmt.Errorf("%s needs an NVML function, like nvmlDeviceGetName, or \"*\"; got %q", in.fault, in.target)
 	}
