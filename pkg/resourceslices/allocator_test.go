@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -25,20 +26,22 @@ const driver = "gpu.nvidia.com"
 
 // scheduler is the scheduler's own allocator over built slices.
 type scheduler struct {
-	t         *testing.T
+	t         testing.TB
 	slices    []*resourceapi.ResourceSlice
 	allocated sets.Set[structured.DeviceID]
+	cache     *cel.Cache
 	count     int
+	took      time.Duration // the last Allocate, the allocator being there for all nodes
 }
 
-func newScheduler(t *testing.T, s gpu.Snapshot, o resourceslices.Options) *scheduler {
+func newScheduler(t testing.TB, s gpu.Snapshot, o resourceslices.Options) *scheduler {
 	o.Node, o.Taints, o.SharedDevices, o.Counters = "n1", true, true, true
 	pool, _ := resourceslices.Build(s, nil, o)
-	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID]()}
+	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID](), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
 	node := o.Node
 	for i, slice := range pool.Slices {
 		out.slices = append(out.slices, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%d", i)},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%03d", i)},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: driver, NodeName: &node, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
 				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
@@ -55,6 +58,7 @@ func (s *scheduler) Get(name string) (*resourceapi.DeviceClass, error) {
 	expression, ok := map[string]string{
 		"gpu.nvidia.com":         `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
 		"monitor.gpu.nvidia.com": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "monitor"`,
+		"mig.nvidia.com":         `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`,
 		"any.example.com":        `device.driver == "gpu.nvidia.com"`,
 	}[name]
 	if !ok {
@@ -90,11 +94,13 @@ func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
 		AllocatedDevices: s.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	allocator, err := structured.NewAllocator(ctx, features, state, s, s.slices, cel.NewCache(10, cel.Features{EnableConsumableCapacity: true}))
+	allocator, err := structured.NewAllocator(ctx, features, state, s, s.slices, s.cache)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	start := time.Now()
 	results, err := allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, []*resourceapi.ResourceClaim{claim})
+	s.took = time.Since(start)
 	if err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
 		s.t.Fatal(err)
 	}
