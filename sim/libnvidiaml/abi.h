@@ -35,8 +35,24 @@ typedef struct { handle device; u64 type, data; u32 gpuInstanceId, computeInstan
 typedef struct { u32 version, supported; } gpmSupport;
 typedef struct { u32 max, high, partial, low, none; } rowRemapHistogram;
 
+typedef struct { u32 start, size; } placement;
+typedef struct { u32 id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount; u64 memorySizeMB; } gpuProfile;
+typedef struct { u32 version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount; u64 memorySizeMB; char name[96]; } gpuProfileV2;
+typedef struct { u32 version, id, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount; u64 memorySizeMB; char name[96]; u32 capabilities; } gpuProfileV3;
+typedef struct { handle device; u32 id, profileId; placement at; } gpuInstanceInfo;
+typedef struct { u32 id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount; } computeProfile;
+typedef struct { u32 version, id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount; char name[96]; } computeProfileV2;
+typedef struct { u32 version, id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount; char name[96]; u32 capabilities; } computeProfileV3;
+typedef struct { handle device, gpuInstance; u32 id, profileId; } computeInstanceInfo;
+typedef struct { handle device, gpuInstance; u32 id, profileId; placement at; } computeInstanceInfoV2;
+
 // The slots are what device handles point at: a handle is the address of its GPU's byte.
 extern char gpusimSlots[64];
+
+// Handles of instances and MIG devices point here; which byte is whose is a table's business (part.go). NVML passes
+// instances as structures of one pointer, which both calling conventions pass as that pointer.
+#define GPUSIM_PARTS 65536
+extern char gpusimParts[GPUSIM_PARTS];
 const char *gpusimErrorString(int code);
 const char *gpusimOwnPath(void);
 const char *gpusimEnv(const char *name);

@@ -64,7 +64,7 @@ func find(query string, ok bool, dev *C.handle, match func(*engine.GPU) bool) C.
 
 //export nvmlDeviceGetHandleByUUID
 func nvmlDeviceGetHandleByUUID(uuid *C.char, dev *C.handle) C.u32 {
-	return find("nvmlDeviceGetHandleByUUID", uuid != nil, dev, func(g *engine.GPU) bool { return g.UUID == C.GoString(uuid) })
+	return byUUID("nvmlDeviceGetHandleByUUID", uuid != nil, func() string { return C.GoString(uuid) }, dev)
 }
 
 //export nvmlDeviceGetHandleByUUIDV
@@ -73,9 +73,7 @@ func nvmlDeviceGetHandleByUUIDV(uuid *C.uuidV, dev *C.handle) C.u32 {
 		return C.u32(argumentVersionMismatch)
 	}
 	const ascii = 1
-	return find("nvmlDeviceGetHandleByUUIDV", uuid != nil && uuid._type == ascii, dev, func(g *engine.GPU) bool {
-		return g.UUID == goString(uuid.value[:])
-	})
+	return byUUID("nvmlDeviceGetHandleByUUIDV", uuid != nil && uuid._type == ascii, func() string { return goString(uuid.value[:]) }, dev)
 }
 
 //export nvmlDeviceGetHandleBySerial

@@ -8,6 +8,7 @@
 #include "abi.h"
 
 char gpusimSlots[64];
+char gpusimParts[GPUSIM_PARTS];
 
 // The path this library was loaded from, as the loader knows it.
 const char *gpusimOwnPath(void) {

@@ -37,12 +37,16 @@ func number(query string, dev C.handle, to *C.u32, value func(engine.View) int) 
 
 //export nvmlDeviceGetName
 func nvmlDeviceGetName(dev C.handle, to *C.char, length C.u32) C.u32 {
-	return text("nvmlDeviceGetName", dev, to, length, func(v engine.View) string { return v.Board.ProductName })
+	return either("nvmlDeviceGetName", dev, to != nil,
+		func(v engine.View) nvml.Code { return putString(to, length, v.Board.ProductName) },
+		func(f found) nvml.Code { return putString(to, length, f.name()) })
 }
 
 //export nvmlDeviceGetUUID
 func nvmlDeviceGetUUID(dev C.handle, to *C.char, length C.u32) C.u32 {
-	return text("nvmlDeviceGetUUID", dev, to, length, func(v engine.View) string { return v.UUID })
+	return either("nvmlDeviceGetUUID", dev, to != nil,
+		func(v engine.View) nvml.Code { return putString(to, length, v.UUID) },
+		func(f found) nvml.Code { return putString(to, length, f.compute.UUID) })
 }
 
 //export nvmlDeviceGetSerial
@@ -138,19 +142,4 @@ func nvmlDeviceGetNumGpuCores(dev C.handle, to *C.u32) C.u32 {
 //export nvmlDeviceGetMemoryBusWidth
 func nvmlDeviceGetMemoryBusWidth(dev C.handle, to *C.u32) C.u32 {
 	return number("nvmlDeviceGetMemoryBusWidth", dev, to, func(v engine.View) int { return v.Board.MemoryBusWidth })
-}
-
-func attributes(query string, dev C.handle, a *C.deviceAttributes) C.u32 {
-	// A whole GPU answers NOT_SUPPORTED while its MIG mode is off.
-	return device(query, dev, a != nil, func(engine.View) nvml.Code { return nvml.NotSupported })
-}
-
-//export nvmlDeviceGetAttributes
-func nvmlDeviceGetAttributes(dev C.handle, a *C.deviceAttributes) C.u32 {
-	return attributes("nvmlDeviceGetAttributes", dev, a)
-}
-
-//export nvmlDeviceGetAttributes_v2
-func nvmlDeviceGetAttributes_v2(dev C.handle, a *C.deviceAttributes) C.u32 {
-	return attributes("nvmlDeviceGetAttributes_v2", dev, a)
 }

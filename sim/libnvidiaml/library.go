@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 )
 
@@ -57,7 +58,7 @@ func machine() *engine.Engine {
 		}
 	}
 	if library.engine == nil || library.root != root {
-		library.engine, library.root = engine.Open(root, nil), root
+		library.engine, library.root = engine.Open(root, driverroot.Follow(root)), root
 	}
 	return library.engine
 }
@@ -120,6 +121,9 @@ func device(query string, dev C.handle, ok bool, answer func(engine.View) nvml.C
 		}
 		slot, known := slotOf(dev)
 		if !ok || !known {
+			if _, mig := partOf(dev, migDevice); ok && mig {
+				return nvml.NotSupported // a query that only whole GPUs answer
+			}
 			return nvml.InvalidArgument
 		}
 		v, code := s.Query(query, slot)

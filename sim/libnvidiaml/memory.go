@@ -19,23 +19,25 @@ const mib = 1 << 20
 
 //export nvmlDeviceGetMemoryInfo
 func nvmlDeviceGetMemoryInfo(dev C.handle, m *C.memoryV1) C.u32 {
-	return device("nvmlDeviceGetMemoryInfo", dev, m != nil, func(v engine.View) nvml.Code {
-		info := v.Memory()
+	answer := func(info nvml.MemoryInfo) nvml.Code {
 		m.total, m.free, m.used = C.u64(info.Total), C.u64(info.Free), C.u64(info.Used+info.Reserved)
 		return 0
-	})
+	}
+	return either("nvmlDeviceGetMemoryInfo", dev, m != nil,
+		func(v engine.View) nvml.Code { return answer(v.Memory()) }, func(f found) nvml.Code { return answer(f.memory()) })
 }
 
 //export nvmlDeviceGetMemoryInfo_v2
 func nvmlDeviceGetMemoryInfo_v2(dev C.handle, m *C.memoryV2) C.u32 {
-	return device("nvmlDeviceGetMemoryInfo_v2", dev, m != nil, func(v engine.View) nvml.Code {
+	answer := func(info nvml.MemoryInfo) nvml.Code {
 		if !versioned(m.version, unsafe.Sizeof(*m), 2) {
 			return argumentVersionMismatch
 		}
-		info := v.Memory()
 		m.total, m.reserved, m.free, m.used = C.u64(info.Total), C.u64(info.Reserved), C.u64(info.Free), C.u64(info.Used)
 		return 0
-	})
+	}
+	return either("nvmlDeviceGetMemoryInfo_v2", dev, m != nil,
+		func(v engine.View) nvml.Code { return answer(v.Memory()) }, func(f found) nvml.Code { return answer(f.memory()) })
 }
 
 //export nvmlDeviceGetBAR1MemoryInfo
@@ -47,12 +49,12 @@ func nvmlDeviceGetBAR1MemoryInfo(dev C.handle, m *C.bar1Memory) C.u32 {
 	})
 }
 
-// processes fills a counted array. With too small a count it answers INSUFFICIENT_SIZE and the count needed.
+// processes fills a counted array: of a GPU all that hold it or a part of it, of a MIG device its own. With too small a count it answers INSUFFICIENT_SIZE and the count needed.
 func processes(query string, dev C.handle, count *C.u32, graphics bool, room unsafe.Pointer, fill func(i int, p engine.Process)) C.u32 {
-	return device(query, dev, count != nil && (*count == 0 || room != nil), func(v engine.View) nvml.Code {
+	answer := func(all []engine.Process, on func(engine.Process) bool) nvml.Code {
 		var held []engine.Process
-		for _, p := range v.Processes {
-			if p.Graphics == graphics {
+		for _, p := range all {
+			if p.Graphics == graphics && on(p) {
 				held = append(held, p)
 			}
 		}
@@ -65,7 +67,14 @@ func processes(query string, dev C.handle, count *C.u32, graphics bool, room uns
 			fill(i, p)
 		}
 		return 0
-	})
+	}
+	return either(query, dev, count != nil && (*count == 0 || room != nil),
+		func(v engine.View) nvml.Code { return answer(v.Processes, func(engine.Process) bool { return true }) },
+		func(f found) nvml.Code {
+			return answer(f.Processes, func(p engine.Process) bool {
+				return p.Place != nil && p.Place.GPUInstance == f.gi && p.Place.ComputeInstance == f.ci
+			})
+		})
 }
 
 func processesV1(query string, dev C.handle, count *C.u32, to *C.processV1, graphics bool) C.u32 {
@@ -79,6 +88,10 @@ func processesV2(query string, dev C.handle, count *C.u32, to *C.processV2, grap
 	return processes(query, dev, count, graphics, unsafe.Pointer(to), func(i int, p engine.Process) {
 		unsafe.Slice(to, i+1)[i] = C.processV2{pid: C.u32(p.PID), usedGpuMemory: C.u64(p.MemoryMiB * mib),
 			gpuInstanceId: noInstance, computeInstanceId: noInstance}
+		if p.Place != nil {
+			at := &unsafe.Slice(to, i+1)[i]
+			at.gpuInstanceId, at.computeInstanceId = C.u32(p.Place.GPUInstance), C.u32(p.Place.ComputeInstance)
+		}
 	})
 }
 

@@ -21,37 +21,6 @@ func nvmlDeviceGetComputeMode(dev C.handle, to *C.u32) C.u32 {
 	return number("nvmlDeviceGetComputeMode", dev, to, func(v engine.View) int { return v.ComputeMode })
 }
 
-//export nvmlDeviceGetMigMode
-func nvmlDeviceGetMigMode(dev C.handle, mode, pending *C.u32) C.u32 {
-	return device("nvmlDeviceGetMigMode", dev, mode != nil && pending != nil, func(v engine.View) nvml.Code {
-		if !v.Board.MIGCapable {
-			return nvml.NotSupported
-		}
-		*mode, *pending = 0, 0
-		return 0
-	})
-}
-
-//export nvmlDeviceGetMaxMigDeviceCount
-func nvmlDeviceGetMaxMigDeviceCount(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetMaxMigDeviceCount", dev, to, func(v engine.View) int { return v.Board.MaxMIGDevices })
-}
-
-//export nvmlDeviceIsMigDeviceHandle
-func nvmlDeviceIsMigDeviceHandle(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceIsMigDeviceHandle", dev, to, func(engine.View) int { return 0 })
-}
-
-//export nvmlDeviceGetMigDeviceHandleByIndex
-func nvmlDeviceGetMigDeviceHandleByIndex(dev C.handle, index C.u32, mig *C.handle) C.u32 {
-	return device("nvmlDeviceGetMigDeviceHandleByIndex", dev, mig != nil, func(v engine.View) nvml.Code {
-		if !v.Board.MIGCapable {
-			return nvml.NotSupported
-		}
-		return nvml.NotFound
-	})
-}
-
 //export nvmlDeviceGetEccMode
 func nvmlDeviceGetEccMode(dev C.handle, mode, pending *C.u32) C.u32 {
 	return device("nvmlDeviceGetEccMode", dev, mode != nil && pending != nil, func(v engine.View) nvml.Code {

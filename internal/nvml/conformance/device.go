@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,21 +101,33 @@ var queries = []query{
 		current, pending, err := d.MIGMode()
 		return fmt.Sprint(current, pending), err
 	}},
+	{name: "GPUInstanceProfiles", ask: asText(nvml.Device.GPUInstanceProfiles)},
+	{name: "GPUInstancePlacements", ask: asText(func(d nvml.Device) ([]nvml.MIGPlacement, error) { return d.GPUInstancePlacements(0) })},
+	{name: "GPUInstances", moves: true, ask: asText(nvml.Device.GPUInstances)},
+	{name: "MIGDevices", moves: true, ask: asText(nvml.Device.MIGDevices)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
 	{name: "Processes", moves: true, ask: func(d nvml.Device) (string, error) {
 		ps, err := d.Processes()
-		for i := 1; i < len(ps); i++ {
-			if ps[i-1].PID >= ps[i].PID {
-				return fmt.Sprintf("%v: PID %d after %d", ps, ps[i].PID, ps[i-1].PID), err
+		for i, p := range ps {
+			if i > 0 && !before(ps[i-1], p) {
+				return fmt.Sprintf("%v: %+v after %+v", ps, p, ps[i-1]), err
+			}
+			if p.GPUInstance < -1 || p.ComputeInstance < -1 || p.GPUInstance == -1 && p.ComputeInstance != -1 {
+				return fmt.Sprintf("%+v: no such instance", p), err
 			}
 		}
 		return "", err
 	}, check: func(s string) error {
 		if s != "" {
-			return errors.New("want each process once, in order")
+			return errors.New("want each process once for each instance it holds, in order")
 		}
 		return nil
 	}},
+}
+
+func before(a, b nvml.Process) bool {
+	key := func(p nvml.Process) []int { return []int{int(p.PID), p.GPUInstance, p.ComputeInstance} }
+	return slices.Compare(key(a), key(b)) < 0
 }
 
 func notNegative(s string) error {

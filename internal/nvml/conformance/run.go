@@ -30,6 +30,7 @@ func Run(t *testing.T, lib nvml.Library, o Options) {
 	t.Run("as many GPUs as counted", func(t *testing.T) { count(t, first, o) })
 	t.Run("an index out of range is refused", func(t *testing.T) { outOfRange(t, first) })
 	t.Run("each GPU answers in form", func(t *testing.T) { devices(t, first, o) })
+	t.Run("partitions are what each GPU offers and has", func(t *testing.T) { partitions(t, first) })
 	t.Run("no two GPUs share an identity", func(t *testing.T) { distinct(t, first) })
 	t.Run("what does not change reads the same again", func(t *testing.T) { repeatable(t, lib) })
 	t.Run("sessions are counted", func(t *testing.T) { counting(t, lib) })
