@@ -32,7 +32,12 @@ func cut[T any](d *device, query string, answer func(engine.View) (T, nvml.Code)
 
 func (d *device) SetMIGMode(on bool) error {
 	return d.mutate("nvmlDeviceSetMigMode", func(s *engine.State, g *engine.GPU) nvml.Code {
-		return s.SetMIGMode(g, on)
+		settled := g.MIGEnabled == g.MIGPending
+		code := s.SetMIGMode(g, on)
+		if code == nvml.InUse && settled {
+			g.MIGPending = g.MIGEnabled // the real binding takes back what would come at a reset that nobody asked for
+		}
+		return code
 	})
 }
 
@@ -83,13 +88,10 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GPUInstance, error) {
 	var made engine.Instance
 	err := d.mutate("nvmlDeviceCreateGpuInstanceWithPlacement", func(s *engine.State, g *engine.GPU) (code nvml.Code) {
-		if at.Start < 0 {
+		if p, ok := s.Profile.Board.MIG.Profile(profileID); at.Start < 0 || ok && p.Size != at.Size {
 			return nvml.InvalidArgument
 		}
 		made, code = s.CreateInstance(g, profileID, at.Start)
-		if code == 0 && made.Size != at.Size {
-			code = nvml.InvalidArgument
-		}
 		return code
 	})
 	if err != nil {
