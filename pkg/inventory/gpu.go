@@ -109,10 +109,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	if r.may("the number of cores", err) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
-	current, _, err := d.MIGMode()
-	if r.may("the MIG mode", err) {
-		g.MIG.Capable, g.MIG.Enabled = true, current
-	}
+	r.mig(d, architecture, &g.MIG)
 	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
 	g.MPSCapable = g.ComputeCapability.Major >= 7 && !guest(brand)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
@@ -26,6 +27,9 @@ type Options struct {
 	// ProcRoot, SysRoot and DevRoot are the machine's /proc, its /sys, and the directory that holds its /dev. Defaults:
 	// /proc, /sys, /.
 	ProcRoot, SysRoot, DevRoot string
+	// Quiet is held while the node is looked at. Whoever makes a GPU come and go, as a switch of its MIG mode does, holds
+	// off a look with it. Default: nothing does.
+	Quiet sync.Locker
 	// Tick makes the ticks of Watch. Default: a time.Ticker.
 	Tick func(time.Duration) (ticks <-chan time.Time, stop func())
 }
@@ -41,6 +45,9 @@ func New(o Options) *Inventory {
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	o.SysRoot = cmp.Or(o.SysRoot, "/sys")
 	o.DevRoot = cmp.Or(o.DevRoot, "/")
+	if o.Quiet == nil {
+		o.Quiet = new(sync.Mutex)
+	}
 	if o.Tick == nil {
 		o.Tick = func(d time.Duration) (<-chan time.Time, func()) {
 			t := time.NewTicker(d)
@@ -53,6 +60,8 @@ func New(o Options) *Inventory {
 // Look reads the node once. With an error the Snapshot is zero: ErrNoDriver where there is none to ask,
 // nvml.ErrReplaced where this process must start again to ask it, another where NVML failed as a whole.
 func (i *Inventory) Look(ctx context.Context) (gpu.Snapshot, error) {
+	i.o.Quiet.Lock()
+	defer i.o.Quiet.Unlock()
 	session, err := i.o.Library.Open()
 	if errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded) {
 		return gpu.Snapshot{}, fmt.Errorf("%w: %w", ErrNoDriver, err)

@@ -113,7 +113,8 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, 
 
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
-// files is what the cheap look sees: the loaded driver, the GPUs it is bound to, and the device nodes. Under /proc only
+// files is what the cheap look sees: the loaded driver, the GPUs it is bound to, the device nodes, and MIG
+// instances. Under /proc only
 // contents count; its times are those of the reading.
 func (i *Inventory) files() string {
 	var b strings.Builder
@@ -127,6 +128,13 @@ func (i *Inventory) files() string {
 	for _, e := range nodes {
 		if nodeForm.MatchString(e.Name()) {
 			b.WriteString("\n" + e.Name())
+		}
+	}
+	// Partitions that somebody makes or destroys show as directories of the kernel's capabilities.
+	for _, pattern := range []string{"gi*", "gi*/ci*"} {
+		instances, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities/gpu*/mig", pattern))
+		for _, dir := range instances {
+			b.WriteString("\n" + strings.TrimPrefix(dir, i.o.ProcRoot))
 		}
 	}
 	return b.String()

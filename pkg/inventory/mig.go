@@ -1,0 +1,98 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// mig reads how the GPU can be, and is, cut. What fails is a fault of this GPU's MIG and of nothing else, unless the GPU
+// is lost.
+func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) {
+	current, pending, err := d.MIGMode()
+	if !r.may("the MIG mode", err) {
+		return
+	}
+	*m = gpu.MIG{Capable: true, Enabled: current, Pending: pending, Switchable: architecture >= nvml.ArchHopper}
+	err = readProfiles(d, m)
+	if err == nil && m.Enabled {
+		err = readPartitions(d, m)
+	}
+	if errors.Is(err, nvml.GPUIsLost) {
+		r.want("the MIG state", err)
+	}
+	if err != nil {
+		m.Profiles, m.Partitions, m.Fault = nil, nil, err.Error()
+	}
+}
+
+func readProfiles(d nvml.Device, m *gpu.MIG) error {
+	profiles, err := d.GPUInstanceProfiles()
+	if err != nil {
+		return fmt.Errorf("read the MIG profiles: %w", err)
+	}
+	for _, p := range profiles {
+		profile := gpu.Profile{
+			ID: p.ID, Name: p.Name, Slices: p.Slices, Instances: p.Instances, MemoryBytes: p.MemoryMiB << 20,
+			Multiprocessors: p.Multiprocessors, CopyEngines: p.CopyEngines, Decoders: p.Decoders, Encoders: p.Encoders,
+			JPEGEngines: p.JPEGEngines, OFAEngines: p.OFAEngines,
+		}
+		placements, err := d.GPUInstancePlacements(p.ID)
+		if err != nil {
+			return fmt.Errorf("read the placements of MIG profile %s: %w", p.Name, err)
+		}
+		for _, at := range placements {
+			profile.Placements = append(profile.Placements, gpu.Placement{Start: at.Start, Size: at.Size})
+		}
+		slices.SortFunc(profile.Placements, func(a, b gpu.Placement) int {
+			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Size, b.Size))
+		})
+		m.Profiles = append(m.Profiles, profile)
+	}
+	return nil
+}
+
+// readPartitions enumerates GPU instances, not MIG devices: one without a compute instance has no device, and takes its
+// place all the same.
+func readPartitions(d nvml.Device, m *gpu.MIG) error {
+	instances, err := d.GPUInstances()
+	if err != nil {
+		return fmt.Errorf("read the GPU instances: %w", err)
+	}
+	devices, err := d.MIGDevices()
+	if err != nil {
+		return fmt.Errorf("read the MIG devices: %w", err)
+	}
+	for _, i := range instances {
+		info, err := i.Info()
+		if errors.Is(err, nvml.NotFound) {
+			continue // Destroyed meanwhile.
+		}
+		if err != nil {
+			return fmt.Errorf("read a GPU instance: %w", err)
+		}
+		p := gpu.Partition{GPUInstance: info.ID, Placement: gpu.Placement{Start: info.Placement.Start, Size: info.Placement.Size}}
+		for _, profile := range m.Profiles {
+			if profile.ID == info.ProfileID {
+				p.Profile = profile.Name
+			}
+		}
+		for _, device := range devices {
+			if device.GPUInstance == info.ID {
+				p.Devices = append(p.Devices, gpu.PartitionDevice{UUID: device.UUID, ComputeInstance: device.ComputeInstance})
+			}
+		}
+		m.Partitions = append(m.Partitions, p)
+	}
+	slices.SortFunc(m.Partitions, func(a, b gpu.Partition) int {
+		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.GPUInstance, b.GPUInstance))
+	})
+	return nil
+}

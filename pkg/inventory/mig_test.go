@@ -1,0 +1,143 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// cut makes an instance of a profile at a start, with its compute instance unless bare.
+func cut(t *testing.T, machine *engine.Engine, profile, start int, bare bool) {
+	t.Helper()
+	simtest.Change(t, machine, func(s *engine.State) {
+		g := &s.GPUs[0]
+		if code := s.SetMIGMode(g, true); code != 0 {
+			t.Fatal(code)
+		}
+		i, code := s.CreateInstance(g, profile, start)
+		if code == 0 && !bare {
+			_, code = s.CreateCompute(g, i.ID, 0)
+		}
+		if code != 0 {
+			t.Fatal(code)
+		}
+	})
+}
+
+func TestProfilesAreReadWhateverTheMode(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	i := bare(t, front.New(machine))
+	off := look(t, i).GPUs[0].MIG
+	if !off.Capable || off.Enabled || off.Pending || !off.Switchable || off.Fault != "" || len(off.Profiles) != 7 || off.Partitions != nil {
+		t.Fatalf("MIG %+v", off)
+	}
+	one, ok := off.ProfileNamed("1g.10gb")
+	want := gpu.Profile{
+		ID: 19, Name: "1g.10gb", Slices: 1, Instances: 7, MemoryBytes: 9856 << 20, Multiprocessors: 16, CopyEngines: 1, Decoders: 1, JPEGEngines: 1,
+		Placements: []gpu.Placement{{Start: 0, Size: 1}, {Start: 1, Size: 1}, {Start: 2, Size: 1}, {Start: 3, Size: 1}, {Start: 4, Size: 1}, {Start: 5, Size: 1}, {Start: 6, Size: 1}},
+	}
+	if diff := cmp.Diff(want, one); diff != "" || !ok {
+		t.Errorf("1g.10gb (-want +got):\n%s", diff)
+	}
+	cut(t, machine, 19, 3, false)
+	on := look(t, i).GPUs[0].MIG
+	if diff := cmp.Diff(off.Profiles, on.Profiles); diff != "" || !on.Enabled {
+		t.Errorf("profiles changed with the mode:\n%s", diff)
+	}
+}
+
+func TestPartitionsAreInstancesWithOrWithoutADevice(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	cut(t, machine, 9, 4, false)
+	cut(t, machine, 19, 0, true)
+	st, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var uuid string
+	for _, i := range st.GPUs[0].Instances {
+		if i.Start == 4 {
+			uuid = i.Computes[0].UUID
+		}
+	}
+	want := []gpu.Partition{
+		{Profile: "1g.10gb", Placement: gpu.Placement{Start: 0, Size: 1}, GPUInstance: 7},
+		{Profile: "3g.40gb", Placement: gpu.Placement{Start: 4, Size: 4}, GPUInstance: 1, Devices: []gpu.PartitionDevice{{UUID: uuid}}},
+	}
+	if diff := cmp.Diff(want, look(t, bare(t, front.New(machine))).GPUs[0].MIG.Partitions); diff != "" {
+		t.Errorf("partitions (-want +got):\n%s", diff)
+	}
+}
+
+func TestAFailingMIGQueryIsAFaultOfMIGAlone(t *testing.T) {
+	for query, lost := range map[string]bool{
+		"nvmlDeviceGetGpuInstanceProfileInfoV": false, "nvmlDeviceGetGpuInstancePossiblePlacements_v2": false,
+		"nvmlDeviceGetGpuInstances": false, "nvmlDeviceGetMigDeviceHandleByIndex": false, "nvmlGpuInstanceGetInfo": true,
+	} {
+		t.Run(query, func(t *testing.T) {
+			machine := simtest.Machine(t, "hgx-h100")
+			cut(t, machine, 19, 0, false)
+			code := nvml.Unknown
+			if lost {
+				code = nvml.GPUIsLost
+			}
+			simtest.Change(t, machine, func(s *engine.State) {
+				s.Faults = []engine.Fault{{Query: query, GPU: s.GPUs[0].UUID, Code: code}}
+			})
+			s := look(t, bare(t, front.New(machine)))
+			if lost {
+				if len(s.GPUs) != 7 || len(s.Problems) != 1 || !s.Problems[0].Lost {
+					t.Errorf("%d GPUs, problems %+v", len(s.GPUs), s.Problems)
+				}
+				return
+			}
+			m := s.GPUs[0].MIG
+			if len(s.GPUs) != 8 || !m.Capable || !m.Enabled || m.Profiles != nil || m.Partitions != nil || !strings.Contains(m.Fault, query) {
+				t.Errorf("%d GPUs, MIG %+v", len(s.GPUs), m)
+			}
+			if n := s.GPUs[1].MIG; n.Fault != "" || len(n.Profiles) != 7 {
+				t.Errorf("the neighbour: %+v", n)
+			}
+		})
+	}
+}
+
+func TestAForeignPartitionIsNoticedAtTheNextGlance(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	proc, ticks := t.TempDir(), make(chan time.Time)
+	i := New(Options{
+		Library: front.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir(),
+		Tick: func(time.Duration) (<-chan time.Time, func()) { return ticks, func() {} },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	seen := make(chan gpu.Snapshot)
+	done := make(chan error)
+	go func() {
+		done <- i.Watch(ctx, Cadence{Full: 1 << 30}, func(s gpu.Snapshot, _ error) { seen <- s })
+	}()
+	<-seen
+	cut(t, machine, 19, 0, false)
+	if err := os.MkdirAll(filepath.Join(proc, "driver/nvidia/capabilities/gpu0/mig/gi7/ci0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ticks <- time.Time{}
+	if s := <-seen; len(s.GPUs[0].MIG.Partitions) != 1 {
+		t.Errorf("partitions %+v", s.GPUs[0].MIG.Partitions)
+	}
+	cancel()
+	<-done
+}
