@@ -14,6 +14,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // What keeps a GPU from being handed out for now. Each may clear without a restart.
@@ -91,8 +92,9 @@ func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	return copied(edits), nil
 }
 
-// GPU is what a container gets for one whole GPU. The kernel is asked for the minor number: the one in device may be
-// an earlier boot's. Sharing is as with Common.
+// GPU is what a container gets for one device: a whole GPU, or a partition of one, which is never kept, for instance IDs
+// are used again. The kernel is asked for the minor number: the one in device may be an earlier boot's. Sharing is as
+// with Common.
 func (r *Root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
 	version, err := r.driverVersion()
 	if err != nil {
@@ -101,6 +103,17 @@ func (r *Root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdit
 	if device.Minor, err = r.minor(device); err != nil {
 		return specs.ContainerEdits{}, err
 	}
+	edits, err := r.gpu(ctx, version, device)
+	if err == nil && device.Kind == gpu.KindMIG && !device.Admin {
+		err = r.addPartition(&edits, device, device.Minor)
+	}
+	if err != nil {
+		return specs.ContainerEdits{}, err
+	}
+	return edits, nil
+}
+
+func (r *Root) gpu(ctx context.Context, version string, device plan.Device) (specs.ContainerEdits, error) {
 	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,0 +1,119 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/pkg/devicestate/plan"
+)
+
+// ErrNoPartition says that the kernel driver does not have the MIG partition.
+var ErrNoPartition = errors.New("the NVIDIA kernel driver has no such MIG partition")
+
+// addPartition turns a GPU's edits into those of one of its partitions: the capabilities of the GPU instance and of the
+// compute instance, without which CUDA sees nothing and with which it sees that partition alone. Their nodes are
+// described in full, for on the host there may be none. The edits are the caller's.
+func (r *Root) addPartition(edits *specs.ContainerEdits, device plan.Device, minor int) error {
+	p := device.Partition
+	if p.UUID == "" {
+		return fmt.Errorf("%w: %s of the GPU at %s has not been made", ErrNoPartition, device.Name, device.PCIAddress)
+	}
+	major, err := r.capsMajor()
+	if err != nil {
+		return err
+	}
+	instance := fmt.Sprintf("gi%d", p.GPUInstance)
+	for _, capability := range []string{instance, filepath.Join(instance, fmt.Sprintf("ci%d", p.ComputeInstance))} {
+		n, err := r.capability(minor, capability)
+		if err != nil {
+			return fmt.Errorf("%s of the GPU at %s: %w", device.Name, device.PCIAddress, err)
+		}
+		mode := os.FileMode(0o444)
+		edits.DeviceNodes = append(edits.DeviceNodes, &specs.DeviceNode{
+			Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n), Type: "c", Major: major, Minor: int64(n), FileMode: &mode, Permissions: "r",
+		})
+	}
+	// The hook limits what CUDA takes of a GPU by the GPU's UUID, which is not that of the partition.
+	edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *specs.Hook) bool { return slices.Contains(h.Args, "apply-cuda-memory-limits") })
+	return nil
+}
+
+// accessForm is a line of a capability's access file.
+var accessForm = regexp.MustCompile(`(?m)^DeviceFileMinor:\s*(\d+)\s*$`)
+
+// capability is the minor number of a capability of the GPU with that minor, "gi7" or "gi7/ci0".
+func (r *Root) capability(gpu int, name string) (int, error) {
+	path := r.proc("capabilities", fmt.Sprintf("gpu%d", gpu), "mig", name, "access")
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("%w (there is no %s); it was destroyed outside of this driver", ErrNoPartition, path)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read a MIG capability: %w", err)
+	}
+	if n, ok := parseCapability(data); ok {
+		return n, nil
+	}
+	return 0, fmt.Errorf("%w: %s names no minor number", ErrIncomplete, path)
+}
+
+func parseCapability(data []byte) (int, bool) {
+	m := accessForm.FindSubmatch(data)
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.Atoi(string(m[1]))
+	return n, err == nil && n < 1<<20
+}
+
+// capsMajor is the major number that the kernel gave the driver for capabilities.
+func (r *Root) capsMajor() (int64, error) {
+	path := filepath.Join(r.o.ProcRoot, "devices")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("read the kernel's device numbers: %w", err)
+	}
+	if n, ok := parseMajor(data, "nvidia-caps"); ok {
+		return n, nil
+	}
+	return 0, fmt.Errorf("%w: %s has no line for nvidia-caps; load the driver with MIG support (nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/config)",
+		ErrIncomplete, path)
+}
+
+func parseMajor(data []byte, name string) (int64, bool) {
+	for line := range bytes.Lines(data) {
+		fields := bytes.Fields(line)
+		if len(fields) == 2 && string(fields[1]) == name {
+			n, err := strconv.ParseInt(string(fields[0]), 10, 32)
+			return n, err == nil && n > 0
+		}
+	}
+	return 0, false
+}
+
+// ComputeCapability is the device node of a partition's compute instance, by name: who uses the partition has it open.
+// ErrNoPartition where the partition is gone.
+func (r *Root) ComputeCapability(device plan.Device) (string, error) {
+	minor, err := r.minor(device)
+	if err != nil {
+		return "", err
+	}
+	p := device.Partition
+	n, err := r.capability(minor, fmt.Sprintf("gi%d/ci%d", p.GPUInstance, p.ComputeInstance))
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("nvidia-cap%d", n), nil
+}

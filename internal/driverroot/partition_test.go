@@ -1,0 +1,125 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package driverroot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// partition is a MIG device of the toy root's GPU, whose instances the kernel has.
+func partition(t testing.TB, dir string) plan.Device {
+	t.Helper()
+	d := device
+	d.Name, d.Kind = "gpu-0000-1b-00-0-mig-1g-10gb-3", gpu.KindMIG
+	d.Partition = plan.Partition{Profile: "1g.10gb", Start: 3, Size: 1, UUID: "MIG-1", GPUInstance: 9, ComputeInstance: 0}
+	write(t, filepath.Join(dir, "proc/devices"), "Character devices:\n195 nvidia\n237 nvidia-caps\n238 nvidia-caps-imex-channels\n\nBlock devices:\n  8 sd\n")
+	caps := filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9")
+	write(t, filepath.Join(caps, "access"), "DeviceFileMinor: 219\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+	write(t, filepath.Join(caps, "ci0/access"), "DeviceFileMinor: 220\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+	return d
+}
+
+func nodesOf(e specs.ContainerEdits) (out []string) {
+	for _, n := range e.DeviceNodes {
+		out = append(out, fmt.Sprintf("%s %s %d:%d %s", n.Path, n.Type, n.Major, n.Minor, n.Permissions))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestAPartitionIsItsGPUAndTwoCapabilities(t *testing.T) {
+	dir, o := toy(t)
+	d := partition(t, dir)
+	r := New(o)
+	for range 2 { // the second answer is from what the first left
+		edits, err := r.GPU(context.Background(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"/dev/nvidia-caps/nvidia-cap219 c 237:219 r", "/dev/nvidia-caps/nvidia-cap220 c 237:220 r", "/dev/nvidia1 c 195:1 rw"}
+		if got := nodesOf(edits); !slices.Equal(got, want) {
+			t.Errorf("nodes %v, want %v", got, want)
+		}
+		for _, h := range edits.Hooks {
+			if slices.Contains(h.Args, "apply-cuda-memory-limits") {
+				t.Errorf("hook %v is the whole GPU's", h.Args)
+			}
+		}
+	}
+	whole, err := r.GPU(context.Background(), device)
+	if err != nil || len(whole.DeviceNodes) != 1 {
+		t.Errorf("the whole GPU after a partition: %v, %v", nodesOf(whole), err)
+	}
+	d.Admin = true
+	if watched, err := r.GPU(context.Background(), d); err != nil || len(watched.DeviceNodes) != 1 {
+		t.Errorf("a partition that is watched: %v, %v", nodesOf(watched), err)
+	}
+	d.Admin = false
+	if name, err := r.ComputeCapability(d); err != nil || name != "nvidia-cap220" {
+		t.Errorf("the node of its compute instance: %q, %v", name, err)
+	}
+}
+
+func TestAPartitionLacksNothingOrIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(dir string, d *plan.Device) error
+		is     error
+		says   string
+	}{
+		"not made": {func(_ string, d *plan.Device) error { d.Partition.UUID = ""; return nil }, ErrNoPartition, "has not been made"},
+		"no GPU instance": {func(dir string, _ *plan.Device) error {
+			return os.RemoveAll(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9"))
+		}, ErrNoPartition, "gi9"},
+		"no compute instance": {func(dir string, _ *plan.Device) error {
+			return os.RemoveAll(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9/ci0"))
+		}, ErrNoPartition, "ci0"},
+		"garbage": {func(dir string, _ *plan.Device) error {
+			return os.WriteFile(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9/access"), []byte("DeviceFileMinor: many\n"), 0o600)
+		}, ErrIncomplete, "no minor number"},
+		"no major": {func(dir string, _ *plan.Device) error {
+			return os.WriteFile(filepath.Join(dir, "proc/devices"), []byte("238 nvidia-caps-imex-channels\n"), 0o600)
+		}, ErrIncomplete, "nvidia-caps"},
+		"no list of devices": {func(dir string, _ *plan.Device) error { return os.Remove(filepath.Join(dir, "proc/devices")) }, os.ErrNotExist, "device numbers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, o := toy(t)
+			d := partition(t, dir)
+			r := New(o)
+			if _, err := r.GPU(context.Background(), d); err != nil {
+				t.Fatal(err)
+			}
+			if err := tc.change(dir, &d); err != nil {
+				t.Fatal(err)
+			}
+			if e, err := r.GPU(context.Background(), d); !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%v, %v", nodesOf(e), err)
+			}
+		})
+	}
+}
+
+func FuzzCapability(f *testing.F) {
+	f.Add([]byte("DeviceFileMinor: 219\nDeviceFileMode: 292\n"))
+	f.Add([]byte("237 nvidia-caps\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if n, ok := parseCapability(data); ok && (n < 0 || n >= 1<<20) {
+			t.Error(n)
+		}
+		if n, ok := parseMajor(data, "nvidia-caps"); ok && n <= 0 {
+			t.Error(n)
+		}
+	})
+}
