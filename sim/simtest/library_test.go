@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -86,7 +87,7 @@ func TestLibraryAnswersFromTheProfile(t *testing.T) {
 		"fan":            {answer(d.GetFanSpeed()), gonvml.ERROR_NOT_SUPPORTED},
 		"compute mode":   {answer(d.GetComputeMode()), gonvml.ComputeMode(0)},
 		"persistence":    {answer(d.GetPersistenceMode()), gonvml.FEATURE_ENABLED},
-		"MIG devices":    {answer(d.GetMaxMigDeviceCount()), 7},
+		"MIG devices":    {answer(d.GetMaxMigDeviceCount()), 0},
 		"attributes":     {answer(d.GetAttributes()), gonvml.ERROR_NOT_SUPPORTED},
 		"link 17":        {answer(d.GetNvLinkState(17)), gonvml.FEATURE_ENABLED},
 		"link 18":        {answer(d.GetNvLinkState(18)), gonvml.ERROR_INVALID_ARGUMENT},
@@ -97,7 +98,7 @@ func TestLibraryAnswersFromTheProfile(t *testing.T) {
 		"by an unknown":  {answer(lib.DeviceGetHandleByUUID("GPU-no")), gonvml.ERROR_NOT_FOUND},
 		"gpm":            {answer(d.GpmQueryDeviceSupport()), gonvml.GpmSupport{Version: 1, IsSupportedDevice: 0}},
 		"out of range":   {answer(lib.DeviceGetHandleByIndex(8)), gonvml.ERROR_INVALID_ARGUMENT},
-		"set MIG mode":   {second(d.SetMigMode(1)), gonvml.ERROR_NOT_SUPPORTED},
+		"set ECC mode":   {d.SetEccMode(1), gonvml.ERROR_NOT_SUPPORTED},
 		"events":         {answer(d.GetSupportedEventTypes()), uint64(0x1f)},
 		"excluded":       {answer(lib.GetExcludedDeviceCount()), 0},
 		"processes none": {len(answer(d.GetComputeRunningProcesses()).([]gonvml.ProcessInfo)), 0},
@@ -107,8 +108,6 @@ func TestLibraryAnswersFromTheProfile(t *testing.T) {
 		}
 	}
 }
-
-func second[T any](_ T, ret gonvml.Return) gonvml.Return { return ret }
 
 func TestLibraryFindsGPUsByEveryName(t *testing.T) {
 	r := Root(t, "l40s-4", nil)
@@ -216,9 +215,12 @@ func TestLibraryThroughC(t *testing.T) {
 	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/abi.c", "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("compiling testdata/abi.c: %v\n%s", err, out)
 	}
-	run := func(t *testing.T, library, scene string) {
+	run := func(t *testing.T, library, scene string, as ...*syscall.Credential) {
 		t.Helper()
 		cmd := exec.Command(program, library, scene)
+		for _, user := range as {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
+		}
 		cmd.Env = append(os.Environ(), "GPUSIM_ROOT=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
@@ -245,8 +247,26 @@ func TestLibraryThroughC(t *testing.T) {
 		}
 		run(t, r.Library, "broken")
 	})
+	t.Run("a state that cannot be written", func(t *testing.T) {
+		r := Root(t, "hgx-h100", nil)
+		for _, dir := range []string{filepath.Dir(program), r.Path} {
+			reachable(t, dir)
+		}
+		run(t, r.Library, "no-permission", &syscall.Credential{Uid: 65534, Gid: 65534})
+	})
+	t.Run("partitions", func(t *testing.T) { run(t, Root(t, "hgx-h100", nil).Library, "partitions") })
 	t.Run("a symbol left out", func(t *testing.T) {
 		r := Root(t, "t4-1", func(o *driverroot.Options) { o.Without = []string{"nvmlDeviceGetMemoryInfo_v2"} })
 		run(t, r.Library, "without-memory-v2")
 	})
+}
+
+// reachable lets any user pass through a directory of the test.
+func reachable(t *testing.T, dir string) {
+	t.Helper()
+	for top := filepath.Clean(os.TempDir()); dir != top && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

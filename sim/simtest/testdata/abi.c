@@ -34,7 +34,7 @@ static void *symbol(const char *name) {
 		}                                                                       \
 	} while (0)
 
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, VERSION_MISMATCH = 25, UNKNOWN = 999 };
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, VERSION_MISMATCH = 25, UNKNOWN = 999 };
 
 static double now(void) {
 	struct timespec t;
@@ -96,7 +96,7 @@ static void arguments(void) {
 	n = 0;
 	WANT(SUCCESS, CALL(nvmlDeviceGetComputeRunningProcesses_v3, (void *, u32 *, void *), dev, &n, NULL));
 
-	WANT(NOT_SUPPORTED, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 1, &n));
+	WANT(NOT_SUPPORTED, CALL(nvmlDeviceSetEccMode, (void *, u32), dev, 1));
 	WANT(NOT_SUPPORTED, CALL(nvmlVgpuTypeGetName, (u32, char *, u32 *), 1, text, &n));
 	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetNvLinkState, (void *, u32, u32 *), dev, 999, &n));
 
@@ -119,6 +119,89 @@ static void arguments(void) {
 	WANT(UNINITIALIZED, CALL(nvmlShutdown, (void)));
 }
 
+// partitions: pointers that are NULL, handles that are none, versions that are wrong, and a mode that is no mode.
+static void partitions(void) {
+	void *dev = NULL, *gi = NULL, *ci = NULL, *mig = NULL, *junk = &failures;
+	u32 n = 0, status = 77, at[2] = {0, 1}, wrong[2] = {0, 2}, big[64] = {0};
+
+	WANT(UNINITIALIZED, CALL(nvmlDeviceCreateGpuInstance, (void *, u32, void **), NULL, 19, &gi));
+	WANT(UNINITIALIZED, CALL(nvmlGpuInstanceDestroy, (void *), NULL));
+	WANT(SUCCESS, CALL(nvmlInit_v2, (void)));
+	WANT(SUCCESS, CALL(nvmlDeviceGetHandleByIndex_v2, (u32, void **), 0, &dev));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 1, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 2, &status));
+	WANT(NOT_SUPPORTED, CALL(nvmlDeviceCreateGpuInstance, (void *, u32, void **), dev, 19, &gi));
+	WANT(SUCCESS, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 1, &status));
+	WANT(SUCCESS, status);
+
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstanceProfileInfo, (void *, u32, void *), dev, 0, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstanceProfileInfo, (void *, u32, void *), dev, 18, big));
+	WANT(NOT_SUPPORTED, CALL(nvmlDeviceGetGpuInstanceProfileInfo, (void *, u32, void *), dev, 5, big));
+	WANT(VERSION_MISMATCH, CALL(nvmlDeviceGetGpuInstanceProfileInfoV, (void *, u32, void *), dev, 0, big));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstancePossiblePlacements_v2, (void *, u32, void *, u32 *), dev, 19, NULL, NULL));
+	WANT(SUCCESS, CALL(nvmlDeviceGetGpuInstancePossiblePlacements_v2, (void *, u32, void *, u32 *), dev, 19, NULL, &n));
+	WANT(7, n);
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstancePossiblePlacements_v2, (void *, u32, void *, u32 *), dev, 4711, NULL, &n));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstances, (void *, u32, void *, u32 *), dev, 19, NULL, &n));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstances, (void *, u32, void *, u32 *), dev, 19, big, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstanceRemainingCapacity, (void *, u32, u32 *), dev, 19, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceCreateGpuInstance, (void *, u32, void **), dev, 19, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceCreateGpuInstance, (void *, u32, void **), dev, 4711, &gi));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceCreateGpuInstanceWithPlacement, (void *, u32, void *, void **), dev, 19, NULL, &gi));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceCreateGpuInstanceWithPlacement, (void *, u32, void *, void **), dev, 19, wrong, &gi));
+	WANT(SUCCESS, CALL(nvmlDeviceCreateGpuInstanceWithPlacement, (void *, u32, void *, void **), dev, 19, at, &gi));
+	WANT(INSUFFICIENT_RESOURCES, CALL(nvmlDeviceCreateGpuInstanceWithPlacement, (void *, u32, void *, void **), dev, 19, at, &mig));
+
+	// Each kind of handle where another is wanted.
+	void *handles[] = {NULL, junk, dev, (void *)~0UL};
+	for (unsigned i = 0; i < sizeof handles / sizeof *handles; i++) {
+		void *h = handles[i];
+		WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceGetInfo, (void *, void *), h, big));
+		WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceDestroy, (void *), h));
+		WANT(INVALID_ARGUMENT, CALL(nvmlComputeInstanceGetInfo_v2, (void *, void *), h, big));
+		WANT(INVALID_ARGUMENT, CALL(nvmlComputeInstanceDestroy, (void *), h));
+		WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceCreateComputeInstance, (void *, u32, void **), h, 0, &ci));
+		WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetGpuInstanceId, (void *, u32 *), h, &n));
+	}
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetName, (void *, char *, u32), gi, (char *)big, 64));
+	WANT(INVALID_ARGUMENT, CALL(nvmlComputeInstanceDestroy, (void *), gi));
+	WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceGetInfo, (void *, void *), gi, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceGetComputeInstances, (void *, u32, void *, u32 *), gi, 0, big, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceCreateComputeInstance, (void *, u32, void **), gi, 0, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceCreateComputeInstance, (void *, u32, void **), gi, 4711, &ci));
+	WANT(VERSION_MISMATCH, CALL(nvmlGpuInstanceGetComputeInstanceProfileInfoV, (void *, u32, u32, void *), gi, 0, 0, big));
+	WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceGetComputeInstanceProfileInfo, (void *, u32, u32, void *), gi, 0, 1, big));
+	WANT(SUCCESS, CALL(nvmlGpuInstanceCreateComputeInstance, (void *, u32, void **), gi, 0, &ci));
+	WANT(SUCCESS, CALL(nvmlDeviceGetMigDeviceHandleByIndex, (void *, u32, void **), dev, 0, &mig));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetMigDeviceHandleByIndex, (void *, u32, void **), dev, 0, NULL));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceGetUUID, (void *, char *, u32), mig, NULL, 0));
+	WANT(INSUFFICIENT_SIZE, CALL(nvmlDeviceGetUUID, (void *, char *, u32), mig, (char *)big, 8));
+	WANT(NOT_SUPPORTED, CALL(nvmlDeviceGetMigMode, (void *, u32 *, u32 *), mig, &n, &n));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), mig, 0, &status));
+	WANT(IN_USE, CALL(nvmlGpuInstanceDestroy, (void *), gi));
+	WANT(SUCCESS, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 0, &status));
+	WANT(IN_USE, status);
+	WANT(SUCCESS, CALL(nvmlComputeInstanceDestroy, (void *), ci));
+	WANT(INVALID_ARGUMENT, CALL(nvmlDeviceIsMigDeviceHandle, (void *, u32 *), mig, &n));
+	WANT(SUCCESS, CALL(nvmlGpuInstanceDestroy, (void *), gi));
+	WANT(INVALID_ARGUMENT, CALL(nvmlGpuInstanceDestroy, (void *), gi));
+	WANT(SUCCESS, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 0, &status));
+	WANT(SUCCESS, status);
+	WANT(SUCCESS, CALL(nvmlShutdown, (void)));
+}
+
+static void noPermission(void) {
+	void *dev = NULL;
+	u32 mode = 77, pending = 77;
+	WANT(SUCCESS, CALL(nvmlInit_v2, (void)));
+	WANT(SUCCESS, CALL(nvmlDeviceGetHandleByIndex_v2, (u32, void **), 0, &dev));
+	WANT(NO_PERMISSION, CALL(nvmlDeviceSetMigMode, (void *, u32, u32 *), dev, 1, &mode));
+	WANT(SUCCESS, CALL(nvmlDeviceGetMigMode, (void *, u32 *, u32 *), dev, &mode, &pending));
+	WANT(0, mode);
+	WANT(0, pending);
+	WANT(SUCCESS, CALL(nvmlShutdown, (void)));
+}
+
 int main(int argc, char **argv) {
 	if (argc != 3)
 		return 2;
@@ -129,6 +212,10 @@ int main(int argc, char **argv) {
 	}
 	if (!strcmp(argv[2], "arguments"))
 		arguments();
+	else if (!strcmp(argv[2], "partitions"))
+		partitions();
+	else if (!strcmp(argv[2], "no-permission"))
+		noPermission();
 	else if (!strcmp(argv[2], "no-driver"))
 		WANT(DRIVER_NOT_LOADED, CALL(nvmlInit_v2, (void)));
 	else if (!strcmp(argv[2], "broken"))
