@@ -95,6 +95,33 @@ func TestWhatTheInventorySees(t *testing.T) {
 	}
 }
 
+// TestHowTheGPUsAreCut only reads: no mode is switched and no partition made.
+func TestHowTheGPUsAreCut(t *testing.T) {
+	lib, s, ok := machine(t)
+	if !ok {
+		return
+	}
+	session, err := lib.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	for _, g := range s.GPUs {
+		d, err := session.Device(g.Index)
+		if err != nil {
+			t.Errorf("GPU %s: %v", g.PCIAddress, err)
+			continue
+		}
+		lines, err := describeMIG(d)
+		for _, line := range lines {
+			fmt.Printf("GPU %s: %s\n", g.PCIAddress, line)
+		}
+		if err != nil {
+			t.Errorf("GPU %s: %v", g.PCIAddress, err)
+		}
+	}
+}
+
 func write(t *testing.T, lib nvml.Library, s gpu.Snapshot) {
 	session, err := lib.Open()
 	if err != nil {

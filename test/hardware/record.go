@@ -45,8 +45,17 @@ func Record(session nvml.Session, snapshot gpu.Snapshot, sysRoot string) (profil
 		return profiles.Profile{}, fmt.Errorf("record GPU %s: %w", first.PCIAddress, err)
 	}
 	if p.Board.MIGCapable {
-		p.Board.MaxMIGDevices = 7
-		p.Sources = append(p.Sources, profiles.Source{Facts: "maxMIGDevices", Source: "assumed"})
+		if p.Board.MIG, err = recordMIG(d); err != nil {
+			return profiles.Profile{}, fmt.Errorf("record GPU %s: %w", first.PCIAddress, err)
+		}
+		for _, m := range p.Board.MIG.GPUInstances {
+			p.Board.MaxMIGDevices = max(p.Board.MaxMIGDevices, m.Instances)
+		}
+		p.Sources = append(p.Sources,
+			profiles.Source{Facts: "MIG profiles and placements", Source: "NVML of the recorded machine"},
+			profiles.Source{Facts: "maxMIGDevices", Source: "derived: as many as fit of the smallest MIG profile"},
+			profiles.Source{Facts: "mig.resetFree", Source: "derived: architecture"},
+			profiles.Source{Facts: "mig.gpuInstances.index", Source: "derived: slices and name, by nvml.h"})
 	}
 	for _, g := range snapshot.GPUs {
 		if g.ProductName == first.ProductName {

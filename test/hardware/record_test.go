@@ -6,11 +6,13 @@ package hardware
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/front"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
@@ -44,7 +46,7 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 				ProductName: b.ProductName, Brand: b.Brand, Architecture: b.Architecture, ComputeMajor: b.ComputeMajor,
 				ComputeMinor: b.ComputeMinor, PCIDeviceID: b.PCIDeviceID, PCISubsystemID: b.PCISubsystemID, MemoryMiB: b.MemoryMiB,
 				ReservedMiB: b.ReservedMiB, Cores: b.Cores, Multiprocessors: b.Multiprocessors, AddressingMode: b.AddressingMode,
-				AddressingModeReported: b.AddressingModeReported, MIGCapable: b.MIGCapable, MaxMIGDevices: b.MaxMIGDevices,
+				AddressingModeReported: b.AddressingModeReported, MIGCapable: b.MIGCapable, MaxMIGDevices: b.MaxMIGDevices, MIG: b.MIG,
 			}
 			want.Name, want.Description, want.Sources = got.Name, got.Description, got.Sources
 			for i := range want.Slots {
@@ -61,5 +63,39 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 				t.Errorf("the simulator does not take the recording: %v", err)
 			}
 		})
+	}
+}
+
+func TestWhatIsSaidOfMIG(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	session, err := front.NewRoot(root.Path).Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	simtest.Change(t, root, func(s *engine.State) {
+		g := &s.GPUs[0]
+		s.SetMIGMode(g, true)
+		i, _ := s.CreateInstance(g, 9, 4)
+		s.CreateCompute(g, i.ID, 2)
+	})
+	for index, want := range map[int][]string{
+		0: {"MIG mode on", "profile 9 3g.40gb: 2 at once, at {0,4}:4, 3 slices", "GPU instance 1: 3g.40gb at 4:4", "compute instance 1/0"},
+		1: {"MIG mode off", "profile 19 1g.10gb: 7 at once, at {0,1,2,3,4,5,6}:1, 1 slices"},
+	} {
+		d, err := session.Device(index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := describeMIG(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Join(lines, "\n")
+		for _, w := range want {
+			if !strings.Contains(said, w) {
+				t.Errorf("GPU %d: %q is missing in\n%s", index, w, said)
+			}
+		}
 	}
 }
