@@ -4,8 +4,10 @@
 package conformance_test
 
 import (
+	"errors"
 	"testing"
 
+	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/conformance"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/sim/engine"
@@ -95,5 +97,70 @@ func TestTheSimulatedLibraryIsCutAsHardwareIs(t *testing.T) {
 			root.Use(t)
 			conformance.Partition(t, real.New(root.Path), machine(root))
 		})
+	}
+}
+
+// cutUp leaves the first GPU with two partitions, one of them in two parts and one without any, and a process.
+func cutUp(t *testing.T, s *engine.State) {
+	g := &s.GPUs[0]
+	if code := s.SetMIGMode(g, true); code != 0 {
+		t.Fatal(code)
+	}
+	for _, start := range []int{0, 4} {
+		if _, code := s.CreateInstance(g, 9, start); code != 0 {
+			t.Fatal(code)
+		}
+	}
+	for range 2 {
+		if _, code := s.CreateCompute(g, g.Instances[0].ID, 0); code != 0 {
+			t.Fatal(code)
+		}
+	}
+	at := &engine.Place{GPUInstance: g.Instances[0].ID, ComputeInstance: 1}
+	g.Processes = []engine.Process{{PID: 7, MemoryMiB: 1, Place: at}}
+	s.GPUs[1].ResetHidden = true
+	if code := s.SetMIGMode(&s.GPUs[1], true); code != nvml.ResetRequired {
+		t.Fatal(code)
+	}
+}
+
+func TestTheSimulatorConformsWhileItIsCut(t *testing.T) {
+	e := simtest.Machine(t, "hgx-h100")
+	simtest.Change(t, e, func(s *engine.State) { cutUp(t, s) })
+	conformance.Run(t, front.New(e), conformance.Options{GPUs: 8})
+}
+
+func TestTheSimulatedLibraryConformsWhileItIsCut(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	simtest.Change(t, root, func(s *engine.State) { cutUp(t, s) })
+	root.Use(t)
+	conformance.Run(t, real.New(root.Path), conformance.Options{GPUs: 8, DevRoot: root.Path})
+}
+
+func TestAModeThatWaitsForAResetIsSaid(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	simtest.Change(t, root, func(s *engine.State) { s.GPUs[0].ResetHidden = true })
+	root.Use(t)
+	for name, lib := range map[string]nvml.Library{"in process": front.New(root.Engine), "library": real.New(root.Path)} {
+		s, err := lib.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := s.Device(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.SetMIGMode(true); !errors.Is(err, nvml.ResetRequired) {
+			t.Errorf("%s: SetMIGMode = %v, want ResetRequired", name, err)
+		}
+		if current, pending, err := d.MIGMode(); current || !pending || err != nil {
+			t.Errorf("%s: MIGMode = %v, pending %v, %v; want it pending", name, current, pending, err)
+		}
+		if err := d.SetMIGMode(false); err != nil {
+			t.Errorf("%s: taking it back: %v", name, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
