@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"sync"
 
 	"k8s.io/klog/v2"
 
@@ -18,9 +19,12 @@ import (
 	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
@@ -72,11 +76,25 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	if devRoot == "" {
 		devRoot = c.ContainerDriverRoot
 	}
-	plugin := kubeletplugin.New(kubeletplugin.Options{
+	stateDir := filepath.Join(dataDir, "state")
+	modes, err := record.OpenGPUs(machine, filepath.Join(stateDir, "gpus"), mig.Setting)
+	if err != nil {
+		return fmt.Errorf("open the plugin's state: %w", err)
+	}
+	// Switching MIG modes share it, a look at the node has it alone: a look would see the GPU come and go.
+	var quiet sync.RWMutex
+	library := real.New(c.ContainerDriverRoot)
+	var plugin *kubeletplugin.Plugin
+	partitions := mig.New(mig.Options{
+		Host: machine, Library: library, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
+		Quiet: quiet.RLocker(), ProcRoot: c.ProcRoot, Report: func(err error) { plugin.Report(err) },
+	})
+	plugin = kubeletplugin.New(kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
+		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched},
 		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client, Idle: giveBack,
 		Inventory: inventory.New(inventory.Options{
-			Library: real.New(c.ContainerDriverRoot), ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
+			Library: library, Quiet: &quiet, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
 		}),
 	})
 	root := driverroot.New(driverroot.Options{
@@ -91,8 +109,9 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 		klog.Background().Error(err, "No container can get a GPU until this is mended")
 	}
 	engine, err := devicestate.Open(devicestate.Options{
-		Host: machine, Dir: filepath.Join(dataDir, "state"), Specs: store.New(machine, c.CDIRoot, c.DriverName),
+		Host: machine, Dir: stateDir, Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
+		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions}, Whole: partitions.Whole,
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
@@ -107,11 +126,24 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 		return err
 	}
 	defer stop()
+	idle := &mig.Idle{Executor: partitions, Unheld: engine.Unheld, Snapshot: plugin.Snapshot, After: c.MIGModeIdle}
 	return plugin.Run(ctx, kubeletplugin.Parts{
+		Tidy:   idle.Look,
 		Engine: engine, Metrics: m, Newest: instance.Newest,
 		Witness: kubeletplugin.Witness{
 			Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,
-			Snapshot: plugin.Snapshot, Held: engine.Held,
+			Snapshot: plugin.Snapshot, Held: engine.Held, Capability: capability(root),
 		},
 	})
+}
+
+// capability names the device node of a partition's compute instance, and nothing where the partition is gone.
+func capability(root *driverroot.Root) func(plan.Device) (string, error) {
+	return func(d plan.Device) (string, error) {
+		node, err := root.ComputeCapability(d)
+		if errors.Is(err, driverroot.ErrNoPartition) || errors.Is(err, driverroot.ErrNoGPU) {
+			return "", nil
+		}
+		return node, err
+	}
 }

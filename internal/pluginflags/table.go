@@ -41,6 +41,10 @@ type Config struct {
 	PodUID       string
 	PodNamespace string
 
+	AllowGPUReset   bool
+	AdoptForeignMIG bool
+	MIGModeIdle     time.Duration
+
 	VanishedClaimGrace time.Duration
 
 	Verbosity int
@@ -112,6 +116,12 @@ var Table = []Flag{
 		Usage: "UID of this pod. With it a newer instance can start while this one still runs, as an update with maxSurge does; that needs a kubelet of 1.33 or newer."},
 	{Name: "pod-namespace", Default: "", field: func(c *Config) any { return &c.PodNamespace },
 		Usage: "Namespace of this pod, for the log."},
+	{Name: "allow-gpu-reset", Default: false, field: func(c *Config) any { return &c.AllowGPUReset },
+		Usage: "Switch the MIG mode of idle GPUs also where that resets the GPU (Ampere). Without it the mode is taken as found there."},
+	{Name: "adopt-foreign-mig", Default: false, field: func(c *Config) any { return &c.AdoptForeignMIG },
+		Usage: "Take MIG partitions and modes that no claim owns for leftovers: they are destroyed, and switched off, where a claim needs their place. Without it they belong to whoever made them and are published as they are."},
+	{Name: "mig-mode-idle", Default: 10 * time.Minute, field: func(c *Config) any { return &c.MIGModeIdle },
+		Usage: "How long a GPU whose MIG mode this driver switched on must be unused before the mode is switched back. 0: only when a claim needs the GPU whole."},
 	{Name: "vanished-claim-grace", Default: 5 * time.Minute, field: func(c *Config) any { return &c.VanishedClaimGrace },
 		Usage: "How long a prepared claim must be gone from the API server before its devices are released without the kubelet asking. Kubelet and processes must be done with it too."},
 	{Name: "v", Short: "v", Default: 2, field: func(c *Config) any { return &c.Verbosity },

@@ -85,7 +85,7 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return fail(err)
 	}
-	return e.prepared(p), nil
+	return e.Devices(p), nil
 }
 
 // adopt gives a claim whose record was lost the one that its allocation calls for. Its effects may exist and be in use.
@@ -246,7 +246,8 @@ func (e *Engine) current(c plan.Claim) (record.Record, bool, error) {
 	return r, err == nil, err
 }
 
-func (e *Engine) prepared(p plan.Plan) []PreparedDevice {
+// Devices are a plan's, as Prepare answers them.
+func (e *Engine) Devices(p plan.Plan) []PreparedDevice {
 	out := make([]PreparedDevice, len(p.Devices))
 	for i, d := range p.Devices {
 		out[i] = PreparedDevice{Device: d, CDIDeviceID: cdi.DeviceID(e.Driver, p, i)}

@@ -142,6 +142,33 @@ func (e *Engine) mend(ctx context.Context, r record.Record) (string, error) {
 	return tell, e.writeSpec(ctx, r.Plan, r.BootID)
 }
 
+// Verify looks whether the effects of a claim are there as its record says, and changes nothing. A claim that is not
+// committed in this boot has none to look for.
+func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
+	lock, err := e.lockClaim(ctx, claim.UID)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	r, err := e.records.Get(claim.UID)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, record.ErrUnreadable) {
+		return nil // Released meanwhile, or for Recover.
+	}
+	if err != nil {
+		return err
+	}
+	boot, err := e.Host.BootID()
+	if err != nil || r.State != record.Committed || r.BootID != boot {
+		return err
+	}
+	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive())
+	if err != nil {
+		return err
+	}
+	defer locks.release()
+	return e.check(ctx, r.Plan)
+}
+
 // Identify looks up the claims whose records were unreadable and gives them records again.
 func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error) {
 	uids, err := e.records.Unknown()

@@ -36,8 +36,9 @@ type caretaker struct {
 	released func()
 	// fail ends the process, for the kubelet to start it anew.
 	fail func(error)
-	// rest, if set, is called after a round that takes memory.
+	// rest, if set, is called after a round that takes memory, tidy with each round.
 	rest func()
+	tidy func(context.Context) []error
 
 	once      sync.Once
 	recovered chan struct{} // closed with the first pass
@@ -131,6 +132,13 @@ func (c *caretaker) watchClaims(ctx context.Context) {
 					klog.FromContext(ctx).Error(err, "Cannot look after the claims of this node's records")
 				}
 				c.tell(ctx, findings)
+			})
+		}
+		if c.tidy != nil {
+			protect(c.metrics, func() {
+				for _, err := range c.tidy(ctx) {
+					klog.FromContext(ctx).Error(err, "Cannot put a GPU back as it was found; trying again")
+				}
 			})
 		}
 		if c.rest != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -19,17 +20,24 @@ type features struct {
 	taints bool
 	// sharedDevices: DRAConsumableCapacity.
 	sharedDevices bool
+	// counters: DRAPartitionableDevices.
+	counters bool
 }
 
-var allFeatures = features{taints: true, sharedDevices: true}
+var allFeatures = features{taints: true, sharedDevices: true, counters: true}
 
 func (f features) and(g features) features {
-	return features{taints: f.taints && g.taints, sharedDevices: f.sharedDevices && g.sharedDevices}
+	return features{
+		taints: f.taints && g.taints, sharedDevices: f.sharedDevices && g.sharedDevices, counters: f.counters && g.counters,
+	}
 }
 
 // kept compares what was sent with what came back.
 func kept(sent, got *resourceapi.ResourceSlice) features {
 	f := allFeatures
+	if len(got.Spec.SharedCounters) < len(sent.Spec.SharedCounters) {
+		f.counters = false
+	}
 	for i, d := range sent.Spec.Devices {
 		if i >= len(got.Spec.Devices) {
 			break
@@ -40,6 +48,9 @@ func kept(sent, got *resourceapi.ResourceSlice) features {
 		}
 		if d.AllowMultipleAllocations != nil && g.AllowMultipleAllocations == nil {
 			f.sharedDevices = false
+		}
+		if len(g.ConsumesCounters) < len(d.ConsumesCounters) {
+			f.counters = false
 		}
 	}
 	return f
@@ -58,6 +69,9 @@ func probeFeatures(ctx context.Context, client kubernetes.Interface, driver, nod
 				Name:                     "probe",
 				Taints:                   []resourceapi.DeviceTaint{{Key: driver + "/probe", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
 				AllowMultipleAllocations: &yes,
+				ConsumesCounters: []resourceapi.DeviceCounterConsumption{{
+					CounterSet: "probe", Counters: map[string]resourceapi.Counter{"probe": {Value: resource.MustParse("1")}},
+				}},
 			}},
 		},
 	}

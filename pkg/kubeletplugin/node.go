@@ -31,6 +31,7 @@ type holder interface {
 type node struct {
 	name    string
 	holder  holder
+	mig     MIG
 	report  func(error)
 	changed func() // pokes the publisher
 	looked  chan struct{}
@@ -40,13 +41,24 @@ type node struct {
 	snapshot gpu.Snapshot
 	// last is each GPU as it was last read: a device that is held stays published as it was, though its GPU is gone.
 	last map[string]gpu.GPU
+	// owned are the partitions that a claim's record owned before the last look or since, switched the GPUs whose MIG mode
+	// the driver had switched. A look may show a partition whose claim was released meanwhile: it is not foreign for that.
+	owned, ownedNow       map[gpu.Device]bool
+	switched, switchedNow map[string]bool
+	// since is when a partition was first seen in a record, by UUID. suspect hears of those that looks do not show.
+	since   map[string]time.Time
+	now     func() time.Time
+	suspect func([]suspicion)
 	// leaning says that what is published depends on what is held, so that a release changes it.
 	leaning  bool
 	warnings []resourceslices.Warning
 }
 
 func newNode(name string, report func(error)) *node {
-	return &node{name: name, report: report, looked: make(chan struct{}), last: map[string]gpu.GPU{}}
+	return &node{
+		name: name, report: report, looked: make(chan struct{}), last: map[string]gpu.GPU{},
+		suspect: func([]suspicion) {}, now: time.Now,
+	}
 }
 
 // found takes what inventory saw. The error it returns ends the plugin.
@@ -67,6 +79,7 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 	}
 	n.mu.Lock()
 	n.snapshot = s
+	n.owned, n.switched = n.ownedNow, n.switchedNow
 	for _, g := range s.GPUs {
 		n.last[g.PCIAddress] = g
 	}
@@ -101,12 +114,23 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 		time.AfterFunc(heldAgain, n.changed)
 		return nil, false
 	}
+	switched, err := n.mig.switchedModes()
+	if err != nil {
+		n.report(&claimerror.Error{
+			Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "read whose MIG mode was switched", Cause: err,
+			Remedy: "nothing new is published until it succeeds; look at the node's disk",
+		})
+		time.AfterFunc(heldAgain, n.changed)
+		return nil, false
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !n.seen {
 		return nil, false
 	}
 	held, known := n.held(plans)
+	n.own(plans, switched)
+	n.suspect(n.unseen(plans))
 	conditions := map[string]resourceslices.Condition{}
 	if blind {
 		for _, g := range n.snapshot.GPUs {
@@ -118,7 +142,8 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 		}
 	}
 	pool, warnings := resourceslices.Build(n.snapshot, conditions, resourceslices.Options{
-		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Held: held,
+		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
+		AllowReset: n.mig.AllowReset, Switched: n.modes(), Foreign: n.foreign(),
 	})
 	n.tell(warnings)
 	return slicesOf(pool.Slices), true

@@ -29,6 +29,7 @@ import (
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/kubeletplugin/kubelettest"
@@ -226,7 +227,7 @@ func (w *world) published(prefix string, want int) {
 	w.until(fmt.Sprintf("%d %s devices", want, prefix), func() (bool, string) {
 		n := 0
 		for name := range w.devices() {
-			if strings.HasPrefix(name, prefix+"-") {
+			if d, err := gpu.ParseName(name); err == nil && string(d.Kind) == prefix {
 				n++
 			}
 		}

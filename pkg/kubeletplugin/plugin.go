@@ -37,6 +37,7 @@ type Options struct {
 	// VanishedGrace is how long a claim must be gone before its devices are released unasked.
 	VanishedGrace time.Duration
 	Client        kubernetes.Interface
+	MIG           MIG
 	Inventory     *inventory.Inventory
 	Cadence       inventory.Cadence
 	// Idle, if set, is called again and again while the kubelet does not call.
@@ -50,6 +51,8 @@ type Parts struct {
 	Metrics *metrics.Metrics
 	// Newest says whether this instance is the one to publish.
 	Newest func(context.Context) (bool, error)
+	// Tidy, if set, is called at intervals to put back what no claim needs any more. Its errors are for a person.
+	Tidy func(context.Context) []error
 }
 
 // Plugin is a kubelet plugin.
@@ -78,6 +81,7 @@ const healthEvery = 10 * time.Second
 func New(o Options) *Plugin {
 	p := &Plugin{Options: o}
 	p.node = newNode(o.Node, p.Report)
+	p.node.mig = o.MIG
 	return p
 }
 
@@ -130,7 +134,9 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	care := newCaretaker(parts.Engine, claims, &devicestate.Vanished{
 		Engine: parts.Engine, Claims: claims, Witness: parts.Witness, Grace: p.VanishedGrace,
 	}, parts.Metrics, events, p.node.released, func(err error) { fail(err) })
-	care.rest = p.Idle
+	care.rest, care.tidy = p.Idle, parts.Tidy
+	losses := newLosses(parts.Engine, claims, events, status, parts.Metrics)
+	p.node.suspect = losses.hear
 	calls := &calls{metrics: parts.Metrics, onRegister: publisher.poke}
 	service := &service{
 		engine: parts.Engine, metrics: parts.Metrics, events: events, status: status,
@@ -156,6 +162,7 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	start(working, publisher.run)
 	start(working, care.keepRecovered)
 	start(working, care.watchClaims)
+	start(working, losses.run)
 	start(working, p.watchIdle(calls))
 	start(background, events.run)
 	start(background, status.run)

@@ -118,11 +118,9 @@ func (p *publisher) succeed(ctx context.Context) {
 		p.mu.Lock()
 		p.session = session
 		p.mu.Unlock()
+		// First what the server has: on one without counters, devices that overlap must not be out even for a moment.
+		p.learn(ctx)
 		p.update()
-		go func() {
-			p.learn(ctx)
-			p.poke()
-		}()
 	case !newest && running:
 		klog.FromContext(ctx).Info("A newer instance of the plugin is here and publishes from now on")
 		p.retire()
@@ -191,7 +189,8 @@ func (p *publisher) failed(ctx context.Context, err error, msg string) {
 		changed := p.features != was
 		p.mu.Unlock()
 		logger.Error(err, "The API server lacks features; publishing what is safe without them",
-			"deviceTaints", kept.taints, "consumableCapacity", kept.sharedDevices)
+			"deviceTaints", kept.taints, "consumableCapacity", kept.sharedDevices,
+			"partitionableDevices", kept.counters)
 		if changed {
 			p.poke()
 		}
@@ -219,7 +218,8 @@ func (p *publisher) learn(ctx context.Context) {
 	p.features = f
 	p.mu.Unlock()
 	if changed {
-		klog.FromContext(ctx).Info("Features of the API server", "deviceTaints", f.taints, "consumableCapacity", f.sharedDevices)
+		klog.FromContext(ctx).Info("Features of the API server", "deviceTaints", f.taints, "consumableCapacity", f.sharedDevices,
+			"partitionableDevices", f.counters)
 	}
 }
 

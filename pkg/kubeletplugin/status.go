@@ -6,6 +6,7 @@ package kubeletplugin
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/metrics"
 )
 
@@ -61,6 +63,9 @@ type deviceData struct {
 	PCIAddress string `json:"pciAddress"`
 	Minor      int    `json:"minor"`
 	CDIDevice  string `json:"cdiDevice"`
+	// Profile and ParentUUID are a MIG device's, whose own UUID is the partition's.
+	Profile    string `json:"profile,omitempty"`
+	ParentUUID string `json:"parentUUID,omitempty"`
 }
 
 // prepared wants the claim's status written, unless it says so already: a restarted kubelet prepares every claim again.
@@ -100,8 +105,11 @@ func (w *statusWriter) prepared(claim *resourceapi.ResourceClaim, devices []devi
 }
 
 func (w *statusWriter) deviceStatus(d devicestate.PreparedDevice) resourceapi.AllocatedDeviceStatus {
-	// Strings and an integer always encode.
-	data, _ := json.Marshal(deviceData{UUID: d.UUID, PCIAddress: d.PCIAddress, Minor: d.Minor, CDIDevice: d.CDIDeviceID})
+	about := deviceData{UUID: d.UUID, PCIAddress: d.PCIAddress, Minor: d.Minor, CDIDevice: d.CDIDeviceID}
+	if d.Kind == gpu.KindMIG {
+		about.UUID, about.Profile, about.ParentUUID = d.Partition.UUID, d.Partition.Profile, d.UUID
+	}
+	data, _ := json.Marshal(about) // Strings and an integer always encode.
 	s := resourceapi.AllocatedDeviceStatus{
 		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},
 		Conditions: []metav1.Condition{{
@@ -113,6 +121,23 @@ func (w *statusWriter) deviceStatus(d devicestate.PreparedDevice) resourceapi.Al
 		s.ShareID = &d.ShareID
 	}
 	return s
+}
+
+// lost wants the claim's status to say that some of its devices are gone.
+func (w *statusWriter) lost(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error) {
+	want := &claimStatus{namespace: claim.Namespace, name: claim.Name}
+	for _, d := range devices {
+		s := w.deviceStatus(d)
+		if slices.Contains(gone, d.Name) {
+			c := &s.Conditions[0]
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, "PartitionLost", why.Error()
+		}
+		want.devices = append(want.devices, s)
+	}
+	w.mu.Lock()
+	w.wanted[claim.UID] = want
+	w.mu.Unlock()
+	w.queue.Add(claim.UID)
 }
 
 // says compares two statuses; the time of a condition that is the same does not count.

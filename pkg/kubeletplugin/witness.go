@@ -32,6 +32,9 @@ type Witness struct {
 	ProcRoot string
 	// Snapshot gives today's minor numbers.
 	Snapshot func() gpu.Snapshot
+	// Capability names the device node of a MIG device's compute instance: of partitions of one GPU, each process has
+	// the GPU's node open and the capability of its own alone. Empty where the partition is gone.
+	Capability func(plan.Device) (string, error)
 	// Held gives the devices of all claims: a claim that is unknown may be on any GPU that no other holds.
 	Held func() (plans []plan.Plan, blind bool, err error)
 }
@@ -117,7 +120,7 @@ func (w Witness) Holder(ctx context.Context, devices []plan.Device) (string, err
 	return "", nil
 }
 
-// minors are the device nodes to look for.
+// minors are the device nodes to look for, as paths below the root.
 func (w Witness) minors(devices []plan.Device) ([]string, error) {
 	snapshot := w.Snapshot()
 	var nodes []string
@@ -134,7 +137,7 @@ func (w Witness) minors(devices []plan.Device) ([]string, error) {
 		}
 		for _, g := range snapshot.GPUs {
 			if !taken[g.PCIAddress] {
-				nodes = append(nodes, fmt.Sprintf("nvidia%d", g.Minor))
+				nodes = append(nodes, fmt.Sprintf("dev/nvidia%d", g.Minor))
 			}
 		}
 		return nodes, nil
@@ -143,11 +146,21 @@ func (w Witness) minors(devices []plan.Device) ([]string, error) {
 		if d.Admin {
 			continue
 		}
+		if d.Kind == gpu.KindMIG {
+			node, err := w.Capability(d)
+			if err != nil {
+				return nil, fmt.Errorf("find the device node of %s: %w", d.Name, err)
+			}
+			if node != "" {
+				nodes = append(nodes, "dev/nvidia-caps/"+node)
+			}
+			continue
+		}
 		minor := d.Minor
 		if g, ok := snapshot.ByAddress(d.PCIAddress); ok {
 			minor = g.Minor // The one in the plan may be an earlier boot's.
 		}
-		nodes = append(nodes, fmt.Sprintf("nvidia%d", minor))
+		nodes = append(nodes, fmt.Sprintf("dev/nvidia%d", minor))
 	}
 	return nodes, nil
 }
@@ -166,8 +179,10 @@ func holds(dir string, nodes []string) (string, error) {
 		if err != nil {
 			continue
 		}
-		if strings.HasSuffix(filepath.Dir(target), "/dev") && slices.Contains(nodes, filepath.Base(target)) {
-			return filepath.Base(target), nil
+		for _, node := range nodes {
+			if strings.HasSuffix(target, "/"+node) {
+				return filepath.Base(target), nil
+			}
 		}
 	}
 	return "", nil

@@ -20,7 +20,7 @@ var (
 	ErrUntouched = errors.New("nothing was changed")
 	// ErrVanished changed nothing either: what was made for the device is gone, and can be made again once the claim's
 	// record says that it may be.
-	ErrVanished = errors.New("it is gone")
+	ErrVanished = errors.New("somebody destroyed it outside of this driver")
 )
 
 // Plan is what one claim needs on this node.

@@ -178,7 +178,7 @@ func (g *board) at(p plan.Partition) (exact *instance, obstacles []*instance, er
 }
 
 // errVanished says that a partition which was noted is not there.
-var errVanished = errors.New("the partition is gone")
+var errVanished = fmt.Errorf("the partition is gone: %w", plan.ErrVanished)
 
 // find looks for a partition that was noted, and notes its instance IDs anew. One of which nothing was noted must be
 // there as the device of its profile.

@@ -26,15 +26,15 @@ type Idle struct {
 
 // Look asks once about each GPU whose mode this driver switched on. Call it from one goroutine, at intervals below After.
 // The errors are of GPUs whose mode could not be switched back; it is tried again.
-func (i *Idle) Look(ctx context.Context) map[string]error {
+func (i *Idle) Look(ctx context.Context) (failed []error) {
 	if i.After == 0 {
 		return nil
 	}
 	addresses, err := i.Executor.Modes.Addresses()
 	if err != nil {
-		return map[string]error{"": err}
+		return []error{err}
 	}
-	snapshot, since, failed := i.Snapshot(), map[string]time.Time{}, map[string]error{}
+	snapshot, since := i.Snapshot(), map[string]time.Time{}
 	for _, address := range addresses {
 		g, ok := snapshot.ByAddress(address)
 		if !ok {
@@ -52,7 +52,7 @@ func (i *Idle) Look(ctx context.Context) map[string]error {
 			return i.Executor.Restore(ctx, g)
 		})
 		if err != nil {
-			failed[address] = err
+			failed = append(failed, err)
 		}
 		if unheld && (!due || err != nil) {
 			since[address] = first
