@@ -26,25 +26,39 @@ func TestDeviceClassesFindTheirDevices(t *testing.T) {
 			}
 			classes[c.Name] = c.Spec
 		}
-		if len(classes) != 2 {
-			t.Fatalf("%d classes", len(classes))
-		}
+		domain := strings.TrimPrefix(driver, "gpu.")
 		if got := classes[driver].ExtendedResourceName; got == nil || *got != "nvidia.com/gpu" {
 			t.Errorf("%s: extended resource = %v", driver, got)
 		}
-		for class, kind := range map[string]string{driver: "gpu", "monitor." + driver: "monitor"} {
+		for class, resource := range map[string]string{
+			"mig-1g.10gb." + domain: "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me." + domain: "nvidia.com/mig-1g.10gb.me",
+			"mig-1g.24gb-no-me." + domain: "nvidia.com/mig-1g.24gb-no-me",
+		} {
+			if got := classes[class].ExtendedResourceName; got == nil || *got != resource {
+				t.Errorf("%s: extended resource = %v", class, got)
+			}
+		}
+		for class, finds := range map[string]string{
+			driver: "gpu", "monitor." + driver: "monitor", "mig." + domain: "mig 1g.10gb+me",
+			"mig-1g.10gb.me." + domain: "mig 1g.10gb+me", "mig-1g.10gb." + domain: "mig 1g.10gb",
+		} {
 			for _, c := range []struct {
 				driver, kind string
 				want         bool
 			}{
-				{driver, "gpu", kind == "gpu"},
-				{driver, "monitor", kind == "monitor"},
-				{driver, "mig", false},
-				{"dra.example.com", kind, false},
+				{driver, "gpu", finds == "gpu"},
+				{driver, "monitor", finds == "monitor"},
+				{driver, "mig 1g.10gb+me", finds == "mig 1g.10gb+me"},
+				{driver, "mig 1g.10gb", finds == "mig 1g.10gb" || class == "mig."+domain},
+				{"dra.example.com", finds, false},
 			} {
+				kind, profile, cut := strings.Cut(c.kind, " ")
 				device := dracel.Device{Driver: c.driver, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-					resourceapi.QualifiedName(c.driver + "/type"): {StringValue: &c.kind},
+					resourceapi.QualifiedName(c.driver + "/type"): {StringValue: &kind},
 				}}
+				if cut {
+					device.Attributes[resourceapi.QualifiedName(c.driver+"/profile")] = resourceapi.DeviceAttribute{StringValue: &profile}
+				}
 				compiled := dracel.GetCompiler(dracel.Features{}).CompileCELExpression(classes[class].Selectors[0].CEL.Expression, dracel.Options{})
 				if compiled.Error != nil {
 					t.Fatal(compiled.Error)

@@ -22,7 +22,7 @@ type device struct {
 	Minor uint32 `json:"minor"`
 	Mode  string `json:"mode"` // permission bits, octal
 	// Openable is true where permissions and the device cgroup let this
-	// process open the node for reading and writing. A node with no driver
+	// process open the node for reading and, unless nobody may, writing. A node with no driver
 	// behind it (ENXIO, ENODEV), as on simulated hardware, counts as openable;
 	// OpenError then says so.
 	Openable  bool   `json:"openable"`
@@ -75,7 +75,12 @@ func inspect(path string) (device, bool) {
 		Minor: unix.Minor(st.Rdev),
 		Mode:  fmt.Sprintf("%04o", st.Mode&0o7777),
 	}
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	// A capability is a node that nobody can write to: having it open is what counts.
+	access := unix.O_RDWR
+	if st.Mode&0o222 == 0 {
+		access = unix.O_RDONLY
+	}
+	fd, err := unix.Open(path, access|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err == nil {
 		_ = unix.Close(fd)
 		d.Openable = true

@@ -43,6 +43,7 @@ func (s *Stage) Helm(ctx context.Context, args ...string) error {
 		"--set", "nvidiaDriverRoot=" + s.Root,
 		"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(s.Root, "proc"),
 		"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(s.Root, "sys"),
+		"--set", "kubeletPlugin.driverRootReadOnly=false",
 		"--set", "kubeletPlugin.metrics.enabled=true",
 	}, args...)...)
 	return err
