@@ -36,8 +36,9 @@ type service struct {
 	status  *statusWriter
 	// ready returns once a Prepare can be served, or says why it cannot.
 	ready func(context.Context) error
-	// released is called after a claim was unprepared.
+	// released is called after a claim was unprepared, holds after one was prepared.
 	released func()
+	holds    func([]devicestate.PreparedDevice)
 	// absent is called when a claim needs a GPU that is not there.
 	absent func()
 	health func(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) error
@@ -99,6 +100,7 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 		logger.Info("Claim prepared", "devices", names, "took", time.Since(began))
 	}
 	s.status.prepared(claim, prepared)
+	s.holds(prepared)
 	return devices, nil
 }
 

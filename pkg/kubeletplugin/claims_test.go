@@ -39,6 +39,7 @@ func (b *bench) service(engine preparer) (*service, *told) {
 	return &service{
 		engine: engine, metrics: b.metrics, events: b.events, status: newStatusWriter(b.client.ResourceV1(), "gpu.nvidia.com", b.metrics),
 		ready: func(context.Context) error { return nil }, absent: func() { n.absent++ }, released: func() { n.released++ },
+		holds: func([]devicestate.PreparedDevice) {},
 	}, n
 }
 

@@ -47,6 +47,7 @@ type node struct {
 	switched, switchedNow map[string]bool
 	// since is when a partition was first seen in a record, by UUID. suspect hears of those that looks do not show.
 	since   map[string]time.Time
+	due     bool // a build is coming that looks for them
 	now     func() time.Time
 	suspect func([]suspicion)
 	// leaning says that what is published depends on what is held, so that a release changes it.

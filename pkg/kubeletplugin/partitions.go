@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -91,6 +92,31 @@ type suspicion struct {
 
 // settled is how long a partition is in a record before a look must have shown it.
 const settled = 5 * time.Second
+
+// holds notes partitions that were just prepared, so that one which vanishes at once is missed soon, too.
+func (n *node) holds(devices []devicestate.PreparedDevice) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range devices {
+		uuid := d.Partition.UUID
+		if uuid == "" {
+			continue
+		}
+		if n.since == nil {
+			n.since = map[string]time.Time{}
+		}
+		n.since[uuid] = n.now()
+		if !n.due {
+			n.due = true
+			time.AfterFunc(settled+settled/2, func() {
+				n.mu.Lock()
+				n.due = false
+				n.mu.Unlock()
+				n.changed()
+			})
+		}
+	}
+}
 
 // unseen are the claims whose partitions the last look does not show. Between the look and now one may have been made or
 // taken away, so this is a suspicion. n.mu is held.

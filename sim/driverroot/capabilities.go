@@ -117,13 +117,16 @@ func Follow(root string) func(*engine.State) error {
 	}
 }
 
-// tellContainers writes the MIG devices into the file that containers have a mount of: in place, so that theirs is it.
+// tellContainers writes the MIG devices into the file that containers get a mount of. One that runs keeps the file of its
+// start, which has its own partition.
 func tellContainers(root string, s *engine.State) error {
 	content, err := smi.Partitions(s).Firmware()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(root, firmwareDir(s), smi.PartitionsFile), content, 0o644)
+	return replace(filepath.Join(root, firmwareDir(s), smi.PartitionsFile), func(tmp string) error {
+		return os.WriteFile(tmp, content, 0o644)
+	})
 }
 
 func follow(root string, before []string, made, stale []Entry) error {

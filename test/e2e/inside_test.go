@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/stage"
 )
 
@@ -37,15 +39,22 @@ func inside(ctx context.Context, t *testing.T, p corev1.Pod) {
 			minor, uuid := hardware(t, device)
 			nodes = append(nodes, "/dev/nvidia"+strconv.Itoa(minor))
 			uuids = append(uuids, uuid)
+			capabilities, partition := cut(t, device)
+			nodes = append(nodes, capabilities...)
+			uuids = append(uuids, partition...)
 		}
 		if len(devices) > 0 {
 			nodes = append(nodes, "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
 		}
 		slices.Sort(nodes)
 		slices.Sort(uuids)
+		nodes, uuids = slices.Compact(nodes), slices.Compact(uuids)
 		var seen []string
 		for _, d := range view.Devices {
 			seen = append(seen, d.Path)
+			if minor, ok := strings.CutPrefix(d.Path, "/dev/nvidia-caps/nvidia-cap"); ok && (d.Type != "c" || d.Major != capsMajor(t) || strconv.Itoa(d.Minor) != minor) {
+				t.Errorf("%s/%s: %s is %s %d:%d", p.Name, c.Name, d.Path, d.Type, d.Major, d.Minor)
+			}
 			if !d.Openable {
 				t.Errorf("%s/%s cannot open %s", p.Name, c.Name, d.Path)
 			}
@@ -130,4 +139,64 @@ func hardware(t *testing.T, device string) (minor int, uuid string) {
 		t.Fatalf("no minor or UUID of %s in:\n%s", device, data)
 	}
 	return minor, uuid
+}
+
+// cut reads from the simulated kernel and machine, which know nothing of the driver, which capabilities a MIG device has
+// and what nvidia-smi calls it. A whole GPU has none.
+func cut(t *testing.T, device string) (nodes, uuids []string) {
+	t.Helper()
+	d, err := gpu.ParseName(device)
+	must(t, err)
+	if d.Kind != gpu.KindMIG {
+		return nil, nil
+	}
+	g := simulated(t, d.PCIAddress)
+	for _, i := range g.Instances {
+		if i.Start != d.Start {
+			continue
+		}
+		if len(i.Computes) != 1 {
+			t.Fatalf("%s: GPU instance %d has %d compute instances", device, i.ID, len(i.Computes))
+		}
+		for _, capability := range []string{fmt.Sprintf("gi%d", i.ID), fmt.Sprintf("gi%d/ci%d", i.ID, i.Computes[0].ID)} {
+			path := filepath.Join(s.Root, "proc/driver/nvidia/capabilities", fmt.Sprintf("gpu%d", g.Minor), "mig", capability, "access")
+			data, err := os.ReadFile(path)
+			must(t, err)
+			minor, _, _ := strings.Cut(strings.TrimPrefix(string(data), "DeviceFileMinor: "), "\n")
+			nodes = append(nodes, "/dev/nvidia-caps/nvidia-cap"+minor)
+		}
+		return nodes, []string{i.Computes[0].UUID}
+	}
+	t.Fatalf("%s is held and the GPU has no instance there: %+v", device, g.Instances)
+	return nil, nil
+}
+
+// simulated is a GPU as the simulator has it.
+func simulated(t *testing.T, address string) engine.GPU {
+	t.Helper()
+	state, err := engine.Open(s.Root, nil).State()
+	must(t, err)
+	for _, g := range state.GPUs {
+		if g.Address == address {
+			return g
+		}
+	}
+	t.Fatalf("no GPU at %s", address)
+	return engine.GPU{}
+}
+
+// capsMajor is the major number of the simulated kernel's capabilities.
+func capsMajor(t *testing.T) int {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(s.Root, "proc/devices"))
+	must(t, err)
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "nvidia-caps" {
+			major, err := strconv.Atoi(fields[0])
+			must(t, err)
+			return major
+		}
+	}
+	t.Fatal("the simulated kernel has no nvidia-caps")
+	return 0
 }

@@ -113,7 +113,7 @@ func (x *Executor) Apply(ctx context.Context, step plan.Step, devices []plan.Dev
 // Check implements devicestate.Executor.
 func (x *Executor) Check(ctx context.Context, step plan.Step, devices []plan.Device) error {
 	d := devices[step.Device]
-	return x.onGPU(ctx, "look after", d, func(g *board) error { return g.find(&d.Partition) })
+	return x.onGPU(ctx, "check", d, func(g *board) error { return g.find(&d.Partition) })
 }
 
 // Revert implements devicestate.Executor.
