@@ -36,6 +36,9 @@ func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	return err
 }
 
+// manyPods is how many pods of a demo get a row.
+const manyPods = 8
+
 func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
 	if err := s.Apply(ctx, d); err != nil {
 		return err
@@ -44,7 +47,11 @@ func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range pods {
+	for i, p := range pods {
+		if i == manyPods {
+			fmt.Fprintf(w, "%s\t… and %d more pods\t\t\t\t\t\n", d.Name, len(pods)-i)
+			break
+		}
 		if p.Status.Phase == corev1.PodPending {
 			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(p))
 			continue
@@ -74,7 +81,7 @@ func rows(ctx context.Context, s *stage.Stage, d stage.Demo, p corev1.Pod, w io.
 			return err
 		}
 		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\t%d\n", d.Name, p.Name, c.Name, strings.Join(names, " "), brief(devices),
-			brief(view.GPUs()), environment(view), len(view.Mounts))
+			brief(append(view.GPUs(), view.Capabilities()...)), environment(view), len(view.Mounts))
 	}
 	return nil
 }

@@ -69,12 +69,7 @@ func drained(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	for _, p := range done {
 		view, err := s.Look(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
 		must(t, err)
-		capabilities := 0
-		for _, d := range view.Devices {
-			if strings.HasPrefix(d.Path, "/dev/nvidia-caps/") {
-				capabilities++
-			}
-		}
+		capabilities := len(view.Capabilities())
 		partition := slices.DeleteFunc(view.UUIDs(), func(uuid string) bool { return !strings.HasPrefix(uuid, "MIG-") })
 		if len(view.GPUs()) != 1 || capabilities != 2 || len(partition) != 1 || seen[partition[0]] {
 			t.Errorf("%s saw GPUs %v, %d capabilities, partition %v", p.Name, view.GPUs(), capabilities, partition)
@@ -259,6 +254,13 @@ func TestKilledPluginLeaksAndLosesNoPartition(t *testing.T) {
 	p := pluginPods(ctx, t, 1)[0]
 	_, err := s.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
 	must(t, err)
+	must(t, s.Wait(ctx, "the deployment whole again", 170*time.Second, func(ctx context.Context) (bool, string) {
+		d, err := s.Client.AppsV1().Deployments(demo[0].Namespace).Get(ctx, "mig-56", metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return int(d.Status.ReadyReplicas) == len(demo), fmt.Sprintf("%d pods are ready", d.Status.ReadyReplicas)
+	}))
 	pods, err := s.Pods(ctx, demo[0].Namespace, len(demo))
 	must(t, err)
 	for _, p := range pods {

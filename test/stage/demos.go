@@ -145,6 +145,17 @@ func (v View) GPUs() []string {
 	return out
 }
 
+// Capabilities are the MIG capabilities that the container has.
+func (v View) Capabilities() []string {
+	var out []string
+	for _, d := range v.Devices {
+		if strings.HasPrefix(d.Path, "/dev/nvidia-caps/") {
+			out = append(out, d.Path)
+		}
+	}
+	return out
+}
+
 // UUIDs are the GPUs that nvidia-smi -L lists in the container.
 func (v View) UUIDs() []string {
 	var out []string
