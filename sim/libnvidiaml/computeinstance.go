@@ -122,7 +122,7 @@ func createCompute(query string, h C.handle, id C.u32, ok bool, move func(*engin
 		}
 		i := g.Instance(f.gi)
 		if code := move(i, i.Compute(c.ID), f.profile.Slices); code != 0 {
-			s.DestroyCompute(g, f.gi, c.ID)
+			_ = s.DestroyCompute(g, f.gi, c.ID)
 			return code
 		}
 		*to = handleOfPart(computePart(computeInstance, f.slot, f.gi, &c))
