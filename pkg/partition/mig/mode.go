@@ -128,7 +128,11 @@ func (x *Executor) takeBack(ctx context.Context, g *board, d *plan.Device) error
 // Whole implements devicestate.Options.Whole: a GPU whose MIG mode this driver switched on is switched back before a
 // claim gets it whole. It costs one look at a file where the driver did not.
 func (x *Executor) Whole(ctx context.Context, d *plan.Device) error {
-	_, err := x.Modes.Get(d.PCIAddress)
+	r, err := x.Modes.Get(d.PCIAddress)
+	if err == nil && r.UUID != d.UUID {
+		// Another board is in the slot: its mode was never this driver's.
+		return x.Modes.Remove(d.PCIAddress)
+	}
 	if errors.Is(err, fs.ErrNotExist) && !x.AdoptForeign {
 		return nil
 	}
