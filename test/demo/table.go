@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -15,7 +16,10 @@ import (
 	"gpu-dra-driver/test/stage"
 )
 
-// all runs the demos one after the other and prints a row for each container.
+// atOnce is how many of the small demos there is room for on eight GPUs.
+const atOnce = 4
+
+// all runs the demos, the small ones side by side, and prints a row for each container.
 func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	demos, err := s.Demos()
 	if err != nil {
@@ -24,8 +28,23 @@ func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DEMO\tPOD/CONTAINER\tCLAIM\tDEVICE\tIN THE CONTAINER\tENVIRONMENT\tMOUNTS")
-	for _, d := range demos {
-		if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, w) }); err != nil {
+	rows := make([]bytes.Buffer, len(demos))
+	var small []int
+	var titles []string
+	for i, d := range demos {
+		if d.Alone {
+			if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, &rows[i]) }); err != nil {
+				return err
+			}
+			continue
+		}
+		small, titles = append(small, i), append(titles, d.Name+": "+d.Title)
+	}
+	if err := s.Together(atOnce, titles, func(n int) error { return one(ctx, s, demos[small[n]], &rows[small[n]]) }); err != nil {
+		return err
+	}
+	for i := range rows {
+		if _, err := rows[i].WriteTo(w); err != nil {
 			return err
 		}
 	}
@@ -91,7 +110,7 @@ func brief(list []string) string {
 	if len(list) == 0 {
 		return "none"
 	}
-	if len(list) <= 2 {
+	if len(list) <= 3 {
 		return strings.Join(list, " ")
 	}
 	return fmt.Sprintf("%s … %s (%d)", list[0], list[len(list)-1], len(list))

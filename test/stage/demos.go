@@ -28,6 +28,8 @@ type Demo struct {
 	Title string
 	// Pods is how many pods run, Pending how many cannot be scheduled; the file says so in comments, "# Pods: 2".
 	Pods, Pending int
+	// Alone says that there is no room for another demo beside it; the file says why, "# Alone: …".
+	Alone bool
 }
 
 // Namespace is the demo's own.
@@ -44,6 +46,7 @@ func (d *Demo) parse(text string) error {
 		if d.Title == "" {
 			d.Title = comment
 		}
+		d.Alone = d.Alone || strings.HasPrefix(comment, "Alone:")
 		for label, to := range map[string]*int{"Pods:": &d.Pods, "Pending:": &d.Pending} {
 			if value, ok := strings.CutPrefix(comment, label); ok {
 				n, err := strconv.Atoi(strings.TrimSpace(value))
@@ -145,12 +148,12 @@ func (v View) GPUs() []string {
 	return out
 }
 
-// Capabilities are the MIG capabilities that the container has.
+// Capabilities are the MIG capabilities that the container has, by their nodes in /dev/nvidia-caps.
 func (v View) Capabilities() []string {
 	var out []string
 	for _, d := range v.Devices {
-		if strings.HasPrefix(d.Path, "/dev/nvidia-caps/") {
-			out = append(out, d.Path)
+		if name, ok := strings.CutPrefix(d.Path, "/dev/nvidia-caps/"); ok {
+			out = append(out, name)
 		}
 	}
 	return out
@@ -256,7 +259,8 @@ func (s *Stage) why(ctx context.Context, p corev1.Pod) string {
 	return ": " + last.Reason + ": " + last.Message
 }
 
-// Claims lists the claims that a pod uses, the one made for its extended resources included.
+// Claims lists the claims that a pod uses, the one made for its extended resources included. Those of a pod that has
+// ended are gone.
 func (s *Stage) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.ResourceClaim, error) {
 	var names []string
 	for _, status := range p.Status.ResourceClaimStatuses {
@@ -276,6 +280,9 @@ func (s *Stage) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.Resourc
 	var out []resourceapi.ResourceClaim
 	for _, name := range slices.Compact(names) {
 		c, err := s.Client.ResourceV1().ResourceClaims(p.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -147,13 +148,38 @@ func (s *Stage) Wait(ctx context.Context, what string, limit time.Duration, ok f
 
 // Step runs one part of a longer work and says how long it took.
 func (s *Stage) Step(what string, do func() error) error {
-	began := time.Now()
 	fmt.Fprintf(s.Log, "%-58s", what)
-	err := do()
+	line, err := timed(do)
+	fmt.Fprintln(s.Log, line)
+	return err
+}
+
+// Together runs steps at once, so many at a time, and says of each when it is done.
+func (s *Stage) Together(limit int, whats []string, do func(i int) error) error {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	errs, room := make([]error, len(whats)), make(chan struct{}, limit)
+	for i, what := range whats {
+		room <- struct{}{}
+		group.Go(func() {
+			line, err := timed(func() error { return do(i) })
+			mu.Lock()
+			defer mu.Unlock()
+			errs[i] = err
+			fmt.Fprintf(s.Log, "%-58s%s\n", what, line)
+			<-room
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func timed(do func() error) (line string, err error) {
+	began := time.Now()
+	err = do()
 	mark := "ok"
 	if err != nil {
 		mark = "failed"
 	}
-	fmt.Fprintf(s.Log, " %6.1f s  %s\n", time.Since(began).Seconds(), mark)
-	return err
+	return fmt.Sprintf(" %6.1f s  %s", time.Since(began).Seconds(), mark), err
 }
