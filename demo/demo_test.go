@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -92,6 +93,8 @@ func podSpecs(t *testing.T, objs []object) []corev1.PodSpec {
 			specs = append(specs, decode[corev1.Pod](t, o).Spec)
 		case "Deployment":
 			specs = append(specs, decode[appsv1.Deployment](t, o).Spec.Template.Spec)
+		case "Job":
+			specs = append(specs, decode[batchv1.Job](t, o).Spec.Template.Spec)
 		}
 	}
 	return specs
@@ -198,18 +201,37 @@ var boards = map[string]dracel.Device{
 	"T4":   board("Tesla T4", "15360Mi"),
 }
 
-// found lists the boards that all selectors match.
-func found(t *testing.T, selectors []resourceapi.DeviceSelector) string {
+// partitions are some MIG devices of an H100, by profile.
+var partitions = func() map[string]dracel.Device {
+	out := map[string]dracel.Device{}
+	for _, profile := range profiles {
+		kind := "mig"
+		d := board("NVIDIA H100 80GB HBM3", "9856Mi")
+		d.Attributes["gpu.nvidia.com/type"] = resourceapi.DeviceAttribute{StringValue: &kind}
+		d.Attributes["gpu.nvidia.com/profile"] = resourceapi.DeviceAttribute{StringValue: &profile}
+		out[profile] = d
+	}
+	return out
+}()
+
+var profiles = []string{"1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"}
+
+// found lists the devices that all selectors match: whole boards, or partitions where the class is one of theirs.
+func found(t *testing.T, class string, selectors []resourceapi.DeviceSelector) string {
 	t.Helper()
 	var names []string
-	for _, name := range []string{"H100", "L40S", "T4"} {
+	candidates, devices := []string{"H100", "L40S", "T4"}, boards
+	if strings.HasPrefix(class, "mig") {
+		candidates, devices = profiles, partitions
+	}
+	for _, name := range candidates {
 		all := true
 		for _, s := range selectors {
 			compiled := dracel.GetCompiler(dracel.Features{}).CompileCELExpression(s.CEL.Expression, dracel.Options{})
 			if compiled.Error != nil {
 				t.Fatalf("%s: %v", s.CEL.Expression, compiled.Error)
 			}
-			match, _, err := compiled.DeviceMatches(t.Context(), boards[name])
+			match, _, err := compiled.DeviceMatches(t.Context(), devices[name])
 			if err != nil {
 				t.Fatalf("%s on %s: %v", s.CEL.Expression, name, err) // aborts the allocation on a cluster
 			}
@@ -223,12 +245,22 @@ func found(t *testing.T, selectors []resourceapi.DeviceSelector) string {
 }
 
 func TestSelectorsFindTheirGPUs(t *testing.T) {
-	const every = "H100 L40S T4"
+	const every, everyPart = "H100 L40S T4", "1g.10gb 2g.20gb 3g.40gb 7g.80gb"
 	want := map[string]string{ // demo/request[/subrequest] → boards, where not every one
 		"by-model-cel/gpu":         "H100",
 		"first-available/gpu/h100": "H100",
 		"first-available/gpu/l40s": "L40S",
 		"unsatisfiable/gpu":        "",
+		"mig-one/gpu":              "1g.10gb",
+		"mig-four-of-one-gpu/a":    "1g.10gb",
+		"mig-four-of-one-gpu/b":    "1g.10gb",
+		"mig-mixed/large":          "3g.40gb",
+		"mig-mixed/medium":         "2g.20gb",
+		"mig-mixed/small":          "1g.10gb",
+		"mig-mixed/tiny":           "1g.10gb",
+		"mig-and-whole/seven":      "7g.80gb",
+		"mig-and-whole/medium":     "2g.20gb",
+		"mig-and-whole/small":      "1g.10gb",
 	}
 	seen := map[string]bool{}
 	for name, text := range demos(t) {
@@ -241,14 +273,14 @@ func TestSelectorsFindTheirGPUs(t *testing.T) {
 				spec = decode[resourceapi.ResourceClaimTemplate](t, o).Spec.Spec
 			case "DeviceClass":
 				class := decode[resourceapi.DeviceClass](t, o)
-				if got := found(t, class.Spec.Selectors); got != every {
+				if got := found(t, "", class.Spec.Selectors); got != every {
 					t.Errorf("%s: class %s finds %q", name, class.Name, got)
 				}
 			}
 			for _, r := range spec.Devices.Requests {
-				selectors := map[string][]resourceapi.DeviceSelector{}
+				selectors, class := map[string][]resourceapi.DeviceSelector{}, ""
 				if r.Exactly != nil {
-					selectors[name+"/"+r.Name] = r.Exactly.Selectors
+					selectors[name+"/"+r.Name], class = r.Exactly.Selectors, r.Exactly.DeviceClassName
 				}
 				for _, sub := range r.FirstAvailable {
 					selectors[name+"/"+r.Name+"/"+sub.Name] = sub.Selectors
@@ -257,9 +289,12 @@ func TestSelectorsFindTheirGPUs(t *testing.T) {
 					expected, ok := want[key]
 					if !ok {
 						expected = every
+						if strings.HasPrefix(class, "mig") {
+							expected = everyPart
+						}
 					}
 					seen[key] = true
-					if got := found(t, s); got != expected {
+					if got := found(t, class, s); got != expected {
 						t.Errorf("%s finds %q, want %q", key, got, expected)
 					}
 				}
