@@ -1,0 +1,85 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reduced runs the shipped images and chart on a Kubernetes that has no shared counters: started with the
+// feature gate DRAPartitionableDevices off. There, devices that overlap would each be handed out.
+package reduced
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/test/stage"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWithoutSharedCountersOnlyWholeGPUsAreOffered(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	s, err := stage.FromEnvironment(os.Stderr)
+	must(t, err)
+	must(t, s.Install(ctx, "hgx-h100", 8))
+	demos, err := s.Demos()
+	must(t, err)
+	byName := map[string]stage.Demo{}
+	for _, d := range demos {
+		byName[d.Name] = d
+	}
+	// Pods that want partitions wait, beside eight GPUs that are free.
+	slice := byName["mig-one"]
+	must(t, s.Apply(ctx, slice))
+	must(t, s.Wait(ctx, "the pod to find no partition", 60*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := s.Client.CoreV1().Pods(slice.Namespace()).List(ctx, metav1.ListOptions{})
+		if err != nil || len(pods.Items) != 1 {
+			return false, fmt.Sprint(err)
+		}
+		return stage.Unschedulable(pods.Items[0]) != "", string(pods.Items[0].Status.Phase)
+	}))
+	// All of the node's GPUs are handed out, each once.
+	all := byName["deployment-of-8"]
+	must(t, s.Apply(ctx, all))
+	pods, err := s.Settled(ctx, all)
+	must(t, err)
+	owners := map[string]string{}
+	for _, p := range pods {
+		view, err := s.Look(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
+		must(t, err)
+		gpus := view.GPUs()
+		if p.Status.Phase != corev1.PodRunning || len(gpus) != 1 || len(view.Capabilities()) != 0 {
+			t.Errorf("%s is %s and sees %v and %v", p.Name, p.Status.Phase, gpus, view.Capabilities())
+			continue
+		}
+		if owners[gpus[0]] != "" {
+			t.Errorf("%s is seen by %s and %s", gpus[0], owners[gpus[0]], p.Name)
+		}
+		owners[gpus[0]] = p.Name
+	}
+	published, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + stage.Driver})
+	must(t, err)
+	for _, slice := range published.Items {
+		if len(slice.Spec.SharedCounters) != 0 {
+			t.Errorf("%s has counters: this API server does not lack them, start it with DRAPartitionableDevices=false", slice.Name)
+		}
+		for _, d := range slice.Spec.Devices {
+			if kind := d.Attributes["type"].StringValue; kind != nil && *kind == "mig" {
+				t.Errorf("%s is published", d.Name)
+			}
+		}
+	}
+	must(t, s.Remove(ctx, all))
+	must(t, s.Remove(ctx, slice))
+}
