@@ -22,6 +22,12 @@ import (
 // Machine is a machine of the profile in a directory of the test.
 func Machine(t testing.TB, profile string) *engine.Engine {
 	t.Helper()
+	return MachineIn(t, t.TempDir(), profile)
+}
+
+// MachineIn is a machine of the profile in a directory.
+func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
+	t.Helper()
 	p, err := profiles.Load(profile)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +36,7 @@ func Machine(t testing.TB, profile string) *engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := engine.Open(t.TempDir(), nil)
+	e := engine.Open(dir, nil)
 	if err := e.Create(s); err != nil {
 		t.Fatal(err)
 	}
