@@ -24,8 +24,8 @@ func labels(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
+			if strings.HasSuffix(file, "_test.go") || file == "record/gpu.go" {
+				continue // Records of GPUs are met in the crash matrix of partitions, which are what changes a GPU.
 			}
 			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 			if err != nil {
