@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/stage"
@@ -55,20 +58,48 @@ func switched(t *testing.T) []string {
 	return out
 }
 
+// ours checks that as many claims have records, and that each GPU in MIG mode is remembered as one to put back. A mode
+// that ended with the node's last boot may be remembered too.
+func ours(ctx context.Context, t *testing.T, prepared int) {
+	t.Helper()
+	claims, gpus := remembered(ctx, t)
+	if len(claims) != prepared {
+		t.Errorf("%d claims are prepared and %d have records", prepared, len(claims))
+	}
+	for _, address := range switched(t) {
+		if !slices.Contains(gpus, address+".json") {
+			t.Errorf("GPU %s is in MIG mode and has no record among %v", address, gpus)
+		}
+	}
+}
+
+// nudge has the kubelet look at pods that are not ready. It tries a Prepare that failed again after its resync interval
+// only, a minute or more, but a pod that changes at once.
+func nudge(ctx context.Context, t *testing.T, namespace string) {
+	t.Helper()
+	list, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	must(t, err)
+	for _, p := range list.Items {
+		if ready(p) || p.DeletionTimestamp != nil {
+			continue
+		}
+		_, err := s.Client.CoreV1().Pods(namespace).Patch(ctx, p.Name, types.MergePatchType,
+			[]byte(`{"metadata":{"annotations":{"e2e":"nudge"}}}`), metav1.PatchOptions{})
+		if !apierrors.IsNotFound(err) {
+			must(t, err)
+		}
+	}
+}
+
 func TestNothingIsLeftOfPartitionsAndGPUsAreWholeAgain(t *testing.T) {
 	t.Run("partitions", func(t *testing.T) {
 		ctx := limited(t)
 		play(ctx, t, "mig-and-whole")
-		if claims, gpus := remembered(ctx, t); len(claims) != 3 || len(gpus) == 0 || len(gpus) != len(switched(t)) {
-			t.Errorf("3 claims are prepared and GPUs %v are in MIG mode; records of claims %v, of GPUs %v", switched(t), claims, gpus)
-		}
+		ours(ctx, t, 3)
 	})
 	ctx := limited(t)
 	whole(ctx, t)
-	claims, gpus := remembered(ctx, t)
-	if on := switched(t); len(claims) != 0 || len(gpus) != len(on) {
-		t.Errorf("no claim is prepared and GPUs %v are in MIG mode; records of claims %v, of GPUs %v", on, claims, gpus)
-	}
+	ours(ctx, t, 0)
 	// Who wants the GPUs whole gets them out of the mode.
 	for _, p := range play(ctx, t, "eight-gpus") {
 		inside(ctx, t, p)
@@ -83,7 +114,7 @@ func TestRollingUpdateWhilePartitionsComeAndGo(t *testing.T) {
 	ctx := limited(t)
 	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
 	namespace := ground(ctx, t, nil)
-	small(ctx, t, namespace, replicas)
+	partitions(ctx, t, namespace, "1g.10gb", replicas)
 	old := up(ctx, t, namespace, replicas, nil)
 	done := make(chan error, 1)
 	go func() { done <- s.Helm(ctx, "--set", "logVerbosity=4") }()
@@ -95,9 +126,7 @@ func TestRollingUpdateWhilePartitionsComeAndGo(t *testing.T) {
 		inside(ctx, t, p)
 	}
 	pluginPods(ctx, t, 1)
-	if claims, gpus := remembered(ctx, t); len(claims) != replicas || len(gpus) != len(switched(t)) {
-		t.Errorf("%d claims are prepared and GPUs %v are in MIG mode; %d records of claims, of GPUs %v", replicas, switched(t), len(claims), gpus)
-	}
+	ours(ctx, t, replicas)
 }
 
 // up waits until so many pods are ready, none of them an old one and none besides.
@@ -120,19 +149,19 @@ func up(ctx context.Context, t *testing.T, namespace string, count int, old map[
 	return out
 }
 
-// small deploys pods of a 1g.10gb each.
-func small(ctx context.Context, t *testing.T, namespace string, replicas int32) {
+// partitions deploys pods of a partition each.
+func partitions(ctx context.Context, t *testing.T, namespace, profile string, replicas int32) {
 	t.Helper()
 	_, err := s.Client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: "small"},
+		ObjectMeta: metav1.ObjectMeta{Name: "partitions"},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "mig-1g.10gb.nvidia.com"}}},
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "mig-" + profile + ".nvidia.com"}}},
 		}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	template, grace, labels := "small", int64(1), map[string]string{"app": "small"}
+	template, grace, labels := "partitions", int64(1), map[string]string{"app": "partitions"}
 	_, err = s.Client.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "small"},
+		ObjectMeta: metav1.ObjectMeta{Name: "partitions"},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{

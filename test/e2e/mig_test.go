@@ -123,8 +123,10 @@ func runs(ctx context.Context, t *testing.T, namespace, name string) corev1.Pod 
 
 func TestWholeGPUWaitsUntilPartitionsGo(t *testing.T) {
 	ctx := limited(t)
-	pods := play(ctx, t, "mig-56")
 	namespace := ground(ctx, t, nil)
+	// A 4g.40gb fits once on a GPU: each of the eight is cut.
+	partitions(ctx, t, namespace, "4g.40gb", 8)
+	up(ctx, t, namespace, 8, nil)
 	claim(ctx, t, namespace, "one", "")
 	pod(ctx, t, namespace, "waits", "one", nil)
 	must(t, s.Wait(ctx, "the pod to wait", 60*time.Second, func(ctx context.Context) (bool, string) {
@@ -135,7 +137,7 @@ func TestWholeGPUWaitsUntilPartitionsGo(t *testing.T) {
 		return stage.Unschedulable(*p) != "", string(p.Status.Phase)
 	}))
 	// Nothing but the end of the partitions is done for the pod.
-	must(t, s.Client.AppsV1().Deployments(pods[0].Namespace).Delete(ctx, "mig-56", metav1.DeleteOptions{}))
+	must(t, s.Client.AppsV1().Deployments(namespace).Delete(ctx, "partitions", metav1.DeleteOptions{}))
 	inside(ctx, t, runs(ctx, t, namespace, "waits"))
 }
 
@@ -223,6 +225,7 @@ func TestMonitoringAgentHoldsACutUpAndIsNamed(t *testing.T) {
 	for i := range 8 {
 		must(t, s.Sim(ctx, "inject", "unmonitor", fmt.Sprint(i)))
 	}
+	nudge(ctx, t, namespace)
 	inside(ctx, t, runs(ctx, t, namespace, "held-up"))
 }
 
@@ -244,26 +247,30 @@ func TestPartitionsAreMadeAgainAfterAReboot(t *testing.T) {
 }
 
 func TestKilledPluginLeaksAndLosesNoPartition(t *testing.T) {
+	const replicas = 21
 	ctx := limited(t)
 	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
-	demo := play(ctx, t, "mig-56")
+	namespace := ground(ctx, t, nil)
+	partitions(ctx, t, namespace, "1g.10gb", replicas)
+	old := up(ctx, t, namespace, replicas, nil)
 	// Kill it while pods are replaced, so that partitions are being made and taken away.
-	for _, p := range demo {
-		must(t, s.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
+	for name := range old {
+		must(t, s.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	p := pluginPods(ctx, t, 1)[0]
 	_, err := s.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
 	must(t, err)
-	must(t, s.Wait(ctx, "the deployment whole again", 170*time.Second, func(ctx context.Context) (bool, string) {
-		d, err := s.Client.AppsV1().Deployments(demo[0].Namespace).Get(ctx, "mig-56", metav1.GetOptions{})
+	must(t, s.Wait(ctx, "the plugin started again", 60*time.Second, func(ctx context.Context) (bool, string) {
+		now, err := s.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
-		return int(d.Status.ReadyReplicas) == len(demo), fmt.Sprintf("%d pods are ready", d.Status.ReadyReplicas)
+		c := now.Status.ContainerStatuses[0]
+		return c.Ready && c.RestartCount > p.Status.ContainerStatuses[0].RestartCount, fmt.Sprintf("%+v", c.State)
 	}))
-	pods, err := s.Pods(ctx, demo[0].Namespace, len(demo))
-	must(t, err)
-	for _, p := range pods {
+	nudge(ctx, t, namespace)
+	for _, p := range up(ctx, t, namespace, replicas, old) {
 		inside(ctx, t, p)
 	}
+	ours(ctx, t, replicas)
 }

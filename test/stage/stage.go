@@ -135,7 +135,7 @@ func (s *Stage) Wait(ctx context.Context, what string, limit time.Duration, ok f
 		if done {
 			return nil
 		}
-		if reason != "" {
+		if reason != "" && (why == "" || ctx.Err() == nil) {
 			why = reason
 		}
 		select {
