@@ -8,7 +8,7 @@ if [ -n "$unformatted" ]; then
   exit 1
 fi
 go vet ./...
-go vet -tags e2e ./test/e2e ./test/crash
+go vet -tags e2e ./test/e2e/... ./test/crash
 hack/tool.sh golangci-lint run ./...
 for script in $(git ls-files '*.sh') .ci/run; do bash -n "$script"; done
 hack/check-generated.sh
