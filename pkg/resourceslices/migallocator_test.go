@@ -44,14 +44,15 @@ func (s *scheduler) release(devices ...string) {
 
 func TestPartitionsAndWholesSideBySide(t *testing.T) {
 	s := newScheduler(t, boards(2, board.H100()), resourceslices.Options{})
-	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-6")
+	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-0")
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-11-00-0")
 	s.want(s.claim("gpu.nvidia.com", 1))
-	s.want(s.claim("mig.nvidia.com", 1, profile("4g.40gb")), "gpu-0000-10-00-0-mig-4g-40gb-0")
-	s.want(s.claim("mig.nvidia.com", 1, profile("3g.40gb")))
-	s.want(s.claim("mig.nvidia.com", 1, profile("2g.20gb")), "gpu-0000-10-00-0-mig-2g-20gb-4")
+	s.want(s.claim("mig.nvidia.com", 1, profile("4g.40gb")))
+	s.want(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "gpu-0000-10-00-0-mig-3g-40gb-4")
+	s.want(s.claim("mig.nvidia.com", 1, profile("2g.20gb")), "gpu-0000-10-00-0-mig-2g-20gb-2")
+	s.want(s.claim("mig.nvidia.com", 1), "gpu-0000-10-00-0-mig-1g-10gb-1")
 	s.want(s.claim("mig.nvidia.com", 1))
-	s.release("gpu-0000-10-00-0-mig-1g-10gb-6", "gpu-0000-10-00-0-mig-4g-40gb-0", "gpu-0000-10-00-0-mig-2g-20gb-4")
+	s.release("gpu-0000-10-00-0-mig-1g-10gb-0", "gpu-0000-10-00-0-mig-3g-40gb-4", "gpu-0000-10-00-0-mig-2g-20gb-2", "gpu-0000-10-00-0-mig-1g-10gb-1")
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
 }
 
@@ -61,7 +62,7 @@ func TestFourPartitionsOfOneParent(t *testing.T) {
 	c := s.claim("mig.nvidia.com", 4, profile("1g.20gb"))
 	parent := resourceapi.FullyQualifiedName("gpu.nvidia.com/parentUUID")
 	c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &parent}}
-	s.want(c, "gpu-0000-11-00-0-mig-1g-20gb-6", "gpu-0000-11-00-0-mig-1g-20gb-4", "gpu-0000-11-00-0-mig-1g-20gb-2", "gpu-0000-11-00-0-mig-1g-20gb-0")
+	s.want(c, "gpu-0000-11-00-0-mig-1g-20gb-6", "gpu-0000-11-00-0-mig-1g-20gb-4", "gpu-0000-11-00-0-mig-1g-20gb-0", "gpu-0000-11-00-0-mig-1g-20gb-2")
 }
 
 func TestFiftySixOfTheSmallestFillEightGPUs(t *testing.T) {
@@ -76,9 +77,9 @@ func TestFiftySixOfTheSmallestFillEightGPUs(t *testing.T) {
 
 func TestAnEngineIsGivenOutOnce(t *testing.T) {
 	s := newScheduler(t, boards(1, board.H100()), resourceslices.Options{})
-	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")), "gpu-0000-10-00-0-mig-1g-10gb-me-6")
+	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")), "gpu-0000-10-00-0-mig-1g-10gb-me-0")
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")))
-	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-5")
+	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-1")
 }
 
 func TestAnyDeviceIsAWholeGPUWhileThereIsOne(t *testing.T) {

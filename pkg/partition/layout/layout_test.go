@@ -57,7 +57,7 @@ func starts(profiles []gpu.Profile) map[string][]int {
 
 func TestPlacementsAreOfferedSoThatTheLargestStayPossible(t *testing.T) {
 	want := map[string][]int{
-		"1g.10gb": {6, 5, 4, 3, 2, 1, 0}, "1g.10gb+me": {6, 5, 4, 3, 2, 1, 0}, "1g.20gb": {6, 4, 2, 0}, "2g.20gb": {4, 2, 0},
+		"1g.10gb": {0, 1, 2, 3, 4, 5, 6}, "1g.10gb+me": {0, 1, 2, 3, 4, 5, 6}, "1g.20gb": {6, 4, 0, 2}, "2g.20gb": {0, 2, 4},
 		"3g.40gb": {4, 0}, "4g.40gb": {0}, "7g.80gb": {0},
 	}
 	if diff := cmp.Diff(want, starts(board.H100().Profiles)); diff != "" {
@@ -69,7 +69,7 @@ func TestPlacementsAreOfferedSoThatTheLargestStayPossible(t *testing.T) {
 			mirrored[i].Placements[j].Start = 8 - at.End()
 		}
 	}
-	if got := starts(mirrored); got["1g.10gb"][0] != 1 || got["3g.40gb"][0] != 0 || got["2g.20gb"][0] != 2 {
+	if got := starts(mirrored); got["1g.10gb"][0] != 4 || got["3g.40gb"][0] != 0 || got["2g.20gb"][0] != 4 {
 		t.Errorf("of a board with its 4g at the other end: %v", got)
 	}
 }
