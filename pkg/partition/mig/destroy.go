@@ -46,7 +46,7 @@ func owned(i *instance, p plan.Partition) bool {
 
 // remove destroys an instance with all that is in it, trying again while something uses it.
 func (x *Executor) remove(ctx context.Context, g *board, i *instance) error {
-	return x.patiently(ctx, func() error {
+	return x.patiently(ctx, x.Patience, func() error {
 		computes, err := i.ComputeInstances()
 		if errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument) {
 			return nil
@@ -67,8 +67,8 @@ func (x *Executor) remove(ctx context.Context, g *board, i *instance) error {
 }
 
 // patiently tries again what is answered "in use", at growing intervals: a process that was ended lets go in its own time.
-func (x *Executor) patiently(ctx context.Context, do func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, x.Patience)
+func (x *Executor) patiently(ctx context.Context, limit time.Duration, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		err := do()

@@ -33,7 +33,9 @@ type Options struct {
 	Quiet sync.Locker
 	// ProcRoot is the machine's /proc, for the names of processes. Default: /proc.
 	ProcRoot string
-	// Patience is how long a busy GPU is tried again within one call. Default: 8 s, a fraction of the kubelet's 45 s.
+	// Patience is how long a busy partition is tried again within one call. Default: 8 s, for the kubelet tries an undoing
+	// again within seconds. A mode that cannot be switched is tried four times as long, nearly the kubelet's 45 s: a Prepare
+	// that failed is repeated after a minute or more.
 	Patience time.Duration
 	// Report hears of what a person should know and no caller is told. It must not block.
 	Report func(error)

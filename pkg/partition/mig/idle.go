@@ -27,9 +27,6 @@ type Idle struct {
 // Look asks once about each GPU whose mode this driver switched on. Call it from one goroutine, at intervals below After.
 // The errors are of GPUs whose mode could not be switched back; it is tried again.
 func (i *Idle) Look(ctx context.Context) (failed []error) {
-	if i.After == 0 {
-		return nil
-	}
 	addresses, err := i.Executor.Modes.Addresses()
 	if err != nil {
 		return []error{err}
@@ -44,10 +41,10 @@ func (i *Idle) Look(ctx context.Context) (failed []error) {
 		if !seen {
 			first = i.Executor.Host.Now()
 		}
-		due := seen && i.Executor.Host.Now().Sub(first) >= i.After
+		due := seen && i.After > 0 && i.Executor.Host.Now().Sub(first) >= i.After
 		unheld, err := i.Unheld(ctx, address, func() error {
-			if !due {
-				return nil
+			if err := i.Executor.Forget(g); err != nil || !due {
+				return err
 			}
 			return i.Executor.Restore(ctx, g)
 		})

@@ -81,7 +81,7 @@ func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error
 // set switches the mode and makes sure that it is so. The answer of the switch alone does not count: it may have come
 // before, or in spite of, the change.
 func (x *Executor) set(ctx context.Context, g *board, d *plan.Device, want bool) error {
-	return x.patiently(ctx, func() error {
+	return x.patiently(ctx, 4*x.Patience, func() error {
 		x.Quiet.Lock()
 		defer x.Quiet.Unlock()
 		setErr := g.device.SetMIGMode(want)
@@ -140,6 +140,20 @@ func (x *Executor) Whole(ctx context.Context, d *plan.Device) error {
 		return err
 	}
 	return x.onGPU(ctx, "prepare", *d, func(g *board) error { return x.switchOff(ctx, g, d) })
+}
+
+// Forget drops the record of a mode that died with its boot: what is switched on from now on is another's doing. Boards
+// that keep their mode over a boot keep the record.
+func (x *Executor) Forget(g gpu.GPU) error {
+	r, err := x.Modes.Get(g.PCIAddress)
+	if err != nil || g.MIG.Enabled || g.MIG.Pending {
+		return nil // Whoever needs the record says what is wrong with it.
+	}
+	boot, err := x.Host.BootID()
+	if err != nil || r.BootID == boot {
+		return err
+	}
+	return x.Modes.Remove(g.PCIAddress)
 }
 
 // Restore switches the mode of an unused GPU back. The caller holds the GPU's lock and knows that no claim has a part of
