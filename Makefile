@@ -72,6 +72,10 @@ test-hardware: ## Read-only checks on the real GPUs of this machine, if it has a
 bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)
 
+.PHONY: bench-packing
+bench-packing: ## How well partitions pack, beside other orders: a table, and a plot in dist/
+	@go run ./test/packing --out "$(DIST)"
+
 .PHONY: lint
 lint: ## Formatting, vet, linters, drift of generated files
 	@hack/lint.sh

@@ -1,0 +1,168 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/test/packing/board"
+)
+
+const (
+	driver = "gpu.nvidia.com"
+	node   = "n1"
+)
+
+// order rearranges the published slices.
+type order struct {
+	name    string
+	arrange func([]resourceslices.Slice) []resourceslices.Slice
+}
+
+var orders = []order{
+	{"ours", func(s []resourceslices.Slice) []resourceslices.Slice { return s }},
+	{"mirrored", mirrored},
+	{"naive", func(s []resourceslices.Slice) []resourceslices.Slice {
+		return sorted(s, func(a, b gpu.Device) int { return cmp.Compare(a.Start, b.Start) })
+	}},
+	{"random", func(s []resourceslices.Slice) []resourceslices.Slice {
+		random := rand.New(rand.NewPCG(7, 7))
+		for i := range s {
+			random.Shuffle(len(s[i].Devices), func(a, b int) {
+				s[i].Devices[a], s[i].Devices[b] = s[i].Devices[b], s[i].Devices[a]
+			})
+		}
+		return s
+	}},
+}
+
+// mirrored puts the whole GPUs into slices of their own, after the partitions and from the other end.
+func mirrored(s []resourceslices.Slice) []resourceslices.Slice {
+	var wholes []resourceslices.Slice
+	for i := range s {
+		var rest []resourceapi.Device
+		for _, d := range s[i].Devices {
+			if parsed(d).Kind == gpu.KindGPU {
+				wholes = append(wholes, resourceslices.Slice{Devices: []resourceapi.Device{d}})
+				continue
+			}
+			rest = append(rest, d)
+		}
+		s[i].Devices = rest
+	}
+	slices.Reverse(wholes)
+	return append(s, wholes...)
+}
+
+// sorted reorders the partitions of each slice.
+func sorted(s []resourceslices.Slice, compare func(a, b gpu.Device) int) []resourceslices.Slice {
+	for i := range s {
+		slices.SortStableFunc(s[i].Devices, func(a, b resourceapi.Device) int { return compare(parsed(a), parsed(b)) })
+	}
+	return s
+}
+
+func parsed(d resourceapi.Device) gpu.Device {
+	p, err := gpu.ParseName(d.Name)
+	if err != nil {
+		panic(err) // The driver's own names.
+	}
+	return p
+}
+
+// allocator is the scheduler's, over a node's slices in some order.
+type allocator struct {
+	slices    []*resourceapi.ResourceSlice
+	allocated sets.Set[structured.DeviceID]
+	cache     *cel.Cache
+}
+
+func newAllocator(gpus int, o order) *allocator {
+	var s gpu.Snapshot
+	s.Driver.Version = "580.126.09"
+	for i := range gpus {
+		s.GPUs = append(s.GPUs, gpu.GPU{
+			PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
+			ProductName: "NVIDIA H100 80GB HBM3", Architecture: "Hopper", MemoryBytes: 81559 << 20, MIG: board.H100(),
+		})
+	}
+	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: node, Taints: true, SharedDevices: true, Counters: true})
+	a := &allocator{allocated: sets.New[structured.DeviceID](), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
+	name := node
+	arranged := o.arrange(pool.Slices)
+	for i, slice := range arranged {
+		a.slices = append(a.slices, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%03d", i)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: driver, NodeName: &name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
+				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(arranged))},
+			},
+		})
+	}
+	return a
+}
+
+// List and Get implement the lister of classes: one for each profile, and one for whole GPUs.
+func (a *allocator) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
+
+// Get gives a class by its name: a profile's, or empty for whole GPUs.
+func (a *allocator) Get(name string) (*resourceapi.DeviceClass, error) {
+	expression := `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
+	if name != "gpu" {
+		expression = fmt.Sprintf(`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig" && device.attributes["gpu.nvidia.com"].profile == %q`, name)
+	}
+	return &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}},
+	}, nil
+}
+
+// place gives a request a device, or says that there is none.
+func (a *allocator) place(profile string) (gpu.Device, bool, error) {
+	class := cmp.Or(profile, "gpu")
+	claim := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "claim", Namespace: "default"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+		}}}},
+	}
+	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+	state := structured.AllocatedState{
+		AllocatedDevices: a.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	s, err := structured.NewAllocator(context.Background(), features, state, a, a.slices, a.cache)
+	if err != nil {
+		return gpu.Device{}, false, err
+	}
+	results, err := s.Allocate(context.Background(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, []*resourceapi.ResourceClaim{claim})
+	if err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		return gpu.Device{}, false, err
+	}
+	if len(results) == 0 {
+		return gpu.Device{}, false, nil
+	}
+	d := results[0].Devices.Results[0]
+	a.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
+	named, err := gpu.ParseName(d.Device)
+	return named, true, err
+}
+
+func (a *allocator) release(d gpu.Device) {
+	a.allocated.Delete(structured.MakeDeviceID(driver, resourceslices.PoolName(node), d.Name()))
+}

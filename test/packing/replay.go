@@ -1,0 +1,86 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout"
+	"gpu-dra-driver/test/packing/board"
+)
+
+// score is what a replay came to.
+type score struct {
+	accepted, asked int
+	// stranded is the mean number of free memory slices of the node that no profile can use any more; whole the share of
+	// the time in which a 7g.80gb could still be had.
+	stranded, whole float64
+	// log says of each request where it was placed, "" where it was refused.
+	log []string
+}
+
+func (s score) acceptance() float64 { return 100 * float64(s.accepted) / float64(s.asked) }
+
+// placer is the scheduler, or a model of it.
+type placer interface {
+	place(profile string) (gpu.Device, bool, error)
+	release(gpu.Device)
+}
+
+// replay plays a trace. A request that finds no place leaves at once, as a pod that is scheduled elsewhere.
+func replay(p placer, gpus int, requests []request) (score, error) {
+	s := score{asked: len(requests)}
+	type stay struct {
+		departs float64
+		device  gpu.Device
+	}
+	var there []stay
+	occupied := map[string][]gpu.Placement{}
+	profiles := board.H100().Profiles
+	now := 0.0
+	account := func(until float64) {
+		stranded, whole := 0, len(occupied) < gpus
+		for _, places := range occupied {
+			stranded += layout.Stranded(profiles, places)
+			whole = whole || len(places) == 0
+		}
+		s.stranded += float64(stranded) * (until - now)
+		if whole {
+			s.whole += until - now
+		}
+		now = until
+	}
+	for _, r := range requests {
+		slices.SortFunc(there, func(a, b stay) int { return cmp.Compare(a.departs, b.departs) })
+		for len(there) > 0 && there[0].departs <= r.arrives {
+			gone := there[0]
+			there = there[1:]
+			account(gone.departs)
+			p.release(gone.device)
+			occupied[gone.device.PCIAddress] = slices.DeleteFunc(occupied[gone.device.PCIAddress], placement(gone.device).Overlaps)
+		}
+		account(r.arrives)
+		device, ok, err := p.place(r.profile)
+		if err != nil {
+			return s, err
+		}
+		if !ok {
+			s.log = append(s.log, "")
+			continue
+		}
+		s.accepted++
+		s.log = append(s.log, device.PCIAddress+" "+strconv.Itoa(device.Start))
+		there = append(there, stay{r.departs, device})
+		occupied[device.PCIAddress] = append(occupied[device.PCIAddress], placement(device))
+	}
+	s.stranded, s.whole = s.stranded/now, 100*s.whole/now
+	return s, nil
+}
+
+func placement(d gpu.Device) gpu.Placement {
+	return gpu.Placement{Start: d.Start, Size: slicesOf[d.Profile]}
+}
