@@ -19,6 +19,8 @@ type board struct {
 	session nvml.Session
 	uuid    string
 	device  nvml.Device
+	// offered are its profiles, which do not change and take a query each.
+	offered []nvml.GPUInstanceProfile
 }
 
 // open takes the GPU's handle, which a switch of the mode invalidates.
@@ -97,9 +99,9 @@ func (i *instance) has(uuid string) bool {
 
 // instances are all that are on the GPU now, whoever made them.
 func (g *board) instances() ([]*instance, error) {
-	profiles, err := g.device.GPUInstanceProfiles()
+	profiles, err := g.profiles()
 	if err != nil {
-		return nil, fmt.Errorf("list the MIG profiles: %w", err)
+		return nil, err
 	}
 	list, err := g.device.GPUInstances()
 	if err != nil {
@@ -155,10 +157,21 @@ func (g *board) sort(there []*instance, p plan.Partition) (exact *instance, obst
 	return exact, obstacles, nil
 }
 
+func (g *board) profiles() ([]nvml.GPUInstanceProfile, error) {
+	if g.offered == nil {
+		profiles, err := g.device.GPUInstanceProfiles()
+		if err != nil {
+			return nil, fmt.Errorf("list the MIG profiles: %w", err)
+		}
+		g.offered = profiles
+	}
+	return g.offered, nil
+}
+
 func (g *board) profile(name string) (nvml.GPUInstanceProfile, error) {
-	profiles, err := g.device.GPUInstanceProfiles()
+	profiles, err := g.profiles()
 	if err != nil {
-		return nvml.GPUInstanceProfile{}, fmt.Errorf("list the MIG profiles: %w", err)
+		return nvml.GPUInstanceProfile{}, err
 	}
 	for _, p := range profiles {
 		if p.Name == name {

@@ -12,15 +12,13 @@ import (
 	"gpu-dra-driver/pkg/devicestate/plan"
 )
 
-// create makes a partition where nothing is.
+// create makes a partition where Admit saw that nothing is. Should somebody have been faster, NVML refuses, and a look
+// says who.
 func (x *Executor) create(ctx context.Context, g *board, p *plan.Partition) error {
-	_, obstacles, err := g.at(*p)
-	if err != nil {
-		return untouched(err)
-	}
-	if len(obstacles) > 0 {
-		if !x.AdoptForeign {
-			return untouched(inTheWay(obstacles))
+	if x.AdoptForeign {
+		_, obstacles, err := g.at(*p)
+		if err != nil {
+			return untouched(err)
 		}
 		for _, i := range obstacles {
 			if err := x.remove(ctx, g, i); err != nil {
