@@ -115,7 +115,7 @@ func cutDirectly(library nvml.Library, index int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	d, err := s.Device(index)
 	if err != nil {
 		return 0, err
