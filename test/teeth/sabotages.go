@@ -4,8 +4,9 @@
 package main
 
 const (
-	state  = "./pkg/devicestate"
-	slices = "./pkg/resourceslices"
+	state      = "./pkg/devicestate"
+	slices     = "./pkg/resourceslices"
+	partitions = "./pkg/partition/mig"
 )
 
 // sabotages are the ways the code is broken, and who must notice.
@@ -28,7 +29,7 @@ var sabotages = []Sabotage{
 	},
 	{
 		Name: "effects begin without an intent record", File: "pkg/devicestate/prepare.go",
-		Old: "		if err := e.records.Put(intent); err != nil {\n			return err\n		}\n", New: "",
+		Old: "			if err := e.records.Put(intent); err != nil {\n				return p, err\n			}\n", New: "",
 		Package: state, Test: "TestCrashMatrix",
 	},
 	{
@@ -38,8 +39,7 @@ var sabotages = []Sabotage{
 	},
 	{
 		Name: "a GPU that another claim holds is handed out", File: "pkg/devicestate/overlap.go",
-		Old:     "			case err == nil:\n				return e.inUse(p, address, fmt.Errorf(\"it is held by claim %s (UID %s, %s)\", r.Plan.Claim, uid, r.State))\n",
-		New:     "			case err == nil:\n				continue\n",
+		Old: "if device, taken := p.Conflict(r.Plan, address); taken {", New: "if device, taken := p.Conflict(r.Plan, address); taken && device.Name == \"\" {",
 		Package: state, Test: "TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased",
 	},
 	{
@@ -68,13 +68,13 @@ var sabotages = []Sabotage{
 		Package: state, Test: "TestUnreadableRecord",
 	},
 	{
-		Name: "the spec outlives its claim", File: "pkg/devicestate/unprepare.go",
+		Name: "the spec outlives its claim", File: "pkg/devicestate/steps.go",
 		Old: "	if err := e.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
 		Package: state, Test: "TestCrashMatrix",
 	},
 	{
 		Name: "the record goes before the effects", File: "pkg/devicestate/unprepare.go",
-		Old: "	if !alive {\n		return nil\n	}\n", New: "	if err := e.records.Remove(p.Claim.UID); err != nil || !alive {\n		return err\n	}\n",
+		Old: "	// Effects of an earlier boot died with it.\n", New: "	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n",
 		Package: state, Test: "TestCrashMatrix",
 	},
 	{
@@ -138,13 +138,73 @@ var sabotages = []Sabotage{
 		Package: "./internal/host", Test: "TestTwoProcessesExclude",
 	},
 	{
-		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/build.go",
-		Old: "		c.held[h.Kind] = true\n", New: "",
+		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/candidate.go",
+		Old: "			c.whole = true\n", New: "",
 		Package: slices, Test: "TestWhatIsPublishedOfAGPU",
 	},
 	{
 		Name: "a monitor is not tainted", File: "pkg/resourceslices/device.go",
 		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
 		Package: slices, Test: "TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly",
+	},
+	{
+		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
+		Old: "		return inTheWay(obstacles)\n	})\n}\n\n// Apply", New: "		return nil\n	})\n}\n\n// Apply",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a foreign partition is not marked as one", File: "pkg/partition/mig/executor.go",
+		Old: "			d.Partition.Foreign = true\n", New: "",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "what took a partition's place is destroyed for it", File: "pkg/partition/mig/destroy.go",
+		Old: "	return i.has(p.UUID)\n", New: "	return true\n",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a GPU instance is left behind", File: "pkg/partition/mig/destroy.go",
+		Old: "		if err := i.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {\n			return g.inUse(fmt.Errorf(\"destroy %s: %w\", i, err), i.info.ID)\n		}\n", New: "",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/create.go",
+		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a partition that vanished is made before the record says so", File: "pkg/devicestate/prepare.go",
+		Old: "if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {\n			_, err", New: "if standing {\n			_, err",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a mode is switched on and nobody notes it", File: "pkg/partition/mig/mode.go",
+		Old: "	if err := x.Modes.Put(r); err != nil {\n		return untouched(err)\n	}\n", New: "	_ = r\n",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the whole is handed out of a GPU in MIG mode", File: "pkg/partition/mig/mode.go",
+		Old: "	if errors.Is(err, fs.ErrNotExist) && !x.AdoptForeign {", New: "	if err == nil || errors.Is(err, fs.ErrNotExist) {",
+		Package: partitions, Test: "TestRandomWalk",
+	},
+	{
+		Name: "partitions that overlap do not", File: "pkg/gpu/mig.go",
+		Old: "return p.Start < o.End() && o.Start < p.End()", New: "return p.Start == o.Start && p.End() == o.End()",
+		Package: slices, Test: "TestWhatIsPublishedOfAGPUThatCanBeCut",
+	},
+	{
+		Name: "a capability is left out of the container", File: "internal/driverroot/partition.go",
+		Old: "[]string{instance, filepath.Join(", New: "[]string{filepath.Join(",
+		Package: "./internal/driverroot", Test: "TestAPartitionIsItsGPUAndTwoCapabilities",
+	},
+	{
+		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/node.go",
+		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
+		Package: "./pkg/kubeletplugin", Test: "TestAPartitionIsForeignOnlyIfNoRecordOwnsItBeforeOrAfterTheLook",
+	},
+	{
+		Name: "a server without counters gets partitions", File: "pkg/kubeletplugin/node.go",
+		Old: "Counters: f.counters,", New: "Counters: true,",
+		Package: "./pkg/kubeletplugin", Test: "TestAServerWithoutCountersGetsNothingThatOverlaps",
 	},
 }
