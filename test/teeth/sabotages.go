@@ -53,8 +53,8 @@ var sabotages = []Sabotage{
 		Package: state, Test: "TestHoldersAreFoundAfterAPowerCutTookTheNotes",
 	},
 	{
-		Name: "watching counts as holding", File: "pkg/devicestate/plan/plan.go",
-		Old: "return p.addresses(func(d Device) bool { return !d.Admin })", New: "return p.addresses(func(d Device) bool { return true })",
+		Name: "watching counts as holding", File: "pkg/devicestate/plan/make.go",
+		Old: "Kind: named.Kind, Admin: admin,", New: "Kind: named.Kind,",
 		Package: state, Test: "TestWatcherDoesNotHoldItsGPU",
 	},
 	{
@@ -169,7 +169,7 @@ var sabotages = []Sabotage{
 	},
 	{
 		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/create.go",
-		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "",
+		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "	case exact != nil && errors.Is(cause, plan.ErrUntouched):\n		return exact, nil\n",
 		Package: partitions, Test: "TestCrashMatrix",
 	},
 	{
