@@ -175,7 +175,7 @@ func TestAHeldPartitionKeepsItsPlace(t *testing.T) {
 }
 
 // BenchmarkAllocate is the scheduler's look at one node for one partition: with the slices of that node alone, with those
-// of 500, and how the two compare. The issue allows 2.5 ×.
+// of 500, and how the two compare: at most 2.5 ×.
 func BenchmarkAllocate(b *testing.B) {
 	one := newScheduler(b, boards(8, board.H100()), resourceslices.Options{})
 	many := newScheduler(b, boards(8, board.H100()), resourceslices.Options{})
