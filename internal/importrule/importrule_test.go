@@ -21,7 +21,7 @@ const module = "gpu-dra-driver/"
 var layers = map[string]int{
 	"api/deviceclass/v1beta1": 0, "pkg/gpu": 0, "pkg/claimerror": 0, "pkg/devicestate/plan": 0, "pkg/cdi": 0, "pkg/resourceslices": 0,
 	"pkg/partition/layout": 0,
-	"internal/host":        1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/driverroot": 1,
+	"internal/host":        1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/nvml/lending": 1, "internal/driverroot": 1,
 	"pkg/cdi/store": 1, "pkg/devicestate/record": 1,
 	"pkg/partition/mig": 2,
 	"pkg/devicestate":   3, "pkg/inventory": 3,
@@ -31,10 +31,11 @@ var layers = map[string]int{
 
 // within lists the imports inside a layer.
 var within = []string{
-	"pkg/devicestate/plan > api/deviceclass/v1beta1", "pkg/devicestate/plan > pkg/gpu", "pkg/devicestate/plan > pkg/claimerror",
+	"pkg/devicestate/plan > api/deviceclass/v1beta1", "pkg/devicestate/plan > pkg/gpu", "pkg/devicestate/plan > pkg/claimerror", "pkg/devicestate/plan > pkg/sharing",
+	"pkg/sharing > api/deviceclass/v1beta1", "pkg/sharing > pkg/gpu", "pkg/resourceslices > pkg/sharing", "pkg/resourceslices > api/deviceclass/v1beta1",
 	"pkg/cdi > pkg/devicestate/plan", "pkg/resourceslices > pkg/gpu",
 	"pkg/partition/layout > pkg/gpu", "pkg/resourceslices > pkg/partition/layout",
-	"internal/nvml/real > internal/nvml", "internal/nvml/conformance > internal/nvml", "internal/driverroot > internal/nvml/real",
+	"internal/nvml/real > internal/nvml", "internal/nvml/lending > internal/nvml", "internal/nvml/conformance > internal/nvml", "internal/driverroot > internal/nvml/real",
 	"pkg/cdi/store > internal/host", "pkg/devicestate/record > internal/host",
 	"pkg/kubeletplugin > pkg/metrics",
 	"cmd/dra-kubelet-plugin > internal/pluginflags", "internal/refdocs > internal/pluginflags",

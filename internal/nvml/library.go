@@ -41,6 +41,8 @@ type Device interface {
 	Cores() (int, error)
 	AddressingMode() (AddressingMode, error)
 	ComputeMode() (ComputeMode, error)
+	// SetComputeMode is in force when it returns nil. NotSupported on a GPU whose MIG mode is on.
+	SetComputeMode(ComputeMode) error
 	// Processes are those that hold the GPU or a part of it, compute and graphics, in order of their process IDs, then
 	// instances, each once.
 	Processes() ([]Process, error)

@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // Edits gives what a container needs to use a GPU, read from the driver root.
@@ -29,18 +30,19 @@ type Edits interface {
 }
 
 // Executor carries out steps of one kind. The lock of the step's GPU is held whenever it is called; steps of different
-// GPUs run at once. A method writes nothing of devices but the one of its step.
+// GPUs run at once. A method writes nothing of the devices but the one of its step. Check is not told of other claims.
 type Executor interface {
 	// Admit says what the step is to be on the GPU as it is, before anything is recorded or changed: an effect that is
 	// there already and that no record owns is foreign, and Revert will never take it away. An error refuses the claim.
-	Admit(ctx context.Context, step plan.Step, devices []plan.Device) error
+	Admit(ctx context.Context, w plan.Work) error
 	// Apply makes the step's effect exist, and notes in devices what of it belongs to this boot. One that exists as
 	// noted is a success. An error that is plan.ErrUntouched changed nothing.
-	Apply(ctx context.Context, step plan.Step, devices []plan.Device) error
+	Apply(ctx context.Context, w plan.Work) error
 	// Check says whether the effect is there as noted. It changes nothing.
-	Check(ctx context.Context, step plan.Step, devices []plan.Device) error
-	// Revert makes it not exist, whatever Apply came to; one that is gone, or whose GPU is, is a success.
-	Revert(ctx context.Context, step plan.Step, devices []plan.Device) error
+	Check(ctx context.Context, w plan.Work) error
+	// Revert makes it not exist, whatever Apply came to; one that is gone, or whose GPU is, is a success. An effect that
+	// another claim has a share of stays, for that claim's Revert.
+	Revert(ctx context.Context, w plan.Work) error
 }
 
 // Planner makes a claim's plan; plan.Make is the one.
@@ -60,6 +62,11 @@ type Options struct {
 	// Planner defaults to plan.Make.
 	Planner   Planner
 	Executors map[string]Executor
+	// Policy is the node's setting for sharing a GPU, or a MIG profile of it. Nil: none. NoMPS says why there is no MPS.
+	Policy func(g gpu.GPU, profile string) sharing.Policy
+	NoMPS  string
+	// MPSDir holds a directory for each MPS daemon, at the same path for the container runtime.
+	MPSDir string
 	// Whole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
 	// changed. It is called under the GPU's lock, before anything is recorded. Default: GPUs are always whole.
 	Whole func(ctx context.Context, device *plan.Device) error
@@ -116,7 +123,7 @@ type PreparedDevice struct {
 }
 
 func (e *Engine) node() plan.Node {
-	return plan.Node{Driver: e.Driver, Pool: e.Pool, Snapshot: e.Snapshot()}
+	return plan.Node{Driver: e.Driver, Pool: e.Pool, Snapshot: e.Snapshot(), Policy: e.Policy, NoMPS: e.NoMPS}
 }
 
 // lockClaim takes a claim's lock: one byte, found from the UID, of the one file for all claims.

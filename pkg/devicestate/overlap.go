@@ -35,6 +35,7 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) 
 			return err
 		}
 		notes := []string{p.Claim.UID}
+		sharers := sharers{plan: p, address: address}
 		for _, uid := range uids {
 			if uid == p.Claim.UID {
 				continue
@@ -52,6 +53,10 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) 
 					return e.inUse(p, device.Name, fmt.Errorf("%s is held by claim %s (UID %s, %s)",
 						holding(r.Plan, device), r.Plan.Claim, uid, r.State))
 				}
+				// What a claim shares already stands, whoever came since.
+				if device, why := sharers.join(r.Plan); why != "" && !mine {
+					return e.inUse(p, device, errors.New(why))
+				}
 			}
 			if err != nil && !mine {
 				return e.inUse(p, nameAt(p, address), err)
@@ -64,6 +69,47 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) 
 		}
 	}
 	return nil
+}
+
+// sharers count what a plan's shares of a GPU take together with those of other claims.
+type sharers struct {
+	plan    plan.Plan
+	address string
+	use     map[string]plan.Use
+}
+
+// join adds another claim's plan and says which device it makes impossible, and why.
+func (s *sharers) join(other plan.Plan) (device, why string) {
+	for _, d := range s.plan.Devices {
+		if d.PCIAddress != s.address || !d.Partial() || d.Admin {
+			continue
+		}
+		if s.use == nil {
+			s.use = map[string]plan.Use{}
+		}
+		use, known := s.use[d.Name]
+		if !known {
+			for _, own := range s.plan.Devices {
+				if own.Name == d.Name {
+					use.Add(own.Share)
+				}
+			}
+		}
+		for _, o := range other.Devices {
+			if !d.Shares(o) {
+				continue
+			}
+			if reason := d.Disagrees(o); reason != "" {
+				return d.Name, fmt.Sprintf("claim %s (UID %s), which came first, %s", other.Claim, other.Claim.UID, reason)
+			}
+			use.Add(o.Share)
+		}
+		s.use[d.Name] = use
+		if excess := use.Excess(d.Share); excess != "" {
+			return d.Name, fmt.Sprintf("with this claim and claim %s (UID %s) %s", other.Claim, other.Claim.UID, excess)
+		}
+	}
+	return "", ""
 }
 
 // noted reads a GPU's notes: the lines as they are, and the UIDs of all claims that may hold it.

@@ -60,7 +60,7 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		}
 	}
 	if found && old.State == record.Intent && old.Renews != "" && old.Plan.Allocation == p.Allocation {
-		if old, err = e.giveBack(ctx, old, boot); err != nil {
+		if old, err = e.giveBack(ctx, old, boot, locks); err != nil {
 			return fail(err)
 		}
 	}
@@ -77,10 +77,14 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err := e.claimGPUs(p, boot, locks, found); err != nil {
 		return fail(err)
 	}
+	beside, err := e.beside(p, boot, locks)
+	if err != nil {
+		return fail(err)
+	}
 	if !found {
-		p, err = e.carryOut(ctx, p, boot, nil)
+		p, err = e.carryOut(ctx, p, boot, nil, beside)
 	} else {
-		p, err = e.carryOut(ctx, p, boot, &old)
+		p, err = e.carryOut(ctx, p, boot, &old, beside)
 	}
 	if err != nil {
 		return fail(err)
@@ -94,12 +98,20 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	if err := e.claimGPUs(p, boot, locks, true); err != nil {
 		return record.Record{}, err
 	}
+	beside, err := e.beside(p, boot, locks)
+	if err != nil {
+		return record.Record{}, err
+	}
 	p.Devices = slices.Clone(p.Devices)
 	snapshot := e.Snapshot()
 	for i, d := range p.Devices {
 		g, _ := snapshot.ByAddress(d.PCIAddress)
-		if _, there := g.MIG.At(d.Partition.Profile, d.Partition.Start); there && d.Kind == gpu.KindMIG {
-			p.Devices[i].Partition.Foreign = true
+		_, there := g.MIG.At(d.Partition.Profile, d.Partition.Start)
+		p.Devices[i].Partition.Foreign = there && d.Kind == gpu.KindMIG
+		for _, s := range (plan.Work{Step: plan.Step{Device: i}, Devices: p.Devices, Others: beside[d.PCIAddress]}).Sharers() {
+			if s.Committed {
+				p.Devices[i].Partition = s.Device.Partition
+			}
 		}
 	}
 	r := record.Record{State: record.Committed, BootID: boot, Plan: p}
@@ -110,7 +122,7 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 // the effects turned out to be. An error undoes them, except where old is a commit of this boot: then a container may be
 // running on them, and a later call repairs. A commit of an earlier boot stays what it was, so that its devices stay the
 // claim's.
-func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record) (plan.Plan, error) {
+func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record, beside beside) (plan.Plan, error) {
 	p.Devices = slices.Clone(p.Devices)
 	standing := old != nil && old.BootID == boot
 	if standing {
@@ -118,9 +130,10 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		p.Steps = old.Plan.Steps
 		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
 			p.Devices[i].Partition = old.Plan.Devices[i].Partition
+			p.Devices[i].Share, p.Devices[i].Sharing = old.Plan.Devices[i].Share, old.Plan.Devices[i].Sharing
 		}
 	} else {
-		if err := e.admit(ctx, p); err != nil {
+		if err := e.admit(ctx, p, beside); err != nil {
 			return p, err
 		}
 		if len(p.Steps) > 0 {
@@ -133,14 +146,14 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 			}
 		}
 	}
-	touched, err := e.apply(ctx, p, boot)
+	touched, err := e.apply(ctx, p, boot, beside)
 	for range p.Steps {
 		if !standing || !errors.Is(err, plan.ErrVanished) {
 			break
 		}
 		// The record goes first: after a crash it must own what is about to be made, which has another identity.
 		if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {
-			_, err = e.apply(ctx, p, boot)
+			_, err = e.apply(ctx, p, boot, beside)
 		}
 	}
 	if err == nil {
@@ -158,7 +171,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	undoErr := e.undo(undo, p, touched)
+	undoErr := e.undo(undo, p, touched, beside)
 	switch {
 	case undoErr != nil:
 	case old != nil:
@@ -173,7 +186,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 }
 
 // admit looks at the GPUs before anything is recorded.
-func (e *Engine) admit(ctx context.Context, p plan.Plan) error {
+func (e *Engine) admit(ctx context.Context, p plan.Plan, beside beside) error {
 	return e.eachGPU(p.Exclusive(), func(address string) error {
 		for i, d := range p.Devices {
 			if d.PCIAddress == address && d.Kind == gpu.KindGPU && !d.Admin {
@@ -182,16 +195,16 @@ func (e *Engine) admit(ctx context.Context, p plan.Plan) error {
 				}
 			}
 		}
-		return e.eachStep(p, address, func(_ int, x Executor, step plan.Step) error { return x.Admit(ctx, step, p.Devices) })
+		return e.eachStep(p, address, beside, func(_ int, x Executor, w plan.Work) error { return x.Admit(ctx, w) })
 	})
 }
 
 // apply makes effects and spec true; it changes nothing where they are. It says which steps may have changed something.
-func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string) (touched []bool, err error) {
+func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, beside beside) (touched []bool, err error) {
 	touched = make([]bool, len(p.Steps))
 	err = e.eachGPU(p.Exclusive(), func(address string) error {
-		return e.eachStep(p, address, func(i int, x Executor, step plan.Step) error {
-			err := x.Apply(ctx, step, p.Devices)
+		return e.eachStep(p, address, beside, func(i int, x Executor, w plan.Work) error {
+			err := x.Apply(ctx, w)
 			touched[i] = !errors.Is(err, plan.ErrUntouched)
 			return err
 		})
@@ -221,7 +234,7 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, er
 		if err != nil {
 			return nil, e.notReady(p, d.Name, err)
 		}
-		edits.Devices = append(edits.Devices, one)
+		edits.Devices = append(edits.Devices, cdi.Shared(one, d, e.MPSDir))
 	}
 	spec, err := cdi.Spec(e.Driver, p, boot, edits)
 	if err != nil {

@@ -92,7 +92,7 @@ func (e *Engine) recoverClaim(ctx context.Context, uid, boot string) Finding {
 	switch {
 	case r.State == record.Intent && r.Renews != "":
 		f.Did = "undone, the claim keeps its devices"
-		_, f.Err = e.giveBack(ctx, r, boot)
+		_, f.Err = e.giveBack(ctx, r, boot, locks)
 	case r.State == record.Intent || r.State == record.Releasing:
 		f.Did, f.Err = "undone", e.release(ctx, r, boot, locks)
 	case r.State == record.Committed && r.BootID != boot:

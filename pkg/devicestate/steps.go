@@ -6,9 +6,12 @@ package devicestate
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"slices"
 	"sync"
 
 	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
 )
 
 // eachGPU works on GPUs, at once where there are several: cutting one takes a second, and eight must not take eight.
@@ -32,20 +35,54 @@ func (e *Engine) eachGPU(addresses []string, work func(address string) error) er
 }
 
 // eachStep goes through a GPU's steps in order, up to the first error.
-func (e *Engine) eachStep(p plan.Plan, address string, do func(i int, x Executor, step plan.Step) error) error {
+func (e *Engine) eachStep(p plan.Plan, address string, beside beside, do func(i int, x Executor, w plan.Work) error) error {
 	for i, step := range p.Steps {
 		if step.PCIAddress != address {
 			continue
 		}
 		x, err := e.executor(p, step)
 		if err == nil {
-			err = do(i, x, step)
+			err = do(i, x, plan.Work{Step: step, Devices: p.Devices, Others: beside[address]})
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// beside are the other claims on GPUs whose effects of this boot may be there, by PCI address.
+type beside map[string][]plan.Other
+
+// beside finds them for the GPUs that a plan has steps on. The GPUs' locks are held, so nothing of it changes meanwhile.
+func (e *Engine) beside(p plan.Plan, boot string, locks gpuLocks) (beside, error) {
+	out := beside{}
+	for _, step := range p.Steps {
+		if _, known := out[step.PCIAddress]; known || locks[step.PCIAddress] == nil {
+			continue
+		}
+		out[step.PCIAddress] = nil
+		_, uids, err := e.noted(locks[step.PCIAddress], step.PCIAddress, boot)
+		if err != nil {
+			return nil, err
+		}
+		for _, uid := range uids {
+			if uid == p.Claim.UID {
+				continue
+			}
+			r, err := e.records.Get(uid)
+			switch {
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, record.ErrUnreadable):
+				continue // One that nobody can read keeps new claims away, and cannot keep this one from ending.
+			case err != nil:
+				return nil, err
+			case r.State == record.Unknown || r.BootID != boot || !slices.Contains(r.Plan.Exclusive(), step.PCIAddress):
+				continue
+			}
+			out[step.PCIAddress] = append(out[step.PCIAddress], plan.Other{Plan: r.Plan, Committed: r.State == record.Committed})
+		}
+	}
+	return out, nil
 }
 
 func (e *Engine) executor(p plan.Plan, step plan.Step) (Executor, error) {
@@ -62,12 +99,12 @@ func (e *Engine) executor(p plan.Plan, step plan.Step) (Executor, error) {
 // check says whether the effects of a committed plan are there.
 func (e *Engine) check(ctx context.Context, p plan.Plan) error {
 	return e.eachGPU(p.Exclusive(), func(address string) error {
-		return e.eachStep(p, address, func(_ int, x Executor, step plan.Step) error { return x.Check(ctx, step, p.Devices) })
+		return e.eachStep(p, address, nil, func(_ int, x Executor, w plan.Work) error { return x.Check(ctx, w) })
 	})
 }
 
 // undo removes the spec, so that nothing new can start, then in reverse the effects of those steps that are touched.
-func (e *Engine) undo(ctx context.Context, p plan.Plan, touched []bool) error {
+func (e *Engine) undo(ctx context.Context, p plan.Plan, touched []bool, beside beside) error {
 	if err := e.Specs.Remove(p.Claim.UID); err != nil {
 		return err
 	}
@@ -79,7 +116,7 @@ func (e *Engine) undo(ctx context.Context, p plan.Plan, touched []bool) error {
 			}
 			x, err := e.executor(p, step)
 			if err == nil {
-				err = x.Revert(ctx, step, p.Devices)
+				err = x.Revert(ctx, plan.Work{Step: step, Devices: p.Devices, Others: beside[address]})
 			}
 			if err != nil {
 				return err

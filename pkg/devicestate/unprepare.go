@@ -60,7 +60,11 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 		}
 	}
 	// Effects of an earlier boot died with it.
-	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot)); err != nil {
+	beside, err := e.beside(r.Plan, boot, locks)
+	if err != nil {
+		return err
+	}
+	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot), beside); err != nil {
 		return err
 	}
 	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {
@@ -74,8 +78,12 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 
 // giveBack undoes an intent that followed a commit of an earlier boot and gives the claim that commit back. Claim and
 // GPU locks are held.
-func (e *Engine) giveBack(ctx context.Context, r record.Record, boot string) (record.Record, error) {
-	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot)); err != nil {
+func (e *Engine) giveBack(ctx context.Context, r record.Record, boot string, locks gpuLocks) (record.Record, error) {
+	beside, err := e.beside(r.Plan, boot, locks)
+	if err != nil {
+		return record.Record{}, err
+	}
+	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot), beside); err != nil {
 		return record.Record{}, err
 	}
 	r = record.Record{State: record.Committed, BootID: r.Renews, Plan: r.Plan}

@@ -82,6 +82,17 @@ func (e *Engine) Check() error {
 		if r.BootID == boot {
 			errs = append(errs, e.checkSpec(r))
 		}
+		for _, address := range r.Plan.Exclusive() {
+			sharers := sharers{plan: r.Plan, address: address}
+			for _, other := range records {
+				if other.Plan.Claim.UID == c.UID || other.State == record.Unknown {
+					continue
+				}
+				if d, why := sharers.join(other.Plan); why != "" {
+					fault("%s on GPU %s: %s", d, address, why)
+				}
+			}
+		}
 		for _, other := range records[:i] {
 			for _, address := range r.Plan.Exclusive() {
 				if d, taken := r.Plan.Conflict(other.Plan, address); taken {

@@ -195,22 +195,22 @@ func (x fileExecutor) path(step plan.Step) string {
 	return filepath.Join(x.dir, name)
 }
 
-func (fileExecutor) Admit(context.Context, plan.Step, []plan.Device) error { return nil }
+func (fileExecutor) Admit(context.Context, plan.Work) error { return nil }
 
-func (x fileExecutor) Check(_ context.Context, step plan.Step, _ []plan.Device) error {
-	_, err := x.host.ReadFile(x.path(step))
+func (x fileExecutor) Check(_ context.Context, w plan.Work) error {
+	_, err := x.host.ReadFile(x.path(w.Step))
 	return err
 }
 
-func (x fileExecutor) Apply(_ context.Context, step plan.Step, _ []plan.Device) error {
-	if _, err := x.host.ReadFile(x.path(step)); err == nil {
+func (x fileExecutor) Apply(_ context.Context, w plan.Work) error {
+	if _, err := x.host.ReadFile(x.path(w.Step)); err == nil {
 		return nil
 	}
-	return x.host.WriteDurable("test.apply", x.path(step), []byte("effect"), 0o600)
+	return x.host.WriteDurable("test.apply", x.path(w.Step), []byte("effect"), 0o600)
 }
 
-func (x fileExecutor) Revert(_ context.Context, step plan.Step, _ []plan.Device) error {
-	return errors.Join(x.host.Remove("test.revert", x.path(step)), x.host.RemoveUnfinished("test.revert", x.path(step)))
+func (x fileExecutor) Revert(_ context.Context, w plan.Work) error {
+	return errors.Join(x.host.Remove("test.revert", x.path(w.Step)), x.host.RemoveUnfinished("test.revert", x.path(w.Step)))
 }
 
 type edits struct{ w *world }

@@ -51,6 +51,8 @@ type GPU struct {
 
 	// MemoryBytes is the board's total as NVML reports it, what the driver reserves included. 0: NVML cannot say.
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
+	// ReservedBytes is what of it the driver keeps for itself. 0: none, or NVML cannot say.
+	ReservedBytes uint64 `json:"reservedBytes,omitempty"`
 	// Multiprocessors is the number of SMs, 0 when unknown.
 	Multiprocessors int `json:"multiprocessors,omitempty"`
 

@@ -103,7 +103,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	}
 	memory, err := d.Memory()
 	if r.may("the memory", err) {
-		g.MemoryBytes = memory.Total
+		g.MemoryBytes, g.ReservedBytes = memory.Total, memory.Reserved
 	}
 	cores, err := d.Cores()
 	if r.may("the number of cores", err) {

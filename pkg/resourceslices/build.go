@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // Pool is what a node publishes.
@@ -41,6 +42,8 @@ type Options struct {
 	Foreign map[string][]gpu.Partition
 	// Held are the devices that a claim's record names.
 	Held []Held
+	// Offer says what of a GPU, or a MIG profile of it, can be had in shares; false: nothing. Nil: of none.
+	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
 }
 
 // Held is a device that some claim has.

@@ -6,10 +6,13 @@ package resourceslices
 import (
 	"math"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // Entry describes an attribute or capacity for the reference documentation.
@@ -48,7 +51,24 @@ type attribute struct {
 type capacity struct {
 	Entry
 	quantity func(subject) *resource.Quantity
+	// policy says how much of it a share takes. Nil: none, for it only says what the device has.
+	policy func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy
 }
+
+// requestPolicy is the API's. On a device that is shared every capacity has one: without, the first share takes all.
+func (c capacity) requestPolicy(s subject) *resourceapi.CapacityRequestPolicy {
+	switch {
+	case s.offer == nil:
+		return nil
+	case c.policy == nil:
+		return &resourceapi.CapacityRequestPolicy{Default: amount(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount(0)}}
+	}
+	return c.policy(*s.offer, *c.quantity(s))
+}
+
+func amount(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
+
+func bytes(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), resource.BinarySI) }
 
 var (
 	every = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor}
@@ -112,6 +132,17 @@ var attributes = []attribute{
 	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
 		boolean(func(s subject) bool { return s.gpu.MPSCapable })},
+	{Entry{Name: "isolation", Type: "string", Devices: used, Source: "the driver and the node's settings",
+		Meaning: "What keeps the shares of the device apart: mps, limits of memory and SMs that MPS holds its clients to; time-slicing, nothing but taking turns; hardware, where a claim always has the device to itself."},
+		text(func(s subject) string {
+			switch {
+			case s.offer == nil:
+				return "hardware"
+			case s.offer.Strategy == v1beta1.StrategyMPS:
+				return "mps"
+			}
+			return "time-slicing"
+		})},
 }
 
 var capacities = []capacity{
@@ -129,6 +160,36 @@ var capacities = []capacity{
 				return nil
 			}
 			return positive(int64(n), resource.BinarySI)
+		},
+		func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy {
+			most := uint64(has.Value()) / sharing.Step * sharing.Step
+			return &resourceapi.CapacityRequestPolicy{Default: bytes(o.Memory), ValidRange: &resourceapi.CapacityRequestPolicyRange{
+				Min: bytes(sharing.Step), Max: bytes(most), Step: bytes(sharing.Step),
+			}}
+		}},
+	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: used, Source: "the driver",
+		Meaning: "Percent of the SMs, of which a share can reserve some; by MPS its processes then get no more either. Left out where a claim always has the device to itself."},
+		func(s subject) *resource.Quantity {
+			if s.offer == nil {
+				return nil
+			}
+			return amount(100)
+		},
+		func(o sharing.Offer, _ resource.Quantity) *resourceapi.CapacityRequestPolicy {
+			return &resourceapi.CapacityRequestPolicy{Default: amount(int64(o.Compute)), ValidRange: &resourceapi.CapacityRequestPolicyRange{
+				Min: amount(0), Max: amount(100), Step: amount(1),
+			}}
+		}},
+	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: used, Source: "CUDA MPS documentation, the node's settings",
+		Meaning: "How many claims can have a share of the device at once. Left out where a claim always has the device to itself."},
+		func(s subject) *resource.Quantity {
+			if s.offer == nil {
+				return nil
+			}
+			return amount(int64(s.offer.Most))
+		},
+		func(sharing.Offer, resource.Quantity) *resourceapi.CapacityRequestPolicy {
+			return &resourceapi.CapacityRequestPolicy{Default: amount(1), ValidValues: []resource.Quantity{*amount(1)}}
 		}},
 	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The number of streaming multiprocessors. Left out for a compute capability this version does not know."},
@@ -141,7 +202,7 @@ var capacities = []capacity{
 				}
 			}
 			return positive(int64(n), resource.DecimalSI)
-		}},
+		}, nil},
 	engines("copyEngines", "copy engines", func(p gpu.Profile) int { return p.CopyEngines }),
 	engines("decoders", "video decoders", func(p gpu.Profile) int { return p.Decoders }),
 	engines("encoders", "video encoders", func(p gpu.Profile) int { return p.Encoders }),
@@ -160,6 +221,7 @@ func engines(name, what string, count func(gpu.Profile) int) capacity {
 			}
 			return resource.NewQuantity(int64(count(*s.profile)), resource.DecimalSI)
 		},
+		nil,
 	}
 }
 

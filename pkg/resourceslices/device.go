@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // Keys of the taints. They do not follow the driver's name: tolerations are written once, in classes and claims.
@@ -31,7 +32,10 @@ func (b *builder) devices(c candidate) ([]resourceapi.Device, *resourceapi.Count
 	}
 	var out []resourceapi.Device
 	for n, i := range items {
-		d := b.device(subject{device: i.device, kind: i.device.Kind, gpu: c.gpu, driver: b.driver, profile: b.profile(c.gpu, i), uuid: i.uuid})
+		d := b.device(subject{
+			device: i.device, kind: i.device.Kind, gpu: c.gpu, driver: b.driver, profile: b.profile(c.gpu, i), uuid: i.uuid,
+			offer: b.offer(c.gpu, i),
+		})
 		if set != nil {
 			d.ConsumesCounters = consumed[n]
 		}
@@ -100,10 +104,26 @@ func (b *builder) device(s subject) resourceapi.Device {
 			if d.Capacity == nil {
 				d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
 			}
-			d.Capacity[resourceapi.QualifiedName(c.Name)] = resourceapi.DeviceCapacity{Value: *q}
+			d.Capacity[resourceapi.QualifiedName(c.Name)] = resourceapi.DeviceCapacity{Value: *q, RequestPolicy: c.requestPolicy(s)}
 		}
 	}
+	if s.offer != nil {
+		shared := true
+		d.AllowMultipleAllocations = &shared
+	}
 	return d
+}
+
+// offer is what can be had of a device in shares, nil where it is for one claim.
+func (b *builder) offer(g gpu.GPU, i item) *sharing.Offer {
+	if !b.o.SharedDevices || b.o.Offer == nil {
+		return nil
+	}
+	o, ok := b.o.Offer(g, i.device.Profile)
+	if !ok {
+		return nil
+	}
+	return &o
 }
 
 func (b *builder) monitor(g gpu.GPU) resourceapi.Device {

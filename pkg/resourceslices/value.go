@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // subject is what an attribute can be read from.
@@ -24,6 +25,8 @@ type subject struct {
 	profile *gpu.Profile
 	// uuid is the device's own, empty of a partition that is yet to be made.
 	uuid string
+	// offer is what of it can be had in shares; nil where it is for one claim.
+	offer *sharing.Offer
 }
 
 // described says that the GPU was read once, and is not known by its address alone: a zero means something then.

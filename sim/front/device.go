@@ -101,6 +101,10 @@ func (d *device) ComputeMode() (nvml.ComputeMode, error) {
 	return get(d, "nvmlDeviceGetComputeMode", func(v engine.View) nvml.ComputeMode { return nvml.ComputeMode(v.ComputeMode) })
 }
 
+func (d *device) SetComputeMode(m nvml.ComputeMode) error {
+	return d.mutate("nvmlDeviceSetComputeMode", func(_ *engine.State, g *engine.GPU) nvml.Code { return g.SetComputeMode(m) })
+}
+
 func (d *device) Processes() ([]nvml.Process, error) {
 	compute, err := d.holders("nvmlDeviceGetComputeRunningProcesses_v3", false)
 	if err != nil {

@@ -21,6 +21,13 @@ func nvmlDeviceGetComputeMode(dev C.handle, to *C.u32) C.u32 {
 	return number("nvmlDeviceGetComputeMode", dev, to, func(v engine.View) int { return v.ComputeMode })
 }
 
+//export nvmlDeviceSetComputeMode
+func nvmlDeviceSetComputeMode(dev C.handle, mode C.u32) C.u32 {
+	return mutate("nvmlDeviceSetComputeMode", dev, true, func(_ int, _ *engine.State, g *engine.GPU) nvml.Code {
+		return g.SetComputeMode(nvml.ComputeMode(mode))
+	})
+}
+
 //export nvmlDeviceGetEccMode
 func nvmlDeviceGetEccMode(dev C.handle, mode, pending *C.u32) C.u32 {
 	return device("nvmlDeviceGetEccMode", dev, mode != nil && pending != nil, func(v engine.View) nvml.Code {

@@ -20,7 +20,7 @@ const maxBytes = 10 * 1024
 
 // notServed are the group's kinds that other drivers of the group serve.
 var notServed = map[string]bool{
-	"MigDeviceConfig": true, "VfioDeviceConfig": true, "ComputeDomainChannelConfig": true, "ComputeDomainDaemonConfig": true,
+	"VfioDeviceConfig": true, "ComputeDomainChannelConfig": true, "ComputeDomainDaemonConfig": true,
 }
 
 // Decode reads one parameter object. The error names the field, its value and what is allowed there.
@@ -45,9 +45,9 @@ func Decode(data []byte) (Config, error) {
 	}
 	switch {
 	case notServed[kind]:
-		return Config{}, fmt.Errorf("kind: %s is %w, use %s", kind, ErrUnsupported, KindGPUConfig)
-	case kind != KindGPUConfig:
-		return Config{}, fmt.Errorf("kind: %q is not known, use %s", clip(kind), KindGPUConfig)
+		return Config{}, fmt.Errorf("kind: %s is %w, use %s or %s", kind, ErrUnsupported, KindGPUConfig, KindMIGDeviceConfig)
+	case kind != KindGPUConfig && kind != KindMIGDeviceConfig:
+		return Config{}, fmt.Errorf("kind: %q is not known, use %s or %s", clip(kind), KindGPUConfig, KindMIGDeviceConfig)
 	}
 	delete(object, "apiVersion")
 	delete(object, "kind")
@@ -55,11 +55,22 @@ func Decode(data []byte) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("parameters: %w", err)
 	}
-	config := &GPUConfig{}
-	if err := strictly(rest, config); err != nil {
+	var config Config
+	into := any(nil)
+	if kind == KindMIGDeviceConfig {
+		config.MIG = &MIGDeviceConfig{}
+		into = config.MIG
+	} else {
+		config.GPU = &GPUConfig{}
+		into = config.GPU
+	}
+	if err = strictly(rest, into); err == nil {
+		err = config.Sharing().complete(config.MIG != nil)
+	}
+	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", kind, err)
 	}
-	return Config{GPU: config}, nil
+	return config, nil
 }
 
 func text(object map[string]json.RawMessage, field string) (string, error) {

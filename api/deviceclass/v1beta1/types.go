@@ -3,18 +3,111 @@
 
 package v1beta1
 
+import "k8s.io/apimachinery/pkg/api/resource"
+
 // GroupVersion is the apiVersion of every parameter kind.
 const GroupVersion = "resource.nvidia.com/v1beta1"
 
 // The kinds.
 const (
-	KindGPUConfig = "GpuConfig"
+	KindGPUConfig       = "GpuConfig"
+	KindMIGDeviceConfig = "MigDeviceConfig"
 )
 
-// GPUConfig holds the parameters of a whole GPU. It has no settings: giving one says that the defaults are meant.
-type GPUConfig struct{}
+// GPUConfig holds the parameters of a GPU, whole or in shares. Without settings it says that the defaults are meant.
+type GPUConfig struct {
+	Sharing *Sharing `json:"sharing,omitempty"`
+}
+
+// MIGDeviceConfig holds the parameters of a MIG partition.
+type MIGDeviceConfig struct {
+	Sharing *Sharing `json:"sharing,omitempty"`
+}
 
 // Config is a decoded parameter object; exactly one member is set.
 type Config struct {
 	GPU *GPUConfig
+	MIG *MIGDeviceConfig
+}
+
+// Kind is the object's kind.
+func (c Config) Kind() string {
+	if c.MIG != nil {
+		return KindMIGDeviceConfig
+	}
+	return KindGPUConfig
+}
+
+// Sharing is what the object says of sharing, nil where it says nothing.
+func (c Config) Sharing() *Sharing {
+	switch {
+	case c.GPU != nil:
+		return c.GPU.Sharing
+	case c.MIG != nil:
+		return c.MIG.Sharing
+	}
+	return nil
+}
+
+// Strategy is how the processes on a device share it.
+type Strategy string
+
+const (
+	// StrategyTimeSlicing has them take turns. Nothing limits the memory of one.
+	StrategyTimeSlicing Strategy = "TimeSlicing"
+	// StrategyMPS has an MPS daemon run them at once, each within limits.
+	StrategyMPS Strategy = "MPS"
+)
+
+// Interval is how long a process computes before it is another's turn.
+type Interval string
+
+// The intervals that nvidia-smi compute-policy knows.
+const (
+	IntervalDefault Interval = "Default"
+	IntervalShort   Interval = "Short"
+	IntervalMedium  Interval = "Medium"
+	IntervalLong    Interval = "Long"
+)
+
+// Number is the driver's number of an interval, 0 (default) to 3 (long).
+func (i Interval) Number() int {
+	switch i {
+	case IntervalShort:
+		return 1
+	case IntervalMedium:
+		return 2
+	case IntervalLong:
+		return 3
+	}
+	return 0
+}
+
+// Sharing says how the processes on a device share it. Exactly the configuration of the strategy may be given.
+type Sharing struct {
+	// Strategy is required.
+	Strategy Strategy `json:"strategy"`
+	// TimeSlicing defaults to {interval: Default}.
+	TimeSlicing *TimeSlicingConfig `json:"timeSlicingConfig,omitempty"`
+	// MPS defaults to no limits beyond those of the share.
+	MPS *MPSConfig `json:"mpsConfig,omitempty"`
+}
+
+// TimeSlicingConfig configures time-slicing. A MIG device takes turns too, and has no interval to set.
+type TimeSlicingConfig struct {
+	// Interval defaults to Default.
+	Interval Interval `json:"interval,omitempty"`
+}
+
+// MPSConfig configures the MPS daemon of a device. Where the claim has a share of the device, the share's limits hold too,
+// and the smaller one counts.
+type MPSConfig struct {
+	// DefaultActiveThreadPercentage is the part of the SMs that each process may use, in percent. 0 and none: all.
+	DefaultActiveThreadPercentage *int `json:"defaultActiveThreadPercentage,omitempty"`
+	// DefaultPinnedDeviceMemoryLimit is the memory that each process may allocate. None: all of the share.
+	DefaultPinnedDeviceMemoryLimit *resource.Quantity `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
+	// DefaultPerDevicePinnedMemoryLimit is the same for single devices, by UUID or by position in the claim.
+	DefaultPerDevicePinnedMemoryLimit map[string]resource.Quantity `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
+	// MultiUser says whether processes of different users compute at once. None: where the driver can.
+	MultiUser *bool `json:"multiUser,omitempty"`
 }

@@ -89,6 +89,10 @@ func (d *device) ComputeMode() (nvml.ComputeMode, error) {
 	return nvml.ComputeMode(m), err
 }
 
+func (d *device) SetComputeMode(m nvml.ComputeMode) error {
+	return d.session.query("nvmlDeviceSetComputeMode", func() gonvml.Return { return d.handle.SetComputeMode(gonvml.ComputeMode(m)) })
+}
+
 func (d *device) AddressingMode() (nvml.AddressingMode, error) {
 	m, err := get(d, "nvmlDeviceGetAddressingMode", d.handle.GetAddressingMode)
 	return nvml.AddressingMode(m.Value), err

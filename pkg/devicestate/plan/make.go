@@ -12,11 +12,10 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // Node is what a plan needs to know of where it will be carried out.
@@ -26,6 +25,10 @@ type Node struct {
 	// Pool is the node's pool.
 	Pool     string
 	Snapshot gpu.Snapshot
+	// Policy is the node's setting for a GPU, or a MIG profile of it. Nil: none.
+	Policy func(g gpu.GPU, profile string) sharing.Policy
+	// NoMPS says why this node has no MPS, and is empty where it has.
+	NoMPS string
 }
 
 // Make plans an allocated claim. A claim without results of this driver gives a plan without devices. Errors are
@@ -43,9 +46,6 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 		if result.Driver != node.Driver {
 			continue
 		}
-		if err := m.parameters(devices.Config, *result); err != nil {
-			return Plan{}, err
-		}
 		device, err := m.device(result)
 		if err != nil {
 			return Plan{}, err
@@ -56,11 +56,33 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 				"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")
 		}
 		p.Devices = append(p.Devices, device)
-		if device.Kind == gpu.KindMIG && !device.Admin {
-			p.Steps = append(p.Steps, Step{Executor: MIGExecutor, PCIAddress: device.PCIAddress, Device: len(p.Devices) - 1})
+	}
+	if err := m.share(&p, devices); err != nil {
+		return Plan{}, err
+	}
+	p.steps()
+	return p, nil
+}
+
+// steps are what a device needs beyond its CDI spec, the partition before what works on it.
+func (p *Plan) steps() {
+	for i, d := range p.Devices {
+		step := func(executor string) {
+			p.Steps = append(p.Steps, Step{Executor: executor, PCIAddress: d.PCIAddress, Device: i})
+		}
+		switch {
+		case d.Admin:
+			continue
+		case d.Kind == gpu.KindMIG:
+			step(MIGExecutor)
+		}
+		switch {
+		case d.MPS():
+			step(MPSExecutor)
+		case d.Sharing.Timed && d.Kind == gpu.KindGPU:
+			step(TimeSliceExecutor)
 		}
 	}
-	return p, nil
 }
 
 type maker struct {
@@ -72,28 +94,6 @@ func (m maker) refuse(device string, kind claimerror.Kind, reason claimerror.Rea
 	return &claimerror.Error{
 		Kind: kind, Reason: reason, Attempt: "prepare", Claim: m.claim.String(), Device: device, Cause: cause, Remedy: remedy,
 	}
-}
-
-// parameters checks every opaque configuration that applies to a result, the class's as well as the claim's.
-func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult) error {
-	for _, config := range resourceclaim.ConfigForResult(configs, result) {
-		if config.Opaque == nil || config.Opaque.Driver != m.node.Driver {
-			continue
-		}
-		if _, err := v1beta1.Decode(config.Opaque.Parameters.Raw); err != nil {
-			kind, where := claimerror.Permanent, "the claim"
-			if errors.Is(err, v1beta1.ErrUnsupported) {
-				kind = claimerror.Unsupported
-			}
-			if config.Source == resourceapi.AllocationConfigSourceClass {
-				where = "the DeviceClass"
-			}
-			return m.refuse(result.Device, kind, claimerror.InvalidParameters,
-				fmt.Errorf("parameters from %s for request %q: %w", where, result.Request, err),
-				"correct them in "+where+" and create the claim anew")
-		}
-	}
-	return nil
 }
 
 func (m maker) device(result *resourceapi.DeviceRequestAllocationResult) (Device, error) {

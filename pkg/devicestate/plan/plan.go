@@ -11,8 +11,15 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// MIGExecutor names the executor of MIG partitions.
-const MIGExecutor = "mig"
+// The executors.
+const (
+	// MIGExecutor makes partitions.
+	MIGExecutor = "mig"
+	// MPSExecutor has an MPS daemon serve a device.
+	MPSExecutor = "mps"
+	// TimeSliceExecutor sets a GPU's time slice.
+	TimeSliceExecutor = "time-slice"
+)
 
 // What an executor's errors can be marked as.
 var (
@@ -60,6 +67,10 @@ type Device struct {
 	Minor int `json:"minor"`
 	// Partition is a MIG device's, zero of any other.
 	Partition Partition `json:"partition,omitzero"`
+	// Share is the part of the device that the claim has, zero where it has all of it.
+	Share Share `json:"share,omitzero"`
+	// Sharing is how the processes on it get along.
+	Sharing Sharing `json:"sharing,omitzero"`
 }
 
 // Partition is a part of a GPU: what identifies it, and what the executor found or made of it in this boot.
@@ -82,9 +93,10 @@ type Partition struct {
 func (p Partition) Placement() gpu.Placement { return gpu.Placement{Start: p.Start, Size: p.Size} }
 
 // Overlaps says whether two devices cannot be had at once by two claims: the whole of a GPU overlaps everything on it,
-// partitions do where they share a memory slice, and watching overlaps nothing.
+// partitions do where they share a memory slice, shares of one device do not by themselves (Use counts them), and
+// watching overlaps nothing.
 func (d Device) Overlaps(o Device) bool {
-	if d.PCIAddress != o.PCIAddress || d.Admin || o.Admin {
+	if d.PCIAddress != o.PCIAddress || d.Admin || o.Admin || d.Shares(o) {
 		return false
 	}
 	return d.Kind != gpu.KindMIG || o.Kind != gpu.KindMIG || d.Partition.Placement().Overlaps(o.Partition.Placement())

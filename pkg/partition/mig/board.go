@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/lending"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -24,30 +25,9 @@ type board struct {
 }
 
 // open takes the GPU's handle, which a switch of the mode invalidates.
-func (g *board) open() error {
-	n, err := g.session.DeviceCount()
-	if err != nil {
-		return fmt.Errorf("count the GPUs: %w", err)
-	}
-	lost := false
-	for i := range n {
-		d, err := g.session.Device(i)
-		var uuid string
-		if err == nil {
-			uuid, err = d.UUID()
-		}
-		switch {
-		case errors.Is(err, nvml.GPUIsLost):
-			lost = true
-		case err == nil && uuid == g.uuid:
-			g.device = d
-			return nil
-		}
-	}
-	if lost {
-		return fmt.Errorf("find GPU %s: %w", g.uuid, nvml.GPUIsLost)
-	}
-	return fmt.Errorf("find GPU %s: %w", g.uuid, errNoGPU)
+func (g *board) open() (err error) {
+	g.device, err = lending.Device(g.session, g.uuid)
+	return err
 }
 
 func (g *board) modeOn() (bool, error) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/devicestate/plan"
@@ -109,7 +110,7 @@ func fullProfile(gi nvml.GPUInstance, profile nvml.GPUInstanceProfile) (nvml.Com
 }
 
 // renew makes sure of a partition that was noted: containers may be running on it. One that is gone is marked as lost.
-func (x *Executor) renew(g *board, p *plan.Partition) error {
+func (x *Executor) renew(g *board, p *plan.Partition, sharers []plan.Sharer) error {
 	exact, obstacles, err := g.at(*p)
 	switch {
 	case err != nil:
@@ -117,7 +118,8 @@ func (x *Executor) renew(g *board, p *plan.Partition) error {
 	case exact != nil && exact.whole() && exact.has(p.UUID):
 		exact.describe(p)
 		return nil
-	case len(obstacles) == 0, exact != nil && len(exact.computes) == 0 && exact.info.ID == p.GPUInstance:
+	case len(obstacles) == 0, exact != nil && len(exact.computes) == 0 && exact.info.ID == p.GPUInstance,
+		exact != nil && slices.ContainsFunc(sharers, func(s plan.Sharer) bool { return s.Committed && exact.has(s.Device.Partition.UUID) }):
 		p.Lost, p.UUID = true, ""
 		return marked{errVanished, plan.ErrVanished}
 	}

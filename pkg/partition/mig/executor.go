@@ -6,13 +6,16 @@ package mig
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/lending"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/devicestate/record"
@@ -44,7 +47,7 @@ type Options struct {
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
 	Options
-	nvml *sessions
+	nvml *lending.Sessions
 }
 
 // New makes an Executor.
@@ -61,12 +64,19 @@ func New(o Options) *Executor {
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	return &Executor{Options: o, nvml: &sessions{library: o.Library, report: o.Report}}
+	return &Executor{Options: o, nvml: lending.New(o.Library, o.Report)}
 }
 
 // Admit implements devicestate.Executor.
-func (x *Executor) Admit(ctx context.Context, step plan.Step, devices []plan.Device) error {
-	d := &devices[step.Device]
+func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
+	d := w.Target()
+	for _, s := range w.Sharers() {
+		if !s.Committed {
+			return between("prepare", *d, s)
+		}
+		d.Partition = s.Device.Partition
+		return nil
+	}
 	return x.onGPU(ctx, "prepare", *d, func(g *board) error {
 		on, err := g.modeOn()
 		if err != nil || !on {
@@ -93,8 +103,8 @@ func (x *Executor) Admit(ctx context.Context, step plan.Step, devices []plan.Dev
 }
 
 // Apply implements devicestate.Executor.
-func (x *Executor) Apply(ctx context.Context, step plan.Step, devices []plan.Device) error {
-	d := &devices[step.Device]
+func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
+	d := w.Target()
 	return x.onGPU(ctx, "prepare", *d, func(g *board) error {
 		if d.Partition.Foreign {
 			return g.find(&d.Partition)
@@ -104,7 +114,7 @@ func (x *Executor) Apply(ctx context.Context, step plan.Step, devices []plan.Dev
 		}
 		switch {
 		case d.Partition.UUID != "":
-			return x.renew(g, &d.Partition)
+			return x.renew(g, &d.Partition, w.Sharers())
 		case d.Partition.Lost:
 			return x.again(ctx, g, &d.Partition)
 		}
@@ -113,22 +123,40 @@ func (x *Executor) Apply(ctx context.Context, step plan.Step, devices []plan.Dev
 }
 
 // Check implements devicestate.Executor.
-func (x *Executor) Check(ctx context.Context, step plan.Step, devices []plan.Device) error {
-	d := devices[step.Device]
+func (x *Executor) Check(ctx context.Context, w plan.Work) error {
+	d := *w.Target()
 	return x.onGPU(ctx, "check", d, func(g *board) error { return g.find(&d.Partition) })
 }
 
 // Revert implements devicestate.Executor.
-func (x *Executor) Revert(ctx context.Context, step plan.Step, devices []plan.Device) error {
-	d := devices[step.Device]
-	if d.Partition.Foreign {
+func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
+	d := *w.Target()
+	if d.Partition.Foreign || slices.ContainsFunc(w.Sharers(), keeps(d.Partition)) {
 		return nil
 	}
 	err := x.onGPU(ctx, "unprepare", d, func(g *board) error { return x.destroy(ctx, g, d.Partition) })
-	if dead(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
+	if lending.Dead(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
 		return nil
 	}
 	return err
+}
+
+// keeps says of a claim with a share of a partition that the partition is its own, too. One that vanished and was made
+// anew for another claim since has another UUID.
+func keeps(p plan.Partition) func(plan.Sharer) bool {
+	return func(s plan.Sharer) bool {
+		other := s.Device.Partition
+		return other.UUID == p.UUID || other.UUID == "" || p.UUID == ""
+	}
+}
+
+// between refuses to join a claim whose effects may be half there.
+func between(attempt string, d plan.Device, s plan.Sharer) error {
+	return &claimerror.Error{
+		Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: attempt, Device: d.Name,
+		Cause:  fmt.Errorf("claim %s, which has a share of it, is being prepared or undone", s.Claim),
+		Remedy: "it is retried; the plugin's log says what holds that claim up if it persists",
+	}
 }
 
 // driverLoaded says whether the kernel has the driver, which its user space being away does not tell.
@@ -137,18 +165,9 @@ func (x *Executor) driverLoaded() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// dead says of an error that the GPU is not there, and its partitions therefore neither.
-func dead(err error) bool {
-	return errors.Is(err, errNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.DriverNotLoaded) ||
-		errors.Is(err, nvml.GPUNotFound)
-}
-
-// errNoGPU says that the driver does not list the GPU.
-var errNoGPU = errors.New("the driver lists no such GPU")
-
 // onGPU opens NVML for one piece of work on a device's GPU, and says of an error where and what it was.
 func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*board) error) error {
-	err := x.nvml.with(func(s nvml.Session) error {
+	err := x.nvml.With(func(s nvml.Session) error {
 		g, err := x.board(s, d.UUID)
 		if err != nil {
 			return err
@@ -170,7 +189,7 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 	switch {
 	case ctx.Err() != nil:
 		e.Reason = claimerror.Interrupted
-	case dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
+	case lending.Dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
 		e.Reason, e.Remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
 		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"

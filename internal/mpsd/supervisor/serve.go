@@ -1,0 +1,76 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gpu-dra-driver/internal/mpsd"
+)
+
+// listTime is how long a question for changes is held open.
+const listTime = 30 * time.Second
+
+// Serve answers on the socket until the context ends. One supervisor at a time has it: a file lock tells.
+func (s *Supervisor) Serve(ctx context.Context) error {
+	path := filepath.Join(s.Dir, mpsd.SocketName)
+	if err := os.Remove(path); err != nil && !notThere(err) {
+		return fmt.Errorf("remove the socket of an earlier supervisor: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("listen for the plugin: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return fmt.Errorf("keep others from the socket: %w", err)
+	}
+	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the plugin: %w", err)
+	}
+	return nil
+}
+
+// Handler is the protocol of package mpsd.
+func (s *Supervisor) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
+		var d mpsd.Daemon
+		// A field that a later plugin knows is no reason to refuse.
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&d); err != nil || d.Name != r.PathValue("name") {
+			http.Error(w, "the description of the daemon is not readable", http.StatusBadRequest)
+			return
+		}
+		status, err := s.Ensure(r.Context(), d)
+		answer(w, status, err)
+	})
+	mux.HandleFunc("DELETE /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, struct{}{}, s.Stop(r.Context(), r.PathValue("name")))
+	})
+	mux.HandleFunc("GET /v1/daemons", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), listTime)
+		defer cancel()
+		answer(w, s.List(ctx, r.URL.Query().Get("after")), nil)
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // The plugin is gone: it asks again.
+}

@@ -1,0 +1,217 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	"gpu-dra-driver/internal/mpsd"
+)
+
+// Options are a Supervisor's.
+type Options struct {
+	// Dir holds a directory for each daemon, at the same path for the container runtime, which must see what is mounted
+	// there.
+	Dir string
+	// Root is the driver's as this process sees it; DevRoot holds dev/ where it is not the root's own.
+	Root, DevRoot string
+	// ShmBytes is the size of the shared memory of a device.
+	ShmBytes uint64
+	// BootID names this boot: what ran in another does not run any more.
+	BootID string
+	// Log hears of what happens. It must not block.
+	Log func(format string, args ...any)
+}
+
+// Supervisor runs daemons. Its methods may be called from several goroutines.
+type Supervisor struct {
+	Options
+	ctx  context.Context
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	daemons map[string]*daemon
+	version uint64
+	changed chan struct{} // closed with each change of a status
+}
+
+var errStopping = errors.New("the supervisor is stopping")
+
+// New takes up what an earlier supervisor of this boot ran, and removes what one of another boot left.
+func New(o Options) (*Supervisor, error) {
+	s := &Supervisor{Options: o, daemons: map[string]*daemon{}, changed: make(chan struct{})}
+	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the directory of MPS daemons: %w", err)
+	}
+	entries, err := os.ReadDir(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("list the MPS daemons: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		note, err := readNote(filepath.Join(o.Dir, e.Name()))
+		if err == nil && note.BootID == o.BootID && note.Daemon.Name == e.Name() && note.Daemon.Validate() == nil {
+			o.Log("daemon of %s: taken up", e.Name())
+			s.begin(note.Daemon, note)
+			continue
+		}
+		o.Log("daemon of %s: its directory is left over (%v), removing it", e.Name(), err)
+		if err := removeDir(filepath.Join(o.Dir, e.Name())); err != nil {
+			o.Log("daemon of %s: %v", e.Name(), err)
+		}
+	}
+	return s, nil
+}
+
+// Close ends all daemons, whose notes stay for the next supervisor.
+func (s *Supervisor) Close() {
+	s.stop(errStopping)
+	s.wg.Wait()
+}
+
+// begin starts to run a daemon. s.mu is held, or nobody else has s yet.
+func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
+	d := &daemon{s: s, dir: filepath.Join(s.Dir, want.Name), poke: make(chan struct{}, 1), ended: make(chan struct{}), old: old}
+	d.ctx, d.cancel = context.WithCancelCause(s.ctx)
+	d.want, d.wanted = want, 1
+	s.daemons[want.Name] = d
+	s.wg.Go(func() {
+		defer close(d.ended)
+		d.run()
+	})
+	return d
+}
+
+// Ensure has a daemon run as described, and returns once it does or with why it does not.
+func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
+	if err := want.Validate(); err != nil {
+		return mpsd.Status{}, err
+	}
+	s.mu.Lock()
+	if s.ctx.Err() != nil {
+		s.mu.Unlock()
+		return mpsd.Status{}, errStopping
+	}
+	d, ok := s.daemons[want.Name]
+	switch {
+	case !ok:
+		d = s.begin(want, note{})
+	case d.ctx.Err() != nil:
+		s.mu.Unlock()
+		return mpsd.Status{}, fmt.Errorf("the daemon of %s is being ended; try again", want.Name)
+	case d.want != want:
+		d.want = want
+		d.wanted++
+		d.wake()
+	case d.status.PID == 0:
+		d.wake()
+	}
+	wanted, failures := d.wanted, d.failures
+	for {
+		if d.applied >= wanted && d.status.PID != 0 {
+			defer s.mu.Unlock()
+			return d.status, nil
+		}
+		// Another failure than those that this call met.
+		if d.failures > failures {
+			defer s.mu.Unlock()
+			return d.status, fmt.Errorf("the MPS daemon of %s does not run: %s", want.Name, d.status.Problem)
+		}
+		changed := s.changed
+		problem := d.status.Problem
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-d.ended:
+			return mpsd.Status{}, fmt.Errorf("the daemon of %s was ended", want.Name)
+		case <-ctx.Done():
+			if problem == "" {
+				problem = "it is starting"
+			}
+			return mpsd.Status{}, fmt.Errorf("the MPS daemon of %s is not ready in time: %s", want.Name, problem)
+		}
+		s.mu.Lock()
+	}
+}
+
+// Stop ends a daemon and removes what it had.
+func (s *Supervisor) Stop(ctx context.Context, name string) error {
+	if err := (mpsd.Daemon{Name: name, UUID: "GPU-0"}).Validate(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	d, ok := s.daemons[name]
+	s.mu.Unlock()
+	if !ok {
+		return removeDir(filepath.Join(s.Dir, name))
+	}
+	d.cancel(errEnded)
+	select {
+	case <-d.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("the MPS daemon of %s is still being ended", name)
+	}
+	if s.ctx.Err() != nil {
+		return errStopping
+	}
+	err := removeDir(d.dir)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.daemons[name] == d && err == nil {
+		delete(s.daemons, name)
+		s.tell()
+	}
+	return err
+}
+
+// List gives all daemons, once something differs from a version, or the context ends.
+func (s *Supervisor) List(ctx context.Context, after string) mpsd.List {
+	s.mu.Lock()
+	for after == s.versionText() && ctx.Err() == nil {
+		changed := s.changed
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+	}
+	defer s.mu.Unlock()
+	l := mpsd.List{Version: s.versionText()}
+	for _, name := range slices.Sorted(maps.Keys(s.daemons)) {
+		d := s.daemons[name]
+		status := d.status
+		status.Daemon = d.want
+		l.Daemons = append(l.Daemons, status)
+	}
+	return l
+}
+
+// versionText is of this process: one that starts anew has another. s.mu is held.
+func (s *Supervisor) versionText() string {
+	return strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(s.version, 10)
+}
+
+// tell wakes who waits for a change. s.mu is held.
+func (s *Supervisor) tell() {
+	s.version++
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// notThere says that a file is not there.
+func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -1,0 +1,218 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
+)
+
+// Names of the capacities that shares of a device are measured in.
+const (
+	MemoryCapacity  = "memory"
+	ComputeCapacity = "compute"
+	SharesCapacity  = "shares"
+)
+
+// share works out what part of each device the claim has and how it is shared: the class's parameters, then the
+// claim's, which replace them, then the node's setting.
+func (m maker) share(p *Plan, devices resourceapi.DeviceAllocationResult) error {
+	at := 0
+	chosen := make([]*v1beta1.Sharing, len(p.Devices))
+	wheres := make([]string, len(p.Devices))
+	for _, result := range devices.Results {
+		if result.Driver != m.node.Driver {
+			continue
+		}
+		d := &p.Devices[at]
+		var err error
+		if chosen[at], wheres[at], err = m.parameters(devices.Config, result, d.Kind); err != nil {
+			return err
+		}
+		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
+		if !d.Admin {
+			d.Share = m.part(result, *d, g)
+		}
+		at++
+	}
+	checked := claimed(p.Devices, m.node.Snapshot)
+	for i := range p.Devices {
+		if p.Devices[i].Admin {
+			continue
+		}
+		if err := m.sharing(p, i, chosen[i], wheres[i], checked); err != nil {
+			return err
+		}
+	}
+	return m.together(p)
+}
+
+// parameters decodes every opaque configuration that applies to a result, the class's as well as the claim's, and gives
+// the last one that is of the device's kind. Where says whose it is.
+func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult, kind gpu.Kind) (chosen *v1beta1.Sharing, where string, err error) {
+	for _, config := range resourceclaim.ConfigForResult(configs, result) {
+		if config.Opaque == nil || config.Opaque.Driver != m.node.Driver {
+			continue
+		}
+		from := "the claim"
+		if config.Source == resourceapi.AllocationConfigSourceClass {
+			from = "the DeviceClass"
+		}
+		decoded, err := v1beta1.Decode(config.Opaque.Parameters.Raw)
+		fits := err == nil && (decoded.MIG != nil) == (kind == gpu.KindMIG)
+		if err == nil && !fits && config.Source == resourceapi.AllocationConfigSourceClaim && slices.Contains(config.Requests, result.Request) {
+			err = fmt.Errorf("kind: %s is not for a device of type %s", decoded.Kind(), kind)
+		}
+		if err != nil {
+			return nil, from, m.wrong(result.Device, result.Request, from, err)
+		}
+		if fits {
+			chosen, where = decoded.Sharing(), from
+		}
+	}
+	return chosen, where, nil
+}
+
+func (m maker) wrong(device, request, from string, err error) error {
+	kind := claimerror.Permanent
+	if errors.Is(err, v1beta1.ErrUnsupported) {
+		kind = claimerror.Unsupported
+	}
+	return m.refuse(device, kind, claimerror.InvalidParameters,
+		fmt.Errorf("parameters from %s for request %q: %w", from, request, err),
+		"correct them in "+from+" and create the claim anew")
+}
+
+// part is the share that the scheduler gave, zero where it gave all.
+func (m maker) part(result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
+	total, reserved := memory(g, d.Partition)
+	asked, ok := result.ConsumedCapacity[MemoryCapacity]
+	if result.ShareID == nil || !ok || total == 0 || asked.Sign() <= 0 {
+		return Share{}
+	}
+	s := Share{MemoryBytes: uint64(asked.Value()), OfBytes: total, Most: m.offer(g, d.Partition.Profile).Most}
+	if s.MemoryBytes+sharing.Step > total {
+		return Share{} // Less is left than can be asked for.
+	}
+	if compute, ok := result.ConsumedCapacity[ComputeCapacity]; ok {
+		s.Compute = int(compute.Value())
+	}
+	s.UsableBytes = usable(s.MemoryBytes, total, reserved)
+	return s
+}
+
+func (m maker) policy(g gpu.GPU, profile string) sharing.Policy {
+	if m.node.Policy == nil {
+		return sharing.Policy{}
+	}
+	return m.node.Policy(g, profile)
+}
+
+func (m maker) offer(g gpu.GPU, profile string) sharing.Offer {
+	o, _ := sharing.OfferOf(m.policy(g, profile), g, profile, m.node.NoMPS == "")
+	return o
+}
+
+// claimed are the claim's devices, as parameters can name them.
+func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
+	var out []v1beta1.Device
+	for i, d := range devices {
+		g, _ := s.ByAddress(d.PCIAddress)
+		total, _ := memory(g, d.Partition)
+		one := v1beta1.Device{UUID: d.UUID, Index: i, MIG: d.Kind == gpu.KindMIG, MemoryBytes: total}
+		if one.MIG {
+			one.UUID = d.Partition.UUID
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// sharing decides how the processes on one device get along.
+func (m maker) sharing(p *Plan, i int, asked *v1beta1.Sharing, where string, checked []v1beta1.Device) error {
+	d := &p.Devices[i]
+	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
+	policy := m.policy(g, d.Partition.Profile)
+	switch {
+	case asked != nil:
+		if err := asked.Check(checked[i], checked); err != nil {
+			return m.wrong(d.Name, d.Request, where, err)
+		}
+		d.Sharing.Strategy = asked.Strategy
+		if t := asked.TimeSlicing; t != nil && d.Kind == gpu.KindGPU {
+			d.Sharing.Timed, d.Sharing.Interval = true, t.Interval.Number()
+		}
+	case d.Partial():
+		d.Sharing.Strategy = sharing.StrategyOf(policy, g, m.node.NoMPS == "")
+		if policy.Interval != "" && d.Sharing.Strategy == v1beta1.StrategyTimeSlicing && d.Kind == gpu.KindGPU {
+			d.Sharing.Timed, d.Sharing.Interval = true, policy.Interval.Number()
+		}
+	}
+	if !d.MPS() {
+		return nil
+	}
+	if !g.MPSCapable {
+		return m.wrong(d.Name, d.Request, cmp.Or(where, "the node's setting"),
+			fmt.Errorf("sharing.strategy: MPS is not for this GPU: %s cannot limit its clients (it takes compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
+	}
+	if m.node.NoMPS != "" {
+		return m.refuse(d.Name, claimerror.Transient, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
+			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
+	}
+	d.Sharing.MemoryLimit, d.Sharing.Threads = d.Share.UsableBytes, d.Share.Compute
+	if asked == nil || asked.MPS == nil {
+		return nil
+	}
+	if limit, ok := asked.MPS.LimitFor(checked[i], checked); ok && (d.Sharing.MemoryLimit == 0 || limit < d.Sharing.MemoryLimit) {
+		d.Sharing.MemoryLimit = limit
+	}
+	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.Threads == 0 || *t < d.Sharing.Threads) {
+		d.Sharing.Threads = *t
+	}
+	if u := asked.MPS.MultiUser; u != nil {
+		d.Sharing.Users = OneUser
+		if *u {
+			d.Sharing.Users = ManyUsers
+		}
+	}
+	return nil
+}
+
+// together checks what no device shows alone.
+func (m maker) together(p *Plan) error {
+	requests := map[string]string{}
+	var first *Device
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		if d.MPS() {
+			if first != nil && first.Name != d.Name {
+				return m.refuse(d.Name, claimerror.Permanent, claimerror.InvalidParameters,
+					fmt.Errorf("the claim has %s by MPS as well, and a process reaches the MPS daemon of one device only", first.Name),
+					"ask for one device by MPS in a claim, or name the strategy TimeSlicing in a GpuConfig")
+			}
+			first = d
+		}
+		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
+		if !d.Partial() || !m.policy(g, d.Partition.Profile).FailMany {
+			continue
+		}
+		if other, many := requests[d.Request]; many {
+			return m.refuse(d.Name, claimerror.Permanent, claimerror.InvalidAllocation,
+				fmt.Errorf("request %q has a share of %s too, and this node's failRequestsGreaterThanOne allows one: two shares are not twice a GPU's speed", d.Request, other),
+				"ask for one, or for the GPU as a whole with capacity.requests.memory")
+		}
+		requests[d.Request] = d.Name
+	}
+	return nil
+}

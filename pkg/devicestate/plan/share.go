@@ -1,0 +1,174 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
+)
+
+// Share is the part of a device that a claim has beside other claims. The zero Share is a device to itself.
+type Share struct {
+	// MemoryBytes is what the scheduler charged, of OfBytes that the device has.
+	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
+	OfBytes     uint64 `json:"ofBytes,omitempty"`
+	// Compute is the part of the SMs that is reserved, in percent; 0 reserves none.
+	Compute int `json:"compute,omitempty"`
+	// Most is how many claims can have a share of the device at once.
+	Most int `json:"most,omitempty"`
+	// UsableBytes is what of MemoryBytes the claim can use: what the driver keeps of the device is taken from each share
+	// in proportion.
+	UsableBytes uint64 `json:"usableBytes,omitempty"`
+}
+
+// Sharing is how the processes on a device get along. The zero Sharing leaves it to the GPU.
+type Sharing struct {
+	Strategy v1beta1.Strategy `json:"strategy,omitempty"`
+	// Interval is the time slice, 0 (default) to 3 (long), where Timed says that the claim named one.
+	Interval int  `json:"interval,omitempty"`
+	Timed    bool `json:"timed,omitempty"`
+	// MemoryLimit is what each process may allocate, in bytes; 0: all there is.
+	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
+	// Threads is the part of the SMs that each process may use, in percent; 0: all.
+	Threads int `json:"threads,omitempty"`
+	// Users says whether processes of different users work at once.
+	Users Users `json:"users,omitempty"`
+}
+
+// Users says whether an MPS daemon serves several users at once.
+type Users string
+
+const (
+	// AnyUsers has them work at once where the driver can.
+	AnyUsers Users = ""
+	// ManyUsers insists on it.
+	ManyUsers Users = "many"
+	// OneUser has the processes of one user wait for those of another.
+	OneUser Users = "one"
+)
+
+// Partial says that other claims may have the rest of the device.
+func (d Device) Partial() bool { return d.Share != Share{} }
+
+// MPS says that an MPS daemon stands between the claim's processes and the device.
+func (d Device) MPS() bool { return d.Sharing.Strategy == v1beta1.StrategyMPS }
+
+// Shares says whether two devices are shares of one.
+func (d Device) Shares(o Device) bool {
+	return d.Name == o.Name && !d.Admin && !o.Admin && d.Partial() && o.Partial()
+}
+
+// Disagrees says why a share cannot be beside another that was there first, and is empty where it can.
+func (d Device) Disagrees(first Device) string {
+	a, b := d.Sharing, first.Sharing
+	switch {
+	case a.Strategy != b.Strategy:
+		return fmt.Sprintf("shares it by %s, this claim wants %s", b.Strategy, a.Strategy)
+	case a.Timed && b.Timed && a.Interval != b.Interval:
+		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", intervals[b.Interval&3], intervals[a.Interval&3])
+	case d.MPS() && a.Users != b.Users:
+		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", b.Users.text(), a.Users.text())
+	}
+	return ""
+}
+
+// intervals are the time slices by their numbers.
+var intervals = [4]v1beta1.Interval{v1beta1.IntervalDefault, v1beta1.IntervalShort, v1beta1.IntervalMedium, v1beta1.IntervalLong}
+
+func (u Users) text() string {
+	switch u {
+	case ManyUsers:
+		return "true"
+	case OneUser:
+		return "false"
+	}
+	return "unset"
+}
+
+// Use is how much of one device its shares take together.
+type Use struct {
+	MemoryBytes uint64
+	Compute     int
+	Count       int
+}
+
+// Add counts a share.
+func (u *Use) Add(s Share) {
+	u.MemoryBytes += s.MemoryBytes
+	u.Compute += s.Compute
+	u.Count++
+}
+
+// Excess says what of a device is overdrawn, and is empty where nothing is. It says for the last line of defence what
+// the scheduler sees to in the first place.
+func (u Use) Excess(s Share) string {
+	switch {
+	case u.MemoryBytes > s.OfBytes:
+		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20, s.OfBytes>>20)
+	case u.Compute > 100:
+		return fmt.Sprintf("its shares reserve %d %% of the SMs", u.Compute)
+	case s.Most > 0 && u.Count > s.Most:
+		return fmt.Sprintf("it has %d shares, and room for %d", u.Count, s.Most)
+	}
+	return ""
+}
+
+// Work is a step with what it needs to know: what an executor is called with.
+type Work struct {
+	Step
+	// Devices are the plan's. Only the step's may be written to.
+	Devices []Device
+	// Others are the other claims whose effects of this boot may be on the GPU, in order of their UIDs.
+	Others []Other
+}
+
+// Other is another claim's plan.
+type Other struct {
+	Plan Plan
+	// Committed says that all of its effects are there, not some.
+	Committed bool
+}
+
+// Target is the device that the step is for.
+func (w Work) Target() *Device { return &w.Devices[w.Device] }
+
+// Sharers are the other claims' shares of the step's device.
+func (w Work) Sharers() []Sharer {
+	var out []Sharer
+	for _, o := range w.Others {
+		for _, d := range o.Plan.Devices {
+			if d.Shares(*w.Target()) {
+				out = append(out, Sharer{Claim: o.Plan.Claim, Device: d, Committed: o.Committed})
+			}
+		}
+	}
+	return out
+}
+
+// Sharer is another claim's share of a device.
+type Sharer struct {
+	Claim     Claim
+	Device    Device
+	Committed bool
+}
+
+// usable takes what the driver keeps of a GPU from a share, in proportion, in whole steps.
+func usable(share, total, reserved uint64) uint64 {
+	if total == 0 || reserved >= total || share > total {
+		return share
+	}
+	// No GPU has 2^50 bytes, so mebibytes multiply without overflow.
+	return share / sharing.Step * ((total - reserved) / sharing.Step) / (total / sharing.Step) * sharing.Step
+}
+
+// memory is what a device of the GPU has, and what the driver keeps of it.
+func memory(g gpu.GPU, p Partition) (total, reserved uint64) {
+	if p.Profile != "" {
+		return p.MemoryBytes, 0
+	}
+	return g.MemoryBytes, g.ReservedBytes
+}
