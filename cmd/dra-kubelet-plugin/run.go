@@ -9,18 +9,21 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml/lending"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/metrics"
@@ -85,18 +88,35 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	var quiet sync.RWMutex
 	library := real.New(c.ContainerDriverRoot)
 	var plugin *kubeletplugin.Plugin
+	report := func(err error) { plugin.Report(err) }
+	sessions := lending.New(library, report)
 	partitions := mig.New(mig.Options{
-		Host: machine, Library: library, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
-		Quiet: quiet.RLocker(), ProcRoot: c.ProcRoot, Report: func(err error) { plugin.Report(err) },
+		Host: machine, Library: library, Sessions: sessions, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
+		Quiet: quiet.RLocker(), ProcRoot: c.ProcRoot, Report: report,
 	})
+	settings := &settings{
+		path: c.SharingConfig, node: c.NodeName, mps: c.MPSDir != "", report: report,
+		changed: func() { plugin.Republish() },
+	}
+	sharers, err := newSharers(machine, sessions, filepath.Join(stateDir, "gpus"), c, func(uuid string) bool {
+		return slices.ContainsFunc(plugin.Snapshot().GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
+	})
+	if err != nil {
+		return err
+	}
+	sharers.executors[plan.MIGExecutor] = partitions
 	plugin = kubeletplugin.New(kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
 		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched},
+		Offer:           settings.offer,
 		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client, Idle: giveBack,
 		Inventory: inventory.New(inventory.Options{
 			Library: library, Quiet: &quiet, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
 		}),
 	})
+	if c.SharingConfig != "" {
+		settings.look()
+	}
 	root := driverroot.New(driverroot.Options{
 		DriverRoot: c.ContainerDriverRoot, HostDriverRoot: c.NvidiaDriverRoot, DevRoot: c.DevRoot, HostDevRoot: c.DevRoot,
 		ProcRoot: c.ProcRoot, HookPath: filepath.Join(dataDir, kubeletplugin.HookName),
@@ -111,7 +131,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir, Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
-		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions}, Whole: partitions.Whole,
+		Executors: sharers.executors, Whole: partitions.Whole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: c.MPSDir,
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
@@ -128,7 +148,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	defer stop()
 	idle := &mig.Idle{Executor: partitions, Unheld: engine.Unheld, Snapshot: plugin.Snapshot, After: c.MIGModeIdle}
 	return plugin.Run(ctx, kubeletplugin.Parts{
-		Tidy:   idle.Look,
+		Tidy: idle.Look, Keep: func(ctx context.Context) { keep(ctx, settings, sharers.keeper(engine, report)) },
 		Engine: engine, Metrics: m, Newest: instance.Newest,
 		Witness: kubeletplugin.Witness{
 			Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,

@@ -102,6 +102,11 @@ func (c *Config) validate() error {
 	if c.DevRoot != "" && !filepath.IsAbs(c.DevRoot) {
 		bad("dev-root", "%q is not an absolute path", c.DevRoot)
 	}
+	for flag, path := range map[string]string{"mps-dir": c.MPSDir, "sharing-config": c.SharingConfig} {
+		if path != "" && !filepath.IsAbs(path) {
+			bad(flag, "%q is not an absolute path", path)
+		}
+	}
 	for flag, path := range map[string]string{"metrics-path": c.MetricsPath, "pprof-path": c.PprofPath} {
 		if path != "" && !strings.HasPrefix(path, "/") {
 			bad(flag, "%q does not begin with a slash", path)

@@ -45,6 +45,9 @@ type Config struct {
 	AdoptForeignMIG bool
 	MIGModeIdle     time.Duration
 
+	MPSDir        string
+	SharingConfig string
+
 	VanishedClaimGrace time.Duration
 
 	Verbosity int
@@ -122,6 +125,10 @@ var Table = []Flag{
 		Usage: "Take MIG partitions and modes that no claim owns for leftovers: they are destroyed, and switched off, where a claim needs their place. Without it they belong to whoever made them and are published as they are."},
 	{Name: "mig-mode-idle", Default: 10 * time.Minute, field: func(c *Config) any { return &c.MIGModeIdle },
 		Usage: "How long a GPU whose MIG mode this driver switched on must be unused before the mode is switched back. 0: only when a claim needs the GPU whole."},
+	{Name: "mps-dir", Default: "", field: func(c *Config) any { return &c.MPSDir },
+		Usage: "Directory of the MPS daemons, with the socket of mps-supervisor, at the same path on the node. Empty: the node has no MPS, and shares take turns."},
+	{Name: "sharing-config", Default: "", field: func(c *Config) any { return &c.SharingConfig },
+		Usage: "File with the node's settings of sharing; a config file of NVIDIA's device plugin is one. It is read again when it changes, and one that makes no sense leaves the last one in force. Empty: none."},
 	{Name: "vanished-claim-grace", Default: 5 * time.Minute, field: func(c *Config) any { return &c.VanishedClaimGrace },
 		Usage: "How long a prepared claim must be gone from the API server before its devices are released without the kubelet asking. Kubelet and processes must be done with it too."},
 	{Name: "v", Short: "v", Default: 2, field: func(c *Config) any { return &c.Verbosity },

@@ -39,6 +39,7 @@ const (
 	HostFailure       Reason = "HostFailure"
 	RecordUnreadable  Reason = "RecordUnreadable"
 	Interrupted       Reason = "Interrupted"
+	MPSDaemonDied     Reason = "MPSDaemonDied"
 	// InternalFault is a bug of the driver.
 	InternalFault Reason = "InternalFault"
 )

@@ -34,6 +34,20 @@ func (e *Engine) Held() (plans []plan.Plan, blind bool, err error) {
 	return plans, blind, nil
 }
 
+// Alone calls do with the lock of a GPU, and the plans that have a part of it, if it is known who has.
+func (e *Engine) Alone(ctx context.Context, address string, do func([]plan.Plan) error) error {
+	locks, err := e.lockGPUs(ctx, []string{address})
+	if err != nil {
+		return err
+	}
+	defer locks.release()
+	plans, blind, err := e.Held()
+	if err != nil || blind {
+		return err
+	}
+	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.Exclusive(), address) }))
+}
+
 // Unheld calls do with the lock of a GPU that no claim holds any part of, or may hold; it says whether it did.
 func (e *Engine) Unheld(ctx context.Context, address string, do func() error) (bool, error) {
 	locks, err := e.lockGPUs(ctx, []string{address})

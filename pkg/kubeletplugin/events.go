@@ -94,28 +94,31 @@ func (e *events) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case err := <-e.reports:
-			protect(e.metrics, func() { e.warn(e.about(ctx, err), err) })
+			protect(e.metrics, func() { e.tell(ctx, err) })
 		}
 	}
 }
 
-// about finds the claim that an error names, for an Event needs its UID to be found. Otherwise the node must do.
-func (e *events) about(ctx context.Context, err error) *corev1.ObjectReference {
+// tell finds the claim that an error names, for an Event needs its UID to be found, and its pods. Otherwise the node must do.
+func (e *events) tell(ctx context.Context, err error) {
 	var said *claimerror.Error
 	if !errors.As(err, &said) {
-		return nodeRef(e.node)
+		e.warn(nodeRef(e.node), err)
+		return
 	}
 	namespace, name, ok := strings.Cut(said.Claim, "/")
 	if !ok {
-		return nodeRef(e.node)
+		e.warn(nodeRef(e.node), err)
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	claim, err := e.claims.ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nodeRef(e.node)
+	claim, getErr := e.claims.ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if getErr != nil {
+		e.warn(nodeRef(e.node), err)
+		return
 	}
-	return claimRef(plan.Claim{Namespace: namespace, Name: name, UID: string(claim.UID)})
+	e.claimFailed(claim, err)
 }
 
 func claimRef(c plan.Claim) *corev1.ObjectReference {

@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // holder knows what prepared claims hold; the engine is the one.
@@ -32,6 +33,7 @@ type node struct {
 	name    string
 	holder  holder
 	mig     MIG
+	offer   func(g gpu.GPU, profile string) (sharing.Offer, bool)
 	report  func(error)
 	changed func() // pokes the publisher
 	looked  chan struct{}
@@ -94,6 +96,16 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 	return nil
 }
 
+// again pokes the publisher, if there is something to publish yet.
+func (n *node) again() {
+	n.mu.Lock()
+	seen := n.seen
+	n.mu.Unlock()
+	if seen {
+		n.changed()
+	}
+}
+
 // current is the newest look at the node.
 func (n *node) current() gpu.Snapshot {
 	n.mu.Lock()
@@ -144,7 +156,7 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(n.snapshot, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
-		AllowReset: n.mig.AllowReset, Switched: n.modes(), Foreign: n.foreign(),
+		AllowReset: n.mig.AllowReset, Switched: n.modes(), Foreign: n.foreign(), Offer: n.offer,
 	})
 	n.tell(warnings)
 	return slicesOf(pool.Slices), true

@@ -23,6 +23,7 @@ import (
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // Options are a Plugin's.
@@ -38,6 +39,8 @@ type Options struct {
 	VanishedGrace time.Duration
 	Client        kubernetes.Interface
 	MIG           MIG
+	// Offer says what of a GPU, or a MIG profile of it, can be had in shares. Nil: nothing.
+	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
 	Inventory     *inventory.Inventory
 	Cadence       inventory.Cadence
 	// Idle, if set, is called again and again while the kubelet does not call.
@@ -53,6 +56,8 @@ type Parts struct {
 	Newest func(context.Context) (bool, error)
 	// Tidy, if set, is called at intervals to put back what no claim needs any more. Its errors are for a person.
 	Tidy func(context.Context) []error
+	// Keep, if set, runs beside until the context ends.
+	Keep func(context.Context)
 }
 
 // Plugin is a kubelet plugin.
@@ -81,12 +86,15 @@ const healthEvery = 10 * time.Second
 func New(o Options) *Plugin {
 	p := &Plugin{Options: o}
 	p.node = newNode(o.Node, p.Report)
-	p.node.mig = o.MIG
+	p.node.mig, p.node.offer = o.MIG, o.Offer
 	return p
 }
 
 // Snapshot is the newest look at the node.
 func (p *Plugin) Snapshot() gpu.Snapshot { return p.node.current() }
+
+// Republish has what is published built anew: a setting changed.
+func (p *Plugin) Republish() { p.node.again() }
 
 // Report tells a person of what no caller is told. It does not block.
 func (p *Plugin) Report(err error) {
@@ -163,6 +171,9 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	start(working, care.keepRecovered)
 	start(working, care.watchClaims)
 	start(working, losses.run)
+	if parts.Keep != nil {
+		start(working, func(ctx context.Context) { protect(parts.Metrics, func() { parts.Keep(ctx) }) })
+	}
 	start(working, p.watchIdle(calls))
 	start(background, events.run)
 	start(background, status.run)

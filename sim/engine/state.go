@@ -58,7 +58,9 @@ type GPU struct {
 	// Monitors are clients that hold the GPU and are no processes on it, such as DCGM.
 	Monitors []string `json:"monitors,omitempty"`
 
-	ComputeMode  int       `json:"computeMode"`
+	ComputeMode int `json:"computeMode"`
+	// TimeSlice is 0 (default) to 3 (long).
+	TimeSlice    int       `json:"timeSlice,omitempty"`
 	Persistence  bool      `json:"persistence"`
 	Utilization  int       `json:"utilization"`
 	MemoryUtil   int       `json:"memoryUtilization"`

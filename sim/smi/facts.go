@@ -47,6 +47,7 @@ type GPU struct {
 	Utilization  int               `json:"utilization"`
 	MemoryUtil   int               `json:"memoryUtilization"`
 	ComputeMode  int               `json:"computeMode"`
+	TimeSlice    int               `json:"timeSlice,omitempty"`
 	Persistence  bool              `json:"persistence"`
 	Lost         bool              `json:"lost,omitempty"`
 	Processes    []engine.Process  `json:"processes,omitempty"`
@@ -74,7 +75,7 @@ func FromState(s *engine.State) Facts {
 			ComputeMajor: b.ComputeMajor, ComputeMinor: b.ComputeMinor, MIGCapable: b.MIGCapable, ECC: b.ECC, MIGEnabled: g.MIGEnabled, Partitions: partitionsOf(s, g),
 			PerfState: b.IdlePerfState, PCIeGen: b.PCIeGen, PCIeWidth: b.PCIeWidth,
 			TemperatureC: g.TemperatureC, PowerW: g.PowerW, Utilization: g.Utilization, MemoryUtil: g.MemoryUtil,
-			ComputeMode: g.ComputeMode, Persistence: g.Persistence, Lost: g.Lost, Processes: g.Processes,
+			ComputeMode: g.ComputeMode, TimeSlice: g.TimeSlice, Persistence: g.Persistence, Lost: g.Lost, Processes: g.Processes,
 			Clocks: map[string][2]int{
 				"graphics": {b.Clocks.IdleGraphics, b.Clocks.MaxGraphics}, "sm": {b.Clocks.IdleGraphics, b.Clocks.MaxGraphics},
 				"memory": {b.Clocks.IdleMemory, b.Clocks.MaxMemory},

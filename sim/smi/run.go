@@ -33,6 +33,9 @@ func Run(args []string, root string, out, errOut io.Writer) int {
 	if err != nil {
 		own = "/"
 	}
+	if len(args) > 0 && args[0] == "compute-policy" {
+		return computePolicy(args[1:], root, own, out, errOut)
+	}
 	o, err := parseArgs(args)
 	if err != nil {
 		fmt.Fprintln(errOut, err)
@@ -75,7 +78,7 @@ const usage = `nvidia-smi of the GPU simulator
     nvidia-smi -L                                       one line for each GPU
     nvidia-smi --query-gpu=FIELD,… --format=csv[,noheader][,nounits]
     -i, --id=ID,…                                       only GPUs of that index, UUID or bus ID
-`
+` + policyUsage
 
 type options struct {
 	help, list    bool

@@ -25,6 +25,8 @@ import (
 type Options struct {
 	Host    *host.Host
 	Library nvml.Library
+	// Sessions, if set, are those of the library that others use too.
+	Sessions *lending.Sessions
 	// Modes are the records of MIG modes that this driver switched on.
 	Modes *record.GPUs
 	// AllowReset has the mode switched where that resets the GPU.
@@ -64,7 +66,10 @@ func New(o Options) *Executor {
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	return &Executor{Options: o, nvml: lending.New(o.Library, o.Report)}
+	if o.Sessions == nil {
+		o.Sessions = lending.New(o.Library, o.Report)
+	}
+	return &Executor{Options: o, nvml: o.Sessions}
 }
 
 // Admit implements devicestate.Executor.

@@ -1,0 +1,71 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"gpu-dra-driver/internal/computepolicy"
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/nvml/lending"
+	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/partition/mps"
+	"gpu-dra-driver/pkg/partition/timeslice"
+)
+
+// sharers are the executors of shares.
+type sharers struct {
+	executors map[string]devicestate.Executor
+	mps       *mps.Executor // nil where the node has no MPS
+}
+
+// newSharers opens the records of the settings that shares change; there says whether the driver lists a GPU.
+func newSharers(machine *host.Host, sessions *lending.Sessions, dir string, c pluginflags.Config, there func(uuid string) bool) (*sharers, error) {
+	modes, err := record.OpenGPUs(machine, dir, mps.Setting)
+	if err != nil {
+		return nil, fmt.Errorf("open the plugin's state: %w", err)
+	}
+	slices, err := record.OpenGPUs(machine, dir, timeslice.Setting)
+	if err != nil {
+		return nil, fmt.Errorf("open the plugin's state: %w", err)
+	}
+	s := &sharers{executors: map[string]devicestate.Executor{
+		plan.TimeSliceExecutor: timeslice.New(timeslice.Options{
+			Host: machine, Tool: computepolicy.SMI{Root: c.ContainerDriverRoot}, Records: slices, There: there,
+		}),
+	}}
+	if c.MPSDir != "" {
+		s.mps = mps.New(mps.Options{
+			Host: machine, Sessions: sessions, Modes: modes, ProcRoot: c.ProcRoot,
+			Daemons: mpsd.NewClient(filepath.Join(c.MPSDir, mpsd.SocketName)),
+		})
+		s.executors[plan.MPSExecutor] = s.mps
+	}
+	return s, nil
+}
+
+// keeper watches the MPS daemons; nil where there are none.
+func (s *sharers) keeper(engine *devicestate.Engine, report func(error)) *mps.Keeper {
+	if s.mps == nil {
+		return nil
+	}
+	return &mps.Keeper{Executor: s.mps, Held: engine.Held, Alone: engine.Alone, Report: report}
+}
+
+// keep runs what watches beside the calls of the kubelet.
+func keep(ctx context.Context, s *settings, k *mps.Keeper) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.watch(ctx) })
+	if k != nil {
+		wg.Go(func() { k.Run(ctx) })
+	}
+	wg.Wait()
+}

@@ -1,0 +1,122 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package computepolicy reads and sets a GPU's time slice. NVML has no call for it, so the driver root's nvidia-smi is
+// run, with the driver root for its root.
+package computepolicy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// SMI runs nvidia-smi.
+type SMI struct {
+	// Root is the driver's as this process sees it.
+	Root string
+}
+
+// names are the time slices by their numbers, as nvidia-smi prints them.
+var names = []string{"default", "short", "medium", "long"}
+
+// Set sets the time slice, 0 (default) to 3 (long), of a GPU by its UUID.
+func (s SMI) Set(ctx context.Context, uuid string, interval int) error {
+	if interval < 0 || interval >= len(names) {
+		return fmt.Errorf("%d is no time slice (0 to 3)", interval)
+	}
+	_, err := s.run(ctx, "compute-policy", "-i", uuid, "--set-timeslice="+strconv.Itoa(interval))
+	return err
+}
+
+// Get reads it.
+func (s SMI) Get(ctx context.Context, uuid string) (int, error) {
+	out, err := s.run(ctx, "compute-policy", "-i", uuid, "-l")
+	if err != nil {
+		return 0, err
+	}
+	return parse(out)
+}
+
+// row is the line of the table that names the time slice.
+var row = regexp.MustCompile(`(?im)^.*\btimeslice\b[^A-Za-z\n]*([A-Za-z]+)`)
+
+func parse(out string) (int, error) {
+	if m := row.FindStringSubmatch(out); m != nil {
+		for n, name := range names {
+			if strings.EqualFold(m[1], name) {
+				return n, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("nvidia-smi compute-policy printed no time slice: %s", clip(out))
+}
+
+func (s SMI) run(ctx context.Context, args ...string) (string, error) {
+	path, err := s.find()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if s.Root != "/" {
+		cmd.SysProcAttr.Chroot = s.Root
+	}
+	// What a killed process leaves running may hold its pipes open.
+	cmd.WaitDelay = time.Second
+	out := &limited{}
+	cmd.Stdout, cmd.Stderr = out, out
+	err = cmd.Run()
+	text := out.b.String()
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("nvidia-smi %s did not end in time: %w", strings.Join(args, " "), context.Cause(ctx))
+	case err != nil:
+		return "", fmt.Errorf("nvidia-smi %s: %w: %s", strings.Join(args, " "), err, clip(text))
+	}
+	return text, nil
+}
+
+// find gives the program's path in the driver root.
+func (s SMI) find() (string, error) {
+	for _, dir := range []string{"usr/bin", "bin", "usr/local/bin", "opt/bin"} {
+		path := filepath.Join(dir, "nvidia-smi")
+		if info, err := os.Stat(filepath.Join(s.Root, path)); err == nil && info.Mode().IsRegular() {
+			return "/" + path, nil
+		}
+	}
+	return "", errors.New("nvidia-smi is not in the driver root; install the driver's utilities (nvidia-utils)")
+}
+
+type limited struct{ b bytes.Buffer }
+
+var _ io.Writer = (*limited)(nil)
+
+func (l *limited) Write(p []byte) (int, error) {
+	const most = 64 << 10
+	if room := most - l.b.Len(); room > 0 {
+		l.b.Write(p[:min(len(p), room)])
+	}
+	return len(p), nil
+}
+
+// clip keeps a program's noise from filling an Event.
+func clip(s string) string {
+	const most = 200
+	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,73 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package computepolicy
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// script puts a program in the place of nvidia-smi.
+func script(t *testing.T, text string) SMI {
+	t.Helper()
+	root := t.TempDir()
+	path := filepath.Join(root, "usr/bin/nvidia-smi")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return SMI{Root: root}
+}
+
+const table = `+-------------------------------------+
+| GPU compute policies:               |
+| GPU     Name             Value      |
+|=====================================|
+|   0     Timeslice        Medium     |
++-------------------------------------+
+`
+
+func TestParse(t *testing.T) {
+	if n, err := parse(table); n != 2 || err != nil {
+		t.Errorf("parse = %d, %v", n, err)
+	}
+	for _, out := range []string{"", "Timeslice", "| Timeslice | Odd |", strings.Repeat("x", 5000)} {
+		if n, err := parse(out); err == nil || len(err.Error()) > 400 {
+			t.Errorf("parse(%.20q) = %d, %v", out, n, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(table)
+	f.Fuzz(func(t *testing.T, out string) {
+		if n, err := parse(out); err == nil && (n < 0 || n > 3) {
+			t.Errorf("parse = %d", n)
+		}
+	})
+}
+
+func TestWhatCannotBeRunIsSaid(t *testing.T) {
+	if err := (SMI{Root: t.TempDir()}).Set(t.Context(), "GPU-0", 1); err == nil || !strings.Contains(err.Error(), "nvidia-utils") {
+		t.Error(err)
+	}
+	if err := script(t, "").Set(t.Context(), "GPU-0", 4); err == nil || !strings.Contains(err.Error(), "0 to 3") {
+		t.Error(err)
+	}
+	// No interpreter is in the root, so that the program cannot start.
+	if _, err := script(t, "#!/none\n").Get(t.Context(), "GPU-0"); err == nil {
+		t.Error("a program that cannot start has an answer")
+	}
+	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	if _, err := script(t, "#!/none\n").Get(ctx, "GPU-0"); err == nil {
+		t.Error("a call whose time is over has an answer")
+	}
+}

@@ -1,0 +1,283 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sharing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+)
+
+// maxBytes is more than a ConfigMap can hold.
+const maxBytes = 2 << 20
+
+// maxReplicas is far above what anybody can use, and keeps a share above nothing.
+const maxReplicas = 1000
+
+// file is the config file of NVIDIA's device plugin with the fields of this driver.
+type file struct {
+	Version string `json:"version"`
+	// What only the device plugin knows.
+	Flags     json.RawMessage `json:"flags"`
+	Resources json.RawMessage `json:"resources"`
+	Imex      json.RawMessage `json:"imex"`
+
+	Sharing struct {
+		TimeSlicing *shared `json:"timeSlicing"`
+		MPS         *shared `json:"mps"`
+		Strategy    string  `json:"strategy"`
+		MaxShares   *int    `json:"maxShares"`
+	} `json:"sharing"`
+}
+
+type shared struct {
+	RenameByDefault            json.RawMessage `json:"renameByDefault"`
+	FailRequestsGreaterThanOne bool            `json:"failRequestsGreaterThanOne"`
+	Replicas                   *int            `json:"replicas"`
+	MaxShares                  *int            `json:"maxShares"`
+	Interval                   string          `json:"interval"`
+	Resources                  []entry         `json:"resources"`
+}
+
+type entry struct {
+	Name      string          `json:"name"`
+	Rename    json.RawMessage `json:"rename"`
+	Devices   json.RawMessage `json:"devices"`
+	Replicas  *int            `json:"replicas"`
+	MaxShares *int            `json:"maxShares"`
+	Nodes     []string        `json:"nodes"`
+	Products  []string        `json:"products"`
+}
+
+// Parse reads a file. Ignored names the fields that mean nothing to this driver. The error names the field, its value and
+// what is allowed. An empty file is the zero Settings.
+func Parse(data []byte) (s Settings, ignored []string, err error) {
+	if len(data) > maxBytes {
+		return Settings{}, nil, fmt.Errorf("the file has %d bytes, at most %d are read", len(data), maxBytes)
+	}
+	object, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		return Settings{}, nil, fmt.Errorf("the file is not YAML: %s", clip(err.Error()))
+	}
+	if string(object) == "null" {
+		return Settings{}, nil, nil
+	}
+	var f file
+	if err := strictly(object, &f); err != nil {
+		return Settings{}, nil, err
+	}
+	if f.Version != "" && f.Version != "v1" {
+		return Settings{}, nil, fmt.Errorf("version: %q is not known, use v1", clip(f.Version))
+	}
+	for name, raw := range map[string]json.RawMessage{"flags": f.Flags, "resources": f.Resources, "imex": f.Imex} {
+		if raw != nil {
+			ignored = append(ignored, name)
+		}
+	}
+	if err := s.defaults(f); err != nil {
+		return Settings{}, nil, err
+	}
+	for _, one := range []struct {
+		field    string
+		strategy v1beta1.Strategy
+		shared   *shared
+	}{
+		{"sharing.timeSlicing", v1beta1.StrategyTimeSlicing, f.Sharing.TimeSlicing}, {"sharing.mps", v1beta1.StrategyMPS, f.Sharing.MPS},
+	} {
+		more, err := s.add(one.field, one.strategy, one.shared)
+		if err != nil {
+			return Settings{}, nil, err
+		}
+		ignored = append(ignored, more...)
+	}
+	slices.Sort(ignored)
+	return s, ignored, s.clash()
+}
+
+func (s *Settings) defaults(f file) (err error) {
+	switch f.Sharing.Strategy {
+	case "":
+	case "None":
+		s.none = true
+	case string(v1beta1.StrategyMPS), string(v1beta1.StrategyTimeSlicing):
+		s.strategy = v1beta1.Strategy(f.Sharing.Strategy)
+	default:
+		return fmt.Errorf("sharing.strategy: %q is not known, use MPS, TimeSlicing or None", clip(f.Sharing.Strategy))
+	}
+	s.maxShares, err = shares("sharing.maxShares", f.Sharing.MaxShares)
+	return err
+}
+
+func shares(field string, n *int) (int, error) {
+	switch {
+	case n == nil:
+		return 0, nil
+	case *n < 1 || *n > clients:
+		return 0, fmt.Errorf("%s: %d is not allowed, use 1 to %d", field, *n, clients)
+	}
+	return *n, nil
+}
+
+// add turns one strategy's part of the file into rules.
+func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (ignored []string, err error) {
+	if from == nil {
+		return nil, nil
+	}
+	common := rule{strategy: strategy, failMany: from.FailRequestsGreaterThanOne, interval: v1beta1.Interval(from.Interval)}
+	if from.RenameByDefault != nil {
+		ignored = append(ignored, field+".renameByDefault")
+	}
+	switch common.interval {
+	case "", v1beta1.IntervalDefault, v1beta1.IntervalShort, v1beta1.IntervalMedium, v1beta1.IntervalLong:
+	default:
+		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
+	}
+	if common.interval != "" && strategy != v1beta1.StrategyTimeSlicing {
+		return nil, fmt.Errorf("%s.interval: is for timeSlicing", field)
+	}
+	if common.maxShares, err = shares(field+".maxShares", from.MaxShares); err != nil {
+		return nil, err
+	}
+	for i, e := range from.Resources {
+		r, err := e.rule(fmt.Sprintf("%s.resources[%d]", field, i), common)
+		if err != nil {
+			return nil, err
+		}
+		if e.Rename != nil {
+			ignored = append(ignored, fmt.Sprintf("%s.resources[%d].rename", field, i))
+		}
+		s.rules = append(s.rules, r)
+	}
+	if from.Replicas != nil {
+		if common.replicas, err = replicas(field+".replicas", from.Replicas); err != nil {
+			return nil, err
+		}
+		common.name, common.devices = "nvidia.com/*", devices{all: true}
+		s.rules = append(s.rules, common)
+	}
+	return ignored, nil
+}
+
+func replicas(field string, n *int) (int, error) {
+	switch {
+	case n == nil:
+		return 0, errors.New(field + ": missing")
+	case *n < 1 || *n > maxReplicas:
+		return 0, fmt.Errorf("%s: %d is not allowed, use 1 to %d", field, *n, maxReplicas)
+	}
+	return *n, nil
+}
+
+func (e entry) rule(field string, r rule) (rule, error) {
+	var err error
+	if r.replicas, err = replicas(field+".replicas", e.Replicas); err != nil {
+		return r, err
+	}
+	if n, err := shares(field+".maxShares", e.MaxShares); err != nil {
+		return r, err
+	} else if n > 0 {
+		r.maxShares = n
+	}
+	r.name = e.Name
+	if e.Name != "" && !strings.Contains(e.Name, "/") {
+		r.name = "nvidia.com/" + e.Name // As the device plugin does.
+	}
+	if !strings.HasPrefix(r.name, "nvidia.com/") {
+		return r, fmt.Errorf("%s.name: %q is no resource of GPUs, use nvidia.com/gpu or nvidia.com/mig-1g.10gb", field, clip(e.Name))
+	}
+	r.nodes, r.products = e.Nodes, e.Products
+	for what, patterns := range map[string][]string{"name": {r.name}, "nodes": e.Nodes, "products": e.Products} {
+		for _, p := range patterns {
+			if _, err := path.Match(p, ""); err != nil || p == "" {
+				return r, fmt.Errorf("%s.%s: %q is no pattern", field, what, clip(p))
+			}
+		}
+	}
+	r.devices, err = readDevices(field+".devices", e.Devices)
+	return r, err
+}
+
+var deviceForm = regexp.MustCompile(`^(GPU-[0-9a-zA-Z-]+|MIG-[0-9a-zA-Z/-]+|[0-9]{1,3}(:[0-9]{1,3})?)$`)
+
+// readDevices reads "all", a number, or a list.
+func readDevices(field string, raw json.RawMessage) (devices, error) {
+	if raw == nil || string(raw) == `"all"` {
+		return devices{all: true}, nil
+	}
+	wrong := fmt.Errorf("%s: %s is not allowed, use all, a number, or a list of indices and UUIDs", field, clip(string(raw)))
+	var count int
+	if err := json.Unmarshal(raw, &count); err == nil {
+		if count < 1 {
+			return devices{}, wrong
+		}
+		return devices{count: count}, nil
+	}
+	var list []any
+	if err := json.Unmarshal(raw, &list); err != nil || len(list) == 0 {
+		return devices{}, wrong
+	}
+	var out devices
+	for _, one := range list {
+		id := fmt.Sprint(one)
+		if !deviceForm.MatchString(id) {
+			return devices{}, wrong
+		}
+		out.ids = append(out.ids, id)
+	}
+	return out, nil
+}
+
+// clash refuses two strategies of which it would depend on the order which one counts.
+func (s Settings) clash() error {
+	replicated := func(strategy v1beta1.Strategy) bool {
+		return slices.ContainsFunc(s.rules, func(r rule) bool { return r.strategy == strategy && r.replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all })
+	}
+	for _, a := range s.rules {
+		for _, b := range s.rules {
+			if a.strategy == v1beta1.StrategyTimeSlicing && b.strategy == v1beta1.StrategyMPS && (a.name == b.name) &&
+				replicated(a.strategy) && replicated(b.strategy) {
+				return fmt.Errorf("sharing: %s is shared by timeSlicing and by mps; leave one out, or say with nodes, products or devices which is for what", a.name)
+			}
+		}
+	}
+	return nil
+}
+
+func strictly(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		var wrongType *json.UnmarshalTypeError
+		if errors.As(err, &wrongType) {
+			return fmt.Errorf("%s: a %s is not allowed here", wrongType.Field, wrongType.Value)
+		}
+		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return fmt.Errorf("unknown field %s", clip(name))
+		}
+		return errors.New(clip(strings.TrimPrefix(err.Error(), "json: ")))
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the settings")
+	}
+	return nil
+}
+
+// clip keeps noise from filling an Event.
+func clip(s string) string {
+	const most = 100
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
