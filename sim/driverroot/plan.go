@@ -8,6 +8,7 @@ import (
 	"path"
 
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/smi"
 )
 
@@ -25,6 +26,9 @@ func libraries(s *engine.State) []Entry {
 		{Path: path.Join(LibDir, nvmlFile), Kind: Installed, Mode: 0o755},
 		{Path: path.Join(LibDir, "libnvidia-ml.so.1"), Kind: Symlink, Target: nvmlFile},
 		{Path: path.Join(BinDir, "nvidia-smi"), Kind: Installed, Mode: 0o755},
+		{Path: path.Join(BinDir, mps.Program), Kind: Installed, Mode: 0o755},
+		// What a process that is chrooted here needs to mount over.
+		{Path: "tmp", Kind: Dir}, {Path: "dev/shm", Kind: Dir},
 	}
 	for _, lib := range sonames {
 		soname := lib.name + ".so." + lib.number

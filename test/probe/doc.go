@@ -8,6 +8,7 @@
 //
 //	probe look          print and exit
 //	probe look --hold   print, then wait for SIGTERM
+//	probe cuda          act as a program of CUDA on a simulated GPU too: connect to MPS, allocate, print what came of it
 //	probe sleep         wait for SIGTERM
 //
 // It is static, needs no privilege and writes nothing. It exits with 0 on

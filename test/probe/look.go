@@ -39,6 +39,9 @@ func look(ctx context.Context, root string, environ []string) view {
 	}
 	if info, err := os.ReadFile(filepath.Join(root, "proc/self/mountinfo")); err == nil {
 		v.Mounts = driverMounts(info)
+		if v.Env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
+			v.Mounts = slices.DeleteFunc(v.Mounts, func(m string) bool { return m == "/dev/shm" })
+		}
 	}
 	v.NvidiaSMI, v.NvidiaSMIError = nvidiaSMI(ctx, root)
 	return v
@@ -67,7 +70,8 @@ func driverMounts(mountinfo []byte) []string {
 			continue
 		}
 		point := fields[4]
-		if lower := strings.ToLower(point); strings.Contains(lower, "nvidia") || strings.Contains(lower, "libcuda") {
+		// MPS brings a shared memory of its own.
+		if lower := strings.ToLower(point); strings.Contains(lower, "nvidia") || strings.Contains(lower, "libcuda") || point == "/dev/shm" {
 			points = append(points, point)
 		}
 	}

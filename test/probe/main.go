@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-var errUsage = errors.New("usage: probe look [--hold] | probe sleep")
+var errUsage = errors.New("usage: probe look [--hold] | probe cuda [--alloc 10Gi,1Gi] [--processes N] [--hold] | probe sleep")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,6 +45,8 @@ func run(ctx context.Context, args []string, root string, stdout io.Writer) erro
 			<-ctx.Done()
 		}
 		return nil
+	case "cuda":
+		return runCUDA(ctx, rest, root, stdout)
 	case "sleep":
 		if len(rest) > 0 {
 			return errUsage

@@ -1,15 +1,25 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nvidia-smi stands in for NVIDIA's, on a simulated host and in its containers.
+// Command nvidia-smi stands in for NVIDIA's, on a simulated host and in its containers. By the name
+// nvidia-cuda-mps-control it stands in for that.
 package main
 
 import (
 	"os"
+	"path/filepath"
 
+	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/smi"
 )
 
 func main() {
-	os.Exit(smi.Run(os.Args[1:], os.Getenv("GPUSIM_ROOT"), os.Stdout, os.Stderr))
+	root := os.Getenv("GPUSIM_ROOT")
+	if filepath.Base(os.Args[0]) != mps.Program {
+		os.Exit(smi.Run(os.Args[1:], root, os.Stdout, os.Stderr))
+	}
+	if own, err := os.Executable(); err == nil && root == "" {
+		root = filepath.Dir(filepath.Dir(filepath.Dir(own)))
+	}
+	os.Exit(mps.Run(os.Args[1:], os.Environ(), root, os.Stdin, os.Stdout, os.Stderr))
 }

@@ -1,0 +1,150 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// command carries out one line of the control program. Only the daemon's own user may.
+func (d *daemon) command(line string, uid uint32) (string, error) {
+	if uid != uint32(os.Getuid()) {
+		return "", errors.New("permission denied")
+	}
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return "", nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	name, args := words[0], words[1:]
+	server := func() error {
+		if len(args) == 0 || args[0] != strconv.Itoa(os.Getpid()) || !d.running {
+			return errors.New("Failed to find the MPS server")
+		}
+		return nil
+	}
+	switch name {
+	case "get_server_list":
+		if !d.running {
+			return "", nil
+		}
+		return fmt.Sprintln(os.Getpid()), nil
+	case "get_server_status":
+		return "ACTIVE\n", server()
+	case "get_client_list":
+		if err := server(); err != nil {
+			return "", err
+		}
+		return d.table(func(c *client) string { return fmt.Sprintln(c.pid) }), nil
+	case "ps":
+		return "PID       ID    SERVER    DEVICE             NAMESPACE  COMMAND\n" + d.table(func(c *client) string {
+			return fmt.Sprintf("%-9d %-5d %-9d %-18s %-10d %s\n", c.pid, c.uid, os.Getpid(), d.device, 0, processName)
+		}), nil
+	case "start_server":
+		if !d.running {
+			d.start(uint32(max(number(last(args)), 0)))
+		}
+		return "", nil
+	case "shutdown_server", "terminate_client":
+		return "", server()
+	case "quit":
+		d.stop()
+		return "", nil
+	case "get_default_active_thread_percentage":
+		return fmt.Sprintf("%d.0\n", d.defaultThreads), nil
+	case "set_default_active_thread_percentage":
+		n := number(last(args))
+		if n < 1 || n > 100 {
+			return "", errors.New("Invalid percentage")
+		}
+		d.defaultThreads = n
+		return fmt.Sprintf("%d.0\n", n), nil
+	case "set_active_thread_percentage":
+		n := number(last(args))
+		if err := server(); err != nil || n < 1 || n > 100 {
+			return "", errors.Join(err, errors.New("Invalid percentage"))
+		}
+		d.threads = n
+		return fmt.Sprintf("%d.0\n", n), nil
+	case "get_active_thread_percentage":
+		return fmt.Sprintf("%d.0\n", d.threads), server()
+	case "set_default_device_pinned_mem_limit":
+		n := mebibytes(last(args))
+		if len(args) != 2 || args[0] != "0" || n == 0 {
+			return "", errors.New("Invalid limit")
+		}
+		d.defaultMiB = n
+		return "", nil
+	case "get_default_device_pinned_mem_limit":
+		return limitText(d.defaultMiB), nil
+	case "set_device_pinned_mem_limit":
+		n := mebibytes(last(args))
+		if err := server(); err != nil || len(args) != 3 || n == 0 {
+			return "", errors.Join(err, errors.New("Invalid limit"))
+		}
+		d.limitMiB = n
+		return "", nil
+	case "get_device_pinned_mem_limit":
+		return limitText(d.limitMiB), server()
+	}
+	return "", fmt.Errorf("Unknown command: %s", name)
+}
+
+// table prints the clients in order. d.mu is held.
+func (d *daemon) table(row func(*client) string) string {
+	var rows []string
+	for c := range d.clients {
+		rows = append(rows, row(c))
+	}
+	slices.Sort(rows)
+	return strings.Join(rows, "")
+}
+
+func limitText(mib uint64) string {
+	if mib == 0 {
+		return "No limit set\n"
+	}
+	return fmt.Sprintf("%dM\n", mib)
+}
+
+func last(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[len(args)-1]
+}
+
+// number reads a number, -1 where it is none.
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// mebibytes reads "10G", "512M" or a number of bytes; 0 where it is none.
+func mebibytes(s string) uint64 {
+	shift := -20
+	switch {
+	case strings.HasSuffix(s, "G"):
+		shift = 10
+	case strings.HasSuffix(s, "M"):
+		shift = 0
+	}
+	n, err := strconv.ParseUint(strings.TrimRight(s, "GM"), 10, 40)
+	switch {
+	case err != nil:
+		return 0
+	case shift < 0:
+		return n >> 20
+	}
+	return n << shift
+}

@@ -1,0 +1,320 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"gpu-dra-driver/sim/engine"
+)
+
+// maxClients is how many a server has at the most, with a whole GPU.
+const maxClients = 48
+
+// processName is what the engine calls a client: by it a daemon knows what an earlier one left.
+const processName = "mps-client"
+
+// daemon is a control daemon and the one server that it runs at a time.
+type daemon struct {
+	engine *engine.Engine
+	// device is what it serves: a UUID, or an index.
+	device string
+	// shm is /dev/shm; root is where the machine lies.
+	shm, root string
+	anyUser   bool
+	log       *log.Logger
+	quit      chan struct{}
+	once      sync.Once
+
+	mu sync.Mutex
+	// What servers to come start with; 0: no limit.
+	defaultMiB     uint64
+	defaultThreads int
+	// The server's: its user, and the limits of clients to come. clients counts them; 0: there is no server.
+	user     uint32
+	running  bool
+	limitMiB uint64
+	threads  int
+	clients  map[*client]bool
+	freed    chan struct{} // closed when the server has no client any more
+	made     int
+}
+
+// client is a process that computes.
+type client struct {
+	pid      uint32
+	uid      uint32
+	limitMiB uint64
+	usedMiB  uint64
+}
+
+func newDaemon(e *engine.Engine, root, device, shm string, anyUser bool, l *log.Logger) *daemon {
+	return &daemon{
+		engine: e, root: root, device: device, shm: shm, anyUser: anyUser, log: l, quit: make(chan struct{}),
+		defaultThreads: 100, clients: map[*client]bool{}, freed: make(chan struct{}),
+	}
+}
+
+func (d *daemon) stop() { d.once.Do(func() { close(d.quit) }) }
+
+// serve answers one connection.
+func (d *daemon) serve(conn *net.UnixConn) {
+	defer conn.Close()
+	d.log.Print("Accepting connection...")
+	read := bufio.NewReader(conn)
+	answer := func(r response) { _ = json.NewEncoder(conn).Encode(r) }
+	cred, err := peer(conn)
+	if err != nil {
+		answer(response{Error: err.Error()})
+		return
+	}
+	var c *client
+	for {
+		line, err := read.ReadBytes('\n')
+		if err != nil {
+			break
+		}
+		var r request
+		if err := json.Unmarshal(line, &r); err != nil {
+			answer(response{Error: "not readable"})
+			break
+		}
+		switch {
+		case r.Command != "":
+			out, err := d.command(r.Command, cred.Uid)
+			answer(response{Output: out, Error: text(err)})
+		case r.Hello != nil && c == nil:
+			// A connection that breaks while it waits for a server must not wait on.
+			info, made, err := d.admit(*r.Hello, cred, conn)
+			c = made
+			answer(response{Info: info, Error: text(err)})
+		case r.Alloc > 0 && c != nil:
+			answer(response{Error: text(d.alloc(c, r.Alloc))})
+		default:
+			answer(response{Error: "unexpected"})
+		}
+	}
+	if c != nil {
+		d.leave(c)
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func peer(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, errors.Join(err, credErr)
+}
+
+// admit gives a process a context, once the server is for its user.
+func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn) (*Info, *client, error) {
+	user := cred.Uid
+	if d.anyUser {
+		user = 0
+	}
+	d.mu.Lock()
+	for d.running && d.user != user {
+		d.log.Printf("NEW CLIENT %d from user %d: Server is for user %d, push client to pending list", cred.Pid, cred.Uid, d.user)
+		freed := d.freed
+		d.mu.Unlock()
+		select {
+		case <-freed:
+		case <-d.quit:
+			return nil, nil, errors.New("the MPS server is shutting down")
+		}
+		d.mu.Lock()
+	}
+	defer d.mu.Unlock()
+	if len(d.clients) >= maxClients {
+		return nil, nil, errors.New("too many MPS clients")
+	}
+	if !d.running {
+		d.log.Printf("Starting new server %d for user %d", os.Getpid(), user)
+		d.start(user)
+		d.log.Printf("NEW SERVER %d: Ready", os.Getpid())
+	}
+	d.log.Printf("NEW CLIENT %d from user %d: Server already exists", cred.Pid, user)
+	s, err := d.engine.State()
+	if err != nil {
+		return nil, nil, err
+	}
+	g, _, totalMiB, err := find(s, d.device)
+	if err != nil {
+		return nil, nil, err
+	}
+	d.made++
+	c := &client{pid: uint32(cred.Pid), uid: cred.Uid, limitMiB: least(totalMiB, d.limitMiB, clientLimit(h.Memory))}
+	if cred.Pid == 0 {
+		c.pid = 1<<22 + uint32(os.Getpid())<<8 + uint32(d.made) // Its process is in another PID namespace.
+	}
+	threads := d.threads
+	if n := number(h.Threads); n > 0 {
+		threads = min(threads, n)
+	}
+	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: os.Getpid(), UUID: d.device, Minor: g.Minor, Shm: fmt.Sprintf("cuda.shm.%x.%x.1", user, d.made)}
+	if err := os.WriteFile(filepath.Join(d.shm, info.Shm), make([]byte, 4096), 0o666); err != nil {
+		return nil, nil, fmt.Errorf("make shared memory: %w", err)
+	}
+	if err := d.account(c, false); err != nil {
+		return nil, nil, err
+	}
+	d.clients[c] = true
+	return info, c, nil
+}
+
+// start makes the server. d.mu is held.
+func (d *daemon) start(user uint32) {
+	d.running, d.user, d.limitMiB, d.threads = true, user, d.defaultMiB, d.defaultThreads
+}
+
+// leave ends a client's context; the last one ends the server, where another user may be waiting.
+func (d *daemon) leave(c *client) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.clients, c)
+	c.usedMiB = 0
+	if err := d.account(c, true); err != nil {
+		d.log.Printf("client %d: %v", c.pid, err)
+	}
+	if len(d.clients) == 0 {
+		d.running = d.anyUser
+		close(d.freed)
+		d.freed = make(chan struct{})
+	}
+}
+
+// alloc gives a client memory, within its limit and what the device has.
+func (d *daemon) alloc(c *client, bytes uint64) error {
+	const most = 1 << 50
+	if bytes > most {
+		return errors.New("out of memory")
+	}
+	mib := (bytes + 1<<20 - 1) >> 20
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.usedMiB+mib > c.limitMiB {
+		return errors.New("out of memory")
+	}
+	c.usedMiB += mib
+	if err := d.account(c, false); err != nil {
+		c.usedMiB -= mib
+		return errors.New("out of memory")
+	}
+	return nil
+}
+
+// account tells the machine what a client holds, or that it is gone.
+func (d *daemon) account(c *client, gone bool) error {
+	return d.engine.Update(func(s *engine.State) error {
+		g, place, totalMiB, err := find(s, d.device)
+		if err != nil {
+			return err
+		}
+		if gone {
+			return s.RemoveProcess(g, c.pid)
+		}
+		if place != nil {
+			used := uint64(0)
+			for _, p := range g.Processes {
+				if p.Place != nil && *p.Place == *place && p.PID != c.pid {
+					used += p.MemoryMiB
+				}
+			}
+			if used+c.usedMiB > totalMiB {
+				return errors.New("out of memory")
+			}
+		}
+		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: c.usedMiB, Place: place})
+	})
+}
+
+// forget removes what the clients of this device's daemons hold, at start and end.
+func (d *daemon) forget() error {
+	return d.engine.Update(func(s *engine.State) error {
+		g, place, _, err := find(s, d.device)
+		if err != nil {
+			return nil // The device is gone, and its processes with it.
+		}
+		kept := g.Processes[:0]
+		for _, p := range g.Processes {
+			same := (p.Place == nil) == (place == nil) && (place == nil || *p.Place == *place)
+			if p.Name != processName || !same {
+				kept = append(kept, p)
+			}
+		}
+		g.Processes = kept
+		return nil
+	})
+}
+
+// find is a device by UUID or index: its GPU, its place there if it is a MIG device, and its memory.
+func find(s *engine.State, device string) (g *engine.GPU, place *engine.Place, totalMiB uint64, err error) {
+	if s.DriverLoaded {
+		for i := range s.GPUs {
+			g := &s.GPUs[i]
+			if g.OffBus || g.Lost {
+				continue
+			}
+			if g.UUID == device || fmt.Sprint(i) == device {
+				return g, nil, s.Profile.Board.MemoryMiB - s.Profile.Board.ReservedMiB, nil
+			}
+			for _, gi := range g.Instances {
+				for _, ci := range gi.Computes {
+					if ci.UUID != device {
+						continue
+					}
+					for _, p := range s.Profile.Board.MIG.GPUInstances {
+						if p.ID == gi.ProfileID {
+							totalMiB = p.MemoryMiB
+						}
+					}
+					return g, &engine.Place{GPUInstance: gi.ID, ComputeInstance: ci.ID}, totalMiB, nil
+				}
+			}
+		}
+	}
+	return nil, nil, 0, fmt.Errorf("no CUDA-capable device is detected: %s", device)
+}
+
+// least is the smallest of limits, of which 0 is none.
+func least(n uint64, limits ...uint64) uint64 {
+	for _, l := range limits {
+		if l > 0 {
+			n = min(n, l)
+		}
+	}
+	return n
+}
+
+// clientLimit reads "0=10240M" for the one device that there is.
+func clientLimit(s string) uint64 {
+	for part := range strings.SplitSeq(s, ",") {
+		if index, value, ok := strings.Cut(strings.TrimSpace(part), "="); ok && index == "0" {
+			return mebibytes(value)
+		}
+	}
+	return 0
+}

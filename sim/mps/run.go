@@ -1,0 +1,212 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"gpu-dra-driver/sim/engine"
+)
+
+// Program is the name under which the stand-in is this package.
+const Program = "nvidia-cuda-mps-control"
+
+const usage = `usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]
+`
+
+// Run is nvidia-cuda-mps-control; root is that of the simulated machine.
+func Run(args, environ []string, root string, in io.Reader, out, errOut io.Writer) int {
+	background, foreground, anyUser := false, false, false
+	for _, a := range args {
+		switch a {
+		case "-d":
+			background = true
+		case "-f":
+			foreground = true
+		case "-multiuser-server", "-M":
+			anyUser = true
+		default:
+			fmt.Fprintf(errOut, "unknown option %s\n%s", a, usage)
+			return 1
+		}
+	}
+	env := environment(environ)
+	switch {
+	case background:
+		return detach(args, env, errOut)
+	case foreground:
+		if err := run(env, root, anyUser, errOut); err != nil {
+			fmt.Fprintln(errOut, err)
+			return 1
+		}
+		return 0
+	}
+	return control(env, in, out, errOut)
+}
+
+// fault is what is wrong with MPS on this machine: the word in a file, for one device or for all.
+func fault(root, device string) (word, rest string) {
+	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
+	if err != nil {
+		return "", ""
+	}
+	for line := range strings.Lines(string(data)) {
+		words := strings.Fields(line)
+		if len(words) > 0 && (len(words) == 1 || words[1] == device || words[1] == "all") {
+			return words[0], last(words[1:])
+		}
+	}
+	return "", ""
+}
+
+// run is the daemon.
+func run(env map[string]string, root string, anyUser bool, errOut io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	device := env[envDevices]
+	if device == "" {
+		device = "0"
+	}
+	switch word, _ := fault(root, device); {
+	case word == "fail":
+		return errors.New("cannot start: the simulator was told so")
+	case word == "old" && anyUser:
+		return fmt.Errorf("unknown option -multiuser-server\n%s", usage)
+	case word == "hang":
+		<-ctx.Done()
+		return nil
+	}
+	if wait, err := time.ParseDuration(env[envStart]); err == nil {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	pipe := env[envPipe]
+	if err := os.MkdirAll(pipe, 0o755); err != nil {
+		return err
+	}
+	logs := errOut
+	if f, err := os.OpenFile(filepath.Join(env[envLog], "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err == nil {
+		defer f.Close()
+		logs = f
+	}
+	l := log.New(logs, fmt.Sprintf("[Control %5d] ", os.Getpid()), log.LstdFlags)
+	socket := filepath.Join(pipe, ControlSocket)
+	if conn, err := net.Dial("unix", socket); err == nil {
+		_ = conn.Close()
+		return errors.New("An instance of this daemon is already running")
+	}
+	_ = os.Remove(socket)
+	l.Printf("Starting control daemon using socket %s", socket)
+	d := newDaemon(engine.Open(root, nil), root, device, shmOf(env), anyUser, l)
+	if err := d.forget(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(pipe, Program+".pid"), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+		return err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(socket, 0o777); err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			go d.serve(conn)
+		}
+	}()
+	select {
+	case <-ctx.Done():
+	case <-d.quit:
+	}
+	d.stop()
+	// A moment for the answer to who asked for the end.
+	time.Sleep(20 * time.Millisecond)
+	return errors.Join(listener.Close(), os.Remove(filepath.Join(pipe, Program+".pid")), d.forget())
+}
+
+// shmOf is /dev/shm; a test has one of its own.
+func shmOf(env map[string]string) string {
+	if dir := env["GPUSIM_SHM"]; dir != "" {
+		return dir
+	}
+	return "/dev/shm"
+}
+
+// detach starts the daemon in the background and returns once it serves.
+func detach(args []string, env map[string]string, errOut io.Writer) int {
+	own := []string{"-f"}
+	for _, a := range args {
+		if a != "-d" {
+			own = append(own, a)
+		}
+	}
+	cmd := exec.Command("/proc/self/exe", own...)
+	cmd.Args[0] = Program
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(errOut, err)
+		return 1
+	}
+	gone := make(chan error, 1)
+	go func() { gone <- cmd.Wait() }()
+	for range 500 {
+		if conn, err := net.Dial("unix", filepath.Join(env[envPipe], ControlSocket)); err == nil {
+			_ = conn.Close()
+			return 0
+		}
+		select {
+		case <-gone:
+			fmt.Fprintln(errOut, "the daemon did not start")
+			return 1
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return 1
+}
+
+// control hands commands from in to the daemon.
+func control(env map[string]string, in io.Reader, out, errOut io.Writer) int {
+	conn, err := net.Dial("unix", filepath.Join(env[envPipe], ControlSocket))
+	if err != nil {
+		fmt.Fprintln(errOut, "Cannot find MPS control daemon process")
+		return 1
+	}
+	defer conn.Close()
+	read, lines := bufio.NewReader(conn), bufio.NewScanner(in)
+	status := 0
+	for lines.Scan() {
+		if strings.TrimSpace(lines.Text()) == "" {
+			continue
+		}
+		r, err := exchange(conn, read, request{Command: lines.Text()})
+		if err != nil {
+			fmt.Fprintln(out, err)
+			status = 1
+		}
+		fmt.Fprint(out, r.Output)
+	}
+	return status
+}

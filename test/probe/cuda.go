@@ -1,0 +1,177 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"gpu-dra-driver/sim/mps"
+)
+
+// cuda is what a process of CUDA meets: an MPS daemon, if the environment says so, its limits, and what it gives.
+type cuda struct {
+	MPS        bool    `json:"mps"`
+	LimitBytes uint64  `json:"limitBytes,omitempty"`
+	Threads    int     `json:"activeThreadPercentage,omitempty"`
+	Device     string  `json:"device,omitempty"`
+	Allocs     []alloc `json:"allocs,omitempty"`
+	Error      string  `json:"error,omitempty"`
+	// Lost is why the connection broke, Reconnected that there is another.
+	Lost        string `json:"lost,omitempty"`
+	Reconnected bool   `json:"reconnected,omitempty"`
+}
+
+type alloc struct {
+	Bytes uint64 `json:"bytes"`
+	OK    bool   `json:"ok"`
+	Error string `json:"error,omitempty"`
+}
+
+type cudaView struct {
+	view
+	CUDA cuda `json:"cuda"`
+	// Processes are those of other processes of the same container.
+	Processes []cuda `json:"processes,omitempty"`
+}
+
+// runCUDA is the verb cuda: it connects as CUDA does, allocates, prints what came of it, and with --hold goes on until it
+// is told to end, printing a line when it loses its device and one when it has it again.
+func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) error {
+	fs := flag.NewFlagSet("cuda", flag.ContinueOnError)
+	amounts := fs.String("alloc", "", "amounts of memory to allocate in turn, as 10Gi,1Gi")
+	processes := fs.Int("processes", 1, "how many processes do the same")
+	hold := fs.Bool("hold", false, "go on until SIGTERM")
+	short := fs.Bool("short", false, "print no view of the container")
+	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
+		return errUsage
+	}
+	c, client := connect(ctx, root, *amounts)
+	out := cudaView{CUDA: c}
+	if !*short {
+		out.view = look(ctx, root, os.Environ())
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range *processes - 1 {
+			wg.Go(func() {
+				other := child(ctx, *amounts)
+				mu.Lock()
+				defer mu.Unlock()
+				out.Processes = append(out.Processes, other)
+			})
+		}
+		wg.Wait()
+	}
+	encode := json.NewEncoder(stdout)
+	if *short {
+		if err := encode.Encode(out.CUDA); err != nil {
+			return err
+		}
+	} else if err := encode.Encode(out); err != nil {
+		return fmt.Errorf("cannot print: %w", err)
+	}
+	for *hold && ctx.Err() == nil {
+		if client == nil {
+			<-ctx.Done()
+			return nil
+		}
+		stop := context.AfterFunc(ctx, func() { _ = client.Close() })
+		lost := client.Lost()
+		stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+		_ = encode.Encode(map[string]cuda{"cuda": {MPS: true, Lost: lost.Error()}})
+		for client = nil; client == nil && ctx.Err() == nil; {
+			if c, client = connect(ctx, root, *amounts); client == nil {
+				select {
+				case <-ctx.Done():
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+		}
+		c.Reconnected = true
+		_ = encode.Encode(map[string]cuda{"cuda": c})
+	}
+	if client != nil {
+		return client.Close()
+	}
+	return nil
+}
+
+// connect is one process's way to its device. Without MPS in its environment there is nothing to simulate.
+func connect(ctx context.Context, root, amounts string) (cuda, *mps.Client) {
+	if os.Getenv("CUDA_MPS_PIPE_DIRECTORY") == "" {
+		return cuda{}, nil
+	}
+	c := cuda{MPS: true}
+	client, err := mps.Connect(ctx, os.Environ(), root)
+	if err != nil {
+		c.Error = err.Error()
+		return c, nil
+	}
+	c.LimitBytes, c.Threads, c.Device = client.LimitMiB<<20, client.Threads, client.UUID
+	for _, amount := range strings.Split(amounts, ",") {
+		q, err := resource.ParseQuantity(amount)
+		if err != nil {
+			continue
+		}
+		a := alloc{Bytes: uint64(q.Value()), OK: true}
+		if err := client.Alloc(a.Bytes); err != nil {
+			a.OK, a.Error = false, err.Error()
+		}
+		c.Allocs = append(c.Allocs, a)
+	}
+	return c, client
+}
+
+// child is another process that does the same and holds on as long as this one.
+func child(ctx context.Context, amounts string) cuda {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "cuda", "--short", "--hold", "--alloc", amounts)
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return cuda{MPS: true, Error: err.Error()}
+	}
+	var c cuda
+	line, err := readLine(pipe)
+	if err == nil {
+		err = json.Unmarshal(line, &c)
+	}
+	if err != nil {
+		c = cuda{MPS: true, Error: err.Error()}
+	}
+	go func() { _ = cmd.Wait() }()
+	return c
+}
+
+func readLine(r io.Reader) ([]byte, error) {
+	var out bytes.Buffer
+	one := make([]byte, 1)
+	for {
+		n, err := r.Read(one)
+		if n > 0 {
+			if one[0] == '\n' {
+				return out.Bytes(), nil
+			}
+			out.WriteByte(one[0])
+		}
+		if err != nil {
+			return out.Bytes(), err
+		}
+	}
+}
