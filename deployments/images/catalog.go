@@ -58,6 +58,12 @@ var catalog = []image{
 		user: rootUser,
 	},
 	{
+		name:     "mps-supervisor",
+		title:    "Supervisor of MPS daemons of gpu-dra-driver",
+		binaries: []binary{{pkg: "./cmd/mps-supervisor", path: "usr/bin/mps-supervisor", stamp: "main.version"}},
+		user:     rootUser,
+	},
+	{
 		name:     "probe",
 		title:    "Shows what a container sees of its GPUs; used by demos and end-to-end tests",
 		binaries: []binary{{pkg: "./test/probe", path: "usr/bin/probe"}},
