@@ -55,7 +55,7 @@ func conform(t *testing.T, manifests string) {
 // cases are the value sets of testdata/values; each has a golden of that name.
 // Which API version the chart chooses by itself shows on a cluster only: helm
 // template adds to the versions it was built with and can take none away.
-var cases = []string{"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2"}
+var cases = []string{"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing"}
 
 func TestRendered(t *testing.T) {
 	for _, c := range cases {

@@ -82,7 +82,7 @@ func TestOneGPUInFull(t *testing.T) {
 		PCIAddress: address, UUID: st.GPUs[0].UUID, Index: 0, Minor: 0,
 		ProductName: "NVIDIA H100 80GB HBM3", Brand: "Nvidia", Architecture: "Hopper", AddressingMode: s.GPUs[0].AddressingMode,
 		ComputeCapability: gpu.Version{Major: 9}, PCIeRoot: "pci0000:16", NUMANode: &one,
-		MemoryBytes: 81559 << 20, Multiprocessors: 132, MIG: gpu.MIG{Capable: true}, MPSCapable: true,
+		MemoryBytes: 81559 << 20, ReservedBytes: 454 << 20, Multiprocessors: 132, MIG: gpu.MIG{Capable: true}, MPSCapable: true,
 	}
 	want.MIG = s.GPUs[0].MIG // has a test of its own
 	if diff := cmp.Diff(want, s.GPUs[0]); diff != "" {

@@ -29,6 +29,9 @@ type scheduler struct {
 	t         testing.TB
 	slices    []*resourceapi.ResourceSlice
 	allocated sets.Set[structured.DeviceID]
+	// shares are the parts of devices that were given, in the order of allocation; used is their sum.
+	shares []share
+	used   structured.ConsumedCapacityCollection
 	cache     *cel.Cache
 	count     int
 	took      time.Duration // the last Allocate, the allocator being there for all nodes
@@ -37,7 +40,7 @@ type scheduler struct {
 func newScheduler(t testing.TB, s gpu.Snapshot, o resourceslices.Options) *scheduler {
 	o.Node, o.Taints, o.SharedDevices, o.Counters = "n1", true, true, true
 	pool, _ := resourceslices.Build(s, nil, o)
-	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID](), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
+	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID](), used: structured.NewConsumedCapacityCollection(), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
 	node := o.Node
 	for i, slice := range pool.Slices {
 		out.slices = append(out.slices, &resourceapi.ResourceSlice{
@@ -91,8 +94,10 @@ func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
 	ctx := context.Background()
 	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 	state := structured.AllocatedState{
-		AllocatedDevices: s.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+		AllocatedDevices: s.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: s.used,
+	}
+	for _, one := range s.shares {
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(one.device, &one.id))
 	}
 	allocator, err := structured.NewAllocator(ctx, features, state, s, s.slices, s.cache)
 	if err != nil {
@@ -108,6 +113,10 @@ func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
 	for _, r := range results {
 		for _, d := range r.Devices.Results {
 			devices = append(devices, d.Device)
+			if d.ShareID != nil {
+				s.share(d)
+				continue
+			}
 			if d.AdminAccess == nil || !*d.AdminAccess {
 				s.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
 			}

@@ -63,7 +63,7 @@ func TestGoldens(t *testing.T) {
 			}
 			gpus := min(2, len(p.Slots))
 			in := snapshot(t, name, gpus)
-			pool, warnings := resourceslices.Build(in, nil, resourceslices.Options{Node: "node-1", Taints: true, SharedDevices: true, Counters: true})
+			pool, warnings := resourceslices.Build(in, nil, resourceslices.Options{Node: "node-1", Taints: true, SharedDevices: true, Counters: true, Offer: offer})
 			archive := &txtar.Archive{Comment: fmt.Appendf(nil, "The first %d GPUs of the simulator's profile %s: what the inventory sees, what is published of it.\n", gpus, name)}
 			archive.Files = append(archive.Files, txtar.File{Name: "snapshot.yaml", Data: encode(t, in)})
 			for n, slice := range pool.Slices {

@@ -331,6 +331,7 @@ func TestAMIGDeviceSaysWhatItIs(t *testing.T) {
 		"cudaDriverVersion": "13.0.0", "resource.kubernetes.io/pciBusID": first, "resource.kubernetes.io/pcieRoot": "pci0000:0f",
 		"resource.kubernetes.io/numaNode": "0",
 		"memory":                          "5952Mi", "multiprocessors": "14", "copyEngines": "1", "decoders": "0", "encoders": "0", "jpegEngines": "0", "ofaEngines": "0",
+		"isolation": "hardware",
 	}
 	got := map[string]string{}
 	for name, a := range d.Attributes {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/test/packing/board"
 )
 
@@ -83,12 +84,12 @@ func TestUnknownIsNotPublished(t *testing.T) {
 	s := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:10:00.0", UUID: "GPU-1", ProductName: "x"}}}
 	p, _ := Build(s, nil, Options{})
 	d := p.Slices[0].Devices[0]
-	want := []string{"resource.kubernetes.io/pciBusID", "index", "migCapable", "mpsCapable", "productName", "type", "uuid"}
+	want := []string{"resource.kubernetes.io/pciBusID", "index", "isolation", "migCapable", "mpsCapable", "productName", "type", "uuid"}
 	if diff := cmp.Diff(want, toStrings(sortedKeys(d.Attributes))); diff != "" || len(d.Capacity) != 0 {
 		t.Errorf("capacity %v, attributes (-want +got):\n%s", d.Capacity, diff)
 	}
 	p, _ = Build(gpu.Snapshot{}, nil, with(Options{}, heldWhole(gpu.GPU{PCIAddress: "0000:10:00.0"})))
-	want = []string{"resource.kubernetes.io/pciBusID", "type"}
+	want = []string{"resource.kubernetes.io/pciBusID", "isolation", "type"}
 	if diff := cmp.Diff(want, toStrings(sortedKeys(p.Slices[0].Devices[0].Attributes))); diff != "" {
 		t.Errorf("attributes of a held GPU that is known by its address only (-want +got):\n%s", diff)
 	}
@@ -107,7 +108,9 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 	}
 	s := node(1)
 	s.GPUs[0].MIG = board.H100()
-	p, _ := Build(s, nil, full)
+	o := full
+	o.Offer = func(g gpu.GPU, profile string) (sharing.Offer, bool) { return sharing.OfferOf(sharing.Policy{}, g, profile, true) }
+	p, _ := Build(s, nil, o)
 	seen := map[string]bool{}
 	for _, d := range p.Slices[1].Devices {
 		for name, a := range d.Attributes {

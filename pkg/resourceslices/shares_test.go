@@ -1,0 +1,223 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/test/packing/board"
+)
+
+// share is a part of a device that a claim was given.
+type share struct {
+	device structured.DeviceID
+	id     types.UID
+	took   map[resourceapi.QualifiedName]resource.Quantity
+}
+
+func (s *scheduler) share(d resourceapi.DeviceRequestAllocationResult) {
+	one := share{device: structured.MakeDeviceID(d.Driver, d.Pool, d.Device), id: *d.ShareID, took: d.ConsumedCapacity}
+	s.shares = append(s.shares, one)
+	s.used.Insert(structured.NewDeviceConsumedCapacity(one.device, one.took))
+}
+
+// unshare releases the n-th share.
+func (s *scheduler) unshare(n int) {
+	s.used.Remove(structured.NewDeviceConsumedCapacity(s.shares[n].device, s.shares[n].took))
+	s.shares = slices.Delete(s.shares, n, n+1)
+}
+
+// offer is a node's without settings, which has MPS.
+func offer(g gpu.GPU, profile string) (sharing.Offer, bool) {
+	return sharing.OfferOf(sharing.Policy{}, g, profile, true)
+}
+
+func replicated(strategy v1beta1.Strategy, n int) func(gpu.GPU, string) (sharing.Offer, bool) {
+	return func(g gpu.GPU, profile string) (sharing.Offer, bool) {
+		return sharing.OfferOf(sharing.Policy{Strategy: strategy, Replicas: n}, g, profile, true)
+	}
+}
+
+// part has a claim ask for capacities, as name and amount in turn.
+func part(c *resourceapi.ResourceClaim, capacities ...string) *resourceapi.ResourceClaim {
+	requests := map[resourceapi.QualifiedName]resource.Quantity{}
+	for i := 0; i < len(capacities); i += 2 {
+		requests[resourceapi.QualifiedName(capacities[i])] = resource.MustParse(capacities[i+1])
+	}
+	c.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: requests}
+	return c
+}
+
+func (s *scheduler) gpu(capacities ...string) *resourceapi.ResourceClaim {
+	return part(s.claim("gpu.nvidia.com", 1), capacities...)
+}
+
+func capable(n int, m gpu.MIG) gpu.Snapshot {
+	s := boards(n, m)
+	for i := range s.GPUs {
+		s.GPUs[i].MPSCapable = true
+	}
+	return s
+}
+
+func TestAFractionOfAGPU(t *testing.T) {
+	s := newScheduler(t, capable(2, board.H100()), resourceslices.Options{Offer: offer})
+	const first, second = "gpu-0000-10-00-0", "gpu-0000-11-00-0"
+	for _, memory := range []string{"10Gi", "20Gi", "10Gi", "39Gi"} {
+		s.want(s.gpu("memory", memory), first)
+	}
+	// 79 of 79.6 GiB are taken: the next goes elsewhere, and the whole GPU, its partitions too.
+	s.want(s.gpu("memory", "1Gi"), second)
+	s.want(s.claim("gpu.nvidia.com", 1))
+	s.want(s.claim("mig.nvidia.com", 1))
+	s.want(s.gpu("memory", "79Gi"))
+	s.want(s.gpu("memory", "500Mi"), first)
+}
+
+func TestAClaimThatNamesNoCapacityHasTheGPUToItself(t *testing.T) {
+	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
+	s.want(s.gpu("memory", "1Mi"))
+	s.want(s.gpu("memory", "1Mi", "compute", "0"))
+	s.want(watching(s.claim("monitor.gpu.nvidia.com", 1)), "monitor-0000-10-00-0")
+}
+
+func TestComputeIsReservedBesideMemory(t *testing.T) {
+	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s.want(s.gpu("memory", "10Gi", "compute", "60"), "gpu-0000-10-00-0")
+	s.want(s.gpu("memory", "10Gi", "compute", "41"))
+	s.want(s.gpu("memory", "10Gi", "compute", "40"), "gpu-0000-10-00-0")
+	s.want(s.gpu("memory", "10Gi"), "gpu-0000-10-00-0")
+	// Compute alone leaves the memory at its default, which is all.
+	s.want(s.gpu("compute", "10"))
+}
+
+func TestSharersAreBounded(t *testing.T) {
+	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	for range 48 {
+		s.want(s.gpu("memory", "1Gi"), "gpu-0000-10-00-0")
+	}
+	s.want(s.gpu("memory", "1Gi"))
+	s.want(s.gpu("memory", "1Gi", "shares", "2"))
+}
+
+func TestPartitionsAreSharedToo(t *testing.T) {
+	s := newScheduler(t, capable(1, board.H100()), resourceslices.Options{Offer: offer})
+	of := func() *resourceapi.ResourceClaim { return part(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi") }
+	const upper, lower = "gpu-0000-10-00-0-mig-3g-40gb-4", "gpu-0000-10-00-0-mig-3g-40gb-0"
+	s.want(of(), upper)
+	s.want(of(), upper)
+	s.want(of(), lower)
+	s.want(s.gpu("memory", "1Gi"))
+	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")))
+}
+
+func TestReplicasMakeTheShareOfAClaimThatNamesNone(t *testing.T) {
+	for name, strategy := range map[string]v1beta1.Strategy{"time-slicing": v1beta1.StrategyTimeSlicing, "mps": v1beta1.StrategyMPS} {
+		t.Run(name, func(t *testing.T) {
+			s := newScheduler(t, capable(8, gpu.MIG{}), resourceslices.Options{Offer: replicated(strategy, 4)})
+			on := map[string]int{}
+			for range 32 {
+				for _, d := range s.allocate(s.claim("gpu.nvidia.com", 1)) {
+					on[d]++
+				}
+			}
+			for d, n := range on {
+				if n != 4 {
+					t.Errorf("%d claims are on %s", n, d)
+				}
+			}
+			if len(on) != 8 {
+				t.Errorf("claims are on %d GPUs", len(on))
+			}
+			s.want(s.claim("gpu.nvidia.com", 1))
+		})
+	}
+}
+
+func TestTwentyEightSharesOfAGPUCutInSeven(t *testing.T) {
+	s := newScheduler(t, capable(1, board.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
+	for n := range 28 {
+		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
+			t.Fatalf("number %d got nothing", n)
+		}
+	}
+	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")))
+}
+
+// TestNoSequenceOfClaimsOverdraws has wholes, shares and partitions of all kinds come and go.
+func TestNoSequenceOfClaimsOverdraws(t *testing.T) {
+	m := board.H100()
+	s := newScheduler(t, capable(3, m), resourceslices.Options{Offer: offer})
+	r := rand.New(rand.NewPCG(4, 4))
+	given := 0
+	for range 500 {
+		if len(s.shares) > 0 && r.IntN(5) < 2 {
+			s.unshare(r.IntN(len(s.shares)))
+			continue
+		}
+		var c *resourceapi.ResourceClaim
+		class := s.claim("gpu.nvidia.com", 1)
+		if r.IntN(2) == 0 {
+			class = s.claim("mig.nvidia.com", 1, profile(m.Profiles[r.IntN(len(m.Profiles))].Name))
+		}
+		switch r.IntN(4) {
+		case 0:
+			c = class
+		case 1:
+			c = part(class, "memory", fmt.Sprintf("%dMi", 1+r.IntN(30000)), "compute", fmt.Sprint(r.IntN(101)))
+		default:
+			c = part(class, "memory", fmt.Sprintf("%dMi", 1+r.IntN(9000)))
+		}
+		given += len(s.allocate(c))
+		s.check(m)
+	}
+	if given < 150 {
+		t.Errorf("only %d claims got something, which proves little", given)
+	}
+}
+
+// check fails where the shares of a device take more than it has, or devices could not exist beside each other.
+func (s *scheduler) check(m gpu.MIG) {
+	s.t.Helper()
+	sums, devices := map[string]map[resourceapi.QualifiedName]int64{}, sets.New[structured.DeviceID]()
+	for _, one := range s.shares {
+		devices.Insert(one.device)
+		name := one.device.Device.String()
+		if sums[name] == nil {
+			sums[name] = map[resourceapi.QualifiedName]int64{}
+		}
+		for capacity, took := range one.took {
+			sums[name][capacity] += took.Value()
+		}
+	}
+	for name, sum := range sums {
+		d, err := gpu.ParseName(name)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		has := int64(81559 << 20)
+		if p, ok := m.ProfileNamed(d.Profile); ok {
+			has = int64(p.MemoryBytes)
+		}
+		if sum["memory"] > has || sum["compute"] > 100 || sum["shares"] > 48 {
+			s.t.Fatalf("the shares of %s take %v", name, sum)
+		}
+	}
+	overlapping(s.t.(*testing.T), m, devices)
+}
+
