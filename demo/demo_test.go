@@ -194,11 +194,16 @@ func board(product, memory string) dracel.Device {
 	return d
 }
 
+func indexed(d dracel.Device, index int64) dracel.Device {
+	d.Attributes["gpu.nvidia.com/index"] = resourceapi.DeviceAttribute{IntValue: &index}
+	return d
+}
+
 // Totals as NVML reports them: 81559, 46068 and 15360 MiB.
 var boards = map[string]dracel.Device{
-	"H100": board("NVIDIA H100 80GB HBM3", "81559Mi"),
-	"L40S": board("NVIDIA L40S", "46068Mi"),
-	"T4":   board("Tesla T4", "15360Mi"),
+	"H100": indexed(board("NVIDIA H100 80GB HBM3", "81559Mi"), 7),
+	"L40S": indexed(board("NVIDIA L40S", "46068Mi"), 0),
+	"T4":   indexed(board("Tesla T4", "15360Mi"), 1),
 }
 
 // partitions are some MIG devices of an H100, by profile.
@@ -251,6 +256,9 @@ func TestSelectorsFindTheirGPUs(t *testing.T) {
 		"first-available/gpu/h100": "H100",
 		"first-available/gpu/l40s": "L40S",
 		"unsatisfiable/gpu":        "",
+		"fraction-refused/gpu":     "H100",
+		"fraction-mixed/part":      "2g.20gb",
+		"fraction-of-mig/part":     "3g.40gb",
 		"mig-one/gpu":              "1g.10gb",
 		"mig-four-of-one-gpu/a":    "1g.10gb",
 		"mig-four-of-one-gpu/b":    "1g.10gb",

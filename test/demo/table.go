@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -31,7 +32,14 @@ func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	rows := make([]bytes.Buffer, len(demos))
 	var small []int
 	var titles []string
+	// Those with settings of their own come last.
+	slices.SortStableFunc(demos, func(a, b stage.Demo) int { return strings.Compare(a.Settings, b.Settings) })
+	var set []int
 	for i, d := range demos {
+		if d.Settings != "" {
+			set = append(set, i)
+			continue
+		}
 		if d.Alone {
 			if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, &rows[i]) }); err != nil {
 				return err
@@ -42,6 +50,15 @@ func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	}
 	if err := s.Together(atOnce, titles, func(n int) error { return one(ctx, s, demos[small[n]], &rows[small[n]]) }); err != nil {
 		return err
+	}
+	for _, i := range set {
+		d := demos[i]
+		if err := s.Configure(ctx, d.Settings); err != nil {
+			return err
+		}
+		if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, &rows[i]) }); err != nil {
+			return err
+		}
 	}
 	for i := range rows {
 		if _, err := rows[i].WriteTo(w); err != nil {
@@ -117,10 +134,29 @@ func brief(list []string) string {
 }
 
 func environment(v stage.View) string {
+	if share, ok := v.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; ok {
+		return v.Env["NVIDIA_DRA_SHARING_STRATEGY"] + ", " + share + " MiB" + allocated(v.CUDA)
+	}
+	if strategy, ok := v.Env["NVIDIA_DRA_SHARING_STRATEGY"]; ok {
+		return strategy + allocated(v.CUDA)
+	}
 	if value, ok := v.Env["NVIDIA_VISIBLE_DEVICES"]; ok {
 		return "NVIDIA_VISIBLE_DEVICES=" + value
 	}
 	return "-"
+}
+
+// allocated says what a process of CUDA got of the memory that it asked for.
+func allocated(c stage.CUDA) string {
+	out := ""
+	for _, a := range c.Allocs {
+		mark := "ok"
+		if !a.OK {
+			mark = a.Error
+		}
+		out += fmt.Sprintf(", %d GiB %s", a.Bytes>>30, mark)
+	}
+	return out
 }
 
 // reason is the scheduler's, without what it says of preemption.

@@ -40,12 +40,15 @@ func play(ctx context.Context, t *testing.T, name string) []corev1.Pod {
 func TestDemos(t *testing.T) {
 	demos, err := s.Demos()
 	must(t, err)
+	t.Cleanup(func() { must(t, s.Configure(context.WithoutCancel(t.Context()), "")) })
 	for _, d := range demos {
 		t.Run(d.Name, func(t *testing.T) {
 			ctx := limited(t)
 			t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
+			must(t, s.Configure(ctx, d.Settings))
 			pods := play(ctx, t, d.Name)
 			owners := map[string]string{}
+			taken := map[string]int64{}
 			for _, p := range pods {
 				if p.Status.Phase == corev1.PodPending {
 					if stage.Unschedulable(p) == "" {
@@ -59,6 +62,10 @@ func TestDemos(t *testing.T) {
 				inside(ctx, t, p)
 				for claim, devices := range exclusive(ctx, t, p) {
 					for _, device := range devices {
+						if bytes, shared := shares(ctx, t, p, claim, device); shared {
+							taken[device+" "+claim] = bytes
+							continue
+						}
 						if other, taken := owners[device]; taken && other != claim {
 							t.Errorf("%s is held by claim %s and claim %s", device, other, claim)
 						}
@@ -66,6 +73,7 @@ func TestDemos(t *testing.T) {
 					}
 				}
 			}
+			fits(ctx, t, taken)
 			if check := more[d.Name]; check != nil {
 				check(ctx, t, pods)
 			}
@@ -117,6 +125,17 @@ var more = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"mig-extended-resource":    total(1),
 	"mig-56":                   total(56),
 	"mig-queue":                drained,
+	"fraction-four":            fractions(4, 1),
+	"fraction-refused":         fractions(2, 1),
+	"fraction-users":           fractions(2, 1),
+	"fraction-two-processes":   processes,
+	"fraction-compute":         fractions(2, 1),
+	"fraction-of-mig":          fractions(2, 1),
+	"fraction-mixed":           fractions(2, 1),
+	"sharing-mps":              limited50,
+	"sharing-time-slicing":     longSlices,
+	"replicas-32":              fractions(32, 8),
+	"replicas-mig-28":          fractions(28, 7),
 }
 
 // total checks how many different GPUs a demo's pods hold.

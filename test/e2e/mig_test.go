@@ -31,8 +31,8 @@ func whole(ctx context.Context, t *testing.T) {
 			return false, err.Error()
 		}
 		for _, g := range state.GPUs {
-			if len(g.Instances) > 0 {
-				return false, fmt.Sprintf("GPU %s has %+v", g.Address, g.Instances)
+			if len(g.Instances) > 0 || g.ComputeMode != 0 || g.TimeSlice != 0 || len(g.Processes) > 0 {
+				return false, fmt.Sprintf("GPU %s has %+v, compute mode %d, time slice %d, processes %+v", g.Address, g.Instances, g.ComputeMode, g.TimeSlice, g.Processes)
 			}
 		}
 		return true, ""

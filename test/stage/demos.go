@@ -30,6 +30,8 @@ type Demo struct {
 	Pods, Pending int
 	// Alone says that there is no room for another demo beside it; the file says why, "# Alone: …".
 	Alone bool
+	// Settings is the file of chart values that it needs, in demo/settings, "# Settings: replicas.yaml".
+	Settings string
 }
 
 // Namespace is the demo's own.
@@ -47,6 +49,9 @@ func (d *Demo) parse(text string) error {
 			d.Title = comment
 		}
 		d.Alone = d.Alone || strings.HasPrefix(comment, "Alone:")
+		if name, ok := strings.CutPrefix(comment, "Settings:"); ok {
+			d.Settings = strings.TrimSpace(name)
+		}
 		for label, to := range map[string]*int{"Pods:": &d.Pods, "Pending:": &d.Pending} {
 			if value, ok := strings.CutPrefix(comment, label); ok {
 				n, err := strconv.Atoi(strings.TrimSpace(value))
@@ -135,6 +140,29 @@ type View struct {
 	Mounts    []string          `json:"mounts"`
 	UID       int               `json:"uid"`
 	NvidiaSMI string            `json:"nvidiaSMI"`
+	// CUDA is what the process could have of its device, Processes what others of its container could.
+	CUDA      CUDA   `json:"cuda"`
+	Processes []CUDA `json:"processes"`
+}
+
+// CUDA is what a process of CUDA meets.
+type CUDA struct {
+	MPS        bool   `json:"mps"`
+	LimitBytes uint64 `json:"limitBytes"`
+	Threads    int    `json:"activeThreadPercentage"`
+	Device     string `json:"device"`
+	Allocs     []struct {
+		Bytes uint64 `json:"bytes"`
+		OK    bool   `json:"ok"`
+		Error string `json:"error"`
+	} `json:"allocs"`
+	Error string `json:"error"`
+}
+
+// Share says of an allocation whether it is a share of its device, and how much of its memory, in bytes.
+func Share(r resourceapi.DeviceRequestAllocationResult) (bytes int64, ok bool) {
+	q, ok := r.ConsumedCapacity["memory"]
+	return q.Value(), ok && r.ShareID != nil
 }
 
 // GPUs are the /dev/nvidia<N> that the container has.

@@ -43,6 +43,8 @@ type Stage struct {
 	Client    kubernetes.Interface
 	// Log hears of progress.
 	Log io.Writer
+
+	settings string // those in force, see Configure
 }
 
 // FromEnvironment finds the cluster that onenode runs this process in.

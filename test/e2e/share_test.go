@@ -1,0 +1,204 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/test/stage"
+)
+
+// memory is what a published device has, in bytes.
+func memory(ctx context.Context, t *testing.T, device string) int64 {
+	t.Helper()
+	for _, kind := range []string{"gpu", "mig"} {
+		devices, err := s.Devices(ctx, kind)
+		must(t, err)
+		for _, d := range devices {
+			if d.Name == device {
+				c := d.Capacity["memory"]
+				return c.Value.Value()
+			}
+		}
+	}
+	t.Fatalf("%s is not published", device)
+	return 0
+}
+
+// shares says how much of a device's memory a claim of a pod has, if that is not all.
+func shares(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) (int64, bool) {
+	t.Helper()
+	claims, err := s.Claims(ctx, p)
+	must(t, err)
+	for _, c := range claims {
+		for _, r := range stage.Results(c) {
+			if c.Name == claim && r.Device == device {
+				bytes, ok := stage.Share(r)
+				return bytes, ok && bytes+1<<20 <= memory(ctx, t, device)
+			}
+		}
+	}
+	return 0, false
+}
+
+// fits checks that shares, by "device claim", are not more than their device.
+func fits(ctx context.Context, t *testing.T, taken map[string]int64) {
+	t.Helper()
+	sums := map[string]int64{}
+	for key, bytes := range taken {
+		device, _, _ := strings.Cut(key, " ")
+		sums[device] += bytes
+	}
+	for device, sum := range sums {
+		if has := memory(ctx, t, device); sum > has {
+			t.Errorf("the shares of %s take %d MiB, and it has %d", device, sum>>20, has>>20)
+		}
+	}
+}
+
+// fractions checks how many shares a demo's pods have, of how many devices, and what each container can do with its own.
+func fractions(want, devices int) func(context.Context, *testing.T, []corev1.Pod) {
+	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+		t.Helper()
+		on, got := map[string]bool{}, 0
+		for _, p := range pods {
+			if p.Status.Phase != corev1.PodRunning {
+				continue
+			}
+			for claim, names := range exclusive(ctx, t, p) {
+				for _, device := range names {
+					if _, shared := shares(ctx, t, p, claim, device); shared {
+						on[device] = true
+						got++
+						share(ctx, t, p, claim, device)
+					}
+				}
+			}
+		}
+		if got != want || len(on) != devices {
+			t.Errorf("there are %d shares of %d devices, want %d of %d: %v", got, len(on), want, devices, on)
+		}
+	}
+}
+
+// share asserts from inside each container of a pod what its share of a device is worth.
+func share(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) {
+	t.Helper()
+	var result resourceapi.DeviceRequestAllocationResult
+	claims, err := s.Claims(ctx, p)
+	must(t, err)
+	for _, c := range claims {
+		for _, r := range stage.Results(c) {
+			if c.Name == claim && r.Device == device {
+				result = r
+			}
+		}
+	}
+	bytes, _ := stage.Share(result)
+	d, err := gpu.ParseName(device)
+	must(t, err)
+	usable := uint64(bytes)
+	if d.Kind == gpu.KindGPU {
+		usable = usable >> 20 * (81559 - 454) / 81559 << 20 // What the simulated H100 says its driver keeps.
+	}
+	for _, c := range p.Spec.Containers {
+		view, err := s.Look(ctx, p.Namespace, p.Name, c.Name)
+		must(t, err)
+		if got := view.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; got != strconv.FormatUint(usable>>20, 10) {
+			t.Errorf("%s/%s is told of a share of %s MiB, want %d", p.Name, c.Name, got, usable>>20)
+		}
+		if view.Env["NVIDIA_DRA_SHARING_STRATEGY"] != "MPS" {
+			if view.CUDA.MPS {
+				t.Errorf("%s/%s takes turns and has MPS", p.Name, c.Name)
+			}
+			continue
+		}
+		byMPS(t, p, d, view, usable, result)
+	}
+}
+
+// byMPS checks the limits of a container that computes by MPS.
+func byMPS(t *testing.T, p corev1.Pod, d gpu.Device, view stage.View, usable uint64, result resourceapi.DeviceRequestAllocationResult) {
+	t.Helper()
+	if view.Env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
+		t.Errorf("%s has no way to the MPS daemon: %v", p.Name, view.Env)
+	}
+	mode := nvml.ComputeMode(simulated(t, d.PCIAddress).ComputeMode)
+	if want := nvml.ComputeExclusiveProcess; d.Kind == gpu.KindGPU && mode != want {
+		t.Errorf("the GPU of %s is in compute mode %s, want %s", p.Name, mode, want)
+	}
+	if !view.CUDA.MPS {
+		return // It only looks.
+	}
+	if view.CUDA.Error != "" || view.CUDA.LimitBytes != usable {
+		t.Errorf("%s has a limit of %d MiB, want %d: %s", p.Name, view.CUDA.LimitBytes>>20, usable>>20, view.CUDA.Error)
+	}
+	threads := 100
+	if compute := result.ConsumedCapacity["compute"]; compute.Value() > 0 {
+		threads = int(compute.Value())
+	}
+	if view.CUDA.Threads != threads {
+		t.Errorf("%s may use %d %% of the SMs, want %d", p.Name, view.CUDA.Threads, threads)
+	}
+	used := uint64(0)
+	for _, a := range view.CUDA.Allocs {
+		if want := used+a.Bytes <= usable; a.OK != want {
+			t.Errorf("%s: allocating %d MiB beside %d: %v (%s), want %v", p.Name, a.Bytes>>20, used>>20, a.OK, a.Error, want)
+		}
+		if a.OK {
+			used += a.Bytes
+		}
+	}
+}
+
+// processes checks that each process of a share has the share's limit.
+func processes(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	fractions(1, 1)(ctx, t, pods)
+	view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, "probe")
+	must(t, err)
+	if len(view.Processes) != 1 {
+		t.Fatalf("there are %d other processes", len(view.Processes))
+	}
+	if diff := cmp.Diff(view.CUDA.Allocs, view.Processes[0].Allocs); diff != "" || view.CUDA.LimitBytes != view.Processes[0].LimitBytes {
+		t.Errorf("the two processes do not have the same (-first +second):\n%s", diff)
+	}
+}
+
+// limited50 checks the limits that a GpuConfig sets for the containers of a claim.
+func limited50(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	total(1)(ctx, t, pods)
+	for _, c := range pods[0].Spec.Containers {
+		view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, c.Name)
+		must(t, err)
+		if view.CUDA.LimitBytes != 10<<30 || view.CUDA.Threads != 50 || len(view.CUDA.Allocs) != 2 || !view.CUDA.Allocs[0].OK || view.CUDA.Allocs[1].OK {
+			t.Errorf("%s: %+v", c.Name, view.CUDA)
+		}
+	}
+}
+
+// longSlices checks the time slice of the GPU, while the claim has it.
+func longSlices(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	total(1)(ctx, t, pods)
+	for _, devices := range exclusive(ctx, t, pods[0]) {
+		d, err := gpu.ParseName(devices[0])
+		must(t, err)
+		if g := simulated(t, d.PCIAddress); g.TimeSlice != 3 {
+			t.Errorf("the time slice is %d, want 3 (long)", g.TimeSlice)
+		}
+	}
+}
