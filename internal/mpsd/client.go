@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // What a Client's errors can be.
@@ -31,6 +32,9 @@ type Client struct {
 	http http.Client
 }
 
+// answerTime is what an answer takes to arrive, at the most.
+const answerTime = 500 * time.Millisecond
+
 // NewClient does not connect yet.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -43,7 +47,12 @@ func NewClient(socket string) *Client {
 // its device is another by now. It waits as long as the context does.
 func (c *Client) Ensure(ctx context.Context, d Daemon) (Status, error) {
 	var s Status
-	return s, c.call(ctx, http.MethodPut, "/v1/daemons/"+url.PathEscape(d.Name), d, &s)
+	path := "/v1/daemons/" + url.PathEscape(d.Name)
+	if deadline, ok := ctx.Deadline(); ok {
+		path += "?wait=" + url.QueryEscape(max(time.Until(deadline)-answerTime, 0).String())
+	}
+	err := c.call(ctx, http.MethodPut, path, d, &s)
+	return s, err
 }
 
 // Stop ends a daemon and removes its directory. None there is a success.
@@ -55,7 +64,8 @@ func (c *Client) Stop(ctx context.Context, name string) error {
 // half a minute.
 func (c *Client) List(ctx context.Context, after string) (List, error) {
 	var l List
-	return l, c.call(ctx, http.MethodGet, "/v1/daemons?after="+url.QueryEscape(after), nil, &l)
+	err := c.call(ctx, http.MethodGet, "/v1/daemons?after="+url.QueryEscape(after), nil, &l)
+	return l, err
 }
 
 // maxAnswer bounds what is read of an answer.

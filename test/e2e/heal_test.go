@@ -41,9 +41,15 @@ func specs(ctx context.Context, t *testing.T) []string {
 // pluginPods waits for the DaemonSet's pods to be ready and lists them.
 func pluginPods(ctx context.Context, t *testing.T, count int) []corev1.Pod {
 	t.Helper()
+	return driverPods(ctx, t, "kubelet-plugin", count)
+}
+
+// driverPods does so for one of the chart's DaemonSets.
+func driverPods(ctx context.Context, t *testing.T, component string, count int) []corev1.Pod {
+	t.Helper()
 	var pods []corev1.Pod
-	must(t, s.Wait(ctx, "the plugin's pod", 90*time.Second, func(ctx context.Context) (bool, string) {
-		list, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{})
+	must(t, s.Wait(ctx, "the pod of "+component, 90*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + component})
 		if err != nil {
 			return false, err.Error()
 		}

@@ -37,7 +37,15 @@ func ground(ctx context.Context, t *testing.T, labels map[string]string) string 
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		must(t, s.Client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{}))
-		must(t, s.Gone(ctx, made.Name))
+		// The namespace itself takes Kubernetes longer, and its name is not used again.
+		must(t, s.Wait(ctx, "pods and claims gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+			pods, err := s.Client.CoreV1().Pods(made.Name).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			claims, err := s.Client.ResourceV1().ResourceClaims(made.Name).List(ctx, metav1.ListOptions{})
+			return err == nil && len(pods.Items)+len(claims.Items) == 0, fmt.Sprint(len(pods.Items), err)
+		}))
 	})
 	must(t, s.Wait(ctx, "default service account", 30*time.Second, func(ctx context.Context) (bool, string) {
 		_, err := s.Client.CoreV1().ServiceAccounts(made.Name).Get(ctx, "default", metav1.GetOptions{})

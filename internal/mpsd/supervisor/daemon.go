@@ -163,6 +163,7 @@ func (d *daemon) live(want mpsd.Daemon, wanted int) (ready bool, err error) {
 	for {
 		select {
 		case <-p.gone:
+			p.end() // Its servers are in its process group.
 			return true, fmt.Errorf("it ended: %s", p.why())
 		case <-d.ctx.Done():
 			d.quit(want, p)
@@ -193,15 +194,15 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 		d.old.kill()
 		d.old = note{}
 	}
-	if err := os.RemoveAll(filepath.Join(d.dir, pipeDir)); err != nil {
-		return fmt.Errorf("clear the pipe directory: %w", err)
-	}
 	for _, name := range []string{pipeDir, shmDir, logDir} {
 		// The umask must not keep clients of other users out.
 		dir := filepath.Join(d.dir, name)
 		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(d.dir, 0o755)); err != nil {
 			return fmt.Errorf("make the directory of an MPS daemon: %w", err)
 		}
+	}
+	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {
+		return err
 	}
 	if err := mountShm(filepath.Join(d.dir, shmDir), d.s.ShmBytes); err != nil {
 		return err

@@ -199,6 +199,20 @@ func unmountShm(dir string) error {
 	return nil
 }
 
+// emptied empties a directory. The directory itself stays: containers have it mounted.
+func emptied(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("clear the pipe directory: %w", err)
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("clear the pipe directory: %w", err)
+		}
+	}
+	return nil
+}
+
 // removeDir removes a daemon's directory, and nothing that is mounted in it.
 func removeDir(dir string) error {
 	if err := unmountShm(filepath.Join(dir, shmDir)); err != nil {

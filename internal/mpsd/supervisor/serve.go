@@ -52,7 +52,14 @@ func (s *Supervisor) Handler() http.Handler {
 			http.Error(w, "the description of the daemon is not readable", http.StatusBadRequest)
 			return
 		}
-		status, err := s.Ensure(r.Context(), d)
+		// The answer must come before the plugin's patience ends, or it does not say why.
+		ctx := r.Context()
+		if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, wait)
+			defer cancel()
+		}
+		status, err := s.Ensure(ctx, d)
 		answer(w, status, err)
 	})
 	mux.HandleFunc("DELETE /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {

@@ -121,9 +121,9 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 			return x.refuse(ctx, "prepare", d, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, x.Patience)
+	patient, cancel := context.WithTimeout(ctx, x.Patience)
 	defer cancel()
-	_, err := x.Daemons.Ensure(ctx, Daemon(w))
+	_, err := x.Daemons.Ensure(patient, Daemon(w))
 	return x.refuse(ctx, "prepare", d, err)
 }
 
@@ -162,9 +162,9 @@ func loosest[N uint64 | int](a, b N) N {
 // is to ask again.
 func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	ctx, cancel := context.WithTimeout(ctx, x.Patience)
+	patient, cancel := context.WithTimeout(ctx, x.Patience)
 	defer cancel()
-	list, err := x.Daemons.List(ctx, "")
+	list, err := x.Daemons.List(patient, "")
 	if err == nil {
 		err = errors.New("no MPS daemon runs for it")
 		for _, s := range list.Daemons {
@@ -183,14 +183,14 @@ func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 // Revert implements devicestate.Executor.
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	ctx, cancel := context.WithTimeout(ctx, x.Patience)
+	patient, cancel := context.WithTimeout(ctx, x.Patience)
 	defer cancel()
 	for _, s := range w.Sharers() {
 		if s.Device.MPS() {
 			return nil // Its limits stay as they are: a client that runs keeps its own anyway.
 		}
 	}
-	err := x.Daemons.Stop(ctx, d.Name)
+	err := x.Daemons.Stop(patient, d.Name)
 	if errors.Is(err, mpsd.ErrAway) {
 		// It ended with its supervisor, and the next one ends what no claim needs.
 		err = nil

@@ -1,0 +1,300 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/test/stage"
+)
+
+const (
+	byMPSParameters  = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS"}}`
+	byTimeParameters = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing"}}`
+)
+
+// fraction makes a pod with so much memory of one GPU, by its NVML index, and parameters if given.
+func fraction(ctx context.Context, t *testing.T, namespace, name, memory string, index int, parameters string, args ...string) {
+	t.Helper()
+	fractionOf(ctx, t, nil, namespace, name, memory, index, parameters, args...)
+}
+
+// fractionOf does so for a user.
+func fractionOf(ctx context.Context, t *testing.T, user *int64, namespace, name, memory string, index int, parameters string, args ...string) {
+	t.Helper()
+	exact := &resourceapi.ExactDeviceRequest{
+		DeviceClassName: stage.Driver,
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: fmt.Sprintf("device.attributes['gpu.nvidia.com'].index == %d", index),
+		}}},
+	}
+	if memory != "" {
+		exact.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}}
+	}
+	c := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: exact}}}},
+	}
+	if parameters != "" {
+		c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: stage.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+		}}}
+	}
+	_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
+	must(t, err)
+	pod(ctx, t, namespace, name, name, func(spec *corev1.PodSpec) {
+		spec.Containers[0].Args = append([]string{"cuda", "--hold"}, args...)
+		spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: user}
+	})
+}
+
+// lines are what a pod's probe printed so far.
+func lines(ctx context.Context, t *testing.T, namespace, pod string) []string {
+	t.Helper()
+	data, err := s.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
+	must(t, err)
+	return strings.Split(strings.TrimSpace(string(data)), "\n")
+}
+
+// gone deletes a pod and waits until it is.
+func gone(ctx context.Context, t *testing.T, namespace, name string) {
+	t.Helper()
+	must(t, s.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
+	must(t, s.Wait(ctx, "the pod gone", 60*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := s.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprint(err)
+	}))
+}
+
+// daemonOf is the process of a device's MPS daemon, as the node numbers it.
+func daemonOf(ctx context.Context, t *testing.T, device string) int {
+	t.Helper()
+	out, err := s.OnNode(ctx, "cat", "/var/lib/kubelet/plugins/"+stage.Driver+"/mps/"+device+"/daemon.json")
+	must(t, err)
+	var note struct {
+		PID int `json:"pid"`
+	}
+	must(t, json.Unmarshal([]byte(out), &note))
+	if note.PID == 0 {
+		t.Fatalf("the MPS daemon of %s does not run: %s", device, out)
+	}
+	return note.PID
+}
+
+// noDaemons waits until no MPS daemon is left: no directory, no mount.
+func noDaemons(ctx context.Context, t *testing.T) {
+	t.Helper()
+	must(t, s.Wait(ctx, "no MPS daemon left", 60*time.Second, func(ctx context.Context) (bool, string) {
+		out, err := s.OnNode(ctx, "find", "/var/lib/kubelet/plugins/"+stage.Driver+"/mps", "-mindepth", "1", "-not", "-name", "supervisor.sock")
+		if err != nil {
+			return false, err.Error()
+		}
+		mounts, err := s.OnNode(ctx, "cat", "/proc/self/mountinfo")
+		if err != nil {
+			return false, err.Error()
+		}
+		return strings.TrimSpace(out) == "" && !strings.Contains(mounts, "/mps/gpu-"), out
+	}))
+}
+
+func TestSharesOfTwoNamespacesAndUsers(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t); noDaemons(context.WithoutCancel(ctx), t) })
+	for _, user := range []int64{0, 1000} {
+		ns := ground(ctx, t, nil)
+		fractionOf(ctx, t, &user, ns, "p", "10Gi", 2, "", "--alloc", "9Gi,2Gi")
+		pods, err := s.Pods(ctx, ns, 1)
+		must(t, err)
+		inside(ctx, t, pods[0])
+		fractions(1, 1)(ctx, t, pods)
+	}
+}
+
+func TestSharersWhoDisagreeAreToldWhoWasFirst(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
+	ns := ground(ctx, t, nil)
+	fraction(ctx, t, ns, "first", "10Gi", 3, byMPSParameters)
+	_, err := s.Pods(ctx, ns, 1)
+	must(t, err)
+	fraction(ctx, t, ns, "second", "10Gi", 3, byTimeParameters)
+	event(ctx, t, ns, "second", ns+"/first", "MPS", "TimeSlicing")
+	gone(ctx, t, ns, "second")
+}
+
+func TestSharesOfSeveralGPUsByMPSAreRefused(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
+	ns := ground(ctx, t, nil)
+	c := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "two"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: stage.Driver, Count: 2,
+				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}},
+			},
+		}}}},
+	}
+	_, err := s.Client.ResourceV1().ResourceClaims(ns).Create(ctx, c, metav1.CreateOptions{})
+	must(t, err)
+	pod(ctx, t, ns, "two", "two", nil)
+	event(ctx, t, ns, "two", "one device only", "TimeSlicing")
+	gone(ctx, t, ns, "two")
+}
+
+func TestMPSDaemonThatIsKilledIsStartedAgainAndItsClaimsAreTold(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
+	ns := ground(ctx, t, nil)
+	for _, name := range []string{"a", "b"} {
+		fraction(ctx, t, ns, name, "10Gi", 1, "", "--alloc", "5Gi")
+	}
+	pods, err := s.Pods(ctx, ns, 2)
+	must(t, err)
+	device := ""
+	for _, devices := range exclusive(ctx, t, pods[0]) {
+		device = devices[0]
+	}
+	for _, p := range pods {
+		_, err := s.Look(ctx, ns, p.Name, "probe")
+		must(t, err)
+	}
+	_, err = s.OnNode(ctx, "kill", "-KILL", strconv.Itoa(daemonOf(ctx, t, device)))
+	must(t, err)
+	for _, p := range pods {
+		must(t, s.Wait(ctx, p.Name+" has its device again", 60*time.Second, func(ctx context.Context) (bool, string) {
+			said := lines(ctx, t, ns, p.Name)
+			lost := slices.ContainsFunc(said, func(l string) bool { return strings.Contains(l, `"lost"`) })
+			return lost && strings.Contains(said[len(said)-1], `"reconnected":true`), said[len(said)-1]
+		}))
+		event(ctx, t, ns, p.Name, "MPS daemon ended", device)
+	}
+	if g := simulated(t, addressOf(t, device)); g.UsedMiB() != 2*5<<10 {
+		t.Errorf("two processes have 5 GiB each again, and the GPU's have %d MiB: %+v", g.UsedMiB(), g.Processes)
+	}
+}
+
+func TestSupervisorThatIsKilledTakesItsDaemonsUpAgain(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t); noDaemons(context.WithoutCancel(ctx), t) })
+	ns := ground(ctx, t, nil)
+	fraction(ctx, t, ns, "a", "10Gi", 1, "", "--alloc", "5Gi")
+	_, err := s.Pods(ctx, ns, 1)
+	must(t, err)
+	_, err = s.Look(ctx, ns, "a", "probe")
+	must(t, err)
+	p := driverPods(ctx, t, "mps-supervisor", 1)[0]
+	_, err = s.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
+	must(t, err)
+	must(t, s.Wait(ctx, "a has its device again", 90*time.Second, func(ctx context.Context) (bool, string) {
+		said := lines(ctx, t, ns, "a")
+		return strings.Contains(said[len(said)-1], `"reconnected":true`), said[len(said)-1]
+	}))
+	// Another share joins it.
+	fraction(ctx, t, ns, "b", "10Gi", 1, "", "--alloc", "5Gi")
+	pods, err := s.Pods(ctx, ns, 2)
+	must(t, err)
+	fractions(2, 1)(ctx, t, pods)
+}
+
+func TestSharesDoNotNoticeAnUpgradeOfThePlugin(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
+	ns := ground(ctx, t, nil)
+	for _, name := range []string{"a", "b"} {
+		fraction(ctx, t, ns, name, "10Gi", 1, "", "--alloc", "5Gi")
+	}
+	pods, err := s.Pods(ctx, ns, 2)
+	must(t, err)
+	for _, p := range pods {
+		_, err := s.Look(ctx, ns, p.Name, "probe")
+		must(t, err)
+	}
+	daemons := driverPods(ctx, t, "mps-supervisor", 1)[0]
+	must(t, s.Helm(ctx, "--set", "logVerbosity=5", "--set", "mps.resources.requests.memory=33Mi"))
+	pluginPods(ctx, t, 1)
+	fraction(ctx, t, ns, "c", "10Gi", 1, "", "--alloc", "5Gi")
+	pods, err = s.Pods(ctx, ns, 3)
+	must(t, err)
+	for _, p := range pods {
+		inside(ctx, t, p)
+		_, err := s.Look(ctx, ns, p.Name, "probe")
+		must(t, err)
+		if said := lines(ctx, t, ns, p.Name); len(said) != 1 {
+			t.Errorf("%s noticed: %q", p.Name, said)
+		}
+	}
+	if now := driverPods(ctx, t, "mps-supervisor", 1)[0]; now.UID != daemons.UID {
+		t.Error("the supervisor was replaced by an upgrade of the chart")
+	}
+}
+
+func TestDaemonThatDoesNotStartHoldsUpItsGPUAlone(t *testing.T) {
+	for fault, says := range map[string]string{"fail": "the simulator was told so", "hang": "not ready"} {
+		t.Run(fault, func(t *testing.T) {
+			ctx := limited(t)
+			t.Cleanup(func() { whole(context.WithoutCancel(ctx), t); noDaemons(context.WithoutCancel(ctx), t) })
+			state, err := engine.Open(s.Root, nil).State()
+			must(t, err)
+			file := filepath.Join(s.Root, engine.Dir, "mps-fault")
+			must(t, os.WriteFile(file, []byte(fault+" "+state.GPUs[4].UUID+"\n"), 0o644))
+			t.Cleanup(func() { must(t, os.Remove(file)) })
+			ns, other := ground(ctx, t, nil), ground(ctx, t, nil)
+			fraction(ctx, t, ns, "stuck", "10Gi", 4, "")
+			began := time.Now()
+			fraction(ctx, t, other, "fine", "10Gi", 5, "", "--alloc", "9Gi,2Gi")
+			pods, err := s.Pods(ctx, other, 1)
+			must(t, err)
+			fractions(1, 1)(ctx, t, pods)
+			if took := time.Since(began); took > 15*time.Second {
+				t.Errorf("a share of another GPU took %s", took)
+			}
+			event(ctx, t, ns, "stuck", says, "mps-supervisor")
+			gone(ctx, t, ns, "stuck")
+		})
+	}
+}
+
+func TestGPUThatSomebodyElseComputesOnIsNotShared(t *testing.T) {
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
+	must(t, s.Sim(ctx, "inject", "process", "6", "--pid", "4242", "--memory", "100"))
+	t.Cleanup(func() { must(t, s.Sim(context.WithoutCancel(ctx), "inject", "end", "6", "--pid", "4242")) })
+	ns := ground(ctx, t, nil)
+	fraction(ctx, t, ns, "p", "10Gi", 6, "")
+	event(ctx, t, ns, "p", "4242", "end those processes")
+	gone(ctx, t, ns, "p")
+}
+
+func addressOf(t *testing.T, device string) string {
+	t.Helper()
+	state, err := engine.Open(s.Root, nil).State()
+	must(t, err)
+	for _, g := range state.GPUs {
+		if strings.HasSuffix(device, strings.NewReplacer(":", "-", ".", "-").Replace(g.Address)) {
+			return g.Address
+		}
+	}
+	t.Fatalf("no GPU of %s", device)
+	return ""
+}
