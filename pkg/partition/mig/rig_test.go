@@ -22,6 +22,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
@@ -51,6 +52,8 @@ type rig struct {
 	// foreign are the UUIDs of partitions that an administrator made, foreignModes the GPUs whose mode was found on.
 	foreign      map[string]bool
 	foreignModes map[string]bool
+	// daemons are the supervisor's, which outlives the plugin.
+	daemons map[string]mpsd.Daemon
 }
 
 func newRig(t testing.TB, profile string) *rig {
@@ -66,7 +69,7 @@ func newRig(t testing.TB, profile string) *rig {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	r := &rig{
 		t: t, dir: dir, machine: simtest.MachineIn(t, filepath.Join(dir, "machine"), profile), claims: map[string]*resourceapi.ResourceClaim{},
-		foreign: map[string]bool{}, foreignModes: map[string]bool{},
+		foreign: map[string]bool{}, foreignModes: map[string]bool{}, daemons: map[string]mpsd.Daemon{},
 	}
 	r.must(os.MkdirAll(filepath.Join(dir, "cdi"), 0o755))
 	r.newBoot()
@@ -92,6 +95,7 @@ func (r *rig) reboot() {
 	r.must(os.RemoveAll(filepath.Join(r.dir, "cdi")))
 	r.must(os.MkdirAll(filepath.Join(r.dir, "cdi"), 0o755))
 	clear(r.foreign)
+	clear(r.daemons)
 	for _, g := range r.state().GPUs {
 		r.foreignModes[g.Address] = r.foreignModes[g.Address] && g.MIGEnabled
 	}
@@ -177,6 +181,11 @@ func (r *rig) start(f *fault) (process, error) {
 		o.Patience = time.Nanosecond
 	}
 	p.mig = mig.New(o)
+	executors, err := r.sharers(h, f, o.Library, filepath.Join(state, "gpus"))
+	if err != nil {
+		return p, err
+	}
+	executors[plan.MIGExecutor] = p.mig
 	look := inventory.New(inventory.Options{Library: front.New(r.machine), ProcRoot: r.dir, SysRoot: r.dir, DevRoot: r.dir})
 	p.Engine, err = devicestate.Open(devicestate.Options{
 		Host: h, Dir: state, Specs: store.New(h, filepath.Join(r.dir, "cdi"), driver), Driver: driver, Pool: pool, InTurn: true,
@@ -187,7 +196,7 @@ func (r *rig) start(f *fault) (process, error) {
 			}
 			return s
 		},
-		Edits: edits{}, Executors: map[string]devicestate.Executor{plan.MIGExecutor: p.mig}, Whole: p.mig.Whole,
+		Edits: edits{}, Executors: executors, Whole: p.mig.Whole, MPSDir: "/mps",
 	})
 	return p, err
 }
@@ -292,6 +301,7 @@ func (r *rig) faults(p process, prepared ...string) []string {
 			wrong("the MIG mode of %s is pending", g.Address)
 		}
 	}
+	out = append(out, r.unshared(plans, prepared)...)
 	for at, uuid := range owned {
 		wrong("lost: %s, %s", at, uuid)
 	}
@@ -356,6 +366,10 @@ func (s tappedSession) Device(index int) (nvml.Device, error) {
 type tappedDevice struct {
 	nvml.Device
 	f *fault
+}
+
+func (d tappedDevice) SetComputeMode(m nvml.ComputeMode) error {
+	return d.f.nvml("set-compute-mode", func() error { return d.Device.SetComputeMode(m) })
 }
 
 func (d tappedDevice) SetMIGMode(on bool) error {
