@@ -40,9 +40,9 @@ type Options struct {
 	Client        kubernetes.Interface
 	MIG           MIG
 	// Offer says what of a GPU, or a MIG profile of it, can be had in shares. Nil: nothing.
-	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
-	Inventory     *inventory.Inventory
-	Cadence       inventory.Cadence
+	Offer     func(g gpu.GPU, profile string) (sharing.Offer, bool)
+	Inventory *inventory.Inventory
+	Cadence   inventory.Cadence
 	// Idle, if set, is called again and again while the kubelet does not call.
 	Idle func()
 }

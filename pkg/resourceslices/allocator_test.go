@@ -32,9 +32,9 @@ type scheduler struct {
 	// shares are the parts of devices that were given, in the order of allocation; used is their sum.
 	shares []share
 	used   structured.ConsumedCapacityCollection
-	cache     *cel.Cache
-	count     int
-	took      time.Duration // the last Allocate, the allocator being there for all nodes
+	cache  *cel.Cache
+	count  int
+	took   time.Duration // the last Allocate, the allocator being there for all nodes
 }
 
 func newScheduler(t testing.TB, s gpu.Snapshot, o resourceslices.Options) *scheduler {

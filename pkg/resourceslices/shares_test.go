@@ -117,7 +117,9 @@ func TestSharersAreBounded(t *testing.T) {
 
 func TestPartitionsAreSharedToo(t *testing.T) {
 	s := newScheduler(t, capable(1, board.H100()), resourceslices.Options{Offer: offer})
-	of := func() *resourceapi.ResourceClaim { return part(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi") }
+	of := func() *resourceapi.ResourceClaim {
+		return part(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi")
+	}
 	const upper, lower = "gpu-0000-10-00-0-mig-3g-40gb-4", "gpu-0000-10-00-0-mig-3g-40gb-0"
 	s.want(of(), upper)
 	s.want(of(), upper)
@@ -220,4 +222,3 @@ func (s *scheduler) check(m gpu.MIG) {
 	}
 	overlapping(s.t.(*testing.T), m, devices)
 }
-

@@ -109,7 +109,9 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 	s := node(1)
 	s.GPUs[0].MIG = board.H100()
 	o := full
-	o.Offer = func(g gpu.GPU, profile string) (sharing.Offer, bool) { return sharing.OfferOf(sharing.Policy{}, g, profile, true) }
+	o.Offer = func(g gpu.GPU, profile string) (sharing.Offer, bool) {
+		return sharing.OfferOf(sharing.Policy{}, g, profile, true)
+	}
 	p, _ := Build(s, nil, o)
 	seen := map[string]bool{}
 	for _, d := range p.Slices[1].Devices {

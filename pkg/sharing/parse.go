@@ -241,7 +241,9 @@ func readDevices(field string, raw json.RawMessage) (devices, error) {
 // clash refuses two strategies of which it would depend on the order which one counts.
 func (s Settings) clash() error {
 	replicated := func(strategy v1beta1.Strategy) bool {
-		return slices.ContainsFunc(s.rules, func(r rule) bool { return r.strategy == strategy && r.replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all })
+		return slices.ContainsFunc(s.rules, func(r rule) bool {
+			return r.strategy == strategy && r.replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all
+		})
 	}
 	for _, a := range s.rules {
 		for _, b := range s.rules {

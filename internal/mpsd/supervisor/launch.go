@@ -64,7 +64,9 @@ func Enter(args []string) error {
 		do   func() error
 	}{
 		{"keep mounts to itself", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") }},
-		{"make its /tmp", func() error { return unix.Mount("tmpfs", filepath.Join(w.Root, "tmp"), "tmpfs", 0, "size=16m,mode=1777") }},
+		{"make its /tmp", func() error {
+			return unix.Mount("tmpfs", filepath.Join(w.Root, "tmp"), "tmpfs", 0, "size=16m,mode=1777")
+		}},
 		{"make its pipe directory", func() error { return os.Mkdir(filepath.Join(w.Root, insidePipe), 0o755) }},
 		{"make its log directory", func() error { return os.Mkdir(filepath.Join(w.Root, insideLog), 0o755) }},
 		{"mount its pipe directory", func() error { return bind(w.Pipe, filepath.Join(w.Root, insidePipe)) }},

@@ -1,0 +1,55 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+func TestSettingsFollowTheirFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	var reports []error
+	changes := 0
+	s := &settings{path: path, node: "n", mps: true, report: func(err error) { reports = append(reports, err) }, changed: func() { changes++ }}
+	replicas := func() int { return s.policy(gpu.GPU{}, "").Replicas }
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s.look()
+		s.look()
+	}
+	s.look() // It is not there yet.
+	if replicas() != 0 || len(reports) != 0 {
+		t.Fatalf("%d, %v", replicas(), reports)
+	}
+	write("sharing: {timeSlicing: {replicas: 4}}")
+	if replicas() != 4 || changes != 2 {
+		t.Errorf("%d replicas after %d changes", replicas(), changes)
+	}
+	write("sharing: {timeSlicing: {replicas: none}}")
+	if replicas() != 4 || len(reports) != 1 || !strings.Contains(reports[0].Error(), "last good settings") {
+		t.Errorf("after a bad file: %d replicas, %v", replicas(), reports)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	s.look()
+	if replicas() != 4 || len(reports) != 2 {
+		t.Errorf("after the file went: %d replicas, %v", replicas(), reports)
+	}
+	write("sharing: {timeSlicing: {replicas: 2}}")
+	if replicas() != 2 {
+		t.Errorf("%d replicas", replicas())
+	}
+	if o, ok := s.offer(gpu.GPU{MemoryBytes: 8 << 30}, ""); !ok || o.Memory != 4<<30 {
+		t.Errorf("%+v", o)
+	}
+}

@@ -1,0 +1,344 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/sim/driverroot"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/mps"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// TestMain lets the test's binary be a process of MPS, as the supervisor's is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == EnterVerb {
+		fmt.Fprintln(os.Stderr, Enter(os.Args[2:]))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// rig is a simulated driver root and a directory for daemons.
+type rig struct {
+	t    *testing.T
+	root *driverroot.Root
+	o    Options
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	root := simtest.Root(t, "hgx-h100", nil).Root
+	// Mounts must be gone before the directory is removed.
+	dir, err := os.MkdirTemp("", "mps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), dir) {
+			t.Errorf("mounts are left in %s (%v)", dir, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return &rig{t: t, root: root, o: Options{
+		Dir: filepath.Join(dir, "mps"), Root: root.Path, ShmBytes: 1 << 20, BootID: "boot-1", Log: func(string, ...any) {},
+	}}
+}
+
+// start begins a supervisor that is closed with the test, and whose daemons are removed.
+func (r *rig) start() *Supervisor {
+	r.t.Helper()
+	s, err := New(r.o)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		for _, d := range s.List(context.Background(), "").Daemons {
+			if err := s.Stop(context.Background(), d.Name); err != nil && !errors.Is(err, errStopping) {
+				r.t.Error(err)
+			}
+		}
+		s.Close()
+	})
+	return s
+}
+
+func (r *rig) gpu(n int) engine.GPU {
+	r.t.Helper()
+	s, err := r.root.State()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return s.GPUs[n]
+}
+
+func (r *rig) daemon(n int, change ...func(*mpsd.Daemon)) mpsd.Daemon {
+	g := r.gpu(n)
+	d := mpsd.Daemon{Name: "gpu-" + strings.NewReplacer(":", "-", ".", "-").Replace(g.Address), UUID: g.UUID, MemoryLimit: 10 << 30}
+	for _, c := range change {
+		c(&d)
+	}
+	return d
+}
+
+func (r *rig) ensure(s *Supervisor, d mpsd.Daemon) mpsd.Status {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
+	defer cancel()
+	status, err := s.Ensure(ctx, d)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return status
+}
+
+// client computes on a device as a process in a container would, which sees the device's own directories.
+func (r *rig) client(d mpsd.Daemon, limit string) (*mps.Client, error) {
+	r.t.Helper()
+	inside := r.t.TempDir()
+	for link, to := range map[string]string{
+		"tmp/nvidia-mps": filepath.Join(r.o.Dir, d.Name, pipeDir), "dev/shm": filepath.Join(r.o.Dir, d.Name, shmDir),
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(inside, link)), 0o755); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := os.Symlink(to, filepath.Join(inside, link)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	for n := range 8 {
+		if err := os.WriteFile(filepath.Join(inside, "dev", fmt.Sprintf("nvidia%d", n)), nil, 0o644); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	env := []string{"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"}
+	if limit != "" {
+		env = append(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limit)
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer cancel()
+	return mps.Connect(ctx, env, inside)
+}
+
+func TestADaemonServesWithinItsLimits(t *testing.T) {
+	r := newRig(t)
+	s := r.start()
+	d := r.daemon(0, func(d *mpsd.Daemon) { d.Threads = 50 })
+	status := r.ensure(s, d)
+	if status.PID == 0 || !status.ManyUsers || status.Since.IsZero() {
+		t.Errorf("%+v", status)
+	}
+	c, err := r.client(d, "0=4096M")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.LimitMiB != 4096 || c.Threads != 50 || c.UUID != d.UUID {
+		t.Errorf("%+v", c.Info)
+	}
+	if err := c.Alloc(4 << 30); err != nil {
+		t.Error(err)
+	}
+	if err := c.Alloc(1 << 20); err == nil {
+		t.Error("a client has more than its limit")
+	}
+	if used := r.gpu(0); used.UsedMiB() != 4096 {
+		t.Errorf("the GPU's processes hold %d MiB", used.UsedMiB())
+	}
+	// A larger share joins: the daemon's limit grows, and it goes on.
+	d.MemoryLimit, d.Threads = 20<<30, 0
+	if again := r.ensure(s, d); again.PID != status.PID {
+		t.Error("the daemon was started anew for another limit")
+	}
+	big, err := r.client(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer big.Close()
+	if big.LimitMiB != 20<<10 || big.Threads != 100 {
+		t.Errorf("%+v", big.Info)
+	}
+	if err := s.Stop(t.Context(), d.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(r.o.Dir, d.Name)); !notThere(err) {
+		t.Errorf("the daemon's directory is left: %v", err)
+	}
+	if used := r.gpu(0); len(used.Processes) != 0 {
+		t.Errorf("processes are left: %+v", used.Processes)
+	}
+	if err := s.Stop(t.Context(), d.Name); err != nil {
+		t.Errorf("ending what is not there: %v", err)
+	}
+}
+
+func TestADaemonThatDiesIsStartedAgain(t *testing.T) {
+	r := newRig(t)
+	s := r.start()
+	d := r.daemon(1)
+	status := r.ensure(s, d)
+	c, err := r.client(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := s.List(t.Context(), "")
+	if err := syscall.Kill(status.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Lost(); err == nil {
+		t.Error("the client noticed nothing")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var now mpsd.Status
+	for version := before.Version; now.Restarts == 0 || now.PID == 0; {
+		l := s.List(ctx, version)
+		version = l.Version
+		now = l.Daemons[0]
+		if ctx.Err() != nil {
+			t.Fatalf("%+v", now)
+		}
+	}
+	if now.Restarts != 1 || now.PID == status.PID {
+		t.Errorf("%+v", now)
+	}
+	again, err := r.client(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Close()
+}
+
+func TestAnotherDeviceIsAnotherDaemon(t *testing.T) {
+	r := newRig(t)
+	s := r.start()
+	d := r.daemon(0)
+	first := r.ensure(s, d)
+	d.UUID = r.gpu(1).UUID // The name is the place's, and another board is in it now.
+	second := r.ensure(s, d)
+	if first.PID == second.PID || second.Restarts != 0 {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+}
+
+func TestASupervisorTakesUpWhatAnEarlierOneRan(t *testing.T) {
+	r := newRig(t)
+	old, err := New(r.o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := r.daemon(2)
+	was := r.ensure(old, d)
+	// It dies: its daemon goes on, and nobody is left to end it.
+	old.stop(errStopping)
+	s := r.start()
+	now := r.ensure(s, d)
+	if now.PID == was.PID {
+		t.Error("the daemon is not the new supervisor's")
+	}
+	if err := unix.Kill(was.PID, 0); err == nil {
+		t.Error("the earlier supervisor's daemon runs beside")
+	}
+	old.Close()
+}
+
+func TestLeftoversOfAnotherBootAreRemoved(t *testing.T) {
+	r := newRig(t)
+	for name, text := range map[string]string{
+		"gpu-0000-1b-00-0": `{"bootID":"boot-0","daemon":{"name":"gpu-0000-1b-00-0","uuid":"GPU-1"},"pid":1,"started":"1"}`,
+		"damaged":          `{`, "empty": "",
+		"other": `{"bootID":"boot-1","daemon":{"name":"else","uuid":"GPU-1"}}`,
+	} {
+		dir := filepath.Join(r.o.Dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if text != "" {
+			if err := os.WriteFile(filepath.Join(dir, noteFile), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s := r.start()
+	entries, err := os.ReadDir(r.o.Dir)
+	if err != nil || len(entries) != 0 || len(s.List(t.Context(), "").Daemons) != 0 {
+		t.Errorf("%v are left (%v)", entries, err)
+	}
+}
+
+func TestWhatIsWrongWithADaemonIsSaid(t *testing.T) {
+	for fault, want := range map[string]string{"fail": "the simulator was told so", "hang": "not ready in time"} {
+		t.Run(fault, func(t *testing.T) {
+			r := newRig(t)
+			s := r.start()
+			stuck, fine := r.daemon(0), r.daemon(1)
+			file := filepath.Join(r.root.Path, engine.Dir, "mps-fault")
+			if err := os.WriteFile(file, []byte(fault+" "+stuck.UUID), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { _, err := s.Ensure(ctx, stuck); done <- err }()
+			r.ensure(s, fine) // One that hangs holds up no other.
+			if err := <-done; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), stuck.Name) {
+				t.Errorf("%v, want %q in it", err, want)
+			}
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+			if fault == "fail" {
+				r.ensure(s, stuck)
+			}
+		})
+	}
+}
+
+func TestADriverWithoutMultiUserMode(t *testing.T) {
+	r := newRig(t)
+	s := r.start()
+	if err := os.WriteFile(filepath.Join(r.root.Path, engine.Dir, "mps-fault"), []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if status := r.ensure(s, r.daemon(0)); status.ManyUsers {
+		t.Errorf("%+v", status)
+	}
+	_, err := s.Ensure(t.Context(), r.daemon(1, func(d *mpsd.Daemon) { d.Users = "many" }))
+	if err == nil || !strings.Contains(err.Error(), "multiUser") {
+		t.Errorf("several users at once, where the driver cannot: %v", err)
+	}
+}
+
+func TestADriverWithoutMPSPrograms(t *testing.T) {
+	r := newRig(t)
+	r.o.Root = t.TempDir()
+	s := r.start()
+	if _, err := s.Ensure(t.Context(), mpsd.Daemon{Name: "gpu-0", UUID: "GPU-0"}); err == nil || !strings.Contains(err.Error(), "nvidia-compute-utils") {
+		t.Error(err)
+	}
+}
+
+func FuzzDecodeNote(f *testing.F) {
+	f.Add([]byte(`{"bootID":"b","daemon":{"name":"gpu-0","uuid":"GPU-0"},"pid":7,"started":"9"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if n, err := decodeNote(data); err == nil {
+			_ = n.Daemon.Validate()
+		}
+	})
+}

@@ -1,0 +1,227 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
+)
+
+// shared is a node with two H100, a T4 and a GPU without MPS.
+var shared = Node{Driver: driver, Pool: "n/gpu", Snapshot: gpu.Snapshot{
+	Driver: gpu.Driver{Version: "580.126.09"},
+	GPUs: []gpu.GPU{
+		{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", MPSCapable: true, MemoryBytes: 81559 << 20, ReservedBytes: 454 << 20, MIG: gpu.MIG{
+			Capable: true, Profiles: []gpu.Profile{{Name: "3g.40gb", Slices: 3, MemoryBytes: 40192 << 20, Placements: []gpu.Placement{{Start: 4, Size: 4}}}},
+		}},
+		{PCIAddress: "0000:43:00.0", UUID: "GPU-1", MPSCapable: true, MemoryBytes: 81559 << 20, ReservedBytes: 454 << 20},
+		{PCIAddress: "0000:52:00.0", UUID: "GPU-2", ProductName: "GRID A100-10C", MemoryBytes: 10 << 30},
+	},
+}}
+
+// taken is a result with a share of so much memory and, if given, compute.
+func taken(device, memory string, compute ...string) resourceapi.DeviceRequestAllocationResult {
+	return result(device, func(r *resourceapi.DeviceRequestAllocationResult) {
+		id := types.UID("s-" + device)
+		r.ShareID = &id
+		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}
+		if len(compute) > 0 {
+			r.ConsumedCapacity["compute"] = resource.MustParse(compute[0])
+		}
+	})
+}
+
+const (
+	head     = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":`
+	byMPS    = head + `{"strategy":"MPS"}}`
+	byTime   = head + `{"strategy":"TimeSlicing"}}`
+	byLong   = head + `{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`
+	byLimits = head + `{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":30,"defaultPinnedDeviceMemoryLimit":"5Gi","multiUser":false}}}`
+	ofMIG    = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"TimeSlicing"}}`
+
+	fromClass = resourceapi.AllocationConfigSourceClass
+	fromClaim = resourceapi.AllocationConfigSourceClaim
+
+	first, second, guest = "gpu-0000-1b-00-0", "gpu-0000-43-00-0", "gpu-0000-52-00-0"
+	part                 = "gpu-0000-1b-00-0-mig-3g-40gb-4"
+)
+
+func configs(c ...resourceapi.DeviceAllocationConfiguration) []resourceapi.DeviceAllocationConfiguration {
+	return c
+}
+
+func TestShares(t *testing.T) {
+	const mps, slicing = v1beta1.StrategyMPS, v1beta1.StrategyTimeSlicing
+	tenOf := Share{MemoryBytes: 10 << 30, OfBytes: 81559 << 20, Most: 48, UsableBytes: 10182 << 20}
+	for name, c := range map[string]struct {
+		result  resourceapi.DeviceRequestAllocationResult
+		configs []resourceapi.DeviceAllocationConfiguration
+		policy  sharing.Policy
+		share   Share
+		sharing Sharing
+		steps   []string
+	}{
+		"all of it": {result: taken(first, "81559Mi")},
+		"a share, and the node has MPS": {
+			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20}, steps: []string{MPSExecutor},
+		},
+		"a share with compute": {
+			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, OfBytes: 81559 << 20, Compute: 40, Most: 48, UsableBytes: 10182 << 20},
+			sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20, Threads: 40}, steps: []string{MPSExecutor},
+		},
+		"a share of a GPU that MPS cannot limit": {
+			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, OfBytes: 10 << 30, Most: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
+		},
+		"the node's setting": {
+			result: taken(first, "20389Mi"), policy: sharing.Policy{Strategy: slicing, Replicas: 4, Interval: v1beta1.IntervalShort},
+			share:   Share{MemoryBytes: 20389 << 20, OfBytes: 81559 << 20, Most: 4, UsableBytes: 20275 << 20},
+			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 1}, steps: []string{TimeSliceExecutor},
+		},
+		"the class's parameters": {
+			result: taken(first, "10Gi"), configs: configs(config(fromClass, byTime)), share: tenOf,
+			sharing: Sharing{Strategy: slicing, Timed: true}, steps: []string{TimeSliceExecutor},
+		},
+		"the claim's replace the class's": {
+			result: taken(first, "10Gi"), configs: configs(config(fromClass, byTime), config(fromClaim, byLong)), share: tenOf,
+			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{TimeSliceExecutor},
+		},
+		"limits below the share's": {
+			result: taken(first, "10Gi", "40"), configs: configs(config(fromClaim, byLimits)),
+			share:   Share{MemoryBytes: 10 << 30, OfBytes: 81559 << 20, Compute: 40, Most: 48, UsableBytes: 10182 << 20},
+			sharing: Sharing{Strategy: mps, MemoryLimit: 5 << 30, Threads: 30, Users: OneUser}, steps: []string{MPSExecutor},
+		},
+		"a whole GPU by MPS": {
+			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{MPSExecutor},
+		},
+		"a whole GPU of a server without shares, by time": {
+			result: result(first), configs: configs(config(fromClaim, byLong)), sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{TimeSliceExecutor},
+		},
+		"a share of a partition": {
+			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, OfBytes: 40192 << 20, Most: 48, UsableBytes: 19 << 30},
+			sharing: Sharing{Strategy: mps, MemoryLimit: 19 << 30}, steps: []string{MIGExecutor, MPSExecutor},
+		},
+		"a partition takes turns, with no time slice to set": {
+			result: taken(part, "19Gi"), configs: configs(config(fromClass, byMPS), config(fromClaim, ofMIG)),
+			share:   Share{MemoryBytes: 19 << 30, OfBytes: 40192 << 20, Most: 48, UsableBytes: 19 << 30},
+			sharing: Sharing{Strategy: slicing}, steps: []string{MIGExecutor},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := shared
+			n.Policy = func(gpu.GPU, string) sharing.Policy { return c.policy }
+			p, err := Make(claim(c.configs, c.result), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var steps []string
+			for _, s := range p.Steps {
+				steps = append(steps, s.Executor)
+			}
+			type got struct {
+				Share   Share
+				Sharing Sharing
+				Steps   []string
+			}
+			if diff := cmp.Diff(got{c.share, c.sharing, c.steps}, got{p.Devices[0].Share, p.Devices[0].Sharing, steps}); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSharesThatCannotBe(t *testing.T) {
+	twice := taken(second, "10Gi")
+	for name, c := range map[string]struct {
+		claim  *resourceapi.ResourceClaim
+		change func(*Node)
+		texts  []string
+	}{
+		"MPS of two GPUs":             {claim(nil, taken(first, "10Gi"), twice), nil, []string{first, "one device only"}},
+		"MPS where the GPU has none":  {claim(configs(config(fromClaim, byMPS)), taken(guest, "1Gi")), nil, []string{"GRID A100-10C", "compute capability 7.0"}},
+		"MPS where the node has none": {claim(configs(config(fromClaim, byMPS)), taken(first, "1Gi")), func(n *Node) { n.NoMPS = "switched off" }, []string{"switched off", "TimeSlicing"}},
+		"parameters of another kind":  {claim(configs(config(fromClaim, ofMIG, "gpu")), taken(first, "1Gi")), nil, []string{"MigDeviceConfig is not for"}},
+		"a limit above the device's":  {claim(configs(config(fromClaim, head+`{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"81Gi"}}}`)), taken(first, "1Gi")), nil, []string{"more than the device has"}},
+		"two shares where one may be": {claim(configs(config(fromClaim, byTime)), taken(first, "1Gi"), twice), func(n *Node) {
+			n.Policy = func(gpu.GPU, string) sharing.Policy { return sharing.Policy{FailMany: true} }
+		}, []string{"failRequestsGreaterThanOne"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := shared
+			if c.change != nil {
+				c.change(&n)
+			}
+			_, err := Make(c.claim, n)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, text := range c.texts {
+				if !strings.Contains(err.Error(), text) {
+					t.Errorf("%v, want %q in it", err, text)
+				}
+			}
+			if claimerror.KindOf(err) == claimerror.Transient && n.NoMPS == "" {
+				t.Errorf("%v is transient", err)
+			}
+		})
+	}
+	// A class's parameters may be for other devices than this one.
+	if _, err := Make(claim(configs(config(fromClass, ofMIG)), taken(first, "1Gi")), shared); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSharersAgree(t *testing.T) {
+	device := func(parameters string) Device {
+		t.Helper()
+		p, err := Make(claim(configs(config(fromClaim, parameters)), taken(first, "10Gi")), shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Devices[0]
+	}
+	for _, c := range []struct{ first, second, want string }{
+		{byMPS, byMPS, ""}, {byTime, byTime, ""}, {byMPS, byTime, "shares it by MPS, this claim wants TimeSlicing"},
+		{byLong, byTime, "time slice Long, this claim wants Default"}, {byLimits, byMPS, "multiUser false, this claim wants unset"},
+	} {
+		a, b := device(c.first), device(c.second)
+		if got := b.Disagrees(a); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s, then %s: %q", c.first, c.second, got)
+		}
+		if a.Overlaps(b) || !a.Shares(b) {
+			t.Error("two shares of a GPU are in each other's way")
+		}
+	}
+	whole := device(byMPS)
+	whole.Share = Share{}
+	if !whole.Overlaps(device(byMPS)) || !device(byMPS).Overlaps(whole) {
+		t.Error("a share and the whole are not in each other's way")
+	}
+}
+
+func TestUse(t *testing.T) {
+	s := Share{MemoryBytes: 40 << 30, OfBytes: 80 << 30, Compute: 40, Most: 2}
+	var u Use
+	u.Add(s)
+	u.Add(s)
+	if excess := u.Excess(s); excess != "" {
+		t.Error(excess)
+	}
+	for text, more := range map[string]Share{"memory": {MemoryBytes: 1 << 20}, "SMs": {Compute: 21}, "room for 2": {}} {
+		v := u
+		v.Add(more)
+		if excess := v.Excess(s); !strings.Contains(excess, text) {
+			t.Errorf("%+v: %q, want %q in it", more, excess, text)
+		}
+	}
+}
