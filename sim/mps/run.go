@@ -58,7 +58,8 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 	return control(env, in, out, errOut)
 }
 
-// fault is what is wrong with MPS on this machine: the word in a file, for one device or for all.
+// fault is what is wrong with MPS on this machine: the word in a file, for one device or for all: "fail", "hang", "old"
+// (no multi-user mode), "slow all 1s" (to start).
 func fault(root, device string) (word, rest string) {
 	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
 	if err != nil {
@@ -81,7 +82,9 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	if device == "" {
 		device = "0"
 	}
-	switch word, _ := fault(root, device); {
+	switch word, rest := fault(root, device); {
+	case word == "slow":
+		env[envStart] = rest
 	case word == "fail":
 		return errors.New("cannot start: the simulator was told so")
 	case word == "old" && anyUser:

@@ -31,6 +31,7 @@ type bench struct {
 
 	dir    string
 	plugin *exec.Cmd
+	mps    *exec.Cmd
 	conn   *grpc.ClientConn
 	dra    drapb.DRAPluginClient
 	node   string
@@ -58,7 +59,10 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	defer logFile.Close()
 	binary := filepath.Join(b.stage.Tree, "bin", "dra-kubelet-plugin")
-	b.plugin = exec.Command(binary, b.stage.PluginArguments(b.dir, b.node)...)
+	if err := b.startSupervisor(); err != nil {
+		return err
+	}
+	b.plugin = exec.Command(binary, append(b.stage.PluginArguments(b.dir, b.node), "--mps-dir="+b.mpsDir())...)
 	b.plugin.Stdout, b.plugin.Stderr = logFile, logFile
 	b.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := time.Now()
@@ -95,6 +99,7 @@ func (b *bench) close() {
 		_ = b.plugin.Process.Signal(syscall.SIGTERM)
 		_ = b.plugin.Wait()
 	}
+	b.closeSupervisor()
 }
 
 // prepare prepares one claim as the kubelet does.

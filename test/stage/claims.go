@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
@@ -21,6 +23,15 @@ const classByHand = "by-hand.gpu.nvidia.com"
 // AllocatedClaims makes claims and allocates them as a scheduler would, each for the device of its index in a pool. It
 // is for who plays the kubelet.
 func (s *Stage) AllocatedClaims(ctx context.Context, pool string, devices []string, admin bool) ([]*drapb.Claim, error) {
+	return s.allocated(ctx, pool, devices, admin, "")
+}
+
+// AllocatedShares makes claims with so much memory each of the device of its index.
+func (s *Stage) AllocatedShares(ctx context.Context, pool string, devices []string, memory string) ([]*drapb.Claim, error) {
+	return s.allocated(ctx, pool, devices, false, memory)
+}
+
+func (s *Stage) allocated(ctx context.Context, pool string, devices []string, admin bool, memory string) ([]*drapb.Claim, error) {
 	if err := s.groundByHand(ctx); err != nil {
 		return nil, err
 	}
@@ -30,6 +41,11 @@ func (s *Stage) AllocatedClaims(ctx context.Context, pool string, devices []stri
 		result := resourceapi.DeviceRequestAllocationResult{Request: "gpu", Driver: Driver, Pool: pool, Device: device}
 		if admin {
 			request.Exactly.AdminAccess, result.AdminAccess = &admin, &admin
+		}
+		if memory != "" {
+			id := uuid.NewUUID()
+			result.ShareID = &id
+			result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}
 		}
 		api := s.Client.ResourceV1().ResourceClaims(ByHand)
 		made, err := api.Create(ctx, &resourceapi.ResourceClaim{
