@@ -177,8 +177,8 @@ func TestAHeldPartitionKeepsItsPlace(t *testing.T) {
 // BenchmarkAllocate is the scheduler's look at one node for one partition: with the slices of that node alone, with those
 // of 500, and how the two compare: at most 2.5 ×.
 func BenchmarkAllocate(b *testing.B) {
-	one := newScheduler(b, boards(8, board.H100()), resourceslices.Options{})
-	many := newScheduler(b, boards(8, board.H100()), resourceslices.Options{})
+	one := newScheduler(b, capable(8, board.H100()), resourceslices.Options{Offer: offer})
+	many := newScheduler(b, capable(8, board.H100()), resourceslices.Options{Offer: offer})
 	for n := range 499 {
 		name := fmt.Sprintf("other-%d", n)
 		for _, s := range one.slices {
@@ -192,7 +192,7 @@ func BenchmarkAllocate(b *testing.B) {
 		if len(got) != 1 {
 			b.Fatal("nothing was allocated")
 		}
-		s.release(got...)
+		s.unshare(0)
 		return s.took
 	}
 	measure(one)
