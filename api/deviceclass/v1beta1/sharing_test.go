@@ -5,6 +5,7 @@ package v1beta1
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -102,6 +103,30 @@ func TestLimitsAreOfTheDevicesOfTheClaim(t *testing.T) {
 	}
 	if err := big.Check(devices[1], devices); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTheReferenceNamesEveryField walks the types as they are written in JSON.
+func TestTheReferenceNamesEveryField(t *testing.T) {
+	var have []string
+	var walk func(prefix string, of reflect.Type)
+	walk = func(prefix string, of reflect.Type) {
+		for i := range of.NumField() {
+			f := of.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			have = append(have, prefix+name)
+			if inner := f.Type; inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct && inner.Elem().PkgPath() == of.PkgPath() {
+				walk(prefix+name+".", inner.Elem())
+			}
+		}
+	}
+	walk("", reflect.TypeFor[GPUConfig]())
+	var described []string
+	for _, f := range Fields {
+		described = append(described, f.Path)
+	}
+	if diff := cmp.Diff(have, described); diff != "" {
+		t.Errorf("(-types +reference):\n%s", diff)
 	}
 }
 
