@@ -207,4 +207,64 @@ var sabotages = []Sabotage{
 		Old: "Counters: f.counters,", New: "Counters: true,",
 		Package: "./pkg/kubeletplugin", Test: "TestAServerWithoutCountersGetsNothingThatOverlaps",
 	},
+	{
+		Name: "shares that are more than their GPU are handed out", File: "pkg/devicestate/overlap.go",
+		Old: `why := sharers.join(r.Plan); why != "" && !mine {`, New: `why := sharers.join(r.Plan); why != "" && device == "" {`,
+		Package: partitions, Test: "TestSharesThatAreTooMuchAreRefused",
+	},
+	{
+		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
+		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers(), keeps(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(nil, keeps(d.Partition)) {",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "the first of two sharers to leave ends the daemon", File: "pkg/partition/mps/executor.go",
+		Old: "return nil // Its limits stay", New: "continue // Its limits stay",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a daemon is limited to the newest share", File: "pkg/partition/mps/executor.go",
+		Old: "out.MemoryLimit = loosest(out.MemoryLimit, s.Device.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, s.Device.Sharing.MemoryLimit)",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "a compute mode is set and nobody notes it", File: "pkg/partition/mps/mode.go",
+		Old: "			if err := x.Modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a time slice counts as set before it is", File: "pkg/partition/timeslice/executor.go",
+		Old: "r.Set = unknown", New: "r.Set = d.Sharing.Interval",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a share joins a claim that is half prepared", File: "pkg/partition/mig/executor.go",
+		Old: "if !s.Committed {\n			return between(", New: "if false {\n			return between(",
+		Package: partitions, Test: "TestAShareDoesNotJoinAClaimThatIsHalfPrepared",
+	},
+	{
+		Name: "an informational capacity has no request policy", File: "pkg/resourceslices/catalogue.go",
+		Old: "	case c.policy == nil:\n		return &", New: "	case c.policy == nil && s.offer.Most < 0:\n		return &",
+		Package: slices, Test: "TestAFractionOfAGPU",
+	},
+	{
+		Name: "a claim that names no capacity gets a share", File: "pkg/sharing/policy.go",
+		Old: "Memory: total / Step * Step,", New: "Memory: total / Step / 2 * Step,",
+		Package: slices, Test: "TestAClaimThatNamesNoCapacityHasTheGPUToItself",
+	},
+	{
+		Name: "sharers need not agree", File: "pkg/devicestate/plan/share.go",
+		Old: "case a.Strategy != b.Strategy:", New: "case a.Strategy != b.Strategy && a.Timed && b.Timed:",
+		Package: "./pkg/devicestate/plan", Test: "TestSharersAgree",
+	},
+	{
+		Name: "a daemon that starts anew has another pipe directory", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {\n", New: "	if err := errors.Join(os.RemoveAll(filepath.Join(d.dir, pipeDir)), os.Mkdir(filepath.Join(d.dir, pipeDir), 0o755)); err != nil {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestADaemonThatDiesIsStartedAgain",
+	},
+	{
+		Name: "a bad file of settings takes the good ones away", File: "cmd/dra-kubelet-plugin/settings.go",
+		Old: "	if err != nil {\n		if s.bad", New: "	if err != nil {\n		s.now.Store(&parsed)\n		if s.bad",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestSettingsFollowTheirFile",
+	},
 }

@@ -198,6 +198,12 @@ func TestADaemonThatDiesIsStartedAgain(t *testing.T) {
 	}
 	defer c.Close()
 	before := s.List(t.Context(), "")
+	// A container has the directory itself mounted, whatever its name leads to later.
+	pipe := filepath.Join(r.o.Dir, d.Name, pipeDir)
+	mounted, err := os.Stat(pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(status.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -217,6 +223,9 @@ func TestADaemonThatDiesIsStartedAgain(t *testing.T) {
 	}
 	if now.Restarts != 1 || now.PID == status.PID {
 		t.Errorf("%+v", now)
+	}
+	if is, err := os.Stat(pipe); err != nil || !os.SameFile(mounted, is) {
+		t.Errorf("the pipe directory is another: %v", err)
 	}
 	again, err := r.client(d, "")
 	if err != nil {

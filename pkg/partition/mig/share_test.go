@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -256,6 +257,40 @@ func TestSharesThatAreTooMuchAreRefused(t *testing.T) {
 	r.must(p.Unprepare(context.Background(), claimOf("a")))
 	r.prepare(p, "c")
 	r.clean(p, "b", "c")
+}
+
+// TestAShareDoesNotJoinAClaimThatIsHalfPrepared leaves a claim's undoing undone.
+func TestAShareDoesNotJoinAClaimThatIsHalfPrepared(t *testing.T) {
+	for name, c := range map[string]struct{ parameters, device string }{"MPS": {byMPS, "0"}, "partition": {`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"TimeSlicing"}}`, "0 1g.10gb 4"}} {
+		t.Run(name, func(t *testing.T) {
+			// It dies at each effect in turn, until it leaves an intent behind.
+			for at := range 40 {
+				r := newRig(t, "hgx-h100")
+				r.share("a", 3, c.parameters, c.device)
+				r.share("b", 3, c.parameters, c.device)
+				f := &fault{at: at, kind: killBefore}
+				p, err := r.start(f)
+				r.must(err)
+				f.armed = true
+				died, _ := attempt(func() error { _, err := p.Prepare(context.Background(), r.claims["a"]); return err })
+				p.host.Close()
+				p = r.run()
+				plans, _, err := p.Held()
+				r.must(err)
+				if !died || len(plans) == 0 {
+					continue
+				}
+				if _, err := p.Prepare(context.Background(), r.claims["b"]); err == nil || !strings.Contains(err.Error(), "ns/a") {
+					t.Errorf("b joined a claim of which some effects may be there: %v", err)
+				}
+				r.must(p.recover())
+				r.prepare(p, "b")
+				r.clean(p, "b")
+				return
+			}
+			t.Error("it never left an intent")
+		})
+	}
 }
 
 // TestShareWalk has shares, wholes and partitions come and go at random, with faults, deaths and reboots.
