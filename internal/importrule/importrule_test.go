@@ -21,11 +21,11 @@ const module = "gpu-dra-driver/"
 var layers = map[string]int{
 	"api/deviceclass/v1beta1": 0, "pkg/gpu": 0, "pkg/claimerror": 0, "pkg/devicestate/plan": 0, "pkg/cdi": 0, "pkg/resourceslices": 0,
 	"pkg/partition/layout": 0, "pkg/sharing": 0,
-	"internal/host":        1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/nvml/lending": 1, "internal/driverroot": 1,
+	"internal/host": 1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/nvml/lending": 1, "internal/driverroot": 1,
 	"internal/computepolicy": 1, "internal/mpsd": 1,
 	"pkg/cdi/store": 1, "pkg/devicestate/record": 1,
 	"pkg/partition/mig": 2, "pkg/partition/mps": 2, "pkg/partition/timeslice": 2, "internal/mpsd/supervisor": 2,
-	"pkg/devicestate":   3, "pkg/inventory": 3,
+	"pkg/devicestate": 3, "pkg/inventory": 3,
 	"pkg/kubeletplugin": 4, "pkg/kubeletplugin/kubelettest": 4, "pkg/metrics": 4,
 	"cmd/": 5, "internal/pluginflags": 5, "internal/refdocs": 5, "internal/importrule": 5,
 }
@@ -51,7 +51,7 @@ var only = map[string]string{
 // changesFiles are the packages that change the machine outside internal/host, and why.
 var changesFiles = map[string]string{
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
-	"pkg/kubeletplugin": "the hook binary and stale sockets are no claim's effects: each start makes them right again",
+	"pkg/kubeletplugin":        "the hook binary and stale sockets are no claim's effects: each start makes them right again",
 }
 
 type file struct {

@@ -214,7 +214,7 @@ var sabotages = []Sabotage{
 	},
 	{
 		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
-		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers(), keeps(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(nil, keeps(d.Partition)) {",
+		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers(), keeps(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers()[:0], keeps(d.Partition)) {",
 		Package: partitions, Test: "TestShareWalk",
 	},
 	{
