@@ -123,3 +123,19 @@ func FuzzCapability(f *testing.F) {
 		}
 	})
 }
+
+func TestTheHostsMPSDaemonIsNotForContainers(t *testing.T) {
+	dir, o := toy(t)
+	if err := os.MkdirAll(filepath.Join(dir, "root/tmp/nvidia-mps"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	edits, err := New(o).Common(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range edits.Mounts {
+		if strings.Contains(m.ContainerPath, "nvidia-mps") {
+			t.Errorf("%s is mounted at %s", m.HostPath, m.ContainerPath)
+		}
+	}
+}

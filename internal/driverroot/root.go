@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -88,9 +89,14 @@ func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	if err != nil {
 		return specs.ContainerEdits{}, err
 	}
+	edits.Mounts = slices.DeleteFunc(edits.Mounts, hostsMPS)
 	r.common = entry{key: key, edits: edits}
 	return copied(edits), nil
 }
+
+// hostsMPS says of a mount that it leads to an MPS daemon of the host's, as nvcdi finds one: MPS is for claims that ask for
+// it, each with a daemon of its own.
+func hostsMPS(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/nvidia-mps") }
 
 // GPU is what a container gets for one device: a whole GPU, or a partition of one, which is never kept, for instance IDs
 // are used again. The kernel is asked for the minor number: the one in device may be an earlier boot's. Sharing is as

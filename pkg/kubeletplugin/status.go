@@ -66,6 +66,10 @@ type deviceData struct {
 	// Profile and ParentUUID are a MIG device's, whose own UUID is the partition's.
 	Profile    string `json:"profile,omitempty"`
 	ParentUUID string `json:"parentUUID,omitempty"`
+	// Strategy is how the device is shared; MemoryMiB and ComputePercent are the claim's share of it, none where it has all.
+	Strategy       string `json:"sharingStrategy,omitempty"`
+	MemoryMiB      uint64 `json:"shareMemoryMiB,omitempty"`
+	ComputePercent int    `json:"shareComputePercent,omitempty"`
 }
 
 // prepared wants the claim's status written, unless it says so already: a restarted kubelet prepares every claim again.
@@ -109,6 +113,7 @@ func (w *statusWriter) deviceStatus(d devicestate.PreparedDevice) resourceapi.Al
 	if d.Kind == gpu.KindMIG {
 		about.UUID, about.Profile, about.ParentUUID = d.Partition.UUID, d.Partition.Profile, d.UUID
 	}
+	about.Strategy, about.MemoryMiB, about.ComputePercent = string(d.Sharing.Strategy), d.Share.UsableBytes>>20, d.Share.Compute
 	data, _ := json.Marshal(about) // Strings and an integer always encode.
 	s := resourceapi.AllocatedDeviceStatus{
 		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},

@@ -8,9 +8,11 @@ import (
 	"path"
 
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/smi"
 )
+
+// mpsProgram is the nvidia-smi stand-in by another name: see package mps.
+const mpsProgram = "nvidia-cuda-mps-control"
 
 // sonames are the driver's libraries that clients load, each with its SONAME's number.
 var sonames = []struct{ name, number string }{
@@ -26,7 +28,7 @@ func libraries(s *engine.State) []Entry {
 		{Path: path.Join(LibDir, nvmlFile), Kind: Installed, Mode: 0o755},
 		{Path: path.Join(LibDir, "libnvidia-ml.so.1"), Kind: Symlink, Target: nvmlFile},
 		{Path: path.Join(BinDir, "nvidia-smi"), Kind: Installed, Mode: 0o755},
-		{Path: path.Join(BinDir, mps.Program), Kind: Installed, Mode: 0o755},
+		{Path: path.Join(BinDir, mpsProgram), Kind: Installed, Mode: 0o755},
 		// What a process that is chrooted here needs to mount over.
 		{Path: "tmp", Kind: Dir}, {Path: "dev/shm", Kind: Dir},
 	}

@@ -13,7 +13,6 @@ import (
 	"slices"
 
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -99,7 +98,7 @@ func Up(dir string, o Options) (_ *Root, err error) {
 	installed := map[string][]byte{
 		filepath.Join(LibDir, "libnvidia-ml.so."+profile.Driver.Version): library,
 		filepath.Join(BinDir, "nvidia-smi"):                              smi,
-		filepath.Join(BinDir, mps.Program):                               smi, // It goes by its name.
+		filepath.Join(BinDir, mpsProgram):                                smi, // It goes by its name.
 	}
 	if err := install(abs, installed); err != nil {
 		return nil, err

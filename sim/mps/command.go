@@ -26,7 +26,7 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	name, args := words[0], words[1:]
 	server := func() error {
 		if len(args) == 0 || args[0] != strconv.Itoa(os.Getpid()) || !d.running {
-			return errors.New("Failed to find the MPS server")
+			return errors.New("failed to find the MPS server")
 		}
 		return nil
 	}
@@ -62,14 +62,14 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	case "set_default_active_thread_percentage":
 		n := number(last(args))
 		if n < 1 || n > 100 {
-			return "", errors.New("Invalid percentage")
+			return "", errors.New("invalid percentage")
 		}
 		d.defaultThreads = n
 		return fmt.Sprintf("%d.0\n", n), nil
 	case "set_active_thread_percentage":
 		n := number(last(args))
 		if err := server(); err != nil || n < 1 || n > 100 {
-			return "", errors.Join(err, errors.New("Invalid percentage"))
+			return "", errors.Join(err, errors.New("invalid percentage"))
 		}
 		d.threads = n
 		return fmt.Sprintf("%d.0\n", n), nil
@@ -78,7 +78,7 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	case "set_default_device_pinned_mem_limit":
 		n := mebibytes(last(args))
 		if len(args) != 2 || args[0] != "0" || n == 0 {
-			return "", errors.New("Invalid limit")
+			return "", errors.New("invalid limit")
 		}
 		d.defaultMiB = n
 		return "", nil
@@ -87,14 +87,14 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	case "set_device_pinned_mem_limit":
 		n := mebibytes(last(args))
 		if err := server(); err != nil || len(args) != 3 || n == 0 {
-			return "", errors.Join(err, errors.New("Invalid limit"))
+			return "", errors.Join(err, errors.New("invalid limit"))
 		}
 		d.limitMiB = n
 		return "", nil
 	case "get_device_pinned_mem_limit":
 		return limitText(d.limitMiB), server()
 	}
-	return "", fmt.Errorf("Unknown command: %s", name)
+	return "", fmt.Errorf("unknown command: %s", name)
 }
 
 // table prints the clients in order. d.mu is held.

@@ -71,7 +71,7 @@ func (d *daemon) stop() { d.once.Do(func() { close(d.quit) }) }
 
 // serve answers one connection.
 func (d *daemon) serve(conn *net.UnixConn) {
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	d.log.Print("Accepting connection...")
 	read := bufio.NewReader(conn)
 	answer := func(r response) { _ = json.NewEncoder(conn).Encode(r) }

@@ -111,9 +111,8 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	}
 	l := log.New(logs, fmt.Sprintf("[Control %5d] ", os.Getpid()), log.LstdFlags)
 	socket := filepath.Join(pipe, ControlSocket)
-	if conn, err := net.Dial("unix", socket); err == nil {
-		_ = conn.Close()
-		return errors.New("An instance of this daemon is already running")
+	if serves(socket) {
+		return errors.New("an instance of this daemon is already running")
 	}
 	_ = os.Remove(socket)
 	l.Printf("Starting control daemon using socket %s", socket)
@@ -150,6 +149,16 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	return errors.Join(listener.Close(), os.Remove(filepath.Join(pipe, Program+".pid")), d.forget())
 }
 
+// serves says whether a daemon listens there.
+func serves(socket string) bool {
+	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", socket)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
 // shmOf is /dev/shm; a test has one of its own.
 func shmOf(env map[string]string) string {
 	if dir := env["GPUSIM_SHM"]; dir != "" {
@@ -166,7 +175,7 @@ func detach(args []string, env map[string]string, errOut io.Writer) int {
 			own = append(own, a)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", own...)
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", own...)
 	cmd.Args[0] = Program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -176,12 +185,12 @@ func detach(args []string, env map[string]string, errOut io.Writer) int {
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
 	for range 500 {
-		if conn, err := net.Dial("unix", filepath.Join(env[envPipe], ControlSocket)); err == nil {
-			_ = conn.Close()
+		if serves(filepath.Join(env[envPipe], ControlSocket)) {
 			return 0
 		}
 		select {
-		case <-gone:
+		case err := <-gone:
+			fmt.Fprintln(errOut, err)
 			fmt.Fprintln(errOut, "the daemon did not start")
 			return 1
 		case <-time.After(10 * time.Millisecond):
@@ -192,12 +201,12 @@ func detach(args []string, env map[string]string, errOut io.Writer) int {
 
 // control hands commands from in to the daemon.
 func control(env map[string]string, in io.Reader, out, errOut io.Writer) int {
-	conn, err := net.Dial("unix", filepath.Join(env[envPipe], ControlSocket))
+	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", filepath.Join(env[envPipe], ControlSocket))
 	if err != nil {
 		fmt.Fprintln(errOut, "Cannot find MPS control daemon process")
 		return 1
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	read, lines := bufio.NewReader(conn), bufio.NewScanner(in)
 	status := 0
 	for lines.Scan() {

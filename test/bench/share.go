@@ -111,7 +111,7 @@ func (b *bench) ownStart(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	program := filepath.Join(b.stage.Root, "usr/bin/nvidia-cuda-mps-control")
 	env := append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+dir, "CUDA_MPS_LOG_DIRECTORY="+dir, "CUDA_VISIBLE_DEVICES=1")
 	daemon := exec.CommandContext(ctx, program, "-f")

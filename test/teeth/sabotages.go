@@ -239,7 +239,7 @@ var sabotages = []Sabotage{
 	},
 	{
 		Name: "a share joins a claim that is half prepared", File: "pkg/partition/mig/executor.go",
-		Old: "if !s.Committed {\n			return between(", New: "if false {\n			return between(",
+		Old: "if !s.Committed {\n				return between(", New: "if false {\n				return between(",
 		Package: partitions, Test: "TestAShareDoesNotJoinAClaimThatIsHalfPrepared",
 	},
 	{

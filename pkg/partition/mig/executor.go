@@ -75,11 +75,13 @@ func New(o Options) *Executor {
 // Admit implements devicestate.Executor.
 func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	d := w.Target()
-	for _, s := range w.Sharers() {
-		if !s.Committed {
-			return between("prepare", *d, s)
+	if sharers := w.Sharers(); len(sharers) > 0 {
+		for _, s := range sharers {
+			if !s.Committed {
+				return between("prepare", *d, s)
+			}
 		}
-		d.Partition = s.Device.Partition
+		d.Partition = sharers[0].Device.Partition
 		return nil
 	}
 	return x.onGPU(ctx, "prepare", *d, func(g *board) error {

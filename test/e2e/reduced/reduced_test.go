@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestWithoutSharedCountersOnlyWholeGPUsAreOffered(t *testing.T) {
+func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	s, err := stage.FromEnvironment(os.Stderr)
@@ -77,6 +77,9 @@ func TestWithoutSharedCountersOnlyWholeGPUsAreOffered(t *testing.T) {
 		for _, d := range slice.Spec.Devices {
 			if kind := d.Attributes["type"].StringValue; kind != nil && *kind == "mig" {
 				t.Errorf("%s is published", d.Name)
+			}
+			if isolation := d.Attributes["isolation"].StringValue; d.AllowMultipleAllocations != nil || isolation == nil || *isolation != "hardware" {
+				t.Errorf("%s is shared: this API server does not lack that, start it with DRAConsumableCapacity=false", d.Name)
 			}
 		}
 	}

@@ -1,0 +1,176 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// served is a daemon in this process, for GPU 0 of a machine.
+type served struct {
+	t    *testing.T
+	root string
+	env  map[string]string
+	done chan error
+}
+
+func serve(t *testing.T, anyUser bool) *served {
+	t.Helper()
+	root := t.TempDir()
+	simtest.MachineIn(t, root, "hgx-h100")
+	s := &served{t: t, root: root, done: make(chan error, 1), env: map[string]string{
+		envPipe: filepath.Join(root, "tmp/nvidia-mps"), envLog: t.TempDir(), envDevices: "0", "GPUSIM_SHM": filepath.Join(root, "dev/shm"),
+	}}
+	for _, dir := range []string{"tmp/nvidia-mps", "dev/shm"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "dev/nvidia0"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	go func() { s.done <- run(s.env, root, anyUser, os.Stderr) }()
+	for !serves(filepath.Join(s.env[envPipe], ControlSocket)) {
+		select {
+		case err := <-s.done:
+			t.Fatalf("it did not start: %v", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	t.Cleanup(func() {
+		s.say("quit")
+		if err := <-s.done; err != nil {
+			t.Error(err)
+		}
+		if g := s.gpu(); len(g.Processes) != 0 {
+			t.Errorf("processes are left: %+v", g.Processes)
+		}
+	})
+	return s
+}
+
+func (s *served) gpu() engine.GPU {
+	s.t.Helper()
+	state, err := engine.Open(s.root, nil).State()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return state.GPUs[0]
+}
+
+// say is the control program.
+func (s *served) say(commands ...string) string {
+	s.t.Helper()
+	var out, errOut bytes.Buffer
+	control(s.env, strings.NewReader(strings.Join(commands, "\n")+"\n"), &out, &errOut)
+	return out.String() + errOut.String()
+}
+
+func (s *served) client(environ ...string) (*Client, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	defer cancel()
+	return Connect(ctx, append(environ, envPipe+"=/tmp/nvidia-mps"), s.root)
+}
+
+func TestLimits(t *testing.T) {
+	s := serve(t, true)
+	for name, c := range map[string]struct {
+		commands []string
+		environ  []string
+		mib      uint64
+		threads  int
+	}{
+		"none":            {nil, nil, 81559 - 454, 100},
+		"the client's":    {nil, []string{envMemory + "=0=10240M", envThreads + "=30"}, 10240, 30},
+		"another's":       {nil, []string{envMemory + "=1=10240M"}, 81559 - 454, 100},
+		"in gibibytes":    {nil, []string{envMemory + "=0=10G"}, 10240, 100},
+		"not to be read":  {nil, []string{envMemory + "=10G", envThreads + "=x"}, 81559 - 454, 100},
+		"of the server":   {[]string{"set_device_pinned_mem_limit PID 0 5120M", "set_active_thread_percentage PID 40"}, nil, 5120, 40},
+		"the tighter one": {[]string{"set_device_pinned_mem_limit PID 0 5120M"}, []string{envMemory + "=0=10240M"}, 5120, 100},
+	} {
+		s.say("start_server -uid 0")
+		pid := strings.TrimSpace(s.say("get_server_list"))
+		s.say("set_device_pinned_mem_limit "+pid+" 0 99999M", "set_active_thread_percentage "+pid+" 100")
+		for _, command := range c.commands {
+			if out := s.say(strings.ReplaceAll(command, "PID", pid)); strings.Contains(out, "nvalid") {
+				t.Errorf("%s: %s", command, out)
+			}
+		}
+		client, err := s.client(c.environ...)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if client.LimitMiB != c.mib || client.Threads != c.threads {
+			t.Errorf("%s: %+v", name, client.Info)
+		}
+		if err := client.Alloc(c.mib << 20); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := client.Alloc(1); err == nil {
+			t.Errorf("%s: more than the limit was given", name)
+		}
+		if g := s.gpu(); g.UsedMiB() != c.mib {
+			t.Errorf("%s: the GPU's processes hold %d MiB", name, g.UsedMiB())
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+		for len(s.gpu().Processes) > 0 { // Until the daemon has noticed.
+			if t.Context().Err() != nil {
+				t.Fatal("the process is left")
+			}
+		}
+	}
+}
+
+func TestWhatTheDaemonSays(t *testing.T) {
+	s := serve(t, false)
+	for command, want := range map[string]string{
+		"get_default_active_thread_percentage":       "100.0",
+		"set_default_active_thread_percentage 101":   "invalid percentage",
+		"set_default_device_pinned_mem_limit 0 lots": "invalid limit",
+		"get_default_device_pinned_mem_limit 0":      "No limit set",
+		"get_server_status 1":                        "failed to find",
+		"get_client_list 1":                          "failed to find",
+		"dance":                                      "unknown command",
+		"ps":                                         "PID",
+	} {
+		if out := s.say(command); !strings.Contains(out, want) {
+			t.Errorf("%s: %q, want %q in it", command, out, want)
+		}
+	}
+	if out := s.say("set_default_device_pinned_mem_limit 0 2G", "get_default_device_pinned_mem_limit 0"); !strings.Contains(out, "2048M") {
+		t.Error(out)
+	}
+	if err := run(s.env, s.root, false, os.Stderr); err == nil || !strings.Contains(err.Error(), "already running") {
+		t.Errorf("a second daemon on the same pipes: %v", err)
+	}
+	// A container that lacks the daemon's shared memory has no context.
+	if err := os.Rename(filepath.Join(s.root, "dev/shm"), filepath.Join(s.root, "dev/other")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client(); err == nil || !strings.Contains(err.Error(), "shared memory") {
+		t.Errorf("without shared memory: %v", err)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	var out, errOut bytes.Buffer
+	if code := Run([]string{"-x"}, nil, t.TempDir(), nil, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "usage") {
+		t.Errorf("%d, %s", code, &errOut)
+	}
+	errOut.Reset()
+	if code := Run(nil, []string{envPipe + "=" + t.TempDir()}, t.TempDir(), strings.NewReader("ps\n"), &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "Cannot find MPS control daemon") {
+		t.Errorf("%d, %s", code, &errOut)
+	}
+}
