@@ -126,9 +126,7 @@ func FuzzCapability(f *testing.F) {
 
 func TestTheHostsMPSDaemonIsNotForContainers(t *testing.T) {
 	dir, o := toy(t)
-	if err := os.MkdirAll(filepath.Join(dir, "root/tmp/nvidia-mps"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	write(t, filepath.Join(dir, "root/tmp/nvidia-mps"), "")
 	edits, err := New(o).Common(t.Context())
 	if err != nil {
 		t.Fatal(err)

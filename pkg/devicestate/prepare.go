@@ -77,7 +77,12 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err := e.claimGPUs(p, boot, locks, found); err != nil {
 		return fail(err)
 	}
-	beside, err := e.beside(p, boot, locks)
+	// A claim that stands keeps its steps, which the node's settings may plan otherwise today.
+	effects := p
+	if found {
+		effects.Steps = append(slices.Clone(p.Steps), old.Plan.Steps...)
+	}
+	beside, err := e.beside(effects, boot, locks)
 	if err != nil {
 		return fail(err)
 	}

@@ -83,10 +83,11 @@ func names(r *podresources.DynamicResource, claim plan.Claim) bool {
 	return false
 }
 
-// bystanders hold every GPU open and use none: killing a pod does not end them.
-var bystanders = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter"}
+// bystanders hold every GPU open and use none, or, MPS daemons, use it for others: killing a pod does not end them.
+var bystanders = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps"}
 
-// Holder implements devicestate.Witness. Watching holds nothing up, so devices of admin access do not count.
+// Holder implements devicestate.Witness. Watching holds nothing up, so devices of admin access do not count; nor do
+// shares, whose device other claims' processes have open as well: of them the kubelet's word must do.
 func (w Witness) Holder(ctx context.Context, devices []plan.Device) (string, error) {
 	minors, err := w.minors(devices)
 	if err != nil || len(minors) == 0 {
@@ -143,7 +144,7 @@ func (w Witness) minors(devices []plan.Device) ([]string, error) {
 		return nodes, nil
 	}
 	for _, d := range devices {
-		if d.Admin {
+		if d.Admin || d.Partial() {
 			continue
 		}
 		if d.Kind == gpu.KindMIG {

@@ -37,6 +37,7 @@ func TestWhoHoldsADevice(t *testing.T) {
 	process(t, proc, 1, "init", "/dev/null")
 	process(t, proc, 20, "nvidia-persiste", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3")
 	process(t, proc, 30, "python3", "socket:[1]", "/run/sim/dev/nvidia1")
+	process(t, proc, 35, "nvidia-cuda-mps", "/dev/nvidia2")
 	process(t, proc, 40, "cat", "/home/me/nvidia0", "/dev/nvidiactl")
 	if err := os.Mkdir(filepath.Join(proc, "55"), 0o755); err != nil { // It ended while it was looked at.
 		t.Fatal(err)
@@ -62,6 +63,8 @@ func TestWhoHoldsADevice(t *testing.T) {
 		"a GPU that is gone keeps the plan's":         {[]plan.Device{{PCIAddress: "gone", Minor: 1}}, "process 30 (python3, with nvidia1 open)"},
 		"only the persistence daemon":                 {[]plan.Device{{PCIAddress: "a"}}, ""},
 		"watching holds nothing up":                   {[]plan.Device{{PCIAddress: "b", Admin: true}}, ""},
+		"only an MPS daemon":                          {[]plan.Device{{PCIAddress: "c"}}, ""},
+		"a share, whose device others have open":      {[]plan.Device{{PCIAddress: "b", Share: plan.Share{MemoryBytes: 1}}}, ""},
 		"an unknown claim is on what no other claims": {nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

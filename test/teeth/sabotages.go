@@ -220,7 +220,7 @@ var sabotages = []Sabotage{
 	{
 		Name: "the first of two sharers to leave ends the daemon", File: "pkg/partition/mps/executor.go",
 		Old: "return nil // Its limits stay", New: "continue // Its limits stay",
-		Package: partitions, Test: "TestCrashMatrix",
+		Package: partitions, Test: "TestShareWalk",
 	},
 	{
 		Name: "a daemon is limited to the newest share", File: "pkg/partition/mps/executor.go",
@@ -230,12 +230,12 @@ var sabotages = []Sabotage{
 	{
 		Name: "a compute mode is set and nobody notes it", File: "pkg/partition/mps/mode.go",
 		Old: "			if err := x.Modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
-		Package: partitions, Test: "TestCrashMatrix",
+		Package: partitions, Test: "TestShareWalk",
 	},
 	{
-		Name: "a time slice counts as set before it is", File: "pkg/partition/timeslice/executor.go",
-		Old: "r.Set = unknown", New: "r.Set = d.Sharing.Interval",
-		Package: partitions, Test: "TestCrashMatrix",
+		Name: "a time slice is set and nobody notes it", File: "pkg/partition/timeslice/executor.go",
+		Old: "	if err := x.Records.Put(r); err != nil {\n		return err\n	}\n	if err := x.Tool.Set(", New: "	if err := x.Tool.Set(",
+		Package: partitions, Test: "TestShareWalk",
 	},
 	{
 		Name: "a share joins a claim that is half prepared", File: "pkg/partition/mig/executor.go",

@@ -200,7 +200,12 @@ func TestADaemonThatDiesIsStartedAgain(t *testing.T) {
 	before := s.List(t.Context(), "")
 	// A container has the directory itself mounted, whatever its name leads to later.
 	pipe := filepath.Join(r.o.Dir, d.Name, pipeDir)
-	mounted, err := os.Stat(pipe)
+	held, err := os.Open(pipe) // Its number is not given to another while it is open.
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	mounted, err := held.Stat()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/front"
 	"gpu-dra-driver/sim/simtest"
@@ -54,6 +55,8 @@ type rig struct {
 	foreignModes map[string]bool
 	// daemons are the supervisor's, which outlives the plugin.
 	daemons map[string]mpsd.Daemon
+	// policy is the node's setting.
+	policy sharing.Policy
 }
 
 func newRig(t testing.TB, profile string) *rig {
@@ -197,6 +200,7 @@ func (r *rig) start(f *fault) (process, error) {
 			return s
 		},
 		Edits: edits{}, Executors: executors, Whole: p.mig.Whole, MPSDir: "/mps",
+		Policy: func(gpu.GPU, string) sharing.Policy { return r.policy },
 	})
 	return p, err
 }

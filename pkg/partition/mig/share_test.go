@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
@@ -27,6 +28,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mps"
 	"gpu-dra-driver/pkg/partition/timeslice"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 )
 
@@ -257,6 +259,26 @@ func TestSharesThatAreTooMuchAreRefused(t *testing.T) {
 	r.must(p.Unprepare(context.Background(), claimOf("a")))
 	r.prepare(p, "c")
 	r.clean(p, "b", "c")
+}
+
+// TestSharesStandWhenTheNodesSettingsChange has a kubelet that restarts prepare them again.
+func TestSharesStandWhenTheNodesSettingsChange(t *testing.T) {
+	r := newRig(t, "hgx-h100")
+	p := r.run()
+	r.share("a", 3, "", "0")
+	r.share("b", 8, "", "0")
+	r.prepare(p, "a")
+	r.prepare(p, "b")
+	p.host.Close()
+	r.policy = sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Replicas: 4, Interval: v1beta1.IntervalLong}
+	p = r.run()
+	r.prepare(p, "a")
+	r.prepare(p, "b")
+	r.clean(p, "a", "b")
+	r.must(p.Unprepare(context.Background(), claimOf("b")))
+	r.clean(p, "a")
+	r.must(p.Unprepare(context.Background(), claimOf("a")))
+	r.clean(p)
 }
 
 // TestAShareDoesNotJoinAClaimThatIsHalfPrepared leaves a claim's undoing undone.
