@@ -15,7 +15,9 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
+	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/mpsd/supervisor"
 )
 
@@ -24,6 +26,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if len(args) > 0 && args[0] == supervisor.EnterVerb {
 		fmt.Fprintln(stderr, "mps-supervisor:", supervisor.Enter(args[1:]))
 		return 1
+	}
+	if len(args) > 0 && args[0] == checkVerb {
+		if err := check(ctx, args[1:], getenv); err != nil {
+			fmt.Fprintln(stderr, "mps-supervisor:", err)
+			return 1
+		}
+		return 0
 	}
 	o, bootIDFile, asked, err := parse(args, getenv, stdout, stderr)
 	switch {
@@ -51,6 +60,20 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		return 1
 	}
 	return 0
+}
+
+// checkVerb asks the supervisor that runs whether it answers, for a pod's readiness.
+const checkVerb = "check"
+
+func check(ctx context.Context, args []string, getenv func(string) string) error {
+	o, _, _, err := parse(args, getenv, io.Discard, io.Discard)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	_, err = mpsd.NewClient(filepath.Join(o.Dir, mpsd.SocketName)).List(ctx, "")
+	return err
 }
 
 func serve(ctx context.Context, o supervisor.Options) error {

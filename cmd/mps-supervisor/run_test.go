@@ -60,6 +60,13 @@ func TestItServesUntilItIsToldToEnd(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
+	checked := func() int {
+		var out, errOut bytes.Buffer
+		return run(t.Context(), []string{"check"}, func(name string) string { return env[name] }, &out, &errOut)
+	}
+	if code := checked(); code != 0 {
+		t.Errorf("it answers, and the check says %d", code)
+	}
 	list, err := mpsd.NewClient(socket).List(t.Context(), "")
 	if err != nil || len(list.Daemons) != 0 || list.Version == "" {
 		t.Errorf("%+v, %v", list, err)
@@ -70,5 +77,8 @@ func TestItServesUntilItIsToldToEnd(t *testing.T) {
 	cancel()
 	if code := <-ended; code != 0 {
 		t.Errorf("it ended with %d: %s", code, &errOut)
+	}
+	if code := checked(); code != 1 {
+		t.Errorf("nobody answers, and the check says %d", code)
 	}
 }

@@ -27,7 +27,9 @@ func Partition(t *testing.T, lib nvml.Library, m Machine) {
 
 	t.Run("the mode is not switched under a process", p.modeWhileHeld)
 	t.Run("with the mode off nothing is made", p.modeOff)
+	t.Run("the compute mode is what was set", p.computeMode)
 	p.mode(t, true)
+	t.Run("a GPU that is cut has no compute mode to set", p.noComputeMode)
 	t.Run("profiles are the same in either mode", p.sameOffers)
 	t.Run("an instance is made exactly where asked, and keeps others out", p.everyPlacement)
 	t.Run("a place that the profile has not is refused", p.wrongPlaces)
@@ -94,6 +96,29 @@ func (p *partition) modeOff(t *testing.T) {
 	_, err := p.gpu.CreateGPUInstance(profile.ID, at[0])
 	refused(t, "CreateGPUInstance with the mode off", err, nvml.NotSupported)
 	uncut(t, 0, p.gpu)
+}
+
+func (p *partition) computeMode(t *testing.T) {
+	found, err := p.gpu.ComputeMode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []nvml.ComputeMode{nvml.ComputeExclusiveProcess, nvml.ComputeProhibited, nvml.ComputeDefault, found} {
+		if err := p.gpu.SetComputeMode(want); err != nil {
+			t.Errorf("SetComputeMode(%s): %v", want, err)
+		}
+		if got, err := p.gpu.ComputeMode(); err != nil || got != want {
+			t.Errorf("the compute mode is %s (%v), want %s", got, err, want)
+		}
+	}
+	if other, err := p.other.ComputeMode(); err != nil || other != found {
+		t.Errorf("another GPU's compute mode is %s (%v)", other, err)
+	}
+	refused(t, "SetComputeMode to what is no mode", p.gpu.SetComputeMode(17), nvml.InvalidArgument)
+}
+
+func (p *partition) noComputeMode(t *testing.T) {
+	refused(t, "SetComputeMode of a GPU in MIG mode", p.gpu.SetComputeMode(nvml.ComputeExclusiveProcess), nvml.NotSupported)
 }
 
 func (p *partition) sameOffers(t *testing.T) {

@@ -162,7 +162,8 @@ func loosest[N uint64 | int](a, b N) N {
 // is to ask again.
 func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	patient, cancel := context.WithTimeout(ctx, x.Patience)
+	// Claims are checked one after the other when the plugin starts: one that hangs must not hold up all.
+	patient, cancel := context.WithTimeout(ctx, min(x.Patience, time.Second))
 	defer cancel()
 	list, err := x.Daemons.List(patient, "")
 	if err == nil {
