@@ -131,7 +131,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir, Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
-		Executors: sharers.executors, Whole: partitions.Whole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: c.MPSDir,
+		Executors: sharers.executors, Whole: partitions.Whole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: mpsDir(c),
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)

@@ -24,7 +24,17 @@ import (
 // sharers are the executors of shares.
 type sharers struct {
 	executors map[string]devicestate.Executor
-	mps       *mps.Executor // nil where the node has no MPS
+	mps       *mps.Executor
+	// watched says that the node has MPS, whose daemons are to be watched.
+	watched bool
+}
+
+// mpsDir is where the daemons are, or were while the node had MPS: what was prepared then must end all the same.
+func mpsDir(c pluginflags.Config) string {
+	if c.MPSDir != "" {
+		return c.MPSDir
+	}
+	return filepath.Join(c.KubeletPluginsDir, c.DriverName, "mps")
 }
 
 // newSharers opens the records of the settings that shares change; there says whether the driver lists a GPU.
@@ -42,19 +52,18 @@ func newSharers(machine *host.Host, sessions *lending.Sessions, dir string, c pl
 			Host: machine, Tool: computepolicy.SMI{Root: c.ContainerDriverRoot}, Records: slices, There: there,
 		}),
 	}}
-	if c.MPSDir != "" {
-		s.mps = mps.New(mps.Options{
-			Host: machine, Sessions: sessions, Modes: modes, ProcRoot: c.ProcRoot,
-			Daemons: mpsd.NewClient(filepath.Join(c.MPSDir, mpsd.SocketName)),
-		})
-		s.executors[plan.MPSExecutor] = s.mps
-	}
+	s.watched = c.MPSDir != ""
+	s.mps = mps.New(mps.Options{
+		Host: machine, Sessions: sessions, Modes: modes, ProcRoot: c.ProcRoot,
+		Daemons: mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)),
+	})
+	s.executors[plan.MPSExecutor] = s.mps
 	return s, nil
 }
 
 // keeper watches the MPS daemons; nil where there are none.
 func (s *sharers) keeper(engine *devicestate.Engine, report func(error)) *mps.Keeper {
-	if s.mps == nil {
+	if !s.watched {
 		return nil
 	}
 	return &mps.Keeper{Executor: s.mps, Held: engine.Held, Alone: engine.Alone, Report: report}

@@ -339,6 +339,33 @@ func TestADriverWithoutMultiUserMode(t *testing.T) {
 	}
 }
 
+func TestSharedMemoryThatIsFullIsItsDevicesAlone(t *testing.T) {
+	r := newRig(t)
+	s := r.start()
+	full, fine := r.daemon(0), r.daemon(1)
+	r.ensure(s, full)
+	r.ensure(s, fine)
+	filler := filepath.Join(r.o.Dir, full.Name, shmDir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 2<<20), 0o644); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("more fits into shared memory than was configured: %v", err)
+	}
+	if _, err := r.client(full, ""); err == nil || !strings.Contains(err.Error(), "shared memory") {
+		t.Errorf("a client without shared memory: %v", err)
+	}
+	c, err := r.client(fine, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = r.client(full, ""); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
 func TestADriverWithoutMPSPrograms(t *testing.T) {
 	r := newRig(t)
 	r.o.Root = t.TempDir()

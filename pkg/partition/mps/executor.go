@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,11 +74,11 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	if d.Kind != gpu.KindGPU || len(w.Sharers()) > 0 {
 		return nil
 	}
-	return x.refuse(ctx, "prepare", *d, x.Sessions.With(func(s nvml.Session) error { return x.free(s, *d) }))
+	return x.refuse(ctx, "prepare", *d, x.Sessions.With(func(s nvml.Session) error { return x.free(ctx, s, *d) }))
 }
 
 // free says what stands in the way of a daemon that is to have the GPU.
-func (x *Executor) free(s nvml.Session, d plan.Device) error {
+func (x *Executor) free(ctx context.Context, s nvml.Session, d plan.Device) error {
 	g, err := lending.Device(s, d.UUID)
 	if err != nil {
 		return err
@@ -97,12 +98,25 @@ func (x *Executor) free(s nvml.Session, d plan.Device) error {
 	}
 	var names []string
 	for _, p := range processes {
-		names = append(names, x.named(p.PID))
+		if name := x.named(p.PID); !strings.Contains(name, "("+serverComm) || !x.runs(ctx, d.Name) {
+			names = append(names, name)
+		}
 	}
 	if len(names) > 0 {
 		return &obstacle{"it is held by " + strings.Join(names, ", ") + ", outside of this driver", "it is retried; end those processes"}
 	}
 	return nil
+}
+
+// serverComm is how the kernel calls MPS's programs: by fifteen characters of their names.
+const serverComm = "nvidia-cuda-mps"
+
+// runs says that the supervisor has a daemon for the device: one of a claim that was released while it was away.
+func (x *Executor) runs(ctx context.Context, device string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	list, err := x.Daemons.List(ctx, "")
+	return err == nil && slices.ContainsFunc(list.Daemons, func(s mpsd.Status) bool { return s.Name == device })
 }
 
 func (x *Executor) named(pid uint32) string {

@@ -6,6 +6,7 @@ package mps
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -184,6 +185,28 @@ func TestASupervisorThatIsAwayIsSaid(t *testing.T) {
 	}
 	if s, err := w.machine.State(); err != nil || s.GPUs[0].ComputeMode != 0 {
 		t.Errorf("compute mode %d, %v", s.GPUs[0].ComputeMode, err)
+	}
+}
+
+func TestADaemonOfOursIsNotInTheWayOfTheNextShare(t *testing.T) {
+	w := newWatched(t)
+	p := w.share(t, 0, "a")
+	w.ProcRoot = t.TempDir()
+	if err := os.MkdirAll(filepath.Join(w.ProcRoot, "77"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.ProcRoot, "77", "comm"), []byte("nvidia-cuda-mps\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.machine.Update(func(s *engine.State) error { s.GPUs[0].Processes = []engine.Process{{PID: 77}}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Admit(t.Context(), plan.Work{Devices: p.Devices}); err == nil {
+		t.Error("a stranger's MPS server is not in the way")
+	}
+	w.daemons.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: p.Devices[0].Name}}}}
+	if err := w.Admit(t.Context(), plan.Work{Devices: p.Devices}); err != nil {
+		t.Error(err)
 	}
 }
 
