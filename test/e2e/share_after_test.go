@@ -250,29 +250,28 @@ func TestSharesDoNotNoticeAnUpgradeOfThePlugin(t *testing.T) {
 }
 
 func TestDaemonThatDoesNotStartHoldsUpItsGPUAlone(t *testing.T) {
-	for fault, says := range map[string]string{"fail": "the simulator was told so", "hang": "not ready"} {
-		t.Run(fault, func(t *testing.T) {
-			ctx := limited(t)
-			t.Cleanup(func() { whole(context.WithoutCancel(ctx), t); noDaemons(context.WithoutCancel(ctx), t) })
-			state, err := engine.Open(s.Root, nil).State()
-			must(t, err)
-			file := filepath.Join(s.Root, engine.Dir, "mps-fault")
-			must(t, os.WriteFile(file, []byte(fault+" "+state.GPUs[4].UUID+"\n"), 0o644))
-			t.Cleanup(func() { must(t, os.Remove(file)) })
-			ns, other := ground(ctx, t, nil), ground(ctx, t, nil)
-			fraction(ctx, t, ns, "stuck", "10Gi", 4, "")
-			began := time.Now()
-			fraction(ctx, t, other, "fine", "10Gi", 5, "", "--alloc", "9Gi,2Gi")
-			pods, err := s.Pods(ctx, other, 1)
-			must(t, err)
-			fractions(1, 1)(ctx, t, pods)
-			if took := time.Since(began); took > 15*time.Second {
-				t.Errorf("a share of another GPU took %s", took)
-			}
-			event(ctx, t, ns, "stuck", says, "mps-supervisor")
-			gone(ctx, t, ns, "stuck")
-		})
+	ctx := limited(t)
+	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t); noDaemons(context.WithoutCancel(ctx), t) })
+	state, err := engine.Open(s.Root, nil).State()
+	must(t, err)
+	file := filepath.Join(s.Root, engine.Dir, "mps-fault")
+	must(t, os.WriteFile(file, []byte("fail "+state.GPUs[4].UUID+"\nhang "+state.GPUs[5].UUID+"\n"), 0o644))
+	t.Cleanup(func() { must(t, os.Remove(file)) })
+	stuck, fine := ground(ctx, t, nil), ground(ctx, t, nil)
+	fraction(ctx, t, stuck, "fails", "10Gi", 4, "")
+	fraction(ctx, t, stuck, "hangs", "10Gi", 5, "")
+	began := time.Now()
+	fraction(ctx, t, fine, "fine", "10Gi", 6, "", "--alloc", "9Gi,2Gi")
+	pods, err := s.Pods(ctx, fine, 1)
+	must(t, err)
+	fractions(1, 1)(ctx, t, pods)
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("a share of another GPU took %s", took)
 	}
+	event(ctx, t, stuck, "fails", "the simulator was told so", "mps-supervisor")
+	event(ctx, t, stuck, "hangs", "not ready", "mps-supervisor")
+	gone(ctx, t, stuck, "fails")
+	gone(ctx, t, stuck, "hangs")
 }
 
 func TestGPUThatSomebodyElseComputesOnIsNotShared(t *testing.T) {
