@@ -58,6 +58,8 @@ type GPU struct {
 
 	// MIG is how it can be cut, and is cut now.
 	MIG MIG `json:"mig,omitzero"`
+	// Links are its NVLinks that are up, in order of their index.
+	Links []Link `json:"links,omitempty"`
 	// MPSCapable says that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`
 }

@@ -1,0 +1,144 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"cmp"
+	"slices"
+)
+
+// exact is up to how many GPUs every way to pair them is looked at: there are 105 of 8, and 10,395 of 12.
+const exact = 12
+
+// cliques finds the groups of an island without switches. A group is a clique, for GPUs of a group that have no link would
+// talk through others. Pairs are chosen so that most of them make cliques of four, those of eight, and so on, then so
+// that groups have most links.
+func (w wiring) cliques(members []string) (order []string, groups []Group) {
+	pairs := w.pair(members)
+	levels := w.levels(pairs)
+	for _, level := range levels {
+		groups = append(groups, level...)
+	}
+	// The largest groups give the order, then what is in no group that large.
+	for _, level := range slices.Backward(levels) {
+		for _, g := range level {
+			for _, m := range g.Members {
+				if !slices.Contains(order, m) {
+					order = append(order, m)
+				}
+			}
+		}
+	}
+	for _, m := range members {
+		if !slices.Contains(order, m) {
+			order = append(order, m)
+		}
+	}
+	return order, groups
+}
+
+// pair chooses disjoint pairs of GPUs that are linked.
+func (w wiring) pair(members []string) []Group {
+	if len(members) > exact {
+		return w.greedy(singles(members))
+	}
+	var best []Group
+	var bestScore []int
+	var try func(left []string, chosen []Group)
+	try = func(left []string, chosen []Group) {
+		if len(left) == 0 {
+			if score := w.score(chosen); best == nil || slices.Compare(score, bestScore) > 0 {
+				best, bestScore = slices.Clone(chosen), score
+			}
+			return
+		}
+		first, rest := left[0], left[1:]
+		for i, other := range rest {
+			if n := w.between(first, other); n > 0 {
+				without := slices.Delete(slices.Clone(rest), i, i+1)
+				try(without, append(chosen, Group{Members: []string{first, other}, Links: n}))
+			}
+		}
+		try(rest, chosen) // It stays alone.
+	}
+	try(members, nil)
+	return best
+}
+
+// score is what makes one choice of pairs better than another: the size of the largest level of groups first, its
+// number of groups, then their links; then the same of the level below.
+func (w wiring) score(pairs []Group) []int {
+	levels := w.levels(pairs)
+	out := []int{len(levels)}
+	for _, level := range slices.Backward(levels) {
+		links := 0
+		for _, g := range level {
+			links += g.Links
+		}
+		out = append(out, len(level), links)
+	}
+	return out
+}
+
+// levels are the groups of 2, of 4, of 8, …, each made of two of the level before.
+func (w wiring) levels(pairs []Group) [][]Group {
+	var out [][]Group
+	for level := pairs; len(level) > 0; level = w.greedy(level) {
+		out = append(out, level)
+	}
+	return out
+}
+
+// greedy joins two groups each into one, those with the most links first, where each GPU is linked to each.
+func (w wiring) greedy(level []Group) []Group {
+	type choice struct {
+		a, b  int
+		group Group
+	}
+	var choices []choice
+	for a := range level {
+		for b := a + 1; b < len(level); b++ {
+			if g, ok := w.join(level[a], level[b]); ok {
+				choices = append(choices, choice{a, b, g})
+			}
+		}
+	}
+	slices.SortStableFunc(choices, func(x, y choice) int { return cmp.Compare(y.group.Links, x.group.Links) })
+	taken := map[int]bool{}
+	var chosen []choice
+	for _, c := range choices {
+		if !taken[c.a] && !taken[c.b] {
+			taken[c.a], taken[c.b] = true, true
+			chosen = append(chosen, c)
+		}
+	}
+	slices.SortFunc(chosen, func(x, y choice) int { return cmp.Compare(x.a, y.a) })
+	var out []Group
+	for _, c := range chosen {
+		out = append(out, c.group)
+	}
+	return out
+}
+
+func (w wiring) join(a, b Group) (Group, bool) {
+	links := a.Links + b.Links
+	for _, x := range a.Members {
+		for _, y := range b.Members {
+			n := w.between(x, y)
+			if n == 0 {
+				return Group{}, false
+			}
+			links += n
+		}
+	}
+	return Group{Members: slices.Concat(a.Members, b.Members), Links: links}, true
+}
+
+func singles(members []string) []Group {
+	var out []Group
+	for _, m := range members {
+		out = append(out, Group{Members: []string{m}})
+	}
+	return out
+}
