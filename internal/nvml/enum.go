@@ -97,3 +97,17 @@ func nameOf[T comparable](names map[T]string, v T) string {
 	}
 	return "Unknown"
 }
+
+// RemoteDevice is what is at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
+type RemoteDevice int
+
+// Remote devices.
+const (
+	RemoteGPU     RemoteDevice = 0
+	RemoteIBMNPU  RemoteDevice = 1
+	RemoteSwitch  RemoteDevice = 2
+	RemoteUnknown RemoteDevice = 255
+)
+
+// MaxNVLinks is how many links NVML can tell of (NVML_NVLINK_MAX_LINKS).
+const MaxNVLinks = 36

@@ -46,7 +46,19 @@ type Device interface {
 	// Processes are those that hold the GPU or a part of it, compute and graphics, in order of their process IDs, then
 	// instances, each once.
 	Processes() ([]Process, error)
+	// NVLinks are those that are up, in order of their index. NotSupported where the GPU has none.
+	NVLinks() ([]NVLink, error)
 	Partitionable
+}
+
+// NVLink is a link of a GPU that is up.
+type NVLink struct {
+	Index int
+	// Version is the generation, 0 where the driver does not say.
+	Version int
+	Remote  RemoteDevice
+	// RemoteBusID is NVML's spelling of the other end's PCI address, empty where it does not tell.
+	RemoteBusID string
 }
 
 // PCIInfo is where the GPU sits.

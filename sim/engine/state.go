@@ -59,6 +59,8 @@ type GPU struct {
 	Monitors []string `json:"monitors,omitempty"`
 
 	ComputeMode int `json:"computeMode"`
+	// LinksDown are the NVLinks that are down, by index.
+	LinksDown []int `json:"linksDown,omitempty"`
 	// TimeSlice is 0 (default) to 3 (long).
 	TimeSlice    int       `json:"timeSlice,omitempty"`
 	Persistence  bool      `json:"persistence"`

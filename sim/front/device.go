@@ -105,6 +105,21 @@ func (d *device) SetComputeMode(m nvml.ComputeMode) error {
 	return d.mutate("nvmlDeviceSetComputeMode", func(_ *engine.State, g *engine.GPU) nvml.Code { return g.SetComputeMode(m) })
 }
 
+func (d *device) NVLinks() ([]nvml.NVLink, error) {
+	return ask(d, "nvmlDeviceGetNvLinkState", func(v engine.View) ([]nvml.NVLink, nvml.Code) {
+		if v.Board.NVLinks == 0 {
+			return nil, nvml.NotSupported
+		}
+		var out []nvml.NVLink
+		for i, l := range v.NVLinks(v.GPU) {
+			if l.Up {
+				out = append(out, nvml.NVLink{Index: i, Version: l.Version, Remote: l.Remote, RemoteBusID: l.RemoteBusID})
+			}
+		}
+		return out, 0
+	})
+}
+
 func (d *device) Processes() ([]nvml.Process, error) {
 	compute, err := d.holders("nvmlDeviceGetComputeRunningProcesses_v3", false)
 	if err != nil {

@@ -29,13 +29,22 @@ func nvlink(query string, dev C.handle, link C.u32, ok bool, answer func(engine.
 
 //export nvmlDeviceGetNvLinkState
 func nvmlDeviceGetNvLinkState(dev C.handle, link C.u32, active *C.u32) C.u32 {
-	return nvlink("nvmlDeviceGetNvLinkState", dev, link, active != nil, func(engine.View) nvml.Code { return put(active, 1) })
+	return nvlink("nvmlDeviceGetNvLinkState", dev, link, active != nil, func(v engine.View) nvml.Code {
+		return put(active, flag(v.NVLinks(v.GPU)[link].Up))
+	})
 }
 
 //export nvmlDeviceGetNvLinkVersion
 func nvmlDeviceGetNvLinkVersion(dev C.handle, link C.u32, version *C.u32) C.u32 {
 	return nvlink("nvmlDeviceGetNvLinkVersion", dev, link, version != nil, func(v engine.View) nvml.Code {
 		return put(version, v.Board.NVLinkVersion)
+	})
+}
+
+//export nvmlDeviceGetNvLinkRemoteDeviceType
+func nvmlDeviceGetNvLinkRemoteDeviceType(dev C.handle, link C.u32, remote *C.u32) C.u32 {
+	return nvlink("nvmlDeviceGetNvLinkRemoteDeviceType", dev, link, remote != nil, func(v engine.View) nvml.Code {
+		return put(remote, int(v.NVLinks(v.GPU)[link].Remote))
 	})
 }
 

@@ -106,6 +106,7 @@ var queries = []query{
 	{name: "GPUInstances", moves: true, ask: asText(nvml.Device.GPUInstances)},
 	{name: "MIGDevices", moves: true, ask: asText(nvml.Device.MIGDevices)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
+	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
 	{name: "Processes", moves: true, ask: func(d nvml.Device) (string, error) {
 		ps, err := d.Processes()
 		for i, p := range ps {

@@ -1,0 +1,56 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package real
+
+import (
+	"errors"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// NVLinks asks link by link: a GPU has fewer than NVML knows of, and says so of the first that it lacks.
+func (d *device) NVLinks() ([]nvml.NVLink, error) {
+	var out []nvml.NVLink
+	for i := range nvml.MaxNVLinks {
+		state, err := get(d, "nvmlDeviceGetNvLinkState", func() (gonvml.EnableState, gonvml.Return) { return d.handle.GetNvLinkState(i) })
+		switch {
+		case i > 0 && (errors.Is(err, nvml.NotSupported) || errors.Is(err, nvml.InvalidArgument)):
+			return out, nil
+		case err != nil:
+			return nil, err
+		case state != gonvml.FEATURE_ENABLED:
+			continue
+		}
+		link, err := d.nvlink(i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, link)
+	}
+	return out, nil
+}
+
+// nvlink is what is known of a link that is up. It may go down meanwhile, and old drivers tell less.
+func (d *device) nvlink(i int) (nvml.NVLink, error) {
+	link := nvml.NVLink{Index: i, Remote: nvml.RemoteUnknown}
+	version, err := get(d, "nvmlDeviceGetNvLinkVersion", func() (uint32, gonvml.Return) { return d.handle.GetNvLinkVersion(i) })
+	if err == nil {
+		link.Version = int(version)
+	} else if errors.Is(err, nvml.GPUIsLost) {
+		return link, err
+	}
+	remote, err := get(d, "nvmlDeviceGetNvLinkRemoteDeviceType", func() (gonvml.IntNvLinkDeviceType, gonvml.Return) {
+		return d.handle.GetNvLinkRemoteDeviceType(i)
+	})
+	if err == nil {
+		link.Remote = nvml.RemoteDevice(remote)
+	}
+	at, err := get(d, "nvmlDeviceGetNvLinkRemotePciInfo_v2", func() (gonvml.PciInfo, gonvml.Return) { return d.handle.GetNvLinkRemotePciInfo(i) })
+	if err == nil {
+		link.RemoteBusID = text(at.BusId[:])
+	}
+	return link, nil
+}
