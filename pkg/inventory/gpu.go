@@ -110,6 +110,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
 	r.mig(d, architecture, &g.MIG)
+	r.links(d, g)
 	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
 	g.MPSCapable = g.ComputeCapability.Major >= 7 && !guest(brand)

@@ -83,7 +83,12 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 	n.mu.Lock()
 	n.snapshot = s
 	n.owned, n.switched = n.ownedNow, n.switchedNow
-	for _, g := range s.GPUs {
+	for i, g := range s.GPUs {
+		// Its links are what they were: the group that it is in must not change with each partition.
+		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
+			g.Links = last.Links
+			s.GPUs[i].Links = last.Links
+		}
 		n.last[g.PCIAddress] = g
 	}
 	first := !n.seen

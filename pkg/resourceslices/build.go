@@ -99,7 +99,7 @@ func PoolName(node string) string { return node + "/gpu" }
 // Build makes the pool: the counters of the GPUs that can be cut, then a slice for each GPU in order of PCI addresses, its
 // gpu device, its MIG devices, and its monitor device. Conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, o: o}
+	b := builder{driver: snapshot.Driver, o: o, groups: groups(snapshot.GPUs)}
 	var sets []resourceapi.CounterSet
 	var devices []Slice
 	for _, c := range b.candidates(snapshot, conditions) {
@@ -127,6 +127,8 @@ type builder struct {
 	o        Options
 	pool     Pool
 	warnings []Warning
+	// groups are the NVLink groups that GPUs are in, by PCI address.
+	groups map[string]string
 	// last is the geometry worked out last: the GPUs of a node are mostly alike.
 	last geometry
 }

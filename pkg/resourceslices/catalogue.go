@@ -132,6 +132,26 @@ var attributes = []attribute{
 	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
 		boolean(func(s subject) bool { return s.gpu.MPSCapable })},
+	{Entry{Name: "nvlinkGroup", Type: "string", Devices: whole, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
+		Meaning: "The GPUs that all have NVLink to each other, through switches or directly, have the same: for matchAttribute. Left out of a GPU without such peers."},
+		text(func(s subject) string { return s.group })},
+	{Entry{Name: "nvlinkLinks", Type: "int", Devices: whole, Source: "nvmlDeviceGetNvLinkState",
+		Meaning: "How many of its NVLinks are up. Left out of a GPU that is in no NVLink group."},
+		number(func(s subject) *int {
+			if s.group == "" {
+				return nil
+			}
+			n := len(s.gpu.Links)
+			return &n
+		})},
+	{Entry{Name: "nvlinkVersion", Type: "int", Devices: whole, Source: "nvmlDeviceGetNvLinkVersion",
+		Meaning: "The NVLink generation as NVML numbers it. Left out where it does not say, and of a GPU that is in no NVLink group."},
+		number(func(s subject) *int {
+			if s.group == "" {
+				return nil
+			}
+			return versionOf(s.gpu.Links)
+		})},
 	{Entry{Name: "isolation", Type: "string", Devices: used, Source: "the driver and the node's settings",
 		Meaning: "What keeps the shares of the device apart: mps, limits of memory and SMs that MPS holds its clients to; time-slicing, nothing but taking turns; hardware, where a claim always has the device to itself."},
 		text(func(s subject) string {

@@ -34,7 +34,7 @@ func (b *builder) devices(c candidate) ([]resourceapi.Device, *resourceapi.Count
 	for n, i := range items {
 		d := b.device(subject{
 			device: i.device, kind: i.device.Kind, gpu: c.gpu, driver: b.driver, profile: b.profile(c.gpu, i), uuid: i.uuid,
-			offer: b.offer(c.gpu, i),
+			offer: b.offer(c.gpu, i), group: b.groups[c.gpu.PCIAddress],
 		})
 		if set != nil {
 			d.ConsumesCounters = consumed[n]

@@ -25,6 +25,8 @@ type subject struct {
 	profile *gpu.Profile
 	// uuid is the device's own, empty of a partition that is yet to be made.
 	uuid string
+	// group is the NVLink group it is in, empty where it is in none.
+	group string
 	// offer is what of it can be had in shares; nil where it is for one claim.
 	offer *sharing.Offer
 }

@@ -108,6 +108,11 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 	}
 	s := node(1)
 	s.GPUs[0].MIG = board.H100()
+	s.GPUs = append(s.GPUs, s.GPUs[0])
+	s.GPUs[1].PCIAddress = "0000:f0:00.0"
+	for i := range s.GPUs {
+		s.GPUs[i].Links = []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}
+	}
 	o := full
 	o.Offer = func(g gpu.GPU, profile string) (sharing.Offer, bool) {
 		return sharing.OfferOf(sharing.Policy{}, g, profile, true)

@@ -125,6 +125,7 @@ var more = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"mig-extended-resource":    total(1),
 	"mig-56":                   total(56),
 	"mig-queue":                drained,
+	"nvlink-four":              onOneIsland(4),
 	"fraction-four":            fractions(4, 1),
 	"fraction-refused":         fractions(2, 1),
 	"fraction-users":           fractions(2, 1),

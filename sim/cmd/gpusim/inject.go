@@ -32,6 +32,7 @@ its versions; "*" means every query.
                       (--gpu-instance and --compute-instance: a part of it)
   monitor GPU         a monitoring client (--name) holds it        unmonitor GPU  lets go
   hide-reset GPU      its MIG mode stays pending, as in a guest    show-reset GPU undoes it
+  link-down GPU       its NVLink --link goes down                  link-up GPU    undoes it
   set GPU             --utilization, --memory-utilization, --temperature, --power, --compute-mode
 
 `
@@ -46,7 +47,7 @@ type injection struct {
 	pid, memory         uint64
 	name                string
 	graphics, late      bool
-	gi, ci              int
+	gi, ci, link        int
 }
 
 func inject(v verb, args []string, out io.Writer) error {
@@ -73,6 +74,7 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f.Uint64Var(&in.pid, "pid", 0, "process ID")
 	f.Uint64Var(&in.memory, "memory", 0, "memory that the process holds, in `MiB`")
 	f.StringVar(&in.name, "name", "", "name of the process")
+	f.IntVar(&in.link, "link", 0, "NVLink that link-down and link-up are for, by `index`")
 	f.IntVar(&in.gi, "gpu-instance", -1, "GPU instance that the process runs on, by `ID`")
 	f.IntVar(&in.ci, "compute-instance", 0, "compute instance of it, by `ID`")
 	f.BoolVar(&in.late, "after-effect", false, "fail answers --code only after the query did what it does")
@@ -158,6 +160,14 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 		g.Monitors = append(g.Monitors, cmp.Or(in.name, "nv-hostengine"))
 	case "unmonitor":
 		g.Monitors = nil
+	case "link-down", "link-up":
+		if in.link < 0 || in.link >= s.Profile.Board.NVLinks {
+			return fmt.Errorf("--link %d: the GPU has %d NVLinks, from 0", in.link, s.Profile.Board.NVLinks)
+		}
+		g.LinksDown = slices.DeleteFunc(g.LinksDown, func(l int) bool { return l == in.link })
+		if in.fault == "link-down" {
+			g.LinksDown = append(g.LinksDown, in.link)
+		}
 	case "hide-reset", "show-reset":
 		g.ResetHidden = in.fault == "hide-reset"
 	case "set":
