@@ -198,3 +198,31 @@ func TestCountersThatAServerDropsAreNoticed(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 }
+
+func TestAGPUKeepsItsNVLinksWhileItIsCut(t *testing.T) {
+	n := newNode("n", func(error) {})
+	n.changed = func() {}
+	look := func(g gpu.GPU) []gpu.Link {
+		t.Helper()
+		if err := n.found(t.Context(), gpu.Snapshot{GPUs: []gpu.GPU{g}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return n.current().GPUs[0].Links
+	}
+	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}
+	cut := g
+	cut.MIG.Enabled, cut.Links = true, nil
+	other := cut
+	other.UUID = "GPU-1"
+	down := g
+	down.Links = nil
+	if look(g); len(look(cut)) != 1 || len(look(cut)) != 1 {
+		t.Error("a GPU that is cut left its group")
+	}
+	if len(look(down)) != 0 || len(look(cut)) != 0 {
+		t.Error("links that went down are still there")
+	}
+	if look(g); len(look(other)) != 0 {
+		t.Error("another board in the slot has the links of the one before")
+	}
+}
