@@ -74,6 +74,9 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if len(p.Devices) == 0 {
 		return nil, nil
 	}
+	if !found && p.Refused != nil {
+		return fail(p.Refused)
+	}
 	if err := e.claimGPUs(p, boot, locks, found); err != nil {
 		return fail(err)
 	}

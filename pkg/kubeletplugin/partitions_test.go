@@ -216,8 +216,11 @@ func TestAGPUKeepsItsNVLinksWhileItIsCut(t *testing.T) {
 	other.UUID = "GPU-1"
 	down := g
 	down.Links = nil
-	if look(g); len(look(cut)) != 1 || len(look(cut)) != 1 {
-		t.Error("a GPU that is cut left its group")
+	look(g)
+	for range 2 {
+		if len(look(cut)) != 1 {
+			t.Error("a GPU that is cut left its group")
+		}
 	}
 	if len(look(down)) != 0 || len(look(cut)) != 0 {
 		t.Error("links that went down are still there")

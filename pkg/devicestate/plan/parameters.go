@@ -166,8 +166,8 @@ func (m maker) sharing(p *Plan, i int, asked *v1beta1.Sharing, where string, che
 		return m.wrong(d.Name, d.Request, cmp.Or(where, "the node's setting"),
 			fmt.Errorf("sharing.strategy: MPS is not for this GPU: %s cannot limit its clients (it takes compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
 	}
-	if m.node.NoMPS != "" {
-		return m.refuse(d.Name, claimerror.Transient, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
+	if m.node.NoMPS != "" && p.Refused == nil {
+		p.Refused = m.refuse(d.Name, claimerror.Transient, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
 	}
 	d.Sharing.MemoryLimit, d.Sharing.Threads = d.Share.UsableBytes, d.Share.Compute
@@ -207,8 +207,8 @@ func (m maker) together(p *Plan) error {
 		if !d.Partial() || !m.policy(g, d.Partition.Profile).FailMany {
 			continue
 		}
-		if other, many := requests[d.Request]; many {
-			return m.refuse(d.Name, claimerror.Permanent, claimerror.InvalidAllocation,
+		if other, many := requests[d.Request]; many && p.Refused == nil {
+			p.Refused = m.refuse(d.Name, claimerror.Permanent, claimerror.InvalidAllocation,
 				fmt.Errorf("request %q has a share of %s too, and this node's failRequestsGreaterThanOne allows one: two shares are not twice a GPU's speed", d.Request, other),
 				"ask for one, or for the GPU as a whole with capacity.requests.memory")
 		}

@@ -37,6 +37,9 @@ type Plan struct {
 	// are different plans, never "already prepared".
 	Allocation string   `json:"allocation"`
 	Devices    []Device `json:"devices"`
+	// Refused says why the node's settings keep the claim from being prepared. One that is prepared already stands, whatever
+	// they say today.
+	Refused error `json:"-"`
 	// Steps are the effects beyond the CDI spec that a crash could strand, in the order of execution.
 	Steps []Step `json:"steps,omitempty"`
 }

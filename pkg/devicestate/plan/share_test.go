@@ -161,7 +161,10 @@ func TestSharesThatCannotBe(t *testing.T) {
 			if c.change != nil {
 				c.change(&n)
 			}
-			_, err := Make(c.claim, n)
+			p, err := Make(c.claim, n)
+			if err == nil {
+				err = p.Refused
+			}
 			if err == nil {
 				t.Fatal("no error")
 			}

@@ -57,6 +57,7 @@ type rig struct {
 	daemons map[string]mpsd.Daemon
 	// policy is the node's setting.
 	policy sharing.Policy
+	noMPS  string
 }
 
 func newRig(t testing.TB, profile string) *rig {
@@ -200,7 +201,7 @@ func (r *rig) start(f *fault) (process, error) {
 			return s
 		},
 		Edits: edits{}, Executors: executors, Whole: p.mig.Whole, MPSDir: "/mps",
-		Policy: func(gpu.GPU, string) sharing.Policy { return r.policy },
+		Policy: func(gpu.GPU, string) sharing.Policy { return r.policy }, NoMPS: r.noMPS,
 	})
 	return p, err
 }

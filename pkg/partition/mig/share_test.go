@@ -267,14 +267,22 @@ func TestSharesStandWhenTheNodesSettingsChange(t *testing.T) {
 	p := r.run()
 	r.share("a", 3, "", "0")
 	r.share("b", 8, "", "0")
+	r.share("both", 3, byMPS, "2")
+	r.prepare(p, "both")
 	r.prepare(p, "a")
 	r.prepare(p, "b")
 	p.host.Close()
-	r.policy = sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Replicas: 4, Interval: v1beta1.IntervalLong}
+	r.policy, r.noMPS = sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Replicas: 4, Interval: v1beta1.IntervalLong}, "switched off"
 	p = r.run()
-	r.prepare(p, "a")
-	r.prepare(p, "b")
-	r.clean(p, "a", "b")
+	for _, uid := range []string{"a", "b", "both"} {
+		r.prepare(p, uid)
+	}
+	r.clean(p, "a", "b", "both")
+	r.must(p.Unprepare(context.Background(), claimOf("both")))
+	r.share("c", 3, byMPS, "1")
+	if _, err := p.Prepare(context.Background(), r.claims["c"]); err == nil || !strings.Contains(err.Error(), "switched off") {
+		t.Errorf("a share by MPS on a node that has none any more: %v", err)
+	}
 	r.must(p.Unprepare(context.Background(), claimOf("b")))
 	r.clean(p, "a")
 	r.must(p.Unprepare(context.Background(), claimOf("a")))
