@@ -6,15 +6,33 @@ package mps
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
 )
+
+// TestMain lets the test's binary be a process of CUDA of another user.
+func TestMain(m *testing.M) {
+	if root := os.Getenv("MPS_TEST_CLIENT"); root != "" {
+		c, err := Connect(context.Background(), os.Environ(), root)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("connected")
+		_ = c.Close()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
 
 // served is a daemon in this process, for GPU 0 of a machine.
 type served struct {
@@ -161,6 +179,58 @@ func TestWhatTheDaemonSays(t *testing.T) {
 	}
 	if _, err := s.client(); err == nil || !strings.Contains(err.Error(), "shared memory") {
 		t.Errorf("without shared memory: %v", err)
+	}
+}
+
+// another is a process of another user that connects, says so, and ends.
+func (s *served) another() *exec.Cmd {
+	s.t.Helper()
+	for _, dir := range []string{s.root, filepath.Dir(s.root)} { // The test's directories are root's alone.
+		if err := os.Chmod(dir, 0o755); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(s.t.Context(), "/proc/self/exe")
+	cmd.Env = []string{"MPS_TEST_CLIENT=" + s.root, envPipe + "=/tmp/nvidia-mps"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	return cmd
+}
+
+func TestUsersWaitForEachOtherUnlessTheDaemonServesAll(t *testing.T) {
+	s := serve(t, true)
+	mine, err := s.client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.another().CombinedOutput(); err != nil || string(out) != "connected\n" {
+		t.Errorf("beside another user: %s, %v", out, err)
+	}
+	_ = mine.Close()
+
+	s = serve(t, false)
+	if mine, err = s.client(); err != nil {
+		t.Fatal(err)
+	}
+	waits := s.another()
+	var out bytes.Buffer
+	waits.Stdout = &out
+	if err := waits.Start(); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(s.env[envLog], "control.log")
+	for { // Until the daemon has put it on its list.
+		if data, err := os.ReadFile(log); err == nil && strings.Contains(string(data), "push client to pending list") {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("it does not wait")
+		}
+	}
+	if err := mine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := waits.Wait(); err != nil || out.String() != "connected\n" {
+		t.Errorf("after the first user's last process: %s, %v", &out, err)
 	}
 }
 
