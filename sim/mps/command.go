@@ -52,8 +52,17 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 			d.start(uint32(max(number(last(args)), 0)))
 		}
 		return "", nil
-	case "shutdown_server", "terminate_client":
-		return "", server()
+	case "shutdown_server":
+		if err := server(); err != nil {
+			return "", err
+		}
+		d.shut(slices.Contains(args, "-f"))
+		return "", nil
+	case "terminate_client":
+		if err := server(); err != nil {
+			return "", err
+		}
+		return "", d.terminate(number(last(args)))
 	case "quit":
 		d.stop()
 		return "", nil
@@ -68,8 +77,11 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		return fmt.Sprintf("%d.0\n", n), nil
 	case "set_active_thread_percentage":
 		n := number(last(args))
-		if err := server(); err != nil || n < 1 || n > 100 {
-			return "", errors.Join(err, errors.New("invalid percentage"))
+		if err := server(); err != nil {
+			return "", err
+		}
+		if n < 1 || n > 100 {
+			return "", errors.New("invalid percentage")
 		}
 		d.threads = n
 		return fmt.Sprintf("%d.0\n", n), nil
@@ -86,8 +98,11 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		return limitText(d.defaultMiB), nil
 	case "set_device_pinned_mem_limit":
 		n := mebibytes(last(args))
-		if err := server(); err != nil || len(args) != 3 || n == 0 {
-			return "", errors.Join(err, errors.New("invalid limit"))
+		if err := server(); err != nil {
+			return "", err
+		}
+		if len(args) != 3 || args[1] != "0" || n == 0 {
+			return "", errors.New("invalid limit")
 		}
 		d.limitMiB = n
 		return "", nil
@@ -95,6 +110,17 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		return limitText(d.limitMiB), server()
 	}
 	return "", fmt.Errorf("unknown command: %s", name)
+}
+
+// terminate ends a process's contexts. d.mu is held.
+func (d *daemon) terminate(pid int) error {
+	err := errors.New("failed to find the MPS client")
+	for c := range d.clients {
+		if int(c.pid) == pid {
+			err = c.end()
+		}
+	}
+	return err
 }
 
 // table prints the clients in order. d.mu is held.
@@ -132,14 +158,13 @@ func number(s string) int {
 
 // mebibytes reads "10G", "512M" or a number of bytes; 0 where it is none.
 func mebibytes(s string) uint64 {
-	shift := -20
-	switch {
-	case strings.HasSuffix(s, "G"):
-		shift = 10
-	case strings.HasSuffix(s, "M"):
-		shift = 0
+	digits, shift := s, -20
+	if d, ok := strings.CutSuffix(s, "G"); ok {
+		digits, shift = d, 10
+	} else if d, ok := strings.CutSuffix(s, "M"); ok {
+		digits, shift = d, 0
 	}
-	n, err := strconv.ParseUint(strings.TrimRight(s, "GM"), 10, 40)
+	n, err := strconv.ParseUint(digits, 10, 40)
 	switch {
 	case err != nil:
 		return 0

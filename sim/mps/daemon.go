@@ -12,8 +12,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,9 +44,10 @@ type daemon struct {
 	// What servers to come start with; 0: no limit.
 	defaultMiB     uint64
 	defaultThreads int
-	// The server's: its user, and the limits of clients to come. clients counts them; 0: there is no server.
+	// The server's: its user, whether it takes no more clients, and the limits of clients to come.
 	user     uint32
 	running  bool
+	closing  bool
 	limitMiB uint64
 	threads  int
 	clients  map[*client]bool
@@ -58,6 +61,9 @@ type client struct {
 	uid      uint32
 	limitMiB uint64
 	usedMiB  uint64
+	shm      string
+	// end breaks its connection, with which its context ends.
+	end func() error
 }
 
 func newDaemon(e *engine.Engine, root, device, shm string, anyUser bool, l *log.Logger) *daemon {
@@ -96,8 +102,7 @@ func (d *daemon) serve(conn *net.UnixConn) {
 			out, err := d.command(r.Command, cred.Uid)
 			answer(response{Output: out, Error: text(err)})
 		case r.Hello != nil && c == nil:
-			// A connection that breaks while it waits for a server must not wait on.
-			info, made, err := d.admit(*r.Hello, cred, conn)
+			info, made, err := d.admit(*r.Hello, cred, conn, read)
 			c = made
 			answer(response{Info: info, Error: text(err)})
 		case r.Alloc > 0 && c != nil:
@@ -130,33 +135,25 @@ func peer(conn *net.UnixConn) (*unix.Ucred, error) {
 }
 
 // admit gives a process a context, once the server is for its user.
-func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn) (*Info, *client, error) {
+func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) (*Info, *client, error) {
 	user := cred.Uid
 	if d.anyUser {
 		user = 0
 	}
 	d.mu.Lock()
-	for d.running && d.user != user {
-		d.log.Printf("NEW CLIENT %d from user %d: Server is for user %d, push client to pending list", cred.Pid, cred.Uid, d.user)
-		freed := d.freed
-		d.mu.Unlock()
-		select {
-		case <-freed:
-		case <-d.quit:
-			return nil, nil, errors.New("the MPS server is shutting down")
-		}
-		d.mu.Lock()
-	}
 	defer d.mu.Unlock()
+	if err := d.turn(user, cred, conn, read); err != nil {
+		return nil, nil, err
+	}
 	if len(d.clients) >= maxClients {
 		return nil, nil, errors.New("too many MPS clients")
 	}
-	if !d.running {
-		d.log.Printf("Starting new server %d for user %d", os.Getpid(), user)
+	if d.running {
+		d.log.Printf("NEW CLIENT %d from user %d: Server already exists", cred.Pid, user)
+	} else {
+		d.log.Printf("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", cred.Pid, user)
 		d.start(user)
-		d.log.Printf("NEW SERVER %d: Ready", os.Getpid())
 	}
-	d.log.Printf("NEW CLIENT %d from user %d: Server already exists", cred.Pid, user)
 	s, err := d.engine.State()
 	if err != nil {
 		return nil, nil, err
@@ -166,43 +163,123 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn) (*Info, *c
 		return nil, nil, err
 	}
 	d.made++
-	c := &client{pid: uint32(cred.Pid), uid: cred.Uid, limitMiB: least(totalMiB, d.limitMiB, clientLimit(h.Memory))}
+	c := &client{pid: uint32(cred.Pid), uid: cred.Uid, limitMiB: least(totalMiB, d.limitMiB, clientLimit(h.Memory)), end: conn.Close}
 	if cred.Pid == 0 {
-		c.pid = 1<<22 + uint32(os.Getpid())<<8 + uint32(d.made) // Its process is in another PID namespace.
+		c.pid = d.strange(g) // Its process is in another PID namespace.
 	}
 	threads := d.threads
 	if n := number(h.Threads); n > 0 {
 		threads = min(threads, n)
 	}
-	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: os.Getpid(), UUID: d.device, Minor: g.Minor, Shm: fmt.Sprintf("cuda.shm.%x.%x.1", user, d.made)}
-	if err := os.WriteFile(filepath.Join(d.shm, info.Shm), make([]byte, 4096), 0o666); err != nil {
+	// The daemon's PID keeps apart those that share a /dev/shm.
+	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: os.Getpid(), UUID: d.device, Minor: g.Minor, Shm: shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)}
+	c.shm = filepath.Join(d.shm, info.Shm)
+	if err := os.WriteFile(c.shm, make([]byte, 4096), 0o666); err != nil {
+		_ = os.Remove(c.shm) // Where it is full, the empty file is there.
 		return nil, nil, fmt.Errorf("make shared memory: %w", err)
 	}
-	if err := d.account(c, false); err != nil {
+	d.clients[c] = true
+	if err := d.account(c); err != nil {
+		delete(d.clients, c)
+		_ = os.Remove(c.shm)
 		return nil, nil, err
 	}
-	d.clients[c] = true
 	return info, c, nil
 }
 
-// start makes the server. d.mu is held.
-func (d *daemon) start(user uint32) {
-	d.running, d.user, d.limitMiB, d.threads = true, user, d.defaultMiB, d.defaultThreads
+// turn waits until the server is for a user, or there is none. d.mu is held, but while it waits.
+func (d *daemon) turn(user uint32, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) error {
+	var gone <-chan struct{}
+	for d.running && (d.user != user || d.closing) {
+		if len(d.clients) == 0 {
+			d.running = false
+			break
+		}
+		if gone == nil {
+			var stop func()
+			gone, stop = broken(conn, read)
+			defer stop()
+		}
+		d.log.Printf("NEW CLIENT %d from user %d: Server is for user %d, push client to pending list", cred.Pid, cred.Uid, d.user)
+		freed, err := d.freed, error(nil)
+		d.mu.Unlock()
+		select {
+		case <-freed:
+		case <-gone:
+			err = errors.New("the client is gone")
+		case <-d.quit:
+			err = errors.New("the MPS server is shutting down")
+		}
+		d.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// leave ends a client's context; the last one ends the server, where another user may be waiting.
+// broken tells when a client that has nothing to say yet goes. It reads ahead until stop.
+func broken(conn *net.UnixConn, read *bufio.Reader) (gone <-chan struct{}, stop func()) {
+	broke, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := read.Peek(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			close(broke)
+		}
+	}()
+	return broke, func() {
+		_ = conn.SetReadDeadline(time.Now())
+		<-done
+		_ = conn.SetReadDeadline(time.Time{})
+	}
+}
+
+// strange is a PID for a process whose own the daemon cannot see.
+func (d *daemon) strange(g *engine.GPU) uint32 {
+	pid := 1<<22 + uint32(os.Getpid())<<8 + uint32(d.made)
+	for slices.ContainsFunc(g.Processes, func(p engine.Process) bool { return p.PID == pid }) {
+		pid++
+	}
+	return pid
+}
+
+// shmPrefix begins the names of a daemon's shared memory.
+func shmPrefix(user uint32, pid int) string { return fmt.Sprintf("cuda.shm.%x.%x.", user, pid) }
+
+// start makes the server. d.mu is held.
+func (d *daemon) start(user uint32) {
+	if d.anyUser {
+		user = 0
+	}
+	d.log.Printf("Starting new server %d for user %d", os.Getpid(), user)
+	d.running, d.closing, d.user, d.limitMiB, d.threads = true, false, user, d.defaultMiB, d.defaultThreads
+	d.log.Printf("NEW SERVER %d: Ready", os.Getpid())
+}
+
+// leave ends a client's context. The server stays, until somebody else wants one.
 func (d *daemon) leave(c *client) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.clients, c)
-	c.usedMiB = 0
-	if err := d.account(c, true); err != nil {
+	_ = os.Remove(c.shm)
+	if err := d.account(c); err != nil {
 		d.log.Printf("client %d: %v", c.pid, err)
 	}
 	if len(d.clients) == 0 {
-		d.running = d.anyUser
+		d.running = d.running && !d.closing
 		close(d.freed)
 		d.freed = make(chan struct{})
+	}
+}
+
+// shut ends the server: at once with the contexts of its clients, or when they are gone. d.mu is held.
+func (d *daemon) shut(force bool) {
+	d.closing = true
+	d.running = !force && len(d.clients) > 0
+	for c := range d.clients {
+		if force {
+			_ = c.end()
+		}
 	}
 }
 
@@ -219,15 +296,21 @@ func (d *daemon) alloc(c *client, bytes uint64) error {
 		return errors.New("out of memory")
 	}
 	c.usedMiB += mib
-	if err := d.account(c, false); err != nil {
+	if err := d.account(c); err != nil {
 		c.usedMiB -= mib
 		return errors.New("out of memory")
 	}
 	return nil
 }
 
-// account tells the machine what a client holds, or that it is gone.
-func (d *daemon) account(c *client, gone bool) error {
+// account tells the machine what a client's process holds by all its connections, or that it has none any more.
+func (d *daemon) account(c *client) error {
+	held, gone := uint64(0), true
+	for o := range d.clients {
+		if o.pid == c.pid {
+			held, gone = held+o.usedMiB, false
+		}
+	}
 	return d.engine.Update(func(s *engine.State) error {
 		g, place, totalMiB, err := find(s, d.device)
 		if err != nil {
@@ -243,11 +326,11 @@ func (d *daemon) account(c *client, gone bool) error {
 					used += p.MemoryMiB
 				}
 			}
-			if used+c.usedMiB > totalMiB {
+			if used+held > totalMiB {
 				return errors.New("out of memory")
 			}
 		}
-		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: c.usedMiB, Place: place})
+		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: held, Place: place})
 	})
 }
 

@@ -25,6 +25,9 @@ import (
 // Program is the name under which the stand-in is this package.
 const Program = "nvidia-cuda-mps-control"
 
+// startLimit is how long the parent of a daemon waits for it.
+const startLimit = time.Minute
+
 const usage = `usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]
 `
 
@@ -47,7 +50,7 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 	env := environment(environ)
 	switch {
 	case background:
-		return detach(args, env, errOut)
+		return detach(args, environ, env, errOut)
 	case foreground:
 		if err := run(env, root, anyUser, errOut); err != nil {
 			fmt.Fprintln(errOut, err)
@@ -110,17 +113,21 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 		logs = f
 	}
 	l := log.New(logs, fmt.Sprintf("[Control %5d] ", os.Getpid()), log.LstdFlags)
-	socket := filepath.Join(pipe, ControlSocket)
-	if serves(socket) {
-		return errors.New("an instance of this daemon is already running")
+	unlock, err := lock(pipe)
+	if err != nil {
+		return err
 	}
+	defer unlock()
+	socket := filepath.Join(pipe, ControlSocket)
 	_ = os.Remove(socket)
 	l.Printf("Starting control daemon using socket %s", socket)
 	d := newDaemon(engine.Open(root, nil), root, device, shmOf(env), anyUser, l)
 	if err := d.forget(); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(pipe, Program+".pid"), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+	pidFile := filepath.Join(pipe, Program+".pid")
+	sweep(pidFile, d.shm)
+	if err := os.WriteFile(pidFile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
 		return err
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
@@ -146,7 +153,41 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	d.stop()
 	// A moment for the answer to who asked for the end.
 	time.Sleep(20 * time.Millisecond)
-	return errors.Join(listener.Close(), os.Remove(filepath.Join(pipe, Program+".pid")), d.forget())
+	err = errors.Join(listener.Close(), d.forget())
+	sweep(pidFile, d.shm)
+	return errors.Join(err, os.Remove(pidFile))
+}
+
+// lock is held by the one daemon of a pipe directory, for as long as it lives.
+func lock(pipe string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(pipe, "control_lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the pipe directory: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, errors.New("an instance of this daemon is already running")
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// sweep removes the shared memory of the daemon whose PID a file has, if it has one.
+func sweep(pidFile, shm string) {
+	data, err := os.ReadFile(pidFile)
+	if err != nil {
+		return
+	}
+	pid := number(strings.TrimSpace(string(data)))
+	if pid <= 0 {
+		return
+	}
+	names, err := filepath.Glob(filepath.Join(shm, fmt.Sprintf("cuda.shm.*.%x.*", pid)))
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		_ = os.Remove(name)
+	}
 }
 
 // serves says whether a daemon listens there.
@@ -168,7 +209,7 @@ func shmOf(env map[string]string) string {
 }
 
 // detach starts the daemon in the background and returns once it serves.
-func detach(args []string, env map[string]string, errOut io.Writer) int {
+func detach(args, environ []string, env map[string]string, errOut io.Writer) int {
 	own := []string{"-f"}
 	for _, a := range args {
 		if a != "-d" {
@@ -176,7 +217,7 @@ func detach(args []string, env map[string]string, errOut io.Writer) int {
 		}
 	}
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe", own...)
-	cmd.Args[0] = Program
+	cmd.Args[0], cmd.Env = Program, environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(errOut, err)
@@ -184,19 +225,25 @@ func detach(args []string, env map[string]string, errOut io.Writer) int {
 	}
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
-	for range 500 {
-		if serves(filepath.Join(env[envPipe], ControlSocket)) {
-			return 0
-		}
+	tick, limit := time.NewTicker(10*time.Millisecond), time.After(startLimit)
+	defer tick.Stop()
+	for {
 		select {
 		case err := <-gone:
-			fmt.Fprintln(errOut, err)
-			fmt.Fprintln(errOut, "the daemon did not start")
+			fmt.Fprintf(errOut, "the daemon did not start (%v): run it with -f to see why\n", err)
 			return 1
-		case <-time.After(10 * time.Millisecond):
+		case <-limit:
+			_ = cmd.Process.Kill()
+			fmt.Fprintf(errOut, "the daemon was not ready within %s: run it with -f to see why\n", startLimit)
+			return 1
+		case <-tick.C:
+			// Another one may serve there, because of which this one ends.
+			pid, err := os.ReadFile(filepath.Join(env[envPipe], Program+".pid"))
+			if err == nil && number(strings.TrimSpace(string(pid))) == cmd.Process.Pid && serves(filepath.Join(env[envPipe], ControlSocket)) {
+				return 0
+			}
 		}
 	}
-	return 1
 }
 
 // control hands commands from in to the daemon.

@@ -1,0 +1,289 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// until waits for what the daemon does on its own time.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for limit := time.After(10 * time.Second); !done(); {
+		select {
+		case <-limit:
+			t.Fatalf("not within 10 s: %s", what)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (s *served) shm() []string {
+	names, err := filepath.Glob(filepath.Join(s.root, "dev/shm/cuda.shm.*"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return names
+}
+
+func (s *served) must() *Client {
+	s.t.Helper()
+	c, err := s.client()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+func TestSharedMemoryGoesWithItsClient(t *testing.T) {
+	s := serve(t, true)
+	c := s.must()
+	if len(s.shm()) != 1 {
+		t.Errorf("%v", s.shm())
+	}
+	_ = c.Close()
+	until(t, "the shared memory is removed", func() bool { return len(s.shm()) == 0 })
+}
+
+// What a daemon that was killed left is the next one's to remove; what another one uses is not.
+func TestTheNextDaemonRemovesWhatADeadOneLeft(t *testing.T) {
+	root := t.TempDir()
+	e := simtest.MachineIn(t, root, "hgx-h100")
+	pipe, shm := filepath.Join(root, "pipe"), filepath.Join(root, "shm")
+	for _, dir := range []string{pipe, shm} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, content := range map[string]string{
+		"pipe/" + ControlSocket: "", "pipe/" + Program + ".pid": "4194303\n", "shm/cuda.shm.0.3fffff.1": "", "shm/cuda.shm.0.3ffffe.1": "",
+	} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	simtest.Change(t, e, func(s *engine.State) {
+		if err := s.AddProcess(&s.GPUs[0], engine.Process{PID: 7, Name: processName, MemoryMiB: 5}); err != nil {
+			t.Error(err)
+		}
+	})
+	env := map[string]string{envPipe: pipe, envLog: t.TempDir(), envDevices: "0", "GPUSIM_SHM": shm}
+	done := make(chan error, 1)
+	go func() { done <- run(env, root, true, io.Discard) }()
+	until(t, "it serves", func() bool { return serves(filepath.Join(pipe, ControlSocket)) })
+	s := &served{t: t, root: root, env: env}
+	if g := s.gpu(); len(g.Processes) != 0 {
+		t.Errorf("processes are left: %+v", g.Processes)
+	}
+	left, err := filepath.Glob(filepath.Join(shm, "*"))
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != "cuda.shm.0.3ffffe.1" {
+		t.Errorf("%v, %v", left, err)
+	}
+	s.say("quit")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerIsShutDown(t *testing.T) {
+	for _, c := range []struct {
+		name, command string
+		running       bool
+	}{
+		{"by force, with its clients", "shutdown_server PID -f", false},
+		{"a client", "terminate_client PID CLIENT", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := serve(t, true)
+			client := s.must()
+			if err := client.Alloc(1 << 30); err != nil {
+				t.Fatal(err)
+			}
+			pid := strings.TrimSpace(s.say("get_server_list"))
+			list := strings.TrimSpace(s.say("get_client_list " + pid))
+			if out := s.say(strings.NewReplacer("PID", pid, "CLIENT", list).Replace(c.command)); out != "" {
+				t.Error(out)
+			}
+			if err := client.Lost(); err == nil {
+				t.Error("the client still has its connection")
+			}
+			until(t, "its memory is free", func() bool { return len(s.gpu().Processes) == 0 })
+			if running := s.say("get_server_list") != ""; running != c.running {
+				t.Errorf("the server runs: %t", running)
+			}
+			_ = client.Close()
+			client = s.must() // There is a server again.
+			_ = client.Close()
+		})
+	}
+}
+
+// Without force the clients that it has go on, and those to come wait for the next server.
+func TestAServerWaitsForItsClients(t *testing.T) {
+	s := serve(t, false)
+	first := s.must()
+	pid := strings.TrimSpace(s.say("get_server_list"))
+	s.say("set_device_pinned_mem_limit "+pid+" 0 1G", "shutdown_server "+pid)
+	if err := first.Alloc(1 << 30); err != nil {
+		t.Error(err)
+	}
+	second := make(chan *Client, 1)
+	go func() {
+		c, err := s.client()
+		if err != nil {
+			t.Error(err)
+		}
+		second <- c
+	}()
+	until(t, "the second waits", func() bool { return strings.Contains(s.log(), "push client to pending list") })
+	_ = first.Close()
+	if c := <-second; c != nil {
+		if c.LimitMiB != 81559-454 {
+			t.Errorf("the new server has the old one's limit: %d", c.LimitMiB)
+		}
+		_ = c.Close()
+	}
+}
+
+func (s *served) log() string {
+	data, err := os.ReadFile(filepath.Join(s.env[envLog], "control.log"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(data)
+}
+
+// A daemon for all users has its server for user 0, whoever it was started for.
+func TestMultiUserServerIsForAll(t *testing.T) {
+	s := serve(t, true)
+	s.say("start_server -uid 1000")
+	c := s.must()
+	_ = c.Close()
+}
+
+// A server stays with its limits when its clients have gone.
+func TestAnIdleServerStays(t *testing.T) {
+	s := serve(t, false)
+	c := s.must()
+	pid := strings.TrimSpace(s.say("get_server_list"))
+	s.say("set_device_pinned_mem_limit " + pid + " 0 2G")
+	_ = c.Close()
+	until(t, "the client is gone", func() bool { return len(s.gpu().Processes) == 0 })
+	if c = s.must(); c.LimitMiB != 2048 {
+		t.Errorf("limit %d", c.LimitMiB)
+	}
+	_ = c.Close()
+}
+
+// One process with two connections is one process of the GPU, until both are gone.
+func TestAProcessWithTwoConnections(t *testing.T) {
+	s := serve(t, true)
+	a, b := s.must(), s.must()
+	if err := errors.Join(a.Alloc(1<<30), b.Alloc(2<<30)); err != nil {
+		t.Fatal(err)
+	}
+	if g := s.gpu(); g.UsedMiB() != 3072 || len(g.Processes) != 1 {
+		t.Errorf("%+v", g.Processes)
+	}
+	_ = a.Close()
+	until(t, "the first is gone", func() bool { g := s.gpu(); return g.UsedMiB() == 2048 })
+	_ = b.Close()
+}
+
+// A process that dies while it waits for a server is not waited for.
+func TestWhoGoesWhileWaiting(t *testing.T) {
+	root := t.TempDir()
+	d := newDaemon(engine.Open(root, nil), root, "0", t.TempDir(), false, log.New(io.Discard, "", 0))
+	d.start(1)
+	d.clients[&client{}] = true
+	here, there := pair(t)
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := d.admit(hello{}, &unix.Ucred{Pid: 5, Uid: 2}, here, bufio.NewReader(here))
+		done <- err
+	}()
+	_ = there.Close()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("it was given a context")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the daemon waits on")
+	}
+}
+
+func pair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	b, err = net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err = l.AcceptUnix(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return a, b
+}
+
+func FuzzCommand(f *testing.F) {
+	for _, line := range []string{"", "ps", "quit -t 1", "start_server -uid 9", "set_default_device_pinned_mem_limit 0 10G", "set_active_thread_percentage 1", "terminate_client 1"} {
+		f.Add(line)
+	}
+	root := f.TempDir()
+	f.Fuzz(func(t *testing.T, line string) {
+		d := newDaemon(engine.Open(root, nil), root, "0", root, false, log.New(io.Discard, "", 0))
+		_, _ = d.command(line, uint32(os.Getuid()))
+		if d.defaultThreads < 1 || d.defaultThreads > 100 {
+			t.Errorf("%q sets %d percent", line, d.defaultThreads)
+		}
+		_ = clientLimit(line)
+	})
+}
+
+// What a connection says is read, and answered or not, and ends with the connection.
+func FuzzConnection(f *testing.F) {
+	for _, r := range []request{{Command: "ps"}, {Alloc: 1 << 60}, {Hello: &hello{Memory: "0=1G", Threads: "50"}}} {
+		line, err := json.Marshal(r)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(line, '\n'))
+	}
+	f.Add([]byte("{}\n"))
+	root := f.TempDir()
+	f.Fuzz(func(t *testing.T, said []byte) {
+		d := newDaemon(engine.Open(root, nil), root, "0", root, true, log.New(io.Discard, "", 0))
+		here, there := pair(t)
+		go func() {
+			_, _ = there.Write(said)
+			_ = there.CloseWrite()
+			_, _ = io.Copy(io.Discard, there)
+		}()
+		d.serve(here)
+		if len(d.clients) != 0 {
+			t.Errorf("%q leaves a client", said)
+		}
+	})
+}
