@@ -58,7 +58,16 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
 		return errUsage
 	}
-	c, client := connect(ctx, root, *amounts)
+	sizes, err := parse(*amounts)
+	if err != nil {
+		return err
+	}
+	// The other processes end with this one.
+	ctx, end := context.WithCancel(ctx)
+	var children sync.WaitGroup
+	defer children.Wait()
+	defer end()
+	c, client := connect(ctx, root, sizes)
 	out := cudaView{CUDA: c}
 	if !*short {
 		out.view = look(ctx, root, os.Environ())
@@ -66,7 +75,7 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 		var wg sync.WaitGroup
 		for range *processes - 1 {
 			wg.Go(func() {
-				other := child(ctx, *amounts)
+				other := child(ctx, &children, *amounts)
 				mu.Lock()
 				defer mu.Unlock()
 				out.Processes = append(out.Processes, other)
@@ -95,7 +104,7 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 		}
 		_ = encode.Encode(map[string]cuda{"cuda": {MPS: true, Lost: lost.Error()}})
 		for client = nil; client == nil && ctx.Err() == nil; {
-			if c, client = connect(ctx, root, *amounts); client == nil {
+			if c, client = connect(ctx, root, sizes); client == nil {
 				select {
 				case <-ctx.Done():
 				case <-time.After(200 * time.Millisecond):
@@ -111,8 +120,23 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 	return nil
 }
 
+// parse reads amounts of memory.
+func parse(amounts string) (sizes []uint64, err error) {
+	if amounts == "" {
+		return nil, nil
+	}
+	for amount := range strings.SplitSeq(amounts, ",") {
+		q, err := resource.ParseQuantity(amount)
+		if err != nil || q.Sign() <= 0 {
+			return nil, fmt.Errorf("--alloc: %q is not an amount of memory, as 10Gi is", amount)
+		}
+		sizes = append(sizes, uint64(q.Value()))
+	}
+	return sizes, nil
+}
+
 // connect is one process's way to its device. Without MPS in its environment there is nothing to simulate.
-func connect(ctx context.Context, root, amounts string) (cuda, *mps.Client) {
+func connect(ctx context.Context, root string, amounts []uint64) (cuda, *mps.Client) {
 	if os.Getenv("CUDA_MPS_PIPE_DIRECTORY") == "" {
 		return cuda{}, nil
 	}
@@ -123,12 +147,8 @@ func connect(ctx context.Context, root, amounts string) (cuda, *mps.Client) {
 		return c, nil
 	}
 	c.LimitBytes, c.Threads, c.Device = client.LimitMiB<<20, client.Threads, client.UUID
-	for _, amount := range strings.Split(amounts, ",") {
-		q, err := resource.ParseQuantity(amount)
-		if err != nil {
-			continue
-		}
-		a := alloc{Bytes: uint64(q.Value()), OK: true}
+	for _, amount := range amounts {
+		a := alloc{Bytes: amount, OK: true}
 		if err := client.Alloc(a.Bytes); err != nil {
 			a.OK, a.Error = false, err.Error()
 		}
@@ -138,7 +158,7 @@ func connect(ctx context.Context, root, amounts string) (cuda, *mps.Client) {
 }
 
 // child is another process that does the same and holds on as long as this one.
-func child(ctx context.Context, amounts string) cuda {
+func child(ctx context.Context, children *sync.WaitGroup, amounts string) cuda {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "cuda", "--short", "--hold", "--alloc", amounts)
 	pipe, err := cmd.StdoutPipe()
 	if err == nil {
@@ -155,7 +175,7 @@ func child(ctx context.Context, amounts string) cuda {
 	if err != nil {
 		c = cuda{MPS: true, Error: err.Error()}
 	}
-	go func() { _ = cmd.Wait() }()
+	children.Go(func() { _ = cmd.Wait() })
 	return c
 }
 
