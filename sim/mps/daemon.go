@@ -151,7 +151,7 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	if d.running {
 		d.log.Printf("NEW CLIENT %d from user %d: Server already exists", cred.Pid, user)
 	} else {
-		d.log.Printf("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", cred.Pid, user)
+		d.log.Printf("NEW CLIENT %d from user %d: There is no server yet", cred.Pid, user)
 		d.start(user)
 	}
 	s, err := d.engine.State()
