@@ -85,6 +85,9 @@ func TestOneGPUInFull(t *testing.T) {
 		MemoryBytes: 81559 << 20, ReservedBytes: 454 << 20, Multiprocessors: 132, MIG: gpu.MIG{Capable: true}, MPSCapable: true,
 	}
 	want.MIG = s.GPUs[0].MIG // has a test of its own
+	for i := range 18 {
+		want.Links = append(want.Links, gpu.Link{Index: i, Version: 4, Peer: gpu.PeerSwitch})
+	}
 	if diff := cmp.Diff(want, s.GPUs[0]); diff != "" {
 		t.Errorf("GPU (-want +got):\n%s", diff)
 	}
