@@ -25,3 +25,24 @@ type Link struct {
 	// PeerAddress is the PCI address of the other end, empty where NVML does not tell it: from Hopper on it does not of switches.
 	PeerAddress string `json:"peerAddress,omitempty"`
 }
+
+// Fabric is a GPU's place in an NVLink fabric. The zero Fabric is of a GPU that registers with none.
+type Fabric struct {
+	State FabricState `json:"state,omitempty"`
+	// ClusterUUID and CliqueID are the same for GPUs that reach each other over NVLink, also those of other nodes. The UUID is
+	// empty where the fabric ends at the node's own board.
+	ClusterUUID string `json:"clusterUUID,omitempty"`
+	CliqueID    int    `json:"cliqueID,omitempty"`
+}
+
+// FabricState is how far a GPU's registration with its fabric has come.
+type FabricState string
+
+const (
+	// FabricReady GPUs are registered.
+	FabricReady FabricState = "ready"
+	// FabricPending GPUs are not yet: the fabric manager is not running, or not done.
+	FabricPending FabricState = "pending"
+	// FabricFailed GPUs were refused.
+	FabricFailed FabricState = "failed"
+)

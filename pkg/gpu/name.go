@@ -20,25 +20,33 @@ const (
 	KindMIG Kind = "mig"
 	// KindMonitor is a GPU to be watched, not used: for claims with admin access.
 	KindMonitor Kind = "monitor"
+	// KindGroup are several GPUs that NVLink connects, handed out together.
+	KindGroup Kind = "nvlink-group"
 )
 
 // Device is what a device name says.
 type Device struct {
 	Kind Kind
-	// PCIAddress is the GPU's, lower-case dddd:bb:dd.f.
+	// PCIAddress is the GPU's, lower-case dddd:bb:dd.f; of a group its first member's.
 	PCIAddress string
 	// Profile and Start say which partition of the GPU, of a MIG device only.
 	Profile string
 	Start   int
+	// Size is the number of GPUs, of a group only. Which ones they are the node's NVLinks tell.
+	Size int
 }
 
-// Name is the device's DNS label: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, monitor-0000-1b-00-0.
+// Name is the device's DNS label: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, monitor-0000-1b-00-0,
+// nvlink-4-0000-1b-00-0.
 func (d Device) Name() string {
 	address := strings.NewReplacer(":", "-", ".", "-").Replace(d.PCIAddress)
-	if d.Kind != KindMIG {
-		return string(d.Kind) + "-" + address
+	switch d.Kind {
+	case KindMIG:
+		return fmt.Sprintf("gpu-%s-mig-%s-%d", address, ProfileLabel(d.Profile), d.Start)
+	case KindGroup:
+		return fmt.Sprintf("nvlink-%d-%s", d.Size, address)
 	}
-	return fmt.Sprintf("gpu-%s-mig-%s-%d", address, ProfileLabel(d.Profile), d.Start)
+	return string(d.Kind) + "-" + address
 }
 
 // ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x", "-x" becomes "-no-x", so that a board's
@@ -48,6 +56,7 @@ func ProfileLabel(profile string) string {
 }
 
 var (
+	groupForm   = regexp.MustCompile(`^nvlink-([1-9][0-9]?)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])$`)
 	nameForm    = regexp.MustCompile(`^(gpu|monitor)-([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f])-([0-7])(?:-mig-([0-9]+g)-([0-9]+gb)((?:-[a-z]+)*)-([0-9]{1,3}))?$`)
 	addressForm = regexp.MustCompile(`^([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])(?:\.([0-7]))?$`)
 	profileForm = regexp.MustCompile(`^[1-9][0-9]{0,2}g\.[1-9][0-9]{0,4}gb([+-](?:[a-z]+)(?:\.all)?)*$`)
@@ -68,12 +77,15 @@ func ValidProfile(profile string) bool {
 
 // ParseName is the inverse of Device.Name. The error says what a name looks like.
 func ParseName(name string) (Device, error) {
-	m := nameForm.FindStringSubmatch(name)
-	if m == nil {
-		return Device{}, fmt.Errorf("device name %q is not one of this driver's (like gpu-0000-1b-00-0 or gpu-0000-1b-00-0-mig-1g-10gb-4)", name)
-	}
-	d := Device{Kind: Kind(m[1]), PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}
-	if m[6] != "" {
+	var d Device
+	if m := groupForm.FindStringSubmatch(name); m != nil {
+		d = Device{Kind: KindGroup, PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}
+		if d.Size, _ = strconv.Atoi(m[1]); d.Size < 2 { // Up to two digits.
+			return Device{}, fmt.Errorf("device name %q is of a group of one", name)
+		}
+	} else if m := nameForm.FindStringSubmatch(name); m == nil {
+		return Device{}, fmt.Errorf("device name %q is not one of this driver's (like gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4 or nvlink-4-0000-1b-00-0)", name)
+	} else if d = (Device{Kind: Kind(m[1]), PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}); m[6] != "" {
 		d.Kind, d.Profile = KindMIG, m[6]+"."+m[7]+profileSuffix(m[8])
 		d.Start, _ = strconv.Atoi(m[9]) // Up to three digits.
 		if !ValidProfile(d.Profile) {

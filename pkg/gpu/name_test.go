@@ -30,6 +30,8 @@ func TestNameRoundTrip(t *testing.T) {
 		{Kind: KindMonitor, PCIAddress: "0000:1b:00.0"},
 		{Kind: KindGPU, PCIAddress: "10000:3b:1f.7"},
 		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "1g.10gb", Start: 4},
+		{Kind: KindGroup, PCIAddress: "0000:1b:00.0", Size: 2},
+		{Kind: KindGroup, PCIAddress: "10000:1b:00.0", Size: 16},
 		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "7g.141gb"},
 		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "1g.24gb+me", Start: 6},
 		{Kind: KindMIG, PCIAddress: "0000:1b:00.0", Profile: "1g.24gb-me", Start: 6},
@@ -46,6 +48,7 @@ func TestNameRoundTrip(t *testing.T) {
 func TestParseNameRefusesOthersNames(t *testing.T) {
 	for _, name := range []string{"", "gpu-0", "gpu-00000-1b-00-0", "nic-0000-1b-00-0", "gpu-0000-1B-00-0", "gpu-0000-1b-00-0-x",
 		"gpu-0000-1b-00-0-mig-1g-10gb", "gpu-0000-1b-00-0-mig-1g-10gb-04", "monitor-0000-1b-00-0-mig-1g-10gb-0", "gpu-0000-1b-00-0-mig-1g-10gb-no-0",
+		"nvlink-1-0000-1b-00-0", "nvlink-02-0000-1b-00-0", "nvlink-0000-1b-00-0", "nvlink-2-0000-1B-00-0", "nvlink-100-0000-1b-00-0",
 		"gpu-0000-1b-00-0-mig-1g-10gb-all-0", "gpu-0000-1b-00-0-mig-01g-10gb-0"} {
 		if got, err := ParseName(name); err == nil {
 			t.Errorf("ParseName(%q) = %+v, want an error", name, got)
@@ -55,7 +58,7 @@ func TestParseNameRefusesOthersNames(t *testing.T) {
 
 func FuzzParseName(f *testing.F) {
 	for _, s := range []string{"gpu-0000-1b-00-0", "monitor-0000-1b-00-0", "gpu-10000-3b-1f-7", "gpu-", "-",
-		"gpu-0000-1b-00-0-mig-1g-24gb-no-me-6", "gpu-0000-1b-00-0-mig-1g-24gb-me-all-0"} {
+		"nvlink-8-0000-1b-00-0", "nvlink-1-0000-1b-00-0", "gpu-0000-1b-00-0-mig-1g-24gb-no-me-6", "gpu-0000-1b-00-0-mig-1g-24gb-me-all-0"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

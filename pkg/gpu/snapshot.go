@@ -46,6 +46,9 @@ type GPU struct {
 
 	// PCIeRoot is the PCIe root complex, "pci0000:00", or empty.
 	PCIeRoot string `json:"pcieRoot,omitempty"`
+	// Bridges are the PCI addresses of the bridges between the root complex and the GPU, from the root on: what two GPUs have
+	// in common of them is how near they are.
+	Bridges []string `json:"bridges,omitempty"`
 	// NUMANode is nil where the kernel says -1 or nothing.
 	NUMANode *int `json:"numaNode,omitempty"`
 
@@ -60,6 +63,10 @@ type GPU struct {
 	MIG MIG `json:"mig,omitzero"`
 	// Links are its NVLinks that are up, in order of their index.
 	Links []Link `json:"links,omitempty"`
+	// Unreachable are the PCI addresses of the node's GPUs that NVML says it has no NVLink peer-to-peer with, though its links
+	// suggest it, in order.
+	Unreachable []string `json:"unreachable,omitempty"`
+	Fabric      Fabric   `json:"fabric,omitzero"`
 	// MPSCapable says that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`
 }

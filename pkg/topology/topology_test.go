@@ -142,8 +142,62 @@ func TestOnlyWhatIsCertainCounts(t *testing.T) {
 	}
 	lost := hgx(8)
 	lost[3].Links = nil
-	if got, want := show(Find(lost)), "0124567 switched 01 24 56 0124"; got != want {
+	if got, want := show(Find(lost)), "0124567 switched 01 45 67 4567"; got != want {
 		t.Errorf("one GPU's links are down: %q, want %q", got, want)
+	}
+}
+
+func TestWhatFailsOnSwitches(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail func([]gpu.GPU)
+		want string
+	}{
+		"one link of one GPU":        {func(g []gpu.GPU) { g[5].Links = g[5].Links[1:] }, "0123467 switched 01 23 67 0123"},
+		"one link of each":           {func(g []gpu.GPU) { each(g, func(g *gpu.GPU) { g.Links = g.Links[1:] }) }, "01234567 switched 01 23 45 67 0123 4567 01234567"},
+		"a GPU is not registered":    {func(g []gpu.GPU) { g[0].Fabric.State = gpu.FabricPending }, "1234567 switched 23 45 67 4567"},
+		"a GPU was refused":          {func(g []gpu.GPU) { g[7].Fabric.State = gpu.FabricFailed }, "0123456 switched 01 23 45 0123"},
+		"none is registered":         {func(g []gpu.GPU) { each(g, func(g *gpu.GPU) { g.Fabric.State = gpu.FabricPending }) }, ""},
+		"all are":                    {func(g []gpu.GPU) { each(g, func(g *gpu.GPU) { g.Fabric.State = gpu.FabricReady }) }, "01234567 switched 01 23 45 67 0123 4567 01234567"},
+		"two are no peers":           {func(g []gpu.GPU) { g[2].Unreachable = []string{address(3)} }, "01234567 switched 01 45 67 4567"},
+		"another model is among it":  {func(g []gpu.GPU) { g[0].ProductName, g[0].Links = "display", nil }, "1234567 switched 12 34 56 1234"},
+		"a display adapter comes up": {func(g []gpu.GPU) { g[7].ProductName, g[7].Links = "display", nil }, "0123456 switched 01 23 45 0123"},
+	} {
+		gpus := hgx(8)
+		c.fail(gpus)
+		if got := show(Find(gpus)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	mesh := machine(2)
+	wire(mesh, 0, 1, 2)
+	mesh[1].Unreachable = []string{address(0)}
+	if got := show(Find(mesh)); got != "" {
+		t.Errorf("bridged and no peers: %q", got)
+	}
+}
+
+func each(gpus []gpu.GPU, do func(*gpu.GPU)) {
+	for i := range gpus {
+		do(&gpus[i])
+	}
+}
+
+func TestGroupsByName(t *testing.T) {
+	islands := Find(cubeMesh())
+	if g, ok := At(islands, 4, address(4)); !ok || show([]Island{{Members: g.Members}}) != "4756" {
+		t.Errorf("%+v, %v", g, ok)
+	}
+	for _, none := range []struct {
+		size  int
+		first string
+	}{{4, address(7)}, {3, address(4)}, {8, address(0)}} {
+		if g, ok := At(islands, none.size, none.first); ok {
+			t.Errorf("%+v: %+v", none, g)
+		}
+	}
+	got := Sort(append(cubeMesh(), gpu.GPU{PCIAddress: "0000:01:00.0"}), []string{"0000:01:00.0", address(5), address(0), address(3), address(6), address(4)})
+	if diff := cmp.Diff([]string{address(0), address(3), address(4), address(5), address(6), "0000:01:00.0"}, got); diff != "" {
+		t.Errorf("link order (-want +got):\n%s", diff)
 	}
 }
 
