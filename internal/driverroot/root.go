@@ -113,6 +113,9 @@ func (r *Root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdit
 	if err == nil && device.Kind == gpu.KindMIG && !device.Admin {
 		err = r.addPartition(&edits, device, device.Minor)
 	}
+	if err == nil && device.Kind == gpu.KindGroup {
+		err = r.addSwitches(&edits)
+	}
 	if err != nil {
 		return specs.ContainerEdits{}, err
 	}

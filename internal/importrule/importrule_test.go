@@ -20,7 +20,7 @@ const module = "gpu-dra-driver/"
 // layers is the table of ARCHITECTURE.md. Prefixes end with a slash.
 var layers = map[string]int{
 	"api/deviceclass/v1beta1": 0, "pkg/gpu": 0, "pkg/claimerror": 0, "pkg/devicestate/plan": 0, "pkg/cdi": 0, "pkg/resourceslices": 0,
-	"pkg/partition/layout": 0, "pkg/sharing": 0, "pkg/topology": 0,
+	"pkg/partition/layout": 0, "pkg/sharing": 0, "pkg/topology": 0, "pkg/topology/nccl": 0,
 	"internal/host": 1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/nvml/lending": 1, "internal/driverroot": 1,
 	"internal/computepolicy": 1, "internal/mpsd": 1,
 	"pkg/cdi/store": 1, "pkg/devicestate/record": 1,
@@ -33,7 +33,7 @@ var layers = map[string]int{
 // within lists the imports inside a layer.
 var within = []string{
 	"pkg/devicestate/plan > api/deviceclass/v1beta1", "pkg/devicestate/plan > pkg/gpu", "pkg/devicestate/plan > pkg/claimerror", "pkg/devicestate/plan > pkg/sharing",
-	"pkg/sharing > api/deviceclass/v1beta1", "pkg/sharing > pkg/gpu", "pkg/resourceslices > pkg/sharing", "pkg/topology > pkg/gpu", "pkg/resourceslices > pkg/topology", "pkg/resourceslices > api/deviceclass/v1beta1",
+	"pkg/sharing > api/deviceclass/v1beta1", "pkg/sharing > pkg/gpu", "pkg/resourceslices > pkg/sharing", "pkg/topology > pkg/gpu", "pkg/topology/nccl > pkg/gpu", "pkg/devicestate/plan > pkg/topology", "pkg/devicestate/plan > pkg/topology/nccl", "pkg/resourceslices > pkg/topology", "pkg/resourceslices > api/deviceclass/v1beta1",
 	"pkg/cdi > pkg/devicestate/plan", "pkg/resourceslices > pkg/gpu",
 	"pkg/partition/layout > pkg/gpu", "pkg/resourceslices > pkg/partition/layout",
 	"internal/nvml/real > internal/nvml", "internal/nvml/lending > internal/nvml", "internal/nvml/conformance > internal/nvml", "internal/driverroot > internal/nvml/real",

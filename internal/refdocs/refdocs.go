@@ -107,7 +107,7 @@ func parameters() string {
 	var b strings.Builder
 	b.WriteString(notice + "# Parameters of claims and classes\n\n" +
 		"Opaque parameters for the driver, of the apiVersion `" + v1beta1.GroupVersion + "`: kind `" + v1beta1.KindGPUConfig + "` for GPUs, `" +
-		v1beta1.KindMIGDeviceConfig + "` for MIG devices, with the same fields. A claim's replace its class's. What is not known is refused, with its name.\n\n" +
+		v1beta1.KindMIGDeviceConfig + "` for MIG devices, with the same fields where nothing else is said. A claim's replace its class's. What is not known is refused, with its name.\n\n" +
 		"| field | type | default | meaning |\n| --- | --- | --- | --- |\n")
 	for _, f := range v1beta1.Fields {
 		row(&b, "`"+f.Path+"`", f.Type, f.Default, f.Meaning)

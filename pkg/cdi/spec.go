@@ -15,6 +15,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"tags.cncf.io/container-device-interface/pkg/cdi"
@@ -74,16 +76,20 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 		Annotations:    map[string]string{Vendor(driver) + "/" + planAnnotation: string(text), Vendor(driver) + "/" + bootAnnotation: boot},
 		ContainerEdits: edits.Common,
 	}
-	seen := map[string]bool{}
+	at := map[string]int{}
 	for i := range p.Devices {
 		name := DeviceName(p, i)
 		if len(edits.Devices[i].DeviceNodes) == 0 {
 			return nil, fmt.Errorf("device %s has no device node to give a container", p.Devices[i].Name)
 		}
-		if seen[name] {
+		if p.Continues(i) {
+			join(&spec.Devices[at[name]].ContainerEdits, edits.Devices[i])
+			continue
+		}
+		if _, seen := at[name]; seen {
 			continue // Admin access may name a device twice; one CDI device serves both requests.
 		}
-		seen[name] = true
+		at[name] = len(spec.Devices)
 		if err := parser.ValidateDeviceName(name); err != nil {
 			return nil, fmt.Errorf("device %s: %w", p.Devices[i].Name, err)
 		}
@@ -93,6 +99,25 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 		return nil, fmt.Errorf("find the CDI version: %w", err)
 	}
 	return spec, validate(spec)
+}
+
+// join adds the edits of one more GPU to a group's, each node, mount and hook once.
+func join(group *specs.ContainerEdits, one specs.ContainerEdits) {
+	group.Env = unique(group.Env, one.Env)
+	group.DeviceNodes = unique(group.DeviceNodes, one.DeviceNodes)
+	group.Mounts = unique(group.Mounts, one.Mounts)
+	group.Hooks = unique(group.Hooks, one.Hooks)
+	group.AdditionalGIDs = unique(group.AdditionalGIDs, one.AdditionalGIDs)
+}
+
+func unique[T any](have, more []T) []T {
+	out := slices.Clip(have)
+	for _, x := range more {
+		if !slices.ContainsFunc(out, func(y T) bool { return reflect.DeepEqual(x, y) }) {
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // validate checks what a runtime would refuse, which would otherwise show as a pod that never starts.

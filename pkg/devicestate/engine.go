@@ -118,6 +118,8 @@ func Open(o Options) (*Engine, error) {
 // PreparedDevice is one device of a prepared claim.
 type PreparedDevice struct {
 	plan.Device
+	// Members are a group's GPUs in link order, of which Device is the first; nil of any other.
+	Members []plan.Device
 	// CDIDeviceID is what the runtime injects for it.
 	CDIDeviceID string
 }

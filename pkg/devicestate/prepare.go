@@ -23,10 +23,7 @@ import (
 // at any time and then verifies and repairs. A claim that holds no device of this driver gives none. Errors are
 // *claimerror.Error; after one, nothing is left of what this call began, or a record says what is.
 func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]PreparedDevice, error) {
-	p, err := e.Planner(claim, e.node())
-	if err != nil {
-		return nil, err
-	}
+	p := plan.Plan{Claim: plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}}
 	fail := func(err error) ([]PreparedDevice, error) { return nil, e.failure(ctx, "prepare", p, err) }
 	if !record.ValidUID(p.Claim.UID) {
 		return fail(e.badUID(p))
@@ -40,6 +37,13 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	old, found, err := e.current(p.Claim)
 	if err != nil {
 		return fail(err)
+	}
+	node := e.node()
+	if found && old.State == record.Committed {
+		node.Prepared = old.Plan
+	}
+	if p, err = e.Planner(claim, node); err != nil {
+		return nil, err
 	}
 	locks, err := e.lockGPUs(ctx, union(p.Exclusive(), old.Plan.Exclusive()))
 	if err != nil {
@@ -139,6 +143,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
 			p.Devices[i].Partition = old.Plan.Devices[i].Partition
 			p.Devices[i].Share, p.Devices[i].Sharing = old.Plan.Devices[i].Share, old.Plan.Devices[i].Sharing
+			p.Devices[i].Told = old.Plan.Devices[i].Told
 		}
 	} else {
 		if err := e.admit(ctx, p, beside); err != nil {
@@ -197,7 +202,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 func (e *Engine) admit(ctx context.Context, p plan.Plan, beside beside) error {
 	return e.eachGPU(p.Exclusive(), func(address string) error {
 		for i, d := range p.Devices {
-			if d.PCIAddress == address && d.Kind == gpu.KindGPU && !d.Admin {
+			if d.PCIAddress == address && d.Whole() && !d.Admin {
 				if err := e.Whole(ctx, &p.Devices[i]); err != nil {
 					return err
 				}
@@ -228,6 +233,13 @@ func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error 
 	if err != nil {
 		return err
 	}
+	for _, d := range p.Devices {
+		if d.Told.NCCLTopology != "" { // Before what mounts it.
+			if err := e.Specs.WriteTopology(p.Claim.UID, []byte(d.Told.NCCLTopology)); err != nil {
+				return err
+			}
+		}
+	}
 	return e.Specs.Write(p.Claim.UID, data)
 }
 
@@ -242,7 +254,8 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, er
 		if err != nil {
 			return nil, e.notReady(p, d.Name, err)
 		}
-		edits.Devices = append(edits.Devices, cdi.Shared(one, d, e.MPSDir))
+		one = cdi.Shared(one, d, e.MPSDir)
+		edits.Devices = append(edits.Devices, cdi.Told(one, d, e.Specs.TopologyPath(p.Claim.UID)))
 	}
 	spec, err := cdi.Spec(e.Driver, p, boot, edits)
 	if err != nil {
@@ -267,11 +280,19 @@ func (e *Engine) current(c plan.Claim) (record.Record, bool, error) {
 	return r, err == nil, err
 }
 
-// Devices are a plan's, as Prepare answers them.
+// Devices are a plan's, as Prepare answers them: a group is one.
 func (e *Engine) Devices(p plan.Plan) []PreparedDevice {
-	out := make([]PreparedDevice, len(p.Devices))
+	out := make([]PreparedDevice, 0, len(p.Devices))
 	for i, d := range p.Devices {
-		out[i] = PreparedDevice{Device: d, CDIDeviceID: cdi.DeviceID(e.Driver, p, i)}
+		if p.Continues(i) {
+			group := &out[len(out)-1]
+			group.Members = append(group.Members, d)
+			continue
+		}
+		out = append(out, PreparedDevice{Device: d, CDIDeviceID: cdi.DeviceID(e.Driver, p, i)})
+		if d.Kind == gpu.KindGroup {
+			out[len(out)-1].Members = []plan.Device{d}
+		}
 	}
 	return out
 }

@@ -183,8 +183,12 @@ func (n *node) held(plans []plan.Plan) (held []resourceslices.Held, known map[st
 			if _, ok := n.snapshot.ByAddress(d.PCIAddress); !ok {
 				n.leaning = true
 			}
+			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}
+			if d.Kind == gpu.KindGroup {
+				device, _ = gpu.ParseName(d.Name) // Which GPUs it has the plan says; what does not parse is reported where it is published.
+			}
 			held = append(held, resourceslices.Held{
-				Device: gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start},
+				Device: device,
 				Size:   d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
 			})
 		}

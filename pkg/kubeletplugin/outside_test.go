@@ -6,6 +6,7 @@ package kubeletplugin_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http/httptest"
 	"os"
@@ -25,6 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -308,7 +310,9 @@ func TestHealthIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(w.devices()); len(report.Devices) != want || want < 16 {
-		t.Errorf("the health of %d devices is reported", len(report.Devices))
-	}
+	w.published(string(gpu.KindMonitor), 8)
+	w.until("all devices are published", func() (bool, string) {
+		n := len(w.devices())
+		return n == len(report.Devices) && n > 200, fmt.Sprintf("%d, and the health of %d is reported", n, len(report.Devices))
+	})
 }

@@ -127,7 +127,7 @@ func TestAServerWithoutCountersGetsNothingThatOverlaps(t *testing.T) {
 	without := allFeatures
 	without.counters = false
 	slices, ok := n.build(without)
-	if !ok || len(slices) != 1 || len(slices[0].Devices) != 2 || slices[0].Devices[0].Name != asWhole || len(slices[0].Devices[0].ConsumesCounters) != 0 {
+	if !ok || len(slices) != 2 || len(slices[0].Devices) != 1 || len(slices[1].Devices) != 1 || slices[0].Devices[0].Name != asWhole || len(slices[0].Devices[0].ConsumesCounters) != 0 {
 		t.Errorf("without counters: %+v", slices)
 	}
 }

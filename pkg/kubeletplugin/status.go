@@ -6,6 +6,7 @@ package kubeletplugin
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -70,6 +71,14 @@ type deviceData struct {
 	Strategy       string `json:"sharingStrategy,omitempty"`
 	MemoryMiB      uint64 `json:"shareMemoryMiB,omitempty"`
 	ComputePercent int    `json:"shareComputePercent,omitempty"`
+	// GPUs are a group's, in link order; the fields above are the first one's.
+	GPUs []memberData `json:"gpus,omitempty"`
+}
+
+type memberData struct {
+	UUID       string `json:"uuid"`
+	PCIAddress string `json:"pciAddress"`
+	Minor      int    `json:"minor"`
 }
 
 // prepared wants the claim's status written, unless it says so already: a restarted kubelet prepares every claim again.
@@ -114,7 +123,10 @@ func (w *statusWriter) deviceStatus(d devicestate.PreparedDevice) resourceapi.Al
 		about.UUID, about.Profile, about.ParentUUID = d.Partition.UUID, d.Partition.Profile, d.UUID
 	}
 	about.Strategy, about.MemoryMiB, about.ComputePercent = string(d.Sharing.Strategy), d.Share.UsableBytes>>20, d.Share.Compute
-	data, _ := json.Marshal(about) // Strings and an integer always encode.
+	for _, m := range d.Members {
+		about.GPUs = append(about.GPUs, memberData{UUID: m.UUID, PCIAddress: m.PCIAddress, Minor: m.Minor})
+	}
+	data, _ := json.Marshal(about) // Strings and integers always encode.
 	s := resourceapi.AllocatedDeviceStatus{
 		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},
 		Conditions: []metav1.Condition{{
@@ -160,7 +172,7 @@ func says(was, is resourceapi.AllocatedDeviceStatus) bool {
 	if json.Unmarshal(was.Data.Raw, &a) != nil || json.Unmarshal(is.Data.Raw, &b) != nil {
 		return false
 	}
-	return a == b
+	return reflect.DeepEqual(a, b)
 }
 
 // unprepared forgets the claim: its status is the API server's to clear.

@@ -44,8 +44,10 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 	} else {
 		count := map[string]int{"gpu": 0}
 		for _, p := range plans {
-			for _, d := range p.Devices {
-				count[string(d.Kind)]++
+			for i, d := range p.Devices {
+				if !p.Continues(i) {
+					count[string(d.Kind)]++
+				}
 			}
 		}
 		for kind, n := range count {

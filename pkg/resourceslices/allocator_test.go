@@ -61,6 +61,7 @@ func (s *scheduler) Get(name string) (*resourceapi.DeviceClass, error) {
 	expression, ok := map[string]string{
 		"gpu.nvidia.com":         `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
 		"monitor.gpu.nvidia.com": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "monitor"`,
+		"nvlink.gpu.nvidia.com":  `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "nvlink-group"`,
 		"mig.nvidia.com":         `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`,
 		"any.example.com":        `device.driver == "gpu.nvidia.com"`,
 	}[name]

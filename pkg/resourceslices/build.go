@@ -12,6 +12,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/topology"
 )
 
 // Pool is what a node publishes.
@@ -46,8 +47,9 @@ type Options struct {
 	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
 }
 
-// Held is a device that some claim has.
+// Held is a device that some claim has, or a GPU of a group that one has.
 type Held struct {
+	// Device is of a group the group: its GPUs are held one by one.
 	Device gpu.Device
 	// Size and MemoryBytes are a MIG device's; 0 where they are not known.
 	Size        int
@@ -73,6 +75,8 @@ const (
 	MIGMode State = "mig-mode"
 	// Foreign devices overlap a partition that an administrator made.
 	Foreign State = "foreign-partition"
+	// NVLink does not connect the GPUs of the group any more.
+	NVLink State = "nvlink"
 	// Withheld GPUs may belong to a claim whose record cannot be read.
 	Withheld State = "withheld"
 )
@@ -96,25 +100,43 @@ type Warning struct {
 // PoolName is the name of a node's pool.
 func PoolName(node string) string { return node + "/gpu" }
 
-// Build makes the pool: the counters of the GPUs that can be cut, then a slice for each GPU in order of PCI addresses, its
-// gpu device, its MIG devices, and its monitor device. Conditions are by PCI address.
+// Build makes the pool: the counters of what overlaps, then the whole GPUs and the NVLink groups, then for each GPU its MIG
+// devices and its monitor device. GPUs are in the order of their islands. So a request that does not say what it wants gets
+// a whole GPU, and one for a GPU or a group is answered without a look at what GPUs can be cut into. Conditions are by PCI
+// address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, o: o, groups: groups(snapshot.GPUs)}
+	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs)}
+	b.labels = labels(b.islands)
+	units := b.units(snapshot, conditions)
+	bonds := b.bonds(units)
 	var sets []resourceapi.CounterSet
-	var devices []Slice
-	for _, c := range b.candidates(snapshot, conditions) {
-		published, set := b.devices(c)
+	var first, rest, watched [][]resourceapi.Device
+	wholes := []resourceapi.Device{}
+	for _, u := range units {
+		whole, parts, set := b.devices(u, bonds)
 		if set != nil {
 			sets = append(sets, *set)
 		}
-		for chunk := range slices.Chunk(published, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
-			devices = append(devices, Slice{Devices: chunk})
+		wholes = append(wholes, whole...)
+		monitors := b.monitors(u)
+		if len(parts) > 0 {
+			rest = append(rest, append(parts, monitors...))
+		} else {
+			watched = append(watched, monitors)
 		}
 	}
+	if set := bonds.set(); set != nil {
+		sets = append(sets, *set)
+	}
+	first = append(first, append(wholes, b.groups(bonds)...))
 	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
 		b.pool.Slices = append(b.pool.Slices, Slice{SharedCounters: chunk})
 	}
-	b.pool.Slices = append(b.pool.Slices, devices...)
+	for _, devices := range slices.Concat(first, rest, [][]resourceapi.Device{slices.Concat(watched...)}) {
+		for chunk := range slices.Chunk(devices, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
+			b.pool.Slices = append(b.pool.Slices, Slice{Devices: chunk})
+		}
+	}
 	b.pool.Name = PoolName(o.Node)
 	slices.SortStableFunc(b.warnings, func(x, y Warning) int {
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))
@@ -127,8 +149,9 @@ type builder struct {
 	o        Options
 	pool     Pool
 	warnings []Warning
-	// groups are the NVLink groups that GPUs are in, by PCI address.
-	groups map[string]string
+	islands  []topology.Island
+	// labels are the NVLink groups that GPUs are in, by PCI address.
+	labels map[string]string
 	// last is the geometry worked out last: the GPUs of a node are mostly alike.
 	last geometry
 }

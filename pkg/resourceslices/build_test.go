@@ -125,13 +125,13 @@ func TestWhatIsPublishedOfAGPU(t *testing.T) {
 	}
 }
 
-func TestOneSliceForEachGPUInOrder(t *testing.T) {
+func TestWholeGPUsThenWhatWatchesThem(t *testing.T) {
 	p, _ := Build(node(3), nil, full)
-	if p.Name != "n1/gpu" || len(p.Slices) != 3 {
-		t.Fatalf("pool %q of %d slices, want n1/gpu of 3", p.Name, len(p.Slices))
+	if p.Name != "n1/gpu" || len(p.Slices) != 2 {
+		t.Fatalf("pool %q of %d slices, want n1/gpu of 2", p.Name, len(p.Slices))
 	}
 	want := []string{
-		"gpu-0000-10-00-0", "monitor-0000-10-00-0", "gpu-0000-18-00-0", "monitor-0000-18-00-0", "gpu-0000-20-00-0", "monitor-0000-20-00-0",
+		"gpu-0000-10-00-0", "gpu-0000-18-00-0", "gpu-0000-20-00-0", "monitor-0000-10-00-0", "monitor-0000-18-00-0", "monitor-0000-20-00-0",
 	}
 	if diff := cmp.Diff(want, names(p)); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
@@ -140,7 +140,7 @@ func TestOneSliceForEachGPUInOrder(t *testing.T) {
 
 func TestMonitorsAreSharedTaintedAndBare(t *testing.T) {
 	p, _ := Build(node(1), nil, full)
-	d := p.Slices[0].Devices[1]
+	d := p.Slices[1].Devices[0]
 	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || len(d.Capacity) != 0 {
 		t.Errorf("monitor %+v: want it shareable and without capacity", d)
 	}

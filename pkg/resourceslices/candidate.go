@@ -17,6 +17,13 @@ type candidate struct {
 	// held are the devices that claims have: the whole, its monitor, its partitions.
 	whole, monitor bool
 	partitions     []Held
+	// groups are the names of the held groups that it is in.
+	groups []string
+}
+
+// name is its whole's.
+func (c candidate) name() string {
+	return gpu.Device{Kind: gpu.KindGPU, PCIAddress: c.gpu.PCIAddress}.Name()
 }
 
 // holds finds a held partition.
@@ -52,7 +59,16 @@ func (b *builder) candidates(s gpu.Snapshot, conditions map[string]Condition) []
 	for _, c := range found {
 		out = append(out, *c)
 	}
-	slices.SortFunc(out, func(x, y candidate) int { return cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress) })
+	// Who takes GPUs one by one takes first those that are in no group, then fills group after group.
+	rank := map[string]int{}
+	for _, i := range b.islands {
+		for _, m := range i.Members {
+			rank[m] = len(rank) + 1
+		}
+	}
+	slices.SortFunc(out, func(x, y candidate) int {
+		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
+	})
 	return out
 }
 
@@ -71,9 +87,13 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*candidate) {
 		problems[p.PCIAddress] = c
 	}
 	for _, h := range sorted(b.o.Held) {
-		address := h.Device.PCIAddress
+		address := h.address()
 		if _, err := gpu.ParseName(h.Device.Name()); err != nil {
 			b.warn("", Absent, "a claim holds a device that cannot be named: %v", err)
+			continue
+		}
+		if _, err := gpu.ParseName(candidate{gpu: gpu.GPU{PCIAddress: address}}.name()); err != nil {
+			b.warn(h.Device.Name(), Absent, "a claim holds a group with a GPU that cannot be named: %v", err)
 			continue
 		}
 		c, ok := found[address]
@@ -86,6 +106,8 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*candidate) {
 			found[address] = c
 		}
 		switch _, known := c.holds(h.Device.Profile, h.Device.Start); {
+		case h.Device.Kind == gpu.KindGroup:
+			c.groups = append(c.groups, h.Device.Name())
 		case h.Device.Kind == gpu.KindGPU:
 			c.whole = true
 		case h.Device.Kind == gpu.KindMonitor:
@@ -102,11 +124,19 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*candidate) {
 	}
 }
 
+// address is the held GPU's.
+func (h Held) address() string {
+	if h.Device.Kind == gpu.KindGroup {
+		return h.GPU.PCIAddress
+	}
+	return h.Device.PCIAddress
+}
+
 // sorted puts the fuller description of a GPU first, and makes the order independent of the caller's.
 func sorted(held []Held) []Held {
 	held = slices.Clone(held)
 	slices.SortFunc(held, func(x, y Held) int {
-		return cmp.Or(cmp.Compare(x.Device.PCIAddress, y.Device.PCIAddress), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
+		return cmp.Or(cmp.Compare(x.address(), y.address()), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
 			cmp.Compare(y.GPU.UUID, x.GPU.UUID), cmp.Compare(x.Device.Name(), y.Device.Name()),
 			cmp.Compare(y.Size, x.Size), cmp.Compare(y.MemoryBytes, x.MemoryBytes))
 	})

@@ -71,15 +71,19 @@ func amount(n int64) *resource.Quantity { return resource.NewQuantity(n, resourc
 func bytes(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), resource.BinarySI) }
 
 var (
-	every = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor}
-	used  = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
-	whole = []gpu.Kind{gpu.KindGPU}
-	part  = []gpu.Kind{gpu.KindMIG}
+	all    = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
+	every  = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor} // that is of one GPU
+	useful = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup}
+	used   = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
+	linked = []gpu.Kind{gpu.KindGPU, gpu.KindGroup}
+	whole  = []gpu.Kind{gpu.KindGPU}
+	part   = []gpu.Kind{gpu.KindMIG}
+	groups = []gpu.Kind{gpu.KindGroup}
 )
 
 var attributes = []attribute{
-	{Entry{Name: "type", Type: "string", Devices: every, Source: "the driver",
-		Meaning: "What the device is: gpu, a whole GPU; mig, a MIG partition that exists or is made for its claim; monitor, a GPU to be watched with admin access."},
+	{Entry{Name: "type", Type: "string", Devices: all, Source: "the driver",
+		Meaning: "What the device is: gpu, a whole GPU; mig, a MIG partition that exists or is made for its claim; nvlink-group, several GPUs that NVLink connects each with each; monitor, a GPU to be watched with admin access."},
 		text(func(s subject) string { return string(s.kind) })},
 	{Entry{Name: "uuid", Type: "string", Devices: every, Source: "nvmlDeviceGetUUID",
 		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot. Of a mig device the partition's, where an administrator made it; one that is made for a claim has none before."},
@@ -90,25 +94,25 @@ var attributes = []attribute{
 	{Entry{Name: "profile", Type: "string", Devices: part, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
 		text(func(s subject) string { return s.device.Profile })},
-	{Entry{Name: "productName", Type: "string", Devices: every, Source: "nvmlDeviceGetName",
-		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's."},
+	{Entry{Name: "productName", Type: "string", Devices: all, Source: "nvmlDeviceGetName",
+		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's, of a group its GPUs', where they are the same."},
 		text(func(s subject) string { return s.gpu.ProductName })},
-	{Entry{Name: "brand", Type: "string", Devices: used, Source: "nvmlDeviceGetBrand",
+	{Entry{Name: "brand", Type: "string", Devices: useful, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Left out where the driver does not name one."},
 		text(func(s subject) string { return s.gpu.Brand })},
-	{Entry{Name: "architecture", Type: "string", Devices: used, Source: "nvmlDeviceGetArchitecture",
+	{Entry{Name: "architecture", Type: "string", Devices: useful, Source: "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
 		text(func(s subject) string { return s.gpu.Architecture })},
-	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: used, Source: "nvmlDeviceGetCudaComputeCapability",
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: useful, Source: "nvmlDeviceGetCudaComputeCapability",
 		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
 		version(func(s subject) string { return pair(s.gpu.ComputeCapability) })},
-	{Entry{Name: "driverVersion", Type: "version", Devices: used, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersion", Type: "version", Devices: useful, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
 		version(func(s subject) string { return s.driver.Version })},
 	{Entry{Name: "driverVersionRaw", Type: "string", Devices: whole, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
 		text(func(s subject) string { return s.driver.Version })},
-	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: used, Source: "nvmlSystemGetCudaDriverVersion_v2",
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: useful, Source: "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s subject) string { return pair(s.driver.CUDA) })},
 	{Entry{Name: "addressingMode", Type: "string", Devices: used, Source: "nvmlDeviceGetAddressingMode",
@@ -117,11 +121,11 @@ var attributes = []attribute{
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: every, Source: "nvmlDeviceGetPciInfo_v3",
 		Meaning: "The PCI address, such as 0000:1b:00.0."},
 		text(func(s subject) string { return s.gpu.PCIAddress })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: every, Source: "sysfs",
-		Meaning: "The PCIe root complex, such as pci0000:15: the same for a GPU and a network card that are close."},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: all, Source: "sysfs",
+		Meaning: "The PCIe root complex, such as pci0000:15: the same for a GPU and a network card that are close. Of a group where its GPUs share one."},
 		text(func(s subject) string { return s.gpu.PCIeRoot })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: every, Source: "sysfs",
-		Meaning: "The NUMA node. Left out where the machine does not assign one."},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: all, Source: "sysfs",
+		Meaning: "The NUMA node. Left out where the machine does not assign one. Of a group where its GPUs share one."},
 		number(func(s subject) *int { return s.gpu.NUMANode })},
 	{Entry{Name: "index", Type: "int", Devices: whole, Source: "NVML's enumeration",
 		Meaning: "The number nvidia-smi shows. For people: it may change with every boot and is not the device's identity."},
@@ -132,7 +136,7 @@ var attributes = []attribute{
 	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
 		boolean(func(s subject) bool { return s.gpu.MPSCapable })},
-	{Entry{Name: "nvlinkGroup", Type: "string", Devices: whole, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
+	{Entry{Name: "nvlinkGroup", Type: "string", Devices: linked, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
 		Meaning: "The GPUs that all have NVLink to each other, through switches or directly, have the same: for matchAttribute. Left out of a GPU without such peers."},
 		text(func(s subject) string { return s.group })},
 	{Entry{Name: "nvlinkLinks", Type: "int", Devices: whole, Source: "nvmlDeviceGetNvLinkState",
@@ -152,6 +156,28 @@ var attributes = []attribute{
 			}
 			return versionOf(s.gpu.Links)
 		})},
+	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: linked, Source: "nvmlDeviceGetGpuFabricInfoV",
+		Meaning: "The NVLink fabric that the GPU is attached to, the same on every node of it. Left out where the fabric ends at the node's own board, or the GPU is not registered."},
+		text(func(s subject) string {
+			if s.gpu.Fabric.State != gpu.FabricReady {
+				return ""
+			}
+			return s.gpu.Fabric.ClusterUUID
+		})},
+	{Entry{Name: "cliqueID", Type: "int", Devices: linked, Source: "nvmlDeviceGetGpuFabricInfoV",
+		Meaning: "The part of the fabric whose GPUs reach each other, on whatever node. Left out with fabricClusterUUID."},
+		number(func(s subject) *int {
+			if s.gpu.Fabric.State != gpu.FabricReady || s.gpu.Fabric.ClusterUUID == "" {
+				return nil
+			}
+			return &s.gpu.Fabric.CliqueID
+		})},
+	{Entry{Name: "gpuCount", Type: "int", Devices: groups, Source: "the driver",
+		Meaning: "How many GPUs the group has."},
+		func(s subject) (*resourceapi.DeviceAttribute, string) {
+			n := int64(s.device.Size)
+			return &resourceapi.DeviceAttribute{IntValue: &n}, ""
+		}},
 	{Entry{Name: "isolation", Type: "string", Devices: used, Source: "the driver and the node's settings",
 		Meaning: "What keeps the shares of the device apart: mps, limits of memory and SMs that MPS holds its clients to; time-slicing, nothing but taking turns; hardware, where a claim always has the device to itself."},
 		text(func(s subject) string {
@@ -166,8 +192,8 @@ var attributes = []attribute{
 }
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
-		Meaning: "The board's total memory in bytes, what the driver reserves included; of a mig device the partition's. Left out where NVML cannot say."},
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: useful, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+		Meaning: "The board's total memory in bytes, what the driver reserves included; of a mig device the partition's, of a group that of all its GPUs. Left out where NVML cannot say."},
 		func(s subject) *resource.Quantity {
 			n := s.gpu.MemoryBytes
 			if s.kind == gpu.KindMIG {

@@ -72,10 +72,9 @@ func (g geometry) counters(of gpu.GPU, items []item) (*resourceapi.CounterSet, [
 
 // total is what the GPU has, or has to have for those of its partitions that are known.
 func (g geometry) total(of gpu.GPU, items []item) amounts {
-	count, memory, known := g.slices, max(g.memory, min(of.MemoryBytes, maxMemory)), uint64(0)
+	memory, known := max(g.memory, min(of.MemoryBytes, maxMemory)), uint64(0)
 	for _, i := range items {
 		if g.placed(i) {
-			count = max(count, i.place.End())
 			known += min(i.profile.MemoryBytes, maxMemory)
 		}
 	}
@@ -83,7 +82,7 @@ func (g geometry) total(of gpu.GPU, items []item) amounts {
 	if g.slices == 0 {
 		out[memoryCounter] = int64(max(memory, known, 1))
 	}
-	for i := range max(count, 1) {
+	for i := range g.count(items) {
 		out[sliceCounter(i)] = 1
 	}
 	for _, r := range g.binding {
@@ -96,6 +95,18 @@ func (g geometry) total(of gpu.GPU, items []item) amounts {
 		out[r.Name] = int64(max(n, 0))
 	}
 	return out
+}
+
+// count is how many memory slices the GPU has, or has to have for those of its partitions that are known; 1 of a GPU that
+// is not cut.
+func (g geometry) count(items []item) int {
+	n := max(g.slices, 1)
+	for _, i := range items {
+		if g.placed(i) {
+			n = max(n, i.place.End())
+		}
+	}
+	return n
 }
 
 // placed says that an item is a partition whose place is known, and that the API has counters for it.

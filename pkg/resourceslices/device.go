@@ -21,45 +21,69 @@ const (
 	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
 )
 
-// devices are those of one GPU, and the counters that keep them apart, if they overlap.
-func (b *builder) devices(c candidate) ([]resourceapi.Device, *resourceapi.CounterSet) {
-	items := b.items(c)
-	name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: c.gpu.PCIAddress}.Name()
-	var set *resourceapi.CounterSet
-	var consumed [][]resourceapi.DeviceCounterConsumption
-	if b.o.Counters && slices.ContainsFunc(items, func(i item) bool { return i.device.Kind == gpu.KindMIG }) {
-		set, consumed = b.geometry(c.gpu.MIG).counters(c.gpu, items)
+// unit is a GPU with the devices to publish of it, its monitor aside.
+type unit struct {
+	candidate
+	items []item
+}
+
+func (b *builder) units(s gpu.Snapshot, conditions map[string]Condition) []unit {
+	var out []unit
+	for _, c := range b.candidates(s, conditions) {
+		out = append(out, unit{candidate: c, items: b.items(c)})
 	}
-	var out []resourceapi.Device
-	for n, i := range items {
+	return out
+}
+
+// devices are those of one GPU, the whole and the parts, and the counters that keep them apart, if they overlap.
+func (b *builder) devices(c unit, bonds bonds) (whole, parts []resourceapi.Device, set *resourceapi.CounterSet) {
+	var consumed [][]resourceapi.DeviceCounterConsumption
+	if b.o.Counters && slices.ContainsFunc(c.items, func(i item) bool { return i.device.Kind == gpu.KindMIG }) {
+		set, consumed = b.geometry(c.gpu.MIG).counters(c.gpu, c.items)
+	}
+	for n, i := range c.items {
 		d := b.device(subject{
 			device: i.device, kind: i.device.Kind, gpu: c.gpu, driver: b.driver, profile: b.profile(c.gpu, i), uuid: i.uuid,
-			offer: b.offer(c.gpu, i), group: b.groups[c.gpu.PCIAddress],
+			offer: b.offer(c.gpu, i), group: b.labels[c.gpu.PCIAddress],
 		})
 		if set != nil {
 			d.ConsumesCounters = consumed[n]
 		}
-		if i.state != "" && b.o.Taints {
-			d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(i.state), Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-		}
+		d.ConsumesCounters = append(d.ConsumesCounters, bonds.consumed(c.gpu.PCIAddress, i)...)
+		b.taint(&d, i.state)
 		if i.held && i.state != "" {
 			b.warn(d.Name, i.state, "%s of GPU at %s stays published for the claim that holds it, and is not for others: %s",
 				i.what(), c.gpu.PCIAddress, i.why)
 		}
-		out = append(out, d)
+		if i.device.Kind == gpu.KindGPU {
+			whole = append(whole, d)
+		} else {
+			parts = append(parts, d)
+		}
 	}
 	if c.sick.State != "" && !c.whole {
 		switch {
 		case c.sick.State == Withheld && b.o.Taints:
-			b.warn(name, c.sick.State, "GPU at %s is not for new claims: %s", c.gpu.PCIAddress, c.sick.Message)
+			b.warn(c.name(), c.sick.State, "GPU at %s is not for new claims: %s", c.gpu.PCIAddress, c.sick.Message)
 		case c.sick.State != Absent:
-			b.warn(name, c.sick.State, "GPU at %s is not published: %s", c.gpu.PCIAddress, c.sick.Message)
+			b.warn(c.name(), c.sick.State, "GPU at %s is not published: %s", c.gpu.PCIAddress, c.sick.Message)
 		}
 	}
-	if b.o.Taints && b.o.SharedDevices && c.watchable() {
-		out = append(out, b.monitor(c.gpu))
+	return whole, parts, set
+}
+
+func (b *builder) taint(d *resourceapi.Device, state State) {
+	if state != "" && b.o.Taints {
+		d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(state), Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	}
-	return out, set
+}
+
+// monitors are the device to watch a GPU by, or none.
+func (b *builder) monitors(c unit) []resourceapi.Device {
+	if b.o.Taints && b.o.SharedDevices && c.watchable() {
+		return []resourceapi.Device{b.monitor(c.gpu)}
+	}
+	return nil
 }
 
 // profile is what is known of an item's engines: of a GPU, what the partition that takes all of it would have.

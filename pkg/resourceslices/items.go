@@ -56,7 +56,7 @@ func (b *builder) items(c candidate) []item {
 	parts = b.withForeign(c, geometry, parts, foreign)
 	items := append([]item{whole}, parts...)
 	if !b.o.Counters {
-		apart(items)
+		apart(items, len(c.groups) > 0)
 	}
 	if c.sick.State == Withheld {
 		for n := range items {
@@ -159,12 +159,12 @@ func order(i item) int {
 	return 1
 }
 
-// apart bars devices until none that are left overlap, for a server that keeps no counters: what is held stays, then
-// foreign partitions, then the whole.
-func apart(items []item) {
+// apart bars devices until none that are left overlap, for a server that keeps no counters: what is held stays, by itself
+// or in a group, then foreign partitions, then the whole.
+func apart(items []item, grouped bool) {
 	const why = "the API server keeps no shared counters, so that no two devices may overlap"
 	var stays []item
-	whole, busy := false, false
+	whole, busy := grouped, grouped
 	for _, i := range items {
 		whole = whole || i.held && i.device.Kind == gpu.KindGPU
 		busy = busy || i.device.Kind == gpu.KindMIG && (i.held || i.foreign)

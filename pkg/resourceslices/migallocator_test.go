@@ -36,9 +36,13 @@ func profile(name string) string {
 	return fmt.Sprintf(`device.attributes["gpu.nvidia.com"].profile == "%s"`, name)
 }
 
+func (s *scheduler) id(device string) structured.DeviceID {
+	return structured.MakeDeviceID(driver, s.slices[0].Spec.Pool.Name, device)
+}
+
 func (s *scheduler) release(devices ...string) {
 	for _, d := range devices {
-		s.allocated.Delete(structured.MakeDeviceID(driver, s.slices[0].Spec.Pool.Name, d))
+		s.allocated.Delete(s.id(d))
 	}
 }
 
@@ -134,7 +138,19 @@ func overlapping(t *testing.T, m gpu.MIG, allocated sets.Set[structured.DeviceID
 		if err != nil {
 			t.Fatal(err)
 		}
+		if d.Kind == gpu.KindGroup {
+			for _, member := range slots(d) {
+				if whole[member] {
+					t.Fatalf("GPU at %s is allocated twice: %v", member, allocated.UnsortedList())
+				}
+				whole[member] = true
+			}
+			continue
+		}
 		if d.Kind == gpu.KindGPU {
+			if whole[d.PCIAddress] {
+				t.Fatalf("GPU at %s is allocated twice: %v", d.PCIAddress, allocated.UnsortedList())
+			}
 			whole[d.PCIAddress] = true
 			continue
 		}

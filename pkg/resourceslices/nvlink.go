@@ -4,25 +4,25 @@
 package resourceslices
 
 import (
-	"fmt"
-	"strings"
+	"cmp"
+	"slices"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/topology"
 )
 
-// groups names for each GPU the largest set of GPUs that it is in of which each has NVLink to each: on switches all of
+// labels names for each GPU the largest set of GPUs that it is in of which each has NVLink to each: on switches all of
 // them, otherwise the largest clique of the island. The name is its size and its first member, so that it stays while its
 // members do.
-func groups(gpus []gpu.GPU) map[string]string {
+func labels(islands []topology.Island) map[string]string {
 	out := map[string]string{}
 	name := func(members []string) {
-		label := fmt.Sprintf("nvlink-%d-%s", len(members), strings.NewReplacer(":", "-", ".", "-").Replace(members[0]))
+		label := groupOf(members).Name()
 		for _, m := range members {
 			out[m] = label
 		}
 	}
-	for _, island := range topology.Find(gpus) {
+	for _, island := range islands {
 		if island.Switched {
 			name(island.Members)
 			continue
@@ -31,6 +31,28 @@ func groups(gpus []gpu.GPU) map[string]string {
 			name(g.Members)
 		}
 	}
+	return out
+}
+
+// groupOf is the group of these GPUs.
+func groupOf(members []string) gpu.Device {
+	return gpu.Device{Kind: gpu.KindGroup, Size: len(members), PCIAddress: members[0]}
+}
+
+// offered are an island's groups in the order to offer them. GPUs are taken one by one from the front. Of the two halves of
+// a larger group the further one comes first, so that groups are taken from the other end; but the larger group at the
+// front goes before those behind it, so that the small ones use up what the GPUs have begun, and large ones stay whole.
+func offered(island topology.Island) []topology.Group {
+	rank := map[string]int{}
+	for n, m := range island.Members {
+		rank[m] = n
+	}
+	out := slices.Clone(island.Groups)
+	slices.SortStableFunc(out, func(x, y topology.Group) int {
+		size := len(x.Members)
+		nx, ny := rank[x.Members[0]]/size, rank[y.Members[0]]/size
+		return cmp.Or(cmp.Compare(size, len(y.Members)), cmp.Compare(nx/2, ny/2), cmp.Compare(ny, nx))
+	})
 	return out
 }
 

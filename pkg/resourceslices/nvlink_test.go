@@ -39,6 +39,7 @@ func TestGPUsOfOneNVLinkGroup(t *testing.T) {
 
 func TestAGroupIsNamedByItsMembers(t *testing.T) {
 	names := func(snapshot gpu.Snapshot) (out []string) {
+		of := map[string]string{}
 		pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{Node: "n"})
 		for _, slice := range pool.Slices {
 			for _, d := range slice.Devices {
@@ -49,8 +50,11 @@ func TestAGroupIsNamedByItsMembers(t *testing.T) {
 						t.Errorf("%s is in %s and has %v links of version %v", d.Name, name, links, version)
 					}
 				}
-				out = append(out, name)
+				of[d.Name] = name
 			}
+		}
+		for _, g := range snapshot.GPUs {
+			out = append(out, of[gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()])
 		}
 		return out
 	}

@@ -6,11 +6,13 @@ package resourceslices
 import (
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/sharing"
@@ -112,6 +114,7 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 	s.GPUs[1].PCIAddress = "0000:f0:00.0"
 	for i := range s.GPUs {
 		s.GPUs[i].Links = []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}
+		s.GPUs[i].Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "a1b2", CliqueID: 7}
 	}
 	o := full
 	o.Offer = func(g gpu.GPU, profile string) (sharing.Offer, bool) {
@@ -119,7 +122,7 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 	}
 	p, _ := Build(s, nil, o)
 	seen := map[string]bool{}
-	for _, d := range p.Slices[1].Devices {
+	for _, d := range devicesOf(p) {
 		for name, a := range d.Attributes {
 			seen[string(name)] = true
 			typ := map[bool]string{a.StringValue != nil: "string", a.BoolValue != nil: "bool", a.IntValue != nil: "int", a.VersionValue != nil: "version"}[true]
@@ -134,9 +137,24 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 			}
 		}
 	}
-	for name := range catalogued {
+	for name, e := range catalogued {
+		for _, d := range devicesOf(p) {
+			kind := gpu.Kind(*d.Attributes["type"].StringValue)
+			_, there := d.Attributes[resourceapi.QualifiedName(name)]
+			if !e.Capacity && there && !slices.Contains(e.Devices, kind) {
+				t.Errorf("%s is published of %s, and not catalogued for %s", name, d.Name, kind)
+			}
+		}
 		if !seen[name] {
 			t.Errorf("%s is catalogued and not published of a GPU that has everything", name)
 		}
 	}
+}
+
+func devicesOf(p Pool) []resourceapi.Device {
+	var out []resourceapi.Device
+	for _, s := range p.Slices {
+		out = append(out, s.Devices...)
+	}
+	return out
 }

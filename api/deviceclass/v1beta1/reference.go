@@ -20,4 +20,7 @@ var Fields = []Field{
 	{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit", "quantity, at least 1Mi", "all, or the share's memory", "The memory that each process may allocate."},
 	{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "map of quantities", "none", "The same for single devices, by UUID or by position in the claim (0, 1, …); it goes before the limit for all."},
 	{"sharing.mpsConfig.multiUser", "bool", "where the driver can", "Whether processes of different users compute at once. true is refused where the driver's MPS cannot; with false they wait for each other."},
+	{"topology", "object, in " + KindGPUConfig + " only", "none", "What containers are told of how the GPUs of the request are wired. For whole GPUs and NVLink groups, in one request of a claim."},
+	{"topology.cudaVisibleDevices", "bool", "false", "Sets CUDA_VISIBLE_DEVICES to the request's GPUs by UUID, those that NVLink connects best side by side. CUDA then uses no GPU of another request in the same container."},
+	{"topology.ncclTopology", "bool", "false", "Mounts a file that describes exactly the request's GPUs for NCCL (PCIe bridges, NUMA nodes, NVLinks) and sets NCCL_TOPO_FILE to it."},
 }

@@ -17,6 +17,16 @@ const (
 // GPUConfig holds the parameters of a GPU, whole or in shares. Without settings it says that the defaults are meant.
 type GPUConfig struct {
 	Sharing *Sharing `json:"sharing,omitempty"`
+	// Topology is for whole GPUs and groups of them.
+	Topology *Topology `json:"topology,omitempty"`
+}
+
+// Topology says what containers are told of how the GPUs of the request are wired.
+type Topology struct {
+	// CUDAVisibleDevices sets CUDA_VISIBLE_DEVICES to them, those that NVLink connects best side by side.
+	CUDAVisibleDevices bool `json:"cudaVisibleDevices,omitempty"`
+	// NCCLTopology mounts a file that describes exactly them for NCCL, and sets NCCL_TOPO_FILE.
+	NCCLTopology bool `json:"ncclTopology,omitempty"`
 }
 
 // MIGDeviceConfig holds the parameters of a MIG partition.
@@ -47,6 +57,14 @@ func (c Config) Sharing() *Sharing {
 		return c.MIG.Sharing
 	}
 	return nil
+}
+
+// Topology is what the object says of topology, nil where it says nothing.
+func (c Config) Topology() *Topology {
+	if c.GPU == nil {
+		return nil
+	}
+	return c.GPU.Topology
 }
 
 // Strategy is how the processes on a device share it.

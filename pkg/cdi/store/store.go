@@ -33,7 +33,11 @@ type Store struct {
 	prefix string
 }
 
-const suffix = ".json"
+const (
+	suffix = ".json"
+	// topologySuffix is of the file for NCCL that a claim's spec mounts; the runtime takes it for no spec.
+	topologySuffix = ".nccl.xml"
+)
 
 // New names a store; the directory is made with the first spec.
 func New(h *host.Host, dir, driver string) *Store {
@@ -44,29 +48,50 @@ func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+u
 
 // Write makes the claim's spec what data says. A spec that says it already is not written.
 func (s *Store) Write(uid string, data []byte) error {
-	if old, err := s.host.ReadFile(s.path(uid)); err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	err := s.host.WriteDurable(LabelWrite, s.path(uid), data, 0o644)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.host.MkdirAll(LabelMkdir, s.dir, 0o755); err != nil {
-			return fmt.Errorf("make the CDI directory: %w", err)
-		}
-		err = s.host.WriteDurable(LabelWrite, s.path(uid), data, 0o644)
-	}
-	if err != nil {
+	if err := s.write(s.path(uid), data); err != nil {
 		return fmt.Errorf("write the CDI spec: %w", err)
 	}
 	return nil
 }
 
+// TopologyPath is where the claim's file for NCCL is.
+func (s *Store) TopologyPath(uid string) string {
+	return filepath.Join(s.dir, s.prefix+uid+topologySuffix)
+}
+
+// WriteTopology makes the claim's file for NCCL what data says. It goes with the spec.
+func (s *Store) WriteTopology(uid string, data []byte) error {
+	if err := s.write(s.TopologyPath(uid), data); err != nil {
+		return fmt.Errorf("write the topology file for NCCL: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) write(path string, data []byte) error {
+	if old, err := s.host.ReadFile(path); err == nil && bytes.Equal(old, data) {
+		return nil
+	}
+	err := s.host.WriteDurable(LabelWrite, path, data, 0o644)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.host.MkdirAll(LabelMkdir, s.dir, 0o755); err != nil {
+			return fmt.Errorf("make the CDI directory: %w", err)
+		}
+		err = s.host.WriteDurable(LabelWrite, path, data, 0o644)
+	}
+	return err
+}
+
 // Read gives the claim's spec. A missing one is fs.ErrNotExist.
 func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path(uid)) }
 
-// Remove removes the claim's spec and what an interrupted write left. None there is a success.
+// Remove removes the claim's spec, then the file that it mounts, and what an interrupted write left. None there is a
+// success.
 func (s *Store) Remove(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
+	}
+	if err := s.host.Remove(LabelRemove, s.TopologyPath(uid)); err != nil {
+		return fmt.Errorf("remove the topology file for NCCL: %w", err)
 	}
 	return s.RemoveUnfinished(uid)
 }
@@ -75,6 +100,9 @@ func (s *Store) Remove(uid string) error {
 func (s *Store) RemoveUnfinished(uid string) error {
 	if err := s.host.RemoveUnfinished(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the unfinished CDI spec: %w", err)
+	}
+	if err := s.host.RemoveUnfinished(LabelRemove, s.TopologyPath(uid)); err != nil {
+		return fmt.Errorf("remove the unfinished topology file for NCCL: %w", err)
 	}
 	return nil
 }
@@ -96,7 +124,11 @@ func (s *Store) UIDs() ([]string, error) {
 		if !ok {
 			continue
 		}
-		if uid, ok = strings.CutSuffix(uid, suffix); ok && !seen[uid] {
+		uid, ok = strings.CutSuffix(uid, suffix)
+		if !ok {
+			uid, ok = strings.CutSuffix(uid, topologySuffix)
+		}
+		if ok && !seen[uid] {
 			seen[uid] = true
 			uids = append(uids, uid)
 		}

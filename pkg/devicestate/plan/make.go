@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/topology"
 )
 
 // Node is what a plan needs to know of where it will be carried out.
@@ -27,6 +28,9 @@ type Node struct {
 	Snapshot gpu.Snapshot
 	// Policy is the node's setting for a GPU, or a MIG profile of it. Nil: none.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
+	// Prepared is the plan by which the claim is prepared already, if it is: the GPUs of its groups stay, whatever has become
+	// of the links since.
+	Prepared Plan
 	// NoMPS says why this node has no MPS, and is empty where it has.
 	NoMPS string
 }
@@ -41,23 +45,29 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 	}
 	devices := claim.Status.Allocation.Devices
 	p := Plan{Claim: m.claim, Allocation: digest(devices, node.Driver)}
+	if node.Prepared.Allocation != p.Allocation {
+		m.node.Prepared = Plan{}
+	}
 	for i := range devices.Results {
 		result := &devices.Results[i]
 		if result.Driver != node.Driver {
 			continue
 		}
-		device, err := m.device(result)
+		found, err := m.devices(result)
 		if err != nil {
 			return Plan{}, err
 		}
-		if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 {
-			return Plan{}, m.refuse(device.Name, claimerror.Permanent, claimerror.InvalidAllocation,
-				fmt.Errorf("the allocation also holds %s, and the two overlap", p.Devices[other].Name),
-				"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")
+		for _, device := range found {
+			if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 {
+				return Plan{}, m.refuse(device.Name, claimerror.Permanent, claimerror.InvalidAllocation,
+					fmt.Errorf("the allocation also holds %s, and the two overlap", p.Devices[other].Name),
+					"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")
+			}
+			p.Devices = append(p.Devices, device)
+			m.results = append(m.results, result)
 		}
-		p.Devices = append(p.Devices, device)
 	}
-	if err := m.share(&p, devices); err != nil {
+	if err := m.configure(&p, devices.Config); err != nil {
 		return Plan{}, err
 	}
 	p.steps()
@@ -88,6 +98,8 @@ func (p *Plan) steps() {
 type maker struct {
 	node  Node
 	claim Claim
+	// results are what the plan's devices were allocated as, in their order; those of a group have the same.
+	results []*resourceapi.DeviceRequestAllocationResult
 }
 
 func (m maker) refuse(device string, kind claimerror.Kind, reason claimerror.Reason, cause error, remedy string) error {
@@ -96,39 +108,74 @@ func (m maker) refuse(device string, kind claimerror.Kind, reason claimerror.Rea
 	}
 }
 
-func (m maker) device(result *resourceapi.DeviceRequestAllocationResult) (Device, error) {
+// devices are what a result stands for: a device, or the GPUs of a group in link order.
+func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Device, error) {
 	named, err := gpu.ParseName(result.Device)
 	if err == nil && result.Pool != m.node.Pool {
 		err = fmt.Errorf("pool %q is not this node's (%q)", result.Pool, m.node.Pool)
 	}
 	if err != nil {
-		return Device{}, m.refuse(result.Device, claimerror.Permanent, claimerror.UnknownDevice, err,
+		return nil, m.refuse(result.Device, claimerror.Permanent, claimerror.UnknownDevice, err,
 			"delete the pod and its claim so that the scheduler allocates again")
 	}
 	admin := result.AdminAccess != nil && *result.AdminAccess
 	if named.Kind == gpu.KindMonitor && !admin {
-		return Device{}, m.refuse(result.Device, claimerror.Permanent, claimerror.InvalidAllocation,
+		return nil, m.refuse(result.Device, claimerror.Permanent, claimerror.InvalidAllocation,
 			errors.New("a monitor device is for watching only"),
 			"set adminAccess: true on the request, or ask for the class gpu.nvidia.com to use a GPU")
 	}
-	found, ok := m.node.Snapshot.ByAddress(named.PCIAddress)
-	if !ok {
-		return Device{}, m.missing(result.Device, named.PCIAddress)
+	members, err := m.members(result.Device, named)
+	if err != nil {
+		return nil, err
 	}
-	d := Device{
-		Request: result.Request, Pool: result.Pool, Name: result.Device, Kind: named.Kind, Admin: admin,
-		PCIAddress: found.PCIAddress, UUID: found.UUID, Minor: found.Minor,
+	var out []Device
+	for _, address := range members {
+		found, ok := m.node.Snapshot.ByAddress(address)
+		if !ok {
+			return nil, m.missing(result.Device, address)
+		}
+		d := Device{
+			Request: result.Request, Pool: result.Pool, Name: result.Device, Kind: named.Kind, Admin: admin,
+			PCIAddress: found.PCIAddress, UUID: found.UUID, Minor: found.Minor,
+		}
+		if named.Kind == gpu.KindMIG {
+			if d.Partition, err = partition(found.MIG, named); err != nil {
+				return nil, m.refuse(result.Device, claimerror.Transient, claimerror.UnknownDevice, err,
+					"it is retried; if it persists, delete the pod and its claim so that the scheduler allocates again")
+			}
+		}
+		if result.ShareID != nil {
+			d.ShareID = string(*result.ShareID)
+		}
+		out = append(out, d)
 	}
-	if named.Kind == gpu.KindMIG {
-		if d.Partition, err = partition(found.MIG, named); err != nil {
-			return Device{}, m.refuse(result.Device, claimerror.Transient, claimerror.UnknownDevice, err,
-				"it is retried; if it persists, delete the pod and its claim so that the scheduler allocates again")
+	return out, nil
+}
+
+// members are the PCI addresses of a device's GPUs: a group's are those that the node's NVLinks make one now, for that is
+// what is published under its name.
+func (m maker) members(device string, named gpu.Device) ([]string, error) {
+	if named.Kind != gpu.KindGroup {
+		return []string{named.PCIAddress}, nil
+	}
+	var prepared []string
+	for _, d := range m.node.Prepared.Devices {
+		if d.Name == device && !slices.Contains(prepared, d.PCIAddress) {
+			prepared = append(prepared, d.PCIAddress)
 		}
 	}
-	if result.ShareID != nil {
-		d.ShareID = string(*result.ShareID)
+	if len(prepared) > 0 {
+		return prepared, nil
 	}
-	return d, nil
+	if group, ok := topology.At(topology.Find(m.node.Snapshot.GPUs), named.Size, named.PCIAddress); ok {
+		return group.Members, nil
+	}
+	if _, ok := m.node.Snapshot.ByAddress(named.PCIAddress); !ok {
+		return nil, m.missing(device, named.PCIAddress)
+	}
+	return nil, m.refuse(device, claimerror.Transient, claimerror.DeviceNotReady,
+		fmt.Errorf("NVLink does not connect %d GPUs from %s on now", named.Size, named.PCIAddress),
+		"look at nvidia-smi nvlink --status on the node; delete the pod and its claim so that it is scheduled elsewhere")
 }
 
 // partition is what the GPU says of a profile at a placement.

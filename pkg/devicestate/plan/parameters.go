@@ -25,42 +25,47 @@ const (
 	SharesCapacity  = "shares"
 )
 
-// share works out what part of each device the claim has and how it is shared: the class's parameters, then the
+// configure works out what part of each device the claim has and how it is used: the class's parameters, then the
 // claim's, which replace them, then the node's setting.
-func (m maker) share(p *Plan, devices resourceapi.DeviceAllocationResult) error {
-	at := 0
-	chosen := make([]*v1beta1.Sharing, len(p.Devices))
-	wheres := make([]string, len(p.Devices))
-	for _, result := range devices.Results {
-		if result.Driver != m.node.Driver {
-			continue
-		}
-		d := &p.Devices[at]
+func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfiguration) error {
+	chosen := make([]parameters, len(p.Devices))
+	for i := range p.Devices {
+		d := &p.Devices[i]
 		var err error
-		if chosen[at], wheres[at], err = m.parameters(devices.Config, result, d.Kind); err != nil {
+		if chosen[i], err = m.parameters(configs, *m.results[i], d.Kind); err != nil {
 			return err
 		}
-		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
-		if !d.Admin {
-			d.Share = m.part(result, *d, g)
+		if g, _ := m.node.Snapshot.ByAddress(d.PCIAddress); !d.Admin && d.Kind != gpu.KindGroup {
+			d.Share = m.part(*m.results[i], *d, g)
 		}
-		at++
 	}
 	checked := claimed(p.Devices, m.node.Snapshot)
 	for i := range p.Devices {
 		if p.Devices[i].Admin {
 			continue
 		}
-		if err := m.sharing(p, i, chosen[i], wheres[i], checked); err != nil {
+		if err := m.sharing(p, i, chosen[i], checked); err != nil {
 			return err
 		}
 	}
-	return m.together(p)
+	if err := m.together(p); err != nil {
+		return err
+	}
+	return m.tell(p, chosen)
+}
+
+// parameters are those that hold for a device.
+type parameters struct {
+	sharing  *v1beta1.Sharing
+	topology *v1beta1.Topology
+	// where says whose they are, for errors.
+	where string
 }
 
 // parameters decodes every opaque configuration that applies to a result, the class's as well as the claim's, and gives
-// the last one that is of the device's kind. Where says whose it is.
-func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult, kind gpu.Kind) (chosen *v1beta1.Sharing, where string, err error) {
+// the last one that is of the device's kind.
+func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult, kind gpu.Kind) (parameters, error) {
+	var chosen parameters
 	for _, config := range resourceclaim.ConfigForResult(configs, result) {
 		if config.Opaque == nil || config.Opaque.Driver != m.node.Driver {
 			continue
@@ -75,13 +80,13 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 			err = fmt.Errorf("kind: %s is not for a device of type %s", decoded.Kind(), kind)
 		}
 		if err != nil {
-			return nil, from, m.wrong(result.Device, result.Request, from, err)
+			return parameters{}, m.wrong(result.Device, result.Request, from, err)
 		}
 		if fits {
-			chosen, where = decoded.Sharing(), from
+			chosen = parameters{sharing: decoded.Sharing(), topology: decoded.Topology(), where: from}
 		}
 	}
-	return chosen, where, nil
+	return chosen, nil
 }
 
 func (m maker) wrong(device, request, from string, err error) error {
@@ -140,8 +145,15 @@ func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
 }
 
 // sharing decides how the processes on one device get along.
-func (m maker) sharing(p *Plan, i int, asked *v1beta1.Sharing, where string, checked []v1beta1.Device) error {
+func (m maker) sharing(p *Plan, i int, chosen parameters, checked []v1beta1.Device) error {
 	d := &p.Devices[i]
+	asked, where := chosen.sharing, chosen.where
+	if d.Kind == gpu.KindGroup {
+		if asked == nil {
+			return nil
+		}
+		return m.wrong(d.Name, d.Request, where, errors.New("sharing: a group of GPUs is for one claim as a whole, and there is nothing to share"))
+	}
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
 	policy := m.policy(g, d.Partition.Profile)
 	switch {

@@ -53,7 +53,7 @@ type Claim struct {
 
 func (c Claim) String() string { return c.Namespace + "/" + c.Name }
 
-// Device is one allocated device.
+// Device is one allocated device, or a GPU of an allocated group.
 type Device struct {
 	// Request is the request's name, "request/subrequest" for an alternative of firstAvailable.
 	Request string   `json:"request"`
@@ -74,7 +74,27 @@ type Device struct {
 	Share Share `json:"share,omitzero"`
 	// Sharing is how the processes on it get along.
 	Sharing Sharing `json:"sharing,omitzero"`
+	// Told is what containers are told of the GPUs of the request, on the request's first device only.
+	Told Told `json:"told,omitzero"`
 }
+
+// Told is how GPUs are wired, for programs.
+type Told struct {
+	// VisibleDevices is the value of CUDA_VISIBLE_DEVICES, empty where it is left alone.
+	VisibleDevices string `json:"visibleDevices,omitempty"`
+	// NCCLTopology is the content of the file for NCCL, empty where there is none.
+	NCCLTopology string `json:"ncclTopology,omitempty"`
+}
+
+// Continues says that the device is one more GPU of the group that the device before it is of: a group is as many devices
+// of its name, in link order, so that whatever concerns a GPU finds each.
+func (p Plan) Continues(i int) bool {
+	return i > 0 && p.Devices[i].Kind == gpu.KindGroup && p.Devices[i-1].Kind == gpu.KindGroup &&
+		p.Devices[i].Name == p.Devices[i-1].Name && p.Devices[i].Request == p.Devices[i-1].Request
+}
+
+// Whole says that the device is all of a GPU, by itself or in a group.
+func (d Device) Whole() bool { return d.Kind == gpu.KindGPU || d.Kind == gpu.KindGroup }
 
 // Partition is a part of a GPU: what identifies it, and what the executor found or made of it in this boot.
 type Partition struct {

@@ -1,0 +1,122 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nccl describes some GPUs of a node in the form that NCCL reads from NCCL_TOPO_FILE: those GPUs, the PCIe bridges
+// above them and the NVLinks between them, nothing else.
+//
+// NCCL looks up by itself what the file leaves out (src/graph/xml.cc of NCCL: attributes are read from sysfs and NVML where
+// they are not set), so it says what the driver knows and no more.
+package nccl
+
+import (
+	"cmp"
+	"encoding/xml"
+	"fmt"
+	"slices"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// What NCCL calls things.
+const (
+	// unseenSwitch is the target of links to a switch whose address NVML does not tell.
+	unseenSwitch = "fffffff:ffff:ff"
+	classSwitch  = "0x068000"
+	classGPU     = "0x030200"
+	classBridge  = "0x060400"
+)
+
+type system struct {
+	XMLName xml.Name `xml:"system"`
+	Version int      `xml:"version,attr"`
+	CPUs    []*cpu   `xml:"cpu"`
+}
+
+type cpu struct {
+	NUMA int    `xml:"numaid,attr"`
+	PCI  []*pci `xml:"pci"`
+}
+
+type pci struct {
+	BusID string `xml:"busid,attr"`
+	Class string `xml:"class,attr"`
+	PCI   []*pci `xml:"pci"`
+	GPU   *board `xml:"gpu"`
+}
+
+type board struct {
+	SM    int    `xml:"sm,attr,omitempty"`
+	Links []link `xml:"nvlink"`
+}
+
+type link struct {
+	Target string `xml:"target,attr"`
+	Count  int    `xml:"count,attr"`
+	Class  string `xml:"tclass,attr"`
+}
+
+// File describes exactly these GPUs. The order in which they are given says nothing.
+func File(gpus []gpu.GPU) string {
+	gpus = slices.Clone(gpus)
+	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
+		return cmp.Or(cmp.Compare(node(a), node(b)), cmp.Compare(a.PCIAddress, b.PCIAddress))
+	})
+	out := system{Version: 1}
+	for _, g := range gpus {
+		if n := len(out.CPUs); n == 0 || out.CPUs[n-1].NUMA != node(g) {
+			out.CPUs = append(out.CPUs, &cpu{NUMA: node(g)})
+		}
+		level := &out.CPUs[len(out.CPUs)-1].PCI
+		for _, bridge := range g.Bridges {
+			level = &at(level, bridge, classBridge).PCI
+		}
+		at(level, g.PCIAddress, classGPU).GPU = &board{
+			SM: g.ComputeCapability.Major*10 + g.ComputeCapability.Minor, Links: links(g, gpus),
+		}
+	}
+	data, err := xml.MarshalIndent(out, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("strings and integers always encode: %v", err))
+	}
+	return string(data) + "\n"
+}
+
+func node(g gpu.GPU) int {
+	if g.NUMANode == nil {
+		return -1
+	}
+	return *g.NUMANode
+}
+
+// at finds or makes a PCI node.
+func at(level *[]*pci, busID, class string) *pci {
+	for _, p := range *level {
+		if p.BusID == busID {
+			return p
+		}
+	}
+	p := &pci{BusID: busID, Class: class}
+	*level = append(*level, p)
+	return p
+}
+
+// links are those of a GPU that lead to one of the others, or to a switch.
+func links(g gpu.GPU, gpus []gpu.GPU) []link {
+	count := map[link]int{}
+	for _, l := range g.Links {
+		switch {
+		case l.Peer == gpu.PeerSwitch:
+			count[link{Target: cmp.Or(l.PeerAddress, unseenSwitch), Class: classSwitch}]++
+		case l.Peer == gpu.PeerGPU && l.PeerAddress != g.PCIAddress &&
+			slices.ContainsFunc(gpus, func(o gpu.GPU) bool { return o.PCIAddress == l.PeerAddress }):
+			count[link{Target: l.PeerAddress, Class: classGPU}]++
+		}
+	}
+	out := make([]link, 0, len(count))
+	for l, n := range count {
+		l.Count = n
+		out = append(out, l)
+	}
+	slices.SortFunc(out, func(a, b link) int { return cmp.Compare(a.Target, b.Target) })
+	return out
+}
