@@ -39,7 +39,7 @@ func TestDeviceClassesFindTheirDevices(t *testing.T) {
 			}
 		}
 		for class, finds := range map[string]string{
-			driver: "gpu", "monitor." + driver: "monitor", "mig." + domain: "mig 1g.10gb+me",
+			driver: "gpu", "monitor." + driver: "monitor", "nvlink." + driver: "nvlink-group", "mig." + domain: "mig 1g.10gb+me",
 			"mig-1g.10gb.me." + domain: "mig 1g.10gb+me", "mig-1g.10gb." + domain: "mig 1g.10gb",
 		} {
 			for _, c := range []struct {
@@ -48,6 +48,7 @@ func TestDeviceClassesFindTheirDevices(t *testing.T) {
 			}{
 				{driver, "gpu", finds == "gpu"},
 				{driver, "monitor", finds == "monitor"},
+				{driver, "nvlink-group", finds == "nvlink-group"},
 				{driver, "mig 1g.10gb+me", finds == "mig 1g.10gb+me"},
 				{driver, "mig 1g.10gb", finds == "mig 1g.10gb" || class == "mig."+domain},
 				{"dra.example.com", finds, false},

@@ -111,3 +111,14 @@ const (
 
 // MaxNVLinks is how many links NVML can tell of (NVML_NVLINK_MAX_LINKS).
 const MaxNVLinks = 36
+
+// FabricState is the state of a GPU's registration (nvmlGpuFabricState_t).
+type FabricState int
+
+// The states.
+const (
+	FabricNotSupported FabricState = 0
+	FabricNotStarted   FabricState = 1
+	FabricInProgress   FabricState = 2
+	FabricCompleted    FabricState = 3
+)

@@ -48,6 +48,10 @@ type Device interface {
 	Processes() ([]Process, error)
 	// NVLinks are those that are up, in order of their index. NotSupported where the GPU has none.
 	NVLinks() ([]NVLink, error)
+	// NVLinkPeer says whether the driver has the GPU and another one of the session talk over NVLink.
+	NVLinkPeer(other Device) (bool, error)
+	// Fabric is its registration with an NVLink fabric. NotSupported where it has none.
+	Fabric() (Fabric, error)
 	Partitionable
 }
 
@@ -59,6 +63,16 @@ type NVLink struct {
 	Remote  RemoteDevice
 	// RemoteBusID is NVML's spelling of the other end's PCI address, empty where it does not tell.
 	RemoteBusID string
+}
+
+// Fabric is how far a GPU's registration has come, and with what.
+type Fabric struct {
+	State FabricState
+	// Status is what a completed registration came to: nil, or NVML's error.
+	Status error
+	// ClusterUUID is all zero where the fabric ends at the node.
+	ClusterUUID [16]byte
+	CliqueID    int
 }
 
 // PCIInfo is where the GPU sits.

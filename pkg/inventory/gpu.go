@@ -40,7 +40,7 @@ func (r *reader) may(what string, err error) bool {
 	return false
 }
 
-func (i *Inventory) readGPU(session nvml.Session, index int) (gpu.GPU, *gpu.Problem) {
+func (i *Inventory) readGPU(session nvml.Session, index int) (nvml.Device, gpu.GPU, *gpu.Problem) {
 	g := gpu.GPU{Index: index}
 	var r reader
 	d, err := session.Device(index)
@@ -51,13 +51,13 @@ func (i *Inventory) readGPU(session nvml.Session, index int) (gpu.GPU, *gpu.Prob
 		r.description(d, &g)
 	}
 	if r.err != nil {
-		return gpu.GPU{}, &gpu.Problem{
+		return nil, gpu.GPU{}, &gpu.Problem{
 			PCIAddress: g.PCIAddress, UUID: g.UUID, Index: index,
 			Lost: errors.Is(r.err, nvml.GPUIsLost), Message: r.err.Error(),
 		}
 	}
 	i.place(&g)
-	return g, nil
+	return d, g, nil
 }
 
 // identity reads what a GPU is known by. Nonsense is refused here: a device name and a claim's status are made of it.
@@ -111,6 +111,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	}
 	r.mig(d, architecture, &g.MIG)
 	r.links(d, g)
+	r.fabric(d, g)
 	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
 	g.MPSCapable = g.ComputeCapability.Major >= 7 && !guest(brand)
@@ -155,6 +156,7 @@ func (i *Inventory) place(g *gpu.GPU) {
 	if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIAddress, sys); err == nil && a.Value.StringValue != nil {
 		g.PCIeRoot = *a.Value.StringValue
 	}
+	g.Bridges = i.bridges(g.PCIAddress)
 	a, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIAddress, deviceattribute.ScalarAttribute, sys)
 	if err == nil && a.Value.IntValue != nil {
 		n := int(*a.Value.IntValue)

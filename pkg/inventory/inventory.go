@@ -90,18 +90,21 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 	if err != nil && !errors.Is(err, nvml.GPUNotFound) {
 		return gpu.Snapshot{}, fmt.Errorf("count the GPUs: %w", err)
 	}
+	handles := map[string]nvml.Device{}
 	for index := range n {
 		if err := ctx.Err(); err != nil {
 			return gpu.Snapshot{}, err
 		}
-		g, problem := i.readGPU(session, index)
+		d, g, problem := i.readGPU(session, index)
 		if problem != nil {
 			s.Problems = append(s.Problems, *problem)
 			continue
 		}
+		handles[g.PCIAddress] = d
 		s.GPUs = append(s.GPUs, g)
 	}
 	rejectDuplicates(&s)
+	peers(s.GPUs, handles)
 	i.locate(&s)
 	slices.SortFunc(s.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) })
 	slices.SortFunc(s.Problems, func(a, b gpu.Problem) int { return cmp.Compare(a.Index, b.Index) })

@@ -88,6 +88,7 @@ func TestOneGPUInFull(t *testing.T) {
 	for i := range 18 {
 		want.Links = append(want.Links, gpu.Link{Index: i, Version: 4, Peer: gpu.PeerSwitch})
 	}
+	want.Bridges, want.Fabric = []string{"0000:15:01.0"}, gpu.Fabric{State: gpu.FabricReady}
 	if diff := cmp.Diff(want, s.GPUs[0]); diff != "" {
 		t.Errorf("GPU (-want +got):\n%s", diff)
 	}

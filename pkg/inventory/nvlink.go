@@ -4,6 +4,11 @@
 package inventory
 
 import (
+	"encoding/hex"
+	"path/filepath"
+	"slices"
+	"strings"
+
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -30,4 +35,82 @@ func (r *reader) links(d nvml.Device, g *gpu.GPU) {
 		}
 		g.Links = append(g.Links, one)
 	}
+}
+
+// fabric reads how the GPU is registered. A GPU in MIG mode has no peers, and is not asked.
+func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
+	if g.MIG.Enabled {
+		return
+	}
+	f, err := d.Fabric()
+	if !r.may("the NVLink fabric", err) {
+		return
+	}
+	switch {
+	case f.State != nvml.FabricCompleted:
+		g.Fabric.State = gpu.FabricPending
+	case f.Status != nil:
+		g.Fabric.State = gpu.FabricFailed
+	default:
+		g.Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: uuidText(f.ClusterUUID), CliqueID: f.CliqueID}
+		if g.Fabric.ClusterUUID == "" {
+			g.Fabric.CliqueID = 0 // It means nothing on a board by itself.
+		}
+	}
+}
+
+// uuidText is a UUID in the usual form, empty where all of it is zero.
+func uuidText(u [16]byte) string {
+	if u == ([16]byte{}) {
+		return ""
+	}
+	h := hex.EncodeToString(u[:])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// peers asks of each two GPUs whose links suggest it whether they talk over NVLink. A driver that cannot tell is taken by its
+// links; one that fails at it is not relied on.
+func peers(gpus []gpu.GPU, handles map[string]nvml.Device) {
+	for n := range gpus {
+		for m := range n {
+			a, b := &gpus[n], &gpus[m]
+			if !suggested(*a, *b) {
+				continue
+			}
+			peer, err := handles[a.PCIAddress].NVLinkPeer(handles[b.PCIAddress])
+			if nvml.Unavailable(err) {
+				return
+			}
+			if err != nil || !peer {
+				a.Unreachable = append(a.Unreachable, b.PCIAddress)
+				b.Unreachable = append(b.Unreachable, a.PCIAddress)
+			}
+		}
+	}
+	for n := range gpus {
+		slices.Sort(gpus[n].Unreachable)
+	}
+}
+
+// suggested says that two GPUs have a link to each other, or both to switches.
+func suggested(a, b gpu.GPU) bool {
+	to := func(g gpu.GPU, peer gpu.Peer, address string) bool {
+		return slices.ContainsFunc(g.Links, func(l gpu.Link) bool { return l.Peer == peer && (peer == gpu.PeerSwitch || l.PeerAddress == address) })
+	}
+	return to(a, gpu.PeerGPU, b.PCIAddress) || to(b, gpu.PeerGPU, a.PCIAddress) || to(a, gpu.PeerSwitch, "") && to(b, gpu.PeerSwitch, "")
+}
+
+// bridges are the PCI addresses above a device in sysfs, from the root complex on.
+func (i *Inventory) bridges(address string) []string {
+	path, err := filepath.EvalSymlinks(filepath.Join(i.o.SysRoot, "bus/pci/devices", address))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, part := range strings.Split(path, string(filepath.Separator)) {
+		if canonical, err := gpu.CanonicalAddress(part); err == nil && canonical == part && part != address {
+			out = append(out, part)
+		}
+	}
+	return out
 }

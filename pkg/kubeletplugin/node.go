@@ -86,8 +86,8 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 	for i, g := range s.GPUs {
 		// Its links are what they were: the group that it is in must not change with each partition.
 		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
-			g.Links = last.Links
-			s.GPUs[i].Links = last.Links
+			g.Links, g.Unreachable, g.Fabric = last.Links, last.Unreachable, last.Fabric
+			s.GPUs[i] = g
 		}
 		n.last[g.PCIAddress] = g
 	}

@@ -51,9 +51,10 @@ const (
 
 // Device numbers of the driver's nodes. 195 is registered with the kernel; the others it hands out as it loads.
 const (
-	majorGPU  = 195
-	majorUVM  = 510
-	majorCaps = 237
+	majorGPU    = 195
+	majorUVM    = 510
+	majorCaps   = 237
+	majorSwitch = 236
 
 	minorControl = 255
 	minorModeset = 254

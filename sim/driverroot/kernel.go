@@ -40,6 +40,9 @@ func charDevices(s *engine.State) string {
 	t := "Character devices:\n  1 mem\n  5 /dev/tty\n 10 misc\n"
 	if s.DriverLoaded {
 		t += fmt.Sprintf("%3d nvidia\n%3d nvidia-modeset\n%3d nvidiactl\n%3d nvidia-caps\n%3d nvidia-uvm\n", majorGPU, majorGPU, majorGPU, majorCaps, majorUVM)
+		if s.Profile.Board.Switches > 0 {
+			t += fmt.Sprintf("%3d nvidia-nvswitch\n", majorSwitch)
+		}
 	}
 	return t + "\nBlock devices:\n  8 sd\n"
 }

@@ -73,6 +73,12 @@ func devices(s *engine.State) []Entry {
 		node("dev/nvidiactl", majorGPU, minorControl), node("dev/nvidia-modeset", majorGPU, minorModeset),
 		node("dev/nvidia-uvm", majorUVM, 0), node("dev/nvidia-uvm-tools", majorUVM, 1),
 	}
+	for n := range s.Profile.Board.Switches {
+		entries = append(entries, node(fmt.Sprintf("dev/nvidia-nvswitch%d", n), majorSwitch, uint32(n)))
+	}
+	if s.Profile.Board.Switches > 0 {
+		entries = append(entries, node("dev/nvidia-nvswitchctl", majorSwitch, minorControl))
+	}
 	for _, i := range s.OnBus() {
 		if g := s.GPUs[i]; !g.NodeMissing {
 			entries = append(entries, node(fmt.Sprintf("dev/nvidia%d", g.Minor), majorGPU, uint32(g.Minor)))

@@ -6,6 +6,7 @@ package engine
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gpu-dra-driver/sim/profiles"
@@ -61,6 +62,8 @@ type GPU struct {
 	ComputeMode int `json:"computeMode"`
 	// LinksDown are the NVLinks that are down, by index.
 	LinksDown []int `json:"linksDown,omitempty"`
+	// Fabric is how its registration stands where the board has one; empty: completed.
+	Fabric FabricFault `json:"fabric,omitempty"`
 	// TimeSlice is 0 (default) to 3 (long).
 	TimeSlice    int       `json:"timeSlice,omitempty"`
 	Persistence  bool      `json:"persistence"`
@@ -89,6 +92,7 @@ func New(p profiles.Profile, seed string, gpus int) (*State, error) {
 	}
 	if gpus > 0 {
 		p.Slots = p.Slots[:gpus]
+		p.Wires = slices.DeleteFunc(slices.Clone(p.Wires), func(w profiles.Wire) bool { return w.B >= gpus })
 	}
 	s := &State{Version: Version, Profile: p, Seed: seed}
 	for i, slot := range p.Slots {

@@ -113,11 +113,45 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 		var out []nvml.NVLink
 		for i, l := range v.NVLinks(v.GPU) {
 			if l.Up {
-				out = append(out, nvml.NVLink{Index: i, Version: l.Version, Remote: l.Remote, RemoteBusID: l.RemoteBusID})
+				out = append(out, nvml.NVLink{Index: i, Version: l.Version, Remote: l.Remote, RemoteBusID: l.RemoteBusID()})
 			}
 		}
 		return out, 0
 	})
+}
+
+func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {
+	const query = "nvmlDeviceGetP2PStatus"
+	o, ok := other.(*device)
+	if !ok || o.slot == d.slot {
+		return false, failed(query, nvml.InvalidArgument)
+	}
+	return ask(d, query, func(v engine.View) (bool, nvml.Code) {
+		peer := &v.State.GPUs[o.slot]
+		if peer.Lost || peer.OffBus {
+			return false, nvml.GPUIsLost
+		}
+		return v.Peers(v.GPU, peer), 0
+	})
+}
+
+func (d *device) Fabric() (nvml.Fabric, error) {
+	return ask(d, "nvmlDeviceGetGpuFabricInfoV", func(v engine.View) (nvml.Fabric, nvml.Code) {
+		f := v.FabricOf(v.GPU)
+		if f.State == nvml.FabricNotSupported {
+			return f, nvml.NotSupported
+		}
+		f.Status = failedStatus(f.Status)
+		return f, 0
+	})
+}
+
+// failedStatus words a registration's failure as a query's.
+func failedStatus(err error) error {
+	if code, ok := err.(nvml.Code); ok {
+		return failed("nvmlDeviceGetGpuFabricInfoV", code)
+	}
+	return err
 }
 
 func (d *device) Processes() ([]nvml.Process, error) {

@@ -7,10 +7,12 @@ package main
 import "C"
 
 import (
+	"errors"
 	"unsafe"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/profiles"
 )
 
 const maxLinks = 36
@@ -30,7 +32,8 @@ func nvlink(query string, dev C.handle, link C.u32, ok bool, answer func(engine.
 //export nvmlDeviceGetNvLinkState
 func nvmlDeviceGetNvLinkState(dev C.handle, link C.u32, active *C.u32) C.u32 {
 	return nvlink("nvmlDeviceGetNvLinkState", dev, link, active != nil, func(v engine.View) nvml.Code {
-		return put(active, flag(v.NVLinks(v.GPU)[link].Up))
+		links := v.NVLinks(v.GPU)
+		return put(active, flag(int(link) < len(links) && links[link].Up))
 	})
 }
 
@@ -44,7 +47,11 @@ func nvmlDeviceGetNvLinkVersion(dev C.handle, link C.u32, version *C.u32) C.u32 
 //export nvmlDeviceGetNvLinkRemoteDeviceType
 func nvmlDeviceGetNvLinkRemoteDeviceType(dev C.handle, link C.u32, remote *C.u32) C.u32 {
 	return nvlink("nvmlDeviceGetNvLinkRemoteDeviceType", dev, link, remote != nil, func(v engine.View) nvml.Code {
-		return put(remote, int(v.NVLinks(v.GPU)[link].Remote))
+		links := v.NVLinks(v.GPU)
+		if int(link) >= len(links) {
+			return nvml.NotSupported // It leads nowhere.
+		}
+		return put(remote, int(links[link].Remote))
 	})
 }
 
@@ -64,30 +71,55 @@ func nvmlDeviceGetNvLinkErrorCounter(dev C.handle, link, counter C.u32, to *C.u6
 	})
 }
 
-// Fabric states and health of nvml.h.
-const (
-	fabricNotSupported = 0
-	fabricCompleted    = 3
-	healthUnset        = 0
-)
-
-func fabric(query string, dev C.handle, ok bool, fill func(state int)) C.u32 {
-	return device(query, dev, ok, func(v engine.View) nvml.Code {
-		state := fabricNotSupported
-		if v.Board.Fabric {
-			state = fabricCompleted
+// remotePCI is the other end of a link: a GPU's PCI device. Of a switch this driver does not tell.
+func remotePCI(query string, dev C.handle, link C.u32, ok bool, fill func(engine.View, profiles.Address)) C.u32 {
+	return nvlink(query, dev, link, ok, func(v engine.View) nvml.Code {
+		links := v.NVLinks(v.GPU)
+		if int(link) >= len(links) || links[link].Peer == nil {
+			return nvml.NotSupported
 		}
-		fill(state)
+		peer := v
+		peer.GPU = links[link].Peer
+		a, err := profiles.ParseAddress(peer.GPU.Address)
+		if err != nil {
+			return nvml.Unknown
+		}
+		fill(peer, a)
 		return 0
 	})
 }
 
-// A board on a single baseboard completes registration with an all-zero cluster UUID and clique 0.
+//export nvmlDeviceGetNvLinkRemotePciInfo
+func nvmlDeviceGetNvLinkRemotePciInfo(dev C.handle, link C.u32, info *C.pciInfoV2) C.u32 {
+	return remotePCI("nvmlDeviceGetNvLinkRemotePciInfo", dev, link, info != nil, func(v engine.View, a profiles.Address) { fillPCIV2(info, v, a) })
+}
+
+//export nvmlDeviceGetNvLinkRemotePciInfo_v2
+func nvmlDeviceGetNvLinkRemotePciInfo_v2(dev C.handle, link C.u32, info *C.pciInfo) C.u32 {
+	return remotePCI("nvmlDeviceGetNvLinkRemotePciInfo_v2", dev, link, info != nil, func(v engine.View, a profiles.Address) { fillPCI(info, v, a) })
+}
+
+// healthUnset is the health of nvml.h of which nothing is known.
+const healthUnset = 0
+
+func fabric(query string, dev C.handle, ok bool, fill func(f nvml.Fabric, cluster [16]C.uchar, status C.u32)) C.u32 {
+	return device(query, dev, ok, func(v engine.View) nvml.Code {
+		f := v.FabricOf(v.GPU)
+		var cluster [16]C.uchar
+		for i, b := range f.ClusterUUID {
+			cluster[i] = C.uchar(b)
+		}
+		var code nvml.Code
+		errors.As(f.Status, &code)
+		fill(f, cluster, C.u32(code))
+		return 0
+	})
+}
 
 //export nvmlDeviceGetGpuFabricInfo
 func nvmlDeviceGetGpuFabricInfo(dev C.handle, info *C.fabricInfo) C.u32 {
-	return fabric("nvmlDeviceGetGpuFabricInfo", dev, info != nil, func(state int) {
-		*info = C.fabricInfo{state: C.uchar(state)}
+	return fabric("nvmlDeviceGetGpuFabricInfo", dev, info != nil, func(f nvml.Fabric, cluster [16]C.uchar, status C.u32) {
+		*info = C.fabricInfo{clusterUuid: cluster, status: status, cliqueId: C.u32(f.CliqueID), state: C.uchar(f.State)}
 	})
 }
 
@@ -100,12 +132,12 @@ func nvmlDeviceGetGpuFabricInfoV(dev C.handle, info *C.fabricInfoV3) C.u32 {
 	switch {
 	case versioned(info.version, unsafe.Sizeof(C.fabricInfoV2{}), 2):
 		v2 := (*C.fabricInfoV2)(unsafe.Pointer(info))
-		return fabric(query, dev, true, func(state int) {
-			*v2 = C.fabricInfoV2{version: v2.version, state: C.uchar(state), healthMask: healthUnset}
+		return fabric(query, dev, true, func(f nvml.Fabric, cluster [16]C.uchar, status C.u32) {
+			*v2 = C.fabricInfoV2{version: v2.version, clusterUuid: cluster, status: status, cliqueId: C.u32(f.CliqueID), state: C.uchar(f.State), healthMask: healthUnset}
 		})
 	case versioned(info.version, unsafe.Sizeof(*info), 3):
-		return fabric(query, dev, true, func(state int) {
-			*info = C.fabricInfoV3{version: info.version, state: C.uchar(state), healthMask: healthUnset}
+		return fabric(query, dev, true, func(f nvml.Fabric, cluster [16]C.uchar, status C.u32) {
+			*info = C.fabricInfoV3{version: info.version, clusterUuid: cluster, status: status, cliqueId: C.u32(f.CliqueID), state: C.uchar(f.State), healthMask: healthUnset}
 		})
 	}
 	return C.u32(argumentVersionMismatch)

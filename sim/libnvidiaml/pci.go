@@ -26,21 +26,25 @@ func pciOf(query string, dev C.handle, ok bool, fill func(engine.View, profiles.
 	})
 }
 
+func fillPCI(info *C.pciInfo, v engine.View, a profiles.Address) {
+	putArray(info.busIdLegacy[:], strings.ToUpper(v.Address))
+	putArray(info.busId[:], v.BusID())
+	info.domain, info.bus, info.device = C.u32(a.Domain), C.u32(a.Bus), C.u32(a.Device)
+	info.pciDeviceId, info.pciSubSystemId = C.u32(v.Board.DeviceID()), C.u32(v.Board.SubsystemID())
+}
+
+func fillPCIV2(info *C.pciInfoV2, v engine.View, a profiles.Address) {
+	putArray(info.busIdLegacy[:], strings.ToUpper(v.Address))
+	info.domain, info.bus, info.device = C.u32(a.Domain), C.u32(a.Bus), C.u32(a.Device)
+	info.pciDeviceId, info.pciSubSystemId = C.u32(v.Board.DeviceID()), C.u32(v.Board.SubsystemID())
+}
+
 func pciInto(query string, dev C.handle, info *C.pciInfo) C.u32 {
-	return pciOf(query, dev, info != nil, func(v engine.View, a profiles.Address) {
-		putArray(info.busIdLegacy[:], strings.ToUpper(v.Address))
-		putArray(info.busId[:], v.BusID())
-		info.domain, info.bus, info.device = C.u32(a.Domain), C.u32(a.Bus), C.u32(a.Device)
-		info.pciDeviceId, info.pciSubSystemId = C.u32(v.Board.DeviceID()), C.u32(v.Board.SubsystemID())
-	})
+	return pciOf(query, dev, info != nil, func(v engine.View, a profiles.Address) { fillPCI(info, v, a) })
 }
 
 func pciIntoV2(query string, dev C.handle, info *C.pciInfoV2) C.u32 {
-	return pciOf(query, dev, info != nil, func(v engine.View, a profiles.Address) {
-		putArray(info.busIdLegacy[:], strings.ToUpper(v.Address))
-		info.domain, info.bus, info.device = C.u32(a.Domain), C.u32(a.Bus), C.u32(a.Device)
-		info.pciDeviceId, info.pciSubSystemId = C.u32(v.Board.DeviceID()), C.u32(v.Board.SubsystemID())
-	})
+	return pciOf(query, dev, info != nil, func(v engine.View, a profiles.Address) { fillPCIV2(info, v, a) })
 }
 
 // The first version ends before pciSubSystemId, the second has four reserved words after it.

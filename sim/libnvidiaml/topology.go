@@ -50,7 +50,7 @@ func nvmlDeviceGetP2PStatus(a, b C.handle, capability C.u32, status *C.u32) C.u3
 		if a.Slot == b.Slot {
 			return nvml.InvalidArgument
 		}
-		if capability == overNVLink && a.Board.NVLinks == 0 {
+		if capability == overNVLink && !a.Peers(a.GPU, b.GPU) {
 			return put(status, notSupported)
 		}
 		return put(status, ok)

@@ -5,12 +5,16 @@ package profiles
 
 // Profile is a machine: one model of board, and a slot for each.
 type Profile struct {
-	Name        string   `json:"name"`
-	Description string   `json:"description"`
-	Driver      Driver   `json:"driver"`
-	Board       Board    `json:"board"`
-	Slots       []Slot   `json:"slots"`
-	Sources     []Source `json:"sources"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Driver      Driver `json:"driver"`
+	Board       Board  `json:"board"`
+	Slots       []Slot `json:"slots"`
+	// Wires are the NVLinks between GPUs, none of a board with switches.
+	Wires []Wire `json:"wires,omitempty"`
+	// Fabric is what the GPUs are registered with beyond the node, if anything.
+	Fabric  *Fabric  `json:"fabric,omitempty"`
+	Sources []Source `json:"sources"`
 }
 
 // Driver is what the kernel driver and its user space say of themselves.
@@ -52,9 +56,12 @@ type Board struct {
 	// MIG is nil where the board is not MIG capable.
 	MIG *MIG `json:"mig,omitempty"`
 	ECC bool `json:"ecc"`
-	// NVLinks is the number of links of each GPU, all of them up; NVLinkVersion as NVML numbers it.
+	// NVLinks is the number of links of each GPU; NVLinkVersion as NVML numbers it. They lead to switches, unless the profile
+	// says how GPUs are wired to each other.
 	NVLinks       int `json:"nvlinks"`
 	NVLinkVersion int `json:"nvlinkVersion"`
+	// Switches is how many NVSwitches have a device node.
+	Switches int `json:"switches,omitempty"`
 	// Fabric says that the GPU registers with a fabric manager.
 	Fabric bool `json:"fabric"`
 
@@ -109,6 +116,20 @@ type Slot struct {
 	NUMANode int `json:"numaNode"`
 	// ModuleID is the position on the baseboard.
 	ModuleID int `json:"moduleID"`
+}
+
+// Wire is some NVLinks between two GPUs, by slot.
+type Wire struct {
+	A     int `json:"a"`
+	B     int `json:"b"`
+	Links int `json:"links"`
+}
+
+// Fabric is an NVLink fabric of several nodes.
+type Fabric struct {
+	// ClusterUUID is of the usual form.
+	ClusterUUID string `json:"clusterUUID"`
+	CliqueID    int    `json:"cliqueID"`
 }
 
 // Source says where facts come from.

@@ -13,7 +13,7 @@ import (
 )
 
 func TestEveryProfileLoads(t *testing.T) {
-	want := []string{"a30", "dgx-a100-40", "dgx-a100-80", "hgx-b200", "hgx-h100", "hgx-h200", "l40s-4", "rtx-pro-6000", "t4-1"}
+	want := []string{"a100-pcie-4", "a30", "dgx-1-v100", "dgx-a100-40", "dgx-a100-80", "gb200-tray", "hgx-b200", "hgx-h100", "hgx-h200", "l40s-4", "rtx-pro-6000", "t4-1"}
 	if diff := cmp.Diff(want, Names()); diff != "" {
 		t.Fatalf("profiles (-want +got):\n%s", diff)
 	}
@@ -43,6 +43,8 @@ func TestBoardFacts(t *testing.T) {
 		"hgx-h200":    {"NVIDIA H200", 8, 143771, 700, 0x233510DE, 9, 9, 0, 132, 18, true},
 		"dgx-a100-40": {"NVIDIA A100-SXM4-40GB", 8, 40960, 518, 0x20B010DE, 7, 8, 0, 108, 12, true},
 		"l40s-4":      {"NVIDIA L40S", 4, 46068, 1104, 0x26B910DE, 8, 8, 9, 142, 0, false},
+		"dgx-1-v100":  {"Tesla V100-SXM2-32GB", 8, 32768, 269, 0x1DB510DE, 5, 7, 0, 80, 6, false},
+		"a100-pcie-4": {"NVIDIA A100 80GB PCIe", 4, 81920, 518, 0x20B510DE, 7, 8, 0, 108, 12, true},
 		"t4-1":        {"Tesla T4", 1, 15360, 448, 0x1EB810DE, 6, 7, 5, 40, 0, false},
 	}
 	for name, w := range want {
@@ -70,6 +72,10 @@ func TestValidateNamesTheField(t *testing.T) {
 		"no source":                 {func(p *Profile) { p.Sources = nil }, "sources"},
 		"PCI ID without prefix":     {func(p *Profile) { p.Board.PCIDeviceID = "233010DE" }, "pciDeviceID"},
 		"MIG count without MIG":     {func(p *Profile) { p.Board.MIGCapable = false }, "maxMIGDevices"},
+		"a wire to nowhere":         {func(p *Profile) { p.Wires = []Wire{{A: 0, B: 99, Links: 1}} }, "wires[0]"},
+		"a wire twice over":         {func(p *Profile) { p.Wires = []Wire{{A: 0, B: 1, Links: 19}} }, "slots[0] has 19"},
+		"switches on a mesh":        {func(p *Profile) { p.Wires = []Wire{{A: 0, B: 1, Links: 1}} }, "board.switches"},
+		"a fabric without name":     {func(p *Profile) { p.Fabric = &Fabric{ClusterUUID: "x"} }, "clusterUUID"},
 		"version with a path in it": {func(p *Profile) { p.Driver.Version = "../580" }, "driver.version"},
 	}
 	for name, tt := range tests {

@@ -4,6 +4,7 @@
 package profiles
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -62,6 +63,28 @@ func (p Profile) Validate() error {
 			bad("slots[%d]: %w", i, err)
 		}
 	}
+	links := make([]int, len(p.Slots))
+	for i, w := range p.Wires {
+		if w.A < 0 || w.B <= w.A || w.B >= len(p.Slots) || w.Links < 1 {
+			bad("wires[%d]: links between two slots, the lower one first, got %+v", i, w)
+			continue
+		}
+		links[w.A] += w.Links
+		links[w.B] += w.Links
+	}
+	for i, n := range links {
+		if n > b.NVLinks {
+			bad("slots[%d] has %d NVLinks wired, and its board has %d", i, n, b.NVLinks)
+		}
+	}
+	if b.Switches < 0 || b.Switches > 0 && (b.NVLinks == 0 || len(p.Wires) > 0) {
+		bad("board.switches %d: only where NVLinks lead to switches", b.Switches)
+	}
+	if p.Fabric != nil {
+		if _, err := p.Fabric.Cluster(); err != nil || !b.Fabric {
+			bad("fabric: a clusterUUID, of a board with fabric: true (%v)", err)
+		}
+	}
 	if len(p.Sources) == 0 {
 		bad("sources is empty: every fact has a source")
 	}
@@ -89,6 +112,15 @@ func (s Slot) validate() error {
 		return fmt.Errorf("numaNode %d: -1 or more", s.NUMANode)
 	}
 	return nil
+}
+
+// Cluster is ClusterUUID as NVML gives it.
+func (f Fabric) Cluster() (out [16]byte, err error) {
+	data, err := hex.DecodeString(strings.ReplaceAll(f.ClusterUUID, "-", ""))
+	if err != nil || len(data) != len(out) {
+		return out, fmt.Errorf("%q is no UUID", f.ClusterUUID)
+	}
+	return [16]byte(data), nil
 }
 
 // Address is a PCI address in numbers.

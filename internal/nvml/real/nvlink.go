@@ -54,3 +54,36 @@ func (d *device) nvlink(i int) (nvml.NVLink, error) {
 	}
 	return link, nil
 }
+
+// NVLinkPeer implements nvml.Device.
+func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {
+	o, ok := other.(*device)
+	if !ok {
+		return false, &nvml.Error{Query: "nvmlDeviceGetP2PStatus", Code: nvml.InvalidArgument}
+	}
+	status, err := get(d, "nvmlDeviceGetP2PStatus", func() (gonvml.GpuP2PStatus, gonvml.Return) {
+		return d.handle.GetP2PStatus(o.handle, gonvml.P2P_CAPS_INDEX_NVLINK)
+	})
+	return err == nil && status == gonvml.P2P_STATUS_OK, err
+}
+
+// Fabric asks in the newer form first, which drivers before 545 lack.
+func (d *device) Fabric() (nvml.Fabric, error) {
+	info, err := get(d, "nvmlDeviceGetGpuFabricInfoV", d.handle.GetGpuFabricInfoV().V2)
+	if errors.Is(err, nvml.FunctionNotFound) {
+		var old gonvml.GpuFabricInfo
+		old, err = get(d, "nvmlDeviceGetGpuFabricInfo", d.handle.GetGpuFabricInfo)
+		info = gonvml.GpuFabricInfo_v2{ClusterUuid: old.ClusterUuid, Status: old.Status, CliqueId: old.CliqueId, State: old.State}
+	}
+	switch {
+	case err != nil:
+		return nvml.Fabric{}, err
+	case nvml.FabricState(info.State) == nvml.FabricNotSupported:
+		return nvml.Fabric{}, &nvml.Error{Query: "nvmlDeviceGetGpuFabricInfoV", Code: nvml.NotSupported}
+	}
+	out := nvml.Fabric{State: nvml.FabricState(info.State), ClusterUUID: info.ClusterUuid, CliqueID: int(info.CliqueId)}
+	if out.State == nvml.FabricCompleted && info.Status != 0 {
+		out.Status = &nvml.Error{Query: "nvmlDeviceGetGpuFabricInfoV", Code: nvml.Code(info.Status)}
+	}
+	return out, nil
+}

@@ -33,6 +33,8 @@ its versions; "*" means every query.
   monitor GPU         a monitoring client (--name) holds it        unmonitor GPU  lets go
   hide-reset GPU      its MIG mode stays pending, as in a guest    show-reset GPU undoes it
   link-down GPU       its NVLink --link goes down                  link-up GPU    undoes it
+  fabric-pending GPU  it waits for the fabric manager              fabric-ready GPU  undoes it
+  fabric-failed GPU   the fabric manager refuses it                fabric-ready GPU  undoes it
   set GPU             --utilization, --memory-utilization, --temperature, --power, --compute-mode
 
 `
@@ -168,6 +170,11 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 		if in.fault == "link-down" {
 			g.LinksDown = append(g.LinksDown, in.link)
 		}
+	case "fabric-pending", "fabric-failed", "fabric-ready":
+		if !s.Profile.Board.Fabric {
+			return fmt.Errorf("%s: the board registers with no fabric", in.fault)
+		}
+		g.Fabric = map[string]engine.FabricFault{"fabric-pending": engine.FabricPending, "fabric-failed": engine.FabricFailed}[in.fault]
 	case "hide-reset", "show-reset":
 		g.ResetHidden = in.fault == "hide-reset"
 	case "set":
