@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
@@ -95,6 +97,34 @@ var scenarios = []scenario{
 	{name: "recover a damaged record", given: func(w *world, p process) { twice(w, p); w.damage("a") }, when: recovers, then: []string{"a", "z"}},
 	{name: "prepare over a damaged record", given: func(w *world, p process) { twice(w, p); w.damage("a") }, when: prepares("a"), then: []string{"a", "z"}},
 	{name: "unprepare a damaged record", given: func(w *world, p process) { twice(w, p); w.damage("a") }, when: unprepares("a"), then: []string{"z"}},
+	{name: "prepare a group", given: func(w *world, p process) { standby(w, p); w.groupClaim("a", 0, 2) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a group with steps", given: func(w *world, p process) { standby(w, p); steps(w.groupClaim("a", 0, 2)) }, when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a group again without its file", given: func(w *world, p process) { grouped(w, p); w.must(os.Remove(w.topologyFile("a"))) },
+		when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a group again after a link failed", given: func(w *world, p process) { grouped(w, p); w.snapshot.GPUs[1].Links = nil },
+		when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a group after a reboot that changed the wiring", given: func(w *world, p process) { grouped(w, p); w.reboot(false); w.snapshot.GPUs[1].Links = nil },
+		when: prepares("a"), then: []string{"a", "z"}},
+	{name: "prepare a GPU instead of a group", given: func(w *world, p process) { grouped(w, p); allocate(w.claims["a"], 0) },
+		when: prepares("a"), then: []string{"a", "z"}},
+	{name: "unprepare a group", given: grouped, when: unprepares("a"), then: []string{"z"}},
+	{name: "recover a group without specs", given: func(w *world, p process) {
+		grouped(w, p)
+		w.must(os.Remove(w.specFile("a")))
+		w.must(os.Remove(w.topologyFile("a")))
+	}, when: recovers, then: []string{"a", "z"}},
+	{name: "recover a group's file without spec and record", given: func(w *world, p process) {
+		grouped(w, p)
+		w.must(os.Remove(w.specFile("a")))
+		w.must(os.Remove(w.recordFile("a")))
+		w.loseEffects("a")
+	}, when: recovers, then: []string{"z"}},
+	{name: "recover a group's damaged record", given: func(w *world, p process) { grouped(w, p); w.damage("a") }, when: recovers, then: []string{"a", "z"}},
+	{name: "prepare a group whose record and spec are both lost", given: func(w *world, p process) {
+		grouped(w, p)
+		w.damage("a")
+		w.must(os.Remove(w.specFile("a")))
+	}, when: prepares("a"), then: []string{"a", "z"}, unknown: true},
 	{name: "recover a record and spec both lost", given: lost, when: func(w *world, p process) error { return errors.Join(recovers(w, p), identifies(w, p), recovers(w, p)) },
 		then: []string{"a", "z"}, unknown: true},
 	{name: "prepare a record and spec both lost", given: lost, when: prepares("a"), then: []string{"a", "z"}, unknown: true},
@@ -113,6 +143,14 @@ func first(w *world, _ process) { w.steppedClaim("a", 0, 1) }
 func standby(w *world, p process) {
 	w.steppedClaim("z", 3)
 	w.prepare(p, "z")
+}
+
+func steps(c *resourceapi.ResourceClaim) { c.Labels = map[string]string{stepped: string(c.UID)} }
+
+func grouped(w *world, p process) {
+	standby(w, p)
+	steps(w.groupClaim("a", 0, 2))
+	w.prepare(p, "a")
 }
 
 func twice(w *world, p process) {

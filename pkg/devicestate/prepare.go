@@ -39,7 +39,7 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		return fail(err)
 	}
 	node := e.node()
-	if found && old.State == record.Committed {
+	if found && (old.State == record.Committed || old.State == record.Intent && old.Renews != "") {
 		node.Prepared = old.Plan
 	}
 	if p, err = e.Planner(claim, node); err != nil {

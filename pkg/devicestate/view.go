@@ -145,7 +145,17 @@ func (e *Engine) checkSpec(r record.Record) error {
 	if err != nil {
 		return err
 	}
-	for i := range r.Plan.Devices {
+	for i, d := range r.Plan.Devices {
+		if d.Told.NCCLTopology != "" {
+			switch file, err := e.Specs.ReadTopology(c.UID); {
+			case errors.Is(err, fs.ErrNotExist):
+				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", claimText(c))
+			case err != nil:
+				return err
+			case string(file) != d.Told.NCCLTopology:
+				return fmt.Errorf("the topology file for NCCL of claim %s is not what its record says", claimText(c))
+			}
+		}
 		if !strings.Contains(string(data), cdi.DeviceName(r.Plan, i)) {
 			return fmt.Errorf("the CDI spec of claim %s lacks device %s", claimText(c), r.Plan.Devices[i].Name)
 		}

@@ -18,6 +18,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -82,7 +83,8 @@ func attach(t testing.TB, dir string) *world {
 	}
 	w.snapshot.Driver.Version = "580.126.09"
 	for i := range 4 {
-		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{PCIAddress: address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i})
+		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{PCIAddress: address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
+			Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}})
 	}
 	w.boots = 1
 	return w
@@ -235,6 +237,23 @@ func (w *world) steppedClaim(uid string, gpus ...int) *resourceapi.ResourceClaim
 	c := w.claim(uid, gpus...)
 	c.Labels = map[string]string{stepped: uid}
 	return c
+}
+
+// groupClaim makes an allocated claim of a group of GPUs, whose containers are told how they are wired.
+func (w *world) groupClaim(uid string, first, size int) *resourceapi.ResourceClaim {
+	c := w.claim(uid, first)
+	c.Status.Allocation.Devices.Results[0].Device = gpu.Device{Kind: gpu.KindGroup, Size: size, PCIAddress: address(first)}.Name()
+	c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{{
+		Source: resourceapi.AllocationConfigSourceClaim, Requests: []string{"r0"},
+		DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver, Parameters: runtime.RawExtension{
+			Raw: []byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","topology":{"cudaVisibleDevices":true,"ncclTopology":true}}`),
+		}}},
+	}}
+	return c
+}
+
+func (w *world) topologyFile(uid string) string {
+	return filepath.Join(w.cdi, "k8s."+driver+"-claim_"+uid+".nccl.xml")
 }
 
 func allocate(c *resourceapi.ResourceClaim, gpus ...int) {

@@ -84,14 +84,19 @@ func (s *Store) write(path string, data []byte) error {
 // Read gives the claim's spec. A missing one is fs.ErrNotExist.
 func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path(uid)) }
 
+// ReadTopology gives the claim's file for NCCL. A missing one is fs.ErrNotExist.
+func (s *Store) ReadTopology(uid string) ([]byte, error) { return s.host.ReadFile(s.TopologyPath(uid)) }
+
 // Remove removes the claim's spec, then the file that it mounts, and what an interrupted write left. None there is a
 // success.
 func (s *Store) Remove(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
 	}
-	if err := s.host.Remove(LabelRemove, s.TopologyPath(uid)); err != nil {
-		return fmt.Errorf("remove the topology file for NCCL: %w", err)
+	if _, err := s.ReadTopology(uid); !errors.Is(err, fs.ErrNotExist) {
+		if err := s.host.Remove(LabelRemove, s.TopologyPath(uid)); err != nil {
+			return fmt.Errorf("remove the topology file for NCCL: %w", err)
+		}
 	}
 	return s.RemoveUnfinished(uid)
 }
