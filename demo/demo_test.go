@@ -221,6 +221,20 @@ var partitions = func() map[string]dracel.Device {
 
 var profiles = []string{"1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"}
 
+// groups are NVLink groups by their size.
+var groups = func() map[string]dracel.Device {
+	out := map[string]dracel.Device{}
+	for _, size := range sizes {
+		n, kind := int64(size[0]-'0'), "nvlink-group"
+		out[size] = dracel.Device{Driver: "gpu.nvidia.com", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"gpu.nvidia.com/type": {StringValue: &kind}, "gpu.nvidia.com/gpuCount": {IntValue: &n},
+		}}
+	}
+	return out
+}()
+
+var sizes = []string{"2", "4", "8"}
+
 // found lists the devices that all selectors match: whole boards, or partitions where the class is one of theirs.
 func found(t *testing.T, class string, selectors []resourceapi.DeviceSelector) string {
 	t.Helper()
@@ -228,6 +242,9 @@ func found(t *testing.T, class string, selectors []resourceapi.DeviceSelector) s
 	candidates, devices := []string{"H100", "L40S", "T4"}, boards
 	if strings.HasPrefix(class, "mig") {
 		candidates, devices = profiles, partitions
+	}
+	if strings.HasPrefix(class, "nvlink") {
+		candidates, devices = sizes, groups
 	}
 	for _, name := range candidates {
 		all := true
@@ -259,6 +276,14 @@ func TestSelectorsFindTheirGPUs(t *testing.T) {
 		"fraction-refused/gpu":     "H100",
 		"fraction-mixed/part":      "2g.20gb",
 		"fraction-of-mig/part":     "3g.40gb",
+		"nvlink-groups/four":       "4",
+		"nvlink-groups/two":        "2",
+		"nvlink-eight/eight":       "8",
+		"nvlink-job/two":           "2",
+		"nvlink-waits/eight":       "8",
+		"nvlink-waits/part":        "1g.10gb",
+		"nvlink-fill/four":         "4",
+		"nvlink-fill/part":         "1g.10gb",
 		"mig-one/gpu":              "1g.10gb",
 		"mig-four-of-one-gpu/a":    "1g.10gb",
 		"mig-four-of-one-gpu/b":    "1g.10gb",

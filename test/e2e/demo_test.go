@@ -90,7 +90,7 @@ func TestDemos(t *testing.T) {
 	}
 }
 
-// exclusive lists by claim the GPUs that a pod does not merely watch.
+// exclusive lists by claim the GPUs that a pod does not merely watch, those of a group one by one.
 func exclusive(ctx context.Context, t *testing.T, p corev1.Pod) map[string][]string {
 	t.Helper()
 	claims, err := s.Claims(ctx, p)
@@ -99,7 +99,7 @@ func exclusive(ctx context.Context, t *testing.T, p corev1.Pod) map[string][]str
 	for _, c := range claims {
 		for _, r := range stage.Results(c) {
 			if r.AdminAccess == nil || !*r.AdminAccess {
-				out[c.Name] = append(out[c.Name], r.Device)
+				out[c.Name] = append(out[c.Name], apart(t, []string{r.Device})...)
 			}
 		}
 	}
@@ -126,6 +126,10 @@ var more = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"mig-56":                   total(56),
 	"mig-queue":                drained,
 	"nvlink-four":              onOneIsland(4),
+	"nvlink-groups":            total(8),
+	"nvlink-eight":             toldOfEight,
+	"nvlink-job":               total(8),
+	"nvlink-fill":              total(7),
 	"fraction-four":            fractions(4, 1),
 	"fraction-refused":         fractions(2, 1),
 	"fraction-users":           fractions(2, 1),

@@ -35,7 +35,10 @@ func inside(ctx context.Context, t *testing.T, p corev1.Pod) {
 		must(t, err)
 		devices := deviceNames(p, c, claims)
 		var nodes, uuids []string
-		for _, device := range devices {
+		if slices.ContainsFunc(devices, grouped) {
+			nodes = append(nodes, switches(t)...)
+		}
+		for _, device := range apart(t, devices) {
 			minor, uuid := hardware(t, device)
 			nodes = append(nodes, "/dev/nvidia"+strconv.Itoa(minor))
 			uuids = append(uuids, uuid)
@@ -115,6 +118,47 @@ func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.Resource
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+func grouped(device string) bool { return strings.HasPrefix(device, "nvlink-") }
+
+// apart names the GPUs of groups in the place of groups. On a board with switches those of a group stand side by side: the
+// simulator says so, which knows nothing of groups.
+func apart(t *testing.T, devices []string) []string {
+	t.Helper()
+	var out []string
+	for _, device := range devices {
+		if !grouped(device) {
+			out = append(out, device)
+			continue
+		}
+		d, err := gpu.ParseName(device)
+		must(t, err)
+		state, err := engine.Open(s.Root, nil).State()
+		must(t, err)
+		first := slices.IndexFunc(state.GPUs, func(g engine.GPU) bool { return g.Address == d.PCIAddress })
+		if first < 0 || first%d.Size != 0 || first+d.Size > len(state.GPUs) {
+			t.Fatalf("%s begins with GPU %d of %d", device, first, len(state.GPUs))
+		}
+		for _, g := range state.GPUs[first : first+d.Size] {
+			out = append(out, gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.Address}.Name())
+		}
+	}
+	return out
+}
+
+// switches are the device nodes of the simulated board's NVSwitches.
+func switches(t *testing.T) []string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(s.Root, "dev/nvidia-nvswitch*"))
+	must(t, err)
+	if len(paths) != 5 {
+		t.Errorf("the board's NVSwitches are %v", paths)
+	}
+	for i := range paths {
+		paths[i] = filepath.Join("/dev", filepath.Base(paths[i]))
+	}
+	return paths
 }
 
 // hardware reads a device's minor number and UUID from the simulated /proc, which knows nothing of the driver.

@@ -7,9 +7,14 @@ package e2e
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+
+	"gpu-dra-driver/sim/engine"
 )
 
 // onOneIsland checks how many GPUs a demo's pods hold, and that they are of one NVLink group.
@@ -34,5 +39,30 @@ func onOneIsland(want int) func(context.Context, *testing.T, []corev1.Pod) {
 		if len(groups) != 1 {
 			t.Errorf("the GPUs are of NVLink groups %v", groups)
 		}
+	}
+}
+
+// toldOfEight checks from inside that the container is told of its GPUs: CUDA by UUID, NCCL by a file that holds each.
+func toldOfEight(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	total(8)(ctx, t, pods)
+	view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, "probe")
+	must(t, err)
+	told := strings.Split(view.Env["CUDA_VISIBLE_DEVICES"], ",")
+	slices.Sort(told)
+	seen := view.UUIDs()
+	slices.Sort(seen)
+	if diff := cmp.Diff(seen, told); diff != "" {
+		t.Errorf("CUDA_VISIBLE_DEVICES (-nvidia-smi +told):\n%s", diff)
+	}
+	state, err := engine.Open(s.Root, nil).State()
+	must(t, err)
+	for _, g := range state.GPUs {
+		if !strings.Contains(view.NCCLTopology, `busid="`+g.Address+`"`) {
+			t.Errorf("the file for NCCL lacks the GPU at %s:\n%s", g.Address, view.NCCLTopology)
+		}
+	}
+	if n := strings.Count(view.NCCLTopology, `count="18" tclass="0x068000"`); n != 8 {
+		t.Errorf("the file for NCCL has links to switches of %d GPUs:\n%s", n, view.NCCLTopology)
 	}
 }

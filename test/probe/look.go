@@ -21,13 +21,15 @@ const smiTimeout = 20 * time.Second
 // view is what a container sees. Every list is sorted, and empty rather than null.
 type view struct {
 	Devices []device          `json:"devices"`
-	Env     map[string]string `json:"env"`    // NVIDIA_* and CUDA_*
+	Env     map[string]string `json:"env"`    // NVIDIA_*, CUDA_* and NCCL_*
 	Mounts  []string          `json:"mounts"` // mount points of driver files
 	UID     int               `json:"uid"`
 	// NvidiaSMI is what `nvidia-smi -L` printed; NvidiaSMIError why it could
 	// not be run. Both are empty where there is no nvidia-smi.
 	NvidiaSMI      string `json:"nvidiaSMI,omitempty"`
 	NvidiaSMIError string `json:"nvidiaSMIError,omitempty"`
+	// NCCLTopology is the content of the file that NCCL_TOPO_FILE names.
+	NCCLTopology string `json:"ncclTopology,omitempty"`
 }
 
 func look(ctx context.Context, root string, environ []string) view {
@@ -44,6 +46,13 @@ func look(ctx context.Context, root string, environ []string) view {
 		}
 	}
 	v.NvidiaSMI, v.NvidiaSMIError = nvidiaSMI(ctx, root)
+	if file := v.Env["NCCL_TOPO_FILE"]; file != "" {
+		data, err := os.ReadFile(filepath.Join(root, file))
+		v.NCCLTopology = string(data)
+		if err != nil {
+			v.NCCLTopology = err.Error()
+		}
+	}
 	return v
 }
 
@@ -51,7 +60,7 @@ func driverEnv(environ []string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range environ {
 		key, value, _ := strings.Cut(kv, "=")
-		if strings.HasPrefix(key, "NVIDIA_") || strings.HasPrefix(key, "CUDA_") {
+		if strings.HasPrefix(key, "NVIDIA_") || strings.HasPrefix(key, "CUDA_") || strings.HasPrefix(key, "NCCL_") {
 			env[key] = value
 		}
 	}

@@ -140,6 +140,8 @@ type View struct {
 	Mounts    []string          `json:"mounts"`
 	UID       int               `json:"uid"`
 	NvidiaSMI string            `json:"nvidiaSMI"`
+	// NCCLTopology is the content of the file that NCCL_TOPO_FILE names.
+	NCCLTopology string `json:"ncclTopology"`
 	// CUDA is what the process could have of its device, Processes what others of its container could.
 	CUDA      CUDA   `json:"cuda"`
 	Processes []CUDA `json:"processes"`
