@@ -1,0 +1,256 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/profiles"
+	"gpu-dra-driver/test/stage"
+)
+
+// request is one of a claim.
+func request(name, class string, expressions ...string) resourceapi.DeviceRequest {
+	exact := &resourceapi.ExactDeviceRequest{DeviceClassName: class}
+	for _, e := range expressions {
+		exact.Selectors = append(exact.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+	}
+	return resourceapi.DeviceRequest{Name: name, Exactly: exact}
+}
+
+// asked makes a claim; matching is an attribute that all its devices share, or empty.
+func asked(ctx context.Context, t *testing.T, namespace, name, matching string, requests ...resourceapi.DeviceRequest) {
+	t.Helper()
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}}
+	if matching != "" {
+		attribute := resourceapi.FullyQualifiedName(matching)
+		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}}
+	}
+	_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
+	must(t, err)
+}
+
+func groupOf(size int) resourceapi.DeviceRequest {
+	return request("gpu", "nvlink.gpu.nvidia.com", fmt.Sprintf("device.attributes['gpu.nvidia.com'].gpuCount == %d", size))
+}
+
+// held are the GPUs of a pod, those of a group one by one.
+func held(ctx context.Context, t *testing.T, p corev1.Pod) (out []string) {
+	t.Helper()
+	for _, devices := range exclusive(ctx, t, p) {
+		out = append(out, devices...)
+	}
+	return out
+}
+
+// waits waits until a pod cannot be scheduled.
+func waits(ctx context.Context, t *testing.T, namespace, name string) {
+	t.Helper()
+	must(t, s.Wait(ctx, name+" to wait", 60*time.Second, func(ctx context.Context) (bool, string) {
+		p, err := s.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return stage.Unschedulable(*p) != "", string(p.Status.Phase)
+	}))
+}
+
+func TestAGroupStartsOnceItsGPUsAreWhole(t *testing.T) {
+	ctx := limited(t)
+	namespace := ground(ctx, t, nil)
+	migClaim(ctx, t, namespace, "part", `device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`)
+	part := pod(ctx, t, namespace, "part", "part", nil)
+	runs(ctx, t, namespace, part.Name)
+	asked(ctx, t, namespace, "eight", "", groupOf(8))
+	pod(ctx, t, namespace, "eight", "eight", nil)
+	waits(ctx, t, namespace, "eight")
+	must(t, s.Client.CoreV1().Pods(namespace).Delete(ctx, "part", metav1.DeleteOptions{}))
+	must(t, s.Client.ResourceV1().ResourceClaims(namespace).Delete(ctx, "part", metav1.DeleteOptions{}))
+	eight := runs(ctx, t, namespace, "eight")
+	inside(ctx, t, eight)
+	if n := len(held(ctx, t, eight)); n != 8 {
+		t.Errorf("the group has %d GPUs", n)
+	}
+}
+
+// prompt has the plugin look at the GPUs soon: it watches the device nodes, and looks for what files do not show at a slower
+// beat.
+// A second call takes back the file of the first.
+func prompt(t *testing.T) {
+	t.Helper()
+	file := filepath.Join(s.Root, "dev", "nvidia99")
+	if err := os.Remove(file); err != nil {
+		must(t, os.WriteFile(file, nil, 0o600))
+	}
+}
+
+// TestALinkThatFailsTakesFreeGroupsAway leaves the one that a pod has published, and tainted, until it is released.
+func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
+	ctx := limited(t)
+	namespace := ground(ctx, t, nil)
+	asked(ctx, t, namespace, "pair", "", groupOf(2))
+	pod(ctx, t, namespace, "pair", "pair", nil)
+	pair := runs(ctx, t, namespace, "pair")
+	mine := held(ctx, t, pair)
+	if len(mine) != 2 {
+		t.Fatalf("the pair is %v", mine)
+	}
+	d, err := gpu.ParseName(mine[1])
+	must(t, err)
+	name := gpu.Device{Kind: gpu.KindGroup, Size: 2, PCIAddress: addressOf(t, mine[0])}.Name()
+	groups := func(ctx context.Context) (tainted, free []string) {
+		devices, err := s.Devices(ctx, string(gpu.KindGroup))
+		must(t, err)
+		for _, d := range devices {
+			if len(d.Taints) > 0 {
+				tainted = append(tainted, d.Name)
+			} else {
+				free = append(free, d.Name)
+			}
+		}
+		return tainted, free
+	}
+	if _, free := groups(ctx); len(free) != 7 {
+		t.Fatalf("groups %v", free)
+	}
+	must(t, s.Sim(ctx, "inject", "link-down", d.PCIAddress, "--link", "3"))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(t, s.Sim(ctx, "inject", "link-up", d.PCIAddress, "--link", "3"))
+		prompt(t)
+		must(t, s.Wait(ctx, "all groups", 60*time.Second, func(ctx context.Context) (bool, string) {
+			tainted, free := groups(ctx)
+			return len(free) == 7 && len(tainted) == 0, fmt.Sprintf("tainted %v, free %v", tainted, free)
+		}))
+	})
+	prompt(t)
+	// Of seven groups three had the GPU: a four, the eight, and the pair, which stays as long as its pod does.
+	must(t, s.Wait(ctx, "groups without the GPU", 60*time.Second, func(ctx context.Context) (bool, string) {
+		tainted, free := groups(ctx)
+		return slices.Equal(tainted, []string{name}) && len(free) == 4, fmt.Sprintf("tainted %v, free %v", tainted, free)
+	}))
+	inside(ctx, t, pair)
+	// Its GPUs are nobody else's: six are left, and no seventh.
+	for i := range 7 {
+		one := fmt.Sprintf("one-%d", i)
+		claim(ctx, t, namespace, one, "")
+		pod(ctx, t, namespace, one, one, nil)
+	}
+	six := 0
+	must(t, s.Wait(ctx, "six of seven pods", 90*time.Second, func(ctx context.Context) (bool, string) {
+		six = 0
+		stuck := 0
+		for i := range 7 {
+			p, err := s.Client.CoreV1().Pods(namespace).Get(ctx, fmt.Sprintf("one-%d", i), metav1.GetOptions{})
+			must(t, err)
+			if ready(*p) {
+				six++
+			} else if stage.Unschedulable(*p) != "" {
+				stuck++
+			}
+		}
+		return six == 6 && stuck == 1, fmt.Sprintf("%d run, %d wait", six, stuck)
+	}))
+	// A container that starts again in the pod finds its GPUs as they were.
+	must(t, s.Node(ctx, "restart", "kubelet"))
+	must(t, s.Wait(ctx, "the node", 60*time.Second, nodeReady))
+	inside(ctx, t, runs(ctx, t, namespace, "pair"))
+	must(t, s.Client.CoreV1().Pods(namespace).Delete(ctx, "pair", metav1.DeleteOptions{}))
+	must(t, s.Wait(ctx, "the group gone", 60*time.Second, func(ctx context.Context) (bool, string) {
+		tainted, _ := groups(ctx)
+		return len(tainted) == 0, fmt.Sprintf("%v", tainted)
+	}))
+	for i := range 7 {
+		runs(ctx, t, namespace, fmt.Sprintf("one-%d", i))
+	}
+}
+
+// cards runs a second DRA driver on the node, whose network cards are on PCIe roots and NUMA nodes as given.
+func cards(ctx context.Context, t *testing.T, args ...string) {
+	t.Helper()
+	const driver, class = "nic.example.com", "nic.example.com"
+	binary := filepath.Join(t.TempDir(), "nic")
+	_, err := s.Run(ctx, "go", "build", "-o", binary, "./test/nic")
+	must(t, err)
+	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	_, err = s.Client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class},
+		Spec:       resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + driver + "'"}}}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.Onenode, append([]string{
+		"exec", "--dir", s.Dir, "--", binary, "--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name}, args...)...)
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(t, stdin.Close())
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the second driver: %v\n%s", err, said.String())
+		}
+		must(t, s.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + driver}))
+		must(t, s.Client.ResourceV1().DeviceClasses().Delete(ctx, class, metav1.DeleteOptions{}))
+	})
+}
+
+func TestAGPUAndANetworkCardSideBySide(t *testing.T) {
+	ctx := limited(t)
+	state, err := engine.Open(s.Root, nil).State()
+	must(t, err)
+	slot := state.Profile.Slots[5]
+	cards(ctx, t, "close,"+slot.Path[0]+",", fmt.Sprintf("near,,%d", slot.NUMANode))
+	namespace := ground(ctx, t, nil) // It goes first: its pods' end needs both drivers.
+	gpus := map[string]bool{}
+	for _, attribute := range []string{"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"} {
+		name := strings.ToLower(strings.TrimPrefix(attribute, "resource.kubernetes.io/"))
+		asked(ctx, t, namespace, name, attribute, request("gpu", "gpu.nvidia.com"), request("nic", "nic.example.com"))
+		pod(ctx, t, namespace, name, name, nil)
+		p := runs(ctx, t, namespace, name)
+		claims, err := s.Claims(ctx, p)
+		must(t, err)
+		for _, r := range claims[0].Status.Allocation.Devices.Results {
+			if r.Driver != stage.Driver {
+				continue
+			}
+			gpus[r.Device] = true
+			at := addressOf(t, r.Device)
+			n := slices.IndexFunc(state.Profile.Slots, func(s profiles.Slot) bool { return s.Address == at })
+			if got := state.Profile.Slots[n]; attribute == "resource.kubernetes.io/pcieRoot" && got.Path[0] != slot.Path[0] || got.NUMANode != slot.NUMANode {
+				t.Errorf("%s gave %s, at %s on NUMA node %d", attribute, r.Device, got.Path[0], got.NUMANode)
+			}
+		}
+		view, err := s.Look(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
+		must(t, err)
+		if len(view.GPUs()) != 1 {
+			t.Errorf("%s sees %v", name, view.GPUs())
+		}
+	}
+	if len(gpus) != 2 {
+		t.Errorf("the pods have %v", gpus)
+	}
+	// A third has no card to go with.
+	asked(ctx, t, namespace, "third", "resource.kubernetes.io/pcieRoot", request("gpu", "gpu.nvidia.com"), request("nic", "nic.example.com"))
+	pod(ctx, t, namespace, "third", "third", nil)
+	waits(ctx, t, namespace, "third")
+}
