@@ -5,6 +5,7 @@ package front
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"gpu-dra-driver/internal/nvml"
@@ -141,17 +142,11 @@ func (d *device) Fabric() (nvml.Fabric, error) {
 		if f.State == nvml.FabricNotSupported {
 			return f, nvml.NotSupported
 		}
-		f.Status = failedStatus(f.Status)
+		if code := nvml.Code(0); errors.As(f.Status, &code) {
+			f.Status = failed("nvmlDeviceGetGpuFabricInfoV", code)
+		}
 		return f, 0
 	})
-}
-
-// failedStatus words a registration's failure as a query's.
-func failedStatus(err error) error {
-	if code, ok := err.(nvml.Code); ok {
-		return failed("nvmlDeviceGetGpuFabricInfoV", code)
-	}
-	return err
 }
 
 func (d *device) Processes() ([]nvml.Process, error) {
