@@ -62,7 +62,44 @@ func Record(session nvml.Session, snapshot gpu.Snapshot, sysRoot string) (profil
 			p.Slots = append(p.Slots, slot(g, len(p.Slots), sysRoot))
 		}
 	}
+	recordLinks(&p, snapshot)
 	return p, p.Validate()
+}
+
+// recordLinks notes how the GPUs are wired, of links that are up.
+func recordLinks(p *profiles.Profile, snapshot gpu.Snapshot) {
+	at := map[string]int{}
+	for n, s := range p.Slots {
+		at[s.Address] = n
+	}
+	between := map[[2]int]int{}
+	for _, g := range snapshot.GPUs {
+		a, known := at[g.PCIAddress]
+		if !known {
+			continue
+		}
+		p.Board.NVLinks = max(p.Board.NVLinks, len(g.Links))
+		for _, l := range g.Links {
+			p.Board.NVLinkVersion = max(p.Board.NVLinkVersion, l.Version)
+			if b, ok := at[l.PeerAddress]; ok && l.Peer == gpu.PeerGPU && a < b {
+				between[[2]int{a, b}]++
+			}
+		}
+		p.Board.Fabric = p.Board.Fabric || g.Fabric.State != ""
+		if g.Fabric.ClusterUUID != "" {
+			p.Fabric = &profiles.Fabric{ClusterUUID: g.Fabric.ClusterUUID, CliqueID: g.Fabric.CliqueID}
+		}
+	}
+	for a := range p.Slots {
+		for b := range p.Slots {
+			if n := between[[2]int{a, b}]; n > 0 {
+				p.Wires = append(p.Wires, profiles.Wire{A: a, B: b, Links: n})
+			}
+		}
+	}
+	if p.Board.NVLinks > 0 {
+		p.Sources = append(p.Sources, profiles.Source{Facts: "NVLinks, wires, fabric", Source: "NVML of the recorded machine, of links that were up"})
+	}
 }
 
 func board(d nvml.Device, g gpu.GPU) (profiles.Board, error) {

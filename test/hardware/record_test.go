@@ -47,6 +47,7 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 				ComputeMinor: b.ComputeMinor, PCIDeviceID: b.PCIDeviceID, PCISubsystemID: b.PCISubsystemID, MemoryMiB: b.MemoryMiB,
 				ReservedMiB: b.ReservedMiB, Cores: b.Cores, Multiprocessors: b.Multiprocessors, AddressingMode: b.AddressingMode,
 				AddressingModeReported: b.AddressingModeReported, MIGCapable: b.MIGCapable, MaxMIGDevices: b.MaxMIGDevices, MIG: b.MIG,
+				NVLinks: b.NVLinks, NVLinkVersion: b.NVLinkVersion, Fabric: b.Fabric,
 			}
 			want.Name, want.Description, want.Sources = got.Name, got.Description, got.Sources
 			for i := range want.Slots {
