@@ -71,7 +71,7 @@ test-hardware: ## Read-only checks on the real GPUs of this machine, if it has a
 .PHONY: bench
 bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)
-	@go test -run '^$$' -bench '^BenchmarkAllocate$$' -benchtime 200x ./pkg/resourceslices
+	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/resourceslices
 
 .PHONY: bench-packing
 bench-packing: ## How well partitions pack, beside other orders: a table, and a plot in dist/

@@ -174,9 +174,16 @@ func (o bonds) consumed(address string, i item) []resourceapi.DeviceCounterConsu
 	}}
 }
 
-// groups are the devices of NVLink groups.
-func (b *builder) groups(bonds bonds) []resourceapi.Device {
-	var out []resourceapi.Device
+// groups puts the devices of NVLink groups among the whole GPUs, each as far in front as it may be, for the scheduler looks
+// at one device after the other: behind one of its GPUs, so that whoever does not say what it wants meets that first, and
+// behind the groups of its size that are to be offered before it. Those that are not for new claims come last.
+func (b *builder) groups(wholes []resourceapi.Device, bonds bonds) []resourceapi.Device {
+	at := map[string]int{}
+	for i, d := range wholes {
+		at[d.Name] = i
+	}
+	behind := make([][]resourceapi.Device, len(wholes)+1)
+	last := map[int]int{} // by size
 	for _, g := range bonds.groups {
 		d := b.device(g.subject(b))
 		if b.o.Counters {
@@ -190,7 +197,24 @@ func (b *builder) groups(bonds bonds) []resourceapi.Device {
 		if g.state != "" {
 			b.warn(d.Name, g.state, "the NVLink group %s stays published for the claim that holds it, and is not for others: %s", d.Name, g.why)
 		}
-		out = append(out, d)
+		place := len(wholes)
+		if g.state == "" {
+			for _, c := range g.members {
+				if i, there := at[c.name()]; there {
+					place = min(place, i)
+				}
+			}
+			place = max(place, last[g.device.Size])
+			last[g.device.Size] = place
+		}
+		behind[place] = append(behind[place], d)
+	}
+	var out []resourceapi.Device
+	for i := range behind {
+		if i < len(wholes) {
+			out = append(out, wholes[i])
+		}
+		out = append(out, behind[i]...)
 	}
 	return out
 }

@@ -101,17 +101,17 @@ type Warning struct {
 func PoolName(node string) string { return node + "/gpu" }
 
 // Build makes the pool: the counters of what overlaps, then the whole GPUs and the NVLink groups, then for each GPU its MIG
-// devices and its monitor device. GPUs are in the order of their islands. So a request that does not say what it wants gets
-// a whole GPU, and one for a GPU or a group is answered without a look at what GPUs can be cut into. Conditions are by PCI
-// address.
+// devices and its monitor device. GPUs are in the order of their islands, a group stands behind the first of its GPUs. So a
+// request that does not say what it wants gets a whole GPU, and one for a GPU or a group is answered without a look at what
+// GPUs can be cut into. Conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs)}
 	b.labels = labels(b.islands)
 	units := b.units(snapshot, conditions)
 	bonds := b.bonds(units)
 	var sets []resourceapi.CounterSet
-	var first, rest, watched [][]resourceapi.Device
-	wholes := []resourceapi.Device{}
+	var rest, watched [][]resourceapi.Device
+	var wholes []resourceapi.Device
 	for _, u := range units {
 		whole, parts, set := b.devices(u, bonds)
 		if set != nil {
@@ -128,7 +128,7 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 	if set := bonds.set(); set != nil {
 		sets = append(sets, *set)
 	}
-	first = append(first, append(wholes, b.groups(bonds)...))
+	first := [][]resourceapi.Device{b.groups(wholes, bonds)}
 	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
 		b.pool.Slices = append(b.pool.Slices, Slice{SharedCounters: chunk})
 	}

@@ -199,20 +199,20 @@ func TestWhichGroupsArePublished(t *testing.T) {
 		want     string
 		warnings int
 	}{
-		"all":                        {well, counters, "gpu-10 gpu-11 gpu-12 gpu-13 nvlink-2-12 nvlink-2-10 nvlink-4-10", 0},
+		"all":                        {well, counters, "gpu-10 nvlink-4-10 gpu-11 gpu-12 nvlink-2-12 nvlink-2-10 gpu-13", 0},
 		"none on PCIe":               {capable(4, gpu.MIG{}), counters, "gpu-10 gpu-11 gpu-12 gpu-13", 0},
 		"none without counters":      {well, resourceslices.Options{}, "gpu-10 gpu-11 gpu-12 gpu-13", 0},
-		"pairs on bridges":           {bridged(), counters, "gpu-10 gpu-12 gpu-11 gpu-13 nvlink-2-10 nvlink-2-11", 0},
-		"a link failed":              {unlinked(1), counters, "gpu-11 gpu-10 gpu-12 gpu-13 nvlink-2-12", 0},
-		"held":                       {well, with(counters, held(well, pair0, 0, 1)...), "gpu-10 gpu-11 gpu-12 gpu-13 nvlink-2-12 nvlink-2-10 nvlink-4-10", 0},
-		"a link of a held one fails": {unlinked(1), with(counters, held(well, pair0, 0, 1)...), "gpu-11 gpu-10 gpu-12 gpu-13 nvlink-2-12 nvlink-2-10 nvlink", 1},
+		"pairs on bridges":           {bridged(), counters, "gpu-10 nvlink-2-10 gpu-12 gpu-11 nvlink-2-11 gpu-13", 0},
+		"a link failed":              {unlinked(1), counters, "gpu-11 gpu-10 gpu-12 nvlink-2-12 gpu-13", 0},
+		"held":                       {well, with(counters, held(well, pair0, 0, 1)...), "gpu-10 nvlink-4-10 gpu-11 gpu-12 nvlink-2-12 nvlink-2-10 gpu-13", 0},
+		"a link of a held one fails": {unlinked(1), with(counters, held(well, pair0, 0, 1)...), "gpu-11 gpu-10 gpu-12 nvlink-2-12 gpu-13 nvlink-2-10 nvlink", 1},
 		// GPU 1 gone, 10 and 12 move together: the name is the held group's as long as it is held.
 		"a member of a held one goes":        {gone(1), with(counters, held(well, pair0, 0, 1)...), "gpu-10 gpu-12 gpu-13 nvlink-2-10 nvlink", 1},
-		"a member went":                      {gone(1), counters, "gpu-10 gpu-12 gpu-13 nvlink-2-10", 0},
+		"a member went":                      {gone(1), counters, "gpu-10 nvlink-2-10 gpu-12 gpu-13", 0},
 		"held, and no counters any more":     {well, with(resourceslices.Options{}, held(well, pair0, 0, 1)...), "gpu-12 gpu-13 nvlink-2-10", 0},
-		"an administrator's mode":            {cut, counters, "gpu-11 gpu-12 gpu-13 nvlink-2-12", 1},
-		"a held one of unnameable GPUs":      {well, with(counters, resourceslices.Held{Device: gpu.Device{Kind: gpu.KindGroup, Size: 2, PCIAddress: "0000:10:00.0"}}), "gpu-10 gpu-11 gpu-12 gpu-13 nvlink-2-12 nvlink-2-10 nvlink-4-10", 1},
-		"a held one without a proper name":   {well, with(counters, resourceslices.Held{Device: gpu.Device{Kind: gpu.KindGroup, PCIAddress: "0000:10:00.0"}, GPU: well.GPUs[0]}), "gpu-10 gpu-11 gpu-12 gpu-13 nvlink-2-12 nvlink-2-10 nvlink-4-10", 1},
+		"an administrator's mode":            {cut, counters, "gpu-11 gpu-12 nvlink-2-12 gpu-13", 1},
+		"a held one of unnameable GPUs":      {well, with(counters, resourceslices.Held{Device: gpu.Device{Kind: gpu.KindGroup, Size: 2, PCIAddress: "0000:10:00.0"}}), "gpu-10 nvlink-4-10 gpu-11 gpu-12 nvlink-2-12 nvlink-2-10 gpu-13", 1},
+		"a held one without a proper name":   {well, with(counters, resourceslices.Held{Device: gpu.Device{Kind: gpu.KindGroup, PCIAddress: "0000:10:00.0"}, GPU: well.GPUs[0]}), "gpu-10 nvlink-4-10 gpu-11 gpu-12 nvlink-2-12 nvlink-2-10 gpu-13", 1},
 		"more than the API has counters for": {hgx(40, gpu.MIG{}), counters, "", 1},
 	} {
 		got, warnings := published(c.s, c.o)

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -187,43 +186,5 @@ func TestAHeldPartitionKeepsItsPlace(t *testing.T) {
 			s.want(s.claim("gpu.nvidia.com", 1))
 			s.want(s.claim("mig.nvidia.com", 1, profile("4g.40gb")))
 		})
-	}
-}
-
-// BenchmarkAllocate is the scheduler's look at one node for one partition: with the slices of that node alone, with those
-// of 500, and how the two compare: at most 2.5 ×.
-func BenchmarkAllocate(b *testing.B) {
-	one := newScheduler(b, capable(8, board.H100()), resourceslices.Options{Offer: offer})
-	many := newScheduler(b, capable(8, board.H100()), resourceslices.Options{Offer: offer})
-	for n := range 499 {
-		name := fmt.Sprintf("other-%d", n)
-		for _, s := range one.slices {
-			other := *s
-			other.Spec.NodeName, other.Spec.Pool.Name = &name, name+"/gpu"
-			many.slices = append(many.slices, &other)
-		}
-	}
-	measure := func(s *scheduler) time.Duration {
-		got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb")))
-		if len(got) != 1 {
-			b.Fatal("nothing was allocated")
-		}
-		s.unshare(0)
-		return s.took
-	}
-	measure(one)
-	measure(many)
-	var alone, among []time.Duration
-	for b.Loop() {
-		alone, among = append(alone, measure(one)), append(among, measure(many))
-	}
-	slices.Sort(alone)
-	slices.Sort(among)
-	a, m := alone[len(alone)/2], among[len(among)/2]
-	b.ReportMetric(float64(a.Microseconds()), "µs-alone")
-	b.ReportMetric(float64(m.Microseconds()), "µs-among-500")
-	b.ReportMetric(float64(m)/float64(a), "x")
-	if float64(m) > 2.5*float64(a) {
-		b.Errorf("%v among 500 nodes, %v alone: more than 2.5 ×", m, a)
 	}
 }

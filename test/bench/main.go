@@ -66,6 +66,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		{"start to published", b.start},
 		{"prepare one at a time", b.single},
 		{"prepare eight at once", b.eight},
+		{"prepare a group of eight", b.group},
 		{"what is published", b.size},
 		{"prepare a partition", b.mig},
 		{"cut eight GPUs", b.cutAtOnce},

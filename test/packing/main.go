@@ -71,6 +71,7 @@ func run(dir string, out, log io.Writer) error {
 		return err
 	}
 	small(out)
+	missed = append(missed, compareGroups(out))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

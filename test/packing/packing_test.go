@@ -28,6 +28,22 @@ func TestModelIsTheAllocator(t *testing.T) {
 	}
 }
 
+// The model of groups places requests where the scheduler's allocator does over what is published, so that the model's order
+// is the driver's.
+func TestModelOfGroupsIsTheAllocator(t *testing.T) {
+	for _, m := range groupMixes {
+		requests := trace(m, 0.7, gpus, 150, 3)
+		real, err := replayGroups(newLinked(gpus, 18, orders[0]), nil, requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		model, err := replayGroups(newLinkedFit(groupOrders[0].starts(0)), nil, requests)
+		if err != nil || !slices.Equal(real.log, model.log) {
+			t.Errorf("mix %s: %v\nallocator %q\nmodel     %q", m.name, err, real.log, model.log)
+		}
+	}
+}
+
 func TestNobodyBeatsWhoKnowsTheFuture(t *testing.T) {
 	for seed := range uint64(10) {
 		requests := trace(mixes[1], 1.1, 1, 12, seed)

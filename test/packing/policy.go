@@ -92,7 +92,10 @@ type allocator struct {
 	cache     *cel.Cache
 }
 
-func newAllocator(gpus int, o order) *allocator {
+func newAllocator(gpus int, o order) *allocator { return newLinked(gpus, 0, o) }
+
+// newLinked is of GPUs with so many links to switches.
+func newLinked(gpus, links int, o order) *allocator {
 	var s gpu.Snapshot
 	s.Driver.Version = "580.126.09"
 	for i := range gpus {
@@ -100,6 +103,9 @@ func newAllocator(gpus int, o order) *allocator {
 			PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
 			ProductName: "NVIDIA H100 80GB HBM3", Architecture: "Hopper", MemoryBytes: 81559 << 20, MIG: board.H100(),
 		})
+		for l := range links {
+			s.GPUs[i].Links = append(s.GPUs[i].Links, gpu.Link{Index: l, Version: 4, Peer: gpu.PeerSwitch})
+		}
 	}
 	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: node, Taints: true, SharedDevices: true, Counters: true})
 	a := &allocator{allocated: sets.New[structured.DeviceID](), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
@@ -120,10 +126,12 @@ func newAllocator(gpus int, o order) *allocator {
 // List and Get implement the lister of classes: one for each profile, and one for whole GPUs.
 func (a *allocator) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
 
-// Get gives a class by its name: a profile's, or empty for whole GPUs.
+// Get gives a class by its name: a profile's, "nvlink-4" for groups, or empty for whole GPUs.
 func (a *allocator) Get(name string) (*resourceapi.DeviceClass, error) {
 	expression := `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
-	if name != "gpu" {
+	if size := groupSize(name); size > 0 {
+		expression = fmt.Sprintf(`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "nvlink-group" && device.attributes["gpu.nvidia.com"].gpuCount == %d`, size)
+	} else if name != "gpu" {
 		expression = fmt.Sprintf(`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig" && device.attributes["gpu.nvidia.com"].profile == %q`, name)
 	}
 	return &resourceapi.DeviceClass{

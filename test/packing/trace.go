@@ -30,7 +30,8 @@ var mixes = []mix{
 }
 
 // slicesOf is how many memory slices a request takes.
-var slicesOf = map[string]int{"1g.10gb": 1, "1g.20gb": 2, "2g.20gb": 2, "3g.40gb": 4, "4g.40gb": 4, "7g.80gb": 8, "": 8}
+var slicesOf = map[string]int{"1g.10gb": 1, "1g.20gb": 2, "2g.20gb": 2, "3g.40gb": 4, "4g.40gb": 4, "7g.80gb": 8, "": 8,
+	"nvlink-2": 16, "nvlink-4": 32, "nvlink-8": 64}
 
 // trace makes n requests with exponential times between arrivals and of stay, such that all the requests that are there
 // at once, were none refused, would take the load's share of the slices on average.

@@ -1,0 +1,57 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// group compares the Prepare of a group of eight GPUs with that of one GPU.
+func (b *bench) group(ctx context.Context) error {
+	devices, err := b.stage.Devices(ctx, string(gpu.KindGroup))
+	if err != nil {
+		return err
+	}
+	names, err := b.names(ctx)
+	if err != nil {
+		return err
+	}
+	two := []string{"", names[0]}
+	for _, d := range devices {
+		if strings.HasPrefix(d.Name, "nvlink-8-") {
+			two[0] = d.Name
+		}
+	}
+	if two[0] == "" {
+		return fmt.Errorf("no group of eight among %d", len(devices))
+	}
+	claims, err := b.claims(ctx, two, false)
+	if err != nil {
+		return err
+	}
+	var pairs []pair
+	for range b.samples {
+		var took [2]time.Duration
+		for i, c := range []*drapb.Claim{claims[0], claims[1]} {
+			began := time.Now()
+			err := b.prepare(ctx, c)
+			took[i] = time.Since(began)
+			if err := errors.Join(err, b.unprepare(ctx, c)); err != nil {
+				return err
+			}
+		}
+		pairs = append(pairs, pair{took[0], took[1]})
+	}
+	pairs = pairs[min(20, len(pairs)-1):] // warm-up
+	b.ratio("prepare a group of 8, p50, over one GPU", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 1.5)
+	return b.keep("group", pairs)
+}
