@@ -6,6 +6,7 @@ package devicestate_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/plan"
 )
 
 func TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn(t *testing.T) {
@@ -110,4 +112,37 @@ func TestAPreparedGroupKeepsItsGPUs(t *testing.T) {
 	w.refused(p, "b", claimerror.Transient, claimerror.UnknownDevice, address(2))
 	w.must(p.Unprepare(context.Background(), claimOf("b")))
 	w.clean(p)
+}
+
+func TestEachGPUOfAGroupIsMadeWhole(t *testing.T) {
+	w := newWorld(t)
+	p := w.run()
+	var made []string
+	p.Whole = func(_ context.Context, d *plan.Device) error {
+		made = append(made, d.PCIAddress)
+		return nil
+	}
+	w.groupClaim("a", 0, 4)
+	w.prepare(p, "a")
+	if diff := cmp.Diff([]string{address(0), address(1), address(2), address(3)}, made); diff != "" {
+		t.Errorf("made whole (-want +got):\n%s", diff)
+	}
+}
+
+// TestAGroupIsAllOrNothing has one of its GPUs refuse.
+func TestAGroupIsAllOrNothing(t *testing.T) {
+	w := newWorld(t)
+	p := w.run()
+	p.Whole = func(_ context.Context, d *plan.Device) error {
+		if d.PCIAddress == address(2) {
+			return errors.New("process 7 holds it")
+		}
+		return nil
+	}
+	steps(w.groupClaim("a", 0, 4))
+	w.refused(p, "a", claimerror.Transient, claimerror.HostFailure, "process 7")
+	w.clean(p)
+	w.claim("b", 0)
+	w.prepare(p, "b")
+	w.clean(p, "b")
 }
