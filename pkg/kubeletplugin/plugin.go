@@ -269,21 +269,14 @@ func (p *Plugin) watchIdle(c *calls) func(context.Context) {
 	}
 }
 
-// health reports every published device as healthy, again before the kubelet takes the report for stale.
+// health reports every published device, again before the kubelet takes the report for stale.
 func (p *Plugin) health(publisher *publisher) func(context.Context, chan<- draplugin.DeviceHealthReport) error {
 	return func(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) error {
 		for {
-			var report draplugin.DeviceHealthReport
-			now := time.Now()
-			for _, name := range publisher.devices() {
-				report.Devices = append(report.Devices, draplugin.DeviceHealth{
-					PoolName: publisher.pool, DeviceName: name, Health: draplugin.HealthStatusHealthy, LastUpdated: now,
-				})
-			}
 			select {
 			case <-ctx.Done():
 				return nil
-			case reports <- report:
+			case reports <- draplugin.DeviceHealthReport{Devices: publisher.health(time.Now())}:
 			}
 			if !sleep(ctx, healthEvery) {
 				return nil

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
@@ -62,17 +63,23 @@ func (p *publisher) poke() {
 	}
 }
 
-// devices are those last built, by name.
-func (p *publisher) devices() []string {
+// health is that of the devices last built: those with the taint of unhealthy ones are.
+func (p *publisher) health(now time.Time) []draplugin.DeviceHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var names []string
+	var out []draplugin.DeviceHealth
 	for _, s := range p.desired {
 		for _, d := range s.Devices {
-			names = append(names, d.Name)
+			h := draplugin.DeviceHealth{PoolName: p.pool, DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
+			for _, taint := range d.Taints {
+				if taint.Key == resourceslices.UnhealthyTaint && taint.Value != string(resourceslices.Withheld) {
+					h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the driver says: "+taint.Value
+				}
+			}
+			out = append(out, h)
 		}
 	}
-	return names
+	return out
 }
 
 // run publishes until the context ends.

@@ -7,9 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"gpu-dra-driver/pkg/resourceslices"
 )
 
 // shelf is an API server's slices and who publishes them.
@@ -237,5 +242,29 @@ func TestAnInstanceThatCannotTellWhetherItIsNewestGoesOn(t *testing.T) {
 	s.succeed(t.Context())
 	if s.session != nil {
 		t.Error("it began to publish")
+	}
+}
+
+func TestTaintedDevicesAreUnhealthy(t *testing.T) {
+	p := newPublisher(publisherOptions{pool: "n/gpu"})
+	device := func(name string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
+		return resourceapi.Device{Name: name, Taints: taints}
+	}
+	p.desired = []resourceslice.Slice{{Devices: []resourceapi.Device{
+		device("well"), device("lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}),
+		device("monitor", resourceapi.DeviceTaint{Key: resourceslices.MonitorTaint}),
+		device("withheld", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Withheld)}),
+	}}}
+	now := time.Now()
+	got := map[string]string{}
+	for _, h := range p.health(now) {
+		got[h.DeviceName] = strings.TrimSpace(string(h.Health) + " " + h.Message)
+		if h.PoolName != "n/gpu" || h.LastUpdated != now {
+			t.Errorf("%+v", h)
+		}
+	}
+	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the driver says: lost", "monitor": "Healthy", "withheld": "Healthy"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -100,8 +100,9 @@ type Warning struct {
 // PoolName is the name of a node's pool.
 func PoolName(node string) string { return node + "/gpu" }
 
-// Build makes the pool: the counters of what overlaps, then the whole GPUs and the NVLink groups, then for each GPU its MIG
-// devices and its monitor device. GPUs are in the order of their islands, a group stands behind the first of its GPUs. So a
+// Build makes the pool: the whole GPUs and the NVLink groups, the counters of what overlaps, then for each GPU its MIG
+// devices and its monitor device. Slices are known by their place: however many others there are, wholes and groups are
+// updated where they are. GPUs are in the order of their islands, a group stands behind the first of its GPUs. So a
 // request that does not say what it wants gets a whole GPU, and one for a GPU or a group is answered without a look at what
 // GPUs can be cut into. Conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
@@ -128,15 +129,14 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 	if set := bonds.set(); set != nil {
 		sets = append(sets, *set)
 	}
-	first := [][]resourceapi.Device{b.groups(wholes, bonds)}
+	b.add(b.groups(wholes, bonds))
 	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
 		b.pool.Slices = append(b.pool.Slices, Slice{SharedCounters: chunk})
 	}
-	for _, devices := range slices.Concat(first, rest, [][]resourceapi.Device{slices.Concat(watched...)}) {
-		for chunk := range slices.Chunk(devices, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
-			b.pool.Slices = append(b.pool.Slices, Slice{Devices: chunk})
-		}
+	for _, devices := range rest {
+		b.add(devices)
 	}
+	b.add(slices.Concat(watched...))
 	b.pool.Name = PoolName(o.Node)
 	slices.SortStableFunc(b.warnings, func(x, y Warning) int {
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))
@@ -154,6 +154,13 @@ type builder struct {
 	labels map[string]string
 	// last is the geometry worked out last: the GPUs of a node are mostly alike.
 	last geometry
+}
+
+// add puts devices into slices of their own.
+func (b *builder) add(devices []resourceapi.Device) {
+	for chunk := range slices.Chunk(devices, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
+		b.pool.Slices = append(b.pool.Slices, Slice{Devices: chunk})
+	}
 }
 
 func (b *builder) warn(device string, state State, format string, args ...any) {

@@ -314,7 +314,7 @@ func TestManyPlacementsAreSplitOverSlices(t *testing.T) {
 	}
 	p, warnings := Build(s, nil, full)
 	valid(t, p)
-	if len(p.Slices) != 4 || len(p.Slices[1].Devices) != 1 || len(p.Slices[2].Devices) != 64 || len(p.Slices[3].Devices) != 37 || len(warnings) > 0 {
+	if len(p.Slices) != 4 || len(p.Slices[0].Devices) != 1 || len(p.Slices[2].Devices) != 64 || len(p.Slices[3].Devices) != 37 || len(warnings) > 0 {
 		t.Errorf("%d slices, warnings %v", len(p.Slices), warnings)
 	}
 }

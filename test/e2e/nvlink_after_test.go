@@ -147,6 +147,20 @@ func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
 		return slices.Equal(tainted, []string{name}) && len(free) == 4, fmt.Sprintf("tainted %v, free %v", tainted, free)
 	}))
 	inside(ctx, t, pair)
+	must(t, s.Wait(ctx, "the pod's status to say so", 60*time.Second, func(ctx context.Context) (bool, string) {
+		p, err := s.Client.CoreV1().Pods(namespace).Get(ctx, "pair", metav1.GetOptions{})
+		must(t, err)
+		for _, c := range p.Status.ContainerStatuses {
+			for _, r := range c.AllocatedResourcesStatus {
+				for _, h := range r.Resources {
+					if h.Health == corev1.ResourceHealthStatusUnhealthy {
+						return true, ""
+					}
+				}
+			}
+		}
+		return false, fmt.Sprintf("%+v", p.Status.ContainerStatuses)
+	}))
 	// Its GPUs are nobody else's: six are left, and no seventh.
 	for i := range 7 {
 		one := fmt.Sprintf("one-%d", i)
