@@ -93,6 +93,14 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	partitions := mig.New(mig.Options{
 		Host: machine, Library: library, Sessions: sessions, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
 		Quiet: quiet.RLocker(), ProcRoot: c.ProcRoot, Report: report,
+		Wiring: func(uuid string) gpu.Wiring {
+			for _, g := range plugin.Snapshot().GPUs {
+				if g.UUID == uuid {
+					return g.Wiring()
+				}
+			}
+			return gpu.Wiring{}
+		},
 	})
 	settings := &settings{
 		path: c.SharingConfig, node: c.NodeName, mps: c.MPSDir != "", report: report,
@@ -107,7 +115,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	sharers.executors[plan.MIGExecutor] = partitions
 	plugin = kubeletplugin.New(kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
-		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched},
+		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched, Wired: partitions.Wired},
 		Offer:           settings.offer,
 		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client, Idle: giveBack,
 		Inventory: inventory.New(inventory.Options{

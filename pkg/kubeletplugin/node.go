@@ -86,7 +86,10 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 	for i, g := range s.GPUs {
 		// Its links are what they were: the group that it is in must not change with each partition.
 		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
-			g.Links, g.Unreachable, g.Fabric = last.Links, last.Unreachable, last.Fabric
+			g.Wire(last.Wiring())
+			s.GPUs[i] = g
+		} else if g.MIG.Enabled && n.mig.Wired != nil {
+			g.Wire(n.mig.Wired(g))
 			s.GPUs[i] = g
 		}
 		n.last[g.PCIAddress] = g

@@ -20,6 +20,8 @@ type MIG struct {
 	AdoptForeign bool
 	// Switched says of which GPUs this driver switched the MIG mode on. Nil: of none.
 	Switched func() (map[string]bool, error)
+	// Wired is how a GPU that is cut was connected before, as far as an earlier run of the plugin noted it. Nil: nothing is known.
+	Wired func(gpu.GPU) gpu.Wiring
 }
 
 func (m MIG) switchedModes() (map[string]bool, error) {

@@ -228,4 +228,19 @@ func TestAGPUKeepsItsNVLinksWhileItIsCut(t *testing.T) {
 	if look(g); len(look(other)) != 0 {
 		t.Error("another board in the slot has the links of the one before")
 	}
+	// A plugin that starts while the GPU is cut goes by what an earlier run noted.
+	n = newNode("n", func(error) {})
+	n.changed = func() {}
+	n.mig.Wired = func(is gpu.GPU) gpu.Wiring {
+		if is.UUID != g.UUID {
+			return gpu.Wiring{}
+		}
+		return g.Wiring()
+	}
+	if len(look(cut)) != 1 || len(look(cut)) != 1 {
+		t.Error("a GPU that is cut when the plugin starts is in no group")
+	}
+	if len(look(down)) != 0 || len(look(other)) != 0 {
+		t.Error("what was noted goes before what is seen, or is taken for another's")
+	}
 }

@@ -81,6 +81,12 @@ func TestAGroupStartsOnceItsGPUsAreWhole(t *testing.T) {
 	asked(ctx, t, namespace, "eight", "", groupOf(8))
 	pod(ctx, t, namespace, "eight", "eight", nil)
 	waits(ctx, t, namespace, "eight")
+	// Links of a GPU that is cut cannot be read: a plugin that starts now knows them from the one before.
+	before := pluginPods(ctx, t, 1)[0]
+	must(t, s.Client.CoreV1().Pods(before.Namespace).Delete(ctx, before.Name, metav1.DeleteOptions{}))
+	must(t, s.Wait(ctx, "another plugin", 60*time.Second, func(ctx context.Context) (bool, string) {
+		return pluginPods(ctx, t, 1)[0].UID != before.UID, "it is the same"
+	}))
 	must(t, s.Client.CoreV1().Pods(namespace).Delete(ctx, "part", metav1.DeleteOptions{}))
 	must(t, s.Client.ResourceV1().ResourceClaims(namespace).Delete(ctx, "part", metav1.DeleteOptions{}))
 	eight := runs(ctx, t, namespace, "eight")

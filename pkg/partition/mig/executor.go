@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // Options are an Executor's.
@@ -44,6 +45,8 @@ type Options struct {
 	Patience time.Duration
 	// Report hears of what a person should know and no caller is told. It must not block.
 	Report func(error)
+	// Wiring is how the GPU of a UUID is connected, to be remembered while it is cut. Nil: nothing is.
+	Wiring func(uuid string) gpu.Wiring
 }
 
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/sim/engine"
@@ -85,5 +87,36 @@ func TestAnotherBoardInTheSlotIsLeftAsItIs(t *testing.T) {
 	g.UUID = "GPU-00000000-0000-4000-8000-000000000000"
 	if err := p.mig.Restore(context.Background(), g); err != nil || r.switched(p) || !r.state().GPUs[0].MIGEnabled {
 		t.Errorf("%v, record %v, mode on %v", err, r.switched(p), r.state().GPUs[0].MIGEnabled)
+	}
+}
+
+func TestHowAGPUIsWiredIsNotedWithItsMode(t *testing.T) {
+	r := newRig(t, "hgx-h100")
+	noted := gpu.Wiring{Links: []gpu.Link{{Index: 3, Version: 4, Peer: gpu.PeerSwitch}}, Fabric: gpu.Fabric{State: gpu.FabricReady}}
+	r.options.Wiring = func(uuid string) gpu.Wiring {
+		if uuid != r.state().GPUs[0].UUID {
+			t.Errorf("asked of %s", uuid)
+		}
+		return noted
+	}
+	p := r.run()
+	given(one, "a")(r, p)
+	p.host.Close()
+	p = r.run() // another run of the plugin
+	g := whole(r.state().GPUs[0])
+	if diff := cmp.Diff(noted, p.mig.Wired(g)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	other := g
+	other.UUID = "GPU-other"
+	if diff := cmp.Diff(gpu.Wiring{}, p.mig.Wired(other)); diff != "" {
+		t.Errorf("of another board (-want +got):\n%s", diff)
+	}
+	r.must(p.Unprepare(context.Background(), claimOf("a")))
+	i := r.idle(p, time.Nanosecond)
+	i.Look(context.Background())
+	i.Look(context.Background())
+	if diff := cmp.Diff(gpu.Wiring{}, p.mig.Wired(g)); diff != "" {
+		t.Errorf("of a GPU that is whole (-want +got):\n%s", diff)
 	}
 }

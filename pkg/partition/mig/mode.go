@@ -37,6 +37,15 @@ func (x *Executor) Switched() (map[string]bool, error) {
 	return out, nil
 }
 
+// Wired is how a GPU was connected before this driver switched its MIG mode on, as far as its record tells.
+func (x *Executor) Wired(g gpu.GPU) gpu.Wiring {
+	r, err := x.Modes.Get(g.PCIAddress)
+	if err != nil || r.UUID != g.UUID {
+		return gpu.Wiring{} // Whoever needs the record says what is wrong with it.
+	}
+	return r.Wiring
+}
+
 // switchOn turns the MIG mode on where it is off, and notes first that this driver did.
 func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error {
 	current, pending, err := g.device.MIGMode()
@@ -64,6 +73,9 @@ func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error
 		return untouched(err)
 	}
 	r := record.GPU{BootID: boot, PCIAddress: d.PCIAddress, UUID: d.UUID, Found: off, Set: on}
+	if x.Wiring != nil {
+		r.Wiring = x.Wiring(d.UUID)
+	}
 	if err := x.Modes.Put(r); err != nil {
 		return untouched(err)
 	}
