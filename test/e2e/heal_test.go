@@ -232,12 +232,14 @@ func TestAllocatedGPUThatVanishesStaysPublished(t *testing.T) {
 	gpu := fmt.Sprintf("slot%d", minor)
 	t.Cleanup(func() {
 		_ = s.Sim(context.WithoutCancel(ctx), "inject", "restore", gpu)
+		prompt(t)
 		must(t, s.Wait(context.WithoutCancel(ctx), "untainted", 60*time.Second, func(ctx context.Context) (bool, string) {
 			taints, found := taintsOf(ctx, t, device)
 			return found && taints == 0, fmt.Sprintf("%d taints", taints)
 		}))
 	})
 	must(t, s.Sim(ctx, "inject", "lose", gpu))
+	prompt(t)
 	must(t, s.Wait(ctx, "the lost GPU tainted, not withdrawn", 60*time.Second, func(ctx context.Context) (bool, string) {
 		taints, found := taintsOf(ctx, t, device)
 		if !found {
