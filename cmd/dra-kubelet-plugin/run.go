@@ -140,6 +140,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 		Host: machine, Dir: stateDir, Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
 		Executors: sharers.executors, Whole: partitions.Whole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: mpsDir(c),
+		Rival: plugin.Rival,
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
@@ -155,13 +156,14 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	}
 	defer stop()
 	idle := &mig.Idle{Executor: partitions, Unheld: engine.Unheld, Snapshot: plugin.Snapshot, After: c.MIGModeIdle}
+	witness := kubeletplugin.Witness{
+		Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,
+		Snapshot: plugin.Snapshot, Held: engine.Held, Capability: capability(root),
+	}
 	return plugin.Run(ctx, kubeletplugin.Parts{
 		Tidy: idle.Look, Keep: func(ctx context.Context) { keep(ctx, settings, sharers.keeper(engine, report)) },
 		Engine: engine, Metrics: m, Newest: instance.Newest,
-		Witness: kubeletplugin.Witness{
-			Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,
-			Snapshot: plugin.Snapshot, Held: engine.Held, Capability: capability(root),
-		},
+		Witness: witness, Served: witness.Served,
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/cel-go/cel"
-	"github.com/google/cel-go/ext"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -23,29 +22,35 @@ type policy struct {
 	env  *cel.Env
 }
 
-func loadPolicy(t *testing.T) policy {
+func loadPolicy(t *testing.T) policy { return loadPolicies(t, "admissionpolicy.yaml")["own-slices"] }
+
+// loadPolicies are those of a template, by the end of their names.
+func loadPolicies(t *testing.T, template string, args ...string) map[string]policy {
 	t.Helper()
-	var p policy
-	for doc := range strings.SplitSeq(render(t, chart, "--show-only", "templates/admissionpolicy.yaml"), "\n---\n") {
+	base, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Env(environment.NewExpressions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := base.Extend(
+		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("namespaceObject", cel.DynType),
+		cel.Variable("request", cel.DynType), cel.Variable("variables", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]policy{}
+	for doc := range strings.SplitSeq(render(t, chart, append([]string{"--show-only", "templates/" + template}, args...)...), "\n---\n") {
 		var vap admissionv1.ValidatingAdmissionPolicy
 		if err := yaml.Unmarshal([]byte(doc), &vap); err != nil {
 			t.Fatal(err)
 		}
 		if vap.Kind == "ValidatingAdmissionPolicy" {
-			p.spec = vap.Spec
+			out[strings.TrimPrefix(vap.Name, "gpu-dra-driver-")] = policy{spec: vap.Spec, env: env}
 		}
 	}
-	if len(p.spec.Validations) == 0 {
+	if len(out) == 0 {
 		t.Fatal("no policy was rendered")
 	}
-	env, err := cel.NewEnv(cel.OptionalTypes(), ext.Strings(ext.StringsVersion(2)),
-		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType),
-		cel.Variable("request", cel.DynType), cel.Variable("variables", cel.DynType))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.env = env
-	return p
+	return out
 }
 
 func (p policy) eval(t *testing.T, expression string, in map[string]any) any {
@@ -158,7 +163,14 @@ func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType} 
 
 // An API server refuses a policy whose expressions do not type-check.
 func TestPolicyTypeChecks(t *testing.T) {
-	p := loadPolicy(t)
+	loadPolicy(t).typeChecks(t)
+	for _, p := range loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml") {
+		p.typeChecks(t)
+	}
+}
+
+func (p policy) typeChecks(t *testing.T) {
+	t.Helper()
 	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	if err != nil {
 		t.Fatal(err)

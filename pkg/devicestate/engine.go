@@ -70,6 +70,8 @@ type Options struct {
 	// Whole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
 	// changed. It is called under the GPU's lock, before anything is recorded. Default: GPUs are always whole.
 	Whole func(ctx context.Context, device *plan.Device) error
+	// Rival says by what name a device plugin of the node serves the GPU at a PCI address, empty where none does. Nil: none does.
+	Rival func(address string) string
 	// InTurn has the GPUs of one claim worked on one after the other, for tests that die in the middle.
 	InTurn bool
 	// Report hears of what a person should know and no caller is told, as *claimerror.Error. It must not block.

@@ -71,6 +71,23 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, mine bool) 
 	return nil
 }
 
+// served refuses the plan if a device plugin of the node serves one of its GPUs: the kubelet hands that out on its own.
+func (e *Engine) served(p plan.Plan) error {
+	if e.Rival == nil {
+		return nil
+	}
+	for _, address := range p.Exclusive() {
+		if resource := e.Rival(address); resource != "" {
+			return &claimerror.Error{
+				Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: "prepare", Claim: p.Claim.String(), Device: nameAt(p, address),
+				Cause:  fmt.Errorf("a device plugin of this node serves the GPU as %s, and may give it to a pod at any moment", resource),
+				Remedy: "remove the device plugin from the node, and it is retried; or delete the pod and its claim so that it is scheduled elsewhere",
+			}
+		}
+	}
+	return nil
+}
+
 // sharers count what a plan's shares of a GPU take together with those of other claims.
 type sharers struct {
 	plan    plan.Plan

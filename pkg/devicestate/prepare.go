@@ -81,6 +81,11 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if !found && p.Refused != nil {
 		return fail(p.Refused)
 	}
+	if !found {
+		if err := e.served(p); err != nil {
+			return fail(err)
+		}
+	}
 	if err := e.claimGPUs(p, boot, locks, found); err != nil {
 		return fail(err)
 	}

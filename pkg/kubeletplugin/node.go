@@ -52,6 +52,9 @@ type node struct {
 	due     bool // a build is coming that looks for them
 	now     func() time.Time
 	suspect func([]suspicion)
+	// served is what device plugins of the node serve; asking says that nobody has said yet.
+	served Served
+	asking bool
 	// leaning says that what is published depends on what is held, so that a release changes it.
 	leaning  bool
 	warnings []resourceslices.Warning
@@ -146,7 +149,7 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.seen {
+	if !n.seen || n.asking {
 		return nil, false
 	}
 	held, known := n.held(plans)
@@ -160,6 +163,11 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 					State: resourceslices.Withheld, Message: "a claim whose record is unreadable may hold it; it comes back once that claim is looked up or released",
 				}
 			}
+		}
+	}
+	for address, resource := range n.served.gpus(n.snapshot) {
+		conditions[address] = resourceslices.Condition{
+			State: resourceslices.Rival, Message: "a device plugin serves it as " + resource + "; remove the device plugin from the node, and it is published",
 		}
 	}
 	pool, warnings := resourceslices.Build(n.snapshot, conditions, resourceslices.Options{

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -27,11 +28,17 @@ type kubeletState struct {
 
 func (kubeletState) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
-		Containers: []*podresources.ContainerResources{{DynamicResources: []*podresources.DynamicResource{{
+		Containers: []*podresources.ContainerResources{{Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-7"}}}, DynamicResources: []*podresources.DynamicResource{{
 			ClaimNamespace: "ns", ClaimName: "used",
 			ClaimResources: []*podresources.ClaimResource{{CdiDevices: []*podresources.CDIDevice{{Name: "k8s.gpu.nvidia.com/claim=u-7-gpu"}}}},
 		}}}},
 	}}}, nil
+}
+
+func (kubeletState) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	return &podresources.AllocatableResourcesResponse{Devices: []*podresources.ContainerDevices{
+		{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}}, {ResourceName: "example.com/nic", DeviceIds: []string{"eth0"}},
+	}}, nil
 }
 
 func TestWitnessAsksTheKubelet(t *testing.T) {
@@ -45,6 +52,9 @@ func TestWitnessAsksTheKubelet(t *testing.T) {
 	if _, err := w.KubeletNames(t.Context(), plan.Claim{Namespace: "ns", Name: "used", UID: "u-1"}); err == nil {
 		t.Error("a kubelet that is away gave an answer")
 	}
+	if _, err := w.Served(t.Context()); err == nil {
+		t.Error("a kubelet that is away knows of device plugins")
+	}
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +63,13 @@ func TestWitnessAsksTheKubelet(t *testing.T) {
 	podresources.RegisterPodResourcesListerServer(server, kubeletState{})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
+	served, err := w.Served(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(kubeletplugin.Served{"nvidia.com/gpu": {"GPU-1", "GPU-7"}, "example.com/nic": {"eth0"}}, served); diff != "" {
+		t.Errorf("device plugins (-want +got):\n%s", diff)
+	}
 	for claim, want := range map[plan.Claim]bool{
 		{Namespace: "ns", Name: "used", UID: "u-1"}:  true,
 		{Namespace: "ns", Name: "other", UID: "u-7"}: true,

@@ -51,6 +51,8 @@ type Options struct {
 type Parts struct {
 	Engine  *devicestate.Engine
 	Witness devicestate.Witness
+	// Served asks the kubelet what device plugins of the node serve. Nil: nobody is asked.
+	Served  func(context.Context) (Served, error)
 	Metrics *metrics.Metrics
 	// Newest says whether this instance is the one to publish.
 	Newest func(context.Context) (bool, error)
@@ -95,6 +97,9 @@ func (p *Plugin) Snapshot() gpu.Snapshot { return p.node.current() }
 
 // Republish has what is published built anew: a setting changed.
 func (p *Plugin) Republish() { p.node.again() }
+
+// Rival says by what name a device plugin of the node serves the GPU at a PCI address, and is empty where none does.
+func (p *Plugin) Rival(address string) string { return p.node.rival(address) }
 
 // Report tells a person of what no caller is told. It does not block.
 func (p *Plugin) Report(err error) {
@@ -167,6 +172,14 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 			})
 		})
 	})
+	if parts.Served != nil {
+		p.node.mu.Lock()
+		p.node.asking = true
+		p.node.mu.Unlock()
+		start(working, func(ctx context.Context) {
+			protect(parts.Metrics, func() { p.node.watchRivals(ctx, parts.Served, parts.Metrics) })
+		})
+	}
 	start(working, publisher.run)
 	start(working, care.keepRecovered)
 	start(working, care.watchClaims)

@@ -46,6 +46,8 @@ var (
 		"Claims that a restart, a reboot or a vanished claim left in need of work. found is the state of the record (spec where only a CDI spec was left), result is done or error; an error is tried again."}
 	backgroundErrors = Entry{"gpu_dra_background_errors_total", "counter", []string{"reason"},
 		"Problems that no caller was told of, by the reason that their Event has."}
+	devicePluginGPUs = Entry{"gpu_dra_device_plugin_gpus", "gauge", nil,
+		"GPUs that a device plugin of the node serves, and that this driver therefore offers to no new claim."}
 	buildInfo = Entry{"gpu_dra_build_info", "gauge", []string{"version", "goversion"},
 		"Always 1; the labels say which build runs."}
 )
@@ -54,7 +56,7 @@ var (
 func Catalogue() []Entry {
 	all := []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices,
-		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, buildInfo,
+		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, devicePluginGPUs, buildInfo,
 	}
 	slices.SortFunc(all, func(a, b Entry) int {
 		if a.Name < b.Name {

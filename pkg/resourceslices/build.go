@@ -77,6 +77,8 @@ const (
 	Foreign State = "foreign-partition"
 	// NVLink does not connect the GPUs of the group any more.
 	NVLink State = "nvlink"
+	// Rival GPUs are served by a device plugin of the node.
+	Rival State = "device-plugin"
 	// Withheld GPUs may belong to a claim whose record cannot be read.
 	Withheld State = "withheld"
 )

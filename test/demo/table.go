@@ -89,7 +89,7 @@ func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
 			break
 		}
 		if p.Status.Phase == corev1.PodPending {
-			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(p))
+			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(s.Waiting(ctx, p)))
 			continue
 		}
 		if err := rows(ctx, s, d, p, w); err != nil {
@@ -140,6 +140,9 @@ func environment(v stage.View) string {
 	if strategy, ok := v.Env["NVIDIA_DRA_SHARING_STRATEGY"]; ok {
 		return strategy + allocated(v.CUDA)
 	}
+	if told, ok := v.Env["CUDA_VISIBLE_DEVICES"]; ok {
+		return fmt.Sprintf("CUDA_VISIBLE_DEVICES of %d, NCCL_TOPO_FILE of %d lines", strings.Count(told, ",")+1, strings.Count(v.NCCLTopology, "\n"))
+	}
 	if value, ok := v.Env["NVIDIA_VISIBLE_DEVICES"]; ok {
 		return "NVIDIA_VISIBLE_DEVICES=" + value
 	}
@@ -159,8 +162,11 @@ func allocated(c stage.CUDA) string {
 	return out
 }
 
-// reason is the scheduler's, without what it says of preemption.
-func reason(p corev1.Pod) string {
-	text, _, _ := strings.Cut(stage.Unschedulable(p), ". preemption")
-	return text
+// reason is why a pod waits, without what the scheduler says of preemption and what it is that a quota forbids.
+func reason(why string) string {
+	if _, after, ok := strings.Cut(why, "is forbidden: "); ok {
+		return after
+	}
+	why, _, _ = strings.Cut(why, ". preemption")
+	return why
 }

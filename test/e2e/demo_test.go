@@ -51,7 +51,7 @@ func TestDemos(t *testing.T) {
 			taken := map[string]int64{}
 			for _, p := range pods {
 				if p.Status.Phase == corev1.PodPending {
-					if stage.Unschedulable(p) == "" {
+					if s.Waiting(ctx, p) == "" {
 						t.Errorf("%s is pending without a reason", p.Name)
 					}
 					continue
@@ -126,6 +126,7 @@ var more = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"mig-56":                   total(56),
 	"mig-queue":                drained,
 	"nvlink-four":              onOneIsland(4),
+	"quota":                    overQuota,
 	"nvlink-groups":            total(8),
 	"nvlink-eight":             toldOfEight,
 	"nvlink-job":               total(8),

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,13 +203,32 @@ func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
 	}
 }
 
+// onNode builds a program of the tree and runs it on the node until stop is called, or the test ends.
+func onNode(ctx context.Context, t *testing.T, pkg string, args ...string) (stop func()) {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	_, err := s.Run(ctx, "go", "build", "-o", binary, pkg)
+	must(t, err)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.Onenode, append([]string{"exec", "--dir", s.Dir, "--", binary}, args...)...)
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	stop = sync.OnceFunc(func() {
+		_ = stdin.Close() // It ends with its input.
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v\n%s", pkg, err, said.String())
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
 // cards runs a second DRA driver on the node, whose network cards are on PCIe roots and NUMA nodes as given.
 func cards(ctx context.Context, t *testing.T, args ...string) {
 	t.Helper()
 	const driver, class = "nic.example.com", "nic.example.com"
-	binary := filepath.Join(t.TempDir(), "nic")
-	_, err := s.Run(ctx, "go", "build", "-o", binary, "./test/nic")
-	must(t, err)
 	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	must(t, err)
 	_, err = s.Client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
@@ -216,22 +236,12 @@ func cards(ctx context.Context, t *testing.T, args ...string) {
 		Spec:       resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + driver + "'"}}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.Onenode, append([]string{
-		"exec", "--dir", s.Dir, "--", binary, "--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name}, args...)...)
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
-	stdin, err := cmd.StdinPipe()
-	must(t, err)
-	must(t, cmd.Start())
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
-		must(t, stdin.Close())
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the second driver: %v\n%s", err, said.String())
-		}
 		must(t, s.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + driver}))
 		must(t, s.Client.ResourceV1().DeviceClasses().Delete(ctx, class, metav1.DeleteOptions{}))
 	})
+	onNode(ctx, t, "./test/nic", append([]string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name}, args...)...)
 }
 
 func TestAGPUAndANetworkCardSideBySide(t *testing.T) {

@@ -255,9 +255,9 @@ func (s *Stage) Settled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 			switch {
 			case p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded:
 				up++
-			case Unschedulable(p) != "":
+			case s.Waiting(ctx, p) != "":
 				stuck++
-				reason = Unschedulable(p)
+				reason = s.Waiting(ctx, p)
 			default:
 				reason = p.Name + " is " + string(p.Status.Phase) + s.why(ctx, p)
 			}
@@ -275,6 +275,17 @@ func Unschedulable(p corev1.Pod) string {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
 			return c.Message
 		}
+	}
+	return ""
+}
+
+// Waiting is the reason for which a pod that is pending stays so, or empty: the scheduler's, or why its claim is not made.
+func (s *Stage) Waiting(ctx context.Context, p corev1.Pod) string {
+	if reason := Unschedulable(p); reason != "" {
+		return reason
+	}
+	if why := s.why(ctx, p); p.Spec.NodeName == "" && strings.Contains(why, "FailedResourceClaimCreation") {
+		return why
 	}
 	return ""
 }

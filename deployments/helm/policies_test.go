@@ -1,0 +1,90 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// object is an API object as a policy sees it.
+func object(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestPoliciesOfPods(t *testing.T) {
+	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["gpu-pods"]
+	const queue, tolerates = "{labels: {kueue.x-k8s.io/queue-name: a}}", "[{key: nvidia.com/gpu, operator: Exists}]"
+	for name, c := range map[string]struct {
+		metadata, tolerations, containers string
+		matched                           bool
+		denied                            string
+	}{
+		"no GPUs":                   {"{}", "[]", "[{}, {resources: {}}, {resources: {limits: {cpu: '1'}}}]", false, ""},
+		"as it should be":           {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '4'}}}]", true, ""},
+		"it tolerates everything":   {queue, "[{operator: Exists}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
+		"a partition":               {queue, tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '7'}}}]", true, ""},
+		"no toleration":             {queue, "[]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "add to its tolerations {key: nvidia.com/gpu, operator: Exists}"},
+		"another toleration":        {queue, "[{key: other, operator: Exists}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
+		"no queue":                  {"{}", tolerates, "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "give it the label kueue.x-k8s.io/queue-name"},
+		"a partition without queue": {"{labels: {a: b}}", tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '1'}}}]", true, "names no queue"},
+		"too many":                  {queue, tolerates, "[{resources: {limits: {nvidia.com/gpu: '3'}}}, {resources: {limits: {nvidia.com/gpu: '2'}}}]", true, "asks for 5 GPUs, and 4 are allowed"},
+	} {
+		in := map[string]any{"object": object(t, "{metadata: "+c.metadata+", spec: {tolerations: "+c.tolerations+", containers: "+c.containers+"}}")}
+		matched, denied := p.decide(t, in)
+		if matched != c.matched || (denied == "") != (c.denied == "") || !strings.Contains(denied, c.denied) {
+			t.Errorf("%s: matched %v, denied %q; want %v, %q", name, matched, denied, c.matched, c.denied)
+		}
+	}
+}
+
+func TestPoliciesOfClaims(t *testing.T) {
+	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["gpu-claims"]
+	group := func(selector string) string {
+		return "[{name: a, exactly: {deviceClassName: nvlink.gpu.nvidia.com, selectors: [{cel: {expression: \"" + selector + "\"}}]}}]"
+	}
+	const fraction = "[{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}]"
+	const gpuCount = "device.attributes['gpu.nvidia.com'].gpuCount"
+	for name, c := range map[string]struct {
+		requests, labels string
+		denied           string
+	}{
+		"nothing":                      {"[]", "{}", ""},
+		"a GPU":                        {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com}}]", "{}", ""},
+		"four":                         {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]", "{}", ""},
+		"five":                         {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]", "{}", "more than 4 GPUs"},
+		"all there are":                {"[{name: a, exactly: {deviceClassName: gpu.nvidia.com, allocationMode: All}}]", "{}", "more than 4 GPUs"},
+		"five or one":                  {"[{name: a, firstAvailable: [{name: x, deviceClassName: gpu.nvidia.com, count: 5}, {name: y, deviceClassName: gpu.nvidia.com}]}]", "{}", "more than 4 GPUs"},
+		"seven partitions":             {"[{name: a, exactly: {deviceClassName: mig.nvidia.com, count: 7}}]", "{}", ""},
+		"another driver's":             {"[{name: a, exactly: {deviceClassName: gpu.example.com, count: 9, capacity: {requests: {memory: 1Gi}}}}]", "{}", ""},
+		"a group of four":              {group(gpuCount + " == 4"), "{}", ""},
+		"a group of eight":             {group(gpuCount + "==8"), "{}", "more than 4 GPUs"},
+		"a group of four or eight":     {group(gpuCount + " == 4 || " + gpuCount + " == 8"), "{}", "more than 4 GPUs"},
+		"a group of any size":          {group(gpuCount + " > 1"), "{}", "without saying of how many"},
+		"a group without selector":     {"[{name: a, exactly: {deviceClassName: nvlink.gpu.nvidia.com}}]", "{}", "without saying of how many"},
+		"a fraction":                   {fraction, "{}", "namespaces with the label gpu-dra-driver/fractions"},
+		"a fraction where it may be":   {fraction, "{gpu-dra-driver/fractions: 'true'}", ""},
+		"a fraction where it may not":  {fraction, "{gpu-dra-driver/fractions: 'no'}", "ask for a whole GPU or a MIG partition"},
+		"a fraction as an alternative": {"[{name: a, firstAvailable: [{name: x, deviceClassName: gpu.nvidia.com}, {name: y, deviceClassName: mig-3g.40gb.nvidia.com, capacity: {requests: {memory: 1Gi}}}]}]", "{}", "fraction"},
+	} {
+		for kind, wrap := range map[string]string{"claim": "{spec: {devices: {requests: %}}}", "template": "{spec: {spec: {devices: {requests: %}}}}"} {
+			_, denied := p.decide(t, map[string]any{
+				"object": object(t, strings.Replace(wrap, "%", c.requests, 1)), "namespaceObject": object(t, "{metadata: {labels: "+c.labels+"}}"),
+			})
+			if (denied == "") != (c.denied == "") || !strings.Contains(denied, c.denied) {
+				t.Errorf("%s, as a %s: denied %q, want %q", name, kind, denied, c.denied)
+			}
+		}
+	}
+	if _, denied := p.decide(t, map[string]any{"object": object(t, "{spec: {}}"), "namespaceObject": object(t, "{metadata: {}}")}); denied != "" {
+		t.Errorf("a claim without devices: %q", denied)
+	}
+}
