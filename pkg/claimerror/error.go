@@ -40,6 +40,7 @@ const (
 	RecordUnreadable  Reason = "RecordUnreadable"
 	Interrupted       Reason = "Interrupted"
 	MPSDaemonDied     Reason = "MPSDaemonDied"
+	NVLinkDown        Reason = "NVLinkDown"
 	// InternalFault is a bug of the driver.
 	InternalFault Reason = "InternalFault"
 )

@@ -52,6 +52,8 @@ type node struct {
 	due     bool // a build is coming that looks for them
 	now     func() time.Time
 	suspect func([]suspicion)
+	// parted are the groups of claims that were told of, by claim UID and name.
+	parted map[string]bool
 	// served is what device plugins of the node serve; asking says that nobody has said yet.
 	served Served
 	asking bool
@@ -155,6 +157,7 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 	held, known := n.held(plans)
 	n.own(plans, switched)
 	n.suspect(n.unseen(plans))
+	n.partedGroups(plans)
 	conditions := map[string]resourceslices.Condition{}
 	if blind {
 		for _, g := range n.snapshot.GPUs {

@@ -168,6 +168,7 @@ func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
 		}
 		return false, fmt.Sprintf("%+v", p.Status.ContainerStatuses)
 	}))
+	event(ctx, t, namespace, "pair", name, "NVLink does not connect its GPUs any more", "delete the pod to have it on other GPUs")
 	// Its GPUs are nobody else's: six are left, and no seventh.
 	for i := range 7 {
 		one := fmt.Sprintf("one-%d", i)
