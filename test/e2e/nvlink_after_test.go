@@ -103,6 +103,7 @@ func TestAGroupStartsOnceItsGPUsAreWhole(t *testing.T) {
 func prompt(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(s.Root, "dev", "nvidia99")
+	t.Cleanup(func() { _ = os.Remove(file) })
 	if err := os.Remove(file); err != nil {
 		must(t, os.WriteFile(file, nil, 0o600))
 	}
