@@ -75,7 +75,7 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 			t.Errorf("%s has counters: this API server does not lack them, start it with DRAPartitionableDevices=false", slice.Name)
 		}
 		for _, d := range slice.Spec.Devices {
-			if kind := d.Attributes["type"].StringValue; kind != nil && *kind == "mig" {
+			if kind := d.Attributes["type"].StringValue; kind != nil && (*kind == "mig" || *kind == "nvlink-group") {
 				t.Errorf("%s is published", d.Name)
 			}
 			if isolation := d.Attributes["isolation"].StringValue; d.AllowMultipleAllocations != nil || isolation == nil || *isolation != "hardware" {
@@ -85,4 +85,15 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 	}
 	must(t, s.Remove(ctx, all))
 	must(t, s.Remove(ctx, slice))
+	// GPUs that are linked are to be had all the same, one by one.
+	four := byName["nvlink-four"]
+	must(t, s.Apply(ctx, four))
+	pods, err = s.Settled(ctx, four)
+	must(t, err)
+	view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, pods[0].Spec.Containers[0].Name)
+	must(t, err)
+	if len(view.GPUs()) != 4 {
+		t.Errorf("%s sees %v", pods[0].Name, view.GPUs())
+	}
+	must(t, s.Remove(ctx, four))
 }
