@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/klog/v2"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -33,18 +31,16 @@ type Served map[string][]string
 func (w Witness) Served(ctx context.Context) (Served, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+w.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	kubelet, hangUp, err := w.kubelet()
 	if err != nil {
-		return nil, fmt.Errorf("reach the kubelet at %s: %w", w.Socket, err)
+		return nil, err
 	}
-	defer conn.Close()
-	client := podresources.NewPodResourcesListerClient(conn)
-	can, err := client.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	defer hangUp()
+	can, err := kubelet.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("ask for device plugins at %s: %w", w.Socket, err)
 	}
-	have, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
+	have, err := kubelet.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods at %s: %w", w.Socket, err)
 	}

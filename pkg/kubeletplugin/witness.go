@@ -42,18 +42,27 @@ type Witness struct {
 // maxAnswer is the size of the kubelet's answer that is accepted, as kubelets' own clients do.
 const maxAnswer = 16 << 20
 
+// kubelet is its pod-resources API.
+func (w Witness) kubelet() (client podresources.PodResourcesListerClient, hangUp func(), err error) {
+	conn, err := grpc.NewClient("unix://"+w.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("reach the kubelet at %s: %w", w.Socket, err)
+	}
+	return podresources.NewPodResourcesListerClient(conn), func() { _ = conn.Close() }, nil
+}
+
 // KubeletNames implements devicestate.Witness. The CDI devices that the kubelet lists carry the claim's UID, so that a
 // new claim of the same name is not taken for the old one where the kubelet tells them apart.
 func (w Witness) KubeletNames(ctx context.Context, claim plan.Claim) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+w.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	kubelet, hangUp, err := w.kubelet()
 	if err != nil {
-		return false, fmt.Errorf("reach the kubelet at %s: %w", w.Socket, err)
+		return false, err
 	}
-	defer conn.Close()
-	list, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})
+	defer hangUp()
+	list, err := kubelet.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return false, fmt.Errorf("list the pods at %s: %w", w.Socket, err)
 	}

@@ -5,12 +5,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"time"
-
-	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -38,18 +34,9 @@ func (b *bench) group(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var pairs []pair
-	for range b.samples {
-		var took [2]time.Duration
-		for i, c := range []*drapb.Claim{claims[0], claims[1]} {
-			began := time.Now()
-			err := b.prepare(ctx, c)
-			took[i] = time.Since(began)
-			if err := errors.Join(err, b.unprepare(ctx, c)); err != nil {
-				return err
-			}
-		}
-		pairs = append(pairs, pair{took[0], took[1]})
+	pairs, err := b.inTurn(ctx, claims[0], claims[1], b.samples)
+	if err != nil {
+		return err
 	}
 	pairs = pairs[min(20, len(pairs)-1):] // warm-up
 	b.ratio("prepare a group of 8, p50, over one GPU", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 1.5)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,6 +55,24 @@ func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]pair, erro
 		if err := b.unprepare(ctx, c); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+// inTurn interleaves the Prepare of one claim with that of another, which is the floor; each is unprepared in between.
+func (b *bench) inTurn(ctx context.Context, figure, floor *drapb.Claim, n int) ([]pair, error) {
+	var out []pair
+	for range n {
+		var took [2]time.Duration
+		for i, c := range []*drapb.Claim{figure, floor} {
+			began := time.Now()
+			err := b.prepare(ctx, c)
+			took[i] = time.Since(began)
+			if err := errors.Join(err, b.unprepare(ctx, c)); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, pair{took[0], took[1]})
 	}
 	return out, nil
 }

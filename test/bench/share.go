@@ -151,18 +151,9 @@ func (b *bench) furtherShares(ctx context.Context) error {
 	if err := b.prepare(ctx, claims[0]); err != nil {
 		return err
 	}
-	var pairs []pair
-	for range max(1, b.samples/2) {
-		var took [2]time.Duration
-		for i, c := range []*drapb.Claim{claims[1], whole[0]} {
-			began := time.Now()
-			err := b.prepare(ctx, c)
-			took[i] = time.Since(began)
-			if err := errors.Join(err, b.unprepare(ctx, c)); err != nil {
-				return err
-			}
-		}
-		pairs = append(pairs, pair{took[0], took[1]})
+	pairs, err := b.inTurn(ctx, claims[1], whole[0], max(1, b.samples/2))
+	if err != nil {
+		return err
 	}
 	b.ratio("further share, p50, over a whole GPU", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 2)
 	return errors.Join(b.unprepare(ctx, claims[0]), b.keep("further-share", pairs))

@@ -99,15 +99,16 @@ func TestAGroupStartsOnceItsGPUsAreWhole(t *testing.T) {
 
 // prompt has the plugin look at the GPUs soon: it watches the device nodes, and looks for what files do not show at a slower
 // beat.
-// A second call takes back the file of the first.
+// Each call makes a file of another name, for one that goes and comes again between two looks is not seen.
 func prompt(t *testing.T) {
 	t.Helper()
-	file := filepath.Join(s.Root, "dev", "nvidia99")
+	prompts++
+	file := filepath.Join(s.Root, "dev", fmt.Sprintf("nvidia%d", 90+prompts))
+	must(t, os.WriteFile(file, nil, 0o600))
 	t.Cleanup(func() { _ = os.Remove(file) })
-	if err := os.Remove(file); err != nil {
-		must(t, os.WriteFile(file, nil, 0o600))
-	}
 }
+
+var prompts int
 
 // TestALinkThatFailsTakesFreeGroupsAway leaves the one that a pod has published, and tainted, until it is released.
 func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
