@@ -33,10 +33,12 @@ const usage = `onenode runs a Kubernetes of one node on this machine, built from
   onenode logs --dir DIR COMPONENT         print a component's log
   onenode stop|start|restart --dir DIR COMPONENT
   onenode exec --dir DIR -- CMD...         run CMD inside the node
-  onenode load --dir DIR IMAGE.tar...      import image archives
+  onenode load --dir DIR IMAGE.tar...      import image archives, on every node
   onenode reboot --dir DIR                 reboot the node; the control plane stays
 
-Flags of up and run: --kubernetes V, --feature-gates a=true,b=false, --runtime-config g/v=true, --keep-logs.
+Flags of up and run: --kubernetes V, --feature-gates a=true,b=false, --runtime-config g/v=true, --keep-logs,
+--nodes N. Of N nodes the first, onenode, has the control plane; onenode-2 and so on run pods. stop, start, restart,
+exec and reboot act on the first, or on the one that --node names; logs has kubelet-2 and so on.
 DIR may come from $ONENODE_DIR. The cache is $GPU_DRA_CACHE or gpu-dra-driver in the user's cache directory.
 `
 
@@ -74,6 +76,8 @@ func run(args []string, std streams) error {
 		return owner.Main(args[0])
 	case owner.NodeCommand:
 		return node.Main(args[0], args[1:])
+	case node.WorkerCommand:
+		return node.WorkerMain(args)
 	case owner.WatchCommand:
 		return owner.Watch(args[0])
 	case "help", "-h", "--help":

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -22,24 +23,38 @@ func status(ctx context.Context, args []string, std streams) error {
 	if err != nil || len(rest) > 0 {
 		return errors.Join(err, unexpected(rest))
 	}
-	response, err := control.Call(s.Dir, control.Request{Verb: "status"})
-	if err != nil {
-		return err
-	}
 	fmt.Fprintf(std.out, "Kubernetes %s, KUBECONFIG=%s\n", s.Kubernetes, s.Kubeconfig())
 	w := tabwriter.NewWriter(std.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "COMPONENT\tPID\tSTATE\tSINCE")
-	for _, c := range response.Status {
-		pid, since := "-", "-"
-		if c.PID != 0 {
-			pid = fmt.Sprint(c.PID)
+	heading, node := "", ""
+	if s.Nodes > 1 {
+		heading = "NODE\t"
+	}
+	fmt.Fprintln(w, heading+"COMPONENT\tPID\tSTATE\tSINCE")
+	for _, number := range s.Members() {
+		response, err := control.Call(s.On(number).ControlDir(), control.Request{Verb: "status"})
+		if err != nil {
+			return err
 		}
-		if !c.Since.IsZero() {
-			since = c.Since.Format(time.DateTime)
+		if s.Nodes > 1 {
+			node = fmt.Sprintf("%d\t", number)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Component, pid, c.State, since)
+		for _, c := range response.Status {
+			fmt.Fprintf(w, "%s%s\n", node, row(c))
+		}
 	}
 	return w.Flush()
+}
+
+// row is a component's line of the table.
+func row(c control.Status) string {
+	pid, since := "-", "-"
+	if c.PID != 0 {
+		pid = fmt.Sprint(c.PID)
+	}
+	if !c.Since.IsZero() {
+		since = c.Since.Format(time.DateTime)
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%s", c.Component, pid, c.State, since)
 }
 
 func logs(ctx context.Context, args []string, std streams) error {
@@ -69,7 +84,7 @@ func logs(ctx context.Context, args []string, std streams) error {
 // component is a command that the node carries out on one component, or, for reboot, on itself.
 func component(verb string) func(context.Context, []string, streams) error {
 	return func(ctx context.Context, args []string, std streams) error {
-		s, rest, err := existing(verb, args, std)
+		s, rest, err := existingNode(verb, args, std)
 		if err != nil {
 			return err
 		}
@@ -82,13 +97,13 @@ func component(verb string) func(context.Context, []string, streams) error {
 		} else if len(rest) > 0 {
 			return unexpected(rest)
 		}
-		_, err = control.Call(s.Dir, request)
+		_, err = control.Call(s.ControlDir(), request)
 		return err
 	}
 }
 
 func execute(ctx context.Context, args []string, std streams) error {
-	s, rest, err := existing("exec", args, std)
+	s, rest, err := existingNode("exec", args, std)
 	if err != nil {
 		return err
 	}
@@ -109,7 +124,7 @@ func execIn(ctx context.Context, s spec.Spec, argv []string, in, out, errs *os.F
 	}
 	done := make(chan result, 1)
 	go func() {
-		response, err := control.Call(s.Dir, control.Request{Verb: "exec", Args: argv, Dir: dir, Env: os.Environ()}, in, out, errs)
+		response, err := control.Call(s.ControlDir(), control.Request{Verb: "exec", Args: argv, Dir: dir, Env: os.Environ()}, in, out, errs)
 		done <- result{response, err}
 	}()
 	select {
@@ -132,17 +147,40 @@ func load(ctx context.Context, args []string, std streams) error {
 		return errors.New("load needs image archives")
 	}
 	for _, archive := range archives {
-		f, err := os.Open(archive)
-		if err != nil {
-			return err
-		}
-		err = execIn(ctx, s, []string{"ctr", "--namespace", "k8s.io", "images", "import", "-"}, f, std.err, std.err)
-		f.Close()
-		if err != nil {
-			return fmt.Errorf("load %s: ctr images import: %w", archive, err)
+		for _, number := range s.Members() {
+			if err := loadOn(ctx, s.On(number), archive, std); err != nil {
+				return fmt.Errorf("load %s on %s: %w", archive, s.On(number).NodeName(), err)
+			}
 		}
 	}
 	return nil
+}
+
+func loadOn(ctx context.Context, s spec.Spec, archive string, std streams) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := execIn(ctx, s, []string{"ctr", "--namespace", "k8s.io", "images", "import", "-"}, f, std.err, std.err); err != nil {
+		return fmt.Errorf("ctr images import: %w", err)
+	}
+	return nil
+}
+
+// existingNode parses the flags of a command on one node of a cluster that is there.
+func existingNode(verb string, args []string, std streams) (spec.Spec, []string, error) {
+	f := newFlags(verb, std).withDir()
+	number := f.Int("node", 1, "the number of the node")
+	rest, err := f.parse(args)
+	if err != nil {
+		return spec.Spec{}, nil, err
+	}
+	s, err := spec.Load(f.dir)
+	if err == nil && !slices.Contains(s.Members(), *number) {
+		err = fmt.Errorf("--node %d: the cluster in %s has nodes 1 to %d", *number, s.Dir, max(1, s.Nodes))
+	}
+	return s.On(*number), rest, err
 }
 
 // existing parses the flags of a command on a cluster that is there.

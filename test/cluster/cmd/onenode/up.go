@@ -30,12 +30,14 @@ type upOptions struct {
 	kubernetes           string
 	gates, runtimeConfig string
 	keepLogs             bool
+	nodes                int
 }
 
 func (f *flags) withUp(o *upOptions) *flags {
 	f.withDir().withKubernetes(&o.kubernetes)
 	f.StringVar(&o.gates, "feature-gates", "", "feature gates of every component, name=true|false, by commas")
 	f.StringVar(&o.runtimeConfig, "runtime-config", "", "API versions to serve, group/version=true|false, by commas")
+	f.IntVar(&o.nodes, "nodes", 1, "how many nodes")
 	f.BoolVar(&o.keepLogs, "keep-logs", false, "leave DIR/logs when the cluster ends")
 	return f
 }
@@ -97,11 +99,14 @@ func newSpec(dir string, o upOptions) (spec.Spec, error) {
 	if err != nil {
 		return spec.Spec{}, err
 	}
+	if o.nodes < 1 || o.nodes > spec.MaxNodes {
+		return spec.Spec{}, fmt.Errorf("--nodes %d: want 1 to %d", o.nodes, spec.MaxNodes)
+	}
 	id := make([]byte, 4)
 	if _, err := rand.Read(id); err != nil {
 		return spec.Spec{}, err
 	}
-	s := spec.Spec{ID: hex.EncodeToString(id), Dir: dir, Kubernetes: version.String()}
+	s := spec.Spec{ID: hex.EncodeToString(id), Dir: dir, Kubernetes: version.String(), Nodes: o.nodes}
 	if s.FeatureGates, err = pairs("--feature-gates", o.gates); err != nil {
 		return s, err
 	}

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control is how commands outside reach a node: a unix socket in the cluster's directory, one
-// request a connection.
+// Package control is how commands outside reach a node: a unix socket in its directory, one request a
+// connection.
 //
 // The request is one JSON line; a request to run a program carries its three standard files beside it.
 // The answer is one JSON line. A caller that goes away ends the program that it asked for.

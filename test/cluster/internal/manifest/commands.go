@@ -4,6 +4,7 @@
 package manifest
 
 import (
+	"fmt"
 	"strings"
 
 	"gpu-dra-driver/test/cluster/internal/spec"
@@ -17,8 +18,18 @@ type Component struct {
 	Health string
 }
 
-// Components lists the processes in the order in which they start.
+// Components lists a node's processes in the order in which they start. The first node has the control plane.
 func Components(s spec.Spec) []Component {
+	containerd := Component{Name: "containerd", Args: []string{"--config=" + s.Conf("containerd.toml"), "--log-level=info"}}
+	kubelet := Component{Name: "kubelet", Health: fmt.Sprintf("http://127.0.0.1:%d/healthz", s.KubeletHealthPort()), Args: []string{
+		"--config=" + s.Conf("kubelet.yaml"),
+		"--kubeconfig=" + s.Conf(s.KubeletIdentity()+".kubeconfig"),
+		"--hostname-override=" + s.NodeName(),
+		"--node-ip=" + s.NodeIP(),
+	}}
+	if !s.First() {
+		return []Component{containerd, kubelet}
+	}
 	gates := func(args ...string) []string {
 		if len(s.FeatureGates) > 0 {
 			args = append(args, "--feature-gates="+strings.Join(s.FeatureGates, ","))
@@ -29,7 +40,7 @@ func Components(s spec.Spec) []Component {
 		"--etcd-servers=http://127.0.0.1:2379",
 		"--bind-address=0.0.0.0",
 		"--secure-port="+spec.APIServerPort,
-		"--advertise-address="+spec.NodeIP,
+		"--advertise-address="+s.NodeIP(),
 		"--tls-cert-file="+s.PKI("apiserver.crt"),
 		"--tls-private-key-file="+s.PKI("apiserver.key"),
 		"--client-ca-file="+s.PKI("ca.crt"),
@@ -52,17 +63,17 @@ func Components(s spec.Spec) []Component {
 	}
 	return []Component{
 		{Name: "etcd", Health: "http://127.0.0.1:2379/health", Args: []string{
-			"--name=" + spec.NodeName,
+			"--name=" + s.NodeName(),
 			"--data-dir=" + s.Node("etcd"),
 			"--listen-client-urls=http://127.0.0.1:2379",
 			"--advertise-client-urls=http://127.0.0.1:2379",
 			"--listen-peer-urls=http://127.0.0.1:2380",
 			"--initial-advertise-peer-urls=http://127.0.0.1:2380",
-			"--initial-cluster=" + spec.NodeName + "=http://127.0.0.1:2380",
+			"--initial-cluster=" + s.NodeName() + "=http://127.0.0.1:2380",
 			"--unsafe-no-fsync", // nothing of the cluster outlives it
 			"--log-level=warn",
 		}},
-		{Name: "containerd", Args: []string{"--config=" + s.Conf("containerd.toml"), "--log-level=info"}},
+		containerd,
 		{Name: "kube-apiserver", Health: "https://127.0.0.1:" + spec.APIServerPort + "/readyz", Args: apiserver},
 		{Name: "kube-controller-manager", Health: "https://127.0.0.1:10257/healthz", Args: gates(
 			"--kubeconfig="+s.Conf("kube-controller-manager.kubeconfig"),
@@ -85,11 +96,6 @@ func Components(s spec.Spec) []Component {
 			"--leader-elect=false",
 			"--profiling=false",
 		)},
-		{Name: "kubelet", Health: "http://127.0.0.1:10248/healthz", Args: []string{
-			"--config=" + s.Conf("kubelet.yaml"),
-			"--kubeconfig=" + s.Conf("kubelet.kubeconfig"),
-			"--hostname-override=" + spec.NodeName,
-			"--node-ip=" + spec.NodeIP,
-		}},
+		kubelet,
 	}
 }

@@ -10,6 +10,8 @@
 //   - Nodes without a registry need the pinned sandbox image imported under exactly its name.
 //   - An AppArmor profile loaded by containerd would outlive the cluster in the host's kernel: disable_apparmor.
 //   - `kubectl logs` and `exec` need a node address that is not loopback, and the API server to prefer it.
+//   - All nodes of a cluster share one network namespace, and one API server's ports with it: each kubelet has
+//     ports of its own, each containerd a bridge of its own.
 //   - There is no kube-proxy: the service address of the API server lies on the node's own loopback
 //     device, and the API server dials webhooks by endpoint (--enable-aggregator-routing).
 package manifest
@@ -67,15 +69,15 @@ disabled_plugins = [
 `, s.Node("containerd"), s.Node("tmp"), spec.ContainerdSocket, s.Node("opt"), s.Snapshotter, spec.PauseImage, runtime, cniBin, s.Conf("cni"))
 }
 
-// CNI is the network configuration list: one bridge, whose address is the pods' gateway.
-func CNI() string {
+// CNI is the network configuration list: one bridge, the node's own, whose address is the pods' gateway.
+func CNI(s spec.Spec) string {
 	return fmt.Sprintf(`{
   "cniVersion": "1.0.0",
   "name": "onenode",
   "plugins": [
     {
       "type": "bridge",
-      "bridge": "cni0",
+      "bridge": %q,
       "isGateway": true,
       "hairpinMode": true,
       "ipam": {
@@ -86,7 +88,7 @@ func CNI() string {
     }
   ]
 }
-`, spec.PodRange)
+`, s.Bridge(), s.PodRange())
 }
 
 // Kubelet is the kubelet's configuration.
@@ -125,7 +127,11 @@ evictionHard:
   nodefs.inodesFree: 1%%
   imagefs.available: 1%%
   imagefs.inodesFree: 1%%
-`, s.PKI("ca.crt"), s.PKI("kubelet.crt"), s.PKI("kubelet.key"), s.Cgroup(), spec.ContainerdSocket, spec.DNSIP, s.Conf("resolv.conf"), s.Node("volume-plugins"))
+`, s.PKI("ca.crt"), s.PKI(s.KubeletIdentity()+".crt"), s.PKI(s.KubeletIdentity()+".key"), s.Cgroup(), spec.ContainerdSocket, spec.DNSIP, s.Conf("resolv.conf"), s.Node("volume-plugins"))
+	if !s.First() {
+		// The first node's kubelet listens on every address of the network that they share.
+		fmt.Fprintf(&b, "port: %d\nhealthzPort: %d\n", s.KubeletPort(), s.KubeletHealthPort())
+	}
 	if len(s.FeatureGates) > 0 {
 		b.WriteString("featureGates:\n")
 		for _, gate := range slices.Sorted(slices.Values(s.FeatureGates)) {

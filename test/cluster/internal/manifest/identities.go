@@ -12,17 +12,24 @@ import (
 )
 
 // Identities are the certificates of a cluster. The admin's is the API server's towards the kubelet, too.
-func Identities() []pki.Identity {
-	return []pki.Identity{
+func Identities(s spec.Spec) []pki.Identity {
+	identities := []pki.Identity{
 		{Name: "apiserver", User: "kube-apiserver", Hosts: []string{
-			"127.0.0.1", spec.ServiceIP, spec.NodeIP, "localhost", spec.NodeName, "kubernetes", "kubernetes.default",
+			"127.0.0.1", spec.ServiceIP, s.NodeIP(), "localhost", s.NodeName(), "kubernetes", "kubernetes.default",
 			"kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
 		}},
 		{Name: "admin", User: "kubernetes-admin", Groups: []string{"system:masters"}},
 		{Name: "kube-controller-manager", User: "system:kube-controller-manager"},
 		{Name: "kube-scheduler", User: "system:kube-scheduler"},
-		{Name: "kubelet", User: "system:node:" + spec.NodeName, Groups: []string{"system:nodes"}, Hosts: []string{spec.NodeName, spec.NodeIP, "127.0.0.1"}},
 	}
+	for _, number := range s.Members() {
+		m := s.On(number)
+		identities = append(identities, pki.Identity{
+			Name: m.KubeletIdentity(), User: "system:node:" + m.NodeName(), Groups: []string{"system:nodes"},
+			Hosts: []string{m.NodeName(), m.NodeIP(), "127.0.0.1"},
+		})
+	}
+	return identities
 }
 
 // Kubeconfig is a kubeconfig with everything inline.

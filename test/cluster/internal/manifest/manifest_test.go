@@ -23,11 +23,18 @@ func TestGoldens(t *testing.T) {
 	featured := plain
 	featured.FeatureGates = []string{"DRADeviceTaints=true", "DRAConsumableCapacity=false"}
 	featured.RuntimeConfig = []string{"resource.k8s.io/v1beta1=true", "resource.k8s.io/v1beta2=true"}
+	further := plain
+	further.Nodes = 2
+	further = further.On(2)
 	for name, got := range map[string]string{
 		"containerd.toml":       Containerd(plain, "/bin/runtime", "/bin/cni"),
-		"cni.conflist":          CNI(),
+		"cni.conflist":          CNI(plain),
 		"kubelet.yaml":          Kubelet(plain),
 		"kubelet-features.yaml": Kubelet(featured),
+		"containerd-2.toml":     Containerd(further, "/bin/runtime", "/bin/cni"),
+		"cni-2.conflist":        CNI(further),
+		"kubelet-2.yaml":        Kubelet(further),
+		"commands-2.txt":        commandLines(further),
 		"commands.txt":          commandLines(plain),
 		"commands-features.txt": commandLines(featured),
 		"kubeconfig.yaml":       Kubeconfig("https://127.0.0.1:1234", []byte("ca"), []byte("cert"), []byte("key")),

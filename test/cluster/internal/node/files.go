@@ -15,18 +15,16 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// writeFiles makes the certificates and every component's configuration.
+// writeFiles makes the certificates and every component's configuration, on all nodes.
 func writeFiles(s spec.Spec) error {
-	for _, dir := range []string{s.Path("pki"), s.Conf("cni")} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
+	if err := os.MkdirAll(s.Path("pki"), 0o700); err != nil {
+		return err
 	}
 	authority, err := pki.NewAuthority(time.Now())
 	if err != nil {
 		return err
 	}
-	if err := authority.Write(s.PKI(""), manifest.Identities()); err != nil {
+	if err := authority.Write(s.PKI(""), manifest.Identities(s)); err != nil {
 		return err
 	}
 	runtime, err := s.Program(recipe.Runtime)
@@ -37,15 +35,25 @@ func writeFiles(s spec.Spec) error {
 	if err != nil {
 		return err
 	}
-	files := map[string]string{
-		s.Conf("containerd.toml"):                   manifest.Containerd(s, runtime, filepath.Dir(bridge)),
-		s.Conf(filepath.Join("cni", "10.conflist")): manifest.CNI(),
-		s.Conf("kubelet.yaml"):                      manifest.Kubelet(s),
-		s.Conf("resolv.conf"):                       "",
+	files, homes := map[string]string{}, map[string]spec.Spec{}
+	for _, number := range s.Members() {
+		m := s.On(number)
+		if err := os.MkdirAll(m.Conf("cni"), 0o700); err != nil {
+			return err
+		}
+		files[m.Conf("containerd.toml")] = manifest.Containerd(m, runtime, filepath.Dir(bridge))
+		files[m.Conf(filepath.Join("cni", "10.conflist"))] = manifest.CNI(m)
+		files[m.Conf("kubelet.yaml")] = manifest.Kubelet(m)
+		files[m.Conf("resolv.conf")] = ""
+		homes[m.KubeletIdentity()] = m
 	}
 	inner := "https://127.0.0.1:" + spec.APIServerPort
-	for _, id := range manifest.Identities() {
-		path, server := s.Conf(id.Name+".kubeconfig"), inner
+	for _, id := range manifest.Identities(s) {
+		home, ok := homes[id.Name]
+		if !ok {
+			home = s
+		}
+		path, server := home.Conf(id.Name+".kubeconfig"), inner
 		if id.Name == "admin" {
 			path, server = s.Kubeconfig(), fmt.Sprintf("https://127.0.0.1:%d", s.Port)
 		}

@@ -8,6 +8,8 @@
 // the node's mounts, links and addresses. It ends with its owner: by the parent-death signal and, should
 // that not come, by the end of a pipe.
 //
+// Further nodes (worker.go) are PID and mount namespaces inside the first node's, which end with it.
+//
 // Trap: nothing here may use os/exec (processes.go says why).
 package node
 
@@ -57,9 +59,15 @@ func Main(dir string, keep []string) error {
 		io.Copy(io.Discard, os.NewFile(OwnerFD, "owner"))
 		os.Exit(1)
 	}()
-	reports := os.NewFile(ReportFD, "report")
+	return tellAndServe(os.NewFile(ReportFD, "report"), func(report *json.Encoder) (*node, error) {
+		return up(dir, keep, report)
+	})
+}
+
+// tellAndServe brings a node up, tells how that goes, and answers requests from then on.
+func tellAndServe(reports *os.File, up func(*json.Encoder) (*node, error)) error {
 	report := json.NewEncoder(reports)
-	n, err := up(dir, keep, report)
+	n, err := up(report)
 	if err != nil {
 		report.Encode(Report{Error: err.Error()})
 		return err
@@ -80,6 +88,7 @@ type node struct {
 	probe      *prober
 	listener   *net.UnixListener
 	mounts     []string // those that a reboot leaves
+	workers    []*worker
 }
 
 func up(dir string, keep []string, report *json.Encoder) (*node, error) {
@@ -87,26 +96,8 @@ func up(dir string, keep []string, report *json.Encoder) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := context.Background()
-	last := time.Now()
-	step := func(name string, do func(context.Context) error) error {
-		ctx, cancel := context.WithTimeout(ctx, upTimeout)
-		defer cancel()
-		if err := do(ctx); err != nil {
-			return err
-		}
-		// Who reads the reports wants the node; when he is gone before it is up, nobody does.
-		if err := report.Encode(Report{Step: name, Took: time.Since(last)}); err != nil {
-			return err
-		}
-		last = time.Now()
-		return nil
-	}
 	n := &node{spec: s, procs: newProcesses()}
-	steps := []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	steps := []step{
 		{"namespaces, mounts, cgroups", func(context.Context) error { return n.surroundings(keep) }},
 		{"etcd and containerd", func(ctx context.Context) error { return n.startAll(ctx, "etcd", "containerd") }},
 		{"pause image, kube-apiserver", func(ctx context.Context) error {
@@ -121,38 +112,69 @@ func up(dir string, keep []string, report *json.Encoder) (*node, error) {
 			return n.startAll(ctx, "kubelet", "kube-scheduler", "kube-controller-manager")
 		}},
 		{"node Ready, default service account", func(ctx context.Context) error {
-			if err := poll(ctx, func() error { return n.probe.nodeReady(ctx, "") }); err != nil {
-				return fmt.Errorf("%w\n%s", err, tail(s.Log("kubelet"), 15))
+			if err := n.ready(ctx); err != nil {
+				return err
 			}
 			return poll(ctx, func() error { return n.probe.defaultServiceAccount(ctx) })
 		}},
 	}
-	for _, st := range steps {
-		if err := step(st.name, st.do); err != nil {
-			return nil, fmt.Errorf("%s: %w", st.name, err)
-		}
+	if s.Nodes > 1 {
+		steps = append(steps, step{"further nodes Ready", n.awaitWorkers})
 	}
-	return n, nil
+	return n, walk(steps, report)
+}
+
+// step is one part of the way up.
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+// walk goes the steps one after the other and reports each.
+func walk(steps []step, report *json.Encoder) error {
+	last := time.Now()
+	for _, st := range steps {
+		ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
+		err := st.do(ctx)
+		cancel()
+		if err == nil {
+			// Who reads the reports wants the node; when he is gone before it is up, nobody does.
+			err = report.Encode(Report{Step: st.name, Took: time.Since(last)})
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", st.name, err)
+		}
+		last = time.Now()
+	}
+	return nil
+}
+
+// ready waits until the API server calls the node Ready.
+func (n *node) ready(ctx context.Context) error {
+	if err := poll(ctx, func() error { return n.probe.nodeReady(ctx, "") }); err != nil {
+		return fmt.Errorf("%w\n%s", err, tail(n.spec.Log("kubelet"), 15))
+	}
+	return nil
 }
 
 // surroundings builds what the components need to find.
 func (n *node) surroundings(keep []string) error {
+	if err := n.enter(); err != nil {
+		return err
+	}
+	// Before this node's own mounts: every node's file system starts from the machine's.
+	if err := n.startWorkers(keep); err != nil {
+		return err
+	}
+	if err := n.mount(keep); err != nil {
+		return err
+	}
 	s := n.spec
-	if err := unix.Sethostname([]byte(spec.NodeName)); err != nil {
-		return fmt.Errorf("set the host name: %w", err)
+	addresses := []string{s.NodeIP(), spec.ServiceIP}
+	for _, number := range s.Members()[1:] {
+		addresses = append(addresses, s.On(number).NodeIP())
 	}
-	if err := sandbox.JoinCgroup(s.Cgroup()); err != nil {
-		return err
-	}
-	if err := sandbox.Mounts(s, keep...); err != nil {
-		return err
-	}
-	mounts, err := sandbox.MountIDs()
-	if err != nil {
-		return err
-	}
-	n.mounts = mounts
-	if err := sandbox.Loopback(spec.NodeIP, spec.ServiceIP); err != nil {
+	if err := sandbox.Loopback(addresses...); err != nil {
 		return err
 	}
 	if s.Snapshotter = "overlayfs"; !sandbox.CanOverlay(s.Node("containerd")) {
@@ -165,10 +187,10 @@ func (n *node) surroundings(keep []string) error {
 	if err := writeFiles(s); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
-	if n.probe, err = newProber(s); err != nil {
+	n.releaseWorkers()
+	if err := n.listen(); err != nil {
 		return err
 	}
-	n.supervisor = newSupervisor(s, n.procs, n.probe)
 
 	passed := os.NewFile(ListenerFD, "listener")
 	outside, err := net.FileListener(passed)
@@ -183,7 +205,35 @@ func (n *node) surroundings(keep []string) error {
 	}
 	go forward(outside)
 	go forward(inside)
-	n.listener, err = control.Listen(s.Dir)
+	return nil
+}
+
+// enter gives the node its host name and its cgroup.
+func (n *node) enter() error {
+	if err := unix.Sethostname([]byte(n.spec.NodeName())); err != nil {
+		return fmt.Errorf("set the host name: %w", err)
+	}
+	return sandbox.JoinCgroup(n.spec.Cgroup())
+}
+
+// mount builds the node's file system.
+func (n *node) mount(keep []string) error {
+	if err := sandbox.Mounts(n.spec, keep...); err != nil {
+		return err
+	}
+	var err error
+	n.mounts, err = sandbox.MountIDs()
+	return err
+}
+
+// listen makes what answers requests. The certificates must be there.
+func (n *node) listen() error {
+	var err error
+	if n.probe, err = newProber(n.spec); err != nil {
+		return err
+	}
+	n.supervisor = newSupervisor(n.spec, n.procs, n.probe)
+	n.listener, err = control.Listen(n.spec.ControlDir())
 	return err
 }
 

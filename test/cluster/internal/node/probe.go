@@ -22,7 +22,8 @@ import (
 
 // prober asks components and the API server how they are.
 type prober struct {
-	api *http.Client // the administrator's
+	node string       // the name of the one that nodeReady asks for
+	api  *http.Client // the administrator's
 	// local skips verification: scheduler and controller manager serve with certificates of their own
 	// making, on a loopback device that nobody else is on.
 	local *http.Client
@@ -43,6 +44,7 @@ func newProber(s spec.Spec) (*prober, error) {
 		return &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: c}}
 	}
 	return &prober{
+		node:  s.NodeName(),
 		api:   client(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}),
 		local: client(&tls.Config{InsecureSkipVerify: true}),
 	}, nil
@@ -70,7 +72,7 @@ func (p *prober) wait(ctx context.Context, c manifest.Component) error {
 
 // nodeReady is nil when the node object says Ready and, unless bootID is empty, that the node has booted with it.
 func (p *prober) nodeReady(ctx context.Context, bootID string) error {
-	b, err := get(ctx, p.api, apiURL("/api/v1/nodes/"+spec.NodeName))
+	b, err := get(ctx, p.api, apiURL("/api/v1/nodes/"+p.node))
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func (p *prober) nodeReady(ctx context.Context, bootID string) error {
 		return err
 	}
 	if bootID != "" && node.Status.NodeInfo.BootID != bootID {
-		return fmt.Errorf("node %s has not reported boot ID %s", spec.NodeName, bootID)
+		return fmt.Errorf("node %s has not reported boot ID %s", p.node, bootID)
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == "Ready" && c.Status == "True" {
@@ -93,7 +95,13 @@ func (p *prober) nodeReady(ctx context.Context, bootID string) error {
 			err = errors.New(c.Message)
 		}
 	}
-	return fmt.Errorf("node %s is not Ready: %w", spec.NodeName, err)
+	return fmt.Errorf("node %s is not Ready: %w", p.node, err)
+}
+
+// apiServerReady is nil when the API server, which may be another node's, works.
+func (p *prober) apiServerReady(ctx context.Context) error {
+	_, err := get(ctx, p.api, apiURL("/readyz"))
+	return err
 }
 
 // defaultServiceAccount is nil when pods can be created in the default namespace.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,8 +65,8 @@ func (p *processes) reap() {
 	}
 }
 
-// killExcept kills every process of the node but this one and those to spare, and waits for their end.
-func (p *processes) killExcept(ctx context.Context, spare []int) error {
+// killExcept kills every process of the PID namespace but this one and those to spare, and waits for their end.
+func (p *processes) killExcept(ctx context.Context, spare func(pid int) bool) error {
 	return poll(ctx, func() error {
 		entries, err := os.ReadDir("/proc")
 		if err != nil {
@@ -76,7 +75,7 @@ func (p *processes) killExcept(ctx context.Context, spare []int) error {
 		left := 0
 		for _, e := range entries {
 			pid, err := strconv.Atoi(e.Name())
-			if err != nil || pid == 1 || slices.Contains(spare, pid) {
+			if err != nil || pid == 1 || spare(pid) {
 				continue
 			}
 			if syscall.Kill(pid, syscall.SIGKILL) == nil {

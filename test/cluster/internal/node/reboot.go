@@ -8,21 +8,25 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"gpu-dra-driver/test/cluster/internal/sandbox"
 )
 
 // reboot does to the node what a reboot of the machine would: every container dies at once, /run and
-// /dev/shm are empty, the boot ID is new. The control plane, which would be on other machines, stays.
+// /dev/shm are empty, the boot ID is new. The control plane, which would be on other machines, stays, and so do
+// the other nodes.
 func (n *node) reboot(ctx context.Context) error {
 	for _, name := range []string{"kubelet", "containerd"} {
 		if err := n.supervisor.stop(ctx, name); err != nil {
 			return err
 		}
 	}
+	components := n.supervisor.pids()
+	spare := func(pid int) bool { return slices.Contains(components, pid) || n.onFurtherNode(pid) }
 	err := errors.Join(
-		n.procs.killExcept(ctx, n.supervisor.pids()),
+		n.procs.killExcept(ctx, spare),
 		sandbox.ClearPods(ctx, n.spec.Cgroup()),
 		sandbox.Reboot(n.spec, n.mounts),
 	)

@@ -52,7 +52,7 @@ func parseHierarchies(mountinfo string) []string {
 	return roots
 }
 
-// JoinCgroup makes the cgroup name in every hierarchy and moves the calling process to its child for
+// JoinCgroup makes the cgroup name, in one that is there or directly under the root, in every hierarchy and moves the calling process to its child for
 // what is not a pod.
 func JoinCgroup(name string) error {
 	roots, err := Hierarchies()
@@ -61,7 +61,7 @@ func JoinCgroup(name string) error {
 	}
 	for _, root := range roots {
 		dir := filepath.Join(root, name)
-		if err := makeCgroup(root, dir); err != nil {
+		if err := makeCgroup(filepath.Dir(dir), dir); err != nil {
 			return fmt.Errorf("make cgroup %s: %w", dir, err)
 		}
 		child := filepath.Join(dir, system)
@@ -103,6 +103,23 @@ func delegate(parent, dir string, controllers []string) error {
 		}
 	}
 	return nil
+}
+
+// InCgroup reports whether a process is in the cgroup name or below it.
+func InCgroup(pid int, name string) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && parseInCgroup(string(b), name)
+}
+
+// parseInCgroup looks for the name anywhere in the paths: where the root that is mounted is a container's, they
+// begin with what lies above it.
+func parseInCgroup(cgroups, name string) bool {
+	for line := range strings.Lines(cgroups) {
+		if strings.Contains(strings.TrimSpace(line)+"/", "/"+name+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // RemoveCgroup removes the cgroup name and everything under it, once its processes are gone; those that

@@ -74,6 +74,7 @@ func Mounts(s spec.Spec, keep ...string) error {
 		func() error { return bind(s.Node("var-log"), "/var/log") },
 		volatile,
 		kept.restore,
+		func() error { return ownDriver(s) },
 		func() error { return maskTunables(s) },
 		func() error { return NewBootID(s) },
 	}
@@ -86,6 +87,20 @@ func Mounts(s spec.Spec, keep ...string) error {
 		return fmt.Errorf("share mounts within the node: %w", err)
 	}
 	return nil
+}
+
+// ownDriver puts a driver root of a further node's own at the path where the first node has one below the
+// cluster's directory, so that one hostPath means, on each node, that node's GPUs. Such a mount is gone when
+// the directory beneath is removed from outside: it must stay as long as the cluster does.
+func ownDriver(s spec.Spec) error {
+	if s.First() {
+		return nil
+	}
+	own, common := s.Node("driver"), s.Path("driver")
+	if err := errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(common, 0o755)); err != nil {
+		return err
+	}
+	return bind(own, common)
 }
 
 // volatile mounts what is empty after a boot.

@@ -78,6 +78,19 @@ func TestMakeCgroupInheritsCPUSets(t *testing.T) {
 	}
 }
 
+func TestInCgroupKnowsNamesAndWhatIsBelow(t *testing.T) {
+	for cgroups, want := range map[string]bool{
+		"4:memory:/onenode-1/node-2\n":                        true,
+		"0::/onenode-1/node-2/kubepods/besteffort\n":          true,
+		"9:pids:/\n0::/outer/onenode-1/node-2/system\n":       true,
+		"0::/onenode-1/node-20\n4:memory:/onenode-1/system\n": false,
+	} {
+		if got := parseInCgroup(cgroups, "onenode-1/node-2"); got != want {
+			t.Errorf("%q: %v, want %v", cgroups, got, want)
+		}
+	}
+}
+
 func TestMakeCgroupHandsOnV2Controllers(t *testing.T) {
 	parent := t.TempDir()
 	if err := os.WriteFile(filepath.Join(parent, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o644); err != nil {

@@ -18,14 +18,12 @@ import (
 	"strings"
 )
 
-// Addresses inside the node's private network namespace. No other network sees them.
+// Addresses inside the cluster's private network namespace. No other network sees them. What differs from
+// node to node is in member.go.
 const (
-	NodeName         = "onenode"
-	NodeIP           = "10.90.0.1"
 	ServiceIP        = "10.96.0.1" // the first of ServiceRange: kubernetes.default.svc
 	ServiceRange     = "10.96.0.0/16"
 	DNSIP            = "10.96.0.10" // nobody answers there
-	PodRange         = "10.88.0.0/16"
 	APIServerPort    = "443"
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	// PauseImage is the sandbox image that the pinned containerd asks for.
@@ -35,9 +33,11 @@ const (
 // Spec is one cluster.
 type Spec struct {
 	// ID names what cannot lie under Dir: the cgroup.
-	ID            string   `json:"id"`
-	Dir           string   `json:"dir"`
-	Kubernetes    string   `json:"kubernetes"`
+	ID         string `json:"id"`
+	Dir        string `json:"dir"`
+	Kubernetes string `json:"kubernetes"`
+	// Nodes is how many nodes there are; zero is one.
+	Nodes         int      `json:"nodes,omitempty"`
 	FeatureGates  []string `json:"featureGates,omitempty"`  // name=true|false
 	RuntimeConfig []string `json:"runtimeConfig,omitempty"` // group/version=true|false
 	// Bins are the directories of the built programs.
@@ -46,18 +46,15 @@ type Spec struct {
 	Port int `json:"port,omitempty"`
 	// Snapshotter is containerd's: overlayfs, or native where Dir's file system cannot carry an overlay.
 	Snapshotter string `json:"snapshotter,omitempty"`
+
+	// Member is the node whose paths and names these are, see On.
+	Member int `json:"-"`
 }
 
-// Paths under Dir.
-func (s Spec) Path(elem ...string) string  { return filepath.Join(append([]string{s.Dir}, elem...)...) }
-func (s Spec) Node(elem ...string) string  { return s.Path(append([]string{"node"}, elem...)...) }
-func (s Spec) Conf(name string) string     { return s.Path("conf", name) }
-func (s Spec) PKI(name string) string      { return s.Path("pki", name) }
-func (s Spec) Log(component string) string { return s.Path("logs", component+".log") }
-func (s Spec) Kubeconfig() string          { return s.Path("kubeconfig") }
-
-// Cgroup is the name of the cluster's own cgroup, directly under the root of each hierarchy.
-func (s Spec) Cgroup() string { return "onenode-" + s.ID }
+// Paths under Dir that are the same for every node.
+func (s Spec) Path(elem ...string) string { return filepath.Join(append([]string{s.Dir}, elem...)...) }
+func (s Spec) PKI(name string) string     { return s.Path("pki", name) }
+func (s Spec) Kubeconfig() string         { return s.Path("kubeconfig") }
 
 // Program finds a built program.
 func (s Spec) Program(name string) (string, error) {
