@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/signal"
@@ -18,8 +19,11 @@ import (
 const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "env" {
-		fmt.Println(os.Getenv(os.Args[2]))
+	if len(os.Args) > 2 {
+		if err := once(os.Args[1], os.Args[2]); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 		return
 	}
 	if err := reachAPIServer(); err != nil {
@@ -27,9 +31,50 @@ func main() {
 	} else {
 		fmt.Println("API server: reached")
 	}
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		go serve()
+	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	<-signals
+}
+
+// once does one thing: say what a variable holds, make an empty file, or get a URL.
+func once(what, argument string) error {
+	switch what {
+	case "env":
+		fmt.Println(os.Getenv(argument))
+		return nil
+	case "touch":
+		return os.WriteFile(argument, nil, 0o600)
+	case "get":
+		client := http.Client{Timeout: 10 * time.Second}
+		response, err := client.Get(argument)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		_, err = io.Copy(os.Stdout, response.Body)
+		return err
+	}
+	return fmt.Errorf("probe cannot %s", what)
+}
+
+// serve answers every request with the names of the files in the directories of the node that the pod has.
+func serve() {
+	err := http.ListenAndServe(":8080", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, dir := range []string{"/cdi", "/driver"} {
+			entries, err := os.ReadDir(dir)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			for _, e := range entries {
+				fmt.Fprintf(w, "%s/%s\n", dir, e.Name())
+			}
+		}
+	}))
+	fmt.Println("serve:", err)
 }
 
 // reachAPIServer asks, as client-go would in a cluster, who the pod's service account is.
