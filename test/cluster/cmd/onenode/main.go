@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command onenode builds and runs a Kubernetes of one node on this machine, beside whatever else runs here.
+// Command onenode builds and runs a Kubernetes of one node, or a few, on this machine, beside whatever else runs here.
 package main
 
 import (
@@ -38,7 +38,7 @@ const usage = `onenode runs a Kubernetes of one node on this machine, built from
 
 Flags of up and run: --kubernetes V, --feature-gates a=true,b=false, --runtime-config g/v=true, --keep-logs,
 --nodes N. Of N nodes the first, onenode, has the control plane; onenode-2 and so on run pods. stop, start, restart,
-exec and reboot act on the first, or on the one that --node names; logs has kubelet-2 and so on.
+exec and reboot act on the first, or on the one whose number --node gives; logs has kubelet-2 and so on.
 DIR may come from $ONENODE_DIR. The cache is $GPU_DRA_CACHE or gpu-dra-driver in the user's cache directory.
 `
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/test/cluster/internal/recipe"
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
@@ -52,6 +53,14 @@ func TestPairsRefuseWhatComponentsWouldDieOf(t *testing.T) {
 	}
 	if got, err := pairs("", "A=true,b/v1=false"); err != nil || len(got) != 2 {
 		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestNodesAreAFew(t *testing.T) {
+	for nodes, want := range map[int]bool{-1: false, 0: false, 1: true, spec.MaxNodes: true, spec.MaxNodes + 1: false} {
+		if _, err := newSpec("d", upOptions{kubernetes: recipe.DefaultKubernetes, nodes: nodes}); (err == nil) != want {
+			t.Errorf("--nodes %d: %v", nodes, err)
+		}
 	}
 }
 

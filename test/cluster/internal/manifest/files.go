@@ -10,8 +10,8 @@
 //   - Nodes without a registry need the pinned sandbox image imported under exactly its name.
 //   - An AppArmor profile loaded by containerd would outlive the cluster in the host's kernel: disable_apparmor.
 //   - `kubectl logs` and `exec` need a node address that is not loopback, and the API server to prefer it.
-//   - All nodes of a cluster share one network namespace, and one API server's ports with it: each kubelet has
-//     ports of its own, each containerd a bridge of its own.
+//   - All nodes of a cluster share one network namespace: each kubelet has ports of its own, each containerd a
+//     bridge and a pod range of its own.
 //   - There is no kube-proxy: the service address of the API server lies on the node's own loopback
 //     device, and the API server dials webhooks by endpoint (--enable-aggregator-routing).
 package manifest

@@ -9,6 +9,8 @@
 // /dev/shm are the node's own. The default paths of kubelet, CDI and every chart therefore work
 // unmodified beside a kubelet or a container runtime of the machine.
 //
+// A further node of a cluster has all this over again, and a simulated driver root of its own at the first's path.
+//
 // Traps: this code runs in a mount namespace of its own, first made private and, at the end, shared
 // within itself, for the kubelet wants that; /etc is an overlay and does not see what the machine changes
 // in its own later; a directory under /run, /etc, /var/lib or /var/log of the machine that is to be seen

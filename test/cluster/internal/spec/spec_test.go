@@ -6,6 +6,7 @@ package spec
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,6 +26,26 @@ func TestSpecSurvivesItsFile(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestNodesShareNothingThatIsNamed(t *testing.T) {
+	s := Spec{ID: "1", Dir: "/state", Nodes: MaxNodes}
+	owner := map[string]int{}
+	for _, number := range s.Members() {
+		m := s.On(number)
+		for _, name := range []string{
+			m.NodeName(), m.NodeIP(), m.PodRange(), m.Bridge(), m.Cgroup(), m.Node("kubelet"), m.Log("kubelet"),
+			m.Conf("kubelet.yaml"), m.ControlDir(), m.PKI(m.KubeletIdentity()), fmt.Sprint(m.KubeletPort()), fmt.Sprint(m.KubeletHealthPort()),
+		} {
+			if other, ok := owner[name]; ok {
+				t.Errorf("%s is of node %d and of node %d", name, other, number)
+			}
+			owner[name] = number
+		}
+	}
+	if first := s.On(1); first.NodeName() != "onenode" || first.Cgroup() != "onenode-1" || first.Node() != "/state/node" {
+		t.Errorf("the first node is named differently in a cluster of several: %+v", first)
 	}
 }
 
