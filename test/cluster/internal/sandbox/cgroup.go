@@ -52,8 +52,8 @@ func parseHierarchies(mountinfo string) []string {
 	return roots
 }
 
-// JoinCgroup makes the cgroup name, in one that is there or directly under the root, in every hierarchy and moves the calling process to its child for
-// what is not a pod.
+// JoinCgroup makes the cgroup name, directly under the root or in a cgroup that is there, in every hierarchy
+// and moves the calling process to its child for what is not a pod.
 func JoinCgroup(name string) error {
 	roots, err := Hierarchies()
 	if err != nil {
