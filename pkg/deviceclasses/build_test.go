@@ -1,0 +1,86 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deviceclasses
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/selector"
+)
+
+var options = Options{Driver: "gpu.nvidia.com", Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"}
+
+func whole(product string) fleet.Kind {
+	return fleet.Kind{Type: gpu.KindGPU, Product: product, GPUs: 1}
+}
+
+func part(profile string) fleet.Kind {
+	return fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: profile, GPUs: 1}
+}
+
+func TestAClassForEachModelAndProfile(t *testing.T) {
+	classes, problems := Build(map[fleet.Kind]int{
+		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
+		{Type: gpu.KindMonitor, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}: 8, {Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 4}: 2,
+	}, options)
+	if len(problems) > 0 {
+		t.Error(problems)
+	}
+	got := map[string]string{}
+	for _, c := range classes {
+		resource := ""
+		if c.Spec.ExtendedResourceName != nil {
+			resource = *c.Spec.ExtendedResourceName
+		}
+		got[c.Name] = resource
+		r, err := selector.Read(c.Spec.Selectors[0].CEL.Expression)
+		if err != nil || r.Driver != "gpu.nvidia.com" || !options.Ours(c) {
+			t.Errorf("%s: %+v, %v", c.Name, r, err)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "tesla-v100-sxm2-16gb.gpu.nvidia.com": "",
+		"mig-1g.10gb.nvidia.com": "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me.nvidia.com": "nvidia.com/mig-1g.10gb.me",
+		"mig-1g.24gb-no-me.nvidia.com": "nvidia.com/mig-1g.24gb-no-me",
+	}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestWhatGetsNoClassIsSaid(t *testing.T) {
+	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, options)
+	if len(classes) != 1 || len(problems) != 3 {
+		t.Errorf("%d classes, problems %v", len(classes), problems)
+	}
+	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
+		t.Error("classes that nobody wants are made")
+	}
+}
+
+func TestAClassIsChangedOnlyWhereItDiffers(t *testing.T) {
+	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, options)
+	want := classes[0]
+	is := want.DeepCopy()
+	is.ResourceVersion, is.UID, is.Labels["team"] = "7", "u", "ml"
+	if _, changed := Changed(is, want, true); changed {
+		t.Error("what others added to it counts as a change")
+	}
+	is.Spec.ExtendedResourceName = nil
+	if _, changed := Changed(is, want, false); changed {
+		t.Error("a field that the server drops counts as a change")
+	}
+	if out, changed := Changed(is, want, true); !changed || *out.Spec.ExtendedResourceName != "nvidia.com/mig-1g.10gb" || out.Labels["team"] != "ml" || out.ResourceVersion != "7" {
+		t.Errorf("%v, %+v", changed, out)
+	}
+	is.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
+	if _, changed := Changed(is, want, false); !changed {
+		t.Error("a selector that somebody changed is not put right")
+	}
+}

@@ -1,0 +1,94 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Pool is what one node publishes, the slices in the order of their names: the scheduler's order.
+type Pool struct {
+	Node   string
+	Slices []*Slice
+	// Whole says that all slices of the newest generation are there. A pool that is being written is not.
+	Whole bool
+}
+
+// PoolOf puts a node's slices together. Those of an older generation are left out, as the scheduler does.
+func PoolOf(all []*Slice) Pool {
+	var p Pool
+	newest := int64(0)
+	for _, s := range all {
+		newest = max(newest, s.Pool.Generation)
+	}
+	want := int64(0)
+	for _, s := range all {
+		if s.Pool.Generation == newest && s.Shape != nil {
+			p.Node, want = s.Node, s.Pool.ResourceSliceCount
+			p.Slices = append(p.Slices, s)
+		}
+	}
+	slices.SortFunc(p.Slices, func(a, b *Slice) int { return cmp.Compare(a.Name, b.Name) })
+	p.Whole = len(p.Slices) > 0 && int64(len(p.Slices)) == want
+	return p
+}
+
+// Key is the same for pools of one shape whose devices are all well.
+func (p Pool) Key() (key [32]*Shape, ok bool) {
+	if len(p.Slices) > len(key) {
+		return key, false
+	}
+	for i, s := range p.Slices {
+		if len(s.Sick) > 0 {
+			return key, false
+		}
+		key[i] = s.Shape
+	}
+	return key, true
+}
+
+// Devices are the pool's with their kinds.
+func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] {
+	return func(yield func(resourceapi.Device, Kind) bool) {
+		for _, s := range p.Slices {
+			for i, d := range s.Shape.Devices {
+				if !yield(d, s.Shape.Kinds[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Published are the pool's slices for the scheduler's allocator, as if all devices were well.
+func (p Pool) Published(driver string) []*resourceapi.ResourceSlice {
+	var out []*resourceapi.ResourceSlice
+	for _, s := range p.Slices {
+		pool := s.Pool
+		pool.Generation, pool.ResourceSliceCount = 1, int64(len(p.Slices))
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: driver, NodeName: &p.Node, Pool: pool, Devices: s.Shape.Devices, SharedCounters: s.Shape.SharedCounters,
+			},
+		})
+	}
+	return out
+}
+
+// Kinds counts the devices of all pools by kind, whatever their state.
+func Kinds(pools []Pool) map[Kind]int {
+	out := map[Kind]int{}
+	for _, p := range pools {
+		for _, k := range p.Devices() {
+			out[k]++
+		}
+	}
+	return out
+}

@@ -1,0 +1,157 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"runtime"
+	"sync"
+	"weak"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+// identities are the attributes that tell one board or fabric from another of the same make. A Shape is without them.
+var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", "nvlinkGroup", "fabricClusterUUID", "cliqueID"}
+
+// Shape is what ResourceSlices of different nodes have in common. It is never changed.
+type Shape struct {
+	// Devices and SharedCounters are as one of the slices has them, identities included, without the taint of what is
+	// not well at the moment.
+	Devices        []resourceapi.Device
+	SharedCounters []resourceapi.CounterSet
+	// Kinds are those of the devices, at the same places.
+	Kinds []Kind
+}
+
+// Kind is what users tell devices apart by.
+type Kind struct {
+	Type    gpu.Kind
+	Product string
+	// Profile is a MIG partition's.
+	Profile string
+	// GPUs is the size of a group, 1 for all else.
+	GPUs int
+}
+
+// Shapes keeps each Shape once, for as long as something refers to it. It is safe for concurrent use.
+type Shapes struct {
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]weak.Pointer[Shape]
+}
+
+// Of is the shape of a slice, which it changes: what identifies boards and nodes is taken out of it. Sick are the names
+// of its devices that are not for new claims.
+func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []string, err error) {
+	// The first of a shape keeps its identities, so they are put back.
+	held := make([]map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(slice.Spec.Devices))
+	for i := range slice.Spec.Devices {
+		d := &slice.Spec.Devices[i]
+		if heal(d) {
+			sick = append(sick, d.Name)
+		}
+		for _, name := range identities {
+			if value, ok := d.Attributes[name]; ok {
+				if held[i] == nil {
+					held[i] = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
+				}
+				held[i][name] = value
+				d.Attributes[name] = resourceapi.DeviceAttribute{}
+			}
+		}
+	}
+	common := resourceapi.ResourceSliceSpec{Devices: slice.Spec.Devices, SharedCounters: slice.Spec.SharedCounters}
+	data, err := common.Marshal() // Maps are in order in it.
+	if err != nil {
+		return nil, nil, fmt.Errorf("ResourceSlice %s: %w", slice.Name, err)
+	}
+	key := sha256.Sum256(data)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known := s.known[key].Value(); known != nil {
+		return known, sick, nil
+	}
+	for i, values := range held {
+		for name, value := range values {
+			slice.Spec.Devices[i].Attributes[name] = value
+		}
+	}
+	shape = &Shape{Devices: slice.Spec.Devices, SharedCounters: slice.Spec.SharedCounters}
+	for _, d := range shape.Devices {
+		shape.Kinds = append(shape.Kinds, kindOf(d))
+	}
+	if s.known == nil {
+		s.known = map[[sha256.Size]byte]weak.Pointer[Shape]{}
+	}
+	s.known[key] = weak.Make(shape)
+	runtime.AddCleanup(shape, s.forget, key)
+	return shape, sick, nil
+}
+
+// forget drops a shape that is gone, unless it has come again.
+func (s *Shapes) forget(key [sha256.Size]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known[key].Value() == nil {
+		delete(s.known, key)
+	}
+}
+
+// Len is how many shapes are known.
+func (s *Shapes) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.known)
+}
+
+// heal takes the taint of an unhealthy device off and says whether there was one.
+func heal(d *resourceapi.Device) (sick bool) {
+	var rest []resourceapi.DeviceTaint
+	for _, taint := range d.Taints {
+		if taint.Key == resourceslices.UnhealthyTaint {
+			sick = true
+			continue
+		}
+		rest = append(rest, taint)
+	}
+	d.Taints = rest
+	return sick
+}
+
+func kindOf(d resourceapi.Device) Kind {
+	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: Text(d, "productName"), Profile: Text(d, "profile"), GPUs: 1}
+	if count, ok := Int(d, "gpuCount"); ok && count > 0 && count <= 1<<10 {
+		k.GPUs = int(count)
+	}
+	return k
+}
+
+// Text is a device's attribute, empty where it has none of that name that is a string or version.
+func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {
+	switch a := d.Attributes[name]; {
+	case a.StringValue != nil:
+		return *a.StringValue
+	case a.VersionValue != nil:
+		return *a.VersionValue
+	}
+	return ""
+}
+
+// Int is a device's attribute that is a number.
+func Int(d resourceapi.Device, name resourceapi.QualifiedName) (int64, bool) {
+	if a := d.Attributes[name]; a.IntValue != nil {
+		return *a.IntValue, true
+	}
+	return 0, false
+}
+
+// Bool is a device's attribute that is a truth value, false where it has none.
+func Bool(d resourceapi.Device, name resourceapi.QualifiedName) bool {
+	a := d.Attributes[name]
+	return a.BoolValue != nil && *a.BoolValue
+}

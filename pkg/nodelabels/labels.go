@@ -1,0 +1,169 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodelabels says which labels a node should have for the GPUs it publishes: those of NVIDIA's feature discovery,
+// spelled as it spells them, so that pods which select nodes by them find their nodes.
+package nodelabels
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// prefix is feature discovery's.
+const prefix = "nvidia.com/"
+
+// Of are the labels of a node by what it publishes. A node of several models is labelled as the one it has most of.
+func Of(p fleet.Pool, driver string) map[string]string {
+	models := map[string][]resourceapi.Device{}
+	cut, capable := false, false
+	for d, kind := range p.Devices() {
+		switch kind.Type {
+		case gpu.KindGPU:
+			models[kind.Product] = append(models[kind.Product], d)
+			capable = capable || fleet.Bool(d, "migCapable")
+		case gpu.KindMIG:
+			cut = true
+		}
+	}
+	if len(models) == 0 {
+		return nil
+	}
+	names := slices.SortedFunc(maps.Keys(models), func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(models[b]), len(models[a])), cmp.Compare(a, b))
+	})
+	model := models[names[0]]
+	l := labels{}
+	l.put("gpu.present", "true")
+	l.put("mig.capable", strconv.FormatBool(capable))
+	if cut {
+		// Partitions are resources of their own here, which is what that strategy says.
+		l.put("mig.strategy", "mixed")
+	}
+	l.board(names[0], model)
+	l.driver(model[0])
+	for _, s := range p.Slices {
+		l.put("gpu.clique", s.Clique)
+	}
+	most := island(model)
+	l[driver+"/nvlink-enabled"] = strconv.FormatBool(most > 1)
+	if most > 1 {
+		l[driver+"/nvlink-gpus-per-island"] = strconv.Itoa(most)
+	}
+	maps.DeleteFunc(l, func(_, value string) bool { return len(validation.IsValidLabelValue(value)) > 0 })
+	return l
+}
+
+type labels map[string]string
+
+func (l labels) put(name, value string) {
+	if value != "" {
+		l[prefix+name] = value
+	}
+}
+
+// board labels what the GPUs of one model are.
+func (l labels) board(product string, model []resourceapi.Device) {
+	d := model[0]
+	replicas, strategy := shared(d)
+	name := strings.ReplaceAll(product, " ", "-")
+	if replicas > 1 {
+		name += "-SHARED"
+	}
+	l.put("gpu.product", name)
+	l.put("gpu.count", strconv.Itoa(len(model)))
+	l.put("gpu.replicas", strconv.Itoa(replicas))
+	l.put("gpu.sharing-strategy", strategy)
+	l.put("mps.capable", strconv.FormatBool(strategy == "mps"))
+	if memory, ok := d.Capacity["memory"]; ok {
+		l.put("gpu.memory", strconv.FormatInt(memory.Value.Value()>>20, 10))
+	}
+	if parts := strings.Split(fleet.Text(d, "cudaComputeCapability"), "."); len(parts) == 3 {
+		l.put("gpu.family", family(parts[0], parts[1]))
+		l.put("gpu.compute.major", parts[0])
+		l.put("gpu.compute.minor", parts[1])
+	}
+}
+
+// shared is into how many parts a GPU is handed out where a claim says nothing of them, and how these get along.
+func shared(d resourceapi.Device) (replicas int, strategy string) {
+	memory := d.Capacity["memory"]
+	if memory.RequestPolicy == nil || memory.RequestPolicy.Default == nil || memory.RequestPolicy.Default.Value() <= 0 {
+		return 1, "none"
+	}
+	replicas = max(1, int(memory.Value.Value()/memory.RequestPolicy.Default.Value()))
+	if replicas == 1 {
+		return 1, "none"
+	}
+	return replicas, fleet.Text(d, "isolation")
+}
+
+// driver labels the versions of the kernel driver and of CUDA.
+func (l labels) driver(d resourceapi.Device) {
+	raw := fleet.Text(d, "driverVersionRaw")
+	if parts := strings.Split(raw, "."); len(parts) == 2 || len(parts) == 3 {
+		parts = append(parts, "")
+		for i, names := range [][]string{
+			{"cuda.driver-version.major", "cuda.driver.major"}, {"cuda.driver-version.minor", "cuda.driver.minor"},
+			{"cuda.driver-version.revision", "cuda.driver.rev"},
+		} {
+			for _, name := range names {
+				l[prefix+name] = parts[i] // A version of two parts has a revision, and it is empty.
+			}
+		}
+		l.put("cuda.driver-version.full", raw)
+	}
+	if parts := strings.Split(fleet.Text(d, "cudaDriverVersion"), "."); len(parts) == 3 {
+		l.put("cuda.runtime-version.major", parts[0])
+		l.put("cuda.runtime.major", parts[0])
+		l.put("cuda.runtime-version.minor", parts[1])
+		l.put("cuda.runtime.minor", parts[1])
+		l.put("cuda.runtime-version.full", parts[0]+"."+parts[1])
+	}
+}
+
+// island is the most GPUs that NVLink connects each with each.
+func island(model []resourceapi.Device) int {
+	members, most := map[string]int{}, 0
+	for _, d := range model {
+		if group := fleet.Text(d, "nvlinkGroup"); group != "" {
+			members[group]++
+			most = max(most, members[group])
+		}
+	}
+	return most
+}
+
+// family is the architecture by compute capability, as feature discovery names it.
+func family(major, minor string) string {
+	switch major {
+	case "5":
+		return "maxwell"
+	case "6":
+		return "pascal"
+	case "7":
+		if len(minor) == 1 && minor < "5" {
+			return "volta"
+		}
+		return "turing"
+	case "8":
+		if minor == "9" {
+			return "ada-lovelace"
+		}
+		return "ampere"
+	case "9":
+		return "hopper"
+	case "10", "11", "12":
+		return "blackwell"
+	}
+	return "undefined"
+}

@@ -1,0 +1,192 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package selector reads what the CEL expression of a selector says, without a device to try it on: which driver's
+// devices it can be of, which attributes and capacities it names, which values it wants of them.
+//
+// It follows the ways in which people write selectors. What it does not follow, such as an alias made with cel.bind, it
+// says nothing of: a reading is never more than the expression says.
+package selector
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/google/cel-go/common"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/parser"
+)
+
+// Name is an attribute or capacity of a domain.
+type Name struct {
+	Domain, ID string
+	Capacity   bool
+}
+
+func (n Name) String() string { return n.Domain + "/" + n.ID }
+
+// Wish is a value that an attribute is compared with.
+type Wish struct {
+	Name
+	Value string
+}
+
+// Reading is what one expression says.
+type Reading struct {
+	// Driver is the only driver whose devices can satisfy the expression, empty where it may be any.
+	Driver string
+	// Types are the values that must hold for the attribute "type", by domain.
+	Types map[string]string
+	// Names are all attributes and capacities named, in the order of the expression.
+	Names []Name
+	// Wishes are all strings that attributes are compared with for equality, wherever they stand.
+	Wishes []Wish
+	// Numbers are those that attributes must equal, as in gpuCount == 4.
+	Numbers map[Name]int64
+}
+
+// maxBytes is the API's limit on an expression (resource.k8s.io/v1, CELDeviceSelector).
+const maxBytes = 10 * 1024
+
+// Read reads an expression. An error is the parser's: the API server has refused such an expression already.
+func Read(expression string) (Reading, error) {
+	r := Reading{Types: map[string]string{}, Numbers: map[Name]int64{}}
+	if len(expression) > maxBytes {
+		return r, fmt.Errorf("the expression has %d bytes, the API allows %d", len(expression), maxBytes)
+	}
+	p, err := parser.NewParser(parser.Macros(parser.AllMacros...), parser.EnableOptionalSyntax(true), parser.MaxRecursionDepth(250))
+	if err != nil {
+		return r, err
+	}
+	parsed, issues := p.Parse(common.NewTextSource(expression))
+	if issues != nil && len(issues.GetErrors()) > 0 {
+		return r, fmt.Errorf("read %q: %s", expression, issues.GetErrors()[0].Message)
+	}
+	r.must(parsed.Expr())
+	ast.PostOrderVisit(parsed.Expr(), ast.NewExprVisitor(r.mention))
+	return r, nil
+}
+
+// must takes what holds of every device that satisfies the expression: the parts of a conjunction.
+func (r *Reading) must(e ast.Expr) {
+	if e.Kind() != ast.CallKind {
+		return
+	}
+	call := e.AsCall()
+	switch call.FunctionName() {
+	case operators.LogicalAnd:
+		for _, a := range call.Args() {
+			r.must(a)
+		}
+	case operators.Equals:
+		name, value, ok := comparison(call.Args())
+		if !ok {
+			return
+		}
+		text, isText := value.(string)
+		number, isNumber := value.(int64)
+		switch {
+		case name == Name{ID: "driver"} && isText:
+			r.Driver = text
+		case name.ID == "type" && name.Domain != "" && !name.Capacity && isText:
+			r.Types[name.Domain] = text
+		case isNumber && name.Domain != "":
+			r.Numbers[name] = number
+		}
+	}
+}
+
+// mention takes what is named anywhere.
+func (r *Reading) mention(e ast.Expr) {
+	if name, ok := nameOf(e); ok && name.Domain != "" {
+		r.Names = append(r.Names, name)
+	}
+	if e.Kind() != ast.CallKind {
+		return
+	}
+	call := e.AsCall()
+	switch call.FunctionName() {
+	case operators.Equals:
+		name, value, ok := comparison(call.Args())
+		if text, isText := value.(string); ok && isText && name.Domain != "" {
+			r.Wishes = append(r.Wishes, Wish{name, text})
+		}
+	case operators.In:
+		name, ok := nameOf(call.Args()[0])
+		if !ok || name.Domain == "" || call.Args()[1].Kind() != ast.ListKind {
+			return
+		}
+		for _, one := range call.Args()[1].AsList().Elements() {
+			if text, ok := literal(one).(string); ok {
+				r.Wishes = append(r.Wishes, Wish{name, text})
+			}
+		}
+	}
+}
+
+// comparison is a name and the constant it is compared with, in either order.
+func comparison(args []ast.Expr) (Name, any, bool) {
+	for i, a := range args {
+		if name, ok := nameOf(a); ok {
+			value := literal(args[1-i])
+			return name, value, value != nil
+		}
+	}
+	return Name{}, nil, false
+}
+
+func literal(e ast.Expr) any {
+	if e.Kind() != ast.LiteralKind {
+		return nil
+	}
+	switch v := e.AsLiteral().(type) {
+	case types.String:
+		return string(v)
+	case types.Int:
+		return int64(v)
+	}
+	return nil
+}
+
+// nameOf is device.attributes["domain"].id or device.capacity["domain"].id, also in has() and with an index for the id;
+// device.driver is a name without domain.
+func nameOf(e ast.Expr) (Name, bool) {
+	of, id, ok := member(e)
+	if !ok {
+		return Name{}, false
+	}
+	if of.Kind() == ast.IdentKind && of.AsIdent() == "device" {
+		return Name{ID: "driver"}, id == "driver"
+	}
+	of, domain, ok := member(of)
+	if !ok {
+		return Name{}, false
+	}
+	of, which, ok := member(of)
+	if !ok || of.Kind() != ast.IdentKind || of.AsIdent() != "device" || which != "attributes" && which != "capacity" {
+		return Name{}, false
+	}
+	// The domain "example.com/sub" has no meaning here; names hold no slash.
+	if strings.Contains(domain, "/") {
+		return Name{}, false
+	}
+	return Name{Domain: domain, ID: id, Capacity: which == "capacity"}, true
+}
+
+// member is x.name, x["name"] or x[?"name"].
+func member(e ast.Expr) (of ast.Expr, name string, ok bool) {
+	switch e.Kind() {
+	case ast.SelectKind:
+		return e.AsSelect().Operand(), e.AsSelect().FieldName(), true
+	case ast.CallKind:
+		call := e.AsCall()
+		switch call.FunctionName() {
+		case operators.Index, operators.OptIndex, operators.OptSelect:
+			name, ok = literal(call.Args()[1]).(string)
+			return call.Args()[0], name, ok
+		}
+	}
+	return nil, "", false
+}

@@ -1,0 +1,75 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package selector
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func ours(id string) Name { return Name{Domain: "gpu.nvidia.com", ID: id} }
+
+func TestReadingsSayWhatTheExpressionSays(t *testing.T) {
+	none := Reading{Types: map[string]string{}, Numbers: map[Name]int64{}}
+	with := func(change func(*Reading)) Reading {
+		r := Reading{Types: map[string]string{}, Numbers: map[Name]int64{}}
+		change(&r)
+		return r
+	}
+	for expression, want := range map[string]Reading{
+		`true`:                                none,
+		`device.driver == "gpu.nvidia.com"`:   with(func(r *Reading) { r.Driver = "gpu.nvidia.com" }),
+		`'other.com' == device.driver && 1>0`: with(func(r *Reading) { r.Driver = "other.com" }),
+		`device.driver == "a.com" || device.driver == "b.com"`: none,
+		`!(device.driver == "a.com")`:                          none,
+		`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`: with(func(r *Reading) {
+			r.Driver, r.Types["gpu.nvidia.com"] = "gpu.nvidia.com", "mig"
+			r.Names, r.Wishes = []Name{ours("type")}, []Wish{{ours("type"), "mig"}}
+		}),
+		`device.attributes["gpu.nvidia.com"]["profile"] in ["1g.10gb", "2g.20gb"]`: with(func(r *Reading) {
+			r.Names, r.Wishes = []Name{ours("profile")}, []Wish{{ours("profile"), "1g.10gb"}, {ours("profile"), "2g.20gb"}}
+		}),
+		`has(device.attributes["gpu.nvidia.com"].nvlinkGroup)`: with(func(r *Reading) { r.Names = []Name{ours("nvlinkGroup")} }),
+		`device.attributes["gpu.nvidia.com"].gpuCount == 4`: with(func(r *Reading) {
+			r.Names, r.Numbers[ours("gpuCount")] = []Name{ours("gpuCount")}, 4
+		}),
+		`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`: with(func(r *Reading) {
+			r.Names = []Name{{Domain: "gpu.nvidia.com", ID: "memory", Capacity: true}}
+		}),
+		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("h100")`: with(func(r *Reading) { r.Names = []Name{ours("productName")} }),
+		`cel.bind(a, device.attributes["gpu.nvidia.com"], a.type == "gpu")`:            none,
+		`device.allowMultipleAllocations`:                                              none,
+	} {
+		got, err := Read(expression)
+		if err != nil {
+			t.Errorf("%s: %v", expression, err)
+			continue
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", expression, diff)
+		}
+	}
+}
+
+func TestWhatIsNoExpressionIsSaid(t *testing.T) {
+	for _, expression := range []string{"", "device.", "(((", strings.Repeat("(", 5000), strings.Repeat(" ", maxBytes+1)} {
+		if _, err := Read(expression); err == nil {
+			t.Errorf("%.20q is read", expression)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(`device.attributes["gpu.nvidia.com"].type == "gpu"`)
+	f.Add(`device.attributes[?"a"].?b in [1, "x"]`)
+	f.Add(`device[0][1].x == in`)
+	f.Fuzz(func(t *testing.T, expression string) {
+		r, err := Read(expression)
+		if err == nil && len(r.Names) > len(expression) {
+			t.Errorf("%q names %d things", expression, len(r.Names))
+		}
+	})
+}
