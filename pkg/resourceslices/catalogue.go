@@ -25,6 +25,8 @@ type Entry struct {
 	Type string
 	// Devices are the kinds of device that carry it.
 	Devices []gpu.Kind
+	// Always are those of them of which every device carries it, whatever GPU and driver it is of.
+	Always []gpu.Kind
 	// Meaning says what the value is and when it is left out.
 	Meaning string
 	// Source says where the value comes from.
@@ -77,48 +79,49 @@ var (
 	used   = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
 	linked = []gpu.Kind{gpu.KindGPU, gpu.KindGroup}
 	whole  = []gpu.Kind{gpu.KindGPU}
+	boards = []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}
 	part   = []gpu.Kind{gpu.KindMIG}
 	groups = []gpu.Kind{gpu.KindGroup}
 )
 
 var attributes = []attribute{
-	{Entry{Name: "type", Type: "string", Devices: all, Source: "the driver",
+	{Entry{Name: "type", Type: "string", Devices: all, Always: all, Source: "the driver",
 		Meaning: "What the device is: gpu, a whole GPU; mig, a MIG partition that exists or is made for its claim; nvlink-group, several GPUs that NVLink connects each with each; monitor, a GPU to be watched with admin access."},
 		text(func(s subject) string { return string(s.kind) })},
-	{Entry{Name: "uuid", Type: "string", Devices: every, Source: "nvmlDeviceGetUUID",
+	{Entry{Name: "uuid", Type: "string", Devices: every, Always: boards, Source: "nvmlDeviceGetUUID",
 		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot. Of a mig device the partition's, where an administrator made it; one that is made for a claim has none before."},
 		text(func(s subject) string { return s.uuid })},
-	{Entry{Name: "parentUUID", Type: "string", Devices: part, Source: "nvmlDeviceGetUUID",
+	{Entry{Name: "parentUUID", Type: "string", Devices: part, Always: part, Source: "nvmlDeviceGetUUID",
 		Meaning: "The UUID of the GPU that the partition is on."},
 		text(func(s subject) string { return s.gpu.UUID })},
-	{Entry{Name: "profile", Type: "string", Devices: part, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "profile", Type: "string", Devices: part, Always: part, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
 		text(func(s subject) string { return s.device.Profile })},
-	{Entry{Name: "productName", Type: "string", Devices: all, Source: "nvmlDeviceGetName",
+	{Entry{Name: "productName", Type: "string", Devices: all, Always: every, Source: "nvmlDeviceGetName",
 		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's, of a group its GPUs', where they are the same."},
 		text(func(s subject) string { return s.gpu.ProductName })},
 	{Entry{Name: "brand", Type: "string", Devices: useful, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Left out where the driver does not name one."},
 		text(func(s subject) string { return s.gpu.Brand })},
-	{Entry{Name: "architecture", Type: "string", Devices: useful, Source: "nvmlDeviceGetArchitecture",
+	{Entry{Name: "architecture", Type: "string", Devices: useful, Always: useful, Source: "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
 		text(func(s subject) string { return s.gpu.Architecture })},
-	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: useful, Source: "nvmlDeviceGetCudaComputeCapability",
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: useful, Always: useful, Source: "nvmlDeviceGetCudaComputeCapability",
 		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
 		version(func(s subject) string { return pair(s.gpu.ComputeCapability) })},
-	{Entry{Name: "driverVersion", Type: "version", Devices: useful, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersion", Type: "version", Devices: useful, Always: useful, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
 		version(func(s subject) string { return s.driver.Version })},
-	{Entry{Name: "driverVersionRaw", Type: "string", Devices: whole, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersionRaw", Type: "string", Devices: whole, Always: whole, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
 		text(func(s subject) string { return s.driver.Version })},
-	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: useful, Source: "nvmlSystemGetCudaDriverVersion_v2",
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: useful, Always: useful, Source: "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s subject) string { return pair(s.driver.CUDA) })},
 	{Entry{Name: "addressingMode", Type: "string", Devices: used, Source: "nvmlDeviceGetAddressingMode",
 		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Left out where the driver does not report it."},
 		text(func(s subject) string { return s.gpu.AddressingMode })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: every, Source: "nvmlDeviceGetPciInfo_v3",
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: every, Always: every, Source: "nvmlDeviceGetPciInfo_v3",
 		Meaning: "The PCI address, such as 0000:1b:00.0."},
 		text(func(s subject) string { return s.gpu.PCIAddress })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: all, Source: "sysfs",
@@ -127,13 +130,13 @@ var attributes = []attribute{
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: all, Source: "sysfs",
 		Meaning: "The NUMA node. Left out where the machine does not assign one. Of a group where its GPUs share one."},
 		number(func(s subject) *int { return s.gpu.NUMANode })},
-	{Entry{Name: "index", Type: "int", Devices: whole, Source: "NVML's enumeration",
+	{Entry{Name: "index", Type: "int", Devices: whole, Always: whole, Source: "NVML's enumeration",
 		Meaning: "The number nvidia-smi shows. For people: it may change with every boot and is not the device's identity."},
 		number(func(s subject) *int { return &s.gpu.Index })},
-	{Entry{Name: "migCapable", Type: "bool", Devices: whole, Source: "nvmlDeviceGetMigMode",
+	{Entry{Name: "migCapable", Type: "bool", Devices: whole, Always: whole, Source: "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU has a MIG mode, whatever that mode is now."},
 		boolean(func(s subject) bool { return s.gpu.MIG.Capable })},
-	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Source: "compute capability and brand",
+	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Always: whole, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
 		boolean(func(s subject) bool { return s.gpu.MPSCapable })},
 	{Entry{Name: "nvlinkGroup", Type: "string", Devices: linked, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
@@ -172,13 +175,13 @@ var attributes = []attribute{
 			}
 			return &s.gpu.Fabric.CliqueID
 		})},
-	{Entry{Name: "gpuCount", Type: "int", Devices: groups, Source: "the driver",
+	{Entry{Name: "gpuCount", Type: "int", Devices: groups, Always: groups, Source: "the driver",
 		Meaning: "How many GPUs the group has."},
 		func(s subject) (*resourceapi.DeviceAttribute, string) {
 			n := int64(s.device.Size)
 			return &resourceapi.DeviceAttribute{IntValue: &n}, ""
 		}},
-	{Entry{Name: "isolation", Type: "string", Devices: used, Source: "the driver and the node's settings",
+	{Entry{Name: "isolation", Type: "string", Devices: used, Always: used, Source: "the driver and the node's settings",
 		Meaning: "What keeps the shares of the device apart: mps, limits of memory and SMs that MPS holds its clients to; time-slicing, nothing but taking turns; hardware, where a claim always has the device to itself."},
 		text(func(s subject) string {
 			switch {
@@ -192,7 +195,7 @@ var attributes = []attribute{
 }
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: useful, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: useful, Always: useful, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The board's total memory in bytes, what the driver reserves included; of a mig device the partition's, of a group that of all its GPUs. Left out where NVML cannot say."},
 		func(s subject) *resource.Quantity {
 			n := s.gpu.MemoryBytes

@@ -70,5 +70,17 @@ func look(profile, seed string, gpus int) (gpu.Snapshot, error) {
 		return gpu.Snapshot{}, err
 	}
 	none := filepath.Join(dir, "none")
-	return inventory.New(inventory.Options{Library: front.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
+	s, err := inventory.New(inventory.Options{Library: front.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
+	// Without a sysfs the profile says where the GPUs are.
+	for n := range s.GPUs {
+		for _, slot := range p.Slots {
+			if slot.Address == s.GPUs[n].PCIAddress {
+				s.GPUs[n].PCIeRoot = slot.Path[0]
+				if slot.NUMANode >= 0 {
+					s.GPUs[n].NUMANode = &slot.NUMANode
+				}
+			}
+		}
+	}
+	return s, err
 }

@@ -1,0 +1,338 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/test/publish"
+)
+
+// world has the given machines and the chart's classes.
+func world(t testing.TB, profiles ...string) *World {
+	t.Helper()
+	shapes := &fleet.Shapes{}
+	w := &World{Driver: "gpu.nvidia.com", Cache: NewCache()}
+	for i, profile := range profiles {
+		slices, err := publish.Node(profile, fmt.Sprintf("n%d", i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []*fleet.Slice
+		for _, s := range slices {
+			one := shapes.Trim(s)
+			all = append(all, &one)
+		}
+		w.Pools = append(w.Pools, fleet.PoolOf(all))
+	}
+	classes := map[string]*resourceapi.DeviceClass{}
+	for name, expression := range map[string]string{
+		"gpu.nvidia.com":         `device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'`,
+		"mig.nvidia.com":         `device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'`,
+		"nvlink.gpu.nvidia.com":  `device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'nvlink-group'`,
+		"monitor.gpu.nvidia.com": `device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'monitor'`,
+		"nic.example.com":        `device.driver == 'nic.example.com'`,
+		"any.example.com":        `true`,
+	} {
+		classes[name] = &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
+		}}
+	}
+	w.ClassNamed = func(name string) *resourceapi.DeviceClass { return classes[name] }
+	w.Classes = func() []string { return slices.Sorted(maps.Keys(classes)) }
+	w.Prepare()
+	return w
+}
+
+var resources = map[string]string{"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses"}
+
+func asked(t testing.TB, object string) *admissionv1.AdmissionRequest {
+	t.Helper()
+	data, err := yaml.YAMLToJSON([]byte(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var meta metav1.TypeMeta
+	if err := json.Unmarshal(data, &meta); err != nil {
+		t.Fatal(err)
+	}
+	version := strings.TrimPrefix(meta.APIVersion, "resource.k8s.io/")
+	return &admissionv1.AdmissionRequest{
+		UID: "u", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: data},
+		Kind:     metav1.GroupVersionKind{Group: "resource.k8s.io", Version: version, Kind: meta.Kind},
+		Resource: metav1.GroupVersionResource{Group: "resource.k8s.io", Version: version, Resource: resources[meta.Kind]},
+	}
+}
+
+// claim is one whose devices are given as YAML, indented by two.
+func claim(devices string) string {
+	return "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\nspec:\n devices:\n" + devices
+}
+
+// of is a claim for some devices of a class, more being added to the request.
+func of(class, more string) string {
+	return claim("  requests: [{name: r, exactly: {deviceClassName: " + class + more + "}}]")
+}
+
+// with gives a claim parameters.
+func with(claim, parameters string) string {
+	return claim + "\n  config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, " + parameters + "}}}]"
+}
+
+func selecting(expression string) string {
+	return fmt.Sprintf(`, selectors: [{cel: {expression: %s}}]`, quote(expression))
+}
+
+func quote(s string) string { data, _ := json.Marshal(s); return string(data) }
+
+// class is one with the given selectors.
+func class(expressions ...string) string {
+	out := "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: c}\nspec:\n selectors:\n"
+	for _, e := range expressions {
+		out += " - cel: {expression: " + quote(e) + "}\n"
+	}
+	return out
+}
+
+const (
+	ours  = `device.driver == "gpu.nvidia.com" && `
+	attr  = `device.attributes["gpu.nvidia.com"].`
+	whole = ours + attr + `type == "gpu" && `
+)
+
+func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
+	w := world(t, "hgx-h100", "l40s-4")
+	two := claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]")
+	nic := claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}, {name: nic, exactly: {deviceClassName: nic.example.com}}]")
+	for name, c := range map[string]struct{ object, want string }{
+		"a field that is not known": {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharring: {}"),
+			`spec.devices.config[0].opaque.parameters: Forbidden: unknown field "sharring"`},
+		"a strategy that is not known": {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: Turns}"),
+			`spec.devices.config[0].opaque.parameters.sharing.strategy: Forbidden: "Turns" is not known, use TimeSlicing or MPS`},
+		"a percentage out of range": {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 200}}"),
+			`parameters.sharing.mpsConfig.defaultActiveThreadPercentage: Forbidden: 200 is not a percentage, use 0 to 100`},
+		"the config of another strategy": {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS, timeSlicingConfig: {}}"), "leave it out"},
+		"a kind of another driver":       {with(of("gpu.nvidia.com", ""), "kind: VfioDeviceConfig"), "parameters.kind: Forbidden: VfioDeviceConfig is not supported by this driver, use GpuConfig or MigDeviceConfig"},
+		"a kind for another device": {with(of("mig.nvidia.com", ""), "kind: GpuConfig") + "\n" +
+			"  # named\n", ""},
+		"a kind for another device, named": {strings.Replace(with(of("mig.nvidia.com", ""), "kind: GpuConfig"), "[{opaque", "[{requests: [r], opaque", 1),
+			"config[0].opaque.parameters.kind: Forbidden: GpuConfig is not for a device of type mig, which request \"r\" selects; use MigDeviceConfig"},
+		"parameters for another driver's devices": {with(of("nic.example.com", ""), "kind: GpuConfig"),
+			`config[0].opaque.driver: Forbidden: gpu.nvidia.com: the parameters are for requests that select devices of another driver: "r" (DeviceClass nic.example.com, driver nic.example.com)`},
+		"parameters for a claim of both":       {with(nic, "kind: GpuConfig"), ""},
+		"parameters aimed at the other one":    {strings.Replace(with(nic, "kind: GpuConfig"), "[{opaque", "[{requests: [nic], opaque", 1), `"nic" (DeviceClass nic.example.com`},
+		"sharing of a group":                   {with(of("nvlink.gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: TimeSlicing}"), "there is nothing to share"},
+		"topology of a group":                  {with(of("nvlink.gpu.nvidia.com", ""), "kind: GpuConfig, topology: {ncclTopology: true}"), ""},
+		"two devices by MPS":                   {with(two, "kind: GpuConfig, sharing: {strategy: MPS}"), "a process reaches the MPS daemon of one device only"},
+		"two devices by turns":                 {with(two, "kind: GpuConfig, sharing: {strategy: TimeSlicing}"), ""},
+		"a limit for a position there is not":  {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"1": 1Gi}}}`), "the claim has no such device"},
+		"a limit for a UUID":                   {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"GPU-1": 1Gi}}}`), ""},
+		"nothing wrong":                        {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"), ""},
+		"no parameters":                        {of("gpu.nvidia.com", ""), ""},
+		"parameters of an unknown class":       {with(of("new.example.com", ""), "kind: GpuConfig"), ""},
+		"parameters for a class of any driver": {with(of("any.example.com", ""), "kind: GpuConfig"), ""},
+		"a class with parameters of no kind":   {class(ours+attr+`type == "gpu"`) + " config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]", "spec.config[0].opaque.parameters.apiVersion: Forbidden: missing"},
+		"a class of another with ours":         {class(`device.driver == "x.example.com"`) + " config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}}]", "which does not read these parameters"},
+		"a class without a driver":             {class(attr + `type == "gpu"`), "spec.selectors[0].cel.expression: Forbidden: it fails on a device of another driver (no such key: type"},
+		"a class by what few devices have":     {class(whole + attr + `nvlinkLinks > 4`), "no such key: nvlinkLinks"},
+		"a class that asks first":              {class(whole + `has(` + attr + `nvlinkLinks) && ` + attr + `nvlinkLinks > 4`), ""},
+		"a class by model, then what few have": {class(whole + attr + `productName == "NVIDIA H100 80GB HBM3" && ` + attr + `nvlinkLinks > 4`), "lacks what not every one has"},
+		"a class by memory":                    {class(whole + `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`), ""},
+		"a class in two steps":                 {class(`device.driver == "gpu.nvidia.com"`, attr+`type == "mig"`, attr+`profile == "1g.10gb"`), ""},
+		"a class by profile of any type":       {class(ours + attr + `profile == "1g.10gb"`), "type gpu (no such key: profile"},
+		"a class by version":                   {class(whole + attr + `cudaComputeCapability.isGreaterThan(semver("8.0.0"))`), ""},
+		"another driver's class":               {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Review(t.Context(), w, asked(t, c.object), true)
+			switch {
+			case c.want == "" && !r.Allowed:
+				t.Errorf("denied: %s", r.Result.Message)
+			case c.want != "" && (r.Allowed || !strings.Contains(r.Result.Message, c.want)):
+				t.Errorf("%+v, want %q", r.Result, c.want)
+			}
+			if advice := Review(t.Context(), w, asked(t, c.object), false); !advice.Allowed {
+				t.Error("advice denies")
+			} else if c.want != "" && len(advice.Warnings) == 0 {
+				t.Error("advice says nothing of it")
+			}
+		})
+	}
+}
+
+func TestWhatTheClusterCannotGiveIsWarnedOf(t *testing.T) {
+	w := world(t, "hgx-h100", "l40s-4")
+	for name, c := range map[string]struct{ object, want string }{
+		"an attribute that is not there":      {of("gpu.nvidia.com", selecting(attr+`product == "x"`)), `request r: no device has the attribute product; is productName meant?`},
+		"a capacity that is not there":        {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].mem.compareTo(quantity("1Gi")) > 0`)), "no device has the capacity mem"},
+		"an attribute that is a capacity":     {of("gpu.nvidia.com", selecting(attr+`memory > 4`)), "memory"},
+		"a capacity request":                  {of("gpu.nvidia.com", ", capacity: {requests: {memori: 10Gi}}"), "no device has the capacity memori; is memory meant?"},
+		"a constraint":                        {of("gpu.nvidia.com", ", count: 2") + "\n  constraints: [{matchAttribute: gpu.nvidia.com/nvlinkgroup}]", "constraints: no device has the attribute gpu.nvidia.com/nvlinkgroup; is nvlinkGroup meant?"},
+		"a constraint of the standard":        {of("gpu.nvidia.com", ", count: 3") + "\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]", "request r: no node"},
+		"a model that is not there":           {of("gpu.nvidia.com", selecting(attr+`productName == "NVIDIA H100 80GB HBM2"`)), `no device of the cluster has the productName "NVIDIA H100 80GB HBM2"; is "NVIDIA H100 80GB HBM3" meant?`},
+		"a profile that is not there":         {of("mig.nvidia.com", selecting(attr+`profile in ["1g.5gb"]`)), `has the profile "1g.5gb"`},
+		"a class that is not there":           {of("gpu.nvdia.com", ""), "there is no DeviceClass gpu.nvdia.com; is gpu.nvidia.com meant?"},
+		"more GPUs than a node has":           {of("gpu.nvidia.com", ", count: 9"), "request r: no node of the cluster as it is now could satisfy it, even if it were empty"},
+		"as many as a node has":               {of("gpu.nvidia.com", ", count: 8"), ""},
+		"more memory than a GPU has":          {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("100Gi")) >= 0`)), "request r: no node"},
+		"a selector that fails":               {of("gpu.nvidia.com", selecting(attr+`profile == "1g.10gb"`)), "the scheduler would give up"},
+		"a fraction":                          {of("gpu.nvidia.com", ", capacity: {requests: {memory: 10Gi}}"), ""},
+		"more than all of it":                 {of("gpu.nvidia.com", ", capacity: {requests: {memory: 100Gi}}"), "request r: no node"},
+		"a group of eight":                    {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 8`)), ""},
+		"a group of five":                     {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 5`)), "request r: no node"},
+		"alternatives, one of which there is": {claim("  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com" + selecting(attr+`productName == "NVIDIA B300"`) + "}, {name: b, deviceClassName: gpu.nvidia.com}]}]"), ""},
+		"one GPU and a network card":          {claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}, {name: nic, exactly: {deviceClassName: nic.example.com}}]\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]"), ""},
+		"another driver's claim":              {of("nic.example.com", ", count: 100"), ""},
+		"monitoring":                          {of("monitor.gpu.nvidia.com", ", adminAccess: true, tolerations: [{key: gpu.nvidia.com/monitor, operator: Exists}]"), ""},
+		"monitoring without the toleration":   {of("monitor.gpu.nvidia.com", ", adminAccess: true"), "request r: no node"},
+		"a class that matches nothing":        {class(whole + `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("400Gi")) >= 0`), "matches no device of the cluster"},
+		"a class of a model that is not here": {class(whole + attr + `productName == "NVIDIA B300"`), "has the productName"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, binding := range []bool{true, false} {
+				r := Review(t.Context(), w, asked(t, c.object), binding)
+				if !r.Allowed {
+					t.Fatalf("denied: %s", r.Result.Message)
+				}
+				text, found := strings.Join(r.Warnings, "\n"), c.want == ""
+				for _, want := range strings.Split(c.want, "|") {
+					found = found || strings.Contains(text, want)
+				}
+				if !found || c.want == "" && text != "" {
+					t.Errorf("warnings: %q, want %q", text, c.want)
+				}
+				for _, one := range r.Warnings {
+					if len(one) > 256 {
+						t.Errorf("a warning of %d bytes is cut by the API server", len(one))
+					}
+				}
+			}
+		})
+	}
+	both := asked(t, claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]"))
+	if r := Review(t.Context(), world(t, "l40s-4"), both, true); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
+		t.Errorf("of requests that exclude each other it is said: %v", r.Warnings)
+	}
+	if r := Review(t.Context(), world(t), asked(t, of("gpu.nvidia.com", ", count: 900")), true); len(r.Warnings) > 0 {
+		t.Errorf("of an unknown cluster it is said: %v", r.Warnings)
+	}
+}
+
+func TestAllVersionsAndKindsAreReviewed(t *testing.T) {
+	w := world(t, "l40s-4")
+	for name, object := range map[string]string{
+		"v1beta1": "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\nspec:\n devices:\n  requests: [{name: r, deviceClassName: gpu.nvidia.com}]\n" +
+			"  config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
+		"v1beta2": strings.Replace(with(of("gpu.nvidia.com", ""), "kind: X"), "io/v1\n", "io/v1beta2\n", 1),
+		"a template": "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nspec:\n spec:\n  devices:\n   requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}]\n" +
+			"   config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
+		"a v1beta1 template": "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaimTemplate\nspec:\n spec:\n  devices:\n   requests: [{name: r, deviceClassName: gpu.nvidia.com}]\n" +
+			"   config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
+		"a v1beta1 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta1\n", 1),
+		"a v1beta2 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta2\n", 1),
+	} {
+		r := Review(t.Context(), w, asked(t, object), true)
+		if r.Allowed {
+			t.Errorf("%s: allowed", name)
+		} else if strings.Contains(name, "template") && !strings.HasPrefix(r.Result.Message, "spec.spec.devices.config[0]") {
+			t.Errorf("%s: %s", name, r.Result.Message)
+		}
+	}
+}
+
+func TestWhatExistsIsNeverHeldUp(t *testing.T) {
+	w := world(t, "l40s-4")
+	bad := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
+	bad.Operation = admissionv1.Update
+	if r := Review(t.Context(), w, bad, true); !r.Allowed {
+		t.Error("the finalizers of a claim could not be changed any more")
+	}
+	old := asked(t, class(attr+`type == "gpu"`))
+	old.Operation, old.OldObject = admissionv1.Update, old.Object
+	if r := Review(t.Context(), w, old, true); !r.Allowed {
+		t.Error("the labels of a class could not be changed any more")
+	}
+	old.OldObject = asked(t, class("true")).Object
+	if r := Review(t.Context(), w, old, true); r.Allowed {
+		t.Error("a class can be made wrong by an update")
+	}
+	deleted := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
+	deleted.Operation = admissionv1.Delete
+	if r := Review(t.Context(), w, deleted, true); !r.Allowed {
+		t.Error("a claim could not be deleted")
+	}
+}
+
+func TestWhatCannotBeReadIsDeniedOnlyWhereReviewsBind(t *testing.T) {
+	w := world(t, "l40s-4")
+	for name, change := range map[string]func(*admissionv1.AdmissionRequest){
+		"no object":         func(r *admissionv1.AdmissionRequest) { r.Object.Raw = nil },
+		"no JSON":           func(r *admissionv1.AdmissionRequest) { r.Object.Raw = []byte("{") },
+		"another type":      func(r *admissionv1.AdmissionRequest) { r.Object.Raw = []byte(`{"spec": 4}`) },
+		"a version to come": func(r *admissionv1.AdmissionRequest) { r.Resource.Version = "v2" },
+	} {
+		r := asked(t, of("gpu.nvidia.com", ""))
+		change(r)
+		if got := Review(t.Context(), w, r, true); got.Allowed || got.Result == nil || got.UID != "u" {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got := Review(t.Context(), w, r, false); !got.Allowed || got.UID != "u" {
+			t.Errorf("%s: advice denies: %+v", name, got)
+		}
+	}
+	if got := Review(t.Context(), w, nil, true); got.Allowed {
+		t.Error("no request is allowed")
+	}
+}
+
+func FuzzReview(f *testing.F) {
+	w := world(f, "l40s-4")
+	for _, object := range []string{of("gpu.nvidia.com", selecting(attr+`type == "gpu"`)), with(of("mig.nvidia.com", ", count: 3"), "kind: GpuConfig"), class(whole + "true")} {
+		r := asked(f, object)
+		data, _ := json.Marshal(r)
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var r admissionv1.AdmissionRequest
+		if json.Unmarshal(data, &r) != nil {
+			return
+		}
+		if got := Review(context.Background(), w, &r, false); !got.Allowed {
+			t.Error("advice denies")
+		}
+		if got := Review(context.Background(), w, &r, true); !got.Allowed && got.Result.Message == "" {
+			t.Error("denied without a word")
+		}
+	})
+}
+
+func BenchmarkReview(b *testing.B) {
+	w := world(b, "hgx-h100", "l40s-4", "hgx-h200", "a30", "t4-1")
+	for name, object := range map[string]string{
+		"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
+		"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),
+		"nothing":    of("gpu.nvidia.com", ", count: 9"),
+		"class":      class(whole + attr + `productName == "NVIDIA H100 80GB HBM3"`),
+	} {
+		r := asked(b, object)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				Review(b.Context(), w, r, true)
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/dynamic-resource-allocation/cel"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+)
+
+// Result is what a review found.
+type Result struct {
+	// Errors are why the object is denied.
+	Errors field.ErrorList
+	// Warnings are for whoever writes the object; it is taken as it is.
+	Warnings []string
+}
+
+func (r *Result) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	// The API server cuts a warning at 256 bytes where there are many.
+	const most = 250
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	r.Warnings = append(r.Warnings, text)
+}
+
+// Class reviews a DeviceClass.
+func (w *World) Class(ctx context.Context, class *resourceapi.DeviceClass) Result {
+	var r Result
+	spec := field.NewPath("spec")
+	driver, _ := w.selected(class.Spec.Selectors, "", "")
+	for i, c := range class.Spec.Config {
+		if c.Opaque == nil || c.Opaque.Driver != w.Driver {
+			continue
+		}
+		path := spec.Child("config").Index(i).Child("opaque")
+		if _, err := v1beta1.Decode(c.Opaque.Parameters.Raw); err != nil {
+			r.Errors = append(r.Errors, invalid(path.Child("parameters"), err))
+		} else if driver != "" && driver != w.Driver {
+			r.Errors = append(r.Errors, field.Forbidden(path.Child("driver"),
+				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", w.Driver, driver)))
+		}
+	}
+	r.Errors = append(r.Errors, w.failing(ctx, class.Spec.Selectors)...)
+	for _, s := range class.Spec.Selectors {
+		if s.CEL != nil {
+			w.wishes(&r, "the class", s.CEL.Expression, true)
+		}
+	}
+	if len(r.Errors)+len(r.Warnings) == 0 && driver == w.Driver && !w.matches(ctx, class.Spec.Selectors) {
+		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
+	}
+	return r
+}
+
+// failing tries the selectors, one after the other as the scheduler does, and says which fails on what.
+func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
+	for _, s := range w.samples() {
+		for i, selector := range selectors {
+			matches, err := w.try(ctx, selector, s.device)
+			if err != nil {
+				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
+				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
+					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.what, cel.EnhanceRuntimeError(err), w.Driver)))
+			}
+			if !matches {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// try evaluates one selector. What does not compile is the API server's to refuse.
+func (w *World) try(ctx context.Context, s resourceapi.DeviceSelector, d cel.Device) (bool, error) {
+	if s.CEL == nil {
+		return true, nil
+	}
+	compiled := w.Cache.GetOrCompile(s.CEL.Expression)
+	if compiled.Error != nil {
+		return false, nil
+	}
+	matches, _, err := compiled.DeviceMatches(ctx, d)
+	return matches, err
+}
+
+// matches says whether some device of the cluster satisfies all selectors; true where nothing is known of the cluster.
+func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
+	if len(w.Pools) == 0 {
+		return true
+	}
+	for _, p := range w.Pools {
+		for d := range p.Devices() {
+			if ok, err := w.satisfies(ctx, selectors, d); ok && err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// satisfies tries the selectors one after the other, as the scheduler does.
+func (w *World) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, d resourceapi.Device) (bool, error) {
+	for _, s := range selectors {
+		ok, err := w.try(ctx, s, cel.Device{Driver: w.Driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations})
+		if !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}

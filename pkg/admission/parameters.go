@@ -1,0 +1,188 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// config is one parameter object for this driver and where it stands.
+type config struct {
+	v1beta1.Config
+	requests []string
+	path     *field.Path
+}
+
+// of says whether the object is for a request, as resourceclaim.ConfigForResult decides it: named, or by its parent's
+// name, or all are.
+func (c config) of(r request) bool {
+	return len(c.requests) == 0 || slices.Contains(c.requests, r.name) || r.parent != "" && slices.Contains(c.requests, r.parent)
+}
+
+// fits says whether the object is of the kind that devices of the request take.
+func (c config) fits(r request) bool {
+	return r.kind == "" || (c.MIG != nil) == (r.kind == gpu.KindMIG)
+}
+
+// decode reads every parameter object for this driver.
+func (w *World) decode(opaque []resourceapi.DeviceClaimConfiguration, path *field.Path) (configs []config, errs field.ErrorList) {
+	for i, c := range opaque {
+		if c.Opaque == nil || c.Opaque.Driver != w.Driver {
+			continue
+		}
+		at := path.Index(i)
+		decoded, err := v1beta1.Decode(c.Opaque.Parameters.Raw)
+		if err != nil {
+			errs = append(errs, invalid(at.Child("opaque", "parameters"), err))
+			continue
+		}
+		configs = append(configs, config{decoded, c.Requests, at})
+	}
+	return configs, errs
+}
+
+// fieldForm is how v1beta1 begins an error of one field, after the kind.
+var fieldForm = regexp.MustCompile(`^((?:[a-zA-Z]+)(?:\.[a-zA-Z]+|\[[^\]]*\])*): (.*)$`)
+
+// invalid moves the field that an error of the parameters names into the path.
+func invalid(parameters *field.Path, err error) *field.Error {
+	text := err.Error()
+	for _, kind := range []string{v1beta1.KindGPUConfig, v1beta1.KindMIGDeviceConfig} {
+		text = strings.TrimPrefix(text, kind+": ")
+	}
+	if m := fieldForm.FindStringSubmatch(text); m != nil {
+		parameters, text = parameters.Child(m[1]), m[2]
+	}
+	// Forbidden is the type whose text is the detail alone: the value is in it already.
+	return field.Forbidden(parameters, text)
+}
+
+// parameters denies what Prepare would refuse of the parameters, as far as the claim alone shows it.
+func (w *World) parameters(configs []config, requests []request) (errs field.ErrorList) {
+	for _, c := range configs {
+		errs = append(errs, w.aimed(c, requests)...)
+	}
+	chosen := map[string]*config{} // the last that fits holds
+	for i := range configs {
+		for _, r := range requests {
+			if configs[i].of(r) && configs[i].fits(r) && !w.foreign(r) && r.kind != "" {
+				chosen[r.name] = &configs[i]
+			}
+		}
+	}
+	for _, r := range requests {
+		c := chosen[r.name]
+		if c == nil || c.Sharing() == nil || r.admin {
+			continue
+		}
+		parameters := c.path.Child("opaque", "parameters")
+		if r.kind == gpu.KindGroup {
+			errs = append(errs, field.Forbidden(parameters.Child("sharing"),
+				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.name)))
+		}
+	}
+	return append(errs, w.together(chosen, requests)...)
+}
+
+// aimed checks for whom a parameter object is meant.
+func (w *World) aimed(c config, requests []request) (errs field.ErrorList) {
+	ours, others := 0, []string{}
+	for _, r := range requests {
+		switch {
+		case !c.of(r):
+			continue
+		case w.foreign(r):
+			others = append(others, fmt.Sprintf("%q (DeviceClass %s, driver %s)", r.name, r.class, r.driver))
+			continue
+		}
+		ours++
+		if slices.Contains(c.requests, r.name) && !c.fits(r) {
+			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "kind"),
+				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind(), r.kind, r.name, other(c.Kind()))))
+		}
+	}
+	if ours == 0 && len(others) > 0 {
+		errs = append(errs, field.Forbidden(c.path.Child("opaque", "driver"),
+			fmt.Sprintf("%s: the parameters are for requests that select devices of another driver: %s; name in requests the one that they are for, or leave them out",
+				w.Driver, strings.Join(others, ", "))))
+	}
+	return errs
+}
+
+func other(kind string) string {
+	if kind == v1beta1.KindGPUConfig {
+		return v1beta1.KindMIGDeviceConfig
+	}
+	return v1beta1.KindGPUConfig
+}
+
+// together checks what several devices of one claim may have. It says nothing where the claim does not tell how many it
+// will get.
+func (w *World) together(chosen map[string]*config, requests []request) (errs field.ErrorList) {
+	var devices []v1beta1.Device
+	var owners []request
+	for _, r := range requests {
+		if w.foreign(r) {
+			continue
+		}
+		if r.alternative() || r.count == 0 || r.driver == "" || len(owners)+int(min(r.count, 64)) > 64 {
+			return nil
+		}
+		for range r.count {
+			devices = append(devices, v1beta1.Device{Index: len(devices), MIG: r.kind == gpu.KindMIG})
+			owners = append(owners, r)
+		}
+	}
+	byMPS := -1
+	for i, r := range owners {
+		c := chosen[r.name]
+		if c == nil || c.Sharing() == nil || r.admin {
+			continue
+		}
+		sharing, parameters := *c.Sharing(), c.path.Child("opaque", "parameters")
+		if err := positions(sharing).Check(devices[i], devices); err != nil {
+			errs = append(errs, invalid(parameters, err))
+			return errs
+		}
+		if sharing.Strategy != v1beta1.StrategyMPS {
+			continue
+		}
+		if byMPS >= 0 {
+			return append(errs, field.Forbidden(parameters.Child("sharing", "strategy"),
+				"MPS: the claim asks for more than one device by MPS, and a process reaches the MPS daemon of one device only; ask for one device by MPS in a claim, or use TimeSlicing"))
+		}
+		byMPS = i
+	}
+	return errs
+}
+
+// positions is a sharing without the limits of devices by UUID: which ones a claim gets is not known before it has them.
+func positions(s v1beta1.Sharing) *v1beta1.Sharing {
+	if s.MPS == nil {
+		return &s
+	}
+	mps := *s.MPS
+	mps.DefaultPerDevicePinnedMemoryLimit = nil
+	for key, q := range s.MPS.DefaultPerDevicePinnedMemoryLimit {
+		if strings.HasPrefix(key, "GPU-") || strings.HasPrefix(key, "MIG-") {
+			continue
+		}
+		if mps.DefaultPerDevicePinnedMemoryLimit == nil {
+			mps.DefaultPerDevicePinnedMemoryLimit = map[string]resource.Quantity{}
+		}
+		mps.DefaultPerDevicePinnedMemoryLimit[key] = q
+	}
+	s.MPS = &mps
+	return &s
+}

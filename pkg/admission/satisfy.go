@@ -1,0 +1,203 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"gpu-dra-driver/pkg/fleet"
+)
+
+// tryFor bounds the search: the scheduler's takes long where it must try many combinations in vain, and a review that
+// cannot tell in time says nothing.
+const tryFor = 25 * time.Millisecond
+
+// features are all of the allocator's that this driver's devices need.
+var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+
+// unsatisfiable tries the claim with the scheduler's own allocator on an empty node of each shape, and says what none of
+// them can give; nothing where one can, or where the claim needs what is not known here.
+func (w *World) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) string {
+	if len(w.Pools) == 0 || len(requests) == 0 {
+		return ""
+	}
+	skip := map[string]bool{}
+	for _, q := range requests {
+		parent := strings.SplitN(q.name, "/", 2)[0]
+		switch {
+		case q.classFound == nil || q.driver == "":
+			return ""
+		case w.foreign(q):
+			skip[parent] = true
+		}
+	}
+	ours := only(spec.Devices, func(name string) bool { return !skip[name] })
+	if len(ours.Requests) == 0 {
+		return ""
+	}
+	key := verdict(ours, requests)
+	if known, ok := w.verdicts.Get(key); ok {
+		return known.(string)
+	}
+	text := w.search(ctx, ours, requests)
+	w.verdicts.Add(key, text)
+	return text
+}
+
+// verdict is the same for claims that ask for the same by the same classes: many claims are alike.
+func verdict(devices resourceapi.DeviceClaim, requests []request) string {
+	key, _ := json.Marshal(devices) // What was decoded encodes.
+	for _, q := range requests {
+		key = fmt.Appendf(key, " %s %s", q.class, q.classFound.ResourceVersion)
+	}
+	return string(key)
+}
+
+func (w *World) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) string {
+	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	defer cancel()
+	// The allocator takes long to find that there are too few: it tries them in every order.
+	for _, q := range requests {
+		if !w.foreign(q) && !q.alternative() && w.tooFew(ctx, q) && ctx.Err() == nil {
+			return none(q.name)
+		}
+	}
+	if ok, problem := w.anywhere(ctx, ours); ok {
+		return ""
+	} else if problem != "" {
+		return problem
+	}
+	for _, r := range ours.Requests {
+		one := only(ours, func(name string) bool { return name == r.Name })
+		if ok, _ := w.anywhere(ctx, one); !ok && ctx.Err() == nil {
+			return none(r.Name)
+		}
+	}
+	if ctx.Err() != nil {
+		return ""
+	}
+	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty"
+}
+
+func none(request string) string {
+	return fmt.Sprintf("request %s: no node of the cluster as it is now could satisfy it, even if it were empty", request)
+}
+
+// tooFew says that every node has fewer devices of the kind than the request counts. Where a selector fails, it says
+// nothing.
+func (w *World) tooFew(ctx context.Context, q request) bool {
+	selectors := slices.Concat(q.classFound.Spec.Selectors, q.selectors)
+	for _, p := range w.Pools {
+		n := int64(0)
+		for d := range p.Devices() {
+			ok, err := w.satisfies(ctx, selectors, d)
+			if err != nil {
+				return false
+			}
+			if ok {
+				n++
+			}
+			if n >= max(q.count, 1) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// anywhere says whether an empty node of some shape satisfies the requests; problem is an error with which the scheduler
+// would give up.
+func (w *World) anywhere(ctx context.Context, devices resourceapi.DeviceClaim) (ok bool, problem string) {
+	claim := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "review", Namespace: "review", UID: "review"},
+		Spec:       resourceapi.ResourceClaimSpec{Devices: devices},
+	}
+	for _, p := range w.Pools {
+		results, err := w.allocate(ctx, p, claim)
+		switch {
+		case ctx.Err() != nil:
+			return true, ""
+		case err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode):
+			problem = fmt.Sprintf("the scheduler would give up: %v", err)
+		case len(results) > 0:
+			return true, ""
+		}
+	}
+	return false, problem
+}
+
+func (w *World) allocate(ctx context.Context, p fleet.Pool, claim *resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+	empty := structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	allocator, err := structured.NewAllocator(ctx, features, empty, classes{w}, p.Published(w.Driver), w.Cache)
+	if err != nil {
+		return nil, err
+	}
+	return allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}, []*resourceapi.ResourceClaim{claim})
+}
+
+// classes are the world's, for the allocator.
+type classes struct{ w *World }
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class := c.w.ClassNamed(name); class != nil {
+		return class, nil
+	}
+	return nil, fmt.Errorf("there is no DeviceClass %s", name)
+}
+
+// only keeps some requests, and the constraints on them.
+func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resourceapi.DeviceClaim {
+	var out resourceapi.DeviceClaim
+	for _, r := range devices.Requests {
+		if keep(r.Name) {
+			out.Requests = append(out.Requests, defaulted(r))
+		}
+	}
+	for _, c := range devices.Constraints {
+		named := len(c.Requests) > 0
+		c.Requests = slices.DeleteFunc(slices.Clone(c.Requests), func(name string) bool { return !keep(strings.SplitN(name, "/", 2)[0]) })
+		if !named || len(c.Requests) > 0 {
+			out.Constraints = append(out.Constraints, c)
+		}
+	}
+	return out
+}
+
+// defaulted fills in what the API server would have: objects that were made before a default was, lack it.
+func defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+	r = *r.DeepCopy()
+	if e := r.Exactly; e != nil && e.AllocationMode == "" {
+		e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeExactCount, max(e.Count, 1)
+	}
+	for i := range r.FirstAvailable {
+		if s := &r.FirstAvailable[i]; s.AllocationMode == "" {
+			s.AllocationMode, s.Count = resourceapi.DeviceAllocationModeExactCount, max(s.Count, 1)
+		}
+	}
+	return r
+}
+
+func sortedNames(names map[resourceapi.QualifiedName]bool) []resourceapi.QualifiedName {
+	return slices.Sorted(maps.Keys(names))
+}
+
+func sortedKeys(values map[string]bool) []string { return slices.Sorted(maps.Keys(values)) }
