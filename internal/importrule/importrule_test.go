@@ -21,13 +21,14 @@ const module = "gpu-dra-driver/"
 var layers = map[string]int{
 	"api/deviceclass/v1beta1": 0, "pkg/gpu": 0, "pkg/claimerror": 0, "pkg/devicestate/plan": 0, "pkg/cdi": 0, "pkg/resourceslices": 0,
 	"pkg/partition/layout": 0, "pkg/sharing": 0, "pkg/topology": 0, "pkg/topology/nccl": 0,
+	"pkg/selector": 0, "pkg/fleet": 1, "pkg/deviceclasses": 2, "pkg/nodelabels": 2,
 	"internal/host": 1, "internal/nvml": 1, "internal/nvml/real": 1, "internal/nvml/conformance": 1, "internal/nvml/lending": 1, "internal/driverroot": 1,
-	"internal/computepolicy": 1, "internal/mpsd": 1,
+	"internal/computepolicy": 1, "internal/mpsd": 1, "internal/flagtable": 1,
 	"pkg/cdi/store": 1, "pkg/devicestate/record": 1,
 	"pkg/partition/mig": 2, "pkg/partition/mps": 2, "pkg/partition/timeslice": 2, "internal/mpsd/supervisor": 2,
 	"pkg/devicestate": 3, "pkg/inventory": 3,
-	"pkg/kubeletplugin": 4, "pkg/kubeletplugin/kubelettest": 4, "pkg/metrics": 4,
-	"cmd/": 5, "internal/pluginflags": 5, "internal/refdocs": 5, "internal/importrule": 5,
+	"pkg/kubeletplugin": 4, "pkg/kubeletplugin/kubelettest": 4, "pkg/metrics": 4, "pkg/admission": 4, "pkg/controller": 4,
+	"cmd/": 5, "internal/pluginflags": 5, "internal/controllerflags": 5, "internal/refdocs": 5, "internal/importrule": 5,
 }
 
 // within lists the imports inside a layer.
@@ -38,7 +39,9 @@ var within = []string{
 	"pkg/partition/layout > pkg/gpu", "pkg/resourceslices > pkg/partition/layout",
 	"internal/nvml/real > internal/nvml", "internal/nvml/lending > internal/nvml", "internal/nvml/conformance > internal/nvml", "internal/driverroot > internal/nvml/real",
 	"pkg/cdi/store > internal/host", "pkg/devicestate/record > internal/host",
-	"pkg/kubeletplugin > pkg/metrics",
+
+	"pkg/kubeletplugin > pkg/metrics", "pkg/controller > pkg/metrics", "pkg/controller > pkg/admission",
+	"cmd/dra-controller > internal/controllerflags", "internal/refdocs > internal/controllerflags",
 	"cmd/dra-kubelet-plugin > internal/pluginflags", "internal/refdocs > internal/pluginflags",
 }
 
@@ -51,6 +54,7 @@ var only = map[string]string{
 // changesFiles are the packages that change the machine outside internal/host, and why.
 var changesFiles = map[string]string{
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
+	"pkg/controller":           "the webhook's certificate is copied from its Secret, at each start and change",
 	"pkg/kubeletplugin":        "the hook binary and stale sockets are no claim's effects: each start makes them right again",
 }
 

@@ -3,14 +3,12 @@
 
 // Package pluginflags is the kubelet plugin's command line: one table from which flags and environment variables are
 // parsed and their reference is generated.
-//
-// Each flag is also an environment variable, in upper case with underscores; a flag given wins. An environment variable
-// that is set and empty counts: it says "none" where that is a choice.
 package pluginflags
 
 import (
-	"strings"
 	"time"
+
+	"gpu-dra-driver/internal/flagtable"
 )
 
 // Config is what the flags say.
@@ -55,84 +53,64 @@ type Config struct {
 }
 
 // Flag is one row of the table.
-type Flag struct {
-	Name string
-	// Short is the one-letter form, or empty.
-	Short string
-	// Default is a string, int, bool or time.Duration.
-	Default any
-	Usage   string
-
-	field func(*Config) any
-}
-
-// Env is the environment variable of the flag. Empty: it has none.
-func (f Flag) Env() string {
-	if f.Name == "version" {
-		return ""
-	}
-	if f.Name == "v" {
-		return "LOG_VERBOSITY"
-	}
-	return strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-}
+type Flag = flagtable.Flag[Config]
 
 // Table is every flag, in the order of the reference.
 var Table = []Flag{
-	{Name: "node-name", Default: "", field: func(c *Config) any { return &c.NodeName },
+	{Name: "node-name", Default: "", Field: func(c *Config) any { return &c.NodeName },
 		Usage: "Name of the Node this plugin runs on. Required."},
-	{Name: "kubeconfig", Default: "", field: func(c *Config) any { return &c.Kubeconfig },
+	{Name: "kubeconfig", Default: "", Field: func(c *Config) any { return &c.Kubeconfig },
 		Usage: "Kubeconfig file. Empty: the service account of the pod."},
-	{Name: "driver-name", Default: "gpu.nvidia.com", field: func(c *Config) any { return &c.DriverName },
+	{Name: "driver-name", Default: "gpu.nvidia.com", Field: func(c *Config) any { return &c.DriverName },
 		Usage: "Name under which the plugin registers with the kubelet and publishes devices; their attributes and DeviceClasses are named after it."},
-	{Name: "nvidia-driver-root", Default: "/", field: func(c *Config) any { return &c.NvidiaDriverRoot },
+	{Name: "nvidia-driver-root", Default: "/", Field: func(c *Config) any { return &c.NvidiaDriverRoot },
 		Usage: "Root of the NVIDIA driver as the container runtime on the node sees it: / where it is installed on the host, /run/nvidia/driver for the GPU operator's driver container."},
-	{Name: "container-driver-root", Default: "/driver-root", field: func(c *Config) any { return &c.ContainerDriverRoot },
+	{Name: "container-driver-root", Default: "/driver-root", Field: func(c *Config) any { return &c.ContainerDriverRoot },
 		Usage: "Where this process sees that root."},
-	{Name: "dev-root", Default: "", field: func(c *Config) any { return &c.DevRoot },
+	{Name: "dev-root", Default: "", Field: func(c *Config) any { return &c.DevRoot },
 		Usage: "Directory whose dev/ holds the GPUs' device nodes, at the same path for this process and the container runtime. Empty: the driver root."},
-	{Name: "cdi-root", Default: "/var/run/cdi", field: func(c *Config) any { return &c.CDIRoot },
+	{Name: "cdi-root", Default: "/var/run/cdi", Field: func(c *Config) any { return &c.CDIRoot },
 		Usage: "Directory where the container runtime reads CDI specs."},
-	{Name: "nvidia-cdi-hook-path", Default: "/usr/bin/nvidia-cdi-hook", field: func(c *Config) any { return &c.CDIHookPath },
+	{Name: "nvidia-cdi-hook-path", Default: "/usr/bin/nvidia-cdi-hook", Field: func(c *Config) any { return &c.CDIHookPath },
 		Usage: "The nvidia-cdi-hook binary in this image. It is copied to the plugin's data directory, where the container runtime can run it."},
-	{Name: "kubelet-plugins-directory-path", Default: "/var/lib/kubelet/plugins", field: func(c *Config) any { return &c.KubeletPluginsDir },
+	{Name: "kubelet-plugins-directory-path", Default: "/var/lib/kubelet/plugins", Field: func(c *Config) any { return &c.KubeletPluginsDir },
 		Usage: "The kubelet's directory for plugin data. The plugin keeps records, its socket and the CDI hook in the directory <driver-name> below it, which must be on a disk and at the same path on the node."},
-	{Name: "kubelet-registrar-directory-path", Default: "/var/lib/kubelet/plugins_registry", field: func(c *Config) any { return &c.KubeletRegistrarDir },
+	{Name: "kubelet-registrar-directory-path", Default: "/var/lib/kubelet/plugins_registry", Field: func(c *Config) any { return &c.KubeletRegistrarDir },
 		Usage: "The kubelet's directory for plugin registration."},
-	{Name: "kubelet-pod-resources-directory-path", Default: "/var/lib/kubelet/pod-resources", field: func(c *Config) any { return &c.KubeletPodResourcesDir },
+	{Name: "kubelet-pod-resources-directory-path", Default: "/var/lib/kubelet/pod-resources", Field: func(c *Config) any { return &c.KubeletPodResourcesDir },
 		Usage: "The kubelet's directory with the pod-resources socket, asked before a vanished claim is released."},
-	{Name: "proc-root", Default: "/proc", field: func(c *Config) any { return &c.ProcRoot },
+	{Name: "proc-root", Default: "/proc", Field: func(c *Config) any { return &c.ProcRoot },
 		Usage: "Where this process sees the node's /proc."},
-	{Name: "sys-root", Default: "/sys", field: func(c *Config) any { return &c.SysRoot },
+	{Name: "sys-root", Default: "/sys", Field: func(c *Config) any { return &c.SysRoot },
 		Usage: "Where this process sees the node's /sys."},
-	{Name: "boot-id-file", Default: "/proc/sys/kernel/random/boot_id", field: func(c *Config) any { return &c.BootIDFile },
+	{Name: "boot-id-file", Default: "/proc/sys/kernel/random/boot_id", Field: func(c *Config) any { return &c.BootIDFile },
 		Usage: "File with the ID of the node's boot."},
-	{Name: "http-endpoint", Default: "", field: func(c *Config) any { return &c.HTTPEndpoint },
+	{Name: "http-endpoint", Default: "", Field: func(c *Config) any { return &c.HTTPEndpoint },
 		Usage: "Address of the metrics server, as \":8080\". Empty: none."},
-	{Name: "metrics-path", Default: "/metrics", field: func(c *Config) any { return &c.MetricsPath },
+	{Name: "metrics-path", Default: "/metrics", Field: func(c *Config) any { return &c.MetricsPath },
 		Usage: "Path of the metrics on that server. Empty: none."},
-	{Name: "pprof-path", Default: "", field: func(c *Config) any { return &c.PprofPath },
+	{Name: "pprof-path", Default: "", Field: func(c *Config) any { return &c.PprofPath },
 		Usage: "Path of Go's profiles on that server, as \"/debug/pprof\". Empty: none."},
-	{Name: "healthcheck-port", Default: 51515, field: func(c *Config) any { return &c.HealthcheckPort },
+	{Name: "healthcheck-port", Default: 51515, Field: func(c *Config) any { return &c.HealthcheckPort },
 		Usage: "TCP port of the gRPC health service. Negative: none."},
-	{Name: "pod-uid", Default: "", field: func(c *Config) any { return &c.PodUID },
+	{Name: "pod-uid", Default: "", Field: func(c *Config) any { return &c.PodUID },
 		Usage: "UID of this pod. With it a newer instance can start while this one still runs, as an update with maxSurge does; that needs a kubelet of 1.33 or newer."},
-	{Name: "pod-namespace", Default: "", field: func(c *Config) any { return &c.PodNamespace },
+	{Name: "pod-namespace", Default: "", Field: func(c *Config) any { return &c.PodNamespace },
 		Usage: "Namespace of this pod, for the log."},
-	{Name: "allow-gpu-reset", Default: false, field: func(c *Config) any { return &c.AllowGPUReset },
+	{Name: "allow-gpu-reset", Default: false, Field: func(c *Config) any { return &c.AllowGPUReset },
 		Usage: "Switch the MIG mode of idle GPUs also where that resets the GPU (Ampere). Without it the mode is taken as found there."},
-	{Name: "adopt-foreign-mig", Default: false, field: func(c *Config) any { return &c.AdoptForeignMIG },
+	{Name: "adopt-foreign-mig", Default: false, Field: func(c *Config) any { return &c.AdoptForeignMIG },
 		Usage: "Take MIG partitions and modes that no claim owns for leftovers: they are destroyed, and switched off, where a claim needs their place. Without it they belong to whoever made them and are published as they are."},
-	{Name: "mig-mode-idle", Default: 10 * time.Minute, field: func(c *Config) any { return &c.MIGModeIdle },
+	{Name: "mig-mode-idle", Default: 10 * time.Minute, Field: func(c *Config) any { return &c.MIGModeIdle },
 		Usage: "How long a GPU whose MIG mode this driver switched on must be unused before the mode is switched back. 0: only when a claim needs the GPU whole."},
-	{Name: "mps-dir", Default: "", field: func(c *Config) any { return &c.MPSDir },
+	{Name: "mps-dir", Default: "", Field: func(c *Config) any { return &c.MPSDir },
 		Usage: "Directory of the MPS daemons, with the socket of mps-supervisor, at the same path on the node. Empty: the node has no MPS, and shares take turns."},
-	{Name: "sharing-config", Default: "", field: func(c *Config) any { return &c.SharingConfig },
+	{Name: "sharing-config", Default: "", Field: func(c *Config) any { return &c.SharingConfig },
 		Usage: "File with the node's settings of sharing; a config file of NVIDIA's device plugin is one. It is read again when it changes, and one that makes no sense leaves the last one in force. Empty: none."},
-	{Name: "vanished-claim-grace", Default: 5 * time.Minute, field: func(c *Config) any { return &c.VanishedClaimGrace },
+	{Name: "vanished-claim-grace", Default: 5 * time.Minute, Field: func(c *Config) any { return &c.VanishedClaimGrace },
 		Usage: "How long a prepared claim must be gone from the API server before its devices are released without the kubelet asking. Kubelet and processes must be done with it too."},
-	{Name: "v", Short: "v", Default: 2, field: func(c *Config) any { return &c.Verbosity },
+	{Name: "v", Short: "v", Default: 2, Field: func(c *Config) any { return &c.Verbosity },
 		Usage: "Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API requests and calls of the kubelet."},
-	{Name: "version", Default: false, field: func(c *Config) any { return &c.Version },
+	{Name: "version", Default: false, Field: func(c *Config) any { return &c.Version },
 		Usage: "Print the version and exit."},
 }

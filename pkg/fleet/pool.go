@@ -39,18 +39,26 @@ func PoolOf(all []*Slice) Pool {
 	return p
 }
 
-// Key is the same for pools of one shape whose devices are all well.
-func (p Pool) Key() (key [32]*Shape, ok bool) {
-	if len(p.Slices) > len(key) {
-		return key, false
+// Shape is the same for pools of one shape, whether their devices are well or not; false where there are too many slices
+// to tell.
+func (p Pool) Shape() (shape [32]*Shape, ok bool) {
+	if len(p.Slices) > len(shape) {
+		return shape, false
 	}
 	for i, s := range p.Slices {
+		shape[i] = s.Shape
+	}
+	return shape, true
+}
+
+// Key is the shape of a pool whose devices are all well, false of any other.
+func (p Pool) Key() (key [32]*Shape, ok bool) {
+	for _, s := range p.Slices {
 		if len(s.Sick) > 0 {
 			return key, false
 		}
-		key[i] = s.Shape
 	}
-	return key, true
+	return p.Shape()
 }
 
 // Devices are the pool's with their kinds.

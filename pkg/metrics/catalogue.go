@@ -9,7 +9,10 @@
 // Trap. Labels are few and bounded: a claim, pod or device name in a label would grow without end.
 package metrics
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Entry says what one metric is.
 type Entry struct {
@@ -58,11 +61,8 @@ func Catalogue() []Entry {
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices,
 		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, devicePluginGPUs, buildInfo,
 	}
-	slices.SortFunc(all, func(a, b Entry) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, byName)
 	return all
 }
+
+func byName(a, b Entry) int { return cmp.Compare(a.Name, b.Name) }

@@ -1,0 +1,184 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"gpu-dra-driver/internal/controllerflags"
+	"gpu-dra-driver/pkg/controller"
+	"gpu-dra-driver/pkg/deviceclasses"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// run is the program: 0 when it was asked to end or a check found all well, 1 when it cannot go on or a check did not, 2
+// for a command line that makes no sense.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	c, err := controllerflags.Parse(args, environ)
+	switch {
+	case errors.Is(err, controllerflags.ErrHelp):
+		fmt.Fprint(stdout, "dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.\n\n"+controllerflags.Usage())
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "%v\nsee dra-controller --help\n", err)
+		return 2
+	case c.Version:
+		fmt.Fprintln(stdout, version)
+		return 0
+	}
+	startLogging(c.Verbosity, stderr)
+	defer klog.Flush()
+	config, err := clientConfig(c.Kubeconfig)
+	if err == nil && c.Check != "" {
+		err = check(ctx, c, config, stdout)
+	} else if err == nil {
+		klog.Background().Info("Starting", "version", version, "driver", c.DriverName, "namespace", c.PodNamespace, "serviceAccount", c.ServiceAccount)
+		err = serve(ctx, c, config)
+	}
+	if err != nil {
+		if c.Check != "" {
+			fmt.Fprintln(stdout, err)
+		}
+		klog.Background().Error(err, "Ending")
+		return 1
+	}
+	klog.Background().Info("Ended as asked")
+	return 0
+}
+
+// serve puts the parts together and runs them until the context ends.
+func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) error {
+	ctrl.SetLogger(klog.Background())
+	manager, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:         scheme.Scheme,
+		Metrics:        metricsserver.Options{BindAddress: orNone(c.HTTPEndpoint), ExtraHandlers: profiles(c.PprofPath)},
+		LeaderElection: c.LeaderElect, LeaderElectionID: c.LeaseName, LeaderElectionNamespace: c.PodNamespace,
+		// A new version leads at once, not when the lease of the old has run out.
+		LeaderElectionReleaseOnCancel: true,
+		HealthProbeBindAddress:        orNone(c.HealthEndpoint),
+	})
+	if err != nil {
+		return fmt.Errorf("prepare to run: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for the API server: %w", err)
+	}
+	objects, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for the API server: %w", err)
+	}
+	events := record.NewBroadcaster()
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	control := controller.New(controller.Options{
+		Driver: c.DriverName, Client: client, Metadata: objects, LabelNodes: c.NodeLabels, Grace: c.ClassGrace,
+		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"}),
+		Classes: deviceclasses.Options{
+			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,
+		},
+	})
+	ctrlmetrics.Registry.MustRegister(metrics.NewCluster(control.Cluster))
+	reviews := metrics.NewReviews(ctrlmetrics.Registry, version)
+	err = errors.Join(
+		manager.Add(runnable{control.Observe, false}),
+		manager.Add(runnable{control.Lead, true}),
+		manager.AddHealthzCheck("alive", healthz.Ping),
+		manager.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
+	)
+	if err == nil && c.Webhook {
+		err = serveWebhook(manager, c, client, controller.Webhooks(control.World, reviews))
+	}
+	if err != nil {
+		return fmt.Errorf("prepare to run: %w", err)
+	}
+	if err := manager.Start(ctx); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	return nil
+}
+
+// serveWebhook adds the webhook, and the keeping of its certificate.
+func serveWebhook(m manager.Manager, c controllerflags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
+	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir}
+	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.CertDir})
+	for path, handler := range handlers {
+		server.Register(path, handler)
+	}
+	serving := healthz.Checker(func(r *http.Request) error {
+		select {
+		case <-certificate.Ready():
+			return server.StartedChecker()(r)
+		default:
+			return fmt.Errorf("the Secret %s/%s holds no certificate yet", c.PodNamespace, c.CertSecret)
+		}
+	})
+	err := errors.Join(
+		m.Add(runnable{certificate.Run, false}),
+		m.Add(runnable{func(ctx context.Context) error {
+			select {
+			case <-certificate.Ready():
+				return server.Start(ctx)
+			case <-ctx.Done():
+				return nil
+			}
+		}, false}),
+		m.AddReadyzCheck("webhook", serving),
+	)
+	if err != nil || !c.RotateCerts {
+		return err
+	}
+	host := c.WebhookService + "." + c.PodNamespace + ".svc"
+	return rotator.AddRotator(m, &rotator.CertRotator{
+		SecretKey: types.NamespacedName{Namespace: c.PodNamespace, Name: c.CertSecret},
+		CertDir:   c.CertDir, CAName: c.WebhookService + "-ca", CAOrganization: "gpu-dra-driver", DNSName: host,
+		IsReady:  make(chan struct{}),
+		Webhooks: []rotator.WebhookInfo{{Name: c.WebhookConfiguration, Type: rotator.Validating}},
+		// Each instance may be first on a new cluster, and waiting for a leader would keep the webhook away.
+		RequireLeaderElection: false,
+		CaCertDuration:        10 * 365 * 24 * time.Hour, ServerCertDuration: 365 * 24 * time.Hour, LookaheadInterval: 90 * 24 * time.Hour,
+	})
+}
+
+// runnable is a part of the program; leads says that it waits until this instance does.
+type runnable struct {
+	run   func(context.Context) error
+	leads bool
+}
+
+// Start implements manager.Runnable.
+func (r runnable) Start(ctx context.Context) error { return r.run(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (r runnable) NeedLeaderElection() bool { return r.leads }
+
+// orNone is an address, or how controller-runtime says that there is none.
+func orNone(address string) string {
+	if address == "" {
+		return "0"
+	}
+	return address
+}

@@ -1,0 +1,96 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+// Certificate copies the webhook's certificate from its Secret to files, where the server reads it: a volume of the Secret
+// would show a new certificate a minute late.
+type Certificate struct {
+	Client            kubernetes.Interface
+	Namespace, Secret string
+	// Dir gets tls.crt and tls.key.
+	Dir string
+
+	once  sync.Once
+	ready chan struct{}
+}
+
+// Ready is closed once there is a certificate.
+func (c *Certificate) Ready() <-chan struct{} {
+	c.once.Do(func() { c.ready = make(chan struct{}) })
+	return c.ready
+}
+
+// Run copies until the context ends.
+func (c *Certificate) Run(ctx context.Context) error {
+	c.Ready()
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory of the webhook's certificate: %w", err)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(c.Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.Secret).String()
+		}))
+	secrets := factory.Core().V1().Secrets().Informer()
+	if err := on(secrets, func(o any) {
+		if s, ok := o.(*corev1.Secret); ok && s.Name == c.Secret {
+			c.copy(ctx, s)
+		}
+	}); err != nil {
+		return err
+	}
+	secrets.RunWithContext(ctx)
+	return nil
+}
+
+// copy writes the files, the key first: the server loads both when it can, and keeps the pair it has while they do not
+// belong together.
+func (c *Certificate) copy(ctx context.Context, s *corev1.Secret) {
+	cert, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
+	if len(cert) == 0 || len(key) == 0 {
+		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(s))
+		return
+	}
+	for name, data := range map[string][]byte{corev1.TLSPrivateKeyKey: key, corev1.TLSCertKey: cert} {
+		path := filepath.Join(c.Dir, name)
+		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, data) {
+			continue
+		}
+		if err := replace(path, data); err != nil {
+			klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(s))
+			return
+		}
+	}
+	select {
+	case <-c.ready:
+	default:
+		close(c.ready)
+	}
+}
+
+// replace writes a file that nobody sees half written.
+func replace(path string, data []byte) error {
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return fmt.Errorf("write the webhook's certificate: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write the webhook's certificate: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+)
+
+// Checks are what an administrator has looked at once: after an installation, before an end of it.
+type Checks struct {
+	Client            kubernetes.Interface
+	Driver, Namespace string
+	// Webhook says whether one is to be there.
+	Webhook bool
+	// Out hears of what is found.
+	Out io.Writer
+}
+
+// Installation checks that the driver publishes devices, that its classes are there, and that its webhook refuses what is
+// wrong. It waits for what a new installation does not have at once, until the context ends.
+func (c Checks) Installation(ctx context.Context) error {
+	versions := draclient.New(c.Client)
+	if _, err := versions.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{}); err != nil {
+		return fmt.Errorf("look for DeviceClass %s: %w; the chart makes it, unless deviceClasses.gpu.enabled is false", c.Driver, err)
+	}
+	fmt.Fprintf(c.Out, "DeviceClass %s is there\n", c.Driver)
+	var last error
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		slices, err := versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
+		if err != nil {
+			last = err
+			return false, nil
+		}
+		nodes, devices := map[string]bool{}, 0
+		for _, s := range slices.Items {
+			if s.Spec.NodeName != nil {
+				nodes[*s.Spec.NodeName] = true
+			}
+			devices += len(s.Spec.Devices)
+		}
+		if last = errors.New("no node publishes a device"); devices == 0 {
+			return false, nil
+		}
+		fmt.Fprintf(c.Out, "%d nodes publish %d devices\n", len(nodes), devices)
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("look for devices of %s: %w; see the logs of the kubelet plugin's pods", c.Driver, last)
+	}
+	if !c.Webhook {
+		return nil
+	}
+	return c.webhook(ctx, versions)
+}
+
+// webhook has the API server try, not make, a claim whose parameters are wrong.
+func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
+	wrong := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "check-", Namespace: c.Namespace},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: c.Driver, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			}}},
+			Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver: c.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"check"}`)},
+			}}}},
+		}},
+	}
+	var last error
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := versions.ResourceClaims(c.Namespace).Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "opaque.parameters") {
+			fmt.Fprintln(c.Out, "The webhook refuses a claim with wrong parameters")
+			return true, nil
+		}
+		if last = err; err == nil {
+			last = errors.New("a claim with wrong parameters is accepted")
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("try the webhook: %w; see the logs of the controller's pods", last)
+	}
+	return nil
+}
+
+// Uninstall checks that no claim has devices of the driver: without it their pods could not end.
+func (c Checks) Uninstall(ctx context.Context) error {
+	versions := draclient.New(c.Client)
+	options, holders, more := metav1.ListOptions{Limit: pageSize}, []string{}, 0
+	for {
+		page, err := versions.ResourceClaims(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return fmt.Errorf("look for claims: %w", err)
+		}
+		for _, claim := range page.Items {
+			if !c.holds(claim) {
+				continue
+			}
+			const shown = 20
+			if len(holders) == shown {
+				more++
+				continue
+			}
+			holders = append(holders, "  "+claim.Namespace+"/"+claim.Name+users(claim))
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			break
+		}
+	}
+	if len(holders) == 0 {
+		fmt.Fprintf(c.Out, "No claim has devices of %s\n", c.Driver)
+		return nil
+	}
+	if more > 0 {
+		holders = append(holders, fmt.Sprintf("  and %d more", more))
+	}
+	return fmt.Errorf("claims have devices of %s, and without the driver their pods cannot end:\n%s\nend these pods first, or uninstall regardless with: helm uninstall --no-hooks",
+		c.Driver, strings.Join(holders, "\n"))
+}
+
+func (c Checks) holds(claim resourceapi.ResourceClaim) bool {
+	if claim.Status.Allocation == nil {
+		return false
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		if r.Driver == c.Driver {
+			return true
+		}
+	}
+	return false
+}
+
+// users names the pods of a claim.
+func users(claim resourceapi.ResourceClaim) string {
+	var names []string
+	for _, u := range claim.Status.ReservedFor {
+		names = append(names, u.Name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(names, ", ") + ")"
+}

@@ -1,0 +1,242 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"gpu-dra-driver/pkg/deviceclasses"
+	"gpu-dra-driver/pkg/fleet"
+)
+
+// classKeeper makes and removes DeviceClasses.
+type classKeeper struct {
+	options deviceclasses.Options
+	grace   time.Duration
+	clock   clock.PassiveClock
+
+	slices, existing cache.Indexer
+	classes          resourcev1.DeviceClassInterface
+	claims           func(namespace string) resourcev1.ResourceClaimInterface
+	templates        func(namespace string) resourcev1.ResourceClaimTemplateInterface
+	pods             kubernetes.Interface
+
+	// unwanted are our classes that no device needs, since when.
+	unwanted map[string]time.Time
+	// unnamed says that the server drops extended resource names, which shows in what it answers to a write.
+	unnamed bool
+	// said are the problems already reported.
+	said map[string]bool
+}
+
+// kinds are those of all slices, also of pools that are being written: what half a pool shows exists.
+func (k *classKeeper) kinds() map[fleet.Kind]int {
+	shapes := map[*fleet.Shape]int{}
+	for _, o := range k.slices.List() {
+		if s, ok := o.(*fleet.Slice); ok && s.Shape != nil {
+			shapes[s.Shape]++
+		}
+	}
+	out := map[fleet.Kind]int{}
+	for shape, n := range shapes {
+		for _, kind := range shape.Kinds {
+			out[kind] += n
+		}
+	}
+	return out
+}
+
+// keep makes the classes as they should be and says when to look again, 0 for not before something changes.
+func (k *classKeeper) keep(ctx context.Context) (again time.Duration, err error) {
+	wanted, problems := deviceclasses.Build(k.kinds(), k.options)
+	for _, p := range problems {
+		if !k.said[p.Error()] {
+			k.said[p.Error()] = true
+			klog.FromContext(ctx).Error(p, "A kind of device has no DeviceClass of its own; claims can select it by CEL")
+		}
+	}
+	var errs []error
+	names := map[string]bool{}
+	for _, want := range wanted {
+		names[want.Name] = true
+		delete(k.unwanted, want.Name)
+		errs = append(errs, k.put(ctx, want))
+	}
+	for _, o := range k.existing.List() {
+		class, ok := o.(*resourceapi.DeviceClass)
+		if !ok || names[class.Name] || !k.options.Ours(class) || class.DeletionTimestamp != nil {
+			continue
+		}
+		wait, err := k.remove(ctx, class)
+		errs = append(errs, err)
+		if wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		}
+	}
+	return again, errors.Join(errs...)
+}
+
+// put makes a class, or makes it right where it is ours.
+func (k *classKeeper) put(ctx context.Context, want *resourceapi.DeviceClass) error {
+	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
+	is, _ := object.(*resourceapi.DeviceClass)
+	if !exists || is == nil {
+		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return nil // The cache is behind; its next event brings this round again.
+		case err != nil:
+			return fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
+		}
+		k.learn(want, made)
+		klog.FromContext(ctx).V(2).Info("Made a DeviceClass", "class", want.Name)
+		return nil
+	}
+	if !k.options.Ours(is) {
+		return nil
+	}
+	change, changed := deviceclasses.Changed(is, want, !k.unnamed)
+	if !changed {
+		return nil
+	}
+	made, err := k.classes.Update(ctx, change, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil // Somebody was faster, and that comes as an event.
+	case err != nil:
+		return fmt.Errorf("change DeviceClass %s: %w", want.Name, err)
+	}
+	k.learn(want, made)
+	klog.FromContext(ctx).V(2).Info("Changed a DeviceClass", "class", want.Name)
+	return nil
+}
+
+// learn sees from an answer whether the server keeps extended resource names.
+func (k *classKeeper) learn(want, made *resourceapi.DeviceClass) {
+	if want.Spec.ExtendedResourceName != nil {
+		k.unnamed = made.Spec.ExtendedResourceName == nil
+	}
+}
+
+// remove removes a class of ours that no device has needed for the grace period and that nothing names. It says how long
+// to wait, where that is not yet so.
+func (k *classKeeper) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
+	since, known := k.unwanted[class.Name]
+	if !known {
+		since = k.clock.Now()
+		k.unwanted[class.Name] = since
+	}
+	if rest := k.grace - k.clock.Since(since); rest > 0 {
+		return rest, nil
+	}
+	user, err := k.user(ctx, class)
+	if err != nil {
+		return 0, fmt.Errorf("see whether DeviceClass %s is in use: %w", class.Name, err)
+	}
+	if user != "" {
+		klog.FromContext(ctx).V(4).Info("A DeviceClass that matches nothing stays, for it is in use", "class", class.Name, "by", user)
+		return k.grace, nil
+	}
+	err = k.classes.Delete(ctx, class.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return 0, fmt.Errorf("remove DeviceClass %s: %w", class.Name, err)
+	}
+	delete(k.unwanted, class.Name)
+	klog.FromContext(ctx).V(2).Info("Removed a DeviceClass that matches nothing and that nothing names", "class", class.Name)
+	return 0, nil
+}
+
+// user is something that names the class: a claim, a template, or a pod that waits for its extended resource. It asks the
+// API server, since a cache may be behind.
+func (k *classKeeper) user(ctx context.Context, class *resourceapi.DeviceClass) (string, error) {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		page, err := k.claims(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return "", err
+		}
+		for _, c := range page.Items {
+			if names(c.Spec, class.Name) {
+				return "ResourceClaim " + c.Namespace + "/" + c.Name, nil
+			}
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			break
+		}
+	}
+	for {
+		page, err := k.templates(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return "", err
+		}
+		for _, t := range page.Items {
+			if names(t.Spec.Spec, class.Name) {
+				return "ResourceClaimTemplate " + t.Namespace + "/" + t.Name, nil
+			}
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			break
+		}
+	}
+	resource := "deviceclass.resource.kubernetes.io/" + class.Name
+	wanted := []corev1.ResourceName{corev1.ResourceName(resource)}
+	if name := class.Spec.ExtendedResourceName; name != nil {
+		wanted = append(wanted, corev1.ResourceName(*name))
+	}
+	options.FieldSelector = "status.phase=Pending"
+	for {
+		page, err := k.pods.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return "", err
+		}
+		for _, p := range page.Items {
+			if asks(p.Spec, wanted) {
+				return "Pod " + p.Namespace + "/" + p.Name, nil
+			}
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return "", nil
+		}
+	}
+}
+
+func names(spec resourceapi.ResourceClaimSpec, class string) bool {
+	for _, r := range spec.Devices.Requests {
+		if r.Exactly != nil && r.Exactly.DeviceClassName == class {
+			return true
+		}
+		for _, s := range r.FirstAvailable {
+			if s.DeviceClassName == class {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func asks(spec corev1.PodSpec, resources []corev1.ResourceName) bool {
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for _, c := range containers {
+			for _, r := range resources {
+				if _, ok := c.Resources.Limits[r]; ok {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

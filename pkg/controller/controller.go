@@ -1,0 +1,260 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"gpu-dra-driver/pkg/admission"
+	"gpu-dra-driver/pkg/deviceclasses"
+	"gpu-dra-driver/pkg/fleet"
+)
+
+// Options are a controller's.
+type Options struct {
+	// Driver is the driver's name.
+	Driver   string
+	Client   kubernetes.Interface
+	Metadata metadata.Interface
+	// Events may be nil.
+	Events record.EventRecorder
+	// Classes say which classes there should be; none are made where it wants none.
+	Classes deviceclasses.Options
+	// LabelNodes says whether nodes are labelled.
+	LabelNodes bool
+	// Grace is how long a class, or a node's labels, must be unwanted before they are removed.
+	Grace time.Duration
+	// Clock is the time. Nil: the machine's.
+	Clock clock.PassiveClock
+}
+
+// Controller watches a cluster.
+type Controller struct {
+	o        Options
+	versions *draclient.Client
+	shapes   *fleet.Shapes
+
+	slices, classes cache.SharedIndexInformer
+	worlds          *worlds
+	verdicts        *verdicts
+
+	mu sync.Mutex
+	// leading is what only a leader has.
+	leading *leading
+}
+
+// leading is the work of an instance that leads.
+type leading struct {
+	queue         workqueue.TypedRateLimitingInterface[task]
+	claims, nodes cache.SharedIndexInformer
+	keeper        *classKeeper
+	labeller      *labeller
+}
+
+// task is one thing to make as it should be: the classes, or a node's labels.
+type task struct{ node string }
+
+// New makes a controller; nothing is asked of the API server yet.
+func New(o Options) *Controller {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	c := &Controller{o: o, versions: draclient.New(o.Client), shapes: &fleet.Shapes{}}
+	c.slices = newSlices(c.versions, o.Driver, c.shapes)
+	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
+	c.worlds = newWorlds(o.Driver, c.slices.GetIndexer(), c.classes.GetIndexer(), func() { c.enqueue(task{}) })
+	c.verdicts = newVerdicts(o.Driver, o.Events)
+	return c
+}
+
+// World is the cluster as reviews see it now.
+func (c *Controller) World() *admission.World { return c.worlds.current.Load() }
+
+// Synced says what is not known yet of the cluster, nil where all is.
+func (c *Controller) Synced() error {
+	if !c.slices.HasSynced() || !c.classes.HasSynced() {
+		return errors.New("the ResourceSlices and DeviceClasses of the cluster are being read")
+	}
+	return nil
+}
+
+// Observe follows slices and classes until the context ends: what every instance needs.
+func (c *Controller) Observe(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := errors.Join(
+		on(c.slices, func(o any) {
+			c.worlds.touch()
+			if s, ok := o.(*fleet.Slice); ok {
+				c.enqueue(task{s.Node})
+			}
+		}),
+		on(c.classes, func(any) { c.worlds.touch() }),
+	); err != nil {
+		return err
+	}
+	wg.Go(func() { c.slices.RunWithContext(ctx) })
+	wg.Go(func() { c.classes.RunWithContext(ctx) })
+	if cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
+		klog.FromContext(ctx).V(2).Info("The cluster is known", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
+		c.worlds.touch()
+		c.worlds.run(ctx)
+	}
+	return nil
+}
+
+// Lead writes what should be written until the context ends.
+func (c *Controller) Lead(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
+		return nil
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l := c.newLeading()
+	defer l.queue.ShutDown()
+	if err := on(l.nodes, func(o any) {
+		if meta, ok := o.(*metav1.PartialObjectMetadata); ok {
+			l.queue.Add(task{meta.Name})
+		}
+	}); err != nil {
+		return err
+	}
+	wg.Go(func() { l.claims.RunWithContext(ctx) })
+	synced := []cache.InformerSynced{l.claims.HasSynced}
+	if c.o.LabelNodes {
+		wg.Go(func() { l.nodes.RunWithContext(ctx) })
+		synced = append(synced, l.nodes.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return nil
+	}
+	c.mu.Lock()
+	c.leading = l
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.leading = nil
+		c.mu.Unlock()
+	}()
+	l.queue.Add(task{})
+	const workers = 8
+	for range workers {
+		wg.Go(func() {
+			for c.work(ctx, l) {
+			}
+		})
+	}
+	<-ctx.Done()
+	l.queue.ShutDown()
+	return nil
+}
+
+func (c *Controller) newLeading() *leading {
+	l := &leading{
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)),
+		claims: informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll).List, c.versions.ResourceClaims(metav1.NamespaceAll).Watch,
+			&resourceapi.ResourceClaim{}, trimClaim),
+	}
+	nodes := c.o.Metadata.Resource(nodeResource)
+	l.nodes = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return nodes.Watch(ctx, o)
+		},
+	}, c.o.Metadata), &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
+	_ = l.nodes.SetTransform(trimNode(c.o.Driver)) // It has not started.
+	l.keeper = &classKeeper{
+		options: c.o.Classes, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
+		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.o.Client,
+		unwanted: map[string]time.Time{}, said: map[string]bool{},
+	}
+	l.labeller = &labeller{
+		driver: c.o.Driver, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
+		client: nodes, gone: map[string]time.Time{},
+	}
+	return l
+}
+
+// enqueue has something looked at, if this instance leads.
+func (c *Controller) enqueue(t task) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leading != nil {
+		c.leading.queue.Add(t)
+	}
+}
+
+// work does one task; false once the queue is shut down.
+func (c *Controller) work(ctx context.Context, l *leading) bool {
+	t, done := l.queue.Get()
+	if done {
+		return false
+	}
+	defer l.queue.Done(t)
+	again, err := c.do(ctx, l, t)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "It is tried again", "times", l.queue.NumRequeues(t))
+		l.queue.AddRateLimited(t)
+		return true
+	case again > 0:
+		l.queue.AddAfter(t, again)
+	}
+	l.queue.Forget(t)
+	return true
+}
+
+func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Duration, err error) {
+	defer func() {
+		// One object that meets a bug must not end the reviews of all others.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a bug of the controller: %v", p)
+		}
+	}()
+	if t.node != "" {
+		if !c.o.LabelNodes {
+			return 0, nil
+		}
+		return l.labeller.label(ctx, t.node)
+	}
+	c.verdicts.judge(ctx, c.World(), c.classes.GetIndexer())
+	return l.keeper.keep(ctx)
+}
+
+// on calls do for each object that comes, changes or goes.
+func on(informer cache.SharedIndexInformer, do func(object any)) error {
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    do,
+		UpdateFunc: func(_, now any) { do(now) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			do(o)
+		},
+	})
+	return err
+}

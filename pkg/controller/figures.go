@@ -1,0 +1,105 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// Phases of claims in the figures.
+const (
+	phasePending   = "pending"
+	phaseAllocated = "allocated"
+	phaseReserved  = "reserved"
+	phaseDeleting  = "deleting"
+)
+
+// Cluster counts what there is and what is free; false where this instance does not lead.
+func (c *Controller) Cluster() (metrics.Cluster, bool) {
+	c.mu.Lock()
+	l := c.leading
+	c.mu.Unlock()
+	if l == nil {
+		return metrics.Cluster{}, false
+	}
+	all := pools(c.slices.GetIndexer())
+	nodes := map[string]string{}
+	for _, p := range all {
+		for _, s := range p.Slices {
+			nodes[s.Pool.Name] = p.Node
+		}
+	}
+	phases, held := c.claims(l.claims.GetIndexer())
+	byNode := map[string][]string{}
+	for pool, devices := range held {
+		byNode[nodes[pool]] = append(byNode[nodes[pool]], devices...)
+	}
+	return metrics.Cluster{Nodes: len(all), Tally: fleet.Count(all, byNode), Claims: phases, Classes: c.verdicts.states()}, true
+}
+
+// claims counts this driver's claims by phase and gives the devices that they hold, by pool.
+func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held map[string][]string) {
+	phases = map[string]int{phasePending: 0, phaseAllocated: 0, phaseReserved: 0, phaseDeleting: 0}
+	held = map[string][]string{}
+	ours, world := map[string]bool{}, c.World()
+	for _, o := range claims.List() {
+		claim, ok := o.(*resourceapi.ResourceClaim)
+		if !ok {
+			continue
+		}
+		phase := phasePending
+		if a := claim.Status.Allocation; a != nil {
+			found := false
+			for _, r := range a.Devices.Results {
+				if r.Driver != c.o.Driver {
+					continue
+				}
+				found = true
+				if r.AdminAccess == nil || !*r.AdminAccess {
+					held[r.Pool] = append(held[r.Pool], r.Device)
+				}
+			}
+			if !found {
+				continue
+			}
+			phase = phaseAllocated
+			if len(claim.Status.ReservedFor) > 0 {
+				phase = phaseReserved
+			}
+		} else if !wants(claim.Spec, func(class string) bool {
+			is, known := ours[class]
+			if !known {
+				is = world.Ours(class)
+				ours[class] = is
+			}
+			return is
+		}) {
+			continue
+		}
+		if claim.DeletionTimestamp != nil {
+			phase = phaseDeleting
+		}
+		phases[phase]++
+	}
+	return phases, held
+}
+
+// wants says whether a request is of a class that is ours.
+func wants(spec resourceapi.ResourceClaimSpec, ours func(class string) bool) bool {
+	for _, r := range spec.Devices.Requests {
+		if r.Exactly != nil && ours(r.Exactly.DeviceClassName) {
+			return true
+		}
+		for _, s := range r.FirstAvailable {
+			if ours(s.DeviceClassName) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,116 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/nodelabels"
+)
+
+// labeller labels nodes.
+type labeller struct {
+	driver string
+	grace  time.Duration
+	clock  clock.PassiveClock
+	slices cache.Indexer
+	nodes  cache.Indexer
+	client metadata.Getter
+
+	mu sync.Mutex
+	// gone are the nodes that publish nothing any more, since when.
+	gone map[string]time.Time
+}
+
+// label makes one node's labels as they should be and says when to look again, 0 for not before something changes.
+func (l *labeller) label(ctx context.Context, node string) (again time.Duration, err error) {
+	object, exists, _ := l.nodes.GetByKey(node) // The cache has no errors.
+	meta, ok := object.(*metav1.PartialObjectMetadata)
+	if !exists || !ok {
+		l.back(node)
+		return 0, nil
+	}
+	slices := slicesOf(l.slices, node)
+	pool := fleet.PoolOf(slices)
+	if len(slices) > 0 && !pool.Whole {
+		return 0, nil // Its last slice brings this node again.
+	}
+	var want map[string]string
+	if pool.Whole {
+		want = nodelabels.Of(pool, l.driver)
+	}
+	if len(slices) > 0 {
+		l.back(node)
+	} else if rest := l.absent(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
+		return rest, nil // A kubelet that starts takes its slices away for a moment.
+	}
+	change := nodelabels.Plan(meta.Labels, meta.Annotations, want)
+	if change.None() {
+		return 0, nil
+	}
+	_, err = l.client.Patch(ctx, node, types.MergePatchType, change.Patch(meta.ResourceVersion), metav1.PatchOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case apierrors.IsConflict(err):
+		return settle, nil // The cache is behind.
+	case err != nil:
+		return 0, fmt.Errorf("label Node %s: %w", node, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Labelled a Node", "node", node, "labels", change.Keys())
+	return 0, nil
+}
+
+// back forgets how long the node has published nothing.
+func (l *labeller) back(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.gone, node)
+}
+
+// absent is how long to go on as if the node still published.
+func (l *labeller) absent(node string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	since, known := l.gone[node]
+	if !known {
+		since = l.clock.Now()
+		l.gone[node] = since
+	}
+	return l.grace - l.clock.Since(since)
+}
+
+// trimNode keeps of a node what labels are planned by.
+func trimNode(driver string) cache.TransformFunc {
+	return func(object any) (any, error) {
+		meta, ok := object.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return object, nil
+		}
+		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
+		for key := range meta.Labels {
+			if !nodelabels.Concerns(key, driver) {
+				delete(meta.Labels, key)
+			}
+		}
+		for key := range meta.Annotations {
+			if key != nodelabels.Written {
+				delete(meta.Annotations, key)
+			}
+		}
+		return meta, nil
+	}
+}

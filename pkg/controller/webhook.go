@@ -1,0 +1,64 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/klog/v2"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"gpu-dra-driver/pkg/admission"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// Paths of the webhooks.
+const (
+	AdmitPath  = "/admit"
+	AdvisePath = "/advise"
+)
+
+// Webhooks are the handlers of the two webhooks: one denies, the other only warns.
+func Webhooks(world func() *admission.World, m *metrics.Reviews) map[string]http.Handler {
+	return map[string]http.Handler{AdmitPath: webhook(world, m, "admit", true), AdvisePath: webhook(world, m, "advise", false)}
+}
+
+func webhook(world func() *admission.World, m *metrics.Reviews, name string, binding bool) http.Handler {
+	return &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
+		began := time.Now()
+		defer func() {
+			// A bug denies nothing that the driver has no part in.
+			if p := recover(); p != nil {
+				klog.FromContext(ctx).Error(nil, "A review met a bug of the controller", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
+				answer = ctrladmission.Allowed("")
+				if binding {
+					answer = ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
+				}
+			}
+		}()
+		response := admission.Review(ctx, world(), &r.AdmissionRequest, binding)
+		result := "allowed"
+		switch {
+		case !response.Allowed:
+			result = "denied"
+		case len(response.Warnings) > 0:
+			result = "warned"
+		}
+		m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
+		return ctrladmission.Response{AdmissionResponse: *response}
+	})}
+}
+
+// kindLabel bounds the label: a request can name any kind.
+func kindLabel(kind string) string {
+	switch kind {
+	case "ResourceClaim", "ResourceClaimTemplate", "DeviceClass":
+		return kind
+	}
+	return "other"
+}

@@ -1,0 +1,159 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// The controller's metrics. ClusterCatalogue lists them.
+var (
+	clusterNodes = Entry{"gpu_dra_cluster_nodes", "gauge", nil,
+		"Nodes that publish GPUs."}
+	clusterDevices = Entry{"gpu_dra_cluster_devices", "gauge", []string{"model", "type", "profile", "state"},
+		"Devices that nodes publish: type is gpu, mig or nvlink-group, whose profile is the number of its GPUs. state is free; allocated, a claim's or several claims' who share it; blocked, not to be had because of what is allocated; unhealthy."}
+	clusterFreeGPUs = Entry{"gpu_dra_cluster_free_gpus", "gauge", []string{"model"},
+		"GPUs that a claim can have whole."}
+	clusterFreePlacements = Entry{"gpu_dra_cluster_free_placements", "gauge", []string{"model", "profile"},
+		"Places where a MIG partition of the profile can be made. Places can overlap: one that is taken may take away others."}
+	clusterLargestGroup = Entry{"gpu_dra_cluster_largest_free_group_gpus", "gauge", []string{"model"},
+		"The most GPUs that one claim can have, each connected with each by NVLink; 1 where only single GPUs are free."}
+	clusterFragmentation = Entry{"gpu_dra_cluster_fragmentation_ratio", "gauge", []string{"model"},
+		"The part of the memory slices that are free, 0 to 1, that no single free placement of their GPU could take."}
+	clusterClaims = Entry{"gpu_dra_cluster_claims", "gauge", []string{"phase"},
+		"Claims of this driver's devices: pending has no device yet; allocated has one and no pod; reserved has pods; deleting is on its way out."}
+	clusterClasses = Entry{"gpu_dra_cluster_device_classes", "gauge", []string{"state"},
+		"DeviceClasses that select this driver's devices: ok; unmatched, which no device of the cluster satisfies; invalid, which fail on some device."}
+	reviews = Entry{"gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
+		"Reviews of objects. webhook is admit, which can deny, or advise; result is allowed, warned or denied."}
+	reviewDuration = Entry{"gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
+		"Time a review took."}
+)
+
+// ClusterCatalogue lists every metric of the controller's own, by name.
+func ClusterCatalogue() []Entry {
+	all := []Entry{
+		clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
+		clusterClaims, clusterClasses, reviews, reviewDuration, buildInfo,
+	}
+	slices.SortFunc(all, byName)
+	return all
+}
+
+// Cluster is what is to be counted of a cluster.
+type Cluster struct {
+	Nodes int
+	Tally fleet.Tally
+	// Claims are by phase, Classes by state.
+	Claims, Classes map[string]int
+}
+
+// clusterCollector counts at each scrape.
+type clusterCollector struct {
+	look  func() (Cluster, bool)
+	descs map[string]*prometheus.Desc
+}
+
+// NewCluster makes a collector of what look finds; false: nothing is known, as of an instance that does not lead.
+func NewCluster(look func() (Cluster, bool)) prometheus.Collector {
+	c := &clusterCollector{look: look, descs: map[string]*prometheus.Desc{}}
+	for _, e := range []Entry{
+		clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation, clusterClaims, clusterClasses,
+	} {
+		c.descs[e.Name] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
+	now, ok := c.look()
+	if !ok {
+		return
+	}
+	put := func(e Entry, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(c.descs[e.Name], prometheus.GaugeValue, value, labels...)
+	}
+	put(clusterNodes, float64(now.Nodes))
+	type row struct{ model, kind, profile, state string }
+	devices := map[row]int{}
+	free, places := map[string]int{}, map[[2]string]int{}
+	for k, n := range now.Tally.Devices {
+		profile := k.Profile
+		if k.Type == gpu.KindGroup {
+			profile = strconv.Itoa(k.GPUs)
+		}
+		devices[row{k.Product, string(k.Type), profile, string(k.State)}] += n
+		if k.State != fleet.Free {
+			n = 0
+		}
+		switch k.Type {
+		case gpu.KindGPU:
+			free[k.Product] += n
+		case gpu.KindMIG:
+			places[[2]string{k.Product, k.Profile}] += n
+		}
+	}
+	for r, n := range devices {
+		put(clusterDevices, float64(n), r.model, r.kind, r.profile, r.state)
+	}
+	for model, n := range free {
+		put(clusterFreeGPUs, float64(n), model)
+		put(clusterLargestGroup, float64(now.Tally.LargestGroup[model]), model)
+		put(clusterFragmentation, now.Tally.Fragmentation(model), model)
+	}
+	for key, n := range places {
+		put(clusterFreePlacements, float64(n), key[0], key[1])
+	}
+	for phase, n := range now.Claims {
+		put(clusterClaims, float64(n), phase)
+	}
+	for state, n := range now.Classes {
+		put(clusterClasses, float64(n), state)
+	}
+}
+
+// reviewBuckets are in seconds. Most reviews take less than a millisecond.
+var reviewBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, 1}
+
+// Reviews counts reviews. Its methods may be called at once.
+type Reviews struct {
+	total *prometheus.CounterVec
+	took  *prometheus.HistogramVec
+}
+
+// NewReviews registers the metrics of reviews.
+func NewReviews(r prometheus.Registerer, version string) *Reviews {
+	out := &Reviews{
+		total: prometheus.NewCounterVec(prometheus.CounterOpts(opts(reviews)), reviews.Labels),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: reviewDuration.Name, Help: reviewDuration.Help, Buckets: reviewBuckets,
+		}, reviewDuration.Labels),
+	}
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(buildInfo)), buildInfo.Labels)
+	info.WithLabelValues(version, runtime.Version()).Set(1)
+	r.MustRegister(out.total, out.took, info)
+	return out
+}
+
+// Reviewed counts one review.
+func (r *Reviews) Reviewed(webhook, kind, result string, took time.Duration) {
+	r.total.WithLabelValues(webhook, kind, result).Inc()
+	r.took.WithLabelValues(webhook).Observe(took.Seconds())
+}
