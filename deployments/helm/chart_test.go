@@ -55,7 +55,9 @@ func conform(t *testing.T, manifests string) {
 // cases are the value sets of testdata/values; each has a golden of that name.
 // Which API version the chart chooses by itself shows on a cluster only: helm
 // template adds to the versions it was built with and can take none away.
-var cases = []string{"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing"}
+var cases = []string{
+	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager",
+}
 
 func TestRendered(t *testing.T) {
 	for _, c := range cases {
@@ -121,6 +123,21 @@ func TestRefusedValues(t *testing.T) {
 		{"a feature gate that is no bool", "featureGates.A=maybe", "/featureGates/A"},
 		{"a grace period too short to drain", "kubeletPlugin.terminationGracePeriodSeconds=5", "/terminationGracePeriodSeconds"},
 		{"no service account at all", "serviceAccount.create=false", "serviceAccount.name"},
+		{"a grace period without a unit", "deviceClasses.grace=10", "/deviceClasses/grace"},
+		{"no grace at all", "deviceClasses.grace=0s", "/deviceClasses/grace"},
+		{"a prefix that no name can have", "deviceClasses.models.prefix=GPU_", "/deviceClasses/models/prefix"},
+		{"no replica", "controller.replicas=0", "/controller/replicas"},
+		{"an image without a name", "controller.image.repository=", "/controller/image/repository"},
+		{"an unknown value of the controller", "controller.replica=1", "replica"},
+		{"tolerations that are no list", "controller.tolerations=all", "/controller/tolerations"},
+		{"metrics at no port", "controller.metrics.httpEndpoint=localhost", "/controller/metrics/httpEndpoint"},
+		{"a port that the controller's user may not have", "controller.healthPort=80", "/controller/healthPort"},
+		{"a port that does not exist", "webhook.port=94430", "/webhook/port"},
+		{"an unknown failure policy", "webhook.failurePolicy=fail", "/webhook/failurePolicy"},
+		{"an issuer without a name", "webhook.certManager.issuerRef.kind=ClusterIssuer", "/webhook/certManager/issuerRef"},
+		{"a webhook of a driver whose name has no dot", "driverName=gpu", "webhook.enabled needs a driverName with a dot"},
+		{"a protection that is no bool", "uninstall.protect=always", "/uninstall/protect"},
+		{"labels of nodes as a bool", "nodeLabels=false", "/nodeLabels"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, problems, err := tool(t, nil, "helm", "template", "x", chart, "--set", c.set)

@@ -17,7 +17,7 @@ import (
 // allocation, so that another driver's device must not make it fail.
 func TestDeviceClassesFindTheirDevices(t *testing.T) {
 	for _, driver := range []string{"gpu.nvidia.com", "gpu.example.com"} {
-		manifests := render(t, chart, "--set", "driverName="+driver, "--show-only", "templates/deviceclasses.yaml")
+		manifests := render(t, chart, "--set", "controller.enabled=false,driverName="+driver, "--show-only", "templates/deviceclasses.yaml")
 		classes := map[string]resourceapi.DeviceClassSpec{}
 		for doc := range strings.SplitSeq(manifests, "\n---\n") {
 			var c resourceapi.DeviceClass
@@ -69,5 +69,13 @@ func TestDeviceClassesFindTheirDevices(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Two writers of one class would take turns.
+func TestProfilesAreLeftToTheController(t *testing.T) {
+	manifests := render(t, chart, "--show-only", "templates/deviceclasses.yaml")
+	if strings.Contains(manifests, "name: mig-") || !strings.Contains(manifests, "name: mig.nvidia.com") {
+		t.Errorf("with a controller there are\n%s", manifests)
 	}
 }

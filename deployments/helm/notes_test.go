@@ -59,7 +59,7 @@ func TestNotesExplainValuesWithoutEffect(t *testing.T) {
 	if strings.Contains(plain, "NOTE: ") || strings.Contains(plain, "WARNING") {
 		t.Errorf("defaults:\n%s", plain)
 	}
-	for _, word := range []string{"rollout status daemonset/gpu-dra-driver-kubelet-plugin", "nvidia.com/gpu", "privileged"} {
+	for _, word := range []string{"rollout status daemonset/gpu-dra-driver-kubelet-plugin", "nvidia.com/gpu", "privileged", "refused while the controller", "helm test gpu-dra-driver"} {
 		if !strings.Contains(plain, word) {
 			t.Errorf("defaults do not say %q:\n%s", word, plain)
 		}
@@ -69,5 +69,25 @@ func TestNotesExplainValuesWithoutEffect(t *testing.T) {
 	}
 	if got := notes(t, "resources.gpus.enabled=false"); !strings.Contains(got, "no plugin and no DeviceClass") {
 		t.Errorf("off:\n%s", got)
+	}
+}
+
+// What is not there is not spoken of.
+func TestNotesOfTheController(t *testing.T) {
+	for _, c := range []struct {
+		set            string
+		webhook, fails bool
+		test           bool
+	}{
+		{"nameOverride=", true, true, true},
+		{"webhook.failurePolicy=Ignore", true, false, true},
+		{"webhook.enabled=false", false, false, true},
+		{"controller.enabled=false", false, false, false},
+		{"resources.gpus.enabled=false", false, false, false},
+	} {
+		got := notes(t, c.set)
+		if strings.Contains(got, "are checked when they are") != c.webhook || strings.Contains(got, "refused while") != c.fails || strings.Contains(got, "helm test") != c.test {
+			t.Errorf("--set %s:\n%s", c.set, got)
+		}
 	}
 }

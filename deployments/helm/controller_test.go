@@ -1,0 +1,198 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// decode gives the objects of a kind in manifests, by name.
+func decode[T any](t *testing.T, manifests, kind string) map[string]T {
+	t.Helper()
+	out := map[string]T{}
+	for doc := range strings.SplitSeq(manifests, "\n---\n") {
+		var is struct {
+			Kind     string
+			Metadata struct{ Name string }
+		}
+		if err := yaml.Unmarshal([]byte(doc), &is); err != nil {
+			t.Fatal(err)
+		}
+		if is.Kind != kind {
+			continue
+		}
+		var o T
+		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
+			t.Fatal(err)
+		}
+		out[is.Metadata.Name] = o
+	}
+	return out
+}
+
+func environ(c corev1.Container) map[string]string {
+	out := map[string]string{}
+	for _, e := range c.Env {
+		if e.ValueFrom != nil {
+			e.Value = e.ValueFrom.FieldRef.FieldPath
+		}
+		out[e.Name] = e.Value
+	}
+	return out
+}
+
+// What the controller is told are the names that things have.
+func TestControllerIsToldItsNames(t *testing.T) {
+	for _, values := range []string{"default", "renamed", "cert-manager"} {
+		manifests := render(t, chart, "--values", "testdata/values/"+values+".yaml")
+		for name, d := range decode[appsv1.Deployment](t, manifests, "Deployment") {
+			pod := d.Spec.Template.Spec
+			env := environ(pod.Containers[0])
+			if env["SERVICE_ACCOUNT"] != pod.ServiceAccountName || env["POD_NAMESPACE"] != "metadata.namespace" || env["POD_NAME"] != "metadata.name" {
+				t.Errorf("%s: its service account is %s, and its environment %v", name, pod.ServiceAccountName, env)
+			}
+			if _, ok := decode[corev1.ServiceAccount](t, manifests, "ServiceAccount")[pod.ServiceAccountName]; !ok {
+				t.Errorf("%s: no service account %s", name, pod.ServiceAccountName)
+			}
+			service, ok := decode[corev1.Service](t, manifests, "Service")[env["WEBHOOK_SERVICE"]]
+			if !ok || !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
+				t.Errorf("%s: no service %s that leads to it", name, env["WEBHOOK_SERVICE"])
+			}
+			configuration := decode[admissionv1.ValidatingWebhookConfiguration](t, manifests, "ValidatingWebhookConfiguration")[env["WEBHOOK_CONFIGURATION"]]
+			if len(configuration.Webhooks) != 2 || configuration.Webhooks[0].ClientConfig.Service.Name != service.Name {
+				t.Errorf("%s: no webhook configuration %s", name, env["WEBHOOK_CONFIGURATION"])
+			}
+			for _, h := range configuration.Webhooks {
+				if h.ClientConfig.CABundle != nil {
+					t.Errorf("%s: an upgrade would replace the authority of %s", name, h.Name)
+				}
+			}
+			secret, ours := decode[corev1.Secret](t, manifests, "Secret")[env["CERT_SECRET"]]
+			if ours != (env["ROTATE_CERTS"] == "true") || len(secret.Data)+len(secret.StringData) > 0 {
+				t.Errorf("%s: rotate %s, and the secret is %+v", name, env["ROTATE_CERTS"], secret)
+			}
+			if len(pod.Volumes) != 1 || pod.Volumes[0].EmptyDir.Medium != corev1.StorageMediumMemory || pod.Containers[0].VolumeMounts[0].MountPath != env["CERT_DIR"] {
+				t.Errorf("%s: certificates would be in %+v", name, pod.Volumes)
+			}
+		}
+	}
+}
+
+// The checks know what the controller knows, and no controller is taken for one of them.
+func TestChecksAreTheControllersOwn(t *testing.T) {
+	manifests := render(t, chart)
+	d := decode[appsv1.Deployment](t, manifests, "Deployment")["gpu-dra-driver-controller"]
+	test := decode[corev1.Pod](t, manifests, "Pod")["gpu-dra-driver-test"]
+	job := decode[batchv1.Job](t, manifests, "Job")["gpu-dra-driver-uninstall"]
+	for check, pod := range map[string]corev1.PodTemplateSpec{
+		"installation": {ObjectMeta: test.ObjectMeta, Spec: test.Spec}, "uninstall": job.Spec.Template,
+	} {
+		c, controller := pod.Spec.Containers[0], d.Spec.Template.Spec.Containers[0]
+		if diff := cmp.Diff(environ(controller), environ(c)); diff != "" || c.Image != controller.Image {
+			t.Errorf("%s, %s (-controller +check):\n%s", check, c.Image, diff)
+		}
+		if !slices.Equal(c.Args, []string{"--check=" + check}) || pod.Spec.ServiceAccountName != d.Spec.Template.Spec.ServiceAccountName {
+			t.Errorf("%s: %+v", check, pod.Spec)
+		}
+		if labels.SelectorFromSet(d.Spec.Selector.MatchLabels).Matches(labels.Set(pod.Labels)) {
+			t.Errorf("%s: the pod would be asked as a webhook", check)
+		}
+	}
+	if job.Annotations["helm.sh/hook"] != "pre-delete" || test.Annotations["helm.sh/hook"] != "test" || *job.Spec.BackoffLimit != 0 {
+		t.Errorf("%v, %v", job.Annotations, test.Annotations)
+	}
+	if got := decode[batchv1.Job](t, render(t, chart, "--set", "uninstall.protect=false"), "Job"); len(got) > 0 {
+		t.Errorf("nothing is protected, and there is %v", got)
+	}
+}
+
+// One replica answers throughout an update and a drain.
+func TestAReplicaAlwaysAnswers(t *testing.T) {
+	for replicas, budgets := range map[string]int{"1": 0, "2": 1, "3": 1} {
+		manifests := render(t, chart, "--set", "controller.replicas="+replicas)
+		if got := decode[policyv1.PodDisruptionBudget](t, manifests, "PodDisruptionBudget"); len(got) != budgets {
+			t.Errorf("%s replicas: %d disruption budgets, want %d", replicas, len(got), budgets)
+		}
+		d := decode[appsv1.Deployment](t, manifests, "Deployment")["gpu-dra-driver-controller"]
+		if *d.Spec.Strategy.RollingUpdate.MaxUnavailable != intstr.FromInt32(0) || d.Spec.Template.Spec.Containers[0].Lifecycle.PreStop.Sleep.Seconds == 0 {
+			t.Errorf("%s replicas: %+v", replicas, d.Spec.Strategy)
+		}
+	}
+}
+
+// The controller may do what its features need.
+func TestControllerMayDoWhatItNeeds(t *testing.T) {
+	for _, c := range []struct {
+		set  string
+		lost []string
+	}{
+		{"deviceClasses.mig.enabled=false", nil},
+		{"deviceClasses.mig.enabled=false,deviceClasses.models.enabled=false", []string{
+			"create deviceclasses", "delete deviceclasses", "list pods", "patch deviceclasses", "update deviceclasses",
+		}},
+		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},
+		{"webhook.enabled=false", []string{
+			"get secrets/gpu-dra-driver-webhook-cert", "get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list secrets",
+			"list validatingwebhookconfigurations", "update secrets/gpu-dra-driver-webhook-cert",
+			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch secrets", "watch validatingwebhookconfigurations",
+		}},
+		{"webhook.certManager.enabled=true", []string{
+			"get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list validatingwebhookconfigurations",
+			"update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
+			"watch validatingwebhookconfigurations",
+		}},
+	} {
+		all := permissions(t)
+		for p := range permissions(t, "--set", c.set) {
+			if !all[p] {
+				t.Errorf("%s: it may also %s", c.set, p)
+			}
+			delete(all, p)
+		}
+		if diff := cmp.Diff(c.lost, slices.Sorted(maps.Keys(all))); diff != "" {
+			t.Errorf("%s: what it may not (-want +got):\n%s", c.set, diff)
+		}
+	}
+}
+
+// permissions are the controller's, as "verb resource" or "verb resource/name".
+func permissions(t *testing.T, args ...string) map[string]bool {
+	t.Helper()
+	manifests := render(t, chart, append([]string{"--show-only", "templates/controllerrbac.yaml"}, args...)...)
+	var rules []rbacv1.PolicyRule
+	for _, r := range decode[rbacv1.ClusterRole](t, manifests, "ClusterRole") {
+		rules = append(rules, r.Rules...)
+	}
+	for _, r := range decode[rbacv1.Role](t, manifests, "Role") {
+		rules = append(rules, r.Rules...)
+	}
+	out := map[string]bool{}
+	for _, r := range rules {
+		for _, verb := range r.Verbs {
+			for _, resource := range r.Resources {
+				if len(r.ResourceNames) == 0 {
+					out[verb+" "+resource] = true
+				}
+				for _, name := range r.ResourceNames {
+					out[verb+" "+resource+"/"+name] = true
+				}
+			}
+		}
+	}
+	return out
+}

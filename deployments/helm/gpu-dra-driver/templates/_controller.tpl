@@ -1,0 +1,120 @@
+{{/* "true" where there is a controller, and what of it there is. */}}
+{{- define "gpu-dra-driver.controller" -}}
+{{- if and .Values.resources.gpus.enabled .Values.controller.enabled -}}
+true
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-dra-driver.webhook" -}}
+{{- if and (include "gpu-dra-driver.controller" .) .Values.webhook.enabled -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/* "true" where the controller makes the webhook's certificate itself. */}}
+{{- define "gpu-dra-driver.rotatesCerts" -}}
+{{- if and (include "gpu-dra-driver.webhook" .) (not .Values.webhook.certManager.enabled) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{- define "gpu-dra-driver.controllerName" -}}
+{{ include "gpu-dra-driver.fullname" . }}-controller
+{{- end }}
+
+{{- define "gpu-dra-driver.webhookName" -}}
+{{ include "gpu-dra-driver.fullname" . }}-webhook
+{{- end }}
+
+{{- define "gpu-dra-driver.leaseName" -}}
+dra-controller.{{ .Values.driverName }}
+{{- end }}
+
+{{/* Where and as whom the controller's image runs, be it the controller or one of its checks. */}}
+{{- define "gpu-dra-driver.controllerPod" -}}
+serviceAccountName: {{ include "gpu-dra-driver.controllerName" . }}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.controller.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.controller.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.controller.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The checks get the controller's own environment, so that they look for what was installed. */}}
+{{- define "gpu-dra-driver.controllerContainer" -}}
+image: {{ .Values.controller.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+env:
+  - name: POD_NAMESPACE
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.namespace
+  - name: POD_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.name
+  - name: SERVICE_ACCOUNT
+    value: {{ include "gpu-dra-driver.controllerName" . }}
+  - name: DRIVER_NAME
+    value: {{ .Values.driverName | quote }}
+  - name: LEASE_NAME
+    value: {{ include "gpu-dra-driver.leaseName" . }}
+  - name: HTTP_ENDPOINT
+    value: {{ ternary .Values.controller.metrics.httpEndpoint "" .Values.controller.metrics.enabled | quote }}
+  - name: HEALTH_ENDPOINT
+    value: ":{{ .Values.controller.healthPort | int }}"
+  - name: WEBHOOK
+    value: {{ .Values.webhook.enabled | quote }}
+  {{- if .Values.webhook.enabled }}
+  - name: WEBHOOK_PORT
+    value: {{ .Values.webhook.port | int | quote }}
+  - name: WEBHOOK_SERVICE
+    value: {{ include "gpu-dra-driver.webhookName" . }}
+  - name: WEBHOOK_CONFIGURATION
+    value: {{ include "gpu-dra-driver.webhookName" . }}
+  - name: CERT_SECRET
+    value: {{ include "gpu-dra-driver.webhookName" . }}-cert
+  - name: CERT_DIR
+    value: /run/certs
+  - name: ROTATE_CERTS
+    value: {{ not .Values.webhook.certManager.enabled | quote }}
+  {{- end }}
+  - name: MODEL_CLASSES
+    value: {{ .Values.deviceClasses.models.enabled | quote }}
+  - name: MODEL_CLASS_PREFIX
+    value: {{ .Values.deviceClasses.models.prefix | quote }}
+  - name: PROFILE_CLASSES
+    value: {{ .Values.deviceClasses.mig.enabled | quote }}
+  - name: EXTENDED_RESOURCE_PREFIX
+    value: {{ .Values.deviceClasses.mig.extendedResourcePrefix | quote }}
+  - name: CLASS_GRACE
+    value: {{ .Values.deviceClasses.grace | quote }}
+  - name: NODE_LABELS
+    value: {{ .Values.nodeLabels.enabled | quote }}
+  {{- with .Values.controller.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.controller.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.controller.securityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+# So that the reason of an end shows in the pod's status.
+terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}

@@ -1,0 +1,31 @@
+{{/* True of an object that names this driver: a claim, or a template of claims,
+that has a configuration for it; a class that has one or selects its devices. */}}
+{{- define "gpu-dra-driver.namesTheDriver" -}}
+[object.?spec.?spec.or(object.?spec).orValue({})].exists(s,
+(s.?devices.?config.orValue([]) + s.?config.orValue([])).exists(c, c.?opaque.?driver.orValue('') == '{{ .Values.driverName }}') ||
+s.?selectors.orValue([]).exists(x, x.?cel.?expression.orValue('').contains('{{ .Values.driverName }}')))
+{{- end }}
+
+{{- define "gpu-dra-driver.webhookRules" -}}
+- apiGroups: [resource.k8s.io]
+  apiVersions: [v1, v1beta1, v1beta2]
+  operations: [CREATE]
+  resources: [resourceclaims, resourceclaimtemplates]
+  scope: Namespaced
+- apiGroups: [resource.k8s.io]
+  apiVersions: [v1, v1beta1, v1beta2]
+  operations: [CREATE, UPDATE]
+  resources: [deviceclasses]
+  scope: Cluster
+{{- end }}
+
+{{- define "gpu-dra-driver.webhookConditions" -}}
+# What the controller writes must not wait for the controller. What it only
+# tries out, it does to see the webhook answer.
+- name: not-the-controller
+  expression: >-
+    request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra-driver.controllerName" . }}' ||
+    request.?dryRun.orValue(false)
+- name: not-only-metadata
+  expression: request.operation != 'UPDATE' || object.spec != oldObject.spec
+{{- end }}

@@ -1,0 +1,75 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+)
+
+// upgraded is an object after Helm has taken it from one manifest to another: a patch that says what the manifests differ
+// in, and puts right what somebody else changed of what the new one says.
+func upgraded[T any](t *testing.T, was, becomes, is T) (out T) {
+	t.Helper()
+	meta, err := strategicpatch.NewPatchMetaFromStruct(is)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(v T) []byte {
+		data, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	patch, err := strategicpatch.CreateThreeWayMergePatch(text(was), text(becomes), text(is), meta, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := strategicpatch.StrategicMergePatchUsingLookupPatchMeta(text(is), patch, meta)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What the controller put into the chart's objects is there after an upgrade that
+// changes everything around it.
+func TestAnUpgradeKeepsTheCertificate(t *testing.T) {
+	was := render(t, chart, "--show-only", "templates/webhook.yaml")
+	becomes := strings.ReplaceAll(render(t, chart, "--show-only", "templates/webhook.yaml", "--set", "webhook.failurePolicy=Ignore,nameOverride=other,fullnameOverride=gpu-dra-driver"),
+		"timeoutSeconds: 5", "timeoutSeconds: 6")
+
+	secret := decode[corev1.Secret](t, was, "Secret")["gpu-dra-driver-webhook-cert"]
+	filled := *secret.DeepCopy()
+	filled.Data = map[string][]byte{"tls.crt": []byte("certificate"), "tls.key": []byte("key")}
+	after := upgraded(t, secret, decode[corev1.Secret](t, becomes, "Secret")[secret.Name], filled)
+	if diff := cmp.Diff(filled.Data, after.Data); diff != "" || after.Labels["app.kubernetes.io/name"] != "other" {
+		t.Errorf("the secret, %v (-before +after):\n%s", after.Labels, diff)
+	}
+
+	configuration := decode[admissionv1.ValidatingWebhookConfiguration](t, was, "ValidatingWebhookConfiguration")["gpu-dra-driver-webhook"]
+	told := *configuration.DeepCopy()
+	for i := range told.Webhooks {
+		told.Webhooks[i].ClientConfig.CABundle = []byte("authority")
+	}
+	now := upgraded(t, configuration, decode[admissionv1.ValidatingWebhookConfiguration](t, becomes, "ValidatingWebhookConfiguration")[configuration.Name], told)
+	for _, h := range now.Webhooks {
+		if string(h.ClientConfig.CABundle) != "authority" || *h.FailurePolicy != admissionv1.Ignore {
+			t.Errorf("%s: %s, and its authority is %q", h.Name, *h.FailurePolicy, h.ClientConfig.CABundle)
+		}
+	}
+	if len(now.Webhooks) != 2 || *now.Webhooks[0].TimeoutSeconds != 6 {
+		t.Errorf("%+v", now.Webhooks)
+	}
+}

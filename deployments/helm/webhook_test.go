@@ -1,0 +1,216 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+const controllerUser = "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-controller"
+
+func loadWebhooks(t *testing.T, args ...string) []admissionv1.ValidatingWebhook {
+	t.Helper()
+	for doc := range strings.SplitSeq(render(t, chart, append([]string{"--show-only", "templates/webhook.yaml"}, args...)...), "\n---\n") {
+		var c admissionv1.ValidatingWebhookConfiguration
+		if err := yaml.Unmarshal([]byte(doc), &c); err != nil {
+			t.Fatal(err)
+		}
+		if c.Kind == "ValidatingWebhookConfiguration" {
+			return c.Webhooks
+		}
+	}
+	t.Fatal("no webhook was rendered")
+	return nil
+}
+
+// request is one to an API server.
+type request struct {
+	version, kind string
+	user          string
+	dryRun        bool
+	old, object   string
+	typed         bool // As a server has it, and not as somebody wrote it.
+}
+
+var resourceOf = map[string]string{
+	"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses",
+}
+
+func (r request) read(t *testing.T, text string) runtime.Object {
+	t.Helper()
+	content := object(t, text)
+	gvk := schema.GroupVersionKind{Group: "resource.k8s.io", Version: r.version, Kind: r.kind}
+	if !r.typed {
+		u := &unstructured.Unstructured{Object: content}
+		u.SetGroupVersionKind(gvk)
+		return u
+	}
+	o, err := scheme.Scheme.New(gvk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(content, o, true); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// asked are the webhooks that an API server asks about a request, by the first part of their names.
+func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []string {
+	t.Helper()
+	gvk := schema.GroupVersionKind{Group: "resource.k8s.io", Version: r.version, Kind: r.kind}
+	operation, versioned := admission.Create, &admission.VersionedAttributes{VersionedKind: gvk}
+	o := r.read(t, r.object)
+	versioned.VersionedObject = admission.NewLazyObject(o)
+	var old runtime.Object
+	if r.old != "" {
+		operation, old = admission.Update, r.read(t, r.old)
+		versioned.VersionedOldObject = admission.NewLazyObject(old)
+	}
+	versioned.Attributes = admission.NewAttributesRecord(o, old, gvk, "default", "a", gvk.GroupVersion().WithResource(resourceOf[r.kind]),
+		"", operation, nil, r.dryRun, &user.DefaultInfo{Name: r.user})
+	compiler := plugincel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	var names []string
+	for _, h := range hooks {
+		ruled := slices.ContainsFunc(h.Rules, func(rule admissionv1.RuleWithOperations) bool {
+			return slices.Contains(rule.APIGroups, gvk.Group) && slices.Contains(rule.APIVersions, r.version) &&
+				slices.Contains(rule.Resources, resourceOf[r.kind]) && slices.Contains(rule.Operations, admissionv1.OperationType(operation))
+		})
+		if !ruled {
+			continue
+		}
+		var conditions []plugincel.ExpressionAccessor
+		for _, c := range h.MatchConditions {
+			conditions = append(conditions, &matchconditions.MatchCondition{Name: c.Name, Expression: c.Expression})
+		}
+		// Fail whatever the webhook's policy is: an error is to show, not to pass for "no".
+		fail := admissionv1.Fail
+		matcher := matchconditions.NewMatcher(compiler.CompileCondition(conditions, plugincel.OptionalVariableDeclarations{HasAuthorizer: true},
+			environment.StoredExpressions), &fail, "webhook", "validating", h.Name)
+		result := matcher.Match(t.Context(), versioned, nil, nil)
+		if result.Error != nil {
+			t.Errorf("%s: %v", h.Name, result.Error)
+		}
+		if result.Matches {
+			name, _, _ := strings.Cut(h.Name, ".")
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestWhichWebhookIsAsked(t *testing.T) {
+	const (
+		anna   = "anna"
+		ours   = "{opaque: {driver: gpu.nvidia.com, parameters: {kind: GpuConfig}}}"
+		others = "{opaque: {driver: nic.example.com, parameters: {kind: NIC}}}"
+		device = "{cel: {expression: \"device.driver == 'gpu.nvidia.com'\"}}"
+		nic    = "{cel: {expression: \"device.driver == 'nic.example.com'\"}}"
+
+		ofChart = "{name: a, labels: {app.kubernetes.io/managed-by: Helm, app.kubernetes.io/instance: gpu-dra-driver}}"
+	)
+	class := func(spec string) string { return "{metadata: {name: a}, spec: " + spec + "}" }
+	hooks := loadWebhooks(t)
+	for name, c := range map[string]struct {
+		kind, user  string
+		dryRun      bool
+		old, object string
+		want        string
+	}{
+		"a claim with our config":            {"ResourceClaim", anna, false, "", "{spec: {devices: {config: [" + others + ", " + ours + "]}}}", "parameters"},
+		"a claim of another driver's config": {"ResourceClaim", anna, false, "", "{spec: {devices: {config: [" + others + "]}}}", "advice"},
+		"a claim without config":             {"ResourceClaim", anna, false, "", "{spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}]}}}", "advice"},
+		"a claim without devices":            {"ResourceClaim", anna, false, "", "{spec: {}}", "advice"},
+		"a config without driver":            {"ResourceClaim", anna, false, "", "{spec: {devices: {config: [{}, {opaque: {}}]}}}", "advice"},
+		"a template with our config":         {"ResourceClaimTemplate", anna, false, "", "{spec: {spec: {devices: {config: [" + ours + "]}}}}", "parameters"},
+		"a template of another driver's":     {"ResourceClaimTemplate", anna, false, "", "{spec: {metadata: {labels: {a: b}}, spec: {devices: {config: [" + others + "]}}}}", "advice"},
+		"an empty template":                  {"ResourceClaimTemplate", anna, false, "", "{spec: {spec: {}}}", "advice"},
+		"a class with our selector":          {"DeviceClass", anna, false, "", class("{selectors: [" + nic + ", " + device + "]}"), "parameters"},
+		"a class with our config":            {"DeviceClass", anna, false, "", class("{config: [" + ours + "]}"), "parameters"},
+		"a class of another driver":          {"DeviceClass", anna, false, "", class("{selectors: [" + nic + "], config: [" + others + "]}"), "advice"},
+		"a class of nothing":                 {"DeviceClass", anna, false, "", class("{}"), "advice"},
+		"a class with an empty selector":     {"DeviceClass", anna, false, "", class("{selectors: [{}]}"), "advice"},
+		"a class that becomes ours":          {"DeviceClass", anna, false, class("{selectors: [" + nic + "]}"), class("{selectors: [" + device + "]}"), "parameters"},
+		"a class that is ours no longer":     {"DeviceClass", anna, false, class("{selectors: [" + device + "]}"), class("{selectors: [" + nic + "]}"), "advice"},
+		"a class that gets a label":          {"DeviceClass", anna, false, class("{selectors: [" + device + "]}"), "{metadata: {name: a, labels: {a: b}}, spec: {selectors: [" + device + "]}}", ""},
+		"another's class that gets a label":  {"DeviceClass", anna, false, class("{selectors: [" + nic + "]}"), "{metadata: {name: a, labels: {a: b}}, spec: {selectors: [" + nic + "]}}", ""},
+
+		"the controller's class":             {"DeviceClass", controllerUser, false, "", class("{selectors: [" + device + "]}"), ""},
+		"the controller's change of a class": {"DeviceClass", controllerUser, false, class("{selectors: [" + nic + "]}"), class("{selectors: [" + device + "]}"), ""},
+		"the controller's claim":             {"ResourceClaim", controllerUser, false, "", "{spec: {devices: {config: [" + ours + "]}}}", ""},
+		"the controller's other claim":       {"ResourceClaim", controllerUser, false, "", "{spec: {}}", ""},
+		"what the controller only tries out": {"ResourceClaim", controllerUser, true, "", "{spec: {devices: {config: [" + ours + "]}}}", "parameters"},
+		"a namesake of the controller":       {"DeviceClass", "system:serviceaccount:other:gpu-dra-driver-controller", false, "", class("{selectors: [" + device + "]}"), "parameters"},
+
+		"the chart's class":                      {"DeviceClass", anna, false, "", "{metadata: " + ofChart + ", spec: {selectors: [" + device + "]}}", ""},
+		"the chart's class, changed":             {"DeviceClass", anna, false, class("{selectors: [" + nic + "]}"), "{metadata: " + ofChart + ", spec: {selectors: [" + device + "]}}", ""},
+		"another chart's class":                  {"DeviceClass", anna, false, "", strings.Replace("{metadata: "+ofChart+", spec: {selectors: ["+device+"]}}", "instance: gpu", "instance: b", 1), "parameters"},
+		"a claim that looks like the chart's":    {"ResourceClaim", anna, false, "", "{metadata: " + ofChart + ", spec: {devices: {config: [" + ours + "]}}}", "parameters"},
+		"a claim with our config, for a pod":     {"ResourceClaim", "system:serviceaccount:kube-system:resource-claim-controller", false, "", "{spec: {devices: {config: [" + ours + "]}}}", "parameters"},
+		"a claim without config, for a pod":      {"ResourceClaim", "system:serviceaccount:kube-system:resource-claim-controller", false, "", "{spec: {}}", ""},
+		"a claim for a pod's extended resources": {"ResourceClaim", "system:kube-scheduler", false, "", "{spec: {devices: {requests: [{name: a}]}}}", ""},
+	} {
+		for _, version := range []string{"v1", "v1beta1", "v1beta2"} {
+			for _, typed := range []bool{true, false} {
+				if typed && version == "v1beta1" && strings.Contains(c.object, "exactly") {
+					continue // Requests of that version are flat; no condition looks at them.
+				}
+				r := request{version, c.kind, c.user, c.dryRun, c.old, c.object, typed}
+				if got := strings.Join(r.asked(t, hooks), " "); got != c.want {
+					t.Errorf("%s (%s, typed %v): %q is asked, want %q", name, version, typed, got, c.want)
+				}
+			}
+		}
+	}
+}
+
+// The driver's name and the controller's are those of the release.
+func TestWebhooksOfARenamedDriver(t *testing.T) {
+	hooks := loadWebhooks(t, "--values", "testdata/values/renamed.yaml")
+	for config, want := range map[string]string{"gpu.example.com": "parameters", "gpu.nvidia.com": "advice"} {
+		r := request{version: "v1", kind: "ResourceClaim", user: "anna", object: "{spec: {devices: {config: [{opaque: {driver: " + config + "}}]}}}"}
+		if got := strings.Join(r.asked(t, hooks), " "); got != want {
+			t.Errorf("%s: %q is asked, want %q", config, got, want)
+		}
+		r.user = "system:serviceaccount:gpu-dra-driver:second-controller"
+		if got := r.asked(t, hooks); len(got) > 0 {
+			t.Errorf("%s: the controller asks itself, %q", config, got)
+		}
+	}
+}
+
+// An API server refuses a configuration whose conditions do not type-check.
+func TestWebhookConditionsTypeCheck(t *testing.T) {
+	for _, h := range loadWebhooks(t) {
+		policy{spec: admissionv1.ValidatingAdmissionPolicySpec{MatchConditions: h.MatchConditions}}.typeChecks(t)
+		if len(h.MatchConditions) < 4 || *h.SideEffects != admissionv1.SideEffectClassNone || *h.MatchPolicy != admissionv1.Exact {
+			t.Errorf("%s: %+v", h.Name, h)
+		}
+	}
+}
+
+// What holds while nobody answers: a mistake must not get past parameters, and
+// advice must hold up nobody.
+func TestWebhooksThatDoNotAnswer(t *testing.T) {
+	for set, want := range map[string]admissionv1.FailurePolicyType{"webhook.failurePolicy=Fail": admissionv1.Fail, "webhook.failurePolicy=Ignore": admissionv1.Ignore} {
+		hooks := loadWebhooks(t, "--set", set)
+		if len(hooks) != 2 || *hooks[0].FailurePolicy != want || *hooks[1].FailurePolicy != admissionv1.Ignore || *hooks[1].TimeoutSeconds > 2 {
+			t.Errorf("%s: %+v", set, hooks)
+		}
+	}
+}
