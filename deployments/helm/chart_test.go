@@ -56,7 +56,7 @@ func conform(t *testing.T, manifests string) {
 // Which API version the chart chooses by itself shows on a cluster only: helm
 // template adds to the versions it was built with and can take none away.
 var cases = []string{
-	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager",
+	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
 }
 
 func TestRendered(t *testing.T) {
@@ -138,6 +138,8 @@ func TestRefusedValues(t *testing.T) {
 		{"a webhook of a driver whose name has no dot", "driverName=gpu", "webhook.enabled needs a driverName with a dot"},
 		{"a protection that is no bool", "uninstall.protect=always", "/uninstall/protect"},
 		{"labels of nodes as a bool", "nodeLabels=false", "/nodeLabels"},
+		{"an API server at no port", "networkPolicies.apiServerPorts={0}", "/networkPolicies/apiServerPorts/0"},
+		{"an interval that Prometheus does not read", "serviceMonitor.interval=1.5m", "/serviceMonitor/interval"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, problems, err := tool(t, nil, "helm", "template", "x", chart, "--set", c.set)
