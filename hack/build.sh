@@ -7,6 +7,7 @@ mkdir -p "$bin"
 steps=(
   "dra-kubelet-plugin|CGO_ENABLED=1 go build -trimpath -tags grpcnotrace -ldflags '$ldflags -extldflags=-Wl,-z,lazy' -o $bin/dra-kubelet-plugin ./cmd/dra-kubelet-plugin"
   "mps-supervisor|CGO_ENABLED=0 go build -trimpath -ldflags '$ldflags' -o $bin/mps-supervisor ./cmd/mps-supervisor"
+  "dra-controller|CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '$ldflags' -o $bin/dra-controller ./cmd/dra-controller"
   "gpusim|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/gpusim ./sim/cmd/gpusim"
   "libnvidia-ml.so.1|CGO_ENABLED=1 go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1' -o $bin/libnvidia-ml.so.1 ./sim/libnvidiaml && rm -f $bin/libnvidia-ml.so.h $bin/libnvidia-ml.h"
   "nvidia-smi|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/nvidia-smi ./sim/cmd/nvidia-smi"

@@ -64,6 +64,12 @@ var catalog = []image{
 		user:     rootUser,
 	},
 	{
+		name:     "dra-controller",
+		title:    "Controller of gpu-dra-driver",
+		binaries: []binary{{pkg: "./cmd/dra-controller", path: "usr/bin/dra-controller", stamp: "main.version"}},
+		user:     nonRoot,
+	},
+	{
 		name:     "probe",
 		title:    "Shows what a container sees of its GPUs; used by demos and end-to-end tests",
 		binaries: []binary{{pkg: "./test/probe", path: "usr/bin/probe"}},

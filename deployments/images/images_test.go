@@ -208,7 +208,7 @@ func TestArguments(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"an unknown image is named with the known ones", []string{"--only", "nope"}, `no image "nope"; there are: dra-kubelet-plugin, mps-supervisor, probe`},
+		{"an unknown image is named with the known ones", []string{"--only", "nope"}, `no image "nope"; there are: dra-kubelet-plugin, mps-supervisor, dra-controller, probe`},
 		{"a stray argument is refused", []string{"probe"}, "--only"},
 		{"a version that is no tag is refused", []string{"--only", "probe", "--version", "a b", "--out", t.TempDir()}, "cannot be an image tag"},
 	} {

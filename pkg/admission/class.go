@@ -69,7 +69,7 @@ func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelec
 			if err != nil {
 				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
 				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
-					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.what, cel.EnhanceRuntimeError(err), w.Driver)))
+					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.what, err, w.Driver)))
 			}
 			if !matches {
 				break
