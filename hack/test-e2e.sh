@@ -8,6 +8,8 @@ dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 tests=(hack/tool.sh gotestsum --format testname -- -p 1 -count=1 -timeout 40m -tags e2e "$@")
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- "${tests[@]}" ./test/e2e ./test/crash
+# Two nodes of different make, for what the controller does.
+bin/onenode run --dir "$dir/cluster" --kubernetes "$version" --nodes 2 -- "${tests[@]}" ./test/e2e/nodes
 # An API server without shared counters and shared devices drops them silently.
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- \
   "${tests[@]}" ./test/e2e/reduced

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/internal/controllerflags"
 	"gpu-dra-driver/internal/pluginflags"
 )
 
@@ -43,6 +44,49 @@ func TestPluginTakesWhatTheChartGives(t *testing.T) {
 		}
 		if config.Verbosity != 2 || config.ProcRoot != "/host/proc" || config.HTTPEndpoint != ":8080" || config.PodUID == "" {
 			t.Errorf("%s: the plugin understands %+v", values, config)
+		}
+	}
+}
+
+// The controller, and the checks that run its image, take what the chart gives them.
+func TestControllerTakesWhatTheChartGives(t *testing.T) {
+	known := map[string]bool{"GOMAXPROCS": true} // an administrator's own
+	for _, f := range controllerflags.Table {
+		known[f.Env()] = true
+	}
+	for _, values := range []string{"default", "cert-manager", "everything"} {
+		var d appsv1.Deployment
+		manifest := render(t, chart, "--values", "testdata/values/"+values+".yaml", "--show-only", "templates/controller.yaml")
+		for doc := range strings.SplitSeq(manifest, "\n---\n") {
+			if !strings.Contains(doc, "\nkind: Deployment\n") {
+				continue
+			}
+			if err := yaml.UnmarshalStrict([]byte(doc), &d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := d.Spec.Template.Spec.Containers[0]
+		var environ []string
+		for _, e := range c.Env {
+			if !known[e.Name] {
+				t.Errorf("%s: %s is no flag of the controller", values, e.Name)
+			}
+			if e.ValueFrom != nil {
+				e.Value = strings.ReplaceAll(e.ValueFrom.FieldRef.FieldPath, ".", "-")
+			}
+			environ = append(environ, e.Name+"="+e.Value)
+		}
+		config, err := controllerflags.Parse(c.Args, environ)
+		if err != nil {
+			t.Fatalf("%s: %v", values, err)
+		}
+		if config.PodNamespace == "" || config.WebhookService == "" || config.CertSecret == "" || config.RotateCerts != (values != "cert-manager" && values != "everything") {
+			t.Errorf("%s: the controller understands %+v", values, config)
+		}
+		for _, check := range []string{controllerflags.CheckInstallation, controllerflags.CheckUninstall} {
+			if _, err := controllerflags.Parse([]string{"--check=" + check}, environ); err != nil {
+				t.Errorf("%s: --check=%s: %v", values, check, err)
+			}
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/internal/controllerflags"
+	"gpu-dra-driver/internal/flagtable"
 	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -29,10 +31,15 @@ func Pages() map[string]string {
 
 func flags() string {
 	var b strings.Builder
-	b.WriteString(notice + "# Flags of the kubelet plugin\n\n" +
-		"Each flag is also an environment variable; a flag that is given wins. The Helm chart sets those that depend on the node.\n\n" +
-		"| flag | environment variable | default | meaning |\n| --- | --- | --- | --- |\n")
-	for _, f := range pluginflags.Table {
+	b.WriteString(notice + "# Flags\n\nEach flag is also an environment variable; a flag that is given wins. The Helm chart sets those that depend on the cluster and its nodes.\n")
+	flagTable(&b, "dra-kubelet-plugin", pluginflags.Table)
+	flagTable(&b, "dra-controller", controllerflags.Table)
+	return b.String()
+}
+
+func flagTable[C any](b *strings.Builder, program string, table []flagtable.Flag[C]) {
+	b.WriteString("\n## " + program + "\n\n| flag | environment variable | default | meaning |\n| --- | --- | --- | --- |\n")
+	for _, f := range table {
 		name := "`--" + f.Name + "`"
 		if f.Name == f.Short {
 			name = "`-" + f.Short + "`"
@@ -41,9 +48,8 @@ func flags() string {
 		if f.Env() != "" {
 			env = "`" + f.Env() + "`"
 		}
-		row(&b, name, env, shown(f.Default), f.Usage)
+		row(b, name, env, shown(f.Default), f.Usage)
 	}
-	return b.String()
 }
 
 func shown(value any) string {
@@ -66,17 +72,22 @@ func shown(value any) string {
 
 func metricsPage() string {
 	var b strings.Builder
-	b.WriteString(notice + "# Metrics of the kubelet plugin\n\n" +
-		"Served at `--metrics-path` of `--http-endpoint`, with those of the Go runtime (`go_…`) and of the process (`process_…`) beside them.\n\n" +
-		"| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
-	for _, e := range metrics.Catalogue() {
+	b.WriteString(notice + "# Metrics\n\nBeside them are those of the Go runtime (`go_…`) and of the process (`process_…`).\n")
+	metricsTable(&b, "dra-kubelet-plugin, at `--metrics-path` of `--http-endpoint`", metrics.Catalogue())
+	metricsTable(&b, "dra-controller, at `/metrics` of `--http-endpoint`", metrics.ClusterCatalogue())
+	b.WriteString("\nThe `gpu_dra_cluster_…` metrics come from the instance that leads, so each is there once.\n")
+	return b.String()
+}
+
+func metricsTable(b *strings.Builder, title string, entries []metrics.Entry) {
+	b.WriteString("\n## " + title + "\n\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
+	for _, e := range entries {
 		labels := make([]string, len(e.Labels))
 		for i, l := range e.Labels {
 			labels[i] = "`" + l + "`"
 		}
-		row(&b, "`"+e.Name+"`", e.Type, strings.Join(labels, ", "), e.Help)
+		row(b, "`"+e.Name+"`", e.Type, strings.Join(labels, ", "), e.Help)
 	}
-	return b.String()
 }
 
 func attributes() string {

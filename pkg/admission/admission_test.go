@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -26,7 +27,7 @@ import (
 func world(t testing.TB, profiles ...string) *World {
 	t.Helper()
 	shapes := &fleet.Shapes{}
-	w := &World{Driver: "gpu.nvidia.com", Cache: NewCache()}
+	w := &World{Driver: "gpu.nvidia.com", Cache: NewCache(), Patience: time.Minute}
 	for i, profile := range profiles {
 		slices, err := publish.Node(profile, fmt.Sprintf("n%d", i), 0)
 		if err != nil {
@@ -322,6 +323,7 @@ func FuzzReview(f *testing.F) {
 
 func BenchmarkReview(b *testing.B) {
 	w := world(b, "hgx-h100", "l40s-4", "hgx-h200", "a30", "t4-1")
+	w.Patience = 0
 	for name, object := range map[string]string{
 		"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
 		"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),

@@ -4,6 +4,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,9 +23,9 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// tryFor bounds the search: the scheduler's takes long where it must try many combinations in vain, and a review that
-// cannot tell in time says nothing.
-const tryFor = 25 * time.Millisecond
+// patience bounds the search where a World does not say: the scheduler's takes long where it must try many combinations in
+// vain, and a review that cannot tell in time says nothing.
+const patience = 25 * time.Millisecond
 
 // features are all of the allocator's that this driver's devices need.
 var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
@@ -68,7 +69,7 @@ func verdict(devices resourceapi.DeviceClaim, requests []request) string {
 }
 
 func (w *World) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) string {
-	ctx, cancel := context.WithTimeout(ctx, tryFor)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(w.Patience, patience))
 	defer cancel()
 	// The allocator takes long to find that there are too few: it tries them in every order.
 	for _, q := range requests {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agnivade/levenshtein"
 	resourceapi "k8s.io/api/resource/v1"
@@ -31,6 +32,8 @@ type World struct {
 	Pools []fleet.Pool
 	// Cache holds compiled selectors. It is shared by the worlds of a process.
 	Cache *cel.Cache
+	// Patience is how long a review tries whether a node could satisfy a claim. 0: as long as a webhook can.
+	Patience time.Duration
 
 	names  map[selector.Name]bool
 	values map[selector.Name]map[string]bool

@@ -129,10 +129,38 @@ func event(ctx context.Context, t *testing.T, namespace, object string, texts ..
 	}))
 }
 
+// unreviewed does something while nobody reviews claims: an administrator can do without the webhook, and claims can be
+// older than it.
+func unreviewed(ctx context.Context, t *testing.T, do func()) {
+	t.Helper()
+	hooks := s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	hook, err := hooks.Get(ctx, stage.Release+"-webhook", metav1.GetOptions{})
+	must(t, err)
+	must(t, hooks.Delete(ctx, hook.Name, metav1.DeleteOptions{}))
+	hook.ResourceVersion, hook.UID = "", ""
+	defer func() {
+		_, err := hooks.Create(context.WithoutCancel(ctx), hook, metav1.CreateOptions{})
+		must(t, err)
+	}()
+	wrong := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: stage.Driver}}},
+		Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: stage.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{}`)}},
+		}}},
+	}}}
+	must(t, s.Wait(ctx, "the webhook out of the way", 30*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := s.Client.ResourceV1().ResourceClaims("default").Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err == nil, fmt.Sprint(err)
+	}))
+	do()
+}
+
 func TestParametersThatAreWrongAreNamedInAnEvent(t *testing.T) {
 	ctx := limited(t)
 	ns := ground(ctx, t, nil)
-	claim(ctx, t, ns, "typo", `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`)
+	unreviewed(ctx, t, func() {
+		claim(ctx, t, ns, "typo", `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`)
+	})
 	pod(ctx, t, ns, "typo-pod", "typo", nil)
 	event(ctx, t, ns, "typo", "sharring", "create the claim anew")
 	event(ctx, t, ns, "typo-pod", "sharring")

@@ -120,6 +120,20 @@ func (s *Stage) Sim(ctx context.Context, verb string, args ...string) error {
 	return err
 }
 
+// RootOf is the simulated driver root of a node, 1 being the first.
+func (s *Stage) RootOf(node int) string {
+	if node == 1 {
+		return s.Root
+	}
+	return filepath.Join(s.Dir, fmt.Sprintf("node-%d", node), "driver")
+}
+
+// SimOn runs a gpusim verb on the driver root of a node.
+func (s *Stage) SimOn(ctx context.Context, node int, verb string, args ...string) error {
+	_, err := s.Run(ctx, filepath.Join(s.Tree, "bin", "gpusim"), append([]string{verb, "--root", s.RootOf(node)}, args...)...)
+	return err
+}
+
 // KubectlRun runs kubectl.
 func (s *Stage) KubectlRun(ctx context.Context, args ...string) (string, error) {
 	return s.Run(ctx, s.Kubectl, args...)

@@ -1,0 +1,68 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodes runs the shipped images and chart on two nodes of different make: what the controller does for a cluster.
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/test/stage"
+)
+
+var s *stage.Stage
+
+// short is the grace period of classes and labels, so that a test sees its end.
+const short = "deviceClasses.grace=4s"
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	var err error
+	if s, err = stage.FromEnvironment(os.Stderr); err != nil {
+		return 1, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if err := s.SimOn(ctx, 2, "up", "--profile", "l40s-4"); err != nil {
+		return 1, err
+	}
+	if err := s.Install(ctx, "hgx-h100", 12, "--set", short); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// limited gives a test a context that ends before the test's own limit.
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits for what the controller is to do.
+func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
+	t.Helper()
+	must(t, s.Wait(ctx, what, 60*time.Second, ok))
+}

@@ -1,0 +1,237 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// TestReviewsAsKubectlShowsThem writes what demo/reviews has.
+func TestReviewsAsKubectlShowsThem(t *testing.T) {
+	ctx := limited(t)
+	answers(ctx, t)
+	for _, what := range []string{"denied", "warned"} {
+		data, err := os.ReadFile(filepath.Join(s.Tree, "demo", "reviews", what+".yaml"))
+		must(t, err)
+		for i, object := range strings.Split(string(data), "\n---\n") {
+			lines := strings.Split(object, "\n")
+			if i == 0 {
+				lines = lines[1:]
+			}
+			want := strings.TrimPrefix(lines[0], "# ")
+			file := filepath.Join(t.TempDir(), "object.yaml")
+			must(t, os.WriteFile(file, []byte(object), 0o600))
+			out, err := s.KubectlRun(ctx, "create", "--dry-run=server", "-f", file)
+			prefix := "Warning: "
+			if what == "denied" {
+				prefix = "is invalid: "
+			}
+			if (err == nil) != (what == "warned") || !strings.Contains(out, prefix) || !strings.Contains(out, want) {
+				t.Errorf("%s: kubectl says %q, want %q%q", lines[4], out, prefix, want)
+			}
+		}
+	}
+}
+
+// claim is one with parameters, or without.
+func claim(driver, parameters string) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: stage.Driver}}},
+	}}}
+	if driver != "" {
+		c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+			Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
+		}}}}
+	}
+	return c
+}
+
+const right = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig"}`
+
+func create(ctx context.Context, c *resourceapi.ResourceClaim) error {
+	_, err := s.Client.ResourceV1().ResourceClaims("default").Create(ctx, c, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// answers waits until the webhook refuses what is wrong, and takes what is right.
+func answers(ctx context.Context, t *testing.T) {
+	t.Helper()
+	eventually(ctx, t, "the webhook to answer", func(ctx context.Context) (bool, string) {
+		wrong, well := create(ctx, claim(stage.Driver, `{"kind":"x"}`)), create(ctx, claim(stage.Driver, right))
+		return well == nil && wrong != nil && strings.Contains(wrong.Error(), "apiVersion"), fmt.Sprint(wrong, well)
+	})
+}
+
+// TestWithoutTheControllerOnlyOursWaits ends both controllers.
+func TestWithoutTheControllerOnlyOursWaits(t *testing.T) {
+	ctx := limited(t)
+	answers(ctx, t)
+	scale := func(n int) {
+		t.Helper()
+		_, err := s.Client.AppsV1().Deployments("gpu-dra-driver").Patch(context.WithoutCancel(ctx), "gpu-dra-driver-controller", types.MergePatchType,
+			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n), metav1.PatchOptions{})
+		must(t, err)
+	}
+	scale(0)
+	t.Cleanup(func() { scale(2) })
+	eventually(ctx, t, "no controller", func(ctx context.Context) (bool, string) {
+		pods, err := s.Client.CoreV1().Pods("gpu-dra-driver").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
+	})
+	eventually(ctx, t, "claims with our parameters to be refused", func(ctx context.Context) (bool, string) {
+		err := create(ctx, claim(stage.Driver, right))
+		return err != nil && strings.Contains(err.Error(), "parameters.gpu.nvidia.com"), fmt.Sprint(err)
+	})
+	for what, c := range map[string]*resourceapi.ResourceClaim{"another driver's": claim("other.example.com", `{"kind":"x"}`), "one without parameters": claim("", "")} {
+		if err := create(ctx, c); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	scale(2)
+	answers(ctx, t)
+}
+
+// TestACertificateThatIsNoneIsReplaced puts nonsense in the Secret, as whoever edits it might, and takes the authority away.
+func TestACertificateThatIsNoneIsReplaced(t *testing.T) {
+	ctx := limited(t)
+	answers(ctx, t)
+	secrets := s.Client.CoreV1().Secrets("gpu-dra-driver")
+	before, err := secrets.Get(ctx, "gpu-dra-driver-webhook-cert", metav1.GetOptions{})
+	must(t, err)
+	_, err = secrets.Patch(ctx, before.Name, types.MergePatchType, []byte(`{"data":{"tls.crt":"bm9uc2Vuc2U="}}`), metav1.PatchOptions{})
+	must(t, err)
+	eventually(ctx, t, "another certificate", func(ctx context.Context) (bool, string) {
+		now, err := secrets.Get(ctx, before.Name, metav1.GetOptions{})
+		return err == nil && strings.HasPrefix(string(now.Data[corev1.TLSCertKey]), "-----BEGIN") && string(now.Data[corev1.TLSCertKey]) != string(before.Data[corev1.TLSCertKey]), fmt.Sprint(err)
+	})
+	answers(ctx, t)
+	_, err = s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "gpu-dra-driver-webhook", types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"},{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`), metav1.PatchOptions{})
+	must(t, err)
+	answers(ctx, t)
+}
+
+func TestTheAPIServerRestarts(t *testing.T) {
+	ctx := limited(t)
+	must(t, s.Node(ctx, "restart", "kube-apiserver"))
+	answers(ctx, t)
+	leads(ctx, t)
+}
+
+// TestFiguresOfTheCluster reads the leader's metrics.
+func TestFiguresOfTheCluster(t *testing.T) {
+	ctx := limited(t)
+	scrape := func(ctx context.Context) (string, error) {
+		pods, err := s.Client.CoreV1().Pods("gpu-dra-driver").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+		if err != nil {
+			return "", err
+		}
+		var all strings.Builder
+		for _, p := range pods.Items {
+			out, err := s.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/gpu-dra-driver/pods/" + p.Name + ":8080/proxy/metrics").DoRaw(ctx)
+			if err != nil {
+				return "", err
+			}
+			all.Write(out)
+		}
+		return all.String(), nil
+	}
+	has := func(lines ...string) {
+		t.Helper()
+		eventually(ctx, t, "the figures", func(ctx context.Context) (bool, string) {
+			text, err := scrape(ctx)
+			for _, line := range lines {
+				if strings.Count("\n"+text, "\n"+line+"\n") != 1 {
+					return false, fmt.Sprintf("%v: not one %q", err, line)
+				}
+			}
+			return true, ""
+		})
+	}
+	has("gpu_dra_cluster_nodes 2", `gpu_dra_cluster_free_gpus{model="NVIDIA L40S"} 4`, `gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 8`,
+		`gpu_dra_cluster_largest_free_group_gpus{model="NVIDIA H100 80GB HBM3"} 8`, `gpu_dra_cluster_fragmentation_ratio{model="NVIDIA L40S"} 0`)
+	demos, err := s.Demos()
+	must(t, err)
+	for _, d := range demos {
+		if d.Name != "mig-one" {
+			continue
+		}
+		must(t, s.Apply(ctx, d))
+		t.Cleanup(func() { must(t, s.Remove(context.WithoutCancel(ctx), d)) })
+		_, err := s.Settled(ctx, d)
+		must(t, err)
+	}
+	has(`gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 7`, `gpu_dra_cluster_claims{phase="reserved"} 1`,
+		`gpu_dra_cluster_largest_free_group_gpus{model="NVIDIA H100 80GB HBM3"} 4`)
+}
+
+// TestAClassThatMatchesNothingIsTold: there is no status of a class to say it in.
+func TestAClassThatMatchesNothingIsTold(t *testing.T) {
+	ctx := limited(t)
+	classes := s.Client.ResourceV1().DeviceClasses()
+	made, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "b300.example.com"}, Spec: resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu" && device.attributes["gpu.nvidia.com"].productName == "NVIDIA B300"`,
+		}}},
+	}}, metav1.CreateOptions{})
+	must(t, err)
+	t.Cleanup(func() { must(t, classes.Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})) })
+	eventually(ctx, t, "an Event on the class", func(ctx context.Context) (bool, string) {
+		events, err := s.Client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + made.Name})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, e := range events.Items {
+			if e.Reason == "MatchesNoDevice" {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(len(events.Items), " Events")
+	})
+}
+
+// TestTheInstallationIsCheckedAndNotEndedWhileItIsInUse has Helm do both.
+func TestTheInstallationIsCheckedAndNotEndedWhileItIsInUse(t *testing.T) {
+	ctx := limited(t)
+	helm := func(args ...string) (string, error) {
+		return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", stage.Namespace}, args...)...)
+	}
+	out, err := helm("test", stage.Release)
+	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {
+		t.Errorf("helm test: %v\n%s", err, out)
+	}
+	demos, err := s.Demos()
+	must(t, err)
+	for _, d := range demos {
+		if d.Name != "one-gpu" {
+			continue
+		}
+		must(t, s.Apply(ctx, d))
+		t.Cleanup(func() { must(t, s.Remove(context.WithoutCancel(ctx), d)) })
+		_, err := s.Settled(ctx, d)
+		must(t, err)
+	}
+	if out, err := helm("uninstall", stage.Release); err == nil || !strings.Contains(out, "demo-one-gpu/") || !strings.Contains(out, "helm uninstall --no-hooks") {
+		t.Errorf("uninstalling while a pod has a GPU: %v\n%s", err, out)
+	}
+	pods, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+	if err != nil || len(pods.Items) < 2 {
+		t.Errorf("the driver is gone: %d controllers, %v", len(pods.Items), err)
+	}
+}
