@@ -24,8 +24,6 @@ type request struct {
 	// driver and kind are of the devices that it selects, empty where they are not said.
 	driver string
 	kind   gpu.Kind
-	// path is where it stands.
-	path string
 }
 
 // alternative says that the request may get nothing, another of its parent being chosen.

@@ -56,7 +56,7 @@ func look(profile, seed string, gpus int) (gpu.Snapshot, error) {
 	if err != nil {
 		return gpu.Snapshot{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	p, err := profiles.Load(profile)
 	if err != nil {
 		return gpu.Snapshot{}, err
