@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/internal/controllerflags"
 	"gpu-dra-driver/internal/flagtable"
 	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
 )
@@ -94,24 +95,29 @@ func attributes() string {
 	var b strings.Builder
 	b.WriteString(notice + "# Attributes and capacities of devices\n\n" +
 		"A name without a domain is in the driver's: in CEL, `device.attributes[\"gpu.nvidia.com\"].productName` and " +
-		"`device.capacity[\"gpu.nvidia.com\"].memory`. What NVML or the kernel cannot say is left out.\n")
+		"`device.capacity[\"gpu.nvidia.com\"].memory`. What NVML or the kernel cannot say is left out: " +
+		"a selector of a class asks `has(…)` first, unless the device is of a type that always has it.\n")
 	for _, part := range []struct {
 		title    string
 		capacity bool
 	}{{"Attributes", false}, {"Capacities", true}} {
-		b.WriteString("\n## " + part.title + "\n\n| name | type | devices | meaning | source |\n| --- | --- | --- | --- | --- |\n")
+		b.WriteString("\n## " + part.title + "\n\n| name | type | devices | always on | meaning | source |\n| --- | --- | --- | --- | --- | --- |\n")
 		for _, e := range resourceslices.Catalogue() {
 			if e.Capacity != part.capacity {
 				continue
 			}
-			kinds := make([]string, len(e.Devices))
-			for i, k := range e.Devices {
-				kinds[i] = string(k)
-			}
-			row(&b, "`"+e.Name+"`", e.Type, strings.Join(kinds, ", "), e.Meaning, e.Source)
+			row(&b, "`"+e.Name+"`", e.Type, kinds(e.Devices), kinds(e.Always), e.Meaning, e.Source)
 		}
 	}
 	return b.String()
+}
+
+func kinds(all []gpu.Kind) string {
+	names := make([]string, len(all))
+	for i, k := range all {
+		names[i] = string(k)
+	}
+	return strings.Join(names, ", ")
 }
 
 func parameters() string {

@@ -155,6 +155,7 @@ func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
 		"a class by memory":                    {class(whole + `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`), ""},
 		"a class in two steps":                 {class(`device.driver == "gpu.nvidia.com"`, attr+`type == "mig"`, attr+`profile == "1g.10gb"`), ""},
 		"a class by profile of any type":       {class(ours + attr + `profile == "1g.10gb"`), "type gpu (no such key: profile"},
+		"a class by model of any type":         {class(ours + attr + `productName.lowerAscii().matches("h100")`), ""},
 		"a class by version":                   {class(whole + attr + `cudaComputeCapability.isGreaterThan(semver("8.0.0"))`), ""},
 		"another driver's class":               {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
 	} {

@@ -97,7 +97,7 @@ var attributes = []attribute{
 	{Entry{Name: "profile", Type: "string", Devices: part, Always: part, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
 		text(func(s subject) string { return s.device.Profile })},
-	{Entry{Name: "productName", Type: "string", Devices: all, Always: every, Source: "nvmlDeviceGetName",
+	{Entry{Name: "productName", Type: "string", Devices: all, Always: all, Source: "nvmlDeviceGetName",
 		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's, of a group its GPUs', where they are the same."},
 		text(func(s subject) string { return s.gpu.ProductName })},
 	{Entry{Name: "brand", Type: "string", Devices: useful, Source: "nvmlDeviceGetBrand",
