@@ -1,0 +1,151 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"gpu-dra-driver/test/fleetserver"
+)
+
+// Where the controller is reached, in a namespace that has no other.
+const (
+	webhookPort = 9443
+	metricsAt   = "127.0.0.1:8080"
+	namespace   = "gpu-dra-driver"
+	secret      = "webhook-cert"
+)
+
+// process is a controller that runs.
+type process struct {
+	cmd   *exec.Cmd
+	log   bytes.Buffer
+	ended chan error
+	began time.Time
+}
+
+// startController starts the shipped binary against a server. The directory gets its files.
+func startController(binary, dir string, s *fleetserver.Server) (*process, error) {
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(s.Kubeconfig()), 0o600); err != nil {
+		return nil, err
+	}
+	p := &process{ended: make(chan error, 1)}
+	p.cmd = exec.Command(binary, "--kubeconfig="+kubeconfig, "--pod-namespace="+namespace, "--pod-name=bench",
+		"--webhook-service=webhook", "--webhook-configuration=webhook", "--cert-secret="+secret, "--cert-dir="+filepath.Join(dir, "certs"),
+		"--rotate-certs=false", fmt.Sprintf("--webhook-port=%d", webhookPort), "--http-endpoint="+metricsAt, "--pprof-path=/debug/pprof", "-v=0")
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.began = time.Now()
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", binary, err)
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	return p, nil
+}
+
+// stop ends it and waits.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			return fmt.Errorf("the controller: %w\n%s", err, p.log.String())
+		}
+		return nil
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill()
+		return errors.Join(errors.New("the controller did not end in 20 s"), <-p.ended)
+	}
+}
+
+// memory is a line of the process's status, in MB of 10^6 bytes.
+func (p *process) memory(line string) (float64, error) {
+	path := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "status")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for l := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(l, line+":"); ok {
+			kb, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 64)
+			return kb * 1024 / 1e6, err
+		}
+	}
+	return 0, fmt.Errorf("no %s in %s", line, path)
+}
+
+// cpu is the time that a process has spent. The kernel counts it in hundredths of a second.
+func cpu(pid string) (time.Duration, error) {
+	data, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(data), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("read the time that process %s has spent: the line is too short", pid)
+	}
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, err
+}
+
+// both are the times that controller and server have spent.
+func (p *process) both() (controller, server time.Duration, err error) {
+	controller, err = cpu(strconv.Itoa(p.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	server, err = cpu("self")
+	return controller, server, err
+}
+
+// fetch asks the metrics server.
+func fetch(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAt+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s", path, response.Status)
+	}
+	return data, err
+}
+
+// profile keeps one of Go's profiles, where they are wanted.
+func (b *bench) profile(ctx context.Context, path, name string) error {
+	if b.profiles == "" {
+		return nil
+	}
+	data, err := fetch(ctx, "/debug/pprof/"+path)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.profiles, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.profiles, name), data, 0o644)
+}

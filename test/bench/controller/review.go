@@ -1,0 +1,168 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+
+	"gpu-dra-driver/test/bench/table"
+	"gpu-dra-driver/test/fleetserver"
+)
+
+// small is a cluster of a few nodes.
+func (b *bench) small(ctx context.Context, s *fleetserver.Server, p *process) error {
+	if _, err := b.cold(ctx, s, p, 8); err != nil {
+		return err
+	}
+	peak, err := p.memory("VmHWM")
+	if err != nil {
+		return err
+	}
+	b.rows = append(b.rows, table.Row{Figure: "peak memory, 8 nodes", Value: fmt.Sprintf("%.0f MB", peak), Floor: "-", Ratio: "-", Budget: "-"})
+	return b.review(ctx, s, "8 nodes")
+}
+
+// asker asks the webhook as the API server does: over HTTP/1.1, connections kept.
+type asker struct{ client *http.Client }
+
+func newAsker(authority []byte) asker {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	return asker{&http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}, MaxIdleConnsPerHost: 64,
+	}}}
+}
+
+// ask posts a body, none for nil, and gives the answer's.
+func (a asker) ask(ctx context.Context, path string, body []byte) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", webhookPort, path), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := a.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	return io.ReadAll(response.Body)
+}
+
+// review asks at a steady rate, whether or not answers are slow, each review followed by an empty request half a beat
+// later. Both are timed from when they were due.
+func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string) error {
+	beat, n := time.Second/time.Duration(b.rate), int(b.reviews.Seconds()*float64(b.rate))
+	asked, err := reviews(n)
+	if err != nil {
+		return err
+	}
+	a := newAsker(s.Authority())
+	defer a.client.CloseIdleConnections()
+	for i := range len(mix) { // The first of each kind compiles what all others find compiled.
+		if _, err := a.ask(ctx, asked[i].path, asked[i].body); err != nil {
+			return err
+		}
+	}
+	pairs, errs := make([]table.Pair, n), make([]error, n)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range n {
+		due := began.Add(time.Duration(i) * beat)
+		if err := wait(ctx, time.Until(due)); err != nil {
+			return err
+		}
+		wg.Go(func() {
+			var answer []byte
+			answer, errs[i] = a.ask(ctx, asked[i].path, asked[i].body)
+			pairs[i].Figure = time.Since(due)
+			if errs[i] == nil {
+				errs[i] = asked[i].check(answer)
+			}
+		})
+		half := due.Add(beat / 2)
+		if err := wait(ctx, time.Until(half)); err != nil {
+			return err
+		}
+		wg.Go(func() {
+			_, err := a.ask(ctx, "/", nil)
+			pairs[i].Floor = time.Since(half)
+			if err != nil {
+				errs[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	figures, floors := table.Figures(pairs), table.Floors(pairs)
+	for _, q := range []float64{0.5, 0.99} {
+		value, floor := table.Quantile(figures, q), table.Quantile(floors, q)
+		r := table.Row{
+			Figure: fmt.Sprintf("review at %d/s, %s, p%.0f", b.rate, where, 100*q), Value: table.Millis(value), Floor: table.Millis(floor),
+			Ratio: fmt.Sprintf("%.2f", float64(value)/float64(floor)), Budget: "-",
+		}
+		if q > 0.9 {
+			r.Budget, r.Over = "5 ms", value > 5*time.Millisecond
+		}
+		b.rows = append(b.rows, r)
+	}
+	b.slowest(pairs)
+	return table.Keep(b.raw, "review-"+strings.ReplaceAll(where, " ", "-"), pairs)
+}
+
+// slowest says on the log which kinds of object take longest.
+func (b *bench) slowest(pairs []table.Pair) {
+	for k, m := range mix {
+		var of []table.Pair
+		for i := k; i < len(pairs); i += len(mix) {
+			of = append(of, pairs[i])
+		}
+		if f := table.Figures(of); len(f) > 0 {
+			fmt.Fprintf(b.log, "  %-45s p50 %s, p99 %s\n", m.what, table.Millis(table.Quantile(f, 0.5)), table.Millis(table.Quantile(f, 0.99)))
+		}
+	}
+}
+
+// question is one review.
+type question struct {
+	kind mixed
+	path string
+	body []byte
+}
+
+// check says whether the answer is the one that the object deserves.
+func (q question) check(answer []byte) error {
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(answer, &review); err != nil {
+		return fmt.Errorf("read the answer %q: %w", answer, err)
+	}
+	is := "allowed"
+	switch r := review.Response; {
+	case r == nil:
+		is = "nothing"
+	case !r.Allowed:
+		is = "denied"
+	case len(r.Warnings) > 0:
+		is = "warned"
+	}
+	if is != q.kind.answer {
+		return fmt.Errorf("%s: %s instead of %s: %s", q.kind.what, is, q.kind.answer, answer)
+	}
+	return nil
+}

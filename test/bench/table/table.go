@@ -1,0 +1,83 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package table prints figures beside their floors and budgets, and keeps the raw samples.
+package table
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Row is one figure.
+type Row struct {
+	Figure, Value, Floor, Ratio, Budget string
+	Over                                bool
+}
+
+// Print writes the rows and says how many are over budget.
+func Print(out io.Writer, rows []Row) (over int, err error) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FIGURE\tVALUE\tFLOOR\tRATIO\tBUDGET\t")
+	for _, r := range rows {
+		mark := "ok"
+		if r.Over {
+			mark = "OVER"
+			over++
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Figure, r.Value, r.Floor, r.Ratio, r.Budget, mark)
+	}
+	return over, w.Flush()
+}
+
+// Pair is one sample of a figure beside one of its floor.
+type Pair struct{ Figure, Floor time.Duration }
+
+// Keep writes raw samples into a directory, none where it has no name.
+func Keep(dir, name string, pairs []Pair) error {
+	if dir == "" {
+		return nil
+	}
+	var text strings.Builder
+	text.WriteString("figure_us,floor_us\n")
+	for _, p := range pairs {
+		fmt.Fprintf(&text, "%d,%d\n", p.Figure.Microseconds(), p.Floor.Microseconds())
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, name+".csv"), []byte(text.String()), 0o644)
+}
+
+// Figures are the samples of the figure, in order; Floors those of the floor.
+func Figures(pairs []Pair) []time.Duration {
+	return column(pairs, func(p Pair) time.Duration { return p.Figure })
+}
+
+// Floors are the samples of the floor, in order.
+func Floors(pairs []Pair) []time.Duration {
+	return column(pairs, func(p Pair) time.Duration { return p.Floor })
+}
+
+func column(pairs []Pair, of func(Pair) time.Duration) []time.Duration {
+	out := make([]time.Duration, len(pairs))
+	for i, p := range pairs {
+		out[i] = of(p)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Quantile reads a sorted list.
+func Quantile(sorted []time.Duration, q float64) time.Duration {
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+// Millis is a duration in milliseconds, for people.
+func Millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }

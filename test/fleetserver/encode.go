@@ -1,0 +1,125 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleetserver
+
+import (
+	"encoding/binary"
+	stdjson "encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// format is how a client wants objects.
+type format int
+
+const (
+	protobuf format = iota
+	json
+)
+
+// wish is what a client accepts.
+type wish struct {
+	format format
+	// partial asks for metadata alone.
+	partial bool
+}
+
+func wishOf(r *http.Request) wish {
+	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
+	w := wish{format: json, partial: strings.Contains(first, "as=PartialObjectMetadata")}
+	if strings.HasPrefix(first, runtime.ContentTypeProtobuf) {
+		w.format = protobuf
+	}
+	return w
+}
+
+func (w wish) contentType(watch bool) string {
+	switch {
+	case w.format == json:
+		return runtime.ContentTypeJSON
+	case watch:
+		return runtime.ContentTypeProtobuf + ";stream=watch"
+	}
+	return runtime.ContentTypeProtobuf
+}
+
+// typeOf is the type of what is sent of a resource.
+func (w wish) typeOf(c *collection) metav1.TypeMeta {
+	if w.partial {
+		return metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}
+	}
+	return c.kind
+}
+
+// encode is an object as JSON, or in protobuf without its envelope.
+func encode(object any, f format) ([]byte, error) {
+	if f == json {
+		return stdjson.Marshal(object)
+	}
+	m, ok := object.(interface{ Marshal() ([]byte, error) })
+	if !ok {
+		return nil, fmt.Errorf("encode %T: it has no form in protobuf", object)
+	}
+	return m.Marshal()
+}
+
+// envelope is what stands around an object in protobuf.
+func envelope(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.APIVersion, Kind: kind.Kind}, Raw: raw}
+	out, err := unknown.Marshal()
+	return append([]byte("k8s\x00"), out...), err
+}
+
+// one is an object as it is sent alone.
+func (w wish) one(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
+	if w.format == json {
+		return raw, nil
+	}
+	return envelope(raw, kind)
+}
+
+// event is one event of a watch, with what stands between events.
+func (w wish) event(what string, raw []byte, kind metav1.TypeMeta) ([]byte, error) {
+	object, err := w.one(raw, kind)
+	if err != nil {
+		return nil, err
+	}
+	if w.format == json {
+		return stdjson.Marshal(metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: object}})
+	}
+	e := metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: object}}
+	text, err := e.Marshal()
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...), err
+}
+
+// list is a list of encoded objects.
+func (w wish) list(items [][]byte, meta metav1.ListMeta, kind metav1.TypeMeta) ([]byte, error) {
+	kind.Kind += "List"
+	if w.format == json {
+		raw := make([]stdjson.RawMessage, len(items))
+		for i, item := range items {
+			raw[i] = item
+		}
+		return stdjson.Marshal(struct {
+			metav1.TypeMeta `json:",inline"`
+			metav1.ListMeta `json:"metadata"`
+			Items           []stdjson.RawMessage `json:"items"`
+		}{kind, meta, raw})
+	}
+	head, err := meta.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	// All lists have their metadata first and their items second.
+	text := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), head)
+	for _, item := range items {
+		text = protowire.AppendBytes(protowire.AppendTag(text, 2, protowire.BytesType), item)
+	}
+	return envelope(text, kind)
+}

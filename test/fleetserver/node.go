@@ -1,0 +1,36 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleetserver
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// newNode has as much metadata as a node of a GPU cluster: what the kubelet, the cloud and feature discovery write.
+func newNode(node int) *corev1.Node {
+	name := NodeName(node)
+	labels := map[string]string{
+		"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
+		"topology.kubernetes.io/zone": fmt.Sprintf("zone-%d", node%3), "node.kubernetes.io/instance-type": "gpu-8",
+	}
+	for i := range 40 {
+		labels[fmt.Sprintf("feature.node.kubernetes.io/cpu-cpuid.FEATURE%02d", i)] = "true"
+	}
+	fields := []byte(`{"f:metadata":{"f:labels":{${all}}}}`)
+	var all []string
+	for label := range labels {
+		all = append(all, fmt.Sprintf("%q:{}", "f:"+label))
+	}
+	fields = []byte(strings.Replace(string(fields), "${all}", strings.Join(all, ","), 1))
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: labels, CreationTimestamp: metav1.NewTime(time.Now()),
+		Annotations:   map[string]string{"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: fields}}},
+	}}
+}
