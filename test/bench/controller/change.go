@@ -16,6 +16,7 @@ import (
 
 // changes puts other GPUs into one node, again and again, and measures until the node's label and the model's class follow.
 func (b *bench) changes(ctx context.Context, s *fleetserver.Server) error {
+	defer b.profileDuring(ctx, "changes")()
 	node := b.cut + b.whole - 1
 	var labels, classes []table.Pair
 	pace := time.NewTicker(250 * time.Millisecond) // What a change set off has ended by the next.

@@ -148,6 +148,7 @@ func (b *bench) cold(ctx context.Context, s *fleetserver.Server, p *process, nod
 
 // start measures a start beside a fleet.
 func (b *bench) start(ctx context.Context, s *fleetserver.Server, p *process, how string) error {
+	defer b.profileDuring(ctx, how)()
 	_, before, err := p.both()
 	if err != nil {
 		return err
@@ -180,11 +181,6 @@ func (b *bench) pages(ctx context.Context, s *fleetserver.Server, p *process) er
 
 // fleet is all that is measured of a large cluster.
 func (b *bench) fleet(ctx context.Context, s *fleetserver.Server, p *process) error {
-	if b.profiles != "" {
-		done := make(chan error, 1)
-		go func() { done <- b.profileStart(ctx) }()
-		defer func() { <-done }()
-	}
 	if err := b.start(ctx, s, p, "by watch"); err != nil {
 		return err
 	}
@@ -201,20 +197,6 @@ func (b *bench) fleet(ctx context.Context, s *fleetserver.Server, p *process) er
 		return err
 	}
 	return b.review(ctx, s, fmt.Sprintf("%d nodes", b.cut+b.whole))
-}
-
-// profileStart takes the profile of the first seconds, once the controller answers.
-func (b *bench) profileStart(ctx context.Context) error {
-	for ctx.Err() == nil {
-		if b.profile(ctx, "profile?seconds=10", "cpu") == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	return ctx.Err()
 }
 
 // unchanged counts writes while nothing changes. That the instance still leads is written every few seconds, as asked.

@@ -64,10 +64,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		return err
 	}
 	b := &bench{options: o, log: log}
-	if err := b.all(ctx); err != nil {
-		return err
-	}
-	over, err := table.Print(out, b.rows)
+	err = b.all(ctx)
+	over, printing := table.Print(out, b.rows)
+	err = errors.Join(err, printing)
 	if o.raw != "" {
 		fmt.Fprintln(out, "raw samples:", filepath.Clean(o.raw))
 	}

@@ -149,3 +149,17 @@ func (b *bench) profile(ctx context.Context, path, name string) error {
 	}
 	return os.WriteFile(filepath.Join(b.profiles, name), data, 0o644)
 }
+
+// profileDuring takes the profile of five seconds, once the controller answers, and gives what waits for it.
+func (b *bench) profileDuring(ctx context.Context, name string) (done func()) {
+	if b.profiles == "" {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for b.profile(ctx, "profile?seconds=5", "cpu-"+name) != nil && wait(ctx, 20*time.Millisecond) == nil {
+		}
+	}()
+	return func() { <-ended }
+}

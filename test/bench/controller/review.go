@@ -76,6 +76,7 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 			return err
 		}
 	}
+	defer b.profileDuring(ctx, "reviews")()
 	pairs, errs := make([]table.Pair, n), make([]error, n)
 	var wg sync.WaitGroup
 	began := time.Now()
