@@ -84,7 +84,7 @@ func (w *World) class(r *Result, q request) {
 
 // wishes warns of names, and if wanted of values, that no device has.
 func (w *World) wishes(r *Result, where, expression string, valued bool) {
-	read, err := selector.Read(expression)
+	read, err := w.Cache.read(expression)
 	if err != nil {
 		return
 	}

@@ -63,7 +63,7 @@ func (w *World) Class(ctx context.Context, class *resourceapi.DeviceClass) Resul
 
 // failing tries the selectors, one after the other as the scheduler does, and says which fails on what.
 func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
-	for _, s := range w.samples() {
+	for _, s := range w.tried {
 		for i, selector := range selectors {
 			matches, err := w.try(ctx, selector, s.device)
 			if err != nil {
@@ -84,7 +84,7 @@ func (w *World) try(ctx context.Context, s resourceapi.DeviceSelector, d cel.Dev
 	if s.CEL == nil {
 		return true, nil
 	}
-	compiled := w.Cache.GetOrCompile(s.CEL.Expression)
+	compiled := w.Cache.compiled.GetOrCompile(s.CEL.Expression)
 	if compiled.Error != nil {
 		return false, nil
 	}
@@ -98,8 +98,8 @@ func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelec
 		return true
 	}
 	for _, p := range w.Pools {
-		for d := range p.Devices() {
-			if ok, err := w.satisfies(ctx, selectors, d); ok && err == nil {
+		for at := range places(p) {
+			if ok, err := w.satisfies(ctx, selectors, at); ok && err == nil {
 				return true
 			}
 		}
@@ -108,9 +108,9 @@ func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelec
 }
 
 // satisfies tries the selectors one after the other, as the scheduler does.
-func (w *World) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, d resourceapi.Device) (bool, error) {
+func (w *World) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, at place) (bool, error) {
 	for _, s := range selectors {
-		ok, err := w.try(ctx, s, cel.Device{Driver: w.Driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations})
+		ok, err := w.tryAt(ctx, s, at)
 		if !ok || err != nil {
 			return false, err
 		}

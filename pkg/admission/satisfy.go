@@ -104,8 +104,8 @@ func (w *World) tooFew(ctx context.Context, q request) bool {
 	selectors := slices.Concat(q.classFound.Spec.Selectors, q.selectors)
 	for _, p := range w.Pools {
 		n := int64(0)
-		for d := range p.Devices() {
-			ok, err := w.satisfies(ctx, selectors, d)
+		for at := range places(p) {
+			ok, err := w.satisfies(ctx, selectors, at)
 			if err != nil {
 				return false
 			}
@@ -146,7 +146,7 @@ func (w *World) allocate(ctx context.Context, p fleet.Pool, claim *resourceapi.R
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	allocator, err := structured.NewAllocator(ctx, features, empty, classes{w}, p.Published(w.Driver), w.Cache)
+	allocator, err := structured.NewAllocator(ctx, features, empty, classes{w}, p.Published(w.Driver), w.Cache.compiled)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/selector"
 )
 
 // request is one request of a claim, or one alternative of it, with what its class and selectors say.
@@ -90,7 +89,7 @@ func (w *World) selected(selectors []resourceapi.DeviceSelector, driver string, 
 		if s.CEL == nil {
 			continue
 		}
-		r, err := selector.Read(s.CEL.Expression)
+		r, err := w.Cache.read(s.CEL.Expression)
 		if err != nil {
 			continue // The API server compiles expressions; what this reader does not follow says nothing.
 		}

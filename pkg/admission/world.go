@@ -11,7 +11,6 @@ import (
 
 	"github.com/agnivade/levenshtein"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/lru"
 
 	"gpu-dra-driver/pkg/fleet"
@@ -30,23 +29,22 @@ type World struct {
 	// Pools are those of one node for each distinct shape. None: nothing is known of the cluster, and nothing is said of
 	// what it can give.
 	Pools []fleet.Pool
-	// Cache holds compiled selectors. It is shared by the worlds of a process.
-	Cache *cel.Cache
+	// Cache is shared by the worlds of a process.
+	Cache *Cache
 	// Patience is how long a review tries whether a node could satisfy a claim. 0: as long as a webhook can.
 	Patience time.Duration
 
 	names  map[selector.Name]bool
 	values map[selector.Name]map[string]bool
+	// tried are the devices to try selectors of classes on.
+	tried []sample
 	// verdicts remember what was found of claims, by what they ask for.
 	verdicts *lru.Cache
 }
 
-// NewCache makes a cache for as many compiled selectors as a busy cluster has in use.
-func NewCache() *cel.Cache { return cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}) }
-
 // Prepare reads from the pools which names and values there are. It is called once, before the world is used.
 func (w *World) Prepare() {
-	w.verdicts = lru.New(256)
+	w.verdicts, w.tried = lru.New(256), w.samples()
 	w.names, w.values = map[selector.Name]bool{}, map[selector.Name]map[string]bool{}
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
 		w.value(w.name("type", false), string(kind)) // All types are right, also where there is none of one yet.

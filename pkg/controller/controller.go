@@ -53,6 +53,7 @@ type Controller struct {
 	shapes   *fleet.Shapes
 
 	slices, classes cache.SharedIndexInformer
+	nodes           *nodes
 	worlds          *worlds
 	verdicts        *verdicts
 
@@ -80,7 +81,8 @@ func New(o Options) *Controller {
 	c := &Controller{o: o, versions: draclient.New(o.Client), shapes: &fleet.Shapes{}}
 	c.slices = newSlices(c.versions, o.Driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
-	c.worlds = newWorlds(o.Driver, c.slices.GetIndexer(), c.classes.GetIndexer(), func() { c.enqueue(task{}) })
+	c.nodes = newNodes(c.slices.GetIndexer())
+	c.worlds = newWorlds(o.Driver, c.nodes, c.classes.GetIndexer(), func() { c.enqueue(task{}) })
 	c.verdicts = newVerdicts(o.Driver, o.Events)
 	return c
 }
@@ -104,10 +106,11 @@ func (c *Controller) Observe(ctx context.Context) error {
 	defer cancel()
 	if err := errors.Join(
 		on(c.slices, func(o any) {
-			c.worlds.touch()
 			if s, ok := o.(*fleet.Slice); ok {
+				c.nodes.touch(s.Node)
 				c.enqueue(task{s.Node})
 			}
+			c.worlds.touch()
 		}),
 		on(c.classes, func(any) { c.worlds.touch() }),
 	); err != nil {
@@ -240,8 +243,9 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 		}
 		return l.labeller.label(ctx, t.node)
 	}
+	again, err = l.keeper.keep(ctx)
 	c.verdicts.judge(ctx, c.World(), c.classes.GetIndexer())
-	return l.keeper.keep(ctx)
+	return again, err
 }
 
 // on calls do for each object that comes, changes or goes.

@@ -27,17 +27,17 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	if l == nil {
 		return metrics.Cluster{}, false
 	}
-	all := pools(c.slices.GetIndexer())
-	nodes := map[string]string{}
-	for _, p := range all {
-		for _, s := range p.Slices {
-			nodes[s.Pool.Name] = p.Node
-		}
-	}
+	all := c.nodes.pools()
 	phases, held := c.claims(l.claims.GetIndexer())
 	byNode := map[string][]string{}
-	for pool, devices := range held {
-		byNode[nodes[pool]] = append(byNode[nodes[pool]], devices...)
+	for _, p := range all {
+		last := ""
+		for _, s := range p.Slices {
+			if s.Pool.Name != last && len(held[s.Pool.Name]) > 0 {
+				byNode[p.Node] = append(byNode[p.Node], held[s.Pool.Name]...)
+			}
+			last = s.Pool.Name
+		}
 	}
 	return metrics.Cluster{Nodes: len(all), Tally: fleet.Count(all, byNode), Claims: phases, Classes: c.verdicts.states()}, true
 }

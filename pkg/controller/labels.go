@@ -101,11 +101,14 @@ func trimNode(driver string) cache.TransformFunc {
 			return object, nil
 		}
 		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
-		for key := range meta.Labels {
-			if !nodelabels.Concerns(key, driver) {
-				delete(meta.Labels, key)
+		// A map keeps the room of what is deleted from it.
+		labels := map[string]string{}
+		for key, value := range meta.Labels {
+			if nodelabels.Concerns(key, driver) {
+				labels[key] = value
 			}
 		}
+		meta.Labels = labels
 		for key := range meta.Annotations {
 			if key != nodelabels.Written {
 				delete(meta.Annotations, key)

@@ -93,18 +93,3 @@ func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
 	}
 	return out
 }
-
-// pools are those of all nodes.
-func pools(indexer cache.Indexer) []fleet.Pool {
-	nodes := map[string][]*fleet.Slice{}
-	for _, o := range indexer.List() {
-		if s, ok := o.(*fleet.Slice); ok {
-			nodes[s.Node] = append(nodes[s.Node], s)
-		}
-	}
-	out := make([]fleet.Pool, 0, len(nodes))
-	for _, slices := range nodes {
-		out = append(out, fleet.PoolOf(slices))
-	}
-	return out
-}

@@ -6,13 +6,13 @@ package controller
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/dynamic-resource-allocation/cel"
 
 	"gpu-dra-driver/pkg/admission"
 	"gpu-dra-driver/pkg/fleet"
@@ -24,9 +24,9 @@ const settle = 50 * time.Millisecond
 // worlds keeps the World that reviews read.
 type worlds struct {
 	driver  string
-	slices  cache.Indexer
+	nodes   *nodes
 	classes cache.Indexer
-	cel     *cel.Cache
+	cache   *admission.Cache
 
 	dirty   chan struct{}
 	current atomic.Pointer[admission.World]
@@ -34,13 +34,13 @@ type worlds struct {
 	changed func()
 }
 
-func newWorlds(driver string, slices, classes cache.Indexer, changed func()) *worlds {
-	w := &worlds{driver: driver, slices: slices, classes: classes, cel: admission.NewCache(), dirty: make(chan struct{}, 1), changed: changed}
+func newWorlds(driver string, nodes *nodes, classes cache.Indexer, changed func()) *worlds {
+	w := &worlds{driver: driver, nodes: nodes, classes: classes, cache: admission.NewCache(), dirty: make(chan struct{}, 1), changed: changed}
 	w.build()
 	return w
 }
 
-// touch says that a slice has changed.
+// touch says that a slice or a class has changed.
 func (w *worlds) touch() {
 	select {
 	case w.dirty <- struct{}{}:
@@ -66,9 +66,14 @@ func (w *worlds) run(ctx context.Context) {
 	}
 }
 
+// build makes a World of the shapes there are now. While they stay the same the one there is goes on, and with it what it
+// has found out: it looks at the classes itself.
 func (w *worlds) build() {
-	world := &admission.World{Driver: w.driver, ClassNamed: w.class, Classes: w.classes.ListKeys, Cache: w.cel}
-	world.Pools = distinct(pools(w.slices))
+	now := distinct(w.nodes.pools())
+	if is := w.current.Load(); is != nil && slices.EqualFunc(is.Pools, now, alike) {
+		return
+	}
+	world := &admission.World{Driver: w.driver, ClassNamed: w.class, Classes: w.classes.ListKeys, Cache: w.cache, Pools: now}
 	world.Prepare()
 	w.current.Store(world)
 }
@@ -81,16 +86,22 @@ func (w *worlds) class(name string) *resourceapi.DeviceClass {
 
 // distinct keeps one pool of each shape, in the order of their nodes. What is not well now can be tomorrow, and counts.
 func distinct(all []fleet.Pool) []fleet.Pool {
-	slices.SortFunc(all, func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
-	seen := map[[32]*fleet.Shape]bool{}
-	var out []fleet.Pool
+	first := map[[32]*fleet.Shape]fleet.Pool{}
 	for _, p := range all {
 		key, ok := p.Shape()
-		if !p.Whole || !ok || seen[key] {
+		if !p.Whole || !ok {
 			continue
 		}
-		seen[key] = true
-		out = append(out, p)
+		if known, seen := first[key]; !seen || p.Node < known.Node {
+			first[key] = p
+		}
 	}
-	return out
+	return slices.SortedFunc(maps.Values(first), func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
+}
+
+// alike says that two pools have the same shape.
+func alike(a, b fleet.Pool) bool {
+	x, _ := a.Shape()
+	y, _ := b.Shape()
+	return x == y
 }

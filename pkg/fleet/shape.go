@@ -49,7 +49,12 @@ type Shapes struct {
 // of its devices that are not for new claims.
 func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []string, err error) {
 	// The first of a shape keeps its identities, so they are put back.
-	held := make([]map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, len(slice.Spec.Devices))
+	type identity struct {
+		device int
+		name   resourceapi.QualifiedName
+		value  resourceapi.DeviceAttribute
+	}
+	var held []identity
 	for i := range slice.Spec.Devices {
 		d := &slice.Spec.Devices[i]
 		if heal(d) {
@@ -57,10 +62,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []stri
 		}
 		for _, name := range identities {
 			if value, ok := d.Attributes[name]; ok {
-				if held[i] == nil {
-					held[i] = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
-				}
-				held[i][name] = value
+				held = append(held, identity{i, name, value})
 				d.Attributes[name] = resourceapi.DeviceAttribute{}
 			}
 		}
@@ -76,10 +78,8 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []stri
 	if known := s.known[key].Value(); known != nil {
 		return known, sick, nil
 	}
-	for i, values := range held {
-		for name, value := range values {
-			slice.Spec.Devices[i].Attributes[name] = value
-		}
+	for _, h := range held {
+		slice.Spec.Devices[h.device].Attributes[h.name] = h.value
 	}
 	shape = &Shape{Devices: slice.Spec.Devices, SharedCounters: slice.Spec.SharedCounters}
 	for _, d := range shape.Devices {
