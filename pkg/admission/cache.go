@@ -22,7 +22,7 @@ import (
 type Cache struct {
 	compiled *cel.Cache
 	readings *lru.Cache // of expressions
-	trials   *lru.Cache // of shapeTrial
+	trials   *lru.Cache // of trials
 }
 
 // NewCache makes a cache for as many selectors as a busy cluster has in use.
@@ -46,8 +46,8 @@ func (c *Cache) read(expression string) (selector.Reading, error) {
 	return said, err
 }
 
-// shapeTrial is an expression tried on the devices of a shape, which it does not keep alive.
-type shapeTrial struct {
+// trial is an expression tried on what is made of a shape, which it does not keep alive.
+type trial struct {
 	shape      weak.Pointer[fleet.Shape]
 	expression string
 }
@@ -59,18 +59,27 @@ const (
 	unsatisfied
 )
 
-// place is a device in a shape.
-type place struct {
-	shape *fleet.Shape
-	index int
+// candidate is a device to try selectors on: the index-th of those made of a shape, or of no shape.
+type candidate struct {
+	shape     *fleet.Shape
+	index, of int
+	device    cel.Device
 }
 
-// places are all devices of a pool.
-func places(p fleet.Pool) iter.Seq[place] {
-	return func(yield func(place) bool) {
+// made are two devices for each of a shape, itself and later one that lacks something.
+func (w *World) made(shape *fleet.Shape, index int) candidate {
+	d := shape.Devices[index]
+	return candidate{shape, index, 2 * len(shape.Devices), cel.Device{
+		Driver: w.Driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations,
+	}}
+}
+
+// candidates are all devices of a pool.
+func (w *World) candidates(p fleet.Pool) iter.Seq[candidate] {
+	return func(yield func(candidate) bool) {
 		for _, s := range p.Slices {
 			for i := range s.Shape.Devices {
-				if !yield(place{s.Shape, i}) {
+				if !yield(w.made(s.Shape, i)) {
 					return
 				}
 			}
@@ -78,33 +87,36 @@ func places(p fleet.Pool) iter.Seq[place] {
 	}
 }
 
-// tryAt evaluates one selector on a device of the cluster, if it has not been.
-func (w *World) tryAt(ctx context.Context, s resourceapi.DeviceSelector, at place) (bool, error) {
+// try evaluates one selector, if it has not been. What does not compile is the API server's to refuse.
+func (w *World) try(ctx context.Context, s resourceapi.DeviceSelector, c candidate) (bool, error) {
 	if s.CEL == nil {
 		return true, nil
 	}
-	key := shapeTrial{weak.Make(at.shape), s.CEL.Expression}
+	key := trial{weak.Make(c.shape), s.CEL.Expression}
 	var results []atomic.Uint32
 	if known, ok := w.Cache.trials.Get(key); ok {
 		results = known.([]atomic.Uint32)
 	} else {
-		results = make([]atomic.Uint32, len(at.shape.Devices))
+		results = make([]atomic.Uint32, c.of)
 		w.Cache.trials.Add(key, results)
 	}
-	switch results[at.index].Load() {
+	switch results[c.index].Load() {
 	case satisfied:
 		return true, nil
 	case unsatisfied:
 		return false, nil
 	}
-	d := at.shape.Devices[at.index]
-	ok, err := w.try(ctx, s, cel.Device{Driver: w.Driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations})
+	compiled := w.Cache.compiled.GetOrCompile(s.CEL.Expression)
+	if compiled.Error != nil {
+		return false, nil
+	}
+	ok, _, err := compiled.DeviceMatches(ctx, c.device)
 	switch {
 	case err != nil:
 	case ok:
-		results[at.index].Store(satisfied)
+		results[c.index].Store(satisfied)
 	default:
-		results[at.index].Store(unsatisfied)
+		results[c.index].Store(unsatisfied)
 	}
 	return ok, err
 }

@@ -9,7 +9,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/dynamic-resource-allocation/cel"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 )
@@ -65,7 +64,7 @@ func (w *World) Class(ctx context.Context, class *resourceapi.DeviceClass) Resul
 func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
 	for _, s := range w.tried {
 		for i, selector := range selectors {
-			matches, err := w.try(ctx, selector, s.device)
+			matches, err := w.try(ctx, selector, s.candidate)
 			if err != nil {
 				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
 				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
@@ -79,27 +78,14 @@ func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelec
 	return nil
 }
 
-// try evaluates one selector. What does not compile is the API server's to refuse.
-func (w *World) try(ctx context.Context, s resourceapi.DeviceSelector, d cel.Device) (bool, error) {
-	if s.CEL == nil {
-		return true, nil
-	}
-	compiled := w.Cache.compiled.GetOrCompile(s.CEL.Expression)
-	if compiled.Error != nil {
-		return false, nil
-	}
-	matches, _, err := compiled.DeviceMatches(ctx, d)
-	return matches, err
-}
-
 // matches says whether some device of the cluster satisfies all selectors; true where nothing is known of the cluster.
 func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
 	if len(w.Pools) == 0 {
 		return true
 	}
 	for _, p := range w.Pools {
-		for at := range places(p) {
-			if ok, err := w.satisfies(ctx, selectors, at); ok && err == nil {
+		for c := range w.candidates(p) {
+			if ok, err := w.satisfies(ctx, selectors, c); ok && err == nil {
 				return true
 			}
 		}
@@ -108,9 +94,9 @@ func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelec
 }
 
 // satisfies tries the selectors one after the other, as the scheduler does.
-func (w *World) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, at place) (bool, error) {
+func (w *World) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, c candidate) (bool, error) {
 	for _, s := range selectors {
-		ok, err := w.tryAt(ctx, s, at)
+		ok, err := w.try(ctx, s, c)
 		if !ok || err != nil {
 			return false, err
 		}

@@ -18,38 +18,45 @@ import (
 // sample is a device to try a selector on.
 type sample struct {
 	// what names it to a person.
-	what   string
-	device cel.Device
+	what string
+	candidate
 }
 
 // samples are devices of which some cluster has one: another driver's, each kind of this driver's with nothing but what
 // every device of the kind has, and those of this cluster without what others of their model may lack.
 func (w *World) samples() []sample {
-	out := []sample{{"another driver", cel.Device{Driver: "other.example.com"}}}
-	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
-		out = append(out, sample{"this driver of type " + string(kind), w.least(kind)})
+	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
+	out := []sample{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}}}
+	for i, kind := range kinds {
+		out = append(out, sample{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), w.least(kind)}})
 	}
 	seen := map[string]bool{}
 	for _, p := range w.Pools {
-		for d, kind := range p.Devices() {
-			what := "type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile
-			if seen[what] {
-				continue
-			}
-			seen[what] = true
-			whole := cel.Device{Driver: w.Driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations}
-			least := whole
-			least.Attributes, least.Capacity = maps.Clone(d.Attributes), maps.Clone(d.Capacity)
-			for _, e := range resourceslices.Catalogue() {
-				if !slices.Contains(e.Always, kind.Type) {
-					delete(least.Attributes, resourceapi.QualifiedName(e.Name))
-					delete(least.Capacity, resourceapi.QualifiedName(e.Name))
+		for _, slice := range p.Slices {
+			for i, kind := range slice.Shape.Kinds {
+				what := "type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile
+				if !seen[what] {
+					seen[what] = true
+					whole := w.made(slice.Shape, i)
+					out = append(out, sample{what, whole}, sample{what + " that lacks what not every one has", bare(whole, kind.Type)})
 				}
 			}
-			out = append(out, sample{what, whole}, sample{what + " that lacks what not every one has", least})
 		}
 	}
 	return out
+}
+
+// bare is a device without what others of its kind may lack.
+func bare(c candidate, kind gpu.Kind) candidate {
+	c.index += c.of / 2
+	c.device.Attributes, c.device.Capacity = maps.Clone(c.device.Attributes), maps.Clone(c.device.Capacity)
+	for _, e := range resourceslices.Catalogue() {
+		if !slices.Contains(e.Always, kind) {
+			delete(c.device.Attributes, resourceapi.QualifiedName(e.Name))
+			delete(c.device.Capacity, resourceapi.QualifiedName(e.Name))
+		}
+	}
+	return c
 }
 
 // least is a device with what every one of the kind has.

@@ -104,8 +104,8 @@ func (w *World) tooFew(ctx context.Context, q request) bool {
 	selectors := slices.Concat(q.classFound.Spec.Selectors, q.selectors)
 	for _, p := range w.Pools {
 		n := int64(0)
-		for at := range places(p) {
-			ok, err := w.satisfies(ctx, selectors, at)
+		for c := range w.candidates(p) {
+			ok, err := w.satisfies(ctx, selectors, c)
 			if err != nil {
 				return false
 			}

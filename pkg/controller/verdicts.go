@@ -23,11 +23,18 @@ type verdicts struct {
 	events record.EventRecorder
 
 	mu    sync.Mutex
-	known map[types.UID]admission.Verdict
+	known map[types.UID]judged
+}
+
+// judged is the verdict on one version of a class in one World.
+type judged struct {
+	admission.Verdict
+	version string
+	world   *admission.World
 }
 
 func newVerdicts(driver string, events record.EventRecorder) *verdicts {
-	return &verdicts{driver: driver, events: events, known: map[types.UID]admission.Verdict{}}
+	return &verdicts{driver: driver, events: events, known: map[types.UID]judged{}}
 }
 
 // judge looks at every class of this driver's, and tells by an Event where one has become wrong.
@@ -35,18 +42,22 @@ func (v *verdicts) judge(ctx context.Context, world *admission.World, classes ca
 	if len(world.Pools) == 0 {
 		return // Nothing is known of the devices.
 	}
-	now := map[types.UID]admission.Verdict{}
+	now := map[types.UID]judged{}
 	for _, o := range classes.List() {
 		class, ok := o.(*resourceapi.DeviceClass)
 		if !ok || !world.Ours(class.Name) {
 			continue
 		}
-		verdict := world.Judge(ctx, class)
-		now[class.UID] = verdict
 		v.mu.Lock()
 		last, seen := v.known[class.UID]
 		v.mu.Unlock()
-		if v.events == nil || seen && last == verdict || verdict.State == admission.ClassOK {
+		if seen && last.version == class.ResourceVersion && last.world == world {
+			now[class.UID] = last
+			continue
+		}
+		verdict := world.Judge(ctx, class)
+		now[class.UID] = judged{verdict, class.ResourceVersion, world}
+		if v.events == nil || seen && last.Verdict == verdict || verdict.State == admission.ClassOK {
 			continue
 		}
 		about := &corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass", Name: class.Name, UID: class.UID}
