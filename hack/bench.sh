@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Prints speed and memory of the shipped plugin beside their floors. Usage: bench.sh KUBERNETES [bench arguments]
+# Prints speed and memory of the shipped controller and plugin beside their floors. Usage: bench.sh KUBERNETES [bench arguments]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1
 shift
 dir=$(mktemp -d)
-trap 'rmdir "$dir" 2>/dev/null || true' EXIT
+trap 'rm -rf "$dir/tmp"; rmdir "$dir" 2>/dev/null || true' EXIT
+mkdir "$dir/tmp"
 CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench
+# No Kubernetes runs beside the controller, whose API server is the benchmark's own.
+CGO_ENABLED=0 go build -trimpath -o bin/bench-controller ./test/bench/controller
+TMPDIR="$dir/tmp" bin/bench-controller -raw dist/bench
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- bin/bench -raw dist/bench "$@"

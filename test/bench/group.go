@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/test/bench/table"
 )
 
 // group compares the Prepare of a group of eight GPUs with that of one GPU.
@@ -39,6 +40,6 @@ func (b *bench) group(ctx context.Context) error {
 		return err
 	}
 	pairs = pairs[min(20, len(pairs)-1):] // warm-up
-	b.ratio("prepare a group of 8, p50, over one GPU", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 1.5)
+	b.ratio("prepare a group of 8, p50, over one GPU", table.Quantile(table.Figures(pairs), 0.5), table.Quantile(table.Floors(pairs), 0.5), 1.5)
 	return b.keep("group", pairs)
 }

@@ -7,10 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/stage"
 )
 
@@ -36,12 +34,9 @@ func (b *bench) floor(ctx context.Context, c *drapb.Claim) (time.Duration, error
 	return time.Since(began), nil
 }
 
-// pair is one sample of the figure beside one of the floor.
-type pair struct{ figure, floor time.Duration }
-
 // sample interleaves floor and Prepare of one claim, which is unprepared in between.
-func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]pair, error) {
-	var out []pair
+func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]table.Pair, error) {
+	var out []table.Pair
 	for range n {
 		floor, err := b.floor(ctx, c)
 		if err != nil {
@@ -51,7 +46,7 @@ func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]pair, erro
 		if err := b.prepare(ctx, c); err != nil {
 			return nil, err
 		}
-		out = append(out, pair{time.Since(began), floor})
+		out = append(out, table.Pair{Figure: time.Since(began), Floor: floor})
 		if err := b.unprepare(ctx, c); err != nil {
 			return nil, err
 		}
@@ -60,8 +55,8 @@ func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]pair, erro
 }
 
 // inTurn interleaves the Prepare of one claim with that of another, which is the floor; each is unprepared in between.
-func (b *bench) inTurn(ctx context.Context, figure, floor *drapb.Claim, n int) ([]pair, error) {
-	var out []pair
+func (b *bench) inTurn(ctx context.Context, figure, floor *drapb.Claim, n int) ([]table.Pair, error) {
+	var out []table.Pair
 	for range n {
 		var took [2]time.Duration
 		for i, c := range []*drapb.Claim{figure, floor} {
@@ -72,7 +67,7 @@ func (b *bench) inTurn(ctx context.Context, figure, floor *drapb.Claim, n int) (
 				return nil, err
 			}
 		}
-		out = append(out, pair{took[0], took[1]})
+		out = append(out, table.Pair{Figure: took[0], Floor: took[1]})
 	}
 	return out, nil
 }
@@ -93,8 +88,8 @@ func (b *bench) single(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.ratio("prepare one GPU, p50", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 1.5)
-	b.ratio("prepare one GPU, p99", quantile(figures(pairs), 0.99), quantile(floors(pairs), 0.99), 0)
+	b.ratio("prepare one GPU, p50", table.Quantile(table.Figures(pairs), 0.5), table.Quantile(table.Floors(pairs), 0.5), 1.5)
+	b.ratio("prepare one GPU, p99", table.Quantile(table.Figures(pairs), 0.99), table.Quantile(table.Floors(pairs), 0.99), 0)
 	return b.keep("single", pairs)
 }
 
@@ -107,7 +102,7 @@ func (b *bench) eight(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var pairs []pair
+	var pairs []table.Pair
 	for range max(1, b.samples/4) {
 		floor, err := b.floor(ctx, claims[0])
 		if err != nil {
@@ -128,13 +123,13 @@ func (b *bench) eight(ctx context.Context) error {
 			if errs[i] != nil {
 				return errs[i]
 			}
-			pairs = append(pairs, pair{took[i], floor})
+			pairs = append(pairs, table.Pair{Figure: took[i], Floor: floor})
 			if err := b.unprepare(ctx, c); err != nil {
 				return err
 			}
 		}
 	}
-	b.ratio("8 in flight, p99", quantile(figures(pairs), 0.99), quantile(floors(pairs), 0.5), 8)
+	b.ratio("8 in flight, p99", table.Quantile(table.Figures(pairs), 0.99), table.Quantile(table.Floors(pairs), 0.5), 8)
 	return b.keep("eight", pairs)
 }
 
@@ -169,11 +164,11 @@ func (b *bench) growth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	none := ratioOf(quantile(figures(alone), 0.5), quantile(floors(alone), 0.5))
-	many := ratioOf(quantile(figures(beside), 0.5), quantile(floors(beside), 0.5))
-	b.rows = append(b.rows, row{
-		figure: fmt.Sprintf("prepare beside %d, p50 over floor", b.prepared), value: fmt.Sprintf("%.2f", many),
-		floor: fmt.Sprintf("%.2f beside none", none), ratio: fmt.Sprintf("%.2f", many/none), budget: "1.10", over: many/none > 1.1,
+	none := ratioOf(table.Quantile(table.Figures(alone), 0.5), table.Quantile(table.Floors(alone), 0.5))
+	many := ratioOf(table.Quantile(table.Figures(beside), 0.5), table.Quantile(table.Floors(beside), 0.5))
+	b.rows = append(b.rows, table.Row{
+		Figure: fmt.Sprintf("prepare beside %d, p50 over floor", b.prepared), Value: fmt.Sprintf("%.2f", many),
+		Floor: fmt.Sprintf("%.2f beside none", none), Ratio: fmt.Sprintf("%.2f", many/none), Budget: "1.10", Over: many/none > 1.1,
 	})
 	if err := b.keep("alone", alone); err != nil {
 		return err
@@ -182,49 +177,13 @@ func (b *bench) growth(ctx context.Context) error {
 }
 
 func (b *bench) ratio(figure string, value, floor time.Duration, budget float64) {
-	r := row{figure: figure, value: ms(value), floor: ms(floor), ratio: fmt.Sprintf("%.2f", ratioOf(value, floor)), budget: "-"}
+	r := table.Row{Figure: figure, Value: table.Millis(value), Floor: table.Millis(floor), Ratio: fmt.Sprintf("%.2f", ratioOf(value, floor)), Budget: "-"}
 	if budget > 0 {
-		r.budget, r.over = fmt.Sprintf("%.2f", budget), ratioOf(value, floor) > budget
+		r.Budget, r.Over = fmt.Sprintf("%.2f", budget), ratioOf(value, floor) > budget
 	}
 	b.rows = append(b.rows, r)
 }
 
-func (b *bench) keep(name string, pairs []pair) error {
-	if b.raw == "" {
-		return nil
-	}
-	var text strings.Builder
-	text.WriteString("figure_us,floor_us\n")
-	for _, p := range pairs {
-		fmt.Fprintf(&text, "%d,%d\n", p.figure.Microseconds(), p.floor.Microseconds())
-	}
-	if err := os.MkdirAll(b.raw, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(b.raw, name+".csv"), []byte(text.String()), 0o644)
-}
-
-func figures(pairs []pair) []time.Duration {
-	return column(pairs, func(p pair) time.Duration { return p.figure })
-}
-func floors(pairs []pair) []time.Duration {
-	return column(pairs, func(p pair) time.Duration { return p.floor })
-}
-
-func column(pairs []pair, of func(pair) time.Duration) []time.Duration {
-	out := make([]time.Duration, len(pairs))
-	for i, p := range pairs {
-		out[i] = of(p)
-	}
-	slices.Sort(out)
-	return out
-}
-
-// quantile reads a sorted list.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
-}
+func (b *bench) keep(name string, pairs []table.Pair) error { return table.Keep(b.raw, name, pairs) }
 
 func ratioOf(a, b time.Duration) float64 { return float64(a) / float64(b) }
-
-func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }

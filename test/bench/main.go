@@ -17,8 +17,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	"text/tabwriter"
 
+	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/stage"
 )
 
@@ -87,18 +87,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 
 // report prints the table, and fails over budget if asked to.
 func (b *bench) report(out io.Writer) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FIGURE\tVALUE\tFLOOR\tRATIO\tBUDGET\t")
-	over := 0
-	for _, r := range b.rows {
-		mark := "ok"
-		if r.over {
-			mark = "OVER"
-			over++
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.figure, r.value, r.floor, r.ratio, r.budget, mark)
-	}
-	if err := w.Flush(); err != nil {
+	over, err := table.Print(out, b.rows)
+	if err != nil {
 		return err
 	}
 	if b.raw != "" {

@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/stage"
 )
 
@@ -47,8 +48,8 @@ func (b *bench) size(ctx context.Context) error {
 	}
 	each := float64(bytes) / float64(devices) / 1000
 	b.rows = append(b.rows,
-		row{fmt.Sprintf("slices, JSON a device (%d devices)", devices), fmt.Sprintf("%.2f kB", each), "-", "-", "1.80 kB", each > 1.8},
-		row{"slices, objects", fmt.Sprint(len(list.Items)), "-", "-", "11", len(list.Items) > 11})
+		table.Plain(fmt.Sprintf("slices, JSON a device (%d devices)", devices), fmt.Sprintf("%.2f kB", each), "1.80 kB", each > 1.8),
+		table.Plain("slices, objects", fmt.Sprint(len(list.Items)), "11", len(list.Items) > 11))
 	return nil
 }
 
@@ -79,7 +80,7 @@ func (b *bench) mig(ctx context.Context) error {
 			return err
 		}
 	}
-	var pairs []pair
+	var pairs []table.Pair
 	for range max(1, b.samples/3) {
 		floor, err := b.floor(ctx, claims[0])
 		if err != nil {
@@ -98,12 +99,12 @@ func (b *bench) mig(ctx context.Context) error {
 		if err := b.prepare(ctx, claims[0]); err != nil {
 			return err
 		}
-		pairs = append(pairs, pair{time.Since(began), own + floor*3/2 + file})
+		pairs = append(pairs, table.Pair{Figure: time.Since(began), Floor: own + floor*3/2 + file})
 		if err := b.unprepare(ctx, claims[0]); err != nil {
 			return err
 		}
 	}
-	b.ratio("prepare a partition, p50, over NVML + 1.5 floor + file", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 1)
+	b.ratio("prepare a partition, p50, over NVML + 1.5 floor + file", table.Quantile(table.Figures(pairs), 0.5), table.Quantile(table.Floors(pairs), 0.5), 1)
 	return b.keep("mig", pairs)
 }
 
@@ -148,9 +149,9 @@ func (b *bench) cutAtOnce(ctx context.Context) error {
 			return err
 		}
 	}
-	var one, eight []pair
+	var one, eight []table.Pair
 	for range 5 {
-		for n, out := range map[int]*[]pair{1: &one, 8: &eight} {
+		for n, out := range map[int]*[]table.Pair{1: &one, 8: &eight} {
 			began := time.Now()
 			errs := make([]error, n)
 			var group sync.WaitGroup
@@ -158,7 +159,7 @@ func (b *bench) cutAtOnce(ctx context.Context) error {
 				group.Go(func() { errs[i] = b.prepare(ctx, claims[i]) })
 			}
 			group.Wait()
-			*out = append(*out, pair{figure: time.Since(began)})
+			*out = append(*out, table.Pair{Figure: time.Since(began)})
 			for i := range n {
 				errs[i] = errors.Join(errs[i], b.unprepare(ctx, claims[i]))
 			}
@@ -167,6 +168,6 @@ func (b *bench) cutAtOnce(ctx context.Context) error {
 			}
 		}
 	}
-	b.ratio("eight GPUs cut at once, p50, over one", quantile(figures(eight), 0.5), quantile(figures(one), 0.5), 1.2)
+	b.ratio("eight GPUs cut at once, p50, over one", table.Quantile(table.Figures(eight), 0.5), table.Quantile(table.Figures(one), 0.5), 1.2)
 	return b.stage.Sim(ctx, "inject", "clear")
 }

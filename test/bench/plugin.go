@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/stage"
 )
 
@@ -27,7 +28,7 @@ type bench struct {
 	options
 	stage *stage.Stage
 	log   io.Writer
-	rows  []row
+	rows  []table.Row
 
 	dir    string
 	plugin *exec.Cmd
@@ -35,11 +36,6 @@ type bench struct {
 	conn   *grpc.ClientConn
 	dra    drapb.DRAPluginClient
 	node   string
-}
-
-type row struct {
-	figure, value, floor, ratio, budget string
-	over                                bool
 }
 
 // start starts the shipped binary and waits for its eight GPUs in the API server.
@@ -74,13 +70,13 @@ func (b *bench) start(ctx context.Context) error {
 		return fmt.Errorf("%w\n%s", err, text)
 	}
 	took := time.Since(began)
-	b.rows = append(b.rows, row{"start to published", ms(took), "-", "-", "1500 ms", took > 1500*time.Millisecond})
+	b.rows = append(b.rows, table.Plain("start to published", table.Millis(took), "1500 ms", took > 1500*time.Millisecond))
 	info, err := os.Stat(binary)
 	if err != nil {
 		return err
 	}
 	size := float64(info.Size()) / 1e6
-	b.rows = append(b.rows, row{"stripped binary", fmt.Sprintf("%.1f MB", size), "-", "-", "50 MB", size > 50})
+	b.rows = append(b.rows, table.Plain("stripped binary", fmt.Sprintf("%.1f MB", size), "50 MB", size > 50))
 	b.conn, err = grpc.NewClient("unix://"+filepath.Join(b.dir, "plugins", stage.Driver, "dra.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

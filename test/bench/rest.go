@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gpu-dra-driver/test/bench/table"
 )
 
 // rest reads memory and CPU of the plugin after a while with nothing to do, the claims of growth still prepared.
@@ -34,8 +36,8 @@ func (b *bench) rest(ctx context.Context) error {
 		return err
 	}
 	b.rows = append(b.rows,
-		row{fmt.Sprintf("memory at rest, %d prepared", b.prepared), fmt.Sprintf("%.1f MB", rss), "-", "-", "45 MB", rss > 45},
-		row{"CPU at rest", fmt.Sprintf("%.2f %%", 100*(after-before)/float64(b.idle)), "-", "-", "-", false})
+		table.Plain(fmt.Sprintf("memory at rest, %d prepared", b.prepared), fmt.Sprintf("%.1f MB", rss), "45 MB", rss > 45),
+		table.Plain("CPU at rest", fmt.Sprintf("%.2f %%", 100*(after-before)/float64(b.idle)), "-", false))
 	return nil
 }
 
@@ -85,9 +87,9 @@ func (b *bench) leaks(ctx context.Context) error {
 		{"open files", before.open, after.open, "%.0f", 2},
 		{"memory", before.rss, after.rss, "%.1f MB", 3},
 	} {
-		b.rows = append(b.rows, row{
-			figure: fmt.Sprintf("%s after %d rounds", c.name, b.rounds), value: fmt.Sprintf(c.format, c.is),
-			floor: fmt.Sprintf(c.format, c.was) + " before", ratio: "-", budget: "flat", over: c.is > c.was+c.atMostMore,
+		b.rows = append(b.rows, table.Row{
+			Figure: fmt.Sprintf("%s after %d rounds", c.name, b.rounds), Value: fmt.Sprintf(c.format, c.is),
+			Floor: fmt.Sprintf(c.format, c.was) + " before", Ratio: "-", Budget: "flat", Over: c.is > c.was+c.atMostMore,
 		})
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/test/bench/table"
 )
 
 func (b *bench) mpsDir() string { return filepath.Join(b.dir, "mps") }
@@ -86,7 +87,7 @@ func (b *bench) firstShare(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = b.fault("") }()
-	var pairs []pair
+	var pairs []table.Pair
 	for range 7 {
 		own, err := b.ownStart(ctx)
 		if err != nil {
@@ -96,12 +97,12 @@ func (b *bench) firstShare(ctx context.Context) error {
 		if err := b.prepare(ctx, claims[0]); err != nil {
 			return err
 		}
-		pairs = append(pairs, pair{time.Since(began), own})
+		pairs = append(pairs, table.Pair{Figure: time.Since(began), Floor: own})
 		if err := b.unprepare(ctx, claims[0]); err != nil {
 			return err
 		}
 	}
-	b.ratio("first share, p50, over the daemon's own start", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 1.2)
+	b.ratio("first share, p50, over the daemon's own start", table.Quantile(table.Figures(pairs), 0.5), table.Quantile(table.Floors(pairs), 0.5), 1.2)
 	return b.keep("first-share", pairs)
 }
 
@@ -155,7 +156,7 @@ func (b *bench) furtherShares(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.ratio("further share, p50, over a whole GPU", quantile(figures(pairs), 0.5), quantile(floors(pairs), 0.5), 2)
+	b.ratio("further share, p50, over a whole GPU", table.Quantile(table.Figures(pairs), 0.5), table.Quantile(table.Floors(pairs), 0.5), 2)
 	return errors.Join(b.unprepare(ctx, claims[0]), b.keep("further-share", pairs))
 }
 
@@ -178,8 +179,8 @@ func (b *bench) manyShares(ctx context.Context) error {
 	for i, c := range claims {
 		errs[i] = errors.Join(errs[i], b.unprepare(ctx, c))
 	}
-	b.rows = append(b.rows, row{"48 shares of one GPU at once", ms(took), "-", "-", ms(budget), took > budget},
-		row{"memory of the supervisor", fmt.Sprintf("%.1f MB", rss), "-", "-", "15 MB", rss > 15})
+	b.rows = append(b.rows, table.Plain("48 shares of one GPU at once", table.Millis(took), table.Millis(budget), took > budget),
+		table.Plain("memory of the supervisor", fmt.Sprintf("%.1f MB", rss), "15 MB", rss > 15))
 	return errors.Join(append(errs, rssErr)...)
 }
 
@@ -217,7 +218,7 @@ func (b *bench) besideStuck(ctx context.Context) error {
 	if err := errors.Join(err, b.fault("")); err != nil {
 		return err
 	}
-	b.ratio("prepare beside a daemon that hangs, p99, over none", quantile(figures(beside), 0.99), quantile(figures(calm), 0.99), 1.2)
+	b.ratio("prepare beside a daemon that hangs, p99, over none", table.Quantile(table.Figures(beside), 0.99), table.Quantile(table.Figures(calm), 0.99), 1.2)
 	return errors.Join(b.unprepare(ctx, claims[0]), b.keep("beside-stuck", beside))
 }
 

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,9 +15,18 @@ import (
 	"gpu-dra-driver/test/fleetserver"
 )
 
+// collected is how long the controller collects changes before it looks at all of them.
+const collected = 50 * time.Millisecond
+
 // changes puts other GPUs into one node, again and again, and measures until the node's label and the model's class follow.
+// The floor is an empty request to the controller, and for the class a timer before it: what collecting costs.
 func (b *bench) changes(ctx context.Context, s *fleetserver.Server) error {
 	defer b.profileDuring(ctx, "changes")()
+	a := newAsker(s.Authority())
+	defer a.client.CloseIdleConnections()
+	if _, err := a.ask(ctx, "/", nil); err != nil { // It makes the connection.
+		return err
+	}
 	node := b.cut + b.whole - 1
 	var labels, classes []table.Pair
 	pace := time.NewTicker(250 * time.Millisecond) // What a change set off has ended by the next.
@@ -36,6 +46,16 @@ func (b *bench) changes(ctx context.Context, s *fleetserver.Server) error {
 				}
 			}
 		})
+		var floors [2]time.Duration
+		floor := make(chan error, 1)
+		go func() {
+			_, err := a.ask(ctx, "/", nil)
+			floors[0] = time.Since(began)
+			late := time.Now()
+			err = errors.Join(err, wait(ctx, collected))
+			floors[1] = floors[0] + time.Since(late)
+			floor <- err
+		}()
 		var label, class time.Duration
 		_, err := s.Await(ctx, first, func(w fleetserver.Write) bool {
 			switch {
@@ -46,27 +66,33 @@ func (b *bench) changes(ctx context.Context, s *fleetserver.Server) error {
 			}
 			return label > 0 && class > 0
 		})
-		if err != nil {
+		if err := errors.Join(err, <-floor); err != nil {
 			return fmt.Errorf("wait for class and label of the model %q: %w", product, err)
 		}
-		labels, classes = append(labels, table.Pair{Figure: label}), append(classes, table.Pair{Figure: class})
+		labels, classes = append(labels, table.Pair{Figure: label, Floor: floors[0]}), append(classes, table.Pair{Figure: class, Floor: floors[1]})
 	}
 	for what, pairs := range map[string][]table.Pair{"label": labels, "class": classes} {
 		if err := table.Keep(b.raw, "change-to-"+what, pairs); err != nil {
 			return err
 		}
 	}
-	b.within("one slice to its node's label", labels)
-	b.within("one slice to its model's class", classes)
+	b.within("one slice to its node's label", labels, 100*time.Millisecond)
+	b.within("one slice to its model's class", classes, 100*time.Millisecond)
 	return nil
 }
 
-// within adds rows of p50 and p99, which are to be at most 100 ms.
-func (b *bench) within(figure string, pairs []table.Pair) {
+// within adds rows of p50 and p99, the latter with what it may be at most. A machine that takes as long for the floor has
+// not measured the controller, so a figure is over only where it is half as much again as its floor.
+func (b *bench) within(figure string, pairs []table.Pair, most time.Duration) {
 	for _, q := range []float64{0.5, 0.99} {
-		took := table.Quantile(table.Figures(pairs), q)
-		b.rows = append(b.rows, table.Row{
-			Figure: fmt.Sprintf("%s, p%.0f", figure, 100*q), Value: table.Millis(took), Floor: "-", Ratio: "-", Budget: "100 ms", Over: took > 100*time.Millisecond,
-		})
+		value, floor := table.Quantile(table.Figures(pairs), q), table.Quantile(table.Floors(pairs), q)
+		ratio := float64(value) / float64(floor)
+		r := table.Row{
+			Figure: fmt.Sprintf("%s, p%.0f", figure, 100*q), Value: table.Millis(value), Floor: table.Millis(floor), Ratio: fmt.Sprintf("%.2f", ratio), Budget: "-",
+		}
+		if q > 0.9 {
+			r.Budget, r.Over = most.String(), value > most && ratio > 1.5
+		}
+		b.rows = append(b.rows, r)
 	}
 }

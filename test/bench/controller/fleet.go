@@ -58,7 +58,7 @@ func (b *bench) all(ctx context.Context) error {
 
 // with runs a part beside a controller that is ended after it.
 func (b *bench) with(ctx context.Context, cut, whole int, before func(*fleetserver.Server), run func(context.Context, *fleetserver.Server, *process) error) (err error) {
-	dir, err := os.MkdirTemp("", "bench-")
+	dir, err := os.MkdirTemp(os.Getenv(inside), "")
 	if err != nil {
 		return err
 	}
@@ -169,8 +169,8 @@ func (b *bench) start(ctx context.Context, s *fleetserver.Server, p *process, ho
 	share := fmt.Sprintf("server %.0f %% of CPU", 100*server.Seconds()/(server+controller).Seconds())
 	b.rows = append(b.rows,
 		table.Row{Figure: fmt.Sprintf("%d nodes from cold, %s", b.cut+b.whole, how), Value: fmt.Sprintf("%.1f s", took.Seconds()), Floor: share, Ratio: "-", Budget: "30 s", Over: took > 30*time.Second},
-		table.Row{Figure: "CPU from cold, " + how, Value: fmt.Sprintf("%.1f s", controller.Seconds()), Floor: "-", Ratio: "-", Budget: "-"},
-		table.Row{Figure: "peak memory, " + how, Value: fmt.Sprintf("%.0f MB", peak), Floor: "-", Ratio: "-", Budget: "500 MB", Over: peak > 500})
+		table.Plain("CPU from cold, "+how, fmt.Sprintf("%.1f s", controller.Seconds()), "-", false),
+		table.Plain("peak memory, "+how, fmt.Sprintf("%.0f MB", peak), "500 MB", peak > 500))
 	return b.profile(ctx, "allocs", "allocs-"+how)
 }
 
@@ -231,9 +231,9 @@ func (b *bench) unchanged(ctx context.Context, s *fleetserver.Server, p *process
 		return err
 	}
 	b.rows = append(b.rows,
-		table.Row{Figure: fmt.Sprintf("writes in %s without a change", b.still), Value: fmt.Sprint(n), Floor: "-", Ratio: "-", Budget: "0", Over: n > 0},
-		table.Row{Figure: "CPU at rest", Value: fmt.Sprintf("%.2f %%", 100*(after-before).Seconds()/b.still.Seconds()), Floor: "-", Ratio: "-", Budget: "-"},
-		table.Row{Figure: "memory at rest", Value: fmt.Sprintf("%.0f MB", rest), Floor: "-", Ratio: "-", Budget: "-"})
+		table.Plain(fmt.Sprintf("writes in %s without a change", b.still), fmt.Sprint(n), "0", n > 0),
+		table.Plain("CPU at rest", fmt.Sprintf("%.2f %%", 100*(after-before).Seconds()/b.still.Seconds()), "-", false),
+		table.Plain("memory at rest", fmt.Sprintf("%.0f MB", rest), "-", false))
 	return nil
 }
 
@@ -256,6 +256,6 @@ func (b *bench) scrapes(ctx context.Context) error {
 		}
 		pairs = append(pairs, table.Pair{Figure: time.Since(began)})
 	}
-	b.rows = append(b.rows, table.Row{Figure: "scrape of /metrics, p50", Value: table.Millis(table.Quantile(table.Figures(pairs), 0.5)), Floor: "-", Ratio: "-", Budget: "-"})
+	b.rows = append(b.rows, table.Plain("scrape of /metrics, p50", table.Millis(table.Quantile(table.Figures(pairs), 0.5)), "-", false))
 	return table.Keep(b.raw, "scrape", pairs)
 }

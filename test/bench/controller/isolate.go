@@ -16,17 +16,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is set where the program runs in its own network namespace.
+// inside is set where the program runs in its own network namespace: to a directory for its files. Whoever set it
+// removes that, should the program be killed.
 const inside = "BENCH_ISOLATED"
 
 func isolated() bool { return os.Getenv(inside) != "" }
 
 // isolate runs this program again in a network namespace of its own.
 func isolate(ctx context.Context, out, log io.Writer) error {
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
 	// The kernel ends the child with the thread that made it.
 	runtime.LockOSThread()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), inside+"="+dir)
 	cmd.Stdout, cmd.Stderr = out, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
 	if os.Getuid() != 0 {

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -31,7 +32,7 @@ func (b *bench) small(ctx context.Context, s *fleetserver.Server, p *process) er
 	if err != nil {
 		return err
 	}
-	b.rows = append(b.rows, table.Row{Figure: "peak memory, 8 nodes", Value: fmt.Sprintf("%.0f MB", peak), Floor: "-", Ratio: "-", Budget: "-"})
+	b.rows = append(b.rows, table.Plain("peak memory, 8 nodes", fmt.Sprintf("%.0f MB", peak), "-", false))
 	return b.review(ctx, s, "8 nodes")
 }
 
@@ -78,6 +79,7 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 	}
 	defer b.profileDuring(ctx, "reviews")()
 	pairs, errs := make([]table.Pair, n), make([]error, n)
+	var untold atomic.Int64
 	var wg sync.WaitGroup
 	began := time.Now()
 	for i := range n {
@@ -90,7 +92,10 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 			answer, errs[i] = a.ask(ctx, asked[i].path, asked[i].body)
 			pairs[i].Figure = time.Since(due)
 			if errs[i] == nil {
-				errs[i] = asked[i].check(answer)
+				var told bool
+				if told, errs[i] = asked[i].check(answer); !told {
+					untold.Add(1)
+				}
 			}
 		})
 		half := due.Add(beat / 2)
@@ -111,20 +116,29 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 			return err
 		}
 	}
-	figures, floors := table.Figures(pairs), table.Floors(pairs)
-	for _, q := range []float64{0.5, 0.99} {
-		value, floor := table.Quantile(figures, q), table.Quantile(floors, q)
-		r := table.Row{
-			Figure: fmt.Sprintf("review at %d/s, %s, p%.0f", b.rate, where, 100*q), Value: table.Millis(value), Floor: table.Millis(floor),
-			Ratio: fmt.Sprintf("%.2f", float64(value)/float64(floor)), Budget: "-",
-		}
-		if q > 0.9 {
-			r.Budget, r.Over = "5 ms", value > 5*time.Millisecond
-		}
-		b.rows = append(b.rows, r)
-	}
+	const most = 5 * time.Millisecond
+	b.within(fmt.Sprintf("review at %d/s, %s", b.rate, where), pairs, most)
+	quiet := calm(pairs)
+	value, floor := table.Quantile(table.Figures(quiet), 0.99), table.Quantile(table.Floors(quiet), 0.99)
+	b.rows = append(b.rows, table.Row{
+		Figure: fmt.Sprintf("  p99 while the machine answers, %.0f %% of them", 100*float64(len(quiet))/float64(n)), Value: table.Millis(value), Floor: table.Millis(floor),
+		Ratio: fmt.Sprintf("%.2f", float64(value)/float64(floor)), Budget: most.String(), Over: value > most,
+	})
+	b.rows = append(b.rows, table.Plain("warnings not found in time, "+where, fmt.Sprintf("%d of %d", untold.Load(), n), "-", false))
 	b.slowest(pairs)
 	return table.Keep(b.raw, "review-"+strings.ReplaceAll(where, " ", "-"), pairs)
+}
+
+// calm are the samples between two empty requests that were answered as they mostly are: a machine that others keep busy
+// stands still for tens of milliseconds, whatever is asked of it.
+func calm(pairs []table.Pair) (out []table.Pair) {
+	usual := 3 * table.Quantile(table.Floors(pairs), 0.5)
+	for i := 1; i < len(pairs); i++ {
+		if pairs[i-1].Floor <= usual && pairs[i].Floor <= usual {
+			out = append(out, pairs[i])
+		}
+	}
+	return out
 }
 
 // slowest says on the log which kinds of object take longest.
@@ -147,11 +161,11 @@ type question struct {
 	body []byte
 }
 
-// check says whether the answer is the one that the object deserves.
-func (q question) check(answer []byte) error {
+// check sees that the answer is the one that the object deserves. A warning that takes too long to find is left out.
+func (q question) check(answer []byte) (told bool, err error) {
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(answer, &review); err != nil {
-		return fmt.Errorf("read the answer %q: %w", answer, err)
+		return true, fmt.Errorf("read the answer %q: %w", answer, err)
 	}
 	is := "allowed"
 	switch r := review.Response; {
@@ -162,8 +176,11 @@ func (q question) check(answer []byte) error {
 	case len(r.Warnings) > 0:
 		is = "warned"
 	}
-	if is != q.kind.answer {
-		return fmt.Errorf("%s: %s instead of %s: %s", q.kind.what, is, q.kind.answer, answer)
+	if q.kind.answer == "warned" && is == "allowed" {
+		return false, nil
 	}
-	return nil
+	if is != q.kind.answer {
+		return true, fmt.Errorf("%s: %s instead of %s: %s", q.kind.what, is, q.kind.answer, answer)
+	}
+	return true, nil
 }

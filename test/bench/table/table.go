@@ -21,6 +21,11 @@ type Row struct {
 	Over                                bool
 }
 
+// Plain is a figure without a floor.
+func Plain(figure, value, budget string, over bool) Row {
+	return Row{Figure: figure, Value: value, Floor: "-", Ratio: "-", Budget: budget, Over: over}
+}
+
 // Print writes the rows and says how many are over budget.
 func Print(out io.Writer, rows []Row) (over int, err error) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
