@@ -196,7 +196,7 @@ func (b *bench) fleet(ctx context.Context, s *fleetserver.Server, p *process) er
 	if err := b.changes(ctx, s); err != nil {
 		return err
 	}
-	return b.review(ctx, s, fmt.Sprintf("%d nodes", b.cut+b.whole))
+	return b.review(ctx, s, p, fmt.Sprintf("%d nodes", b.cut+b.whole))
 }
 
 // unchanged counts writes while nothing changes. That the instance still leads is written every few seconds, as asked.

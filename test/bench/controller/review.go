@@ -33,7 +33,7 @@ func (b *bench) small(ctx context.Context, s *fleetserver.Server, p *process) er
 		return err
 	}
 	b.rows = append(b.rows, table.Plain("peak memory, 8 nodes", fmt.Sprintf("%.0f MB", peak), "-", false))
-	return b.review(ctx, s, "8 nodes")
+	return b.review(ctx, s, p, "8 nodes")
 }
 
 // asker asks the webhook as the API server does: over HTTP/1.1, connections kept.
@@ -64,7 +64,7 @@ func (a asker) ask(ctx context.Context, path string, body []byte) ([]byte, error
 
 // review asks at a steady rate, whether or not answers are slow, each review followed by an empty request half a beat
 // later. Both are timed from when they were due.
-func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string) error {
+func (b *bench) review(ctx context.Context, s *fleetserver.Server, p *process, where string) error {
 	beat, n := time.Second/time.Duration(b.rate), int(b.reviews.Seconds()*float64(b.rate))
 	asked, err := reviews(n)
 	if err != nil {
@@ -79,6 +79,11 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 	}
 	defer b.profileDuring(ctx, "reviews")()
 	pairs, errs := make([]table.Pair, n), make([]error, n)
+	before, _, err := p.both()
+	if err != nil {
+		return err
+	}
+	late := make([]table.Pair, n)
 	var untold atomic.Int64
 	var wg sync.WaitGroup
 	began := time.Now()
@@ -87,6 +92,7 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 		if err := wait(ctx, time.Until(due)); err != nil {
 			return err
 		}
+		late[i].Figure = time.Since(due)
 		wg.Go(func() {
 			var answer []byte
 			answer, errs[i] = a.ask(ctx, asked[i].path, asked[i].body)
@@ -116,6 +122,11 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 			return err
 		}
 	}
+	after, _, err := p.both()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b.log, "  this program's own timer is late by %s in one of a hundred beats\n", table.Millis(table.Quantile(table.Figures(late), 0.99)))
 	const most = 5 * time.Millisecond
 	b.within(fmt.Sprintf("review at %d/s, %s", b.rate, where), pairs, most)
 	quiet := calm(pairs)
@@ -125,6 +136,7 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, where string)
 		Ratio: fmt.Sprintf("%.2f", float64(value)/float64(floor)), Budget: most.String(), Over: value > most,
 	})
 	b.rows = append(b.rows, table.Plain("warnings not found in time, "+where, fmt.Sprintf("%d of %d", untold.Load(), n), "-", false))
+	b.rows = append(b.rows, table.Plain(fmt.Sprintf("CPU at %d reviews/s, %s", b.rate, where), fmt.Sprintf("%.1f %%", 100*(after-before).Seconds()/b.reviews.Seconds()), "-", false))
 	b.slowest(pairs)
 	return table.Keep(b.raw, "review-"+strings.ReplaceAll(where, " ", "-"), pairs)
 }
