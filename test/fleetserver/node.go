@@ -22,15 +22,14 @@ func newNode(node int) *corev1.Node {
 	for i := range 40 {
 		labels[fmt.Sprintf("feature.node.kubernetes.io/cpu-cpuid.FEATURE%02d", i)] = "true"
 	}
-	fields := []byte(`{"f:metadata":{"f:labels":{${all}}}}`)
 	var all []string
 	for label := range labels {
 		all = append(all, fmt.Sprintf("%q:{}", "f:"+label))
 	}
-	fields = []byte(strings.Replace(string(fields), "${all}", strings.Join(all, ","), 1))
+	fields := `{"f:metadata":{"f:labels":{` + strings.Join(all, ",") + `}}}`
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: labels, CreationTimestamp: metav1.NewTime(time.Now()),
 		Annotations:   map[string]string{"node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true"},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: fields}}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}},
 	}}
 }

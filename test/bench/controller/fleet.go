@@ -62,7 +62,7 @@ func (b *bench) with(ctx context.Context, cut, whole int, before func(*fleetserv
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s, err := fleetserver.New()
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (b *bench) with(ctx context.Context, cut, whole int, before func(*fleetserv
 	if err := s.Start(); err != nil {
 		return err
 	}
-	defer s.Close()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	p, err := startController(b.binary, dir, s)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,12 +24,12 @@ const inside = "BENCH_ISOLATED"
 func isolated() bool { return os.Getenv(inside) != "" }
 
 // isolate runs this program again in a network namespace of its own.
-func isolate(ctx context.Context, out, log io.Writer) error {
+func isolate(ctx context.Context, out, log io.Writer) (err error) {
 	dir, err := os.MkdirTemp("", "bench-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	// The kernel ends the child with the thread that made it.
 	runtime.LockOSThread()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
@@ -48,12 +49,12 @@ func isolate(ctx context.Context, out, log io.Writer) error {
 }
 
 // loopback brings up the namespace's only interface.
-func loopback() error {
+func loopback() (err error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("bring up the loopback interface: %w", err)
 	}
-	defer unix.Close(socket)
+	defer func() { err = errors.Join(err, unix.Close(socket)) }()
 	lo, err := unix.NewIfreq("lo")
 	if err == nil {
 		lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)

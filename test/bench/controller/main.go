@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	if !isolated() {
 		return isolate(ctx, out, log)
 	}
-	defer os.RemoveAll(os.Getenv(inside)) // Who made it may be gone.
+	defer func() { err = errors.Join(err, os.RemoveAll(os.Getenv(inside))) }() // Who made it may be gone.
 	if err := loopback(); err != nil {
 		return err
 	}
