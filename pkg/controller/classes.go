@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,9 @@ import (
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/fleet"
 )
+
+// behind is how long a cache is given to see what somebody else has written.
+const behind = time.Second
 
 // classKeeper makes and removes DeviceClasses.
 type classKeeper struct {
@@ -70,59 +74,63 @@ func (k *classKeeper) keep(ctx context.Context) (again time.Duration, err error)
 		}
 	}
 	var errs []error
-	names := map[string]bool{}
+	done := func(wait time.Duration, err error) {
+		errs = append(errs, err)
+		if wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		}
+	}
+	names, unwanted := map[string]bool{}, map[string]bool{}
 	for _, want := range wanted {
 		names[want.Name] = true
-		delete(k.unwanted, want.Name)
-		errs = append(errs, k.put(ctx, want))
+		done(k.put(ctx, want))
 	}
 	for _, o := range k.existing.List() {
 		class, ok := o.(*resourceapi.DeviceClass)
 		if !ok || names[class.Name] || !k.options.Ours(class) || class.DeletionTimestamp != nil {
 			continue
 		}
-		wait, err := k.remove(ctx, class)
-		errs = append(errs, err)
-		if wait > 0 && (again == 0 || wait < again) {
-			again = wait
-		}
+		unwanted[class.Name] = true
+		done(k.remove(ctx, class))
 	}
+	maps.DeleteFunc(k.unwanted, func(name string, _ time.Time) bool { return !unwanted[name] })
 	return again, errors.Join(errs...)
 }
 
-// put makes a class, or makes it right where it is ours.
-func (k *classKeeper) put(ctx context.Context, want *resourceapi.DeviceClass) error {
+// put makes a class, or makes it right where it is ours. Where somebody was faster it says when to look again: that comes as
+// an event, unless it is undone before the cache has seen it.
+func (k *classKeeper) put(ctx context.Context, want *resourceapi.DeviceClass) (again time.Duration, err error) {
 	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
 	is, _ := object.(*resourceapi.DeviceClass)
 	if !exists || is == nil {
 		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
-			return nil // The cache is behind; its next event brings this round again.
+			return behind, nil
 		case err != nil:
-			return fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
+			return 0, fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
 		}
 		k.learn(want, made)
 		klog.FromContext(ctx).V(2).Info("Made a DeviceClass", "class", want.Name)
-		return nil
+		return 0, nil
 	}
 	if !k.options.Ours(is) {
-		return nil
+		return 0, nil
 	}
 	change, changed := deviceclasses.Changed(is, want, !k.unnamed)
 	if !changed {
-		return nil
+		return 0, nil
 	}
 	made, err := k.classes.Update(ctx, change, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil // Somebody was faster, and that comes as an event.
+		return behind, nil
 	case err != nil:
-		return fmt.Errorf("change DeviceClass %s: %w", want.Name, err)
+		return 0, fmt.Errorf("change DeviceClass %s: %w", want.Name, err)
 	}
 	k.learn(want, made)
 	klog.FromContext(ctx).V(2).Info("Changed a DeviceClass", "class", want.Name)
-	return nil
+	return 0, nil
 }
 
 // learn sees from an answer whether the server keeps extended resource names.
@@ -152,10 +160,12 @@ func (k *classKeeper) remove(ctx context.Context, class *resourceapi.DeviceClass
 		return k.grace, nil
 	}
 	err = k.classes.Delete(ctx, class.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return behind, nil
+	case err != nil:
 		return 0, fmt.Errorf("remove DeviceClass %s: %w", class.Name, err)
 	}
-	delete(k.unwanted, class.Name)
 	klog.FromContext(ctx).V(2).Info("Removed a DeviceClass that matches nothing and that nothing names", "class", class.Name)
 	return 0, nil
 }

@@ -45,15 +45,13 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	}
 	slices := slicesOf(l.slices, node)
 	pool := fleet.PoolOf(slices)
-	if len(slices) > 0 && !pool.Whole {
-		return 0, nil // Its last slice brings this node again.
-	}
 	var want map[string]string
-	if pool.Whole {
-		want = nodelabels.Of(pool, l.driver)
-	}
 	if len(slices) > 0 {
 		l.back(node)
+		if !pool.Whole {
+			return 0, nil // Its last slice brings this node again.
+		}
+		want = nodelabels.Of(pool, l.driver)
 	} else if rest := l.absent(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
 		return rest, nil // A kubelet that starts takes its slices away for a moment.
 	}
@@ -63,10 +61,8 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	}
 	_, err = l.client.Patch(ctx, node, types.MergePatchType, change.Patch(meta.ResourceVersion), metav1.PatchOptions{})
 	switch {
-	case apierrors.IsNotFound(err):
-		return 0, nil
-	case apierrors.IsConflict(err):
-		return settle, nil // The cache is behind.
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return behind, nil
 	case err != nil:
 		return 0, fmt.Errorf("label Node %s: %w", node, err)
 	}

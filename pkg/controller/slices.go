@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,7 +55,7 @@ func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) ca
 			if err != nil {
 				return nil, err
 			}
-			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) { return trimmed(e, shapes), true }), nil
+			return trim(w, shapes), nil
 		},
 	}
 	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, client), &fleet.Slice{}, 0, cache.Indexers{
@@ -67,6 +68,40 @@ func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) ca
 		},
 	})
 }
+
+// trimming is a watch whose slices are trimmed. Unlike a watch.Filter it ends when it is stopped with an event at hand, of
+// which a watch that is cut off always has one.
+type trimming struct {
+	watch.Interface
+	out     chan watch.Event
+	stopped chan struct{}
+	stop    func()
+}
+
+func trim(w watch.Interface, shapes *fleet.Shapes) watch.Interface {
+	t := &trimming{Interface: w, out: make(chan watch.Event), stopped: make(chan struct{})}
+	t.stop = sync.OnceFunc(func() { close(t.stopped) })
+	go func() {
+		defer close(t.out)
+		for e := range w.ResultChan() {
+			select {
+			case t.out <- trimmed(e, shapes):
+			case <-t.stopped:
+				return
+			}
+		}
+	}()
+	return t
+}
+
+// Stop implements watch.Interface.
+func (t *trimming) Stop() {
+	t.Interface.Stop()
+	t.stop()
+}
+
+// ResultChan implements watch.Interface.
+func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
 
 // trimmed trims the slice of an event. A bookmark's annotations tell the reflector that a list is complete.
 func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {

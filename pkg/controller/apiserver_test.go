@@ -1,0 +1,557 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+)
+
+// server is an API server in memory, as far as a controller can tell: versions, preconditions, pages and watches. Clients
+// reach it without a network, so that a synctest bubble can hold all of it.
+type server struct {
+	t testing.TB
+
+	mu      sync.Mutex
+	version int
+	objects map[string]map[string]*unstructured.Unstructured // by resource, then by namespace/name
+	history []change
+	// forgotten is the version before which no watch can begin.
+	forgotten int
+	watches   map[*watching]bool
+	writes    []string
+	reads     []string
+
+	// lists says that initial events are not known, as to an older server.
+	lists bool
+	// stored changes what is written before it is kept.
+	stored func(resource string, object *unstructured.Unstructured)
+	// fate says what becomes of a request: an error before it is done, or an answer that is lost after.
+	fate func(request) (refused, lost error)
+}
+
+// request is one.
+type request struct{ Verb, Resource, Name string }
+
+func (r request) String() string { return strings.TrimSpace(r.Verb + " " + r.Resource + " " + r.Name) }
+
+func (r request) write() bool {
+	return r.Verb == "create" || r.Verb == "update" || r.Verb == "patch" || r.Verb == "delete"
+}
+
+type change struct {
+	version  int
+	kind     string
+	resource string
+	object   *unstructured.Unstructured
+}
+
+var kinds = map[string]schema.GroupVersionKind{
+	"deviceclasses":          {Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass"},
+	"resourceslices":         {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceSlice"},
+	"resourceclaims":         {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"},
+	"resourceclaimtemplates": {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
+	"nodes":                  {Version: "v1", Kind: "Node"},
+	"pods":                   {Version: "v1", Kind: "Pod"},
+	"secrets":                {Version: "v1", Kind: "Secret"},
+}
+
+func newServer(t testing.TB, objects ...runtime.Object) *server {
+	s := &server{t: t, objects: map[string]map[string]*unstructured.Unstructured{}, watches: map[*watching]bool{}}
+	for resource := range kinds {
+		s.objects[resource] = map[string]*unstructured.Unstructured{}
+	}
+	for _, o := range objects {
+		s.put(o)
+	}
+	return s
+}
+
+func (s *server) config() *rest.Config {
+	return &rest.Config{Host: "http://server", Transport: s, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+}
+
+func (s *server) client() kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(s.config())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return client
+}
+
+func (s *server) metadata() metadata.Interface {
+	client, err := metadata.NewForConfig(s.config())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return client
+}
+
+// put writes an object as somebody else would, whatever is there.
+func (s *server) put(o runtime.Object) {
+	s.t.Helper()
+	found, _, err := scheme.Scheme.ObjectKinds(o)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGroupVersionKind(found[0])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for resource, kind := range kinds {
+		if kind == found[0] {
+			s.keep(resource, u)
+			return
+		}
+	}
+	s.t.Fatalf("%v is not served", found[0])
+}
+
+// remove removes an object as somebody else would.
+func (s *server) remove(resource, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(resource, name)
+}
+
+// get reads an object as it is stored; nil where there is none.
+func get[T any](s *server, resource, name string) *T {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.objects[resource][name]
+	if u == nil {
+		return nil
+	}
+	out := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+// names are those of a resource's objects, in order.
+func (s *server) names(resource string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects[resource]))
+}
+
+// written gives the writes since the last call.
+func (s *server) written() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.writes
+	s.writes = nil
+	return out
+}
+
+// asked gives the reads since the last call.
+func (s *server) asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.reads
+	s.reads = nil
+	return out
+}
+
+// forget ends all watches and lets none begin before now: what a client has must be listed anew.
+func (s *server) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.forgotten, s.history = s.version, nil
+	for w := range s.watches {
+		w.stop()
+	}
+}
+
+func key(o *unstructured.Unstructured) string {
+	return strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
+}
+
+// keep stores an object and tells of it; what does not differ is no change.
+func (s *server) keep(resource string, o *unstructured.Unstructured) *unstructured.Unstructured {
+	if s.stored != nil {
+		s.stored(resource, o)
+	}
+	kind, old := "ADDED", s.objects[resource][key(o)]
+	if old != nil {
+		kind = "MODIFIED"
+		o.SetUID(old.GetUID())
+		o.SetResourceVersion(old.GetResourceVersion())
+		if reflect.DeepEqual(old.Object, o.Object) {
+			return old
+		}
+	}
+	s.version++
+	if o.GetUID() == "" {
+		o.SetUID(types.UID(fmt.Sprintf("uid-%d", s.version)))
+	}
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	s.objects[resource][key(o)] = o
+	s.tell(change{s.version, kind, resource, o.DeepCopy()})
+	return o
+}
+
+func (s *server) drop(resource, name string) {
+	o := s.objects[resource][name]
+	if o == nil {
+		return
+	}
+	delete(s.objects[resource], name)
+	s.version++
+	o = o.DeepCopy()
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	s.tell(change{s.version, "DELETED", resource, o})
+}
+
+func (s *server) tell(c change) {
+	s.history = append(s.history, c)
+	for w := range s.watches {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		_ = r.Body.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	group := schema.GroupVersion{Version: parts[1]}
+	if parts = parts[2:]; strings.HasPrefix(r.URL.Path, "/apis/") {
+		group, parts = schema.GroupVersion{Group: group.Version, Version: parts[0]}, parts[1:]
+	}
+	namespace := ""
+	if parts[0] == "namespaces" {
+		namespace, parts = parts[1], parts[2:]
+	}
+	resource, name := parts[0], ""
+	if len(parts) > 1 {
+		name = strings.TrimPrefix(namespace+"/"+parts[1], "/")
+	}
+	if kinds[resource].GroupVersion() != group {
+		return answer(r, nil, apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "not served", 0, true))
+	}
+	is := request{Verb: verb(r, name), Resource: resource, Name: name}
+	if is.write() {
+		s.writes = append(s.writes, is.String())
+	} else {
+		s.reads = append(s.reads, strings.TrimSpace(is.String()+" "+r.URL.Query().Get("limit")))
+	}
+	var lost error
+	if s.fate != nil {
+		var refused error
+		if refused, lost = s.fate(is); refused != nil {
+			return answer(r, nil, refused) // What is no status breaks the connection.
+		}
+	}
+	out, stream, err := s.do(r, is, namespace, body)
+	switch {
+	case lost != nil && stream == nil:
+		return answer(r, nil, lost)
+	case stream != nil:
+		return stream, nil
+	}
+	return answer(r, out, err)
+}
+
+func verb(r *http.Request, name string) string {
+	switch {
+	case r.Method == http.MethodGet && r.URL.Query().Get("watch") == "true":
+		return "watch"
+	case r.Method == http.MethodGet && name == "":
+		return "list"
+	}
+	return map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
+}
+
+func (s *server) do(r *http.Request, is request, namespace string, body []byte) (out any, stream *http.Response, err error) {
+	resource := schema.GroupResource{Group: kinds[is.Resource].Group, Resource: is.Resource}
+	old := s.objects[is.Resource][is.Name]
+	if is.Name != "" && old == nil {
+		return nil, nil, apierrors.NewNotFound(resource, is.Name)
+	}
+	conflict := apierrors.NewConflict(resource, is.Name, errors.New("the object has been modified"))
+	switch is.Verb {
+	case "get":
+		return old, nil, nil
+	case "list", "watch":
+		return s.look(r, is, namespace)
+	case "delete":
+		var o metav1.DeleteOptions
+		if err := json.Unmarshal(body, &o); err != nil {
+			return nil, nil, err
+		}
+		if p := o.Preconditions; p != nil && (p.UID != nil && *p.UID != old.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion()) {
+			return nil, nil, conflict
+		}
+		s.drop(is.Resource, is.Name)
+		return old, nil, nil
+	case "patch":
+		var patch map[string]any
+		if err := json.Unmarshal(body, &patch); err != nil {
+			return nil, nil, err
+		}
+		o := &unstructured.Unstructured{Object: merge(old.DeepCopy().Object, patch)}
+		if o.GetResourceVersion() != old.GetResourceVersion() {
+			return nil, nil, conflict
+		}
+		return s.keep(is.Resource, o), nil, nil
+	}
+	o := &unstructured.Unstructured{}
+	if err := json.Unmarshal(body, &o.Object); err != nil {
+		return nil, nil, err
+	}
+	o.SetGroupVersionKind(kinds[is.Resource])
+	if namespace != "" {
+		o.SetNamespace(namespace)
+	}
+	if is.Verb == "create" {
+		if s.objects[is.Resource][key(o)] != nil {
+			return nil, nil, apierrors.NewAlreadyExists(resource, key(o))
+		}
+		if r.URL.Query().Get("dryRun") != "" {
+			return o, nil, nil
+		}
+	} else if v := o.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
+		return nil, nil, conflict
+	}
+	return s.keep(is.Resource, o), nil, nil
+}
+
+// merge is a JSON merge patch.
+func merge(into, patch map[string]any) map[string]any {
+	if into == nil {
+		into = map[string]any{}
+	}
+	for name, value := range patch {
+		switch v := value.(type) {
+		case nil:
+			delete(into, name)
+		case map[string]any:
+			inner, _ := into[name].(map[string]any)
+			into[name] = merge(inner, v)
+		default:
+			into[name] = value
+		}
+	}
+	return into
+}
+
+// look lists or watches.
+func (s *server) look(r *http.Request, is request, namespace string) (any, *http.Response, error) {
+	query := r.URL.Query()
+	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
+	if err != nil {
+		return nil, nil, apierrors.NewBadRequest(err.Error())
+	}
+	selects := func(o *unstructured.Unstructured) bool {
+		driver, _, _ := unstructured.NestedString(o.Object, "spec", "driver")
+		phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
+		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(fields.Set{"spec.driver": driver, "status.phase": phase, "metadata.name": o.GetName()})
+	}
+	var found []*unstructured.Unstructured
+	for _, name := range slices.Sorted(maps.Keys(s.objects[is.Resource])) {
+		if o := s.objects[is.Resource][name]; selects(o) {
+			found = append(found, o)
+		}
+	}
+	expired := apierrors.NewResourceExpired("too old resource version")
+	if is.Verb == "watch" {
+		initial := query.Get("sendInitialEvents") == "true"
+		if initial && s.lists {
+			return nil, nil, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", nil)
+		}
+		from, _ := strconv.Atoi(query.Get("resourceVersion"))
+		if !initial && from < s.forgotten {
+			return nil, nil, expired
+		}
+		var first []event
+		if initial {
+			for _, o := range found {
+				first = append(first, event{"ADDED", s.as(r, o)})
+			}
+			first = append(first, s.bookmark(is.Resource, r, true))
+			from = s.version
+		}
+		return nil, s.watch(r, is.Resource, from, first, selects), nil
+	}
+	list := map[string]any{
+		"kind": kinds[is.Resource].Kind + "List", "apiVersion": kinds[is.Resource].GroupVersion().String(),
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)},
+	}
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
+	}
+	if after := query.Get("continue"); after != "" {
+		version, last, _ := strings.Cut(after, " ")
+		if n, err := strconv.Atoi(version); err != nil || n < s.forgotten {
+			return nil, nil, expired
+		}
+		found = slices.DeleteFunc(found, func(o *unstructured.Unstructured) bool { return key(o) <= last })
+	}
+	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && len(found) > limit {
+		found = found[:limit]
+		list["metadata"].(map[string]any)["continue"] = fmt.Sprintf("%d %s", s.version, key(found[limit-1]))
+	}
+	items := []any{}
+	for _, o := range found {
+		items = append(items, s.as(r, o))
+	}
+	list["items"] = items
+	return list, nil, nil
+}
+
+type event struct {
+	Type   string `json:"type"`
+	Object any    `json:"object"`
+}
+
+// as is an object in the form that the client asks for. It is a copy.
+func (s *server) as(r *http.Request, o *unstructured.Unstructured) map[string]any {
+	out := o.DeepCopy().Object
+	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
+		return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": out["metadata"]}
+	}
+	return out
+}
+
+func (s *server) bookmark(resource string, r *http.Request, complete bool) event {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(kinds[resource])
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	if complete {
+		o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return event{"BOOKMARK", s.as(r, o)}
+}
+
+// watching is a watch that goes on. Its wake has room for one.
+type watching struct {
+	wake chan struct{}
+	stop func()
+}
+
+func (s *server) watch(r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool) *http.Response {
+	in, out := io.Pipe()
+	ended := make(chan struct{})
+	w := &watching{wake: make(chan struct{}, 1)}
+	w.stop = sync.OnceFunc(func() {
+		close(ended)
+		_ = out.Close()
+	})
+	s.watches[w] = true
+	released := context.AfterFunc(r.Context(), w.stop)
+	go func() {
+		defer func() {
+			released()
+			w.stop()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.watches, w)
+		}()
+		encoder := json.NewEncoder(out)
+		for {
+			for _, e := range first {
+				if encoder.Encode(e) != nil {
+					return
+				}
+			}
+			first = nil
+			s.mu.Lock()
+			for _, c := range s.history {
+				if c.version > from && c.resource == resource && selects(c.object) {
+					first = append(first, event{c.kind, s.as(r, c.object)})
+				}
+			}
+			from = max(from, s.version)
+			s.mu.Unlock()
+			if len(first) > 0 {
+				continue
+			}
+			select {
+			case <-ended:
+				return
+			case <-w.wake:
+			}
+		}
+	}()
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: &body{in, w.stop}, Request: r}
+}
+
+// body is a stream that ends when its reader closes it.
+type body struct {
+	*io.PipeReader
+	stop func()
+}
+
+func (b *body) Close() error {
+	err := b.PipeReader.Close()
+	b.stop()
+	return err
+}
+
+func answer(r *http.Request, out any, err error) (*http.Response, error) {
+	code := http.StatusOK
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &status):
+		s := status.Status()
+		s.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+		code, out = int(s.Code), s
+	case err != nil:
+		return nil, err
+	}
+	if o, ok := out.(*unstructured.Unstructured); ok {
+		out = (*server)(nil).as(r, o)
+	}
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(data)), Request: r}, nil
+}

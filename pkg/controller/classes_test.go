@@ -1,0 +1,379 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gpu-dra-driver/pkg/deviceclasses"
+)
+
+// h100Classes are what one GPU that can be cut brings: a class of its model and one of each profile.
+var h100Classes = []string{
+	smallest, "mig-1g.10gb.me.nvidia.com", "mig-1g.20gb.nvidia.com", "mig-2g.20gb.nvidia.com", "mig-3g.40gb.nvidia.com", "mig-4g.40gb.nvidia.com",
+	"mig-7g.80gb.nvidia.com", h100Class,
+}
+
+func wantClasses(t *testing.T, s *server, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	if diff := cmp.Diff(want, s.names("deviceclasses")); diff != "" {
+		t.Errorf("classes (-want +got)\n%s", diff)
+	}
+}
+
+func wantNoWrites(t *testing.T, s *server, why string) {
+	t.Helper()
+	if w := s.written(); len(w) > 0 {
+		t.Errorf("%s, and there are writes: %v", why, w)
+	}
+}
+
+func TestAClassForEachModelAndProfileOfTheCluster(t *testing.T) {
+	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, s *server, _ *Controller) {
+		wantClasses(t, s, append([]string{l40sClass}, h100Classes...)...)
+		s.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
+		s.publish("t4-1", "c", 0)
+		pass(time.Second)
+		wantClasses(t, s, append([]string{l40sClass, t4Class}, h100Classes...)...)
+		quarter := get[resourceapi.DeviceClass](s, "deviceclasses", smallest)
+		if name := quarter.Spec.ExtendedResourceName; name == nil || *name != "nvidia.com/mig-1g.10gb" || quarter.Labels[deviceclasses.ManagedBy] != "gpu.nvidia.com" {
+			t.Errorf("%+v", quarter)
+		}
+	})
+}
+
+func TestASliceThatComesAndGoesWritesNothing(t *testing.T) {
+	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, s *server, _ *Controller) {
+		s.written()
+		for range 5 {
+			s.withdraw("a")
+			pass(time.Minute)
+			s.publish("hgx-h100", "a", 1)
+			pass(time.Minute)
+		}
+		pass(2 * grace)
+		wantNoWrites(t, s, "a kubelet restarted")
+	})
+}
+
+func TestARestartWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, machine(t, "hgx-h100", "a", 1)...)
+		for i := range 3 {
+			_, stop := s.start()
+			pass(time.Hour)
+			stop()
+			if i > 0 {
+				wantNoWrites(t, s, "it is as it should be")
+			}
+			s.written()
+		}
+	})
+}
+
+func TestTwoThatBelieveToLeadTakeNoTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, machine(t, "hgx-h100", "a", 1)...)
+		_, stopFirst := s.start()
+		defer stopFirst()
+		_, stopSecond := s.start()
+		defer stopSecond()
+		pass(time.Minute)
+		// Each can be late by one write of what the other has written, and no more.
+		if n, most := len(s.written()), 2*(len(h100Classes)+1); n > most {
+			t.Errorf("%d writes, want at most %d", n, most)
+		}
+		pass(time.Hour)
+		wantNoWrites(t, s, "both have what they want")
+		wantClasses(t, s, h100Classes...)
+		s.publish("l40s-4", "b", 0)
+		pass(time.Minute)
+		if n := len(s.written()); n > 2 {
+			t.Errorf("%d writes for one class", n)
+		}
+		s.withdraw("b")
+		pass(2 * grace)
+		if n := len(s.written()); n > 2 {
+			t.Errorf("%d writes for the end of one class", n)
+		}
+		wantClasses(t, s, h100Classes...)
+	})
+}
+
+func class(name, expression string) *resourceapi.DeviceClass {
+	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
+	}}
+}
+
+func TestAnAdministratorsClassIsLeftAlone(t *testing.T) {
+	theirs := class(l40sClass, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
+	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, s *server, _ *Controller) {
+		for _, w := range s.written() {
+			if strings.Contains(w, "deviceclasses") {
+				t.Errorf("%s, and the class is somebody else's", w)
+			}
+		}
+		if is := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass); len(is.Labels) > 0 || cmp.Diff(theirs.Spec, is.Spec) != "" {
+			t.Errorf("it became %+v", is)
+		}
+		s.withdraw("a")
+		pass(3 * grace)
+		wantClasses(t, s, l40sClass)
+		s.publish("l40s-4", "a", 0)
+		pass(time.Second)
+		s.remove("deviceclasses", l40sClass)
+		pass(time.Second)
+		if is := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass); is == nil || is.Labels[deviceclasses.ManagedBy] == "" {
+			t.Errorf("theirs is gone, and ours is %+v", is)
+		}
+	})
+}
+
+func TestAClassThatSomebodyEditedIsPutRight(t *testing.T) {
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
+		ours := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass)
+		edited := ours.DeepCopy()
+		edited.Spec.Selectors[0].CEL.Expression = `device.driver == "gpu.nvidia.com"`
+		edited.Annotations = map[string]string{"team": "a"}
+		s.put(edited)
+		s.written()
+		pass(time.Second)
+		is := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass)
+		if diff := cmp.Diff(ours.Spec, is.Spec); diff != "" || is.Annotations["team"] != "a" {
+			t.Errorf("annotations %v, spec (-want +got)\n%s", is.Annotations, diff)
+		}
+		if w := s.written(); len(w) != 1 {
+			t.Errorf("writes %v", w)
+		}
+	})
+}
+
+func TestAServerThatDropsExtendedResourceNamesIsNotWrittenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, machine(t, "hgx-h100", "a", 1)...)
+		s.stored = func(_ string, o *unstructured.Unstructured) {
+			unstructured.RemoveNestedField(o.Object, "spec", "extendedResourceName")
+		}
+		_, stop := s.start()
+		pass(time.Hour)
+		if n := len(s.written()); n != len(h100Classes)+1 {
+			t.Errorf("%d writes for %d classes and a node", n, len(h100Classes))
+		}
+		s.publish("l40s-4", "b", 0) // A round of all classes.
+		pass(time.Hour)
+		if w := s.written(); len(w) != 1 {
+			t.Errorf("writes %v", w)
+		}
+		stop()
+		_, stop = s.start()
+		defer stop()
+		pass(time.Hour)
+		if w := s.written(); len(w) > 1 {
+			t.Errorf("a new controller finds out by one write what the server drops, not by %v", w)
+		}
+	})
+}
+
+func request1(class string) resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
+		{Name: "other", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "other.example.com"}},
+		{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}},
+	}}}
+}
+
+func alternative(class string) resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "a", DeviceClassName: "other.example.com"}, {Name: "b", DeviceClassName: class},
+	}}}}}
+}
+
+func pod(name string, phase corev1.PodPhase, init bool, resources ...string) *corev1.Pod {
+	c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{}}}
+	for _, r := range resources {
+		c.Resources.Limits[corev1.ResourceName(r)] = resource.MustParse("1")
+	}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Status: corev1.PodStatus{Phase: phase}}
+	if init {
+		p.Spec.InitContainers = []corev1.Container{c}
+		return p
+	}
+	p.Spec.Containers = []corev1.Container{{Name: "first"}, c}
+	return p
+}
+
+var named = metav1.ObjectMeta{Namespace: "ns", Name: "user"}
+
+// TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt has what names the class among many that do not, on a page of
+// its own.
+func TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt(t *testing.T) {
+	var crowd []runtime.Object
+	for i := range pageSize + 1 {
+		meta := metav1.ObjectMeta{Namespace: "crowd", Name: fmt.Sprintf("c%d", i)}
+		p := pod(meta.Name, corev1.PodPending, false, "cpu")
+		p.Namespace = meta.Namespace
+		crowd = append(crowd, p, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: request1("gpu.nvidia.com")},
+			&resourceapi.ResourceClaimTemplate{ObjectMeta: meta, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: alternative("gpu.nvidia.com")}})
+	}
+	for name, c := range map[string]struct {
+		resource string
+		user     runtime.Object
+		holds    bool
+	}{
+		"a claim":                       {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1(smallest)}, true},
+		"an alternative of a claim":     {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: alternative(smallest)}, true},
+		"a template":                    {"resourceclaimtemplates", &resourceapi.ResourceClaimTemplate{ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: request1(smallest)}}, true},
+		"an alternative of a template":  {"resourceclaimtemplates", &resourceapi.ResourceClaimTemplate{ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: alternative(smallest)}}, true},
+		"a pod by the resource's name":  {"pods", pod("user", corev1.PodPending, false, "nvidia.com/mig-1g.10gb"), true},
+		"an init container":             {"pods", pod("user", corev1.PodPending, true, "nvidia.com/mig-1g.10gb"), true},
+		"a pod by the class's name":     {"pods", pod("user", corev1.PodPending, false, "deviceclass.resource.kubernetes.io/"+smallest), true},
+		"a pod that has ended":          {"pods", pod("user", corev1.PodSucceeded, false, "nvidia.com/mig-1g.10gb"), false},
+		"a pod that wants another":      {"pods", pod("user", corev1.PodPending, false, "nvidia.com/mig-9g.90gb"), false},
+		"a claim of another class":      {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1("mig.nvidia.com")}, false},
+		"nothing":                       {"", nil, false},
+		"a claim that appears too late": {"", nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...)
+			if c.user != nil {
+				objects = append(append(objects, crowd...), c.user)
+			}
+			at(t, objects, func(t *testing.T, s *server, _ *Controller) {
+				s.withdraw("a")
+				pass(grace - time.Second)
+				wantClasses(t, s, append([]string{l40sClass}, h100Classes...)...)
+				pass(2 * time.Second)
+				if !c.holds {
+					wantClasses(t, s, l40sClass)
+					return
+				}
+				wantClasses(t, s, l40sClass, smallest)
+				pass(2 * grace)
+				wantClasses(t, s, l40sClass, smallest)
+				s.remove(c.resource, "ns/user")
+				pass(grace)
+				wantClasses(t, s, l40sClass)
+			})
+		})
+	}
+}
+
+func TestAModelThatComesBackWithinTheGraceHasAllOfItAgain(t *testing.T) {
+	at(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, s *server, _ *Controller) {
+		s.withdraw("a")
+		pass(grace / 2)
+		s.publish("t4-1", "a", 0)
+		pass(grace)
+		s.withdraw("a")
+		pass(grace - time.Minute)
+		wantClasses(t, s, l40sClass, t4Class)
+		pass(2 * time.Minute)
+		wantClasses(t, s, l40sClass)
+	})
+}
+
+var classResource = schema.GroupResource{Group: "resource.k8s.io", Resource: "deviceclasses"}
+
+// failures are the answers of a server that is asked at a bad time.
+func failures(name string) map[string]error {
+	return map[string]error{
+		"conflict":       apierrors.NewConflict(classResource, name, errors.New("modified")),
+		"already exists": apierrors.NewAlreadyExists(classResource, name),
+		"not found":      apierrors.NewNotFound(classResource, name),
+		"server error":   apierrors.NewInternalError(errors.New("etcd is away")),
+		"forbidden":      apierrors.NewForbidden(classResource, name, errors.New("no")),
+		"no answer":      errors.New("the connection broke"),
+		"unavailable":    apierrors.NewGenericServerResponse(http.StatusServiceUnavailable, "", classResource, name, "", 0, true),
+	}
+}
+
+// TestNoFailureOfTheServerLosesAnything has each verb on each resource fail some times, before what it does is done and
+// after, while a model comes, is edited, and goes.
+func TestNoFailureOfTheServerLosesAnything(t *testing.T) {
+	for _, failing := range []request{
+		{Verb: "create", Resource: "deviceclasses"}, {Verb: "update", Resource: "deviceclasses"}, {Verb: "delete", Resource: "deviceclasses"},
+		{Verb: "list", Resource: "deviceclasses"}, {Verb: "list", Resource: "resourceslices"}, {Verb: "list", Resource: "nodes"}, {Verb: "watch", Resource: "deviceclasses"}, {Verb: "watch", Resource: "resourceslices"},
+		{Verb: "watch", Resource: "nodes"}, {Verb: "watch", Resource: "resourceclaims"}, {Verb: "patch", Resource: "nodes"},
+		{Verb: "list", Resource: "resourceclaims"}, {Verb: "list", Resource: "resourceclaimtemplates"}, {Verb: "list", Resource: "pods"},
+	} {
+		for failure, err := range failures(t4Class) {
+			for _, late := range []bool{false, true} {
+				t.Run(fmt.Sprint(failing, " ", failure, " ", late), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { survives(t, failing, err, late) })
+				})
+			}
+		}
+	}
+}
+
+func survives(t *testing.T, failing request, err error, late bool) {
+	s := newServer(t, machine(t, "l40s-4", "b", 0)...)
+	s.lists = failing.Verb == "list"
+	left := 0
+	s.fate = func(r request) (refused, lost error) {
+		if r.Verb != failing.Verb || r.Resource != failing.Resource || left == 0 {
+			return nil, nil
+		}
+		left--
+		if late {
+			return nil, err
+		}
+		return err, nil
+	}
+	_, stop := s.start()
+	defer stop()
+	fail := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		left = 6
+	}
+	pass(time.Minute)
+	fail()
+	for _, o := range machine(t, "t4-1", "a", 0) {
+		s.put(o)
+	}
+	pass(10 * time.Minute)
+	wantClasses(t, s, l40sClass, t4Class)
+	if node := get[corev1.Node](s, "nodes", "a"); node.Labels["nvidia.com/gpu.product"] != "Tesla-T4" {
+		t.Errorf("labels %v", node.Labels)
+	}
+	edited := get[resourceapi.DeviceClass](s, "deviceclasses", t4Class)
+	want := edited.Spec.DeepCopy()
+	edited.Spec.Selectors[0].CEL.Expression = "true"
+	fail()
+	s.forget()
+	s.put(edited)
+	pass(10 * time.Minute)
+	if diff := cmp.Diff(*want, get[resourceapi.DeviceClass](s, "deviceclasses", t4Class).Spec); diff != "" {
+		t.Errorf("the class is not put right\n%s", diff)
+	}
+	fail()
+	s.withdraw("a")
+	pass(3 * grace)
+	wantClasses(t, s, l40sClass)
+	if node := get[corev1.Node](s, "nodes", "a"); len(node.Labels) != 1 {
+		t.Errorf("labels that nobody publishes stay: %v", node.Labels)
+	}
+	s.written()
+	pass(time.Hour)
+	wantNoWrites(t, s, "all is as it should be")
+}
