@@ -1,0 +1,118 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// state is what a controller writes, as it stands.
+func (s *server) state() map[string]any {
+	out := map[string]any{}
+	for _, name := range s.names("deviceclasses") {
+		c := get[resourceapi.DeviceClass](s, "deviceclasses", name)
+		out["class "+name] = []any{c.Labels, c.Annotations, c.Spec}
+	}
+	for _, name := range s.names("nodes") {
+		n := get[corev1.Node](s, "nodes", name)
+		out["node "+name] = []any{n.Labels, n.Annotations}
+	}
+	return out
+}
+
+// play is a cluster of which a model goes, one comes, a class is edited and a node has a label of somebody else's; dies is
+// called wherever a controller could have ended, and starts another if it has.
+func play(t *testing.T, s *server, dies func()) {
+	t.Helper()
+	pass(time.Minute)
+	dies()
+	edited := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass)
+	edited.Spec.Selectors = nil
+	s.put(edited)
+	for _, o := range machine(t, "hgx-h100", "c", 1) {
+		s.put(o)
+	}
+	pass(time.Minute)
+	dies()
+	s.withdraw("a")
+	pass(time.Minute)
+	dies()
+	pass(2 * grace)
+	dies()
+	pass(2 * grace)
+}
+
+func crashServer(t *testing.T) *server {
+	s := newServer(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...)...)
+	s.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"nvidia.com/gpu.count": "theirs", "team": "a"}}})
+	return s
+}
+
+// TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges ends it before the n-th write is done and after, for every n.
+func TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges(t *testing.T) {
+	var want map[string]any
+	writes := 0
+	synctest.Test(t, func(t *testing.T) {
+		s := crashServer(t)
+		_, stop := s.start()
+		defer stop()
+		play(t, s, func() {})
+		want, writes = s.state(), len(s.written())
+	})
+	if writes < 10 || len(want) < 10 {
+		t.Fatalf("%d writes, and then %d objects", writes, len(want))
+	}
+	for n := range writes {
+		for _, done := range []bool{false, true} {
+			t.Run(fmt.Sprintf("write %d done %t", n, done), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := crashServer(t)
+					left, dead := n, false
+					s.fate = func(r request) (refused, lost error) {
+						ended := errors.New("the controller has ended")
+						if r.write() {
+							left--
+						}
+						switch {
+						case dead && r.write():
+							return ended, nil
+						case left == -1 && r.write():
+							dead = true
+							if done {
+								return nil, ended
+							}
+							return ended, nil
+						}
+						return nil, nil
+					}
+					_, stop := s.start()
+					defer func() { stop() }()
+					play(t, s, func() {
+						s.mu.Lock()
+						died := dead
+						dead = false
+						s.mu.Unlock()
+						if died {
+							stop()
+							_, stop = s.start()
+							pass(time.Minute)
+						}
+					})
+					if diff := cmp.Diff(want, s.state()); diff != "" {
+						t.Errorf("(-undisturbed +after the end)\n%s", diff)
+					}
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,218 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"gpu-dra-driver/pkg/nodelabels"
+)
+
+func labelsOf(t *testing.T, s *server, node string) map[string]string {
+	t.Helper()
+	n := get[corev1.Node](s, "nodes", node)
+	if n == nil {
+		t.Fatalf("there is no Node %s", node)
+	}
+	return n.Labels
+}
+
+func TestANodeIsLabelledOnceAndLosesExactlyOurLabels(t *testing.T) {
+	objects := machine(t, "l40s-4", "a", 0)
+	node, ok := objects[0].(*corev1.Node)
+	if !ok {
+		t.Fatal("the first is no Node")
+	}
+	theirs := map[string]string{"kubernetes.io/hostname": "a", "nvidia.com/gpu.count": "7", "nvidia.com/gpu.deploy.driver": "true", "team": "b"}
+	node.Labels, node.Annotations = theirs, map[string]string{"other": "one"}
+	at(t, objects, func(t *testing.T, s *server, _ *Controller) {
+		got := labelsOf(t, s, "a")
+		for key, want := range map[string]string{"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.count": "7", "team": "b", "nvidia.com/gpu.deploy.driver": "true"} {
+			if got[key] != want {
+				t.Errorf("%s is %q, want %q", key, got[key], want)
+			}
+		}
+		patches := 0
+		for _, w := range s.written() {
+			if w == "patch nodes a" {
+				patches++
+			}
+		}
+		if patches != 1 {
+			t.Errorf("%d patches", patches)
+		}
+		other := get[corev1.Node](s, "nodes", "a")
+		other.Labels["team"], other.Status.Phase = "c", "Running"
+		s.put(other)
+		pass(time.Hour)
+		wantNoWrites(t, s, "what changed of the node is others'")
+
+		s.withdraw("a")
+		pass(grace - time.Second)
+		wantNoWrites(t, s, "the grace is not over")
+		pass(2 * time.Second)
+		theirs["team"] = "c"
+		now := get[corev1.Node](s, "nodes", "a")
+		if diff := cmp.Diff(theirs, now.Labels); diff != "" {
+			t.Errorf("labels (-want +got)\n%s", diff)
+		}
+		if diff := cmp.Diff(map[string]string{"other": "one"}, now.Annotations); diff != "" {
+			t.Errorf("annotations (-want +got)\n%s", diff)
+		}
+	})
+}
+
+func TestALabelThatAnotherTookOverStaysTheirs(t *testing.T) {
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
+		node := get[corev1.Node](s, "nodes", "a")
+		node.Labels["nvidia.com/gpu.product"] = "feature-discovery"
+		s.put(node)
+		s.written()
+		pass(time.Hour)
+		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "feature-discovery" {
+			t.Errorf("it became %q", got)
+		}
+		if w := s.written(); len(w) > 1 {
+			t.Errorf("more than the note of what is ours was written: %v", w)
+		}
+	})
+}
+
+func TestAPoolThatIsBeingWrittenChangesNoLabel(t *testing.T) {
+	all := slicesAt(t, "hgx-h100", "a", 1)
+	if len(all) < 2 {
+		t.Fatalf("%d slices show nothing", len(all))
+	}
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
+		before := labelsOf(t, s, "a")
+		s.withdraw("a")
+		for _, slice := range all[1:] {
+			s.put(slice)
+		}
+		pass(3 * grace)
+		if diff := cmp.Diff(before, labelsOf(t, s, "a")); diff != "" {
+			t.Errorf("a slice is not there yet\n%s", diff)
+		}
+		// What goes again has been there, and its grace begins anew.
+		s.withdraw("a")
+		pass(grace - time.Minute)
+		if diff := cmp.Diff(before, labelsOf(t, s, "a")); diff != "" {
+			t.Errorf("the grace is not over\n%s", diff)
+		}
+		for _, slice := range all {
+			s.put(slice)
+		}
+		pass(time.Second)
+		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-H100-80GB-HBM3" {
+			t.Errorf("the pool is whole, and the product is %q", got)
+		}
+	})
+}
+
+func TestAPartOfAPoolEndsTheGrace(t *testing.T) {
+	all := slicesAt(t, "hgx-h100", "a", 1)
+	at(t, machine(t, "hgx-h100", "a", 1), func(t *testing.T, s *server, _ *Controller) {
+		s.withdraw("a")
+		pass(grace / 2)
+		s.put(all[0])
+		pass(time.Second)
+		s.written()
+		s.remove("resourceslices", all[0].Name)
+		pass(grace - time.Second)
+		if len(labelsOf(t, s, "a")) < 3 {
+			t.Error("the node published less than the grace ago, and its labels are gone")
+		}
+		pass(2 * time.Second)
+		if len(labelsOf(t, s, "a")) > 1 {
+			t.Error("the labels stay")
+		}
+	})
+}
+
+func TestAConflictOfLabelsIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, machine(t, "l40s-4", "a", 0)...)
+		left := 3
+		s.fate = func(r request) (refused, lost error) {
+			if r.Verb != "patch" || left == 0 {
+				return nil, nil
+			}
+			left--
+			return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, r.Name, errors.New("modified")), nil
+		}
+		_, stop := s.start()
+		defer stop()
+		pass(time.Minute)
+		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-L40S" || left > 0 {
+			t.Errorf("product %q, %d conflicts were not met", got, left)
+		}
+	})
+}
+
+func TestANodeThatIsDeletedAndMadeAgainIsLabelledAgain(t *testing.T) {
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
+		s.remove("nodes", "a")
+		pass(time.Minute)
+		s.withdraw("a")
+		pass(3 * grace)
+		for _, w := range s.written()[2:] {
+			if strings.HasSuffix(w, "nodes a") {
+				t.Errorf("%s, and there is none", w)
+			}
+		}
+		for _, o := range machine(t, "t4-1", "a", 0) {
+			s.put(o)
+		}
+		pass(time.Minute)
+		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "Tesla-T4" {
+			t.Errorf("product %q", got)
+		}
+	})
+}
+
+func TestNodesAreLeftAloneWhereLabelsAreNotWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, machine(t, "l40s-4", "a", 0)...)
+		_, stop := s.start(func(o *Options) { o.LabelNodes, o.Classes.Models, o.Classes.Profiles = false, false, false })
+		defer stop()
+		pass(time.Hour)
+		wantNoWrites(t, s, "nothing is wanted")
+		for _, read := range s.asked() {
+			if strings.Contains(read, "nodes") {
+				t.Errorf("%s, and no right to it is needed", read)
+			}
+		}
+	})
+}
+
+func TestANodeIsKeptWithoutWhatLabelsAreNotPlannedBy(t *testing.T) {
+	out, err := trimNode("gpu.nvidia.com")(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "a", ResourceVersion: "3", ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
+		Labels:      map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},
+		Annotations: map[string]string{"a": "b", nodelabels.Written: "{}"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "a", ResourceVersion: "3",
+		Labels: map[string]string{"nvidia.com/x": "y", "gpu.nvidia.com/z": "w"}, Annotations: map[string]string{nodelabels.Written: "{}"},
+	}}, out); diff != "" {
+		t.Error(diff)
+	}
+	if other, err := trimNode("gpu.nvidia.com")(&resourceapi.DeviceClass{}); err != nil || other == nil {
+		t.Error(other, err)
+	}
+}

@@ -1,0 +1,211 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/test/publish"
+)
+
+// follow runs an informer of slices until stop is called.
+func follow(t *testing.T, s *server) (i cache.SharedIndexInformer, shapes *fleet.Shapes, stop func()) {
+	t.Helper()
+	shapes = &fleet.Shapes{}
+	i = newSlices(draclient.New(s.client()), publish.Driver, shapes)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { i.RunWithContext(ctx) })
+	synctest.Wait()
+	if !i.HasSynced() {
+		t.Error("it has not synced")
+	}
+	return i, shapes, func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// bare is a node's only slice.
+func bare(t *testing.T, node string) *resourceapi.ResourceSlice {
+	t.Helper()
+	s := slicesAt(t, "l40s-4", node, 1)[0]
+	s.Spec.Pool.ResourceSliceCount = 1
+	return s
+}
+
+func cached(i cache.SharedIndexInformer) []string {
+	return slices.Sorted(slices.Values(i.GetIndexer().ListKeys()))
+}
+
+func TestSlicesAreListedInPagesAndFollowed(t *testing.T) {
+	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.lists = lists
+				for n := range 2*pageSize + 50 {
+					s.put(bare(t, fmt.Sprintf("node-%03d", n)))
+				}
+				foreign := bare(t, "nic")
+				foreign.Spec.Driver = "nic.example.com"
+				s.put(foreign)
+				i, shapes, stop := follow(t, s)
+				defer stop()
+				if n := len(cached(i)); n != 2*pageSize+50 {
+					t.Errorf("%d slices of %d", n, 2*pageSize+50)
+				}
+				reads := s.asked()
+				if lists && !cmp.Equal(reads, []string{"watch resourceslices", "list resourceslices 200", "list resourceslices 200", "list resourceslices 200", "watch resourceslices"}) ||
+					!lists && !cmp.Equal(reads, []string{"watch resourceslices"}) {
+					t.Errorf("it was read by %v", reads)
+				}
+				if n := shapes.Len(); n > 2 { // The one that every bookmark has may not be gone yet.
+					t.Errorf("nodes of one make have %d shapes", n)
+				}
+
+				s.publish("hgx-h100", "new", 1)
+				changed := bare(t, "node-000")
+				changed.Spec.Pool.Generation = 7
+				s.put(changed)
+				s.remove("resourceslices", "node-001-00")
+				synctest.Wait()
+				if got := slicesOf(i.GetIndexer(), "new"); len(got) != len(slicesAt(t, "hgx-h100", "new", 1)) || got[0].Shape == nil {
+					t.Errorf("of the new node there are %d slices", len(got))
+				}
+				if got := slicesOf(i.GetIndexer(), "node-000"); len(got) != 1 || got[0].Pool.Generation != 7 {
+					t.Errorf("the change is not there: %+v", got)
+				}
+				if got := slicesOf(i.GetIndexer(), "node-001"); len(got) != 0 {
+					t.Errorf("what is gone is there: %+v", got)
+				}
+				one, other := slicesOf(i.GetIndexer(), "node-002")[0], slicesOf(i.GetIndexer(), "node-000")[0]
+				if one.Shape != other.Shape {
+					t.Error("what came by the list and what came by the watch have shapes of their own")
+				}
+			})
+		})
+	}
+}
+
+func TestAWatchThatIsCutOffAndOfAVersionThatIsGoneIsListedAnew(t *testing.T) {
+	for _, lists := range []bool{true, false} {
+		t.Run(fmt.Sprint("lists ", lists), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t, machine(t, "l40s-4", "a", 0)...)
+				s.lists = lists
+				s.publish("t4-1", "b", 0)
+				i, _, stop := follow(t, s)
+				defer stop()
+				for range 3 {
+					s.mu.Lock()
+					for w := range s.watches {
+						w.stop()
+					}
+					s.mu.Unlock()
+					s.forget()
+					s.withdraw("a")
+					s.publish("l40s-4", "c", 0)
+					pass(time.Minute)
+					if diff := cmp.Diff(s.names("resourceslices"), cached(i)); diff != "" {
+						t.Errorf("(-server +cache)\n%s", diff)
+					}
+					s.withdraw("c")
+					s.publish("l40s-4", "a", 0)
+					pass(time.Minute)
+					if diff := cmp.Diff(s.names("resourceslices"), cached(i)); diff != "" {
+						t.Errorf("(-server +cache)\n%s", diff)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.lists = true
+		for n := range 2*pageSize + 1 {
+			s.put(bare(t, fmt.Sprintf("node-%03d", n)))
+		}
+		lists := 0
+		s.fate = func(r request) (refused, lost error) {
+			if r.Verb == "list" {
+				if lists++; lists == 2 {
+					s.version++
+					s.forgotten = s.version
+				}
+			}
+			return nil, nil
+		}
+		shapes := &fleet.Shapes{}
+		i := newSlices(draclient.New(s.client()), publish.Driver, shapes)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go i.RunWithContext(ctx)
+		pass(time.Minute)
+		if n := len(cached(i)); n != 2*pageSize+1 || lists != 5 {
+			t.Errorf("%d slices by %d pages", n, lists)
+		}
+	})
+}
+
+func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, bare(t, "a"))
+		w, err := draclient.New(s.client()).ResourceSlices().Watch(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shapes := &fleet.Shapes{}
+		slices := trim(w, shapes)
+		first, last := <-slices.ResultChan(), <-slices.ResultChan()
+		slice, ok := first.Object.(*fleet.Slice)
+		if !ok || slice.Node != "a" || slice.Shape == nil {
+			t.Errorf("%+v", first)
+		}
+		if mark, ok := last.Object.(*fleet.Slice); !ok || mark.Annotations[metav1.InitialEventsAnnotationKey] != "true" || mark.ResourceVersion == "" {
+			t.Errorf("%+v", last)
+		}
+		s.publish("t4-1", "b", 0)
+		synctest.Wait() // It is at hand and nobody reads it; the bubble does not end while something waits for that.
+		slices.Stop()
+		slices.Stop()
+	})
+}
+
+func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
+	if got := pools(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})); len(got) != 0 {
+		t.Errorf("pools of nothing: %v", got)
+	}
+	objects := machine(t, "l40s-4", "a", 0)
+	at(t, objects, func(t *testing.T, s *server, c *Controller) {
+		s.put(&resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "network"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: publish.Driver, AllNodes: new(true), Pool: resourceapi.ResourcePool{Name: "network", ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "bare"}},
+			},
+		})
+		pass(time.Minute)
+		wantClasses(t, s, l40sClass)
+		if figures, ok := c.Cluster(); !ok || figures.Tally.LargestGroup["NVIDIA L40S"] != 1 {
+			t.Errorf("%+v", figures)
+		}
+	})
+}
