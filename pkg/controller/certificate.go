@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 )
+
+// again is how often the files are compared with the Secret that is known: what could not be written is written then.
+const again = time.Minute
 
 // Certificate copies the webhook's certificate from its Secret to files, where the server reads it: a volume of the Secret
 // would show a new certificate a minute late.
@@ -43,7 +47,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory of the webhook's certificate: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(c.Namespace),
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, again, informers.WithNamespace(c.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.Secret).String()
 		}))
@@ -62,17 +66,16 @@ func (c *Certificate) Run(ctx context.Context) error {
 // copy writes the files, the key first: the server loads both when it can, and keeps the pair it has while they do not
 // belong together.
 func (c *Certificate) copy(ctx context.Context, s *corev1.Secret) {
-	cert, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
-	if len(cert) == 0 || len(key) == 0 {
+	if len(s.Data[corev1.TLSCertKey]) == 0 || len(s.Data[corev1.TLSPrivateKeyKey]) == 0 {
 		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(s))
 		return
 	}
-	for name, data := range map[string][]byte{corev1.TLSPrivateKeyKey: key, corev1.TLSCertKey: cert} {
+	for _, name := range []string{corev1.TLSPrivateKeyKey, corev1.TLSCertKey} {
 		path := filepath.Join(c.Dir, name)
-		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, data) {
+		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, s.Data[name]) {
 			continue
 		}
-		if err := replace(path, data); err != nil {
+		if err := replace(path, s.Data[name]); err != nil {
 			klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(s))
 			return
 		}

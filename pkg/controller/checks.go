@@ -34,15 +34,19 @@ type Checks struct {
 // wrong. It waits for what a new installation does not have at once, until the context ends.
 func (c Checks) Installation(ctx context.Context) error {
 	versions := draclient.New(c.Client)
-	if _, err := versions.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{}); err != nil {
-		return fmt.Errorf("look for DeviceClass %s: %w; the chart makes it, unless deviceClasses.gpu.enabled is false", c.Driver, err)
+	_, err := versions.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err): // Its text is about the oldest version of the API, which was tried last.
+		return fmt.Errorf("there is no DeviceClass %s; the chart makes it, unless deviceClasses.gpu.enabled is false", c.Driver)
+	case err != nil:
+		return fmt.Errorf("look for DeviceClass %s: %w", c.Driver, err)
 	}
 	fmt.Fprintf(c.Out, "DeviceClass %s is there\n", c.Driver)
 	var last error
-	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		slices, err := versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
 		if err != nil {
-			last = err
+			last = telling(ctx, last, err)
 			return false, nil
 		}
 		nodes, devices := map[string]bool{}, 0
@@ -67,6 +71,14 @@ func (c Checks) Installation(ctx context.Context) error {
 	return c.webhook(ctx, versions)
 }
 
+// telling is the newer of two errors, unless it says only that the time is over.
+func telling(ctx context.Context, last, err error) error {
+	if last != nil && ctx.Err() != nil {
+		return last
+	}
+	return err
+}
+
 // webhook has the API server try, not make, a claim whose parameters are wrong.
 func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 	wrong := &resourceapi.ResourceClaim{
@@ -87,9 +99,10 @@ func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 			fmt.Fprintln(c.Out, "The webhook refuses a claim with wrong parameters")
 			return true, nil
 		}
-		if last = err; err == nil {
-			last = errors.New("a claim with wrong parameters is accepted")
+		if err == nil {
+			err = errors.New("a claim with wrong parameters is accepted")
 		}
+		last = telling(ctx, last, err)
 		return false, nil
 	})
 	if err != nil {

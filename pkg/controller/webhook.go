@@ -30,26 +30,25 @@ func Webhooks(world func() *admission.World, m *metrics.Reviews) map[string]http
 
 func webhook(world func() *admission.World, m *metrics.Reviews, name string, binding bool) http.Handler {
 	return &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
-		began := time.Now()
+		began, result := time.Now(), "allowed"
 		defer func() {
 			// A bug denies nothing that the driver has no part in.
 			if p := recover(); p != nil {
 				klog.FromContext(ctx).Error(nil, "A review met a bug of the controller", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
 				answer = ctrladmission.Allowed("")
 				if binding {
-					answer = ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
+					result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
 				}
 			}
+			m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
 		}()
 		response := admission.Review(ctx, world(), &r.AdmissionRequest, binding)
-		result := "allowed"
 		switch {
 		case !response.Allowed:
 			result = "denied"
 		case len(response.Warnings) > 0:
 			result = "warned"
 		}
-		m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
 		return ctrladmission.Response{AdmissionResponse: *response}
 	})}
 }

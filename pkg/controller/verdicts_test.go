@@ -1,0 +1,80 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/tools/record"
+)
+
+func told(events *record.FakeRecorder) (out []string) {
+	for {
+		select {
+		case e := <-events.Events:
+			out = append(out, e)
+		default:
+			return out
+		}
+	}
+}
+
+func TestOneEventWhenAClassBecomesWrongAndNoneAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t,
+			class("invalid", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`),
+			class("none", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu" && device.attributes["gpu.nvidia.com"].productName == "Tesla T4"`),
+			class("foreign", `device.driver == "nic.example.com" && device.attributes["nic.example.com"].speed == "fast"`),
+			class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
+		)
+		events := record.NewFakeRecorder(100)
+		c, stop := s.start(func(o *Options) { o.Events = events })
+		defer stop()
+		pass(time.Hour)
+		if got := told(events); len(got) > 0 {
+			t.Errorf("nothing is known of the devices, and %v", got)
+		}
+		s.publish("l40s-4", "a", 0)
+		pass(time.Hour)
+		got := told(events)
+		if len(got) != 2 || !strings.HasPrefix(got[0]+got[1], "Warning InvalidSelector") && !strings.HasPrefix(got[1]+got[0], "Warning InvalidSelector") ||
+			!strings.Contains(strings.Join(got, " "), "Normal MatchesNoDevice no device of the cluster") {
+			t.Errorf("%v", got)
+		}
+		figures, _ := c.Cluster()
+		if diff := cmp.Diff(map[string]int{"ok": 2, "unmatched": 1, "invalid": 1}, figures.Classes); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+		for range 3 {
+			s.publish("l40s-4", "b", 0)
+			pass(time.Minute)
+			s.withdraw("b")
+			pass(time.Minute)
+			s.withdraw("a")
+			pass(time.Minute)
+			s.publish("l40s-4", "a", 0)
+			pass(time.Minute)
+		}
+		if got := told(events); len(got) > 0 {
+			t.Errorf("it was told before: %v", got)
+		}
+		s.publish("t4-1", "c", 0)
+		pass(time.Minute)
+		s.put(class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].nothing == "gpu"`))
+		pass(time.Minute)
+		if got := told(events); len(got) != 1 || !strings.HasPrefix(got[0], "Warning InvalidSelector spec.selectors[0].cel.expression") {
+			t.Errorf("one became invalid, and %v", got)
+		}
+		s.remove("deviceclasses", "well")
+		pass(time.Minute)
+		figures, _ = c.Cluster()
+		if figures.Classes["invalid"] != 1 || len(told(events)) > 0 {
+			t.Errorf("a class that is gone counts: %v", figures.Classes)
+		}
+	})
+}

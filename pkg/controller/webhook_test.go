@@ -1,0 +1,171 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	admissionv1 "k8s.io/api/admission/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/admission"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// emptyWorld is a cluster of one class.
+func emptyWorld() *admission.World {
+	gpus := class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
+	w := &admission.World{
+		Driver: "gpu.nvidia.com", Cache: admission.NewCache(), Classes: func() []string { return []string{gpus.Name} },
+		ClassNamed: func(name string) *resourceapi.DeviceClass {
+			if name == gpus.Name {
+				return gpus
+			}
+			return nil
+		},
+	}
+	w.Prepare()
+	return w
+}
+
+// ask posts a body as the API server does. ok is whether what comes back would be taken for an answer.
+func ask(t testing.TB, handlers map[string]http.Handler, path, body string) (answer admissionv1.AdmissionResponse, ok bool) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	out := httptest.NewRecorder()
+	handlers[path].ServeHTTP(out, r)
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(out.Body.Bytes(), &review); err != nil || review.Response == nil {
+		t.Fatalf("%s: %q is no review: %v", path, out.Body, err)
+	}
+	return *review.Response, out.Code == http.StatusOK && review.Kind == "AdmissionReview" && review.APIVersion == "admission.k8s.io/v1"
+}
+
+func review(resource, kind, operation, object string) string {
+	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":%q,`+
+		`"kind":{"group":"resource.k8s.io","version":"v1","kind":%q},"resource":{"group":"resource.k8s.io","version":"v1","resource":%q},"object":%s}}`, operation, kind, resource, object)
+}
+
+const (
+	wrongClaim = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu.nvidia.com"}}],` +
+		`"config":[{"opaque":{"driver":"gpu.nvidia.com","parameters":{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}}}]}}}`
+	goodClaim = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu.nvidia.com"}}]}}}`
+)
+
+// counted are the reviews by webhook, kind and result.
+func counted(t *testing.T, r *prometheus.Registry) map[string]int {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int{}
+	for _, f := range families {
+		if f.GetName() != "gpu_dra_reviews_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetValue())
+			}
+			out[strings.Join(labels, " ")] = int(m.GetCounter().GetValue())
+		}
+	}
+	return out
+}
+
+func TestOneWebhookDeniesAndTheOtherOnlyWarns(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	handlers := Webhooks(emptyWorld, metrics.NewReviews(registry, "v"))
+	wrong := review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim)
+	if a, ok := ask(t, handlers, AdmitPath, wrong); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(a.Result.Message, "sharring") {
+		t.Errorf("%+v", a)
+	}
+	if a, ok := ask(t, handlers, AdvisePath, wrong); !ok || !a.Allowed || a.UID != "u" || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], "sharring") {
+		t.Errorf("%+v", a)
+	}
+	good := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
+	for path := range handlers {
+		for _, body := range []string{good, strings.ReplaceAll(review("widgets", "Widget", "CREATE", "{}"), "resource.k8s.io", "example.com")} {
+			if a, ok := ask(t, handlers, path, body); !ok || !a.Allowed {
+				t.Errorf("%s: %+v", path, a)
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]int{
+		"ResourceClaim denied admit": 1, "ResourceClaim warned advise": 1, "ResourceClaim allowed admit": 1, "ResourceClaim allowed advise": 1,
+		"other allowed admit": 1, "other allowed advise": 1,
+	}, counted(t, registry)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestABugDeniesOnlyWhereTheDriverIsNamed(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	world := emptyWorld()
+	world.ClassNamed = func(string) *resourceapi.DeviceClass { panic("a bug") }
+	handlers := Webhooks(func() *admission.World { return world }, metrics.NewReviews(registry, "v"))
+	body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
+	if a, ok := ask(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {
+		t.Errorf("%+v", a)
+	}
+	if a, ok := ask(t, handlers, AdvisePath, body); !ok || !a.Allowed || a.UID != "u" {
+		t.Errorf("%+v", a)
+	}
+	if diff := cmp.Diff(map[string]int{"ResourceClaim denied admit": 1, "ResourceClaim allowed advise": 1}, counted(t, registry)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func FuzzReviews(f *testing.F) {
+	handlers := Webhooks(emptyWorld, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	class := `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{"name":"c"},"spec":{"selectors":[{"cel":{"expression":"device.driver == \"gpu.nvidia.com\""}}]}}`
+	template := `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaimTemplate","metadata":{"name":"c"},"spec":{"spec":{"devices":{}}}}`
+	for _, body := range []string{
+		"", "{", "null", "[]", "{}", `{"request":null}`, `{"request":{}}`, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`,
+		`{"apiVersion":"v1","kind":"Pod"}`, `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"u"}}`,
+		review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim), review("resourceclaims", "ResourceClaim", "CREATE", goodClaim),
+		review("resourceclaims", "ResourceClaim", "UPDATE", wrongClaim), review("resourceclaims", "ResourceClaim", "DELETE", "null"),
+		review("resourceclaims", "ResourceClaim", "CREATE", "null"), review("resourceclaims", "ResourceClaim", "CREATE", "[1]"),
+		review("deviceclasses", "DeviceClass", "CREATE", class), review("deviceclasses", "DeviceClass", "UPDATE", class),
+		review("resourceclaimtemplates", "ResourceClaimTemplate", "CREATE", template), review("pods", "Pod", "CONNECT", "{}"),
+		strings.ReplaceAll(review("resourceclaims", "ResourceClaim", "CREATE", goodClaim), `"v1"`, `"v1beta1"`),
+		strings.ReplaceAll(review("resourceclaims", "ResourceClaim", "CREATE", goodClaim), `"v1"`, `"v9"`),
+	} {
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		ask(t, handlers, AdmitPath, body)
+		if a, ok := ask(t, handlers, AdvisePath, body); ok && !a.Allowed {
+			t.Errorf("%q is denied by the webhook that only warns: %+v", body, a.Result)
+		}
+	})
+}
+
+func TestWhatIsNoReviewIsAnswered(t *testing.T) {
+	handlers := Webhooks(emptyWorld, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	for path, h := range handlers {
+		for name, r := range map[string]*http.Request{
+			"no body":   httptest.NewRequest(http.MethodGet, path, nil),
+			"a form":    httptest.NewRequest(http.MethodPost, path, strings.NewReader("a=b")),
+			"very much": httptest.NewRequest(http.MethodPost, path, strings.NewReader(strings.Repeat("x", 8<<20))),
+		} {
+			out := httptest.NewRecorder()
+			h.ServeHTTP(out, r)
+			var review admissionv1.AdmissionReview
+			if err := json.Unmarshal(out.Body.Bytes(), &review); err != nil || review.Kind != "" || review.Response.Allowed {
+				t.Errorf("%s, %s: %q, %v", path, name, out.Body, err)
+			}
+		}
+	}
+}
