@@ -317,6 +317,9 @@ func TestNoFailureOfTheServerLosesAnything(t *testing.T) {
 	} {
 		for failure, err := range failures(t4Class) {
 			for _, late := range []bool{false, true} {
+				if late && !failing.write() {
+					continue // To who asks, it is the same.
+				}
 				t.Run(fmt.Sprint(failing, " ", failure, " ", late), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) { survives(t, failing, err, late) })
 				})
@@ -326,7 +329,7 @@ func TestNoFailureOfTheServerLosesAnything(t *testing.T) {
 }
 
 func survives(t *testing.T, failing request, err error, late bool) {
-	s := newServer(t, machine(t, "l40s-4", "b", 0)...)
+	s := newServer(t, machine(t, "l40s-4", "b", 1)...)
 	s.lists = failing.Verb == "list"
 	left := 0
 	s.fate = func(r request) (refused, lost error) {
@@ -357,6 +360,9 @@ func survives(t *testing.T, failing request, err error, late bool) {
 		t.Errorf("labels %v", node.Labels)
 	}
 	edited := get[resourceapi.DeviceClass](s, "deviceclasses", t4Class)
+	if edited == nil {
+		return // What is missing is said.
+	}
 	want := edited.Spec.DeepCopy()
 	edited.Spec.Selectors[0].CEL.Expression = "true"
 	fail()

@@ -183,9 +183,13 @@ func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
 			t.Errorf("%+v", last)
 		}
 		s.publish("t4-1", "b", 0)
-		synctest.Wait() // It is at hand and nobody reads it; the bubble does not end while something waits for that.
+		synctest.Wait()
+		slices.Stop() // An event is at hand, and nobody reads it.
 		slices.Stop()
-		slices.Stop()
+		synctest.Wait()
+		if e, open := <-slices.ResultChan(); open {
+			t.Errorf("it waits until somebody reads %v", e.Type)
+		}
 	})
 }
 

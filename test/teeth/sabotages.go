@@ -7,6 +7,7 @@ const (
 	state      = "./pkg/devicestate"
 	slices     = "./pkg/resourceslices"
 	partitions = "./pkg/partition/mig"
+	control    = "./pkg/controller"
 )
 
 // sabotages are the ways the code is broken, and who must notice.
@@ -338,5 +339,87 @@ var sabotages = []Sabotage{
 		Old:     "	peers(s.GPUs, handles)\n",
 		New:     "	_ = handles\n",
 		Package: "./pkg/inventory", Test: "TestWhatFailsTakesGroupsAway",
+	},
+	{
+		Name: "a class is removed without the grace", File: "pkg/controller/classes.go",
+		Old: "if rest := k.grace - k.clock.Since(since); rest > 0 {", New: "if rest := k.grace - k.clock.Since(since); rest > k.grace {",
+		Package: control, Test: "TestASliceThatComesAndGoesWritesNothing",
+	},
+	{
+		Name: "an administrator's class is changed", File: "pkg/controller/classes.go",
+		Old: "	if !k.options.Ours(is) {\n		return 0, nil\n	}\n", New: "",
+		Package: control, Test: "TestAnAdministratorsClassIsLeftAlone",
+	},
+	{
+		Name: "an administrator's class is removed", File: "pkg/controller/classes.go",
+		Old: "!ok || names[class.Name] || !k.options.Ours(class) ||", New: "!ok || names[class.Name] ||",
+		Package: control, Test: "TestAnAdministratorsClassIsLeftAlone",
+	},
+	{
+		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/controller/classes.go",
+		Old: "			if s.DeviceClassName == class {\n				return true\n			}\n", New: "			_ = s\n",
+		Package: control, Test: "TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt",
+	},
+	{
+		Name: "only the first page of pods is looked at for users of a class", File: "pkg/controller/classes.go",
+		Old:     "		if options.Continue = page.Continue; options.Continue == \"\" {\n			return \"\", nil\n		}\n",
+		New:     "		return \"\", nil\n",
+		Package: control, Test: "TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt",
+	},
+	{
+		Name: "a server that drops extended resource names is written to for ever", File: "pkg/controller/classes.go",
+		Old: "k.unnamed = made.Spec.ExtendedResourceName == nil", New: "k.unnamed = false",
+		Package: control, Test: "TestAServerThatDropsExtendedResourceNamesIsNotWrittenAgain",
+	},
+	{
+		Name: "a class that somebody made and removed in a moment is forgotten", File: "pkg/controller/classes.go",
+		Old:     "		case apierrors.IsAlreadyExists(err):\n			return behind, nil\n",
+		New:     "		case apierrors.IsAlreadyExists(err):\n			return 0, nil\n",
+		Package: control, Test: "TestNoFailureOfTheServerLosesAnything",
+	},
+	{
+		Name: "a failed write is not tried again", File: "pkg/controller/controller.go",
+		Old: "		l.queue.AddRateLimited(t)\n", New: "",
+		Package: control, Test: "TestNoFailureOfTheServerLosesAnything",
+	},
+	{
+		Name: "labels are planned by half a pool", File: "pkg/controller/labels.go",
+		Old: "if !pool.Whole {", New: "if false {",
+		Package: control, Test: "TestAPoolThatIsBeingWrittenChangesNoLabel",
+	},
+	{
+		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/merge.go",
+		Old: "present && written && now == last, !present:", New: "present && now != value, present && written && now == last, !present:",
+		Package: control, Test: "TestANodeIsLabelledOnceAndLosesExactlyOurLabels",
+	},
+	{
+		Name: "what is sick has a shape of its own", File: "pkg/fleet/shape.go",
+		Old: "	d.Taints = rest\n", New: "	_ = rest\n",
+		Package: "./pkg/fleet", Test: "TestWhatIsSickIsNotPartOfTheShape",
+	},
+	{
+		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/controller/slices.go",
+		Old: "t.stop = sync.OnceFunc(func() { close(t.stopped) })", New: "t.stop = sync.OnceFunc(func() {})",
+		Package: control, Test: "TestABookmarkKeepsWhatSaysThatAListIsComplete",
+	},
+	{
+		Name: "watching counts as holding in the figures", File: "pkg/controller/figures.go",
+		Old: "if r.AdminAccess == nil || !*r.AdminAccess {", New: "if r.AdminAccess == nil || *r.AdminAccess {",
+		Package: control, Test: "TestFiguresFollowClaims",
+	},
+	{
+		Name: "the webhook that only warns denies", File: "pkg/controller/webhook.go",
+		Old: "webhook(world, m, \"advise\", false)", New: "webhook(world, m, \"advise\", true)",
+		Package: control, Test: "TestOneWebhookDeniesAndTheOtherOnlyWarns",
+	},
+	{
+		Name: "a bug of a review denies what the driver has no part in", File: "pkg/controller/webhook.go",
+		Old: "				if binding {\n					result, answer =", New: "				{\n					result, answer =",
+		Package: control, Test: "TestABugDeniesOnlyWhereTheDriverIsNamed",
+	},
+	{
+		Name: "half a certificate is copied", File: "pkg/controller/certificate.go",
+		Old: "if len(s.Data[corev1.TLSCertKey]) == 0 || len(s.Data[corev1.TLSPrivateKeyKey]) == 0 {", New: "if len(s.Data) == 0 {",
+		Package: control, Test: "TestTheCertificateIsCopiedOnceItIsWhole",
 	},
 }
