@@ -110,7 +110,7 @@ func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) e
 		manager.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
 	)
 	if err == nil && c.Webhook {
-		err = serveWebhook(manager, c, client, controller.Webhooks(control.World, reviews))
+		err = serveWebhook(ctx, manager, c, client, controller.Webhooks(control.World, reviews))
 	}
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)
@@ -122,8 +122,8 @@ func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) e
 }
 
 // serveWebhook adds the webhook, and the keeping of its certificate.
-func serveWebhook(m manager.Manager, c controllerflags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
-	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir}
+func serveWebhook(ctx context.Context, m manager.Manager, c controllerflags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
+	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir, Make: c.RotateCerts}
 	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.CertDir})
 	for path, handler := range handlers {
 		server.Register(path, handler)
@@ -149,6 +149,9 @@ func serveWebhook(m manager.Manager, c controllerflags.Config, client kubernetes
 		m.AddReadyzCheck("webhook", serving),
 	)
 	if err != nil || !c.RotateCerts {
+		return err
+	}
+	if err := certificate.Ensure(ctx); err != nil {
 		return err
 	}
 	host := c.WebhookService + "." + c.PodNamespace + ".svc"

@@ -143,16 +143,16 @@ func TestControllerMayDoWhatItNeeds(t *testing.T) {
 	}{
 		{"deviceClasses.mig.enabled=false", nil},
 		{"deviceClasses.mig.enabled=false,deviceClasses.models.enabled=false", []string{
-			"create deviceclasses", "delete deviceclasses", "list pods", "patch deviceclasses", "update deviceclasses",
+			"create deviceclasses", "patch deviceclasses", "update deviceclasses",
 		}},
 		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},
 		{"webhook.enabled=false", []string{
-			"get secrets/gpu-dra-driver-webhook-cert", "get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list secrets",
+			"create secrets", "get secrets/gpu-dra-driver-webhook-cert", "get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list secrets",
 			"list validatingwebhookconfigurations", "update secrets/gpu-dra-driver-webhook-cert",
 			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch secrets", "watch validatingwebhookconfigurations",
 		}},
 		{"webhook.certManager.enabled=true", []string{
-			"get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list validatingwebhookconfigurations",
+			"create secrets", "get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list validatingwebhookconfigurations",
 			"update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
 			"watch validatingwebhookconfigurations",
 		}},

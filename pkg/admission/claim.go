@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -53,11 +54,33 @@ func (w *World) advise(ctx context.Context, r *Result, spec resourceapi.Resource
 			}
 		}
 	}
+	w.shares(r, spec, requests)
 	if len(r.Errors)+len(r.Warnings) > 0 {
 		return // What is wrong is said already.
 	}
 	if text := w.unsatisfiable(ctx, spec, requests); text != "" {
 		r.warn("%s", text)
+	}
+}
+
+// shares warns of two shares of one GPU in a claim, which Prepare refuses: the scheduler gives the first that fits, twice.
+func (w *World) shares(r *Result, spec resourceapi.ResourceClaimSpec, requests []request) {
+	for _, c := range spec.Devices.Constraints {
+		if c.DistinctAttribute != nil {
+			return
+		}
+	}
+	var parts []string
+	for _, q := range requests {
+		_, named := q.capacity["memory"]
+		_, qualified := q.capacity[resourceapi.QualifiedName(w.Driver+"/memory")]
+		if (named || qualified) && q.driver == w.Driver && !q.alternative() && !q.admin {
+			parts = append(parts, q.name)
+		}
+	}
+	if len(parts) > 1 {
+		r.warn("requests %s can get shares of one GPU, which a claim cannot have; add constraints: [{distinctAttribute: %s/uuid}], or ask for the sum in one request",
+			strings.Join(parts, " and "), w.Driver)
 	}
 }
 
@@ -75,7 +98,8 @@ func (w *World) class(r *Result, q request) {
 		}
 	}
 	slices.Sort(ours)
-	if near := nearest(q.class, ours); near != "" {
+	const typos = 2
+	if near := nearest(q.class, ours); near != "" && levenshtein.ComputeDistance(q.class, near) <= typos {
 		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one", q.name, q.class, near)
 	} else if strings.HasSuffix(q.class, "."+strings.TrimPrefix(w.Driver, "gpu.")) {
 		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one", q.name, q.class)

@@ -6,11 +6,16 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/selector"
 )
 
 // Result is what a review found.
@@ -48,6 +53,8 @@ func (w *World) Class(ctx context.Context, class *resourceapi.DeviceClass) Resul
 				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", w.Driver, driver)))
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, max(w.Patience, judging))
+	defer cancel()
 	r.Errors = append(r.Errors, w.failing(ctx, class.Spec.Selectors)...)
 	for _, s := range class.Spec.Selectors {
 		if s.CEL != nil {
@@ -60,11 +67,49 @@ func (w *World) Class(ctx context.Context, class *resourceapi.DeviceClass) Resul
 	return r
 }
 
-// failing tries the selectors, one after the other as the scheduler does, and says which fails on what.
+// judging bounds how long selectors are tried: an expression can be dear, and a cluster of many shapes.
+const judging = 100 * time.Millisecond
+
+// concerns says whether selectors are about this driver's devices: they name the driver, or read what its devices have.
+func (w *World) concerns(selectors []resourceapi.DeviceSelector) bool {
+	driver, _ := w.selected(selectors, "", "")
+	return driver == w.Driver || driver == "" && w.reads(selectors, func(selector.Name) bool { return true })
+}
+
+// reads says whether selectors name an attribute or capacity of the driver's domain that is wanted.
+func (w *World) reads(selectors []resourceapi.DeviceSelector, wanted func(selector.Name) bool) bool {
+	for _, s := range selectors {
+		if s.CEL == nil {
+			continue
+		}
+		r, _ := w.Cache.read(s.CEL.Expression)
+		if slices.ContainsFunc(r.Names, func(n selector.Name) bool { return n.Domain == w.Driver && wanted(n) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// identified says whether selectors ask for certain boards. Which boards there are the shapes do not say.
+func (w *World) identified(selectors []resourceapi.DeviceSelector) bool {
+	return w.reads(selectors, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
+}
+
+// failing tries the selectors, one after the other as the scheduler does, and says which fails on what. Of selectors that
+// are not about this driver's devices it says nothing, and nothing once the time is over.
 func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
+	if !w.concerns(selectors) {
+		return nil
+	}
 	for _, s := range w.tried {
-		for i, selector := range selectors {
-			matches, err := w.try(ctx, selector, s.candidate)
+		for i, one := range selectors {
+			matches, err := w.try(ctx, one, s.candidate)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil && s.invented && !strings.Contains(err.Error(), "no such key") {
+				break
+			}
 			if err != nil {
 				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
 				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
@@ -78,14 +123,14 @@ func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelec
 	return nil
 }
 
-// matches says whether some device of the cluster satisfies all selectors; true where nothing is known of the cluster.
+// matches says whether some device of the cluster satisfies all selectors; true where that cannot be told.
 func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
-	if len(w.Pools) == 0 {
+	if len(w.Pools) == 0 || w.identified(selectors) {
 		return true
 	}
 	for _, p := range w.Pools {
 		for c := range w.candidates(p) {
-			if ok, err := w.satisfies(ctx, selectors, c); ok && err == nil {
+			if ok, err := w.satisfies(ctx, selectors, c); ok && err == nil || ctx.Err() != nil {
 				return true
 			}
 		}

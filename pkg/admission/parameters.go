@@ -83,8 +83,8 @@ func (w *World) parameters(configs []config, requests []request) (errs field.Err
 	}
 	for _, r := range requests {
 		c := chosen[r.name]
-		if c == nil || c.Sharing() == nil || r.admin {
-			continue
+		if c == nil || c.Sharing() == nil || r.admin || r.alternative() {
+			continue // What is not chosen does no harm.
 		}
 		parameters := c.path.Child("opaque", "parameters")
 		if r.kind == gpu.KindGroup {
@@ -107,7 +107,7 @@ func (w *World) aimed(c config, requests []request) (errs field.ErrorList) {
 			continue
 		}
 		ours++
-		if slices.Contains(c.requests, r.name) && !c.fits(r) {
+		if slices.Contains(c.requests, r.name) && !c.fits(r) && !r.alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "kind"),
 				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind(), r.kind, r.name, other(c.Kind()))))
 		}
@@ -136,7 +136,8 @@ func (w *World) together(chosen map[string]*config, requests []request) (errs fi
 		if w.foreign(r) {
 			continue
 		}
-		if r.alternative() || r.count == 0 || r.driver == "" || len(owners)+int(min(r.count, 64)) > 64 {
+		// A group counts as its GPUs, and how many these are the claim need not say.
+		if r.alternative() || r.count == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.count, 64)) > 64 {
 			return nil
 		}
 		for range r.count {

@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -20,15 +21,17 @@ type sample struct {
 	// what names it to a person.
 	what string
 	candidate
+	// invented says that the cluster has no such device: its values are examples, and only what it lacks counts.
+	invented bool
 }
 
 // samples are devices of which some cluster has one: another driver's, each kind of this driver's with nothing but what
 // every device of the kind has, and those of this cluster without what others of their model may lack.
 func (w *World) samples() []sample {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
-	out := []sample{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}}}
+	out := []sample{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
 	for i, kind := range kinds {
-		out = append(out, sample{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), w.least(kind)}})
+		out = append(out, sample{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), w.least(kind)}, true})
 	}
 	seen := map[string]bool{}
 	for _, p := range w.Pools {
@@ -38,7 +41,7 @@ func (w *World) samples() []sample {
 				if !seen[what] {
 					seen[what] = true
 					whole := w.made(slice.Shape, i)
-					out = append(out, sample{what, whole}, sample{what + " that lacks what not every one has", bare(whole, kind.Type)})
+					out = append(out, sample{what, whole, false}, sample{what + " that lacks what not every one has", bare(whole, kind.Type), true})
 				}
 			}
 		}
@@ -59,6 +62,14 @@ func bare(c candidate, kind gpu.Kind) candidate {
 	return c
 }
 
+// examples are values as some device has them, so that what a selector does with a text works on them, too.
+var examples = map[string]string{
+	"productName": "NVIDIA H100 80GB HBM3", "architecture": "Hopper", "profile": "1g.10gb", "driverVersionRaw": "580.126.09",
+	"uuid": "GPU-00000000-0000-0000-0000-000000000000", "parentUUID": "GPU-00000000-0000-0000-0000-000000000000",
+	"driverVersion": "580.126.9", "cudaDriverVersion": "13.0.0", "cudaComputeCapability": "9.0.0", "isolation": "hardware",
+	string(deviceattribute.StandardDeviceAttributePCIBusID): "0000:00:00.0",
+}
+
 // least is a device with what every one of the kind has.
 func (w *World) least(kind gpu.Kind) cel.Device {
 	d := cel.Device{
@@ -70,19 +81,19 @@ func (w *World) least(kind gpu.Kind) cel.Device {
 			continue
 		}
 		name := resourceapi.QualifiedName(e.Name)
-		text, number, truth, version := "none", int64(0), false, "0.0.0"
+		text, number, truth := examples[e.Name], int64(1), false
+		if e.Name == "type" {
+			text = string(kind)
+		}
 		switch {
 		case e.Capacity:
-			d.Capacity[name] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(0, resource.DecimalSI)}
-		case e.Name == "type":
-			text = string(kind)
-			d.Attributes[name] = resourceapi.DeviceAttribute{StringValue: &text}
+			d.Capacity[name] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(10<<30, resource.BinarySI)}
 		case e.Type == "int":
 			d.Attributes[name] = resourceapi.DeviceAttribute{IntValue: &number}
 		case e.Type == "bool":
 			d.Attributes[name] = resourceapi.DeviceAttribute{BoolValue: &truth}
 		case e.Type == "version":
-			d.Attributes[name] = resourceapi.DeviceAttribute{VersionValue: &version}
+			d.Attributes[name] = resourceapi.DeviceAttribute{VersionValue: &text}
 		default:
 			d.Attributes[name] = resourceapi.DeviceAttribute{StringValue: &text}
 		}

@@ -6,6 +6,7 @@ package admission
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ func (w *World) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClai
 			return ""
 		case w.foreign(q):
 			skip[parent] = true
+		case w.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):
+			return ""
 		}
 	}
 	ours := only(spec.Devices, func(name string) bool { return !skip[name] })
@@ -54,8 +57,10 @@ func (w *World) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClai
 	if known, ok := w.verdicts.Get(key); ok {
 		return known.(string)
 	}
-	text := w.search(ctx, ours, requests)
-	w.verdicts.Add(key, text)
+	text, sure := w.search(ctx, ours, requests)
+	if sure {
+		w.verdicts.Add(key, text)
+	}
 	return text
 }
 
@@ -65,33 +70,33 @@ func verdict(devices resourceapi.DeviceClaim, requests []request) string {
 	for _, q := range requests {
 		key = fmt.Appendf(key, " %s %s", q.class, q.classFound.ResourceVersion)
 	}
-	return string(key)
+	sum := sha256.Sum256(key) // A claim can be large.
+	return string(sum[:])
 }
 
-func (w *World) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) string {
+// search tries; sure is false where the time did not suffice to tell.
+func (w *World) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string, sure bool) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(w.Patience, patience))
 	defer cancel()
 	// The allocator takes long to find that there are too few: it tries them in every order.
 	for _, q := range requests {
-		if !w.foreign(q) && !q.alternative() && w.tooFew(ctx, q) && ctx.Err() == nil {
-			return none(q.name)
+		if !w.foreign(q) && !q.alternative() && w.tooFew(ctx, q) {
+			return none(q.name), true
 		}
 	}
-	if ok, problem := w.anywhere(ctx, ours); ok {
-		return ""
-	} else if problem != "" {
-		return problem
+	if ok, problem := w.anywhere(ctx, ours); ok || problem != "" {
+		return problem, ctx.Err() == nil
 	}
 	for _, r := range ours.Requests {
 		one := only(ours, func(name string) bool { return name == r.Name })
-		if ok, _ := w.anywhere(ctx, one); !ok && ctx.Err() == nil {
-			return none(r.Name)
+		if ok, _ := w.anywhere(ctx, one); !ok {
+			return none(r.Name), true
 		}
 	}
 	if ctx.Err() != nil {
-		return ""
+		return "", false
 	}
-	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty"
+	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty", true
 }
 
 func none(request string) string {
@@ -106,7 +111,7 @@ func (w *World) tooFew(ctx context.Context, q request) bool {
 		n := int64(0)
 		for c := range w.candidates(p) {
 			ok, err := w.satisfies(ctx, selectors, c)
-			if err != nil {
+			if err != nil || ctx.Err() != nil {
 				return false
 			}
 			if ok {

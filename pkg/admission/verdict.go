@@ -36,8 +36,15 @@ func (w *World) Ours(class string) bool {
 	return driver == w.Driver
 }
 
+// Concerns says whether a class is about this driver's devices, be it without saying so.
+func (w *World) Concerns(class *resourceapi.DeviceClass) bool {
+	return w.concerns(class.Spec.Selectors)
+}
+
 // Judge finds whether an existing class would be denied now, or matches nothing.
 func (w *World) Judge(ctx context.Context, class *resourceapi.DeviceClass) Verdict {
+	ctx, cancel := context.WithTimeout(ctx, max(w.Patience, judging))
+	defer cancel()
 	if errs := w.failing(ctx, class.Spec.Selectors); len(errs) > 0 {
 		return Verdict{ClassInvalid, errs[0].Error()}
 	}

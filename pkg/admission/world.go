@@ -49,10 +49,9 @@ func (w *World) Prepare() {
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
 		w.value(w.name("type", false), string(kind)) // All types are right, also where there is none of one yet.
 	}
+	// Devices of some cluster have these. Whether one of this cluster has, trying the selector tells.
 	for _, e := range resourceslices.Catalogue() {
-		if len(w.Pools) == 0 {
-			w.names[w.name(resourceapi.QualifiedName(e.Name), e.Capacity)] = true
-		}
+		w.names[w.name(resourceapi.QualifiedName(e.Name), e.Capacity)] = true
 	}
 	for _, p := range w.Pools {
 		for d := range p.Devices() {

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
@@ -30,6 +32,8 @@ type Certificate struct {
 	Namespace, Secret string
 	// Dir gets tls.crt and tls.key.
 	Dir string
+	// Make says that the Secret is made, empty, where there is none: who fills it does not.
+	Make bool
 
 	once  sync.Once
 	ready chan struct{}
@@ -52,6 +56,13 @@ func (c *Certificate) Run(ctx context.Context) error {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.Secret).String()
 		}))
 	secrets := factory.Core().V1().Secrets().Informer()
+	if _, err := secrets.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
+		if err := c.Ensure(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has")
+		}
+	}}); err != nil {
+		return err
+	}
 	if err := on(secrets, func(o any) {
 		if s, ok := o.(*corev1.Secret); ok && s.Name == c.Secret {
 			c.copy(ctx, s)
@@ -60,6 +71,22 @@ func (c *Certificate) Run(ctx context.Context) error {
 		return err
 	}
 	secrets.RunWithContext(ctx)
+	return nil
+}
+
+// Ensure makes the Secret where it is to be made and there is none.
+func (c *Certificate) Ensure(ctx context.Context) error {
+	if !c.Make {
+		return nil
+	}
+	secrets := c.Client.CoreV1().Secrets(c.Namespace)
+	if _, err := secrets.Get(ctx, c.Secret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: c.Secret}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.Namespace, c.Secret, err)
+	}
 	return nil
 }
 

@@ -132,3 +132,40 @@ func TestADirectoryThatCannotBeMadeIsAnError(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+// TestASecretThatIsDeletedIsMadeAgain has it gone at the start, and later: what fills it fills no Secret that is not there.
+func TestASecretThatIsDeletedIsMadeAgain(t *testing.T) {
+	for name, keeps := range map[string]bool{"ours to fill": true, "another's to fill": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				c := &Certificate{Client: s.client(), Namespace: "ns", Secret: "cert", Dir: filepath.Join(t.TempDir(), "certs"), Make: keeps}
+				ctx, cancel := context.WithCancel(context.Background())
+				var wg sync.WaitGroup
+				defer wg.Wait()
+				defer cancel()
+				want := func(when string) {
+					t.Helper()
+					synctest.Wait()
+					if got := len(s.names("secrets")) == 1; got != keeps {
+						t.Errorf("%s: there is a Secret: %t", when, got)
+					}
+				}
+				if err := c.Ensure(ctx); err != nil {
+					t.Error(err)
+				}
+				want("at the start")
+				wg.Go(func() {
+					if err := c.Run(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+				s.put(secret("cert", "c1", "k1"))
+				synctest.Wait()
+				s.remove("secrets", "ns/cert")
+				want("deleted")
+			})
+		})
+	}
+}

@@ -82,7 +82,7 @@ func New(o Options) *Controller {
 	c.slices = newSlices(c.versions, o.Driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = newNodes(c.slices.GetIndexer())
-	c.worlds = newWorlds(o.Driver, c.nodes, c.classes.GetIndexer(), func() { c.enqueue(task{}) })
+	c.worlds = newWorlds(o.Driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace, clock: o.Clock}, func() { c.enqueue(task{}) })
 	c.verdicts = newVerdicts(o.Driver, o.Events)
 	return c
 }

@@ -109,7 +109,7 @@ func TestFiguresFollowClaims(t *testing.T) {
 	})
 }
 
-func TestTenThousandClaimsAreCountedInAMoment(t *testing.T) {
+func TestTenThousandClaimsAreCounted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newServer(t), gpusOf(t, "l40s-4")
 	c := New(Options{Driver: publish.Driver, Client: s.client(), Metadata: s.metadata()})
@@ -124,6 +124,7 @@ func TestTenThousandClaimsAreCountedInAMoment(t *testing.T) {
 		for _, slice := range slicesAt(t, "l40s-4", fmt.Sprintf("n%d", n), 0) {
 			one := c.shapes.Trim(slice)
 			add(c.slices.GetIndexer(), &one)
+			c.worlds.nodes.touch(one.Node)
 		}
 	}
 	add(c.classes.GetIndexer(), class(l40sClass, `device.driver == "gpu.nvidia.com"`))
@@ -134,11 +135,7 @@ func TestTenThousandClaimsAreCountedInAMoment(t *testing.T) {
 		}
 		add(c.leading.claims.GetIndexer(), claim)
 	}
-	began := time.Now()
 	figures, ok := c.Cluster()
-	if took := time.Since(began); took > 2*time.Second { // It takes some 20 ms, on a machine that does nothing else.
-		t.Errorf("it took %v", took)
-	}
 	if diff := cmp.Diff(map[string]int{phasePending: claims - 2*nodes, phaseAllocated: 0, phaseReserved: 2 * nodes, phaseDeleting: 0}, figures.Claims); diff != "" || !ok {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

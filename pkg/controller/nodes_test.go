@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
+	"k8s.io/utils/clock"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/test/publish"
@@ -66,7 +67,7 @@ func TestAWorldLastsWhileNoShapeIsNew(t *testing.T) {
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.touch("b")
-	w := newWorlds(publish.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), nil)
+	w := newWorlds(publish.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
 	was := w.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)

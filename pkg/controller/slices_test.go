@@ -194,7 +194,7 @@ func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
 }
 
 func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
-	if got := pools(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})); len(got) != 0 {
+	if got := newNodes(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})).pools(); len(got) != 0 {
 		t.Errorf("pools of nothing: %v", got)
 	}
 	objects := machine(t, "l40s-4", "a", 0)

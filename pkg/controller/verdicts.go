@@ -37,7 +37,7 @@ func newVerdicts(driver string, events record.EventRecorder) *verdicts {
 	return &verdicts{driver: driver, events: events, known: map[types.UID]judged{}}
 }
 
-// judge looks at every class of this driver's, and tells by an Event where one has become wrong.
+// judge looks at every class that is about this driver's devices, and tells by an Event where one has become wrong.
 func (v *verdicts) judge(ctx context.Context, world *admission.World, classes cache.Indexer) {
 	if len(world.Pools) == 0 {
 		return // Nothing is known of the devices.
@@ -45,7 +45,7 @@ func (v *verdicts) judge(ctx context.Context, world *admission.World, classes ca
 	now := map[types.UID]judged{}
 	for _, o := range classes.List() {
 		class, ok := o.(*resourceapi.DeviceClass)
-		if !ok || !world.Ours(class.Name) {
+		if !ok || !world.Concerns(class) {
 			continue
 		}
 		v.mu.Lock()

@@ -27,6 +27,7 @@ type worlds struct {
 	nodes   *nodes
 	classes cache.Indexer
 	cache   *admission.Cache
+	recent  recent
 
 	dirty   chan struct{}
 	current atomic.Pointer[admission.World]
@@ -34,8 +35,10 @@ type worlds struct {
 	changed func()
 }
 
-func newWorlds(driver string, nodes *nodes, classes cache.Indexer, changed func()) *worlds {
-	w := &worlds{driver: driver, nodes: nodes, classes: classes, cache: admission.NewCache(), dirty: make(chan struct{}, 1), changed: changed}
+func newWorlds(driver string, nodes *nodes, classes cache.Indexer, recent recent, changed func()) *worlds {
+	w := &worlds{
+		driver: driver, nodes: nodes, classes: classes, cache: admission.NewCache(), recent: recent, dirty: make(chan struct{}, 1), changed: changed,
+	}
 	w.build()
 	return w
 }
@@ -50,10 +53,12 @@ func (w *worlds) touch() {
 
 // run keeps the World up to date until the context ends.
 func (w *worlds) run(ctx context.Context) {
+	forget := time.NewTimer(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-forget.C:
 		case <-w.dirty:
 		}
 		select {
@@ -61,21 +66,24 @@ func (w *worlds) run(ctx context.Context) {
 			return
 		case <-time.After(settle):
 		}
-		w.build()
+		if again := w.build(); again > 0 {
+			forget.Reset(again)
+		}
 		w.changed()
 	}
 }
 
 // build makes a World of the shapes there are now. While they stay the same the one there is goes on, and with it what it
 // has found out: it looks at the classes itself.
-func (w *worlds) build() {
-	now := distinct(w.nodes.pools())
+func (w *worlds) build() (again time.Duration) {
+	now, again := w.recent.with(distinct(w.nodes.pools()))
 	if is := w.current.Load(); is != nil && slices.EqualFunc(is.Pools, now, alike) {
-		return
+		return again
 	}
 	world := &admission.World{Driver: w.driver, ClassNamed: w.class, Classes: w.classes.ListKeys, Cache: w.cache, Pools: now}
 	world.Prepare()
 	w.current.Store(world)
+	return again
 }
 
 func (w *worlds) class(name string) *resourceapi.DeviceClass {

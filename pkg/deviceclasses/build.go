@@ -23,6 +23,9 @@ import (
 // removed.
 const ManagedBy = "gpu-dra-driver/managed-by"
 
+// most bounds the classes, so that a node that publishes nonsense does not fill the API server.
+const most = 500
+
 // Options are the administrator's choices.
 type Options struct {
 	// Driver is the driver's name.
@@ -51,6 +54,10 @@ func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceCl
 	made := map[string]string{}
 	add := func(what string, c *resourceapi.DeviceClass) {
 		name := c.Name
+		if len(classes) == most {
+			problems = append(problems, fmt.Errorf("no DeviceClass for %s: there are %d classes already, and a cluster has fewer models and profiles; see what nodes publish", what, most))
+			return
+		}
 		if problem := validation.IsDNS1123Subdomain(name); len(problem) > 0 {
 			problems = append(problems, fmt.Errorf("no DeviceClass for %s: %q cannot be its name: %s", what, name, problem[0]))
 			return

@@ -7,6 +7,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"weak"
 
@@ -18,6 +20,9 @@ import (
 
 // identities are the attributes that tell one board or fabric from another of the same make. A Shape is without them.
 var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", "nvlinkGroup", "fabricClusterUUID", "cliqueID"}
+
+// Identity says whether an attribute of the driver's domain is one of them. In a Shape its value is that of some node.
+func Identity(name string) bool { return slices.Contains(identities, resourceapi.QualifiedName(name)) }
 
 // Shape is what ResourceSlices of different nodes have in common. It is never changed.
 type Shape struct {
@@ -124,12 +129,15 @@ func heal(d *resourceapi.Device) (sick bool) {
 }
 
 func kindOf(d resourceapi.Device) Kind {
-	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: Text(d, "productName"), Profile: Text(d, "profile"), GPUs: 1}
+	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: plain(Text(d, "productName")), Profile: plain(Text(d, "profile")), GPUs: 1}
 	if count, ok := Int(d, "gpuCount"); ok && count > 0 && count <= 1<<10 {
 		k.GPUs = int(count)
 	}
 	return k
 }
+
+// plain keeps what stands in slices from breaking what is made of it: labels of metrics are UTF-8.
+func plain(text string) string { return strings.ToValidUTF8(text, "?") }
 
 // Text is a device's attribute, empty where it has none of that name that is a string or version.
 func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {

@@ -118,7 +118,7 @@ func (p Pool) Count(held []string) Tally {
 	t := newTally()
 	pieces := map[string]int64{} // of a counter set, the memory slices that its largest free device takes
 	models := map[string]string{}
-	grouped := map[string]bool{} // counter sets of GPUs that a group has
+	elsewhere := map[string]bool{} // counter sets of GPUs that a group has, or that are not well
 	for d, kind := range p.Devices() {
 		if kind.Type == gpu.KindMonitor {
 			continue
@@ -145,8 +145,11 @@ func (p Pool) Count(held []string) Tally {
 				continue
 			}
 			models[c.CounterSet] = kind.Product
+			if state == Unhealthy {
+				elsewhere[c.CounterSet] = true
+			}
 			if state == Blocked && left.fitsIn(c) {
-				grouped[c.CounterSet] = true // It is taken, and not by what is in this set.
+				elsewhere[c.CounterSet] = true // It is taken, and not by what is in this set.
 			}
 			if state == Free {
 				pieces[c.CounterSet] = max(pieces[c.CounterSet], n)
@@ -154,7 +157,7 @@ func (p Pool) Count(held []string) Tally {
 		}
 	}
 	for set, model := range models {
-		if grouped[set] {
+		if elsewhere[set] {
 			continue
 		}
 		for name, n := range left[set] {

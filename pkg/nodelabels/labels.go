@@ -8,6 +8,7 @@ package nodelabels
 import (
 	"cmp"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +23,13 @@ import (
 // prefix is feature discovery's.
 const prefix = "nvidia.com/"
 
+// unusual is what feature discovery leaves out of a product's name.
+var unusual = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
+
 // Of are the labels of a node by what it publishes. A node of several models is labelled as the one it has most of.
 func Of(p fleet.Pool, driver string) map[string]string {
-	models := map[string][]resourceapi.Device{}
+	models, parts := map[string][]resourceapi.Device{}, map[string][]resourceapi.Device{}
+	parents := map[string]bool{}
 	cut, capable := false, false
 	for d, kind := range p.Devices() {
 		switch kind.Type {
@@ -32,8 +37,15 @@ func Of(p fleet.Pool, driver string) map[string]string {
 			models[kind.Product] = append(models[kind.Product], d)
 			capable = capable || fleet.Bool(d, "migCapable")
 		case gpu.KindMIG:
-			cut = true
+			cut, capable = true, true
+			if parent := fleet.Text(d, "parentUUID"); !parents[parent] {
+				parents[parent] = true
+				parts[kind.Product] = append(parts[kind.Product], without(d))
+			}
 		}
+	}
+	if len(models) == 0 {
+		models = parts // An administrator has cut all of them: there are partitions, and no GPU to be had whole.
 	}
 	if len(models) == 0 {
 		return nil
@@ -63,6 +75,12 @@ func Of(p fleet.Pool, driver string) map[string]string {
 	return l
 }
 
+// without is a partition as far as its GPU is known by it: its memory is not the GPU's.
+func without(d resourceapi.Device) resourceapi.Device {
+	d.Capacity = nil
+	return d
+}
+
 type labels map[string]string
 
 func (l labels) put(name, value string) {
@@ -75,7 +93,7 @@ func (l labels) put(name, value string) {
 func (l labels) board(product string, model []resourceapi.Device) {
 	d := model[0]
 	replicas, strategy := shared(d)
-	name := strings.ReplaceAll(product, " ", "-")
+	name := strings.Join(strings.Fields(unusual.ReplaceAllString(product, "")), "-")
 	if replicas > 1 {
 		name += "-SHARED"
 	}
@@ -162,7 +180,7 @@ func family(major, minor string) string {
 		return "ampere"
 	case "9":
 		return "hopper"
-	case "10", "11", "12":
+	case "10", "12":
 		return "blackwell"
 	}
 	return "undefined"

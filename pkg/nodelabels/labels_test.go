@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/test/publish"
 )
 
@@ -59,6 +60,23 @@ func TestLabelsAreThoseOfFeatureDiscovery(t *testing.T) {
 	}
 	if got := Of(fleet.Pool{}, "gpu.nvidia.com"); got != nil {
 		t.Errorf("a node without GPUs gets %v", got)
+	}
+}
+
+// TestANodeWhoseGPUsAreAllCutHasLabels has an administrator hold all GPUs in partitions: no whole is published.
+func TestANodeWhoseGPUsAreAllCutHasLabels(t *testing.T) {
+	got := Of(pool(t, "hgx-h100", func(s *fleet.Slice) {
+		shape := *s.Shape
+		shape.Devices, shape.Kinds = nil, nil
+		for i, k := range s.Shape.Kinds {
+			if k.Type == gpu.KindMIG {
+				shape.Devices, shape.Kinds = append(shape.Devices, s.Shape.Devices[i]), append(shape.Kinds, k)
+			}
+		}
+		s.Shape = &shape
+	}), "gpu.nvidia.com")
+	if got["nvidia.com/gpu.product"] != "NVIDIA-H100-80GB-HBM3" || got["nvidia.com/gpu.count"] != "8" || got["nvidia.com/mig.capable"] != "true" || got["nvidia.com/gpu.memory"] != "" {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -58,7 +58,11 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 			return Plan{}, err
 		}
 		for _, device := range found {
-			if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 {
+			if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 && result.ShareID != nil && p.Devices[other].Name == device.Name {
+				return Plan{}, m.refuse(device.Name, claimerror.Permanent, claimerror.InvalidAllocation,
+					errors.New("two requests of the claim have shares of it, and a claim can have one"),
+					"ask for the sum in one request, or add constraints: [{distinctAttribute: "+node.Driver+"/uuid}], and create the claim anew")
+			} else if other >= 0 {
 				return Plan{}, m.refuse(device.Name, claimerror.Permanent, claimerror.InvalidAllocation,
 					fmt.Errorf("the allocation also holds %s, and the two overlap", p.Devices[other].Name),
 					"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")

@@ -121,6 +121,12 @@ func TestACertificateThatIsNoneIsReplaced(t *testing.T) {
 		return err == nil && strings.HasPrefix(string(now.Data[corev1.TLSCertKey]), "-----BEGIN") && string(now.Data[corev1.TLSCertKey]) != string(before.Data[corev1.TLSCertKey]), fmt.Sprint(err)
 	})
 	answers(ctx, t)
+	must(t, secrets.Delete(ctx, before.Name, metav1.DeleteOptions{}))
+	eventually(ctx, t, "a new Secret with a certificate", func(ctx context.Context) (bool, string) {
+		now, err := secrets.Get(ctx, before.Name, metav1.GetOptions{})
+		return err == nil && len(now.Data[corev1.TLSCertKey]) > 0 && now.UID != before.UID, fmt.Sprint(err)
+	})
+	answers(ctx, t)
 	_, err = s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "gpu-dra-driver-webhook", types.JSONPatchType,
 		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"},{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`), metav1.PatchOptions{})
 	must(t, err)

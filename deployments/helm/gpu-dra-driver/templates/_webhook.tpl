@@ -3,7 +3,7 @@ that has a configuration for it; a class that has one or selects its devices. */
 {{- define "gpu-dra-driver.namesTheDriver" -}}
 [object.?spec.?spec.or(object.?spec).orValue({})].exists(s,
 (s.?devices.?config.orValue([]) + s.?config.orValue([])).exists(c, c.?opaque.?driver.orValue('') == '{{ .Values.driverName }}') ||
-s.?selectors.orValue([]).exists(x, x.?cel.?expression.orValue('').contains('{{ .Values.driverName }}')))
+s.?selectors.orValue([]).map(x, x.?cel.?expression.orValue('')).exists(x, x.contains('"{{ .Values.driverName }}"') || x.contains("'{{ .Values.driverName }}'")))
 {{- end }}
 
 {{- define "gpu-dra-driver.webhookRules" -}}
