@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	draclient "k8s.io/dynamic-resource-allocation/client"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"gpu-dra-driver/pkg/claimerror"
@@ -37,7 +38,7 @@ type told struct{ absent, released int }
 func (b *bench) service(engine preparer) (*service, *told) {
 	n := &told{}
 	return &service{
-		engine: engine, metrics: b.metrics, events: b.events, status: newStatusWriter(b.client.ResourceV1(), "gpu.nvidia.com", b.metrics),
+		engine: engine, metrics: b.metrics, events: b.events, status: newStatusWriter(claimStatuses{b.client, draclient.New(b.client)}, "gpu.nvidia.com", b.metrics),
 		ready: func(context.Context) error { return nil }, absent: func() { n.absent++ }, released: func() { n.released++ },
 		holds: func([]devicestate.PreparedDevice) {},
 	}, n

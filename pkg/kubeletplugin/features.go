@@ -8,9 +8,10 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 )
 
 // features are what an API server keeps of a slice. It drops the fields of a feature it lacks without a word, and its
@@ -20,7 +21,7 @@ type features struct {
 	taints bool
 	// sharedDevices: DRAConsumableCapacity.
 	sharedDevices bool
-	// counters: DRAPartitionableDevices.
+	// counters: DRAPartitionableDevices as it is from 1.35 on, with counters in slices of their own.
 	counters bool
 }
 
@@ -58,7 +59,7 @@ func kept(sent, got *resourceapi.ResourceSlice) features {
 
 // probeFeatures sends a slice with every field of interest as a dry run: the server says what it would keep, and no
 // scheduler ever sees a device without its taint.
-func probeFeatures(ctx context.Context, client kubernetes.Interface, driver, node, pool string) (features, error) {
+func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, driver, node, pool string) (features, error) {
 	yes := true
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-" + driver + "-"},
@@ -77,9 +78,23 @@ func probeFeatures(ctx context.Context, client kubernetes.Interface, driver, nod
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	got, err := client.ResourceV1().ResourceSlices().Create(ctx, slice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	got, err := client.ResourceSlices().Create(ctx, slice, options)
+	if !apierrors.IsInvalid(err) {
+		return learned(slice, got, err)
+	}
+	// 1.34 wants the counters, and at most 32 of them, in the slice of the devices that consume them. A node's GPUs, whose
+	// groups draw on one set of counters, do not fit into that.
+	slice.Spec.Devices[0].ConsumesCounters = nil
+	got, err = client.ResourceSlices().Create(ctx, slice, options)
+	f, err := learned(slice, got, err)
+	f.counters = false
+	return f, err
+}
+
+func learned(sent, got *resourceapi.ResourceSlice, err error) (features, error) {
 	if err != nil {
 		return features{}, err
 	}
-	return kept(slice, got), nil
+	return kept(sent, got), nil
 }

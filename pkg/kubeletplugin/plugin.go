@@ -138,11 +138,11 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	events := newEvents(p.Client, versions, p.Node, p.Driver, parts.Metrics)
 	p.startReports(events)
 	publisher := newPublisher(publisherOptions{
-		client: p.Client, driver: p.Driver, node: p.Node, pool: resourceslices.PoolName(p.Node),
+		client: p.Client, versions: versions, driver: p.Driver, node: p.Node, pool: resourceslices.PoolName(p.Node),
 		newest: parts.Newest, build: p.node.build, metrics: parts.Metrics,
 	})
 	p.node.holder, p.node.changed = parts.Engine, publisher.poke
-	status := newStatusWriter(p.Client.ResourceV1(), p.Driver, parts.Metrics)
+	status := newStatusWriter(claimStatuses{p.Client, versions}, p.Driver, parts.Metrics)
 	claims := lookup{versions}
 	care := newCaretaker(parts.Engine, claims, &devicestate.Vanished{
 		Engine: parts.Engine, Claims: claims, Witness: parts.Witness, Grace: p.VanishedGrace,

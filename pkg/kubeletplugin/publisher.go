@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -31,7 +32,9 @@ const (
 
 // publisherOptions are a publisher's.
 type publisherOptions struct {
-	client             kubernetes.Interface
+	client kubernetes.Interface
+	// versions reaches the version of the API that the server has.
+	versions           resourcev1.ResourceSlicesGetter
 	driver, node, pool string
 	// newest says whether this instance is the one to publish.
 	newest func(context.Context) (bool, error)
@@ -215,7 +218,7 @@ func (p *publisher) failed(ctx context.Context, err error, msg string) {
 
 // learn asks the server which features it has. Without an answer, what it drops will tell.
 func (p *publisher) learn(ctx context.Context) {
-	f, err := probeFeatures(ctx, p.client, p.driver, p.node, p.pool)
+	f, err := probeFeatures(ctx, p.versions, p.driver, p.node, p.pool)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; what it drops will tell", "err", err)
 		return

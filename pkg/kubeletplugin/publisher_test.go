@@ -71,7 +71,7 @@ func newShelf(t *testing.T) *shelf {
 		return false, nil, nil
 	})
 	s.publisher = newPublisher(publisherOptions{
-		client: s.client, driver: "gpu.nvidia.com", node: "n1", pool: "n1/gpu", metrics: s.bench.metrics,
+		client: s.client, versions: s.client.ResourceV1(), driver: "gpu.nvidia.com", node: "n1", pool: "n1/gpu", metrics: s.bench.metrics,
 		newest: func(context.Context) (bool, error) { return s.newest.Load(), nil },
 		build: func(f features) ([]resourceslice.Slice, bool) {
 			kind := "gpu"
@@ -188,6 +188,23 @@ func TestAServerThatLacksAFeatureNeverSeesWhatNeedsIt(t *testing.T) {
 				t.Errorf("%d writes: the monitor was there for a moment", n)
 			}
 		})
+	}
+}
+
+// TestCountersThatAServerWantsInTheDevicesSliceAreLeftOut plays 1.34 with the feature gate on.
+func TestCountersThatAServerWantsInTheDevicesSliceAreLeftOut(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		o := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+		if len(o.Spec.Devices[0].ConsumesCounters) > 0 {
+			return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ResourceSlice"}, "probe", nil)
+		}
+		return true, o, nil
+	})
+	f, err := probeFeatures(t.Context(), b.client.ResourceV1(), "gpu.nvidia.com", "n1", "n1/gpu")
+	if want := (features{taints: true, sharedDevices: true}); err != nil || f != want {
+		t.Errorf("%+v, %v", f, err)
 	}
 }
 

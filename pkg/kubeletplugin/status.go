@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	metaac "k8s.io/client-go/applyconfigurations/meta/v1"
 	resourceac "k8s.io/client-go/applyconfigurations/resource/v1"
-	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
@@ -37,7 +36,7 @@ const statusTries = 12
 // waits for it.
 type statusWriter struct {
 	driver  string
-	client  resourcev1.ResourceClaimsGetter
+	client  claimStatuses
 	metrics *metrics.Metrics
 	queue   workqueue.TypedRateLimitingInterface[types.UID]
 
@@ -50,7 +49,7 @@ type claimStatus struct {
 	devices         []resourceapi.AllocatedDeviceStatus
 }
 
-func newStatusWriter(client resourcev1.ResourceClaimsGetter, driver string, m *metrics.Metrics) *statusWriter {
+func newStatusWriter(client claimStatuses, driver string, m *metrics.Metrics) *statusWriter {
 	return &statusWriter{
 		driver: driver, client: client, metrics: m, wanted: map[types.UID]*claimStatus{},
 		queue: workqueue.NewTypedRateLimitingQueue(
@@ -245,6 +244,5 @@ func (w *statusWriter) write(ctx context.Context, uid types.UID, want *claimStat
 	claim := resourceac.ResourceClaim(want.name, want.namespace).WithUID(uid).WithStatus(status)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	_, err := w.client.ResourceClaims(want.namespace).ApplyStatus(ctx, claim, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-	return err
+	return w.client.apply(ctx, claim)
 }

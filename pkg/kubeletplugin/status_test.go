@@ -17,13 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
+	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/devicestate"
 )
 
 // writer runs a statusWriter; patches counts what it sent.
 func (b *bench) writer() (w *statusWriter, patches *atomic.Int64) {
-	w = newStatusWriter(b.client.ResourceV1(), "gpu.nvidia.com", b.metrics)
+	w = newStatusWriter(claimStatuses{b.client, draclient.New(b.client)}, "gpu.nvidia.com", b.metrics)
 	patches = &atomic.Int64{}
 	b.client.PrependReactor("patch", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
 		patches.Add(1)
@@ -132,7 +133,7 @@ func TestStatusIsTriedAgainUntilItIsPointless(t *testing.T) {
 func TestStatusOfAnUnpreparedClaimIsForgotten(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, claimNamed("one"))
-	w := newStatusWriter(b.client.ResourceV1(), "gpu.nvidia.com", b.metrics)
+	w := newStatusWriter(claimStatuses{b.client, draclient.New(b.client)}, "gpu.nvidia.com", b.metrics)
 	devices, _ := fine()
 	w.prepared(claimNamed("one"), devices)
 	w.unprepared("uid-one")
@@ -147,4 +148,34 @@ func TestABugInTheBackgroundIsCounted(t *testing.T) {
 	b := newBench(t)
 	protect(b.metrics, func() { var none []devicestate.PreparedDevice; _ = none[0] })
 	b.counted(`gpu_dra_background_errors_total{reason="InternalFault"} 1`)
+}
+
+// TestStatusIsWrittenInTheVersionThatTheServerHas: only the newest is known to the client's own Apply.
+func TestStatusIsWrittenInTheVersionThatTheServerHas(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
+		t.Run(version, func(t *testing.T) {
+			b := newBench(t)
+			var patched atomic.Value
+			b.client.PrependReactor("*", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				if a.GetResource().Version != version {
+					return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: "resource.k8s.io"}, "")
+				}
+				if p, ok := a.(clienttesting.PatchAction); ok {
+					patched.Store(p.GetSubresource() + " " + string(p.GetPatch()))
+				}
+				return true, nil, apierrors.NewServiceUnavailable("enough is known")
+			})
+			versions := draclient.New(b.client)
+			_, _ = versions.ResourceClaims("ns").Get(t.Context(), "one", metav1.GetOptions{}) // As every Prepare does.
+			w := newStatusWriter(claimStatuses{b.client, versions}, "gpu.nvidia.com", b.metrics)
+			devices, _ := fine()
+			w.prepared(claimNamed("one"), devices)
+			w.work(t.Context(), "uid-one")
+			got, _ := patched.Load().(string)
+			if !strings.HasPrefix(got, "status {") || !strings.Contains(got, `"apiVersion":"resource.k8s.io/`+version+`"`) || !strings.Contains(got, `"reason":"Prepared"`) {
+				t.Errorf("patched with %q", got)
+			}
+		})
+	}
 }
