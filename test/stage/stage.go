@@ -69,7 +69,11 @@ func FromEnvironment(log io.Writer) (*Stage, error) {
 		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
 	}
 	config.QPS = -1
-	s.Client, err = kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	s.Client, err = anyVersion(client)
 	return s, err
 }
 
