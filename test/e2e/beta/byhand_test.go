@@ -1,0 +1,80 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package beta
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// TestAClaimAllocatedByHand plays scheduler and kubelet, for clusters where neither can: allocates a claim and calls the
+// plugin's socket.
+func TestAClaimAllocatedByHand(t *testing.T) {
+	ctx := limited(t)
+	devices, err := s.Devices(ctx, "gpu")
+	must(t, err)
+	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	claims, err := s.AllocatedClaims(ctx, nodes.Items[0].Name+"/gpu", []string{devices[0].Name}, false)
+	must(t, err)
+	api := s.Client.ResourceV1().ResourceClaims(stage.ByHand)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(t, api.Delete(ctx, claims[0].Name, metav1.DeleteOptions{}))
+	})
+	// The kubelet's directory on the node is one of the cluster's. Each instance of the plugin has a socket of its own in it.
+	sockets, err := filepath.Glob(filepath.Join(s.Dir, "node/kubelet/plugins", stage.Driver, "dra*.sock"))
+	must(t, err)
+	if len(sockets) != 1 {
+		t.Fatalf("the plugin's sockets are %v", sockets)
+	}
+	connection, err := grpc.NewClient("unix://"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	defer connection.Close()
+	plugin, uid := drapb.NewDRAPluginClient(connection), claims[0].Uid
+	for range 2 { // A restarted kubelet prepares again.
+		prepared, err := plugin.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: claims}, grpc.WaitForReady(true))
+		must(t, err)
+		if one := prepared.Claims[uid]; one == nil || one.Error != "" || len(one.Devices) != 1 || len(one.Devices[0].CdiDeviceIds) == 0 {
+			t.Fatalf("prepared: %v", prepared)
+		}
+		if found := specs(ctx, t); len(found) != 1 {
+			t.Errorf("CDI specs of one claim: %v", found)
+		}
+	}
+	ready(ctx, t, stage.ByHand, claims[0].Name)
+	unprepared, err := plugin.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: claims})
+	must(t, err)
+	if one := unprepared.Claims[uid]; one == nil || one.Error != "" {
+		t.Errorf("unprepared: %v", unprepared)
+	}
+	if found := specs(ctx, t); len(found) != 0 {
+		t.Errorf("CDI specs are left: %v", found)
+	}
+}
+
+// ready waits until a claim's status says of its device that it is prepared.
+func ready(ctx context.Context, t *testing.T, namespace, name string) {
+	t.Helper()
+	eventually(ctx, t, "the status of the device", func(ctx context.Context) (bool, string) {
+		c, err := s.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil || len(c.Status.Devices) != 1 {
+			return false, fmt.Sprint("no status: ", err)
+		}
+		d := c.Status.Devices[0]
+		return len(d.Conditions) == 1 && d.Conditions[0].Reason == "Prepared" && d.Data != nil && strings.Contains(string(d.Data.Raw), `"uuid":"GPU-`), fmt.Sprintf("%+v", d)
+	})
+}

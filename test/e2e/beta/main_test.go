@@ -1,0 +1,90 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package beta runs the shipped images and chart on an API server that serves resource.k8s.io in its beta versions alone.
+package beta
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// s is the one cluster of the whole run.
+var s *stage.Stage
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	var err error
+	if s, err = stage.FromEnvironment(os.Stderr); err != nil {
+		return 1, err
+	}
+	if _, err := s.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1"); !apierrors.IsNotFound(err) {
+		return 1, errors.Join(errors.New("this API server serves resource.k8s.io/v1: start it with --runtime-config resource.k8s.io/v1=false,resource.k8s.io/v1beta1=true"), err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	var settings []string
+	if !usesClaims() {
+		// No kubelet registers the plugin, by which its pod would become ready.
+		settings = []string{"--set", "kubeletPlugin.containers.gpus.healthcheckPort=-1"}
+	}
+	if err := s.Install(ctx, "hgx-h100", 8, settings...); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// usesClaims says whether scheduler and kubelet do. Up to 1.33 they speak v1beta1. Later ones speak v1 alone, and so does
+// the API server to itself: without v1 it gets ready only with the feature gate DynamicResourceAllocation off.
+func usesClaims() bool {
+	version, err := s.Client.Discovery().ServerVersion()
+	return err == nil && version.Major == "1" && version.Minor <= "33"
+}
+
+// limited gives a test a context that ends before the test's own limit.
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits for what the driver is to do.
+func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
+	t.Helper()
+	must(t, s.Wait(ctx, what, 60*time.Second, ok))
+}
+
+// specs lists the CDI specs of the driver on the node.
+func specs(ctx context.Context, t *testing.T) []string {
+	t.Helper()
+	out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+stage.Driver+"*.json")
+	must(t, err)
+	return strings.Fields(out)
+}

@@ -1,0 +1,30 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package beta
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/test/stage"
+)
+
+// TestUninstalled is the last one. The check before it reads every claim.
+func TestUninstalled(t *testing.T) {
+	ctx := limited(t)
+	_, err := helm(ctx, "uninstall", stage.Release, "--wait")
+	must(t, err)
+	eventually(ctx, t, "the driver's pods gone", func(ctx context.Context) (bool, string) {
+		pods, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{})
+		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
+	})
+	if found := specs(ctx, t); len(found) != 0 {
+		t.Errorf("CDI specs are left: %v", found)
+	}
+}
