@@ -60,6 +60,10 @@ test-cluster: cluster-build ## The one-machine Kubernetes itself
 test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart
 	@hack/test-e2e.sh $(KUBERNETES)
 
+.PHONY: test-versions
+test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
+	@hack/test-versions.sh $(VERSIONS)
+
 .PHONY: test-teeth
 test-teeth: ## Sabotage the code in copies of the tree and see each caught
 	@go run ./test/teeth

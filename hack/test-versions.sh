@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Runs the end-to-end tests on other versions of Kubernetes, cheapest first, and keeps what came of it in
+# docs/compatibility.md. Usage: test-versions.sh [VERSION...], none for all of them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+known=(v1.36.3 v1.35.4 v1.34.4 v1.33.13) # The order of the table.
+wanted=("$@")
+[ $# -gt 0 ] || wanted=("${known[@]}")
+for v in "${wanted[@]}"; do
+  if [[ " ${known[*]} " != *" $v "* ]]; then
+    echo "$v is not one of ${known[*]}" >&2
+    exit 2
+  fi
+done
+work=$(mktemp -d)
+child=
+# Each cluster and its tests are a group of processes of their own, which this script ends, and waits for.
+interrupted() {
+  trap '' INT TERM
+  if [ -n "$child" ]; then
+    kill -TERM -- "-$child" 2>/dev/null || true
+    wait "$child" || true
+  fi
+  exit 130
+}
+trap interrupted INT TERM
+trap 'rm -rf "$work"' EXIT
+rows=$work/rows
+touch "$rows"
+failed=0
+
+# step VERSION WHAT CLUSTER... -- PACKAGE [GO-TEST-ARGUMENT...] runs tests on a cluster of their own.
+step() {
+  local version=$1 what=$2 cluster=() log=$work/log began=$SECONDS rc=0 result minutes
+  shift 2
+  [[ " ${wanted[*]} " == *" $version "* ]] || return 0
+  while [ "$1" != -- ]; do
+    cluster+=("$1")
+    shift
+  done
+  shift
+  printf '%-9s %-60.60s' "$version" "$what"
+  setsid bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
+    hack/tool.sh gotestsum --format testname -- -p 1 -count=1 -timeout 30m -tags e2e "$@" >"$log" 2>&1 &
+  child=$!
+  wait "$child" || rc=$?
+  child=
+  minutes=$(awk -v s=$((SECONDS - began)) 'BEGIN {printf "%.1f", s / 60}')
+  # "DONE 6 tests, 1 skipped in 20 s"
+  result=$(sed -n 's/^DONE \([0-9]*\) tests\(, [0-9]* skipped\)\{0,1\} in .*/\1\2/p' "$log" | tail -1)
+  if [ "$rc" -eq 0 ]; then
+    result="passes: ${result:-no tests}"
+    printf ' %5s min  ok\n' "$minutes"
+  else
+    failed=1
+    result="**fails**: $(sed -n 's/^FAIL [^ ]*\.\(Test[^ ]*\) .*/\1/p' "$log" | sort -u | paste -sd ' ' -)"
+    printf ' %5s min  failed\n' "$minutes"
+    cat "$log" >&2
+  fi
+  echo "| ${version#v} | $what | $result | $minutes |" >>"$rows"
+}
+
+# write puts the new rows into the table, and leaves those of versions that did not run.
+write() {
+  local doc=docs/compatibility.md table=$work/table v
+  sed -n '/<!-- versions: begin/,/<!-- versions: end/p' "$doc" >"$work/old"
+  printf '| Kubernetes | ran | came to | minutes on %s cores |\n| --- | --- | --- | --- |\n' "$(nproc)" >"$table"
+  for v in "${known[@]}"; do
+    if [[ " ${wanted[*]} " == *" $v "* ]]; then
+      grep -F "| ${v#v} |" "$rows" >>"$table" || true
+    else
+      grep -F "| ${v#v} |" "$work/old" >>"$table" || true
+    fi
+  done
+  awk -v table="$table" '
+    /<!-- versions: begin/ {print; while ((getline line < table) > 0) print line; inside = 1; next}
+    /<!-- versions: end/ {inside = 0}
+    !inside' "$doc" >"$work/doc"
+  cat "$work/doc" >"$doc"
+}
+
+for v in "${wanted[@]}"; do
+  bin/onenode build --kubernetes "$v"
+done
+resource=resource.k8s.io
+# Features that a version has and keeps off, and health in the status of pods.
+off134=DRAPartitionableDevices=true,DRADeviceTaints=true,DRAExtendedResource=true,ResourceHealthStatus=true
+off135=$off134,DRAConsumableCapacity=true
+# docs/compatibility.md says why there are no partitions, groups and shares on 1.34: no test that needs them.
+cut='TestDemos/.*(mig|nvlink|fraction|replicas|sharing|admin).*|Partition|Group|Link|CutUp|NetworkCard|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
+
+step v1.34.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
+step v1.35.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
+step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
+  --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./test/e2e/beta
+step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
+  --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./test/e2e/beta
+step v1.34.4 '`nodes` without partitions, features on' \
+  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $off134 -- ./test/e2e/nodes -skip "$cut"
+step v1.35.4 '`nodes`, features on' --nodes 2 --feature-gates $off135 -- ./test/e2e/nodes
+step v1.36.3 '`nodes`' --nodes 2 -- ./test/e2e/nodes
+step v1.36.3 '`reduced`, those features off' --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./test/e2e/reduced
+step v1.34.4 '`test/e2e` without partitions, groups and shares, features on' \
+  --runtime-config $resource/v1alpha3=true --feature-gates $off134 -- ./test/e2e -skip "$cut"
+step v1.35.4 '`test/e2e`, features on' --feature-gates $off135 -- ./test/e2e
+step v1.36.3 '`test/e2e`, `test/crash`' -- ./test/e2e ./test/crash
+write
+exit "$failed"
