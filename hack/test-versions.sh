@@ -83,11 +83,16 @@ for v in "${wanted[@]}"; do
   bin/onenode build --kubernetes "$v"
 done
 resource=resource.k8s.io
-# Features that a version has and keeps off, and health in the status of pods.
-off134=DRAPartitionableDevices=true,DRADeviceTaints=true,DRAExtendedResource=true,ResourceHealthStatus=true
-off135=$off134,DRAConsumableCapacity=true
-# docs/compatibility.md says why there are no partitions, groups and shares on 1.34: no test that needs them.
-cut='TestDemos/.*(mig|nvlink|fraction|replicas|sharing|admin).*|Partition|Group|Link|CutUp|NetworkCard|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
+# Features that a version has and keeps off: those of 1.35 without consumable capacity, and without counters.
+taints=DRADeviceTaints=true,DRAExtendedResource=true,ResourceHealthStatus=true
+counters=DRAPartitionableDevices=true
+capacity=DRAConsumableCapacity=true
+# docs/compatibility.md says why there are no shares on 1.34, no partitions and groups either, and on 1.35 either of both.
+# These are the tests that need some.
+shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
+cut='TestDemos/.*(mig|nvlink).*|Partition|Group|Link|CutUp|NetworkCard'
+shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas-32)$|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
+nodes_cut='TestClassesFollow|TestPodsFindTheirNodes|TestReviewsAsKubectl|TestFigures'
 
 step v1.34.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
 step v1.35.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
@@ -95,14 +100,15 @@ step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
   --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./test/e2e/beta
 step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
   --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./test/e2e/beta
-step v1.34.4 '`nodes` without partitions, features on' \
-  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $off134 -- ./test/e2e/nodes -skip "$cut"
-step v1.35.4 '`nodes`, features on' --nodes 2 --feature-gates $off135 -- ./test/e2e/nodes
+step v1.34.4 '`nodes` without partitions; counters, taints, extended resources on' \
+  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints -- ./test/e2e/nodes -skip "$nodes_cut"
+step v1.35.4 '`nodes`; counters, taints, extended resources on' --nodes 2 --feature-gates $counters,$taints -- ./test/e2e/nodes
+step v1.36.3 '`reduced`; counters, consumable capacity off' --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./test/e2e/reduced
 step v1.36.3 '`nodes`' --nodes 2 -- ./test/e2e/nodes
-step v1.36.3 '`reduced`, those features off' --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./test/e2e/reduced
-step v1.34.4 '`test/e2e` without partitions, groups and shares, features on' \
-  --runtime-config $resource/v1alpha3=true --feature-gates $off134 -- ./test/e2e -skip "$cut"
-step v1.35.4 '`test/e2e`, features on' --feature-gates $off135 -- ./test/e2e
-step v1.36.3 '`test/e2e`, `test/crash`' -- ./test/e2e ./test/crash
+step v1.35.4 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' --feature-gates $capacity,$taints -- ./test/e2e -run "$shared_whole"
+step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
+  --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints -- ./test/e2e -skip "$shared|$cut"
+step v1.35.4 '`e2e` without shares; counters, taints, extended resources on' --feature-gates $counters,$taints -- ./test/e2e -skip "$shared"
+step v1.36.3 '`e2e`, `crash`' -- ./test/e2e ./test/crash
 write
 exit "$failed"

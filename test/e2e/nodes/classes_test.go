@@ -134,8 +134,8 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 	}
 }
 
-// witness is the class by which leads sees that a controller works.
-const witness = "mig-1g.20gb.nvidia.com"
+// witness is the class by which leads sees that a controller works, one that every version of Kubernetes gets.
+const witness = "nvidia-h100-80gb-hbm3.gpu.nvidia.com"
 
 // leads waits until some controller does its work: it puts a class right.
 func leads(ctx context.Context, t *testing.T) {
