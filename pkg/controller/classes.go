@@ -39,6 +39,8 @@ type classKeeper struct {
 	templates        func(namespace string) resourcev1.ResourceClaimTemplateInterface
 	pods             kubernetes.Interface
 
+	// made are the classes made here, since when: the cache sees them a moment later.
+	made map[string]time.Time
 	// unwanted are our classes that no device needs, since when.
 	unwanted map[string]time.Time
 	// unnamed says that the server drops extended resource names, which shows in what it answers to a write.
@@ -103,17 +105,23 @@ func (k *classKeeper) put(ctx context.Context, want *resourceapi.DeviceClass) (a
 	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
 	is, _ := object.(*resourceapi.DeviceClass)
 	if !exists || is == nil {
+		if since, ours := k.made[want.Name]; ours && k.clock.Since(since) < behind {
+			return behind, nil
+		}
 		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
+			k.made[want.Name] = k.clock.Now()
 			return behind, nil
 		case err != nil:
 			return 0, fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
 		}
 		k.learn(want, made)
+		k.made[want.Name] = k.clock.Now()
 		klog.FromContext(ctx).V(2).Info("Made a DeviceClass", "class", want.Name)
 		return 0, nil
 	}
+	delete(k.made, want.Name)
 	if !k.options.Ours(is) {
 		return 0, nil
 	}

@@ -191,7 +191,7 @@ func (c *Controller) newLeading() *leading {
 	l.keeper = &classKeeper{
 		options: c.o.Classes, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
 		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.o.Client,
-		unwanted: map[string]time.Time{}, said: map[string]bool{},
+		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, said: map[string]bool{},
 	}
 	l.labeller = &labeller{
 		driver: c.o.Driver, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
