@@ -128,12 +128,12 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, p *process, w
 	}
 	fmt.Fprintf(b.log, "  this program's own timer is late by %s in one of a hundred beats\n", table.Millis(table.Quantile(table.Figures(late), 0.99)))
 	const most = 5 * time.Millisecond
-	b.within(fmt.Sprintf("review at %d/s, %s", b.rate, where), pairs, 0)
+	b.within(fmt.Sprintf("review at %d/s, %s", b.rate, where), pairs, most)
 	quiet := calm(pairs)
 	value, floor := table.Quantile(table.Figures(quiet), 0.99), table.Quantile(table.Floors(quiet), 0.99)
 	b.rows = append(b.rows, table.Row{
 		Figure: fmt.Sprintf("  p99 while the machine answers, %.0f %% of them", 100*float64(len(quiet))/float64(n)), Value: table.Millis(value), Floor: table.Millis(floor),
-		Ratio: fmt.Sprintf("%.2f", float64(value)/float64(floor)), Budget: most.String(), Over: value > most,
+		Ratio: fmt.Sprintf("%.2f", float64(value)/float64(floor)), Budget: "-",
 	})
 	b.rows = append(b.rows, table.Plain("warnings not found in time, "+where, fmt.Sprintf("%d of %d", untold.Load(), n), "-", false))
 	b.rows = append(b.rows, table.Plain(fmt.Sprintf("CPU at %d reviews/s, %s", b.rate, where), fmt.Sprintf("%.1f %%", 100*(after-before).Seconds()/b.reviews.Seconds()), "-", false))
