@@ -8,6 +8,7 @@ const (
 	slices     = "./pkg/resourceslices"
 	partitions = "./pkg/partition/mig"
 	control    = "./pkg/controller"
+	reviews    = "./pkg/admission"
 )
 
 // sabotages are the ways the code is broken, and who must notice.
@@ -373,8 +374,8 @@ var sabotages = []Sabotage{
 	},
 	{
 		Name: "a class that somebody made and removed in a moment is forgotten", File: "pkg/controller/classes.go",
-		Old:     "		case apierrors.IsAlreadyExists(err):\n			return behind, nil\n",
-		New:     "		case apierrors.IsAlreadyExists(err):\n			return 0, nil\n",
+		Old:     "			k.made[want.Name] = k.clock.Now()\n			return behind, nil\n",
+		New:     "			return 0, nil\n",
 		Package: control, Test: "TestNoFailureOfTheServerLosesAnything",
 	},
 	{
@@ -421,5 +422,25 @@ var sabotages = []Sabotage{
 		Name: "half a certificate is copied", File: "pkg/controller/certificate.go",
 		Old: "if len(s.Data[corev1.TLSCertKey]) == 0 || len(s.Data[corev1.TLSPrivateKeyKey]) == 0 {", New: "if len(s.Data) == 0 {",
 		Package: control, Test: "TestTheCertificateIsCopiedOnceItIsWhole",
+	},
+	{
+		Name: "the finalizers of a claim are reviewed", File: "pkg/admission/review.go",
+		Old: "if request.Operation == admissionv1.Update || request.SubResource != \"\" {", New: "if request.SubResource != \"\" {",
+		Package: reviews, Test: "TestWhatExistsIsNeverHeldUp",
+	},
+	{
+		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/samples.go",
+		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), w.least(gpu.KindGPU)}",
+		Package: reviews, Test: "TestWhatPrepareWouldRefuseIsDenied",
+	},
+	{
+		Name: "a certain board is looked for among examples", File: "pkg/admission/satisfy.go",
+		Old: "case w.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):", New: "case false:",
+		Package: reviews, Test: "TestWhatTheClusterCannotGiveIsWarnedOf",
+	},
+	{
+		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/recent.go",
+		Old: "rest := r.grace - r.clock.Since(s.at)", New: "rest := -r.clock.Since(s.at)",
+		Package: control, Test: "TestAShapeIsForgottenAfterTheGracePeriod",
 	},
 }
