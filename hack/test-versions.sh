@@ -39,7 +39,7 @@ step() {
     shift
   done
   shift
-  printf '%-9s %-60.60s' "$version" "$what"
+  printf '%-9s %-96s' "$version" "$what"
   setsid bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
     hack/tool.sh gotestsum --format testname -- -p 1 -count=1 -timeout 30m -tags e2e "$@" >"$log" 2>&1 &
   child=$!

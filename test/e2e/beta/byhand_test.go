@@ -8,6 +8,7 @@ package beta
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -41,7 +42,12 @@ func TestAClaimAllocatedByHand(t *testing.T) {
 	if len(sockets) != 1 {
 		t.Fatalf("the plugin's sockets are %v", sockets)
 	}
-	connection, err := grpc.NewClient("unix://"+sockets[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// The whole path can be longer than a socket's may be.
+	dir, err := os.Open(filepath.Dir(sockets[0]))
+	must(t, err)
+	defer dir.Close()
+	address := fmt.Sprintf("unix:///proc/self/fd/%d/%s", dir.Fd(), filepath.Base(sockets[0]))
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
 	defer connection.Close()
 	plugin, uid := drapb.NewDRAPluginClient(connection), claims[0].Uid
