@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,7 +24,23 @@ import (
 // TestPoliciesRefuseWithAReason has every policy of the chart in force, on a real API server.
 func TestPoliciesRefuseWithAReason(t *testing.T) {
 	ctx := limited(t)
-	t.Cleanup(func() { must(t, s.Helm(context.WithoutCancel(ctx))) })
+	claimed := func(namespace string, r resourceapi.DeviceRequest) error {
+		_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{r}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	fraction := request("gpu", stage.Driver)
+	fraction.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}
+	t.Cleanup(func() {
+		ctx = context.WithoutCancel(ctx)
+		must(t, s.Helm(ctx))
+		// It is so for a moment after it was removed, too, and the next test has fractions.
+		must(t, s.Wait(ctx, "the policies gone", 60*time.Second, func(context.Context) (bool, string) {
+			err := claimed("default", fraction)
+			return err == nil, fmt.Sprint(err)
+		}))
+	})
 	must(t, s.Helm(ctx, "--values", filepath.Join(s.Tree, "deployments/helm/testdata/values/policies.yaml")))
 	namespace := ground(ctx, t, nil)
 	image := probeImage(t)
@@ -38,14 +55,6 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 		_, err := s.Client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	claimed := func(namespace string, r resourceapi.DeviceRequest) error {
-		_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{r}}},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err
-	}
-	fraction := request("gpu", stage.Driver)
-	fraction.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}
 	// A policy is in force a moment after it was made.
 	must(t, s.Wait(ctx, "the policies", 60*time.Second, func(context.Context) (bool, string) {
 		return gpus("5", func(*corev1.Pod) {}) != nil && claimed(namespace, fraction) != nil, "they refuse nothing yet"
