@@ -83,16 +83,17 @@ for v in "${wanted[@]}"; do
   bin/onenode build --kubernetes "$v"
 done
 resource=resource.k8s.io
-# Features that a version has and keeps off: those of 1.35 without consumable capacity, and without counters.
-taints=DRADeviceTaints=true,DRAExtendedResource=true,ResourceHealthStatus=true
+# Features that a version has and keeps off. docs/compatibility.md says which cannot be on together, and why there are no
+# partitions, groups and shares on 1.34.
+taints=DRADeviceTaints=true,DRAExtendedResource=true
 counters=DRAPartitionableDevices=true
 capacity=DRAConsumableCapacity=true
-# docs/compatibility.md says why there are no shares on 1.34, no partitions and groups either, and on 1.35 either of both.
-# These are the tests that need some.
+# The tests that need shares; partitions or groups; both nodes' partitions; the health of devices in a pod's status.
 shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
 cut='TestDemos/.*(mig|nvlink).*|Partition|Group|Link|CutUp|NetworkCard'
 shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas-32)$|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
 nodes_cut='TestClassesFollow|TestPodsFindTheirNodes|TestReviewsAsKubectl|TestFigures'
+health=TestALinkThatFails
 
 step v1.34.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
 step v1.35.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
@@ -101,7 +102,7 @@ step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
 step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
   --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./test/e2e/beta
 step v1.34.4 '`nodes` without partitions; counters, taints, extended resources on' \
-  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints -- ./test/e2e/nodes -skip "$nodes_cut"
+  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./test/e2e/nodes -skip "$nodes_cut"
 step v1.35.4 '`nodes` without warnings; counters, taints, extended resources on' \
   --nodes 2 --feature-gates $counters,$taints -- ./test/e2e/nodes -skip TestReviewsAsKubectl
 step v1.36.3 '`reduced`; counters, consumable capacity off' \
@@ -110,9 +111,9 @@ step v1.36.3 '`nodes`' --nodes 2 -- ./test/e2e/nodes
 step v1.35.4 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
   --feature-gates $capacity,$taints -- ./test/e2e -run "$shared_whole"
 step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
-  --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints -- ./test/e2e -skip "$shared|$cut"
+  --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./test/e2e -skip "$shared|$cut"
 step v1.35.4 '`e2e` without shares; counters, taints, extended resources on' \
-  --feature-gates $counters,$taints -- ./test/e2e -skip "$shared"
+  --feature-gates $counters,$taints -- ./test/e2e -skip "$shared|$health"
 step v1.36.3 '`e2e`, `crash`' -- ./test/e2e ./test/crash
 write
 exit "$failed"
