@@ -88,7 +88,8 @@ resource=resource.k8s.io
 taints=DRADeviceTaints=true,DRAExtendedResource=true
 counters=DRAPartitionableDevices=true
 capacity=DRAConsumableCapacity=true
-# The tests that need shares; partitions or groups; both nodes' partitions; the health of devices in a pod's status.
+# The tests that need shares, partitions or groups, shares and no partitions, partitions on two nodes, and the health of
+# devices in a pod's status.
 shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
 cut='TestDemos/.*(mig|nvlink).*|Partition|Group|Link|CutUp|NetworkCard'
 shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas-32)$|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
@@ -109,7 +110,7 @@ step v1.36.3 '`reduced`; counters, consumable capacity off' \
   --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./test/e2e/reduced
 step v1.36.3 '`nodes`' --nodes 2 -- ./test/e2e/nodes
 step v1.35.4 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
-  --feature-gates $capacity,$taints -- ./test/e2e -run "$shared_whole"
+  --feature-gates $capacity,$taints -- ./test/e2e -run "$shared_whole" -skip TestSharesOfSeveralGPUs
 step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
   --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./test/e2e -skip "$shared|$cut"
 step v1.35.4 '`e2e` without shares; counters, taints, extended resources on' \
