@@ -56,9 +56,12 @@ need() {
 
 kc() { run kubectl --context "$context" "$@"; }
 
+# All that the chart runs, and what the demos run.
+images=(dra-kubelet-plugin mps-supervisor dra-controller probe)
+
 up() {
 	need docker kind kubectl go
-	for image in dra-kubelet-plugin probe; do
+	for image in "${images[@]}"; do
 		run docker build -f "deployments/images/$image.Dockerfile" --build-arg "VERSION=$version" \
 			-t "gpu-dra-driver/$image:$version" .
 	done
@@ -73,12 +76,13 @@ up() {
 	run docker cp "$simulator/." "$node:/opt/gpusim"
 	run docker exec "$node" /opt/gpusim/gpusim up --profile "$profile" --root "$root"
 
-	run kind load docker-image --name "$cluster" \
-		"gpu-dra-driver/dra-kubelet-plugin:$version" "gpu-dra-driver/probe:$version"
+	local tagged=("${images[@]/#/gpu-dra-driver/}")
+	run kind load docker-image --name "$cluster" "${tagged[@]/%/:$version}"
 	run hack/tool.sh helm upgrade --install gpu-dra-driver deployments/helm/gpu-dra-driver \
 		--kube-context "$context" --namespace "$namespace" --create-namespace --wait --timeout 120s \
 		--set "image.tag=$version" --set "nvidiaDriverRoot=$root" \
-		--set "kubeletPlugin.hostProcRoot=$root/proc" --set "kubeletPlugin.hostSysRoot=$root/sys"
+		--set "kubeletPlugin.hostProcRoot=$root/proc" --set "kubeletPlugin.hostSysRoot=$root/sys" \
+		--set kubeletPlugin.driverRootReadOnly=false
 	echo "Now: demo/kind/kind.sh run" >&2
 }
 

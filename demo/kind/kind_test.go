@@ -40,6 +40,24 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
+// TestEveryImageIsThere holds the script against the images that there are: a pod whose image is missing waits for ever.
+func TestEveryImageIsThere(t *testing.T) {
+	out, err := script(t, "--dry-run", "up")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	files, err := filepath.Glob("../../deployments/images/*.Dockerfile")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no images: %v", err)
+	}
+	for _, file := range files {
+		image := "gpu-dra-driver/" + strings.TrimSuffix(filepath.Base(file), ".Dockerfile") + ":"
+		if strings.Count(out, image) != 2 {
+			t.Errorf("%s… is to be built and loaded:\n%s", image, out)
+		}
+	}
+}
+
 func TestDryRun(t *testing.T) {
 	var got strings.Builder
 	for _, args := range [][]string{{"up"}, {"run", "one-gpu", "unsatisfiable"}, {"down"}} {
