@@ -241,7 +241,7 @@ func TestPartitionsAreMadeAgainAfterAReboot(t *testing.T) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return ready(*p) && containerID(t, *p, 0) != containerID(t, pods[0], 0), fmt.Sprintf("not yet: %+v", p.Status.ContainerStatuses)
+		return ready(*p) && p.Status.ContainerStatuses[0].RestartCount > 0, "not restarted yet"
 	}))
 	inside(ctx, t, runs(ctx, t, pods[0].Namespace, pods[0].Name))
 }
