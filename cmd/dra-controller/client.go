@@ -7,10 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/pprof"
 	"strconv"
-	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -42,17 +39,4 @@ func startLogging(verbosity int, out io.Writer) {
 		_ = flags.Set(name, value) // Known flags with valid values.
 	}
 	klog.SetOutput(out)
-}
-
-// profiles are Go's, where they are wanted.
-func profiles(path string) map[string]http.Handler {
-	if path == "" {
-		return nil
-	}
-	path = strings.TrimSuffix(path, "/")
-	out := map[string]http.Handler{path + "/profile": http.HandlerFunc(pprof.Profile), path + "/trace": http.HandlerFunc(pprof.Trace)}
-	for _, name := range []string{"heap", "goroutine", "allocs", "mutex", "block"} {
-		out[path+"/"+name] = pprof.Handler(name)
-	}
-	return out
 }

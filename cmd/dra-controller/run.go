@@ -55,7 +55,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err == nil && c.Check != "" {
 		err = check(ctx, c, config, stdout)
 	} else if err == nil {
-		klog.Background().Info("Starting", "version", version, "driver", c.DriverName, "namespace", c.PodNamespace, "serviceAccount", c.ServiceAccount)
+		klog.Background().Info("Starting", "version", version, "driver", c.DriverName, "namespace", c.PodNamespace)
 		err = serve(ctx, c, config)
 	}
 	if err != nil {
@@ -74,11 +74,11 @@ func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) e
 	ctrl.SetLogger(klog.Background())
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme.Scheme,
-		Metrics:        metricsserver.Options{BindAddress: orNone(c.HTTPEndpoint), ExtraHandlers: profiles(c.PprofPath)},
+		Metrics:        metricsserver.Options{BindAddress: orNone(c.HTTPEndpoint)},
 		LeaderElection: c.LeaderElect, LeaderElectionID: c.LeaseName, LeaderElectionNamespace: c.PodNamespace,
 		// A new version leads at once, not when the lease of the old has run out.
 		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        orNone(c.HealthEndpoint),
+		HealthProbeBindAddress:        orNone(c.HealthEndpoint), PprofBindAddress: c.PprofEndpoint,
 	})
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)

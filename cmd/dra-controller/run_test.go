@@ -73,15 +73,3 @@ func TestACheckSaysWhatItFoundAndExitsByIt(t *testing.T) {
 		})
 	}
 }
-
-func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
-	if got := profiles(""); len(got) > 0 {
-		t.Errorf("%v", got)
-	}
-	handlers := profiles("/p/")
-	out := httptest.NewRecorder()
-	handlers["/p/goroutine"].ServeHTTP(out, httptest.NewRequest(http.MethodGet, "/p/goroutine?debug=1", nil))
-	if !strings.Contains(out.Body.String(), "goroutine profile") {
-		t.Errorf("%q", out.Body)
-	}
-}

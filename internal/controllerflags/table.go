@@ -19,16 +19,14 @@ type Config struct {
 	Kubeconfig string
 	DriverName string
 
-	PodNamespace   string
-	PodName        string
-	ServiceAccount string
+	PodNamespace string
 
 	LeaderElect bool
 	LeaseName   string
 
 	HTTPEndpoint   string
 	HealthEndpoint string
-	PprofPath      string
+	PprofEndpoint  string
 
 	Webhook              bool
 	WebhookPort          int
@@ -69,10 +67,6 @@ var Table = []Flag{
 		Usage: "Name under which the kubelet plugins publish devices."},
 	{Name: "pod-namespace", Default: "", Field: func(c *Config) any { return &c.PodNamespace },
 		Usage: "Namespace of this pod, for the lease and the certificate. Required."},
-	{Name: "pod-name", Default: "", Field: func(c *Config) any { return &c.PodName },
-		Usage: "Name of this pod, by which the lease says who leads. Empty: the host's name."},
-	{Name: "service-account", Default: "", Field: func(c *Config) any { return &c.ServiceAccount },
-		Usage: "Name of this pod's service account, for the log."},
 	{Name: "leader-elect", Default: true, Field: func(c *Config) any { return &c.LeaderElect },
 		Usage: "Write DeviceClasses and node labels only while this instance leads. All instances review."},
 	{Name: "lease-name", Default: "", Field: func(c *Config) any { return &c.LeaseName },
@@ -81,8 +75,8 @@ var Table = []Flag{
 		Usage: "Address of the metrics server, as \":8080\", which serves /metrics. Empty: none."},
 	{Name: "health-endpoint", Default: "", Field: func(c *Config) any { return &c.HealthEndpoint },
 		Usage: "Address of the server of /healthz and /readyz, as \":8081\". Empty: none."},
-	{Name: "pprof-path", Default: "", Field: func(c *Config) any { return &c.PprofPath },
-		Usage: "Path of Go's profiles on the metrics server, as \"/debug/pprof\". Empty: none."},
+	{Name: "pprof-endpoint", Default: "", Field: func(c *Config) any { return &c.PprofEndpoint },
+		Usage: "Address of the server of Go's profiles, as \":6060\", which serves /debug/pprof. Empty: none."},
 	{Name: "webhook", Default: true, Field: func(c *Config) any { return &c.Webhook },
 		Usage: "Review ResourceClaims, ResourceClaimTemplates and DeviceClasses."},
 	{Name: "webhook-port", Default: 9443, Field: func(c *Config) any { return &c.WebhookPort },
@@ -163,9 +157,6 @@ func (c *Config) validate() error {
 	}
 	if c.ClassGrace <= 0 {
 		p.Add("class-grace", "%s: must be more than zero", c.ClassGrace)
-	}
-	if c.PprofPath != "" && !strings.HasPrefix(c.PprofPath, "/") {
-		p.Add("pprof-path", "%q does not begin with a slash", c.PprofPath)
 	}
 	return p.Err()
 }

@@ -30,7 +30,7 @@ func TestFlagsHaveTheirDefaults(t *testing.T) {
 func TestWhatIsWrongIsNamed(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--webhook=false": "--pod-namespace", "--pod-namespace=n": "--cert-secret", "--pod-namespace=n --webhook-port=0": "--webhook-port: 0",
-		"--driver-name=GPU": "--driver-name", "--check=all": `--check: "all"`, "--class-grace=0s": "--class-grace", "--pprof-path=x": "--pprof-path", "x": `"x"`,
+		"--driver-name=GPU": "--driver-name", "--check=all": `--check: "all"`, "--class-grace=0s": "--class-grace", "x": `"x"`,
 	} {
 		if _, err := Parse(strings.Fields(flags), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", flags, err, want)

@@ -36,8 +36,6 @@ type Options struct {
 	ModelPrefix string
 	// ResourcePrefix begins the extended resource name of a profile, as in nvidia.com/mig-1g.10gb. Empty: there is none.
 	ResourcePrefix string
-	// Labels are added to each class.
-	Labels map[string]string
 }
 
 // Build gives the classes for devices of these kinds, by name, and says of which kinds there is none and why.
@@ -109,10 +107,8 @@ func label(profile string) string {
 // class selects on the driver first, then on what every device of the type has: a selector that fails on some device
 // fails every allocation that looks at that device.
 func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
-	labels := map[string]string{ManagedBy: o.Driver}
-	maps.Copy(labels, o.Labels)
 	return &resourceapi.DeviceClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ManagedBy: o.Driver}},
 		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q && "+
 				"has(device.attributes[%[1]q].%[3]s) && device.attributes[%[1]q].%[3]s == %[4]q", o.Driver, string(kind), attribute, value),

@@ -251,7 +251,7 @@ func (b *bench) scrapes(ctx context.Context) error {
 	var pairs []table.Pair
 	for range 20 {
 		began := time.Now()
-		if _, err := fetch(ctx, "/metrics"); err != nil {
+		if _, err := fetch(ctx, metricsAt, "/metrics"); err != nil {
 			return err
 		}
 		pairs = append(pairs, table.Pair{Figure: time.Since(began)})

@@ -25,6 +25,7 @@ import (
 const (
 	webhookPort = 9443
 	metricsAt   = "127.0.0.1:8080"
+	profilesAt  = "127.0.0.1:6060"
 	namespace   = "gpu-dra-driver"
 	secret      = "webhook-cert"
 )
@@ -44,9 +45,9 @@ func startController(binary, dir string, s *fleetserver.Server) (*process, error
 		return nil, err
 	}
 	p := &process{ended: make(chan error, 1)}
-	p.cmd = exec.Command(binary, "--kubeconfig="+kubeconfig, "--pod-namespace="+namespace, "--pod-name=bench",
+	p.cmd = exec.Command(binary, "--kubeconfig="+kubeconfig, "--pod-namespace="+namespace,
 		"--webhook-service=webhook", "--webhook-configuration=webhook", "--cert-secret="+secret, "--cert-dir="+filepath.Join(dir, "certs"),
-		"--rotate-certs=false", fmt.Sprintf("--webhook-port=%d", webhookPort), "--http-endpoint="+metricsAt, "--pprof-path=/debug/pprof", "-v=0")
+		"--rotate-certs=false", fmt.Sprintf("--webhook-port=%d", webhookPort), "--http-endpoint="+metricsAt, "--pprof-endpoint="+profilesAt, "-v=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p.began = time.Now()
@@ -117,9 +118,9 @@ func (p *process) both() (controller, server time.Duration, err error) {
 	return controller, server, err
 }
 
-// fetch asks the metrics server.
-func fetch(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAt+path, nil)
+// fetch asks one of the controller's servers.
+func fetch(ctx context.Context, address, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func (b *bench) profile(ctx context.Context, path, name string) error {
 	if b.profiles == "" {
 		return nil
 	}
-	data, err := fetch(ctx, "/debug/pprof/"+path)
+	data, err := fetch(ctx, profilesAt, "/debug/pprof/"+path)
 	if err != nil {
 		return err
 	}

@@ -62,12 +62,6 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: metadata.namespace
-  - name: POD_NAME
-    valueFrom:
-      fieldRef:
-        fieldPath: metadata.name
-  - name: SERVICE_ACCOUNT
-    value: {{ include "gpu-dra-driver.controllerName" . }}
   - name: DRIVER_NAME
     value: {{ .Values.driverName | quote }}
   - name: LEASE_NAME
