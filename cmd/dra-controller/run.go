@@ -123,7 +123,10 @@ func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) e
 
 // serveWebhook adds the webhook, and the keeping of its certificate.
 func serveWebhook(ctx context.Context, m manager.Manager, c controllerflags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
-	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir, Make: c.RotateCerts}
+	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir}
+	if c.RotateCerts {
+		certificate.Service = c.WebhookService
+	}
 	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.CertDir})
 	for path, handler := range handlers {
 		server.Register(path, handler)

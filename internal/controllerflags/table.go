@@ -86,7 +86,7 @@ var Table = []Flag{
 	{Name: "webhook-configuration", Default: "", Field: func(c *Config) any { return &c.WebhookConfiguration },
 		Usage: "Name of the ValidatingWebhookConfiguration that is told the certificate's authority."},
 	{Name: "cert-secret", Default: "", Field: func(c *Config) any { return &c.CertSecret },
-		Usage: "Name of the Secret with the webhook's certificate, in this pod's namespace. It must exist, and may be empty."},
+		Usage: "Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs it is made where there is none, and goes with the Service."},
 	{Name: "cert-dir", Default: "/run/certs", Field: func(c *Config) any { return &c.CertDir },
 		Usage: "Directory to which the certificate is copied, for this process alone."},
 	{Name: "rotate-certs", Default: true, Field: func(c *Config) any { return &c.RotateCerts },

@@ -79,6 +79,7 @@ var kinds = map[string]schema.GroupVersionKind{
 	"nodes":                  {Version: "v1", Kind: "Node"},
 	"pods":                   {Version: "v1", Kind: "Pod"},
 	"secrets":                {Version: "v1", Kind: "Secret"},
+	"services":               {Version: "v1", Kind: "Service"},
 }
 
 func newServer(t testing.TB, objects ...runtime.Object) *server {

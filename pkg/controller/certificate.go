@@ -32,8 +32,9 @@ type Certificate struct {
 	Namespace, Secret string
 	// Dir gets tls.crt and tls.key.
 	Dir string
-	// Make says that the Secret is made, empty, where there is none: who fills it does not.
-	Make bool
+	// Service is whose Secret it is: it is made, empty, where there is none, and goes with the Service. Empty: somebody else
+	// makes it.
+	Service string
 
 	once  sync.Once
 	ready chan struct{}
@@ -76,14 +77,22 @@ func (c *Certificate) Run(ctx context.Context) error {
 
 // Ensure makes the Secret where it is to be made and there is none.
 func (c *Certificate) Ensure(ctx context.Context) error {
-	if !c.Make {
+	if c.Service == "" {
 		return nil
 	}
 	secrets := c.Client.CoreV1().Secrets(c.Namespace)
 	if _, err := secrets.Get(ctx, c.Secret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return err
 	}
-	_, err := secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: c.Secret}}, metav1.CreateOptions{})
+	// Without the Service the driver is on its way out, and nothing is to be left of it.
+	service, err := c.Client.CoreV1().Services(c.Namespace).Get(ctx, c.Service, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("look for the Service of the webhook, to make its Secret: %w", err)
+	}
+	_, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Name:            c.Secret,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
+	}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.Namespace, c.Secret, err)
 	}

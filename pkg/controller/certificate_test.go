@@ -138,8 +138,11 @@ func TestASecretThatIsDeletedIsMadeAgain(t *testing.T) {
 	for name, keeps := range map[string]bool{"ours to fill": true, "another's to fill": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				c := &Certificate{Client: s.client(), Namespace: "ns", Secret: "cert", Dir: filepath.Join(t.TempDir(), "certs"), Make: keeps}
+				s := newServer(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "webhook"}})
+				c := &Certificate{Client: s.client(), Namespace: "ns", Secret: "cert", Dir: filepath.Join(t.TempDir(), "certs")}
+				if keeps {
+					c.Service = "webhook"
+				}
 				ctx, cancel := context.WithCancel(context.Background())
 				var wg sync.WaitGroup
 				defer wg.Wait()
@@ -165,6 +168,12 @@ func TestASecretThatIsDeletedIsMadeAgain(t *testing.T) {
 				synctest.Wait()
 				s.remove("secrets", "ns/cert")
 				want("deleted")
+				s.remove("services", "ns/webhook")
+				s.remove("secrets", "ns/cert")
+				synctest.Wait()
+				if left := s.names("secrets"); len(left) > 0 {
+					t.Errorf("the driver is gone, and there is %v", left)
+				}
 			})
 		})
 	}
