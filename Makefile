@@ -66,7 +66,7 @@ test-versions: images ## End to end on older versions of Kubernetes, into a tabl
 
 .PHONY: test-teeth
 test-teeth: ## Sabotage the code in copies of the tree and see each caught
-	@go run ./test/teeth
+	@go run ./test/mutation
 
 .PHONY: test-hardware
 test-hardware: ## Read-only checks on the real GPUs of this machine, if it has any

@@ -11,7 +11,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/driverroot"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // hook gives container edits only once the hook that they call is where the container runtime finds it.

@@ -16,18 +16,18 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/internal/nvml/lending"
 	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
@@ -89,7 +89,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 	library := real.New(c.ContainerDriverRoot)
 	var plugin *kubeletplugin.Plugin
 	report := func(err error) { plugin.Report(err) }
-	sessions := lending.New(library, report)
+	sessions := sessionpool.New(library, report)
 	partitions := mig.New(mig.Options{
 		Host: machine, Library: library, Sessions: sessions, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
 		Quiet: quiet.RLocker(), ProcRoot: c.ProcRoot, Report: report,

@@ -12,13 +12,13 @@ import (
 	"gpu-dra-driver/internal/computepolicy"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
-	"gpu-dra-driver/internal/nvml/lending"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
-	"gpu-dra-driver/pkg/partition/mps"
-	"gpu-dra-driver/pkg/partition/timeslice"
+	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/timeslice"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // sharers are the executors of shares.
@@ -38,7 +38,7 @@ func mpsDir(c pluginflags.Config) string {
 }
 
 // newSharers opens the records of the settings that shares change; there says whether the driver lists a GPU.
-func newSharers(machine *host.Host, sessions *lending.Sessions, dir string, c pluginflags.Config, there func(uuid string) bool) (*sharers, error) {
+func newSharers(machine *host.Host, sessions *sessionpool.Sessions, dir string, c pluginflags.Config, there func(uuid string) bool) (*sharers, error) {
 	modes, err := record.OpenGPUs(machine, dir, mps.Setting)
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)

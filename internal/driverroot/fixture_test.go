@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 const version = "580.126.09"

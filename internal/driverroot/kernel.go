@@ -12,7 +12,7 @@ import (
 	"regexp"
 	"strconv"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build …

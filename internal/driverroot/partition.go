@@ -16,7 +16,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // ErrNoPartition says that the kernel driver does not have the MIG partition.

@@ -15,8 +15,8 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // partition is a MIG device of the toy root's GPU, whose instances the kernel has.

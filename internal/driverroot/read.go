@@ -13,7 +13,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/nvml/real"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error) {

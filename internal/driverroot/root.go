@@ -14,8 +14,8 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // What keeps a GPU from being handed out for now. Each may clear without a restart.

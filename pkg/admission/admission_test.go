@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/fleet"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 // world has the given machines and the chart's classes.
@@ -29,7 +29,7 @@ func world(t testing.TB, profiles ...string) *World {
 	shapes := &fleet.Shapes{}
 	w := &World{Driver: "gpu.nvidia.com", Cache: NewCache(), Patience: time.Minute}
 	for i, profile := range profiles {
-		slices, err := publish.Node(profile, fmt.Sprintf("n%d", i), 0)
+		slices, err := slicetest.Node(profile, fmt.Sprintf("n%d", i), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

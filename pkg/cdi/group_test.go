@@ -10,8 +10,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/cdi"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // TestAGroupIsOneDevice has two groups, and a watcher of the first one who names it again behind another device.

@@ -9,7 +9,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // What an MPS daemon's directory holds for its clients, and where they find it. The pipe directory is CUDA's default, so

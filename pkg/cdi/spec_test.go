@@ -15,8 +15,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/cdi"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 const driver = "gpu.nvidia.com"

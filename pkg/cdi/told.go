@@ -6,7 +6,7 @@ package cdi
 import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // Environment of a container that is told how its GPUs are wired. The names are CUDA's and NCCL's.

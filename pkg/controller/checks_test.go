@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 var claimResource = schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}
@@ -74,7 +74,7 @@ func TestTheCheckOfAnInstallationSaysWhatIsMissing(t *testing.T) {
 				var out bytes.Buffer
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				err := Checks{Client: s.client(), Driver: publish.Driver, Namespace: "ns", Webhook: c.webhook, Out: &out}.Installation(ctx)
+				err := Checks{Client: s.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Out: &out}.Installation(ctx)
 				says(t, out.String(), c.out, err, c.err)
 				if n := len(s.names("resourceclaims")); n > 0 {
 					t.Errorf("the check leaves %d claims", n)
@@ -114,7 +114,7 @@ func TestTheCheckOfAnInstallationWaitsForDevicesAndWebhook(t *testing.T) {
 			s.fate = refusing
 		})
 		var out bytes.Buffer
-		err := Checks{Client: s.client(), Driver: publish.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
+		err := Checks{Client: s.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
 		says(t, out.String(), []string{"1 nodes publish", "The webhook refuses"}, err, nil)
 	})
 }
@@ -149,7 +149,7 @@ func TestTheCheckOfAnEndNamesTheClaimsThatStandInItsWay(t *testing.T) {
 				s.put(claim)
 			}
 			var out bytes.Buffer
-			err := Checks{Client: s.client(), Driver: publish.Driver, Out: &out}.Uninstall(context.Background())
+			err := Checks{Client: s.client(), Driver: slicetest.Driver, Out: &out}.Uninstall(context.Background())
 			says(t, out.String(), c.out, err, c.err)
 		})
 	}

@@ -19,7 +19,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"gpu-dra-driver/pkg/deviceclasses"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 const (
@@ -45,7 +45,7 @@ func slicesAt(t testing.TB, profile, node string, gpus int) (out []*resourceapi.
 	key := fmt.Sprint(profile, " ", gpus)
 	made, ok := known.Load(key)
 	if !ok {
-		slices, err := publish.Node(profile, "node", gpus)
+		slices, err := slicetest.Node(profile, "node", gpus)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,8 +90,8 @@ func (s *server) withdraw(node string) {
 func (s *server) start(change ...func(*Options)) (c *Controller, stop func()) {
 	s.t.Helper()
 	o := Options{
-		Driver: publish.Driver, Client: s.client(), Metadata: s.metadata(), LabelNodes: true, Grace: grace,
-		Classes: deviceclasses.Options{Driver: publish.Driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"},
+		Driver: slicetest.Driver, Client: s.client(), Metadata: s.metadata(), LabelNodes: true, Grace: grace,
+		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"},
 	}
 	for _, f := range change {
 		f(&o)

@@ -18,7 +18,7 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 // holding is a claim that has devices of a node's, each by its name; a name that begins with an exclamation mark is had for
@@ -27,7 +27,7 @@ func holding(name, node string, devices ...string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: request1("gpu.nvidia.com")}
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for _, d := range devices {
-		r := resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: publish.Driver, Pool: node, Device: strings.TrimLeft(d, "!?")}
+		r := resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: slicetest.Driver, Pool: node, Device: strings.TrimLeft(d, "!?")}
 		if strings.HasPrefix(d, "!") {
 			r.AdminAccess = new(true)
 		}
@@ -112,7 +112,7 @@ func TestFiguresFollowClaims(t *testing.T) {
 func TestTenThousandClaimsAreCounted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newServer(t), gpusOf(t, "l40s-4")
-	c := New(Options{Driver: publish.Driver, Client: s.client(), Metadata: s.metadata()})
+	c := New(Options{Driver: slicetest.Driver, Client: s.client(), Metadata: s.metadata()})
 	c.leading = c.newLeading()
 	defer c.leading.queue.ShutDown()
 	add := func(to cache.Indexer, o any) {

@@ -12,13 +12,13 @@ import (
 	"k8s.io/utils/clock"
 
 	"gpu-dra-driver/pkg/fleet"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 // published are the slices of nodes, in an index as the informer's.
 func published(t *testing.T, shapes *fleet.Shapes, nodes map[string]string) cache.Indexer {
 	t.Helper()
-	indexer := newSlices(draclient.New(fake.NewClientset()), publish.Driver, shapes).GetIndexer()
+	indexer := newSlices(draclient.New(fake.NewClientset()), slicetest.Driver, shapes).GetIndexer()
 	for node, profile := range nodes {
 		put(t, indexer, shapes, node, profile)
 	}
@@ -27,7 +27,7 @@ func published(t *testing.T, shapes *fleet.Shapes, nodes map[string]string) cach
 
 func put(t *testing.T, indexer cache.Indexer, shapes *fleet.Shapes, node, profile string) {
 	t.Helper()
-	all, err := publish.Node(profile, node, 0)
+	all, err := slicetest.Node(profile, node, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestAWorldLastsWhileNoShapeIsNew(t *testing.T) {
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.touch("b")
-	w := newWorlds(publish.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
+	w := newWorlds(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
 	was := w.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)

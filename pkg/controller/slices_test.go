@@ -19,14 +19,14 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/fleet"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 // follow runs an informer of slices until stop is called.
 func follow(t *testing.T, s *server) (i cache.SharedIndexInformer, shapes *fleet.Shapes, stop func()) {
 	t.Helper()
 	shapes = &fleet.Shapes{}
-	i = newSlices(draclient.New(s.client()), publish.Driver, shapes)
+	i = newSlices(draclient.New(s.client()), slicetest.Driver, shapes)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { i.RunWithContext(ctx) })
@@ -154,7 +154,7 @@ func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
 			return nil, nil
 		}
 		shapes := &fleet.Shapes{}
-		i := newSlices(draclient.New(s.client()), publish.Driver, shapes)
+		i := newSlices(draclient.New(s.client()), slicetest.Driver, shapes)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go i.RunWithContext(ctx)
@@ -202,7 +202,7 @@ func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
 		s.put(&resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: "network"},
 			Spec: resourceapi.ResourceSliceSpec{
-				Driver: publish.Driver, AllNodes: new(true), Pool: resourceapi.ResourcePool{Name: "network", ResourceSliceCount: 1},
+				Driver: slicetest.Driver, AllNodes: new(true), Pool: resourceapi.ResourcePool{Name: "network", ResourceSliceCount: 1},
 				Devices: []resourceapi.Device{{Name: "bare"}},
 			},
 		})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/record"
 )
 
 // briefly is a caller of little patience, for calls that must still be waiting when it ends.

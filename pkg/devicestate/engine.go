@@ -15,9 +15,9 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi/store"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/sharing"
 )
 

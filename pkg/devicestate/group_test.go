@@ -15,7 +15,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 func TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/record"
 )
 
 // SpecsLost says whether a prepared claim lacks its CDI spec, for Recover to write it again: a container that restarts

@@ -12,8 +12,8 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // The notes in a GPU's lock file are the boot ID and the UIDs of the claims that may hold the GPU. A UID is noted before

@@ -14,9 +14,9 @@ import (
 
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // Prepare makes an allocated claim usable by containers and answers once that survives a crash. It may be called again

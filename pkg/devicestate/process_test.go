@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/record"
 )
 
 // victimDir is set in the process that TestKilledProcessLetsGo starts and kills.

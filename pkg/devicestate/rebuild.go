@@ -10,8 +10,8 @@ import (
 
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // rebuild replaces an unreadable record: the damaged file is kept aside for a person, and the plan in the CDI spec goes

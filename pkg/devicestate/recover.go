@@ -12,8 +12,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // ErrNoClaim says that the API server holds no claim of a UID: an answer, not a failure to get one.

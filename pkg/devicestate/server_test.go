@@ -9,7 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // server is the API server: it knows the world's claims, or is down.

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"sync"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // eachGPU works on GPUs, at once where there are several: cutting one takes a second, and eight must not take eight.

@@ -9,8 +9,8 @@ import (
 	"maps"
 	"slices"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // Unprepare undoes all that was prepared for a claim and answers once nothing of it is left. A claim that is not

@@ -12,7 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // Witness says whether anything on the node still needs a claim that the API server no longer has.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // witness is what the node says of a claim.

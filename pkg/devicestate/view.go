@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"gpu-dra-driver/pkg/cdi"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // Held lists the plans of all records, whatever their state: their devices must stay published. blind says that some

@@ -14,12 +14,12 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 func published(t testing.TB, profile, node string) []*resourceapi.ResourceSlice {
 	t.Helper()
-	out, err := publish.Node(profile, node, 0)
+	out, err := slicetest.Node(profile, node, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -45,7 +45,7 @@ func TestEveryProfileIsReadWhole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := look(t, bare(t, front.New(machine)))
+			s := look(t, bare(t, nvmlfake.New(machine)))
 			if len(s.GPUs) != len(p.Slots) || len(s.Problems) != 0 {
 				t.Fatalf("%d GPUs and %d problems, want %d GPUs", len(s.GPUs), len(s.Problems), len(p.Slots))
 			}
@@ -76,7 +76,7 @@ func TestOneGPUInFull(t *testing.T) {
 	}
 	address := st.GPUs[0].Address
 	sys := toySys(t, address, "pci0000:16", "1")
-	s := look(t, New(Options{Library: front.New(machine), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
+	s := look(t, New(Options{Library: nvmlfake.New(machine), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
 	one := 1
 	want := gpu.GPU{
 		PCIAddress: address, UUID: st.GPUs[0].UUID, Index: 0, Minor: 0,
@@ -123,7 +123,7 @@ func TestNoNUMANodeIsNoNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := look(t, New(Options{Library: front.New(machine), SysRoot: toySys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
+	s := look(t, New(Options{Library: nvmlfake.New(machine), SysRoot: toySys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
 	if g := s.GPUs[0]; g.NUMANode != nil || g.PCIeRoot != "pci0000:00" {
 		t.Errorf("NUMA node %v, root %q; want none and pci0000:00", g.NUMANode, g.PCIeRoot)
 	}
@@ -131,7 +131,7 @@ func TestNoNUMANodeIsNoNode(t *testing.T) {
 
 func TestTwoLooksAreEqual(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
-	i := bare(t, front.New(machine))
+	i := bare(t, nvmlfake.New(machine))
 	first := look(t, i)
 	simtest.Change(t, machine, func(s *engine.State) {
 		s.GPUs[2].Utilization, s.GPUs[2].TemperatureC = 97, 80
@@ -165,7 +165,7 @@ func TestAFailingGPULeavesItsNeighbours(t *testing.T) {
 				tc.fault.GPU = uuid
 				s.Faults = []engine.Fault{tc.fault}
 			})
-			s := look(t, bare(t, front.New(machine)))
+			s := look(t, bare(t, nvmlfake.New(machine)))
 			if len(s.GPUs) != 7 || len(s.Problems) != 1 {
 				t.Fatalf("%d GPUs, problems %+v; want 7 and one problem", len(s.GPUs), s.Problems)
 			}
@@ -190,7 +190,7 @@ func TestWhatAGPUDoesNotOfferIsLeftOut(t *testing.T) {
 		}
 		s.Faults = append(s.Faults, engine.Fault{Query: "nvmlSystemGetCudaDriverVersion", Code: nvml.Unknown})
 	})
-	s := look(t, bare(t, front.New(machine)))
+	s := look(t, bare(t, nvmlfake.New(machine)))
 	if len(s.Problems) != 0 || len(s.GPUs) != 8 {
 		t.Fatalf("%d GPUs, problems %+v; want 8 GPUs", len(s.GPUs), s.Problems)
 	}
@@ -217,7 +217,7 @@ func TestALostGPUIsLocatedByTheKernelsList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	i := New(Options{Library: front.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir()})
+	i := New(Options{Library: nvmlfake.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir()})
 	s := look(t, i)
 	if len(s.Problems) != 2 || s.Problems[0].PCIAddress != st.GPUs[2].Address || s.Problems[1].PCIAddress != st.GPUs[5].Address {
 		t.Errorf("problems %+v, want them at %s and %s", s.Problems, st.GPUs[2].Address, st.GPUs[5].Address)
@@ -261,7 +261,7 @@ func TestNonsenseIsAProblem(t *testing.T) {
 		}, []int{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := look(t, bare(t, lying{front.New(simtest.Machine(t, "hgx-h100")), tc.change}))
+			s := look(t, bare(t, lying{nvmlfake.New(simtest.Machine(t, "hgx-h100")), tc.change}))
 			var got []int
 			for _, p := range s.Problems {
 				got = append(got, p.Index)
@@ -276,14 +276,14 @@ func TestNonsenseIsAProblem(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
-	s, err := bare(t, front.New(machine)).Look(context.Background())
+	s, err := bare(t, nvmlfake.New(machine)).Look(context.Background())
 	if !errors.Is(err, ErrNoDriver) || !errors.Is(err, nvml.DriverNotLoaded) || !cmp.Equal(s, gpu.Snapshot{}) {
 		t.Errorf("Look = %+v, %v; want the zero Snapshot and ErrNoDriver", s, err)
 	}
 }
 
 func TestNoSessionStaysOpen(t *testing.T) {
-	lib := &counting{Library: front.New(simtest.Machine(t, "hgx-h100"))}
+	lib := &counting{Library: nvmlfake.New(simtest.Machine(t, "hgx-h100"))}
 	i := bare(t, lib)
 	look(t, i)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -297,7 +297,7 @@ func TestNoSessionStaysOpen(t *testing.T) {
 }
 
 func TestAGuestHasNoMPS(t *testing.T) {
-	lib := lying{front.New(simtest.Machine(t, "t4-1")), func(_ int, a *answers) { a.brand = nvml.BrandVCS }}
+	lib := lying{nvmlfake.New(simtest.Machine(t, "t4-1")), func(_ int, a *answers) { a.brand = nvml.BrandVCS }}
 	if g := look(t, bare(t, lib)).GPUs[0]; g.MPSCapable || g.Brand != "NvidiaVCS" {
 		t.Errorf("GPU %+v: MPS capable in a virtual machine", g)
 	}
@@ -315,7 +315,7 @@ func TestMultiprocessorsAreNeverGuessed(t *testing.T) {
 
 func TestPlacesAreReadFromSysfs(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
-	i := New(Options{Library: front.NewRoot(root.Path), ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path})
+	i := New(Options{Library: nvmlfake.NewRoot(root.Path), ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path})
 	s := look(t, i)
 	for _, g := range s.GPUs {
 		if g.PCIeRoot == "" || g.NUMANode == nil {

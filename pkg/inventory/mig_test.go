@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
 )
 
@@ -40,7 +40,7 @@ func cut(t *testing.T, machine *engine.Engine, profile, start int, bare bool) {
 
 func TestProfilesAreReadWhateverTheMode(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
-	i := bare(t, front.New(machine))
+	i := bare(t, nvmlfake.New(machine))
 	off := look(t, i).GPUs[0].MIG
 	if !off.Capable || off.Enabled || off.Pending || !off.Switchable || off.Fault != "" || len(off.Profiles) != 7 || off.Partitions != nil {
 		t.Fatalf("MIG %+v", off)
@@ -78,7 +78,7 @@ func TestPartitionsAreInstancesWithOrWithoutADevice(t *testing.T) {
 		{Profile: "1g.10gb", Placement: gpu.Placement{Start: 0, Size: 1}, GPUInstance: 7},
 		{Profile: "3g.40gb", Placement: gpu.Placement{Start: 4, Size: 4}, GPUInstance: 1, Devices: []gpu.PartitionDevice{{UUID: uuid}}},
 	}
-	if diff := cmp.Diff(want, look(t, bare(t, front.New(machine))).GPUs[0].MIG.Partitions); diff != "" {
+	if diff := cmp.Diff(want, look(t, bare(t, nvmlfake.New(machine))).GPUs[0].MIG.Partitions); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
 }
@@ -98,7 +98,7 @@ func TestAFailingMIGQueryIsAFaultOfMIGAlone(t *testing.T) {
 			simtest.Change(t, machine, func(s *engine.State) {
 				s.Faults = []engine.Fault{{Query: query, GPU: s.GPUs[0].UUID, Code: code}}
 			})
-			s := look(t, bare(t, front.New(machine)))
+			s := look(t, bare(t, nvmlfake.New(machine)))
 			if lost {
 				if len(s.GPUs) != 7 || len(s.Problems) != 1 || !s.Problems[0].Lost {
 					t.Errorf("%d GPUs, problems %+v", len(s.GPUs), s.Problems)
@@ -120,7 +120,7 @@ func TestAForeignPartitionIsNoticedAtTheNextGlance(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	proc, ticks := t.TempDir(), make(chan time.Time)
 	i := New(Options{
-		Library: front.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir(),
+		Library: nvmlfake.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir(),
 		Tick: func(time.Duration) (<-chan time.Time, func()) { return ticks, func() {} },
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -14,7 +14,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/topology"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -26,7 +26,7 @@ func placed(t *testing.T, machine *engine.Engine) gpu.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := look(t, bare(t, front.New(machine)))
+	s := look(t, bare(t, nvmlfake.New(machine)))
 	for n := range s.GPUs {
 		for _, slot := range st.Profile.Slots {
 			if slot.Address == s.GPUs[n].PCIAddress {

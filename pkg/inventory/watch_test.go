@@ -14,7 +14,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
 )
 
@@ -45,7 +45,7 @@ func watch(t *testing.T, change func(*engine.State)) *watched {
 	if change != nil {
 		simtest.Change(t, w.machine, change)
 	}
-	w.lib = &counting{Library: front.New(w.machine)}
+	w.lib = &counting{Library: nvmlfake.New(w.machine)}
 	w.i = New(Options{
 		Library: w.lib, ProcRoot: w.dir, SysRoot: w.dir, DevRoot: w.dir,
 		Tick: func(time.Duration) (<-chan time.Time, func()) { return w.ticks, func() {} },

@@ -16,9 +16,9 @@ import (
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/plan"
 )
 
 func TestFindingsAreToldOnceAndCounted(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // preparer is what does the work; the engine is the one.

@@ -18,7 +18,7 @@ import (
 
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // scripted answers by the claim's name.

@@ -21,8 +21,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/plan"
 )
 
 const (

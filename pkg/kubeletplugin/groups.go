@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/topology"
 )
 

@@ -14,7 +14,7 @@ import (
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // lookup finds claims in the API server.

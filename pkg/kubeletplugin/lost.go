@@ -11,8 +11,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // losses tells of partitions that vanished under prepared claims, once each: in the claim's status, and in Events on the

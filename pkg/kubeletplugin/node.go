@@ -16,9 +16,9 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/sharing"
 )

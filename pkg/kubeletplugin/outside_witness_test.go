@@ -16,9 +16,9 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/kubeletplugin"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // kubeletState is a kubelet that names one claim.

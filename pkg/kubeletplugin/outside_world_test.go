@@ -28,13 +28,13 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/kubeletplugin/kubelettest"
 	"gpu-dra-driver/pkg/metrics"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
 )
 
@@ -137,7 +137,7 @@ func (w *world) begin() {
 		Driver: driver, Node: node, DataDir: data, RegistrarDir: registry, HealthcheckPort: w.healthz, VanishedGrace: time.Hour,
 		Client: w.client, Cadence: inventory.Cadence{Glance: 20 * time.Millisecond, Full: 3},
 		Inventory: inventory.New(inventory.Options{
-			Library: front.NewRoot(w.machine.Path), ProcRoot: w.machine.ProcRoot, SysRoot: w.machine.SysRoot, DevRoot: w.machine.Path,
+			Library: nvmlfake.NewRoot(w.machine.Path), ProcRoot: w.machine.ProcRoot, SysRoot: w.machine.SysRoot, DevRoot: w.machine.Path,
 		}),
 	})
 	var err error

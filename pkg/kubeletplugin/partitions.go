@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // MIG is what publishing needs to know of how partitions are made here.

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // Witness asks the kubelet and the process table who still needs a claim that the API server no longer has.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // process makes a process of a /proc tree that has files open.

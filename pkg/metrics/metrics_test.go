@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // kept is what some records say.

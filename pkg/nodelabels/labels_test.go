@@ -14,12 +14,12 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 func pool(t *testing.T, profile string, change func(*fleet.Slice)) fleet.Pool {
 	t.Helper()
-	published, err := publish.Node(profile, "n", 0)
+	published, err := slicetest.Node(profile, "n", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/test/packing/board"
 )
 
 // among adds the slices of 499 nodes like it.
@@ -52,8 +52,8 @@ func median(all []time.Duration) time.Duration {
 // BenchmarkAllocate is the scheduler's look at one node for one partition: with the slices of that node alone, with those
 // of 500, and how the two compare: at most 2.5 ×.
 func BenchmarkAllocate(b *testing.B) {
-	one := newScheduler(b, hgx(8, board.H100()), resourceslices.Options{Offer: offer})
-	many := newScheduler(b, hgx(8, board.H100()), resourceslices.Options{Offer: offer}).among500()
+	one := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer})
+	many := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).among500()
 	measure := func(s *scheduler) time.Duration {
 		return s.allocating(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), 1)
 	}
@@ -75,8 +75,8 @@ func BenchmarkAllocate(b *testing.B) {
 // BenchmarkAllocateGroup is the scheduler's look at one of 500 nodes for a group of four beside that for one GPU, on an idle
 // node: at most 1.5 ×; and beside that for four GPUs by matchAttribute, on a node where some are taken and one is cut: less.
 func BenchmarkAllocateGroup(b *testing.B) {
-	idle := newScheduler(b, hgx(8, board.H100()), resourceslices.Options{Offer: offer}).among500()
-	busy := newScheduler(b, hgx(8, board.H100()), resourceslices.Options{Offer: offer}).among500()
+	idle := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).among500()
+	busy := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).among500()
 	for _, c := range []*resourceapi.ResourceClaim{busy.claim("gpu.nvidia.com", 1), busy.claim("gpu.nvidia.com", 1), busy.claim("mig.nvidia.com", 1, profile("1g.10gb"))} {
 		if len(busy.allocate(c)) != 1 {
 			b.Fatal("nothing was allocated")

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -34,7 +34,7 @@ func snapshot(t *testing.T, profile string, gpus int) gpu.Snapshot {
 		t.Fatal(err)
 	}
 	none := t.TempDir()
-	i := inventory.New(inventory.Options{Library: front.New(simtest.Machine(t, profile)), ProcRoot: none, SysRoot: none, DevRoot: none})
+	i := inventory.New(inventory.Options{Library: nvmlfake.New(simtest.Machine(t, profile)), ProcRoot: none, SysRoot: none, DevRoot: none})
 	s, err := i.Look(context.Background())
 	if err != nil {
 		t.Fatal(err)

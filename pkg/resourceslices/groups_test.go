@@ -15,8 +15,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/test/packing/board"
 )
 
 // hgx is a node of GPUs on switches.
@@ -56,7 +56,7 @@ const (
 func at(n int) string { return fmt.Sprintf("gpu-0000-1%d-00-0", n) }
 
 func TestGroupsWholesAndPartitionsExcludeEachOther(t *testing.T) {
-	s := newScheduler(t, hgx(8, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{})
 	s.want(s.group(4), quad4)
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), at(0)+"-mig-1g-10gb-0")
 	s.want(s.group(4))
@@ -78,7 +78,7 @@ func TestGroupsWholesAndPartitionsExcludeEachOther(t *testing.T) {
 }
 
 func TestAGroupBesideAGroupAndTwoGPUs(t *testing.T) {
-	s := newScheduler(t, hgx(8, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("gpu.nvidia.com", 1), at(0))
 	s.want(s.group(2), pair2)
 	s.want(s.claim("gpu.nvidia.com", 1), at(1))
@@ -98,7 +98,7 @@ func TestAFractionKeepsAGroupOut(t *testing.T) {
 }
 
 func TestAClassOnTheDriverAloneGetsNoGroupWhileThereIsAGPU(t *testing.T) {
-	s := newScheduler(t, hgx(8, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{})
 	for n := range 8 {
 		s.want(s.claim("any.example.com", 1), at(n))
 	}
@@ -107,7 +107,7 @@ func TestAClassOnTheDriverAloneGetsNoGroupWhileThereIsAGPU(t *testing.T) {
 
 // TestNoSequenceOfGroupsOverlaps has groups come and go between all other kinds of devices.
 func TestNoSequenceOfGroupsOverlaps(t *testing.T) {
-	m := board.H100()
+	m := layouttest.H100()
 	s := newScheduler(t, hgx(8, m), resourceslices.Options{})
 	r := rand.New(rand.NewPCG(5, 5))
 	var claims [][]string
@@ -190,7 +190,7 @@ func TestWhichGroupsArePublished(t *testing.T) {
 		s.GPUs = slices.Delete(s.GPUs, n, n+1)
 		return s
 	}
-	cut := hgx(4, board.H100())
+	cut := hgx(4, layouttest.H100())
 	cut.GPUs[0].MIG.Enabled, cut.GPUs[0].MIG.Pending = true, true
 	well := hgx(4, gpu.MIG{})
 	for name, c := range map[string]struct {
@@ -231,8 +231,8 @@ func TestWhichGroupsArePublished(t *testing.T) {
 
 // TestAHeldGroupKeepsItsGPUs holds whatever became of its links and its GPUs.
 func TestAHeldGroupKeepsItsGPUs(t *testing.T) {
-	well := hgx(4, board.H100())
-	unlinked, gone, parted := hgx(4, board.H100()), hgx(4, board.H100()), bridged()
+	well := hgx(4, layouttest.H100())
+	unlinked, gone, parted := hgx(4, layouttest.H100()), hgx(4, layouttest.H100()), bridged()
 	unlinked.GPUs[1].Links = nil
 	gone.GPUs = slices.Delete(gone.GPUs, 1, 2)
 	for name, s := range map[string]gpu.Snapshot{"well": well, "a link failed": unlinked, "a GPU is gone": gone, "the driver is gone": {}, "wired otherwise": parted} {
@@ -307,11 +307,11 @@ func TestGroupsAddLittle(t *testing.T) {
 		}
 		return len(data)
 	}
-	apart := hgx(8, board.H100())
+	apart := hgx(8, layouttest.H100())
 	for i := range apart.GPUs {
 		apart.GPUs[i].Links = nil
 	}
-	if more := size(hgx(8, board.H100())) - size(apart); more > 28<<10 {
+	if more := size(hgx(8, layouttest.H100())) - size(apart); more > 28<<10 {
 		t.Errorf("groups add %d bytes of JSON", more)
 	} else {
 		t.Logf("groups add %d bytes of JSON", more)

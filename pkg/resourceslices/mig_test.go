@@ -15,7 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/test/packing/board"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 const first = "0000:10:00.0"
@@ -23,7 +23,7 @@ const first = "0000:10:00.0"
 // small is a GPU of four slices: 1g at 0 to 3; 2g at 0, 2; 4g at 0.
 func small(change ...func(*gpu.MIG)) gpu.Snapshot {
 	s := node(1)
-	s.GPUs[0].MIG = board.A30()
+	s.GPUs[0].MIG = layouttest.A30()
 	for _, c := range change {
 		c(&s.GPUs[0].MIG)
 	}
@@ -254,7 +254,7 @@ func valid(t *testing.T, p Pool) {
 }
 
 func TestBoardsKeepWithinTheAPIsLimits(t *testing.T) {
-	for name, m := range map[string]gpu.MIG{"H100": board.H100(), "A100": board.A100(), "A30": board.A30(), "12 slices": board.RTXPRO6000()} {
+	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "A30": layouttest.A30(), "12 slices": layouttest.RTXPRO6000()} {
 		for _, gpus := range []int{8, 16} {
 			s := node(gpus)
 			for i := range s.GPUs {
@@ -285,7 +285,7 @@ func TestBoardsKeepWithinTheAPIsLimits(t *testing.T) {
 
 func TestEnginesThatAForeignPartitionHasAreTaken(t *testing.T) {
 	s := node(1)
-	s.GPUs[0].MIG = board.H100()
+	s.GPUs[0].MIG = layouttest.H100()
 	enabled(&s.GPUs[0].MIG)
 	o := full
 	o.Foreign = map[string][]gpu.Partition{first: {made("1g.10gb+me", 0, 1, 1)}}
@@ -305,7 +305,7 @@ func TestManyPlacementsAreSplitOverSlices(t *testing.T) {
 	s := node(1)
 	s.GPUs[0].MIG = gpu.MIG{Capable: true, Switchable: true}
 	for i := range 5 {
-		p := board.A30().Profiles[0]
+		p := layouttest.A30().Profiles[0]
 		p.ID, p.Name, p.Placements, p.Instances = i, fmt.Sprintf("1g.%dgb", i+1), nil, 20
 		for start := range 20 {
 			p.Placements = append(p.Placements, gpu.Placement{Start: start, Size: 1})

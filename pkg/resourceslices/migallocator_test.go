@@ -15,8 +15,8 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/test/packing/board"
 )
 
 // boards is a node of GPUs that can be cut.
@@ -46,7 +46,7 @@ func (s *scheduler) release(devices ...string) {
 }
 
 func TestPartitionsAndWholesSideBySide(t *testing.T) {
-	s := newScheduler(t, boards(2, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, boards(2, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-0")
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-11-00-0")
 	s.want(s.claim("gpu.nvidia.com", 1))
@@ -60,7 +60,7 @@ func TestPartitionsAndWholesSideBySide(t *testing.T) {
 }
 
 func TestFourPartitionsOfOneParent(t *testing.T) {
-	s := newScheduler(t, boards(2, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, boards(2, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "gpu-0000-10-00-0-mig-3g-40gb-4")
 	c := s.claim("mig.nvidia.com", 4, profile("1g.20gb"))
 	parent := resourceapi.FullyQualifiedName("gpu.nvidia.com/parentUUID")
@@ -69,7 +69,7 @@ func TestFourPartitionsOfOneParent(t *testing.T) {
 }
 
 func TestFiftySixOfTheSmallestFillEightGPUs(t *testing.T) {
-	s := newScheduler(t, boards(8, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, boards(8, layouttest.H100()), resourceslices.Options{})
 	for n := range 56 {
 		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
 			t.Fatalf("number %d got nothing", n)
@@ -79,21 +79,21 @@ func TestFiftySixOfTheSmallestFillEightGPUs(t *testing.T) {
 }
 
 func TestAnEngineIsGivenOutOnce(t *testing.T) {
-	s := newScheduler(t, boards(1, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, boards(1, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")), "gpu-0000-10-00-0-mig-1g-10gb-me-0")
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")))
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-1")
 }
 
 func TestAnyDeviceIsAWholeGPUWhileThereIsOne(t *testing.T) {
-	s := newScheduler(t, boards(1, board.H100()), resourceslices.Options{})
+	s := newScheduler(t, boards(1, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("any.example.com", 1), "gpu-0000-10-00-0")
 	s.want(s.claim("any.example.com", 1))
 }
 
 // TestNoSequenceOfClaimsOverlaps has claims of all kinds come and go.
 func TestNoSequenceOfClaimsOverlaps(t *testing.T) {
-	for name, m := range map[string]gpu.MIG{"H100": board.H100(), "A100": board.A100(), "12 slices": board.RTXPRO6000()} {
+	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "12 slices": layouttest.RTXPRO6000()} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, boards(3, m), resourceslices.Options{AllowReset: true})
 			r := rand.New(rand.NewPCG(1, uint64(len(name))))
@@ -176,10 +176,10 @@ func TestAHeldPartitionKeepsItsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := resourceslices.Held{Device: d, Size: 2, MemoryBytes: 20096 << 20, GPU: gpu.GPU{PCIAddress: d.PCIAddress}}
-	faulty, off := board.H100(), board.H100()
+	faulty, off := layouttest.H100(), layouttest.H100()
 	faulty.Profiles, faulty.Fault = nil, "misread"
 	off.Switchable = false
-	for name, s := range map[string]gpu.Snapshot{"well": boards(1, board.H100()), "misread": boards(1, faulty), "not to be switched": boards(1, off), "gone": {}} {
+	for name, s := range map[string]gpu.Snapshot{"well": boards(1, layouttest.H100()), "misread": boards(1, faulty), "not to be switched": boards(1, off), "gone": {}} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, s, resourceslices.Options{Held: []resourceslices.Held{h}})
 			s.allocated.Insert(structured.MakeDeviceID(driver, s.slices[0].Spec.Pool.Name, held))

@@ -17,9 +17,9 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/sharing"
-	"gpu-dra-driver/test/packing/board"
 )
 
 // share is a part of a device that a claim was given.
@@ -75,7 +75,7 @@ func capable(n int, m gpu.MIG) gpu.Snapshot {
 }
 
 func TestAFractionOfAGPU(t *testing.T) {
-	s := newScheduler(t, capable(2, board.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, capable(2, layouttest.H100()), resourceslices.Options{Offer: offer})
 	const first, second = "gpu-0000-10-00-0", "gpu-0000-11-00-0"
 	for _, memory := range []string{"10Gi", "20Gi", "10Gi", "39Gi"} {
 		s.want(s.gpu("memory", memory), first)
@@ -116,7 +116,7 @@ func TestSharersAreBounded(t *testing.T) {
 }
 
 func TestPartitionsAreSharedToo(t *testing.T) {
-	s := newScheduler(t, capable(1, board.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, capable(1, layouttest.H100()), resourceslices.Options{Offer: offer})
 	of := func() *resourceapi.ResourceClaim {
 		return part(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi")
 	}
@@ -152,7 +152,7 @@ func TestReplicasMakeTheShareOfAClaimThatNamesNone(t *testing.T) {
 }
 
 func TestTwentyEightSharesOfAGPUCutInSeven(t *testing.T) {
-	s := newScheduler(t, capable(1, board.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
+	s := newScheduler(t, capable(1, layouttest.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
 	for n := range 28 {
 		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
 			t.Fatalf("number %d got nothing", n)
@@ -163,7 +163,7 @@ func TestTwentyEightSharesOfAGPUCutInSeven(t *testing.T) {
 
 // TestNoSequenceOfClaimsOverdraws has wholes, shares and partitions of all kinds come and go.
 func TestNoSequenceOfClaimsOverdraws(t *testing.T) {
-	m := board.H100()
+	m := layouttest.H100()
 	s := newScheduler(t, capable(3, m), resourceslices.Options{Offer: offer})
 	r := rand.New(rand.NewPCG(4, 4))
 	given := 0

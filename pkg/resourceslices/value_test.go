@@ -15,8 +15,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/sharing"
-	"gpu-dra-driver/test/packing/board"
 )
 
 func TestVersionsAreNormalised(t *testing.T) {
@@ -109,7 +109,7 @@ func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
 		catalogued[e.Name] = e
 	}
 	s := node(1)
-	s.GPUs[0].MIG = board.H100()
+	s.GPUs[0].MIG = layouttest.H100()
 	s.GPUs = append(s.GPUs, s.GPUs[0])
 	s.GPUs[1].PCIAddress = "0000:f0:00.0"
 	for i := range s.GPUs {

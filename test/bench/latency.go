@@ -16,13 +16,13 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/test/bench/table"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // floor is one GET of the claim, one durable file and one RPC that does nothing.
 func (b *bench) floor(ctx context.Context, c *drapb.Claim) (time.Duration, error) {
 	began := time.Now()
-	if _, err := b.stage.Client.ResourceV1().ResourceClaims(stage.ByHand).Get(ctx, c.Name, metav1.GetOptions{}); err != nil {
+	if _, err := b.stage.Client.ResourceV1().ResourceClaims(env.ByHand).Get(ctx, c.Name, metav1.GetOptions{}); err != nil {
 		return 0, err
 	}
 	if err := host.New(host.Options{}).WriteDurable("bench", filepath.Join(b.dir, "floor"), make([]byte, 600), 0o600); err != nil {

@@ -19,7 +19,7 @@ import (
 	"syscall"
 
 	"gpu-dra-driver/test/bench/table"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 func main() {
@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	s, err := stage.FromEnvironment(log)
+	s, err := env.FromEnvironment(log)
 	if err != nil {
 		return err
 	}

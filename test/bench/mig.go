@@ -20,9 +20,9 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/test/bench/table"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // The partition that is cut: the second half's first slice, a profile that every GPU here has.
@@ -34,7 +34,7 @@ const (
 
 // size weighs what is published.
 func (b *bench) size(ctx context.Context) error {
-	list, err := b.stage.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + stage.Driver})
+	list, err := b.stage.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + env.Driver})
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (b *bench) mig(ctx context.Context) error {
 		return err
 	}
 	machine := engine.Open(b.stage.Root, driverroot.Follow(b.stage.Root))
-	library := front.New(machine)
+	library := nvmlfake.New(machine)
 	// The first switches the mode, which the claim after it finds on. The spare GPU is for NVML's own time.
 	for _, c := range []*drapb.Claim{claims[0], claims[1]} {
 		if err := errors.Join(b.prepare(ctx, c), b.unprepare(ctx, c)); err != nil {

@@ -20,13 +20,13 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"gpu-dra-driver/test/bench/table"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // bench is the fake kubelet and its notes.
 type bench struct {
 	options
-	stage *stage.Stage
+	stage *env.Stage
 	log   io.Writer
 	rows  []table.Row
 
@@ -77,7 +77,7 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	size := float64(info.Size()) / 1e6
 	b.rows = append(b.rows, table.Plain("stripped binary", fmt.Sprintf("%.1f MB", size), "50 MB", size > 50))
-	b.conn, err = grpc.NewClient("unix://"+filepath.Join(b.dir, "plugins", stage.Driver, "dra.sock"),
+	b.conn, err = grpc.NewClient("unix://"+filepath.Join(b.dir, "plugins", env.Driver, "dra.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 const node = "crash-node"
@@ -27,7 +27,7 @@ const node = "crash-node"
 // world is a machine, its state on disk, and at most one plugin.
 type world struct {
 	t     *testing.T
-	stage *stage.Stage
+	stage *env.Stage
 	dir   string
 	state []string
 	log   *os.File
@@ -38,7 +38,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	s, err := stage.FromEnvironment(os.Stderr)
+	s, err := env.FromEnvironment(os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func newWorld(t *testing.T) *world {
 	if err := errors.Join(s.Sim(t.Context(), "up", "--profile", "hgx-h100"), s.PluginDirectories(dir)); err != nil {
 		t.Fatal(err)
 	}
-	w.state = []string{filepath.Join(dir, "cdi"), filepath.Join(dir, "plugins", stage.Driver)}
+	w.state = []string{filepath.Join(dir, "cdi"), filepath.Join(dir, "plugins", env.Driver)}
 	if w.log, err = os.Create(filepath.Join(dir, "plugin.log")); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func (w *world) begin() {
 	if w.plugin, err = Start(cmd, w.state...); err != nil {
 		w.t.Fatal(err)
 	}
-	w.conn, err = grpc.NewClient("unix://"+filepath.Join(w.dir, "plugins", stage.Driver, "dra.sock"),
+	w.conn, err = grpc.NewClient("unix://"+filepath.Join(w.dir, "plugins", env.Driver, "dra.sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		w.t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 func main() {
@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if verb == "check" {
 		return check()
 	}
-	s, err := stage.FromEnvironment(log)
+	s, err := env.FromEnvironment(log)
 	if err != nil {
 		return err
 	}

@@ -14,14 +14,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // atOnce is how many of the small demos there is room for on eight GPUs.
 const atOnce = 4
 
 // all runs the demos, the small ones side by side, and prints a row for each container.
-func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
+func all(ctx context.Context, s *env.Stage, out io.Writer) error {
 	demos, err := s.Demos()
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	var small []int
 	var titles []string
 	// Those with settings of their own come last.
-	slices.SortStableFunc(demos, func(a, b stage.Demo) int { return strings.Compare(a.Settings, b.Settings) })
+	slices.SortStableFunc(demos, func(a, b env.Demo) int { return strings.Compare(a.Settings, b.Settings) })
 	var set []int
 	for i, d := range demos {
 		if d.Settings != "" {
@@ -75,7 +75,7 @@ func all(ctx context.Context, s *stage.Stage, out io.Writer) error {
 // manyPods is how many pods of a demo get a row.
 const manyPods = 8
 
-func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
+func one(ctx context.Context, s *env.Stage, d env.Demo, w io.Writer) error {
 	if err := s.Apply(ctx, d); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func one(ctx context.Context, s *stage.Stage, d stage.Demo, w io.Writer) error {
 	return s.Remove(ctx, d)
 }
 
-func rows(ctx context.Context, s *stage.Stage, d stage.Demo, p corev1.Pod, w io.Writer) error {
+func rows(ctx context.Context, s *env.Stage, d env.Demo, p corev1.Pod, w io.Writer) error {
 	claims, err := s.Claims(ctx, p)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func rows(ctx context.Context, s *stage.Stage, d stage.Demo, p corev1.Pod, w io.
 	var names, devices []string
 	for _, c := range claims {
 		names = append(names, c.Name)
-		for _, r := range stage.Results(c) {
+		for _, r := range env.Results(c) {
 			devices = append(devices, r.Device)
 		}
 	}
@@ -133,7 +133,7 @@ func brief(list []string) string {
 	return fmt.Sprintf("%s … %s (%d)", list[0], list[len(list)-1], len(list))
 }
 
-func environment(v stage.View) string {
+func environment(v env.View) string {
 	if share, ok := v.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; ok {
 		return v.Env["NVIDIA_DRA_SHARING_STRATEGY"] + ", " + share + " MiB" + allocated(v.CUDA)
 	}
@@ -150,7 +150,7 @@ func environment(v stage.View) string {
 }
 
 // allocated says what a process of CUDA got of the memory that it asked for.
-func allocated(c stage.CUDA) string {
+func allocated(c env.CUDA) string {
 	out := ""
 	for _, a := range c.Allocs {
 		mark := "ok"

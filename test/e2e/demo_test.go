@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // play applies a demo, gives its settled pods, and removes it when the test ends.
@@ -97,7 +97,7 @@ func exclusive(ctx context.Context, t *testing.T, p corev1.Pod) map[string][]str
 	must(t, err)
 	out := map[string][]string{}
 	for _, c := range claims {
-		for _, r := range stage.Results(c) {
+		for _, r := range env.Results(c) {
 			if r.AdminAccess == nil || !*r.AdminAccess {
 				out[c.Name] = append(out[c.Name], apart(t, []string{r.Device})...)
 			}

@@ -15,13 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // slices renders what is published, resource versions left in so that any write shows.
 func published(ctx context.Context, t *testing.T) map[string]string {
 	t.Helper()
-	list, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + stage.Driver})
+	list, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + env.Driver})
 	must(t, err)
 	out := map[string]string{}
 	for _, slice := range list.Items {
@@ -33,7 +33,7 @@ func published(ctx context.Context, t *testing.T) map[string]string {
 // specs lists the CDI specs of the driver on the node.
 func specs(ctx context.Context, t *testing.T) []string {
 	t.Helper()
-	out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+stage.Driver+"*.json")
+	out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"*.json")
 	must(t, err)
 	return strings.Fields(out)
 }
@@ -49,7 +49,7 @@ func driverPods(ctx context.Context, t *testing.T, component string, count int) 
 	t.Helper()
 	var pods []corev1.Pod
 	must(t, s.Wait(ctx, "the pod of "+component, 90*time.Second, func(ctx context.Context) (bool, string) {
-		list, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + component})
+		list, err := s.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + component})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -91,7 +91,7 @@ func TestDeletedCDISpecsAreWrittenAgain(t *testing.T) {
 	_, err := s.OnNode(ctx, "rm", "-rf", "/var/run/cdi")
 	must(t, err)
 	must(t, s.Wait(ctx, "specs written again", 30*time.Second, func(ctx context.Context) (bool, string) {
-		out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+stage.Driver+"*.json")
+		out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"*.json")
 		if err != nil {
 			return false, err.Error()
 		}
@@ -152,7 +152,7 @@ func TestPluginRestartWritesNoSliceAndKeepsPods(t *testing.T) {
 	pods := play(ctx, t, "two-pods-one-claim")
 	before := published(ctx, t)
 	old := pluginPods(ctx, t, 1)[0]
-	must(t, s.Client.CoreV1().Pods(stage.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{}))
+	must(t, s.Client.CoreV1().Pods(env.Namespace).Delete(ctx, old.Name, metav1.DeleteOptions{}))
 	if p := pluginPods(ctx, t, 1)[0]; p.UID == old.UID {
 		t.Fatal("the plugin was not replaced")
 	}
@@ -170,7 +170,7 @@ func TestPluginRestartWritesNoSliceAndKeepsPods(t *testing.T) {
 func TestForeignDeletionOfSlicesIsRepaired(t *testing.T) {
 	ctx := limited(t)
 	must(t, s.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{},
-		metav1.ListOptions{FieldSelector: "spec.driver=" + stage.Driver}))
+		metav1.ListOptions{FieldSelector: "spec.driver=" + env.Driver}))
 	must(t, s.WaitPublished(ctx, 8))
 }
 

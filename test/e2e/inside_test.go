@@ -21,7 +21,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // inside asserts from within each container of a pod that it has the device nodes of the GPUs its claims hold, and no
@@ -87,7 +87,7 @@ func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.Resource
 	}
 	var out []string
 	add := func(claim resourceapi.ResourceClaim, request string) {
-		for _, r := range stage.Results(claim) {
+		for _, r := range env.Results(claim) {
 			base, _, _ := strings.Cut(r.Request, "/")
 			if request == "" || request == base {
 				out = append(out, r.Device)

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // s is the one cluster of the whole run; starting it takes longer than any test.
-var s *stage.Stage
+var s *env.Stage
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	var err error
-	if s, err = stage.FromEnvironment(os.Stderr); err != nil {
+	if s, err = env.FromEnvironment(os.Stderr); err != nil {
 		return 1, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

@@ -22,13 +22,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // remembered lists what the plugin has on disk: claims, and GPUs whose mode it has to put back.
 func remembered(ctx context.Context, t *testing.T) (claims, gpus []string) {
 	t.Helper()
-	dir := "/var/lib/kubelet/plugins/" + stage.Driver + "/state"
+	dir := "/var/lib/kubelet/plugins/" + env.Driver + "/state"
 	out, err := s.OnNode(ctx, "find", dir+"/records", dir+"/gpus", "-type", "f")
 	must(t, err)
 	for _, file := range strings.Fields(out) {

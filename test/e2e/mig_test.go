@@ -19,7 +19,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // whole waits until no GPU is cut.
@@ -116,7 +116,7 @@ func runs(ctx context.Context, t *testing.T, namespace, name string) corev1.Pod 
 		if pod, err = s.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return false, err.Error()
 		}
-		return ready(*pod), string(pod.Status.Phase) + " " + stage.Unschedulable(*pod)
+		return ready(*pod), string(pod.Status.Phase) + " " + env.Unschedulable(*pod)
 	}))
 	return *pod
 }
@@ -134,7 +134,7 @@ func TestWholeGPUWaitsUntilPartitionsGo(t *testing.T) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return stage.Unschedulable(*p) != "", string(p.Status.Phase)
+		return env.Unschedulable(*p) != "", string(p.Status.Phase)
 	}))
 	// Nothing but the end of the partitions is done for the pod.
 	must(t, s.Client.AppsV1().Deployments(namespace).Delete(ctx, "partitions", metav1.DeleteOptions{}))
@@ -191,7 +191,7 @@ func TestPartitionThatVanishesIsToldAndItsPodCanEnd(t *testing.T) {
 	p := play(ctx, t, "mig-one")[0]
 	claims, err := s.Claims(ctx, p)
 	must(t, err)
-	d, err := gpu.ParseName(stage.Results(claims[0])[0].Device)
+	d, err := gpu.ParseName(env.Results(claims[0])[0].Device)
 	must(t, err)
 	must(t, s.Sim(ctx, "mig", "vanish", d.PCIAddress, fmt.Sprint(d.Start)))
 	must(t, s.Wait(ctx, "the claim's status to say so", 90*time.Second, func(ctx context.Context) (bool, string) {

@@ -24,7 +24,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/profiles"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // request is one of a claim.
@@ -69,7 +69,7 @@ func waits(ctx context.Context, t *testing.T, namespace, name string) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return stage.Unschedulable(*p) != "", string(p.Status.Phase)
+		return env.Unschedulable(*p) != "", string(p.Status.Phase)
 	}))
 }
 
@@ -186,7 +186,7 @@ func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
 			must(t, err)
 			if ready(*p) {
 				six++
-			} else if stage.Unschedulable(*p) != "" {
+			} else if env.Unschedulable(*p) != "" {
 				stuck++
 			}
 		}
@@ -263,7 +263,7 @@ func TestAGPUAndANetworkCardSideBySide(t *testing.T) {
 		claims, err := s.Claims(ctx, p)
 		must(t, err)
 		for _, r := range claims[0].Status.Allocation.Devices.Results {
-			if r.Driver != stage.Driver {
+			if r.Driver != env.Driver {
 				continue
 			}
 			gpus[r.Device] = true

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // TestPoliciesRefuseWithAReason has every policy of the chart in force, on a real API server.
@@ -30,7 +30,7 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	fraction := request("gpu", stage.Driver)
+	fraction := request("gpu", env.Driver)
 	fraction.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}
 	t.Cleanup(func() {
 		ctx = context.WithoutCancel(ctx)
@@ -59,7 +59,7 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 	must(t, s.Wait(ctx, "the policies", 60*time.Second, func(context.Context) (bool, string) {
 		return gpus("5", func(*corev1.Pod) {}) != nil && claimed(namespace, fraction) != nil, "they refuse nothing yet"
 	}))
-	five := request("gpu", stage.Driver)
+	five := request("gpu", env.Driver)
 	five.Exactly.Count = 5
 	for name, c := range map[string]struct {
 		err    error
@@ -72,7 +72,7 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 		"a pod without GPUs": {gpus("0", func(p *corev1.Pod) {
 			p.Labels, p.Spec.Tolerations, p.Spec.Containers[0].Resources = nil, nil, corev1.ResourceRequirements{}
 		}), ""},
-		"a claim as it should be":        {claimed(namespace, request("gpu", stage.Driver)), ""},
+		"a claim as it should be":        {claimed(namespace, request("gpu", env.Driver)), ""},
 		"a group of four":                {claimed(namespace, groupOf(4)), ""},
 		"a group of eight":               {claimed(namespace, groupOf(8)), "more than 4 GPUs"},
 		"a group of any size":            {claimed(namespace, request("gpu", "nvlink.gpu.nvidia.com")), "without saying of how many"},

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // ground makes a namespace for a test and removes it after.
@@ -60,12 +60,12 @@ func claim(ctx context.Context, t *testing.T, namespace, name, parameters string
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
-			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: stage.Driver},
+			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: env.Driver},
 		}}}},
 	}
 	if parameters != "" {
 		c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: stage.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: env.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
 		}}}
 	}
 	_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
@@ -134,7 +134,7 @@ func event(ctx context.Context, t *testing.T, namespace, object string, texts ..
 func unreviewed(ctx context.Context, t *testing.T, do func()) {
 	t.Helper()
 	hooks := s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	hook, err := hooks.Get(ctx, stage.Release+"-webhook", metav1.GetOptions{})
+	hook, err := hooks.Get(ctx, env.Release+"-webhook", metav1.GetOptions{})
 	must(t, err)
 	must(t, hooks.Delete(ctx, hook.Name, metav1.DeleteOptions{}))
 	hook.ResourceVersion, hook.UID = "", ""
@@ -143,9 +143,9 @@ func unreviewed(ctx context.Context, t *testing.T, do func()) {
 		must(t, err)
 	}()
 	wrong := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "wrong"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: stage.Driver}}},
+		Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: env.Driver}}},
 		Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: stage.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{}`)}},
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: env.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{}`)}},
 		}}},
 	}}}
 	must(t, s.Wait(ctx, "the webhook out of the way", 30*time.Second, func(ctx context.Context) (bool, string) {
@@ -269,8 +269,8 @@ func TestPluginMayWriteOnlyItsOwnNodesSlices(t *testing.T) {
 	as := func(node string) kubernetes.Interface {
 		c := rest.CopyConfig(config)
 		c.Impersonate = rest.ImpersonationConfig{
-			UserName: "system:serviceaccount:" + stage.Namespace + ":" + p.Spec.ServiceAccountName,
-			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + stage.Namespace, "system:authenticated"},
+			UserName: "system:serviceaccount:" + env.Namespace + ":" + p.Spec.ServiceAccountName,
+			Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + env.Namespace, "system:authenticated"},
 			Extra:    map[string][]string{"authentication.kubernetes.io/node-name": {node}},
 		}
 		client, err := kubernetes.NewForConfig(c)
@@ -281,7 +281,7 @@ func TestPluginMayWriteOnlyItsOwnNodesSlices(t *testing.T) {
 		return &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
 			Spec: resourceapi.ResourceSliceSpec{
-				Driver: stage.Driver, NodeName: &node,
+				Driver: env.Driver, NodeName: &node,
 				Pool:    resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
 				Devices: []resourceapi.Device{{Name: "none"}},
 			},

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 const (
@@ -43,7 +43,7 @@ func fraction(ctx context.Context, t *testing.T, namespace, name, memory string,
 func fractionOf(ctx context.Context, t *testing.T, user *int64, namespace, name, memory string, index int, parameters string, args ...string) {
 	t.Helper()
 	exact := &resourceapi.ExactDeviceRequest{
-		DeviceClassName: stage.Driver,
+		DeviceClassName: env.Driver,
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: fmt.Sprintf("device.attributes['gpu.nvidia.com'].index == %d", index),
 		}}},
@@ -57,7 +57,7 @@ func fractionOf(ctx context.Context, t *testing.T, user *int64, namespace, name,
 	}
 	if parameters != "" {
 		c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: stage.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
+			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: env.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
 		}}}
 	}
 	_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
@@ -89,7 +89,7 @@ func gone(ctx context.Context, t *testing.T, namespace, name string) {
 // daemonOf is the process of a device's MPS daemon, as the node numbers it.
 func daemonOf(ctx context.Context, t *testing.T, device string) int {
 	t.Helper()
-	out, err := s.OnNode(ctx, "cat", "/var/lib/kubelet/plugins/"+stage.Driver+"/mps/"+device+"/daemon.json")
+	out, err := s.OnNode(ctx, "cat", "/var/lib/kubelet/plugins/"+env.Driver+"/mps/"+device+"/daemon.json")
 	must(t, err)
 	var note struct {
 		PID int `json:"pid"`
@@ -105,7 +105,7 @@ func daemonOf(ctx context.Context, t *testing.T, device string) int {
 func noDaemons(ctx context.Context, t *testing.T) {
 	t.Helper()
 	must(t, s.Wait(ctx, "no MPS daemon left", 60*time.Second, func(ctx context.Context) (bool, string) {
-		out, err := s.OnNode(ctx, "find", "/var/lib/kubelet/plugins/"+stage.Driver+"/mps", "-mindepth", "1", "-not", "-name", "supervisor.sock")
+		out, err := s.OnNode(ctx, "find", "/var/lib/kubelet/plugins/"+env.Driver+"/mps", "-mindepth", "1", "-not", "-name", "supervisor.sock")
 		if err != nil {
 			return false, err.Error()
 		}
@@ -150,7 +150,7 @@ func TestSharesOfSeveralGPUsByMPSAreRefused(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "two"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
 			Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: stage.Driver, Count: 2,
+				DeviceClassName: env.Driver, Count: 2,
 				Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}},
 			},
 		}}}},

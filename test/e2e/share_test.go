@@ -17,7 +17,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // memory is what a published device has, in bytes.
@@ -43,9 +43,9 @@ func shares(ctx context.Context, t *testing.T, p corev1.Pod, claim, device strin
 	claims, err := s.Claims(ctx, p)
 	must(t, err)
 	for _, c := range claims {
-		for _, r := range stage.Results(c) {
+		for _, r := range env.Results(c) {
 			if c.Name == claim && r.Device == device {
-				bytes, ok := stage.Share(r)
+				bytes, ok := env.Share(r)
 				return bytes, ok && bytes+1<<20 <= memory(ctx, t, device)
 			}
 		}
@@ -100,13 +100,13 @@ func share(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string
 	claims, err := s.Claims(ctx, p)
 	must(t, err)
 	for _, c := range claims {
-		for _, r := range stage.Results(c) {
+		for _, r := range env.Results(c) {
 			if c.Name == claim && r.Device == device {
 				result = r
 			}
 		}
 	}
-	bytes, _ := stage.Share(result)
+	bytes, _ := env.Share(result)
 	d, err := gpu.ParseName(device)
 	must(t, err)
 	usable := uint64(bytes)
@@ -130,7 +130,7 @@ func share(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string
 }
 
 // byMPS checks the limits of a container that computes by MPS.
-func byMPS(t *testing.T, p corev1.Pod, d gpu.Device, view stage.View, usable uint64, result resourceapi.DeviceRequestAllocationResult) {
+func byMPS(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usable uint64, result resourceapi.DeviceRequestAllocationResult) {
 	t.Helper()
 	if view.Env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
 		t.Errorf("%s has no way to the MPS daemon: %v", p.Name, view.Env)

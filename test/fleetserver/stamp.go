@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"gpu-dra-driver/test/publish"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 // blank is the node by whose name and UUIDs the places are found that differ from node to node.
@@ -37,7 +37,7 @@ type blankForm struct {
 
 // stamps are the slices of a node of a profile.
 func stamps(profile string) ([]*stamp, error) {
-	slices, err := publish.Node(profile, NodeName(blank), 0)
+	slices, err := slicetest.Node(profile, NodeName(blank), 0)
 	if err != nil {
 		return nil, err
 	}

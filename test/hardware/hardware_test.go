@@ -21,9 +21,9 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/conformance"
 	"gpu-dra-driver/internal/nvml/real"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -22,7 +22,7 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 	for _, name := range profiles.Names() {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
-			lib := front.NewRoot(root.Path)
+			lib := nvmlfake.NewRoot(root.Path)
 			s, err := inventory.New(inventory.Options{Library: lib, ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path}).Look(context.Background())
 			if err != nil {
 				t.Fatal(err)
@@ -69,7 +69,7 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 
 func TestWhatIsSaidOfMIG(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
-	session, err := front.NewRoot(root.Path).Open()
+	session, err := nvmlfake.NewRoot(root.Path).Open()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/test/packing/board"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // firstFit is a model of the scheduler over GPUs that are all ordered alike, fast enough to try every order.
@@ -48,7 +48,7 @@ func (f *firstFit) release(d gpu.Device) {
 // ourStarts is our order, as the model takes it.
 func ourStarts() map[string][]int {
 	out := map[string][]int{"": {0}}
-	for _, c := range layout.Order(board.H100().Profiles) {
+	for _, c := range layout.Order(layouttest.H100().Profiles) {
 		out[c.Profile.Name] = append(out[c.Profile.Name], c.Placement.Start)
 	}
 	return out

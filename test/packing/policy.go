@@ -19,8 +19,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/test/packing/board"
 )
 
 const (
@@ -101,7 +101,7 @@ func newLinked(gpus, links int, o order) *allocator {
 	for i := range gpus {
 		s.GPUs = append(s.GPUs, gpu.GPU{
 			PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
-			ProductName: "NVIDIA H100 80GB HBM3", Architecture: "Hopper", MemoryBytes: 81559 << 20, MIG: board.H100(),
+			ProductName: "NVIDIA H100 80GB HBM3", Architecture: "Hopper", MemoryBytes: 81559 << 20, MIG: layouttest.H100(),
 		})
 		for l := range links {
 			s.GPUs[i].Links = append(s.GPUs[i].Links, gpu.Link{Index: l, Version: 4, Peer: gpu.PeerSwitch})

@@ -10,7 +10,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/test/packing/board"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // score is what a replay came to.
@@ -40,7 +40,7 @@ func replay(p placer, gpus int, requests []request) (score, error) {
 	}
 	var there []stay
 	occupied := map[string][]gpu.Placement{}
-	profiles := board.H100().Profiles
+	profiles := layouttest.H100().Profiles
 	now := 0.0
 	account := func(until float64) {
 		stranded, whole := 0, len(occupied) < gpus

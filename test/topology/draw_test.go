@@ -16,7 +16,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -29,7 +29,7 @@ const pictures = "../../docs/topology"
 func seen(t *testing.T, p profiles.Profile) gpu.Snapshot {
 	t.Helper()
 	none := t.TempDir()
-	s, err := inventory.New(inventory.Options{Library: front.New(simtest.Machine(t, p.Name)), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
+	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(simtest.Machine(t, p.Name)), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

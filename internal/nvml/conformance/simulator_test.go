@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/internal/nvml/conformance"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -24,7 +24,7 @@ func TestTheSimulatorInProcessConforms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conformance.Run(t, front.New(machine), conformance.Options{GPUs: len(p.Slots)})
+			conformance.Run(t, nvmlfake.New(machine), conformance.Options{GPUs: len(p.Slots)})
 		})
 	}
 }
@@ -32,7 +32,7 @@ func TestTheSimulatorInProcessConforms(t *testing.T) {
 func TestTheSimulatorInProcessConformsWithALostGPU(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, machine, func(s *engine.State) { s.GPUs[3].Lost = true })
-	conformance.Run(t, front.New(machine), conformance.Options{GPUs: 8})
+	conformance.Run(t, nvmlfake.New(machine), conformance.Options{GPUs: 8})
 }
 
 func TestTheSimulatedLibraryConforms(t *testing.T) {
@@ -85,7 +85,7 @@ func TestTheSimulatorInProcessIsCutAsHardwareIs(t *testing.T) {
 	for _, name := range cuttable(t) {
 		t.Run(name, func(t *testing.T) {
 			e := simtest.Machine(t, name)
-			conformance.Partition(t, front.New(e), machine(e))
+			conformance.Partition(t, nvmlfake.New(e), machine(e))
 		})
 	}
 }
@@ -127,7 +127,7 @@ func cutUp(t *testing.T, s *engine.State) {
 func TestTheSimulatorConformsWhileItIsCut(t *testing.T) {
 	e := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, e, func(s *engine.State) { cutUp(t, s) })
-	conformance.Run(t, front.New(e), conformance.Options{GPUs: 8})
+	conformance.Run(t, nvmlfake.New(e), conformance.Options{GPUs: 8})
 }
 
 func TestTheSimulatedLibraryConformsWhileItIsCut(t *testing.T) {
@@ -141,7 +141,7 @@ func TestAModeThatWaitsForAResetIsSaid(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	simtest.Change(t, root, func(s *engine.State) { s.GPUs[0].ResetHidden = true })
 	root.Use(t)
-	for name, lib := range map[string]nvml.Library{"in process": front.New(root.Engine), "library": real.New(root.Path)} {
+	for name, lib := range map[string]nvml.Library{"in process": nvmlfake.New(root.Engine), "library": real.New(root.Path)} {
 		s, err := lib.Open()
 		if err != nil {
 			t.Fatal(err)

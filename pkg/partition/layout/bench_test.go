@@ -8,12 +8,12 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/test/packing/board"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // BenchmarkBoard is what each building of the slices costs a GPU.
 func BenchmarkBoard(b *testing.B) {
-	for name, m := range map[string]gpu.MIG{"H100": board.H100(), "RTXPRO6000": board.RTXPRO6000()} {
+	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "RTXPRO6000": layouttest.RTXPRO6000()} {
 		b.Run("binding/"+name, func(b *testing.B) {
 			for b.Loop() {
 				layout.Binding(m.Profiles)

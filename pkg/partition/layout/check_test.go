@@ -10,7 +10,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/test/packing/board"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 func TestWhatNVMLMisreportsIsSaid(t *testing.T) {
@@ -35,13 +35,13 @@ func TestWhatNVMLMisreportsIsSaid(t *testing.T) {
 		"two placements at 0":                    func(m *gpu.MIG) { m.Profiles[0].Placements[1].Start = 0 },
 		"of 1 and of 2 memory slices":            func(m *gpu.MIG) { m.Profiles[0].Placements[1].Size = 2 },
 	} {
-		m := board.H100()
+		m := layouttest.H100()
 		spoil(&m)
 		if err := layout.Check(m); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q in it", err, want)
 		}
 	}
-	for _, m := range []gpu.MIG{{}, board.H100(), board.A100(), board.A30(), board.RTXPRO6000()} {
+	for _, m := range []gpu.MIG{{}, layouttest.H100(), layouttest.A100(), layouttest.A30(), layouttest.RTXPRO6000()} {
 		if err := layout.Check(m); err != nil {
 			t.Error(err)
 		}
@@ -50,7 +50,7 @@ func TestWhatNVMLMisreportsIsSaid(t *testing.T) {
 
 // FuzzWhatPassesTheCheckIsPlaced holds for any profiles: what is offered is what there is, and nothing panics.
 func FuzzWhatPassesTheCheckIsPlaced(f *testing.F) {
-	for _, m := range []gpu.MIG{board.H100(), board.A100(), board.A30(), board.RTXPRO6000()} {
+	for _, m := range []gpu.MIG{layouttest.H100(), layouttest.A100(), layouttest.A30(), layouttest.RTXPRO6000()} {
 		text, err := json.Marshal(m)
 		if err != nil {
 			f.Fatal(err)

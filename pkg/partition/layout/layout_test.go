@@ -13,7 +13,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout"
-	"gpu-dra-driver/test/packing/board"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // only are the profiles of some IDs.
@@ -26,10 +26,10 @@ func TestLayoutsAreCounted(t *testing.T) {
 		profiles           []gpu.Profile
 		reachable, maximal int
 	}{
-		"{1,2,3,4,7}g on 8 slices":  {only(board.H100(), 19, 14, 9, 5, 0), 298, 19},
-		"with 1g of double memory":  {only(board.H100(), 19, 15, 14, 9, 5, 0), 723, 78},
-		"4 slices":                  {board.A30().Profiles, 26, 5},
-		"one profile, one instance": {only(board.H100(), 20), 8, 7},
+		"{1,2,3,4,7}g on 8 slices":  {only(layouttest.H100(), 19, 14, 9, 5, 0), 298, 19},
+		"with 1g of double memory":  {only(layouttest.H100(), 19, 15, 14, 9, 5, 0), 723, 78},
+		"4 slices":                  {layouttest.A30().Profiles, 26, 5},
+		"one profile, one instance": {only(layouttest.H100(), 20), 8, 7},
 		"nothing":                   {nil, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,10 +60,10 @@ func TestPlacementsAreOfferedSoThatTheLargestStayPossible(t *testing.T) {
 		"1g.10gb": {0, 1, 2, 3, 4, 5, 6}, "1g.10gb+me": {0, 1, 2, 3, 4, 5, 6}, "1g.20gb": {6, 4, 0, 2}, "2g.20gb": {0, 2, 4},
 		"3g.40gb": {4, 0}, "4g.40gb": {0}, "7g.80gb": {0},
 	}
-	if diff := cmp.Diff(want, starts(board.H100().Profiles)); diff != "" {
+	if diff := cmp.Diff(want, starts(layouttest.H100().Profiles)); diff != "" {
 		t.Errorf("starts in their order (-want +got):\n%s", diff)
 	}
-	mirrored := board.H100().Profiles
+	mirrored := layouttest.H100().Profiles
 	for i, p := range mirrored {
 		for j, at := range p.Placements {
 			mirrored[i].Placements[j].Start = 8 - at.End()
@@ -75,7 +75,7 @@ func TestPlacementsAreOfferedSoThatTheLargestStayPossible(t *testing.T) {
 }
 
 func TestSmallProfilesAreOfferedFirstAndEachPlacementOnce(t *testing.T) {
-	for _, m := range []gpu.MIG{board.H100(), board.A100(), board.A30(), board.RTXPRO6000()} {
+	for _, m := range []gpu.MIG{layouttest.H100(), layouttest.A100(), layouttest.A30(), layouttest.RTXPRO6000()} {
 		seen, last := map[string]bool{}, 0
 		for _, c := range layout.Order(m.Profiles) {
 			key := fmt.Sprint(c.Profile.Name, c.Placement.Start)
@@ -92,28 +92,28 @@ func TestSmallProfilesAreOfferedFirstAndEachPlacementOnce(t *testing.T) {
 			t.Errorf("%d of %d placements are offered", len(seen), n)
 		}
 	}
-	order := layout.Order(board.RTXPRO6000().Profiles)
+	order := layout.Order(layouttest.RTXPRO6000().Profiles)
 	if order[0].Profile.Name != "1g.24gb-me" || order[len(order)-1].Placement.Size != 12 {
 		t.Errorf("from %s to %s", order[0].Profile.Name, order[len(order)-1].Profile.Name)
 	}
 }
 
 func TestOnlyWhatCanBeExhaustedBinds(t *testing.T) {
-	wide := board.H100().Profiles
+	wide := layouttest.H100().Profiles
 	for i := range wide[:len(wide)-1] {
 		wide[i].Multiprocessors = 40
 	}
-	limited := only(board.H100(), 19, 0)
+	limited := only(layouttest.H100(), 19, 0)
 	limited[0].Instances = 3
 	for name, tc := range map[string]struct {
 		profiles []gpu.Profile
 		want     []string
 	}{
-		"H100":                              {board.H100().Profiles, []string{"ofa-engines"}},
-		"H100 without media":                {only(board.H100(), 19, 15, 14, 9, 5, 0), nil},
-		"A100":                              {board.A100().Profiles, []string{"ofa-engines"}},
-		"A30":                               {board.A30().Profiles, nil},
-		"12 slices":                         {board.RTXPRO6000().Profiles, []string{"jpeg-engines", "ofa-engines"}},
+		"H100":                              {layouttest.H100().Profiles, []string{"ofa-engines"}},
+		"H100 without media":                {only(layouttest.H100(), 19, 15, 14, 9, 5, 0), nil},
+		"A100":                              {layouttest.A100().Profiles, []string{"ofa-engines"}},
+		"A30":                               {layouttest.A30().Profiles, nil},
+		"12 slices":                         {layouttest.RTXPRO6000().Profiles, []string{"jpeg-engines", "ofa-engines"}},
 		"multiprocessors":                   {wide, []string{"multiprocessors", "ofa-engines"}},
 		"fewer instances than have a place": {limited, []string{"instances-1g-10gb"}},
 	} {
@@ -131,7 +131,7 @@ func TestOnlyWhatCanBeExhaustedBinds(t *testing.T) {
 
 // TestTheBindingResourcesAreEnough goes through all sets of partitions that slices and binding resources allow.
 func TestTheBindingResourcesAreEnough(t *testing.T) {
-	for name, m := range map[string]gpu.MIG{"H100": board.H100(), "A100": board.A100(), "A30": board.A30(), "12 slices": board.RTXPRO6000()} {
+	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "A30": layouttest.A30(), "12 slices": layouttest.RTXPRO6000()} {
 		t.Run(name, func(t *testing.T) {
 			free := slices.Clone(m.Profiles)
 			for i := range free { // Each sees to nothing but places.
@@ -172,7 +172,7 @@ func TestTheBindingResourcesAreEnough(t *testing.T) {
 }
 
 func TestWhatACutGPUCanStillBecome(t *testing.T) {
-	profiles := board.H100().Profiles
+	profiles := layouttest.H100().Profiles
 	at := func(places ...int) (out []gpu.Placement) {
 		for i := 0; i < len(places); i += 2 {
 			out = append(out, gpu.Placement{Start: places[i], Size: places[i+1]})

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/lending"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // board is a GPU of an open session.
@@ -26,7 +26,7 @@ type board struct {
 
 // open takes the GPU's handle, which a switch of the mode invalidates.
 func (g *board) open() (err error) {
-	g.device, err = lending.Device(g.session, g.uuid)
+	g.device, err = sessionpool.Device(g.session, g.uuid)
 	return err
 }
 

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // create makes a partition where Admit saw that nothing is. Should somebody have been faster, NVML refuses, and a look

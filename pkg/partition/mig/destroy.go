@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/pkg/devicestate/plan"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // destroy takes a partition away if it is there and is the one that was noted. What stands in its place and is another's

@@ -15,11 +15,11 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/lending"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // Options are an Executor's.
@@ -27,7 +27,7 @@ type Options struct {
 	Host    *host.Host
 	Library nvml.Library
 	// Sessions, if set, are those of the library that others use too.
-	Sessions *lending.Sessions
+	Sessions *sessionpool.Sessions
 	// Modes are the records of MIG modes that this driver switched on.
 	Modes *record.GPUs
 	// AllowReset has the mode switched where that resets the GPU.
@@ -52,7 +52,7 @@ type Options struct {
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
 	Options
-	nvml *lending.Sessions
+	nvml *sessionpool.Sessions
 }
 
 // New makes an Executor.
@@ -70,7 +70,7 @@ func New(o Options) *Executor {
 		o.Report = func(error) {}
 	}
 	if o.Sessions == nil {
-		o.Sessions = lending.New(o.Library, o.Report)
+		o.Sessions = sessionpool.New(o.Library, o.Report)
 	}
 	return &Executor{Options: o, nvml: o.Sessions}
 }
@@ -145,7 +145,7 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 		return nil
 	}
 	err := x.onGPU(ctx, "unprepare", d, func(g *board) error { return x.destroy(ctx, g, d.Partition) })
-	if lending.Dead(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
+	if sessionpool.Dead(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
 		return nil
 	}
 	return err
@@ -199,7 +199,7 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 	switch {
 	case ctx.Err() != nil:
 		e.Reason = claimerror.Interrupted
-	case lending.Dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
+	case sessionpool.Dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
 		e.Reason, e.Remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
 		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"

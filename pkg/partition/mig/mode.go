@@ -10,9 +10,9 @@ import (
 	"io/fs"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 )
 
 // Setting is the word for MIG modes among GPU records.

@@ -26,14 +26,14 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
-	"gpu-dra-driver/sim/front"
+	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
 )
 
@@ -180,7 +180,7 @@ func (r *rig) start(f *fault) (process, error) {
 		return p, err
 	}
 	o := r.options
-	o.Host, o.Library, o.Modes, o.ProcRoot = h, &tapped{front.New(r.machine), f}, modes, r.dir
+	o.Host, o.Library, o.Modes, o.ProcRoot = h, &tapped{nvmlfake.New(r.machine), f}, modes, r.dir
 	if o.Patience == 0 {
 		o.Patience = time.Nanosecond
 	}
@@ -190,7 +190,7 @@ func (r *rig) start(f *fault) (process, error) {
 		return p, err
 	}
 	executors[plan.MIGExecutor] = p.mig
-	look := inventory.New(inventory.Options{Library: front.New(r.machine), ProcRoot: r.dir, SysRoot: r.dir, DevRoot: r.dir})
+	look := inventory.New(inventory.Options{Library: nvmlfake.New(r.machine), ProcRoot: r.dir, SysRoot: r.dir, DevRoot: r.dir})
 	p.Engine, err = devicestate.Open(devicestate.Options{
 		Host: h, Dir: state, Specs: store.New(h, filepath.Join(r.dir, "cdi"), driver), Driver: driver, Pool: pool, InTurn: true,
 		Snapshot: func() gpu.Snapshot {

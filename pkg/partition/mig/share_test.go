@@ -21,13 +21,13 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/lending"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/devicestate/plan"
-	"gpu-dra-driver/pkg/devicestate/record"
+	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/timeslice"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/partition/mps"
-	"gpu-dra-driver/pkg/partition/timeslice"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 )
@@ -44,7 +44,7 @@ func (r *rig) sharers(h *host.Host, f *fault, library nvml.Library, dir string) 
 	}
 	return map[string]devicestate.Executor{
 		plan.MPSExecutor: mps.New(mps.Options{
-			Host: h, Sessions: lending.New(library, func(error) {}), Daemons: &daemons{r, f}, Modes: modes, ProcRoot: r.dir,
+			Host: h, Sessions: sessionpool.New(library, func(error) {}), Daemons: &daemons{r, f}, Modes: modes, ProcRoot: r.dir,
 		}),
 		plan.TimeSliceExecutor: timeslice.New(timeslice.Options{
 			Host: h, Tool: tool{r, f}, Records: slices, There: func(uuid string) bool {

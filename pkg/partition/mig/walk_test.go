@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/engine"
 )
 

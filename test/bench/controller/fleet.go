@@ -16,9 +16,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/fleetserver"
-	"gpu-dra-driver/test/publish"
 )
 
 // The nodes' boards.
@@ -107,7 +107,7 @@ func (b *bench) with(ctx context.Context, cut, whole int, before func(*fleetserv
 func expected() (int, error) {
 	found := map[string]bool{}
 	for _, profile := range []string{cutProfile, wholeProfile} {
-		published, err := publish.Node(profile, "n", 0)
+		published, err := slicetest.Node(profile, "n", 0)
 		if err != nil {
 			return 0, err
 		}

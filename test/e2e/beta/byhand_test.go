@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // TestAClaimAllocatedByHand plays scheduler and kubelet, for clusters where neither can: allocates a claim and calls the
@@ -31,13 +31,13 @@ func TestAClaimAllocatedByHand(t *testing.T) {
 	must(t, err)
 	claims, err := s.AllocatedClaims(ctx, nodes.Items[0].Name+"/gpu", []string{devices[0].Name}, false)
 	must(t, err)
-	api := s.Client.ResourceV1().ResourceClaims(stage.ByHand)
+	api := s.Client.ResourceV1().ResourceClaims(env.ByHand)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		must(t, api.Delete(ctx, claims[0].Name, metav1.DeleteOptions{}))
 	})
 	// The kubelet's directory on the node is one of the cluster's. Each instance of the plugin has a socket of its own in it.
-	sockets, err := filepath.Glob(filepath.Join(s.Dir, "node/kubelet/plugins", stage.Driver, "dra*.sock"))
+	sockets, err := filepath.Glob(filepath.Join(s.Dir, "node/kubelet/plugins", env.Driver, "dra*.sock"))
 	must(t, err)
 	if len(sockets) != 1 {
 		t.Fatalf("the plugin's sockets are %v", sockets)
@@ -61,7 +61,7 @@ func TestAClaimAllocatedByHand(t *testing.T) {
 			t.Errorf("CDI specs of one claim: %v", found)
 		}
 	}
-	ready(ctx, t, stage.ByHand, claims[0].Name)
+	ready(ctx, t, env.ByHand, claims[0].Name)
 	unprepared, err := plugin.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: claims})
 	must(t, err)
 	if one := unprepared.Claims[uid]; one == nil || one.Error != "" {

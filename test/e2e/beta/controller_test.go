@@ -14,12 +14,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // helm runs Helm in the release's namespace.
 func helm(ctx context.Context, args ...string) (string, error) {
-	return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", stage.Namespace}, args...)...)
+	return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
 }
 
 // TestParametersAreRefused writes the same claim with wrong parameters and with right ones.
@@ -36,7 +36,7 @@ func TestParametersAreRefused(t *testing.T) {
 
 func TestClassesAndLabelsAreKept(t *testing.T) {
 	ctx := limited(t)
-	const model = "nvidia-h100-80gb-hbm3." + stage.Driver
+	const model = "nvidia-h100-80gb-hbm3." + env.Driver
 	classes := s.Client.ResourceV1().DeviceClasses()
 	there := func(what string) (expression string) {
 		t.Helper()
@@ -75,7 +75,7 @@ func TestClassesAndLabelsAreKept(t *testing.T) {
 
 // TestTheInstallationIsChecked has the chart's own test look at all of it.
 func TestTheInstallationIsChecked(t *testing.T) {
-	out, err := helm(limited(t), "test", stage.Release)
+	out, err := helm(limited(t), "test", env.Release)
 	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("helm test: %v\n%s", err, out)
 	}

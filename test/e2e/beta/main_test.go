@@ -17,11 +17,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // s is the one cluster of the whole run.
-var s *stage.Stage
+var s *env.Stage
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	var err error
-	if s, err = stage.FromEnvironment(os.Stderr); err != nil {
+	if s, err = env.FromEnvironment(os.Stderr); err != nil {
 		return 1, err
 	}
 	if _, err := s.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1"); !apierrors.IsNotFound(err) {
@@ -84,7 +84,7 @@ func eventually(ctx context.Context, t *testing.T, what string, ok func(context.
 // specs lists the CDI specs of the driver on the node.
 func specs(ctx context.Context, t *testing.T) []string {
 	t.Helper()
-	out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+stage.Driver+"*.json")
+	out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"*.json")
 	must(t, err)
 	return strings.Fields(out)
 }

@@ -9,7 +9,7 @@ import (
 	"context"
 	"testing"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // TestAPodWithAClaimOfItsVersion has the cluster do all of it.
@@ -18,7 +18,7 @@ func TestAPodWithAClaimOfItsVersion(t *testing.T) {
 		t.Skip("scheduler and kubelet of this version speak resource.k8s.io/v1 alone, which this API server does not serve")
 	}
 	ctx := limited(t)
-	demo := stage.Demo{Name: "one-gpu", Path: s.Tree + "/test/e2e/beta/testdata/one-gpu.yaml", Pods: 1}
+	demo := env.Demo{Name: "one-gpu", Path: s.Tree + "/test/e2e/beta/testdata/one-gpu.yaml", Pods: 1}
 	must(t, s.Apply(ctx, demo))
 	removed := false
 	t.Cleanup(func() {

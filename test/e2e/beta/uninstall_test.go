@@ -12,16 +12,16 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // TestUninstalled is the last one. The check before it reads every claim.
 func TestUninstalled(t *testing.T) {
 	ctx := limited(t)
-	_, err := helm(ctx, "uninstall", stage.Release, "--wait")
+	_, err := helm(ctx, "uninstall", env.Release, "--wait")
 	must(t, err)
 	eventually(ctx, t, "the driver's pods gone", func(ctx context.Context) (bool, string) {
-		pods, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{})
+		pods, err := s.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
 	})
 	if found := specs(ctx, t); len(found) != 0 {

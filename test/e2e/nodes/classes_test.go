@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // class waits until a class is there, or not.
@@ -94,7 +94,7 @@ func exchange(ctx context.Context, t *testing.T, profile string, total int) {
 	must(t, s.SimOn(ctx, 2, "down"))
 	must(t, s.SimOn(ctx, 2, "up", "--profile", profile))
 	// The driver's pods have mounts of what was there before, as after no power cycle.
-	pods := s.Client.CoreV1().Pods(stage.Namespace)
+	pods := s.Client.CoreV1().Pods(env.Namespace)
 	must(t, pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
 		FieldSelector: "spec.nodeName=onenode-2", LabelSelector: "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)",
 	}))

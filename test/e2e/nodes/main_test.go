@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
-var s *stage.Stage
+var s *env.Stage
 
 // short is the grace period of classes and labels, so that a test sees its end.
 const short = "deviceClasses.grace=4s"
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	var err error
-	if s, err = stage.FromEnvironment(os.Stderr); err != nil {
+	if s, err = env.FromEnvironment(os.Stderr); err != nil {
 		return 1, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // TestReviewsAsKubectlShowsThem writes what demo/reviews has.
@@ -52,7 +52,7 @@ func TestReviewsAsKubectlShowsThem(t *testing.T) {
 // claim is one with parameters, or without.
 func claim(driver, parameters string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: stage.Driver}}},
+		Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: env.Driver}}},
 	}}}
 	if driver != "" {
 		c.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
@@ -73,7 +73,7 @@ func create(ctx context.Context, c *resourceapi.ResourceClaim) error {
 func answers(ctx context.Context, t *testing.T) {
 	t.Helper()
 	eventually(ctx, t, "the webhook to answer", func(ctx context.Context) (bool, string) {
-		wrong, well := create(ctx, claim(stage.Driver, `{"kind":"x"}`)), create(ctx, claim(stage.Driver, right))
+		wrong, well := create(ctx, claim(env.Driver, `{"kind":"x"}`)), create(ctx, claim(env.Driver, right))
 		return well == nil && wrong != nil && strings.Contains(wrong.Error(), "apiVersion"), fmt.Sprint(wrong, well)
 	})
 }
@@ -95,7 +95,7 @@ func TestWithoutTheControllerOnlyOursWaits(t *testing.T) {
 		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
 	})
 	eventually(ctx, t, "claims with our parameters to be refused", func(ctx context.Context) (bool, string) {
-		err := create(ctx, claim(stage.Driver, right))
+		err := create(ctx, claim(env.Driver, right))
 		return err != nil && strings.Contains(err.Error(), "parameters.gpu.nvidia.com"), fmt.Sprint(err)
 	})
 	for what, c := range map[string]*resourceapi.ResourceClaim{"another driver's": claim("other.example.com", `{"kind":"x"}`), "one without parameters": claim("", "")} {
@@ -216,9 +216,9 @@ func TestAClassThatMatchesNothingIsTold(t *testing.T) {
 func TestTheInstallationIsCheckedAndNotEndedWhileItIsInUse(t *testing.T) {
 	ctx := limited(t)
 	helm := func(args ...string) (string, error) {
-		return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", stage.Namespace}, args...)...)
+		return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
 	}
-	out, err := helm("test", stage.Release)
+	out, err := helm("test", env.Release)
 	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("helm test: %v\n%s", err, out)
 	}
@@ -233,10 +233,10 @@ func TestTheInstallationIsCheckedAndNotEndedWhileItIsInUse(t *testing.T) {
 		_, err := s.Settled(ctx, d)
 		must(t, err)
 	}
-	if out, err := helm("uninstall", stage.Release); err == nil || !strings.Contains(out, "demo-one-gpu/") || !strings.Contains(out, "helm uninstall --no-hooks") {
+	if out, err := helm("uninstall", env.Release); err == nil || !strings.Contains(out, "demo-one-gpu/") || !strings.Contains(out, "helm uninstall --no-hooks") {
 		t.Errorf("uninstalling while a pod has a GPU: %v\n%s", err, out)
 	}
-	pods, err := s.Client.CoreV1().Pods(stage.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+	pods, err := s.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
 	if err != nil || len(pods.Items) < 2 {
 		t.Errorf("the driver is gone: %d controllers, %v", len(pods.Items), err)
 	}

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/test/stage"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 func must(t *testing.T, err error) {
@@ -30,12 +30,12 @@ func must(t *testing.T, err error) {
 func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	s, err := stage.FromEnvironment(os.Stderr)
+	s, err := env.FromEnvironment(os.Stderr)
 	must(t, err)
 	must(t, s.Install(ctx, "hgx-h100", 8))
 	demos, err := s.Demos()
 	must(t, err)
-	byName := map[string]stage.Demo{}
+	byName := map[string]env.Demo{}
 	for _, d := range demos {
 		byName[d.Name] = d
 	}
@@ -47,7 +47,7 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 		if err != nil || len(pods.Items) != 1 {
 			return false, fmt.Sprint(err)
 		}
-		return stage.Unschedulable(pods.Items[0]) != "", string(pods.Items[0].Status.Phase)
+		return env.Unschedulable(pods.Items[0]) != "", string(pods.Items[0].Status.Phase)
 	}))
 	// All of the node's GPUs are handed out, each once.
 	all := byName["deployment-of-8"]
@@ -68,7 +68,7 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 		}
 		owners[gpus[0]] = p.Name
 	}
-	published, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + stage.Driver})
+	published, err := s.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + env.Driver})
 	must(t, err)
 	for _, slice := range published.Items {
 		if len(slice.Spec.SharedCounters) != 0 {

@@ -1,0 +1,206 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package layers
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "gpu-dra-driver/"
+
+// only says who alone may import what.
+var only = map[string]string{
+	"github.com/NVIDIA/go-nvml":                            "internal/nvml/real",
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi": "internal/driverroot",
+}
+
+// changesFiles lists the packages that change files outside internal/host, with the reason.
+var changesFiles = map[string]string{
+	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
+	"pkg/controller":           "the webhook's certificate is copied from its Secret, at each start and change",
+	"pkg/kubeletplugin":        "the hook binary and stale sockets are no claim's effects: each start makes them right again",
+}
+
+type file struct {
+	pkg  string
+	path string
+	tree *ast.File
+}
+
+func (f file) imports() []string {
+	var out []string
+	for _, i := range f.tree.Imports {
+		path, err := strconv.Unquote(i.Path.Value)
+		if err == nil {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+// files parses what ships: no tests, no simulator, no tools.
+func files(t *testing.T) []file {
+	t.Helper()
+	root := "../.."
+	var out []file
+	for _, top := range []string{"api", "cmd", "internal", "pkg"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			if pkg, err := filepath.Rel(root, filepath.Dir(path)); err != nil || fixture(pkg) {
+				return err
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			pkg, err := filepath.Rel(root, filepath.Dir(path))
+			out = append(out, file{pkg, path, tree})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(out) < 50 {
+		t.Fatalf("only %d files found, so this looks in the wrong place", len(out))
+	}
+	return out
+}
+
+func packages(t *testing.T) map[string]Package {
+	t.Helper()
+	all, err := Packages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]Package{}
+	for _, p := range all {
+		if _, twice := out[p.Path]; twice {
+			t.Errorf("layers.tsv has %s twice", p.Path)
+		}
+		out[p.Path] = p
+	}
+	return out
+}
+
+// fixture reports whether a package only serves tests.
+func fixture(pkg string) bool {
+	return strings.HasSuffix(pkg, "test") || strings.HasSuffix(pkg, "/conformance")
+}
+
+func TestPackages_Imports_PointToLowerLayers(t *testing.T) {
+	table, seen := packages(t), map[string]bool{}
+	for _, f := range files(t) {
+		own, ok := table[f.pkg]
+		seen[f.pkg] = true
+		if !ok {
+			t.Errorf("%s has no layer: add it to hack/layers/layers.tsv", f.pkg)
+			continue
+		}
+		for _, path := range f.imports() {
+			for prefix, who := range only {
+				if (path == prefix || strings.HasPrefix(path, prefix+"/")) && f.pkg != who {
+					t.Errorf("%s imports %s, which only %s may", f.path, path, who)
+				}
+			}
+			pkg, ours := strings.CutPrefix(path, module)
+			if !ours {
+				continue
+			}
+			other, ok := table[pkg]
+			switch {
+			case !ok:
+				t.Errorf("%s imports %s, which does not ship", f.path, pkg)
+			case other.Layer >= own.Layer:
+				t.Errorf("%s (layer %d) imports %s (layer %d)", f.path, own.Layer, pkg, other.Layer)
+			case strings.HasPrefix(f.pkg, "internal/") && strings.HasPrefix(pkg, "pkg/"):
+				t.Errorf("%s imports %s: internal/ is the border to the machine and knows nothing of pkg/", f.path, pkg)
+			}
+		}
+	}
+	for pkg := range table {
+		if !seen[pkg] {
+			t.Errorf("layers.tsv has %s, which does not exist", pkg)
+		}
+	}
+}
+
+func TestPurePackages_ReachOutside_Never(t *testing.T) {
+	table := packages(t)
+	for _, f := range files(t) {
+		if table[f.pkg].Kind != Pure {
+			continue
+		}
+		for _, path := range f.imports() {
+			if path == "os" || path == "sync" || path == "context" || strings.HasPrefix(path, "k8s.io/client-go") || strings.HasPrefix(path, "k8s.io/klog") {
+				t.Errorf("%s imports %s", f.path, path)
+			}
+		}
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			if _, ok := n.(*ast.GoStmt); ok {
+				t.Errorf("%s starts a goroutine", f.path)
+			}
+			if name, ok := call(n); ok && (name == "time.Now" || name == "time.Since") {
+				t.Errorf("%s reads the clock", f.path)
+			}
+			return true
+		})
+	}
+}
+
+func TestFileChanges_OutsideHost_OnlyWhereListed(t *testing.T) {
+	mutating := []string{
+		"os.WriteFile", "os.Create", "os.CreateTemp", "os.OpenFile", "os.Rename", "os.Remove", "os.RemoveAll", "os.Mkdir", "os.MkdirAll",
+		"os.MkdirTemp", "os.Link", "os.Symlink", "os.Truncate", "os.Chmod", "unix.Mknod", "unix.Mount", "unix.Unlink",
+	}
+	used := map[string]bool{}
+	for _, f := range files(t) {
+		if f.pkg == "internal/host" {
+			continue
+		}
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			name, ok := call(n)
+			if !ok || !slices.Contains(mutating, name) {
+				return true
+			}
+			used[f.pkg] = true
+			if changesFiles[f.pkg] == "" {
+				t.Errorf("%s calls %s: what changes the machine goes through internal/host", f.path, name)
+			}
+			return true
+		})
+	}
+	for pkg := range changesFiles {
+		if !used[pkg] {
+			t.Errorf("%s is excepted and changes nothing: take it out of the list", pkg)
+		}
+	}
+}
+
+// call names a called function of a package.
+func call(n ast.Node) (string, bool) {
+	c, ok := n.(*ast.CallExpr)
+	if !ok {
+		return "", false
+	}
+	s, ok := c.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return "", false
+	}
+	x, ok := s.X.(*ast.Ident)
+	if !ok {
+		return "", false
+	}
+	return x.Name + "." + s.Sel.Name, true
+}

@@ -1,0 +1,44 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/pluginflags"
+)
+
+func TestPagesAreWhatTheTablesSay(t *testing.T) {
+	for name, want := range pages() {
+		got, err := os.ReadFile(filepath.Join("../../docs/reference", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(got)); diff != "" {
+			t.Errorf("docs/reference/%s has drifted, run make generate (-tables +file):\n%s", name, diff)
+		}
+	}
+}
+
+func TestEveryFlagHasItsRow(t *testing.T) {
+	page := pages()["flags.md"]
+	for _, f := range pluginflags.Table {
+		if f.Env() != "" && !strings.Contains(page, "`"+f.Env()+"`") {
+			t.Errorf("--%s is not in the page", f.Name)
+		}
+	}
+}
+
+func TestACellCannotBreakItsRow(t *testing.T) {
+	var b strings.Builder
+	row(&b, "a|b", "c")
+	if got, want := b.String(), "| a\\|b | c |\n"; got != want {
+		t.Errorf("row = %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,86 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package publish gives the ResourceSlices that the driver publishes of a simulated node, for tests that need many nodes
+// or none that runs.
+package slicetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/nvmlfake"
+	"gpu-dra-driver/sim/profiles"
+)
+
+// Driver is the driver's name in the slices.
+const Driver = "gpu.nvidia.com"
+
+// Node is what a node with the first GPUs of a profile publishes, 0 for all of them, in the scheduler's order.
+func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) {
+	snapshot, err := look(profile, node, gpus)
+	if err != nil {
+		return nil, fmt.Errorf("look at the simulated node %s (%s): %w", node, profile, err)
+	}
+	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
+		Node: node, Taints: true, SharedDevices: true, Counters: true,
+		Offer: func(g gpu.GPU, profile string) (sharing.Offer, bool) {
+			return sharing.OfferOf(sharing.Policy{}, g, profile, true)
+		},
+	})
+	var out []*resourceapi.ResourceSlice
+	for i, s := range pool.Slices {
+		out = append(out, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", node, Driver, i)},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: Driver, NodeName: &node, Devices: s.Devices, SharedCounters: s.SharedCounters,
+				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+			},
+		})
+	}
+	return out, nil
+}
+
+func look(profile, seed string, gpus int) (gpu.Snapshot, error) {
+	dir, err := os.MkdirTemp("", "publish-")
+	if err != nil {
+		return gpu.Snapshot{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	p, err := profiles.Load(profile)
+	if err != nil {
+		return gpu.Snapshot{}, err
+	}
+	state, err := engine.New(p, seed, gpus)
+	if err != nil {
+		return gpu.Snapshot{}, err
+	}
+	machine := engine.Open(dir, nil)
+	if err := machine.Create(state); err != nil {
+		return gpu.Snapshot{}, err
+	}
+	none := filepath.Join(dir, "none")
+	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
+	// Without a sysfs the profile says where the GPUs are.
+	for n := range s.GPUs {
+		for _, slot := range p.Slots {
+			if slot.Address == s.GPUs[n].PCIAddress {
+				s.GPUs[n].PCIeRoot = slot.Path[0]
+				if slot.NUMANode >= 0 {
+					s.GPUs[n].NUMANode = &slot.NUMANode
+				}
+			}
+		}
+	}
+	return s, err
+}

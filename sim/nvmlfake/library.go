@@ -1,0 +1,134 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package front is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a driver
+// root or device nodes.
+//
+// Each method asks the queries that the real binding asks, by their C names and in its order, so that a fault injected
+// for a query is met here too. Trap: as in a process that loads the real library, sessions that overlap are one NVML: the
+// GPUs are enumerated when the first of them opens.
+package nvmlfake
+
+import (
+	"sync"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/sim/engine"
+)
+
+// New is the machine's NVML.
+func New(e *engine.Engine) nvml.Library { return &library{engine: e} }
+
+// NewRoot is the NVML of the machine in a root directory.
+func NewRoot(root string) nvml.Library { return New(engine.Open(root, nil)) }
+
+type library struct {
+	engine *engine.Engine
+
+	mu     sync.Mutex
+	opened int
+	shared *engine.Session
+}
+
+func (l *library) Open() (nvml.Session, error) {
+	const query = "nvmlInit_v2"
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.opened == 0 {
+		s, code := l.engine.Init(query)
+		if code != 0 {
+			return nil, failed(query, code)
+		}
+		l.shared = s
+	}
+	l.opened++
+	return &session{library: l, inner: l.shared}, nil
+}
+
+type session struct {
+	library *library
+
+	mu    sync.Mutex
+	inner *engine.Session
+}
+
+func (s *session) open() (*engine.Session, nvml.Code) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner == nil {
+		return nil, nvml.Uninitialized
+	}
+	return s.inner, 0
+}
+
+func (s *session) ask(query string) (*engine.State, error) {
+	inner, code := s.open()
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	st, code := inner.Ask(query)
+	return st, failed(query, code)
+}
+
+func (s *session) DriverVersion() (string, error) {
+	st, err := s.ask("nvmlSystemGetDriverVersion")
+	if err != nil {
+		return "", err
+	}
+	return st.Profile.Driver.Version, nil
+}
+
+func (s *session) CUDAVersion() (int, error) {
+	st, err := s.ask("nvmlSystemGetCudaDriverVersion_v2")
+	if err != nil {
+		return 0, err
+	}
+	return st.Profile.Driver.CUDA, nil
+}
+
+func (s *session) DeviceCount() (int, error) {
+	if _, err := s.ask("nvmlDeviceGetCount_v2"); err != nil {
+		return 0, err
+	}
+	inner, code := s.open()
+	if code != 0 {
+		return 0, failed("nvmlDeviceGetCount_v2", code)
+	}
+	return inner.Count(), nil
+}
+
+func (s *session) Device(index int) (nvml.Device, error) {
+	const query = "nvmlDeviceGetHandleByIndex_v2"
+	inner, code := s.open()
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	slot, ok := inner.SlotOf(index)
+	if !ok {
+		return nil, failed(query, nvml.InvalidArgument)
+	}
+	if _, code := inner.Query(query, slot); code != 0 {
+		return nil, failed(query, code)
+	}
+	return &device{session: s, slot: slot}, nil
+}
+
+func (s *session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.inner == nil {
+		return nil
+	}
+	s.inner = nil
+	s.library.mu.Lock()
+	defer s.library.mu.Unlock()
+	s.library.opened--
+	return nil
+}
+
+func failed(query string, code nvml.Code) error {
+	if code == 0 {
+		return nil
+	}
+	return &nvml.Error{Query: query, Code: code}
+}

@@ -1,0 +1,109 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmlfake_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/conformance"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/nvmlfake"
+	"gpu-dra-driver/sim/simtest"
+)
+
+func TestConformance(t *testing.T) {
+	conformance.Run(t, nvmlfake.New(simtest.Machine(t, "hgx-h100")), conformance.Options{GPUs: 8})
+}
+
+func open(t *testing.T, lib nvml.Library) nvml.Session {
+	t.Helper()
+	s, err := lib.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestBoardWithoutMIGSaysSo(t *testing.T) {
+	for profile, capable := range map[string]bool{"t4-1": false, "l40s-4": false, "hgx-h100": true, "dgx-a100-40": true} {
+		d, err := open(t, nvmlfake.New(simtest.Machine(t, profile))).Device(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := d.MIGMode(); nvml.Unavailable(err) == capable {
+			t.Errorf("%s: MIGMode: %v", profile, err)
+		}
+	}
+}
+
+func TestProcessesOfBothKindsInOrder(t *testing.T) {
+	machine := simtest.Machine(t, "t4-1")
+	simtest.Change(t, machine, func(s *engine.State) {
+		for _, p := range []engine.Process{{PID: 30, MemoryMiB: 1}, {PID: 10, MemoryMiB: 2, Graphics: true}, {PID: 20, MemoryMiB: 3}} {
+			if err := s.AddProcess(&s.GPUs[0], p); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	d, err := open(t, nvmlfake.New(machine)).Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []nvml.Process{
+		{PID: 10, UsedMemory: 2 << 20, GPUInstance: -1, ComputeInstance: -1},
+		{PID: 20, UsedMemory: 3 << 20, GPUInstance: -1, ComputeInstance: -1},
+		{PID: 30, UsedMemory: 1 << 20, GPUInstance: -1, ComputeInstance: -1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("processes (-want +got):\n%s", diff)
+	}
+}
+
+func TestErrorsNameTheQuery(t *testing.T) {
+	machine := simtest.Machine(t, "t4-1")
+	lib := nvmlfake.New(machine)
+	d, err := open(t, lib).Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	simtest.Change(t, machine, func(s *engine.State) {
+		s.Faults = []engine.Fault{{Query: "nvmlDeviceGetName", Code: nvml.ResetRequired}}
+		s.AbsentSymbols = []string{"nvmlDeviceGetNumGpuCores"}
+	})
+	_, err = d.Name()
+	var e *nvml.Error
+	if !errors.As(err, &e) || e.Query != "nvmlDeviceGetName" || !errors.Is(err, nvml.ResetRequired) {
+		t.Errorf("Name: %v", err)
+	}
+	if _, err := d.Cores(); !errors.Is(err, nvml.FunctionNotFound) {
+		t.Errorf("Cores without the symbol: %v", err)
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	machine := simtest.Machine(t, "t4-1")
+	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
+	lib := nvmlfake.New(machine)
+	if _, err := lib.Open(); !errors.Is(err, nvml.DriverNotLoaded) {
+		t.Errorf("Open: %v", err)
+	}
+	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = true })
+	open(t, lib)
+	if _, err := nvmlfake.NewRoot(t.TempDir()).Open(); !errors.Is(err, nvml.DriverNotLoaded) {
+		t.Errorf("Open of an empty root: %v", err)
+	}
+}

@@ -1,0 +1,347 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package env
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Demo is a runnable example.
+type Demo struct {
+	// Name is the file's, without .yaml.
+	Name, Path string
+	// Title is the file's first comment line.
+	Title string
+	// Pods is how many pods run, Pending how many cannot be scheduled; the file says so in comments, "# Pods: 2".
+	Pods, Pending int
+	// Alone says that there is no room for another demo beside it; the file says why, "# Alone: …".
+	Alone bool
+	// Settings is the file of chart values that it needs, in demo/settings, "# Settings: replicas.yaml".
+	Settings string
+}
+
+// Namespace is the demo's own.
+func (d Demo) Namespace() string { return "demo-" + d.Name }
+
+// parse reads the comments at the head of a demo's file.
+func (d *Demo) parse(text string) error {
+	for line := range strings.Lines(text) {
+		comment, ok := strings.CutPrefix(line, "#")
+		if !ok {
+			break
+		}
+		comment = strings.TrimSpace(comment)
+		if d.Title == "" {
+			d.Title = comment
+		}
+		d.Alone = d.Alone || strings.HasPrefix(comment, "Alone:")
+		if name, ok := strings.CutPrefix(comment, "Settings:"); ok {
+			d.Settings = strings.TrimSpace(name)
+		}
+		for label, to := range map[string]*int{"Pods:": &d.Pods, "Pending:": &d.Pending} {
+			if value, ok := strings.CutPrefix(comment, label); ok {
+				n, err := strconv.Atoi(strings.TrimSpace(value))
+				if err != nil {
+					return fmt.Errorf("%s: %q is not a number", d.Path, value)
+				}
+				*to = n
+			}
+		}
+	}
+	if d.Title == "" || d.Pods+d.Pending == 0 {
+		return fmt.Errorf("%s: its head must have a title and a line \"# Pods: N\" or \"# Pending: N\"", d.Path)
+	}
+	return nil
+}
+
+// Demos lists demo/*.yaml in order of their names.
+func (s *Stage) Demos() ([]Demo, error) {
+	paths, err := filepath.Glob(filepath.Join(s.Tree, "demo", "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var out []Demo
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		d := Demo{Name: strings.TrimSuffix(filepath.Base(path), ".yaml"), Path: path}
+		if err := d.parse(string(data)); err != nil {
+			return nil, err
+		}
+		out = append(out, d)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no demos in %s", filepath.Join(s.Tree, "demo"))
+	}
+	return out, nil
+}
+
+// Apply creates what a demo's file says, once what an earlier run of it made is gone.
+func (s *Stage) Apply(ctx context.Context, d Demo) error {
+	if err := s.Gone(ctx, d.Namespace()); err != nil {
+		return err
+	}
+	_, err := s.KubectlRun(ctx, "apply", "-f", d.Path)
+	return err
+}
+
+// Remove deletes it and waits until its pods and claims are gone. The namespace itself takes Kubernetes longer.
+func (s *Stage) Remove(ctx context.Context, d Demo) error {
+	if _, err := s.KubectlRun(ctx, "delete", "-f", d.Path, "--ignore-not-found", "--wait=false"); err != nil {
+		return err
+	}
+	return s.Wait(ctx, "pods and claims of "+d.Name+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := s.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		claims, err := s.Client.ResourceV1().ResourceClaims(d.Namespace()).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return len(pods.Items)+len(claims.Items) == 0, fmt.Sprintf("%d pods and %d claims are left", len(pods.Items), len(claims.Items))
+	})
+}
+
+// Gone waits until a namespace is.
+func (s *Stage) Gone(ctx context.Context, namespace string) error {
+	return s.Wait(ctx, "namespace "+namespace+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := s.Client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "it is still there"
+	})
+}
+
+// View is what the probe saw from inside a container.
+type View struct {
+	Devices []struct {
+		Path     string `json:"path"`
+		Type     string `json:"type"`
+		Major    int    `json:"major"`
+		Minor    int    `json:"minor"`
+		Openable bool   `json:"openable"`
+	} `json:"devices"`
+	Env       map[string]string `json:"env"`
+	Mounts    []string          `json:"mounts"`
+	UID       int               `json:"uid"`
+	NvidiaSMI string            `json:"nvidiaSMI"`
+	// NCCLTopology is the content of the file that NCCL_TOPO_FILE names.
+	NCCLTopology string `json:"ncclTopology"`
+	// CUDA is what the process could have of its device, Processes what others of its container could.
+	CUDA      CUDA   `json:"cuda"`
+	Processes []CUDA `json:"processes"`
+}
+
+// CUDA is what a process of CUDA meets.
+type CUDA struct {
+	MPS        bool   `json:"mps"`
+	LimitBytes uint64 `json:"limitBytes"`
+	Threads    int    `json:"activeThreadPercentage"`
+	Device     string `json:"device"`
+	Allocs     []struct {
+		Bytes uint64 `json:"bytes"`
+		OK    bool   `json:"ok"`
+		Error string `json:"error"`
+	} `json:"allocs"`
+	Error string `json:"error"`
+}
+
+// Share says of an allocation whether it is a share of its device, and how much of its memory, in bytes.
+func Share(r resourceapi.DeviceRequestAllocationResult) (bytes int64, ok bool) {
+	q, ok := r.ConsumedCapacity["memory"]
+	return q.Value(), ok && r.ShareID != nil
+}
+
+// GPUs are the /dev/nvidia<N> that the container has.
+func (v View) GPUs() []string {
+	var out []string
+	for _, d := range v.Devices {
+		if n, ok := strings.CutPrefix(d.Path, "/dev/nvidia"); ok && n != "" && strings.Trim(n, "0123456789") == "" {
+			out = append(out, d.Path)
+		}
+	}
+	return out
+}
+
+// Capabilities are the MIG capabilities that the container has, by their nodes in /dev/nvidia-caps.
+func (v View) Capabilities() []string {
+	var out []string
+	for _, d := range v.Devices {
+		if name, ok := strings.CutPrefix(d.Path, "/dev/nvidia-caps/"); ok {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// UUIDs are the GPUs that nvidia-smi -L lists in the container.
+func (v View) UUIDs() []string {
+	var out []string
+	for line := range strings.Lines(v.NvidiaSMI) {
+		if _, rest, ok := strings.Cut(line, "(UUID: "); ok {
+			uuid, _, _ := strings.Cut(rest, ")")
+			out = append(out, uuid)
+		}
+	}
+	return out
+}
+
+// Look waits for a container's report and reads it.
+func (s *Stage) Look(ctx context.Context, namespace, pod, container string) (View, error) {
+	var v View
+	err := s.Wait(ctx, fmt.Sprintf("report of %s/%s/%s", namespace, pod, container), 60*time.Second, func(ctx context.Context) (bool, string) {
+		data, err := s.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		line, _, _ := strings.Cut(string(data), "\n")
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			return false, fmt.Sprintf("it said %q", line)
+		}
+		return true, ""
+	})
+	return v, err
+}
+
+// Pods waits until a namespace has so many pods that run or have succeeded, and lists them by name.
+func (s *Stage) Pods(ctx context.Context, namespace string, count int) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	err := s.Wait(ctx, fmt.Sprintf("%d pods in %s", count, namespace), 90*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		pods = list.Items
+		if len(pods) != count {
+			return false, fmt.Sprintf("there are %d", len(pods))
+		}
+		for _, p := range pods {
+			if p.Status.Phase != corev1.PodRunning && p.Status.Phase != corev1.PodSucceeded || p.DeletionTimestamp != nil {
+				return false, fmt.Sprintf("%s is %s", p.Name, p.Status.Phase) + s.why(ctx, p)
+			}
+		}
+		return true, ""
+	})
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, err
+}
+
+// Settled waits until a demo's pods run, or cannot be scheduled, as its file says, and lists them by name.
+func (s *Stage) Settled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	err := s.Wait(ctx, "demo "+d.Name, 120*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := s.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		pods = list.Items
+		up, stuck, reason := 0, 0, ""
+		for _, p := range pods {
+			switch {
+			case p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded:
+				up++
+			case s.Waiting(ctx, p) != "":
+				stuck++
+				reason = s.Waiting(ctx, p)
+			default:
+				reason = p.Name + " is " + string(p.Status.Phase) + s.why(ctx, p)
+			}
+		}
+		return up == d.Pods && stuck == d.Pending && up+stuck == len(pods),
+			fmt.Sprintf("%d of %d pods run, %d of %d cannot be scheduled %s", up, d.Pods, stuck, d.Pending, reason)
+	})
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, err
+}
+
+// Unschedulable is the scheduler's reason for not placing a pod, or empty.
+func Unschedulable(p corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+// Waiting is the reason for which a pod that is pending stays so, or empty: the scheduler's, or why its claim is not made.
+func (s *Stage) Waiting(ctx context.Context, p corev1.Pod) string {
+	if reason := Unschedulable(p); reason != "" {
+		return reason
+	}
+	if why := s.why(ctx, p); p.Spec.NodeName == "" && strings.Contains(why, "FailedResourceClaimCreation") {
+		return why
+	}
+	return ""
+}
+
+// why gives the newest events of a pod.
+func (s *Stage) why(ctx context.Context, p corev1.Pod) string {
+	events, err := s.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name})
+	if err != nil || len(events.Items) == 0 {
+		return ""
+	}
+	last := events.Items[len(events.Items)-1]
+	return ": " + last.Reason + ": " + last.Message
+}
+
+// Claims lists the claims that a pod uses, the one made for its extended resources included. Those of a pod that has
+// ended are gone.
+func (s *Stage) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.ResourceClaim, error) {
+	var names []string
+	for _, status := range p.Status.ResourceClaimStatuses {
+		if status.ResourceClaimName != nil {
+			names = append(names, *status.ResourceClaimName)
+		}
+	}
+	for _, c := range p.Spec.ResourceClaims {
+		if c.ResourceClaimName != nil {
+			names = append(names, *c.ResourceClaimName)
+		}
+	}
+	if e := p.Status.ExtendedResourceClaimStatus; e != nil {
+		names = append(names, e.ResourceClaimName)
+	}
+	slices.Sort(names)
+	var out []resourceapi.ResourceClaim
+	for _, name := range slices.Compact(names) {
+		c, err := s.Client.ResourceV1().ResourceClaims(p.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, *c)
+	}
+	return out, nil
+}
+
+// Results are a claim's devices of this driver.
+func Results(c resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+	if c.Status.Allocation == nil {
+		return nil
+	}
+	var out []resourceapi.DeviceRequestAllocationResult
+	for _, r := range c.Status.Allocation.Devices.Results {
+		if r.Driver == Driver {
+			out = append(out, r)
+		}
+	}
+	return out
+}

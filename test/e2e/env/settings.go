@@ -1,0 +1,45 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package env
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// Configure upgrades the chart to the settings that a demo needs, a file of demo/settings or none, unless they are in
+// force, and waits until what is published follows them.
+func (s *Stage) Configure(ctx context.Context, settings string) error {
+	if settings == s.settings {
+		return nil
+	}
+	return s.Step("settings: "+settings, func() error {
+		var args []string
+		if settings != "" {
+			args = append(args, "--values", filepath.Join(s.Tree, "demo", "settings", settings))
+		}
+		if err := s.Helm(ctx, args...); err != nil {
+			return err
+		}
+		s.settings = settings
+		return s.Wait(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
+			devices, err := s.Devices(ctx, "gpu")
+			if err != nil {
+				return false, err.Error()
+			}
+			for _, d := range devices {
+				c := d.Capacity["memory"]
+				if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
+					return false, d.Name + " is not shared"
+				}
+				if share := c.RequestPolicy.Default.Cmp(c.Value) < 0; share != (settings != "") {
+					return false, fmt.Sprintf("the default share of %s is %s of %s", d.Name, c.RequestPolicy.Default, &c.Value)
+				}
+			}
+			return len(devices) > 0, "no GPU is published"
+		})
+	})
+}

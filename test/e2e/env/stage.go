@@ -1,0 +1,205 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stage puts the driver on the one-machine Kubernetes the way a user does: images, chart, demos. It then looks
+// at what came of it, from inside the containers.
+//
+// It runs under onenode, which names the cluster in the environment: KUBECONFIG, ONENODE, ONENODE_DIR.
+package env
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Namespace is where the chart is installed, Release its Helm release.
+const (
+	Namespace = "gpu-dra-driver"
+	Release   = "gpu-dra-driver"
+	// Driver is the driver's name, Class the DeviceClass of a whole GPU.
+	Driver = "gpu.nvidia.com"
+)
+
+// Stage is a cluster to play on.
+type Stage struct {
+	// Tree is the root of the source tree, with bin/ and dist/ built.
+	Tree string
+	// Dir is the cluster's state directory, Root the simulated driver root below it.
+	Dir, Root string
+	Onenode   string
+	Kubectl   string
+	Client    kubernetes.Interface
+	// Log hears of progress.
+	Log io.Writer
+
+	settings string // those in force, see Configure
+}
+
+// FromEnvironment finds the cluster that onenode runs this process in.
+func FromEnvironment(log io.Writer) (*Stage, error) {
+	s := &Stage{Dir: os.Getenv("ONENODE_DIR"), Onenode: os.Getenv("ONENODE"), Log: log}
+	kubeconfig := os.Getenv("KUBECONFIG")
+	if s.Dir == "" || s.Onenode == "" || kubeconfig == "" {
+		return nil, errors.New("ONENODE, ONENODE_DIR and KUBECONFIG are not set: run this under `bin/onenode run --dir DIR -- ...`")
+	}
+	s.Root = filepath.Join(s.Dir, "driver")
+	var err error
+	if s.Tree, err = tree(); err != nil {
+		return nil, err
+	}
+	out, err := exec.Command(s.Onenode, "which", "kubectl").Output()
+	if err != nil {
+		return nil, fmt.Errorf("find kubectl: %w", err)
+	}
+	s.Kubectl = strings.TrimSpace(string(out))
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	s.Client, err = anyVersion(client)
+	return s, err
+}
+
+// tree finds the source tree above the working directory.
+func tree() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(data), "module gpu-dra-driver\n") {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("run this inside the source tree")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// Run runs a program and returns what it printed; an error carries that too.
+func (s *Stage) Run(ctx context.Context, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = s.Tree
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w\n%s", filepath.Base(name), strings.Join(args, " "), err, out.String())
+	}
+	return out.String(), nil
+}
+
+// OnNode runs a program inside the node's namespaces.
+func (s *Stage) OnNode(ctx context.Context, args ...string) (string, error) {
+	return s.Run(ctx, s.Onenode, append([]string{"exec", "--dir", s.Dir, "--"}, args...)...)
+}
+
+// Node does something with the node itself: "restart", "kubelet".
+func (s *Stage) Node(ctx context.Context, verb string, args ...string) error {
+	_, err := s.Run(ctx, s.Onenode, append([]string{verb, "--dir", s.Dir}, args...)...)
+	return err
+}
+
+// Sim runs a gpusim verb on the driver root.
+func (s *Stage) Sim(ctx context.Context, verb string, args ...string) error {
+	_, err := s.Run(ctx, filepath.Join(s.Tree, "bin", "gpusim"), append([]string{verb, "--root", s.Root}, args...)...)
+	return err
+}
+
+// RootOf is the simulated driver root of a node, 1 being the first.
+func (s *Stage) RootOf(node int) string {
+	if node == 1 {
+		return s.Root
+	}
+	return filepath.Join(s.Dir, fmt.Sprintf("node-%d", node), "driver")
+}
+
+// SimOn runs a gpusim verb on the driver root of a node.
+func (s *Stage) SimOn(ctx context.Context, node int, verb string, args ...string) error {
+	_, err := s.Run(ctx, filepath.Join(s.Tree, "bin", "gpusim"), append([]string{verb, "--root", s.RootOf(node)}, args...)...)
+	return err
+}
+
+// KubectlRun runs kubectl.
+func (s *Stage) KubectlRun(ctx context.Context, args ...string) (string, error) {
+	return s.Run(ctx, s.Kubectl, args...)
+}
+
+// Wait asks until ok, an error that cannot heal, or the end of the time; then the last reason is the error.
+func (s *Stage) Wait(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	why := ""
+	for {
+		done, reason := ok(ctx)
+		if done {
+			return nil
+		}
+		if reason != "" && (why == "" || ctx.Err() == nil) {
+			why = reason
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %s: %s", what, limit, why)
+		case <-ticker.C:
+		}
+	}
+}
+
+// Step runs one part of a longer work and says how long it took.
+func (s *Stage) Step(what string, do func() error) error {
+	fmt.Fprintf(s.Log, "%-58s", what)
+	line, err := timed(do)
+	fmt.Fprintln(s.Log, line)
+	return err
+}
+
+// Together runs steps at once, so many at a time, and says of each when it is done.
+func (s *Stage) Together(limit int, whats []string, do func(i int) error) error {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	errs, room := make([]error, len(whats)), make(chan struct{}, limit)
+	for i, what := range whats {
+		room <- struct{}{}
+		group.Go(func() {
+			line, err := timed(func() error { return do(i) })
+			mu.Lock()
+			defer mu.Unlock()
+			errs[i] = err
+			fmt.Fprintf(s.Log, "%-58s%s\n", what, line)
+			<-room
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func timed(do func() error) (line string, err error) {
+	began := time.Now()
+	err = do()
+	mark := "ok"
+	if err != nil {
+		mark = "failed"
+	}
+	return fmt.Sprintf(" %6.1f s  %s", time.Since(began).Seconds(), mark), err
+}

@@ -1,0 +1,446 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+const (
+	state      = "./pkg/devicestate"
+	slices     = "./pkg/resourceslices"
+	partitions = "./pkg/partition/mig"
+	control    = "./pkg/controller"
+	reviews    = "./pkg/admission"
+)
+
+// sabotages are the ways the code is broken, and who must notice.
+var sabotages = []Sabotage{
+	{
+		Name: "a durable file is not flushed", File: "internal/host/file.go",
+		Old: "return h.do(Effect{label, OpSync, path}, f.Sync)", New: "return nil",
+		Package: state, Test: "TestPowerCut",
+	},
+	{
+		Name: "a new name is not flushed", File: "internal/host/file.go",
+		Old:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return h.SyncDir(label, filepath.Dir(path))",
+		New:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return nil",
+		Package: state, Test: "TestPowerCut",
+	},
+	{
+		Name: "a failed write leaves its temporary file", File: "internal/host/file.go",
+		Old: "		_ = h.do(Effect{label, OpRemove, temp}, func() error { return os.Remove(temp) })\n", New: "",
+		Package: "./internal/host", Test: "TestFailedWriteLeavesTheOldFileAndNoOther",
+	},
+	{
+		Name: "effects begin without an intent record", File: "pkg/devicestate/prepare.go",
+		Old: "			if err := e.records.Put(intent); err != nil {\n				return p, err\n			}\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the answer comes before the commit", File: "pkg/devicestate/prepare.go",
+		Old: "	if err == nil {\n		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})\n	}\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a GPU that another claim holds is handed out", File: "pkg/devicestate/overlap.go",
+		Old: "if device, taken := p.Conflict(r.Plan, address); taken {", New: "if device, taken := p.Conflict(r.Plan, address); taken && device.Name == \"\" {",
+		Package: state, Test: "TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased",
+	},
+	{
+		Name: "a claim is not noted on its GPU", File: "pkg/devicestate/overlap.go",
+		Old: "notes := []string{p.Claim.UID}", New: "notes := []string{}",
+		Package: state, Test: "TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased",
+	},
+	{
+		Name: "notes of another boot are believed", File: "pkg/devicestate/overlap.go",
+		Old: "if len(was) > 0 && was[0] == boot {", New: "if len(was) >= 0 {\n		if len(was) == 0 {\n			return was, nil, nil\n		}",
+		Package: state, Test: "TestHoldersAreFoundAfterAPowerCutTookTheNotes",
+	},
+	{
+		Name: "watching counts as holding", File: "pkg/plan/make.go",
+		Old: "Kind: named.Kind, Admin: admin,", New: "Kind: named.Kind,",
+		Package: state, Test: "TestWatcherDoesNotHoldItsGPU",
+	},
+	{
+		Name: "an unknown record blocks nothing", File: "pkg/devicestate/overlap.go",
+		Old: "	if len(addresses) > 0 && !mine {", New: "	if len(addresses) > 0 && !mine && false {",
+		Package: state, Test: "TestUnreadableRecord",
+	},
+	{
+		Name: "an unreadable record counts as none", File: "pkg/devicestate/prepare.go",
+		Old: "	r, err = e.rebuild(c.UID, err)\n	return r, err == nil, err\n", New: "	return record.Record{}, false, nil\n",
+		Package: state, Test: "TestUnreadableRecord",
+	},
+	{
+		Name: "the spec outlives its claim", File: "pkg/devicestate/steps.go",
+		Old: "	if err := e.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the record goes before the effects", File: "pkg/devicestate/unprepare.go",
+		Old: "	// Effects of an earlier boot died with it.\n", New: "	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a started release is not finished", File: "pkg/devicestate/recover.go",
+		Old: "	case r.State == record.Intent || r.State == record.Releasing:", New: "	case r.State == record.Intent:",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
+		Old: "	case r.State == record.Intent || r.State == record.Releasing:", New: "	case r.State == record.Releasing:",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a spec without a record stays", File: "pkg/devicestate/recover.go",
+		Old: "	f.Did, f.Err = \"removed\", e.sweep(f.Claim.UID)\n", New: "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the boot ID is ignored", File: "pkg/devicestate/prepare.go",
+		Old: "	standing := old != nil && old.BootID == boot\n", New: "	standing := old != nil\n",
+		Package: state, Test: "TestPowerCut",
+	},
+	{
+		Name: "another allocation counts as prepared", File: "pkg/devicestate/prepare.go",
+		Old: "	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {", New: "	if found && old.State != record.Committed {",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a caller who left is not noticed", File: "pkg/devicestate/prepare.go",
+		Old: "		err = context.Cause(ctx)\n", New: "		err = nil\n",
+		Package: state, Test: "TestPrepareHeldPastItsDeadlineLeavesNothing",
+	},
+	{
+		Name: "a claim is released on an API error", File: "pkg/devicestate/vanished.go",
+		Old: "		if !errors.Is(err, ErrNoClaim) {\n", New: "		if err == nil {\n",
+		Package: state, Test: "TestVanishedClaimIsNeverReleasedOnAnAPIError",
+	},
+	{
+		Name: "there is no grace period", File: "pkg/devicestate/vanished.go",
+		Old: "if v.Engine.Host.Now().Sub(first) < v.Grace {", New: "if v.Grace < 0 {",
+		Package: state, Test: "TestVanishedClaimIsReleasedAfterTheGracePeriod",
+	},
+	{
+		Name: "a claim is released under a process", File: "pkg/devicestate/vanished.go",
+		Old: "	if holder != \"\" {\n", New: "	if false {\n",
+		Package: state, Test: "TestVanishedClaimInUseIsKeptAndSaid",
+	},
+	{
+		Name: "the checksum is not looked at", File: "pkg/record/record.go",
+		Old: "if hex.EncodeToString(sum[:]) != head.SHA256 {", New: "if len(sum) == 0 {",
+		Package: "./pkg/record", Test: "TestUnreadable",
+	},
+	{
+		Name: "waiters for a lock are served in any order", File: "internal/host/lock.go",
+		Old: "queue.waiters = append(queue.waiters, turn)", New: "queue.waiters = append([]chan error{turn}, queue.waiters...)",
+		Package: "./internal/host", Test: "TestLockWaitersAreServedInOrder",
+	},
+	{
+		Name: "a lock holds in one process only", File: "internal/host/lock.go",
+		Old: "			err = unix.FcntlFlock(fd, cmd, lock)\n", New: "			err = nil\n",
+		Package: "./internal/host", Test: "TestTwoProcessesExclude",
+	},
+	{
+		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/candidate.go",
+		Old: "			c.whole = true\n", New: "",
+		Package: slices, Test: "TestWhatIsPublishedOfAGPU",
+	},
+	{
+		Name: "a monitor is not tainted", File: "pkg/resourceslices/device.go",
+		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
+		Package: slices, Test: "TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly",
+	},
+	{
+		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
+		Old: "		return inTheWay(obstacles)\n	})\n}\n\n// Apply", New: "		return nil\n	})\n}\n\n// Apply",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a foreign partition is not marked as one", File: "pkg/partition/mig/executor.go",
+		Old: "			d.Partition.Foreign = true\n", New: "",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "what took a partition's place is destroyed for it", File: "pkg/partition/mig/destroy.go",
+		Old: "	return i.has(p.UUID)\n", New: "	return true\n",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a GPU instance is left behind", File: "pkg/partition/mig/destroy.go",
+		Old: "		if err := i.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {\n			return g.inUse(fmt.Errorf(\"destroy %s: %w\", i, err), i.info.ID)\n		}\n", New: "",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/create.go",
+		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "	case exact != nil && errors.Is(cause, plan.ErrUntouched):\n		return exact, nil\n",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a partition that vanished is made before the record says so", File: "pkg/devicestate/prepare.go",
+		Old: "if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {\n			_, err", New: "if standing {\n			_, err",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a mode is switched on and nobody notes it", File: "pkg/partition/mig/mode.go",
+		Old: "	if err := x.Modes.Put(r); err != nil {\n		return untouched(err)\n	}\n", New: "	_ = r\n",
+		Package: partitions, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "the whole is handed out of a GPU in MIG mode", File: "pkg/partition/mig/mode.go",
+		Old: "	if errors.Is(err, fs.ErrNotExist) && !x.AdoptForeign {", New: "	if err == nil || errors.Is(err, fs.ErrNotExist) {",
+		Package: partitions, Test: "TestRandomWalk",
+	},
+	{
+		Name: "partitions that overlap do not", File: "pkg/gpu/mig.go",
+		Old: "return p.Start < o.End() && o.Start < p.End()", New: "return p.Start == o.Start && p.End() == o.End()",
+		Package: slices, Test: "TestWhatIsPublishedOfAGPUThatCanBeCut",
+	},
+	{
+		Name: "a capability is left out of the container", File: "internal/driverroot/partition.go",
+		Old: "[]string{instance, filepath.Join(", New: "[]string{filepath.Join(",
+		Package: "./internal/driverroot", Test: "TestAPartitionIsItsGPUAndTwoCapabilities",
+	},
+	{
+		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/node.go",
+		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
+		Package: "./pkg/kubeletplugin", Test: "TestAPartitionIsForeignOnlyIfNoRecordOwnsItBeforeOrAfterTheLook",
+	},
+	{
+		Name: "a server without counters gets partitions", File: "pkg/kubeletplugin/node.go",
+		Old: "Counters: f.counters,", New: "Counters: true,",
+		Package: "./pkg/kubeletplugin", Test: "TestAServerWithoutCountersGetsNothingThatOverlaps",
+	},
+	{
+		Name: "shares that are more than their GPU are handed out", File: "pkg/devicestate/overlap.go",
+		Old: `why := sharers.join(r.Plan); why != "" && !mine {`, New: `why := sharers.join(r.Plan); why != "" && device == "" {`,
+		Package: partitions, Test: "TestSharesThatAreTooMuchAreRefused",
+	},
+	{
+		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
+		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers(), keeps(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers()[:0], keeps(d.Partition)) {",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "the first of two sharers to leave ends the daemon", File: "pkg/executor/mps/executor.go",
+		Old: "return nil // Its limits stay", New: "continue // Its limits stay",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "a daemon is limited to the newest share", File: "pkg/executor/mps/executor.go",
+		Old: "out.MemoryLimit = loosest(out.MemoryLimit, s.Device.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, s.Device.Sharing.MemoryLimit)",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "a compute mode is set and nobody notes it", File: "pkg/executor/mps/mode.go",
+		Old: "			if err := x.Modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "a time slice is set and nobody notes it", File: "pkg/executor/timeslice/executor.go",
+		Old: "	if err := x.Records.Put(r); err != nil {\n		return err\n	}\n	if err := x.Tool.Set(", New: "	if err := x.Tool.Set(",
+		Package: partitions, Test: "TestShareWalk",
+	},
+	{
+		Name: "a share joins a claim that is half prepared", File: "pkg/partition/mig/executor.go",
+		Old: "if !s.Committed {\n				return between(", New: "if false {\n				return between(",
+		Package: partitions, Test: "TestAShareDoesNotJoinAClaimThatIsHalfPrepared",
+	},
+	{
+		Name: "an informational capacity has no request policy", File: "pkg/resourceslices/catalogue.go",
+		Old: "	case c.policy == nil:\n		return &", New: "	case c.policy == nil && s.offer.Most < 0:\n		return &",
+		Package: slices, Test: "TestAFractionOfAGPU",
+	},
+	{
+		Name: "a claim that names no capacity gets a share", File: "pkg/sharing/policy.go",
+		Old: "Memory: total / Step * Step,", New: "Memory: total / Step / 2 * Step,",
+		Package: slices, Test: "TestAClaimThatNamesNoCapacityHasTheGPUToItself",
+	},
+	{
+		Name: "sharers need not agree", File: "pkg/plan/share.go",
+		Old: "case a.Strategy != b.Strategy:", New: "case a.Strategy != b.Strategy && a.Timed && b.Timed:",
+		Package: "./pkg/plan", Test: "TestSharersAgree",
+	},
+	{
+		Name: "a daemon that starts anew has another pipe directory", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {\n", New: "	if err := errors.Join(os.RemoveAll(filepath.Join(d.dir, pipeDir)), os.Mkdir(filepath.Join(d.dir, pipeDir), 0o755)); err != nil {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestADaemonThatDiesIsStartedAgain",
+	},
+	{
+		Name: "a bad file of settings takes the good ones away", File: "cmd/dra-kubelet-plugin/settings.go",
+		Old: "	if err != nil {\n		if s.bad", New: "	if err != nil {\n		s.now.Store(&parsed)\n		if s.bad",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestSettingsFollowTheirFile",
+	},
+	{
+		Name: "a group takes nothing of its GPUs", File: "pkg/resourceslices/bonds.go",
+		Old:     "d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{all}",
+		New:     "_ = all",
+		Package: slices, Test: "TestGroupsWholesAndPartitionsExcludeEachOther",
+	},
+	{
+		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/bonds.go",
+		Old:     "	if o.size[address] == 0 {\n		return nil",
+		New:     "	if o.size[address] == 0 || i.device.Kind == gpu.KindMIG {\n		return nil",
+		Package: slices, Test: "TestGroupsWholesAndPartitionsExcludeEachOther",
+	},
+	{
+		Name: "a held group whose link failed is withdrawn", File: "pkg/resourceslices/bonds.go",
+		Old:     "for _, name := range sortedKeys(held) {",
+		New:     "for _, name := range sortedKeys(map[string][]unit{}) {",
+		Package: slices, Test: "TestAHeldGroupKeepsItsGPUs",
+	},
+	{
+		Name: "groups are published without counters", File: "pkg/resourceslices/bonds.go",
+		Old:     "case isHeld || !b.o.Counters ||",
+		New:     "case isHeld ||",
+		Package: slices, Test: "TestWhichGroupsArePublished",
+	},
+	{
+		Name: "a prepared group is planned anew", File: "pkg/devicestate/prepare.go",
+		Old:     "		node.Prepared = old.Plan\n",
+		New:     "",
+		Package: state, Test: "TestAPreparedGroupKeepsItsGPUs",
+	},
+	{
+		Name: "a group takes GPUs that are cut", File: "pkg/devicestate/prepare.go",
+		Old:     "if d.PCIAddress == address && d.Whole() && !d.Admin {",
+		New:     "if d.PCIAddress == address && d.Kind == gpu.KindGPU && !d.Admin {",
+		Package: state, Test: "TestEachGPUOfAGroupIsMadeWhole",
+	},
+	{
+		Name: "the file for NCCL outlives its claim", File: "pkg/cdi/store/store.go",
+		Old:     "		if err := s.host.Remove(LabelRemove, s.TopologyPath(uid)); err != nil {\n			return fmt.Errorf(\"remove the topology file for NCCL: %w\", err)\n		}\n",
+		New:     "",
+		Package: state, Test: "TestCrashMatrix",
+	},
+	{
+		Name: "a container gets the first GPU of its group alone", File: "pkg/cdi/spec.go",
+		Old:     "			join(&spec.Devices[at[name]].ContainerEdits, edits.Devices[i])\n",
+		New:     "",
+		Package: state, Test: "TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn",
+	},
+	{
+		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/told.go",
+		Old:     "nccl.File(gpus)",
+		New:     "nccl.File(m.node.Snapshot.GPUs)",
+		Package: "./pkg/plan", Test: "TestContainersAreToldOfTheRequestsGPUs",
+	},
+	{
+		Name: "a link that one end reports counts", File: "pkg/topology/wiring.go",
+		Old:     "if n = min(n, said[[2]string{ends[1], ends[0]}]); n > 0 {",
+		New:     "if n > 0 {",
+		Package: "./pkg/topology", Test: "TestOnlyWhatIsCertainCounts",
+	},
+	{
+		Name: "a GPU that lost a link stays in its groups", File: "pkg/topology/wiring.go",
+		Old:     "w.switched[address] = n == most[w.models[address]]",
+		New:     "w.switched[address] = n > 0",
+		Package: "./pkg/topology", Test: "TestWhatFailsOnSwitches",
+	},
+	{
+		Name: "GPUs that are no peers are grouped", File: "pkg/inventory/inventory.go",
+		Old:     "	peers(s.GPUs, handles)\n",
+		New:     "	_ = handles\n",
+		Package: "./pkg/inventory", Test: "TestWhatFailsTakesGroupsAway",
+	},
+	{
+		Name: "a class is removed without the grace", File: "pkg/controller/classes.go",
+		Old: "if rest := k.grace - k.clock.Since(since); rest > 0 {", New: "if rest := k.grace - k.clock.Since(since); rest > k.grace {",
+		Package: control, Test: "TestASliceThatComesAndGoesWritesNothing",
+	},
+	{
+		Name: "an administrator's class is changed", File: "pkg/controller/classes.go",
+		Old: "	if !k.options.Ours(is) {\n		return 0, nil\n	}\n", New: "",
+		Package: control, Test: "TestAnAdministratorsClassIsLeftAlone",
+	},
+	{
+		Name: "an administrator's class is removed", File: "pkg/controller/classes.go",
+		Old: "!ok || names[class.Name] || !k.options.Ours(class) ||", New: "!ok || names[class.Name] ||",
+		Package: control, Test: "TestAnAdministratorsClassIsLeftAlone",
+	},
+	{
+		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/controller/classes.go",
+		Old: "			if s.DeviceClassName == class {\n				return true\n			}\n", New: "			_ = s\n",
+		Package: control, Test: "TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt",
+	},
+	{
+		Name: "only the first page of pods is looked at for users of a class", File: "pkg/controller/classes.go",
+		Old:     "		if options.Continue = page.Continue; options.Continue == \"\" {\n			return \"\", nil\n		}\n",
+		New:     "		return \"\", nil\n",
+		Package: control, Test: "TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt",
+	},
+	{
+		Name: "a server that drops extended resource names is written to for ever", File: "pkg/controller/classes.go",
+		Old: "k.unnamed = made.Spec.ExtendedResourceName == nil", New: "k.unnamed = false",
+		Package: control, Test: "TestAServerThatDropsExtendedResourceNamesIsNotWrittenAgain",
+	},
+	{
+		Name: "a class that somebody made and removed in a moment is forgotten", File: "pkg/controller/classes.go",
+		Old:     "			k.made[want.Name] = k.clock.Now()\n			return behind, nil\n",
+		New:     "			return 0, nil\n",
+		Package: control, Test: "TestNoFailureOfTheServerLosesAnything",
+	},
+	{
+		Name: "a failed write is not tried again", File: "pkg/controller/controller.go",
+		Old: "		l.queue.AddRateLimited(t)\n", New: "",
+		Package: control, Test: "TestNoFailureOfTheServerLosesAnything",
+	},
+	{
+		Name: "labels are planned by half a pool", File: "pkg/controller/labels.go",
+		Old: "if !pool.Whole {", New: "if false {",
+		Package: control, Test: "TestAPoolThatIsBeingWrittenChangesNoLabel",
+	},
+	{
+		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/merge.go",
+		Old: "present && written && now == last, !present:", New: "present && now != value, present && written && now == last, !present:",
+		Package: control, Test: "TestANodeIsLabelledOnceAndLosesExactlyOurLabels",
+	},
+	{
+		Name: "what is sick has a shape of its own", File: "pkg/fleet/shape.go",
+		Old: "	d.Taints = rest\n", New: "	_ = rest\n",
+		Package: "./pkg/fleet", Test: "TestWhatIsSickIsNotPartOfTheShape",
+	},
+	{
+		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/controller/slices.go",
+		Old: "t.stop = sync.OnceFunc(func() { close(t.stopped) })", New: "t.stop = sync.OnceFunc(func() {})",
+		Package: control, Test: "TestABookmarkKeepsWhatSaysThatAListIsComplete",
+	},
+	{
+		Name: "watching counts as holding in the figures", File: "pkg/controller/figures.go",
+		Old: "if r.AdminAccess == nil || !*r.AdminAccess {", New: "if r.AdminAccess == nil || *r.AdminAccess {",
+		Package: control, Test: "TestFiguresFollowClaims",
+	},
+	{
+		Name: "the webhook that only warns denies", File: "pkg/controller/webhook.go",
+		Old: "webhook(world, m, \"advise\", false)", New: "webhook(world, m, \"advise\", true)",
+		Package: control, Test: "TestOneWebhookDeniesAndTheOtherOnlyWarns",
+	},
+	{
+		Name: "a bug of a review denies what the driver has no part in", File: "pkg/controller/webhook.go",
+		Old: "				if binding {\n					result, answer =", New: "				{\n					result, answer =",
+		Package: control, Test: "TestABugDeniesOnlyWhereTheDriverIsNamed",
+	},
+	{
+		Name: "half a certificate is copied", File: "pkg/controller/certificate.go",
+		Old: "if len(s.Data[corev1.TLSCertKey]) == 0 || len(s.Data[corev1.TLSPrivateKeyKey]) == 0 {", New: "if len(s.Data) == 0 {",
+		Package: control, Test: "TestTheCertificateIsCopiedOnceItIsWhole",
+	},
+	{
+		Name: "the finalizers of a claim are reviewed", File: "pkg/admission/review.go",
+		Old: "if request.Operation == admissionv1.Update || request.SubResource != \"\" {", New: "if request.SubResource != \"\" {",
+		Package: reviews, Test: "TestWhatExistsIsNeverHeldUp",
+	},
+	{
+		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/samples.go",
+		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), w.least(gpu.KindGPU)}",
+		Package: reviews, Test: "TestWhatPrepareWouldRefuseIsDenied",
+	},
+	{
+		Name: "a certain board is looked for among examples", File: "pkg/admission/satisfy.go",
+		Old: "case w.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):", New: "case false:",
+		Package: reviews, Test: "TestWhatTheClusterCannotGiveIsWarnedOf",
+	},
+	{
+		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/recent.go",
+		Old: "rest := r.grace - r.clock.Since(s.at)", New: "rest := -r.clock.Since(s.at)",
+		Package: control, Test: "TestAShapeIsForgottenAfterTheGracePeriod",
+	},
+}
