@@ -64,8 +64,8 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
 	@hack/test-versions.sh $(VERSIONS)
 
-.PHONY: test-teeth
-test-teeth: ## Sabotage the code in copies of the tree and see each caught
+.PHONY: test-mutation
+test-mutation: ## Break the code in known ways and check that a test catches each
 	@go run ./test/mutation
 
 .PHONY: test-hardware

@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command teeth sabotages the code, one named way at a time, and sees whether the named test catches it. A test that
-// stays green over broken code is worth nothing, and only this finds it out.
+// Command mutation breaks the code, one named way at a time, and checks that the named test catches it. A test that
+// stays green over broken code is worth nothing.
 //
-// Each sabotage is one replaced text in one file, given to the compiler as an overlay: the tree itself is not touched.
+// Each mutation is one replaced text in one file, given to the compiler as an overlay: the tree itself is not touched.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 	"time"
 )
 
-// Sabotage is a fault put into the code on purpose.
-type Sabotage struct {
+// Mutation is a fault put into the code on purpose.
+type Mutation struct {
 	// Name says what the code no longer does.
 	Name string
-	// File is the sabotaged file; Old must stand in it exactly once and becomes New.
+	// File is the mutated file; Old must stand in it exactly once and becomes New.
 	File, Old, New string
 	// Package and Test are what must fail.
 	Package, Test string
@@ -37,29 +37,29 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "teeth:", err)
+		fmt.Fprintln(os.Stderr, "mutation:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, only []string, out, log io.Writer) error {
-	dir, err := os.MkdirTemp("", "teeth")
+	dir, err := os.MkdirTemp("", "mutation")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SABOTAGE\tFILE\tCAUGHT BY\tRESULT")
+	fmt.Fprintln(w, "MUTATION\tFILE\tCAUGHT BY\tRESULT")
 	sound := map[string]error{}
 	missed := 0
-	for i, s := range sabotages {
+	for i, s := range mutations {
 		if len(only) > 0 && !strings.Contains(s.Name, strings.Join(only, " ")) {
 			continue
 		}
 		began := time.Now()
-		fmt.Fprintf(log, "[%2d/%d] %-60s", i+1, len(sabotages), s.Name)
-		result := bite(ctx, dir, s, sound)
+		fmt.Fprintf(log, "[%2d/%d] %-60s", i+1, len(mutations), s.Name)
+		result := evaluate(ctx, dir, s, sound)
 		if result != "caught" {
 			missed++
 		}
@@ -76,13 +76,13 @@ func run(ctx context.Context, only []string, out, log io.Writer) error {
 		return err
 	}
 	if missed > 0 {
-		return fmt.Errorf("%d sabotages were not caught", missed)
+		return fmt.Errorf("%d mutations were not caught", missed)
 	}
 	return nil
 }
 
-// bite applies one sabotage and runs its test, which must pass without it.
-func bite(ctx context.Context, dir string, s Sabotage, sound map[string]error) string {
+// evaluate applies one mutation and runs its test, which must pass without it.
+func evaluate(ctx context.Context, dir string, s Mutation, sound map[string]error) string {
 	key := s.Package + " " + s.Test
 	if _, known := sound[key]; !known {
 		out, err := test(ctx, s, "")
@@ -94,7 +94,7 @@ func bite(ctx context.Context, dir string, s Sabotage, sound map[string]error) s
 	if err := sound[key]; err != nil {
 		return "the test fails without it: " + err.Error()
 	}
-	overlay, err := sabotage(dir, s)
+	overlay, err := overlayOf(dir, s)
 	if err != nil {
 		return err.Error()
 	}
@@ -108,8 +108,8 @@ func bite(ctx context.Context, dir string, s Sabotage, sound map[string]error) s
 	return "caught"
 }
 
-// sabotage writes the changed file and the overlay that names it.
-func sabotage(dir string, s Sabotage) (string, error) {
+// overlayOf writes the changed file and the overlay that names it.
+func overlayOf(dir string, s Mutation) (string, error) {
 	path, err := filepath.Abs(s.File)
 	if err != nil {
 		return "", err
@@ -133,7 +133,7 @@ func sabotage(dir string, s Sabotage) (string, error) {
 	return overlay, os.WriteFile(overlay, data, 0o600)
 }
 
-func test(ctx context.Context, s Sabotage, overlay string) (string, error) {
+func test(ctx context.Context, s Mutation, overlay string) (string, error) {
 	args := []string{"test", "-count=1", "-timeout=120s", "-v", "-vet=off", "-run", "^" + s.Test + "$"}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)

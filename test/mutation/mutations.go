@@ -11,8 +11,8 @@ const (
 	reviews    = "./pkg/admission"
 )
 
-// sabotages are the ways the code is broken, and who must notice.
-var sabotages = []Sabotage{
+// mutations are the ways the code is broken, and who must notice.
+var mutations = []Mutation{
 	{
 		Name: "a durable file is not flushed", File: "internal/host/file.go",
 		Old: "return h.do(Effect{label, OpSync, path}, f.Sync)", New: "return nil",
