@@ -19,7 +19,7 @@ build: ## Build the driver, the simulator and the test tools into bin/
 
 .PHONY: images
 images: build ## Build the images as OCI tarballs into dist/, without Docker
-	@go run ./deployments/images --version $(VERSION) --out $(DIST)
+	@go -C deployments run ./images --version $(VERSION) --out $(DIST)
 
 .PHONY: chart
 chart: ## Lint the Helm chart and package it into dist/
@@ -54,7 +54,7 @@ test-unit: build ## Unit tests, crash matrix, random walk, integration; checks t
 
 .PHONY: test-cluster
 test-cluster: cluster-build ## The one-machine Kubernetes itself
-	@cd test/cluster && go vet ./... && go test -count=1 -timeout 15m ./...
+	@cd test/cluster && go test -count=1 -timeout 15m ./...
 
 .PHONY: test-e2e
 test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart
@@ -66,11 +66,11 @@ test-versions: images ## End to end on older versions of Kubernetes, into a tabl
 
 .PHONY: test-mutation
 test-mutation: ## Break the code in known ways and check that a test catches each
-	@go run ./test/mutation
+	@go -C test run ./mutation $(NAME)
 
 .PHONY: test-hardware
 test-hardware: ## Read-only checks on the real GPUs of this machine, if it has any
-	@go test -count=1 -v -tags hardware ./test/hardware
+	@go -C test test -count=1 -v -tags hardware ./hardware
 
 .PHONY: bench
 bench: images cluster-build ## Speed and memory beside their floors
@@ -79,7 +79,7 @@ bench: images cluster-build ## Speed and memory beside their floors
 
 .PHONY: bench-packing
 bench-packing: ## How well partitions pack, beside other orders: a table, and a plot in dist/
-	@go run ./test/packing --out "$(DIST)"
+	@go -C test run ./packing --out "$(DIST)"
 
 .PHONY: lint
 lint: ## Formatting, vet, linters, drift of generated files
@@ -87,7 +87,7 @@ lint: ## Formatting, vet, linters, drift of generated files
 
 .PHONY: generate
 generate: ## Write the generated reference tables again
-	@go generate ./...
+	@hack/generate.sh
 
 .PHONY: clean
 clean: ## Remove what the build made

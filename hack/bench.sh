@@ -7,8 +7,8 @@ shift
 dir=$(mktemp -d)
 trap 'rm -rf "$dir/tmp"; rmdir "$dir" 2>/dev/null || true' EXIT
 mkdir "$dir/tmp"
-CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench
+CGO_ENABLED=0 go -C test build -trimpath -o ../bin/bench ./bench
 # No Kubernetes runs beside the controller, whose API server is the benchmark's own.
-CGO_ENABLED=0 go build -trimpath -o bin/bench-controller ./test/bench/controller
+CGO_ENABLED=0 go -C test build -trimpath -o ../bin/bench-controller ./bench/controller
 TMPDIR="$dir/tmp" bin/bench-controller -raw dist/bench
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- bin/bench -raw dist/bench "$@"

@@ -11,8 +11,8 @@ steps=(
   "gpusim|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/gpusim ./sim/cmd/gpusim"
   "libnvidia-ml.so.1|CGO_ENABLED=1 go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1' -o $bin/libnvidia-ml.so.1 ./sim/libnvidiaml && rm -f $bin/libnvidia-ml.so.h $bin/libnvidia-ml.h"
   "nvidia-smi|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/nvidia-smi ./sim/cmd/nvidia-smi"
-  "onenode|cd test/cluster && go build -trimpath -ldflags '-s -w' -o $bin/onenode ./cmd/onenode"
-  "demo|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/demo ./test/demo"
+  "onenode|go -C test/cluster build -trimpath -ldflags '-s -w' -o $bin/onenode ./cmd/onenode"
+  "demo|CGO_ENABLED=0 go -C test build -trimpath -ldflags '-s -w' -o $bin/demo ./demo"
 )
 n=0
 for step in "${steps[@]}"; do

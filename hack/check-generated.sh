@@ -10,7 +10,7 @@ git ls-files -z --cached --others --exclude-standard --deduplicate |
 cd "$copy"
 git init -q
 git add -A
-go generate ./...
+hack/generate.sh
 if ! git diff --exit-code --stat; then
   echo "generated files have drifted: run make generate and commit" >&2
   exit 1

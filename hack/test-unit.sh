@@ -2,11 +2,16 @@
 # Runs every test that needs no cluster and checks the statement coverage of what ships. Usage: test-unit.sh MINIMUM
 set -euo pipefail
 cd "$(dirname "$0")/.."
-profile=$(mktemp)
-trap 'rm -f "$profile"' EXIT
-hack/tool.sh gotestsum --format pkgname-and-test-fails -- -count=1 -timeout 20m \
-  -coverprofile="$profile" -coverpkg=./pkg/...,./internal/...,./api/... ./...
-go tool cover -func="$profile" | awk -v least="$1" '/^total:/ {
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+runner=$(hack/tool.sh --path gotestsum)
+for module in . deployments test; do
+  (cd "$module" && "$runner" --format pkgname-and-test-fails -- -count=1 -timeout 20m -coverprofile="$dir/one" \
+    -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/... ./...)
+  [ -e "$dir/all" ] || head -n 1 "$dir/one" >"$dir/all"
+  tail -n +2 "$dir/one" >>"$dir/all"
+done
+go tool cover -func="$dir/all" | awk -v least="$1" '/^total:/ {
   sub("%", "", $3)
   printf "statement coverage of pkg, internal and api: %s%% (at least %s%%)\n", $3, least
   exit ($3 + 0 < least + 0)

@@ -45,9 +45,11 @@ step() {
   done
   shift
   printf '%-9s %-96s' "$version" "$what"
-  setsid bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
-    hack/tool.sh gotestsum --format testname -- -p 1 -count=1 -timeout 30m -tags e2e "$@" >"$log" 2>&1 &
+  cd test
+  setsid ../bin/onenode run --dir "$work/cluster" --kubernetes "$version" "${cluster[@]}" -- \
+    "$runner" --format testname -- -p 1 -count=1 -timeout 30m -tags e2e "$@" >"$log" 2>&1 &
   child=$!
+  cd ..
   wait "$child" || rc=$?
   child=
   minutes=$(awk -v s=$((SECONDS - began)) 'BEGIN {printf "%.1f", s / 60}')
@@ -82,6 +84,7 @@ write() {
 for v in "${wanted[@]}"; do
   bin/onenode build --kubernetes "$v"
 done
+runner=$(hack/tool.sh --path gotestsum)
 resource=resource.k8s.io
 # Features that a version has and keeps off. docs/compatibility.md says which cannot be on together, and why there are no
 # partitions, groups and shares on 1.34.
@@ -97,25 +100,25 @@ nodes_cut='TestClassesFollow|TestPodsFindTheirNodes|TestReviewsAsKubectl|TestFig
 health=TestALinkThatFails
 order=TestDemos/nvlink-fill
 
-step v1.34.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
-step v1.35.4 '`reduced`, feature gates as they are by default' -- ./test/e2e/reduced
+step v1.34.4 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.35.4 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
 step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
-  --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./test/e2e/beta
+  --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./e2e/beta
 step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
-  --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./test/e2e/beta
+  --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./e2e/beta
 step v1.34.4 '`nodes` without partitions; counters, taints, extended resources on' \
-  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./test/e2e/nodes -skip "$nodes_cut"
+  --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e/nodes -skip "$nodes_cut"
 step v1.35.4 '`nodes` without warnings; counters, taints, extended resources on' \
-  --nodes 2 --feature-gates $counters,$taints -- ./test/e2e/nodes -skip TestReviewsAsKubectl
+  --nodes 2 --feature-gates $counters,$taints -- ./e2e/nodes -skip TestReviewsAsKubectl
 step v1.36.3 '`reduced`; counters, consumable capacity off' \
-  --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./test/e2e/reduced
-step v1.36.3 '`nodes`' --nodes 2 -- ./test/e2e/nodes
+  --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./e2e/reduced
+step v1.36.3 '`nodes`' --nodes 2 -- ./e2e/nodes
 step v1.35.4 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
-  --feature-gates $capacity,$taints -- ./test/e2e -run "$shared_whole" -skip TestSharesOfSeveralGPUs
+  --feature-gates $capacity,$taints -- ./e2e -run "$shared_whole" -skip TestSharesOfSeveralGPUs
 step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
-  --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./test/e2e -skip "$shared|$cut"
+  --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e -skip "$shared|$cut"
 step v1.35.4 '`e2e` without shares; counters, taints, extended resources on' \
-  --feature-gates $counters,$taints -- ./test/e2e -skip "$shared|$health|$order"
-step v1.36.3 '`e2e`, `crash`' -- ./test/e2e ./test/crash
+  --feature-gates $counters,$taints -- ./e2e -skip "$shared|$health|$order"
+step v1.36.3 '`e2e`, `crash`' -- ./e2e ./crash
 write
 exit "$failed"

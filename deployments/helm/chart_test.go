@@ -75,7 +75,7 @@ func TestRendered(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-				t.Errorf("go test ./deployments/helm -update writes the golden (-golden +rendered):\n%s", diff)
+				t.Errorf("go -C deployments test ./helm -update writes the golden (-golden +rendered):\n%s", diff)
 			}
 		})
 	}

@@ -20,7 +20,7 @@ import (
 
 // builder turns entries of the catalog into files.
 type builder struct {
-	root     string // of the module
+	root     string // of the repository
 	version  string
 	work     string // keeps the binaries between runs, so that go build can see they are fresh
 	progress io.Writer
@@ -75,7 +75,7 @@ func (b builder) compile(ctx context.Context, im image, bin binary) (string, err
 	out := filepath.Join(b.work, im.name, path.Base(bin.path))
 	version := b.version
 	if !strings.HasPrefix(bin.pkg, "./") {
-		v, err := b.goCommand(ctx, nil, "list", "-f", "{{.Module.Version}}", bin.pkg)
+		v, err := b.goCommand(ctx, bin.dir, nil, "list", "-f", "{{.Module.Version}}", bin.pkg)
 		if err != nil {
 			return "", fmt.Errorf("%s is not in the module graph: %w", bin.pkg, err)
 		}
@@ -94,14 +94,14 @@ func (b builder) compile(ctx context.Context, im image, bin binary) (string, err
 	}
 	fmt.Fprintf(b.progress, "building %s\n", bin.pkg)
 	// gRPC's traces use html/template, whose calls by name make the linker keep every method of every type: 20 MB.
-	_, err := b.goCommand(ctx, env, "build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo,grpcnotrace",
+	_, err := b.goCommand(ctx, bin.dir, env, "build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo,grpcnotrace",
 		"-ldflags="+ldflags, "-o", out, bin.pkg)
 	return out, err
 }
 
-func (b builder) goCommand(ctx context.Context, env []string, args ...string) (string, error) {
+func (b builder) goCommand(ctx context.Context, dir string, env []string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = b.root
+	cmd.Dir = filepath.Join(b.root, dir)
 	cmd.Env = append(os.Environ(), env...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

@@ -15,7 +15,8 @@ type image struct {
 
 // binary is one Go program and where it lies in the image.
 type binary struct {
-	pkg  string // import path, or ./path in this module
+	dir  string // module that the package is built in, relative to the repository
+	pkg  string // import path, or ./path in the module
 	path string // in the image
 	cgo  bool   // links the C library
 	// stamp names the string variable set to the image's version, or to the
@@ -72,7 +73,7 @@ var catalog = []image{
 	{
 		name:     "probe",
 		title:    "Shows what a container sees of its GPUs; used by demos and end-to-end tests",
-		binaries: []binary{{pkg: "./test/probe", path: "usr/bin/probe"}},
+		binaries: []binary{{dir: "test", pkg: "./probe", path: "usr/bin/probe"}},
 		user:     nonRoot,
 	},
 }

@@ -7,7 +7,7 @@
 // repository's Go modules or, for a binary that links glibc, from the C library
 // of the building machine.
 //
-//	go run ./deployments/images --out dist/images --version v0.1.0
+//	go -C deployments run ./images --out "$PWD/dist/images" --version v0.1.0
 //
 // The output is reproducible: same sources, Go and C library, same bytes. Times
 // are zero, entries sorted, owners root, paths trimmed from binaries.

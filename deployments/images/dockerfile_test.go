@@ -40,12 +40,16 @@ func parseDockerfile(t *testing.T, file string) []instruction {
 	return parsed
 }
 
-// outputs lists what `go build -o` in a RUN instruction writes, by package.
+// outputs lists what `go build -o` in a RUN instruction writes, by package, with the module's directory before it.
 func outputs(run []string) map[string]string {
 	built := map[string]string{}
+	dir := ""
 	for i, arg := range run {
-		if arg == "-o" && i+2 < len(run) {
-			built[run[i+1]] = run[i+2]
+		switch {
+		case arg == "-C" && i+1 < len(run):
+			dir = run[i+1] + ":"
+		case arg == "-o" && i+2 < len(run):
+			built[run[i+1]] = dir + run[i+2]
 		}
 	}
 	return built
@@ -103,6 +107,9 @@ func TestDockerfilesMatchTheCatalog(t *testing.T) {
 			want := map[string]string{}
 			for _, bin := range im.binaries {
 				want[bin.path] = bin.pkg
+				if bin.dir != "" {
+					want[bin.path] = bin.dir + ":" + bin.pkg
+				}
 			}
 			if diff := cmp.Diff(want, installed); diff != "" {
 				t.Errorf("binaries (-catalog +Dockerfile):\n%s", diff)
@@ -129,7 +136,7 @@ func TestCatalogAndFilesAgree(t *testing.T) {
 		want = append(want, im.name+".Dockerfile")
 		for _, bin := range im.binaries {
 			if strings.HasPrefix(bin.pkg, "./") {
-				if _, err := os.Stat(filepath.Join("..", "..", bin.pkg)); err != nil {
+				if _, err := os.Stat(filepath.Join("..", "..", bin.dir, bin.pkg)); err != nil {
 					t.Errorf("%s: %v", im.name, err)
 				}
 			}

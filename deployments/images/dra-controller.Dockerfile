@@ -4,7 +4,7 @@
 #   docker build -f deployments/images/dra-controller.Dockerfile \
 #     --build-arg VERSION=v0.1.0 -t gpu-dra-driver/dra-controller:v0.1.0 .
 #
-# The same image as `go run ./deployments/images --only dra-controller`.
+# The same image as `go -C deployments run ./images --only dra-controller`.
 FROM golang:1.26-bookworm AS build
 ARG VERSION=dev
 WORKDIR /src

@@ -4,7 +4,7 @@
 #   docker build -f deployments/images/dra-kubelet-plugin.Dockerfile \
 #     --build-arg VERSION=v0.1.0 -t gpu-dra-driver/dra-kubelet-plugin:v0.1.0 .
 #
-# The same image as `go run ./deployments/images --only dra-kubelet-plugin`.
+# The same image as `go -C deployments run ./images --only dra-kubelet-plugin`.
 # nvidia-cdi-hook runs on the node and uses the node's C library, so the builder's
 # distribution bounds how old a node may be (glibc 2.34 with this one).
 FROM golang:1.26-bookworm AS build

@@ -96,14 +96,11 @@ func pick(all []image, names string) ([]image, error) {
 	return chosen, nil
 }
 
+// moduleRoot returns the directory of the product's module.
 func moduleRoot(ctx context.Context) (string, error) {
-	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "gpu-dra-driver").Output()
 	if err != nil {
-		return "", fmt.Errorf("cannot ask the go command for the module root: %w", err)
+		return "", fmt.Errorf("cannot find the product's module; run from a checkout of this repository: %w", err)
 	}
-	path := strings.TrimSpace(string(gomod))
-	if path == "" || path == os.DevNull {
-		return "", fmt.Errorf("not inside a Go module; run from a checkout of this repository")
-	}
-	return filepath.Dir(path), nil
+	return strings.TrimSpace(string(dir)), nil
 }

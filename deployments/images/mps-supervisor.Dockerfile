@@ -4,7 +4,7 @@
 #   docker build -f deployments/images/mps-supervisor.Dockerfile \
 #     --build-arg VERSION=v0.1.0 -t gpu-dra-driver/mps-supervisor:v0.1.0 .
 #
-# The same image as `go run ./deployments/images --only mps-supervisor`. The MPS programs are the driver's, on the node.
+# The same image as `go -C deployments run ./images --only mps-supervisor`. The MPS programs are the driver's, on the node.
 FROM golang:1.26-bookworm AS build
 ARG VERSION=dev
 WORKDIR /src

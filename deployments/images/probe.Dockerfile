@@ -3,15 +3,16 @@
 #
 #   docker build -f deployments/images/probe.Dockerfile -t gpu-dra-driver/probe:dev .
 #
-# The same image as `go run ./deployments/images --only probe`.
+# The same image as `go -C deployments run ./images --only probe`.
 FROM golang:1.26-bookworm AS build
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN --mount=type=cache,target=/go/pkg/mod go mod download
+COPY test/go.mod test/go.sum ./test/
+RUN --mount=type=cache,target=/go/pkg/mod go -C test mod download
 COPY . .
 ENV CGO_ENABLED=0 GOFLAGS=-buildvcs=false
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    go build -trimpath -tags=netgo,osusergo -ldflags="-s -w" -o /out/probe ./test/probe
+    go -C test build -trimpath -tags=netgo,osusergo -ldflags="-s -w" -o /out/probe ./probe
 
 FROM scratch
 COPY --from=build /out/probe /usr/bin/probe

@@ -22,11 +22,11 @@ var built struct {
 // withBinaries calls use with the simulator's built library and nvidia-smi. They lie in bin/sim of the module, where the
 // go command leaves them alone while they are up to date; a lock keeps the test binaries that run beside this one away.
 func withBinaries(use func(library, smi string) error) error {
-	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	mod, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "gpu-dra-driver").Output()
 	if err != nil {
-		return fmt.Errorf("finding the module: %w", err)
+		return fmt.Errorf("find the module: %w", err)
 	}
-	module := filepath.Dir(strings.TrimSpace(string(mod)))
+	module := strings.TrimSpace(string(mod))
 	dir := filepath.Join(module, "bin", "sim")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

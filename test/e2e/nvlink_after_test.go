@@ -210,7 +210,7 @@ func TestALinkThatFailsTakesFreeGroupsAway(t *testing.T) {
 func onNode(ctx context.Context, t *testing.T, pkg string, args ...string) (stop func()) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	_, err := s.Run(ctx, "go", "build", "-o", binary, pkg)
+	_, err := s.Run(ctx, "go", "-C", "test", "build", "-o", binary, pkg)
 	must(t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.Onenode, append([]string{"exec", "--dir", s.Dir, "--", binary}, args...)...)
 	var said strings.Builder
@@ -244,7 +244,7 @@ func cards(ctx context.Context, t *testing.T, args ...string) {
 		must(t, s.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + driver}))
 		must(t, s.Client.ResourceV1().DeviceClasses().Delete(ctx, class, metav1.DeleteOptions{}))
 	})
-	onNode(ctx, t, "./test/nic", append([]string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name}, args...)...)
+	onNode(ctx, t, "./nic", append([]string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name}, args...)...)
 }
 
 func TestAGPUAndANetworkCardSideBySide(t *testing.T) {

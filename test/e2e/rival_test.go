@@ -18,7 +18,7 @@ func TestADevicePluginOnTheSameNode(t *testing.T) {
 	ctx := limited(t)
 	state, err := engine.Open(s.Root, nil).State()
 	must(t, err)
-	stop := onNode(ctx, t, "./test/deviceplugin", state.GPUs[6].UUID+"::0", state.GPUs[6].UUID+"::1", state.GPUs[7].UUID)
+	stop := onNode(ctx, t, "./deviceplugin", state.GPUs[6].UUID+"::0", state.GPUs[6].UUID+"::1", state.GPUs[7].UUID)
 	must(t, s.WaitPublished(ctx, 6))
 	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	must(t, err)

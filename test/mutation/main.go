@@ -42,7 +42,16 @@ func main() {
 	}
 }
 
+// run applies the mutations whose name contains the arguments, all of them without one. File and package names are
+// relative to the root of the product's module.
 func run(ctx context.Context, only []string, out, log io.Writer) error {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "gpu-dra-driver").Output()
+	if err != nil {
+		return fmt.Errorf("find the product's module: %w", err)
+	}
+	if err := os.Chdir(strings.TrimSpace(string(root))); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "mutation")
 	if err != nil {
 		return err

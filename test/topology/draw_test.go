@@ -71,7 +71,7 @@ func TestPicturesAreOfTheBoards(t *testing.T) {
 			}
 		}
 		if is, err := os.ReadFile(path); err != nil || string(is) != picture {
-			t.Errorf("%s has drifted, run go generate ./test/topology (%v)", path, err)
+			t.Errorf("%s has drifted, run make generate (%v)", path, err)
 		}
 	}
 	there, err := os.ReadDir(pictures)

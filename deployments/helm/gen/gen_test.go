@@ -28,7 +28,7 @@ func TestReadmeShowsTheValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("README.md is not what values.yaml says; run go generate ./deployments/helm")
+		t.Error("README.md is not what values.yaml says; run make generate")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	tableBegin = "<!-- values: generated from values.yaml by go generate ./deployments/helm -->\n"
+	tableBegin = "<!-- values: generated from values.yaml by make generate -->\n"
 	tableEnd   = "<!-- end of values -->\n"
 )
 

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Prints the directory of each module of this project but tools/, which has requirements and no code.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+git ls-files '*go.mod' | grep -v '^tools/' | xargs -n 1 dirname
