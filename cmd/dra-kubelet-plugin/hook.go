@@ -11,6 +11,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -46,5 +47,17 @@ func (h *hook) Common(ctx context.Context) (specs.ContainerEdits, error) {
 
 // GPU implements devicestate.Edits.
 func (h *hook) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
-	return h.root.GPU(ctx, device)
+	return h.root.GPU(ctx, driverDevice(device))
+}
+
+// driverDevice is a planned device in the driver root's terms. A claim with admin access gets the GPU, not the partition.
+func driverDevice(d plan.Device) driverroot.Device {
+	out := driverroot.Device{
+		Name: d.Name, PCIAddress: d.PCIAddress, UUID: d.UUID, Minor: d.Minor, Switches: d.Kind == gpu.KindGroup,
+	}
+	if d.Kind == gpu.KindMIG && !d.Admin {
+		p := d.Partition
+		out.Partition = &driverroot.Partition{UUID: p.UUID, GPUInstance: p.GPUInstance, ComputeInstance: p.ComputeInstance}
+	}
+	return out
 }

@@ -170,7 +170,7 @@ func serve(ctx context.Context, c pluginflags.Config) error {
 // capability names the device node of a partition's compute instance, and nothing where the partition is gone.
 func capability(root *driverroot.Root) func(plan.Device) (string, error) {
 	return func(d plan.Device) (string, error) {
-		node, err := root.ComputeCapability(d)
+		node, err := root.ComputeCapability(driverDevice(d))
 		if errors.Is(err, driverroot.ErrNoPartition) || errors.Is(err, driverroot.ErrNoGPU) {
 			return "", nil
 		}

@@ -10,14 +10,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"gpu-dra-driver/pkg/plan"
 )
 
 const version = "580.126.09"
 
 // device is the GPU at minor 1 of the toy root.
-var device = plan.Device{Name: "gpu-0000-1b-00-0", PCIAddress: "0000:1b:00.0", UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Minor: 1}
+var device = Device{Name: "gpu-0000-1b-00-0", PCIAddress: "0000:1b:00.0", UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Minor: 1}
 
 // toy is a driver root with two GPUs, and the machine's /proc beside it. Making device nodes needs CAP_MKNOD.
 func toy(t testing.TB) (dir string, o Options) {

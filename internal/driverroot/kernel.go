@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-
-	"gpu-dra-driver/pkg/plan"
 )
 
 // NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build …
@@ -48,7 +46,7 @@ func parseVersion(path string, data []byte) (string, error) {
 }
 
 // minor asks the kernel for the GPU's minor number of this boot. Where it does not tell, the plan's is taken.
-func (r *Root) minor(device plan.Device) (int, error) {
+func (r *Root) minor(device Device) (int, error) {
 	path := r.proc("gpus", device.PCIAddress, "information")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

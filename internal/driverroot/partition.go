@@ -15,8 +15,6 @@ import (
 	"strconv"
 
 	"tags.cncf.io/container-device-interface/specs-go"
-
-	"gpu-dra-driver/pkg/plan"
 )
 
 // ErrNoPartition says that the kernel driver does not have the MIG partition.
@@ -25,7 +23,7 @@ var ErrNoPartition = errors.New("the NVIDIA kernel driver has no such MIG partit
 // addPartition turns a GPU's edits into those of one of its partitions: the capabilities of the GPU instance and of the
 // compute instance, without which CUDA sees nothing and with which it sees that partition alone. Their nodes are
 // described in full, for on the host there may be none. The edits are the caller's.
-func (r *Root) addPartition(edits *specs.ContainerEdits, device plan.Device, minor int) error {
+func (r *Root) addPartition(edits *specs.ContainerEdits, device Device, minor int) error {
 	p := device.Partition
 	if p.UUID == "" {
 		return fmt.Errorf("%w: %s of the GPU at %s has not been made", ErrNoPartition, device.Name, device.PCIAddress)
@@ -105,7 +103,7 @@ func parseMajor(data []byte, name string) (int64, bool) {
 
 // ComputeCapability is the device node of a partition's compute instance, by name: who uses the partition has it open.
 // ErrNoPartition where the partition is gone.
-func (r *Root) ComputeCapability(device plan.Device) (string, error) {
+func (r *Root) ComputeCapability(device Device) (string, error) {
 	minor, err := r.minor(device)
 	if err != nil {
 		return "", err

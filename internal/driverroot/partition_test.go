@@ -14,17 +14,14 @@ import (
 	"testing"
 
 	"tags.cncf.io/container-device-interface/specs-go"
-
-	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // partition is a MIG device of the toy root's GPU, whose instances the kernel has.
-func partition(t testing.TB, dir string) plan.Device {
+func partition(t testing.TB, dir string) Device {
 	t.Helper()
 	d := device
-	d.Name, d.Kind = "gpu-0000-1b-00-0-mig-1g-10gb-3", gpu.KindMIG
-	d.Partition = plan.Partition{Profile: "1g.10gb", Start: 3, Size: 1, UUID: "MIG-1", GPUInstance: 9, ComputeInstance: 0}
+	d.Name = "gpu-0000-1b-00-0-mig-1g-10gb-3"
+	d.Partition = &Partition{UUID: "MIG-1", GPUInstance: 9, ComputeInstance: 0}
 	write(t, filepath.Join(dir, "proc/devices"), "Character devices:\n195 nvidia\n237 nvidia-caps\n238 nvidia-caps-imex-channels\n\nBlock devices:\n  8 sd\n")
 	caps := filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9")
 	write(t, filepath.Join(caps, "access"), "DeviceFileMinor: 219\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
@@ -63,11 +60,6 @@ func TestAPartitionIsItsGPUAndTwoCapabilities(t *testing.T) {
 	if err != nil || len(whole.DeviceNodes) != 1 {
 		t.Errorf("the whole GPU after a partition: %v, %v", nodesOf(whole), err)
 	}
-	d.Admin = true
-	if watched, err := r.GPU(context.Background(), d); err != nil || len(watched.DeviceNodes) != 1 {
-		t.Errorf("a partition that is watched: %v, %v", nodesOf(watched), err)
-	}
-	d.Admin = false
 	if name, err := r.ComputeCapability(d); err != nil || name != "nvidia-cap220" {
 		t.Errorf("the node of its compute instance: %q, %v", name, err)
 	}
@@ -75,24 +67,24 @@ func TestAPartitionIsItsGPUAndTwoCapabilities(t *testing.T) {
 
 func TestAPartitionLacksNothingOrIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change func(dir string, d *plan.Device) error
+		change func(dir string, d *Device) error
 		is     error
 		says   string
 	}{
-		"not made": {func(_ string, d *plan.Device) error { d.Partition.UUID = ""; return nil }, ErrNoPartition, "has not been made"},
-		"no GPU instance": {func(dir string, _ *plan.Device) error {
+		"not made": {func(_ string, d *Device) error { d.Partition.UUID = ""; return nil }, ErrNoPartition, "has not been made"},
+		"no GPU instance": {func(dir string, _ *Device) error {
 			return os.RemoveAll(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9"))
 		}, ErrNoPartition, "gi9"},
-		"no compute instance": {func(dir string, _ *plan.Device) error {
+		"no compute instance": {func(dir string, _ *Device) error {
 			return os.RemoveAll(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9/ci0"))
 		}, ErrNoPartition, "ci0"},
-		"garbage": {func(dir string, _ *plan.Device) error {
+		"garbage": {func(dir string, _ *Device) error {
 			return os.WriteFile(filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9/access"), []byte("DeviceFileMinor: many\n"), 0o600)
 		}, ErrIncomplete, "no minor number"},
-		"no major": {func(dir string, _ *plan.Device) error {
+		"no major": {func(dir string, _ *Device) error {
 			return os.WriteFile(filepath.Join(dir, "proc/devices"), []byte("238 nvidia-caps-imex-channels\n"), 0o600)
 		}, ErrIncomplete, "nvidia-caps"},
-		"no list of devices": {func(dir string, _ *plan.Device) error { return os.Remove(filepath.Join(dir, "proc/devices")) }, os.ErrNotExist, "device numbers"},
+		"no list of devices": {func(dir string, _ *Device) error { return os.Remove(filepath.Join(dir, "proc/devices")) }, os.ErrNotExist, "device numbers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, o := toy(t)

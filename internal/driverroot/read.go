@@ -13,7 +13,6 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/nvml/real"
-	"gpu-dra-driver/pkg/plan"
 )
 
 func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error) {
@@ -42,7 +41,7 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 	return edits, r.finish(&edits)
 }
 
-func (r *Root) readGPU(version string, device plan.Device) (edits specs.ContainerEdits, err error) {
+func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdits, err error) {
 	if err := r.checkNode(node(device), fmt.Sprintf("nvidia-modprobe -c %d", device.Minor)); err != nil {
 		return edits, fmt.Errorf("GPU at %s: %w", device.PCIAddress, err)
 	}

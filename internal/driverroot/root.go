@@ -13,9 +13,6 @@ import (
 	"sync"
 
 	"tags.cncf.io/container-device-interface/specs-go"
-
-	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // What keeps a GPU from being handed out for now. Each may clear without a restart.
@@ -51,6 +48,26 @@ type Root struct {
 	mu     sync.Mutex
 	common entry
 	gpus   map[string]entry // by PCI address
+}
+
+// Device identifies a GPU, or a MIG partition of one.
+type Device struct {
+	Name       string
+	PCIAddress string
+	// UUID is the GPU's, also of a partition.
+	UUID string
+	// Minor is used where the kernel does not tell the GPU's minor number.
+	Minor int
+	// Partition is nil for a whole GPU.
+	Partition *Partition
+	// Switches adds the node's NVSwitches, which a group of GPUs needs.
+	Switches bool
+}
+
+// Partition identifies a MIG partition of a GPU. Its UUID is empty until the partition exists.
+type Partition struct {
+	UUID                         string
+	GPUInstance, ComputeInstance int
 }
 
 // entry is an answer and what the files looked like that it was read from.
@@ -101,7 +118,7 @@ func hostsMPS(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "
 // GPU is what a container gets for one device: a whole GPU, or a partition of one, which is never kept, for instance IDs
 // are used again. The kernel is asked for the minor number: the one in device may be an earlier boot's. Sharing is as
 // with Common.
-func (r *Root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
+func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, error) {
 	version, err := r.driverVersion()
 	if err != nil {
 		return specs.ContainerEdits{}, err
@@ -110,10 +127,10 @@ func (r *Root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdit
 		return specs.ContainerEdits{}, err
 	}
 	edits, err := r.gpu(ctx, version, device)
-	if err == nil && device.Kind == gpu.KindMIG && !device.Admin {
+	if err == nil && device.Partition != nil {
 		err = r.addPartition(&edits, device, device.Minor)
 	}
-	if err == nil && device.Kind == gpu.KindGroup {
+	if err == nil && device.Switches {
 		err = r.addSwitches(&edits)
 	}
 	if err != nil {
@@ -122,7 +139,7 @@ func (r *Root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdit
 	return edits, nil
 }
 
-func (r *Root) gpu(ctx context.Context, version string, device plan.Device) (specs.ContainerEdits, error) {
+func (r *Root) gpu(ctx context.Context, version string, device Device) (specs.ContainerEdits, error) {
 	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"gpu-dra-driver/pkg/plan"
 )
 
 // directories are those of the driver root that nvcdi searches. Installing or removing a driver changes one of them.
@@ -48,7 +46,7 @@ func (r *Root) commonStamp() string {
 }
 
 // gpuStamp changes when the nodes change that a GPU's edits are read from.
-func (r *Root) gpuStamp(device plan.Device) string {
+func (r *Root) gpuStamp(device Device) string {
 	var b strings.Builder
 	nodeStamp(&b, filepath.Join(r.o.DevRoot, node(device)))
 	stamp(&b, filepath.Join(r.o.DevRoot, "dev/dri"))
@@ -56,7 +54,7 @@ func (r *Root) gpuStamp(device plan.Device) string {
 	return b.String()
 }
 
-func node(device plan.Device) string { return fmt.Sprintf("/dev/nvidia%d", device.Minor) }
+func node(device Device) string { return fmt.Sprintf("/dev/nvidia%d", device.Minor) }
 
 // stamp tells a file or directory from what it was before. Absence is a stamp too.
 func stamp(b *strings.Builder, path string) {

@@ -12,8 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"tags.cncf.io/container-device-interface/specs-go"
-
-	"gpu-dra-driver/pkg/gpu"
 )
 
 func TestAGroupHasTheNodesSwitches(t *testing.T) {
@@ -26,7 +24,7 @@ func TestAGroupHasTheNodesSwitches(t *testing.T) {
 		t.Fatal(err)
 	}
 	member := device
-	member.Kind = gpu.KindGroup
+	member.Switches = true
 	r := New(o)
 	edits, err := r.GPU(context.Background(), member)
 	if err != nil {

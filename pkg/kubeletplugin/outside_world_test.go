@@ -113,7 +113,7 @@ func (w *world) GPU(ctx context.Context, d plan.Device) (specs.ContainerEdits, e
 			return specs.ContainerEdits{}, err
 		}
 	}
-	return w.root().GPU(ctx, d)
+	return w.root().GPU(ctx, driverroot.Device{Name: d.Name, PCIAddress: d.PCIAddress, UUID: d.UUID, Minor: d.Minor})
 }
 
 func (w *world) root() *driverroot.Root {

@@ -23,7 +23,6 @@ import (
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
-	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
@@ -195,7 +194,7 @@ func TestContainerEdits(t *testing.T) {
 	e, err := root.Common(context.Background())
 	report("every container", len(e.DeviceNodes), len(e.Mounts), err)
 	for _, g := range s.GPUs {
-		e, err := root.GPU(context.Background(), plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID, Minor: g.Minor})
+		e, err := root.GPU(context.Background(), driverroot.Device{PCIAddress: g.PCIAddress, UUID: g.UUID, Minor: g.Minor})
 		report("GPU "+g.PCIAddress, len(e.DeviceNodes), len(e.Mounts), err)
 	}
 }
