@@ -55,7 +55,7 @@ func (s *settings) look() {
 		if s.bad != err.Error() {
 			s.bad = err.Error()
 			s.report(&claimerror.Error{
-				Kind: claimerror.Permanent, Reason: claimerror.InvalidParameters, Attempt: "read the sharing settings " + s.path,
+				Reason: claimerror.InvalidParameters, Attempt: "read the sharing settings " + s.path,
 				Cause: err, Remedy: "the last good settings stay in force; correct the file (chart value sharing)",
 			})
 		}

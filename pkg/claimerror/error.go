@@ -4,7 +4,7 @@
 // Package claimerror is how the driver says that it could not do what a claim asks for.
 //
 // The reader is the person who must act: the text says what was attempted, on which device, for which claim, why it
-// failed and what to do now. The kind says whether trying again can help, the reason is for Events and metrics.
+// failed and what to do now. The reason is for Events and metrics; whether trying again can help follows from it.
 package claimerror
 
 import (
@@ -20,8 +20,6 @@ const (
 	Permanent Kind = "permanent"
 	// Transient errors can clear by themselves or by the node's repair; the kubelet tries again.
 	Transient Kind = "transient"
-	// Unsupported is what this driver does not do.
-	Unsupported Kind = "unsupported"
 )
 
 // Reason is a CamelCase word for Events and metrics.
@@ -47,7 +45,6 @@ const (
 
 // Error is a refusal or failure. Attempt and Cause are needed; what is empty is left out of the text.
 type Error struct {
-	Kind   Kind
 	Reason Reason
 	// Attempt is what was tried: "prepare".
 	Attempt string
@@ -83,11 +80,11 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// KindOf is the kind of the first Error in err's chain. Any other error counts as transient: it is safer to try again.
+// KindOf follows from the reason of err. Errors that may be of either kind count as transient: it is safer to try again.
 func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Kind
+	switch ReasonOf(err) {
+	case InvalidParameters, InvalidAllocation:
+		return Permanent
 	}
 	return Transient
 }

@@ -12,7 +12,7 @@ import (
 func TestTextSaysWhatOnWhatForWhomWhyAndWhatNow(t *testing.T) {
 	cause := errors.New("it is lost")
 	e := &Error{
-		Kind: Permanent, Reason: DeviceLost, Attempt: "prepare", Claim: "ns/c", Device: "gpu-0000-1b-00-0", Cause: cause, Remedy: "reset it",
+		Reason: DeviceLost, Attempt: "prepare", Claim: "ns/c", Device: "gpu-0000-1b-00-0", Cause: cause, Remedy: "reset it",
 	}
 	if want := "prepare of gpu-0000-1b-00-0 for claim ns/c: it is lost; reset it"; e.Error() != want {
 		t.Errorf("%q, want %q", e.Error(), want)
@@ -21,10 +21,13 @@ func TestTextSaysWhatOnWhatForWhomWhyAndWhatNow(t *testing.T) {
 		t.Errorf("a bare error does not say %q", want)
 	}
 	wrapped := fmt.Errorf("more: %w", e)
-	if KindOf(wrapped) != Permanent || ReasonOf(wrapped) != DeviceLost || !errors.Is(wrapped, cause) {
+	if KindOf(wrapped) != Transient || ReasonOf(wrapped) != DeviceLost || !errors.Is(wrapped, cause) {
 		t.Errorf("kind %s, reason %s", KindOf(wrapped), ReasonOf(wrapped))
 	}
 	if KindOf(cause) != Transient || ReasonOf(cause) != HostFailure {
 		t.Error("an error of no kind is not worth another try")
+	}
+	if invalid := (&Error{Reason: InvalidParameters}); KindOf(invalid) != Permanent {
+		t.Errorf("%s is %s", invalid.Reason, KindOf(invalid))
 	}
 }

@@ -79,7 +79,7 @@ func (e *Engine) served(p plan.Plan) error {
 	for _, address := range p.Exclusive() {
 		if resource := e.Rival(address); resource != "" {
 			return &claimerror.Error{
-				Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: "prepare", Claim: p.Claim.String(), Device: nameAt(p, address),
+				Reason: claimerror.DeviceInUse, Attempt: "prepare", Claim: p.Claim.String(), Device: nameAt(p, address),
 				Cause:  fmt.Errorf("a device plugin of this node serves the GPU as %s, and may give it to a pod at any moment", resource),
 				Remedy: "remove the device plugin from the node, and it is retried; or delete the pod and its claim so that it is scheduled elsewhere",
 			}
@@ -184,7 +184,7 @@ func holding(p plan.Plan, d plan.Device) string {
 
 func (e *Engine) inUse(p plan.Plan, device string, cause error) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: "prepare", Claim: p.Claim.String(),
+		Reason: claimerror.DeviceInUse, Attempt: "prepare", Claim: p.Claim.String(),
 		Device: device, Cause: cause,
 		Remedy: "it is retried and succeeds once the other claim is released; delete that claim's pod if it should not be there",
 	}
@@ -207,7 +207,7 @@ func (e *Engine) failure(ctx context.Context, attempt string, p plan.Plan, cause
 		return cause
 	}
 	f := &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: attempt, Claim: claimText(p.Claim), Cause: cause,
+		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claimText(p.Claim), Cause: cause,
 		Remedy: "it is retried; if it persists, look at the node's disk and at the log of its kubelet plugin",
 	}
 	if ctx.Err() != nil {
@@ -220,7 +220,7 @@ func (e *Engine) failure(ctx context.Context, attempt string, p plan.Plan, cause
 // noDevice is the error for a step of a record that does not fit its plan.
 func (e *Engine) noDevice(p plan.Plan, step plan.Step) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "work on GPU " + step.PCIAddress, Claim: claimText(p.Claim),
+		Reason: claimerror.HostFailure, Attempt: "work on GPU " + step.PCIAddress, Claim: claimText(p.Claim),
 		Cause:  fmt.Errorf("the claim's record has %d devices and a step for number %d", len(p.Devices), step.Device),
 		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
 	}
@@ -229,7 +229,7 @@ func (e *Engine) noDevice(p plan.Plan, step plan.Step) error {
 // noExecutor is the error for a step of a record that a later version of the driver wrote.
 func (e *Engine) noExecutor(p plan.Plan, step plan.Step) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "work on GPU " + step.PCIAddress, Claim: claimText(p.Claim),
+		Reason: claimerror.HostFailure, Attempt: "work on GPU " + step.PCIAddress, Claim: claimText(p.Claim),
 		Cause:  fmt.Errorf("this version of the driver has no %q", step.Executor),
 		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
 	}

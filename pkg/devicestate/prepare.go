@@ -304,14 +304,14 @@ func (e *Engine) Devices(p plan.Plan) []PreparedDevice {
 
 func (e *Engine) badUID(p plan.Plan) error {
 	return &claimerror.Error{
-		Kind: claimerror.Permanent, Reason: claimerror.InvalidAllocation, Attempt: "prepare", Claim: p.Claim.String(),
+		Reason: claimerror.InvalidAllocation, Attempt: "prepare", Claim: p.Claim.String(),
 		Cause: fmt.Errorf("its UID %q is not one that an API server gives", p.Claim.UID), Remedy: "create the claim anew",
 	}
 }
 
 func (e *Engine) notReady(p plan.Plan, device string, cause error) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.DriverNotReady, Attempt: "prepare", Claim: p.Claim.String(),
+		Reason: claimerror.DriverNotReady, Attempt: "prepare", Claim: p.Claim.String(),
 		Device: device, Cause: cause, Remedy: "it is retried; check the driver installation on the node (nvidia-smi must work there)",
 	}
 }

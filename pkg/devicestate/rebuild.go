@@ -36,7 +36,7 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 		return record.Record{}, errors.Join(damage, err)
 	}
 	e.Report(&claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: claimText(r.Plan.Claim),
+		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: claimText(r.Plan.Claim),
 		Cause: damage, Remedy: "the file is kept as " + aside + "; " + blocked,
 	})
 	return r, nil

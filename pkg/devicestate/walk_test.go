@@ -177,7 +177,7 @@ func (w *walker) ask(i int, uid string) string {
 		return uid + " prepared"
 	}
 	var said *claimerror.Error
-	if !errors.As(err, &said) || said.Kind != claimerror.Transient {
+	if !errors.As(err, &said) || claimerror.KindOf(err) != claimerror.Transient {
 		w.t.Errorf("prepare of %s: %v", uid, err)
 	}
 	return err.Error()

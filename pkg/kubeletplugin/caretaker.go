@@ -206,7 +206,7 @@ func wrapped(f devicestate.Finding) error {
 		claim = "UID " + f.Claim.UID
 	}
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "put right what was found", Claim: claim,
+		Reason: claimerror.HostFailure, Attempt: "put right what was found", Claim: claim,
 		Cause: f.Err, Remedy: "it is retried",
 	}
 }

@@ -160,7 +160,7 @@ func (s *service) unprepare(ctx context.Context, claim plan.Claim) (err error) {
 // fault is what a caller hears of a bug: one claim fails, the others and the plugin go on.
 func fault(attempt, claim string) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.InternalFault, Attempt: attempt, Claim: claim,
+		Reason: claimerror.InternalFault, Attempt: attempt, Claim: claim,
 		Cause: errors.New("a bug of the driver stopped it"), Remedy: "it is retried; please report the stack in the log of the node's kubelet plugin",
 	}
 }

@@ -34,7 +34,7 @@ func (n *node) partedGroups(plans []plan.Plan) {
 				continue
 			}
 			n.report(&claimerror.Error{
-				Kind: claimerror.Transient, Reason: claimerror.NVLinkDown, Attempt: "watch", Claim: p.Claim.String(), Device: name,
+				Reason: claimerror.NVLinkDown, Attempt: "watch", Claim: p.Claim.String(), Device: name,
 				Cause:  errors.New("NVLink does not connect its GPUs any more; what runs on them may fail, or go over PCIe"),
 				Remedy: "look at nvidia-smi nvlink --status on the node, and delete the pod to have it on other GPUs",
 			})

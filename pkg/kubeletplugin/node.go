@@ -81,7 +81,7 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 		logger.Info("No NVIDIA driver is loaded; its GPUs are published once it is", "err", err)
 	default:
 		n.report(&claimerror.Error{
-			Kind: claimerror.Transient, Reason: claimerror.DriverNotReady, Attempt: "read the node's GPUs", Cause: err,
+			Reason: claimerror.DriverNotReady, Attempt: "read the node's GPUs", Cause: err,
 			Remedy: "it is retried; check the driver installation on the node (nvidia-smi must work there)",
 		})
 	}
@@ -134,7 +134,7 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 	plans, blind, err := n.holder.Held()
 	if err != nil {
 		n.report(&claimerror.Error{
-			Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "read which devices are held", Cause: err,
+			Reason: claimerror.HostFailure, Attempt: "read which devices are held", Cause: err,
 			Remedy: "nothing new is published until it succeeds; look at the node's disk",
 		})
 		time.AfterFunc(heldAgain, n.changed)
@@ -143,7 +143,7 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 	switched, err := n.mig.switchedModes()
 	if err != nil {
 		n.report(&claimerror.Error{
-			Kind: claimerror.Transient, Reason: claimerror.HostFailure, Attempt: "read whose MIG mode was switched", Cause: err,
+			Reason: claimerror.HostFailure, Attempt: "read whose MIG mode was switched", Cause: err,
 			Remedy: "nothing new is published until it succeeds; look at the node's disk",
 		})
 		time.AfterFunc(heldAgain, n.changed)
@@ -221,7 +221,7 @@ func (n *node) tell(warnings []resourceslices.Warning) {
 			reason = claimerror.DeviceLost
 		}
 		n.report(&claimerror.Error{
-			Kind: claimerror.Transient, Reason: reason, Attempt: "publish", Device: w.Device, Cause: errors.New(w.Message),
+			Reason: reason, Attempt: "publish", Device: w.Device, Cause: errors.New(w.Message),
 			Remedy: "other GPUs of the node are not affected",
 		})
 	}

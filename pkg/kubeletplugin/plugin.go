@@ -262,7 +262,7 @@ func (p *Plugin) ready(care *caretaker) func(context.Context) error {
 			return nil
 		}
 		return &claimerror.Error{
-			Kind: claimerror.Transient, Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
+			Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
 			Cause: fmt.Errorf("the plugin has just started: %w", err), Remedy: "it is retried; if it persists, look at the log of the node's kubelet plugin",
 		}
 	}

@@ -109,14 +109,14 @@ func TestPlanRefuses(t *testing.T) {
 		texts  []string
 	}{
 		"not allocated": {
-			&resourceapi.ResourceClaim{}, node, claimerror.Transient, claimerror.InvalidAllocation, []string{"not allocated"},
+			&resourceapi.ResourceClaim{}, node, claimerror.Permanent, claimerror.InvalidAllocation, []string{"not allocated"},
 		},
 		"a device of nobody": {
-			claim(nil, result("gpu-7")), node, claimerror.Permanent, claimerror.UnknownDevice, []string{"gpu-7", "ns/c", "allocates again"},
+			claim(nil, result("gpu-7")), node, claimerror.Transient, claimerror.UnknownDevice, []string{"gpu-7", "ns/c", "allocates again"},
 		},
 		"another node's pool": {
 			claim(nil, result(good, func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "m/gpu" })), node,
-			claimerror.Permanent, claimerror.UnknownDevice, []string{`"m/gpu"`, `"n/gpu"`},
+			claimerror.Transient, claimerror.UnknownDevice, []string{`"m/gpu"`, `"n/gpu"`},
 		},
 		"a monitor to be used": {
 			claim(nil, result("monitor-0000-1b-00-0")), node, claimerror.Permanent, claimerror.InvalidAllocation, []string{"adminAccess: true"},
@@ -144,7 +144,7 @@ func TestPlanRefuses(t *testing.T) {
 		"a kind that is not served": {
 			claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClaim,
 				`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"VfioDeviceConfig"}`)}, result(good)), node,
-			claimerror.Unsupported, claimerror.InvalidParameters, []string{"VfioDeviceConfig", "not supported by this driver"},
+			claimerror.Permanent, claimerror.InvalidParameters, []string{"VfioDeviceConfig", "not supported by this driver"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

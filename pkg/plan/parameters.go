@@ -90,11 +90,7 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 }
 
 func (m maker) wrong(device, request, from string, err error) error {
-	kind := claimerror.Permanent
-	if errors.Is(err, v1beta1.ErrUnsupported) {
-		kind = claimerror.Unsupported
-	}
-	return m.refuse(device, kind, claimerror.InvalidParameters,
+	return m.refuse(device, claimerror.InvalidParameters,
 		fmt.Errorf("parameters from %s for request %q: %w", from, request, err),
 		"correct them in "+from+" and create the claim anew")
 }
@@ -179,7 +175,7 @@ func (m maker) sharing(p *Plan, i int, chosen parameters, checked []v1beta1.Devi
 			fmt.Errorf("sharing.strategy: MPS is not for this GPU: %s cannot limit its clients (it takes compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
 	}
 	if m.node.NoMPS != "" && p.Refused == nil {
-		p.Refused = m.refuse(d.Name, claimerror.Transient, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
+		p.Refused = m.refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
 	}
 	d.Sharing.MemoryLimit, d.Sharing.Threads = d.Share.UsableBytes, d.Share.Compute
@@ -209,7 +205,7 @@ func (m maker) together(p *Plan) error {
 		d := &p.Devices[i]
 		if d.MPS() {
 			if first != nil && first.Name != d.Name {
-				return m.refuse(d.Name, claimerror.Permanent, claimerror.InvalidParameters,
+				return m.refuse(d.Name, claimerror.InvalidParameters,
 					fmt.Errorf("the claim has %s by MPS as well, and a process reaches the MPS daemon of one device only", first.Name),
 					"ask for one device by MPS in a claim, or name the strategy TimeSlicing in a GpuConfig")
 			}
@@ -220,7 +216,7 @@ func (m maker) together(p *Plan) error {
 			continue
 		}
 		if other, many := requests[d.Request]; many && p.Refused == nil {
-			p.Refused = m.refuse(d.Name, claimerror.Permanent, claimerror.InvalidAllocation,
+			p.Refused = m.refuse(d.Name, claimerror.InvalidAllocation,
 				fmt.Errorf("request %q has a share of %s too, and this node's failRequestsGreaterThanOne allows one: two shares are not twice a GPU's speed", d.Request, other),
 				"ask for one, or for the GPU as a whole with capacity.requests.memory")
 		}

@@ -65,7 +65,7 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	for _, s := range w.Sharers() {
 		if !s.Committed {
 			return x.refuse(ctx, "prepare", *d, &claimerror.Error{
-				Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: "prepare", Device: d.Name,
+				Reason: claimerror.DeviceInUse, Attempt: "prepare", Device: d.Name,
 				Cause:  fmt.Errorf("claim %s, which has a share of it, is being prepared or undone", s.Claim),
 				Remedy: "it is retried; the plugin's log says what holds that claim up if it persists",
 			})
@@ -228,7 +228,7 @@ func (x *Executor) refuse(ctx context.Context, attempt string, d plan.Device, er
 		return err
 	}
 	e := &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
+		Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
 		Remedy: "it is retried; if it persists, look at the log of the node's mps-supervisor pod",
 	}
 	var o *obstacle

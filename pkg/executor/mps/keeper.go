@@ -105,7 +105,7 @@ func (k *Keeper) tell(daemons []mpsd.Status, plans []plan.Plan) {
 				why += " (" + s.Problem + ")"
 			}
 			k.Report(&claimerror.Error{
-				Kind: claimerror.Transient, Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), Device: s.Name,
+				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), Device: s.Name,
 				Cause:  errors.New(why + " and is started again; what ran on it has lost the device"),
 				Remedy: "restart the processes that use it; the log of the node's mps-supervisor pod says more",
 			})
@@ -135,7 +135,7 @@ func (k *Keeper) endUnneeded(ctx context.Context, s mpsd.Status) {
 	})
 	if err != nil {
 		k.Report(&claimerror.Error{
-			Kind: claimerror.Transient, Reason: claimerror.DeviceNotReady, Attempt: "end the MPS daemon that no claim needs", Device: s.Name,
+			Reason: claimerror.DeviceNotReady, Attempt: "end the MPS daemon that no claim needs", Device: s.Name,
 			Cause: err, Remedy: "it is retried",
 		})
 	}
@@ -169,7 +169,7 @@ func (k *Keeper) modes(plans []plan.Plan) {
 				continue
 			}
 			k.Report(&claimerror.Error{
-				Kind: claimerror.Transient, Reason: claimerror.DeviceNotReady, Attempt: "share", Device: d.Name, Claim: p.Claim.String(),
+				Reason: claimerror.DeviceNotReady, Attempt: "share", Device: d.Name, Claim: p.Claim.String(),
 				Cause:  fmt.Errorf("somebody set its compute mode to %s, with which processes can have it without their share's limits", mode),
 				Remedy: "set it back with nvidia-smi -c EXCLUSIVE_PROCESS",
 			})

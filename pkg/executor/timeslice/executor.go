@@ -148,7 +148,7 @@ func (x *Executor) explain(ctx context.Context, attempt string, d plan.Device, e
 		return nil
 	}
 	e := &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
+		Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
 		Remedy: "it is retried; see that nvidia-smi compute-policy works on the node",
 	}
 	if ctx.Err() != nil {

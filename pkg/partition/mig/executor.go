@@ -163,7 +163,7 @@ func keeps(p plan.Partition) func(plan.Sharer) bool {
 // between refuses to join a claim whose effects may be half there.
 func between(attempt string, d plan.Device, s plan.Sharer) error {
 	return &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.DeviceInUse, Attempt: attempt, Device: d.Name,
+		Reason: claimerror.DeviceInUse, Attempt: attempt, Device: d.Name,
 		Cause:  fmt.Errorf("claim %s, which has a share of it, is being prepared or undone", s.Claim),
 		Remedy: "it is retried; the plugin's log says what holds that claim up if it persists",
 	}
@@ -192,7 +192,7 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 		return err
 	}
 	e := &claimerror.Error{
-		Kind: claimerror.Transient, Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
+		Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
 		Remedy: "it is retried; if it persists, look at nvidia-smi and at the kernel log of the node",
 	}
 	var busy *busyError

@@ -194,7 +194,7 @@ func (w *walker) ask(uid string) string {
 	if !errors.As(err, &said) {
 		w.t.Errorf("prepare of %s: %v", uid, err)
 	}
-	if said != nil && said.Kind == claimerror.Permanent {
+	if said != nil && claimerror.KindOf(err) == claimerror.Permanent {
 		delete(w.claims, uid) // The scheduler never makes such an allocation.
 	}
 	return err.Error()
