@@ -3,10 +3,9 @@
 
 // Package host is the border to the machine: durable files, locks that hold across processes, the clock and the boot ID.
 //
-// Every act that changes something is an Effect with a label, made of the system calls it takes. Production runs
-// without a Tap; a test installs one that sees each effect before and after it happens, and makes it fail or ends the
-// "process" there. So a crash can be had at exactly one place, and a test that lists labels knows that it met them all.
+// Every system call that changes the machine is an Operation with a label. Production has no FaultHook. A test's hook
+// runs each operation: it can make one operation fail, or end the simulated process before or after it (see hosttest).
 //
-// Traps. A rename is durable only once its directory is synced. A temporary file has a fixed name beside its target, so
-// whoever holds the target's lock owns it and the next write takes over what a crash left.
+// Traps. A rename is durable only once its directory is synced. A temporary file has a fixed name beside its target. The
+// holder of the target's lock owns the temporary file, and the next write overwrites the file that a crash left.
 package host

@@ -20,56 +20,51 @@ const (
 )
 
 // ReadFile is os.ReadFile. A missing file is fs.ErrNotExist.
-func (h *Host) ReadFile(path string) ([]byte, error) { return h.read(path) }
+func (h *Host) ReadFile(path string) ([]byte, error) { return h.readFile(path) }
 
-// Names lists a directory's entries in order, temporary files left out. A missing directory has none.
+// Names lists a directory's entries in order, without temporary files. A missing directory has none.
 func (h *Host) Names(dir string) ([]string, error) {
-	return names(dir, func(name string) (string, bool) { return name, !isTemp(name) })
+	names, _, err := list(dir)
+	return names, err
 }
 
 // Unfinished lists the targets whose temporary files a crash left in a directory.
 func (h *Host) Unfinished(dir string) ([]string, error) {
-	return names(dir, func(name string) (string, bool) {
-		return strings.TrimSuffix(strings.TrimPrefix(name, tempPrefix), tempSuffix), isTemp(name)
-	})
+	_, unfinished, err := list(dir)
+	return unfinished, err
 }
 
-func names(dir string, pick func(string) (string, bool)) ([]string, error) {
+func list(dir string) (names, unfinished []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	var out []string
 	for _, e := range entries {
-		if name, ok := pick(e.Name()); ok {
-			out = append(out, name)
+		target, isTemp := strings.CutSuffix(e.Name(), tempSuffix)
+		if isTemp && strings.HasPrefix(target, tempPrefix) {
+			unfinished = append(unfinished, strings.TrimPrefix(target, tempPrefix))
+		} else {
+			names = append(names, e.Name())
 		}
 	}
-	return out, nil
-}
-
-func isTemp(name string) bool {
-	return strings.HasPrefix(name, tempPrefix) && strings.HasSuffix(name, tempSuffix)
+	return names, unfinished, err
 }
 
 func tempOf(path string) string {
 	return filepath.Join(filepath.Dir(path), tempPrefix+filepath.Base(path)+tempSuffix)
 }
 
-// WriteDurable replaces a file by data, whole or not at all, and returns once both file and name are on disk. The
-// caller holds the lock that the path belongs to.
+// WriteDurable replaces a file atomically, and returns once its data and its name are on disk. The caller holds the
+// lock that protects the path.
 func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileMode) error {
 	temp := tempOf(path)
 	err := h.fill(label, temp, data, perm)
 	if err == nil {
-		err = h.do(Effect{label, OpRename, path}, func() error { return os.Rename(temp, path) })
+		err = h.do(label, CallRename, path, func() error { return os.Rename(temp, path) })
 	}
 	if err != nil {
-		// Whatever the reason, the target is untouched; what is left of the temporary file only takes up room.
-		_ = h.do(Effect{label, OpRemove, temp}, func() error { return os.Remove(temp) })
+		// The target is unchanged, and the rest of the temporary file would only use up space.
+		_ = h.do(label, CallRemove, temp, func() error { return os.Remove(temp) })
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return h.SyncDir(label, filepath.Dir(path))
@@ -77,38 +72,28 @@ func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileM
 
 func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode) error {
 	var f *os.File
-	err := h.do(Effect{label, OpWrite, path}, func() (err error) {
+	err := h.do(label, CallWrite, path, func() (err error) {
 		if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm); err != nil {
 			return err
 		}
 		_, err = f.Write(data)
 		return err
 	})
-	if f != nil {
-		defer f.Close()
-	}
+	defer f.Close() // nil after a failed open: Close allows that
 	if err != nil {
 		return err
 	}
-	return h.do(Effect{label, OpSync, path}, f.Sync)
+	return h.do(label, CallSync, path, f.Sync)
 }
 
-// Remove unlinks a file and returns once that is on disk. A file that is not there is a success.
+// Remove unlinks a file and returns once that is on disk. Removing a missing file succeeds.
 func (h *Host) Remove(label Label, path string) error {
-	var gone bool
-	err := h.do(Effect{label, OpRemove, path}, func() error {
-		err := os.Remove(path)
-		gone = errors.Is(err, fs.ErrNotExist)
-		if gone {
-			return nil
-		}
-		return err
-	})
+	err := h.do(label, CallRemove, path, func() error { return os.Remove(path) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	if gone {
-		return nil
 	}
 	return h.SyncDir(label, filepath.Dir(path))
 }
@@ -116,11 +101,11 @@ func (h *Host) Remove(label Label, path string) error {
 // RemoveUnfinished removes the temporary file that a crash left beside path, if any.
 func (h *Host) RemoveUnfinished(label Label, path string) error { return h.Remove(label, tempOf(path)) }
 
-// MkdirAll makes a directory and its parents and returns once their names are on disk, for a durable file is no more
-// durable than the directories it is in. Those that exist already are synced all the same, up to the top of their file
-// system: who made them may have died before doing so.
+// MkdirAll makes a directory and its parents and returns once their names are on disk: a file is only as durable as the
+// directories above it. MkdirAll also syncs directories that exist already, up to the root of their file system, because
+// the process that made them may have died before it synced them.
 func (h *Host) MkdirAll(label Label, dir string, perm fs.FileMode) error {
-	if err := h.do(Effect{label, OpMkdir, dir}, func() error { return os.MkdirAll(dir, perm) }); err != nil {
+	if err := h.do(label, CallMkdir, dir, func() error { return os.MkdirAll(dir, perm) }); err != nil {
 		return err
 	}
 	device, err := deviceOf(dir)
@@ -131,11 +116,8 @@ func (h *Host) MkdirAll(label Label, dir string, perm fs.FileMode) error {
 		if on, err := deviceOf(parent); err != nil || on != device {
 			return err
 		}
-		if err := h.SyncDir(label, parent); err != nil {
+		if err := h.SyncDir(label, parent); err != nil || parent == filepath.Dir(parent) {
 			return err
-		}
-		if parent == filepath.Dir(parent) {
-			return nil
 		}
 	}
 }
@@ -148,10 +130,9 @@ func deviceOf(path string) (uint64, error) {
 	return st.Dev, nil
 }
 
-// Link gives a file a second name, durable when it returns. Unlike a copy it needs no reading of what may not be
-// readable.
+// Link gives a file a second name and returns once that is on disk. Unlike a copy it works for an unreadable file.
 func (h *Host) Link(label Label, from, to string) error {
-	if err := h.do(Effect{label, OpLink, to}, func() error { return os.Link(from, to) }); err != nil {
+	if err := h.do(label, CallLink, to, func() error { return os.Link(from, to) }); err != nil {
 		return err
 	}
 	return h.SyncDir(label, filepath.Dir(to))
@@ -159,7 +140,7 @@ func (h *Host) Link(label Label, from, to string) error {
 
 // SyncDir returns once the names in a directory are on disk.
 func (h *Host) SyncDir(label Label, dir string) error {
-	err := h.do(Effect{label, OpSyncDir, dir}, func() error {
+	err := h.do(label, CallSyncDir, dir, func() error {
 		d, err := os.Open(dir)
 		if err != nil {
 			return err
@@ -173,8 +154,8 @@ func (h *Host) SyncDir(label Label, dir string) error {
 	return nil
 }
 
-// Unlinked says whether a directory was deleted while this process still sees it, as a container does whose mount of it
-// outlives it. Nothing can be made in it any more.
+// Unlinked says whether a directory was deleted while this process still sees it: a container's mount outlives its
+// source. No file can be created in such a directory.
 func (h *Host) Unlinked(dir string) (bool, error) {
 	var st unix.Stat_t
 	err := unix.Stat(dir, &st)

@@ -5,6 +5,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"time"
@@ -12,71 +13,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Label names an effect for the reader of a crash matrix: "record.commit".
+// Label says what an operation is for, such as "record.commit". The crash matrix checks that it met every label.
 type Label string
 
-// Op is the system call of an effect.
-type Op string
+// Call is the system call of an operation.
+type Call string
 
-// The operations that effects are made of.
+// The calls of operations.
 const (
-	OpWrite   Op = "write"    // create or truncate the temporary file and fill it
-	OpSync    Op = "sync"     // flush a file
-	OpRename  Op = "rename"   // move a file into place
-	OpSyncDir Op = "sync-dir" // flush a directory
-	OpRemove  Op = "remove"   // unlink a file
-	OpLink    Op = "link"     // give a file a second name
-	OpMkdir   Op = "mkdir"    // make a directory
-	OpNote    Op = "note"     // write in place, not durable
+	CallWrite   Call = "write"    // create or truncate the temporary file and fill it
+	CallSync    Call = "sync"     // flush a file
+	CallRename  Call = "rename"   // move a file into place
+	CallSyncDir Call = "sync-dir" // flush a directory
+	CallRemove  Call = "remove"   // unlink a file
+	CallLink    Call = "link"     // give a file a second name
+	CallMkdir   Call = "mkdir"    // make a directory
+	CallNote    Call = "note"     // write in place, not durable
 )
 
-// Effect is one act on the machine.
-type Effect struct {
+// Operation is one change of the machine.
+type Operation struct {
 	Label Label
-	Op    Op
+	Call  Call
 	Path  string
 }
 
-func (e Effect) String() string { return string(e.Label) + "/" + string(e.Op) }
+func (o Operation) String() string { return string(o.Label) + "/" + string(o.Call) }
 
-// Tap sees effects. Before may make the effect fail; neither is called in production.
-type Tap interface {
-	Before(Effect) error
-	After(Effect)
-}
+// FaultHook runs an operation in tests: it calls do, and decides whether the operation happens and what it returns.
+type FaultHook func(o Operation, do func() error) error
 
-// Options are a host's; each zero value is the real machine's.
+// Options configures a Host. The zero value is the real machine.
 type Options struct {
 	// BootIDFile holds an ID that changes with every boot. Default /proc/sys/kernel/random/boot_id.
 	BootIDFile string
-	// Now is the clock.
+	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// Read is how ReadFile reads: a disk that fails to is not had at will.
-	Read func(path string) ([]byte, error)
-	Tap  Tap
+	// ReadFile lets a test make reads fail. Default os.ReadFile.
+	ReadFile  func(path string) ([]byte, error)
+	FaultHook FaultHook
 }
 
 // Host is the machine. The zero Host is not usable: call New.
 type Host struct {
 	bootIDFile string
 	now        func() time.Time
-	read       func(path string) ([]byte, error)
-	tap        Tap
+	readFile   func(path string) ([]byte, error)
+	faultHook  FaultHook
 	locks      locker
 }
 
 // New makes a Host.
 func New(o Options) *Host {
-	if o.BootIDFile == "" {
-		o.BootIDFile = "/proc/sys/kernel/random/boot_id"
+	h := &Host{
+		bootIDFile: cmp.Or(o.BootIDFile, "/proc/sys/kernel/random/boot_id"),
+		now:        time.Now, readFile: os.ReadFile, faultHook: o.FaultHook,
+		locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}},
 	}
-	if o.Now == nil {
-		o.Now = time.Now
+	if o.Now != nil {
+		h.now = o.Now
 	}
-	if o.Read == nil {
-		o.Read = os.ReadFile
+	if o.ReadFile != nil {
+		h.readFile = o.ReadFile
 	}
-	return &Host{bootIDFile: o.BootIDFile, now: o.Now, read: o.Read, tap: o.Tap}
+	return h
 }
 
 // Now reads the clock.
@@ -96,22 +96,15 @@ func (h *Host) BootID() (string, error) {
 	return id, nil
 }
 
-// do runs one effect between the tap's two looks.
-func (h *Host) do(e Effect, act func() error) error {
-	if h.tap == nil {
+// do runs one operation, through the fault hook if there is one.
+func (h *Host) do(label Label, call Call, path string, act func() error) error {
+	if h.faultHook == nil {
 		return act()
 	}
-	if err := h.tap.Before(e); err != nil {
-		return err
-	}
-	if err := act(); err != nil {
-		return err
-	}
-	h.tap.After(e)
-	return nil
+	return h.faultHook(Operation{label, call, path}, act)
 }
 
-// Close gives up every lock that this Host holds, as the end of the process does. It takes none after.
+// Close releases every lock that this Host holds, as the end of the process does. Later calls of Lock fail.
 func (h *Host) Close() {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()
@@ -121,5 +114,4 @@ func (h *Host) Close() {
 		_ = control(f, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 		_ = f.Close()
 	}
-	h.locks.files = nil
 }

@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instance is this process's place among those that share a lock file, by age. During an upgrade two plugins live side
-// by side, and what only one may do is the newest's, until it dies.
+// Instance is this process's place, by age, among those that share a lock file. During an upgrade two plugins run side
+// by side; tasks for one plugin only belong to the newest until it ends.
 type Instance struct {
 	host   *Host
 	path   string
 	number int64
 }
 
-// Enlist makes this process the newest. The kernel strikes it off when the process ends, however it ends.
+// Enlist makes this process the newest. The kernel removes it from the list when the process ends, for any reason.
 func (h *Host) Enlist(ctx context.Context, path string) (*Instance, error) {
 	lock, err := h.Lock(ctx, path, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Release()
-	// Each instance holds the byte of its number, so the numbers of the living can be asked of the kernel.
+	// Each instance locks the byte of its number, so that the kernel knows the numbers of the live instances.
 	i := &Instance{host: h, path: path, number: 1}
 	for {
 		living, err := lock.above(i.number)
@@ -54,7 +54,7 @@ func (i *Instance) Newest(ctx context.Context) (bool, error) {
 	return living == 0, err
 }
 
-// above is the number of a byte from first on that another process holds, 0 if there is none.
+// above returns the first byte, from first on, that another process has locked; 0 if there is none.
 func (k *Lock) above(first int64) (int64, error) {
 	probe := unix.Flock_t{Type: unix.F_WRLCK, Start: first} // to the end of all bytes
 	if err := control(k.file, unix.F_OFD_GETLK, &probe); err != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -20,15 +21,15 @@ type Lock struct {
 	file  *os.File
 }
 
-// lockKey is one byte of one file: the kernel locks byte ranges, so that one file can hold a lock for every claim that
-// will ever be, and no lock file need ever be made or unlinked for one.
+// lockKey is one byte of one file. The kernel locks byte ranges, so that one file holds a lock for every claim, and no
+// claim needs a lock file of its own.
 type lockKey struct {
 	path string
 	at   int64
 }
 
-// locker gives out locks that hold across processes, since two plugins run side by side in an upgrade. Within the
-// process waiters queue first come, first served, and only for the head is the file asked.
+// locker grants locks that hold across processes, because two plugins run side by side during an upgrade. Within the
+// process waiters queue first come, first served, and only the first waiter asks the kernel for the lock.
 type locker struct {
 	mu     sync.Mutex
 	closed bool
@@ -41,8 +42,8 @@ type lockQueue struct {
 	busy    bool         // held, or being acquired
 }
 
-// Lock takes the lock on byte at of the file, which is made if absent. It returns early with the context's error when
-// the caller stops waiting. Locks are not re-entrant.
+// Lock locks byte at of the file, and creates the file if needed. It returns the context's error when the caller stops
+// waiting. Locks are not re-entrant.
 func (h *Host) Lock(ctx context.Context, path string, at int64) (*Lock, error) {
 	l, err := h.locks.lock(ctx, lockKey{path, at})
 	if err != nil {
@@ -64,9 +65,6 @@ func (l *locker) lock(ctx context.Context, key lockKey) (*Lock, error) {
 	queue := l.queues[key]
 	if queue == nil {
 		queue = &lockQueue{}
-		if l.queues == nil {
-			l.queues = map[lockKey]*lockQueue{}
-		}
 		l.queues[key] = queue
 	}
 	turn := make(chan error, 1)
@@ -82,16 +80,13 @@ func (l *locker) lock(ctx context.Context, key lockKey) (*Lock, error) {
 		return &Lock{l, key, file}, nil
 	case <-ctx.Done():
 	}
-	if !l.leave(key, turn) {
-		// The grant came in the same moment.
-		if err := <-turn; err == nil {
-			(&Lock{l, key, file}).Release()
-		}
+	if !l.leave(key, turn) && <-turn == nil { // The lock was granted at the same moment.
+		(&Lock{l, key, file}).Release()
 	}
 	return nil, context.Cause(ctx)
 }
 
-// open gives the process's one descriptor for a lock file: locks belong to it, not to the process.
+// open returns the one descriptor that this Host has of a lock file: locks belong to the descriptor. l.mu is held.
 func (l *locker) open(path string) (*os.File, error) {
 	if l.closed {
 		return nil, os.ErrClosed
@@ -103,14 +98,11 @@ func (l *locker) open(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.files == nil {
-		l.files = map[string]*os.File{}
-	}
 	l.files[path] = f
 	return f, nil
 }
 
-// advance gets the file's lock for the head of the queue unless that is under way. l.mu is held.
+// advance acquires the file's lock for the first waiter, unless that is in progress. l.mu is held.
 func (l *locker) advance(key lockKey, file *os.File, queue *lockQueue) {
 	if queue.busy {
 		return
@@ -125,7 +117,7 @@ func (l *locker) advance(key lockKey, file *os.File, queue *lockQueue) {
 		return
 	}
 	go func() {
-		// Another process holds it. The kernel queues this thread; no polling.
+		// Another process holds the lock. The kernel queues this thread, without polling.
 		err := setLock(file, unix.F_OFD_SETLKW, unix.F_WRLCK, key.at)
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -133,7 +125,7 @@ func (l *locker) advance(key lockKey, file *os.File, queue *lockQueue) {
 	}()
 }
 
-// grant hands what was acquired to the head, or back when everyone has left. l.mu is held.
+// grant gives an acquired lock to the first waiter, or back to the kernel when no waiter is left. l.mu is held.
 func (l *locker) grant(key lockKey, file *os.File, queue *lockQueue, err error) {
 	if len(queue.waiters) > 0 {
 		head := queue.waiters[0]
@@ -149,7 +141,7 @@ func (l *locker) grant(key lockKey, file *os.File, queue *lockQueue, err error) 
 	l.advance(key, file, queue)
 }
 
-// leave takes a waiter out of its queue and says whether it was still there.
+// leave removes a waiter from its queue and says whether it was still there.
 func (l *locker) leave(key lockKey, turn chan error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,20 +149,19 @@ func (l *locker) leave(key lockKey, turn chan error) bool {
 	if queue == nil {
 		return false
 	}
-	for i, w := range queue.waiters {
-		if w == turn {
-			queue.waiters = append(queue.waiters[:i], queue.waiters[i+1:]...)
-			return true
-		}
+	i := slices.Index(queue.waiters, turn)
+	if i < 0 {
+		return false
 	}
-	return false
+	queue.waiters = slices.Delete(queue.waiters, i, i+1)
+	return true
 }
 
-// Release gives the lock to the next in line.
+// Release gives the lock to the next waiter.
 func (k *Lock) Release() {
 	k.owner.mu.Lock()
 	defer k.owner.mu.Unlock()
-	// Unlocking a range one holds cannot fail but for a closed descriptor, and these stay open.
+	// Unlocking a held range fails only on a closed descriptor, and these stay open until Close.
 	_ = setLock(k.file, unix.F_OFD_SETLK, unix.F_UNLCK, k.key.at)
 	queue := k.owner.queues[k.key]
 	queue.busy = false
@@ -181,7 +172,7 @@ func setLock(file *os.File, cmd int, kind int16, at int64) error {
 	return control(file, cmd, &unix.Flock_t{Type: kind, Start: at, Len: 1})
 }
 
-// control asks the kernel about locks of a file that may be closed meanwhile.
+// control makes an fcntl call on a lock file, which Close may close meanwhile.
 func control(file *os.File, cmd int, lock *unix.Flock_t) error {
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -46,7 +46,7 @@ func (h *Host) waiting(path string, at int64) int {
 	return 0
 }
 
-func TestLockWaitersAreServedInOrder(t *testing.T) {
+func TestLock_ManyWaiters_GrantedInOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	h := New(Options{})
 	first := mustLock(t, h, path, 3)
@@ -80,7 +80,7 @@ func TestLockWaitersAreServedInOrder(t *testing.T) {
 	}
 }
 
-func TestLocksOfOtherBytesAndFilesAreIndependent(t *testing.T) {
+func TestLock_OtherBytesAndFiles_Independent(t *testing.T) {
 	dir := t.TempDir()
 	h, other := New(Options{}), New(Options{})
 	a := mustLock(t, h, filepath.Join(dir, "l"), 1<<61)
@@ -92,7 +92,7 @@ func TestLocksOfOtherBytesAndFilesAreIndependent(t *testing.T) {
 	}
 }
 
-func TestWaiterWhoLeavesIsPassedOver(t *testing.T) {
+func TestLock_WaiterLeaves_NextIsGranted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	for _, mine := range []bool{true, false} {
 		h := New(Options{})
@@ -126,7 +126,7 @@ func TestWaiterWhoLeavesIsPassedOver(t *testing.T) {
 	}
 }
 
-func TestLockNobodyWaitsForAnyMoreIsGivenBack(t *testing.T) {
+func TestLock_LastWaiterLeaves_GivenBackToKernel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	h, other := New(Options{}), New(Options{})
 	held := mustLock(t, other, path, 0)
@@ -141,8 +141,8 @@ func TestLockNobodyWaitsForAnyMoreIsGivenBack(t *testing.T) {
 	mustLock(t, h, path, 0).Release()
 }
 
-// TestTwoProcessesExclude lets two hosts, as two processes, contend for two bytes of one file.
-func TestTwoProcessesExclude(t *testing.T) {
+// TestLock_TwoProcesses_Exclude lets two hosts, as two processes, contend for two bytes of one file.
+func TestLock_TwoProcesses_Exclude(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	one, two := New(Options{}), New(Options{})
 	held := mustLock(t, one, path, 0)
@@ -181,7 +181,7 @@ func TestTwoProcessesExclude(t *testing.T) {
 	all.Wait()
 }
 
-func TestCloseGivesUpWhatIsHeld(t *testing.T) {
+func TestClose_HeldLocks_Released(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
 	dead, alive := New(Options{}), New(Options{})
 	mine := mustLock(t, alive, path, 7)
@@ -198,60 +198,8 @@ func TestCloseGivesUpWhatIsHeld(t *testing.T) {
 	mustLock(t, alive, path, 7).Release()
 }
 
-func TestLockFileThatCannotBe(t *testing.T) {
+func TestLock_NoDirectory_ReturnsError(t *testing.T) {
 	if _, err := New(Options{}).Lock(background, filepath.Join(t.TempDir(), "none", "l"), 0); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
-	}
-}
-
-func TestInstances(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "instances")
-	// What an earlier version or a person left in the file says nothing.
-	if err := os.WriteFile(path, []byte("99999999999999\nx"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	enlist := func() (*Host, *Instance) {
-		h := New(Options{})
-		ctx, cancel := context.WithTimeout(background, 20*time.Second)
-		defer cancel()
-		i, err := h.Enlist(ctx, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h, i
-	}
-	newest := func(want bool, i *Instance) {
-		t.Helper()
-		if got, err := i.Newest(background); err != nil || got != want {
-			t.Errorf("newest: %v, %v, want %v", got, err, want)
-		}
-	}
-	h1, first := enlist()
-	newest(true, first)
-	h2, second := enlist()
-	_, third := enlist()
-	newest(false, first)
-	newest(false, second)
-	newest(true, third)
-	h2.Close()
-	newest(true, third)
-	newest(false, first)
-	third.host.Close()
-	newest(true, first)
-	h4, fourth := enlist()
-	newest(false, first)
-	h1.Close()
-	newest(true, fourth)
-	_, fifth := enlist()
-	newest(false, fourth)
-	h4.Close()
-	newest(true, fifth)
-	cancelled, cancel := context.WithCancel(background)
-	cancel()
-	if _, err := fifth.Newest(cancelled); err == nil {
-		t.Error("a caller who had gone was answered")
-	}
-	if _, err := New(Options{}).Enlist(cancelled, path); err == nil {
-		t.Error("a caller who had gone was enlisted")
 	}
 }

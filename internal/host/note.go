@@ -4,14 +4,14 @@
 package host
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 )
 
-// A lock's file can hold notes: lines that whoever holds the lock reads and writes. They are not durable, and survive
-// the death of a process but not that of the machine: what they say must be found elsewhere too.
+// A lock's file can hold notes: lines that only the holder of the lock reads and writes. Notes are not durable: they
+// survive a crash of the process, not of the machine, so a durable file must hold the same information.
 
 // Notes reads the lines.
 func (k *Lock) Notes() ([]string, error) {
@@ -19,34 +19,24 @@ func (k *Lock) Notes() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", k.key.path, err)
 	}
-	var lines []string
-	for line := range bytes.FieldsSeq(data) {
-		lines = append(lines, string(line))
-	}
-	return lines, nil
+	return slices.Collect(strings.FieldsSeq(string(data))), nil
 }
 
-// SetNotes replaces the lines if they differ from was, which Notes returned. The new text goes out in one system call, padded over the old, so that a killed
-// process leaves either the old lines or the new.
+// SetNotes replaces the lines if they differ from was, which Notes returned. One system call writes the new text, padded
+// to the old length, so that a killed process leaves either the old lines or the new.
 func (h *Host) SetNotes(label Label, k *Lock, was, lines []string) error {
 	if slices.Equal(was, lines) {
 		return nil
 	}
-	var text bytes.Buffer
-	for _, line := range lines {
-		text.WriteString(line)
-		text.WriteByte('\n')
-	}
-	size := int64(text.Len())
+	text := strings.Join(append(slices.Clone(lines), ""), "\n")
+	size := int64(len(text))
 	info, err := k.file.Stat()
 	if err != nil {
 		return fmt.Errorf("write %s: %w", k.key.path, err)
 	}
-	for int64(text.Len()) < info.Size() {
-		text.WriteByte('\n')
-	}
-	err = h.do(Effect{label, OpNote, k.key.path}, func() error {
-		if _, err := k.file.WriteAt(text.Bytes(), 0); err != nil {
+	text += strings.Repeat("\n", int(max(0, info.Size()-size)))
+	err = h.do(label, CallNote, k.key.path, func() error {
+		if _, err := k.file.WriteAt([]byte(text), 0); err != nil {
 			return err
 		}
 		return k.file.Truncate(size)

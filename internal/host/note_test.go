@@ -1,29 +1,44 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package host
+package host_test
 
 import (
+	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 )
 
-func TestNotes(t *testing.T) {
+func lock(t *testing.T, h *host.Host, path string) *host.Lock {
+	t.Helper()
+	l, err := h.Lock(context.Background(), path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestSetNotes_Lines_ReadByOtherProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "l")
-	s := &script{}
-	h, other := New(Options{Tap: s}), New(Options{})
+	f := hosttest.Trace()
+	f.Arm()
+	h, other := host.New(host.Options{FaultHook: f.Do}), host.New(host.Options{})
 	var was []string
 	for _, lines := range [][]string{{"a"}, {"a", "bb", strings.Repeat("c", 5000)}, {"bb"}, {"bb"}, nil, {"d"}} {
-		l := mustLock(t, h, path, 0)
+		l := lock(t, h, path)
 		if err := h.SetNotes("l", l, was, lines); err != nil {
 			t.Fatal(err)
 		}
 		l.Release()
-		l = mustLock(t, other, path, 0)
+		l = lock(t, other, path)
 		got, err := l.Notes()
 		l.Release()
 		if d := cmp.Diff(lines, got); d != "" || err != nil {
@@ -31,12 +46,14 @@ func TestNotes(t *testing.T) {
 		}
 		was = got
 	}
-	if len(s.before) != 5 {
-		t.Errorf("notes that say so already were written: %v", s.before)
+	if got := calls(f); len(got) != 5 {
+		t.Errorf("SetNotes wrote unchanged notes: %v", got)
 	}
-	l := mustLock(t, h, path, 0)
-	s.fail = "l/note"
-	if err := h.SetNotes("l", l, was, []string{"e"}); !errors.Is(err, errScript) {
+	f = failing("l/note")
+	f.Arm()
+	h = host.New(host.Options{FaultHook: f.Do})
+	l := lock(t, h, path)
+	if err := h.SetNotes("l", l, was, []string{"e"}); !errors.Is(err, hosttest.ErrInjected) {
 		t.Error(err)
 	}
 	h.Close()
@@ -48,17 +65,23 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestNotesOfAKilledProcess stops where a kill can: between the system calls of a change.
-func TestNotesOfAKilledProcess(t *testing.T) {
-	h := New(Options{})
-	l := mustLock(t, h, filepath.Join(t.TempDir(), "l"), 0)
+// TestSetNotes_KilledBeforeTruncate_ReadsNewLines stops where a kill can: between the system calls of a change.
+func TestSetNotes_KilledBeforeTruncate_ReadsNewLines(t *testing.T) {
+	h := host.New(host.Options{})
+	path := filepath.Join(t.TempDir(), "l")
+	l := lock(t, h, path)
 	long := []string{strings.Repeat("a", 36), strings.Repeat("b", 36), strings.Repeat("c", 36)}
 	if err := h.SetNotes("l", l, nil, long); err != nil {
 		t.Fatal(err)
 	}
 	// The new lines padded over the old, and no truncation any more.
 	padded := "x\n" + strings.Repeat("\n", 3*37-2)
-	if _, err := l.file.WriteAt([]byte(padded), 0); err != nil {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteAt([]byte(padded), 0); err != nil {
 		t.Fatal(err)
 	}
 	got, err := l.Notes()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/record"
 )
@@ -24,15 +25,15 @@ func briefly(t *testing.T) context.Context {
 // held is a machine on which one process is stopped inside Prepare of claim a, just before its commit.
 func held(t *testing.T, gpus ...int) (w *world, other process, letGo func() error) {
 	w = newWorld(t)
-	g := newGate(record.LabelCommit)
-	first, err := w.start(g)
+	g := hosttest.NewGate(record.LabelCommit)
+	first, err := w.start(g.Do)
 	w.must(err)
 	t.Cleanup(first.host.Close)
 	c := w.claim("a", gpus...)
 	prepared := make(chan error, 1)
 	go func() { _, err := first.Prepare(context.Background(), c); prepared <- err }()
-	<-g.reached
-	return w, w.run(), func() error { close(g.open); return <-prepared }
+	<-g.Reached
+	return w, w.run(), func() error { close(g.Open); return <-prepared }
 }
 
 func TestGPUInWorkInAnotherProcessIsWaitedFor(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/devicestate"
 )
 
@@ -165,8 +165,8 @@ func lost(w *world, p process) {
 	w.must(os.Remove(w.specFile("a")))
 }
 
-// begin makes a scenario's machine and the process that will act, with the tap armed.
-func (s scenario) begin(t *testing.T, tp *tap) (*world, process, bool, error) {
+// begin makes a scenario's machine and the process that will act, with the faults armed.
+func (s scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (*world, process, bool, error) {
 	w := newWorld(t)
 	if s.starts {
 		s.given(w, process{})
@@ -175,18 +175,21 @@ func (s scenario) begin(t *testing.T, tp *tap) (*world, process, bool, error) {
 		s.given(w, p)
 		p.host.Close()
 	}
-	if tp.kind == cutPower {
-		tp.shadow = newShadow(w.dir)
-		tp.kind = killAfter
+	if cutsPower {
+		w.disk = hosttest.NewDisk(w.dir)
 	}
-	tp.armed = s.starts
+	if s.starts {
+		f.Arm()
+	}
 	var p process
-	died, err := attempt(func() (err error) { p, err = w.start(tp); return err })
-	tp.armed = true
+	died, err := hosttest.Run(func() (err error) { p, err = w.start(f.Do); return err })
 	if died || err != nil {
 		return w, p, died, err
 	}
-	died, err = attempt(func() error { return s.when(w, p) })
+	if !s.starts {
+		f.Arm()
+	}
+	died, err = hosttest.Run(func() error { return s.when(w, p) })
 	return w, p, died, err
 }
 
@@ -234,8 +237,8 @@ func (s scenario) kubelet(t *testing.T, w *world, p process, again bool) {
 func TestCrashMatrix(t *testing.T) {
 	all := matrix{met: map[string]bool{}}
 	t.Run("scenario", func(t *testing.T) { all.run(t) })
-	t.Logf("crash matrix: %d scenarios, %d effects; %d runs with one fault, %d with a second death in Recover",
-		len(scenarios), all.effects, all.firsts, all.seconds)
+	t.Logf("crash matrix: %d scenarios, %d operations; %d runs with one fault, %d with a second death in Recover",
+		len(scenarios), all.operations, all.firsts, all.seconds)
 	for _, label := range labels(t) {
 		if !all.met[label] {
 			t.Errorf("no scenario met effect %q", label)
@@ -245,9 +248,9 @@ func TestCrashMatrix(t *testing.T) {
 
 // matrix counts.
 type matrix struct {
-	mu                       sync.Mutex
-	met                      map[string]bool
-	effects, firsts, seconds int
+	mu                          sync.Mutex
+	met                         map[string]bool
+	operations, firsts, seconds int
 }
 
 func (all *matrix) run(t *testing.T) {
@@ -256,31 +259,32 @@ func (all *matrix) run(t *testing.T) {
 			t.Parallel()
 			m := &matrix{met: map[string]bool{}}
 			defer all.add(m)
-			traced := &tap{at: -1}
-			w, p, _, err := s.begin(t, traced)
+			traced := hosttest.Trace()
+			w, p, _, err := s.begin(t, traced, false)
 			w.must(err)
 			w.clean(s.settle(t, w, p), s.then...)
-			m.effects += len(traced.seen)
-			for _, e := range traced.seen {
-				m.met[string(e.Label)] = true
+			seen := traced.Seen()
+			m.operations += len(seen)
+			for _, o := range seen {
+				m.met[string(o.Label)] = true
 			}
-			for i, e := range traced.seen {
-				for _, k := range []kind{fails, killBefore, killAfter} {
+			for i, o := range seen {
+				for _, k := range []hosttest.Kind{hosttest.Fail, hosttest.CrashBefore, hosttest.CrashAfter} {
 					for _, again := range []bool{true, false} {
 						m.first(t, s, i, k, again)
 						if t.Failed() {
-							t.Fatalf("at effect %d, %s %s, which %s, prepared again: %v", i, e, e.Path, k, again)
+							t.Fatalf("%s operation %d, %s %s, prepared again: %v", k, i, o, o.Path, again)
 						}
 					}
 				}
 				// Dying after one effect is dying before the next, and a sync leaves what it found: a process sees no other
 				// disk after it. That spares most of the pairs.
-				if i > 0 && isSync(traced.seen[i-1]) {
+				if i > 0 && isSync(seen[i-1]) {
 					continue
 				}
 				m.second(t, s, i)
 				if t.Failed() {
-					t.Fatalf("at effect %d, %s %s, killed before it and in Recover", i, e, e.Path)
+					t.Fatalf("crash before operation %d, %s %s, and in Recover", i, o, o.Path)
 				}
 			}
 		})
@@ -291,19 +295,18 @@ func (all *matrix) add(m *matrix) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	maps.Copy(all.met, m.met)
-	all.effects, all.firsts, all.seconds = all.effects+m.effects, all.firsts+m.firsts, all.seconds+m.seconds
+	all.operations, all.firsts, all.seconds = all.operations+m.operations, all.firsts+m.firsts, all.seconds+m.seconds
 }
 
 // first is a run with one fault.
-func (m *matrix) first(t *testing.T, s scenario, at int, k kind, again bool) {
-	tp := &tap{at: at, kind: k}
-	w, p, died, err := s.begin(t, tp)
-	if died != (k != fails) && !(k == killAfter && mayFail(tp.seen[at])) {
+func (m *matrix) first(t *testing.T, s scenario, at int, k hosttest.Kind, again bool) {
+	w, p, died, err := s.begin(t, hosttest.At(at, k), false)
+	if died != (k != hosttest.Fail) {
 		t.Errorf("died: %v, %v", died, err)
 		return
 	}
 	if p.host != nil {
-		if k == fails && err == nil && !s.unknown {
+		if k == hosttest.Fail && err == nil && !s.unknown {
 			// A fault that the caller is not told of must not have made a difference.
 			w.clean(p, s.then...)
 		}
@@ -315,7 +318,7 @@ func (m *matrix) first(t *testing.T, s scenario, at int, k kind, again bool) {
 
 // second is a run that dies, and dies again at each effect of Recover.
 func (m *matrix) second(t *testing.T, s scenario, at int) {
-	var last []host.Effect
+	var last []host.Operation
 	for j := 0; ; j++ {
 		for j < len(last) && isSync(last[j]) {
 			j++
@@ -323,48 +326,43 @@ func (m *matrix) second(t *testing.T, s scenario, at int) {
 		if last != nil && j >= len(last) {
 			return
 		}
-		w, p, _, _ := s.begin(t, &tap{at: at, kind: killBefore})
+		w, p, _, _ := s.begin(t, hosttest.At(at, hosttest.CrashBefore), false)
 		if p.host != nil {
 			p.host.Close()
 		}
-		tp := &tap{at: j, kind: killAfter}
+		f := hosttest.At(j, hosttest.CrashAfter)
 		if last == nil {
-			tp.at = -1 // First see what Recover does here.
+			f = hosttest.Trace() // First see what Recover does here.
 			j = -1
 		}
-		q, err := w.start(tp)
+		q, err := w.start(f.Do)
 		w.must(err)
-		tp.armed = true
-		died, _ := attempt(func() error { return recovers(w, q) })
+		f.Arm()
+		died, _ := hosttest.Run(func() error { return recovers(w, q) })
 		q.host.Close()
 		if last == nil {
-			for _, e := range tp.seen {
-				m.met[string(e.Label)] = true
+			last = f.Seen()
+			for _, o := range last {
+				m.met[string(o.Label)] = true
 			}
-			if last = tp.seen; len(last) == 0 {
+			if len(last) == 0 {
 				return
 			}
 			continue
 		}
-		if !died && !mayFail(tp.seen[j]) {
+		if !died {
 			t.Errorf("no death at effect %d of Recover", j)
 		}
 		m.seconds++
 		s.after(t, w, true)
 		if t.Failed() {
-			t.Logf("died again after effect %d of Recover, %s", j, tp.seen[j])
+			t.Logf("died again after operation %d of Recover, %s", j, f.Seen()[j])
 			return
 		}
 	}
 }
 
-// mayFail says that an effect fails by itself in some scenario, so that nothing comes after it: there is no CDI directory,
-// or the damaged record is in the other directory.
-func mayFail(e host.Effect) bool {
-	return e.Label == store.LabelWrite && (e.Op == host.OpWrite || e.Op == host.OpRemove) || e.Op == host.OpLink
-}
-
-func isSync(e host.Effect) bool { return e.Op == host.OpSync || e.Op == host.OpSyncDir }
+func isSync(o host.Operation) bool { return o.Call == host.CallSync || o.Call == host.CallSyncDir }
 
 // after is a new process that recovers, checks and plays the kubelet.
 func (s scenario) after(t *testing.T, w *world, again bool) {

@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-// cutPower is a death of the whole machine after an effect.
-const cutPower kind = "power cut after"
+	"gpu-dra-driver/internal/host/hosttest"
+)
 
 // TestPowerCut cuts the power after each effect of each scenario, when the act has ended, and after a killed process's
 // successor has answered. What a commit promised is on disk, nothing half-written is read as whole, and the machine
@@ -22,15 +21,15 @@ func TestPowerCut(t *testing.T) {
 			continue // What is damaged from the beginning stays unknown; the matrix has it.
 		}
 		t.Run(s.name, func(t *testing.T) {
-			traced := &tap{at: -1, kind: cutPower}
-			_, p, _, _ := s.begin(t, traced)
+			traced := hosttest.Trace()
+			_, p, _, _ := s.begin(t, traced, false)
 			p.host.Close()
-			for at := range len(traced.seen) + 1 {
+			for at := range len(traced.Seen()) + 1 {
 				for _, answeredAgain := range []bool{false, true} {
 					cuts++
 					s.powerCut(t, at, answeredAgain)
 					if t.Failed() {
-						t.Fatalf("power cut after effect %d of %v, answered again: %v", at, traced.seen, answeredAgain)
+						t.Fatalf("power cut after effect %d of %v, answered again: %v", at, traced.Seen(), answeredAgain)
 					}
 				}
 			}
@@ -40,8 +39,7 @@ func TestPowerCut(t *testing.T) {
 }
 
 func (s scenario) powerCut(t *testing.T, at int, answerAgain bool) {
-	tp := &tap{at: at, kind: cutPower}
-	w, p, died, err := s.begin(t, tp)
+	w, p, died, err := s.begin(t, hosttest.At(at, hosttest.CrashAfter), true)
 	if p.host != nil {
 		p.host.Close()
 	}
@@ -57,13 +55,14 @@ func (s scenario) powerCut(t *testing.T, at int, answerAgain bool) {
 	}
 	if answerAgain && w.claims["a"] != nil && len(w.claims["a"].Status.Allocation.Devices.Results) > 0 {
 		// The next process finds what the page cache still has, and answers on the strength of it.
-		next, err := w.start(&tap{at: -1, shadow: tp.shadow})
+		next, err := w.start(hosttest.Trace().Do)
 		w.must(err)
 		w.prepare(next, "a")
 		next.host.Close()
 		promised, denied = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(promised), "a")))), nil
 	}
-	w.must(tp.shadow.cut())
+	w.must(w.disk.CutPower())
+	w.disk = nil
 	w.reboot(true)
 	q := s.settle(t, w, process{})
 	if n, err := q.Quarantined(); err != nil || n > 0 && !strings.Contains(s.name, "damaged") {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
@@ -144,30 +145,12 @@ func TestUIDThatCannotNameAFile(t *testing.T) {
 	w.clean(p)
 }
 
-// gate is a tap that stops the process at one effect until let go.
-type gate struct {
-	label         host.Label
-	reached, open chan struct{}
-}
-
-func newGate(l host.Label) *gate { return &gate{l, make(chan struct{}), make(chan struct{})} }
-
-func (g *gate) Before(e host.Effect) error {
-	if e.Label == g.label && e.Op == host.OpWrite {
-		close(g.reached)
-		<-g.open
-	}
-	return nil
-}
-
-func (g *gate) After(host.Effect) {}
-
 func TestPrepareHeldPastItsDeadlineLeavesNothing(t *testing.T) {
 	for _, label := range []host.Label{"test.apply-gate", store.LabelWrite, record.LabelIntent, record.LabelCommit} {
 		t.Run(string(label), func(t *testing.T) {
 			w := newWorld(t)
-			g := newGate(label)
-			p, err := w.start(g)
+			g := hosttest.NewGate(label)
+			p, err := w.start(g.Do)
 			w.must(err)
 			defer p.host.Close()
 			c := w.steppedClaim("a", 0)
@@ -176,15 +159,15 @@ func TestPrepareHeldPastItsDeadlineLeavesNothing(t *testing.T) {
 				// Held in the lock queue: another claim has the GPU's lock.
 				lock, err := p.host.Lock(context.Background(), w.state+"/locks/gpu-"+address(0), 0)
 				w.must(err)
-				close(g.reached)
-				go func() { <-g.open; lock.Release() }()
+				close(g.Reached)
+				go func() { <-g.Open; lock.Release() }()
 			}
 			prepared, ended := make(chan error, 1), make(chan error, 1)
 			go func() { _, err := p.Prepare(ctx, c); prepared <- err }()
-			<-g.reached
+			<-g.Reached
 			cancel()
 			go func() { ended <- p.Unprepare(context.Background(), claimOf("a")) }()
-			close(g.open)
+			close(g.Open)
 			err = <-prepared
 			w.must(<-ended)
 			if err != nil {
@@ -205,39 +188,39 @@ func TestCallerWhoLeftDuringTheLocksGetsNothingDone(t *testing.T) {
 		cancel() // The record is read once the claim's lock is held; a monitor has no other lock.
 		return os.ReadFile(path)
 	}
-	tp := &tap{at: -1}
-	p, err := w.start(tp)
+	f := hosttest.Trace()
+	p, err := w.start(f.Do)
 	w.must(err)
 	defer p.host.Close()
-	tp.armed = true
+	f.Arm()
 	_, err = p.Prepare(ctx, w.claim("a", -1))
 	refused(t, err, claimerror.Transient, claimerror.Interrupted, "context canceled")
-	if len(tp.seen) > 0 {
-		t.Errorf("effects for a caller who had gone: %v", tp.seen)
+	if seen := f.Seen(); len(seen) > 0 {
+		t.Errorf("operations for a caller that had gone: %v", seen)
 	}
 }
 
 func TestDiskAndDriverRootFailures(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		at   func(host.Effect) bool
+		at   func(host.Operation) bool
 		err  error
 	}{
-		{"CDI directory is read-only", func(e host.Effect) bool { return e.Label == store.LabelWrite }, syscall.EROFS},
-		{"CDI directory is full", func(e host.Effect) bool { return e.Label == store.LabelWrite && e.Op == host.OpWrite }, syscall.ENOSPC},
-		{"state directory is full", func(e host.Effect) bool { return e.Label == record.LabelCommit && e.Op == host.OpWrite }, syscall.ENOSPC},
-		{"state directory is read-only", func(e host.Effect) bool { return strings.HasPrefix(string(e.Label), "record.") }, syscall.EROFS},
+		{"CDI directory is read-only", func(o host.Operation) bool { return o.Label == store.LabelWrite }, syscall.EROFS},
+		{"CDI directory is full", func(o host.Operation) bool { return o.Label == store.LabelWrite && o.Call == host.CallWrite }, syscall.ENOSPC},
+		{"state directory is full", func(o host.Operation) bool { return o.Label == record.LabelCommit && o.Call == host.CallWrite }, syscall.ENOSPC},
+		{"state directory is read-only", func(o host.Operation) bool { return strings.HasPrefix(string(o.Label), "record.") }, syscall.EROFS},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t)
-			f := &faulty{at: test.at, err: test.err}
-			p, err := w.start(f)
+			f := hosttest.FailAll(test.at, test.err)
+			p, err := w.start(f.Do)
 			w.must(err)
 			defer p.host.Close()
 			w.claim("a", 0)
-			f.on = true
+			f.Arm()
 			w.refused(p, "a", claimerror.Transient, claimerror.HostFailure, "default/claim-a", test.err.Error(), "node's disk")
-			f.on = false
+			f.Disarm()
 			w.must(p.Unprepare(context.Background(), claimOf("a")))
 			w.clean(p)
 			w.prepare(p, "a")
@@ -246,33 +229,19 @@ func TestDiskAndDriverRootFailures(t *testing.T) {
 	}
 }
 
-// faulty makes chosen effects fail while it is on.
-type faulty struct {
-	on  bool
-	at  func(host.Effect) bool
-	err error
-}
-
-func (f *faulty) Before(e host.Effect) error {
-	if f.on && f.at(e) {
-		return f.err
-	}
-	return nil
-}
-
-func (f *faulty) After(host.Effect) {}
-
 func TestPodEndsWhileTheDiskIsFull(t *testing.T) {
 	w := newWorld(t)
-	f := &faulty{at: func(e host.Effect) bool { return e.Op == host.OpWrite || e.Op == host.OpNote || e.Op == host.OpMkdir }, err: syscall.ENOSPC}
-	p, err := w.start(f)
+	f := hosttest.FailAll(func(o host.Operation) bool {
+		return o.Call == host.CallWrite || o.Call == host.CallNote || o.Call == host.CallMkdir
+	}, syscall.ENOSPC)
+	p, err := w.start(f.Do)
 	w.must(err)
 	defer p.host.Close()
 	w.claim("a", 0)
 	w.prepare(p, "a")
-	f.on = true
+	f.Arm()
 	w.must(p.Unprepare(context.Background(), claimOf("a")))
-	f.on = false
+	f.Disarm()
 	w.clean(p)
 }
 
@@ -390,8 +359,8 @@ func TestRecoverIsIdleWhereNothingIsWrong(t *testing.T) {
 	w := newWorld(t)
 	p := w.run()
 	twice(w, p)
-	tp := &tap{at: -1}
-	q, err := w.start(tp)
+	f := hosttest.Trace()
+	q, err := w.start(f.Do)
 	w.must(err)
 	p.host.Close()
 	defer q.host.Close()

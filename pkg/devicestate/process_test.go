@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/record"
 )
 
@@ -22,12 +23,12 @@ const victimDir = "DEVICESTATE_VICTIM_DIR"
 func victim(t *testing.T, dir string) {
 	w := attach(t, dir)
 	label := host.Label(os.Getenv(victimDir + "_AT"))
-	g := newGate(label)
-	p, err := w.start(g)
+	g := hosttest.NewGate(label)
+	p, err := w.start(g.Do)
 	w.must(err)
 	w.steppedClaim("a", 0)
 	go func() {
-		<-g.reached
+		<-g.Reached
 		fmt.Println("holding")
 	}()
 	_, err = p.Prepare(context.Background(), w.claims["a"])

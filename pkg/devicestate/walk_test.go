@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/claimerror"
 )
 
@@ -28,7 +29,7 @@ type walker struct {
 	*world
 	random    *rand.Rand
 	processes [2]process
-	taps      [2]*tap
+	faults    [2]*hosttest.Faults
 	// answered are the claims whose last Prepare was answered and whose Unprepare was not begun since, with the boot.
 	answered map[string]int
 	// damaged are the answered claims whose record or spec was spoiled since.
@@ -91,8 +92,8 @@ func (w *walker) restart(i int) {
 	if w.processes[i].host != nil {
 		w.processes[i].host.Close()
 	}
-	w.taps[i] = &tap{at: -1}
-	p, err := w.start(w.taps[i])
+	w.faults[i] = hosttest.Trace()
+	p, err := w.start(w.faults[i].Do)
 	w.must(err)
 	w.processes[i] = p
 	w.recover(i)
@@ -199,15 +200,12 @@ func (w *walker) unprepareSome() string {
 }
 
 // faulted does something to a claim with a fault armed in one process.
-func (w *walker) faulted(k kind) string {
+func (w *walker) faulted(k hosttest.Kind) string {
 	i := w.random.IntN(2)
-	t := w.taps[i]
-	t.mu.Lock()
 	at := w.random.IntN(14)
-	t.armed, t.seen, t.at, t.kind = true, nil, at, k
-	t.mu.Unlock()
+	w.faults[i].ArmAt(at, k)
 	uid := w.some()
-	died, err := attempt(func() error {
+	died, err := hosttest.Run(func() error {
 		switch {
 		case uid == "" || w.random.IntN(3) == 0:
 			_, err := w.processes[i].Recover(context.Background())
@@ -228,21 +226,19 @@ func (w *walker) faulted(k kind) string {
 			return err
 		}
 	})
-	t.mu.Lock()
-	t.armed, t.at = false, -1
-	t.mu.Unlock()
+	w.faults[i].Disarm()
 	w.restart(i)
 	return fmt.Sprintf("process %d, %s at effect %d of %s: died %v, %v", i, k, at, uid, died, err)
 }
 
 func (w *walker) crash() string {
 	if w.random.IntN(2) == 0 {
-		return w.faulted(killBefore)
+		return w.faulted(hosttest.CrashBefore)
 	}
-	return w.faulted(killAfter)
+	return w.faulted(hosttest.CrashAfter)
 }
 
-func (w *walker) failSome() string { return w.faulted(fails) }
+func (w *walker) failSome() string { return w.faulted(hosttest.Fail) }
 
 func (w *walker) rebootSome() string {
 	keep := w.random.IntN(2) == 0

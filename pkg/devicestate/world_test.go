@@ -23,6 +23,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
@@ -50,6 +51,7 @@ type world struct {
 	claims               map[string]*resourceapi.ResourceClaim
 	reports              []error
 	read                 func(string) ([]byte, error)
+	disk                 *hosttest.Disk // nil unless the test cuts the power
 }
 
 // foreign is another driver's CDI spec; nothing may ever touch it.
@@ -149,9 +151,12 @@ type process struct {
 	host *host.Host
 }
 
-// start begins a process; the tap may be nil.
-func (w *world) start(t host.Tap) (process, error) {
-	h := host.New(host.Options{BootIDFile: w.bootFile, Now: func() time.Time { w.now = w.now.Add(time.Microsecond); return w.now }, Tap: t, Read: w.read})
+// start begins a process; the hook may be nil.
+func (w *world) start(hook host.FaultHook) (process, error) {
+	if w.disk != nil {
+		hook = w.disk.Hook(hook)
+	}
+	h := host.New(host.Options{BootIDFile: w.bootFile, Now: func() time.Time { w.now = w.now.Add(time.Microsecond); return w.now }, FaultHook: hook, ReadFile: w.read})
 	e, err := devicestate.Open(devicestate.Options{
 		Host: h, Dir: w.state, Specs: store.New(h, w.cdi, driver), Driver: driver, Pool: pool,
 		Snapshot: func() gpu.Snapshot { return w.snapshot }, Edits: edits{w}, Planner: w.plan,

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -221,7 +222,7 @@ func TestDirectoriesThatCannotBeUsed(t *testing.T) {
 func TestRecordThatMovesWhileReadIsNotMissed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "records")
 	var move func(path string)
-	s, err := Open(host.New(host.Options{Read: func(path string) ([]byte, error) {
+	s, err := Open(host.New(host.Options{ReadFile: func(path string) ([]byte, error) {
 		data, err := os.ReadFile(path)
 		move(path)
 		return data, err
@@ -245,26 +246,11 @@ func TestRecordThatMovesWhileReadIsNotMissed(t *testing.T) {
 	}
 }
 
-// fragile makes the n-th effect after Remove began fail.
-type fragile struct{ on, left int }
-
-func (f *fragile) Before(host.Effect) error {
-	if f.on == 0 {
-		return nil
-	}
-	if f.left--; f.left < 0 {
-		return errors.New("dead")
-	}
-	return nil
-}
-
-func (f *fragile) After(host.Effect) {}
-
 func TestInterruptedRemoveNeverLeavesTheUnknownRecordAlone(t *testing.T) {
 	for n := range 8 {
 		dir := filepath.Join(t.TempDir(), "records")
-		f := &fragile{}
-		s, err := Open(host.New(host.Options{Tap: f}), dir)
+		f := hosttest.At(n, hosttest.CrashBefore)
+		s, err := Open(host.New(host.Options{FaultHook: f.Do}), dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,10 +264,10 @@ func TestInterruptedRemoveNeverLeavesTheUnknownRecordAlone(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "unknown", "a.json"), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f.on, f.left = 1, n
-		_ = s.Remove("a")
+		f.Arm()
+		_, _ = hosttest.Run(func() error { return s.Remove("a") })
 		if r, err := s.Get("a"); err == nil && r.State == Unknown {
-			t.Errorf("interrupted at effect %d, it blocks the node", n)
+			t.Errorf("interrupted at operation %d, it blocks the node", n)
 		}
 	}
 }

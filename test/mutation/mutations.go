@@ -15,7 +15,7 @@ const (
 var mutations = []Mutation{
 	{
 		Name: "a durable file is not flushed", File: "internal/host/file.go",
-		Old: "return h.do(Effect{label, OpSync, path}, f.Sync)", New: "return nil",
+		Old: "return h.do(label, CallSync, path, f.Sync)", New: "return nil",
 		Package: state, Test: "TestPowerCut",
 	},
 	{
@@ -26,8 +26,8 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a failed write leaves its temporary file", File: "internal/host/file.go",
-		Old: "		_ = h.do(Effect{label, OpRemove, temp}, func() error { return os.Remove(temp) })\n", New: "",
-		Package: "./internal/host", Test: "TestFailedWriteLeavesTheOldFileAndNoOther",
+		Old: "		_ = h.do(label, CallRemove, temp, func() error { return os.Remove(temp) })\n", New: "",
+		Package: "./internal/host", Test: "TestWriteDurable_OperationFails_KeepsOldFileAndNoOther",
 	},
 	{
 		Name: "effects begin without an intent record", File: "pkg/devicestate/prepare.go",
@@ -132,12 +132,12 @@ var mutations = []Mutation{
 	{
 		Name: "waiters for a lock are served in any order", File: "internal/host/lock.go",
 		Old: "queue.waiters = append(queue.waiters, turn)", New: "queue.waiters = append([]chan error{turn}, queue.waiters...)",
-		Package: "./internal/host", Test: "TestLockWaitersAreServedInOrder",
+		Package: "./internal/host", Test: "TestLock_ManyWaiters_GrantedInOrder",
 	},
 	{
 		Name: "a lock holds in one process only", File: "internal/host/lock.go",
 		Old: "			err = unix.FcntlFlock(fd, cmd, lock)\n", New: "			err = nil\n",
-		Package: "./internal/host", Test: "TestTwoProcessesExclude",
+		Package: "./internal/host", Test: "TestLock_TwoProcesses_Exclude",
 	},
 	{
 		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/candidate.go",

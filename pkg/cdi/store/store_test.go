@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
 )
 
@@ -78,23 +79,18 @@ func TestDirectoryIsMadeWithTheFirstSpec(t *testing.T) {
 	}
 }
 
-// tap counts the effects.
-type tap struct{ n int }
-
-func (t *tap) Before(host.Effect) error { t.n++; return nil }
-func (t *tap) After(host.Effect)        {}
-
 func TestSpecThatIsThereAlreadyIsNotWritten(t *testing.T) {
-	counter := &tap{}
-	s := store.New(host.New(host.Options{Tap: counter}), t.TempDir(), "gpu.nvidia.com")
+	f := hosttest.Trace()
+	f.Arm()
+	s := store.New(host.New(host.Options{FaultHook: f.Do}), t.TempDir(), "gpu.nvidia.com")
 	must(t, s.Write("u-1", []byte("a")))
-	before := counter.n
+	before := len(f.Seen())
 	must(t, s.Write("u-1", []byte("a")))
-	if counter.n > before+1 { // It may be synced: who wrote it may have died before that.
-		t.Errorf("%d effects for a spec that says it already", counter.n-before)
+	if n := len(f.Seen()); n > before+1 { // It may be synced: who wrote it may have died before that.
+		t.Errorf("%d operations for a spec that says it already", n-before)
 	}
 	must(t, s.Write("u-1", []byte("b")))
-	if counter.n < before+4 {
+	if len(f.Seen()) < before+4 {
 		t.Error("a changed spec is not written")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/sim/engine"
 )
 
@@ -118,8 +119,10 @@ var scenarios = []scenario{
 	}},
 }
 
+var kinds = []hosttest.Kind{hosttest.Fail, hosttest.LoseAnswer, hosttest.CrashBefore, hosttest.CrashAfter}
+
 // begin makes a scenario's machine and the process that acts, with the fault armed.
-func (s scenario) begin(t *testing.T, f *fault) (r *rig, p process, died bool, err error) {
+func (s scenario) begin(t *testing.T, f *hosttest.Faults) (r *rig, p process, died bool, err error) {
 	profile := s.profile
 	if profile == "" {
 		profile = "hgx-h100"
@@ -131,9 +134,9 @@ func (s scenario) begin(t *testing.T, f *fault) (r *rig, p process, died bool, e
 	q.host.Close()
 	p, err = r.start(f)
 	r.must(err)
-	f.armed = true
-	died, err = attempt(func() error { return s.when(r, p) })
-	f.armed = f.dead
+	f.Arm()
+	died, err = hosttest.Run(func() error { return s.when(r, p) })
+	f.Disarm()
 	return r, p, died, err
 }
 
@@ -175,7 +178,7 @@ func TestCrashMatrix(t *testing.T) {
 		for _, s := range scenarios {
 			t.Run(s.name, func(t *testing.T) {
 				t.Parallel()
-				traced := &fault{at: -1}
+				traced := hosttest.Trace()
 				r, p, _, err := s.begin(t, traced)
 				if (err != nil) != s.refused {
 					t.Fatalf("refused: %v", err)
@@ -183,15 +186,15 @@ func TestCrashMatrix(t *testing.T) {
 				r.clean(p, s.then...)
 				s.settle(t, r, p, true)
 				n, m := 0, 0
-				for at, label := range traced.seen {
-					for _, k := range []kind{fails, timesOut, killBefore, killAfter} {
-						if k == timesOut && !strings.HasPrefix(label, viaNVML) {
+				for at, o := range traced.Seen() {
+					for _, k := range kinds {
+						if k == hosttest.LoseAnswer && o.Path != "" {
 							continue
 						}
 						for _, again := range []bool{true, false} {
-							r, p, died, err := s.begin(t, &fault{at: at, kind: k})
-							if died != (k == killBefore || k == killAfter) {
-								t.Fatalf("%s %s: died %v, %v", label, k, died, err)
+							r, p, died, err := s.begin(t, hosttest.At(at, k))
+							if died != (k == hosttest.CrashBefore || k == hosttest.CrashAfter) {
+								t.Fatalf("%s %s: died %v, %v", k, o, died, err)
 							}
 							if !died && err == nil {
 								r.clean(p, s.then...)
@@ -199,28 +202,31 @@ func TestCrashMatrix(t *testing.T) {
 							s.settle(t, r, p, again)
 							n++
 							if t.Failed() {
-								t.Fatalf("effect %d of %v %s, prepared again: %v", at, traced.seen, k, again)
+								t.Fatalf("%s operation %d of %v, prepared again: %v", k, at, traced.Seen(), again)
 							}
 						}
 					}
 					m += s.second(t, at)
 					if t.Failed() {
-						t.Fatalf("died before effect %d of %v, and in Recover", at, traced.seen)
+						t.Fatalf("crash before operation %d of %v, and in Recover", at, traced.Seen())
 					}
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				effects, firsts, seconds = effects+len(traced.seen), firsts+n, seconds+m
-				for _, label := range traced.seen {
-					met[strings.SplitN(label, "/", 2)[0]] = true
+				effects, firsts, seconds = effects+len(traced.Seen()), firsts+n, seconds+m
+				for _, o := range traced.Seen() {
+					if o.Path == "" {
+						met[o.String()] = true // NVML's, by its call
+					}
+					met[string(o.Label)] = true
 				}
 			})
 		}
 	})
 	t.Logf("crash matrix: %d scenarios, %d effects; %d runs with one fault, %d with a second death in Recover", len(scenarios), effects, firsts, seconds)
 	for _, label := range []string{
-		"nvml.set-mig-mode", "nvml.create-gpu-instance", "nvml.create-compute-instance", "nvml.destroy-compute-instance",
-		"nvml.destroy-gpu-instance", "record.gpu", "record.gpu-remove", "record.intent", "record.commit", "record.releasing",
+		"nvml/set-mig-mode", "nvml/create-gpu-instance", "nvml/create-compute-instance", "nvml/destroy-compute-instance",
+		"nvml/destroy-gpu-instance", "record.gpu", "record.gpu-remove", "record.intent", "record.commit", "record.releasing",
 	} {
 		if !met[label] {
 			t.Errorf("no scenario met effect %q", label)
@@ -231,14 +237,14 @@ func TestCrashMatrix(t *testing.T) {
 // second dies before an effect, and again after each effect of Recover.
 func (s scenario) second(t *testing.T, at int) (runs int) {
 	for j := 0; ; j++ {
-		r, p, _, _ := s.begin(t, &fault{at: at, kind: killBefore})
+		r, p, _, _ := s.begin(t, hosttest.At(at, hosttest.CrashBefore))
 		p.host.Close()
-		f := &fault{at: j, kind: killAfter}
+		f := hosttest.At(j, hosttest.CrashAfter)
 		q, err := r.start(f)
 		r.must(err)
-		f.armed = true
-		died, _ := attempt(func() error { return q.recover() })
-		f.armed = f.dead
+		f.Arm()
+		died, _ := hosttest.Run(func() error { return q.recover() })
+		f.Disarm()
 		runs++
 		s.settle(t, r, q, j%2 == 0)
 		if !died || t.Failed() {

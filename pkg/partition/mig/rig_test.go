@@ -22,8 +22,9 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
-	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
@@ -167,12 +168,9 @@ func (edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, error)
 	return specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{&node}, Env: []string{"PARTITION=" + d.Partition.UUID}}, nil
 }
 
-// start begins a process whose effects go through a fault; nil for none.
-func (r *rig) start(f *fault) (process, error) {
-	if f == nil {
-		f = &fault{at: -1}
-	}
-	h := host.New(host.Options{BootIDFile: filepath.Join(r.dir, "boot"), Tap: f})
+// start begins a process whose operations go through faults.
+func (r *rig) start(f *hosttest.Faults) (process, error) {
+	h := host.New(host.Options{BootIDFile: filepath.Join(r.dir, "boot"), FaultHook: f.Do})
 	p := process{host: h}
 	state := filepath.Join(r.dir, "state")
 	modes, err := record.OpenGPUs(h, filepath.Join(state, "gpus"), mig.Setting)
@@ -180,7 +178,7 @@ func (r *rig) start(f *fault) (process, error) {
 		return p, err
 	}
 	o := r.options
-	o.Host, o.Library, o.Modes, o.ProcRoot = h, &tapped{nvmlfake.New(r.machine), f}, modes, r.dir
+	o.Host, o.Library, o.Modes, o.ProcRoot = h, nvmltest.WithFaults(nvmlfake.New(r.machine), f.Do), modes, r.dir
 	if o.Patience == 0 {
 		o.Patience = time.Nanosecond
 	}
@@ -208,7 +206,7 @@ func (r *rig) start(f *fault) (process, error) {
 
 func (r *rig) run() process {
 	r.t.Helper()
-	p, err := r.start(nil)
+	p, err := r.start(hosttest.Trace())
 	r.must(err)
 	r.t.Cleanup(p.host.Close)
 	return p
@@ -339,99 +337,6 @@ func (r *rig) damage(uid string) {
 	r.must(err)
 	data[len(data)/2] ^= 1
 	r.must(os.WriteFile(path, data, 0o600))
-}
-
-// tapped is NVML whose changes go through a fault.
-type tapped struct {
-	nvml.Library
-	f *fault
-}
-
-func (l *tapped) Open() (nvml.Session, error) {
-	s, err := l.Library.Open()
-	if err != nil {
-		return nil, err
-	}
-	return tappedSession{s, l.f}, nil
-}
-
-type tappedSession struct {
-	nvml.Session
-	f *fault
-}
-
-func (s tappedSession) Device(index int) (nvml.Device, error) {
-	d, err := s.Session.Device(index)
-	if err != nil {
-		return nil, err
-	}
-	return tappedDevice{d, s.f}, nil
-}
-
-type tappedDevice struct {
-	nvml.Device
-	f *fault
-}
-
-func (d tappedDevice) SetComputeMode(m nvml.ComputeMode) error {
-	return d.f.nvml("set-compute-mode", func() error { return d.Device.SetComputeMode(m) })
-}
-
-func (d tappedDevice) SetMIGMode(on bool) error {
-	return d.f.nvml("set-mig-mode", func() error { return d.Device.SetMIGMode(on) })
-}
-
-func (d tappedDevice) CreateGPUInstance(profile int, at nvml.MIGPlacement) (made nvml.GPUInstance, err error) {
-	err = d.f.nvml("create-gpu-instance", func() (err error) {
-		made, err = d.Device.CreateGPUInstance(profile, at)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return tappedInstance{made, d.f}, nil
-}
-
-func (d tappedDevice) GPUInstances() ([]nvml.GPUInstance, error) {
-	all, err := d.Device.GPUInstances()
-	for i := range all {
-		all[i] = tappedInstance{all[i], d.f}
-	}
-	return all, err
-}
-
-type tappedInstance struct {
-	nvml.GPUInstance
-	f *fault
-}
-
-func (i tappedInstance) Destroy() error {
-	return i.f.nvml("destroy-gpu-instance", i.GPUInstance.Destroy)
-}
-
-func (i tappedInstance) CreateComputeInstance(profile int) (made nvml.ComputeInstance, err error) {
-	err = i.f.nvml("create-compute-instance", func() (err error) {
-		made, err = i.GPUInstance.CreateComputeInstance(profile)
-		return err
-	})
-	return made, err
-}
-
-func (i tappedInstance) ComputeInstances() ([]nvml.ComputeInstance, error) {
-	all, err := i.GPUInstance.ComputeInstances()
-	for n := range all {
-		all[n] = tappedCompute{all[n], i.f}
-	}
-	return all, err
-}
-
-type tappedCompute struct {
-	nvml.ComputeInstance
-	f *fault
-}
-
-func (c tappedCompute) Destroy() error {
-	return c.f.nvml("destroy-compute-instance", c.ComputeInstance.Destroy)
 }
 
 // whole is a GPU as the inventory knows it.

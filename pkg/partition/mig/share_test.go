@@ -19,6 +19,7 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
@@ -33,7 +34,7 @@ import (
 )
 
 // sharers are the executors of shares over the rig's machine and its supervisor.
-func (r *rig) sharers(h *host.Host, f *fault, library nvml.Library, dir string) (map[string]devicestate.Executor, error) {
+func (r *rig) sharers(h *host.Host, f *hosttest.Faults, library nvml.Library, dir string) (map[string]devicestate.Executor, error) {
 	modes, err := record.OpenGPUs(h, dir, mps.Setting)
 	if err != nil {
 		return nil, err
@@ -68,21 +69,21 @@ func (r *rig) board(uuid string) *engine.GPU {
 // daemons is a supervisor that does as it is told, through a fault.
 type daemons struct {
 	r *rig
-	f *fault
+	f *hosttest.Faults
 }
 
 func (d *daemons) Ensure(_ context.Context, want mpsd.Daemon) (mpsd.Status, error) {
 	if err := want.Validate(); err != nil {
 		d.r.t.Error(err)
 	}
-	return mpsd.Status{Daemon: want, PID: 1}, d.f.nvml("ensure-daemon", func() error {
+	return mpsd.Status{Daemon: want, PID: 1}, d.f.Do(host.Operation{Label: "mpsd", Call: "ensure-daemon"}, func() error {
 		d.r.daemons[want.Name] = want
 		return nil
 	})
 }
 
 func (d *daemons) Stop(_ context.Context, name string) error {
-	return d.f.nvml("stop-daemon", func() error {
+	return d.f.Do(host.Operation{Label: "mpsd", Call: "stop-daemon"}, func() error {
 		delete(d.r.daemons, name)
 		return nil
 	})
@@ -99,7 +100,7 @@ func (d *daemons) List(context.Context, string) (mpsd.List, error) {
 // tool sets time slices, through a fault.
 type tool struct {
 	r *rig
-	f *fault
+	f *hosttest.Faults
 }
 
 func (t tool) Get(_ context.Context, uuid string) (int, error) {
@@ -111,7 +112,7 @@ func (t tool) Get(_ context.Context, uuid string) (int, error) {
 }
 
 func (t tool) Set(_ context.Context, uuid string, interval int) error {
-	return t.f.nvml("set-time-slice", func() error {
+	return t.f.Do(host.Operation{Label: "nvidia-smi", Call: "set-time-slice"}, func() error {
 		if g := t.r.board(uuid); g == nil || g.Lost {
 			return errors.New("GPU is lost")
 		}
@@ -298,11 +299,11 @@ func TestAShareDoesNotJoinAClaimThatIsHalfPrepared(t *testing.T) {
 				r := newRig(t, "hgx-h100")
 				r.share("a", 3, c.parameters, c.device)
 				r.share("b", 3, c.parameters, c.device)
-				f := &fault{at: at, kind: killBefore}
+				f := hosttest.At(at, hosttest.CrashBefore)
 				p, err := r.start(f)
 				r.must(err)
-				f.armed = true
-				died, _ := attempt(func() error { _, err := p.Prepare(context.Background(), r.claims["a"]); return err })
+				f.Arm()
+				died, _ := hosttest.Run(func() error { _, err := p.Prepare(context.Background(), r.claims["a"]); return err })
 				p.host.Close()
 				p = r.run()
 				plans, _, err := p.Held()
@@ -340,9 +341,9 @@ func TestShareWalk(t *testing.T) {
 	given, deaths := 0, 0
 	for range steps {
 		uid := fmt.Sprintf("c%d", random.IntN(12))
-		f := &fault{at: random.IntN(14), kind: []kind{fails, timesOut, killBefore, killAfter}[random.IntN(4)]}
+		f := hosttest.At(random.IntN(14), kinds[random.IntN(4)])
 		if random.IntN(2) == 0 {
-			f = &fault{at: -1}
+			f = hosttest.Trace()
 		}
 		if random.IntN(60) == 0 {
 			// The effects end with the boot; the claims stay, and the kubelet prepares them again.
@@ -359,16 +360,16 @@ func TestShareWalk(t *testing.T) {
 		p.host.Close()
 		q, err := r.start(f)
 		r.must(err)
-		f.armed = true
+		f.Arm()
 		was := prepared[uid]
 		var died bool
 		if was {
-			died, err = attempt(func() error { return q.Unprepare(context.Background(), claimOf(uid)) })
+			died, err = hosttest.Run(func() error { return q.Unprepare(context.Background(), claimOf(uid)) })
 		} else {
 			r.anyShare(random, uid)
-			died, err = attempt(func() error { _, err := q.Prepare(context.Background(), r.claims[uid]); return err })
+			died, err = hosttest.Run(func() error { _, err := q.Prepare(context.Background(), r.claims[uid]); return err })
 		}
-		f.armed = f.dead
+		f.Disarm()
 		q.host.Close()
 		p = r.run()
 		if died || err != nil {

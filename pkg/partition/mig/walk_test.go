@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
@@ -33,7 +34,7 @@ type walker struct {
 	*rig
 	random *rand.Rand
 	p      process
-	f      *fault
+	f      *hosttest.Faults
 	// answered are the claims whose Prepare was answered in this boot, and whose partitions nobody took away since.
 	answered map[string]bool
 	next     int
@@ -92,7 +93,7 @@ func (w *walker) restart() {
 	if w.p.host != nil {
 		w.p.host.Close()
 	}
-	w.f = &fault{at: -1}
+	w.f = hosttest.Trace()
 	p, err := w.start(w.f)
 	w.must(err)
 	w.p = p
@@ -215,10 +216,10 @@ func (w *walker) unprepareSome() string {
 
 // faulted does something to a claim with a fault armed.
 func (w *walker) faulted() string {
-	kinds := []kind{fails, timesOut, killBefore, killAfter}
-	w.f.armed, w.f.seen, w.f.at, w.f.kind = true, nil, w.random.IntN(24), kinds[w.random.IntN(len(kinds))]
+	at, kind := w.random.IntN(24), kinds[w.random.IntN(len(kinds))]
+	w.f.ArmAt(at, kind)
 	uid := w.some()
-	died, err := attempt(func() error {
+	died, err := hosttest.Run(func() error {
 		switch {
 		case uid == "" || w.random.IntN(3) == 0:
 			return w.p.recover()
@@ -237,7 +238,7 @@ func (w *walker) faulted() string {
 			return err
 		}
 	})
-	text := fmt.Sprintf("%s at effect %d of %s: died %v, %v", w.f.kind, w.f.at, uid, died, err)
+	text := fmt.Sprintf("%s operation %d of %s: died %v, %v", kind, at, uid, died, err)
 	w.restart()
 	return text
 }

@@ -1,0 +1,138 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosttest
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+
+	"gpu-dra-driver/internal/host"
+)
+
+// Kind is what happens to an operation.
+type Kind string
+
+// The kinds of faults.
+const (
+	Fail        Kind = "fails"
+	LoseAnswer  Kind = "succeeds and is reported as failed"
+	CrashBefore Kind = "crashes before"
+	CrashAfter  Kind = "crashes after"
+)
+
+// The errors of operations. ErrCrashed is that of every operation that deferred code tries after the crash.
+var (
+	ErrInjected   = errors.New("injected fault")
+	ErrAnswerLost = errors.New("injected loss of the answer")
+	ErrCrashed    = errors.New("this process has crashed")
+)
+
+// Faults counts the operations of one process while it is armed, and strikes at the chosen ones.
+type Faults struct {
+	mu             sync.Mutex
+	armed, crashed bool
+	kind           Kind
+	err            error // the error of an operation that fails; ErrInjected if nil
+	strikes        func(n int, o host.Operation) bool
+	seen           []host.Operation
+}
+
+// Trace only counts operations.
+func Trace() *Faults { return At(-1, Fail) }
+
+// At strikes at the n-th operation, counted from 0.
+func At(n int, kind Kind) *Faults {
+	return &Faults{kind: kind, strikes: func(i int, _ host.Operation) bool { return i == n }}
+}
+
+// FailAll makes all operations for which match is true fail with err.
+func FailAll(match func(host.Operation) bool, err error) *Faults {
+	return &Faults{kind: Fail, err: err, strikes: func(_ int, o host.Operation) bool { return match(o) }}
+}
+
+// Arm begins to count, from 0.
+func (f *Faults) Arm() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed, f.seen = true, nil
+}
+
+// ArmAt begins to count, from 0, and strikes at the n-th operation.
+func (f *Faults) ArmAt(n int, kind Kind) {
+	f.Arm()
+	f.kind, f.strikes = kind, At(n, kind).strikes
+}
+
+// Disarm ends the counting. A crashed process stays crashed.
+func (f *Faults) Disarm() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed = false
+}
+
+// Seen returns the operations since Arm.
+func (f *Faults) Seen() []host.Operation {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.seen)
+}
+
+// Do is the host.FaultHook.
+func (f *Faults) Do(o host.Operation, do func() error) error {
+	kind, err := f.next(o)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case Fail:
+		return cmp.Or(f.err, ErrInjected)
+	case CrashBefore:
+		panic(crash{})
+	}
+	err = do()
+	switch {
+	case kind == CrashAfter:
+		panic(crash{})
+	case kind == LoseAnswer && err == nil:
+		return ErrAnswerLost
+	}
+	return err
+}
+
+// next counts an operation and returns the kind of fault that strikes it, "" for none.
+func (f *Faults) next(o host.Operation) (Kind, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.crashed {
+		return "", ErrCrashed
+	}
+	if !f.armed {
+		return "", nil
+	}
+	f.seen = append(f.seen, o)
+	if !f.strikes(len(f.seen)-1, o) {
+		return "", nil
+	}
+	f.crashed = f.kind == CrashBefore || f.kind == CrashAfter
+	return f.kind, nil
+}
+
+// crash is the panic that ends a simulated process.
+type crash struct{}
+
+// Run calls do and says whether the process crashed in it.
+func Run(do func() error) (crashed bool, err error) {
+	defer func() {
+		switch r := recover(); r.(type) {
+		case nil:
+		case crash:
+			crashed = true
+		default:
+			panic(r)
+		}
+	}()
+	return false, do()
+}

@@ -1,0 +1,64 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestNewest_InstancesComeAndGo_YoungestOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "instances")
+	// What an earlier version or a person left in the file says nothing.
+	if err := os.WriteFile(path, []byte("99999999999999\nx"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	enlist := func() (*Host, *Instance) {
+		h := New(Options{})
+		ctx, cancel := context.WithTimeout(background, 20*time.Second)
+		defer cancel()
+		i, err := h.Enlist(ctx, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h, i
+	}
+	newest := func(want bool, i *Instance) {
+		t.Helper()
+		if got, err := i.Newest(background); err != nil || got != want {
+			t.Errorf("newest: %v, %v, want %v", got, err, want)
+		}
+	}
+	h1, first := enlist()
+	newest(true, first)
+	h2, second := enlist()
+	_, third := enlist()
+	newest(false, first)
+	newest(false, second)
+	newest(true, third)
+	h2.Close()
+	newest(true, third)
+	newest(false, first)
+	third.host.Close()
+	newest(true, first)
+	h4, fourth := enlist()
+	newest(false, first)
+	h1.Close()
+	newest(true, fourth)
+	_, fifth := enlist()
+	newest(false, fourth)
+	h4.Close()
+	newest(true, fifth)
+	cancelled, cancel := context.WithCancel(background)
+	cancel()
+	if _, err := fifth.Newest(cancelled); err == nil {
+		t.Error("a caller who had gone was answered")
+	}
+	if _, err := New(Options{}).Enlist(cancelled, path); err == nil {
+		t.Error("a caller who had gone was enlisted")
+	}
+}

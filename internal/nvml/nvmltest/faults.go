@@ -1,0 +1,116 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmltest makes NVML's changes fail: each one that the driver makes goes through a host.FaultHook.
+package nvmltest
+
+import (
+	"errors"
+	"fmt"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/nvml"
+)
+
+// Label is that of NVML's operations.
+const Label host.Label = "nvml"
+
+// WithFaults is a library whose changes go through a hook.
+func WithFaults(l nvml.Library, hook host.FaultHook) nvml.Library { return library{l, hook} }
+
+// do makes a change. NVML answers an injected fault with its own errors.
+func do(hook host.FaultHook, call host.Call, change func() error) error {
+	err := hook(host.Operation{Label: Label, Call: call}, change)
+	switch {
+	case errors.Is(err, hosttest.ErrInjected):
+		return fmt.Errorf("%s: %w", call, nvml.Unknown)
+	case errors.Is(err, hosttest.ErrAnswerLost):
+		return fmt.Errorf("%s: %w", call, nvml.Timeout)
+	}
+	return err
+}
+
+type library struct {
+	nvml.Library
+	hook host.FaultHook
+}
+
+func (l library) Open() (nvml.Session, error) {
+	s, err := l.Library.Open()
+	return session{s, l.hook}, err
+}
+
+type session struct {
+	nvml.Session
+	hook host.FaultHook
+}
+
+func (s session) Device(index int) (nvml.Device, error) {
+	d, err := s.Session.Device(index)
+	return device{d, s.hook}, err
+}
+
+type device struct {
+	nvml.Device
+	hook host.FaultHook
+}
+
+func (d device) SetComputeMode(m nvml.ComputeMode) error {
+	return do(d.hook, "set-compute-mode", func() error { return d.Device.SetComputeMode(m) })
+}
+
+func (d device) SetMIGMode(on bool) error {
+	return do(d.hook, "set-mig-mode", func() error { return d.Device.SetMIGMode(on) })
+}
+
+func (d device) CreateGPUInstance(profile int, at nvml.MIGPlacement) (nvml.GPUInstance, error) {
+	made := gpuInstance{hook: d.hook}
+	err := do(d.hook, "create-gpu-instance", func() (err error) {
+		made.GPUInstance, err = d.Device.CreateGPUInstance(profile, at)
+		return err
+	})
+	return made, err
+}
+
+func (d device) GPUInstances() ([]nvml.GPUInstance, error) {
+	all, err := d.Device.GPUInstances()
+	for i := range all {
+		all[i] = gpuInstance{all[i], d.hook}
+	}
+	return all, err
+}
+
+type gpuInstance struct {
+	nvml.GPUInstance
+	hook host.FaultHook
+}
+
+func (i gpuInstance) Destroy() error {
+	return do(i.hook, "destroy-gpu-instance", i.GPUInstance.Destroy)
+}
+
+func (i gpuInstance) CreateComputeInstance(profile int) (made nvml.ComputeInstance, err error) {
+	err = do(i.hook, "create-compute-instance", func() (err error) {
+		made, err = i.GPUInstance.CreateComputeInstance(profile)
+		return err
+	})
+	return made, err
+}
+
+func (i gpuInstance) ComputeInstances() ([]nvml.ComputeInstance, error) {
+	all, err := i.GPUInstance.ComputeInstances()
+	for n := range all {
+		all[n] = computeInstance{all[n], i.hook}
+	}
+	return all, err
+}
+
+type computeInstance struct {
+	nvml.ComputeInstance
+	hook host.FaultHook
+}
+
+func (c computeInstance) Destroy() error {
+	return do(c.hook, "destroy-compute-instance", c.ComputeInstance.Destroy)
+}
