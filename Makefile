@@ -46,7 +46,8 @@ demo-down: ## Remove what demo-up made
 	@$(BIN)/onenode down --dir $(DEMO_DIR)
 
 .PHONY: test
-test: lint test-unit test-cluster test-e2e ## Everything that CI runs
+test: images cluster-build ## Everything that CI runs, side by side, with a table of the times
+	@hack/test.sh $(KUBERNETES) $(COVER_MIN)
 
 .PHONY: test-unit
 test-unit: build ## Unit tests, crash matrix, random walk, integration; checks the coverage
@@ -57,15 +58,15 @@ test-cluster: cluster-build ## The one-machine Kubernetes itself
 	@cd test/cluster && go test -count=1 -timeout 15m ./...
 
 .PHONY: test-e2e
-test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart
-	@hack/test-e2e.sh $(KUBERNETES)
+test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart; RUN=REGEX for some
+	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)"
 
 .PHONY: test-versions
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
 	@hack/test-versions.sh $(VERSIONS)
 
 .PHONY: test-mutation
-test-mutation: ## Break the code in known ways and check that a test catches each
+test-mutation: ## Break the code in known ways and check that a test catches each; NAME="text" for some
 	@go -C test run ./mutation $(NAME)
 
 .PHONY: test-hardware

@@ -1,0 +1,44 @@
+# Sourced by the scripts that run phases of the tests side by side.
+#
+#   phase NAME COMMAND...   runs a command and records its time; its output has the name before each line
+#   lane COMMAND...         runs a command, mostly a function of phases, beside the caller
+#   finish                  waits for all lanes, prints the table of phases, exits 1 if one has failed
+#
+# A script that another one runs in a lane adds its phases to the caller's table.
+# shellcheck shell=bash
+set -m # A lane is a process group of its own, so that an interrupt can end all of it.
+table=${PHASES:-}
+export PHASES=${PHASES:-$(mktemp)}
+lanes=()
+failed=0
+end_lanes() {
+  trap '' INT TERM
+  for lane in "${lanes[@]}"; do kill -TERM -- "-$lane" 2>/dev/null || true; done
+  wait || true
+  [ -n "$table" ] || rm -f "$PHASES"
+  exit 130
+}
+trap end_lanes INT TERM
+
+phase() {
+  local name=$1 began=$EPOCHREALTIME result=ok
+  shift
+  "$@" 2>&1 | sed -u "s/^/$name: /" || result=failed
+  awk -v n="$name" -v b="$began" -v e="$EPOCHREALTIME" -v r="$result" \
+    'BEGIN {printf "%-24s %6.1f s  %s\n", n, e - b, r}' >>"$PHASES"
+  [ "$result" = ok ]
+}
+
+lane() {
+  "$@" &
+  lanes+=($!)
+}
+
+finish() {
+  for lane in "${lanes[@]}"; do wait "$lane" || failed=1; done
+  if [ -z "$table" ]; then
+    printf '\nphases, side by side, %d s together:\n%s\n' "$SECONDS" "$(cat "$PHASES")" >&2
+    rm -f "$PHASES"
+  fi
+  exit "$failed"
+}
