@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"gpu-dra-driver/internal/controllerflags"
+	"gpu-dra-driver/cmd/dra-controller/flags"
 	"gpu-dra-driver/pkg/controller"
 )
 
@@ -21,7 +21,7 @@ import (
 const checkFor = 50 * time.Second
 
 // check runs the check that the flags ask for, and says what it found.
-func check(ctx context.Context, c controllerflags.Config, config *rest.Config, out io.Writer) error {
+func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, checkFor)
 	defer cancel()
 	client, err := kubernetes.NewForConfig(config)
@@ -30,9 +30,9 @@ func check(ctx context.Context, c controllerflags.Config, config *rest.Config, o
 	}
 	checks := controller.Checks{Client: client, Driver: c.DriverName, Namespace: c.PodNamespace, Webhook: c.Webhook, Out: out}
 	switch c.Check {
-	case controllerflags.CheckInstallation:
+	case flags.CheckInstallation:
 		return checks.Installation(ctx)
-	case controllerflags.CheckUninstall:
+	case flags.CheckUninstall:
 		return checks.Uninstall(ctx)
 	}
 	return errors.New("there is no such check")

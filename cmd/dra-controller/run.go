@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -28,7 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"gpu-dra-driver/internal/controllerflags"
+	"gpu-dra-driver/cmd/dra-controller/flags"
 	"gpu-dra-driver/pkg/controller"
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/metrics"
@@ -37,10 +38,10 @@ import (
 // run is the program: 0 when it was asked to end or a check found all well, 1 when it cannot go on or a check did not, 2
 // for a command line that makes no sense.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	c, err := controllerflags.Parse(args, environ)
+	c, err := flags.Parse(args, environ)
 	switch {
-	case errors.Is(err, controllerflags.ErrHelp):
-		fmt.Fprint(stdout, "dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.\n\n"+controllerflags.Usage())
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(stdout, "dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.\n\n"+flags.Usage())
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-controller --help\n", err)
@@ -70,7 +71,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 }
 
 // serve puts the parts together and runs them until the context ends.
-func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) error {
+func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrl.SetLogger(klog.Background())
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme.Scheme,
@@ -122,7 +123,7 @@ func serve(ctx context.Context, c controllerflags.Config, config *rest.Config) e
 }
 
 // serveWebhook adds the webhook, and the keeping of its certificate.
-func serveWebhook(ctx context.Context, m manager.Manager, c controllerflags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
+func serveWebhook(ctx context.Context, m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
 	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir}
 	if c.RotateCerts {
 		certificate.Service = c.WebhookService

@@ -14,12 +14,12 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/pkg/metrics"
 )
 
 // serveHTTP serves metrics and, where asked for, profiles, until stop is called.
-func serveHTTP(c pluginflags.Config, m *metrics.Metrics) (stop func(), err error) {
+func serveHTTP(c flags.Config, m *metrics.Metrics) (stop func(), err error) {
 	if c.HTTPEndpoint == "" {
 		return func() {}, nil
 	}
@@ -37,7 +37,7 @@ func serveHTTP(c pluginflags.Config, m *metrics.Metrics) (stop func(), err error
 	return func() { _ = server.Close() }, nil
 }
 
-func routes(c pluginflags.Config, m *metrics.Metrics) http.Handler {
+func routes(c flags.Config, m *metrics.Metrics) http.Handler {
 	mux := http.NewServeMux()
 	if c.MetricsPath != "" {
 		mux.Handle("GET "+c.MetricsPath, m.Handler())

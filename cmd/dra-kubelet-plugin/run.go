@@ -12,13 +12,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/internal/nvml/sessionpool"
-	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
@@ -33,10 +34,10 @@ import (
 
 // run is the program: 0 when it was asked to end, 1 when it cannot go on, 2 for a command line that makes no sense.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	c, err := pluginflags.Parse(args, environ)
+	c, err := flags.Parse(args, environ)
 	switch {
-	case errors.Is(err, pluginflags.ErrHelp):
-		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.\n\n"+pluginflags.Usage())
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.\n\n"+flags.Usage())
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-kubelet-plugin --help\n", err)
@@ -62,7 +63,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 const LabelMkdir host.Label = "plugin.mkdir"
 
 // serve puts the parts together and runs them until the context ends.
-func serve(ctx context.Context, c pluginflags.Config) error {
+func serve(ctx context.Context, c flags.Config) error {
 	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
 	defer machine.Close()
 	dataDir := filepath.Join(c.KubeletPluginsDir, c.DriverName)

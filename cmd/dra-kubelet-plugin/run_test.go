@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"gpu-dra-driver/internal/pluginflags"
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/pkg/metrics"
 )
 
@@ -49,7 +49,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
-	get := func(c pluginflags.Config, path string) (int, string) {
+	get := func(c flags.Config, path string) (int, string) {
 		server := httptest.NewServer(routes(c, metrics.New(metrics.Options{Driver: "d"})))
 		defer server.Close()
 		r, err := http.Get(server.URL + path)
@@ -63,11 +63,11 @@ func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
 		}
 		return r.StatusCode, string(body)
 	}
-	plain := pluginflags.Config{MetricsPath: "/metrics"}
-	profiled := pluginflags.Config{MetricsPath: "/m", PprofPath: "/debug/pprof"}
-	moved := pluginflags.Config{PprofPath: "/p/"}
+	plain := flags.Config{MetricsPath: "/metrics"}
+	profiled := flags.Config{MetricsPath: "/m", PprofPath: "/debug/pprof"}
+	moved := flags.Config{PprofPath: "/p/"}
 	for _, tc := range []struct {
-		c    pluginflags.Config
+		c    flags.Config
 		path string
 		code int
 		text string
@@ -91,10 +91,10 @@ func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
 }
 
 func TestMetricsThatCannotBeServedEndTheStart(t *testing.T) {
-	if _, err := serveHTTP(pluginflags.Config{HTTPEndpoint: "256.0.0.1:1"}, nil); err == nil || !strings.Contains(err.Error(), "--http-endpoint") {
+	if _, err := serveHTTP(flags.Config{HTTPEndpoint: "256.0.0.1:1"}, nil); err == nil || !strings.Contains(err.Error(), "--http-endpoint") {
 		t.Errorf("error %v", err)
 	}
-	stop, err := serveHTTP(pluginflags.Config{}, nil)
+	stop, err := serveHTTP(flags.Config{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"sync"
 
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/computepolicy"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml/sessionpool"
-	"gpu-dra-driver/internal/pluginflags"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/executor/timeslice"
@@ -30,7 +30,7 @@ type sharers struct {
 }
 
 // mpsDir is where the daemons are, or were while the node had MPS: what was prepared then must end all the same.
-func mpsDir(c pluginflags.Config) string {
+func mpsDir(c flags.Config) string {
 	if c.MPSDir != "" {
 		return c.MPSDir
 	}
@@ -38,7 +38,7 @@ func mpsDir(c pluginflags.Config) string {
 }
 
 // newSharers opens the records of the settings that shares change; there says whether the driver lists a GPU.
-func newSharers(machine *host.Host, sessions *sessionpool.Sessions, dir string, c pluginflags.Config, there func(uuid string) bool) (*sharers, error) {
+func newSharers(machine *host.Host, sessions *sessionpool.Sessions, dir string, c flags.Config, there func(uuid string) bool) (*sharers, error) {
 	modes, err := record.OpenGPUs(machine, dir, mps.Setting)
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)

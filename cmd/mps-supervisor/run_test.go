@@ -16,23 +16,21 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-func none(string) string { return "" }
-
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{{"--odd"}, {"word"}, {"--mps-dir=relative"}, {"--mps-shm-size=64M"}, {"--mps-shm-size=1Ki"}, {"--mps-shm-size=-1Mi"}} {
 		var out, errOut bytes.Buffer
-		if code := run(t.Context(), args, none, &out, &errOut); code != 2 || errOut.Len() == 0 {
+		if code := run(t.Context(), args, nil, &out, &errOut); code != 2 || errOut.Len() == 0 {
 			t.Errorf("%v: %d, %s", args, code, &errOut)
 		}
 	}
 	for _, args := range [][]string{{"--help"}, {"--version"}} {
 		var out, errOut bytes.Buffer
-		if code := run(t.Context(), args, none, &out, &errOut); code != 0 {
+		if code := run(t.Context(), args, nil, &out, &errOut); code != 0 {
 			t.Errorf("%v: %d", args, code)
 		}
 	}
 	var out, errOut bytes.Buffer
-	if code := run(t.Context(), []string{"enter", "{"}, none, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "read what to enter") {
+	if code := run(t.Context(), []string{"enter", "{"}, nil, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "read what to enter") {
 		t.Errorf("%d, %s", code, &errOut)
 	}
 }
@@ -43,11 +41,11 @@ func TestItServesUntilItIsToldToEnd(t *testing.T) {
 	if err := os.WriteFile(boot, []byte("boot-1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"MPS_DIR": filepath.Join(dir, "mps"), "DRIVER_ROOT": dir, "BOOT_ID_FILE": boot}
+	environ := []string{"MPS_DIR=" + filepath.Join(dir, "mps"), "DRIVER_ROOT=" + dir, "BOOT_ID_FILE=" + boot, "DEV_ROOT=", "MPS_SHM_SIZE="}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	var out, errOut bytes.Buffer
-	go func() { ended <- run(ctx, nil, func(name string) string { return env[name] }, &out, &errOut) }()
+	go func() { ended <- run(ctx, nil, environ, &out, &errOut) }()
 	socket := filepath.Join(dir, "mps", mpsd.SocketName)
 	for {
 		if conn, err := net.Dial("unix", socket); err == nil {
@@ -62,7 +60,7 @@ func TestItServesUntilItIsToldToEnd(t *testing.T) {
 	}
 	checked := func() int {
 		var out, errOut bytes.Buffer
-		return run(t.Context(), []string{"check"}, func(name string) string { return env[name] }, &out, &errOut)
+		return run(t.Context(), []string{"check"}, environ, &out, &errOut)
 	}
 	if code := checked(); code != 0 {
 		t.Errorf("it answers, and the check says %d", code)

@@ -7,20 +7,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/internal/controllerflags"
-	"gpu-dra-driver/internal/pluginflags"
+	controllerflags "gpu-dra-driver/cmd/dra-controller/flags"
+	pluginflags "gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/cmd/envflags"
 )
 
 // The plugin takes the arguments and the environment that the chart gives it,
 // and every variable there is one of its flags.
 func TestPluginTakesWhatTheChartGives(t *testing.T) {
 	known := map[string]bool{"NVIDIA_VISIBLE_DEVICES": true} // for the NVIDIA runtime
-	for _, f := range pluginflags.Table {
-		known[f.Env()] = true
-	}
+	pluginflags.New(new(pluginflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })
 	for _, values := range []string{"default", "simulated"} {
 		var ds appsv1.DaemonSet
 		manifest := render(t, chart, "--values", "testdata/values/"+values+".yaml", "--show-only", "templates/kubeletplugin.yaml")
@@ -51,9 +51,7 @@ func TestPluginTakesWhatTheChartGives(t *testing.T) {
 // The controller, and the checks that run its image, take what the chart gives them.
 func TestControllerTakesWhatTheChartGives(t *testing.T) {
 	known := map[string]bool{"GOMAXPROCS": true} // an administrator's own
-	for _, f := range controllerflags.Table {
-		known[f.Env()] = true
-	}
+	controllerflags.New(new(controllerflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })
 	for _, values := range []string{"default", "cert-manager", "everything"} {
 		var d appsv1.Deployment
 		manifest := render(t, chart, "--values", "testdata/values/"+values+".yaml", "--show-only", "templates/controller.yaml")

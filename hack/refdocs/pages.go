@@ -4,14 +4,14 @@
 package main
 
 import (
-	"fmt"
 	"strings"
-	"time"
+
+	"github.com/spf13/pflag"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
-	"gpu-dra-driver/internal/controllerflags"
-	"gpu-dra-driver/internal/flagtable"
-	"gpu-dra-driver/internal/pluginflags"
+	controllerflags "gpu-dra-driver/cmd/dra-controller/flags"
+	pluginflags "gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -28,42 +28,32 @@ func pages() map[string]string {
 func flags() string {
 	var b strings.Builder
 	b.WriteString(notice + "# Flags\n\nEach flag is also an environment variable; a flag that is given wins. The Helm chart sets those that depend on the cluster and its nodes.\n")
-	flagTable(&b, "dra-kubelet-plugin", pluginflags.Table)
-	flagTable(&b, "dra-controller", controllerflags.Table)
+	flagTable(&b, pluginflags.New(new(pluginflags.Config)))
+	flagTable(&b, controllerflags.New(new(controllerflags.Config)))
 	return b.String()
 }
 
-func flagTable[C any](b *strings.Builder, program string, table []flagtable.Flag[C]) {
-	b.WriteString("\n## " + program + "\n\n| flag | environment variable | default | meaning |\n| --- | --- | --- | --- |\n")
-	for _, f := range table {
-		name := "`--" + f.Name + "`"
-		if f.Name == f.Short {
-			name = "`-" + f.Short + "`"
+func flagTable(b *strings.Builder, fs *pflag.FlagSet) {
+	b.WriteString("\n## " + fs.Name() + "\n\n| flag | environment variable | default | meaning |\n| --- | --- | --- | --- |\n")
+	fs.VisitAll(func(f *pflag.Flag) {
+		name := "--" + f.Name
+		if f.Name == f.Shorthand {
+			name = "-" + f.Shorthand
 		}
-		env := ""
-		if f.Env() != "" {
-			env = "`" + f.Env() + "`"
+		value := f.DefValue
+		if f.Value.Type() == "duration" {
+			value = strings.TrimSuffix(value, "0s")
 		}
-		row(b, name, env, shown(f.Default), f.Usage)
-	}
+		row(b, code(name), code(envflags.Env(f.Name)), code(value), f.Usage)
+	})
 }
 
-func shown(value any) string {
-	switch v := value.(type) {
-	case string:
-		if v == "" {
-			return ""
-		}
-		return "`" + v + "`"
-	case time.Duration:
-		text := v.String()
-		if whole, ok := strings.CutSuffix(text, "m0s"); ok {
-			text = whole + "m"
-		}
-		return "`" + text + "`"
-	default:
-		return fmt.Sprintf("`%v`", v)
+// code sets text as code, and leaves an empty cell empty.
+func code(text string) string {
+	if text == "" {
+		return ""
 	}
+	return "`" + text + "`"
 }
 
 func metricsPage() string {

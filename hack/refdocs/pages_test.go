@@ -10,8 +10,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
-	"gpu-dra-driver/internal/pluginflags"
+	pluginflags "gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/cmd/envflags"
 )
 
 func TestPagesAreWhatTheTablesSay(t *testing.T) {
@@ -28,11 +30,11 @@ func TestPagesAreWhatTheTablesSay(t *testing.T) {
 
 func TestEveryFlagHasItsRow(t *testing.T) {
 	page := pages()["flags.md"]
-	for _, f := range pluginflags.Table {
-		if f.Env() != "" && !strings.Contains(page, "`"+f.Env()+"`") {
+	pluginflags.New(new(pluginflags.Config)).VisitAll(func(f *pflag.Flag) {
+		if env := envflags.Env(f.Name); env != "" && !strings.Contains(page, "`"+env+"`") {
 			t.Errorf("--%s is not in the page", f.Name)
 		}
-	}
+	})
 }
 
 func TestACellCannotBreakItsRow(t *testing.T) {

@@ -1,12 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controllerflags
+package flags
 
 import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 func TestFlagsHaveTheirDefaults(t *testing.T) {
@@ -14,17 +16,17 @@ func TestFlagsHaveTheirDefaults(t *testing.T) {
 	if err != nil || c.LeaseName != "dra-controller.gpu.nvidia.com" || c.PodNamespace != "n" || c.NodeLabels || !c.LeaderElect || c.WebhookPort != 9443 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, err := Parse([]string{"--help"}, nil); !errors.Is(err, ErrHelp) {
+	if _, err := Parse([]string{"--help"}, nil); !errors.Is(err, pflag.ErrHelp) {
 		t.Error(err)
 	}
 	if c, err := Parse([]string{"--version"}, nil); err != nil || !c.Version {
 		t.Error(c, err)
 	}
-	for _, f := range Table {
+	New(new(Config)).VisitAll(func(f *pflag.Flag) {
 		if !strings.Contains(Usage(), "--"+f.Name) {
 			t.Errorf("the usage lacks --%s", f.Name)
 		}
-	}
+	})
 }
 
 func TestWhatIsWrongIsNamed(t *testing.T) {

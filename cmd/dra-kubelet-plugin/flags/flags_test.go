@@ -1,13 +1,15 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package pluginflags
+package flags
 
 import (
 	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 func TestFlagsComeFromTheCommandLineThenTheEnvironmentThenTheDefault(t *testing.T) {
@@ -54,15 +56,15 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 }
 
 func TestHelpAndVersionNeedNothingElse(t *testing.T) {
-	if _, err := Parse([]string{"--help"}, nil); !errors.Is(err, ErrHelp) {
+	if _, err := Parse([]string{"--help"}, nil); !errors.Is(err, pflag.ErrHelp) {
 		t.Error(err)
 	}
 	if c, err := Parse([]string{"--version"}, nil); err != nil || !c.Version {
 		t.Error(c, err)
 	}
-	for _, f := range Table {
+	New(new(Config)).VisitAll(func(f *pflag.Flag) {
 		if !strings.Contains(Usage(), "--"+f.Name) {
 			t.Errorf("the usage lacks --%s", f.Name)
 		}
-	}
+	})
 }

@@ -1,0 +1,157 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flags is the command line of the controller. Each flag is an environment variable as well.
+package flags
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"gpu-dra-driver/cmd/envflags"
+)
+
+// Config holds the values of the flags.
+type Config struct {
+	Kubeconfig string
+	DriverName string
+
+	PodNamespace string
+
+	LeaderElect bool
+	LeaseName   string
+
+	HTTPEndpoint   string
+	HealthEndpoint string
+	PprofEndpoint  string
+
+	Webhook              bool
+	WebhookPort          int
+	WebhookService       string
+	WebhookConfiguration string
+	CertSecret           string
+	CertDir              string
+	RotateCerts          bool
+
+	ModelClasses           bool
+	ProfileClasses         bool
+	ModelClassPrefix       string
+	ExtendedResourcePrefix string
+	ClassGrace             time.Duration
+
+	NodeLabels bool
+
+	Check string
+
+	Verbosity int
+	Version   bool
+}
+
+// The values of --check.
+const (
+	CheckInstallation = "installation"
+	CheckUninstall    = "uninstall"
+)
+
+// New returns the flags, in the order of their reference. Parsing them fills c.
+func New(c *Config) *pflag.FlagSet {
+	fs := envflags.New("dra-controller")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "Kubeconfig file. Empty: the service account of the pod.")
+	fs.StringVar(&c.DriverName, "driver-name", "gpu.nvidia.com",
+		"Name under which the kubelet plugins publish devices.")
+	fs.StringVar(&c.PodNamespace, "pod-namespace", "",
+		"Namespace of this pod, for the lease and the certificate. Required.")
+	fs.BoolVar(&c.LeaderElect, "leader-elect", true,
+		"Write DeviceClasses and node labels only while this instance leads. All instances review.")
+	fs.StringVar(&c.LeaseName, "lease-name", "",
+		"Name of the Lease that says who leads. Empty: dra-controller.<driver-name>.")
+	fs.StringVar(&c.HTTPEndpoint, "http-endpoint", "",
+		"Address of the metrics server, as \":8080\", which serves /metrics. Empty: none.")
+	fs.StringVar(&c.HealthEndpoint, "health-endpoint", "",
+		"Address of the server of /healthz and /readyz, as \":8081\". Empty: none.")
+	fs.StringVar(&c.PprofEndpoint, "pprof-endpoint", "",
+		"Address of the server of Go's profiles, as \":6060\", which serves /debug/pprof. Empty: none.")
+	fs.BoolVar(&c.Webhook, "webhook", true, "Review ResourceClaims, ResourceClaimTemplates and DeviceClasses.")
+	fs.IntVar(&c.WebhookPort, "webhook-port", 9443, "TCP port of the webhook.")
+	fs.StringVar(&c.WebhookService, "webhook-service", "",
+		"Name of the Service before it, for which its certificate is made.")
+	fs.StringVar(&c.WebhookConfiguration, "webhook-configuration", "",
+		"Name of the ValidatingWebhookConfiguration that is told the certificate's authority.")
+	fs.StringVar(&c.CertSecret, "cert-secret", "",
+		"Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs it is made "+
+			"where there is none, and goes with the Service.")
+	fs.StringVar(&c.CertDir, "cert-dir", "/run/certs",
+		"Directory to which the certificate is copied, for this process alone.")
+	fs.BoolVar(&c.RotateCerts, "rotate-certs", true,
+		"Make the certificate and renew it in time. Without it somebody else keeps the Secret, such as cert-manager.")
+	fs.BoolVar(&c.ModelClasses, "model-classes", true, "Keep a DeviceClass for each GPU model of the cluster.")
+	fs.BoolVar(&c.ProfileClasses, "profile-classes", true,
+		"Keep a DeviceClass for each MIG profile that GPUs of the cluster can be cut into.")
+	fs.StringVar(&c.ModelClassPrefix, "model-class-prefix", "", "Begins the names of the models' classes.")
+	fs.StringVar(&c.ExtendedResourcePrefix, "extended-resource-prefix", "nvidia.com/mig-",
+		"Begins the extended resource names under which pods without a claim get a partition of a profile. Empty: "+
+			"none.")
+	fs.DurationVar(&c.ClassGrace, "class-grace", 10*time.Minute,
+		"How long a model or profile must be gone from the cluster before its class is removed, or a node's GPUs "+
+			"before its labels are.")
+	fs.BoolVar(&c.NodeLabels, "node-labels", true,
+		"Label nodes as NVIDIA's feature discovery does. Labels that others wrote stay.")
+	fs.StringVar(&c.Check, "check", "",
+		"Check something once, say what was found, and end: installation, whether the driver works; uninstall, "+
+			"whether no claim has devices of the driver.")
+	fs.IntVarP(&c.Verbosity, "v", "v", 2,
+		"Verbosity of the log: 0 problems and configuration, 2 what is written, 4 details, 6 API requests.")
+	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
+	return fs
+}
+
+// Parse reads the command line, without the program's name, and the environment, as KEY=value. The error says which
+// flag, what was given and what is allowed. It is pflag.ErrHelp if help is asked for.
+func Parse(args, environ []string) (Config, error) {
+	var c Config
+	if err := envflags.Parse(New(&c), args, environ); err != nil {
+		return Config{}, err
+	}
+	if c.Version {
+		return c, nil
+	}
+	if c.LeaseName == "" {
+		c.LeaseName = "dra-controller." + c.DriverName
+	}
+	return c, c.validate()
+}
+
+// Usage returns the help text.
+func Usage() string { return envflags.Usage(New(new(Config))) }
+
+func (c *Config) validate() error {
+	var p envflags.Problems
+	if problems := validation.IsDNS1123Subdomain(c.DriverName); len(problems) > 0 {
+		p.Add("driver-name", "%q: %s", c.DriverName, strings.Join(problems, "; "))
+	}
+	if c.PodNamespace == "" {
+		p.Add("pod-namespace", "must name the namespace this runs in (in a pod: POD_NAMESPACE from metadata.namespace)")
+	}
+	switch c.Check {
+	case "", CheckInstallation, CheckUninstall:
+	default:
+		p.Add("check", "%q is not known, use %s or %s", c.Check, CheckInstallation, CheckUninstall)
+	}
+	if c.Webhook && c.Check == "" {
+		for flag, value := range map[string]string{"webhook-service": c.WebhookService, "webhook-configuration": c.WebhookConfiguration, "cert-secret": c.CertSecret, "cert-dir": c.CertDir} {
+			if value == "" {
+				p.Add(flag, "is needed for the webhook; --webhook=false does without")
+			}
+		}
+		if c.WebhookPort < 1 || c.WebhookPort > 65535 {
+			p.Add("webhook-port", "%d is not a port", c.WebhookPort)
+		}
+	}
+	if c.ClassGrace <= 0 {
+		p.Add("class-grace", "%s: must be more than zero", c.ClassGrace)
+	}
+	return p.Err()
+}

@@ -1,0 +1,180 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flags is the command line of the kubelet plugin. Each flag is an environment variable as well.
+package flags
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"gpu-dra-driver/cmd/envflags"
+)
+
+// Config holds the values of the flags.
+type Config struct {
+	NodeName   string
+	Kubeconfig string
+	DriverName string
+
+	NvidiaDriverRoot    string
+	ContainerDriverRoot string
+	DevRoot             string
+	CDIRoot             string
+	CDIHookPath         string
+
+	KubeletPluginsDir      string
+	KubeletRegistrarDir    string
+	KubeletPodResourcesDir string
+
+	ProcRoot   string
+	SysRoot    string
+	BootIDFile string
+
+	HTTPEndpoint    string
+	MetricsPath     string
+	PprofPath       string
+	HealthcheckPort int
+
+	PodUID       string
+	PodNamespace string
+
+	AllowGPUReset   bool
+	AdoptForeignMIG bool
+	MIGModeIdle     time.Duration
+
+	MPSDir        string
+	SharingConfig string
+
+	VanishedClaimGrace time.Duration
+
+	Verbosity int
+	Version   bool
+}
+
+// New returns the flags, in the order of their reference. Parsing them fills c.
+func New(c *Config) *pflag.FlagSet {
+	fs := envflags.New("dra-kubelet-plugin")
+	fs.StringVar(&c.NodeName, "node-name", "", "Name of the Node this plugin runs on. Required.")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "Kubeconfig file. Empty: the service account of the pod.")
+	fs.StringVar(&c.DriverName, "driver-name", "gpu.nvidia.com",
+		"Name under which the plugin registers with the kubelet and publishes devices; their attributes and "+
+			"DeviceClasses are named after it.")
+	fs.StringVar(&c.NvidiaDriverRoot, "nvidia-driver-root", "/",
+		"Root of the NVIDIA driver as the container runtime on the node sees it: / where it is installed on the "+
+			"host, /run/nvidia/driver for the GPU operator's driver container.")
+	fs.StringVar(&c.ContainerDriverRoot, "container-driver-root", "/driver-root", "Where this process sees that root.")
+	fs.StringVar(&c.DevRoot, "dev-root", "",
+		"Directory whose dev/ holds the GPUs' device nodes, at the same path for this process and the container "+
+			"runtime. Empty: the driver root.")
+	fs.StringVar(&c.CDIRoot, "cdi-root", "/var/run/cdi", "Directory where the container runtime reads CDI specs.")
+	fs.StringVar(&c.CDIHookPath, "nvidia-cdi-hook-path", "/usr/bin/nvidia-cdi-hook",
+		"The nvidia-cdi-hook binary in this image. It is copied to the plugin's data directory, where the container "+
+			"runtime can run it.")
+	fs.StringVar(&c.KubeletPluginsDir, "kubelet-plugins-directory-path", "/var/lib/kubelet/plugins",
+		"The kubelet's directory for plugin data. The plugin keeps records, its socket and the CDI hook in the "+
+			"directory <driver-name> below it, which must be on a disk and at the same path on the node.")
+	fs.StringVar(&c.KubeletRegistrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry",
+		"The kubelet's directory for plugin registration.")
+	fs.StringVar(&c.KubeletPodResourcesDir, "kubelet-pod-resources-directory-path", "/var/lib/kubelet/pod-resources",
+		"The kubelet's directory with the pod-resources socket, asked before a vanished claim is released.")
+	fs.StringVar(&c.ProcRoot, "proc-root", "/proc", "Where this process sees the node's /proc.")
+	fs.StringVar(&c.SysRoot, "sys-root", "/sys", "Where this process sees the node's /sys.")
+	fs.StringVar(&c.BootIDFile, "boot-id-file", "/proc/sys/kernel/random/boot_id",
+		"File with the ID of the node's boot.")
+	fs.StringVar(&c.HTTPEndpoint, "http-endpoint", "", "Address of the metrics server, as \":8080\". Empty: none.")
+	fs.StringVar(&c.MetricsPath, "metrics-path", "/metrics", "Path of the metrics on that server. Empty: none.")
+	fs.StringVar(&c.PprofPath, "pprof-path", "",
+		"Path of Go's profiles on that server, as \"/debug/pprof\". Empty: none.")
+	fs.IntVar(&c.HealthcheckPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. Negative: none.")
+	fs.StringVar(&c.PodUID, "pod-uid", "",
+		"UID of this pod. With it a newer instance can start while this one still runs, as an update with maxSurge "+
+			"does; that needs a kubelet of 1.33 or newer.")
+	fs.StringVar(&c.PodNamespace, "pod-namespace", "", "Namespace of this pod, for the log.")
+	fs.BoolVar(&c.AllowGPUReset, "allow-gpu-reset", false,
+		"Switch the MIG mode of idle GPUs also where that resets the GPU (Ampere). Without it the mode is taken as "+
+			"found there.")
+	fs.BoolVar(&c.AdoptForeignMIG, "adopt-foreign-mig", false,
+		"Take MIG partitions and modes that no claim owns for leftovers: they are destroyed, and switched off, where "+
+			"a claim needs their place. Without it they belong to whoever made them and are published as they are.")
+	fs.DurationVar(&c.MIGModeIdle, "mig-mode-idle", 10*time.Minute,
+		"How long a GPU whose MIG mode this driver switched on must be unused before the mode is switched back. 0: "+
+			"only when a claim needs the GPU whole.")
+	fs.StringVar(&c.MPSDir, "mps-dir", "",
+		"Directory of the MPS daemons, with the socket of mps-supervisor, at the same path on the node. Empty: the "+
+			"node has no MPS, and shares take turns.")
+	fs.StringVar(&c.SharingConfig, "sharing-config", "",
+		"File with the node's settings of sharing; a config file of NVIDIA's device plugin is one. It is read again "+
+			"when it changes, and one that makes no sense leaves the last one in force. Empty: none.")
+	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
+		"How long a prepared claim must be gone from the API server before its devices are released without the "+
+			"kubelet asking. Kubelet and processes must be done with it too.")
+	fs.IntVarP(&c.Verbosity, "v", "v", 2,
+		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
+			"requests and calls of the kubelet.")
+	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
+	return fs
+}
+
+// Parse reads the command line, without the program's name, and the environment, as KEY=value. The error says which
+// flag, what was given and what is allowed. It is pflag.ErrHelp if help is asked for.
+func Parse(args, environ []string) (Config, error) {
+	var c Config
+	if err := envflags.Parse(New(&c), args, environ); err != nil {
+		return Config{}, err
+	}
+	if c.Version {
+		return c, nil
+	}
+	return c, c.validate()
+}
+
+// Usage returns the help text.
+func Usage() string { return envflags.Usage(New(new(Config))) }
+
+func (c *Config) validate() error {
+	var problems envflags.Problems
+	bad := problems.Add
+	if c.NodeName == "" {
+		bad("node-name", "must name the Node this runs on (in a pod: NODE_NAME from spec.nodeName)")
+	}
+	if problems := validation.IsDNS1123Subdomain(c.DriverName); len(problems) > 0 {
+		bad("driver-name", "%q: %s", c.DriverName, strings.Join(problems, "; "))
+	} else if len(c.DriverName) > 63 {
+		bad("driver-name", "%q has %d characters, the API allows 63", c.DriverName, len(c.DriverName))
+	}
+	for flag, path := range map[string]string{
+		"nvidia-driver-root": c.NvidiaDriverRoot, "container-driver-root": c.ContainerDriverRoot, "cdi-root": c.CDIRoot,
+		"kubelet-plugins-directory-path": c.KubeletPluginsDir, "kubelet-registrar-directory-path": c.KubeletRegistrarDir,
+		"kubelet-pod-resources-directory-path": c.KubeletPodResourcesDir,
+		"proc-root":                            c.ProcRoot, "sys-root": c.SysRoot, "boot-id-file": c.BootIDFile,
+	} {
+		if !filepath.IsAbs(path) {
+			bad(flag, "%q is not an absolute path", path)
+		}
+	}
+	if c.DevRoot != "" && !filepath.IsAbs(c.DevRoot) {
+		bad("dev-root", "%q is not an absolute path", c.DevRoot)
+	}
+	for flag, path := range map[string]string{"mps-dir": c.MPSDir, "sharing-config": c.SharingConfig} {
+		if path != "" && !filepath.IsAbs(path) {
+			bad(flag, "%q is not an absolute path", path)
+		}
+	}
+	for flag, path := range map[string]string{"metrics-path": c.MetricsPath, "pprof-path": c.PprofPath} {
+		if path != "" && !strings.HasPrefix(path, "/") {
+			bad(flag, "%q does not begin with a slash", path)
+		}
+	}
+	if c.HealthcheckPort > 65535 {
+		bad("healthcheck-port", "%d is not a port; a negative number turns the service off", c.HealthcheckPort)
+	}
+	if c.VanishedClaimGrace <= 0 {
+		bad("vanished-claim-grace", "%s: must be more than zero", c.VanishedClaimGrace)
+	}
+	return problems.Err()
+}

@@ -1,0 +1,83 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flags is the command line of the MPS supervisor. Each flag is an environment variable as well.
+package flags
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"gpu-dra-driver/cmd/envflags"
+)
+
+// Config holds the values of the flags.
+type Config struct {
+	MPSDir     string
+	DriverRoot string
+	DevRoot    string
+	ShmSize    string
+	BootIDFile string
+	Version    bool
+
+	// ShmBytes is ShmSize in bytes.
+	ShmBytes uint64
+}
+
+// New returns the flags. Parsing them fills c.
+func New(c *Config) *pflag.FlagSet {
+	fs := envflags.New("mps-supervisor")
+	fs.StringVar(&c.MPSDir, "mps-dir", "/var/lib/kubelet/plugins/gpu.nvidia.com/mps",
+		"Directory of the daemons, at the same path on the node; mounts made in it must be seen there.")
+	fs.StringVar(&c.DriverRoot, "driver-root", "/driver-root", "Where this process sees the root of the NVIDIA driver.")
+	fs.StringVar(&c.DevRoot, "dev-root", "", "Directory whose dev/ holds the GPUs' device nodes. Empty: the driver root.")
+	fs.StringVar(&c.ShmSize, "mps-shm-size", "64Mi",
+		"Size of the shared memory that the clients of one device have together.")
+	fs.StringVar(&c.BootIDFile, "boot-id-file", "/proc/sys/kernel/random/boot_id", "File with the ID of the node's boot.")
+	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
+	return fs
+}
+
+// Parse reads the command line, without the program's name, and the environment, as KEY=value, where an empty value
+// means the default. It returns pflag.ErrHelp if help is asked for.
+func Parse(args, environ []string) (Config, error) {
+	var c Config
+	given := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasSuffix(kv, "=") })
+	if err := envflags.Parse(New(&c), args, given); err != nil {
+		return Config{}, err
+	}
+	if c.Version {
+		return c, nil
+	}
+	if !filepath.IsAbs(c.MPSDir) || !filepath.IsAbs(c.DriverRoot) {
+		return c, fmt.Errorf("--mps-dir %q and --driver-root %q must be absolute paths", c.MPSDir, c.DriverRoot)
+	}
+	var err error
+	if c.ShmBytes, err = size(c.ShmSize); err != nil {
+		return c, fmt.Errorf("--mps-shm-size: %w", err)
+	}
+	return c, nil
+}
+
+// Usage returns the help text.
+func Usage() string { return envflags.Usage(New(new(Config))) }
+
+// size reads 64Mi, 1Gi or 65536Ki.
+func size(s string) (uint64, error) {
+	for suffix, shift := range map[string]uint{"Ki": 10, "Mi": 20, "Gi": 30} {
+		digits, ok := strings.CutSuffix(s, suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(digits, 10, 24)
+		if err == nil && n > 0 && n<<shift >= 1<<20 {
+			return n << shift, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is no size of at least 1Mi (like 64Mi or 1Gi)", s)
+}
