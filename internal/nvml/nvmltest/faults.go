@@ -38,7 +38,10 @@ type library struct {
 
 func (l library) Open() (nvml.Session, error) {
 	s, err := l.Library.Open()
-	return session{s, l.hook}, err
+	if err != nil {
+		return nil, err
+	}
+	return &session{s, l.hook}, nil // A pointer, because a session pool compares sessions.
 }
 
 type session struct {
@@ -46,9 +49,12 @@ type session struct {
 	hook host.FaultHook
 }
 
-func (s session) Device(index int) (nvml.Device, error) {
+func (s *session) Device(index int) (nvml.Device, error) {
 	d, err := s.Session.Device(index)
-	return device{d, s.hook}, err
+	if err != nil {
+		return nil, err
+	}
+	return device{d, s.hook}, nil
 }
 
 type device struct {
@@ -70,7 +76,10 @@ func (d device) CreateGPUInstance(profile int, at nvml.MIGPlacement) (nvml.GPUIn
 		made.GPUInstance, err = d.Device.CreateGPUInstance(profile, at)
 		return err
 	})
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
 }
 
 func (d device) GPUInstances() ([]nvml.GPUInstance, error) {
