@@ -85,22 +85,22 @@ func serve(ctx context.Context, c flags.Config) error {
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
 	}
-	// Switching MIG modes share it, a look at the node has it alone: a look would see the GPU come and go.
-	var quiet sync.RWMutex
+	// Switches of MIG modes hold it shared and a scan holds it alone: a scan would see the GPU come and go.
+	var scanLock sync.RWMutex
 	library := real.New(c.ContainerDriverRoot)
 	var plugin *kubeletplugin.Plugin
 	report := func(err error) { plugin.Report(err) }
 	sessions := sessionpool.New(library, report)
 	partitions := mig.New(mig.Options{
 		Host: machine, Library: library, Sessions: sessions, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
-		Quiet: quiet.RLocker(), ProcRoot: c.ProcRoot, Report: report,
-		Wiring: func(uuid string) gpu.Wiring {
+		ScanLock: scanLock.RLocker(), ProcRoot: c.ProcRoot, Report: report,
+		Interconnect: func(uuid string) gpu.Interconnect {
 			for _, g := range plugin.Snapshot().GPUs {
 				if g.UUID == uuid {
-					return g.Wiring()
+					return g.Interconnect
 				}
 			}
-			return gpu.Wiring{}
+			return gpu.Interconnect{}
 		},
 	})
 	settings := &settings{
@@ -116,11 +116,11 @@ func serve(ctx context.Context, c flags.Config) error {
 	sharers.executors[plan.MIGExecutor] = partitions
 	plugin = kubeletplugin.New(kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
-		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched, Wired: partitions.Wired},
+		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched, RecordedInterconnect: partitions.RecordedInterconnect},
 		Offer:           settings.offer,
 		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client, Idle: giveBack,
 		Inventory: inventory.New(inventory.Options{
-			Library: library, Quiet: &quiet, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
+			Library: library, ScanLock: &scanLock, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
 		}),
 	})
 	if c.SharingConfig != "" {

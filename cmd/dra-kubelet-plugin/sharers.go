@@ -38,7 +38,7 @@ func mpsDir(c flags.Config) string {
 }
 
 // newSharers opens the records of the settings that shares change; there says whether the driver lists a GPU.
-func newSharers(machine *host.Host, sessions *sessionpool.Sessions, dir string, c flags.Config, there func(uuid string) bool) (*sharers, error) {
+func newSharers(machine *host.Host, sessions *sessionpool.Pool, dir string, c flags.Config, there func(uuid string) bool) (*sharers, error) {
 	modes, err := record.OpenGPUs(machine, dir, mps.Setting)
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)

@@ -86,7 +86,7 @@ func attach(t testing.TB, dir string) *world {
 	w.snapshot.Driver.Version = "580.126.09"
 	for i := range 4 {
 		w.snapshot.GPUs = append(w.snapshot.GPUs, gpu.GPU{PCIAddress: address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
-			Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}})
+			Interconnect: gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}})
 	}
 	w.boots = 1
 	return w

@@ -47,17 +47,12 @@ const (
 	FabricFailed FabricState = "failed"
 )
 
-// Wiring is how a GPU is connected, which cannot be read while it is in MIG mode and is the same afterwards.
-type Wiring struct {
-	Links       []Link   `json:"links,omitempty"`
+// Interconnect is how a GPU is connected, which cannot be read while it is in MIG mode and is the same afterwards.
+type Interconnect struct {
+	// Links are the NVLinks that are up, in order of their index.
+	Links []Link `json:"links,omitempty"`
+	// Unreachable are, in order, the PCI addresses of the node's GPUs that NVML says it has no NVLink peer-to-peer with,
+	// though its links suggest it.
 	Unreachable []string `json:"unreachable,omitempty"`
 	Fabric      Fabric   `json:"fabric,omitzero"`
 }
-
-// Wiring is the GPU's.
-func (g GPU) Wiring() Wiring {
-	return Wiring{Links: g.Links, Unreachable: g.Unreachable, Fabric: g.Fabric}
-}
-
-// Wire connects the GPU so.
-func (g *GPU) Wire(w Wiring) { g.Links, g.Unreachable, g.Fabric = w.Links, w.Unreachable, w.Fabric }

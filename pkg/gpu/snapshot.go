@@ -3,7 +3,7 @@
 
 package gpu
 
-// Snapshot is what one look at a node found. The zero Snapshot is a node whose driver is not loaded.
+// Snapshot is the result of one scan of a node. The zero Snapshot is a node whose driver is not loaded.
 type Snapshot struct {
 	Driver Driver `json:"driver"`
 	// GPUs are in order of their PCI addresses, each address once.
@@ -61,12 +61,7 @@ type GPU struct {
 
 	// MIG is how it can be cut, and is cut now.
 	MIG MIG `json:"mig,omitzero"`
-	// Links are its NVLinks that are up, in order of their index.
-	Links []Link `json:"links,omitempty"`
-	// Unreachable are the PCI addresses of the node's GPUs that NVML says it has no NVLink peer-to-peer with, though its links
-	// suggest it, in order.
-	Unreachable []string `json:"unreachable,omitempty"`
-	Fabric      Fabric   `json:"fabric,omitzero"`
+	Interconnect
 	// MPSCapable says that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`
 }

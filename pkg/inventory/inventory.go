@@ -21,32 +21,32 @@ import (
 // ErrNoDriver says that the node has no NVIDIA driver now: neither its library nor its kernel module may be there yet.
 var ErrNoDriver = errors.New("no NVIDIA driver is loaded")
 
-// Options say where to look.
+// Options configures an Inventory; only Library is required.
 type Options struct {
 	Library nvml.Library
 	// ProcRoot, SysRoot and DevRoot are the machine's /proc, its /sys, and the directory that holds its /dev. Defaults:
 	// /proc, /sys, /.
 	ProcRoot, SysRoot, DevRoot string
-	// Quiet is held while the node is looked at. Whoever makes a GPU come and go, as a switch of its MIG mode does, holds
-	// off a look with it. Default: nothing does.
-	Quiet sync.Locker
+	// ScanLock is held during a scan. Operations that make a GPU come and go, such as a switch of its MIG mode, hold it to
+	// keep scans off. Default: none.
+	ScanLock sync.Locker
 	// Tick makes the ticks of Watch. Default: a time.Ticker.
 	Tick func(time.Duration) (ticks <-chan time.Time, stop func())
 }
 
-// Inventory looks at a node.
+// Inventory scans a node.
 type Inventory struct {
-	o    Options
-	kick chan struct{}
+	o       Options
+	trigger chan struct{}
 }
 
-// New makes an Inventory; it looks at nothing yet.
+// New makes an Inventory; it reads nothing yet.
 func New(o Options) *Inventory {
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	o.SysRoot = cmp.Or(o.SysRoot, "/sys")
 	o.DevRoot = cmp.Or(o.DevRoot, "/")
-	if o.Quiet == nil {
-		o.Quiet = new(sync.Mutex)
+	if o.ScanLock == nil {
+		o.ScanLock = new(sync.Mutex)
 	}
 	if o.Tick == nil {
 		o.Tick = func(d time.Duration) (<-chan time.Time, func()) {
@@ -54,14 +54,14 @@ func New(o Options) *Inventory {
 			return t.C, t.Stop
 		}
 	}
-	return &Inventory{o: o, kick: make(chan struct{}, 1)}
+	return &Inventory{o: o, trigger: make(chan struct{}, 1)}
 }
 
-// Look reads the node once. With an error the Snapshot is zero: ErrNoDriver where there is none to ask,
+// Scan reads the node once. With an error the Snapshot is zero: ErrNoDriver where there is none to ask,
 // nvml.ErrReplaced where this process must start again to ask it, another where NVML failed as a whole.
-func (i *Inventory) Look(ctx context.Context) (gpu.Snapshot, error) {
-	i.o.Quiet.Lock()
-	defer i.o.Quiet.Unlock()
+func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
+	i.o.ScanLock.Lock()
+	defer i.o.ScanLock.Unlock()
 	session, err := i.o.Library.Open()
 	if errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded) {
 		return gpu.Snapshot{}, fmt.Errorf("%w: %w", ErrNoDriver, err)

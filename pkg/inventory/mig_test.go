@@ -127,7 +127,7 @@ func TestAForeignPartitionIsNoticedAtTheNextGlance(t *testing.T) {
 	seen := make(chan gpu.Snapshot)
 	done := make(chan error)
 	go func() {
-		done <- i.Watch(ctx, Cadence{Full: 1 << 30}, func(s gpu.Snapshot, _ error) { seen <- s })
+		done <- i.Watch(ctx, Cadence{PollsPerScan: 1 << 30}, func(s gpu.Snapshot, _ error) { seen <- s })
 	}()
 	<-seen
 	cut(t, machine, 19, 0, false)

@@ -17,35 +17,35 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Cadence is how often Watch looks. Zero values are the defaults.
+// Cadence is how often Watch polls files and scans. Zero values are the defaults.
 type Cadence struct {
-	// Glance is the interval of the cheap look at files. Default 2 s.
-	Glance time.Duration
-	// Full is the number of glances after which NVML is asked though no file changed, since none shows a GPU that is
-	// lost. Default 15.
-	Full int
+	// PollInterval is the time between two readings of files, which are cheap. Default 2 s.
+	PollInterval time.Duration
+	// PollsPerScan is the number of polls after which Watch scans though no file changed, because no file shows a lost
+	// GPU. Default 15.
+	PollsPerScan int
 }
 
 // Watch calls found at the start, and again whenever the Snapshot or the reason for its absence changed, until the
-// context ends. It returns the context's error. found runs in Watch's goroutine: the next look waits for it.
+// context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it.
 //
-// A look that fails although there is a driver says nothing about the GPUs: found gets the last Snapshot with the
+// A scan that fails although there is a driver says nothing about the GPUs: found gets the last Snapshot with the
 // error, so that one hiccup of NVML does not withdraw a node's devices. Where there is no driver, or another one than
-// this process can speak to, the Snapshot is zero. While looks fail, each glance is a full look.
+// this process can speak to, the Snapshot is zero. While scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapshot, error)) error {
-	if c.Glance <= 0 {
-		c.Glance = 2 * time.Second
+	if c.PollInterval <= 0 {
+		c.PollInterval = 2 * time.Second
 	}
-	if c.Full <= 0 {
-		c.Full = 15
+	if c.PollsPerScan <= 0 {
+		c.PollsPerScan = 15
 	}
-	ticks, stop := i.o.Tick(c.Glance)
+	ticks, stop := i.o.Tick(c.PollInterval)
 	defer stop()
 
-	var last sighting
+	var last result
 	for {
-		last.files = i.files() // before the look: a change during it shows at the next glance
-		now := i.sight(ctx, last)
+		last.files = i.files() // before the scan: a change during it shows at the next poll
+		now := i.scan(ctx, last)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -53,31 +53,31 @@ func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapsho
 			found(now.snapshot, now.err)
 		}
 		last = now
-		if err := i.wait(ctx, ticks, c.Full, last); err != nil {
+		if err := i.wait(ctx, ticks, c.PollsPerScan, last); err != nil {
 			return err
 		}
 	}
 }
 
-// Kick makes Watch look now, or again after the look under way. It never waits.
-func (i *Inventory) Kick() {
+// Trigger makes Watch scan now, or again after the scan under way. It never waits.
+func (i *Inventory) Trigger() {
 	select {
-	case i.kick <- struct{}{}:
+	case i.trigger <- struct{}{}:
 	default:
 	}
 }
 
-// sighting is one look and the files it was prompted by.
-type sighting struct {
+// result is one scan and the files that prompted it.
+type result struct {
 	files     string
 	snapshot  gpu.Snapshot
 	err       error
 	delivered bool
 }
 
-func (i *Inventory) sight(ctx context.Context, last sighting) sighting {
-	now := sighting{files: last.files, delivered: true}
-	now.snapshot, now.err = i.Look(ctx)
+func (i *Inventory) scan(ctx context.Context, last result) result {
+	now := result{files: last.files, delivered: true}
+	now.snapshot, now.err = i.Scan(ctx)
 	gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
 	if now.err != nil && !gone {
 		now.snapshot = last.snapshot
@@ -85,7 +85,7 @@ func (i *Inventory) sight(ctx context.Context, last sighting) sighting {
 	return now
 }
 
-func (s sighting) same(o sighting) bool {
+func (s result) same(o result) bool {
 	text := func(err error) string {
 		if err == nil {
 			return ""
@@ -95,13 +95,13 @@ func (s sighting) same(o sighting) bool {
 	return text(s.err) == text(o.err) && reflect.DeepEqual(s.snapshot, o.snapshot)
 }
 
-// wait returns when a full look is due.
-func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, last sighting) error {
+// wait returns when a scan is due.
+func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, last result) error {
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-i.kick:
+		case <-i.trigger:
 			return nil
 		case <-ticks:
 			if n >= full || last.err != nil || i.files() != last.files {
@@ -113,7 +113,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, 
 
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
-// files is what the cheap look sees: the loaded driver, the GPUs it is bound to, the device nodes, and MIG
+// files is the state that a poll compares: the loaded driver, the GPUs it is bound to, the device nodes, and MIG
 // instances. Under /proc only
 // contents count; its times are those of the reading.
 func (i *Inventory) files() string {
@@ -130,7 +130,7 @@ func (i *Inventory) files() string {
 			b.WriteString("\n" + e.Name())
 		}
 	}
-	// Partitions that somebody makes or destroys show as directories of the kernel's capabilities.
+	// Partitions that are made or destroyed show as directories of the kernel's capabilities.
 	for _, pattern := range []string{"gi*", "gi*/ci*"} {
 		instances, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities/gpu*/mig", pattern))
 		for _, dir := range instances {

@@ -53,7 +53,7 @@ func watch(t *testing.T, change func(*engine.State)) *watched {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() {
-		w.ended <- w.i.Watch(ctx, Cadence{Full: 3}, func(s gpu.Snapshot, err error) { w.seen <- delivery{s, err} })
+		w.ended <- w.i.Watch(ctx, Cadence{PollsPerScan: 3}, func(s gpu.Snapshot, err error) { w.seen <- delivery{s, err} })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -157,7 +157,7 @@ func TestKickLooksNow(t *testing.T) {
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Lost = true })
 	for range 5 {
-		w.i.Kick() // never blocks
+		w.i.Trigger() // never blocks
 	}
 	if d := w.next(); len(d.snapshot.Problems) != 1 {
 		t.Errorf("problems %+v, want one", d.snapshot.Problems)

@@ -91,10 +91,10 @@ func (n *node) found(ctx context.Context, s gpu.Snapshot, err error) error {
 	for i, g := range s.GPUs {
 		// Its links are what they were: the group that it is in must not change with each partition.
 		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
-			g.Wire(last.Wiring())
+			g.Interconnect = last.Interconnect
 			s.GPUs[i] = g
-		} else if g.MIG.Enabled && n.mig.Wired != nil {
-			g.Wire(n.mig.Wired(g))
+		} else if g.MIG.Enabled && n.mig.RecordedInterconnect != nil {
+			g.Interconnect = n.mig.RecordedInterconnect(g)
 			s.GPUs[i] = g
 		}
 		n.last[g.PCIAddress] = g

@@ -135,7 +135,7 @@ func (w *world) begin() {
 	}
 	plugin := kubeletplugin.New(kubeletplugin.Options{
 		Driver: driver, Node: node, DataDir: data, RegistrarDir: registry, HealthcheckPort: w.healthz, VanishedGrace: time.Hour,
-		Client: w.client, Cadence: inventory.Cadence{Glance: 20 * time.Millisecond, Full: 3},
+		Client: w.client, Cadence: inventory.Cadence{PollInterval: 20 * time.Millisecond, PollsPerScan: 3},
 		Inventory: inventory.New(inventory.Options{
 			Library: nvmlfake.NewRoot(w.machine.Path), ProcRoot: w.machine.ProcRoot, SysRoot: w.machine.SysRoot, DevRoot: w.machine.Path,
 		}),

@@ -20,8 +20,9 @@ type MIG struct {
 	AdoptForeign bool
 	// Switched says of which GPUs this driver switched the MIG mode on. Nil: of none.
 	Switched func() (map[string]bool, error)
-	// Wired is how a GPU that is cut was connected before, as far as an earlier run of the plugin noted it. Nil: nothing is known.
-	Wired func(gpu.GPU) gpu.Wiring
+	// RecordedInterconnect is how a GPU in MIG mode was connected before, as recorded by an earlier run of the plugin.
+	// Nil: nothing is known.
+	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
 }
 
 func (m MIG) switchedModes() (map[string]bool, error) {

@@ -209,7 +209,7 @@ func TestAGPUKeepsItsNVLinksWhileItIsCut(t *testing.T) {
 		}
 		return n.current().GPUs[0].Links
 	}
-	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}
+	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}}
 	cut := g
 	cut.MIG.Enabled, cut.Links = true, nil
 	other := cut
@@ -231,11 +231,11 @@ func TestAGPUKeepsItsNVLinksWhileItIsCut(t *testing.T) {
 	// A plugin that starts while the GPU is cut goes by what an earlier run noted.
 	n = newNode("n", func(error) {})
 	n.changed = func() {}
-	n.mig.Wired = func(is gpu.GPU) gpu.Wiring {
+	n.mig.RecordedInterconnect = func(is gpu.GPU) gpu.Interconnect {
 		if is.UUID != g.UUID {
-			return gpu.Wiring{}
+			return gpu.Interconnect{}
 		}
-		return g.Wiring()
+		return g.Interconnect
 	}
 	for range 2 {
 		if len(look(cut)) != 1 {

@@ -153,7 +153,7 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	calls := &calls{metrics: parts.Metrics, onRegister: publisher.poke}
 	service := &service{
 		engine: parts.Engine, metrics: parts.Metrics, events: events, status: status,
-		ready: p.ready(care), released: p.node.released, holds: p.node.holds, absent: p.Inventory.Kick, health: p.health(publisher),
+		ready: p.ready(care), released: p.node.released, holds: p.node.holds, absent: p.Inventory.Trigger, health: p.health(publisher),
 		failed: func(ctx context.Context, err error, msg string) {
 			klog.FromContext(ctx).Error(err, "The helper failed", "during", msg)
 			if !errors.Is(err, draplugin.ErrRecoverable) {

@@ -22,7 +22,8 @@ func meshed() Node {
 	at := func(i int) string { return []string{"0000:10:00.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"}[i] }
 	for i := range 4 {
 		n.Snapshot.GPUs = append(n.Snapshot.GPUs, gpu.GPU{PCIAddress: at(i), UUID: "GPU-" + string('a'+rune(i)), Minor: 7 - i, MemoryBytes: 80 << 30,
-			ComputeCapability: gpu.Version{Major: 8}, MPSCapable: true, Links: []gpu.Link{{Peer: gpu.PeerGPU, PeerAddress: at(3 - i)}}})
+			ComputeCapability: gpu.Version{Major: 8}, MPSCapable: true,
+			Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerGPU, PeerAddress: at(3 - i)}}}})
 	}
 	return n
 }

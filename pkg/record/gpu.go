@@ -29,8 +29,8 @@ type GPU struct {
 	// Found and Set are NVML's values of it.
 	Found int `json:"found"`
 	Set   int `json:"set"`
-	// Wiring is how the GPU was connected before, where the setting keeps that from being read.
-	Wiring gpu.Wiring `json:"wiring,omitzero"`
+	// Interconnect is how the GPU was connected before, where the setting keeps that from being read.
+	Interconnect gpu.Interconnect `json:"wiring,omitzero"`
 }
 
 // GPUs are the records of one setting, a file a GPU.

@@ -37,7 +37,7 @@ func snapshot(t *testing.T, profile string, gpus int) gpu.Snapshot {
 	}
 	none := t.TempDir()
 	i := inventory.New(inventory.Options{Library: nvmlfake.New(simtest.Machine(t, profile)), ProcRoot: none, SysRoot: none, DevRoot: none})
-	s, err := i.Look(context.Background())
+	s, err := i.Scan(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

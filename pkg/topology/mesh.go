@@ -14,7 +14,7 @@ const exact = 12
 // cliques finds the groups of an island without switches. A group is a clique, for GPUs of a group that have no link would
 // talk through others. Pairs are chosen so that most of them make cliques of four, those of eight, and so on, then so
 // that groups have most links.
-func (w wiring) cliques(members []string) (order []string, groups []Group) {
+func (w interconnect) cliques(members []string) (order []string, groups []Group) {
 	pairs := w.pair(members)
 	levels := w.levels(pairs)
 	for _, level := range levels {
@@ -39,7 +39,7 @@ func (w wiring) cliques(members []string) (order []string, groups []Group) {
 }
 
 // pair chooses disjoint pairs of GPUs that are linked.
-func (w wiring) pair(members []string) []Group {
+func (w interconnect) pair(members []string) []Group {
 	if len(members) > exact {
 		return w.greedy(singles(members))
 	}
@@ -68,7 +68,7 @@ func (w wiring) pair(members []string) []Group {
 
 // score is what makes one choice of pairs better than another: the size of the largest level of groups first, its
 // number of groups, then their links; then the same of the level below.
-func (w wiring) score(pairs []Group) []int {
+func (w interconnect) score(pairs []Group) []int {
 	levels := w.levels(pairs)
 	out := []int{len(levels)}
 	for _, level := range slices.Backward(levels) {
@@ -82,7 +82,7 @@ func (w wiring) score(pairs []Group) []int {
 }
 
 // levels are the groups of 2, of 4, of 8, …, each made of two of the level before.
-func (w wiring) levels(pairs []Group) [][]Group {
+func (w interconnect) levels(pairs []Group) [][]Group {
 	var out [][]Group
 	for level := pairs; len(level) > 0; level = w.greedy(level) {
 		out = append(out, level)
@@ -91,7 +91,7 @@ func (w wiring) levels(pairs []Group) [][]Group {
 }
 
 // greedy joins two groups each into one, those with the most links first, where each GPU is linked to each.
-func (w wiring) greedy(level []Group) []Group {
+func (w interconnect) greedy(level []Group) []Group {
 	type choice struct {
 		a, b  int
 		group Group
@@ -121,7 +121,7 @@ func (w wiring) greedy(level []Group) []Group {
 	return out
 }
 
-func (w wiring) join(a, b Group) (Group, bool) {
+func (w interconnect) join(a, b Group) (Group, bool) {
 	links := a.Links + b.Links
 	for _, x := range a.Members {
 		for _, y := range b.Members {

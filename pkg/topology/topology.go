@@ -40,7 +40,7 @@ type Group struct {
 
 // Find gives the islands of two GPUs and more, in order of their first members.
 func Find(gpus []gpu.GPU) []Island {
-	w := newWiring(gpus)
+	w := newInterconnect(gpus)
 	var islands []Island
 	for _, members := range w.components() {
 		if len(members) < 2 {

@@ -201,7 +201,7 @@ func TestGroupsByName(t *testing.T) {
 	}
 }
 
-// FuzzFind has any wiring: no GPU is in two groups of a size, and each group is a clique inside one of the next size.
+// FuzzFind has any interconnect: no GPU is in two groups of a size, and each group is a clique inside one of the next size.
 func FuzzFind(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 0, 2, 3, 3, 2})
 	f.Add([]byte{8, 9, 10, 11, 0, 1})
@@ -215,7 +215,7 @@ func FuzzFind(f *testing.F) {
 			}
 			gpus[a].Links = append(gpus[a].Links, l)
 		}
-		w := newWiring(gpus)
+		w := newInterconnect(gpus)
 		seen := map[string]bool{}
 		for _, island := range Find(gpus) {
 			for _, m := range island.Members {

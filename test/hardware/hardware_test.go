@@ -39,7 +39,7 @@ func machine(t *testing.T) (nvml.Library, gpu.Snapshot, bool) {
 	t.Helper()
 	lib := real.New(*driverRoot)
 	i := inventory.New(inventory.Options{Library: lib, ProcRoot: *procRoot, SysRoot: *sysRoot, DevRoot: *devRoot})
-	s, err := i.Look(context.Background())
+	s, err := i.Scan(context.Background())
 	switch {
 	case errors.Is(err, inventory.ErrNoDriver):
 		t.Logf("no NVIDIA GPU here: %v", err)

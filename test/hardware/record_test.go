@@ -23,7 +23,7 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
 			lib := nvmlfake.NewRoot(root.Path)
-			s, err := inventory.New(inventory.Options{Library: lib, ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path}).Look(context.Background())
+			s, err := inventory.New(inventory.Options{Library: lib, ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path}).Scan(context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -324,13 +324,13 @@ var mutations = []Mutation{
 		Package: "./pkg/plan", Test: "TestContainersAreToldOfTheRequestsGPUs",
 	},
 	{
-		Name: "a link that one end reports counts", File: "pkg/topology/wiring.go",
+		Name: "a link that one end reports counts", File: "pkg/topology/interconnect.go",
 		Old:     "if n = min(n, said[[2]string{ends[1], ends[0]}]); n > 0 {",
 		New:     "if n > 0 {",
 		Package: "./pkg/topology", Test: "TestOnlyWhatIsCertainCounts",
 	},
 	{
-		Name: "a GPU that lost a link stays in its groups", File: "pkg/topology/wiring.go",
+		Name: "a GPU that lost a link stays in its groups", File: "pkg/topology/interconnect.go",
 		Old:     "w.switched[address] = n == most[w.models[address]]",
 		New:     "w.switched[address] = n > 0",
 		Package: "./pkg/topology", Test: "TestWhatFailsOnSwitches",

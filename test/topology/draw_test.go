@@ -29,7 +29,7 @@ const pictures = "../../docs/topology"
 func seen(t *testing.T, p profiles.Profile) gpu.Snapshot {
 	t.Helper()
 	none := t.TempDir()
-	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(simtest.Machine(t, p.Name)), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
+	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(simtest.Machine(t, p.Name)), ProcRoot: none, SysRoot: none, DevRoot: none}).Scan(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ type Daemons interface {
 // Options are an Executor's.
 type Options struct {
 	Host     *host.Host
-	Sessions *sessionpool.Sessions
+	Sessions *sessionpool.Pool
 	Daemons  Daemons
 	// Modes are the records of compute modes that this driver set.
 	Modes *record.GPUs
@@ -237,7 +237,7 @@ func (x *Executor) refuse(ctx context.Context, attempt string, d plan.Device, er
 		e.Remedy = "it is retried; see that the node has a running mps-supervisor pod (chart value mps.enabled)"
 	case errors.As(err, &o):
 		e.Reason, e.Remedy = claimerror.DeviceInUse, o.remedy
-	case sessionpool.Dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
+	case sessionpool.IsGone(err) && !errors.Is(err, nvml.DriverNotLoaded):
 		e.Reason, e.Remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
 		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"

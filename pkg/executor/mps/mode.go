@@ -104,7 +104,7 @@ func (x *Executor) restore(d plan.Device) error {
 		}
 		return set(g, found)
 	})
-	if sessionpool.Dead(err) {
+	if sessionpool.IsGone(err) {
 		return nil // The record stays: the GPU may come back.
 	}
 	if err != nil {

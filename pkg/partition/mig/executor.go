@@ -27,7 +27,7 @@ type Options struct {
 	Host    *host.Host
 	Library nvml.Library
 	// Sessions, if set, are those of the library that others use too.
-	Sessions *sessionpool.Sessions
+	Sessions *sessionpool.Pool
 	// Modes are the records of MIG modes that this driver switched on.
 	Modes *record.GPUs
 	// AllowReset has the mode switched where that resets the GPU.
@@ -35,8 +35,8 @@ type Options struct {
 	// AdoptForeign has instances that no claim's record owns destroyed, and a mode that no record owns switched off,
 	// where they are in a claim's way. Without it both belong to whoever made them.
 	AdoptForeign bool
-	// Quiet is held while a mode is switched: a look at the node would see the GPU come and go. Default: nothing.
-	Quiet sync.Locker
+	// ScanLock is held while a mode is switched, because a scan would see the GPU come and go. Default: none.
+	ScanLock sync.Locker
 	// ProcRoot is the machine's /proc, for the names of processes. Default: /proc.
 	ProcRoot string
 	// Patience is how long a busy partition is tried again within one call. Default: 8 s, for the kubelet tries an undoing
@@ -45,14 +45,14 @@ type Options struct {
 	Patience time.Duration
 	// Report hears of what a person should know and no caller is told. It must not block.
 	Report func(error)
-	// Wiring is how the GPU of a UUID is connected, to be remembered while it is cut. Nil: nothing is.
-	Wiring func(uuid string) gpu.Wiring
+	// Interconnect is how the GPU of a UUID is connected, to be remembered while it is cut. Nil: nothing is.
+	Interconnect func(uuid string) gpu.Interconnect
 }
 
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
 	Options
-	nvml *sessionpool.Sessions
+	nvml *sessionpool.Pool
 }
 
 // New makes an Executor.
@@ -60,8 +60,8 @@ func New(o Options) *Executor {
 	if o.ProcRoot == "" {
 		o.ProcRoot = "/proc"
 	}
-	if o.Quiet == nil {
-		o.Quiet = new(sync.RWMutex).RLocker()
+	if o.ScanLock == nil {
+		o.ScanLock = new(sync.RWMutex).RLocker()
 	}
 	if o.Patience == 0 {
 		o.Patience = 8 * time.Second
@@ -145,7 +145,7 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 		return nil
 	}
 	err := x.onGPU(ctx, "unprepare", d, func(g *board) error { return x.destroy(ctx, g, d.Partition) })
-	if sessionpool.Dead(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
+	if sessionpool.IsGone(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
 		return nil
 	}
 	return err
@@ -199,7 +199,7 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 	switch {
 	case ctx.Err() != nil:
 		e.Reason = claimerror.Interrupted
-	case sessionpool.Dead(err) && !errors.Is(err, nvml.DriverNotLoaded):
+	case sessionpool.IsGone(err) && !errors.Is(err, nvml.DriverNotLoaded):
 		e.Reason, e.Remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
 		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"

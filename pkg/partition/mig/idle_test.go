@@ -90,10 +90,10 @@ func TestAnotherBoardInTheSlotIsLeftAsItIs(t *testing.T) {
 	}
 }
 
-func TestHowAGPUIsWiredIsNotedWithItsMode(t *testing.T) {
+func TestSwitchOn_LinkedGPU_RecordsInterconnect(t *testing.T) {
 	r := newRig(t, "hgx-h100")
-	noted := gpu.Wiring{Links: []gpu.Link{{Index: 3, Version: 4, Peer: gpu.PeerSwitch}}, Fabric: gpu.Fabric{State: gpu.FabricReady}}
-	r.options.Wiring = func(uuid string) gpu.Wiring {
+	noted := gpu.Interconnect{Links: []gpu.Link{{Index: 3, Version: 4, Peer: gpu.PeerSwitch}}, Fabric: gpu.Fabric{State: gpu.FabricReady}}
+	r.options.Interconnect = func(uuid string) gpu.Interconnect {
 		if uuid != r.state().GPUs[0].UUID {
 			t.Errorf("asked of %s", uuid)
 		}
@@ -104,19 +104,19 @@ func TestHowAGPUIsWiredIsNotedWithItsMode(t *testing.T) {
 	p.host.Close()
 	p = r.run() // another run of the plugin
 	g := whole(r.state().GPUs[0])
-	if diff := cmp.Diff(noted, p.mig.Wired(g)); diff != "" {
+	if diff := cmp.Diff(noted, p.mig.RecordedInterconnect(g)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	other := g
 	other.UUID = "GPU-other"
-	if diff := cmp.Diff(gpu.Wiring{}, p.mig.Wired(other)); diff != "" {
+	if diff := cmp.Diff(gpu.Interconnect{}, p.mig.RecordedInterconnect(other)); diff != "" {
 		t.Errorf("of another board (-want +got):\n%s", diff)
 	}
 	r.must(p.Unprepare(context.Background(), claimOf("a")))
 	i := r.idle(p, time.Nanosecond)
 	i.Look(context.Background())
 	i.Look(context.Background())
-	if diff := cmp.Diff(gpu.Wiring{}, p.mig.Wired(g)); diff != "" {
+	if diff := cmp.Diff(gpu.Interconnect{}, p.mig.RecordedInterconnect(g)); diff != "" {
 		t.Errorf("of a GPU that is whole (-want +got):\n%s", diff)
 	}
 }

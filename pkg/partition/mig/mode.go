@@ -37,13 +37,13 @@ func (x *Executor) Switched() (map[string]bool, error) {
 	return out, nil
 }
 
-// Wired is how a GPU was connected before this driver switched its MIG mode on, as far as its record tells.
-func (x *Executor) Wired(g gpu.GPU) gpu.Wiring {
+// RecordedInterconnect is how a GPU was connected before this driver switched its MIG mode on; zero without a record.
+func (x *Executor) RecordedInterconnect(g gpu.GPU) gpu.Interconnect {
 	r, err := x.Modes.Get(g.PCIAddress)
 	if err != nil || r.UUID != g.UUID {
-		return gpu.Wiring{} // Whoever needs the record says what is wrong with it.
+		return gpu.Interconnect{} // Whoever needs the record says what is wrong with it.
 	}
-	return r.Wiring
+	return r.Interconnect
 }
 
 // switchOn turns the MIG mode on where it is off, and notes first that this driver did.
@@ -73,8 +73,8 @@ func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error
 		return untouched(err)
 	}
 	r := record.GPU{BootID: boot, PCIAddress: d.PCIAddress, UUID: d.UUID, Found: off, Set: on}
-	if x.Wiring != nil {
-		r.Wiring = x.Wiring(d.UUID)
+	if x.Interconnect != nil {
+		r.Interconnect = x.Interconnect(d.UUID)
 	}
 	if err := x.Modes.Put(r); err != nil {
 		return untouched(err)
@@ -94,8 +94,8 @@ func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error
 // before, or in spite of, the change.
 func (x *Executor) set(ctx context.Context, g *board, d *plan.Device, want bool) error {
 	return x.patiently(ctx, 4*x.Patience, func() error {
-		x.Quiet.Lock()
-		defer x.Quiet.Unlock()
+		x.ScanLock.Lock()
+		defer x.ScanLock.Unlock()
 		setErr := g.device.SetMIGMode(want)
 		if err := g.open(); err != nil {
 			return errors.Join(setErr, err)

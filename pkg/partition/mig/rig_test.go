@@ -188,11 +188,11 @@ func (r *rig) start(f *hosttest.Faults) (process, error) {
 		return p, err
 	}
 	executors[plan.MIGExecutor] = p.mig
-	look := inventory.New(inventory.Options{Library: nvmlfake.New(r.machine), ProcRoot: r.dir, SysRoot: r.dir, DevRoot: r.dir})
+	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(r.machine), ProcRoot: r.dir, SysRoot: r.dir, DevRoot: r.dir})
 	p.Engine, err = devicestate.Open(devicestate.Options{
 		Host: h, Dir: state, Specs: store.New(h, filepath.Join(r.dir, "cdi"), driver), Driver: driver, Pool: pool, InTurn: true,
 		Snapshot: func() gpu.Snapshot {
-			s, err := look.Look(context.Background())
+			s, err := scanner.Scan(context.Background())
 			if err != nil && !errors.Is(err, inventory.ErrNoDriver) {
 				r.t.Error(err)
 			}

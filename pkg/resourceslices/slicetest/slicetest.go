@@ -70,7 +70,7 @@ func look(profile, seed string, gpus int) (gpu.Snapshot, error) {
 		return gpu.Snapshot{}, err
 	}
 	none := filepath.Join(dir, "none")
-	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Look(context.Background())
+	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Scan(context.Background())
 	// Without a sysfs the profile says where the GPUs are.
 	for n := range s.GPUs {
 		for _, slot := range p.Slots {

@@ -15,11 +15,11 @@ func TestFileHoldsTheGPUsTheirBridgesAndTheirLinks(t *testing.T) {
 	zero, one := 0, 1
 	link := func(to string) gpu.Link { return gpu.Link{Peer: gpu.PeerGPU, PeerAddress: to} }
 	a := gpu.GPU{PCIAddress: "0000:1b:00.0", NUMANode: &zero, Bridges: []string{"0000:15:01.0", "0000:16:00.0"},
-		ComputeCapability: gpu.Version{Major: 7}, Links: []gpu.Link{link("0000:1c:00.0"), link("0000:b1:00.0"), link("0000:1c:00.0"), link("0000:ff:00.0")}}
+		ComputeCapability: gpu.Version{Major: 7}, Interconnect: gpu.Interconnect{Links: []gpu.Link{link("0000:1c:00.0"), link("0000:b1:00.0"), link("0000:1c:00.0"), link("0000:ff:00.0")}}}
 	b := gpu.GPU{PCIAddress: "0000:1c:00.0", NUMANode: &zero, Bridges: []string{"0000:15:01.0", "0000:16:01.0"},
-		ComputeCapability: gpu.Version{Major: 7}, Links: []gpu.Link{link("0000:1b:00.0"), link("0000:1b:00.0")}}
+		ComputeCapability: gpu.Version{Major: 7}, Interconnect: gpu.Interconnect{Links: []gpu.Link{link("0000:1b:00.0"), link("0000:1b:00.0")}}}
 	c := gpu.GPU{PCIAddress: "0000:b1:00.0", NUMANode: &one, ComputeCapability: gpu.Version{Major: 9},
-		Links: []gpu.Link{{Peer: gpu.PeerSwitch}, {Peer: gpu.PeerSwitch}, {Peer: gpu.PeerSwitch, PeerAddress: "0000:c4:00.0"}, {Peer: gpu.PeerOther}}}
+		Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerSwitch}, {Peer: gpu.PeerSwitch}, {Peer: gpu.PeerSwitch, PeerAddress: "0000:c4:00.0"}, {Peer: gpu.PeerOther}}}}
 	const want = `<system version="1">
   <cpu numaid="0">
     <pci busid="0000:15:01.0" class="0x060400">

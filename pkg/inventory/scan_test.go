@@ -24,7 +24,7 @@ import (
 
 func look(t *testing.T, i *Inventory) gpu.Snapshot {
 	t.Helper()
-	s, err := i.Look(context.Background())
+	s, err := i.Scan(context.Background())
 	if err != nil {
 		t.Fatalf("Look: %v", err)
 	}
@@ -276,7 +276,7 @@ func TestNonsenseIsAProblem(t *testing.T) {
 func TestNoDriver(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
-	s, err := bare(t, nvmlfake.New(machine)).Look(context.Background())
+	s, err := bare(t, nvmlfake.New(machine)).Scan(context.Background())
 	if !errors.Is(err, ErrNoDriver) || !errors.Is(err, nvml.DriverNotLoaded) || !cmp.Equal(s, gpu.Snapshot{}) {
 		t.Errorf("Look = %+v, %v; want the zero Snapshot and ErrNoDriver", s, err)
 	}
@@ -288,7 +288,7 @@ func TestNoSessionStaysOpen(t *testing.T) {
 	look(t, i)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := i.Look(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := i.Scan(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Look of a caller who left: %v", err)
 	}
 	if lib.opened != 2 || lib.closed != 2 {

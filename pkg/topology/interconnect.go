@@ -10,8 +10,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// wiring is who is connected to whom.
-type wiring struct {
+// interconnect is who is connected to whom.
+type interconnect struct {
 	// order is NUMA node, PCIe root and bridges, PCI address: GPUs that are close stand together.
 	order []string
 	// models are their product names.
@@ -24,8 +24,8 @@ type wiring struct {
 	apart map[[2]string]bool
 }
 
-func newWiring(gpus []gpu.GPU) wiring {
-	w := wiring{models: map[string]string{}, links: map[[2]string]int{}, switched: map[string]bool{}, apart: map[[2]string]bool{}}
+func newInterconnect(gpus []gpu.GPU) interconnect {
+	w := interconnect{models: map[string]string{}, links: map[[2]string]int{}, switched: map[string]bool{}, apart: map[[2]string]bool{}}
 	gpus = slices.Clone(gpus)
 	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
 		return cmp.Or(cmp.Compare(numa(a), numa(b)), cmp.Compare(a.PCIeRoot, b.PCIeRoot), slices.Compare(a.Bridges, b.Bridges),
@@ -73,7 +73,7 @@ func numa(g gpu.GPU) int {
 }
 
 // between is how many links connect two GPUs directly.
-func (w wiring) between(a, b string) int {
+func (w interconnect) between(a, b string) int {
 	if w.apart[[2]string{a, b}] {
 		return 0
 	}
@@ -81,12 +81,12 @@ func (w wiring) between(a, b string) int {
 }
 
 // connected says that two GPUs reach each other over NVLink in one step, switches counting as none.
-func (w wiring) connected(a, b string) bool {
+func (w interconnect) connected(a, b string) bool {
 	return w.between(a, b) > 0 || w.switched[a] && w.switched[b] && !w.apart[[2]string{a, b}]
 }
 
 // components are the sets of GPUs that are connected over any number of steps, each in order.
-func (w wiring) components() [][]string {
+func (w interconnect) components() [][]string {
 	var out [][]string
 	seen := map[string]bool{}
 	for _, first := range w.order {
@@ -115,13 +115,13 @@ func (w wiring) components() [][]string {
 }
 
 // allOnSwitch says that all of them are on switches. GPUs of a node on switches are on the same ones.
-func (w wiring) allOnSwitch(members []string) bool {
+func (w interconnect) allOnSwitch(members []string) bool {
 	return !slices.ContainsFunc(members, func(m string) bool { return !w.switched[m] })
 }
 
 // aligned cuts an island in which every choice is as good into groups of 2, 4, 8, … by the places that GPUs of its model
 // have on the node: so they follow NUMA nodes and PCIe roots, and a GPU that fails takes no other's place away.
-func (w wiring) aligned(members []string) []Group {
+func (w interconnect) aligned(members []string) []Group {
 	places := slices.DeleteFunc(slices.Clone(w.order), func(a string) bool { return w.models[a] != w.models[members[0]] })
 	var out []Group
 	for size := 2; size <= len(places); size *= 2 {
@@ -135,7 +135,7 @@ func (w wiring) aligned(members []string) []Group {
 }
 
 // complete says that all of a group are members, and each is connected with each.
-func (w wiring) complete(members, group []string) bool {
+func (w interconnect) complete(members, group []string) bool {
 	for i, a := range group {
 		if !slices.Contains(members, a) {
 			return false

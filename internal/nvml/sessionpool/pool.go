@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lending shares one open NVML among pieces of work that follow each other, and finds GPUs in it.
+// Package sessionpool shares one open NVML session among operations that follow each other, and finds GPUs in it.
 package sessionpool
 
 import (
@@ -17,8 +17,8 @@ import (
 // each other within it, and opening NVML costs more than most of them. No longer, for it keeps the driver from being unloaded.
 const linger = 500 * time.Millisecond
 
-// Sessions shares one open NVML among pieces of work.
-type Sessions struct {
+// Pool shares one open NVML session among operations.
+type Pool struct {
 	library nvml.Library
 	report  func(error)
 
@@ -28,9 +28,9 @@ type Sessions struct {
 	close *time.Timer
 }
 
-// New makes it; report hears of what cannot be closed.
-func New(library nvml.Library, report func(error)) *Sessions {
-	return &Sessions{library: library, report: report}
+// New makes a Pool; report is called with errors of closing a session.
+func New(library nvml.Library, report func(error)) *Pool {
+	return &Pool{library: library, report: report}
 }
 
 // ErrNoGPU says that the driver does not list the GPU.
@@ -62,14 +62,14 @@ func Device(session nvml.Session, uuid string) (nvml.Device, error) {
 	return nil, fmt.Errorf("find GPU %s: %w", uuid, ErrNoGPU)
 }
 
-// Dead says of an error that the GPU is not there, and what was made on it therefore neither.
-func Dead(err error) bool {
+// IsGone says that an error means the GPU is not there, and so neither is anything that was made on it.
+func IsGone(err error) bool {
 	return errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.DriverNotLoaded) ||
 		errors.Is(err, nvml.GPUNotFound)
 }
 
 // use lends the open session, or a new one. fresh says that it has just been opened.
-func (s *Sessions) use() (session nvml.Session, fresh bool, err error) {
+func (s *Pool) use() (session nvml.Session, fresh bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.close != nil {
@@ -88,7 +88,7 @@ func (s *Sessions) use() (session nvml.Session, fresh bool, err error) {
 }
 
 // done gives the session back. One that is stale is not lent again.
-func (s *Sessions) done(session nvml.Session, stale bool) {
+func (s *Pool) done(session nvml.Session, stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.users--
@@ -108,7 +108,7 @@ func (s *Sessions) done(session nvml.Session, stale bool) {
 }
 
 // shut closes the session. s.mu is held.
-func (s *Sessions) shut() {
+func (s *Pool) shut() {
 	if err := s.open.Close(); err != nil {
 		s.report(fmt.Errorf("close NVML: %w", err))
 	}
@@ -117,7 +117,7 @@ func (s *Sessions) shut() {
 
 // With does a piece of work on a GPU. NVML enumerates GPUs when it is opened, so one that is not found in a session which
 // has been open for a while is looked for in a new one.
-func (s *Sessions) With(do func(nvml.Session) error) error {
+func (s *Pool) With(do func(nvml.Session) error) error {
 	for {
 		session, fresh, err := s.use()
 		if err != nil {
