@@ -111,7 +111,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		manager.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
 	)
 	if err == nil && c.Webhook {
-		err = serveWebhook(ctx, manager, c, client, controller.Webhooks(control.World, reviews))
+		err = serveWebhook(ctx, manager, c, client, controller.Webhooks(control.ClusterView, reviews))
 	}
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)

@@ -7,8 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,17 +15,18 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
-// world has the given machines and the chart's classes.
-func world(t testing.TB, profiles ...string) *World {
+// newView is the view of a cluster with the given machines and the chart's classes.
+func newView(t testing.TB, o Options, profiles ...string) *ClusterView {
 	t.Helper()
-	shapes := &fleet.Shapes{}
-	w := &World{Driver: "gpu.nvidia.com", Cache: NewCache(), Patience: time.Minute}
+	shapes, pools := &fleet.Shapes{}, []fleet.Pool{}
 	for i, profile := range profiles {
 		slices, err := slicetest.Node(profile, fmt.Sprintf("n%d", i), 0)
 		if err != nil {
@@ -38,9 +37,9 @@ func world(t testing.TB, profiles ...string) *World {
 			one := shapes.Trim(s)
 			all = append(all, &one)
 		}
-		w.Pools = append(w.Pools, fleet.PoolOf(all))
+		pools = append(pools, fleet.PoolOf(all))
 	}
-	classes := map[string]*resourceapi.DeviceClass{}
+	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	for name, expression := range map[string]string{
 		"gpu.nvidia.com":         `device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'`,
 		"mig.nvidia.com":         `device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'`,
@@ -49,15 +48,17 @@ func world(t testing.TB, profiles ...string) *World {
 		"nic.example.com":        `device.driver == 'nic.example.com'`,
 		"any.example.com":        `true`,
 	} {
-		classes[name] = &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+		if err := classes.Add(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
-		}}
+		}}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	w.ClassNamed = func(name string) *resourceapi.DeviceClass { return classes[name] }
-	w.Classes = func() []string { return slices.Sorted(maps.Keys(classes)) }
-	w.Prepare()
-	return w
+	return NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, o)
 }
+
+// patient lets the search end on a busy machine, too.
+var patient = Options{SearchTimeout: time.Minute}
 
 var resources = map[string]string{"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses"}
 
@@ -116,7 +117,7 @@ const (
 )
 
 func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
-	w := world(t, "hgx-h100", "l40s-4")
+	v := newView(t, patient, "hgx-h100", "l40s-4")
 	two := claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]")
 	nic := claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}, {name: nic, exactly: {deviceClassName: nic.example.com}}]")
 	for name, c := range map[string]struct{ object, want string }{
@@ -167,14 +168,14 @@ func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
 		"another driver's class": {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Review(t.Context(), w, asked(t, c.object), true)
+			r := Review(t.Context(), v, asked(t, c.object), true)
 			switch {
 			case c.want == "" && !r.Allowed:
 				t.Errorf("denied: %s", r.Result.Message)
 			case c.want != "" && (r.Allowed || !strings.Contains(r.Result.Message, c.want)):
 				t.Errorf("%+v, want %q", r.Result, c.want)
 			}
-			if advice := Review(t.Context(), w, asked(t, c.object), false); !advice.Allowed {
+			if advice := Review(t.Context(), v, asked(t, c.object), false); !advice.Allowed {
 				t.Error("advice denies")
 			} else if c.want != "" && len(advice.Warnings) == 0 {
 				t.Error("advice says nothing of it")
@@ -184,7 +185,7 @@ func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
 }
 
 func TestWhatTheClusterCannotGiveIsWarnedOf(t *testing.T) {
-	w := world(t, "hgx-h100", "l40s-4")
+	v := newView(t, patient, "hgx-h100", "l40s-4")
 	for name, c := range map[string]struct{ object, want string }{
 		"an attribute that is not there":      {of("gpu.nvidia.com", selecting(attr+`product == "x"`)), `request r: no device has the attribute product; is productName meant?`},
 		"a capacity that is not there":        {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].mem.compareTo(quantity("1Gi")) > 0`)), "no device has the capacity mem"},
@@ -217,7 +218,7 @@ func TestWhatTheClusterCannotGiveIsWarnedOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, binding := range []bool{true, false} {
-				r := Review(t.Context(), w, asked(t, c.object), binding)
+				r := Review(t.Context(), v, asked(t, c.object), binding)
 				if !r.Allowed {
 					t.Fatalf("denied: %s", r.Result.Message)
 				}
@@ -237,16 +238,16 @@ func TestWhatTheClusterCannotGiveIsWarnedOf(t *testing.T) {
 		})
 	}
 	both := asked(t, claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]"))
-	if r := Review(t.Context(), world(t, "l40s-4"), both, true); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
+	if r := Review(t.Context(), newView(t, patient, "l40s-4"), both, true); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
 		t.Errorf("of requests that exclude each other it is said: %v", r.Warnings)
 	}
-	if r := Review(t.Context(), world(t), asked(t, of("gpu.nvidia.com", ", count: 900")), true); len(r.Warnings) > 0 {
+	if r := Review(t.Context(), newView(t, patient), asked(t, of("gpu.nvidia.com", ", count: 900")), true); len(r.Warnings) > 0 {
 		t.Errorf("of an unknown cluster it is said: %v", r.Warnings)
 	}
 }
 
 func TestAllVersionsAndKindsAreReviewed(t *testing.T) {
-	w := world(t, "l40s-4")
+	v := newView(t, patient, "l40s-4")
 	for name, object := range map[string]string{
 		"v1beta1": "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\nspec:\n devices:\n  requests: [{name: r, deviceClassName: gpu.nvidia.com}]\n" +
 			"  config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
@@ -258,7 +259,7 @@ func TestAllVersionsAndKindsAreReviewed(t *testing.T) {
 		"a v1beta1 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta1\n", 1),
 		"a v1beta2 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta2\n", 1),
 	} {
-		r := Review(t.Context(), w, asked(t, object), true)
+		r := Review(t.Context(), v, asked(t, object), true)
 		if r.Allowed {
 			t.Errorf("%s: allowed", name)
 		} else if strings.Contains(name, "template") && !strings.HasPrefix(r.Result.Message, "spec.spec.devices.config[0]") {
@@ -268,30 +269,30 @@ func TestAllVersionsAndKindsAreReviewed(t *testing.T) {
 }
 
 func TestWhatExistsIsNeverHeldUp(t *testing.T) {
-	w := world(t, "l40s-4")
+	v := newView(t, patient, "l40s-4")
 	bad := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
 	bad.Operation = admissionv1.Update
-	if r := Review(t.Context(), w, bad, true); !r.Allowed {
+	if r := Review(t.Context(), v, bad, true); !r.Allowed {
 		t.Error("the finalizers of a claim could not be changed any more")
 	}
 	old := asked(t, class(attr+`type == "gpu"`))
 	old.Operation, old.OldObject = admissionv1.Update, old.Object
-	if r := Review(t.Context(), w, old, true); !r.Allowed {
+	if r := Review(t.Context(), v, old, true); !r.Allowed {
 		t.Error("the labels of a class could not be changed any more")
 	}
 	old.OldObject = asked(t, class("true")).Object
-	if r := Review(t.Context(), w, old, true); r.Allowed {
+	if r := Review(t.Context(), v, old, true); r.Allowed {
 		t.Error("a class can be made wrong by an update")
 	}
 	deleted := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
 	deleted.Operation = admissionv1.Delete
-	if r := Review(t.Context(), w, deleted, true); !r.Allowed {
+	if r := Review(t.Context(), v, deleted, true); !r.Allowed {
 		t.Error("a claim could not be deleted")
 	}
 }
 
 func TestWhatCannotBeReadIsDeniedOnlyWhereReviewsBind(t *testing.T) {
-	w := world(t, "l40s-4")
+	v := newView(t, patient, "l40s-4")
 	for name, change := range map[string]func(*admissionv1.AdmissionRequest){
 		"no object":         func(r *admissionv1.AdmissionRequest) { r.Object.Raw = nil },
 		"no JSON":           func(r *admissionv1.AdmissionRequest) { r.Object.Raw = []byte("{") },
@@ -300,20 +301,20 @@ func TestWhatCannotBeReadIsDeniedOnlyWhereReviewsBind(t *testing.T) {
 	} {
 		r := asked(t, of("gpu.nvidia.com", ""))
 		change(r)
-		if got := Review(t.Context(), w, r, true); got.Allowed || got.Result == nil || got.UID != "u" {
+		if got := Review(t.Context(), v, r, true); got.Allowed || got.Result == nil || got.UID != "u" {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if got := Review(t.Context(), w, r, false); !got.Allowed || got.UID != "u" {
+		if got := Review(t.Context(), v, r, false); !got.Allowed || got.UID != "u" {
 			t.Errorf("%s: advice denies: %+v", name, got)
 		}
 	}
-	if got := Review(t.Context(), w, nil, true); got.Allowed {
+	if got := Review(t.Context(), v, nil, true); got.Allowed {
 		t.Error("no request is allowed")
 	}
 }
 
 func FuzzReview(f *testing.F) {
-	w := world(f, "l40s-4")
+	v := newView(f, patient, "l40s-4")
 	for _, object := range []string{of("gpu.nvidia.com", selecting(attr+`type == "gpu"`)), with(of("mig.nvidia.com", ", count: 3"), "kind: GpuConfig"), class(whole + "true")} {
 		r := asked(f, object)
 		data, _ := json.Marshal(r)
@@ -324,18 +325,17 @@ func FuzzReview(f *testing.F) {
 		if json.Unmarshal(data, &r) != nil {
 			return
 		}
-		if got := Review(context.Background(), w, &r, false); !got.Allowed {
+		if got := Review(context.Background(), v, &r, false); !got.Allowed {
 			t.Error("advice denies")
 		}
-		if got := Review(context.Background(), w, &r, true); !got.Allowed && got.Result.Message == "" {
+		if got := Review(context.Background(), v, &r, true); !got.Allowed && got.Result.Message == "" {
 			t.Error("denied without a word")
 		}
 	})
 }
 
 func BenchmarkReview(b *testing.B) {
-	w := world(b, "hgx-h100", "l40s-4", "hgx-h200", "a30", "t4-1")
-	w.Patience = 0
+	v := newView(b, Options{}, "hgx-h100", "l40s-4", "hgx-h200", "a30", "t4-1")
 	for name, object := range map[string]string{
 		"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
 		"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),
@@ -345,7 +345,7 @@ func BenchmarkReview(b *testing.B) {
 		r := asked(b, object)
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				Review(b.Context(), w, r, true)
+				Review(b.Context(), v, r, true)
 			}
 		})
 	}

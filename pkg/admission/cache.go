@@ -18,7 +18,7 @@ import (
 )
 
 // Cache remembers of selectors what takes long to find: their compiled form, what they say, and which devices satisfy
-// them. It holds for every World of a process, since a Shape never changes, and is safe for concurrent use.
+// them. It holds for every ClusterView of a process, since a Shape never changes, and is safe for concurrent use.
 type Cache struct {
 	compiled *cel.Cache
 	readings *lru.Cache // of expressions
@@ -67,19 +67,19 @@ type candidate struct {
 }
 
 // made are two devices for each of a shape, itself and later one that lacks something.
-func (w *World) made(shape *fleet.Shape, index int) candidate {
+func (v *ClusterView) made(shape *fleet.Shape, index int) candidate {
 	d := shape.Devices[index]
 	return candidate{shape, index, 2 * len(shape.Devices), cel.Device{
-		Driver: w.Driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations,
+		Driver: v.driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations,
 	}}
 }
 
 // candidates are all devices of a pool.
-func (w *World) candidates(p fleet.Pool) iter.Seq[candidate] {
+func (v *ClusterView) candidates(p fleet.Pool) iter.Seq[candidate] {
 	return func(yield func(candidate) bool) {
 		for _, s := range p.Slices {
 			for i := range s.Shape.Devices {
-				if !yield(w.made(s.Shape, i)) {
+				if !yield(v.made(s.Shape, i)) {
 					return
 				}
 			}
@@ -88,17 +88,17 @@ func (w *World) candidates(p fleet.Pool) iter.Seq[candidate] {
 }
 
 // try evaluates one selector, if it has not been. What does not compile is the API server's to refuse.
-func (w *World) try(ctx context.Context, s resourceapi.DeviceSelector, c candidate) (bool, error) {
+func (v *ClusterView) try(ctx context.Context, s resourceapi.DeviceSelector, c candidate) (bool, error) {
 	if s.CEL == nil {
 		return true, nil
 	}
 	key := trial{weak.Make(c.shape), s.CEL.Expression}
 	var results []atomic.Uint32
-	if known, ok := w.Cache.trials.Get(key); ok {
+	if known, ok := v.cache.trials.Get(key); ok {
 		results = known.([]atomic.Uint32)
 	} else {
 		results = make([]atomic.Uint32, c.of)
-		w.Cache.trials.Add(key, results)
+		v.cache.trials.Add(key, results)
 	}
 	switch results[c.index].Load() {
 	case satisfied:
@@ -106,7 +106,7 @@ func (w *World) try(ctx context.Context, s resourceapi.DeviceSelector, c candida
 	case unsatisfied:
 		return false, nil
 	}
-	compiled := w.Cache.compiled.GetOrCompile(s.CEL.Expression)
+	compiled := v.cache.compiled.GetOrCompile(s.CEL.Expression)
 	if compiled.Error != nil {
 		return false, nil
 	}

@@ -37,53 +37,53 @@ func (r *Result) warn(format string, args ...any) {
 }
 
 // Class reviews a DeviceClass.
-func (w *World) Class(ctx context.Context, class *resourceapi.DeviceClass) Result {
+func (v *ClusterView) Class(ctx context.Context, class *resourceapi.DeviceClass) Result {
 	var r Result
 	spec := field.NewPath("spec")
-	driver, _ := w.selected(class.Spec.Selectors, "", "")
+	driver, _ := v.selected(class.Spec.Selectors, "", "")
 	for i, c := range class.Spec.Config {
-		if c.Opaque == nil || c.Opaque.Driver != w.Driver {
+		if c.Opaque == nil || c.Opaque.Driver != v.driver {
 			continue
 		}
 		path := spec.Child("config").Index(i).Child("opaque")
 		if _, err := v1beta1.Decode(c.Opaque.Parameters.Raw); err != nil {
 			r.Errors = append(r.Errors, invalid(path.Child("parameters"), err))
-		} else if driver != "" && driver != w.Driver {
+		} else if driver != "" && driver != v.driver {
 			r.Errors = append(r.Errors, field.Forbidden(path.Child("driver"),
-				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", w.Driver, driver)))
+				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", v.driver, driver)))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(w.Patience, judging))
+	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
 	defer cancel()
-	r.Errors = append(r.Errors, w.failing(ctx, class.Spec.Selectors)...)
+	r.Errors = append(r.Errors, v.failing(ctx, class.Spec.Selectors)...)
 	for _, s := range class.Spec.Selectors {
 		if s.CEL != nil {
-			w.wishes(&r, "the class", s.CEL.Expression, true)
+			v.checkAttributes(&r, "the class", s.CEL.Expression, true)
 		}
 	}
-	if len(r.Errors)+len(r.Warnings) == 0 && driver == w.Driver && !w.matches(ctx, class.Spec.Selectors) {
+	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, class.Spec.Selectors) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
 	}
 	return r
 }
 
-// judging bounds how long selectors are tried: an expression can be dear, and a cluster of many shapes.
-const judging = 100 * time.Millisecond
+// evaluationTimeout bounds how long selectors are tried: an expression can be expensive, and a cluster can have many shapes.
+const evaluationTimeout = 100 * time.Millisecond
 
 // concerns says whether selectors are about this driver's devices: they name the driver, or read what its devices have.
-func (w *World) concerns(selectors []resourceapi.DeviceSelector) bool {
-	driver, _ := w.selected(selectors, "", "")
-	return driver == w.Driver || driver == "" && w.reads(selectors, func(selector.Name) bool { return true })
+func (v *ClusterView) concerns(selectors []resourceapi.DeviceSelector) bool {
+	driver, _ := v.selected(selectors, "", "")
+	return driver == v.driver || driver == "" && v.reads(selectors, func(selector.Name) bool { return true })
 }
 
 // reads says whether selectors name an attribute or capacity of the driver's domain that is wanted.
-func (w *World) reads(selectors []resourceapi.DeviceSelector, wanted func(selector.Name) bool) bool {
+func (v *ClusterView) reads(selectors []resourceapi.DeviceSelector, wanted func(selector.Name) bool) bool {
 	for _, s := range selectors {
 		if s.CEL == nil {
 			continue
 		}
-		r, _ := w.Cache.read(s.CEL.Expression)
-		if slices.ContainsFunc(r.Names, func(n selector.Name) bool { return n.Domain == w.Driver && wanted(n) }) {
+		r, _ := v.cache.read(s.CEL.Expression)
+		if slices.ContainsFunc(r.Names, func(n selector.Name) bool { return n.Domain == v.driver && wanted(n) }) {
 			return true
 		}
 	}
@@ -91,19 +91,19 @@ func (w *World) reads(selectors []resourceapi.DeviceSelector, wanted func(select
 }
 
 // identified says whether selectors ask for certain boards. Which boards there are the shapes do not say.
-func (w *World) identified(selectors []resourceapi.DeviceSelector) bool {
-	return w.reads(selectors, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
+func (v *ClusterView) identified(selectors []resourceapi.DeviceSelector) bool {
+	return v.reads(selectors, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
 }
 
 // failing tries the selectors, one after the other as the scheduler does, and says which fails on what. Of selectors that
 // are not about this driver's devices it says nothing, and nothing once the time is over.
-func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
-	if !w.concerns(selectors) {
+func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
+	if !v.concerns(selectors) {
 		return nil
 	}
-	for _, s := range w.tried {
+	for _, s := range v.probes {
 		for i, one := range selectors {
-			matches, err := w.try(ctx, one, s.candidate)
+			matches, err := v.try(ctx, one, s.candidate)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -113,7 +113,7 @@ func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelec
 			if err != nil {
 				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
 				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
-					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.what, err, w.Driver)))
+					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.what, err, v.driver)))
 			}
 			if !matches {
 				break
@@ -124,13 +124,13 @@ func (w *World) failing(ctx context.Context, selectors []resourceapi.DeviceSelec
 }
 
 // matches says whether some device of the cluster satisfies all selectors; true where that cannot be told.
-func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
-	if len(w.Pools) == 0 || w.identified(selectors) {
+func (v *ClusterView) matches(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
+	if len(v.pools) == 0 || v.identified(selectors) {
 		return true
 	}
-	for _, p := range w.Pools {
-		for c := range w.candidates(p) {
-			if ok, err := w.satisfies(ctx, selectors, c); ok && err == nil || ctx.Err() != nil {
+	for _, p := range v.pools {
+		for c := range v.candidates(p) {
+			if ok, err := v.satisfies(ctx, selectors, c); ok && err == nil || ctx.Err() != nil {
 				return true
 			}
 		}
@@ -139,9 +139,9 @@ func (w *World) matches(ctx context.Context, selectors []resourceapi.DeviceSelec
 }
 
 // satisfies tries the selectors one after the other, as the scheduler does.
-func (w *World) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, c candidate) (bool, error) {
+func (v *ClusterView) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, c candidate) (bool, error) {
 	for _, s := range selectors {
-		ok, err := w.try(ctx, s, c)
+		ok, err := v.try(ctx, s, c)
 		if !ok || err != nil {
 			return false, err
 		}

@@ -11,7 +11,7 @@ import (
 
 // TestReviewsOfTheDemos reviews what demo/reviews shows; the end-to-end tests have kubectl write it.
 func TestReviewsOfTheDemos(t *testing.T) {
-	w := world(t, "hgx-h100")
+	v := newView(t, patient, "hgx-h100")
 	for _, what := range []string{"denied", "warned"} {
 		data, err := os.ReadFile("../../demo/reviews/" + what + ".yaml")
 		if err != nil {
@@ -23,7 +23,7 @@ func TestReviewsOfTheDemos(t *testing.T) {
 				lines = lines[1:] // The head of the file.
 			}
 			want := strings.TrimPrefix(lines[0], "# ")
-			r := Review(t.Context(), w, asked(t, object), true)
+			r := Review(t.Context(), v, asked(t, object), true)
 			said := strings.Join(r.Warnings, "\n")
 			if !r.Allowed {
 				said = r.Result.Message

@@ -36,9 +36,9 @@ func (c config) fits(r request) bool {
 }
 
 // decode reads every parameter object for this driver.
-func (w *World) decode(opaque []resourceapi.DeviceClaimConfiguration, path *field.Path) (configs []config, errs field.ErrorList) {
+func (v *ClusterView) decode(opaque []resourceapi.DeviceClaimConfiguration, path *field.Path) (configs []config, errs field.ErrorList) {
 	for i, c := range opaque {
-		if c.Opaque == nil || c.Opaque.Driver != w.Driver {
+		if c.Opaque == nil || c.Opaque.Driver != v.driver {
 			continue
 		}
 		at := path.Index(i)
@@ -69,14 +69,14 @@ func invalid(parameters *field.Path, err error) *field.Error {
 }
 
 // parameters denies what Prepare would refuse of the parameters, as far as the claim alone shows it.
-func (w *World) parameters(configs []config, requests []request) (errs field.ErrorList) {
+func (v *ClusterView) parameters(configs []config, requests []request) (errs field.ErrorList) {
 	for _, c := range configs {
-		errs = append(errs, w.aimed(c, requests)...)
+		errs = append(errs, v.aimed(c, requests)...)
 	}
 	chosen := map[string]*config{} // the last that fits holds
 	for i := range configs {
 		for _, r := range requests {
-			if configs[i].of(r) && configs[i].fits(r) && !w.foreign(r) && r.kind != "" {
+			if configs[i].of(r) && configs[i].fits(r) && !v.foreign(r) && r.kind != "" {
 				chosen[r.name] = &configs[i]
 			}
 		}
@@ -92,17 +92,17 @@ func (w *World) parameters(configs []config, requests []request) (errs field.Err
 				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.name)))
 		}
 	}
-	return append(errs, w.together(chosen, requests)...)
+	return append(errs, v.together(chosen, requests)...)
 }
 
 // aimed checks for whom a parameter object is meant.
-func (w *World) aimed(c config, requests []request) (errs field.ErrorList) {
+func (v *ClusterView) aimed(c config, requests []request) (errs field.ErrorList) {
 	ours, others := 0, []string{}
 	for _, r := range requests {
 		switch {
 		case !c.of(r):
 			continue
-		case w.foreign(r):
+		case v.foreign(r):
 			others = append(others, fmt.Sprintf("%q (DeviceClass %s, driver %s)", r.name, r.class, r.driver))
 			continue
 		}
@@ -115,7 +115,7 @@ func (w *World) aimed(c config, requests []request) (errs field.ErrorList) {
 	if ours == 0 && len(others) > 0 {
 		errs = append(errs, field.Forbidden(c.path.Child("opaque", "driver"),
 			fmt.Sprintf("%s: the parameters are for requests that select devices of another driver: %s; name in requests the one that they are for, or leave them out",
-				w.Driver, strings.Join(others, ", "))))
+				v.driver, strings.Join(others, ", "))))
 	}
 	return errs
 }
@@ -129,11 +129,11 @@ func other(kind string) string {
 
 // together checks what several devices of one claim may have. It says nothing where the claim does not tell how many it
 // will get.
-func (w *World) together(chosen map[string]*config, requests []request) (errs field.ErrorList) {
+func (v *ClusterView) together(chosen map[string]*config, requests []request) (errs field.ErrorList) {
 	var devices []v1beta1.Device
 	var owners []request
 	for _, r := range requests {
-		if w.foreign(r) {
+		if v.foreign(r) {
 			continue
 		}
 		// A group counts as its GPUs, and how many these are the claim need not say.

@@ -27,11 +27,11 @@ import (
 
 // Review answers a request. A binding review denies; one that is not only warns: its objects are other drivers' as far as
 // the API server can see, and nothing may hold them up.
-func Review(ctx context.Context, w *World, request *admissionv1.AdmissionRequest, binding bool) *admissionv1.AdmissionResponse {
+func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, binding bool) *admissionv1.AdmissionResponse {
 	if request == nil {
 		return refuse("", binding, http.StatusBadRequest, "the AdmissionReview holds no request")
 	}
-	found, err := w.review(ctx, request)
+	found, err := v.review(ctx, request)
 	if err != nil {
 		return refuse(request.UID, binding, http.StatusBadRequest, err.Error())
 	}
@@ -60,7 +60,7 @@ func refuse(uid types.UID, binding bool, code int32, why string) *admissionv1.Ad
 	return r
 }
 
-func (w *World) review(ctx context.Context, request *admissionv1.AdmissionRequest) (Result, error) {
+func (v *ClusterView) review(ctx context.Context, request *admissionv1.AdmissionRequest) (Result, error) {
 	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update {
 		return Result{}, nil
 	}
@@ -73,7 +73,7 @@ func (w *World) review(ctx context.Context, request *admissionv1.AdmissionReques
 		if err := read(request.Object, request.Resource.Version, &claim); err != nil {
 			return Result{}, err
 		}
-		return w.Claim(ctx, claim.Spec, field.NewPath("spec")), nil
+		return v.Claim(ctx, claim.Spec, field.NewPath("spec")), nil
 	case "resourceclaimtemplates":
 		if request.Operation == admissionv1.Update {
 			return Result{}, nil
@@ -82,7 +82,7 @@ func (w *World) review(ctx context.Context, request *admissionv1.AdmissionReques
 		if err := read(request.Object, request.Resource.Version, &template); err != nil {
 			return Result{}, err
 		}
-		return w.Claim(ctx, template.Spec.Spec, field.NewPath("spec", "spec")), nil
+		return v.Claim(ctx, template.Spec.Spec, field.NewPath("spec", "spec")), nil
 	case "deviceclasses":
 		var class, old resourceapi.DeviceClass
 		if err := read(request.Object, request.Resource.Version, &class); err != nil {
@@ -93,7 +93,7 @@ func (w *World) review(ctx context.Context, request *admissionv1.AdmissionReques
 				return Result{}, nil
 			}
 		}
-		return w.Class(ctx, &class), nil
+		return v.Class(ctx, &class), nil
 	}
 	return Result{}, nil
 }

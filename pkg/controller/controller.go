@@ -54,8 +54,8 @@ type Controller struct {
 
 	slices, classes cache.SharedIndexInformer
 	nodes           *nodes
-	worlds          *worlds
-	verdicts        *verdicts
+	view            *viewKeeper
+	classStatuses   *classStatuses
 
 	mu sync.Mutex
 	// leading is what only a leader has.
@@ -82,13 +82,13 @@ func New(o Options) *Controller {
 	c.slices = newSlices(c.versions, o.Driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = newNodes(c.slices.GetIndexer())
-	c.worlds = newWorlds(o.Driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace, clock: o.Clock}, func() { c.enqueue(task{}) })
-	c.verdicts = newVerdicts(o.Driver, o.Events)
+	c.view = newViewKeeper(o.Driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace, clock: o.Clock}, func() { c.enqueue(task{}) })
+	c.classStatuses = newClassStatuses(o.Driver, o.Events)
 	return c
 }
 
-// World is the cluster as reviews see it now.
-func (c *Controller) World() *admission.World { return c.worlds.current.Load() }
+// ClusterView is the cluster as reviews see it now.
+func (c *Controller) ClusterView() *admission.ClusterView { return c.view.current.Load() }
 
 // Synced says what is not known yet of the cluster, nil where all is.
 func (c *Controller) Synced() error {
@@ -110,9 +110,9 @@ func (c *Controller) Observe(ctx context.Context) error {
 				c.nodes.touch(s.Node)
 				c.enqueue(task{s.Node})
 			}
-			c.worlds.touch()
+			c.view.trigger()
 		}),
-		on(c.classes, func(any) { c.worlds.touch() }),
+		on(c.classes, func(any) { c.view.trigger() }),
 	); err != nil {
 		return err
 	}
@@ -120,8 +120,8 @@ func (c *Controller) Observe(ctx context.Context) error {
 	wg.Go(func() { c.classes.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
 		klog.FromContext(ctx).V(2).Info("The cluster is known", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
-		c.worlds.touch()
-		c.worlds.run(ctx)
+		c.view.trigger()
+		c.view.run(ctx)
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 		return l.labeller.label(ctx, t.node)
 	}
 	again, err = l.keeper.keep(ctx)
-	c.verdicts.judge(ctx, c.World(), c.classes.GetIndexer())
+	c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer())
 	return again, err
 }
 

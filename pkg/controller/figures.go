@@ -39,14 +39,14 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 			last = s.Pool.Name
 		}
 	}
-	return metrics.Cluster{Nodes: len(all), Tally: fleet.Count(all, byNode), Claims: phases, Classes: c.verdicts.states()}, true
+	return metrics.Cluster{Nodes: len(all), Tally: fleet.Count(all, byNode), Claims: phases, Classes: c.classStatuses.states()}, true
 }
 
 // claims counts this driver's claims by phase and gives the devices that they hold, by pool.
 func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held map[string][]string) {
 	phases = map[string]int{phasePending: 0, phaseAllocated: 0, phaseReserved: 0, phaseDeleting: 0}
 	held = map[string][]string{}
-	ours, world := map[string]bool{}, c.World()
+	ours, view := map[string]bool{}, c.ClusterView()
 	for _, o := range claims.List() {
 		claim, ok := o.(*resourceapi.ResourceClaim)
 		if !ok {
@@ -74,7 +74,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		} else if !wants(claim.Spec, func(class string) bool {
 			is, known := ours[class]
 			if !known {
-				is = world.Ours(class)
+				is = view.Ours(class)
 				ours[class] = is
 			}
 			return is

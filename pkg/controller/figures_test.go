@@ -124,7 +124,7 @@ func TestTenThousandClaimsAreCounted(t *testing.T) {
 		for _, slice := range slicesAt(t, "l40s-4", fmt.Sprintf("n%d", n), 0) {
 			one := c.shapes.Trim(slice)
 			add(c.slices.GetIndexer(), &one)
-			c.worlds.nodes.touch(one.Node)
+			c.view.nodes.touch(one.Node)
 		}
 	}
 	add(c.classes.GetIndexer(), class(l40sClass, `device.driver == "gpu.nvidia.com"`))

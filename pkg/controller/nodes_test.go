@@ -67,20 +67,20 @@ func TestAWorldLastsWhileNoShapeIsNew(t *testing.T) {
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.touch("b")
-	w := newWorlds(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
-	was := w.current.Load()
+	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
+	was := k.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)
 		n.touch(node)
-		w.build()
+		k.build()
 		before := was
-		was = w.current.Load()
+		was = k.current.Load()
 		return was != before
 	}
 	if change("a", "t4-1") {
-		t.Error("a node like the others makes a new World")
+		t.Error("a node like the others makes a new view")
 	}
-	if !change("c", "l40s-4") || len(was.Pools) != 2 {
-		t.Errorf("a node of another model makes none: %d pools", len(was.Pools))
+	if !change("c", "l40s-4") || len(was.Pools()) != 2 {
+		t.Errorf("a node of another model makes none: %d pools", len(was.Pools()))
 	}
 }

@@ -24,11 +24,11 @@ const (
 )
 
 // Webhooks are the handlers of the two webhooks: one denies, the other only warns.
-func Webhooks(world func() *admission.World, m *metrics.Reviews) map[string]http.Handler {
-	return map[string]http.Handler{AdmitPath: webhook(world, m, "admit", true), AdvisePath: webhook(world, m, "advise", false)}
+func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews) map[string]http.Handler {
+	return map[string]http.Handler{AdmitPath: webhook(view, m, "admit", true), AdvisePath: webhook(view, m, "advise", false)}
 }
 
-func webhook(world func() *admission.World, m *metrics.Reviews, name string, binding bool) http.Handler {
+func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string, binding bool) http.Handler {
 	return &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
 		began, result := time.Now(), "allowed"
 		defer func() {
@@ -42,7 +42,7 @@ func webhook(world func() *admission.World, m *metrics.Reviews, name string, bin
 			}
 			m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
 		}()
-		response := admission.Review(ctx, world(), &r.AdmissionRequest, binding)
+		response := admission.Review(ctx, view(), &r.AdmissionRequest, binding)
 		switch {
 		case !response.Allowed:
 			result = "denied"

@@ -15,26 +15,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/admission"
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// emptyWorld is a cluster of one class.
-func emptyWorld() *admission.World {
-	gpus := class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
-	w := &admission.World{
-		Driver: "gpu.nvidia.com", Cache: admission.NewCache(), Classes: func() []string { return []string{gpus.Name} },
-		ClassNamed: func(name string) *resourceapi.DeviceClass {
-			if name == gpus.Name {
-				return gpus
-			}
-			return nil
-		},
-	}
-	w.Prepare()
-	return w
+// emptyView is a cluster without devices, of one class.
+func emptyView() *admission.ClusterView {
+	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	_ = classes.Add(class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`))
+	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), nil, admission.Options{})
 }
+
+// brokenLister is a bug.
+type brokenLister struct {
+	resourcelisters.DeviceClassLister
+}
+
+func (brokenLister) Get(string) (*resourceapi.DeviceClass, error) { panic("a bug") }
 
 // ask posts a body as the API server does. ok is whether what comes back would be taken for an answer.
 func ask(t testing.TB, handlers map[string]http.Handler, path, body string) (answer admissionv1.AdmissionResponse, ok bool) {
@@ -86,7 +86,7 @@ func counted(t *testing.T, r *prometheus.Registry) map[string]int {
 
 func TestOneWebhookDeniesAndTheOtherOnlyWarns(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	handlers := Webhooks(emptyWorld, metrics.NewReviews(registry, "v"))
+	handlers := Webhooks(emptyView, metrics.NewReviews(registry, "v"))
 	wrong := review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim)
 	if a, ok := ask(t, handlers, AdmitPath, wrong); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(a.Result.Message, "sharring") {
 		t.Errorf("%+v", a)
@@ -112,9 +112,8 @@ func TestOneWebhookDeniesAndTheOtherOnlyWarns(t *testing.T) {
 
 func TestABugDeniesOnlyWhereTheDriverIsNamed(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	world := emptyWorld()
-	world.ClassNamed = func(string) *resourceapi.DeviceClass { panic("a bug") }
-	handlers := Webhooks(func() *admission.World { return world }, metrics.NewReviews(registry, "v"))
+	view := admission.NewClusterView("gpu.nvidia.com", brokenLister{}, nil, admission.Options{})
+	handlers := Webhooks(func() *admission.ClusterView { return view }, metrics.NewReviews(registry, "v"))
 	body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
 	if a, ok := ask(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {
 		t.Errorf("%+v", a)
@@ -128,7 +127,7 @@ func TestABugDeniesOnlyWhereTheDriverIsNamed(t *testing.T) {
 }
 
 func FuzzReviews(f *testing.F) {
-	handlers := Webhooks(emptyWorld, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"))
 	class := `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{"name":"c"},"spec":{"selectors":[{"cel":{"expression":"device.driver == \"gpu.nvidia.com\""}}]}}`
 	template := `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaimTemplate","metadata":{"name":"c"},"spec":{"spec":{"devices":{}}}}`
 	for _, body := range []string{
@@ -153,7 +152,7 @@ func FuzzReviews(f *testing.F) {
 }
 
 func TestWhatIsNoReviewIsAnswered(t *testing.T) {
-	handlers := Webhooks(emptyWorld, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"))
 	for path, h := range handlers {
 		for name, r := range map[string]*http.Request{
 			"no body":   httptest.NewRequest(http.MethodGet, path, nil),

@@ -410,7 +410,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "the webhook that only warns denies", File: "pkg/controller/webhook.go",
-		Old: "webhook(world, m, \"advise\", false)", New: "webhook(world, m, \"advise\", true)",
+		Old: "webhook(view, m, \"advise\", false)", New: "webhook(view, m, \"advise\", true)",
 		Package: control, Test: "TestOneWebhookDeniesAndTheOtherOnlyWarns",
 	},
 	{
@@ -429,13 +429,13 @@ var mutations = []Mutation{
 		Package: reviews, Test: "TestWhatExistsIsNeverHeldUp",
 	},
 	{
-		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/samples.go",
-		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), w.least(gpu.KindGPU)}",
+		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/probe.go",
+		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), v.least(gpu.KindGPU)}",
 		Package: reviews, Test: "TestWhatPrepareWouldRefuseIsDenied",
 	},
 	{
-		Name: "a certain board is looked for among examples", File: "pkg/admission/satisfy.go",
-		Old: "case w.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):", New: "case false:",
+		Name: "a certain board is searched among one of each shape", File: "pkg/admission/feasibility.go",
+		Old: "case v.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):", New: "case false:",
 		Package: reviews, Test: "TestWhatTheClusterCannotGiveIsWarnedOf",
 	},
 	{

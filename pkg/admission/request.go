@@ -29,20 +29,20 @@ type request struct {
 func (r request) alternative() bool { return r.parent != "" }
 
 // foreign says that devices of other drivers are selected, for sure.
-func (w *World) foreign(r request) bool { return r.driver != "" && r.driver != w.Driver }
+func (v *ClusterView) foreign(r request) bool { return r.driver != "" && r.driver != v.driver }
 
 // requests are a claim's.
-func (w *World) requests(devices resourceapi.DeviceClaim) []request {
+func (v *ClusterView) requests(devices resourceapi.DeviceClaim) []request {
 	var out []request
 	for _, r := range devices.Requests {
 		if e := r.Exactly; e != nil {
-			out = append(out, w.request(request{
+			out = append(out, v.request(request{
 				name: r.Name, class: e.DeviceClassName, selectors: e.Selectors, capacity: capacities(e.Capacity),
 				count: count(e.AllocationMode, e.Count), admin: e.AdminAccess != nil && *e.AdminAccess,
 			}))
 		}
 		for _, s := range r.FirstAvailable {
-			out = append(out, w.request(request{
+			out = append(out, v.request(request{
 				name: r.Name + "/" + s.Name, parent: r.Name, class: s.DeviceClassName, selectors: s.Selectors,
 				capacity: capacities(s.Capacity), count: count(s.AllocationMode, s.Count),
 			}))
@@ -72,31 +72,31 @@ func capacities(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedNa
 }
 
 // request fills in what class and selectors say.
-func (w *World) request(r request) request {
-	if w.ClassNamed != nil && r.class != "" {
-		r.classFound = w.ClassNamed(r.class)
+func (v *ClusterView) request(r request) request {
+	if r.class != "" {
+		r.classFound = v.class(r.class)
 	}
 	if r.classFound != nil {
-		r.driver, r.kind = w.selected(r.classFound.Spec.Selectors, r.driver, r.kind)
+		r.driver, r.kind = v.selected(r.classFound.Spec.Selectors, r.driver, r.kind)
 	}
-	r.driver, r.kind = w.selected(r.selectors, r.driver, r.kind)
+	r.driver, r.kind = v.selected(r.selectors, r.driver, r.kind)
 	return r
 }
 
 // selected is the driver and the kind of device that selectors leave.
-func (w *World) selected(selectors []resourceapi.DeviceSelector, driver string, kind gpu.Kind) (string, gpu.Kind) {
+func (v *ClusterView) selected(selectors []resourceapi.DeviceSelector, driver string, kind gpu.Kind) (string, gpu.Kind) {
 	for _, s := range selectors {
 		if s.CEL == nil {
 			continue
 		}
-		r, err := w.Cache.read(s.CEL.Expression)
+		r, err := v.cache.read(s.CEL.Expression)
 		if err != nil {
 			continue // The API server compiles expressions; what this reader does not follow says nothing.
 		}
 		if r.Driver != "" {
 			driver = r.Driver
 		}
-		if t := r.Types[w.Driver]; t != "" {
+		if t := r.Types[v.driver]; t != "" {
 			kind = gpu.Kind(t)
 		}
 	}

@@ -18,23 +18,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// patience bounds the search where a World does not say: the scheduler's takes long where it must try many combinations in
+// searchTimeout bounds the search where the options do not: the scheduler's takes long where it must try many combinations in
 // vain, and a review that cannot tell in time says nothing.
-const patience = 25 * time.Millisecond
+const searchTimeout = 25 * time.Millisecond
 
 // features are all of the allocator's that this driver's devices need.
 var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 
 // unsatisfiable tries the claim with the scheduler's own allocator on an empty node of each shape, and says what none of
 // them can give; nothing where one can, or where the claim needs what is not known here.
-func (w *World) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) string {
-	if len(w.Pools) == 0 || len(requests) == 0 {
+func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) string {
+	if len(v.pools) == 0 || len(requests) == 0 {
 		return ""
 	}
 	skip := map[string]bool{}
@@ -43,9 +45,9 @@ func (w *World) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClai
 		switch {
 		case q.classFound == nil || q.driver == "":
 			return ""
-		case w.foreign(q):
+		case v.foreign(q):
 			skip[parent] = true
-		case w.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):
+		case v.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):
 			return ""
 		}
 	}
@@ -53,19 +55,19 @@ func (w *World) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClai
 	if len(ours.Requests) == 0 {
 		return ""
 	}
-	key := verdict(ours, requests)
-	if known, ok := w.verdicts.Get(key); ok {
+	key := question(ours, requests)
+	if known, ok := v.feasible.Get(key); ok {
 		return known.(string)
 	}
-	text, sure := w.search(ctx, ours, requests)
+	text, sure := v.search(ctx, ours, requests)
 	if sure {
-		w.verdicts.Add(key, text)
+		v.feasible.Add(key, text)
 	}
 	return text
 }
 
-// verdict is the same for claims that ask for the same by the same classes: many claims are alike.
-func verdict(devices resourceapi.DeviceClaim, requests []request) string {
+// question is the same for claims that ask for the same by the same classes: many claims are alike.
+func question(devices resourceapi.DeviceClaim, requests []request) string {
 	key, _ := json.Marshal(devices) // What was decoded encodes.
 	for _, q := range requests {
 		key = fmt.Appendf(key, " %s %s", q.class, q.classFound.ResourceVersion)
@@ -75,21 +77,21 @@ func verdict(devices resourceapi.DeviceClaim, requests []request) string {
 }
 
 // search tries; sure is false where the time did not suffice to tell.
-func (w *World) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string, sure bool) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(w.Patience, patience))
+func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string, sure bool) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(v.timeout, searchTimeout))
 	defer cancel()
 	// The allocator takes long to find that there are too few: it tries them in every order.
 	for _, q := range requests {
-		if !w.foreign(q) && !q.alternative() && w.tooFew(ctx, q) {
+		if !v.foreign(q) && !q.alternative() && v.tooFew(ctx, q) {
 			return none(q.name), true
 		}
 	}
-	if ok, problem := w.anywhere(ctx, ours); ok || problem != "" {
+	if ok, problem := v.anywhere(ctx, ours); ok || problem != "" {
 		return problem, ctx.Err() == nil
 	}
 	for _, r := range ours.Requests {
 		one := only(ours, func(name string) bool { return name == r.Name })
-		if ok, _ := w.anywhere(ctx, one); !ok {
+		if ok, _ := v.anywhere(ctx, one); !ok {
 			return none(r.Name), true
 		}
 	}
@@ -105,12 +107,12 @@ func none(request string) string {
 
 // tooFew says that every node has fewer devices of the kind than the request counts. Where a selector fails, it says
 // nothing.
-func (w *World) tooFew(ctx context.Context, q request) bool {
+func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
 	selectors := slices.Concat(q.classFound.Spec.Selectors, q.selectors)
-	for _, p := range w.Pools {
+	for _, p := range v.pools {
 		n := int64(0)
-		for c := range w.candidates(p) {
-			ok, err := w.satisfies(ctx, selectors, c)
+		for c := range v.candidates(p) {
+			ok, err := v.satisfies(ctx, selectors, c)
 			if err != nil || ctx.Err() != nil {
 				return false
 			}
@@ -127,13 +129,13 @@ func (w *World) tooFew(ctx context.Context, q request) bool {
 
 // anywhere says whether an empty node of some shape satisfies the requests; problem is an error with which the scheduler
 // would give up.
-func (w *World) anywhere(ctx context.Context, devices resourceapi.DeviceClaim) (ok bool, problem string) {
+func (v *ClusterView) anywhere(ctx context.Context, devices resourceapi.DeviceClaim) (ok bool, problem string) {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "review", Namespace: "review", UID: "review"},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: devices},
 	}
-	for _, p := range w.Pools {
-		results, err := w.allocate(ctx, p, claim)
+	for _, p := range v.pools {
+		results, err := v.allocate(ctx, p, claim)
 		switch {
 		case ctx.Err() != nil:
 			return true, ""
@@ -146,28 +148,25 @@ func (w *World) anywhere(ctx context.Context, devices resourceapi.DeviceClaim) (
 	return false, problem
 }
 
-func (w *World) allocate(ctx context.Context, p fleet.Pool, claim *resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+func (v *ClusterView) allocate(ctx context.Context, p fleet.Pool, claim *resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	empty := structured.AllocatedState{
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	allocator, err := structured.NewAllocator(ctx, features, empty, classes{w}, p.Published(w.Driver), w.Cache.compiled)
+	allocator, err := structured.NewAllocator(ctx, features, empty, classLister{v.classes}, p.Published(v.driver), v.cache.compiled)
 	if err != nil {
 		return nil, err
 	}
 	return allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}, []*resourceapi.ResourceClaim{claim})
 }
 
-// classes are the world's, for the allocator.
-type classes struct{ w *World }
+// classLister gives the classes to the allocator.
+type classLister struct {
+	resourcelisters.DeviceClassLister
+}
 
-func (c classes) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
-
-func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	if class := c.w.ClassNamed(name); class != nil {
-		return class, nil
-	}
-	return nil, fmt.Errorf("there is no DeviceClass %s", name)
+func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
+	return l.DeviceClassLister.List(labels.Everything())
 }
 
 // only keeps some requests, and the constraints on them.
@@ -205,5 +204,3 @@ func defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 func sortedNames(names map[resourceapi.QualifiedName]bool) []resourceapi.QualifiedName {
 	return slices.Sorted(maps.Keys(names))
 }
-
-func sortedKeys(values map[string]bool) []string { return slices.Sorted(maps.Keys(values)) }

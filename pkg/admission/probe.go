@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
-// sample is a device to try a selector on.
-type sample struct {
+// probe is a device to try a selector on.
+type probe struct {
 	// what names it to a person.
 	what string
 	candidate
@@ -25,23 +25,23 @@ type sample struct {
 	invented bool
 }
 
-// samples are devices of which some cluster has one: another driver's, each kind of this driver's with nothing but what
+// probeDevices are devices of which some cluster has one: another driver's, each kind of this driver's with nothing but what
 // every device of the kind has, and those of this cluster without what others of their model may lack.
-func (w *World) samples() []sample {
+func (v *ClusterView) probeDevices() []probe {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
-	out := []sample{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
+	out := []probe{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
 	for i, kind := range kinds {
-		out = append(out, sample{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), w.least(kind)}, true})
+		out = append(out, probe{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), v.least(kind)}, true})
 	}
 	seen := map[string]bool{}
-	for _, p := range w.Pools {
+	for _, p := range v.pools {
 		for _, slice := range p.Slices {
 			for i, kind := range slice.Shape.Kinds {
 				what := "type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile
 				if !seen[what] {
 					seen[what] = true
-					whole := w.made(slice.Shape, i)
-					out = append(out, sample{what, whole, false}, sample{what + " that lacks what not every one has", bare(whole, kind.Type), true})
+					whole := v.made(slice.Shape, i)
+					out = append(out, probe{what, whole, false}, probe{what + " that lacks what not every one has", bare(whole, kind.Type), true})
 				}
 			}
 		}
@@ -71,9 +71,9 @@ var examples = map[string]string{
 }
 
 // least is a device with what every one of the kind has.
-func (w *World) least(kind gpu.Kind) cel.Device {
+func (v *ClusterView) least(kind gpu.Kind) cel.Device {
 	d := cel.Device{
-		Driver: w.Driver, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
+		Driver: v.driver, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 	}
 	for _, e := range resourceslices.Catalogue() {

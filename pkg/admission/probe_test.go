@@ -15,7 +15,7 @@ import (
 
 // TestWhatEveryDeviceHasEveryDeviceHas holds the catalogue against what simulated machines of all makes publish.
 func TestWhatEveryDeviceHasEveryDeviceHas(t *testing.T) {
-	for _, p := range world(t, profiles.Names()...).Pools {
+	for _, p := range newView(t, patient, profiles.Names()...).Pools() {
 		for d, kind := range p.Devices() {
 			for _, e := range resourceslices.Catalogue() {
 				_, attribute := d.Attributes[resourceapi.QualifiedName(e.Name)]

@@ -1,0 +1,154 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"gpu-dra-driver/pkg/selector"
+)
+
+// Claim reviews the spec of a ResourceClaim, or of a template of them; path is where it stands in the object.
+func (v *ClusterView) Claim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) Result {
+	var r Result
+	requests := v.requests(spec.Devices)
+	configs, errs := v.decode(spec.Devices.Config, path.Child("devices", "config"))
+	r.Errors = append(errs, v.parameters(configs, requests)...)
+	v.advise(ctx, &r, spec, requests)
+	return r
+}
+
+// advise warns of what the cluster as it is cannot give.
+func (v *ClusterView) advise(ctx context.Context, r *Result, spec resourceapi.ResourceClaimSpec, requests []request) {
+	for _, q := range requests {
+		v.unknownClass(r, q)
+		where := "request " + q.name
+		for _, s := range q.selectors {
+			if s.CEL != nil {
+				v.checkAttributes(r, where, s.CEL.Expression, !q.alternative())
+			}
+		}
+		if v.foreign(q) || q.driver == "" {
+			continue
+		}
+		for _, name := range sortedNames(q.capacity) {
+			if n := v.name(name, true); n.Domain == v.driver && !v.names.Has(n) {
+				r.warn("%s: no device has the capacity %s%s", where, name, v.instead(n))
+			}
+		}
+	}
+	for _, c := range spec.Devices.Constraints {
+		for _, attribute := range []*resourceapi.FullyQualifiedName{c.MatchAttribute, c.DistinctAttribute} {
+			if attribute == nil {
+				continue
+			}
+			if n := v.name(resourceapi.QualifiedName(*attribute), false); n.Domain == v.driver && !v.names.Has(n) {
+				r.warn("constraints: no device has the attribute %s%s", *attribute, v.instead(n))
+			}
+		}
+	}
+	v.shares(r, spec, requests)
+	if len(r.Errors)+len(r.Warnings) > 0 {
+		return // What is wrong is said already.
+	}
+	if text := v.unsatisfiable(ctx, spec, requests); text != "" {
+		r.warn("%s", text)
+	}
+}
+
+// shares warns of two shares of one GPU in a claim, which Prepare refuses: the scheduler gives the first that fits, twice.
+func (v *ClusterView) shares(r *Result, spec resourceapi.ResourceClaimSpec, requests []request) {
+	for _, c := range spec.Devices.Constraints {
+		if c.DistinctAttribute != nil {
+			return
+		}
+	}
+	var parts []string
+	for _, q := range requests {
+		_, named := q.capacity["memory"]
+		_, qualified := q.capacity[resourceapi.QualifiedName(v.driver+"/memory")]
+		if (named || qualified) && q.driver == v.driver && !q.alternative() && !q.admin {
+			parts = append(parts, q.name)
+		}
+	}
+	if len(parts) > 1 {
+		r.warn("requests %s can get shares of one GPU, which a claim cannot have; add constraints: [{distinctAttribute: %s/uuid}], or ask for the sum in one request",
+			strings.Join(parts, " and "), v.driver)
+	}
+}
+
+// unknownClass warns of a class that does not exist, where its name is like one of this driver's.
+func (v *ClusterView) unknownClass(r *Result, q request) {
+	if q.classFound != nil || q.class == "" {
+		return
+	}
+	var ours []string
+	all, _ := v.classes.List(labels.Everything()) // A cache has no errors.
+	for _, c := range all {
+		if driver, _ := v.selected(c.Spec.Selectors, "", ""); driver == v.driver {
+			ours = append(ours, c.Name)
+		}
+	}
+	slices.Sort(ours)
+	const typos = 2
+	if near := nearest(q.class, ours); near != "" && levenshtein.ComputeDistance(q.class, near) <= typos {
+		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one", q.name, q.class, near)
+	} else if strings.HasSuffix(q.class, "."+strings.TrimPrefix(v.driver, "gpu.")) {
+		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one", q.name, q.class)
+	}
+}
+
+// checkAttributes warns of names, and if asked of values, that no device has.
+func (v *ClusterView) checkAttributes(r *Result, where, expression string, valued bool) {
+	read, err := v.cache.read(expression)
+	if err != nil {
+		return
+	}
+	said := map[selector.Name]bool{}
+	for _, n := range read.Names {
+		if n.Domain != v.driver || v.names.Has(n) || said[n] {
+			continue
+		}
+		said[n] = true
+		what := "attribute"
+		if n.Capacity {
+			what = "capacity"
+		}
+		r.warn("%s: no device has the %s %s%s", where, what, n.ID, v.instead(n))
+	}
+	for _, wish := range read.Wishes {
+		values := v.values[wish.Name]
+		if !valued || wish.Domain != v.driver || len(values) == 0 || values.Has(wish.Value) {
+			continue
+		}
+		known := some(values)
+		if near := nearest(wish.Value, sets.List(values)); near != "" {
+			r.warn("%s: no device of the cluster has the %s %q; is %q meant?", where, wish.ID, wish.Value, near)
+			continue
+		}
+		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, wish.ID, wish.Value, strings.Join(known, ", "))
+	}
+}
+
+// instead suggests a name that there is.
+func (v *ClusterView) instead(n selector.Name) string {
+	if near := nearest(n.ID, v.known(n.Capacity)); near != "" {
+		return "; is " + near + " meant?"
+	}
+	other := n
+	if other.Capacity = !n.Capacity; v.names.Has(other) && n.Capacity {
+		return "; it is an attribute, see device.attributes"
+	} else if v.names.Has(other) {
+		return "; it is a capacity, see device.capacity"
+	}
+	return "; there are " + strings.Join(v.known(n.Capacity), ", ")
+}

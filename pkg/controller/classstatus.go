@@ -1,0 +1,84 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"gpu-dra-driver/pkg/admission"
+)
+
+// classStatuses are the states of the existing classes: a DeviceClass has no status to write them to.
+type classStatuses struct {
+	driver string
+	events record.EventRecorder
+
+	mu    sync.Mutex
+	known map[types.UID]evaluated
+}
+
+// evaluated is the status of one version of a class in one view.
+type evaluated struct {
+	admission.ClassStatus
+	version string
+	view    *admission.ClusterView
+}
+
+func newClassStatuses(driver string, events record.EventRecorder) *classStatuses {
+	return &classStatuses{driver: driver, events: events, known: map[types.UID]evaluated{}}
+}
+
+// evaluate finds the state of every class that is about this driver's devices, and emits an Event where one has become
+// wrong.
+func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterView, classes cache.Indexer) {
+	if len(view.Pools()) == 0 {
+		return // The devices are unknown.
+	}
+	now := map[types.UID]evaluated{}
+	for _, o := range classes.List() {
+		class, ok := o.(*resourceapi.DeviceClass)
+		if !ok || !view.Concerns(class) {
+			continue
+		}
+		s.mu.Lock()
+		last, seen := s.known[class.UID]
+		s.mu.Unlock()
+		if seen && last.version == class.ResourceVersion && last.view == view {
+			now[class.UID] = last
+			continue
+		}
+		status := view.Evaluate(ctx, class)
+		now[class.UID] = evaluated{status, class.ResourceVersion, view}
+		if s.events == nil || seen && last.ClassStatus == status || status.State == admission.ClassOK {
+			continue
+		}
+		about := &corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass", Name: class.Name, UID: class.UID}
+		kind, reason := corev1.EventTypeWarning, "InvalidSelector"
+		if status.State == admission.ClassUnmatched {
+			kind, reason = corev1.EventTypeNormal, "MatchesNoDevice"
+		}
+		s.events.Event(about, kind, reason, status.Reason)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = now
+}
+
+// states counts the classes by state.
+func (s *classStatuses) states() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[string]int{admission.ClassOK: 0, admission.ClassUnmatched: 0, admission.ClassInvalid: 0}
+	for _, one := range s.known {
+		out[one.State]++
+	}
+	return out
+}
