@@ -93,11 +93,11 @@ counters=DRAPartitionableDevices=true
 capacity=DRAConsumableCapacity=true
 # The tests that need shares, partitions or groups, shares and no partitions, partitions on two nodes; the health of devices
 # in a pod's status, and slices taken in order.
-shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
-cut='TestDemos/.*(mig|nvlink).*|Partition|Group|Link|CutUp|NetworkCard'
-shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas-32)$|Share|MPS|Supervisor|Daemon|ComputesOn|Policies'
-nodes_cut='TestClassesFollow|TestPodsFindTheirNodes|TestReviewsAsKubectl|TestFigures'
-health=TestALinkThatFails
+shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|Share|MPS|Policies'
+cut='TestDemos/.*(mig|nvlink).*|Partition|Group|NetworkCard'
+shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas-32)$|Share|MPS|Policies'
+nodes_cut='TestDeviceClasses_GPUModelsChange|TestNodeLabels_PodSelectsThem|TestWebhook_ReviewDemos|TestClusterMetrics'
+health=TestGroups_LinkFails
 order=TestDemos/nvlink-fill
 
 step v1.34.4 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
@@ -109,12 +109,12 @@ step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta
 step v1.34.4 '`nodes` without partitions; counters, taints, extended resources on' \
   --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e/nodes -skip "$nodes_cut"
 step v1.35.4 '`nodes` without warnings; counters, taints, extended resources on' \
-  --nodes 2 --feature-gates $counters,$taints -- ./e2e/nodes -skip TestReviewsAsKubectl
+  --nodes 2 --feature-gates $counters,$taints -- ./e2e/nodes -skip TestWebhook_ReviewDemos
 step v1.36.3 '`reduced`; counters, consumable capacity off' \
   --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./e2e/reduced
 step v1.36.3 '`nodes`' --nodes 2 -- ./e2e/nodes
 step v1.35.4 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
-  --feature-gates $capacity,$taints -- ./e2e -run "$shared_whole" -skip TestSharesOfSeveralGPUs
+  --feature-gates $capacity,$taints -- ./e2e -run "$shared_whole" -skip TestShares_OfSeveralGPUsByMPS
 step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
   --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e -skip "$shared|$cut"
 step v1.35.4 '`e2e` without shares; counters, taints, extended resources on' \

@@ -26,7 +26,7 @@ import (
 // bench is the fake kubelet and its notes.
 type bench struct {
 	options
-	stage *env.Stage
+	stage *env.Env
 	log   io.Writer
 	rows  []table.Row
 
@@ -40,7 +40,7 @@ type bench struct {
 
 // start starts the shipped binary and waits for its eight GPUs in the API server.
 func (b *bench) start(ctx context.Context) error {
-	nodes, err := b.stage.KubectlRun(ctx, "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
+	nodes, err := b.stage.Kubectl(ctx, "get", "nodes", "-o", "jsonpath={.items[0].metadata.name}")
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package crash kills the shipped plugin at single system calls, on a real API server and the simulated library, and
-// sees what a restart makes of it. It knows nothing of the plugin's own labels: it counts what reaches the disk.
+// checks the state after a restart. It does not use the plugin's labels of effects: it counts the calls that change a file.
 package crash
 
 import (

@@ -21,7 +21,7 @@ import (
 const atOnce = 4
 
 // all runs the demos, the small ones side by side, and prints a row for each container.
-func all(ctx context.Context, s *env.Stage, out io.Writer) error {
+func all(ctx context.Context, s *env.Env, out io.Writer) error {
 	demos, err := s.Demos()
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func all(ctx context.Context, s *env.Stage, out io.Writer) error {
 		}
 		small, titles = append(small, i), append(titles, d.Name+": "+d.Title)
 	}
-	if err := s.Together(atOnce, titles, func(n int) error { return one(ctx, s, demos[small[n]], &rows[small[n]]) }); err != nil {
+	if err := s.Parallel(atOnce, titles, func(n int) error { return one(ctx, s, demos[small[n]], &rows[small[n]]) }); err != nil {
 		return err
 	}
 	for _, i := range set {
@@ -75,11 +75,11 @@ func all(ctx context.Context, s *env.Stage, out io.Writer) error {
 // manyPods is how many pods of a demo get a row.
 const manyPods = 8
 
-func one(ctx context.Context, s *env.Stage, d env.Demo, w io.Writer) error {
+func one(ctx context.Context, s *env.Env, d env.Demo, w io.Writer) error {
 	if err := s.Apply(ctx, d); err != nil {
 		return err
 	}
-	pods, err := s.Settled(ctx, d)
+	pods, err := s.WaitSettled(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func one(ctx context.Context, s *env.Stage, d env.Demo, w io.Writer) error {
 			break
 		}
 		if p.Status.Phase == corev1.PodPending {
-			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(s.Waiting(ctx, p)))
+			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(s.PendingReason(ctx, p)))
 			continue
 		}
 		if err := rows(ctx, s, d, p, w); err != nil {
@@ -99,7 +99,7 @@ func one(ctx context.Context, s *env.Stage, d env.Demo, w io.Writer) error {
 	return s.Remove(ctx, d)
 }
 
-func rows(ctx context.Context, s *env.Stage, d env.Demo, p corev1.Pod, w io.Writer) error {
+func rows(ctx context.Context, s *env.Env, d env.Demo, p corev1.Pod, w io.Writer) error {
 	claims, err := s.Claims(ctx, p)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func rows(ctx context.Context, s *env.Stage, d env.Demo, p corev1.Pod, w io.Writ
 		}
 	}
 	for _, c := range p.Spec.Containers {
-		view, err := s.Look(ctx, p.Namespace, p.Name, c.Name)
+		view, err := s.Inspect(ctx, p.Namespace, p.Name, c.Name)
 		if err != nil {
 			return err
 		}

@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// s is the one cluster of the whole run; starting it takes longer than any test.
-var s *env.Stage
+// cluster is the one cluster of the whole run; starting it takes longer than any test.
+var cluster *env.Env
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -30,19 +30,19 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	var err error
-	if s, err = env.FromEnvironment(os.Stderr); err != nil {
+	if cluster, err = env.FromEnvironment(os.Stderr); err != nil {
 		return 1, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if err := s.Install(ctx, "hgx-h100", 8); err != nil {
+	if err := cluster.Install(ctx, "hgx-h100", 8); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
 }
 
-// limited gives a test a context that ends before the test's own limit.
-func limited(t *testing.T) context.Context {
+// testContext gives a test a context that ends before the test's own limit.
+func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	t.Cleanup(cancel)

@@ -17,16 +17,16 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// onOneIsland checks how many GPUs a demo's pods hold, and that they are of one NVLink group.
-func onOneIsland(want int) func(context.Context, *testing.T, []corev1.Pod) {
+// checkOneNVLinkGroup checks how many GPUs a demo's pods hold, and that they are of one NVLink group.
+func checkOneNVLinkGroup(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
-		total(want)(ctx, t, pods)
-		published, err := s.Devices(ctx, "gpu")
+		checkDevices(want)(ctx, t, pods)
+		published, err := cluster.Devices(ctx, "gpu")
 		must(t, err)
 		groups := map[string]bool{}
 		for _, p := range pods {
-			for _, devices := range exclusive(ctx, t, p) {
+			for _, devices := range devicesByClaim(ctx, t, p) {
 				for _, name := range devices {
 					for _, d := range published {
 						if group := d.Attributes["nvlinkGroup"].StringValue; d.Name == name && group != nil {
@@ -42,11 +42,11 @@ func onOneIsland(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	}
 }
 
-// toldOfEight checks from inside that the container is told of its GPUs: CUDA by UUID, NCCL by a file that holds each.
-func toldOfEight(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+// checkTopologyEnv checks from inside the container that CUDA has the UUID of each GPU, and NCCL a file with each.
+func checkTopologyEnv(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
-	total(8)(ctx, t, pods)
-	view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, "probe")
+	checkDevices(8)(ctx, t, pods)
+	view, err := cluster.Inspect(ctx, pods[0].Namespace, pods[0].Name, "probe")
 	must(t, err)
 	told := strings.Split(view.Env["CUDA_VISIBLE_DEVICES"], ",")
 	slices.Sort(told)
@@ -55,7 +55,7 @@ func toldOfEight(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	if diff := cmp.Diff(seen, told); diff != "" {
 		t.Errorf("CUDA_VISIBLE_DEVICES (-nvidia-smi +told):\n%s", diff)
 	}
-	state, err := engine.Open(s.Root, nil).State()
+	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
 	for _, g := range state.GPUs {
 		if !strings.Contains(view.NCCLTopology, `busid="`+g.Address+`"`) {

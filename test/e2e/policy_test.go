@@ -21,11 +21,11 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestPoliciesRefuseWithAReason has every policy of the chart in force, on a real API server.
-func TestPoliciesRefuseWithAReason(t *testing.T) {
-	ctx := limited(t)
+// TestPolicies_ForbiddenObjects_RefusedWithReason has every policy of the chart in force, on a real API server.
+func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
+	ctx := testContext(t)
 	claimed := func(namespace string, r resourceapi.DeviceRequest) error {
-		_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
+		_, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{r}}},
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
@@ -34,15 +34,15 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 	fraction.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}
 	t.Cleanup(func() {
 		ctx = context.WithoutCancel(ctx)
-		must(t, s.Helm(ctx))
+		must(t, cluster.Helm(ctx))
 		// It is so for a moment after it was removed, too, and the next test has fractions.
-		must(t, s.Wait(ctx, "the policies gone", 60*time.Second, func(context.Context) (bool, string) {
+		must(t, cluster.Eventually(ctx, "the policies gone", 60*time.Second, func(context.Context) (bool, string) {
 			err := claimed("default", fraction)
 			return err == nil, fmt.Sprint(err)
 		}))
 	})
-	must(t, s.Helm(ctx, "--values", filepath.Join(s.Tree, "deployments/helm/testdata/values/policies.yaml")))
-	namespace := ground(ctx, t, nil)
+	must(t, cluster.Helm(ctx, "--values", filepath.Join(cluster.Tree, "deployments/helm/testdata/values/policies.yaml")))
+	namespace := createNamespace(ctx, t, nil)
 	image := probeImage(t)
 	gpus := func(n string, change func(*corev1.Pod)) error {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Labels: map[string]string{"kueue.x-k8s.io/queue-name": "q"}}, Spec: corev1.PodSpec{
@@ -52,11 +52,11 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 			}}},
 		}}
 		change(p)
-		_, err := s.Client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := cluster.Client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
 	// A policy is in force a moment after it was made.
-	must(t, s.Wait(ctx, "the policies", 60*time.Second, func(context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "the policies", 60*time.Second, func(context.Context) (bool, string) {
 		return gpus("5", func(*corev1.Pod) {}) != nil && claimed(namespace, fraction) != nil, "they refuse nothing yet"
 	}))
 	five := request("gpu", env.Driver)
@@ -78,7 +78,7 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 		"a group of any size":            {claimed(namespace, request("gpu", "nvlink.gpu.nvidia.com")), "without saying of how many"},
 		"a claim with too many":          {claimed(namespace, five), "more than 4 GPUs"},
 		"a fraction":                     {claimed(namespace, fraction), `namespaces with the label gpu-dra-driver/fractions: "true"`},
-		"a fraction where it is allowed": {claimed(ground(ctx, t, map[string]string{"gpu-dra-driver/fractions": "true"}), fraction), ""},
+		"a fraction where it is allowed": {claimed(createNamespace(ctx, t, map[string]string{"gpu-dra-driver/fractions": "true"}), fraction), ""},
 	} {
 		switch {
 		case c.denied == "" && c.err != nil:
@@ -89,13 +89,13 @@ func TestPoliciesRefuseWithAReason(t *testing.T) {
 	}
 }
 
-// overQuota checks that the pod that waits is told why, as a user reads it.
-func overQuota(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+// checkQuotaEvent checks that the pod that waits is told why, as a user reads it.
+func checkQuotaEvent(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
-	total(2)(ctx, t, pods)
+	checkDevices(2)(ctx, t, pods)
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodPending {
-			event(ctx, t, p.Namespace, p.Name, "exceeded quota: gpus", "requested: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=1", "limited: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=2")
+			waitEvent(ctx, t, p.Namespace, p.Name, "exceeded quota: gpus", "requested: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=1", "limited: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=2")
 		}
 	}
 }

@@ -20,11 +20,11 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// memory is what a published device has, in bytes.
-func memory(ctx context.Context, t *testing.T, device string) int64 {
+// memoryBytes is what a published device has, in bytes.
+func memoryBytes(ctx context.Context, t *testing.T, device string) int64 {
 	t.Helper()
 	for _, kind := range []string{"gpu", "mig"} {
-		devices, err := s.Devices(ctx, kind)
+		devices, err := cluster.Devices(ctx, kind)
 		must(t, err)
 		for _, d := range devices {
 			if d.Name == device {
@@ -37,24 +37,24 @@ func memory(ctx context.Context, t *testing.T, device string) int64 {
 	return 0
 }
 
-// shares says how much of a device's memory a claim of a pod has, if that is not all.
-func shares(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) (int64, bool) {
+// shareBytes says how much of a device's memory a claim of a pod has, if that is not all.
+func shareBytes(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) (int64, bool) {
 	t.Helper()
-	claims, err := s.Claims(ctx, p)
+	claims, err := cluster.Claims(ctx, p)
 	must(t, err)
 	for _, c := range claims {
 		for _, r := range env.Results(c) {
 			if c.Name == claim && r.Device == device {
 				bytes, ok := env.Share(r)
-				return bytes, ok && bytes+1<<20 <= memory(ctx, t, device)
+				return bytes, ok && bytes+1<<20 <= memoryBytes(ctx, t, device)
 			}
 		}
 	}
 	return 0, false
 }
 
-// fits checks that shares, by "device claim", are not more than their device.
-func fits(ctx context.Context, t *testing.T, taken map[string]int64) {
+// checkSharesFit checks that shares, by "device claim", are not more than their device.
+func checkSharesFit(ctx context.Context, t *testing.T, taken map[string]int64) {
 	t.Helper()
 	sums := map[string]int64{}
 	for key, bytes := range taken {
@@ -62,14 +62,14 @@ func fits(ctx context.Context, t *testing.T, taken map[string]int64) {
 		sums[device] += bytes
 	}
 	for device, sum := range sums {
-		if has := memory(ctx, t, device); sum > has {
+		if has := memoryBytes(ctx, t, device); sum > has {
 			t.Errorf("the shares of %s take %d MiB, and it has %d", device, sum>>20, has>>20)
 		}
 	}
 }
 
-// fractions checks how many shares a demo's pods have, of how many devices, and what each container can do with its own.
-func fractions(want, devices int) func(context.Context, *testing.T, []corev1.Pod) {
+// checkShares checks how many shares a demo's pods have, of how many devices, and what each container can do with its own.
+func checkShares(want, devices int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
 		on, got := map[string]bool{}, 0
@@ -77,12 +77,12 @@ func fractions(want, devices int) func(context.Context, *testing.T, []corev1.Pod
 			if p.Status.Phase != corev1.PodRunning {
 				continue
 			}
-			for claim, names := range exclusive(ctx, t, p) {
+			for claim, names := range devicesByClaim(ctx, t, p) {
 				for _, device := range names {
-					if _, shared := shares(ctx, t, p, claim, device); shared {
+					if _, shared := shareBytes(ctx, t, p, claim, device); shared {
 						on[device] = true
 						got++
-						share(ctx, t, p, claim, device)
+						checkShare(ctx, t, p, claim, device)
 					}
 				}
 			}
@@ -93,11 +93,11 @@ func fractions(want, devices int) func(context.Context, *testing.T, []corev1.Pod
 	}
 }
 
-// share asserts from inside each container of a pod what its share of a device is worth.
-func share(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) {
+// checkShare asserts from inside each container of a pod what its share of a device is worth.
+func checkShare(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) {
 	t.Helper()
 	var result resourceapi.DeviceRequestAllocationResult
-	claims, err := s.Claims(ctx, p)
+	claims, err := cluster.Claims(ctx, p)
 	must(t, err)
 	for _, c := range claims {
 		for _, r := range env.Results(c) {
@@ -114,7 +114,7 @@ func share(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string
 		usable = usable >> 20 * (81559 - 454) / 81559 << 20 // What the simulated H100 says its driver keeps.
 	}
 	for _, c := range p.Spec.Containers {
-		view, err := s.Look(ctx, p.Namespace, p.Name, c.Name)
+		view, err := cluster.Inspect(ctx, p.Namespace, p.Name, c.Name)
 		must(t, err)
 		if got := view.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; got != strconv.FormatUint(usable>>20, 10) {
 			t.Errorf("%s/%s is told of a share of %s MiB, want %d", p.Name, c.Name, got, usable>>20)
@@ -125,17 +125,17 @@ func share(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string
 			}
 			continue
 		}
-		byMPS(t, p, d, view, usable, result)
+		checkMPSLimits(t, p, d, view, usable, result)
 	}
 }
 
-// byMPS checks the limits of a container that computes by MPS.
-func byMPS(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usable uint64, result resourceapi.DeviceRequestAllocationResult) {
+// checkMPSLimits checks the limits of a container that computes by MPS.
+func checkMPSLimits(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usable uint64, result resourceapi.DeviceRequestAllocationResult) {
 	t.Helper()
 	if view.Env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
 		t.Errorf("%s has no way to the MPS daemon: %v", p.Name, view.Env)
 	}
-	mode := nvml.ComputeMode(simulated(t, d.PCIAddress).ComputeMode)
+	mode := nvml.ComputeMode(simulatedGPU(t, d.PCIAddress).ComputeMode)
 	if want := nvml.ComputeExclusiveProcess; d.Kind == gpu.KindGPU && mode != want {
 		t.Errorf("the GPU of %s is in compute mode %s, want %s", p.Name, mode, want)
 	}
@@ -163,11 +163,11 @@ func byMPS(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usable uint6
 	}
 }
 
-// processes checks that each process of a share has the share's limit.
-func processes(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+// checkProcesses checks that each process of a share has the share's limit.
+func checkProcesses(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
-	fractions(1, 1)(ctx, t, pods)
-	view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, "probe")
+	checkShares(1, 1)(ctx, t, pods)
+	view, err := cluster.Inspect(ctx, pods[0].Namespace, pods[0].Name, "probe")
 	must(t, err)
 	if len(view.Processes) != 1 {
 		t.Fatalf("there are %d other processes", len(view.Processes))
@@ -177,12 +177,12 @@ func processes(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	}
 }
 
-// limited50 checks the limits that a GpuConfig sets for the containers of a claim.
-func limited50(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+// checkConfiguredLimits checks the limits that a GpuConfig sets for the containers of a claim.
+func checkConfiguredLimits(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
-	total(1)(ctx, t, pods)
+	checkDevices(1)(ctx, t, pods)
 	for _, c := range pods[0].Spec.Containers {
-		view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, c.Name)
+		view, err := cluster.Inspect(ctx, pods[0].Namespace, pods[0].Name, c.Name)
 		must(t, err)
 		if view.CUDA.LimitBytes != 10<<30 || view.CUDA.Threads != 50 || len(view.CUDA.Allocs) != 2 || !view.CUDA.Allocs[0].OK || view.CUDA.Allocs[1].OK {
 			t.Errorf("%s: %+v", c.Name, view.CUDA)
@@ -190,14 +190,14 @@ func limited50(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	}
 }
 
-// longSlices checks the time slice of the GPU, while the claim has it.
-func longSlices(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+// checkLongTimeSlice checks the time slice of the GPU, while the claim has it.
+func checkLongTimeSlice(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
-	total(1)(ctx, t, pods)
-	for _, devices := range exclusive(ctx, t, pods[0]) {
+	checkDevices(1)(ctx, t, pods)
+	for _, devices := range devicesByClaim(ctx, t, pods[0]) {
 		d, err := gpu.ParseName(devices[0])
 		must(t, err)
-		if g := simulated(t, d.PCIAddress); g.TimeSlice != 3 {
+		if g := simulatedGPU(t, d.PCIAddress); g.TimeSlice != 3 {
 			t.Errorf("the time slice is %d, want 3 (long)", g.TimeSlice)
 		}
 	}

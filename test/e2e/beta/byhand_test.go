@@ -21,23 +21,23 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestAClaimAllocatedByHand plays scheduler and kubelet, for clusters where neither can: allocates a claim and calls the
-// plugin's socket.
-func TestAClaimAllocatedByHand(t *testing.T) {
-	ctx := limited(t)
-	devices, err := s.Devices(ctx, "gpu")
+// TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved allocates a claim and calls the plugin's socket, in place of
+// scheduler and kubelet: on some of these clusters neither can.
+func TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved(t *testing.T) {
+	ctx := testContext(t)
+	devices, err := cluster.Devices(ctx, "gpu")
 	must(t, err)
-	nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	must(t, err)
-	claims, err := s.AllocatedClaims(ctx, nodes.Items[0].Name+"/gpu", []string{devices[0].Name}, false)
+	claims, err := cluster.AllocatedClaims(ctx, nodes.Items[0].Name+"/gpu", []string{devices[0].Name}, false)
 	must(t, err)
-	api := s.Client.ResourceV1().ResourceClaims(env.ByHand)
+	api := cluster.Client.ResourceV1().ResourceClaims(env.ByHand)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		must(t, api.Delete(ctx, claims[0].Name, metav1.DeleteOptions{}))
 	})
 	// The kubelet's directory on the node is one of the cluster's. Each instance of the plugin has a socket of its own in it.
-	sockets, err := filepath.Glob(filepath.Join(s.Dir, "node/kubelet/plugins", env.Driver, "dra*.sock"))
+	sockets, err := filepath.Glob(filepath.Join(cluster.Dir, "node/kubelet/plugins", env.Driver, "dra*.sock"))
 	must(t, err)
 	if len(sockets) != 1 {
 		t.Fatalf("the plugin's sockets are %v", sockets)
@@ -57,26 +57,26 @@ func TestAClaimAllocatedByHand(t *testing.T) {
 		if one := prepared.Claims[uid]; one == nil || one.Error != "" || len(one.Devices) != 1 || len(one.Devices[0].CdiDeviceIds) == 0 {
 			t.Fatalf("prepared: %v", prepared)
 		}
-		if found := specs(ctx, t); len(found) != 1 {
+		if found := cdiSpecs(ctx, t); len(found) != 1 {
 			t.Errorf("CDI specs of one claim: %v", found)
 		}
 	}
-	ready(ctx, t, env.ByHand, claims[0].Name)
+	waitPrepared(ctx, t, env.ByHand, claims[0].Name)
 	unprepared, err := plugin.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: claims})
 	must(t, err)
 	if one := unprepared.Claims[uid]; one == nil || one.Error != "" {
 		t.Errorf("unprepared: %v", unprepared)
 	}
-	if found := specs(ctx, t); len(found) != 0 {
+	if found := cdiSpecs(ctx, t); len(found) != 0 {
 		t.Errorf("CDI specs are left: %v", found)
 	}
 }
 
-// ready waits until a claim's status says of its device that it is prepared.
-func ready(ctx context.Context, t *testing.T, namespace, name string) {
+// waitPrepared waits until a claim's status says of its device that it is prepared.
+func waitPrepared(ctx context.Context, t *testing.T, namespace, name string) {
 	t.Helper()
 	eventually(ctx, t, "the status of the device", func(ctx context.Context) (bool, string) {
-		c, err := s.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+		c, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil || len(c.Status.Devices) != 1 {
 			return false, fmt.Sprint("no status: ", err)
 		}

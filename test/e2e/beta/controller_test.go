@@ -19,25 +19,25 @@ import (
 
 // helm runs Helm in the release's namespace.
 func helm(ctx context.Context, args ...string) (string, error) {
-	return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
+	return cluster.Run(ctx, filepath.Join(cluster.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
 }
 
-// TestParametersAreRefused writes the same claim with wrong parameters and with right ones.
-func TestParametersAreRefused(t *testing.T) {
-	ctx := limited(t)
+// TestWebhook_WrongParameters_Refused writes the same claim with wrong parameters and with right ones.
+func TestWebhook_WrongParameters_Refused(t *testing.T) {
+	ctx := testContext(t)
 	const want = `spec.devices.config[0].opaque.parameters.sharing.strategy: Forbidden: "Turns" is not known, use TimeSlicing or MPS`
 	eventually(ctx, t, "the webhook to refuse", func(ctx context.Context) (bool, string) {
-		out, err := s.KubectlRun(ctx, "create", "--dry-run=server", "-f", s.Tree+"/test/e2e/beta/testdata/wrong.yaml")
+		out, err := cluster.Kubectl(ctx, "create", "--dry-run=server", "-f", cluster.Tree+"/test/e2e/beta/testdata/wrong.yaml")
 		return err != nil && strings.Contains(out, want), out
 	})
-	_, err := s.KubectlRun(ctx, "apply", "--dry-run=server", "-n", "default", "-f", s.Tree+"/test/e2e/beta/testdata/right.yaml")
+	_, err := cluster.Kubectl(ctx, "apply", "--dry-run=server", "-n", "default", "-f", cluster.Tree+"/test/e2e/beta/testdata/right.yaml")
 	must(t, err)
 }
 
-func TestClassesAndLabelsAreKept(t *testing.T) {
-	ctx := limited(t)
+func TestController_BetaAPI_RepairsClassesAndLabels(t *testing.T) {
+	ctx := testContext(t)
 	const model = "nvidia-h100-80gb-hbm3." + env.Driver
-	classes := s.Client.ResourceV1().DeviceClasses()
+	classes := cluster.Client.ResourceV1().DeviceClasses()
 	there := func(what string) (expression string) {
 		t.Helper()
 		eventually(ctx, t, what, func(ctx context.Context) (bool, string) {
@@ -64,7 +64,7 @@ func TestClassesAndLabelsAreKept(t *testing.T) {
 		t.Errorf("the class selects by %q, and did by %q", is, was)
 	}
 	eventually(ctx, t, "the labels of the node", func(ctx context.Context) (bool, string) {
-		nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -73,9 +73,9 @@ func TestClassesAndLabelsAreKept(t *testing.T) {
 	})
 }
 
-// TestTheInstallationIsChecked has the chart's own test look at all of it.
-func TestTheInstallationIsChecked(t *testing.T) {
-	out, err := helm(limited(t), "test", env.Release)
+// TestHelm_Test_Passes has the chart's own test look at all of it.
+func TestHelm_Test_Passes(t *testing.T) {
+	out, err := helm(testContext(t), "test", env.Release)
 	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("helm test: %v\n%s", err, out)
 	}

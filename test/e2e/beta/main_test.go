@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// s is the one cluster of the whole run.
-var s *env.Stage
+// cluster is the one cluster of the whole run.
+var cluster *env.Env
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -34,10 +34,10 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	var err error
-	if s, err = env.FromEnvironment(os.Stderr); err != nil {
+	if cluster, err = env.FromEnvironment(os.Stderr); err != nil {
 		return 1, err
 	}
-	if _, err := s.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1"); !apierrors.IsNotFound(err) {
+	if _, err := cluster.Client.Discovery().ServerResourcesForGroupVersion("resource.k8s.io/v1"); !apierrors.IsNotFound(err) {
 		return 1, errors.Join(errors.New("this API server serves resource.k8s.io/v1: start it with --runtime-config resource.k8s.io/v1=false,resource.k8s.io/v1beta1=true"), err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -47,7 +47,7 @@ func run(m *testing.M) (int, error) {
 		// No kubelet registers the plugin, by which its pod would become ready.
 		settings = []string{"--set", "kubeletPlugin.containers.gpus.healthcheckPort=-1"}
 	}
-	if err := s.Install(ctx, "hgx-h100", 8, settings...); err != nil {
+	if err := cluster.Install(ctx, "hgx-h100", 8, settings...); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
@@ -56,12 +56,12 @@ func run(m *testing.M) (int, error) {
 // usesClaims says whether scheduler and kubelet do. Up to 1.33 they speak v1beta1. Later ones speak v1 alone, and so does
 // the API server to itself: without v1 it gets ready only with the feature gate DynamicResourceAllocation off.
 func usesClaims() bool {
-	version, err := s.Client.Discovery().ServerVersion()
+	version, err := cluster.Client.Discovery().ServerVersion()
 	return err == nil && version.Major == "1" && version.Minor <= "33"
 }
 
-// limited gives a test a context that ends before the test's own limit.
-func limited(t *testing.T) context.Context {
+// testContext gives a test a context that ends before the test's own limit.
+func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	t.Cleanup(cancel)
@@ -78,13 +78,13 @@ func must(t *testing.T, err error) {
 // eventually waits for what the driver is to do.
 func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
 	t.Helper()
-	must(t, s.Wait(ctx, what, 60*time.Second, ok))
+	must(t, cluster.Eventually(ctx, what, 60*time.Second, ok))
 }
 
-// specs lists the CDI specs of the driver on the node.
-func specs(ctx context.Context, t *testing.T) []string {
+// cdiSpecs lists the CDI specs of the driver on the node.
+func cdiSpecs(ctx context.Context, t *testing.T) []string {
 	t.Helper()
-	out, err := s.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"*.json")
+	out, err := cluster.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"*.json")
 	must(t, err)
 	return strings.Fields(out)
 }

@@ -15,16 +15,16 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestUninstalled is the last one. The check before it reads every claim.
-func TestUninstalled(t *testing.T) {
-	ctx := limited(t)
+// TestHelm_Uninstall_LeavesNoCDISpec is the last one. The check before it reads every claim.
+func TestHelm_Uninstall_LeavesNoCDISpec(t *testing.T) {
+	ctx := testContext(t)
 	_, err := helm(ctx, "uninstall", env.Release, "--wait")
 	must(t, err)
 	eventually(ctx, t, "the driver's pods gone", func(ctx context.Context) (bool, string) {
-		pods, err := s.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{})
+		pods, err := cluster.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
 	})
-	if found := specs(ctx, t); len(found) != 0 {
+	if found := cdiSpecs(ctx, t); len(found) != 0 {
 		t.Errorf("CDI specs are left: %v", found)
 	}
 }

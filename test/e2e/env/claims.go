@@ -21,18 +21,18 @@ const ByHand = "by-hand"
 const classByHand = "by-hand.gpu.nvidia.com"
 
 // AllocatedClaims makes claims and allocates them as a scheduler would, each for the device of its index in a pool. It
-// is for who plays the kubelet.
-func (s *Stage) AllocatedClaims(ctx context.Context, pool string, devices []string, admin bool) ([]*drapb.Claim, error) {
-	return s.allocated(ctx, pool, devices, admin, "")
+// serves tests that call the plugin in place of the kubelet.
+func (e *Env) AllocatedClaims(ctx context.Context, pool string, devices []string, admin bool) ([]*drapb.Claim, error) {
+	return e.createAllocated(ctx, pool, devices, admin, "")
 }
 
 // AllocatedShares makes claims with so much memory each of the device of its index.
-func (s *Stage) AllocatedShares(ctx context.Context, pool string, devices []string, memory string) ([]*drapb.Claim, error) {
-	return s.allocated(ctx, pool, devices, false, memory)
+func (e *Env) AllocatedShares(ctx context.Context, pool string, devices []string, memory string) ([]*drapb.Claim, error) {
+	return e.createAllocated(ctx, pool, devices, false, memory)
 }
 
-func (s *Stage) allocated(ctx context.Context, pool string, devices []string, admin bool, memory string) ([]*drapb.Claim, error) {
-	if err := s.groundByHand(ctx); err != nil {
+func (e *Env) createAllocated(ctx context.Context, pool string, devices []string, admin bool, memory string) ([]*drapb.Claim, error) {
+	if err := e.createByHand(ctx); err != nil {
 		return nil, err
 	}
 	var out []*drapb.Claim
@@ -47,7 +47,7 @@ func (s *Stage) allocated(ctx context.Context, pool string, devices []string, ad
 			result.ShareID = &id
 			result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}
 		}
-		api := s.Client.ResourceV1().ResourceClaims(ByHand)
+		api := e.Client.ResourceV1().ResourceClaims(ByHand)
 		made, err := api.Create(ctx, &resourceapi.ResourceClaim{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "claim-"},
 			Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{request}}},
@@ -66,14 +66,14 @@ func (s *Stage) allocated(ctx context.Context, pool string, devices []string, ad
 	return out, nil
 }
 
-func (s *Stage) groundByHand(ctx context.Context) error {
-	_, err := s.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+func (e *Env) createByHand(ctx context.Context) error {
+	_, err := e.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: ByHand, Labels: map[string]string{resourceapi.DRAAdminNamespaceLabelKey: "true"}},
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	_, err = s.Client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
+	_, err = e.Client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: classByHand},
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {

@@ -69,8 +69,8 @@ func (d *Demo) parse(text string) error {
 }
 
 // Demos lists demo/*.yaml in order of their names.
-func (s *Stage) Demos() ([]Demo, error) {
-	paths, err := filepath.Glob(filepath.Join(s.Tree, "demo", "*.yaml"))
+func (e *Env) Demos() ([]Demo, error) {
+	paths, err := filepath.Glob(filepath.Join(e.Tree, "demo", "*.yaml"))
 	if err != nil {
 		return nil, err
 	}
@@ -87,31 +87,31 @@ func (s *Stage) Demos() ([]Demo, error) {
 		out = append(out, d)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("no demos in %s", filepath.Join(s.Tree, "demo"))
+		return nil, fmt.Errorf("no demos in %s", filepath.Join(e.Tree, "demo"))
 	}
 	return out, nil
 }
 
 // Apply creates what a demo's file says, once what an earlier run of it made is gone.
-func (s *Stage) Apply(ctx context.Context, d Demo) error {
-	if err := s.Gone(ctx, d.Namespace()); err != nil {
+func (e *Env) Apply(ctx context.Context, d Demo) error {
+	if err := e.WaitNamespaceGone(ctx, d.Namespace()); err != nil {
 		return err
 	}
-	_, err := s.KubectlRun(ctx, "apply", "-f", d.Path)
+	_, err := e.Kubectl(ctx, "apply", "-f", d.Path)
 	return err
 }
 
 // Remove deletes it and waits until its pods and claims are gone. The namespace itself takes Kubernetes longer.
-func (s *Stage) Remove(ctx context.Context, d Demo) error {
-	if _, err := s.KubectlRun(ctx, "delete", "-f", d.Path, "--ignore-not-found", "--wait=false"); err != nil {
+func (e *Env) Remove(ctx context.Context, d Demo) error {
+	if _, err := e.Kubectl(ctx, "delete", "-f", d.Path, "--ignore-not-found", "--wait=false"); err != nil {
 		return err
 	}
-	return s.Wait(ctx, "pods and claims of "+d.Name+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
-		pods, err := s.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
+	return e.Eventually(ctx, "pods and claims of "+d.Name+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+		pods, err := e.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
-		claims, err := s.Client.ResourceV1().ResourceClaims(d.Namespace()).List(ctx, metav1.ListOptions{})
+		claims, err := e.Client.ResourceV1().ResourceClaims(d.Namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -119,10 +119,10 @@ func (s *Stage) Remove(ctx context.Context, d Demo) error {
 	})
 }
 
-// Gone waits until a namespace is.
-func (s *Stage) Gone(ctx context.Context, namespace string) error {
-	return s.Wait(ctx, "namespace "+namespace+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
-		_, err := s.Client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+// WaitNamespaceGone waits until a namespace is deleted.
+func (e *Env) WaitNamespaceGone(ctx context.Context, namespace string) error {
+	return e.Eventually(ctx, "namespace "+namespace+" gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := e.Client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), "it is still there"
 	})
 }
@@ -201,11 +201,11 @@ func (v View) UUIDs() []string {
 	return out
 }
 
-// Look waits for a container's report and reads it.
-func (s *Stage) Look(ctx context.Context, namespace, pod, container string) (View, error) {
+// Inspect waits for a container's report and reads it.
+func (e *Env) Inspect(ctx context.Context, namespace, pod, container string) (View, error) {
 	var v View
-	err := s.Wait(ctx, fmt.Sprintf("report of %s/%s/%s", namespace, pod, container), 60*time.Second, func(ctx context.Context) (bool, string) {
-		data, err := s.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(ctx)
+	err := e.Eventually(ctx, fmt.Sprintf("report of %s/%s/%s", namespace, pod, container), 60*time.Second, func(ctx context.Context) (bool, string) {
+		data, err := e.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container}).DoRaw(ctx)
 		if err != nil {
 			return false, err.Error()
 		}
@@ -218,11 +218,11 @@ func (s *Stage) Look(ctx context.Context, namespace, pod, container string) (Vie
 	return v, err
 }
 
-// Pods waits until a namespace has so many pods that run or have succeeded, and lists them by name.
-func (s *Stage) Pods(ctx context.Context, namespace string, count int) ([]corev1.Pod, error) {
+// WaitPods waits until a namespace has so many pods that run or have succeeded, and lists them by name.
+func (e *Env) WaitPods(ctx context.Context, namespace string, count int) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
-	err := s.Wait(ctx, fmt.Sprintf("%d pods in %s", count, namespace), 90*time.Second, func(ctx context.Context) (bool, string) {
-		list, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	err := e.Eventually(ctx, fmt.Sprintf("%d pods in %s", count, namespace), 90*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := e.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -232,7 +232,7 @@ func (s *Stage) Pods(ctx context.Context, namespace string, count int) ([]corev1
 		}
 		for _, p := range pods {
 			if p.Status.Phase != corev1.PodRunning && p.Status.Phase != corev1.PodSucceeded || p.DeletionTimestamp != nil {
-				return false, fmt.Sprintf("%s is %s", p.Name, p.Status.Phase) + s.why(ctx, p)
+				return false, fmt.Sprintf("%s is %s", p.Name, p.Status.Phase) + e.newestEvent(ctx, p)
 			}
 		}
 		return true, ""
@@ -241,11 +241,11 @@ func (s *Stage) Pods(ctx context.Context, namespace string, count int) ([]corev1
 	return pods, err
 }
 
-// Settled waits until a demo's pods run, or cannot be scheduled, as its file says, and lists them by name.
-func (s *Stage) Settled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
+// WaitSettled waits until a demo's pods run, or cannot be scheduled, as its file says, and lists them by name.
+func (e *Env) WaitSettled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
-	err := s.Wait(ctx, "demo "+d.Name, 120*time.Second, func(ctx context.Context) (bool, string) {
-		list, err := s.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
+	err := e.Eventually(ctx, "demo "+d.Name, 120*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := e.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -255,11 +255,11 @@ func (s *Stage) Settled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 			switch {
 			case p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded:
 				up++
-			case s.Waiting(ctx, p) != "":
+			case e.PendingReason(ctx, p) != "":
 				stuck++
-				reason = s.Waiting(ctx, p)
+				reason = e.PendingReason(ctx, p)
 			default:
-				reason = p.Name + " is " + string(p.Status.Phase) + s.why(ctx, p)
+				reason = p.Name + " is " + string(p.Status.Phase) + e.newestEvent(ctx, p)
 			}
 		}
 		return up == d.Pods && stuck == d.Pending && up+stuck == len(pods),
@@ -279,20 +279,20 @@ func Unschedulable(p corev1.Pod) string {
 	return ""
 }
 
-// Waiting is the reason for which a pod that is pending stays so, or empty: the scheduler's, or why its claim is not made.
-func (s *Stage) Waiting(ctx context.Context, p corev1.Pod) string {
+// PendingReason returns why a pod stays pending, or nothing: the scheduler's reason, or why its claim is not created.
+func (e *Env) PendingReason(ctx context.Context, p corev1.Pod) string {
 	if reason := Unschedulable(p); reason != "" {
 		return reason
 	}
-	if why := s.why(ctx, p); p.Spec.NodeName == "" && strings.Contains(why, "FailedResourceClaimCreation") {
+	if why := e.newestEvent(ctx, p); p.Spec.NodeName == "" && strings.Contains(why, "FailedResourceClaimCreation") {
 		return why
 	}
 	return ""
 }
 
-// why gives the newest events of a pod.
-func (s *Stage) why(ctx context.Context, p corev1.Pod) string {
-	events, err := s.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name})
+// newestEvent returns the newest Event of a pod, or nothing.
+func (e *Env) newestEvent(ctx context.Context, p corev1.Pod) string {
+	events, err := e.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name})
 	if err != nil || len(events.Items) == 0 {
 		return ""
 	}
@@ -302,7 +302,7 @@ func (s *Stage) why(ctx context.Context, p corev1.Pod) string {
 
 // Claims lists the claims that a pod uses, the one made for its extended resources included. Those of a pod that has
 // ended are gone.
-func (s *Stage) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.ResourceClaim, error) {
+func (e *Env) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.ResourceClaim, error) {
 	var names []string
 	for _, status := range p.Status.ResourceClaimStatuses {
 		if status.ResourceClaimName != nil {
@@ -320,7 +320,7 @@ func (s *Stage) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.Resourc
 	slices.Sort(names)
 	var out []resourceapi.ResourceClaim
 	for _, name := range slices.Compact(names) {
-		c, err := s.Client.ResourceV1().ResourceClaims(p.Namespace).Get(ctx, name, metav1.GetOptions{})
+		c, err := e.Client.ResourceV1().ResourceClaims(p.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
 		}

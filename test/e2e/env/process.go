@@ -9,7 +9,7 @@ import (
 )
 
 // PluginDirectories makes below dir what a node has for a plugin that runs as a process of its own.
-func (s *Stage) PluginDirectories(dir string) error {
+func (e *Env) PluginDirectories(dir string) error {
 	for _, d := range []string{"plugins", "registry", "cdi"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return err
@@ -19,17 +19,17 @@ func (s *Stage) PluginDirectories(dir string) error {
 }
 
 // PluginArguments are those of the shipped binary on the simulated machine, with its directories below dir.
-func (s *Stage) PluginArguments(dir, node string) []string {
+func (e *Env) PluginArguments(dir, node string) []string {
 	return []string{
 		"--node-name", node, "--kubeconfig", os.Getenv("KUBECONFIG"),
-		"--nvidia-driver-root", s.Root, "--container-driver-root", s.Root, "--dev-root", s.Root,
-		"--proc-root", filepath.Join(s.Root, "proc"), "--sys-root", filepath.Join(s.Root, "sys"),
-		"--boot-id-file", filepath.Join(s.Root, "proc/sys/kernel/random/boot_id"),
+		"--nvidia-driver-root", e.Root, "--container-driver-root", e.Root, "--dev-root", e.Root,
+		"--proc-root", filepath.Join(e.Root, "proc"), "--sys-root", filepath.Join(e.Root, "sys"),
+		"--boot-id-file", filepath.Join(e.Root, "proc/sys/kernel/random/boot_id"),
 		"--cdi-root", filepath.Join(dir, "cdi"),
 		"--kubelet-plugins-directory-path", filepath.Join(dir, "plugins"),
 		"--kubelet-registrar-directory-path", filepath.Join(dir, "registry"),
 		"--http-endpoint", "", "--healthcheck-port", "-1",
-		"--nvidia-cdi-hook-path", filepath.Join(s.Tree, "bin", "dra-kubelet-plugin"),
+		"--nvidia-cdi-hook-path", filepath.Join(e.Tree, "bin", "dra-kubelet-plugin"),
 		"-v", "1",
 	}
 }

@@ -12,21 +12,21 @@ import (
 
 // Configure upgrades the chart to the settings that a demo needs, a file of demo/settings or none, unless they are in
 // force, and waits until what is published follows them.
-func (s *Stage) Configure(ctx context.Context, settings string) error {
-	if settings == s.settings {
+func (e *Env) Configure(ctx context.Context, settings string) error {
+	if settings == e.settings {
 		return nil
 	}
-	return s.Step("settings: "+settings, func() error {
+	return e.Step("settings: "+settings, func() error {
 		var args []string
 		if settings != "" {
-			args = append(args, "--values", filepath.Join(s.Tree, "demo", "settings", settings))
+			args = append(args, "--values", filepath.Join(e.Tree, "demo", "settings", settings))
 		}
-		if err := s.Helm(ctx, args...); err != nil {
+		if err := e.Helm(ctx, args...); err != nil {
 			return err
 		}
-		s.settings = settings
-		return s.Wait(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
-			devices, err := s.Devices(ctx, "gpu")
+		e.settings = settings
+		return e.Eventually(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
+			devices, err := e.Devices(ctx, "gpu")
 			if err != nil {
 				return false, err.Error()
 			}

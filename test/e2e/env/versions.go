@@ -16,9 +16,9 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 )
 
-// anyVersion is a client that speaks of resource.k8s.io/v1, whatever version of it the server has. Where there is a v1 it
+// newestVersion is a client that speaks of resource.k8s.io/v1, whatever version of it the server has. Where there is a v1 it
 // is the plain one, for the other cannot patch.
-func anyVersion(client kubernetes.Interface) (kubernetes.Interface, error) {
+func newestVersion(client kubernetes.Interface) (kubernetes.Interface, error) {
 	_, err := client.Discovery().ServerResourcesForGroupVersion(resourceapi.SchemeGroupVersion.String())
 	if apierrors.IsNotFound(err) {
 		return older{client}, nil

@@ -19,12 +19,12 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// class waits until a class is there, or not.
-func class(ctx context.Context, t *testing.T, name string, there bool) *resourceapi.DeviceClass {
+// waitClass waits until a class is there, or not.
+func waitClass(ctx context.Context, t *testing.T, name string, there bool) *resourceapi.DeviceClass {
 	t.Helper()
 	var out *resourceapi.DeviceClass
 	eventually(ctx, t, fmt.Sprintf("DeviceClass %s to be there: %t", name, there), func(ctx context.Context) (bool, string) {
-		c, err := s.Client.ResourceV1().DeviceClasses().Get(ctx, name, metav1.GetOptions{})
+		c, err := cluster.Client.ResourceV1().DeviceClasses().Get(ctx, name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return false, err.Error()
 		}
@@ -34,21 +34,21 @@ func class(ctx context.Context, t *testing.T, name string, there bool) *resource
 	return out
 }
 
-func TestClassesFollowTheBoardsOfTheCluster(t *testing.T) {
-	ctx := limited(t)
+func TestDeviceClasses_GPUModelsChange_FollowThem(t *testing.T) {
+	ctx := testContext(t)
 	for name, resource := range map[string]string{
 		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "nvidia-l40s.gpu.nvidia.com": "",
 		"mig-1g.10gb.nvidia.com": "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me.nvidia.com": "nvidia.com/mig-1g.10gb.me",
 	} {
-		c := class(ctx, t, name, true)
+		c := waitClass(ctx, t, name, true)
 		if got := c.Spec.ExtendedResourceName; resource != "" && (got == nil || *got != resource) {
 			t.Errorf("%s has the extended resource %v, want %s", name, got, resource)
 		}
 	}
 	// A class of ours that somebody deletes or changes comes right.
-	classes := s.Client.ResourceV1().DeviceClasses()
+	classes := cluster.Client.ResourceV1().DeviceClasses()
 	must(t, classes.Delete(ctx, "nvidia-l40s.gpu.nvidia.com", metav1.DeleteOptions{}))
-	class(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
+	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
 	_, err := classes.Patch(ctx, "mig-1g.10gb.nvidia.com", types.MergePatchType, []byte(`{"spec":{"extendedResourceName":"example.com/other"}}`), metav1.PatchOptions{})
 	must(t, err)
 	eventually(ctx, t, "the class as it should be", func(ctx context.Context) (bool, string) {
@@ -62,59 +62,59 @@ func TestClassesFollowTheBoardsOfTheCluster(t *testing.T) {
 	_, err = classes.Create(ctx, own, metav1.CreateOptions{})
 	must(t, err)
 	// A claim that waits names the class that goes.
-	claims := s.Client.ResourceV1().ResourceClaims("default")
+	claims := cluster.Client.ResourceV1().ResourceClaims("default")
 	_, err = claims.Create(ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Spec: resourceapi.ResourceClaimSpec{
 		Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "nvidia-l40s.gpu.nvidia.com"}}}},
 	}}, metav1.CreateOptions{})
 	must(t, err)
-	exchange(ctx, t, "t4-1", 9)
+	replaceGPUs(ctx, t, "t4-1", 9)
 	eventually(ctx, t, "the labels of the new boards", func(ctx context.Context) (bool, string) {
-		n, err := s.Client.CoreV1().Nodes().Get(ctx, "onenode-2", metav1.GetOptions{})
+		n, err := cluster.Client.CoreV1().Nodes().Get(ctx, "onenode-2", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
 		return n.Labels["nvidia.com/gpu.product"] == "Tesla-T4", n.Labels["nvidia.com/gpu.product"]
 	})
-	if c := class(ctx, t, own.Name, true); c.Labels != nil || c.Spec.Selectors[0].CEL.Expression != own.Spec.Selectors[0].CEL.Expression {
+	if c := waitClass(ctx, t, own.Name, true); c.Labels != nil || c.Spec.Selectors[0].CEL.Expression != own.Spec.Selectors[0].CEL.Expression {
 		t.Errorf("the administrator's class is changed: %+v", c)
 	}
-	class(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
+	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
 	must(t, claims.Delete(ctx, "waits", metav1.DeleteOptions{}))
-	class(ctx, t, "nvidia-l40s.gpu.nvidia.com", false)
+	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", false)
 	must(t, classes.Delete(ctx, own.Name, metav1.DeleteOptions{}))
-	class(ctx, t, own.Name, true) // Now it is the controller's.
-	exchange(ctx, t, "l40s-4", 12)
-	class(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
-	class(ctx, t, own.Name, false)
+	waitClass(ctx, t, own.Name, true) // Now it is the controller's.
+	replaceGPUs(ctx, t, "l40s-4", 12)
+	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
+	waitClass(ctx, t, own.Name, false)
 }
 
-// exchange puts other boards into the second node.
-func exchange(ctx context.Context, t *testing.T, profile string, total int) {
+// replaceGPUs puts other boards into the second node.
+func replaceGPUs(ctx context.Context, t *testing.T, profile string, total int) {
 	t.Helper()
-	must(t, s.SimOn(ctx, 2, "down"))
-	must(t, s.SimOn(ctx, 2, "up", "--profile", profile))
+	must(t, cluster.SimOn(ctx, 2, "down"))
+	must(t, cluster.SimOn(ctx, 2, "up", "--profile", profile))
 	// The driver's pods have mounts of what was there before, as after no power cycle.
-	pods := s.Client.CoreV1().Pods(env.Namespace)
+	pods := cluster.Client.CoreV1().Pods(env.Namespace)
 	must(t, pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
 		FieldSelector: "spec.nodeName=onenode-2", LabelSelector: "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)",
 	}))
-	must(t, s.WaitPublished(ctx, total))
+	must(t, cluster.WaitPublished(ctx, total))
 }
 
-// TestNothingIsWrittenWhileNothingChanges has both controllers restart, and a node's slices come and go.
-func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
-	ctx := limited(t)
-	class(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
+// TestController_NothingChanges_WritesNothing has both controllers restart, and a node's slices come and go.
+func TestController_NothingChanges_WritesNothing(t *testing.T) {
+	ctx := testContext(t)
+	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
 	versions := func() string {
 		var out strings.Builder
-		list, err := s.Client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+		list, err := cluster.Client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
 		must(t, err)
 		for _, c := range list.Items {
-			if c.Name != witness {
+			if c.Name != sampleClass {
 				fmt.Fprintln(&out, c.Name, c.ResourceVersion)
 			}
 		}
-		nodes, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		must(t, err)
 		for _, n := range nodes.Items {
 			fmt.Fprintln(&out, n.Name, n.Labels, n.Annotations)
@@ -122,29 +122,29 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 		return out.String()
 	}
 	before := versions()
-	_, err := s.KubectlRun(ctx, "-n", "gpu-dra-driver", "rollout", "restart", "deployment/gpu-dra-driver-controller")
+	_, err := cluster.Kubectl(ctx, "-n", "gpu-dra-driver", "rollout", "restart", "deployment/gpu-dra-driver-controller")
 	must(t, err)
-	must(t, s.Node(ctx, "restart", "--node", "2", "kubelet")) // It takes the node's slices away; the plugin brings them back.
-	_, err = s.KubectlRun(ctx, "-n", "gpu-dra-driver", "rollout", "status", "deployment/gpu-dra-driver-controller", "--timeout=90s")
+	must(t, cluster.Node(ctx, "restart", "--node", "2", "kubelet")) // It takes the node's slices away; the plugin brings them back.
+	_, err = cluster.Kubectl(ctx, "-n", "gpu-dra-driver", "rollout", "status", "deployment/gpu-dra-driver-controller", "--timeout=90s")
 	must(t, err)
-	must(t, s.WaitPublished(ctx, 12))
-	leads(ctx, t)
+	must(t, cluster.WaitPublished(ctx, 12))
+	waitLeader(ctx, t)
 	if after := versions(); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 }
 
-// witness is the class by which leads sees that a controller works, one that every version of Kubernetes gets.
-const witness = "nvidia-h100-80gb-hbm3.gpu.nvidia.com"
+// sampleClass is the class by which waitLeader sees that a controller works, one that every version of Kubernetes gets.
+const sampleClass = "nvidia-h100-80gb-hbm3.gpu.nvidia.com"
 
-// leads waits until some controller does its work: it puts a class right.
-func leads(ctx context.Context, t *testing.T) {
+// waitLeader waits until some controller does its work: it puts a class right.
+func waitLeader(ctx context.Context, t *testing.T) {
 	t.Helper()
-	classes := s.Client.ResourceV1().DeviceClasses()
-	_, err := classes.Patch(ctx, witness, types.MergePatchType, []byte(`{"spec":{"selectors":[{"cel":{"expression":"false"}}]}}`), metav1.PatchOptions{})
+	classes := cluster.Client.ResourceV1().DeviceClasses()
+	_, err := classes.Patch(ctx, sampleClass, types.MergePatchType, []byte(`{"spec":{"selectors":[{"cel":{"expression":"false"}}]}}`), metav1.PatchOptions{})
 	must(t, err)
 	eventually(ctx, t, "the class as it should be", func(ctx context.Context) (bool, string) {
-		c, err := classes.Get(ctx, witness, metav1.GetOptions{})
+		c, err := classes.Get(ctx, sampleClass, metav1.GetOptions{})
 		return err == nil && c.Spec.Selectors[0].CEL.Expression != "false", fmt.Sprint(err)
 	})
 }

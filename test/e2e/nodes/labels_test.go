@@ -17,13 +17,13 @@ import (
 
 func node(ctx context.Context, t *testing.T, name string) *corev1.Node {
 	t.Helper()
-	n, err := s.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	n, err := cluster.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	must(t, err)
 	return n
 }
 
-func TestPodsFindTheirNodesByLabels(t *testing.T) {
-	ctx := limited(t)
+func TestNodeLabels_PodSelectsThem_RunsThere(t *testing.T) {
+	ctx := testContext(t)
 	for name, want := range map[string][3]string{"onenode": {"NVIDIA-H100-80GB-HBM3", "8", "81559"}, "onenode-2": {"NVIDIA-L40S", "4", "46068"}} {
 		eventually(ctx, t, "labels of "+name, func(ctx context.Context) (bool, string) {
 			l := node(ctx, t, name).Labels
@@ -31,21 +31,21 @@ func TestPodsFindTheirNodesByLabels(t *testing.T) {
 			return got == want, fmt.Sprint(got)
 		})
 	}
-	out, err := s.KubectlRun(ctx, "apply", "-f", s.Tree+"/test/e2e/nodes/testdata/plugin-pods.yaml")
+	out, err := cluster.Kubectl(ctx, "apply", "-f", cluster.Tree+"/test/e2e/nodes/testdata/plugin-pods.yaml")
 	must(t, err)
 	t.Cleanup(func() {
-		_, err := s.KubectlRun(context.WithoutCancel(ctx), "delete", "-f", s.Tree+"/test/e2e/nodes/testdata/plugin-pods.yaml", "--wait=true")
+		_, err := cluster.Kubectl(context.WithoutCancel(ctx), "delete", "-f", cluster.Tree+"/test/e2e/nodes/testdata/plugin-pods.yaml", "--wait=true")
 		must(t, err)
 	})
 	for pod, where := range map[string]string{"l40s": "onenode-2", "large": "onenode", "small": "onenode-2", "by-class": "onenode-2", "slice": "onenode"} {
 		eventually(ctx, t, pod+" to run", func(ctx context.Context) (bool, string) {
-			p, err := s.Client.CoreV1().Pods("plugin-pods").Get(ctx, pod, metav1.GetOptions{})
+			p, err := cluster.Client.CoreV1().Pods("plugin-pods").Get(ctx, pod, metav1.GetOptions{})
 			if err != nil {
 				return false, err.Error()
 			}
 			return p.Status.Phase == corev1.PodRunning && p.Spec.NodeName == where, string(p.Status.Phase) + " on " + p.Spec.NodeName + out
 		})
-		view, err := s.Look(ctx, "plugin-pods", pod, "probe")
+		view, err := cluster.Inspect(ctx, "plugin-pods", pod, "probe")
 		must(t, err)
 		if got := view.GPUs(); len(got) != 1 {
 			t.Errorf("%s sees %v", pod, got)
@@ -53,9 +53,9 @@ func TestPodsFindTheirNodesByLabels(t *testing.T) {
 	}
 }
 
-func TestLabelsThatOthersWroteStay(t *testing.T) {
-	ctx := limited(t)
-	nodes := s.Client.CoreV1().Nodes()
+func TestNodeLabels_WrittenByOthers_Kept(t *testing.T) {
+	ctx := testContext(t)
+	nodes := cluster.Client.CoreV1().Nodes()
 	patch := func(labels string) {
 		t.Helper()
 		_, err := nodes.Patch(ctx, "onenode-2", types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{})
@@ -73,13 +73,13 @@ func TestLabelsThatOthersWroteStay(t *testing.T) {
 	has("the label that is free", func(l map[string]string) bool { return l["nvidia.com/gpu.family"] == "ada-lovelace" })
 	has("the other's label", func(l map[string]string) bool { return l["nvidia.com/gpu.count"] == "3" })
 	// The node loses its GPUs, and with them our labels alone.
-	must(t, s.SimOn(ctx, 2, "inject", "unload"))
-	t.Cleanup(func() { _ = s.SimOn(context.WithoutCancel(ctx), 2, "inject", "load") })
+	must(t, cluster.SimOn(ctx, 2, "inject", "unload"))
+	t.Cleanup(func() { _ = cluster.SimOn(context.WithoutCancel(ctx), 2, "inject", "load") })
 	has("only the other's label", func(l map[string]string) bool {
 		return l["nvidia.com/gpu.count"] == "3" && l["nvidia.com/gpu.family"] == "" && l["nvidia.com/gpu.present"] == ""
 	})
 	patch(`{"nvidia.com/gpu.count":null}`)
-	must(t, s.SimOn(ctx, 2, "inject", "load"))
-	must(t, s.WaitPublished(ctx, 12))
+	must(t, cluster.SimOn(ctx, 2, "inject", "load"))
+	must(t, cluster.WaitPublished(ctx, 12))
 	has("the labels again", func(l map[string]string) bool { return l["nvidia.com/gpu.count"] == "4" })
 }

@@ -16,10 +16,10 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-var s *env.Stage
+var cluster *env.Env
 
-// short is the grace period of classes and labels, so that a test sees its end.
-const short = "deviceClasses.grace=4s"
+// shortGrace is the grace period of classes and labels, so that a test sees its end.
+const shortGrace = "deviceClasses.grace=4s"
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -32,22 +32,22 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) (int, error) {
 	var err error
-	if s, err = env.FromEnvironment(os.Stderr); err != nil {
+	if cluster, err = env.FromEnvironment(os.Stderr); err != nil {
 		return 1, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if err := s.SimOn(ctx, 2, "up", "--profile", "l40s-4"); err != nil {
+	if err := cluster.SimOn(ctx, 2, "up", "--profile", "l40s-4"); err != nil {
 		return 1, err
 	}
-	if err := s.Install(ctx, "hgx-h100", 12, "--set", short); err != nil {
+	if err := cluster.Install(ctx, "hgx-h100", 12, "--set", shortGrace); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
 }
 
-// limited gives a test a context that ends before the test's own limit.
-func limited(t *testing.T) context.Context {
+// testContext gives a test a context that ends before the test's own limit.
+func testContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	t.Cleanup(cancel)
@@ -64,5 +64,5 @@ func must(t *testing.T, err error) {
 // eventually waits for what the controller is to do.
 func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
 	t.Helper()
-	must(t, s.Wait(ctx, what, 60*time.Second, ok))
+	must(t, cluster.Eventually(ctx, what, 60*time.Second, ok))
 }

@@ -22,12 +22,12 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestReviewsAsKubectlShowsThem writes what demo/reviews has.
-func TestReviewsAsKubectlShowsThem(t *testing.T) {
-	ctx := limited(t)
-	answers(ctx, t)
+// TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings writes what demo/reviews has.
+func TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings(t *testing.T) {
+	ctx := testContext(t)
+	waitWebhook(ctx, t)
 	for _, what := range []string{"denied", "warned"} {
-		data, err := os.ReadFile(filepath.Join(s.Tree, "demo", "reviews", what+".yaml"))
+		data, err := os.ReadFile(filepath.Join(cluster.Tree, "demo", "reviews", what+".yaml"))
 		must(t, err)
 		for i, object := range strings.Split(string(data), "\n---\n") {
 			lines := strings.Split(object, "\n")
@@ -37,7 +37,7 @@ func TestReviewsAsKubectlShowsThem(t *testing.T) {
 			want := strings.TrimPrefix(lines[0], "# ")
 			file := filepath.Join(t.TempDir(), "object.yaml")
 			must(t, os.WriteFile(file, []byte(object), 0o600))
-			out, err := s.KubectlRun(ctx, "create", "--dry-run=server", "-f", file)
+			out, err := cluster.Kubectl(ctx, "create", "--dry-run=server", "-f", file)
 			prefix := "Warning: "
 			if what == "denied" {
 				prefix = "is invalid: "
@@ -49,8 +49,8 @@ func TestReviewsAsKubectlShowsThem(t *testing.T) {
 	}
 }
 
-// claim is one with parameters, or without.
-func claim(driver, parameters string) *resourceapi.ResourceClaim {
+// newClaim returns a claim with parameters for a driver, or without any.
+func newClaim(driver, parameters string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: env.Driver}}},
 	}}}
@@ -62,56 +62,57 @@ func claim(driver, parameters string) *resourceapi.ResourceClaim {
 	return c
 }
 
-const right = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig"}`
+const validParameters = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig"}`
 
-func create(ctx context.Context, c *resourceapi.ResourceClaim) error {
-	_, err := s.Client.ResourceV1().ResourceClaims("default").Create(ctx, c, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+func dryRunCreate(ctx context.Context, c *resourceapi.ResourceClaim) error {
+	_, err := cluster.Client.ResourceV1().ResourceClaims("default").Create(ctx, c, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
-// answers waits until the webhook refuses what is wrong, and takes what is right.
-func answers(ctx context.Context, t *testing.T) {
+// waitWebhook waits until the webhook refuses what is wrong, and takes what is right.
+func waitWebhook(ctx context.Context, t *testing.T) {
 	t.Helper()
 	eventually(ctx, t, "the webhook to answer", func(ctx context.Context) (bool, string) {
-		wrong, well := create(ctx, claim(env.Driver, `{"kind":"x"}`)), create(ctx, claim(env.Driver, right))
+		wrong, well := dryRunCreate(ctx, newClaim(env.Driver, `{"kind":"x"}`)), dryRunCreate(ctx, newClaim(env.Driver, validParameters))
 		return well == nil && wrong != nil && strings.Contains(wrong.Error(), "apiVersion"), fmt.Sprint(wrong, well)
 	})
 }
 
-// TestWithoutTheControllerOnlyOursWaits ends both controllers.
-func TestWithoutTheControllerOnlyOursWaits(t *testing.T) {
-	ctx := limited(t)
-	answers(ctx, t)
+// TestWebhook_ControllerStopped_OnlyOurClaimsAreRefused ends both controllers.
+func TestWebhook_ControllerStopped_OnlyOurClaimsAreRefused(t *testing.T) {
+	ctx := testContext(t)
+	waitWebhook(ctx, t)
 	scale := func(n int) {
 		t.Helper()
-		_, err := s.Client.AppsV1().Deployments("gpu-dra-driver").Patch(context.WithoutCancel(ctx), "gpu-dra-driver-controller", types.MergePatchType,
+		_, err := cluster.Client.AppsV1().Deployments("gpu-dra-driver").Patch(context.WithoutCancel(ctx), "gpu-dra-driver-controller", types.MergePatchType,
 			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n), metav1.PatchOptions{})
 		must(t, err)
 	}
 	scale(0)
 	t.Cleanup(func() { scale(2) })
 	eventually(ctx, t, "no controller", func(ctx context.Context) (bool, string) {
-		pods, err := s.Client.CoreV1().Pods("gpu-dra-driver").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+		pods, err := cluster.Client.CoreV1().Pods("gpu-dra-driver").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
 		return err == nil && len(pods.Items) == 0, fmt.Sprint(err)
 	})
 	eventually(ctx, t, "claims with our parameters to be refused", func(ctx context.Context) (bool, string) {
-		err := create(ctx, claim(env.Driver, right))
+		err := dryRunCreate(ctx, newClaim(env.Driver, validParameters))
 		return err != nil && strings.Contains(err.Error(), "parameters.gpu.nvidia.com"), fmt.Sprint(err)
 	})
-	for what, c := range map[string]*resourceapi.ResourceClaim{"another driver's": claim("other.example.com", `{"kind":"x"}`), "one without parameters": claim("", "")} {
-		if err := create(ctx, c); err != nil {
+	for what, c := range map[string]*resourceapi.ResourceClaim{"another driver's": newClaim("other.example.com", `{"kind":"x"}`), "one without parameters": newClaim("", "")} {
+		if err := dryRunCreate(ctx, c); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	scale(2)
-	answers(ctx, t)
+	waitWebhook(ctx, t)
 }
 
-// TestACertificateThatIsNoneIsReplaced puts nonsense in the Secret, as whoever edits it might, and takes the authority away.
-func TestACertificateThatIsNoneIsReplaced(t *testing.T) {
-	ctx := limited(t)
-	answers(ctx, t)
-	secrets := s.Client.CoreV1().Secrets("gpu-dra-driver")
+// TestWebhook_CertificateInvalid_Replaced writes an invalid certificate into the Secret
+// and removes the authority.
+func TestWebhook_CertificateInvalid_Replaced(t *testing.T) {
+	ctx := testContext(t)
+	waitWebhook(ctx, t)
+	secrets := cluster.Client.CoreV1().Secrets("gpu-dra-driver")
 	before, err := secrets.Get(ctx, "gpu-dra-driver-webhook-cert", metav1.GetOptions{})
 	must(t, err)
 	_, err = secrets.Patch(ctx, before.Name, types.MergePatchType, []byte(`{"data":{"tls.crt":"bm9uc2Vuc2U="}}`), metav1.PatchOptions{})
@@ -120,37 +121,37 @@ func TestACertificateThatIsNoneIsReplaced(t *testing.T) {
 		now, err := secrets.Get(ctx, before.Name, metav1.GetOptions{})
 		return err == nil && strings.HasPrefix(string(now.Data[corev1.TLSCertKey]), "-----BEGIN") && string(now.Data[corev1.TLSCertKey]) != string(before.Data[corev1.TLSCertKey]), fmt.Sprint(err)
 	})
-	answers(ctx, t)
+	waitWebhook(ctx, t)
 	must(t, secrets.Delete(ctx, before.Name, metav1.DeleteOptions{}))
 	eventually(ctx, t, "a new Secret with a certificate", func(ctx context.Context) (bool, string) {
 		now, err := secrets.Get(ctx, before.Name, metav1.GetOptions{})
 		return err == nil && len(now.Data[corev1.TLSCertKey]) > 0 && now.UID != before.UID, fmt.Sprint(err)
 	})
-	answers(ctx, t)
-	_, err = s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "gpu-dra-driver-webhook", types.JSONPatchType,
+	waitWebhook(ctx, t)
+	_, err = cluster.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Patch(ctx, "gpu-dra-driver-webhook", types.JSONPatchType,
 		[]byte(`[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"},{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`), metav1.PatchOptions{})
 	must(t, err)
-	answers(ctx, t)
+	waitWebhook(ctx, t)
 }
 
-func TestTheAPIServerRestarts(t *testing.T) {
-	ctx := limited(t)
-	must(t, s.Node(ctx, "restart", "kube-apiserver"))
-	answers(ctx, t)
-	leads(ctx, t)
+func TestController_APIServerRestarts_ServesAgain(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Node(ctx, "restart", "kube-apiserver"))
+	waitWebhook(ctx, t)
+	waitLeader(ctx, t)
 }
 
-// TestFiguresOfTheCluster reads the leader's metrics.
-func TestFiguresOfTheCluster(t *testing.T) {
-	ctx := limited(t)
+// TestClusterMetrics_TwoNodes_CountGPUsAndClaims reads the leader's metrics.
+func TestClusterMetrics_TwoNodes_CountGPUsAndClaims(t *testing.T) {
+	ctx := testContext(t)
 	scrape := func(ctx context.Context) (string, error) {
-		pods, err := s.Client.CoreV1().Pods("gpu-dra-driver").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+		pods, err := cluster.Client.CoreV1().Pods("gpu-dra-driver").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
 		if err != nil {
 			return "", err
 		}
 		var all strings.Builder
 		for _, p := range pods.Items {
-			out, err := s.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/gpu-dra-driver/pods/" + p.Name + ":8080/proxy/metrics").DoRaw(ctx)
+			out, err := cluster.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/gpu-dra-driver/pods/" + p.Name + ":8080/proxy/metrics").DoRaw(ctx)
 			if err != nil {
 				return "", err
 			}
@@ -172,25 +173,25 @@ func TestFiguresOfTheCluster(t *testing.T) {
 	}
 	has("gpu_dra_cluster_nodes 2", `gpu_dra_cluster_free_gpus{model="NVIDIA L40S"} 4`, `gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 8`,
 		`gpu_dra_cluster_largest_free_group_gpus{model="NVIDIA H100 80GB HBM3"} 8`, `gpu_dra_cluster_fragmentation_ratio{model="NVIDIA L40S"} 0`)
-	demos, err := s.Demos()
+	demos, err := cluster.Demos()
 	must(t, err)
 	for _, d := range demos {
 		if d.Name != "mig-one" {
 			continue
 		}
-		must(t, s.Apply(ctx, d))
-		t.Cleanup(func() { must(t, s.Remove(context.WithoutCancel(ctx), d)) })
-		_, err := s.Settled(ctx, d)
+		must(t, cluster.Apply(ctx, d))
+		t.Cleanup(func() { must(t, cluster.Remove(context.WithoutCancel(ctx), d)) })
+		_, err := cluster.WaitSettled(ctx, d)
 		must(t, err)
 	}
 	has(`gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 7`, `gpu_dra_cluster_claims{phase="reserved"} 1`,
 		`gpu_dra_cluster_largest_free_group_gpus{model="NVIDIA H100 80GB HBM3"} 4`)
 }
 
-// TestAClassThatMatchesNothingIsTold: there is no status of a class to say it in.
-func TestAClassThatMatchesNothingIsTold(t *testing.T) {
-	ctx := limited(t)
-	classes := s.Client.ResourceV1().DeviceClasses()
+// TestDeviceClasses_MatchNothing_EventSaysSo expects an Event, because a class has no status.
+func TestDeviceClasses_MatchNothing_EventSaysSo(t *testing.T) {
+	ctx := testContext(t)
+	classes := cluster.Client.ResourceV1().DeviceClasses()
 	made, err := classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "b300.example.com"}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu" && device.attributes["gpu.nvidia.com"].productName == "NVIDIA B300"`,
@@ -199,7 +200,7 @@ func TestAClassThatMatchesNothingIsTold(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, classes.Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})) })
 	eventually(ctx, t, "an Event on the class", func(ctx context.Context) (bool, string) {
-		events, err := s.Client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + made.Name})
+		events, err := cluster.Client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + made.Name})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -212,31 +213,31 @@ func TestAClassThatMatchesNothingIsTold(t *testing.T) {
 	})
 }
 
-// TestTheInstallationIsCheckedAndNotEndedWhileItIsInUse has Helm do both.
-func TestTheInstallationIsCheckedAndNotEndedWhileItIsInUse(t *testing.T) {
-	ctx := limited(t)
+// TestHelm_PodHasGPU_TestPassesAndUninstallRefuses has Helm do both.
+func TestHelm_PodHasGPU_TestPassesAndUninstallRefuses(t *testing.T) {
+	ctx := testContext(t)
 	helm := func(args ...string) (string, error) {
-		return s.Run(ctx, filepath.Join(s.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
+		return cluster.Run(ctx, filepath.Join(cluster.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
 	}
 	out, err := helm("test", env.Release)
 	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("helm test: %v\n%s", err, out)
 	}
-	demos, err := s.Demos()
+	demos, err := cluster.Demos()
 	must(t, err)
 	for _, d := range demos {
 		if d.Name != "one-gpu" {
 			continue
 		}
-		must(t, s.Apply(ctx, d))
-		t.Cleanup(func() { must(t, s.Remove(context.WithoutCancel(ctx), d)) })
-		_, err := s.Settled(ctx, d)
+		must(t, cluster.Apply(ctx, d))
+		t.Cleanup(func() { must(t, cluster.Remove(context.WithoutCancel(ctx), d)) })
+		_, err := cluster.WaitSettled(ctx, d)
 		must(t, err)
 	}
 	if out, err := helm("uninstall", env.Release); err == nil || !strings.Contains(out, "demo-one-gpu/") || !strings.Contains(out, "helm uninstall --no-hooks") {
 		t.Errorf("uninstalling while a pod has a GPU: %v\n%s", err, out)
 	}
-	pods, err := s.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
+	pods, err := cluster.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
 	if err != nil || len(pods.Items) < 2 {
 		t.Errorf("the driver is gone: %d controllers, %v", len(pods.Items), err)
 	}

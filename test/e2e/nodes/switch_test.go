@@ -13,32 +13,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestTheControllerIsSwitchedOffAndOn has the chart do without a controller, with the classes that one has left there.
-func TestTheControllerIsSwitchedOffAndOn(t *testing.T) {
-	ctx := limited(t)
+// TestController_SwitchedOffAndOn_ClassesAreKept upgrades the chart to no controller, beside the classes of an earlier one.
+func TestController_SwitchedOffAndOn_ClassesAreKept(t *testing.T) {
+	ctx := testContext(t)
 	const made, ofTheChart = "mig-1g.10gb.nvidia.com", "mig-1g.5gb.nvidia.com" // No GPU here can be cut into the second.
-	before := class(ctx, t, made, true)
-	t.Cleanup(func() { must(t, s.Helm(context.WithoutCancel(ctx), "--set", short)) })
-	must(t, s.Helm(ctx, "--set", "controller.enabled=false"))
-	if c := class(ctx, t, made, true); c.UID != before.UID {
+	before := waitClass(ctx, t, made, true)
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx), "--set", shortGrace)) })
+	must(t, cluster.Helm(ctx, "--set", "controller.enabled=false"))
+	if c := waitClass(ctx, t, made, true); c.UID != before.UID {
 		t.Errorf("%s is another one", made)
 	}
-	if c := class(ctx, t, ofTheChart, true); c.Labels["app.kubernetes.io/managed-by"] != "Helm" {
+	if c := waitClass(ctx, t, ofTheChart, true); c.Labels["app.kubernetes.io/managed-by"] != "Helm" {
 		t.Errorf("%s has the labels %v", ofTheChart, c.Labels)
 	}
 	// What the documentation has an administrator do, and an upgrade after it.
-	_, err := s.KubectlRun(ctx, "delete", "deviceclasses", "-l", "gpu-dra-driver/managed-by=gpu.nvidia.com")
+	_, err := cluster.Kubectl(ctx, "delete", "deviceclasses", "-l", "gpu-dra-driver/managed-by=gpu.nvidia.com")
 	must(t, err)
-	must(t, s.Helm(ctx, "--set", "controller.enabled=false"))
-	if c := class(ctx, t, made, true); c.Labels["app.kubernetes.io/managed-by"] != "Helm" {
+	must(t, cluster.Helm(ctx, "--set", "controller.enabled=false"))
+	if c := waitClass(ctx, t, made, true); c.Labels["app.kubernetes.io/managed-by"] != "Helm" {
 		t.Errorf("%s has the labels %v", made, c.Labels)
 	}
-	must(t, s.Helm(ctx, "--set", "controller.enabled=false"))
-	class(ctx, t, made, true) // The chart's own is no reason to take it away.
-	must(t, s.Helm(ctx, "--set", short))
-	class(ctx, t, ofTheChart, false)
+	must(t, cluster.Helm(ctx, "--set", "controller.enabled=false"))
+	waitClass(ctx, t, made, true) // The chart's own is no reason to take it away.
+	must(t, cluster.Helm(ctx, "--set", shortGrace))
+	waitClass(ctx, t, ofTheChart, false)
 	eventually(ctx, t, "the class to be the controller's again", func(ctx context.Context) (bool, string) {
-		c, err := s.Client.ResourceV1().DeviceClasses().Get(ctx, made, metav1.GetOptions{})
+		c, err := cluster.Client.ResourceV1().DeviceClasses().Get(ctx, made, metav1.GetOptions{})
 		return err == nil && c.Labels["gpu-dra-driver/managed-by"] == "gpu.nvidia.com", fmt.Sprint(err)
 	})
 }

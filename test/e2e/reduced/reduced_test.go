@@ -27,7 +27,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
+func TestSlices_NoCountersNorShares_OnlyWholeGPUs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	s, err := env.FromEnvironment(os.Stderr)
@@ -42,7 +42,7 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 	// Pods that want partitions wait, beside eight GPUs that are free.
 	slice := byName["mig-one"]
 	must(t, s.Apply(ctx, slice))
-	must(t, s.Wait(ctx, "the pod to find no partition", 60*time.Second, func(ctx context.Context) (bool, string) {
+	must(t, s.Eventually(ctx, "the pod to find no partition", 60*time.Second, func(ctx context.Context) (bool, string) {
 		pods, err := s.Client.CoreV1().Pods(slice.Namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil || len(pods.Items) != 1 {
 			return false, fmt.Sprint(err)
@@ -52,11 +52,11 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 	// All of the node's GPUs are handed out, each once.
 	all := byName["deployment-of-8"]
 	must(t, s.Apply(ctx, all))
-	pods, err := s.Settled(ctx, all)
+	pods, err := s.WaitSettled(ctx, all)
 	must(t, err)
 	owners := map[string]string{}
 	for _, p := range pods {
-		view, err := s.Look(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
+		view, err := s.Inspect(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
 		must(t, err)
 		gpus := view.GPUs()
 		if p.Status.Phase != corev1.PodRunning || len(gpus) != 1 || len(view.Capabilities()) != 0 {
@@ -88,9 +88,9 @@ func TestWithoutSharedCountersAndDevicesOnlyWholeGPUsAreOffered(t *testing.T) {
 	// GPUs that are linked are to be had all the same, one by one.
 	four := byName["nvlink-four"]
 	must(t, s.Apply(ctx, four))
-	pods, err = s.Settled(ctx, four)
+	pods, err = s.WaitSettled(ctx, four)
 	must(t, err)
-	view, err := s.Look(ctx, pods[0].Namespace, pods[0].Name, pods[0].Spec.Containers[0].Name)
+	view, err := s.Inspect(ctx, pods[0].Namespace, pods[0].Name, pods[0].Spec.Containers[0].Name)
 	must(t, err)
 	if len(view.GPUs()) != 4 {
 		t.Errorf("%s sees %v", pods[0].Name, view.GPUs())

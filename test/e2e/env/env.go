@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stage puts the driver on the one-machine Kubernetes the way a user does: images, chart, demos. It then looks
-// at what came of it, from inside the containers.
+// Package env is the environment of the end-to-end tests. It installs the driver on the one-machine Kubernetes as a user
+// does, with images, chart and demos, and inspects the result from inside the containers.
 //
 // It runs under onenode, which names the cluster in the environment: KUBECONFIG, ONENODE, ONENODE_DIR.
 package env
@@ -32,38 +32,38 @@ const (
 	Driver = "gpu.nvidia.com"
 )
 
-// Stage is a cluster to play on.
-type Stage struct {
+// Env is a cluster with the driver's files.
+type Env struct {
 	// Tree is the root of the source tree, with bin/ and dist/ built.
 	Tree string
 	// Dir is the cluster's state directory, Root the simulated driver root below it.
-	Dir, Root string
-	Onenode   string
-	Kubectl   string
-	Client    kubernetes.Interface
-	// Log hears of progress.
+	Dir, Root   string
+	Onenode     string
+	KubectlPath string
+	Client      kubernetes.Interface
+	// Log receives the progress.
 	Log io.Writer
 
 	settings string // those in force, see Configure
 }
 
 // FromEnvironment finds the cluster that onenode runs this process in.
-func FromEnvironment(log io.Writer) (*Stage, error) {
-	s := &Stage{Dir: os.Getenv("ONENODE_DIR"), Onenode: os.Getenv("ONENODE"), Log: log}
+func FromEnvironment(log io.Writer) (*Env, error) {
+	s := &Env{Dir: os.Getenv("ONENODE_DIR"), Onenode: os.Getenv("ONENODE"), Log: log}
 	kubeconfig := os.Getenv("KUBECONFIG")
 	if s.Dir == "" || s.Onenode == "" || kubeconfig == "" {
 		return nil, errors.New("ONENODE, ONENODE_DIR and KUBECONFIG are not set: run this under `bin/onenode run --dir DIR -- ...`")
 	}
 	s.Root = filepath.Join(s.Dir, "driver")
 	var err error
-	if s.Tree, err = tree(); err != nil {
+	if s.Tree, err = findTree(); err != nil {
 		return nil, err
 	}
 	out, err := exec.Command(s.Onenode, "which", "kubectl").Output()
 	if err != nil {
 		return nil, fmt.Errorf("find kubectl: %w", err)
 	}
-	s.Kubectl = strings.TrimSpace(string(out))
+	s.KubectlPath = strings.TrimSpace(string(out))
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
@@ -73,12 +73,12 @@ func FromEnvironment(log io.Writer) (*Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Client, err = anyVersion(client)
+	s.Client, err = newestVersion(client)
 	return s, err
 }
 
-// tree finds the source tree above the working directory.
-func tree() (string, error) {
+// findTree finds the source tree above the working directory.
+func findTree() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -96,9 +96,9 @@ func tree() (string, error) {
 }
 
 // Run runs a program and returns what it printed; an error carries that too.
-func (s *Stage) Run(ctx context.Context, name string, args ...string) (string, error) {
+func (e *Env) Run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = s.Tree
+	cmd.Dir = e.Tree
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
@@ -108,43 +108,43 @@ func (s *Stage) Run(ctx context.Context, name string, args ...string) (string, e
 }
 
 // OnNode runs a program inside the node's namespaces.
-func (s *Stage) OnNode(ctx context.Context, args ...string) (string, error) {
-	return s.Run(ctx, s.Onenode, append([]string{"exec", "--dir", s.Dir, "--"}, args...)...)
+func (e *Env) OnNode(ctx context.Context, args ...string) (string, error) {
+	return e.Run(ctx, e.Onenode, append([]string{"exec", "--dir", e.Dir, "--"}, args...)...)
 }
 
 // Node does something with the node itself: "restart", "kubelet".
-func (s *Stage) Node(ctx context.Context, verb string, args ...string) error {
-	_, err := s.Run(ctx, s.Onenode, append([]string{verb, "--dir", s.Dir}, args...)...)
+func (e *Env) Node(ctx context.Context, verb string, args ...string) error {
+	_, err := e.Run(ctx, e.Onenode, append([]string{verb, "--dir", e.Dir}, args...)...)
 	return err
 }
 
 // Sim runs a gpusim verb on the driver root.
-func (s *Stage) Sim(ctx context.Context, verb string, args ...string) error {
-	_, err := s.Run(ctx, filepath.Join(s.Tree, "bin", "gpusim"), append([]string{verb, "--root", s.Root}, args...)...)
+func (e *Env) Sim(ctx context.Context, verb string, args ...string) error {
+	_, err := e.Run(ctx, filepath.Join(e.Tree, "bin", "gpusim"), append([]string{verb, "--root", e.Root}, args...)...)
 	return err
 }
 
 // RootOf is the simulated driver root of a node, 1 being the first.
-func (s *Stage) RootOf(node int) string {
+func (e *Env) RootOf(node int) string {
 	if node == 1 {
-		return s.Root
+		return e.Root
 	}
-	return filepath.Join(s.Dir, fmt.Sprintf("node-%d", node), "driver")
+	return filepath.Join(e.Dir, fmt.Sprintf("node-%d", node), "driver")
 }
 
 // SimOn runs a gpusim verb on the driver root of a node.
-func (s *Stage) SimOn(ctx context.Context, node int, verb string, args ...string) error {
-	_, err := s.Run(ctx, filepath.Join(s.Tree, "bin", "gpusim"), append([]string{verb, "--root", s.RootOf(node)}, args...)...)
+func (e *Env) SimOn(ctx context.Context, node int, verb string, args ...string) error {
+	_, err := e.Run(ctx, filepath.Join(e.Tree, "bin", "gpusim"), append([]string{verb, "--root", e.RootOf(node)}, args...)...)
 	return err
 }
 
-// KubectlRun runs kubectl.
-func (s *Stage) KubectlRun(ctx context.Context, args ...string) (string, error) {
-	return s.Run(ctx, s.Kubectl, args...)
+// Kubectl runs kubectl.
+func (e *Env) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return e.Run(ctx, e.KubectlPath, args...)
 }
 
-// Wait asks until ok, an error that cannot heal, or the end of the time; then the last reason is the error.
-func (s *Stage) Wait(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
+// Eventually calls ok until it reports true or the limit passes. The error then has the last reason that ok gave.
+func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	ticker := time.NewTicker(100 * time.Millisecond)
@@ -167,15 +167,15 @@ func (s *Stage) Wait(ctx context.Context, what string, limit time.Duration, ok f
 }
 
 // Step runs one part of a longer work and says how long it took.
-func (s *Stage) Step(what string, do func() error) error {
-	fmt.Fprintf(s.Log, "%-58s", what)
+func (e *Env) Step(what string, do func() error) error {
+	fmt.Fprintf(e.Log, "%-58s", what)
 	line, err := timed(do)
-	fmt.Fprintln(s.Log, line)
+	fmt.Fprintln(e.Log, line)
 	return err
 }
 
-// Together runs steps at once, so many at a time, and says of each when it is done.
-func (s *Stage) Together(limit int, whats []string, do func(i int) error) error {
+// Parallel runs steps at once, so many at a time, and says of each when it is done.
+func (e *Env) Parallel(limit int, whats []string, do func(i int) error) error {
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	errs, room := make([]error, len(whats)), make(chan struct{}, limit)
@@ -186,7 +186,7 @@ func (s *Stage) Together(limit int, whats []string, do func(i int) error) error 
 			mu.Lock()
 			defer mu.Unlock()
 			errs[i] = err
-			fmt.Fprintf(s.Log, "%-58s%s\n", what, line)
+			fmt.Fprintf(e.Log, "%-58s%s\n", what, line)
 			<-room
 		})
 	}

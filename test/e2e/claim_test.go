@@ -27,35 +27,35 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// ground makes a namespace for a test and removes it after.
-func ground(ctx context.Context, t *testing.T, labels map[string]string) string {
+// createNamespace makes a namespace for a test and removes it after.
+func createNamespace(ctx context.Context, t *testing.T, labels map[string]string) string {
 	t.Helper()
-	made, err := s.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+	made, err := cluster.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Labels: labels},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
-		must(t, s.Client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{}))
+		must(t, cluster.Client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{}))
 		// The namespace itself takes Kubernetes longer, and its name is not used again.
-		must(t, s.Wait(ctx, "pods and claims gone", 90*time.Second, func(ctx context.Context) (bool, string) {
-			pods, err := s.Client.CoreV1().Pods(made.Name).List(ctx, metav1.ListOptions{})
+		must(t, cluster.Eventually(ctx, "pods and claims gone", 90*time.Second, func(ctx context.Context) (bool, string) {
+			pods, err := cluster.Client.CoreV1().Pods(made.Name).List(ctx, metav1.ListOptions{})
 			if err != nil {
 				return false, err.Error()
 			}
-			claims, err := s.Client.ResourceV1().ResourceClaims(made.Name).List(ctx, metav1.ListOptions{})
+			claims, err := cluster.Client.ResourceV1().ResourceClaims(made.Name).List(ctx, metav1.ListOptions{})
 			return err == nil && len(pods.Items)+len(claims.Items) == 0, fmt.Sprint(len(pods.Items), err)
 		}))
 	})
-	must(t, s.Wait(ctx, "default service account", 30*time.Second, func(ctx context.Context) (bool, string) {
-		_, err := s.Client.CoreV1().ServiceAccounts(made.Name).Get(ctx, "default", metav1.GetOptions{})
+	must(t, cluster.Eventually(ctx, "default service account", 30*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := cluster.Client.CoreV1().ServiceAccounts(made.Name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, fmt.Sprint(err)
 	}))
 	return made.Name
 }
 
-// claim makes a claim for one GPU, with parameters if given.
-func claim(ctx context.Context, t *testing.T, namespace, name, parameters string) {
+// createClaim makes a claim for one GPU, with parameters if given.
+func createClaim(ctx context.Context, t *testing.T, namespace, name, parameters string) {
 	t.Helper()
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -68,12 +68,12 @@ func claim(ctx context.Context, t *testing.T, namespace, name, parameters string
 			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: env.Driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)}},
 		}}}
 	}
-	_, err := s.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
+	_, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, c, metav1.CreateOptions{})
 	must(t, err)
 }
 
-// pod makes a pod that uses a claim.
-func pod(ctx context.Context, t *testing.T, namespace, name, claim string, change func(*corev1.PodSpec)) *corev1.Pod {
+// createPod makes a pod that uses a claim.
+func createPod(ctx context.Context, t *testing.T, namespace, name, claim string, change func(*corev1.PodSpec)) *corev1.Pod {
 	t.Helper()
 	image := probeImage(t)
 	grace := int64(1)
@@ -88,7 +88,7 @@ func pod(ctx context.Context, t *testing.T, namespace, name, claim string, chang
 	if change != nil {
 		change(&spec)
 	}
-	p, err := s.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	p, err := cluster.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 	must(t, err)
 	return p
 }
@@ -96,7 +96,7 @@ func pod(ctx context.Context, t *testing.T, namespace, name, claim string, chang
 // probeImage is the image that the demos use.
 func probeImage(t *testing.T) string {
 	t.Helper()
-	demos, err := s.Demos()
+	demos, err := cluster.Demos()
 	must(t, err)
 	data, err := os.ReadFile(demos[0].Path)
 	must(t, err)
@@ -109,11 +109,11 @@ func probeImage(t *testing.T) string {
 	return ""
 }
 
-// event waits for a Warning about an object with a text in it.
-func event(ctx context.Context, t *testing.T, namespace, object string, texts ...string) {
+// waitEvent waits for a Warning about an object with a text in it.
+func waitEvent(ctx context.Context, t *testing.T, namespace, object string, texts ...string) {
 	t.Helper()
-	must(t, s.Wait(ctx, "Event on "+object, 60*time.Second, func(ctx context.Context) (bool, string) {
-		list, err := s.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object + ",type=Warning"})
+	must(t, cluster.Eventually(ctx, "Event on "+object, 60*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := cluster.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + object + ",type=Warning"})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -129,11 +129,10 @@ func event(ctx context.Context, t *testing.T, namespace, object string, texts ..
 	}))
 }
 
-// unreviewed does something while nobody reviews claims: an administrator can do without the webhook, and claims can be
-// older than it.
-func unreviewed(ctx context.Context, t *testing.T, do func()) {
+// withoutWebhook calls do while no webhook reviews claims, as in a cluster without the webhook or for claims older than it.
+func withoutWebhook(ctx context.Context, t *testing.T, do func()) {
 	t.Helper()
-	hooks := s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	hooks := cluster.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	hook, err := hooks.Get(ctx, env.Release+"-webhook", metav1.GetOptions{})
 	must(t, err)
 	must(t, hooks.Delete(ctx, hook.Name, metav1.DeleteOptions{}))
@@ -148,40 +147,40 @@ func unreviewed(ctx context.Context, t *testing.T, do func()) {
 			Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: env.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{}`)}},
 		}}},
 	}}}
-	must(t, s.Wait(ctx, "the webhook out of the way", 30*time.Second, func(ctx context.Context) (bool, string) {
-		_, err := s.Client.ResourceV1().ResourceClaims("default").Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	must(t, cluster.Eventually(ctx, "the webhook out of the way", 30*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := cluster.Client.ResourceV1().ResourceClaims("default").Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil, fmt.Sprint(err)
 	}))
 	do()
 }
 
-func TestParametersThatAreWrongAreNamedInAnEvent(t *testing.T) {
-	ctx := limited(t)
-	ns := ground(ctx, t, nil)
-	unreviewed(ctx, t, func() {
-		claim(ctx, t, ns, "typo", `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`)
+func TestParameters_UnknownField_EventNamesIt(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	withoutWebhook(ctx, t, func() {
+		createClaim(ctx, t, ns, "typo", `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`)
 	})
-	pod(ctx, t, ns, "typo-pod", "typo", nil)
-	event(ctx, t, ns, "typo", "sharring", "create the claim anew")
-	event(ctx, t, ns, "typo-pod", "sharring")
+	createPod(ctx, t, ns, "typo-pod", "typo", nil)
+	waitEvent(ctx, t, ns, "typo", "sharring", "create the claim anew")
+	waitEvent(ctx, t, ns, "typo-pod", "sharring")
 	// Once the pod is deleted nothing of it holds the GPU.
-	must(t, s.Client.CoreV1().Pods(ns).Delete(ctx, "typo-pod", metav1.DeleteOptions{}))
-	must(t, s.Wait(ctx, "the pod gone", 60*time.Second, func(ctx context.Context) (bool, string) {
-		_, err := s.Client.CoreV1().Pods(ns).Get(ctx, "typo-pod", metav1.GetOptions{})
+	must(t, cluster.Client.CoreV1().Pods(ns).Delete(ctx, "typo-pod", metav1.DeleteOptions{}))
+	must(t, cluster.Eventually(ctx, "the pod gone", 60*time.Second, func(ctx context.Context) (bool, string) {
+		_, err := cluster.Client.CoreV1().Pods(ns).Get(ctx, "typo-pod", metav1.GetOptions{})
 		return apierrors.IsNotFound(err), fmt.Sprint(err)
 	}))
 }
 
-func TestClaimStatusSaysWhatWasPrepared(t *testing.T) {
-	ctx := limited(t)
-	ns := ground(ctx, t, nil)
-	claim(ctx, t, ns, "one", "")
-	pod(ctx, t, ns, "p", "one", nil)
-	pods, err := s.Pods(ctx, ns, 1)
+func TestClaimStatus_Prepared_NamesDevices(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	createClaim(ctx, t, ns, "one", "")
+	createPod(ctx, t, ns, "p", "one", nil)
+	pods, err := cluster.WaitPods(ctx, ns, 1)
 	must(t, err)
-	inside(ctx, t, pods[0])
-	must(t, s.Wait(ctx, "status.devices", 30*time.Second, func(ctx context.Context) (bool, string) {
-		c, err := s.Client.ResourceV1().ResourceClaims(ns).Get(ctx, "one", metav1.GetOptions{})
+	checkPod(ctx, t, pods[0])
+	must(t, cluster.Eventually(ctx, "status.devices", 30*time.Second, func(ctx context.Context) (bool, string) {
+		c, err := cluster.Client.ResourceV1().ResourceClaims(ns).Get(ctx, "one", metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -195,74 +194,74 @@ func TestClaimStatusSaysWhatWasPrepared(t *testing.T) {
 		if err := json.Unmarshal(c.Status.Devices[0].Data.Raw, &data); err != nil {
 			return false, err.Error()
 		}
-		_, uuid := hardware(t, c.Status.Devices[0].Device)
+		_, uuid := minorAndUUID(t, c.Status.Devices[0].Device)
 		conditions := c.Status.Devices[0].Conditions
 		return data.UUID == uuid && data.PCIAddress != "" && len(conditions) > 0 && conditions[0].Status == metav1.ConditionTrue,
 			fmt.Sprintf("%+v, want UUID %s", c.Status.Devices[0], uuid)
 	}))
 }
 
-func TestContainersThatAreLockedDownGetTheirGPU(t *testing.T) {
-	ctx := limited(t)
-	ns := ground(ctx, t, nil)
-	claim(ctx, t, ns, "one", "")
+func TestContainer_LockedDown_HasItsGPU(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	createClaim(ctx, t, ns, "one", "")
 	yes, no, user := true, false, int64(1000)
-	pod(ctx, t, ns, "locked", "one", func(spec *corev1.PodSpec) {
+	createPod(ctx, t, ns, "locked", "one", func(spec *corev1.PodSpec) {
 		spec.Containers[0].SecurityContext = &corev1.SecurityContext{
 			RunAsNonRoot: &yes, RunAsUser: &user, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no,
 			Capabilities:   &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		}
 	})
-	pods, err := s.Pods(ctx, ns, 1)
+	pods, err := cluster.WaitPods(ctx, ns, 1)
 	must(t, err)
-	inside(ctx, t, pods[0])
-	view, err := s.Look(ctx, ns, "locked", "probe")
+	checkPod(ctx, t, pods[0])
+	view, err := cluster.Inspect(ctx, ns, "locked", "probe")
 	must(t, err)
 	if view.UID != 1000 {
 		t.Errorf("the container runs as %d", view.UID)
 	}
 }
 
-func TestContainerWithoutTheClaimSeesNoGPU(t *testing.T) {
-	ctx := limited(t)
-	ns := ground(ctx, t, nil)
-	claim(ctx, t, ns, "one", "")
-	pod(ctx, t, ns, "p", "one", func(spec *corev1.PodSpec) {
+func TestContainer_WithoutClaim_SeesNoGPU(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	createClaim(ctx, t, ns, "one", "")
+	createPod(ctx, t, ns, "p", "one", func(spec *corev1.PodSpec) {
 		other := *spec.Containers[0].DeepCopy()
 		other.Name, other.Resources = "without", corev1.ResourceRequirements{}
 		spec.Containers = append(spec.Containers, other)
 	})
-	pods, err := s.Pods(ctx, ns, 1)
+	pods, err := cluster.WaitPods(ctx, ns, 1)
 	must(t, err)
-	inside(ctx, t, pods[0])
+	checkPod(ctx, t, pods[0])
 }
 
-func TestForceDeletedPodAndSameNameAgain(t *testing.T) {
-	ctx := limited(t)
-	ns := ground(ctx, t, nil)
+func TestPod_ForceDeletedAndCreatedAgain_HasGPU(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
 	zero := int64(0)
 	for range 2 {
-		claim(ctx, t, ns, "again", "")
-		pod(ctx, t, ns, "p", "again", nil)
-		pods, err := s.Pods(ctx, ns, 1)
+		createClaim(ctx, t, ns, "again", "")
+		createPod(ctx, t, ns, "p", "again", nil)
+		pods, err := cluster.WaitPods(ctx, ns, 1)
 		must(t, err)
-		inside(ctx, t, pods[0])
-		must(t, s.Client.CoreV1().Pods(ns).Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &zero}))
-		must(t, s.Client.ResourceV1().ResourceClaims(ns).Delete(ctx, "again", metav1.DeleteOptions{}))
-		must(t, s.Wait(ctx, "the claim gone", 60*time.Second, func(ctx context.Context) (bool, string) {
-			_, err := s.Client.ResourceV1().ResourceClaims(ns).Get(ctx, "again", metav1.GetOptions{})
+		checkPod(ctx, t, pods[0])
+		must(t, cluster.Client.CoreV1().Pods(ns).Delete(ctx, "p", metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		must(t, cluster.Client.ResourceV1().ResourceClaims(ns).Delete(ctx, "again", metav1.DeleteOptions{}))
+		must(t, cluster.Eventually(ctx, "the claim gone", 60*time.Second, func(ctx context.Context) (bool, string) {
+			_, err := cluster.Client.ResourceV1().ResourceClaims(ns).Get(ctx, "again", metav1.GetOptions{})
 			return apierrors.IsNotFound(err), fmt.Sprint(err)
 		}))
 	}
-	must(t, s.Wait(ctx, "no CDI spec left", 60*time.Second, func(ctx context.Context) (bool, string) {
-		left := specs(ctx, t)
+	must(t, cluster.Eventually(ctx, "no CDI spec left", 60*time.Second, func(ctx context.Context) (bool, string) {
+		left := cdiSpecs(ctx, t)
 		return len(left) == 0, strings.Join(left, " ")
 	}))
 }
 
-func TestPluginMayWriteOnlyItsOwnNodesSlices(t *testing.T) {
-	ctx := limited(t)
+func TestSlices_OfOtherNode_PluginCannotWrite(t *testing.T) {
+	ctx := testContext(t)
 	p := pluginPods(ctx, t, 1)[0]
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	must(t, err)
@@ -291,7 +290,7 @@ func TestPluginMayWriteOnlyItsOwnNodesSlices(t *testing.T) {
 	made, err := as(own).ResourceV1().ResourceSlices().Create(ctx, slice(own), metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {
-		_ = s.Client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})
+		_ = cluster.Client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})
 	})
 	denied := func(what string, err error) {
 		t.Helper()
@@ -305,11 +304,11 @@ func TestPluginMayWriteOnlyItsOwnNodesSlices(t *testing.T) {
 	denied("deleting another node's slice", err)
 }
 
-func TestMetricsCountWhatHappened(t *testing.T) {
-	ctx := limited(t)
-	another(ctx, t)
+func TestMetrics_PodServed_AllSeriesPresent(t *testing.T) {
+	ctx := testContext(t)
+	checkServes(ctx, t)
 	p := pluginPods(ctx, t, 1)[0]
-	text, err := s.Client.CoreV1().RESTClient().Get().Namespace(p.Namespace).Resource("pods").
+	text, err := cluster.Client.CoreV1().RESTClient().Get().Namespace(p.Namespace).Resource("pods").
 		Name(p.Name + ":8080").SubResource("proxy").Suffix("metrics").DoRaw(ctx)
 	must(t, err)
 	for _, want := range []string{

@@ -24,25 +24,25 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// inside asserts from within each container of a pod that it has the device nodes of the GPUs its claims hold, and no
+// checkPod asserts from within each container of a pod that it has the device nodes of the GPUs its claims hold, and no
 // others, and the driver's files.
-func inside(ctx context.Context, t *testing.T, p corev1.Pod) {
+func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 	t.Helper()
-	claims, err := s.Claims(ctx, p)
+	claims, err := cluster.Claims(ctx, p)
 	must(t, err)
 	for _, c := range p.Spec.Containers {
-		view, err := s.Look(ctx, p.Namespace, p.Name, c.Name)
+		view, err := cluster.Inspect(ctx, p.Namespace, p.Name, c.Name)
 		must(t, err)
 		devices := deviceNames(p, c, claims)
 		var nodes, uuids []string
-		if slices.ContainsFunc(devices, grouped) {
-			nodes = append(nodes, switches(t)...)
+		if slices.ContainsFunc(devices, isGroup) {
+			nodes = append(nodes, nvswitchNodes(t)...)
 		}
-		for _, device := range apart(t, devices) {
-			minor, uuid := hardware(t, device)
+		for _, device := range expandGroups(t, devices) {
+			minor, uuid := minorAndUUID(t, device)
 			nodes = append(nodes, "/dev/nvidia"+strconv.Itoa(minor))
 			uuids = append(uuids, uuid)
-			capabilities, partition := cut(t, device)
+			capabilities, partition := partitionNodes(t, device)
 			nodes = append(nodes, capabilities...)
 			uuids = append(uuids, partition...)
 		}
@@ -120,21 +120,21 @@ func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.Resource
 	return slices.Compact(out)
 }
 
-func grouped(device string) bool { return strings.HasPrefix(device, "nvlink-") }
+func isGroup(device string) bool { return strings.HasPrefix(device, "nvlink-") }
 
-// apart names the GPUs of groups in the place of groups. On a board with switches those of a group stand side by side: the
-// simulator says so, which knows nothing of groups.
-func apart(t *testing.T, devices []string) []string {
+// expandGroups replaces each group by its GPUs. It takes them from the simulator, which has no groups: on a board with
+// switches the GPUs of a group are neighbours.
+func expandGroups(t *testing.T, devices []string) []string {
 	t.Helper()
 	var out []string
 	for _, device := range devices {
-		if !grouped(device) {
+		if !isGroup(device) {
 			out = append(out, device)
 			continue
 		}
 		d, err := gpu.ParseName(device)
 		must(t, err)
-		state, err := engine.Open(s.Root, nil).State()
+		state, err := engine.Open(cluster.Root, nil).State()
 		must(t, err)
 		first := slices.IndexFunc(state.GPUs, func(g engine.GPU) bool { return g.Address == d.PCIAddress })
 		if first < 0 || first%d.Size != 0 || first+d.Size > len(state.GPUs) {
@@ -147,10 +147,10 @@ func apart(t *testing.T, devices []string) []string {
 	return out
 }
 
-// switches are the device nodes of the simulated board's NVSwitches.
-func switches(t *testing.T) []string {
+// nvswitchNodes are the device nodes of the simulated board's NVSwitches.
+func nvswitchNodes(t *testing.T) []string {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(s.Root, "dev/nvidia-nvswitch*"))
+	paths, err := filepath.Glob(filepath.Join(cluster.Root, "dev/nvidia-nvswitch*"))
 	must(t, err)
 	if len(paths) != 5 {
 		t.Errorf("the board's NVSwitches are %v", paths)
@@ -161,12 +161,12 @@ func switches(t *testing.T) []string {
 	return paths
 }
 
-// hardware reads a device's minor number and UUID from the simulated /proc, which knows nothing of the driver.
-func hardware(t *testing.T, device string) (minor int, uuid string) {
+// minorAndUUID reads a device's minor number and UUID from the simulated /proc, which knows nothing of the driver.
+func minorAndUUID(t *testing.T, device string) (minor int, uuid string) {
 	t.Helper()
 	d, err := gpu.ParseName(device)
 	must(t, err)
-	data, err := os.ReadFile(filepath.Join(s.Root, "proc", "driver", "nvidia", "gpus", d.PCIAddress, "information"))
+	data, err := os.ReadFile(filepath.Join(cluster.Root, "proc", "driver", "nvidia", "gpus", d.PCIAddress, "information"))
 	must(t, err)
 	minor = -1
 	for line := range strings.Lines(string(data)) {
@@ -185,16 +185,16 @@ func hardware(t *testing.T, device string) (minor int, uuid string) {
 	return minor, uuid
 }
 
-// cut reads from the simulated kernel and machine, which know nothing of the driver, which capabilities a MIG device has
-// and what nvidia-smi calls it. A whole GPU has none.
-func cut(t *testing.T, device string) (nodes, uuids []string) {
+// partitionNodes returns the capability nodes of a MIG device and its UUID in nvidia-smi, from the simulated kernel and
+// machine, which do not depend on the driver. A whole GPU has none.
+func partitionNodes(t *testing.T, device string) (nodes, uuids []string) {
 	t.Helper()
 	d, err := gpu.ParseName(device)
 	must(t, err)
 	if d.Kind != gpu.KindMIG {
 		return nil, nil
 	}
-	g := simulated(t, d.PCIAddress)
+	g := simulatedGPU(t, d.PCIAddress)
 	for _, i := range g.Instances {
 		if i.Start != d.Start {
 			continue
@@ -203,7 +203,7 @@ func cut(t *testing.T, device string) (nodes, uuids []string) {
 			t.Fatalf("%s: GPU instance %d has %d compute instances", device, i.ID, len(i.Computes))
 		}
 		for _, capability := range []string{fmt.Sprintf("gi%d", i.ID), fmt.Sprintf("gi%d/ci%d", i.ID, i.Computes[0].ID)} {
-			path := filepath.Join(s.Root, "proc/driver/nvidia/capabilities", fmt.Sprintf("gpu%d", g.Minor), "mig", capability, "access")
+			path := filepath.Join(cluster.Root, "proc/driver/nvidia/capabilities", fmt.Sprintf("gpu%d", g.Minor), "mig", capability, "access")
 			data, err := os.ReadFile(path)
 			must(t, err)
 			minor, _, _ := strings.Cut(strings.TrimPrefix(string(data), "DeviceFileMinor: "), "\n")
@@ -215,10 +215,10 @@ func cut(t *testing.T, device string) (nodes, uuids []string) {
 	return nil, nil
 }
 
-// simulated is a GPU as the simulator has it.
-func simulated(t *testing.T, address string) engine.GPU {
+// simulatedGPU is a GPU as the simulator has it.
+func simulatedGPU(t *testing.T, address string) engine.GPU {
 	t.Helper()
-	state, err := engine.Open(s.Root, nil).State()
+	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
 	for _, g := range state.GPUs {
 		if g.Address == address {
@@ -232,7 +232,7 @@ func simulated(t *testing.T, address string) engine.GPU {
 // capsMajor is the major number of the simulated kernel's capabilities.
 func capsMajor(t *testing.T) int {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(s.Root, "proc/devices"))
+	data, err := os.ReadFile(filepath.Join(cluster.Root, "proc/devices"))
 	must(t, err)
 	for line := range strings.Lines(string(data)) {
 		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "nvidia-caps" {

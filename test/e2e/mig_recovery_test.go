@@ -25,11 +25,11 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// remembered lists what the plugin has on disk: claims, and GPUs whose mode it has to put back.
-func remembered(ctx context.Context, t *testing.T) (claims, gpus []string) {
+// storedRecords lists what the plugin has on disk: claims, and GPUs whose mode it has to put back.
+func storedRecords(ctx context.Context, t *testing.T) (claims, gpus []string) {
 	t.Helper()
 	dir := "/var/lib/kubelet/plugins/" + env.Driver + "/state"
-	out, err := s.OnNode(ctx, "find", dir+"/records", dir+"/gpus", "-type", "f")
+	out, err := cluster.OnNode(ctx, "find", dir+"/records", dir+"/gpus", "-type", "f")
 	must(t, err)
 	for _, file := range strings.Fields(out) {
 		name := path.Base(file)
@@ -44,10 +44,10 @@ func remembered(ctx context.Context, t *testing.T) (claims, gpus []string) {
 	return claims, gpus
 }
 
-// switched lists the GPUs whose MIG mode is on.
-func switched(t *testing.T) []string {
+// gpusInMIGMode lists the GPUs whose MIG mode is on.
+func gpusInMIGMode(t *testing.T) []string {
 	t.Helper()
-	state, err := engine.Open(s.Root, nil).State()
+	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
 	var out []string
 	for _, g := range state.GPUs {
@@ -58,32 +58,32 @@ func switched(t *testing.T) []string {
 	return out
 }
 
-// ours checks that as many claims have records, and that each GPU in MIG mode is remembered as one to put back. A mode
+// checkRecords checks that as many claims have records, and that each GPU in MIG mode is remembered as one to put back. A mode
 // that ended with the node's last boot may be remembered too.
-func ours(ctx context.Context, t *testing.T, prepared int) {
+func checkRecords(ctx context.Context, t *testing.T, prepared int) {
 	t.Helper()
-	claims, gpus := remembered(ctx, t)
+	claims, gpus := storedRecords(ctx, t)
 	if len(claims) != prepared {
 		t.Errorf("%d claims are prepared and %d have records", prepared, len(claims))
 	}
-	for _, address := range switched(t) {
+	for _, address := range gpusInMIGMode(t) {
 		if !slices.Contains(gpus, address+".json") {
 			t.Errorf("GPU %s is in MIG mode and has no record among %v", address, gpus)
 		}
 	}
 }
 
-// nudge has the kubelet look at pods that are not ready. It tries a Prepare that failed again after its resync interval
-// only, a minute or more, but a pod that changes at once.
-func nudge(ctx context.Context, t *testing.T, namespace string) {
+// retryPods makes the kubelet sync pods that are not ready. The kubelet repeats a failed Prepare only after its resync
+// interval of a minute or more, but syncs a changed pod at once.
+func retryPods(ctx context.Context, t *testing.T, namespace string) {
 	t.Helper()
-	list, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	list, err := cluster.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	must(t, err)
 	for _, p := range list.Items {
 		if ready(p) || p.DeletionTimestamp != nil {
 			continue
 		}
-		_, err := s.Client.CoreV1().Pods(namespace).Patch(ctx, p.Name, types.MergePatchType,
+		_, err := cluster.Client.CoreV1().Pods(namespace).Patch(ctx, p.Name, types.MergePatchType,
 			[]byte(`{"metadata":{"annotations":{"e2e":"nudge"}}}`), metav1.PatchOptions{})
 		if !apierrors.IsNotFound(err) {
 			must(t, err)
@@ -91,50 +91,50 @@ func nudge(ctx context.Context, t *testing.T, namespace string) {
 	}
 }
 
-func TestNothingIsLeftOfPartitionsAndGPUsAreWholeAgain(t *testing.T) {
+func TestPartitions_PodsEnd_GPUsAreWholeAgain(t *testing.T) {
 	t.Run("partitions", func(t *testing.T) {
-		ctx := limited(t)
-		play(ctx, t, "mig-and-whole")
-		ours(ctx, t, 3)
+		ctx := testContext(t)
+		runDemo(ctx, t, "mig-and-whole")
+		checkRecords(ctx, t, 3)
 	})
-	ctx := limited(t)
-	whole(ctx, t)
-	ours(ctx, t, 0)
+	ctx := testContext(t)
+	checkClean(ctx, t)
+	checkRecords(ctx, t, 0)
 	// Who wants the GPUs whole gets them out of the mode.
-	for _, p := range play(ctx, t, "eight-gpus") {
-		inside(ctx, t, p)
+	for _, p := range runDemo(ctx, t, "eight-gpus") {
+		checkPod(ctx, t, p)
 	}
-	if _, gpus := remembered(ctx, t); len(gpus) != 0 || len(switched(t)) != 0 {
-		t.Errorf("all GPUs are in use whole; in MIG mode are %v, records of GPUs %v", switched(t), gpus)
+	if _, gpus := storedRecords(ctx, t); len(gpus) != 0 || len(gpusInMIGMode(t)) != 0 {
+		t.Errorf("all GPUs are in use whole; in MIG mode are %v, records of GPUs %v", gpusInMIGMode(t), gpus)
 	}
 }
 
-func TestRollingUpdateWhilePartitionsComeAndGo(t *testing.T) {
+func TestPartitions_RollingUpdateUnderLoad_LosesNone(t *testing.T) {
 	const replicas = 14
-	ctx := limited(t)
-	t.Cleanup(func() { whole(context.WithoutCancel(ctx), t) })
-	namespace := ground(ctx, t, nil)
-	partitions(ctx, t, namespace, "1g.10gb", replicas)
-	old := up(ctx, t, namespace, replicas, nil)
+	ctx := testContext(t)
+	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
+	namespace := createNamespace(ctx, t, nil)
+	deployPartitions(ctx, t, namespace, "1g.10gb", replicas)
+	old := waitReady(ctx, t, namespace, replicas, nil)
 	done := make(chan error, 1)
-	go func() { done <- s.Helm(ctx, "--set", "logVerbosity=4") }()
+	go func() { done <- cluster.Helm(ctx, "--set", "logVerbosity=4") }()
 	for name := range old {
-		must(t, s.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
+		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	must(t, <-done)
-	for _, p := range up(ctx, t, namespace, replicas, old) {
-		inside(ctx, t, p)
+	for _, p := range waitReady(ctx, t, namespace, replicas, old) {
+		checkPod(ctx, t, p)
 	}
 	pluginPods(ctx, t, 1)
-	ours(ctx, t, replicas)
+	checkRecords(ctx, t, replicas)
 }
 
-// up waits until so many pods are ready, none of them an old one and none besides.
-func up(ctx context.Context, t *testing.T, namespace string, count int, old map[string]corev1.Pod) map[string]corev1.Pod {
+// waitReady waits until a namespace has exactly count pods, all of them ready and none of them old.
+func waitReady(ctx context.Context, t *testing.T, namespace string, count int, old map[string]corev1.Pod) map[string]corev1.Pod {
 	t.Helper()
 	var out map[string]corev1.Pod
-	must(t, s.Wait(ctx, fmt.Sprintf("%d pods", count), 120*time.Second, func(ctx context.Context) (bool, string) {
-		list, err := s.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	must(t, cluster.Eventually(ctx, fmt.Sprintf("%d pods", count), 120*time.Second, func(ctx context.Context) (bool, string) {
+		list, err := cluster.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
@@ -149,10 +149,10 @@ func up(ctx context.Context, t *testing.T, namespace string, count int, old map[
 	return out
 }
 
-// partitions deploys pods of a partition each.
-func partitions(ctx context.Context, t *testing.T, namespace, profile string, replicas int32) {
+// deployPartitions deploys pods of a partition each.
+func deployPartitions(ctx context.Context, t *testing.T, namespace, profile string, replicas int32) {
 	t.Helper()
-	_, err := s.Client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
+	_, err := cluster.Client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "partitions"},
 		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 			Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "mig-" + profile + ".nvidia.com"}}},
@@ -160,7 +160,7 @@ func partitions(ctx context.Context, t *testing.T, namespace, profile string, re
 	}, metav1.CreateOptions{})
 	must(t, err)
 	template, grace, labels := "partitions", int64(1), map[string]string{"app": "partitions"}
-	_, err = s.Client.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{
+	_, err = cluster.Client.AppsV1().Deployments(namespace).Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "partitions"},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
