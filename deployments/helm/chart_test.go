@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "write the goldens")
@@ -57,28 +55,6 @@ func conform(t *testing.T, manifests string) {
 // template adds to the versions it was built with and can take none away.
 var cases = []string{
 	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
-}
-
-func TestRendered(t *testing.T) {
-	for _, c := range cases {
-		t.Run(c, func(t *testing.T) {
-			got := render(t, chart, "--values", "testdata/values/"+c+".yaml")
-			conform(t, got)
-			golden := filepath.Join("testdata", "golden", c+".yaml")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-				t.Errorf("go -C deployments test ./helm -update writes the golden (-golden +rendered):\n%s", diff)
-			}
-		})
-	}
 }
 
 func TestLint(t *testing.T) {

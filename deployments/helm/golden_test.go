@@ -1,0 +1,280 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package helm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	// contextLines stand before and after each change of a golden.
+	contextLines = 2
+	// shownLines is how many lines of the default a golden shows of a longer removal.
+	shownLines = 2
+)
+
+// golden is what the default's golden and that of the values file say is rendered.
+func golden(name string) (string, error) {
+	base, err := os.ReadFile(filepath.Join("testdata", "golden", "default.yaml"))
+	if err != nil || name == "default" {
+		return string(base), err
+	}
+	diff, err := os.ReadFile(filepath.Join("testdata", "golden", name+".diff"))
+	if err != nil {
+		return "", err
+	}
+	return patch(string(base), string(diff))
+}
+
+// writeGolden writes the default in full, and anything else as its difference from the default.
+func writeGolden(name, rendered string) error {
+	if name == "default" {
+		return os.WriteFile(filepath.Join("testdata", "golden", "default.yaml"), []byte(rendered), 0o644)
+	}
+	base, err := golden("default")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join("testdata", "golden", name+".diff"), []byte(unified(base, rendered)), 0o644)
+}
+
+// place names a line of manifests: its object, and how far into it the line is.
+type place struct {
+	object string
+	line   int
+}
+
+func (p place) String() string { return fmt.Sprintf("@@ %s, line %d @@", p.object, p.line) }
+
+// places gives the place of each line, and of the end.
+func places(lines []string) []place {
+	out := make([]place, 0, len(lines)+1)
+	seen := map[string]int{}
+	for start := 0; start < len(lines); {
+		end := start + 1
+		for end < len(lines) && lines[end] != "---" {
+			end++
+		}
+		kind, name := "nothing", ""
+		for _, line := range slices.Backward(lines[start:end]) {
+			if k, ok := strings.CutPrefix(line, "kind: "); ok {
+				kind = k
+			}
+			if n, ok := strings.CutPrefix(line, "  name: "); ok {
+				name = n
+			}
+		}
+		object := strings.TrimSpace(kind + " " + name)
+		if seen[object]++; seen[object] > 1 {
+			object += fmt.Sprintf(" (%d)", seen[object])
+		}
+		for n := range end - start {
+			out = append(out, place{object, n + 1})
+		}
+		start = end
+	}
+	return append(out, place{"end", 1})
+}
+
+// edit is a line that both texts have (' '), or that the change removes ('-') or adds ('+').
+type edit struct {
+	op   byte
+	text string
+}
+
+// edits turns one list of lines into the other by a longest common subsequence; it prefers to remove before it adds.
+func edits(a, b []string) []edit {
+	length := make([][]int32, len(a)+1)
+	for i := range length {
+		length[i] = make([]int32, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if a[i] == b[j] {
+				length[i][j] = length[i+1][j+1] + 1
+			} else {
+				length[i][j] = max(length[i+1][j], length[i][j+1])
+			}
+		}
+	}
+	var out []edit
+	i, j := 0, 0
+	for i < len(a) || j < len(b) {
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			out = append(out, edit{' ', a[i]})
+			i, j = i+1, j+1
+		case j == len(b) || i < len(a) && length[i+1][j] >= length[i][j+1]:
+			out = append(out, edit{'-', a[i]})
+			i++
+		default:
+			out = append(out, edit{'+', b[j]})
+			j++
+		}
+	}
+	return out
+}
+
+// unified renders the difference of two texts with some lines around each change. A hunk begins with the place of its first
+// line in the first text. "-… N lines" stands for the middle of a long removal.
+func unified(a, b string) string {
+	lines := strings.Split(a, "\n")
+	at := places(lines)
+	all := edits(lines, strings.Split(b, "\n"))
+	near := func(i int) bool {
+		return slices.ContainsFunc(all[max(0, i-contextLines):min(len(all), i+contextLines+1)], func(e edit) bool { return e.op != ' ' })
+	}
+	var out strings.Builder
+	line, inside := 0, false
+	for i := 0; i < len(all); i++ {
+		if !near(i) {
+			inside = false
+			line++
+			continue
+		}
+		if !inside {
+			fmt.Fprintln(&out, at[line])
+			inside = true
+		}
+		removed := 0
+		for i+removed < len(all) && all[i+removed].op == '-' {
+			removed++
+		}
+		if hidden := removed - 2*shownLines; hidden > 1 && (i == 0 || all[i-1].op != '-') {
+			for n := range removed {
+				switch {
+				case n < shownLines || n >= removed-shownLines:
+					fmt.Fprintf(&out, "-%s\n", all[i+n].text)
+				case n == shownLines:
+					fmt.Fprintf(&out, "-… %d lines\n", hidden)
+				}
+			}
+			line += removed
+			i += removed - 1
+			continue
+		}
+		fmt.Fprintf(&out, "%c%s\n", all[i].op, all[i].text)
+		if all[i].op != '+' {
+			line++
+		}
+	}
+	return out.String()
+}
+
+// patch applies what unified renders. Since it is a function, a golden that fits one text fits no other.
+func patch(base, diff string) (string, error) {
+	lines := strings.Split(base, "\n")
+	at := map[string]int{}
+	for n, p := range places(lines) {
+		at[p.String()] = n
+	}
+	var out []string
+	line := 0
+	for text := range strings.Lines(diff) {
+		text = strings.TrimSuffix(text, "\n")
+		if strings.HasPrefix(text, "@@ ") {
+			start, ok := at[text]
+			if !ok || start < line {
+				return "", fmt.Errorf("the default has no %s", text)
+			}
+			out = append(out, lines[line:start]...)
+			line = start
+			continue
+		}
+		var hidden int
+		if n, _ := fmt.Sscanf(text, "-… %d lines", &hidden); n == 1 && line+hidden <= len(lines) {
+			line += hidden
+			continue
+		}
+		if text == "" || text[0] != '+' && (line >= len(lines) || lines[line] != text[1:]) {
+			return "", fmt.Errorf("the default has not %q", text)
+		}
+		switch text[0] {
+		case '+':
+			out = append(out, text[1:])
+			continue
+		case ' ':
+			out = append(out, text[1:])
+		case '-':
+		default:
+			return "", errors.New("neither context nor change: " + text)
+		}
+		line++
+	}
+	return strings.Join(append(out, lines[line:]...), "\n"), nil
+}
+
+func TestChart_ValuesFiles_RenderGoldens(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c, func(t *testing.T) {
+			got := render(t, chart, "--values", "testdata/values/"+c+".yaml")
+			conform(t, got)
+			if *update {
+				if err := writeGolden(c, got); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := golden(c)
+			if err != nil {
+				t.Fatalf("go test ./helm -update writes the goldens: %v", err)
+			}
+			if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); diff != "" {
+				t.Errorf("go test ./helm -update writes the goldens (-golden +rendered):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestChart_ValuesAndGoldens_BelongTogether finds a values file that no case renders and a golden that none reads.
+func TestChart_ValuesAndGoldens_BelongTogether(t *testing.T) {
+	for _, dir := range []string{"values", "golden"} {
+		files, err := os.ReadDir(filepath.Join("testdata", dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, f := range files {
+			// Goldens of policies are tested by decisions instead.
+			if name := strings.TrimSuffix(f.Name(), filepath.Ext(f.Name())); name != "policies" {
+				names = append(names, name)
+			}
+		}
+		if diff := cmp.Diff(slices.Sorted(slices.Values(cases)), names); diff != "" {
+			t.Errorf("testdata/%s (-cases +files):\n%s", dir, diff)
+		}
+	}
+}
+
+// TestPatch_AnyTexts_RestoresTheSecond also removes, adds and changes objects whole.
+func TestPatch_AnyTexts_RestoresTheSecond(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	text := func() string {
+		var lines []string
+		for range r.IntN(60) {
+			lines = append(lines, []string{"---", "kind: A", "kind: B", "  name: a", "    image: x", "", "-… 3 lines", "@@ A, line 1 @@"}[r.IntN(8)])
+		}
+		return strings.Join(lines, "\n")
+	}
+	for range 2000 {
+		a, b := text(), text()
+		if r.IntN(2) == 0 { // A long removal.
+			lines := strings.Split(a, "\n")
+			n := r.IntN(len(lines))
+			b = strings.Join(slices.Delete(lines, n, n+r.IntN(len(lines)-n)), "\n")
+		}
+		diff := unified(a, b)
+		if got, err := patch(a, diff); err != nil || got != b {
+			t.Fatalf("%v; from\n%s\nby\n%s\nto\n%s\nwant\n%s", err, a, diff, got, b)
+		}
+	}
+}
