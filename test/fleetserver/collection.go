@@ -30,7 +30,7 @@ type entry struct {
 }
 
 // raw is the object as it is sent, without envelope.
-func (e entry) raw(w wish) ([]byte, error) {
+func (e entry) raw(w encoding) ([]byte, error) {
 	switch {
 	case e.stamp != nil && w.format == protobuf:
 		return e.stamp.protobuf.appendFor(nil, e.node), nil

@@ -23,25 +23,25 @@ const (
 	json
 )
 
-// wish is what a client accepts.
-type wish struct {
+// encoding is the form in which a client accepts objects.
+type encoding struct {
 	format format
 	// partial asks for metadata alone.
 	partial bool
 }
 
-func wishOf(r *http.Request) wish {
+func encodingOf(r *http.Request) encoding {
 	first, _, _ := strings.Cut(r.Header.Get("Accept"), ",")
-	w := wish{format: json, partial: strings.Contains(first, "as=PartialObjectMetadata")}
+	e := encoding{format: json, partial: strings.Contains(first, "as=PartialObjectMetadata")}
 	if strings.HasPrefix(first, runtime.ContentTypeProtobuf) {
-		w.format = protobuf
+		e.format = protobuf
 	}
-	return w
+	return e
 }
 
-func (w wish) contentType(watch bool) string {
+func (e encoding) contentType(watch bool) string {
 	switch {
-	case w.format == json:
+	case e.format == json:
 		return runtime.ContentTypeJSON
 	case watch:
 		return runtime.ContentTypeProtobuf + ";stream=watch"
@@ -50,8 +50,8 @@ func (w wish) contentType(watch bool) string {
 }
 
 // typeOf is the type of what is sent of a resource.
-func (w wish) typeOf(c *collection) metav1.TypeMeta {
-	if w.partial {
+func (e encoding) typeOf(c *collection) metav1.TypeMeta {
+	if e.partial {
 		return metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}
 	}
 	return c.kind
@@ -77,31 +77,31 @@ func envelope(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
 }
 
 // one is an object as it is sent alone.
-func (w wish) one(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
-	if w.format == json {
+func (e encoding) one(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
+	if e.format == json {
 		return raw, nil
 	}
 	return envelope(raw, kind)
 }
 
 // event is one event of a watch, with what stands between events.
-func (w wish) event(what string, raw []byte, kind metav1.TypeMeta) ([]byte, error) {
-	object, err := w.one(raw, kind)
+func (e encoding) event(what string, raw []byte, kind metav1.TypeMeta) ([]byte, error) {
+	object, err := e.one(raw, kind)
 	if err != nil {
 		return nil, err
 	}
-	if w.format == json {
+	if e.format == json {
 		return stdjson.Marshal(metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: object}})
 	}
-	e := metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: object}}
-	text, err := e.Marshal()
+	change := metav1.WatchEvent{Type: what, Object: runtime.RawExtension{Raw: object}}
+	text, err := change.Marshal()
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...), err
 }
 
 // list is a list of encoded objects.
-func (w wish) list(items [][]byte, meta metav1.ListMeta, kind metav1.TypeMeta) ([]byte, error) {
+func (e encoding) list(items [][]byte, meta metav1.ListMeta, kind metav1.TypeMeta) ([]byte, error) {
 	kind.Kind += "List"
-	if w.format == json {
+	if e.format == json {
 		raw := make([]stdjson.RawMessage, len(items))
 		for i, item := range items {
 			raw[i] = item

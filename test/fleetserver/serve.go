@@ -99,15 +99,15 @@ func (t target) missing() error {
 }
 
 func answer(w http.ResponseWriter, r *http.Request, t target, e entry, code int) error {
-	wish := wishOf(r)
-	text, err := e.raw(wish)
+	enc := encodingOf(r)
+	text, err := e.raw(enc)
 	if err == nil {
-		text, err = wish.one(text, wish.typeOf(t.collection))
+		text, err = enc.one(text, enc.typeOf(t.collection))
 	}
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", wish.contentType(false))
+	w.Header().Set("Content-Type", enc.contentType(false))
 	w.WriteHeader(code)
 	_, _ = w.Write(text) // Who does not read it is gone.
 	return nil
@@ -115,7 +115,7 @@ func answer(w http.ResponseWriter, r *http.Request, t target, e entry, code int)
 
 // list serves a page. From the cache, which version 0 asks for, a list comes in one piece.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) error {
-	q, wish := r.URL.Query(), wishOf(r)
+	q, enc := r.URL.Query(), encodingOf(r)
 	limit, _ := strconv.Atoi(q.Get("limit")) // No limit is 0.
 	if q.Get("resourceVersion") == "0" {
 		limit = 0
@@ -135,22 +135,22 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) error {
 	items := make([][]byte, len(entries))
 	for i, e := range entries {
 		var err error
-		if items[i], err = e.raw(wish); err != nil {
+		if items[i], err = e.raw(enc); err != nil {
 			return err
 		}
 	}
-	text, err := wish.list(items, meta, wish.typeOf(t.collection))
+	text, err := enc.list(items, meta, enc.typeOf(t.collection))
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", wish.contentType(false))
+	w.Header().Set("Content-Type", enc.contentType(false))
 	_, _ = w.Write(text) // Who does not read it is gone.
 	return nil
 }
 
 // watch serves what is there, if that is asked for, and every change until the client goes.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) error {
-	q, wish := r.URL.Query(), wishOf(r)
+	q, enc := r.URL.Query(), encodingOf(r)
 	if q.Get("sendInitialEvents") != "" && s.WithoutWatchList {
 		return apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil)
 	}
@@ -174,30 +174,30 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) error {
 		next = t.since(since)
 	}
 	s.mu.Unlock()
-	w.Header().Set("Content-Type", wish.contentType(true))
+	w.Header().Set("Content-Type", enc.contentType(true))
 	w.WriteHeader(http.StatusOK)
 	out := http.NewResponseController(w)
 	send := func(what string, raw []byte, err error) bool {
 		if err != nil {
 			return false
 		}
-		text, err := wish.event(what, raw, wish.typeOf(t.collection))
+		text, err := enc.event(what, raw, enc.typeOf(t.collection))
 		if err == nil {
 			_, err = w.Write(text)
 		}
 		return err == nil
 	}
 	for _, e := range first {
-		raw, err := e.raw(wish)
+		raw, err := e.raw(enc)
 		if !send("ADDED", raw, err) {
 			return nil
 		}
 	}
 	if q.Get("sendInitialEvents") == "true" {
 		raw, err := encode(&metav1.PartialObjectMetadata{
-			TypeMeta:   wish.typeOf(t.collection),
+			TypeMeta:   enc.typeOf(t.collection),
 			ObjectMeta: metav1.ObjectMeta{ResourceVersion: fmt.Sprint(version), Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
-		}, wish.format)
+		}, enc.format)
 		if !send("BOOKMARK", raw, err) {
 			return nil
 		}
@@ -207,7 +207,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) error {
 		changes, more := t.log[next:], t.more
 		s.mu.Unlock()
 		for _, c := range changes {
-			raw, err := c.entry.raw(wish)
+			raw, err := c.entry.raw(enc)
 			if !send(c.what, raw, err) {
 				return nil
 			}

@@ -63,7 +63,7 @@ func want(s *Server, node int) map[string]resourceapi.ResourceSlice {
 	return out
 }
 
-func TestSlicesComeInPagesAndAreEachNodesOwn(t *testing.T) {
+func TestList_ManySlices_PagedAndEachOfItsNode(t *testing.T) {
 	formats(t, func(t *testing.T, s *Server, config *rest.Config) {
 		client := kubernetes.NewForConfigOrDie(config)
 		found, pages := map[string]resourceapi.ResourceSlice{}, 0
@@ -99,7 +99,7 @@ func TestSlicesComeInPagesAndAreEachNodesOwn(t *testing.T) {
 	})
 }
 
-func TestAWatchBeginsWithWhatIsThereAndGoesOn(t *testing.T) {
+func TestWatch_ObjectsExist_SentFirstThenChanges(t *testing.T) {
 	formats(t, func(t *testing.T, s *Server, config *rest.Config) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -136,7 +136,7 @@ func TestAWatchBeginsWithWhatIsThereAndGoesOn(t *testing.T) {
 	})
 }
 
-func TestWritesAreKeptAndConflict(t *testing.T) {
+func TestWrite_OldVersion_Conflicts(t *testing.T) {
 	formats(t, func(t *testing.T, s *Server, config *rest.Config) {
 		classes := kubernetes.NewForConfigOrDie(config).ResourceV1().DeviceClasses()
 		made, err := classes.Create(t.Context(), &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
@@ -168,7 +168,7 @@ func TestWritesAreKeptAndConflict(t *testing.T) {
 	})
 }
 
-func TestNodesComeAsMetadataAndArePatched(t *testing.T) {
+func TestNodes_MetadataWatchAndPatch_Served(t *testing.T) {
 	s, config := serve(t, "application/vnd.kubernetes.protobuf")
 	nodes := metadata.NewForConfigOrDie(config).Resource(s.of("nodes").kind.GroupVersionKind().GroupVersion().WithResource("nodes"))
 	list, err := nodes.List(t.Context(), metav1.ListOptions{})

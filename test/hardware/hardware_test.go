@@ -53,7 +53,7 @@ func machine(t *testing.T) (nvml.Library, gpu.Snapshot, bool) {
 	return lib, s, true
 }
 
-func TestTheDriverConforms(t *testing.T) {
+func TestNVML_RealDriver_Conforms(t *testing.T) {
 	lib, s, ok := machine(t)
 	if !ok {
 		return
@@ -61,7 +61,7 @@ func TestTheDriverConforms(t *testing.T) {
 	conformance.Run(t, lib, conformance.Options{GPUs: len(s.GPUs) + len(s.Problems), DevRoot: *devRoot})
 }
 
-func TestWhatTheInventorySees(t *testing.T) {
+func TestInventory_RealGPUs_Read(t *testing.T) {
 	lib, s, ok := machine(t)
 	if !ok {
 		return
@@ -95,8 +95,8 @@ func TestWhatTheInventorySees(t *testing.T) {
 	}
 }
 
-// TestHowTheGPUsAreCut only reads: no mode is switched and no partition made.
-func TestHowTheGPUsAreCut(t *testing.T) {
+// TestPartitions_RealGPUs_Described only reads: no mode is switched and no partition made.
+func TestPartitions_RealGPUs_Described(t *testing.T) {
 	lib, s, ok := machine(t)
 	if !ok {
 		return
@@ -143,7 +143,7 @@ func write(t *testing.T, lib nvml.Library, s gpu.Snapshot) {
 	fmt.Println("recorded to", path)
 }
 
-func TestWhatIsPublished(t *testing.T) {
+func TestSlices_RealGPUs_Published(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {
 		return
@@ -173,9 +173,9 @@ func TestWhatIsPublished(t *testing.T) {
 	}
 }
 
-// TestContainerEdits reads what a container would get. A container that this runs in may lack some of the driver's
+// TestContainerEdits_RealGPUs_NameDriverFiles reads what a container would get. A container that this runs in may lack some of the driver's
 // files; then the error must say which.
-func TestContainerEdits(t *testing.T) {
+func TestContainerEdits_RealGPUs_NameDriverFiles(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {
 		return

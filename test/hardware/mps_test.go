@@ -41,9 +41,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestWhatMPSLimits starts an MPS daemon of its own, in directories of its own, and measures what a process can allocate
+// TestMPS_MemoryLimit_BindsEachClient starts an MPS daemon of its own, in directories of its own, and measures what a process can allocate
 // under each kind of limit. No setting of the GPU is changed: its compute mode stays as it is.
-func TestWhatMPSLimits(t *testing.T) {
+func TestMPS_MemoryLimit_BindsEachClient(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {
 		return

@@ -13,9 +13,9 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// TestTheLinks prints how the GPUs are wired and which groups are made of it. A link that one end alone reports is a fault
+// TestLinks_RealGPUs_Read prints how the GPUs are wired and which groups are made of it. A link that one end alone reports is a fault
 // of the machine, or of how it is read.
-func TestTheLinks(t *testing.T) {
+func TestLinks_RealGPUs_Read(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {
 		return

@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-func TestARecordedSimulatorIsTheProfile(t *testing.T) {
+func TestRecord_Simulator_IsItsProfile(t *testing.T) {
 	for _, name := range profiles.Names() {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
@@ -67,7 +67,7 @@ func TestARecordedSimulatorIsTheProfile(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfMIG(t *testing.T) {
+func TestDescribeMIG_Simulator_NamesProfiles(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	session, err := nvmlfake.NewRoot(root.Path).Open()
 	if err != nil {

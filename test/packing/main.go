@@ -60,7 +60,7 @@ func run(dir string, out, log io.Writer) error {
 			fraction := 100 * float64(c.best) / (tried * requests)
 			curves["best fixed"] = append(curves["best fixed"], fraction)
 			fmt.Fprintf(w, "%s\t%.0f %%\tbest of %d\t\t1.000\t\t\t\t\n", m.name, 100*load, c.orders)
-			missed = append(missed, judge(m, load, c)...)
+			missed = append(missed, evaluate(m, load, c)...)
 		}
 		for _, o := range orders {
 			charts[m.name] = append(charts[m.name], series{o.name, curves[o.name]})
@@ -126,9 +126,9 @@ func compare(m mix, load float64) (comparison, error) {
 	return c, nil
 }
 
-// judge says where our order is not what it must be: within 3 % of the best fixed one, never below the naive or a random
+// evaluate says where our order is not what it must be: within 3 % of the best fixed one, never below the naive or a random
 // one by more than chance explains, and above both where GPUs are busy.
-func judge(m mix, load float64, c comparison) (missed []error) {
+func evaluate(m mix, load float64, c comparison) (missed []error) {
 	at := fmt.Sprintf("mix %s at load %.2f: ours accepts", m.name, load)
 	if float64(c.firsts["ours"]) < 0.97*float64(c.best) {
 		missed = append(missed, fmt.Errorf("%s %d, the best fixed order %d", at, c.firsts["ours"], c.best))

@@ -11,7 +11,7 @@ import (
 )
 
 // The model that tries every order places requests where the scheduler's allocator does.
-func TestModelIsTheAllocator(t *testing.T) {
+func TestFirstFit_Partitions_PlacesLikeAllocator(t *testing.T) {
 	for _, m := range mixes {
 		requests := trace(m, 0.9, 2, 150, 3)
 		real, err := replay(newAllocator(2, orders[0]), 2, requests)
@@ -30,7 +30,7 @@ func TestModelIsTheAllocator(t *testing.T) {
 
 // The model of groups places requests where the scheduler's allocator does over what is published, so that the model's order
 // is the driver's.
-func TestModelOfGroupsIsTheAllocator(t *testing.T) {
+func TestLinkedFit_Groups_PlacesLikeAllocator(t *testing.T) {
 	for _, m := range groupMixes {
 		requests := trace(m, 0.7, gpus, 150, 3)
 		real, err := replayGroups(newLinked(gpus, 18, orders[0]), nil, requests)
@@ -44,7 +44,7 @@ func TestModelOfGroupsIsTheAllocator(t *testing.T) {
 	}
 }
 
-func TestNobodyBeatsWhoKnowsTheFuture(t *testing.T) {
+func TestOptimum_SmallTraces_NeverBelowFixedOrders(t *testing.T) {
 	for seed := range uint64(10) {
 		requests := trace(mixes[1], 1.1, 1, 12, seed)
 		best, tried := bestFixed(mixes[1], 1, [][]request{requests})
@@ -54,7 +54,7 @@ func TestNobodyBeatsWhoKnowsTheFuture(t *testing.T) {
 	}
 }
 
-func TestOrdersArePermutations(t *testing.T) {
+func TestOrders_Each_KeepsAllDevices(t *testing.T) {
 	want := len(newAllocator(2, orders[0]).slices)
 	for _, o := range orders {
 		n := 0
@@ -68,7 +68,7 @@ func TestOrdersArePermutations(t *testing.T) {
 	}
 }
 
-func TestPlotIsDrawn(t *testing.T) {
+func TestDraw_AllMixes_WritesPlot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.svg")
 	charts := map[string][]series{}
 	for _, m := range mixes {
@@ -82,7 +82,7 @@ func TestPlotIsDrawn(t *testing.T) {
 	}
 }
 
-func TestDifferenceAndItsChance(t *testing.T) {
+func TestDifference_TwoTraces_MeanAndDeviation(t *testing.T) {
 	if mean, deviation := difference([]int{3, 5}, []int{1, 1}); mean != 3 || deviation != 1 {
 		t.Errorf("%f, %f", mean, deviation)
 	}

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestOtherProcessesEndWithTheFirst(t *testing.T) {
+func TestCUDA_SeveralProcesses_EndWithTheFirst(t *testing.T) {
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "")
 	t.Setenv(asProbe, "1")
 	var out bytes.Buffer
@@ -51,7 +51,7 @@ func TestOtherProcessesEndWithTheFirst(t *testing.T) {
 	}
 }
 
-func TestAmounts(t *testing.T) {
+func TestCUDA_MalformedAmounts_Refused(t *testing.T) {
 	for _, bad := range []string{"10Gx", "1Gi,", "0", "-1Gi", ","} {
 		if err := run(t.Context(), []string{"cuda", "--alloc", bad}, t.TempDir(), io.Discard); err == nil || !strings.Contains(err.Error(), "--alloc") {
 			t.Errorf("%q: %v", bad, err)
@@ -59,7 +59,7 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-func TestCUDA(t *testing.T) {
+func TestCUDA_ServerLost_ReconnectsWithItsLimits(t *testing.T) {
 	root := t.TempDir()
 	simtest.MachineIn(t, root, "hgx-h100")
 	for _, dir := range []string{"p", "dev/shm"} {

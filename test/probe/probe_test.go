@@ -26,7 +26,7 @@ func write(t *testing.T, mode os.FileMode, contents string, elem ...string) {
 	}
 }
 
-func TestOneLineOfJSON(t *testing.T) {
+func TestLook_Container_OneLineOfJSON(t *testing.T) {
 	root := t.TempDir()
 	write(t, 0o755, "#!/bin/sh\necho \"GPU 0: Test ($1)\"\n", root, "usr/bin/nvidia-smi")
 	write(t, 0o644, "", root, "dev/nvidia-plain-file")
@@ -58,7 +58,7 @@ func TestOneLineOfJSON(t *testing.T) {
 
 // A node with major 195 is what the simulator makes; where the machine has no
 // driver, opening it gives ENXIO, which is not a refusal.
-func TestDeviceNodes(t *testing.T) {
+func TestDevices_Nodes_TypesAndNumbers(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"dev/nvidia-caps", "dev/other"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -96,7 +96,7 @@ func TestDeviceNodes(t *testing.T) {
 	}
 }
 
-func TestDriverMounts(t *testing.T) {
+func TestDriverMounts_Mountinfo_OnlyDriverFiles(t *testing.T) {
 	const info = `22 1 8:1 / / rw shared:1 - ext4 /dev/sda rw
 30 22 8:1 /x/libcuda.so.580 /usr/lib/x86_64-linux-gnu/libcuda.so.580 ro,nosuid - ext4 /dev/sda rw
 31 22 8:1 /x/smi /usr/bin/nvidia-smi ro - ext4 /dev/sda rw
@@ -109,7 +109,7 @@ short line
 	}
 }
 
-func TestVerbs(t *testing.T) {
+func TestRun_Verbs_TakenOrRefused(t *testing.T) {
 	stopped, stop := context.WithCancel(context.Background())
 	stop()
 	for _, c := range []struct {
@@ -134,7 +134,7 @@ func TestVerbs(t *testing.T) {
 }
 
 // While held, the process waits for the signal after having printed.
-func TestHoldWaits(t *testing.T) {
+func TestRun_Hold_WaitsAfterPrinting(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	waiting := make(chan struct{})
 	ended := make(chan error, 1)

@@ -43,7 +43,7 @@ func seen(t *testing.T, p profiles.Profile) gpu.Snapshot {
 	return s
 }
 
-func TestPicturesAreOfTheBoards(t *testing.T) {
+func TestDraw_SimulatedBoards_MatchPictures(t *testing.T) {
 	wanted := map[string]bool{}
 	for _, name := range profiles.Names() {
 		p, err := profiles.Load(name)

@@ -41,7 +41,7 @@ func (c cluster) waitReady(names ...string) {
 	}
 }
 
-func TestClusterRunsPodsAndLeavesNothing(t *testing.T) {
+func TestUp_OneNode_RunsPodsAndLeavesNothing(t *testing.T) {
 	before := observe(t)
 	c := newCluster(t)
 	start := time.Now()
@@ -136,7 +136,7 @@ func TestClusterRunsPodsAndLeavesNothing(t *testing.T) {
 	c.assertNothingLeft(before, identity)
 }
 
-func TestRunPassesExitCodeAndLeavesNothing(t *testing.T) {
+func TestRun_CommandFails_PassesExitCodeAndLeavesNothing(t *testing.T) {
 	before := observe(t)
 	c := newCluster(t)
 	note := filepath.Join(t.TempDir(), "identity")
@@ -151,7 +151,7 @@ func TestRunPassesExitCodeAndLeavesNothing(t *testing.T) {
 	c.assertNothingLeft(before, "onenode-"+strings.TrimSpace(string(b)))
 }
 
-func TestKilledRunnerLeavesNothing(t *testing.T) {
+func TestRun_Killed_LeavesNothing(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String()+" while the command runs", func(t *testing.T) {
 			before := observe(t)

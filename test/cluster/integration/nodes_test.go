@@ -35,7 +35,7 @@ func (c cluster) served(pod string) (string, error) {
 	return c.kubectl("", "get", "--raw", "/api/v1/namespaces/default/pods/"+pod+":8080/proxy/")
 }
 
-func TestTwoNodesAreApartAndLeaveNothing(t *testing.T) {
+func TestUp_TwoNodes_SeparateAndLeaveNothing(t *testing.T) {
 	before := observe(t)
 	c := newCluster(t)
 	start := time.Now()
@@ -114,7 +114,7 @@ func TestTwoNodesAreApartAndLeaveNothing(t *testing.T) {
 	c.assertNothingLeft(before, identity)
 }
 
-func TestKilledRunnerOfTwoNodesLeavesNothing(t *testing.T) {
+func TestRun_TwoNodesKilled_LeavesNothing(t *testing.T) {
 	before := observe(t)
 	c := newCluster(t)
 	cmd := exec.Command(programs.onenode, "run", "--dir", c.dir, "--nodes", "2", "--", "sh", "-c", "echo ready; exec sleep 600")

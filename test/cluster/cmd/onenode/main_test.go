@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-func TestParseTakesFlagsAroundArgumentsUpToTheDashes(t *testing.T) {
+func TestParse_FlagsAroundArguments_TakenUpToDashes(t *testing.T) {
 	t.Setenv("ONENODE_DIR", "")
 	for _, tt := range []struct {
 		name string
@@ -45,7 +45,7 @@ func TestParseTakesFlagsAroundArgumentsUpToTheDashes(t *testing.T) {
 	}
 }
 
-func TestPairsRefuseWhatComponentsWouldDieOf(t *testing.T) {
+func TestPairs_Malformed_Refused(t *testing.T) {
 	for _, bad := range []string{"A", "A=", "A=1", "=true", "A=true,", "A=true --x"} {
 		if got, err := pairs("--feature-gates", bad); err == nil {
 			t.Errorf("%q was accepted as %q", bad, got)
@@ -56,7 +56,7 @@ func TestPairsRefuseWhatComponentsWouldDieOf(t *testing.T) {
 	}
 }
 
-func TestNodesAreAFew(t *testing.T) {
+func TestNewSpec_NodeCount_Bounded(t *testing.T) {
 	for nodes, want := range map[int]bool{-1: false, 0: false, 1: true, spec.MaxNodes: true, spec.MaxNodes + 1: false} {
 		if _, err := newSpec("d", upOptions{kubernetes: recipe.DefaultKubernetes, nodes: nodes}); (err == nil) != want {
 			t.Errorf("--nodes %d: %v", nodes, err)
@@ -64,7 +64,7 @@ func TestNodesAreAFew(t *testing.T) {
 	}
 }
 
-func TestClaimTakesOnlyADirectoryOfItsOwn(t *testing.T) {
+func TestClaim_DirectoryHasOtherFiles_Refused(t *testing.T) {
 	foreign := t.TempDir()
 	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestClaimTakesOnlyADirectoryOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestClaimReplacesALeftoverAndNothingElse(t *testing.T) {
+func TestClaim_Leftover_OnlyItIsReplaced(t *testing.T) {
 	elsewhere, dir := t.TempDir(), t.TempDir()
 	left := spec.Spec{ID: "test-leftover", Dir: dir}
 	if err := left.Save(); err != nil {

@@ -34,7 +34,7 @@ func program(source string) recipe.Component {
 	}
 }
 
-func TestTwoBuildersBuildOnce(t *testing.T) {
+func TestBuild_SeveralBuilders_BuildOnce(t *testing.T) {
 	var progress buffer
 	c := Cache{Dir: t.TempDir(), Progress: &progress}
 	component := program("package main\n\nfunc main() {}\n")
@@ -57,7 +57,7 @@ func TestTwoBuildersBuildOnce(t *testing.T) {
 	}
 }
 
-func TestFailedBuildLeavesNoEntryAndShowsTheCompilersWords(t *testing.T) {
+func TestBuild_Fails_NoEntryAndCompilerErrorShown(t *testing.T) {
 	c := Cache{Dir: t.TempDir(), Progress: &buffer{}}
 	component := program("package main\n\nfunc main() { undefinedThing() }\n")
 	_, err := c.Build(t.Context(), []recipe.Component{component})
@@ -73,7 +73,7 @@ func TestFailedBuildLeavesNoEntryAndShowsTheCompilersWords(t *testing.T) {
 	}
 }
 
-func TestHalfBuiltDirectoryOfAKilledBuilderIsReplaced(t *testing.T) {
+func TestBuild_EarlierBuilderKilled_DirectoryReplaced(t *testing.T) {
 	c := Cache{Dir: t.TempDir(), Progress: &buffer{}}
 	component := program("package main\n\nfunc main() {}\n")
 	stale := filepath.Join(c.Dir, ".building-"+component.Key(), "src")

@@ -23,7 +23,7 @@ func deep(t *testing.T) string {
 	return dir
 }
 
-func TestCallCarriesRequestAndFiles(t *testing.T) {
+func TestCall_RequestWithFiles_Received(t *testing.T) {
 	dir := deep(t)
 	l, err := Listen(dir)
 	if err != nil {
@@ -68,7 +68,7 @@ func TestCallCarriesRequestAndFiles(t *testing.T) {
 	}
 }
 
-func TestCallReportsTheNodesError(t *testing.T) {
+func TestCall_NodeFails_ReturnsItsError(t *testing.T) {
 	dir := deep(t)
 	l, err := Listen(dir)
 	if err != nil {
@@ -90,7 +90,7 @@ func TestCallReportsTheNodesError(t *testing.T) {
 	}
 }
 
-func TestCallWithoutNodeNamesTheSocket(t *testing.T) {
+func TestCall_NoNode_ErrorNamesDirectory(t *testing.T) {
 	dir := deep(t)
 	if _, err := Call(dir, Request{Verb: "status"}); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)

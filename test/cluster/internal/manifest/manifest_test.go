@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-func TestGoldens(t *testing.T) {
+func TestManifests_EachSpec_MatchGoldens(t *testing.T) {
 	plain := spec.Spec{ID: "0badcafe", Dir: "/state", Kubernetes: "v1.37.1", Snapshotter: "overlayfs"}
 	featured := plain
 	featured.FeatureGates = []string{"DRADeviceTaints=true", "DRAConsumableCapacity=false"}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-func TestCertificatesVerifyForWhatTheyAreFor(t *testing.T) {
+func TestWrite_Identities_CertificatesVerify(t *testing.T) {
 	dir := t.TempDir()
 	a, err := NewAuthority(time.Now())
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestParseVersion(t *testing.T) {
+func TestParseVersion_Forms_ParsedOrRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name, in, want, staging string
 	}{
@@ -33,7 +33,7 @@ func TestParseVersion(t *testing.T) {
 	}
 }
 
-func TestLDFlagsNameTheVersion(t *testing.T) {
+func TestLDFlags_Version_Named(t *testing.T) {
 	v, err := ParseVersion("1.36.3")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ replace (
 replace k8s.io/metrics => ./staging/src/k8s.io/metrics
 `
 
-func TestKubernetesReplacesStagingModulesByTheirPublishedVersion(t *testing.T) {
+func TestKubernetes_StagingModules_ReplacedByPublishedVersions(t *testing.T) {
 	c, err := Kubernetes("v1.37.1", upstream)
 	if err != nil {
 		t.Fatal(err)
@@ -106,13 +106,13 @@ replace (
 	}
 }
 
-func TestKubernetesWithoutStagingReplacesIsAnError(t *testing.T) {
+func TestKubernetes_NoStagingReplaces_ReturnsError(t *testing.T) {
 	if _, err := Kubernetes("v1.37.1", "module k8s.io/kubernetes\n"); err == nil {
 		t.Error("accepted a go.mod without staging replaces, which cannot build")
 	}
 }
 
-func TestKeyChangesWithTheRecipe(t *testing.T) {
+func TestKey_RecipeChanges_KeyChanges(t *testing.T) {
 	base := Component{Name: "x", Version: "v1", Packages: []string{"a"}, GoMod: "m", Sources: map[string]string{"main.go": "1"}}
 	keys := map[string]string{base.Key(): "base"}
 	for name, change := range map[string]func(*Component){

@@ -19,7 +19,7 @@ const hybrid = `27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 50 27 0:38 / /mnt/with\040blank/cgroup rw - cgroup2 cgroup2 rw
 `
 
-func TestParseHierarchies(t *testing.T) {
+func TestParseHierarchies_V1AndV2_Found(t *testing.T) {
 	for _, tt := range []struct {
 		name, mountinfo string
 		want            []string
@@ -37,7 +37,7 @@ func TestParseHierarchies(t *testing.T) {
 	}
 }
 
-func TestParseMountpointsUnescapes(t *testing.T) {
+func TestParseMountpoints_EscapedBlank_Unescaped(t *testing.T) {
 	got := parseMountpoints(hybrid)
 	if len(got) != 6 || got[0] != "/" || got[5] != "/mnt/with blank/cgroup" {
 		t.Errorf("got %q", got)
@@ -53,7 +53,7 @@ func FuzzMountinfo(f *testing.F) {
 	})
 }
 
-func TestMakeCgroupInheritsCPUSets(t *testing.T) {
+func TestMakeCgroup_V1_InheritsCPUSets(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "child")
 	for name, value := range map[string]string{"cpuset.cpus": "0-1\n", "cpuset.mems": "0\n"} {
@@ -78,7 +78,7 @@ func TestMakeCgroupInheritsCPUSets(t *testing.T) {
 	}
 }
 
-func TestInCgroupKnowsNamesAndWhatIsBelow(t *testing.T) {
+func TestParseInCgroup_NameAndChildren_Found(t *testing.T) {
 	for cgroups, want := range map[string]bool{
 		"4:memory:/onenode-1/node-2\n":                        true,
 		"0::/onenode-1/node-2/kubepods/besteffort\n":          true,
@@ -91,7 +91,7 @@ func TestInCgroupKnowsNamesAndWhatIsBelow(t *testing.T) {
 	}
 }
 
-func TestMakeCgroupHandsOnV2Controllers(t *testing.T) {
+func TestMakeCgroup_V2_DelegatesControllers(t *testing.T) {
 	parent := t.TempDir()
 	if err := os.WriteFile(filepath.Join(parent, "cgroup.controllers"), []byte("cpu memory pids\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestMakeCgroupHandsOnV2Controllers(t *testing.T) {
 	}
 }
 
-func TestEmptyKeepsMountPointsAndWhatLeadsToThem(t *testing.T) {
+func TestEmpty_MountPoints_KeptWithTheirParents(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"cdi/specs", "keep/mounted/inner", "keep/other"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSpecSurvivesItsFile(t *testing.T) {
+func TestSave_Spec_LoadedEqual(t *testing.T) {
 	want := Spec{ID: "1", Dir: t.TempDir(), Kubernetes: "v1.37.1", FeatureGates: []string{"A=true"}, Bins: []string{"/b"}, Port: 7}
 	if err := want.Save(); err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestSpecSurvivesItsFile(t *testing.T) {
 	}
 }
 
-func TestNodesShareNothingThatIsNamed(t *testing.T) {
+func TestOn_EachNode_SharesNoPath(t *testing.T) {
 	s := Spec{ID: "1", Dir: "/state", Nodes: MaxNodes}
 	owner := map[string]int{}
 	for _, number := range s.Members() {
@@ -49,7 +49,7 @@ func TestNodesShareNothingThatIsNamed(t *testing.T) {
 	}
 }
 
-func TestLoadTellsAbsenceFromDamage(t *testing.T) {
+func TestLoad_MissingOrDamaged_DifferentErrors(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Load(dir); !errors.Is(err, ErrNoCluster) {
 		t.Errorf("empty directory: %v", err)
@@ -62,7 +62,7 @@ func TestLoadTellsAbsenceFromDamage(t *testing.T) {
 	}
 }
 
-func TestLockIsHeldUntilReleased(t *testing.T) {
+func TestLock_Held_SecondFailsUntilReleased(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := Lock(dir)
 	if err != nil {
