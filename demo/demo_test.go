@@ -41,7 +41,7 @@ func demos(t *testing.T) map[string]string {
 	return texts
 }
 
-func TestSchemas(t *testing.T) {
+func TestDemos_Schemas_Valid(t *testing.T) {
 	files, _ := filepath.Glob("*.yaml")
 	args := append([]string{
 		"kubeconform", "-strict",
@@ -102,7 +102,7 @@ func podSpecs(t *testing.T, objs []object) []corev1.PodSpec {
 
 var head = regexp.MustCompile(`^# \S.*\n(# .*\n)+# (Pods|Pending): [0-9]+\n[^#]`)
 
-func TestForm(t *testing.T) {
+func TestDemos_Files_FollowConventions(t *testing.T) {
 	var chart struct {
 		AppVersion string `json:"appVersion"`
 	}
@@ -140,7 +140,7 @@ func TestForm(t *testing.T) {
 }
 
 // Every claim that a pod names is in its demo, and every claim there is used.
-func TestClaimsAreThere(t *testing.T) {
+func TestDemos_PodClaims_AreDeclared(t *testing.T) {
 	for name, text := range demos(t) {
 		objs := objects(t, text)
 		have := map[string]bool{}
@@ -266,7 +266,7 @@ func found(t *testing.T, class string, selectors []resourceapi.DeviceSelector) s
 	return strings.Join(names, " ")
 }
 
-func TestSelectorsFindTheirGPUs(t *testing.T) {
+func TestDemos_Selectors_MatchTheirGPUs(t *testing.T) {
 	const every, everyPart = "H100 L40S T4", "1g.10gb 2g.20gb 3g.40gb 7g.80gb"
 	want := map[string]string{ // demo/request[/subrequest] → boards, where not every one
 		"by-model-cel/gpu":         "H100",
@@ -342,7 +342,7 @@ func TestSelectorsFindTheirGPUs(t *testing.T) {
 }
 
 // The demo of monitoring asks for everything that monitoring needs.
-func TestMonitoringIsAskedForInFull(t *testing.T) {
+func TestDemos_AdminAccess_AsksInFull(t *testing.T) {
 	text := demos(t)["admin-access"]
 	for _, o := range objects(t, text) {
 		if o.Kind != "ResourceClaimTemplate" || o.Metadata.Name != "watch-all" {

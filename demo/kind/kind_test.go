@@ -34,14 +34,14 @@ func script(t *testing.T, args ...string) (string, error) {
 	return string(out), err
 }
 
-func TestSyntax(t *testing.T) {
+func TestKind_Script_HasNoSyntaxError(t *testing.T) {
 	if out, err := exec.Command("bash", "-n", "kind.sh").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// TestEveryImageIsThere holds the script against the images that there are: a pod whose image is missing waits for ever.
-func TestEveryImageIsThere(t *testing.T) {
+// TestKind_Images_HaveDockerfiles holds the script against the images that there are: a pod whose image is missing waits for ever.
+func TestKind_Images_HaveDockerfiles(t *testing.T) {
 	out, err := script(t, "--dry-run", "up")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -58,7 +58,7 @@ func TestEveryImageIsThere(t *testing.T) {
 	}
 }
 
-func TestDryRun(t *testing.T) {
+func TestKind_DryRun_PrintsGolden(t *testing.T) {
 	var got strings.Builder
 	for _, args := range [][]string{{"up"}, {"run", "one-gpu", "unsatisfiable"}, {"down"}} {
 		out, err := script(t, append([]string{"--dry-run"}, args...)...)
@@ -82,7 +82,7 @@ func TestDryRun(t *testing.T) {
 }
 
 // Files that the commands name after -f, --config or as the chart are there.
-func TestFilesAreThere(t *testing.T) {
+func TestKind_NamedFiles_Exist(t *testing.T) {
 	out, err := script(t, "--dry-run", "up")
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestFilesAreThere(t *testing.T) {
 }
 
 // Without arguments, the run covers every demo.
-func TestRunCoversEveryDemo(t *testing.T) {
+func TestKind_Run_CoversEveryDemo(t *testing.T) {
 	out, err := script(t, "--dry-run", "run")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -123,7 +123,7 @@ func TestRunCoversEveryDemo(t *testing.T) {
 	}
 }
 
-func TestBadArguments(t *testing.T) {
+func TestKind_BadArguments_PrintUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"sideways"}, {"up", "now"}, {"--dry-run", "run", "no-such-demo"}} {
 		if out, err := script(t, args...); err == nil {
 			t.Errorf("%q was taken:\n%s", args, out)
@@ -135,7 +135,7 @@ func TestBadArguments(t *testing.T) {
 }
 
 // The packages that the simulator's image is built from are there.
-func TestSimulatorDockerfile(t *testing.T) {
+func TestSimulatorDockerfile_PackagesAndCopies_Exist(t *testing.T) {
 	data, err := os.ReadFile("simulator.Dockerfile")
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/cmd/envflags"
 )
 
-func TestPagesAreWhatTheTablesSay(t *testing.T) {
+func TestPages_Generated_MatchDocs(t *testing.T) {
 	for name, want := range pages() {
 		got, err := os.ReadFile(filepath.Join("../../docs/reference", name))
 		if err != nil {
@@ -28,7 +28,7 @@ func TestPagesAreWhatTheTablesSay(t *testing.T) {
 	}
 }
 
-func TestEveryFlagHasItsRow(t *testing.T) {
+func TestPages_Flags_EachHasRow(t *testing.T) {
 	page := pages()["flags.md"]
 	pluginflags.New(new(pluginflags.Config)).VisitAll(func(f *pflag.Flag) {
 		if env := envflags.Env(f.Name); env != "" && !strings.Contains(page, "`"+env+"`") {
@@ -37,7 +37,7 @@ func TestEveryFlagHasItsRow(t *testing.T) {
 	})
 }
 
-func TestACellCannotBreakItsRow(t *testing.T) {
+func TestRow_PipeInCell_Escaped(t *testing.T) {
 	var b strings.Builder
 	row(&b, "a|b", "c")
 	if got, want := b.String(), "| a\\|b | c |\n"; got != want {

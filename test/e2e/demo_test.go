@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,27 +15,35 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// runDemo applies a demo, gives its settled pods, and removes it when the test ends.
-func runDemo(ctx context.Context, t *testing.T, name string) []corev1.Pod {
+// findDemo returns a demo by its name.
+func findDemo(t *testing.T, name string) env.Demo {
 	t.Helper()
 	demos, err := cluster.Demos()
 	must(t, err)
-	for _, d := range demos {
-		if d.Name != name {
-			continue
-		}
-		must(t, cluster.Apply(ctx, d))
-		t.Cleanup(func() {
-			if err := cluster.Remove(context.WithoutCancel(ctx), d); err != nil {
-				t.Error(err)
-			}
-		})
-		pods, err := cluster.WaitSettled(ctx, d)
-		must(t, err)
-		return pods
+	i := slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == name })
+	if i < 0 {
+		t.Fatalf("no demo %q", name)
 	}
-	t.Fatalf("no demo %q", name)
-	return nil
+	return demos[i]
+}
+
+// runDemo applies a demo, returns its settled pods, and removes it when the test ends.
+func runDemo(ctx context.Context, t *testing.T, name string) []corev1.Pod {
+	t.Helper()
+	return applyDemo(ctx, t, findDemo(t, name))
+}
+
+func applyDemo(ctx context.Context, t *testing.T, d env.Demo) []corev1.Pod {
+	t.Helper()
+	must(t, cluster.Apply(ctx, d))
+	t.Cleanup(func() {
+		if err := cluster.Remove(context.WithoutCancel(ctx), d); err != nil {
+			t.Error(err)
+		}
+	})
+	pods, err := cluster.WaitSettled(ctx, d)
+	must(t, err)
+	return pods
 }
 
 func TestDemos(t *testing.T) {
@@ -131,17 +140,17 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"nvlink-eight":             checkTopologyEnv,
 	"nvlink-job":               checkDevices(8),
 	"nvlink-fill":              checkDevices(7),
-	"fraction-four":            checkShares(4, 1),
-	"fraction-refused":         checkShares(2, 1),
-	"fraction-users":           checkShares(2, 1),
+	"fraction-four":            checkShares(4),
+	"fraction-refused":         checkSharesOn(2, 1),
+	"fraction-users":           checkShares(2),
 	"fraction-two-processes":   checkProcesses,
-	"fraction-compute":         checkShares(2, 1),
-	"fraction-of-mig":          checkShares(2, 1),
-	"fraction-mixed":           checkShares(2, 1),
+	"fraction-compute":         checkShares(2),
+	"fraction-of-mig":          checkShares(2),
+	"fraction-mixed":           checkShares(2),
 	"sharing-mps":              checkConfiguredLimits,
 	"sharing-time-slicing":     checkLongTimeSlice,
-	"replicas-32":              checkShares(32, 8),
-	"replicas-mig-28":          checkShares(28, 7),
+	"replicas-32":              checkSharesOn(32, 8),
+	"replicas-mig-28":          checkShares(28),
 }
 
 // checkDevices checks how many different GPUs a demo's pods hold.

@@ -117,6 +117,28 @@ func checkNoDaemons(ctx context.Context, t *testing.T) {
 	}))
 }
 
+// TestShares_FourOfOneGPU_EachHasItsLimit runs the demo of four shares with a selector of one GPU in each request.
+func TestShares_FourOfOneGPU_EachHasItsLimit(t *testing.T) {
+	ctx := testContext(t)
+	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
+	demo := findDemo(t, "fraction-four")
+	text, err := os.ReadFile(demo.Path)
+	must(t, err)
+	const class = "            deviceClassName: gpu.nvidia.com\n"
+	if strings.Count(string(text), class) == 0 {
+		t.Fatalf("no request of gpu.nvidia.com in %s", demo.Path)
+	}
+	selected := strings.ReplaceAll(string(text), class, class+
+		"            selectors: [{cel: {expression: \"device.attributes['gpu.nvidia.com'].index == 5\"}}]\n")
+	demo.Path = filepath.Join(t.TempDir(), "fraction-four.yaml")
+	must(t, os.WriteFile(demo.Path, []byte(selected), 0o600))
+	pods := applyDemo(ctx, t, demo)
+	for _, p := range pods {
+		checkPod(ctx, t, p)
+	}
+	checkSharesOn(4, 1)(ctx, t, pods)
+}
+
 func TestShares_TwoNamespacesAndUsers_EachHasItsLimit(t *testing.T) {
 	ctx := testContext(t)
 	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t); checkNoDaemons(context.WithoutCancel(ctx), t) })
@@ -126,7 +148,7 @@ func TestShares_TwoNamespacesAndUsers_EachHasItsLimit(t *testing.T) {
 		pods, err := cluster.WaitPods(ctx, ns, 1)
 		must(t, err)
 		checkPod(ctx, t, pods[0])
-		checkShares(1, 1)(ctx, t, pods)
+		checkSharesOn(1, 1)(ctx, t, pods)
 	}
 }
 
@@ -214,7 +236,7 @@ func TestMPSSupervisor_Killed_AdoptsItsDaemons(t *testing.T) {
 	createShare(ctx, t, ns, "b", "10Gi", 1, "", "--alloc", "5Gi")
 	pods, err := cluster.WaitPods(ctx, ns, 2)
 	must(t, err)
-	checkShares(2, 1)(ctx, t, pods)
+	checkSharesOn(2, 1)(ctx, t, pods)
 }
 
 func TestShares_PluginUpgraded_KeepRunning(t *testing.T) {
@@ -264,7 +286,7 @@ func TestMPSDaemon_DoesNotStart_OtherGPUsAreServed(t *testing.T) {
 	createShare(ctx, t, fine, "fine", "10Gi", 6, "", "--alloc", "9Gi,2Gi")
 	pods, err := cluster.WaitPods(ctx, fine, 1)
 	must(t, err)
-	checkShares(1, 1)(ctx, t, pods)
+	checkSharesOn(1, 1)(ctx, t, pods)
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("a share of another GPU took %s", took)
 	}
