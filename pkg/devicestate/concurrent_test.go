@@ -12,6 +12,7 @@ import (
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/record"
 )
 
@@ -23,56 +24,56 @@ func briefly(t *testing.T) context.Context {
 }
 
 // held is a machine on which one process is stopped inside Prepare of claim a, just before its commit.
-func held(t *testing.T, gpus ...int) (w *world, other process, letGo func() error) {
-	w = newWorld(t)
+func held(t *testing.T, gpus ...string) (e *env, other *process, letGo func() error) {
+	e = devicestatetest.New(t)
 	g := hosttest.NewGate(record.LabelCommit)
-	first, err := w.start(g.Do)
-	w.must(err)
-	t.Cleanup(first.host.Close)
-	c := w.claim("a", gpus...)
+	first, err := e.StartWith(g.Do)
+	e.Must(err)
+	t.Cleanup(first.Crash)
+	c := e.Claim("a", gpus...)
 	prepared := make(chan error, 1)
 	go func() { _, err := first.Prepare(context.Background(), c); prepared <- err }()
 	<-g.Reached
-	return w, w.run(), func() error { close(g.Open); return <-prepared }
+	return e, e.Start(), func() error { close(g.Open); return <-prepared }
 }
 
 func TestGPUInWorkInAnotherProcessIsWaitedFor(t *testing.T) {
-	w, other, letGo := held(t, 0, 1)
-	w.claim("b", 1)
-	_, err := other.Prepare(briefly(t), w.claims["b"])
-	refused(t, err, claimerror.Transient, claimerror.Interrupted, "default/claim-b")
-	w.claim("c", 2)
-	w.prepare(other, "c") // Another GPU waits for nobody.
-	w.must(letGo())
-	w.refused(other, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
-	w.clean(other, "a", "c")
+	e, other, letGo := held(t, "0", "1")
+	e.Claim("b", "1")
+	_, err := other.Prepare(briefly(t), e.Claims["b"])
+	devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.Interrupted, "default/claim-b")
+	e.Claim("c", "2")
+	e.Prepare(other, "c") // Another GPU waits for nobody.
+	e.Must(letGo())
+	e.CheckRefused(other, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+	e.CheckClean(other, "a", "c")
 }
 
 func TestClaimInWorkInAnotherProcessIsWaitedFor(t *testing.T) {
-	w, other, letGo := held(t, -1) // A monitor: the claim's lock is the only one.
-	refused(t, other.Unprepare(briefly(t), claimOf("a")), claimerror.Transient, claimerror.Interrupted)
+	e, other, letGo := held(t, "monitor 0") // A monitor: the claim's lock is the only one.
+	devicestatetest.CheckError(t, other.Unprepare(briefly(t), devicestatetest.ClaimID("a")), claimerror.Transient, claimerror.Interrupted)
 	if findings, err := other.Recover(briefly(t)); err == nil && len(findings) == 0 {
 		t.Error("Recover went past a claim in work")
 	}
-	w.must(letGo())
-	w.clean(other, "a")
-	w.must(other.Unprepare(context.Background(), claimOf("a")))
-	w.clean(other)
+	e.Must(letGo())
+	e.CheckClean(other, "a")
+	e.Unprepare(other, "a")
+	e.CheckClean(other)
 }
 
 // TestTwoProcessesNeverBothHoldAGPU lets claims of one and of two GPUs, in either order, fight for three GPUs in two
 // processes, with Recover running all the while.
 func TestTwoProcessesNeverBothHoldAGPU(t *testing.T) {
-	w := newWorld(t)
+	e := devicestatetest.New(t)
 	var mu sync.Mutex
-	owner := map[int]string{}
+	owner := map[string]string{}
 	won := 0
 	var workers, recoveries sync.WaitGroup
 	done := make(chan struct{})
 	for n := range 2 {
 		// The host's clock is the world's, which is not for sharing: each process has a world on the same directory.
-		mine := w.again()
-		p := mine.run()
+		mine := devicestatetest.Attach(t, e.Dir)
+		p := mine.Start()
 		recoveries.Go(func() {
 			for {
 				select {
@@ -85,9 +86,9 @@ func TestTwoProcessesNeverBothHoldAGPU(t *testing.T) {
 				}
 			}
 		})
-		for i, gpus := range [][]int{{0}, {0, 1}, {2, 1}, {1, 2}} {
+		for i, gpus := range [][]string{{"0"}, {"0", "1"}, {"2", "1"}, {"1", "2"}} {
 			uid := fmt.Sprintf("p%d-%d", n, i)
-			c := mine.steppedClaim(uid, gpus...)
+			c := mine.SteppedClaim(uid, gpus...)
 			workers.Go(func() {
 				for range 60 {
 					_, err := p.Prepare(context.Background(), c)
@@ -99,7 +100,7 @@ func TestTwoProcessesNeverBothHoldAGPU(t *testing.T) {
 						won++
 						for _, g := range gpus {
 							if owner[g] != "" {
-								t.Errorf("GPU %d is held by %s and %s", g, owner[g], uid)
+								t.Errorf("GPU %s is held by %s and %s", g, owner[g], uid)
 							}
 							owner[g] = uid
 						}
@@ -110,7 +111,7 @@ func TestTwoProcessesNeverBothHoldAGPU(t *testing.T) {
 						}
 						mu.Unlock()
 					}
-					if err := p.Unprepare(context.Background(), claimOf(uid)); err != nil {
+					if err := p.Unprepare(context.Background(), devicestatetest.ClaimID(uid)); err != nil {
 						t.Error(err)
 					}
 				}
@@ -123,6 +124,6 @@ func TestTwoProcessesNeverBothHoldAGPU(t *testing.T) {
 	if won == 0 {
 		t.Error("nobody ever got a GPU")
 	}
-	w.clean(w.run())
+	e.CheckClean(e.Start())
 	t.Logf("%d of 480 attempts got their GPUs", won)
 }

@@ -15,22 +15,24 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/plan"
 )
 
 func TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn(t *testing.T) {
-	w := newWorld(t)
-	p := w.run()
-	w.groupClaim("a", 0, 4)
-	devices, err := p.Prepare(context.Background(), w.claims["a"])
-	w.must(err)
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.GroupClaim("a", 0, 4)
+	devices, err := p.Prepare(context.Background(), e.Claims["a"])
+	e.Must(err)
 	if len(devices) != 1 || devices[0].Name != "nvlink-4-0000-10-00-0" || len(devices[0].Members) != 4 {
 		t.Fatalf("prepared %+v", devices)
 	}
-	data, err := os.ReadFile(w.specFile("a"))
-	w.must(err)
+	data, err := os.ReadFile(e.SpecFile("a"))
+	e.Must(err)
 	var spec specs.Spec
-	w.must(json.Unmarshal(data, &spec))
+	e.Must(json.Unmarshal(data, &spec))
 	if len(spec.Devices) != 1 || !strings.HasSuffix(devices[0].CDIDeviceID, "="+spec.Devices[0].Name) {
 		t.Fatalf("the spec has %d devices", len(spec.Devices))
 	}
@@ -45,45 +47,45 @@ func TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn(t *testing.T) {
 	if diff := cmp.Diff([]string{"CUDA_VISIBLE_DEVICES=GPU-0,GPU-1,GPU-2,GPU-3", "NCCL_TOPO_FILE=/run/nvidia/nccl-topology.xml"}, edits.Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != w.topologyFile("a") || edits.Mounts[0].ContainerPath != "/run/nvidia/nccl-topology.xml" {
+	if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != e.TopologyFile("a") || edits.Mounts[0].ContainerPath != "/run/nvidia/nccl-topology.xml" {
 		t.Errorf("mounts %+v", edits.Mounts)
 	}
-	file, err := os.ReadFile(w.topologyFile("a"))
-	w.must(err)
+	file, err := os.ReadFile(e.TopologyFile("a"))
+	e.Must(err)
 	for i := range 4 {
-		if !strings.Contains(string(file), `<pci busid="`+address(i)+`"`) {
+		if !strings.Contains(string(file), `<pci busid="`+devicestatetest.Address(i)+`"`) {
 			t.Errorf("GPU %d is not in the file:\n%s", i, file)
 		}
 	}
-	w.clean(p, "a")
-	w.must(p.Unprepare(context.Background(), claimOf("a")))
-	w.clean(p)
+	e.CheckClean(p, "a")
+	e.Unprepare(p, "a")
+	e.CheckClean(p)
 }
 
 func TestAGroupAndItsGPUsExcludeEachOther(t *testing.T) {
-	w := newWorld(t)
-	p := w.run()
-	w.groupClaim("a", 0, 2)
-	w.prepare(p, "a")
-	w.claim("b", 1)
-	w.refused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "nvlink-2-0000-10-00-0", "default/claim-a")
-	w.groupClaim("c", 0, 4)
-	w.refused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "nvlink-4-0000-10-00-0", "default/claim-a")
-	w.clean(p, "a")
-	w.must(p.Unprepare(context.Background(), claimOf("a")))
-	w.prepare(p, "c")
-	w.clean(p, "c")
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.GroupClaim("a", 0, 2)
+	e.Prepare(p, "a")
+	e.Claim("b", "1")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "nvlink-2-0000-10-00-0", "default/claim-a")
+	e.GroupClaim("c", 0, 4)
+	e.CheckRefused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "nvlink-4-0000-10-00-0", "default/claim-a")
+	e.CheckClean(p, "a")
+	e.Unprepare(p, "a")
+	e.Prepare(p, "c")
+	e.CheckClean(p, "c")
 }
 
 // TestAPreparedGroupKeepsItsGPUs has what a group's name stands for change under it.
 func TestAPreparedGroupKeepsItsGPUs(t *testing.T) {
-	w := newWorld(t)
-	p := w.run()
-	w.groupClaim("a", 0, 2)
-	w.prepare(p, "a")
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.GroupClaim("a", 0, 2)
+	e.Prepare(p, "a")
 	members := func() (out []string) {
 		plans, _, err := p.Held()
-		w.must(err)
+		e.Must(err)
 		for _, held := range plans {
 			if held.Claim.UID == "a" {
 				out = append(out, held.Addresses()...)
@@ -91,58 +93,62 @@ func TestAPreparedGroupKeepsItsGPUs(t *testing.T) {
 		}
 		return out
 	}
-	w.snapshot.GPUs[1].Links = nil
-	w.prepare(p, "a")
-	w.clean(p, "a")
-	w.groupClaim("b", 0, 2)
-	w.refused(p, "b", claimerror.Transient, claimerror.DeviceNotReady, "NVLink does not connect 2 GPUs", address(0), "nvidia-smi nvlink")
+	e.Snapshot.GPUs[1].Links = nil
+	e.Prepare(p, "a")
+	e.CheckClean(p, "a")
+	e.GroupClaim("b", 0, 2)
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceNotReady, "NVLink does not connect 2 GPUs", devicestatetest.Address(0), "nvidia-smi nvlink")
 	// GPU 1 is another model now, and 0 and 2 stand side by side: the name is free to mean them, the claim's GPUs are not.
-	w.snapshot.GPUs[1].ProductName = "another"
-	w.refused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "default/claim-a")
-	w.prepare(p, "a")
-	if diff := cmp.Diff([]string{address(0), address(1)}, members()); diff != "" {
+	e.Snapshot.GPUs[1].ProductName = "another"
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "default/claim-a")
+	e.Prepare(p, "a")
+	if diff := cmp.Diff([]string{devicestatetest.Address(0), devicestatetest.Address(1)}, members()); diff != "" {
 		t.Errorf("members (-want +got):\n%s", diff)
 	}
-	w.clean(p, "a")
-	w.must(p.Unprepare(context.Background(), claimOf("a")))
-	w.prepare(p, "b")
-	w.clean(p, "b")
+	e.CheckClean(p, "a")
+	e.Unprepare(p, "a")
+	e.Prepare(p, "b")
+	e.CheckClean(p, "b")
 	// A member that is gone is said to be, and its claim can end.
-	w.snapshot.GPUs = append(w.snapshot.GPUs[:2:2], w.snapshot.GPUs[3])
-	w.refused(p, "b", claimerror.Transient, claimerror.UnknownDevice, address(2))
-	w.must(p.Unprepare(context.Background(), claimOf("b")))
-	w.clean(p)
+	e.Snapshot.GPUs = append(e.Snapshot.GPUs[:2:2], e.Snapshot.GPUs[3])
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.UnknownDevice, devicestatetest.Address(2))
+	e.Unprepare(p, "b")
+	e.CheckClean(p)
 }
 
 func TestEachGPUOfAGroupIsMadeWhole(t *testing.T) {
-	w := newWorld(t)
-	p := w.run()
+	e := devicestatetest.New(t)
 	var made []string
-	p.Whole = func(_ context.Context, d *plan.Device) error {
-		made = append(made, d.PCIAddress)
-		return nil
+	e.Configure = func(o *devicestate.Options) {
+		o.Whole = func(_ context.Context, d *plan.Device) error {
+			made = append(made, d.PCIAddress)
+			return nil
+		}
 	}
-	w.groupClaim("a", 0, 4)
-	w.prepare(p, "a")
-	if diff := cmp.Diff([]string{address(0), address(1), address(2), address(3)}, made); diff != "" {
+	p := e.Start()
+	e.GroupClaim("a", 0, 4)
+	e.Prepare(p, "a")
+	if diff := cmp.Diff([]string{devicestatetest.Address(0), devicestatetest.Address(1), devicestatetest.Address(2), devicestatetest.Address(3)}, made); diff != "" {
 		t.Errorf("made whole (-want +got):\n%s", diff)
 	}
 }
 
 // TestAGroupIsAllOrNothing has one of its GPUs refuse.
 func TestAGroupIsAllOrNothing(t *testing.T) {
-	w := newWorld(t)
-	p := w.run()
-	p.Whole = func(_ context.Context, d *plan.Device) error {
-		if d.PCIAddress == address(2) {
-			return errors.New("process 7 holds it")
+	e := devicestatetest.New(t)
+	e.Configure = func(o *devicestate.Options) {
+		o.Whole = func(_ context.Context, d *plan.Device) error {
+			if d.PCIAddress == devicestatetest.Address(2) {
+				return errors.New("process 7 holds it")
+			}
+			return nil
 		}
-		return nil
 	}
-	steps(w.groupClaim("a", 0, 4))
-	w.refused(p, "a", claimerror.Transient, claimerror.HostFailure, "process 7")
-	w.clean(p)
-	w.claim("b", 0)
-	w.prepare(p, "b")
-	w.clean(p, "b")
+	p := e.Start()
+	steps(e.GroupClaim("a", 0, 4))
+	e.CheckRefused(p, "a", claimerror.Transient, claimerror.HostFailure, "process 7")
+	e.CheckClean(p)
+	e.Claim("b", "0")
+	e.Prepare(p, "b")
+	e.CheckClean(p, "b")
 }

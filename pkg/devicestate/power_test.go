@@ -23,7 +23,7 @@ func TestPowerCut(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			traced := hosttest.Trace()
 			_, p, _, _ := s.begin(t, traced, false)
-			p.host.Close()
+			p.Crash()
 			for at := range len(traced.Seen()) + 1 {
 				for _, answeredAgain := range []bool{false, true} {
 					cuts++
@@ -39,13 +39,11 @@ func TestPowerCut(t *testing.T) {
 }
 
 func (s scenario) powerCut(t *testing.T, at int, answerAgain bool) {
-	w, p, died, err := s.begin(t, hosttest.At(at, hosttest.CrashAfter), true)
-	if p.host != nil {
-		p.host.Close()
-	}
+	e, p, died, err := s.begin(t, hosttest.At(at, hosttest.CrashAfter), true)
+	p.Crash()
 	// z was answered before; the act's own claim if the act came to its end.
 	var promised, denied []string
-	if !s.starts && w.claims["z"] != nil {
+	if !s.starts && e.Claims["z"] != nil {
 		promised = append(promised, "z")
 	}
 	if !died && err == nil {
@@ -53,23 +51,23 @@ func (s scenario) powerCut(t *testing.T, at int, answerAgain bool) {
 			denied = append(denied, "a")
 		}
 	}
-	if answerAgain && w.claims["a"] != nil && len(w.claims["a"].Status.Allocation.Devices.Results) > 0 {
+	if answerAgain && e.Claims["a"] != nil && len(e.Claims["a"].Status.Allocation.Devices.Results) > 0 {
 		// The next process finds what the page cache still has, and answers on the strength of it.
-		next, err := w.start(hosttest.Trace().Do)
-		w.must(err)
-		w.prepare(next, "a")
-		next.host.Close()
+		next, err := e.StartWith(hosttest.Trace().Do)
+		e.Must(err)
+		e.Prepare(next, "a")
+		next.Crash()
 		promised, denied = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(promised), "a")))), nil
 	}
-	w.must(w.disk.CutPower())
-	w.disk = nil
-	w.reboot(true)
-	q := s.settle(t, w, process{})
+	e.Must(e.Disk.CutPower())
+	e.Disk = nil
+	e.Reboot(true)
+	q := s.settle(t, e, nil)
 	if n, err := q.Quarantined(); err != nil || n > 0 && !strings.Contains(s.name, "damaged") {
 		t.Fatalf("%d records unreadable, %v", n, err)
 	}
 	plans, _, err := q.Held()
-	w.must(err)
+	e.Must(err)
 	held := map[string]bool{}
 	for _, p := range plans {
 		held[p.Claim.UID] = true
@@ -84,6 +82,6 @@ func (s scenario) powerCut(t *testing.T, at int, answerAgain bool) {
 			t.Errorf("claim %s was released and is back", uid)
 		}
 	}
-	s.after(t, w, at%2 == 0)
-	q.host.Close()
+	s.after(t, e, at%2 == 0)
+	q.Crash()
 }

@@ -13,6 +13,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/record"
 )
 
@@ -21,17 +22,17 @@ const victimDir = "DEVICESTATE_VICTIM_DIR"
 
 // victim prepares claim a and stops before the effect that the parent named, until it is killed.
 func victim(t *testing.T, dir string) {
-	w := attach(t, dir)
+	e := devicestatetest.Attach(t, dir)
 	label := host.Label(os.Getenv(victimDir + "_AT"))
 	g := hosttest.NewGate(label)
-	p, err := w.start(g.Do)
-	w.must(err)
-	w.steppedClaim("a", 0)
+	p, err := e.StartWith(g.Do)
+	e.Must(err)
+	e.SteppedClaim("a", "0")
 	go func() {
 		<-g.Reached
 		fmt.Println("holding")
 	}()
-	_, err = p.Prepare(context.Background(), w.claims["a"])
+	_, err = p.Prepare(context.Background(), e.Claims["a"])
 	t.Fatal("not killed:", err)
 }
 
@@ -43,30 +44,30 @@ func TestKilledProcessLetsGo(t *testing.T) {
 	}
 	for _, label := range []host.Label{record.LabelIntent, "test.apply", "spec.write", record.LabelCommit} {
 		t.Run(string(label), func(t *testing.T) {
-			w := newWorld(t)
+			e := devicestatetest.New(t)
 			cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcessLetsGo$")
-			cmd.Env = append(os.Environ(), victimDir+"="+w.dir, victimDir+"_AT="+string(label))
+			cmd.Env = append(os.Environ(), victimDir+"="+e.Dir, victimDir+"_AT="+string(label))
 			out, err := cmd.StdoutPipe()
-			w.must(err)
-			w.must(cmd.Start())
+			e.Must(err)
+			e.Must(cmd.Start())
 			lines := bufio.NewScanner(out)
 			for lines.Scan() && lines.Text() != "holding" {
 			}
-			p := w.run()
-			w.claim("b", 0)
+			p := e.Start()
+			e.Claim("b", "0")
 			waiting := make(chan error, 1)
-			go func() { _, err := p.Prepare(context.Background(), w.claims["b"]); waiting <- err }()
+			go func() { _, err := p.Prepare(context.Background(), e.Claims["b"]); waiting <- err }()
 			// It may be in the queue already or not yet; it must not get through before the kill.
-			_, early := p.Prepare(briefly(t), w.claims["b"])
+			_, early := p.Prepare(briefly(t), e.Claims["b"])
 			killed := cmd.Process.Kill()
 			_ = cmd.Wait()
-			w.must(killed)
+			e.Must(killed)
 			if early == nil {
 				t.Error("two processes were at work on one GPU")
 			}
 			err = <-waiting
 			findings, recoverErr := p.Recover(context.Background())
-			w.must(recoverErr)
+			e.Must(recoverErr)
 			left := 1
 			if label == record.LabelIntent {
 				left = 0 // It died before it had made anything.
@@ -75,9 +76,9 @@ func TestKilledProcessLetsGo(t *testing.T) {
 				t.Errorf("Recover of what the dead left: %+v", findings)
 			}
 			if err != nil { // An intent of the dead stands in the way until it is undone.
-				w.prepare(p, "b")
+				e.Prepare(p, "b")
 			}
-			w.clean(p, "b")
+			e.CheckClean(p, "b")
 		})
 	}
 }

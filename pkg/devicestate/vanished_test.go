@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -35,53 +36,60 @@ func (x *witness) Holder(_ context.Context, devices []plan.Device) (string, erro
 
 const grace = time.Minute
 
-type look struct {
-	*world
-	process
+// scan is a machine and the Vanished that scans it.
+type scan struct {
+	*devicestatetest.Env
+	process *process
 	devicestate.Vanished
-	server  *server
+	server  *devicestatetest.APIServer
 	witness *witness
 }
 
-// vanishing is a machine whose claim a was force-deleted; b is there.
-func vanishing(t *testing.T) *look {
-	w := newWorld(t)
-	p := w.run()
-	w.steppedClaim("a", 0)
-	w.claim("b", 1)
-	w.prepare(p, "a")
-	w.prepare(p, "b")
-	delete(w.claims, "a")
-	l := &look{world: w, process: p, server: &server{w: w}, witness: &witness{}}
-	l.Vanished = devicestate.Vanished{Engine: p.Engine, Claims: l.server, Witness: l.witness, Grace: grace}
+// vanishing is a machine whose claim a was force-deleted; b exists.
+func vanishing(t *testing.T) *scan {
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.SteppedClaim("a", "0")
+	e.Claim("b", "1")
+	e.Prepare(p, "a")
+	e.Prepare(p, "b")
+	delete(e.Claims, "a")
+	l := &scan{Env: e, server: &devicestatetest.APIServer{Env: e}, witness: &witness{}}
+	l.restart(p)
 	return l
 }
 
-// after looks again once some time has passed.
-func (l *look) after(d time.Duration) []devicestate.Finding {
-	l.t.Helper()
-	l.now = l.now.Add(d)
+// restart continues with another process.
+func (l *scan) restart(p *process) {
+	l.process = p
+	l.Vanished = devicestate.Vanished{Engine: p.Engine, Claims: l.server, Witness: l.witness, Grace: grace}
+}
+
+// after scans again once some time has passed.
+func (l *scan) after(d time.Duration) []devicestate.Finding {
+	l.T.Helper()
+	l.Now = l.Now.Add(d)
 	findings, err := l.Look(context.Background())
-	l.must(err)
+	l.Must(err)
 	return findings
 }
 
-func (l *look) kept(findings []devicestate.Finding) {
-	l.t.Helper()
+func (l *scan) kept(findings []devicestate.Finding) {
+	l.T.Helper()
 	for _, f := range findings {
 		if f.Did != "" {
-			l.t.Fatalf("released: %+v", f)
+			l.T.Fatalf("released: %+v", f)
 		}
 	}
-	l.clean(l.process, "a", "b")
+	l.CheckClean(l.process, "a", "b")
 }
 
-func (l *look) released(findings []devicestate.Finding) {
-	l.t.Helper()
+func (l *scan) released(findings []devicestate.Finding) {
+	l.T.Helper()
 	if len(findings) != 1 || findings[0].Did == "" || findings[0].Err != nil || findings[0].Claim.UID != "a" {
-		l.t.Fatalf("findings %+v", findings)
+		l.T.Fatalf("findings %+v", findings)
 	}
-	l.clean(l.process, "b")
+	l.CheckClean(l.process, "b")
 }
 
 func TestVanishedClaimIsReleasedAfterTheGracePeriod(t *testing.T) {
@@ -92,7 +100,7 @@ func TestVanishedClaimIsReleasedAfterTheGracePeriod(t *testing.T) {
 		t.Error("the kubelet was asked within the grace period")
 	}
 	l.released(l.after(time.Second))
-	if len(l.witness.devices) != 1 || l.witness.devices[0].PCIAddress != address(0) {
+	if len(l.witness.devices) != 1 || l.witness.devices[0].PCIAddress != devicestatetest.Address(0) {
 		t.Errorf("asked for holders of %+v", l.witness.devices)
 	}
 	if f := l.after(grace); len(f) > 0 {
@@ -103,10 +111,10 @@ func TestVanishedClaimIsReleasedAfterTheGracePeriod(t *testing.T) {
 func TestVanishedClaimIsNeverReleasedOnAnAPIError(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
-	l.server.down = errors.New("connection refused")
+	l.server.Down = errors.New("connection refused")
 	l.kept(l.after(2 * grace))
 	l.kept(l.after(2 * grace))
-	l.server.down = nil
+	l.server.Down = nil
 	// The clock starts anew, for nobody knows what was in between.
 	l.kept(l.after(grace))
 	l.released(l.after(grace))
@@ -115,9 +123,9 @@ func TestVanishedClaimIsNeverReleasedOnAnAPIError(t *testing.T) {
 func TestVanishedClaimThatReturnsIsKept(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
-	l.steppedClaim("a", 0)
+	l.SteppedClaim("a", "0")
 	l.kept(l.after(grace))
-	delete(l.claims, "a")
+	delete(l.Env.Claims, "a")
 	l.kept(l.after(grace))
 	l.released(l.after(grace))
 }
@@ -151,13 +159,13 @@ func TestVanishedClaimInUseIsKeptAndSaid(t *testing.T) {
 }
 
 func TestClaimThatHoldsNothingHereAnyMoreVanishes(t *testing.T) {
-	for name, change := range map[string]func(w *world){
-		"deallocated":    func(w *world) { w.claim("a").Status.Allocation = nil },
-		"another node's": func(w *world) { w.claim("a", 0).Status.Allocation.Devices.Results[0].Pool = "node-2/gpu" },
+	for name, change := range map[string]func(e *env){
+		"deallocated":    func(e *env) { e.Claim("a").Status.Allocation = nil },
+		"another node's": func(e *env) { e.Claim("a", "0").Status.Allocation.Devices.Results[0].Pool = "node-2/gpu" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := vanishing(t)
-			change(l.world)
+			change(l.Env)
 			l.kept(l.after(0))
 			l.released(l.after(grace))
 		})
@@ -166,10 +174,10 @@ func TestClaimThatHoldsNothingHereAnyMoreVanishes(t *testing.T) {
 
 func TestVanishedUnknownRecordIsReleased(t *testing.T) {
 	l := vanishing(t)
-	l.damage("a")
-	l.must(os.Remove(l.specFile("a")))
-	l.must(recovers(l.world, l.process))
-	l.empty(l.out, "") // What was lost with the record nobody can revert.
+	l.Damage("a")
+	l.Must(os.Remove(l.SpecFile("a")))
+	l.Recover(l.process)
+	l.Empty(l.StepFiles, "") // What was lost with the record nobody can revert.
 	if f := l.after(0); len(f) > 0 {
 		t.Fatal(f)
 	}
@@ -178,13 +186,14 @@ func TestVanishedUnknownRecordIsReleased(t *testing.T) {
 
 func TestVanishedReleaseThatFailsIsTriedAgain(t *testing.T) {
 	l := vanishing(t)
-	executors := l.Executors
-	l.process.Engine.Executors = nil
+	l.Configure = func(o *devicestate.Options) { o.Executors = nil }
+	l.restart(l.Start())
 	l.after(0)
 	if f := l.after(grace); len(f) != 1 || f[0].Err == nil {
 		t.Fatalf("%+v", f)
 	}
-	l.process.Engine.Executors = executors
+	l.Configure = nil
+	l.restart(l.Start())
 	l.after(0)
 	l.released(l.after(grace))
 }

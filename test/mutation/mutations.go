@@ -187,7 +187,7 @@ var mutations = []Mutation{
 	{
 		Name: "the whole is handed out of a GPU in MIG mode", File: "pkg/partition/mig/mode.go",
 		Old: "	if errors.Is(err, fs.ErrNotExist) && !x.AdoptForeign {", New: "	if err == nil || errors.Is(err, fs.ErrNotExist) {",
-		Package: partitions, Test: "TestRandomWalk",
+		Package: partitions, Test: "TestExecutor_RandomMoves_KeepsInvariants",
 	},
 	{
 		Name: "partitions that overlap do not", File: "pkg/gpu/mig.go",

@@ -11,112 +11,112 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/sim/engine"
 )
 
-// idle is an Idle over the first GPU of a rig, as the inventory would see it.
-func (r *rig) idle(p process, after time.Duration) *mig.Idle {
-	return &mig.Idle{Executor: p.mig, Unheld: p.Unheld, After: after, Snapshot: func() gpu.Snapshot {
-		g := r.state().GPUs[0]
-		seen := whole(g)
+// idle is an Idle over the first GPU of a machine, as the inventory sees it.
+func idle(e *env, p *process, after time.Duration) *mig.Idle {
+	return &mig.Idle{Executor: p.MIG, Unheld: p.Unheld, After: after, Snapshot: func() gpu.Snapshot {
+		g, seen := e.Sim.State().GPUs[0], e.Sim.GPU(0)
 		seen.MIG = gpu.MIG{Capable: true, Enabled: g.MIGEnabled, Pending: g.MIGPending}
 		return gpu.Snapshot{GPUs: []gpu.GPU{seen}}
 	}}
 }
 
-func (r *rig) switched(p process) bool {
-	r.t.Helper()
-	s, err := p.mig.Switched()
-	r.must(err)
-	return s[r.address(0)]
+func switched(e *env, p *process) bool {
+	e.T.Helper()
+	s, err := p.MIG.Switched()
+	e.Must(err)
+	return s[e.Address(0)]
 }
 
 func TestAModeIsPutBackOnceItsGPUIsUnused(t *testing.T) {
-	r := newRig(t, "hgx-h100")
-	p := r.run()
-	given(one, "a")(r, p)
-	i := r.idle(p, time.Nanosecond)
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	i := idle(e, p, time.Nanosecond)
 	for range 3 {
-		if errs := i.Look(context.Background()); len(errs) > 0 || !r.state().GPUs[0].MIGEnabled {
-			t.Fatalf("with a claim on the GPU: %v, mode on %v", errs, r.state().GPUs[0].MIGEnabled)
+		if errs := i.Look(context.Background()); len(errs) > 0 || !e.Sim.State().GPUs[0].MIGEnabled {
+			t.Fatalf("with a claim on the GPU: %v, mode on %v", errs, e.Sim.State().GPUs[0].MIGEnabled)
 		}
 	}
-	r.must(p.Unprepare(context.Background(), claimOf("a")))
+	e.Unprepare(p, "a")
 	i.Look(context.Background()) // The first look starts the clock.
-	if !r.state().GPUs[0].MIGEnabled {
+	if !e.Sim.State().GPUs[0].MIGEnabled {
 		t.Error("put back at the first look")
 	}
-	r.change(func(s *engine.State) { s.GPUs[0].Monitors = []string{"dcgm"} })
-	if errs := i.Look(context.Background()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "monitoring agent") || !r.switched(p) {
+	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Monitors = []string{"dcgm"} })
+	if errs := i.Look(context.Background()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "monitoring agent") || !switched(e, p) {
 		t.Errorf("while a monitoring agent holds the GPU: %v", errs)
 	}
-	r.change(func(s *engine.State) { s.GPUs[0].Monitors = nil })
-	if errs := i.Look(context.Background()); len(errs) > 0 || r.state().GPUs[0].MIGEnabled || r.switched(p) {
-		t.Errorf("unused: %v, mode on %v, record %v", errs, r.state().GPUs[0].MIGEnabled, r.switched(p))
+	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Monitors = nil })
+	if errs := i.Look(context.Background()); len(errs) > 0 || e.Sim.State().GPUs[0].MIGEnabled || switched(e, p) {
+		t.Errorf("unused: %v, mode on %v, record %v", errs, e.Sim.State().GPUs[0].MIGEnabled, switched(e, p))
 	}
 }
 
 func TestAModeThatDiedWithItsBootIsNoLongerOurs(t *testing.T) {
 	for profile, kept := range map[string]bool{"hgx-h100": false, "dgx-a100-80": true} {
-		r := newRig(t, profile)
-		r.options.AllowReset = true
-		p := r.run()
-		given(one, "a")(r, p)
-		r.must(p.Unprepare(context.Background(), claimOf("a")))
-		r.reboot()
-		i := r.idle(p, 0)
+		e := devicestatetest.NewSimulated(t, profile)
+		e.Sim.MIG.AllowReset = true
+		p := e.Start()
+		given(one, "a")(e, p)
+		e.Unprepare(p, "a")
+		e.Reboot(false)
+		i := idle(e, p, 0)
 		for range 3 {
 			if errs := i.Look(context.Background()); len(errs) > 0 {
 				t.Fatal(errs)
 			}
 		}
-		if r.switched(p) != kept || r.state().GPUs[0].MIGEnabled != kept {
-			t.Errorf("%s: record %v, mode on %v; want %v", profile, r.switched(p), r.state().GPUs[0].MIGEnabled, kept)
+		if switched(e, p) != kept || e.Sim.State().GPUs[0].MIGEnabled != kept {
+			t.Errorf("%s: record %v, mode on %v; want %v", profile, switched(e, p), e.Sim.State().GPUs[0].MIGEnabled, kept)
 		}
 	}
 }
 
 func TestAnotherBoardInTheSlotIsLeftAsItIs(t *testing.T) {
-	r := newRig(t, "hgx-h100")
-	p := r.run()
-	given(one, "a")(r, p)
-	r.must(p.Unprepare(context.Background(), claimOf("a")))
-	g := whole(r.state().GPUs[0])
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	given(one, "a")(e, p)
+	e.Unprepare(p, "a")
+	g := e.Sim.GPU(0)
 	g.UUID = "GPU-00000000-0000-4000-8000-000000000000"
-	if err := p.mig.Restore(context.Background(), g); err != nil || r.switched(p) || !r.state().GPUs[0].MIGEnabled {
-		t.Errorf("%v, record %v, mode on %v", err, r.switched(p), r.state().GPUs[0].MIGEnabled)
+	if err := p.MIG.Restore(context.Background(), g); err != nil || switched(e, p) || !e.Sim.State().GPUs[0].MIGEnabled {
+		t.Errorf("%v, record %v, mode on %v", err, switched(e, p), e.Sim.State().GPUs[0].MIGEnabled)
 	}
 }
 
 func TestSwitchOn_LinkedGPU_RecordsInterconnect(t *testing.T) {
-	r := newRig(t, "hgx-h100")
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	noted := gpu.Interconnect{Links: []gpu.Link{{Index: 3, Version: 4, Peer: gpu.PeerSwitch}}, Fabric: gpu.Fabric{State: gpu.FabricReady}}
-	r.options.Interconnect = func(uuid string) gpu.Interconnect {
-		if uuid != r.state().GPUs[0].UUID {
+	e.Sim.MIG.Interconnect = func(uuid string) gpu.Interconnect {
+		if uuid != e.Sim.State().GPUs[0].UUID {
 			t.Errorf("asked of %s", uuid)
 		}
 		return noted
 	}
-	p := r.run()
-	given(one, "a")(r, p)
-	p.host.Close()
-	p = r.run() // another run of the plugin
-	g := whole(r.state().GPUs[0])
-	if diff := cmp.Diff(noted, p.mig.RecordedInterconnect(g)); diff != "" {
+	p := e.Start()
+	given(one, "a")(e, p)
+	p.Crash()
+	p = e.Start() // another run of the plugin
+	g := e.Sim.GPU(0)
+	if diff := cmp.Diff(noted, p.MIG.RecordedInterconnect(g)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	other := g
 	other.UUID = "GPU-other"
-	if diff := cmp.Diff(gpu.Interconnect{}, p.mig.RecordedInterconnect(other)); diff != "" {
+	if diff := cmp.Diff(gpu.Interconnect{}, p.MIG.RecordedInterconnect(other)); diff != "" {
 		t.Errorf("of another board (-want +got):\n%s", diff)
 	}
-	r.must(p.Unprepare(context.Background(), claimOf("a")))
-	i := r.idle(p, time.Nanosecond)
+	e.Unprepare(p, "a")
+	i := idle(e, p, time.Nanosecond)
 	i.Look(context.Background())
 	i.Look(context.Background())
-	if diff := cmp.Diff(gpu.Interconnect{}, p.mig.RecordedInterconnect(g)); diff != "" {
+	if diff := cmp.Diff(gpu.Interconnect{}, p.MIG.RecordedInterconnect(g)); diff != "" {
 		t.Errorf("of a GPU that is whole (-want +got):\n%s", diff)
 	}
 }

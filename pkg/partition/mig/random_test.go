@@ -11,97 +11,64 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/engine"
 )
 
 var (
-	walkSteps = flag.Int("walk.steps", 10_000, "steps of the random walk")
-	walkSeed  = flag.Uint64("walk.seed", 1, "seed of the random walk")
+	randomSteps = flag.Int("random.steps", 10_000, "steps of the randomized test")
+	randomSeed  = flag.Uint64("random.seed", 1, "seed of the randomized test")
 )
 
-// walkGPUs is how many GPUs the walk uses: few, so that much meets on each.
-const walkGPUs = 3
+// randomGPUs is how many GPUs the randomized test uses: few, so that claims often meet.
+const randomGPUs = 3
 
-// walker is a rig and what the kubelet was told.
-type walker struct {
-	*rig
+// randomized is a simulated machine, and the kubelet's knowledge of it.
+type randomized struct {
+	*devicestatetest.Env
 	random *rand.Rand
-	p      process
+	p      *process
 	f      *hosttest.Faults
-	// answered are the claims whose Prepare was answered in this boot, and whose partitions nobody took away since.
+	// answered are the claims whose Prepare succeeded in this boot, and whose partitions nobody destroyed since.
 	answered map[string]bool
 	next     int
-	history  []string
 }
 
-// TestRandomWalk does at random what happens to a node whose GPUs are cut, and after each step asks that no slice has two
-// owners, that what was answered is there, that what is there has an owner, and that nothing foreign was touched. Every
-// so often all is released, and then nothing may be left.
-func TestRandomWalk(t *testing.T) {
-	w := &walker{rig: newRig(t, "hgx-h100"), random: rand.New(rand.NewPCG(*walkSeed, 0)), answered: map[string]bool{}}
+// TestExecutor_RandomMoves_KeepsInvariants does at random what happens to a node with MIG. After each step no slice has
+// two owners, each prepared claim has its partitions, each partition has an owner, and external ones are untouched. Now
+// and then all claims are released, and then nothing may be left.
+func TestExecutor_RandomMoves_KeepsInvariants(t *testing.T) {
+	t.Logf("seed %d", *randomSeed)
+	w := &randomized{Env: devicestatetest.NewSimulated(t, "hgx-h100"), random: rand.New(rand.NewPCG(*randomSeed, 0)), answered: map[string]bool{}}
 	w.restart()
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d, the last steps:\n  %s", *walkSeed, strings.Join(w.history[max(0, len(w.history)-25):], "\n  "))
-		}
-	}()
-	moves := []struct {
-		weight int
-		name   string
-		do     func() string
-	}{
+	devicestatetest.RunMoves(t, w.random, *randomSteps, []devicestatetest.Move{
 		{30, "prepare", w.prepareSome}, {8, "prepare again", w.prepareAgain}, {22, "unprepare", w.unprepareSome},
-		{14, "crash or fail", w.faulted}, {2, "reboot", w.rebootSome}, {4, "make a foreign partition", w.makeForeign},
-		{5, "take a foreign partition away", w.takeForeign}, {3, "a partition vanishes", w.vanish}, {2, "damage a record", w.damageSome},
-		{2, "lose a GPU", w.lose}, {3, "bring GPUs back", w.back}, {3, "put unused modes back", w.restore}, {1, "release all", w.releaseAll},
+		{14, "crash or fail", w.faulted}, {2, "reboot", w.rebootSome}, {4, "make an external partition", w.makeExternal},
+		{5, "destroy an external partition", w.destroyExternal}, {3, "a partition vanishes", w.vanish}, {2, "damage a record", w.damageSome},
+		{2, "lose a GPU", w.lose}, {3, "bring GPUs back", w.back}, {3, "restore idle modes", w.restore}, {1, "release all", w.releaseAll},
+	}, w.invariants)
+	if !t.Failed() {
+		w.releaseAll()
 	}
-	counts, total := map[string]int{}, 0
-	for _, m := range moves {
-		total += m.weight
-	}
-	for range *walkSteps {
-		n := w.random.IntN(total)
-		for _, m := range moves {
-			if n -= m.weight; n < 0 {
-				counts[m.name]++
-				w.history = append(w.history, m.name+" "+m.do())
-				break
-			}
-		}
-		w.invariants()
-		if t.Failed() {
-			return
-		}
-	}
-	w.releaseAll()
-	for _, m := range moves {
-		if counts[m.name] == 0 && *walkSteps >= 1000 {
-			t.Errorf("never: %s", m.name)
-		}
-	}
-	t.Logf("%d steps: %v", *walkSteps, counts)
 }
 
-func (w *walker) restart() {
-	if w.p.host != nil {
-		w.p.host.Close()
-	}
+func (w *randomized) restart() {
+	w.p.Crash()
 	w.f = hosttest.Trace()
-	p, err := w.start(w.f)
-	w.must(err)
+	p, err := w.StartWith(w.f.Do)
+	w.Must(err)
 	w.p = p
-	_ = p.recover() // What it cannot mend, a lost GPU or a partition that is gone, is for Prepare and Unprepare.
+	_ = p.RecoverAll() // What it cannot mend, a lost GPU or a partition that is gone, is for Prepare and Unprepare.
 }
 
-func (w *walker) some() string {
-	uids := slices.Sorted(maps.Keys(w.claims))
+func (w *randomized) some() string {
+	uids := slices.Sorted(maps.Keys(w.Claims))
 	if len(uids) == 0 {
 		return ""
 	}
@@ -109,12 +76,12 @@ func (w *walker) some() string {
 }
 
 // taken says what the scheduler has given out on a GPU, and what is published as foreign there.
-func (w *walker) taken(n int) (out []gpu.Placement) {
-	g := w.state().GPUs[n]
-	for _, c := range w.claims {
+func (w *randomized) taken(n int) (out []gpu.Placement) {
+	g := w.Sim.State().GPUs[n]
+	for _, c := range w.Claims {
 		for _, r := range c.Status.Allocation.Devices.Results {
 			d, err := gpu.ParseName(r.Device)
-			w.must(err)
+			w.Must(err)
 			switch {
 			case d.PCIAddress != g.Address:
 			case d.Kind == gpu.KindGPU:
@@ -126,7 +93,7 @@ func (w *walker) taken(n int) (out []gpu.Placement) {
 	}
 	for _, i := range g.Instances {
 		for _, c := range i.Computes {
-			if w.foreign[c.UUID] {
+			if w.Sim.External[c.UUID] {
 				out = append(out, gpu.Placement{Start: i.Start, Size: i.Size})
 			}
 		}
@@ -137,12 +104,12 @@ func (w *walker) taken(n int) (out []gpu.Placement) {
 var size = map[string]int{"1g.10gb": 1, "2g.20gb": 2, "3g.40gb": 4}
 
 // free finds a device that overlaps nothing that is given out; empty if chance finds none.
-func (w *walker) free() string {
-	n := w.random.IntN(walkGPUs)
+func (w *randomized) free() string {
+	n := w.random.IntN(randomGPUs)
 	device, at := fmt.Sprint(n), gpu.Placement{Size: 8}
 	switch w.random.IntN(5) {
 	case 0:
-		if w.foreignModes[w.address(n)] {
+		if w.Sim.ExternalModes[w.Address(n)] {
 			return "" // Not published.
 		}
 	case 1:
@@ -161,23 +128,23 @@ func (w *walker) free() string {
 	return device
 }
 
-func (w *walker) prepareSome() string {
+func (w *randomized) prepareSome() string {
 	device := w.free()
 	if device == "" {
 		return "nothing is free"
 	}
 	uid := fmt.Sprintf("c%d", w.next)
 	w.next++
-	w.claim(uid, device)
+	w.Claim(uid, device)
 	if w.random.IntN(4) == 0 {
 		if other := w.free(); other != "" {
-			w.claim(uid, device, other) // Perhaps of the same GPU, perhaps overlapping: then Prepare refuses it.
+			w.Claim(uid, device, other) // Perhaps of the same GPU, perhaps overlapping: then Prepare refuses it.
 		}
 	}
 	return uid + " " + device + ": " + w.ask(uid)
 }
 
-func (w *walker) prepareAgain() string {
+func (w *randomized) prepareAgain() string {
 	if uid := w.some(); uid != "" {
 		return uid + ": " + w.ask(uid)
 	}
@@ -185,55 +152,55 @@ func (w *walker) prepareAgain() string {
 }
 
 // ask is the kubelet's Prepare.
-func (w *walker) ask(uid string) string {
-	_, err := w.p.Prepare(context.Background(), w.claims[uid])
+func (w *randomized) ask(uid string) string {
+	_, err := w.p.Prepare(context.Background(), w.Claims[uid])
 	if err == nil {
 		w.answered[uid] = true
 		return "prepared"
 	}
 	var said *claimerror.Error
 	if !errors.As(err, &said) {
-		w.t.Errorf("prepare of %s: %v", uid, err)
+		w.T.Errorf("prepare of %s: %v", uid, err)
 	}
 	if said != nil && claimerror.KindOf(err) == claimerror.Permanent {
-		delete(w.claims, uid) // The scheduler never makes such an allocation.
+		delete(w.Claims, uid) // The scheduler never makes such an allocation.
 	}
 	return err.Error()
 }
 
-func (w *walker) unprepareSome() string {
+func (w *randomized) unprepareSome() string {
 	uid := w.some()
 	if uid == "" {
 		return "nothing"
 	}
 	delete(w.answered, uid)
-	if err := w.p.Unprepare(context.Background(), claimOf(uid)); err != nil {
-		w.t.Errorf("unprepare of %s: %v", uid, err)
+	if err := w.p.Unprepare(context.Background(), devicestatetest.ClaimID(uid)); err != nil {
+		w.T.Errorf("unprepare of %s: %v", uid, err)
 	}
-	delete(w.claims, uid)
+	delete(w.Claims, uid)
 	return uid
 }
 
 // faulted does something to a claim with a fault armed.
-func (w *walker) faulted() string {
+func (w *randomized) faulted() string {
 	at, kind := w.random.IntN(24), kinds[w.random.IntN(len(kinds))]
 	w.f.ArmAt(at, kind)
 	uid := w.some()
 	died, err := hosttest.Run(func() error {
 		switch {
 		case uid == "" || w.random.IntN(3) == 0:
-			return w.p.recover()
+			return w.p.RecoverAll()
 		case w.random.IntN(2) == 0:
-			_, err := w.p.Prepare(context.Background(), w.claims[uid])
+			_, err := w.p.Prepare(context.Background(), w.Claims[uid])
 			if err == nil {
 				w.answered[uid] = true
 			}
 			return err
 		default:
 			delete(w.answered, uid)
-			err := w.p.Unprepare(context.Background(), claimOf(uid))
+			err := w.p.Unprepare(context.Background(), devicestatetest.ClaimID(uid))
 			if err == nil {
-				delete(w.claims, uid)
+				delete(w.Claims, uid)
 			}
 			return err
 		}
@@ -243,33 +210,33 @@ func (w *walker) faulted() string {
 	return text
 }
 
-func (w *walker) rebootSome() string {
-	w.p.host.Close()
+func (w *randomized) rebootSome() string {
+	w.p.Crash()
 	clear(w.answered)
-	w.reboot()
+	w.Reboot(false)
 	w.restart()
 	return ""
 }
 
-func (w *walker) makeForeign() string {
-	n := w.random.IntN(walkGPUs)
-	g := w.state().GPUs[n]
+func (w *randomized) makeExternal() string {
+	n := w.random.IntN(randomGPUs)
+	g := w.Sim.State().GPUs[n]
 	start := w.random.IntN(7)
 	if g.Lost || slices.ContainsFunc(w.taken(n), gpu.Placement{Start: start, Size: 1}.Overlaps) ||
 		slices.ContainsFunc(g.Instances, func(i engine.Instance) bool { return start >= i.Start && start < i.Start+i.Size }) {
 		return "nothing"
 	}
-	w.administrator(n, 19, start, false)
+	w.Sim.Administrator(n, 19, start, false)
 	return fmt.Sprintf("%d at %d", n, start)
 }
 
-func (w *walker) takeForeign() string {
+func (w *randomized) destroyExternal() string {
 	told := "nothing"
-	w.change(func(s *engine.State) {
-		g := &s.GPUs[w.random.IntN(walkGPUs)]
+	w.Sim.Change(func(s *engine.State) {
+		g := &s.GPUs[w.random.IntN(randomGPUs)]
 		for _, i := range g.Instances {
-			if len(i.Computes) == 1 && w.foreign[i.Computes[0].UUID] {
-				delete(w.foreign, i.Computes[0].UUID)
+			if len(i.Computes) == 1 && w.Sim.External[i.Computes[0].UUID] {
+				delete(w.Sim.External, i.Computes[0].UUID)
 				s.Vanish(g, i.Start)
 				told = fmt.Sprintf("%s at %d", g.Address, i.Start)
 				w.unanswer(g.Address)
@@ -281,8 +248,8 @@ func (w *walker) takeForeign() string {
 }
 
 // unanswer forgets what was answered on a GPU: somebody took partitions of it away.
-func (w *walker) unanswer(address string) {
-	for uid, c := range w.claims {
+func (w *randomized) unanswer(address string) {
+	for uid, c := range w.Claims {
 		for _, r := range c.Status.Allocation.Devices.Results {
 			if d, err := gpu.ParseName(r.Device); err == nil && d.PCIAddress == address {
 				delete(w.answered, uid)
@@ -291,48 +258,48 @@ func (w *walker) unanswer(address string) {
 	}
 }
 
-func (w *walker) vanish() string {
-	n := w.random.IntN(walkGPUs)
-	w.change(func(s *engine.State) {
+func (w *randomized) vanish() string {
+	n := w.random.IntN(randomGPUs)
+	w.Sim.Change(func(s *engine.State) {
 		g := &s.GPUs[n]
 		for _, i := range append([]engine.Instance(nil), g.Instances...) {
-			if len(i.Computes) == 1 && !w.foreign[i.Computes[0].UUID] {
+			if len(i.Computes) == 1 && !w.Sim.External[i.Computes[0].UUID] {
 				s.Vanish(g, i.Start)
 			}
 		}
 	})
-	w.unanswer(w.address(n))
+	w.unanswer(w.Address(n))
 	return fmt.Sprint(n)
 }
 
-func (w *walker) damageSome() string {
+func (w *randomized) damageSome() string {
 	uids := slices.Sorted(maps.Keys(w.answered))
 	if len(uids) == 0 {
 		return "nothing"
 	}
 	uid := uids[w.random.IntN(len(uids))]
-	w.damage(uid)
+	w.Damage(uid)
 	return uid + ": " + w.ask(uid)
 }
 
 // lose makes a GPU fall off: what was on it is gone.
-func (w *walker) lose() string {
-	n := w.random.IntN(walkGPUs)
-	w.change(func(s *engine.State) {
+func (w *randomized) lose() string {
+	n := w.random.IntN(randomGPUs)
+	w.Sim.Change(func(s *engine.State) {
 		g := &s.GPUs[n]
 		for _, i := range g.Instances {
 			for _, c := range i.Computes {
-				delete(w.foreign, c.UUID)
+				delete(w.Sim.External, c.UUID)
 			}
 		}
 		g.Lost, g.Instances = true, nil
 	})
-	w.unanswer(w.address(n))
+	w.unanswer(w.Address(n))
 	return fmt.Sprint(n)
 }
 
-func (w *walker) back() string {
-	w.change(func(s *engine.State) {
+func (w *randomized) back() string {
+	w.Sim.Change(func(s *engine.State) {
 		for i := range s.GPUs {
 			s.GPUs[i].Lost = false
 		}
@@ -340,27 +307,27 @@ func (w *walker) back() string {
 	return ""
 }
 
-func (w *walker) restore() string {
-	g := w.state().GPUs[w.random.IntN(walkGPUs)]
-	did, err := w.p.Unheld(context.Background(), g.Address, func() error { return w.p.mig.Restore(context.Background(), whole(g)) })
-	return fmt.Sprint(g.Address, did, err)
+func (w *randomized) restore() string {
+	g := w.Sim.GPU(w.random.IntN(randomGPUs))
+	did, err := w.p.Unheld(context.Background(), g.PCIAddress, func() error { return w.p.MIG.Restore(context.Background(), g) })
+	return fmt.Sprint(g.PCIAddress, did, err)
 }
 
-func (w *walker) releaseAll() string {
+func (w *randomized) releaseAll() string {
 	w.back()
-	for _, uid := range slices.Sorted(maps.Keys(w.claims)) {
+	for _, uid := range slices.Sorted(maps.Keys(w.Claims)) {
 		delete(w.answered, uid)
-		w.must(w.p.Unprepare(context.Background(), claimOf(uid)))
-		delete(w.claims, uid)
+		w.Unprepare(w.p, uid)
+		delete(w.Claims, uid)
 	}
-	w.clean(w.p)
+	w.CheckClean(w.p)
 	return ""
 }
 
 // invariants hold after every step.
-func (w *walker) invariants() {
+func (w *randomized) invariants() {
 	plans, _, err := w.p.Held()
-	w.must(err)
+	w.Must(err)
 	records, slots := map[string]plan.Plan{}, map[string]string{}
 	for _, p := range plans {
 		records[p.Claim.UID] = p
@@ -370,13 +337,13 @@ func (w *walker) invariants() {
 		for _, o := range plans {
 			for _, address := range p.Exclusive() {
 				if d, both := p.Conflict(o, address); both && o.Claim.UID != p.Claim.UID {
-					w.t.Errorf("%s is held by %s and %s", d.Name, p.Claim.UID, o.Claim.UID)
+					w.T.Errorf("%s is held by %s and %s", d.Name, p.Claim.UID, o.Claim.UID)
 				}
 			}
 		}
 	}
-	foreign, there := maps.Clone(w.foreign), map[string]string{}
-	state := w.state()
+	foreign, there := maps.Clone(w.Sim.External), map[string]string{}
+	state := w.Sim.State()
 	for _, g := range state.GPUs {
 		for _, i := range g.Instances {
 			p, _ := state.Profile.Board.MIG.Profile(i.ProfileID)
@@ -389,24 +356,24 @@ func (w *walker) invariants() {
 				}
 			}
 			if at != "" && slots[at] == "" {
-				w.t.Errorf("%s is there and no record has it: leaked", at)
+				w.T.Errorf("%s is there and no record has it: leaked", at)
 			}
 		}
 	}
 	for uuid := range foreign {
-		w.t.Errorf("the foreign partition %s was taken away", uuid)
+		w.T.Errorf("the foreign partition %s was taken away", uuid)
 	}
 	for uid := range w.answered {
 		p, ok := records[uid]
 		if !ok {
-			w.t.Errorf("claim %s was answered and has no record", uid)
+			w.T.Errorf("claim %s was answered and has no record", uid)
 		}
 		for _, d := range p.Devices {
 			if at := fmt.Sprintf("%s %d %s", d.PCIAddress, d.Partition.Start, d.Partition.Profile); d.Kind == gpu.KindMIG && there[at] != d.Partition.UUID {
-				w.t.Errorf("claim %s was answered %s, and %q is there", uid, d.Partition.UUID, there[at])
+				w.T.Errorf("claim %s was answered %s, and %q is there", uid, d.Partition.UUID, there[at])
 			}
-			if g := state.GPUs[slices.IndexFunc(state.GPUs, func(g engine.GPU) bool { return g.Address == d.PCIAddress })]; d.Kind == gpu.KindGPU && g.MIGEnabled && !w.foreignModes[g.Address] {
-				w.t.Errorf("claim %s was answered the whole of %s, which is cut", uid, d.PCIAddress)
+			if g := state.GPUs[slices.IndexFunc(state.GPUs, func(g engine.GPU) bool { return g.Address == d.PCIAddress })]; d.Kind == gpu.KindGPU && g.MIGEnabled && !w.Sim.ExternalModes[g.Address] {
+				w.T.Errorf("claim %s was answered the whole of %s, which is cut", uid, d.PCIAddress)
 			}
 		}
 	}

@@ -1,0 +1,41 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate_test
+
+import (
+	"testing"
+
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+)
+
+func TestWhatADevicePluginServesIsNotPrepared(t *testing.T) {
+	e := devicestatetest.New(t)
+	served := ""
+	e.Configure = func(o *devicestate.Options) {
+		o.Rival = func(at string) string {
+			if at == served {
+				return "nvidia.com/gpu"
+			}
+			return ""
+		}
+	}
+	p := e.Start()
+	e.Claim("a", "1")
+	e.Prepare(p, "a")
+	served = devicestatetest.Address(1)
+	e.Prepare(p, "a") // What stands, stands.
+	e.Unprepare(p, "a")
+	e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "device plugin", "nvidia.com/gpu", "remove the device plugin")
+	e.Claim("b", "0", "1")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "device plugin")
+	e.CheckClean(p)
+	e.Claim("watches", "monitor 1")
+	e.Prepare(p, "watches")
+	e.CheckClean(p, "watches")
+	served = ""
+	e.Prepare(p, "a")
+	e.CheckClean(p, "a", "watches")
+}

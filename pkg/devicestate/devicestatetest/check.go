@@ -1,0 +1,227 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestatetest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
+)
+
+// CheckClean fails the test unless exactly the given claims are prepared, nothing is left of others, and nothing external
+// was touched.
+func (e *Env) CheckClean(p *Process, prepared ...string) {
+	e.T.Helper()
+	slices.Sort(prepared)
+	c := &check{Env: e, prepared: prepared}
+	if err := p.Check(); err != nil {
+		c.problems = append(c.problems, strings.Split(err.Error(), "\n")...)
+	}
+	plans, incomplete, err := p.Held()
+	if err != nil || incomplete {
+		c.problem("held: incomplete %v, %v", incomplete, err)
+	}
+	c.files(plans)
+	if e.Sim != nil {
+		c.partitions(p, plans)
+		c.shares(plans)
+	}
+	if len(c.problems) > 0 {
+		e.T.Fatalf("with %v prepared:\n  %s", prepared, strings.Join(c.problems, "\n  "))
+	}
+}
+
+type check struct {
+	*Env
+	prepared []string
+	problems []string
+}
+
+func (c *check) problem(format string, args ...any) {
+	c.problems = append(c.problems, fmt.Sprintf(format, args...))
+}
+
+// files checks records, specs and the files of steps.
+func (c *check) files(plans []plan.Plan) {
+	if got, err := os.ReadFile(filepath.Join(c.CDI, External)); !c.noExternal && (err != nil || string(got) != ExternalText) {
+		c.problem("another driver's spec was touched: %q, %v", got, err)
+	}
+	for _, f := range c.Unfinished() {
+		c.problem("unfinished file %s", f)
+	}
+	steps, uids := []string{}, []string{}
+	for _, held := range plans {
+		uids = append(uids, held.Claim.UID)
+		if !c.ofThisBoot(held.Claim.UID) {
+			continue // Its steps went with their boot.
+		}
+		for _, s := range held.Steps {
+			if s.Executor == "file" {
+				steps = append(steps, fileOf(s))
+			}
+		}
+	}
+	if !slices.Equal(uids, c.prepared) {
+		c.problem("records of %v", uids)
+	}
+	slices.Sort(steps)
+	if got := c.list(c.StepFiles); !slices.Equal(got, steps) {
+		c.problem("files of steps %v, want %v", got, steps)
+	}
+	for _, f := range c.list(c.CDI) {
+		uid, _, _ := strings.Cut(strings.TrimPrefix(f, "k8s."+Driver+"-claim_"), ".")
+		if f != External && !slices.Contains(c.prepared, uid) {
+			c.problem("left over: %s", f)
+		}
+	}
+	// Lock files, the quarantine and the settings of GPUs may stay.
+	for _, f := range c.list(c.StateDir) {
+		stays := strings.HasPrefix(f, "locks/") || strings.HasPrefix(f, "records/quarantine/") || strings.HasPrefix(f, "gpus/")
+		if len(c.prepared) == 0 && !stays {
+			c.problem("left over: %s", f)
+		}
+	}
+}
+
+// ofThisBoot says whether a claim was prepared in this boot.
+func (c *check) ofThisBoot(uid string) bool {
+	if c.Boots == 1 {
+		return true
+	}
+	data, err := os.ReadFile(c.RecordFile(uid))
+	c.Must(err)
+	r, err := record.Decode(data, uid)
+	c.Must(err)
+	return r.BootID == fmt.Sprintf("boot-%d", c.Boots)
+}
+
+// list is the files below a directory, by relative path.
+func (e *Env) list(dir string) []string {
+	var out []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			rel, _ := filepath.Rel(dir, path)
+			out = append(out, rel)
+		}
+		return err
+	})
+	if !errors.Is(err, fs.ErrNotExist) {
+		e.Must(err)
+	}
+	return out
+}
+
+// Unfinished lists the temporary files that a crash left.
+func (e *Env) Unfinished() (out []string) {
+	for _, dir := range []string{e.StateDir, e.CDI, e.StepFiles} {
+		for _, f := range e.list(dir) {
+			if strings.HasSuffix(f, ".tmp") {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// partitions checks that each MIG instance and each MIG mode belongs to a prepared claim or to an administrator.
+func (c *check) partitions(p *Process, plans []plan.Plan) {
+	owned := map[string]string{}
+	for _, held := range plans {
+		for _, d := range held.Devices {
+			if d.Kind == gpu.KindMIG && !d.Partition.Foreign && slices.Contains(c.prepared, held.Claim.UID) {
+				owned[bareName(d.PCIAddress, d.Partition.Start)] = d.Partition.UUID
+			}
+		}
+	}
+	external := maps.Clone(c.Sim.External)
+	switched, err := p.MIG.Switched()
+	if err != nil {
+		c.problem("%v", err)
+	}
+	for _, g := range c.Sim.State().GPUs {
+		for _, i := range g.Instances {
+			at := bareName(g.Address, i.Start)
+			uuid := at
+			if len(i.Computes) == 1 {
+				uuid = i.Computes[0].UUID
+			}
+			switch {
+			case external[uuid]:
+				delete(external, uuid)
+			case owned[at] == uuid:
+				delete(owned, at)
+			default:
+				c.problem("leaked: %s, %s (%d compute instances)", at, uuid, len(i.Computes))
+			}
+		}
+		if g.MIGEnabled && !c.Sim.ExternalModes[g.Address] && !switched[g.Address] {
+			c.problem("the MIG mode of %s is on, and neither a record nor an administrator explains it", g.Address)
+		}
+		if !g.MIGEnabled && c.Sim.ExternalModes[g.Address] {
+			c.problem("an administrator's MIG mode of %s is off", g.Address)
+		}
+		if g.MIGPending != g.MIGEnabled {
+			c.problem("the MIG mode of %s is pending", g.Address)
+		}
+	}
+	for at, uuid := range owned {
+		c.problem("lost: %s, %s", at, uuid)
+	}
+	for uuid := range external {
+		c.problem("external and gone: %s", uuid)
+	}
+}
+
+// shares checks that MPS daemons, compute modes and time slices are those of the prepared claims.
+func (c *check) shares(plans []plan.Plan) {
+	daemons, exclusive, long := map[string]string{}, map[string]bool{}, map[string]bool{}
+	for _, p := range plans {
+		for _, d := range p.Devices {
+			if !slices.Contains(c.prepared, p.Claim.UID) {
+				continue
+			}
+			if d.MPS() {
+				uuid := d.UUID
+				if d.Kind == gpu.KindMIG {
+					uuid = d.Partition.UUID
+				}
+				daemons[d.Name] = uuid
+				exclusive[d.PCIAddress] = exclusive[d.PCIAddress] || d.Kind == gpu.KindGPU
+				if limit := c.Sim.daemons[d.Name].MemoryLimit; limit < d.Sharing.MemoryLimit {
+					c.problem("the daemon of %s limits to %d, and claim %s has %d", d.Name, limit, p.Claim, d.Sharing.MemoryLimit)
+				}
+			}
+			if d.Sharing.Timed && d.Sharing.Interval == 3 {
+				long[d.PCIAddress] = true
+			}
+		}
+	}
+	for name, d := range c.Sim.daemons {
+		if daemons[name] != d.UUID {
+			c.problem("a daemon of %s serves %s, wanted for %q", name, d.UUID, daemons[name])
+		}
+		delete(daemons, name)
+	}
+	for name := range daemons {
+		c.problem("no daemon serves %s", name)
+	}
+	for _, g := range c.Sim.State().GPUs {
+		if want := nvml.ComputeExclusiveProcess; (nvml.ComputeMode(g.ComputeMode) == want) != exclusive[g.Address] {
+			c.problem("the compute mode of %s is %d, with MPS: %v", g.Address, g.ComputeMode, exclusive[g.Address])
+		}
+		if (g.TimeSlice == 3) != long[g.Address] {
+			c.problem("the time slice of %s is %d, wanted long: %v", g.Address, g.TimeSlice, long[g.Address])
+		}
+	}
+}

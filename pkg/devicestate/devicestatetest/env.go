@@ -1,0 +1,313 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package devicestatetest is a machine on which plugin processes start, prepare claims, crash and reboot.
+//
+// New makes a cheap machine: four GPUs of a fixed Snapshot, whose steps write files. NewSimulated makes one whose GPUs are
+// simulated, with the executors of MIG partitions, MPS and time slices. CheckClean checks either.
+package devicestatetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/plan"
+)
+
+// The driver and the node's pool.
+const (
+	Driver = "gpu.nvidia.com"
+	Pool   = "node-1/gpu"
+)
+
+// External and ExternalText are another driver's CDI spec, which the driver must not touch.
+const External, ExternalText = "k8s.other.example.com-claim_11111111.json", `{"cdiVersion":"0.6.0"}`
+
+// Env is a machine: everything that outlives a plugin process.
+type Env struct {
+	T testing.TB
+	// Dir holds everything; StateDir and CDI are the engine's, and StepFiles holds a file for each step of stepped claims.
+	Dir, StateDir, CDI, StepFiles, BootFile string
+	// Boots is the number of the running boot.
+	Boots  int
+	Claims map[string]*resourceapi.ResourceClaim
+	// Snapshot is that of a machine that is not simulated.
+	Snapshot gpu.Snapshot
+	Sim      *Simulator
+	EditsErr error
+	Now      time.Time
+	// Reports are the engine's background errors.
+	Reports []error
+	// ReadFile, Disk and Configure are for processes that start later; each may be nil.
+	ReadFile  func(string) ([]byte, error)
+	Disk      *hosttest.Disk
+	Configure func(*devicestate.Options)
+
+	noExternal bool
+}
+
+// New makes a machine with four GPUs.
+func New(t testing.TB) *Env {
+	t.Helper()
+	root := ""
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		root = "/dev/shm" // A sync makes no difference to a process that crashes, and the crash matrix has thousands.
+	}
+	dir, err := os.MkdirTemp(root, "devicestate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	e := Attach(t, dir)
+	e.Must(os.MkdirAll(e.CDI, 0o755))
+	e.Must(os.MkdirAll(e.StepFiles, 0o755))
+	e.Must(os.WriteFile(filepath.Join(e.CDI, External), []byte(ExternalText), 0o644))
+	e.Boots = 0
+	e.NewBoot()
+	return e
+}
+
+// Attach is a machine that another process, or another Env, made.
+func Attach(t testing.TB, dir string) *Env {
+	e := &Env{
+		T: t, Dir: dir, StateDir: filepath.Join(dir, "plugin", "state"), CDI: filepath.Join(dir, "cdi"),
+		StepFiles: filepath.Join(dir, "steps"), BootFile: filepath.Join(dir, "boot_id"), Boots: 1,
+		Now: time.Unix(1_700_000_000, 0), Claims: map[string]*resourceapi.ResourceClaim{},
+	}
+	e.Snapshot.Driver.Version = "580.126.09"
+	for i := range 4 {
+		e.Snapshot.GPUs = append(e.Snapshot.GPUs, gpu.GPU{PCIAddress: Address(i), UUID: fmt.Sprintf("GPU-%d", i), Index: i, Minor: i,
+			Interconnect: gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}})
+	}
+	return e
+}
+
+// Address is that of a GPU of a machine that is not simulated.
+func Address(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x10+i) }
+
+// Must fails the test at an error.
+func (e *Env) Must(err error) {
+	e.T.Helper()
+	if err != nil {
+		e.T.Fatal(err)
+	}
+}
+
+// NewBoot changes the boot ID.
+func (e *Env) NewBoot() {
+	e.Boots++
+	e.Must(os.WriteFile(e.BootFile, fmt.Appendf(nil, "boot-%d\n", e.Boots), 0o644))
+}
+
+// Reboot ends the boot: the effects of steps go with it, and on most machines the CDI specs.
+func (e *Env) Reboot(keepCDI bool) {
+	e.NewBoot()
+	e.Empty(e.StepFiles, "")
+	if !keepCDI {
+		e.Empty(e.CDI, External)
+	}
+	if e.Sim != nil {
+		e.Sim.reboot()
+	}
+}
+
+// LoseSteps undoes a claim's steps.
+func (e *Env) LoseSteps(uid string) {
+	files, err := filepath.Glob(filepath.Join(e.StepFiles, uid+"-*"))
+	e.Must(err)
+	for _, f := range files {
+		e.Must(os.Remove(f))
+	}
+}
+
+// LoseCDI deletes the CDI directory, with other drivers' specs.
+func (e *Env) LoseCDI() {
+	e.Must(os.RemoveAll(e.CDI))
+	e.noExternal = true
+}
+
+// Empty deletes the content of a directory but one entry.
+func (e *Env) Empty(dir, except string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		e.T.Fatal(err)
+	}
+	for _, entry := range entries {
+		if entry.Name() != except {
+			e.Must(os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+}
+
+// Damage makes a claim's record unreadable.
+func (e *Env) Damage(uid string) {
+	e.T.Helper()
+	data, err := os.ReadFile(e.RecordFile(uid))
+	e.Must(err)
+	data[len(data)/2] ^= 1
+	e.Must(os.WriteFile(e.RecordFile(uid), data, 0o600))
+}
+
+// RecordFile is the file of a claim's record.
+func (e *Env) RecordFile(uid string) string {
+	return filepath.Join(e.StateDir, "records", "claims", uid+".json")
+}
+
+// SpecFile is the file of a claim's CDI spec.
+func (e *Env) SpecFile(uid string) string {
+	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".json")
+}
+
+// TopologyFile is the file of a group claim for NCCL.
+func (e *Env) TopologyFile(uid string) string {
+	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".nccl.xml")
+}
+
+// Process is one run of the plugin.
+type Process struct {
+	*devicestate.Engine
+	Host *host.Host
+	// MIG is nil on a machine that is not simulated.
+	MIG *mig.Executor
+}
+
+// Start begins a process, which ends with the test at the latest.
+func (e *Env) Start() *Process {
+	e.T.Helper()
+	p, err := e.StartWith(hosttest.Trace().Do)
+	e.Must(err)
+	e.T.Cleanup(p.Crash)
+	return p
+}
+
+// StartWith begins a process whose operations go through a hook.
+func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
+	if e.Disk != nil {
+		hook = e.Disk.Hook(hook)
+	}
+	now := func() time.Time { e.Now = e.Now.Add(time.Microsecond); return e.Now }
+	h := host.New(host.Options{BootIDFile: e.BootFile, Now: now, FaultHook: hook, ReadFile: e.ReadFile})
+	p := &Process{Host: h}
+	o := devicestate.Options{
+		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool,
+		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
+		Executors: map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}}, InTurn: true,
+		Report: func(err error) { e.Reports = append(e.Reports, err) },
+	}
+	err := e.simulate(&o, p, hook)
+	if e.Configure != nil {
+		e.Configure(&o)
+	}
+	if err == nil {
+		p.Engine, err = devicestate.Open(o)
+	}
+	if err != nil {
+		p.Crash()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (e *Env) simulate(o *devicestate.Options, p *Process, hook host.FaultHook) error {
+	if e.Sim == nil {
+		return nil
+	}
+	return e.Sim.configure(o, p, hook)
+}
+
+// Crash ends a process: the kernel releases its locks.
+func (p *Process) Crash() {
+	if p != nil {
+		p.Host.Close()
+	}
+}
+
+// RecoverAll recovers, and returns what Recover could not mend as an error.
+func (p *Process) RecoverAll() error {
+	findings, err := p.Recover(context.Background())
+	return joined(findings, err)
+}
+
+// Prepare prepares a claim.
+func (e *Env) Prepare(p *Process, uid string) []devicestate.PreparedDevice {
+	e.T.Helper()
+	devices, err := p.Prepare(context.Background(), e.Claims[uid])
+	e.Must(err)
+	if len(devices) == 0 {
+		e.T.Fatalf("Prepare of %s returned no device", uid)
+	}
+	return devices
+}
+
+// Unprepare unprepares a claim.
+func (e *Env) Unprepare(p *Process, uid string) {
+	e.T.Helper()
+	e.Must(p.Unprepare(context.Background(), ClaimID(uid)))
+}
+
+// Recover recovers all claims.
+func (e *Env) Recover(p *Process) {
+	e.T.Helper()
+	e.Must(p.RecoverAll())
+}
+
+// Identify asks the API server for the claims whose records are lost.
+func (e *Env) Identify(p *Process) error {
+	findings, err := p.Identify(context.Background(), &APIServer{Env: e})
+	return joined(findings, err)
+}
+
+func joined(findings []devicestate.Finding, err error) error {
+	for _, f := range findings {
+		err = errors.Join(err, f.Err)
+	}
+	return err
+}
+
+// APIServer knows the machine's claims, or is down.
+type APIServer struct {
+	*Env
+	Down error
+}
+
+// Get implements devicestate.Claims.
+func (s *APIServer) Get(_ context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	if s.Down != nil {
+		return nil, s.Down
+	}
+	if claim, ok := s.Claims[c.UID]; ok {
+		return claim, nil
+	}
+	return nil, devicestate.ErrNoClaim
+}
+
+// planWithSteps is plan.Make with two steps for each GPU of a stepped claim.
+func planWithSteps(c *resourceapi.ResourceClaim, node plan.Node) (plan.Plan, error) {
+	p, err := plan.Make(c, node)
+	if err != nil || c.Labels[Stepped] == "" {
+		return p, err
+	}
+	for _, a := range p.Exclusive() {
+		for _, part := range []string{"a", "b"} {
+			spec, _ := json.Marshal(c.Labels[Stepped] + "-" + strings.ReplaceAll(a, ":", "-") + "-" + part)
+			p.Steps = append(p.Steps, plan.Step{Executor: "file", PCIAddress: a, Spec: spec})
+		}
+	}
+	return p, nil
+}

@@ -1,0 +1,225 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestatetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/timeslice"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/nvmlfake"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// Simulator is the GPUs and MPS daemons of a simulated machine.
+type Simulator struct {
+	env     *Env
+	machine *engine.Engine
+	// MIG configures the MIG executor of processes that start later.
+	MIG mig.Options
+	// External are the UUIDs of an administrator's partitions, ExternalModes the GPUs whose MIG mode an administrator set.
+	External, ExternalModes map[string]bool
+
+	daemons map[string]mpsd.Daemon
+}
+
+// NewSimulated makes a machine whose GPUs are simulated.
+func NewSimulated(t testing.TB, profile string) *Env {
+	t.Helper()
+	e := New(t)
+	e.Sim = &Simulator{
+		env: e, machine: simtest.MachineIn(t, filepath.Join(e.Dir, "machine"), profile),
+		External: map[string]bool{}, ExternalModes: map[string]bool{}, daemons: map[string]mpsd.Daemon{},
+	}
+	return e
+}
+
+// configure makes the executors of a process.
+func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.FaultHook) error {
+	settings := filepath.Join(s.env.StateDir, "gpus")
+	migModes, err := record.OpenGPUs(o.Host, settings, mig.Setting)
+	if err != nil {
+		return err
+	}
+	computeModes, err := record.OpenGPUs(o.Host, settings, mps.Setting)
+	if err != nil {
+		return err
+	}
+	timeSlices, err := record.OpenGPUs(o.Host, settings, timeslice.Setting)
+	if err != nil {
+		return err
+	}
+	library := nvmltest.WithFaults(nvmlfake.New(s.machine), hook)
+	m := s.MIG
+	m.Host, m.Library, m.Modes, m.ProcRoot = o.Host, library, migModes, s.env.Dir
+	m.Patience = cmp.Or(m.Patience, time.Nanosecond)
+	p.MIG = mig.New(m)
+	o.Executors[plan.MIGExecutor] = p.MIG
+	o.Executors[plan.MPSExecutor] = mps.New(mps.Options{
+		Host: o.Host, Sessions: sessionpool.New(library, func(error) {}), Daemons: daemons{s, hook}, Modes: computeModes, ProcRoot: s.env.Dir,
+	})
+	o.Executors[plan.TimeSliceExecutor] = timeslice.New(timeslice.Options{
+		Host: o.Host, Tool: nvidiaSMI{s, hook}, Records: timeSlices, There: func(uuid string) bool { return s.present(uuid) != nil },
+	})
+	o.Whole, o.MPSDir = p.MIG.Whole, "/mps"
+	root := s.env.Dir
+	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
+	o.Snapshot = func() gpu.Snapshot {
+		snapshot, err := scanner.Scan(context.Background())
+		if err != nil && !errors.Is(err, inventory.ErrNoDriver) {
+			s.env.T.Error(err)
+		}
+		return snapshot
+	}
+	return nil
+}
+
+func (s *Simulator) reboot() {
+	s.Change(func(now *engine.State) { now.Reboot() })
+	clear(s.External)
+	clear(s.daemons)
+	for _, g := range s.State().GPUs {
+		s.ExternalModes[g.Address] = s.ExternalModes[g.Address] && g.MIGEnabled
+	}
+}
+
+// State is the simulator's. It is shared: do not change it.
+func (s *Simulator) State() *engine.State {
+	now, err := s.machine.State()
+	s.env.Must(err)
+	return now
+}
+
+// Change changes the simulator's state.
+func (s *Simulator) Change(do func(*engine.State)) {
+	s.env.T.Helper()
+	s.env.Must(s.machine.Update(func(now *engine.State) error { do(now); return nil }))
+}
+
+// GPU is a GPU as the inventory knows it.
+func (s *Simulator) GPU(n int) gpu.GPU {
+	g := s.State().GPUs[n]
+	return gpu.GPU{PCIAddress: g.Address, UUID: g.UUID, Minor: g.Minor}
+}
+
+// present is the GPU with a UUID, nil if it is lost.
+func (s *Simulator) present(uuid string) *engine.GPU {
+	now := s.State()
+	for i := range now.GPUs {
+		if g := &now.GPUs[i]; g.UUID == uuid && !g.Lost {
+			return g
+		}
+	}
+	return nil
+}
+
+// Administrator makes a partition outside of the driver. A bare one lacks the compute instance.
+func (s *Simulator) Administrator(n int, profile, start int, bare bool) {
+	must := func(code nvml.Code) {
+		if code != 0 {
+			s.env.T.Fatal(code)
+		}
+	}
+	s.Change(func(now *engine.State) {
+		g := &now.GPUs[n]
+		if !g.MIGEnabled {
+			code := now.SetMIGMode(g, true)
+			must(code)
+			s.ExternalModes[g.Address] = true
+		}
+		i, code := now.CreateInstance(g, profile, start)
+		must(code)
+		uuid := bareName(g.Address, i.Start)
+		if !bare {
+			p, _ := now.Profile.Board.MIG.Profile(profile)
+			all := p.ComputeInstances()
+			c, code := now.CreateCompute(g, i.ID, all[len(all)-1].ID)
+			must(code)
+			uuid = c.UUID
+		}
+		s.External[uuid] = true
+	})
+}
+
+// bareName stands for the UUID of a GPU instance without a compute instance.
+func bareName(address string, start int) string { return fmt.Sprintf("bare %s %d", address, start) }
+
+// daemons is the supervisor of MPS daemons.
+type daemons struct {
+	s    *Simulator
+	hook host.FaultHook
+}
+
+func (d daemons) Ensure(_ context.Context, want mpsd.Daemon) (mpsd.Status, error) {
+	if err := want.Validate(); err != nil {
+		d.s.env.T.Error(err)
+	}
+	return mpsd.Status{Daemon: want, PID: 1}, d.hook(host.Operation{Label: "mpsd", Call: "ensure"}, func() error {
+		d.s.daemons[want.Name] = want
+		return nil
+	})
+}
+
+func (d daemons) Stop(_ context.Context, name string) error {
+	return d.hook(host.Operation{Label: "mpsd", Call: "stop"}, func() error {
+		delete(d.s.daemons, name)
+		return nil
+	})
+}
+
+func (d daemons) List(context.Context, string) (l mpsd.List, err error) {
+	for _, one := range d.s.daemons {
+		l.Daemons = append(l.Daemons, mpsd.Status{Daemon: one, PID: 1})
+	}
+	return l, nil
+}
+
+// nvidiaSMI sets time slices.
+type nvidiaSMI struct {
+	s    *Simulator
+	hook host.FaultHook
+}
+
+var errLost = errors.New("GPU is lost")
+
+func (t nvidiaSMI) Get(_ context.Context, uuid string) (int, error) {
+	if g := t.s.present(uuid); g != nil {
+		return g.TimeSlice, nil
+	}
+	return 0, errLost
+}
+
+func (t nvidiaSMI) Set(_ context.Context, uuid string, interval int) error {
+	return t.hook(host.Operation{Label: "nvidia-smi", Call: "set-time-slice"}, func() error {
+		if t.s.present(uuid) == nil {
+			return errLost
+		}
+		t.s.Change(func(now *engine.State) {
+			for i := range now.GPUs {
+				if now.GPUs[i].UUID == uuid {
+					now.GPUs[i].TimeSlice = interval
+				}
+			}
+		})
+		return nil
+	})
+}
