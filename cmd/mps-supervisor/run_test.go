@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-func TestCommandLinesThatMakeNoSense(t *testing.T) {
+func TestRun_InvalidCommandLine_ExitsWith2(t *testing.T) {
 	for _, args := range [][]string{{"--odd"}, {"word"}, {"--mps-dir=relative"}, {"--mps-shm-size=64M"}, {"--mps-shm-size=1Ki"}, {"--mps-shm-size=-1Mi"}} {
 		var out, errOut bytes.Buffer
 		if code := run(t.Context(), args, nil, &out, &errOut); code != 2 || errOut.Len() == 0 {
@@ -35,7 +35,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestItServesUntilItIsToldToEnd(t *testing.T) {
+func TestRun_ContextEnds_ExitsWith0(t *testing.T) {
 	dir := t.TempDir()
 	boot := filepath.Join(dir, "boot")
 	if err := os.WriteFile(boot, []byte("boot-1\n"), 0o644); err != nil {

@@ -34,7 +34,7 @@ const table = `+-------------------------------------+
 +-------------------------------------+
 `
 
-func TestParse(t *testing.T) {
+func TestParse_TableOrNoise_ReturnsSliceOrError(t *testing.T) {
 	if n, err := parse(table); n != 2 || err != nil {
 		t.Errorf("parse = %d, %v", n, err)
 	}
@@ -54,7 +54,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestWhatCannotBeRunIsSaid(t *testing.T) {
+func TestSMI_CannotRun_ReturnsError(t *testing.T) {
 	if err := (SMI{Root: t.TempDir()}).Set(t.Context(), "GPU-0", 1); err == nil || !strings.Contains(err.Error(), "nvidia-utils") {
 		t.Error(err)
 	}

@@ -37,7 +37,7 @@ func nodesOf(e specs.ContainerEdits) (out []string) {
 	return out
 }
 
-func TestAPartitionIsItsGPUAndTwoCapabilities(t *testing.T) {
+func TestGPU_Partition_AddsTwoCapabilities(t *testing.T) {
 	dir, o := toy(t)
 	d := partition(t, dir)
 	r := New(o)
@@ -65,7 +65,7 @@ func TestAPartitionIsItsGPUAndTwoCapabilities(t *testing.T) {
 	}
 }
 
-func TestAPartitionLacksNothingOrIsRefused(t *testing.T) {
+func TestGPU_PartitionIncomplete_ReturnsError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(dir string, d *Device) error
 		is     error
@@ -116,7 +116,7 @@ func FuzzCapability(f *testing.F) {
 	})
 }
 
-func TestTheHostsMPSDaemonIsNotForContainers(t *testing.T) {
+func TestCommon_HostHasMPSDaemon_LeavesItOut(t *testing.T) {
 	dir, o := toy(t)
 	write(t, filepath.Join(dir, "root/tmp/nvidia-mps"), "")
 	edits, err := New(o).Common(t.Context())

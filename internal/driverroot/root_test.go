@@ -48,7 +48,7 @@ func nodes(e specs.ContainerEdits) []specs.DeviceNode {
 	return out
 }
 
-func TestDeviceNodesNeedNoLookUpOnTheHost(t *testing.T) {
+func TestGPU_DeviceNodes_AreDescribedInFull(t *testing.T) {
 	_, o := toy(t)
 	r := New(o)
 	host := "/run/nvidia/driver"
@@ -65,7 +65,7 @@ func TestDeviceNodesNeedNoLookUpOnTheHost(t *testing.T) {
 	}
 }
 
-func TestPathsAreTheHosts(t *testing.T) {
+func TestCommon_OtherHostRoot_ReturnsHostPaths(t *testing.T) {
 	_, o := toy(t)
 	r := New(o)
 	for _, e := range []specs.ContainerEdits{common(t, r), gpuEdits(t, r)} {
@@ -88,7 +88,7 @@ func TestPathsAreTheHosts(t *testing.T) {
 	}
 }
 
-func TestTheHooksPathIsTheHostsAsItIs(t *testing.T) {
+func TestCommon_HookBelowDriverRoot_KeepsHookPath(t *testing.T) {
 	_, o := toy(t)
 	o.HookPath = o.DriverRoot + "-hooks/nvidia-cdi-hook" // begins like a path of the driver root, and is none
 	for _, h := range common(t, New(o)).Hooks {
@@ -98,7 +98,7 @@ func TestTheHooksPathIsTheHostsAsItIs(t *testing.T) {
 	}
 }
 
-func TestNodesOfAnotherDevRoot(t *testing.T) {
+func TestGPU_OtherDevRoot_ReturnsItsNodes(t *testing.T) {
 	dir, o := toy(t)
 	o.DevRoot, o.HostDevRoot = filepath.Join(dir, "other"), "/"
 	if err := os.MkdirAll(o.DevRoot, 0o755); err != nil {
@@ -113,7 +113,7 @@ func TestNodesOfAnotherDevRoot(t *testing.T) {
 	}
 }
 
-func TestALinkedDriverRoot(t *testing.T) {
+func TestCommon_LinkedDriverRoot_FollowsLink(t *testing.T) {
 	dir, o := toy(t)
 	want := common(t, New(o))
 	o.DriverRoot = filepath.Join(dir, "link")
@@ -126,7 +126,7 @@ func TestALinkedDriverRoot(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsNamed(t *testing.T) {
+func TestRoot_FileMissing_NamesIt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(t *testing.T, dir string)
 		want  error
@@ -173,7 +173,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-func TestADriverUpgradeIsNoticed(t *testing.T) {
+func TestCommon_DriverUpgraded_ReadsAgain(t *testing.T) {
 	dir, o := toy(t)
 	r := New(o)
 	common(t, r)
@@ -183,7 +183,7 @@ func TestADriverUpgradeIsNoticed(t *testing.T) {
 	}
 }
 
-func TestTheKernelsMinorCounts(t *testing.T) {
+func TestGPU_MinorChanged_UsesKernels(t *testing.T) {
 	dir, o := toy(t)
 	r := New(o)
 	gpuEdits(t, r)
@@ -193,7 +193,7 @@ func TestTheKernelsMinorCounts(t *testing.T) {
 	}
 }
 
-func TestANodeMadeAnewIsReadAgain(t *testing.T) {
+func TestGPU_NodeRecreated_ReadsAgain(t *testing.T) {
 	dir, o := toy(t)
 	r := New(o)
 	gpuEdits(t, r)
@@ -205,7 +205,7 @@ func TestANodeMadeAnewIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsTheCallersToAppendTo(t *testing.T) {
+func TestCommon_CallerAppends_CacheUnchanged(t *testing.T) {
 	_, o := toy(t)
 	r := New(o)
 	want, _ := json.Marshal(gpuEdits(t, r))
@@ -217,7 +217,7 @@ func TestAnAnswerIsTheCallersToAppendTo(t *testing.T) {
 	}
 }
 
-func TestManyMayAskAtOnce(t *testing.T) {
+func TestRoot_ConcurrentCallers_GetSameEdits(t *testing.T) {
 	_, o := toy(t)
 	r := New(o)
 	want := gpuEdits(t, New(o))
@@ -237,7 +237,7 @@ func TestManyMayAskAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestACallerWhoLeftGetsNoWork(t *testing.T) {
+func TestRoot_ContextEnded_ReadsNothing(t *testing.T) {
 	_, o := toy(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -246,7 +246,7 @@ func TestACallerWhoLeftGetsNoWork(t *testing.T) {
 	}
 }
 
-func TestParseVersion(t *testing.T) {
+func TestParseVersion_KernelModules_ReturnsVersion(t *testing.T) {
 	for text, want := range map[string]string{
 		"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\n":                            "535.54.03",
 		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build  (dvs@U)\nGCC version: gcc 12.2.0": "580.126.09",

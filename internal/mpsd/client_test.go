@@ -30,7 +30,7 @@ func serve(t *testing.T, answer http.HandlerFunc) *mpsd.Client {
 	return mpsd.NewClient(socket)
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestClient_NoSupervisor_ReturnsErrAway(t *testing.T) {
 	c := mpsd.NewClient(filepath.Join(t.TempDir(), "none"))
 	if _, err := c.List(t.Context(), ""); !errors.Is(err, mpsd.ErrAway) {
 		t.Error(err)
@@ -40,7 +40,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-func TestAnswersAreReadWithCare(t *testing.T) {
+func TestEnsure_BadAnswer_ReturnsShortError(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
 		want   string
@@ -58,7 +58,7 @@ func TestAnswersAreReadWithCare(t *testing.T) {
 	}
 }
 
-func TestTheSupervisorIsToldHowLongItMayTake(t *testing.T) {
+func TestEnsure_Deadline_SentAsWait(t *testing.T) {
 	var asked time.Duration
 	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		asked, _ = time.ParseDuration(r.URL.Query().Get("wait"))
@@ -72,7 +72,7 @@ func TestTheSupervisorIsToldHowLongItMayTake(t *testing.T) {
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestValidate_InvalidField_NamesIt(t *testing.T) {
 	good := mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: "GPU-9be4b2f2-6f10-4bac-9f52-80c33786f624", MemoryLimit: 1 << 20, Threads: 100, Users: "many"}
 	if err := good.Validate(); err != nil {
 		t.Error(err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestErrorNamesTheQueryAndMatchesItsCode(t *testing.T) {
+func TestError_WithCode_NamesQueryAndMatchesCode(t *testing.T) {
 	err := fmt.Errorf("GPU 3: %w", &Error{Query: "nvmlDeviceGetUUID", Code: GPUIsLost})
 	if !errors.Is(err, GPUIsLost) || errors.Is(err, NotSupported) {
 		t.Errorf("%v: wrong code", err)
@@ -22,7 +22,7 @@ func TestErrorNamesTheQueryAndMatchesItsCode(t *testing.T) {
 	}
 }
 
-func TestUnavailableIsNotFailure(t *testing.T) {
+func TestUnavailable_Failure_IsFalse(t *testing.T) {
 	for code, want := range map[Code]bool{
 		NotSupported: true, FunctionNotFound: true, GPUIsLost: false, Unknown: false, NoPermission: false,
 	} {
@@ -35,7 +35,7 @@ func TestUnavailableIsNotFailure(t *testing.T) {
 	}
 }
 
-func TestValuesPrintTheirNames(t *testing.T) {
+func TestString_Enumerations_PrintNames(t *testing.T) {
 	for got, want := range map[fmt.Stringer]string{
 		BrandTesla: "Tesla", Brand(99): "Unknown", ArchAda: "Ada Lovelace", Architecture(-1): "Unknown",
 		AddressingATS: "ATS", ComputeExclusiveProcess: "ExclusiveProcess", ComputeMode(1): "Unknown",

@@ -5,7 +5,7 @@ package gpu
 
 import "testing"
 
-func TestCanonicalAddress(t *testing.T) {
+func TestCanonicalAddress_AnySpelling_ReturnsKernelForm(t *testing.T) {
 	for in, want := range map[string]string{
 		"00000000:1B:00.0": "0000:1b:00.0",
 		"0000:1b:00.0":     "0000:1b:00.0",
@@ -24,7 +24,7 @@ func TestCanonicalAddress(t *testing.T) {
 	}
 }
 
-func TestNameRoundTrip(t *testing.T) {
+func TestParseName_DeviceName_ReturnsDevice(t *testing.T) {
 	for _, d := range []Device{
 		{Kind: KindGPU, PCIAddress: "0000:1b:00.0"},
 		{Kind: KindMonitor, PCIAddress: "0000:1b:00.0"},
@@ -45,7 +45,7 @@ func TestNameRoundTrip(t *testing.T) {
 	}
 }
 
-func TestParseNameRefusesOthersNames(t *testing.T) {
+func TestParseName_ForeignName_ReturnsError(t *testing.T) {
 	for _, name := range []string{"", "gpu-0", "gpu-00000-1b-00-0", "nic-0000-1b-00-0", "gpu-0000-1B-00-0", "gpu-0000-1b-00-0-x",
 		"gpu-0000-1b-00-0-mig-1g-10gb", "gpu-0000-1b-00-0-mig-1g-10gb-04", "monitor-0000-1b-00-0-mig-1g-10gb-0", "gpu-0000-1b-00-0-mig-1g-10gb-no-0",
 		"nvlink-1-0000-1b-00-0", "nvlink-02-0000-1b-00-0", "nvlink-0000-1b-00-0", "nvlink-2-0000-1B-00-0", "nvlink-100-0000-1b-00-0",

@@ -38,7 +38,7 @@ func cut(t *testing.T, machine *engine.Engine, profile, start int, bare bool) {
 	})
 }
 
-func TestProfilesAreReadWhateverTheMode(t *testing.T) {
+func TestScan_AnyMIGMode_ReadsProfiles(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	i := bare(t, nvmlfake.New(machine))
 	off := look(t, i).GPUs[0].MIG
@@ -60,7 +60,7 @@ func TestProfilesAreReadWhateverTheMode(t *testing.T) {
 	}
 }
 
-func TestPartitionsAreInstancesWithOrWithoutADevice(t *testing.T) {
+func TestScan_InstanceWithoutDevice_IsPartition(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	cut(t, machine, 9, 4, false)
 	cut(t, machine, 19, 0, true)
@@ -83,7 +83,7 @@ func TestPartitionsAreInstancesWithOrWithoutADevice(t *testing.T) {
 	}
 }
 
-func TestAFailingMIGQueryIsAFaultOfMIGAlone(t *testing.T) {
+func TestScan_MIGQueryFails_SetsMIGFault(t *testing.T) {
 	for query, lost := range map[string]bool{
 		"nvmlDeviceGetGpuInstanceProfileInfoV": false, "nvmlDeviceGetGpuInstancePossiblePlacements_v2": false,
 		"nvmlDeviceGetGpuInstances": false, "nvmlDeviceGetMigDeviceHandleByIndex": false, "nvmlGpuInstanceGetInfo": true,
@@ -116,7 +116,7 @@ func TestAFailingMIGQueryIsAFaultOfMIGAlone(t *testing.T) {
 	}
 }
 
-func TestAForeignPartitionIsNoticedAtTheNextGlance(t *testing.T) {
+func TestWatch_ExternalPartition_SeenAtNextPoll(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	proc, ticks := t.TempDir(), make(chan time.Time)
 	i := New(Options{

@@ -56,7 +56,7 @@ func groups(s gpu.Snapshot) string {
 	return strings.Join(out, " ")
 }
 
-func TestGroupsOfTheBoards(t *testing.T) {
+func TestScan_EachBoard_LinksFormGroups(t *testing.T) {
 	for name, want := range map[string]string{
 		"hgx-h100": "01 23 45 67 0123 4567 01234567", "hgx-h200": "01 23 45 67 0123 4567 01234567", "hgx-b200": "01 23 45 67 0123 4567 01234567",
 		// Its NUMA nodes are 3, 1, 7 and 5, in the order of PCI addresses.
@@ -73,7 +73,7 @@ func TestGroupsOfTheBoards(t *testing.T) {
 	}
 }
 
-func TestWhatFailsTakesGroupsAway(t *testing.T) {
+func TestScan_LinkFails_RemovesGroups(t *testing.T) {
 	for name, c := range map[string]struct {
 		profile string
 		fail    func(*engine.State)
@@ -103,7 +103,7 @@ func TestWhatFailsTakesGroupsAway(t *testing.T) {
 	}
 }
 
-func TestAFabricOfManyNodesIsNamed(t *testing.T) {
+func TestScan_MultiNodeFabric_ReadsClusterUUID(t *testing.T) {
 	s := placed(t, simtest.Machine(t, "gb200-tray"))
 	want := gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "7b968a6d-c8aa-45e1-9e07-e1e51be99c31", CliqueID: 32766}
 	if diff := cmp.Diff(want, s.GPUs[3].Fabric); diff != "" {

@@ -37,7 +37,7 @@ func bare(t *testing.T, lib nvml.Library) *Inventory {
 	return New(Options{Library: lib, ProcRoot: none, SysRoot: none, DevRoot: none})
 }
 
-func TestEveryProfileIsReadWhole(t *testing.T) {
+func TestScan_EachProfile_HasNoProblems(t *testing.T) {
 	for _, name := range profiles.Names() {
 		t.Run(name, func(t *testing.T) {
 			machine := simtest.Machine(t, name)
@@ -68,7 +68,7 @@ func TestEveryProfileIsReadWhole(t *testing.T) {
 	}
 }
 
-func TestOneGPUInFull(t *testing.T) {
+func TestScan_OneGPU_ReadsEveryField(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	st, err := machine.State()
 	if err != nil {
@@ -117,7 +117,7 @@ func toySys(t *testing.T, address, root, numa string) string {
 	return sys
 }
 
-func TestNoNUMANodeIsNoNode(t *testing.T) {
+func TestScan_NoNUMANode_IsNil(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	st, err := machine.State()
 	if err != nil {
@@ -129,7 +129,7 @@ func TestNoNUMANodeIsNoNode(t *testing.T) {
 	}
 }
 
-func TestTwoLooksAreEqual(t *testing.T) {
+func TestScan_Unchanged_ReturnsEqualSnapshots(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	i := bare(t, nvmlfake.New(machine))
 	first := look(t, i)
@@ -144,7 +144,7 @@ func TestTwoLooksAreEqual(t *testing.T) {
 	}
 }
 
-func TestAFailingGPULeavesItsNeighbours(t *testing.T) {
+func TestScan_OneGPUFails_ReadsOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault engine.Fault
 		lost  bool
@@ -182,7 +182,7 @@ func TestAFailingGPULeavesItsNeighbours(t *testing.T) {
 	}
 }
 
-func TestWhatAGPUDoesNotOfferIsLeftOut(t *testing.T) {
+func TestScan_QueryNotSupported_LeavesFieldEmpty(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, machine, func(s *engine.State) {
 		for _, q := range []string{"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMigMode", "nvmlDeviceGetAddressingMode", "nvmlDeviceGetBrand"} {
@@ -200,7 +200,7 @@ func TestWhatAGPUDoesNotOfferIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestALostGPUIsLocatedByTheKernelsList(t *testing.T) {
+func TestScan_LostGPU_AddressFromKernelList(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	st, err := machine.State()
 	if err != nil {
@@ -230,7 +230,7 @@ func TestALostGPUIsLocatedByTheKernelsList(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsAProblem(t *testing.T) {
+func TestScan_InvalidIdentity_IsProblem(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(index int, a *answers)
 		bad    []int
@@ -273,7 +273,7 @@ func TestNonsenseIsAProblem(t *testing.T) {
 	}
 }
 
-func TestNoDriver(t *testing.T) {
+func TestScan_NoDriver_ReturnsErrNoDriver(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
 	s, err := bare(t, nvmlfake.New(machine)).Scan(context.Background())
@@ -282,7 +282,7 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
-func TestNoSessionStaysOpen(t *testing.T) {
+func TestScan_AnyResult_ClosesSession(t *testing.T) {
 	lib := &counting{Library: nvmlfake.New(simtest.Machine(t, "hgx-h100"))}
 	i := bare(t, lib)
 	look(t, i)
@@ -296,14 +296,14 @@ func TestNoSessionStaysOpen(t *testing.T) {
 	}
 }
 
-func TestAGuestHasNoMPS(t *testing.T) {
+func TestScan_VGPUGuest_IsNotMPSCapable(t *testing.T) {
 	lib := lying{nvmlfake.New(simtest.Machine(t, "t4-1")), func(_ int, a *answers) { a.brand = nvml.BrandVCS }}
 	if g := look(t, bare(t, lib)).GPUs[0]; g.MPSCapable || g.Brand != "NvidiaVCS" {
 		t.Errorf("GPU %+v: MPS capable in a virtual machine", g)
 	}
 }
 
-func TestMultiprocessorsAreNeverGuessed(t *testing.T) {
+func TestMultiprocessors_UnknownCapability_IsZero(t *testing.T) {
 	for _, tc := range []struct{ cores, major, minor, want int }{
 		{16896, 9, 0, 132}, {16896, 99, 0, 0}, {16897, 9, 0, 0}, {-128, 9, 0, 0}, {2560, 7, 5, 40}, {6912, 8, 0, 108},
 	} {
@@ -313,7 +313,7 @@ func TestMultiprocessorsAreNeverGuessed(t *testing.T) {
 	}
 }
 
-func TestPlacesAreReadFromSysfs(t *testing.T) {
+func TestScan_Sysfs_ReadsRootAndNUMANode(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	i := New(Options{Library: nvmlfake.NewRoot(root.Path), ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path})
 	s := look(t, i)

@@ -105,7 +105,7 @@ func (w *watched) write(path string) {
 	}
 }
 
-func TestWatchDeliversAtTheStartAndNotAgain(t *testing.T) {
+func TestWatch_Unchanged_ReportsOnce(t *testing.T) {
 	w := watch(t, nil)
 	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
 		t.Fatalf("delivered %d GPUs, %v", len(d.snapshot.GPUs), d.err)
@@ -114,7 +114,7 @@ func TestWatchDeliversAtTheStartAndNotAgain(t *testing.T) {
 	w.quiet()
 }
 
-func TestWatchSeesALostGPUAtTheSlowCadence(t *testing.T) {
+func TestWatch_LostGPU_SeenAfterPollsPerScan(t *testing.T) {
 	w := watch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[1].Lost = true })
@@ -124,7 +124,7 @@ func TestWatchSeesALostGPUAtTheSlowCadence(t *testing.T) {
 	}
 }
 
-func TestWatchSeesChangedFilesAtOnce(t *testing.T) {
+func TestWatch_FilesChange_ScansAtNextPoll(t *testing.T) {
 	for _, path := range []string{"driver/nvidia/version", "driver/nvidia/gpus/0000:1b:00.0/information", "dev/nvidia8", "dev/nvidiactl"} {
 		t.Run(path, func(t *testing.T) {
 			w := watch(t, nil)
@@ -139,7 +139,7 @@ func TestWatchSeesChangedFilesAtOnce(t *testing.T) {
 	}
 }
 
-func TestOtherDeviceNodesPromptNoLook(t *testing.T) {
+func TestWatch_OtherDeviceNode_DoesNotScan(t *testing.T) {
 	w := watch(t, nil)
 	w.next()
 	w.tick(1)
@@ -152,7 +152,7 @@ func TestOtherDeviceNodesPromptNoLook(t *testing.T) {
 	}
 }
 
-func TestKickLooksNow(t *testing.T) {
+func TestTrigger_WhileWaiting_ScansNow(t *testing.T) {
 	w := watch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Lost = true })
@@ -164,7 +164,7 @@ func TestKickLooksNow(t *testing.T) {
 	}
 }
 
-func TestWatchStartsWithoutADriverAndFindsIt(t *testing.T) {
+func TestWatch_DriverLoadedLater_ReportsGPUs(t *testing.T) {
 	w := watch(t, func(s *engine.State) { s.DriverLoaded = false })
 	if d := w.next(); !errors.Is(d.err, ErrNoDriver) || len(d.snapshot.GPUs) != 0 {
 		t.Fatalf("delivered %d GPUs, %v; want none and ErrNoDriver", len(d.snapshot.GPUs), d.err)
@@ -183,7 +183,7 @@ func TestWatchStartsWithoutADriverAndFindsIt(t *testing.T) {
 	}
 }
 
-func TestAHiccupWithdrawsNothing(t *testing.T) {
+func TestWatch_ScanFails_KeepsLastSnapshot(t *testing.T) {
 	w := watch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) {
@@ -200,7 +200,7 @@ func TestAHiccupWithdrawsNothing(t *testing.T) {
 	}
 }
 
-func TestWatchEndsWithItsContext(t *testing.T) {
+func TestWatch_ContextEnds_ReturnsItsError(t *testing.T) {
 	w := watch(t, nil)
 	w.next()
 	w.cancel()

@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// TestContainerToolkitMakesFullSpec is what the driver root is for.
-func TestContainerToolkitMakesFullSpec(t *testing.T) {
+// TestUp_ContainerToolkit_MakesFullSpec is what the driver root is for.
+func TestUp_ContainerToolkit_MakesFullSpec(t *testing.T) {
 	r := simtest.Root(t, "hgx-h100", nil)
 	r.Use(t)
 	lib, err := nvcdi.New(nvcdi.WithMode(nvcdi.ModeNvml), nvcdi.WithDriverRoot(r.Path), nvcdi.WithDevRoot(r.Path),

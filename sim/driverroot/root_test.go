@@ -60,7 +60,7 @@ func has(t *testing.T, dir string, lines ...string) {
 	}
 }
 
-func TestNodesHaveTheDriversNumbers(t *testing.T) {
+func TestUp_DeviceNodes_HaveDriverNumbers(t *testing.T) {
 	r := simtest.Root(t, "hgx-h100", nil)
 	has(t, r.Path, "Dc--------- dev/nvidia0 195:0", "Dc--------- dev/nvidia7 195:7", "Dc--------- dev/nvidiactl 195:255",
 		"Dc--------- dev/nvidia-modeset 195:254", "Dc--------- dev/nvidia-uvm 510:0", "Dc--------- dev/nvidia-uvm-tools 510:1")
@@ -70,7 +70,7 @@ func TestNodesHaveTheDriversNumbers(t *testing.T) {
 	}
 }
 
-func TestSysfsTellsRootsAndNUMANodes(t *testing.T) {
+func TestUp_Sysfs_HasRootsAndNUMANodes(t *testing.T) {
 	for _, name := range profiles.Names() {
 		r := simtest.Root(t, name, nil)
 		s, err := r.State()
@@ -96,7 +96,7 @@ func TestSysfsTellsRootsAndNUMANodes(t *testing.T) {
 	}
 }
 
-func TestTheRootFollowsTheMachine(t *testing.T) {
+func TestFollow_MachineChanges_RootFollows(t *testing.T) {
 	r := simtest.Root(t, "hgx-h100", nil)
 	before := tree(t, r.Path)
 	gone := []string{
@@ -138,7 +138,7 @@ func TestTheRootFollowsTheMachine(t *testing.T) {
 	}
 }
 
-func TestDownLeavesNothingOfItsOwn(t *testing.T) {
+func TestDown_Always_RemovesOwnFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root")
 	r := simtest.Root(t, "hgx-h100", nil)
 	if err := os.Rename(r.Path, dir); err != nil {
@@ -152,7 +152,7 @@ func TestDownLeavesNothingOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestDownLeavesWhatIsNotItsOwn(t *testing.T) {
+func TestDown_ForeignFiles_KeepsThem(t *testing.T) {
 	r := simtest.Root(t, "t4-1", nil)
 	for _, p := range []string{"notes.txt", "dev/other"} {
 		if err := os.WriteFile(filepath.Join(r.Path, p), []byte("mine"), 0o644); err != nil {
@@ -170,7 +170,7 @@ func TestDownLeavesWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-func TestDownRefusesAManifestThatLeavesTheRoot(t *testing.T) {
+func TestDown_ManifestLeavesRoot_ReturnsError(t *testing.T) {
 	r := simtest.Root(t, "t4-1", nil)
 	victim := filepath.Join(filepath.Dir(r.Path), "victim")
 	if err := os.WriteFile(victim, nil, 0o644); err != nil {
@@ -187,7 +187,7 @@ func TestDownRefusesAManifestThatLeavesTheRoot(t *testing.T) {
 	}
 }
 
-func TestUpRefusesAndLeavesNothing(t *testing.T) {
+func TestUp_Refused_LeavesNothing(t *testing.T) {
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "x"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -234,7 +234,7 @@ func TestUpRefusesAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestPlanIsRepeatable(t *testing.T) {
+func TestPlan_Repeated_IsEqual(t *testing.T) {
 	for _, name := range profiles.Names() {
 		s, err := simtest.Machine(t, name).State()
 		if err != nil {
@@ -251,7 +251,7 @@ func TestPlanIsRepeatable(t *testing.T) {
 	}
 }
 
-func TestPlaceholdersAreSharedLibraries(t *testing.T) {
+func TestPlaceholder_Library_IsELFSharedObject(t *testing.T) {
 	r := simtest.Root(t, "t4-1", nil)
 	lib64 := filepath.Join(r.Path, driverroot.LibDir)
 	// ldconfig reads each file as the loader would and links SONAMEs to them.

@@ -50,7 +50,7 @@ func state(t testing.TB, e *Engine) *State {
 	return s
 }
 
-func TestStateOutlivesTheProcess(t *testing.T) {
+func TestEngine_Reopened_KeepsState(t *testing.T) {
 	e, root := machine(t, "hgx-h100")
 	change(t, e, func(s *State) { s.GPUs[2].Lost = true })
 	if diff := cmp.Diff(state(t, e), state(t, Open(root, nil))); diff != "" {
@@ -58,7 +58,7 @@ func TestStateOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-func TestReadersSeeEveryWrite(t *testing.T) {
+func TestState_AfterUpdate_SeesIt(t *testing.T) {
 	writer, root := machine(t, "t4-1")
 	reader := Open(root, nil)
 	for i := range 300 {
@@ -69,14 +69,14 @@ func TestReadersSeeEveryWrite(t *testing.T) {
 	}
 }
 
-func TestAnUnchangedFileIsNotReadAgain(t *testing.T) {
+func TestState_FileUnchanged_NotReadAgain(t *testing.T) {
 	e, _ := machine(t, "t4-1")
 	if first := state(t, e); first != state(t, e) {
 		t.Error("two reads of an unchanged file gave two states")
 	}
 }
 
-func TestUpdatesOfManyWritersAllCount(t *testing.T) {
+func TestUpdate_ManyWriters_AllCount(t *testing.T) {
 	_, root := machine(t, "t4-1")
 	var wg sync.WaitGroup
 	for range 8 {
@@ -99,7 +99,7 @@ func TestUpdatesOfManyWritersAllCount(t *testing.T) {
 	}
 }
 
-func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
+func TestUpdate_Fails_ChangesNothing(t *testing.T) {
 	e, _ := machine(t, "t4-1")
 	before := state(t, e)
 	refused := errors.New("no")
@@ -114,7 +114,7 @@ func TestAnUpdateThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestABrokenStateFileAnswersUnknown(t *testing.T) {
+func TestInit_BrokenStateFile_ReturnsUnknown(t *testing.T) {
 	for name, content := range map[string]string{"truncated": `{"version":1`, "empty": "", "another version": `{"version":99}`, "noise": "\x00\xff"} {
 		t.Run(name, func(t *testing.T) {
 			e, root := machine(t, "t4-1")
@@ -131,13 +131,13 @@ func TestABrokenStateFileAnswersUnknown(t *testing.T) {
 	}
 }
 
-func TestNoMachineMeansNoDriver(t *testing.T) {
+func TestInit_NoMachine_ReturnsDriverNotLoaded(t *testing.T) {
 	if _, code := Open(t.TempDir(), nil).Init("nvmlInit_v2"); code != nvml.DriverNotLoaded {
 		t.Errorf("Init answers %v", code)
 	}
 }
 
-func TestRebootEndsWhatDiesWithABoot(t *testing.T) {
+func TestReboot_Always_ClearsVolatileState(t *testing.T) {
 	e, _ := machine(t, "hgx-h100")
 	fresh := state(t, e)
 	change(t, e, func(s *State) {
@@ -164,7 +164,7 @@ func TestRebootEndsWhatDiesWithABoot(t *testing.T) {
 	}
 }
 
-func TestMachinesOfOneProfileDifferBySeed(t *testing.T) {
+func TestNew_OtherSeed_OtherIdentities(t *testing.T) {
 	p, err := profiles.Load("t4-1")
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func begin(t testing.TB, e *Engine) *Session {
 
 func code(s *Session, query string, slot int) nvml.Code { _, c := s.Query(query, slot); return c }
 
-func TestFaultsHitTheirQueryAndGPU(t *testing.T) {
+func TestFault_QueryAndGPU_HitsOnlyThem(t *testing.T) {
 	tests := map[string]struct {
 		fault func(uuid string) Fault
 		want  map[string]nvml.Code
@@ -57,7 +57,7 @@ func TestFaultsHitTheirQueryAndGPU(t *testing.T) {
 	}
 }
 
-func TestFaultsCount(t *testing.T) {
+func TestFault_Count_EndsAfterIt(t *testing.T) {
 	for name, writable := range map[string]bool{"in the state file": true, "in the session where the root is read-only": false} {
 		t.Run(name, func(t *testing.T) {
 			e, root := machine(t, "t4-1")
@@ -84,7 +84,7 @@ func TestFaultsCount(t *testing.T) {
 	}
 }
 
-func TestLatencyIsTaken(t *testing.T) {
+func TestFault_Latency_DelaysQuery(t *testing.T) {
 	e, _ := machine(t, "t4-1")
 	s := begin(t, e)
 	change(t, e, func(s *State) { s.Faults = []Fault{{Query: query, Latency: 30 * time.Millisecond}} })
@@ -94,7 +94,7 @@ func TestLatencyIsTaken(t *testing.T) {
 	}
 }
 
-func TestASessionEnumeratesOnce(t *testing.T) {
+func TestSession_GPUAddedLater_NotListed(t *testing.T) {
 	e, _ := machine(t, "hgx-h100")
 	change(t, e, func(s *State) { s.Remove(&s.GPUs[7]) })
 	s := begin(t, e)
@@ -114,7 +114,7 @@ func TestASessionEnumeratesOnce(t *testing.T) {
 	}
 }
 
-func TestALostGPUIsCountedAndAnswersNothing(t *testing.T) {
+func TestSession_LostGPU_CountedButSilent(t *testing.T) {
 	e, _ := machine(t, "hgx-h100")
 	change(t, e, func(s *State) { s.GPUs[4].Lost = true })
 	s := begin(t, e)
@@ -127,7 +127,7 @@ func TestALostGPUIsCountedAndAnswersNothing(t *testing.T) {
 	}
 }
 
-func TestUnloadingTheDriverEndsEverySession(t *testing.T) {
+func TestSession_DriverUnloaded_Ends(t *testing.T) {
 	e, _ := machine(t, "t4-1")
 	s := begin(t, e)
 	change(t, e, func(s *State) { s.DriverLoaded = false })
@@ -139,7 +139,7 @@ func TestUnloadingTheDriverEndsEverySession(t *testing.T) {
 	}
 }
 
-func TestMemoryAddsUp(t *testing.T) {
+func TestMemory_Processes_AddsUp(t *testing.T) {
 	e, _ := machine(t, "hgx-h100")
 	change(t, e, func(s *State) {
 		if err := s.AddProcess(&s.GPUs[0], Process{PID: 9, MemoryMiB: 1000}); err != nil {
@@ -159,7 +159,7 @@ func TestMemoryAddsUp(t *testing.T) {
 	}
 }
 
-func TestCommonAncestor(t *testing.T) {
+func TestCommonAncestor_EachTopology_ReturnsLevel(t *testing.T) {
 	tests := []struct {
 		profile string
 		a, b    int
@@ -179,7 +179,7 @@ func TestCommonAncestor(t *testing.T) {
 	}
 }
 
-func TestFindNames(t *testing.T) {
+func TestFind_EachName_ReturnsGPU(t *testing.T) {
 	e, _ := machine(t, "hgx-h100")
 	s := state(t, e).Clone()
 	s.Remove(&s.GPUs[0])
@@ -196,7 +196,7 @@ func TestFindNames(t *testing.T) {
 	}
 }
 
-func TestBaseName(t *testing.T) {
+func TestBaseName_Versions_RemovesSuffix(t *testing.T) {
 	for in, want := range map[string]string{"nvmlInit_v2": "nvmlInit", "nvmlInit": "nvmlInit", "nvmlX_v": "nvmlX_v", "nvmlX_v12": "nvmlX", "_v2": "_v2"} {
 		if got := BaseName(in); got != want {
 			t.Errorf("BaseName(%q) = %q, want %q", in, got, want)

@@ -100,7 +100,7 @@ func (s *served) client(environ ...string) (*Client, error) {
 	return Connect(ctx, append(environ, envPipe+"=/tmp/nvidia-mps"), s.root)
 }
 
-func TestLimits(t *testing.T) {
+func TestClient_Limits_BoundMemoryAndThreads(t *testing.T) {
 	s := serve(t, true)
 	for name, c := range map[string]struct {
 		commands []string
@@ -151,7 +151,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-func TestWhatTheDaemonSays(t *testing.T) {
+func TestCommand_Each_Answers(t *testing.T) {
 	s := serve(t, false)
 	for command, want := range map[string]string{
 		"get_default_active_thread_percentage":       "100.0",
@@ -196,7 +196,7 @@ func (s *served) another() *exec.Cmd {
 	return cmd
 }
 
-func TestUsersWaitForEachOtherUnlessTheDaemonServesAll(t *testing.T) {
+func TestAdmit_OtherUser_WaitsUnlessMultiUser(t *testing.T) {
 	s := serve(t, true)
 	mine, err := s.client()
 	if err != nil {
@@ -234,7 +234,7 @@ func TestUsersWaitForEachOtherUnlessTheDaemonServesAll(t *testing.T) {
 	}
 }
 
-func TestRunRefuses(t *testing.T) {
+func TestRun_InvalidArguments_ReturnsError(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if code := Run([]string{"-x"}, nil, t.TempDir(), nil, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "usage") {
 		t.Errorf("%d, %s", code, &errOut)

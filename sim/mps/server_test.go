@@ -51,7 +51,7 @@ func (s *served) must() *Client {
 	return c
 }
 
-func TestSharedMemoryGoesWithItsClient(t *testing.T) {
+func TestLeave_ClientGone_RemovesSharedMemory(t *testing.T) {
 	s := serve(t, true)
 	c := s.must()
 	if len(s.shm()) != 1 {
@@ -62,7 +62,7 @@ func TestSharedMemoryGoesWithItsClient(t *testing.T) {
 }
 
 // What a daemon that was killed left is the next one's to remove; what another one uses is not.
-func TestTheNextDaemonRemovesWhatADeadOneLeft(t *testing.T) {
+func TestRun_DeadDaemonsFiles_RemovesThem(t *testing.T) {
 	root := t.TempDir()
 	e := simtest.MachineIn(t, root, "hgx-h100")
 	pipe, shm := filepath.Join(root, "pipe"), filepath.Join(root, "shm")
@@ -101,7 +101,7 @@ func TestTheNextDaemonRemovesWhatADeadOneLeft(t *testing.T) {
 	}
 }
 
-func TestAServerIsShutDown(t *testing.T) {
+func TestShut_Forced_EndsClients(t *testing.T) {
 	for _, c := range []struct {
 		name, command string
 		running       bool
@@ -135,7 +135,7 @@ func TestAServerIsShutDown(t *testing.T) {
 }
 
 // Without force the clients that it has go on, and those to come wait for the next server.
-func TestAServerWaitsForItsClients(t *testing.T) {
+func TestShut_NotForced_WaitsForClients(t *testing.T) {
 	s := serve(t, false)
 	first := s.must()
 	pid := strings.TrimSpace(s.say("get_server_list"))
@@ -170,7 +170,7 @@ func (s *served) log() string {
 }
 
 // A daemon for all users has its server for user 0, whoever it was started for.
-func TestMultiUserServerIsForAll(t *testing.T) {
+func TestAdmit_MultiUser_ServesAll(t *testing.T) {
 	s := serve(t, true)
 	s.say("start_server -uid 1000")
 	c := s.must()
@@ -178,7 +178,7 @@ func TestMultiUserServerIsForAll(t *testing.T) {
 }
 
 // A server stays with its limits when its clients have gone.
-func TestAnIdleServerStays(t *testing.T) {
+func TestLeave_LastClient_ServerStays(t *testing.T) {
 	s := serve(t, false)
 	c := s.must()
 	pid := strings.TrimSpace(s.say("get_server_list"))
@@ -192,7 +192,7 @@ func TestAnIdleServerStays(t *testing.T) {
 }
 
 // One process with two connections is one process of the GPU, until both are gone.
-func TestAProcessWithTwoConnections(t *testing.T) {
+func TestAccount_TwoConnections_OneProcess(t *testing.T) {
 	s := serve(t, true)
 	a, b := s.must(), s.must()
 	if err := errors.Join(a.Alloc(1<<30), b.Alloc(2<<30)); err != nil {
@@ -207,7 +207,7 @@ func TestAProcessWithTwoConnections(t *testing.T) {
 }
 
 // A process that dies while it waits for a server is not waited for.
-func TestWhoGoesWhileWaiting(t *testing.T) {
+func TestAdmit_ClientGoesWhileWaiting_Ends(t *testing.T) {
 	root := t.TempDir()
 	d := newDaemon(engine.Open(root, nil), root, "0", t.TempDir(), false, log.New(io.Discard, "", 0))
 	d.start(1)

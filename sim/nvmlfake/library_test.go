@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-func TestConformance(t *testing.T) {
+func TestLibrary_EachProfile_Conforms(t *testing.T) {
 	conformance.Run(t, nvmlfake.New(simtest.Machine(t, "hgx-h100")), conformance.Options{GPUs: 8})
 }
 
@@ -34,7 +34,7 @@ func open(t *testing.T, lib nvml.Library) nvml.Session {
 	return s
 }
 
-func TestBoardWithoutMIGSaysSo(t *testing.T) {
+func TestMIGMode_BoardWithoutMIG_ReturnsNotSupported(t *testing.T) {
 	for profile, capable := range map[string]bool{"t4-1": false, "l40s-4": false, "hgx-h100": true, "dgx-a100-40": true} {
 		d, err := open(t, nvmlfake.New(simtest.Machine(t, profile))).Device(0)
 		if err != nil {
@@ -46,7 +46,7 @@ func TestBoardWithoutMIGSaysSo(t *testing.T) {
 	}
 }
 
-func TestProcessesOfBothKindsInOrder(t *testing.T) {
+func TestProcesses_BothKinds_InOrder(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	simtest.Change(t, machine, func(s *engine.State) {
 		for _, p := range []engine.Process{{PID: 30, MemoryMiB: 1}, {PID: 10, MemoryMiB: 2, Graphics: true}, {PID: 20, MemoryMiB: 3}} {
@@ -73,7 +73,7 @@ func TestProcessesOfBothKindsInOrder(t *testing.T) {
 	}
 }
 
-func TestErrorsNameTheQuery(t *testing.T) {
+func TestDevice_QueryFails_ErrorNamesQuery(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	lib := nvmlfake.New(machine)
 	d, err := open(t, lib).Device(0)
@@ -94,7 +94,7 @@ func TestErrorsNameTheQuery(t *testing.T) {
 	}
 }
 
-func TestNoDriver(t *testing.T) {
+func TestOpen_NoDriver_ReturnsDriverNotLoaded(t *testing.T) {
 	machine := simtest.Machine(t, "t4-1")
 	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
 	lib := nvmlfake.New(machine)

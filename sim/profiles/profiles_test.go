@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestEveryProfileLoads(t *testing.T) {
+func TestLoad_EachProfile_Succeeds(t *testing.T) {
 	want := []string{"a100-pcie-4", "a30", "dgx-1-v100", "dgx-a100-40", "dgx-a100-80", "gb200-tray", "hgx-b200", "hgx-h100", "hgx-h200", "l40s-4", "rtx-pro-6000", "t4-1"}
 	if diff := cmp.Diff(want, Names()); diff != "" {
 		t.Fatalf("profiles (-want +got):\n%s", diff)
@@ -29,7 +29,7 @@ func TestEveryProfileLoads(t *testing.T) {
 	}
 }
 
-func TestBoardFacts(t *testing.T) {
+func TestLoad_EachBoard_HasItsFacts(t *testing.T) {
 	type facts struct {
 		name               string
 		gpus, mib, kept    uint64
@@ -60,7 +60,7 @@ func TestBoardFacts(t *testing.T) {
 	}
 }
 
-func TestValidateNamesTheField(t *testing.T) {
+func TestValidate_InvalidField_NamesIt(t *testing.T) {
 	tests := map[string]struct {
 		change func(*Profile)
 		says   string
@@ -92,13 +92,13 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-func TestDecodeRefusesUnknownFields(t *testing.T) {
+func TestDecode_UnknownField_ReturnsError(t *testing.T) {
 	if _, err := Decode([]byte(`{"name":"x","colour":"green"}`)); err == nil || !strings.Contains(err.Error(), "colour") {
 		t.Errorf("got %v, want an error that names the field", err)
 	}
 }
 
-func TestLoadSaysWhatThereIs(t *testing.T) {
+func TestLoad_UnknownName_ListsProfiles(t *testing.T) {
 	if _, err := Load("hgx-h1000"); err == nil || !strings.Contains(err.Error(), "hgx-h100,") {
 		t.Errorf("got %v, want the list of profiles", err)
 	}

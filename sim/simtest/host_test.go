@@ -11,8 +11,8 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestTheHostStaysItself: two Go runtimes share a process, and with it its signal handlers.
-func TestTheHostStaysItself(t *testing.T) {
+// TestRoot_Made_LeavesHostUnchanged: two Go runtimes share a process, and with it its signal handlers.
+func TestRoot_Made_LeavesHostUnchanged(t *testing.T) {
 	lib := initialised(t, Root(t, "hgx-h100", nil))
 	var wg sync.WaitGroup
 	for range 16 {

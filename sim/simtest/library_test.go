@@ -53,7 +53,7 @@ func answer[T any](v T, ret gonvml.Return) any {
 	return v
 }
 
-func TestLibraryAnswersFromTheProfile(t *testing.T) {
+func TestLibrary_Queries_AnswerFromProfile(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	lib := initialised(t, r)
 	d := first(t, lib)
@@ -109,7 +109,7 @@ func TestLibraryAnswersFromTheProfile(t *testing.T) {
 	}
 }
 
-func TestLibraryFindsGPUsByEveryName(t *testing.T) {
+func TestLibrary_EachName_FindsGPU(t *testing.T) {
 	r := Root(t, "l40s-4", nil)
 	lib := initialised(t, r)
 	s, err := r.State()
@@ -136,7 +136,7 @@ func TestLibraryFindsGPUsByEveryName(t *testing.T) {
 	}
 }
 
-func TestLibraryFollowsTheMachine(t *testing.T) {
+func TestLibrary_MachineChanges_Follows(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	lib := initialised(t, r)
 	d := first(t, lib)
@@ -168,7 +168,7 @@ func TestLibraryFollowsTheMachine(t *testing.T) {
 	}
 }
 
-func TestLibraryHasEveryFunctionOfTheHeader(t *testing.T) {
+func TestLibrary_Header_HasEveryFunction(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -209,8 +209,8 @@ func symbols(t *testing.T, path string) []string {
 	return defined
 }
 
-// TestLibraryThroughC runs testdata/abi.c in processes of its own: what go-nvml never passes, a C client may.
-func TestLibraryThroughC(t *testing.T) {
+// TestLibrary_FromC_Works runs testdata/abi.c in processes of its own: what go-nvml never passes, a C client may.
+func TestLibrary_FromC_Works(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "abi")
 	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/abi.c", "-ldl").CombinedOutput(); err != nil {
 		t.Fatalf("compiling testdata/abi.c: %v\n%s", err, out)

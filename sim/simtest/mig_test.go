@@ -48,7 +48,7 @@ func expect(t *testing.T, cases map[string]struct{ got, want any }) {
 	}
 }
 
-func TestLibraryShowsAMIGDeviceAsADevice(t *testing.T) {
+func TestLibrary_MIGDevice_IsDevice(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	lib := initialised(t, r)
 	parent := cutting(t, lib)
@@ -91,7 +91,7 @@ func TestLibraryShowsAMIGDeviceAsADevice(t *testing.T) {
 	})
 }
 
-func TestLibraryTellsProfilesInEveryVersion(t *testing.T) {
+func TestLibrary_ProfileVersions_AllAnswer(t *testing.T) {
 	r := Root(t, "dgx-a100-40", nil)
 	d := first(t, initialised(t, r))
 	v1, ret := d.GetGpuInstanceProfileInfo(gonvml.GPU_INSTANCE_PROFILE_2_SLICE)
@@ -119,7 +119,7 @@ func TestLibraryTellsProfilesInEveryVersion(t *testing.T) {
 	})
 }
 
-func TestLibraryCountsWhatIsLeft(t *testing.T) {
+func TestLibrary_RemainingCapacity_IsCounted(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	d := cutting(t, initialised(t, r))
 	info, ret := d.GetGpuInstanceProfileInfo(gonvml.GPU_INSTANCE_PROFILE_1_SLICE)
@@ -160,7 +160,7 @@ func TestLibraryCountsWhatIsLeft(t *testing.T) {
 	})
 }
 
-func TestLibraryKeepsTheKernelsCapabilitiesInStep(t *testing.T) {
+func TestLibrary_InstanceMade_CapabilityFilesFollow(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	d := cutting(t, initialised(t, r))
 	g, c := partition(t, d, gonvml.GPU_INSTANCE_PROFILE_1_SLICE, gonvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 2)
@@ -186,7 +186,7 @@ func TestLibraryKeepsTheKernelsCapabilitiesInStep(t *testing.T) {
 	}
 }
 
-func TestLibraryKnowsAHandleThatIsOld(t *testing.T) {
+func TestLibrary_StaleHandle_ReturnsError(t *testing.T) {
 	r := Root(t, "hgx-h100", nil)
 	lib := initialised(t, r)
 	d := cutting(t, lib)

@@ -63,7 +63,7 @@ func busy(s *engine.State) {
 	}
 }
 
-func TestTable(t *testing.T) {
+func TestRun_NoArguments_PrintsTable(t *testing.T) {
 	now := time.Date(2026, 11, 2, 3, 4, 5, 0, time.UTC)
 	for name, f := range map[string]smi.Facts{
 		"table-hgx-h100.txt": facts(t, "hgx-h100", func(s *engine.State) {
@@ -113,7 +113,7 @@ func program(root string, args ...string) (string, int) {
 	return out.String() + errOut.String(), code
 }
 
-func TestList(t *testing.T) {
+func TestRun_List_PrintsGPUs(t *testing.T) {
 	got, code := program(onHost(t, "l40s-4"), "-L")
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, got)
@@ -121,7 +121,7 @@ func TestList(t *testing.T) {
 	golden(t, "list-l40s-4.txt", got)
 }
 
-func TestQuery(t *testing.T) {
+func TestRun_Query_PrintsCSV(t *testing.T) {
 	root := onHost(t, "hgx-h100")
 	for want, args := range map[string][]string{
 		"index, name, memory.total [MiB]\n7, NVIDIA H100 80GB HBM3, 81559 MiB\n": {"--query-gpu=index,name,memory.total", "--format=csv", "-i", "7"},
@@ -134,7 +134,7 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-func TestBadCommandLines(t *testing.T) {
+func TestRun_InvalidCommandLine_ReturnsError(t *testing.T) {
 	root := onHost(t, "t4-1")
 	for _, args := range [][]string{{"--what"}, {"--query-gpu=index"}, {"--query-gpu=colour", "--format=csv"}} {
 		if got, code := program(root, args...); code != 2 || got == "" {
@@ -149,7 +149,7 @@ func TestBadCommandLines(t *testing.T) {
 	}
 }
 
-func TestContainerShowsOnlyItsGPUs(t *testing.T) {
+func TestRun_InContainer_ShowsOnlyItsGPUs(t *testing.T) {
 	f := smi.Static(state(t, "hgx-h100", busy))
 	container := t.TempDir()
 	firmware, err := f.Firmware()
@@ -185,7 +185,7 @@ func TestContainerShowsOnlyItsGPUs(t *testing.T) {
 	}
 }
 
-func TestFirmwareCarriesWhatDoesNotChange(t *testing.T) {
+func TestFirmware_RoundTrip_KeepsFacts(t *testing.T) {
 	idle := smi.Static(state(t, "hgx-h100", func(*engine.State) {}))
 	working := smi.Static(state(t, "hgx-h100", busy))
 	a, err := idle.Firmware()

@@ -197,7 +197,7 @@ var mutations = []Mutation{
 	{
 		Name: "a capability is left out of the container", File: "internal/driverroot/partition.go",
 		Old: "[]string{instance, filepath.Join(", New: "[]string{filepath.Join(",
-		Package: "./internal/driverroot", Test: "TestAPartitionIsItsGPUAndTwoCapabilities",
+		Package: "./internal/driverroot", Test: "TestGPU_Partition_AddsTwoCapabilities",
 	},
 	{
 		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/node.go",
@@ -262,7 +262,7 @@ var mutations = []Mutation{
 	{
 		Name: "a daemon that starts anew has another pipe directory", File: "internal/mpsd/supervisor/daemon.go",
 		Old: "	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {\n", New: "	if err := errors.Join(os.RemoveAll(filepath.Join(d.dir, pipeDir)), os.Mkdir(filepath.Join(d.dir, pipeDir), 0o755)); err != nil {\n",
-		Package: "./internal/mpsd/supervisor", Test: "TestADaemonThatDiesIsStartedAgain",
+		Package: "./internal/mpsd/supervisor", Test: "TestSupervisor_DaemonDies_RestartsIt",
 	},
 	{
 		Name: "a bad file of settings takes the good ones away", File: "cmd/dra-kubelet-plugin/settings.go",
@@ -339,7 +339,7 @@ var mutations = []Mutation{
 		Name: "GPUs that are no peers are grouped", File: "pkg/inventory/inventory.go",
 		Old:     "	peers(s.GPUs, handles)\n",
 		New:     "	_ = handles\n",
-		Package: "./pkg/inventory", Test: "TestWhatFailsTakesGroupsAway",
+		Package: "./pkg/inventory", Test: "TestScan_LinkFails_RemovesGroups",
 	},
 	{
 		Name: "a class is removed without the grace", File: "pkg/controller/classes.go",

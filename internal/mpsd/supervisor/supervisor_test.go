@@ -135,7 +135,7 @@ func (r *rig) client(d mpsd.Daemon, limit string) (*mps.Client, error) {
 	return mps.Connect(ctx, env, inside)
 }
 
-func TestADaemonServesWithinItsLimits(t *testing.T) {
+func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	r := newRig(t)
 	s := r.start()
 	d := r.daemon(0, func(d *mpsd.Daemon) { d.Threads = 50 })
@@ -187,7 +187,7 @@ func TestADaemonServesWithinItsLimits(t *testing.T) {
 	}
 }
 
-func TestADaemonThatDiesIsStartedAgain(t *testing.T) {
+func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 	r := newRig(t)
 	s := r.start()
 	d := r.daemon(1)
@@ -239,7 +239,7 @@ func TestADaemonThatDiesIsStartedAgain(t *testing.T) {
 	_ = again.Close()
 }
 
-func TestAnotherDeviceIsAnotherDaemon(t *testing.T) {
+func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
 	r := newRig(t)
 	s := r.start()
 	d := r.daemon(0)
@@ -251,7 +251,7 @@ func TestAnotherDeviceIsAnotherDaemon(t *testing.T) {
 	}
 }
 
-func TestASupervisorTakesUpWhatAnEarlierOneRan(t *testing.T) {
+func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
 	r := newRig(t)
 	old, err := New(r.o)
 	if err != nil {
@@ -272,7 +272,7 @@ func TestASupervisorTakesUpWhatAnEarlierOneRan(t *testing.T) {
 	old.Close()
 }
 
-func TestLeftoversOfAnotherBootAreRemoved(t *testing.T) {
+func TestNew_NoteOfOtherBoot_RemovesDirectory(t *testing.T) {
 	r := newRig(t)
 	for name, text := range map[string]string{
 		"gpu-0000-1b-00-0": `{"bootID":"boot-0","daemon":{"name":"gpu-0000-1b-00-0","uuid":"GPU-1"},"pid":1,"started":"1"}`,
@@ -296,7 +296,7 @@ func TestLeftoversOfAnotherBootAreRemoved(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithADaemonIsSaid(t *testing.T) {
+func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 	for fault, want := range map[string]string{"fail": "the simulator was told so", "hang": "not ready in time"} {
 		t.Run(fault, func(t *testing.T) {
 			r := newRig(t)
@@ -324,7 +324,7 @@ func TestWhatIsWrongWithADaemonIsSaid(t *testing.T) {
 	}
 }
 
-func TestADriverWithoutMultiUserMode(t *testing.T) {
+func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
 	r := newRig(t)
 	s := r.start()
 	if err := os.WriteFile(filepath.Join(r.root.Path, engine.Dir, "mps-fault"), []byte("old"), 0o644); err != nil {
@@ -339,7 +339,7 @@ func TestADriverWithoutMultiUserMode(t *testing.T) {
 	}
 }
 
-func TestSharedMemoryThatIsFullIsItsDevicesAlone(t *testing.T) {
+func TestSupervisor_SharedMemoryFull_OtherDeviceWorks(t *testing.T) {
 	r := newRig(t)
 	s := r.start()
 	full, fine := r.daemon(0), r.daemon(1)
@@ -366,7 +366,7 @@ func TestSharedMemoryThatIsFullIsItsDevicesAlone(t *testing.T) {
 	_ = c.Close()
 }
 
-func TestADriverWithoutMPSPrograms(t *testing.T) {
+func TestEnsure_NoMPSProgram_ReturnsRemedy(t *testing.T) {
 	r := newRig(t)
 	r.o.Root = t.TempDir()
 	s := r.start()

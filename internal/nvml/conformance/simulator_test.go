@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-func TestTheSimulatorInProcessConforms(t *testing.T) {
+func TestRun_Fake_Conforms(t *testing.T) {
 	for _, name := range profiles.Names() {
 		t.Run(name, func(t *testing.T) {
 			machine := simtest.Machine(t, name)
@@ -29,13 +29,13 @@ func TestTheSimulatorInProcessConforms(t *testing.T) {
 	}
 }
 
-func TestTheSimulatorInProcessConformsWithALostGPU(t *testing.T) {
+func TestRun_FakeWithLostGPU_Conforms(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, machine, func(s *engine.State) { s.GPUs[3].Lost = true })
 	conformance.Run(t, nvmlfake.New(machine), conformance.Options{GPUs: 8})
 }
 
-func TestTheSimulatedLibraryConforms(t *testing.T) {
+func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 	for _, name := range profiles.Names() {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
@@ -81,7 +81,7 @@ func cuttable(t *testing.T) (names []string) {
 	return names
 }
 
-func TestTheSimulatorInProcessIsCutAsHardwareIs(t *testing.T) {
+func TestPartition_Fake_Conforms(t *testing.T) {
 	for _, name := range cuttable(t) {
 		t.Run(name, func(t *testing.T) {
 			e := simtest.Machine(t, name)
@@ -90,7 +90,7 @@ func TestTheSimulatorInProcessIsCutAsHardwareIs(t *testing.T) {
 	}
 }
 
-func TestTheSimulatedLibraryIsCutAsHardwareIs(t *testing.T) {
+func TestPartition_SimulatedLibrary_Conforms(t *testing.T) {
 	for _, name := range cuttable(t) {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
@@ -124,20 +124,20 @@ func cutUp(t *testing.T, s *engine.State) {
 	}
 }
 
-func TestTheSimulatorConformsWhileItIsCut(t *testing.T) {
+func TestRun_PartitionedFake_Conforms(t *testing.T) {
 	e := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, e, func(s *engine.State) { cutUp(t, s) })
 	conformance.Run(t, nvmlfake.New(e), conformance.Options{GPUs: 8})
 }
 
-func TestTheSimulatedLibraryConformsWhileItIsCut(t *testing.T) {
+func TestRun_PartitionedSimulatedLibrary_Conforms(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	simtest.Change(t, root, func(s *engine.State) { cutUp(t, s) })
 	root.Use(t)
 	conformance.Run(t, real.New(root.Path), conformance.Options{GPUs: 8, DevRoot: root.Path})
 }
 
-func TestAModeThatWaitsForAResetIsSaid(t *testing.T) {
+func TestSetMIGMode_ResetRequired_IsPending(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	simtest.Change(t, root, func(s *engine.State) { s.GPUs[0].ResetHidden = true })
 	root.Use(t)

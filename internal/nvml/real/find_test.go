@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-func TestFind(t *testing.T) {
+func TestFind_Links_StayInRoot(t *testing.T) {
 	for name, tc := range map[string]struct {
 		links map[string]string // link, target
 		want  string            // "" for none

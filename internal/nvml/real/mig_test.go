@@ -13,7 +13,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-func TestAProcessIsListedOnceForEachInstance(t *testing.T) {
+func TestMerge_RepeatedProcess_ListedOncePerInstance(t *testing.T) {
 	const whole = ^uint32(0)
 	got := merge([]gonvml.ProcessInfo{
 		{Pid: 9, UsedGpuMemory: 4, GpuInstanceId: 7, ComputeInstanceId: 1},
@@ -33,7 +33,7 @@ func TestAProcessIsListedOnceForEachInstance(t *testing.T) {
 	}
 }
 
-func TestACountBeyondTheArrayIsAnError(t *testing.T) {
+func TestList_CountBeyondArray_ReturnsUnknown(t *testing.T) {
 	got, err := list(first(t).(*device).session, "nvmlDeviceGetName", func() ([]int, gonvml.Return) {
 		array, count := make([]int, 1), 3
 		return array[:count], gonvml.SUCCESS
@@ -43,7 +43,7 @@ func TestACountBeyondTheArrayIsAnError(t *testing.T) {
 	}
 }
 
-func TestProfilesEndWithTheLastIndex(t *testing.T) {
+func TestEach_InvalidArgument_EndsList(t *testing.T) {
 	answers := map[int]error{0: nil, 1: nvml.NotSupported, 2: nil, 3: nvml.InvalidArgument, 4: nil}
 	got, err := each(func(index int) (int, error) { return index, answers[index] })
 	if diff := cmp.Diff([]int{0, 2}, got); diff != "" || err != nil {
@@ -58,7 +58,7 @@ func TestProfilesEndWithTheLastIndex(t *testing.T) {
 	}
 }
 
-func TestInstancesAreListedOnceInOrderWithoutThoseThatWent(t *testing.T) {
+func TestInOrder_RepeatedAndGone_SortedOnce(t *testing.T) {
 	got, err := inOrder([]int{4, 2, 99, 2, 1}, func(i int) (int, error) {
 		if i == 99 {
 			return 0, nvml.NotFound
@@ -70,7 +70,7 @@ func TestInstancesAreListedOnceInOrderWithoutThoseThatWent(t *testing.T) {
 	}
 }
 
-func TestNegativeNumbersNeverReachNVML(t *testing.T) {
+func TestCreateGPUInstance_NegativeNumber_ReturnsInvalidArgument(t *testing.T) {
 	d := first(t)
 	for name, err := range map[string]error{
 		"profile": second(d.CreateGPUInstance(-1, nvml.MIGPlacement{})),

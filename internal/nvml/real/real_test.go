@@ -41,11 +41,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-func TestAnOldDriverConforms(t *testing.T) {
+func TestLibrary_OldDriver_Conforms(t *testing.T) {
 	conformance.Run(t, New(root), conformance.Options{GPUs: 1})
 }
 
-func TestWhatTheLibraryRefusesIsTyped(t *testing.T) {
+func TestOpen_NoDriver_ReturnsTypedError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		setup func(t *testing.T) string
 		want  error
@@ -70,7 +70,7 @@ func TestWhatTheLibraryRefusesIsTyped(t *testing.T) {
 	}
 }
 
-func TestOpenCanBeTriedAgain(t *testing.T) {
+func TestOpen_DriverLoadedLater_Succeeds(t *testing.T) {
 	lib := New(root)
 	t.Setenv("NVML_INIT", "9")
 	for range 3 {
@@ -88,7 +88,7 @@ func TestOpenCanBeTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAReplacedLibraryIsNoticed(t *testing.T) {
+func TestOpen_LibraryReplaced_ReturnsErrReplaced(t *testing.T) {
 	lib := New(root)
 	s, err := lib.Open()
 	if err != nil {
@@ -125,7 +125,7 @@ func TestAReplacedLibraryIsNoticed(t *testing.T) {
 	}
 }
 
-func TestFunctionsThatAnOldDriverLacks(t *testing.T) {
+func TestDevice_FunctionMissing_ReturnsFunctionNotFound(t *testing.T) {
 	d := first(t)
 	_, err := d.AddressingMode()
 	if want := (&nvml.Error{Query: "nvmlDeviceGetAddressingMode", Code: nvml.FunctionNotFound}); !cmp.Equal(err, error(want)) {
@@ -139,7 +139,7 @@ func TestFunctionsThatAnOldDriverLacks(t *testing.T) {
 	}
 }
 
-func TestAnswersArriveInOurTypes(t *testing.T) {
+func TestDevice_Queries_ReturnOwnTypes(t *testing.T) {
 	d := first(t)
 	type answers struct {
 		PCI       nvml.PCIInfo
@@ -167,7 +167,7 @@ func TestAnswersArriveInOurTypes(t *testing.T) {
 	}
 }
 
-func TestALostGPUSaysSo(t *testing.T) {
+func TestDevice_Lost_ReturnsGPUIsLost(t *testing.T) {
 	d := first(t)
 	t.Setenv("NVML_LOST", "1")
 	if _, err := d.UUID(); !errors.Is(err, nvml.GPUIsLost) {

@@ -28,7 +28,7 @@ func gpusim(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestVerbsFromUpToDown(t *testing.T) {
+func TestRun_UpToDown_Succeeds(t *testing.T) {
 	donor := simtest.Root(t, "t4-1", nil) // for its built library and nvidia-smi
 	lib, smi := donor.Library, filepath.Join(donor.Path, driverroot.BinDir, "nvidia-smi")
 	root := filepath.Join(t.TempDir(), "node")
@@ -69,7 +69,7 @@ func TestVerbsFromUpToDown(t *testing.T) {
 	}
 }
 
-func TestListWithoutRootShowsProfiles(t *testing.T) {
+func TestList_NoRoot_ShowsProfiles(t *testing.T) {
 	out, err := gpusim(t, "list")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestListWithoutRootShowsProfiles(t *testing.T) {
 	}
 }
 
-func TestEveryVerbHasHelp(t *testing.T) {
+func TestRun_Help_DescribesEachVerb(t *testing.T) {
 	for name, v := range verbs() {
 		out, err := gpusim(t, name, "--help")
 		if !errors.Is(err, flag.ErrHelp) || !strings.Contains(out, v.about) || !strings.Contains(out, "-root") {
@@ -93,7 +93,7 @@ func TestEveryVerbHasHelp(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestRun_InvalidCommandLine_ReturnsRemedy(t *testing.T) {
 	empty := t.TempDir()
 	for says, args := range map[string][]string{
 		"gpusim --help lists them":       {"start"},
@@ -131,7 +131,7 @@ func injected(t *testing.T, s *engine.State, args ...string) error {
 	return got
 }
 
-func TestInjections(t *testing.T) {
+func TestInject_EachFault_ChangesMachine(t *testing.T) {
 	tests := map[string]struct {
 		args  []string
 		check func(s *engine.State) any
@@ -169,7 +169,7 @@ func TestInjections(t *testing.T) {
 	}
 }
 
-func TestInjectionsRefused(t *testing.T) {
+func TestInject_InvalidArguments_ReturnsError(t *testing.T) {
 	for says, args := range map[string][]string{
 		"no fault \"explode\"":   {"explode", "0"},
 		"needs a GPU":            {"lose"},
@@ -192,7 +192,7 @@ func TestInjectionsRefused(t *testing.T) {
 	}
 }
 
-func TestInjectionsAreUndone(t *testing.T) {
+func TestInject_Undo_RestoresMachine(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	before, err := machine.State()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestTheCheckedInFileIsCurrent(t *testing.T) {
+func TestMain_CheckedInFile_IsCurrent(t *testing.T) {
 	want, err := generate("..")
 	if err != nil {
 		t.Fatal(err)
