@@ -1,24 +1,21 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package computepolicy reads and sets a GPU's time slice. NVML has no call for it, so the driver root's nvidia-smi is
-// run, with the driver root for its root.
+// Package computepolicy reads and sets a GPU's time slice by nvidia-smi compute-policy, because NVML has no call for it.
+// The driver root is the program's root directory.
 package computepolicy
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"gpu-dra-driver/internal/driverprogram"
 )
 
 // SMI runs nvidia-smi.
@@ -63,22 +60,19 @@ func parse(out string) (int, error) {
 }
 
 func (s SMI) run(ctx context.Context, args ...string) (string, error) {
-	path, err := s.find()
+	path, err := driverprogram.Find(s.Root, "nvidia-smi", "install the driver's utilities (nvidia-utils)")
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if s.Root != "/" {
-		cmd.SysProcAttr.Chroot = s.Root
-	}
-	// What a killed process leaves running may hold its pipes open.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: strings.TrimSuffix(s.Root, "/")}
+	// Children of a killed process may hold its pipes open.
 	cmd.WaitDelay = time.Second
-	out := &limited{}
-	cmd.Stdout, cmd.Stderr = out, out
+	var out driverprogram.Output
+	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
-	text := out.b.String()
+	text := out.String()
 	switch {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("nvidia-smi %s did not end in time: %w", strings.Join(args, " "), context.Cause(ctx))
@@ -86,29 +80,6 @@ func (s SMI) run(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("nvidia-smi %s: %w: %s", strings.Join(args, " "), err, clip(text))
 	}
 	return text, nil
-}
-
-// find gives the program's path in the driver root.
-func (s SMI) find() (string, error) {
-	for _, dir := range []string{"usr/bin", "bin", "usr/local/bin", "opt/bin"} {
-		path := filepath.Join(dir, "nvidia-smi")
-		if info, err := os.Stat(filepath.Join(s.Root, path)); err == nil && info.Mode().IsRegular() {
-			return "/" + path, nil
-		}
-	}
-	return "", errors.New("nvidia-smi is not in the driver root; install the driver's utilities (nvidia-utils)")
-}
-
-type limited struct{ b bytes.Buffer }
-
-var _ io.Writer = (*limited)(nil)
-
-func (l *limited) Write(p []byte) (int, error) {
-	const most = 64 << 10
-	if room := most - l.b.Len(); room > 0 {
-		l.b.Write(p[:min(len(p), room)])
-	}
-	return len(p), nil
 }
 
 // clip keeps a program's noise from filling an Event.

@@ -19,8 +19,6 @@ const (
 	envDevices = "CUDA_VISIBLE_DEVICES"
 	envMemory  = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	envThreads = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-	// envStart is the simulator's own: how long the daemon takes to start.
-	envStart = "GPUSIM_MPS_START"
 )
 
 const (

@@ -61,8 +61,8 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 	return control(env, in, out, errOut)
 }
 
-// fault is what is wrong with MPS on this machine: the word in a file, for one device or for all: "fail", "hang", "old"
-// (no multi-user mode), "slow all 1s" (to start).
+// fault reads the MPS fault of a device from the file mps-fault in the simulator's state directory. A line is a fault, a
+// device or "all", and for "slow" the time that a start takes: "fail", "hang", "old" (no multi-user mode), "slow all 1s".
 func fault(root, device string) (word, rest string) {
 	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
 	if err != nil {
@@ -86,8 +86,6 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 		device = "0"
 	}
 	switch word, rest := fault(root, device); {
-	case word == "slow":
-		env[envStart] = rest
 	case word == "fail":
 		return errors.New("cannot start: the simulator was told so")
 	case word == "old" && anyUser:
@@ -95,8 +93,11 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	case word == "hang":
 		<-ctx.Done()
 		return nil
-	}
-	if wait, err := time.ParseDuration(env[envStart]); err == nil {
+	case word == "slow":
+		wait, err := time.ParseDuration(rest)
+		if err != nil {
+			return fmt.Errorf("mps-fault: %w", err)
+		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

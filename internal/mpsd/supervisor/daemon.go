@@ -4,16 +4,14 @@
 package supervisor
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"gpu-dra-driver/internal/mpsd"
@@ -37,59 +35,56 @@ const (
 
 var errEnded = errors.New("it is not needed any more")
 
-// daemon is one that is wanted. What is below s.mu is guarded by the supervisor's.
+// daemon is one desired daemon. Fields below s.mu are guarded by the supervisor's mutex.
 type daemon struct {
 	s      *Supervisor
 	dir    string
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	poke   chan struct{}
+	wakeup chan struct{}
 	ended  chan struct{}
 	old    note // of an earlier supervisor
 
 	// s.mu
-	want     mpsd.Daemon
-	wanted   int // counts what was wanted
-	applied  int // the last of them that the daemon was told
-	failures int
-	status   mpsd.Status
+	want       mpsd.Daemon
+	generation int // counts the changes of want
+	applied    int // the last generation that the running daemon has
+	failures   int
+	status     mpsd.Status
 }
 
 func (d *daemon) wake() {
 	select {
-	case d.poke <- struct{}{}:
+	case d.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// wish is what is wanted now.
-func (d *daemon) wish() (mpsd.Daemon, int) {
+// desired returns the daemon as it should be now, and its generation.
+func (d *daemon) desired() (mpsd.Daemon, int) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
-	return d.want, d.wanted
+	return d.want, d.generation
 }
 
 func (d *daemon) update(change func()) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
 	change()
-	d.s.tell()
+	d.s.notify()
 }
 
-// run keeps the daemon running until it is not wanted any more.
+// run keeps the daemon running until it is not needed any more.
 func (d *daemon) run() {
 	pause := firstPause
 	for {
-		want, wanted := d.wish()
-		ready, err := d.live(want, wanted)
-		if d.ctx.Err() != nil {
-			d.update(func() { d.status.PID = 0 })
-			return
-		}
+		want, generation := d.desired()
+		ready, err := d.runOnce(want, generation)
+		ended := d.ctx.Err() != nil
 		d.update(func() {
 			d.status.PID = 0
-			if err == nil {
-				return // Another device or another way: it is started anew at once.
+			if ended || err == nil {
+				return // Another device or another mode: it is started anew at once.
 			}
 			d.failures++
 			d.status.Problem = err.Error()
@@ -97,17 +92,19 @@ func (d *daemon) run() {
 				d.status.Restarts++
 			}
 		})
-		if err == nil {
+		switch {
+		case ended:
+			return
+		case err == nil:
 			continue
-		}
-		d.s.Log("daemon of %s: %v", want.Name, err)
-		if ready {
+		case ready:
 			pause = firstPause
 		}
+		d.logf("%v", err)
 		select {
 		case <-d.ctx.Done():
 			return
-		case <-d.poke: // Somebody waits for it: not longer than needed.
+		case <-d.wakeup: // A caller waits for it: not longer than needed.
 			d.wake()
 			time.Sleep(firstPause)
 		case <-time.After(pause):
@@ -116,79 +113,72 @@ func (d *daemon) run() {
 	}
 }
 
-// world is what the daemon sees.
-func (d *daemon) world(want mpsd.Daemon) world {
-	return world{
-		Root: d.s.Root, DevRoot: d.s.DevRoot, UUID: want.UUID,
+func (d *daemon) logf(format string, args ...any) {
+	d.s.o.Log("daemon of %s: %s", filepath.Base(d.dir), fmt.Sprintf(format, args...))
+}
+
+func (d *daemon) namespace(want mpsd.Daemon) namespace {
+	return namespace{
+		Root: d.s.o.Root, DevRoot: d.s.o.DevRoot, UUID: want.UUID,
 		Pipe: filepath.Join(d.dir, pipeDir), Shm: filepath.Join(d.dir, shmDir), Log: filepath.Join(d.dir, logDir),
 	}
 }
 
-// live runs the daemon once, from start to end. ready says that it served; nil means that it was ended on purpose.
-func (d *daemon) live(want mpsd.Daemon, wanted int) (ready bool, err error) {
+// runOnce runs the daemon from start to end. ready says that it served; a nil error means that it was ended on purpose.
+func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err error) {
 	if err := d.prepare(want); err != nil {
 		return false, err
 	}
-	if _, err := find(d.s.Root); err != nil {
+	if _, err := findProgram(d.s.o.Root); err != nil {
 		return false, err
 	}
 	many := want.Users != "one"
-	p, err := d.start(want, many)
-	if err != nil {
-		return false, err
-	}
-	err = d.await(p, want)
-	if err != nil && many && want.Users == "" && p.usage() {
+	p, refused, err := d.start(want, many)
+	if refused && want.Users == "" {
 		// This driver's daemon has no such mode: without it users wait for each other.
 		many = false
-		p.end()
-		if p, err = d.start(want, many); err != nil {
-			return false, err
-		}
-		err = d.await(p, want)
+		p, _, err = d.start(want, many)
+	}
+	if refused && want.Users == "many" {
+		err = fmt.Errorf("this driver's MPS cannot serve several users at once (mpsConfig.multiUser): %w", err)
 	}
 	if err != nil {
-		p.end()
-		if want.Users == "many" && p.usage() {
-			err = fmt.Errorf("this driver's MPS cannot serve several users at once (mpsConfig.multiUser): %w", err)
-		}
 		return false, err
 	}
 	d.update(func() {
-		d.applied = wanted
-		d.status.PID, d.status.Since, d.status.ManyUsers = p.cmd.Process.Pid, time.Now(), many
-		d.status.Problem = ""
+		d.applied = generation
+		d.status.PID, d.status.Since, d.status.ManyUsers, d.status.Problem = p.pid(), time.Now(), many, ""
 	})
-	d.s.Log("daemon of %s: ready, process %d", want.Name, p.cmd.Process.Pid)
+	d.logf("ready, process %d", p.pid())
 	for {
 		select {
 		case <-p.gone:
-			p.end() // Its servers are in its process group.
-			return true, fmt.Errorf("it ended: %s", p.why())
+			p.kill() // Its servers are in its process group.
+			return true, fmt.Errorf("it ended: %s", p.cause())
 		case <-d.ctx.Done():
 			d.quit(want, p)
 			return true, nil
-		case <-d.poke:
+		case <-d.wakeup:
 		}
 		is := want
-		want, wanted = d.wish()
+		want, generation = d.desired()
 		if want.UUID != is.UUID || want.Users != is.Users {
 			d.quit(is, p)
 			return true, nil
 		}
 		if err := d.limit(want, true); err != nil {
 			d.update(func() { d.failures++; d.status.Problem = err.Error() })
-			d.s.Log("daemon of %s: %v", want.Name, err)
+			d.logf("%v", err)
 			continue
 		}
-		if err := writeNote(d.dir, d.s.BootID, want, p.cmd.Process.Pid); err != nil {
-			d.s.Log("daemon of %s: %v", want.Name, err)
+		if err := writeNote(d.dir, d.s.o.BootID, want, p.pid()); err != nil {
+			d.logf("%v", err)
 		}
-		d.update(func() { d.applied, d.status.Problem = wanted, "" })
+		d.update(func() { d.applied, d.status.Problem = generation, "" })
 	}
 }
 
-// prepare makes the daemon's directories, without what an earlier one left in them.
+// prepare makes the daemon's directories, without the files of an earlier daemon.
 func (d *daemon) prepare(want mpsd.Daemon) error {
 	if d.old.PID != 0 {
 		d.old.kill()
@@ -204,74 +194,38 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {
 		return err
 	}
-	if err := mountShm(filepath.Join(d.dir, shmDir), d.s.ShmBytes); err != nil {
+	if err := mountShm(filepath.Join(d.dir, shmDir), d.s.o.ShmBytes); err != nil {
 		return err
 	}
-	return writeNote(d.dir, d.s.BootID, want, 0)
+	return writeNote(d.dir, d.s.o.BootID, want, 0)
 }
 
-// process is a daemon's.
-type process struct {
-	cmd  *exec.Cmd
-	out  *bytes.Buffer
-	gone chan struct{}
-	err  error
-}
-
-func (d *daemon) start(want mpsd.Daemon, many bool) (*process, error) {
+// start starts the daemon and returns once it serves within its limits. refused says that it does not know an argument.
+func (d *daemon) start(want mpsd.Daemon, many bool) (p *process, refused bool, err error) {
 	args := []string{"-f"}
 	if many {
 		args = append(args, "-multiuser-server")
 	}
-	cmd, err := d.world(want).command(context.Background(), args...)
+	cmd, err := d.namespace(want).command(context.Background(), args...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	p := &process{cmd: cmd, out: new(bytes.Buffer), gone: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = limited(p.out), limited(p.out)
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", program, err)
+	if p, err = startProcess(cmd); err != nil {
+		return nil, false, err
 	}
-	go func() {
-		p.err = cmd.Wait()
-		close(p.gone)
-	}()
-	return p, writeNote(d.dir, d.s.BootID, want, cmd.Process.Pid)
+	if err = writeNote(d.dir, d.s.o.BootID, want, p.pid()); err == nil {
+		err = d.awaitReady(p, want)
+	}
+	if err != nil {
+		refused = many && p.refusedOption()
+		p.kill()
+		return nil, refused, err
+	}
+	return p, false, nil
 }
 
-// why says how it ended.
-func (p *process) why() string {
-	text := clip(p.out.String())
-	switch {
-	case p.err == nil && text == "":
-		return "without a word"
-	case p.err == nil:
-		return text
-	case text == "":
-		return p.err.Error()
-	}
-	return p.err.Error() + ": " + text
-}
-
-// usage says that it ended because it does not know an argument.
-func (p *process) usage() bool {
-	select {
-	case <-p.gone:
-	default:
-		return false
-	}
-	text := strings.ToLower(p.out.String())
-	return strings.Contains(text, "usage") || strings.Contains(text, "option") || strings.Contains(text, "argument")
-}
-
-// end kills it with all that it started.
-func (p *process) end() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-	<-p.gone
-}
-
-// await waits until the daemon answers, and tells it the limits.
-func (d *daemon) await(p *process, want mpsd.Daemon) error {
+// awaitReady waits until the daemon answers, and sets its limits.
+func (d *daemon) awaitReady(p *process, want mpsd.Daemon) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	socket := filepath.Join(d.dir, pipeDir, "control")
@@ -285,7 +239,7 @@ func (d *daemon) await(p *process, want mpsd.Daemon) error {
 		}
 		select {
 		case <-p.gone:
-			return fmt.Errorf("it did not start: %s", p.why())
+			return fmt.Errorf("it did not start: %s", p.cause())
 		case <-d.ctx.Done():
 			return context.Cause(d.ctx)
 		case <-limit.C:
@@ -295,61 +249,55 @@ func (d *daemon) await(p *process, want mpsd.Daemon) error {
 	}
 }
 
-// errNoAnswer says that a daemon did not answer, which one that starts does not at first.
+// errNoAnswer says that a daemon did not answer. A starting daemon does not at first.
 var errNoAnswer = errors.New("no answer")
 
-// limit tells the daemon what each client may have at the most, for servers to come and those that run.
+// limit sets the limits of each client, for servers to come and for running servers.
 func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 	ctx, cancel := context.WithTimeout(d.ctx, answerLimit)
 	defer cancel()
-	w := d.world(want)
+	n := d.namespace(want)
+	mebibytes, threads := want.MemoryLimit>>20, cmp.Or(want.Threads, 100)
 	commands := []string{"get_default_active_thread_percentage"}
 	add := func(format string, args ...any) { commands = append(commands, fmt.Sprintf(format, args...)) }
-	if want.MemoryLimit > 0 {
-		add("set_default_device_pinned_mem_limit 0 %dM", want.MemoryLimit>>20)
+	if mebibytes > 0 {
+		add("set_default_device_pinned_mem_limit 0 %dM", mebibytes)
 	}
-	if threads := want.Threads; threads > 0 || running {
-		if threads == 0 {
-			threads = 100
-		}
+	if want.Threads > 0 || running {
 		add("set_default_active_thread_percentage %d", threads)
 	}
 	if running {
-		list, err := w.ask(ctx, "get_server_list")
+		list, err := n.ask(ctx, "get_server_list")
 		if err != nil {
 			return fmt.Errorf("%w: %w", errNoAnswer, err)
 		}
-		for _, line := range strings.Fields(list) {
-			pid, err := strconv.Atoi(line)
+		for word := range strings.FieldsSeq(list) {
+			pid, err := strconv.Atoi(word)
 			if err != nil {
 				continue
 			}
-			if want.MemoryLimit > 0 {
-				add("set_device_pinned_mem_limit %d 0 %dM", pid, want.MemoryLimit>>20)
-			}
-			threads := want.Threads
-			if threads == 0 {
-				threads = 100
+			if mebibytes > 0 {
+				add("set_device_pinned_mem_limit %d 0 %dM", pid, mebibytes)
 			}
 			add("set_active_thread_percentage %d %d", pid, threads)
 		}
 	}
-	if _, err := w.ask(ctx, commands...); err != nil {
+	if _, err := n.ask(ctx, commands...); err != nil {
 		return fmt.Errorf("%w: %w", errNoAnswer, err)
 	}
 	return nil
 }
 
-// quit ends a daemon that serves: it is asked to, and killed where it does not listen.
+// quit asks a serving daemon to end, and kills it where it does not.
 func (d *daemon) quit(want mpsd.Daemon, p *process) {
 	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
 	defer cancel()
-	if _, err := d.world(want).ask(ctx, "quit -t 1"); err == nil {
+	if _, err := d.namespace(want).ask(ctx, "quit -t 1"); err == nil {
 		select {
 		case <-p.gone:
 		case <-ctx.Done():
 		}
 	}
-	p.end()
-	d.s.Log("daemon of %s: ended", want.Name)
+	p.kill()
+	d.logf("ended")
 }

@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -17,7 +18,7 @@ import (
 
 const noteFile = "daemon.json"
 
-// note is what a supervisor that starts anew needs to know of a daemon.
+// note records a daemon for the next supervisor.
 type note struct {
 	BootID string      `json:"bootID"`
 	Daemon mpsd.Daemon `json:"daemon"`
@@ -53,10 +54,10 @@ func writeNote(dir, boot string, want mpsd.Daemon, pid int) error {
 		return err
 	}
 	path := filepath.Join(dir, noteFile)
-	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
-		return fmt.Errorf("note an MPS daemon: %w", err)
+	if err = os.WriteFile(path+".tmp", data, 0o600); err == nil {
+		err = os.Rename(path+".tmp", path)
 	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err != nil {
 		return fmt.Errorf("note an MPS daemon: %w", err)
 	}
 	return nil
@@ -77,8 +78,7 @@ func started(pid int) (string, error) {
 		return "", err
 	}
 	// The second field is the program's name in brackets, which may hold anything.
-	_, rest, _ := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
-	fields := strings.Fields(rest)
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	const at = 22 - 3
 	if len(fields) <= at {
 		return "", fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))

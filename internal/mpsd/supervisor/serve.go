@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -22,8 +23,8 @@ const listTime = 30 * time.Second
 
 // Serve answers on the socket until the context ends. One supervisor at a time has it: a file lock tells.
 func (s *Supervisor) Serve(ctx context.Context) error {
-	path := filepath.Join(s.Dir, mpsd.SocketName)
-	if err := os.Remove(path); err != nil && !notThere(err) {
+	path := filepath.Join(s.o.Dir, mpsd.SocketName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the socket of an earlier supervisor: %w", err)
 	}
 	listener, err := net.Listen("unix", path)

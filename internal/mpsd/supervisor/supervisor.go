@@ -4,10 +4,10 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// Options are a Supervisor's.
+// Options configures a Supervisor; all fields but DevRoot are required.
 type Options struct {
 	// Dir holds a directory for each daemon, at the same path for the container runtime, which must see what is mounted
 	// there.
@@ -29,13 +29,13 @@ type Options struct {
 	ShmBytes uint64
 	// BootID names this boot: what ran in another does not run any more.
 	BootID string
-	// Log hears of what happens. It must not block.
+	// Log is called with each event. It must not block.
 	Log func(format string, args ...any)
 }
 
 // Supervisor runs daemons. Its methods may be called from several goroutines.
 type Supervisor struct {
-	Options
+	o    Options
 	ctx  context.Context
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
@@ -50,7 +50,7 @@ var errStopping = errors.New("the supervisor is stopping")
 
 // New takes up what an earlier supervisor of this boot ran, and removes what one of another boot left.
 func New(o Options) (*Supervisor, error) {
-	s := &Supervisor{Options: o, daemons: map[string]*daemon{}, changed: make(chan struct{})}
+	s := &Supervisor{o: o, daemons: map[string]*daemon{}, changed: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of MPS daemons: %w", err)
@@ -83,11 +83,13 @@ func (s *Supervisor) Close() {
 	s.wg.Wait()
 }
 
-// begin starts to run a daemon. s.mu is held, or nobody else has s yet.
+// begin starts to run a daemon. s.mu is held, or s is not shared yet.
 func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
-	d := &daemon{s: s, dir: filepath.Join(s.Dir, want.Name), poke: make(chan struct{}, 1), ended: make(chan struct{}), old: old}
+	d := &daemon{
+		s: s, dir: filepath.Join(s.o.Dir, want.Name), wakeup: make(chan struct{}, 1), ended: make(chan struct{}),
+		old: old, want: want, generation: 1,
+	}
 	d.ctx, d.cancel = context.WithCancelCause(s.ctx)
-	d.want, d.wanted = want, 1
 	s.daemons[want.Name] = d
 	s.wg.Go(func() {
 		defer close(d.ended)
@@ -96,56 +98,57 @@ func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
 	return d
 }
 
-// Ensure has a daemon run as described, and returns once it does or with why it does not.
+// Ensure has a daemon run as described, and returns once it does, or with the reason why it does not.
 func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
 	if err := want.Validate(); err != nil {
 		return mpsd.Status{}, err
 	}
-	s.mu.Lock()
-	if s.ctx.Err() != nil {
+	d, generation, failures, err := s.request(want)
+	if err != nil {
+		return mpsd.Status{}, err
+	}
+	for {
+		s.mu.Lock()
+		status, changed := d.status, s.changed
+		ready, failed := d.applied >= generation && status.PID != 0, d.failures > failures
 		s.mu.Unlock()
-		return mpsd.Status{}, errStopping
+		switch {
+		case ready:
+			return status, nil
+		case failed:
+			return status, fmt.Errorf("the MPS daemon of %s does not run: %s", want.Name, status.Problem)
+		}
+		select {
+		case <-changed:
+		case <-d.ended:
+			return mpsd.Status{}, fmt.Errorf("the daemon of %s was ended", want.Name)
+		case <-ctx.Done():
+			return mpsd.Status{}, fmt.Errorf("the MPS daemon of %s is not ready in time: %s", want.Name, cmp.Or(status.Problem, "it is starting"))
+		}
+	}
+}
+
+// request sets the desired daemon. It returns its generation, and the number of failures before this call.
+func (s *Supervisor) request(want mpsd.Daemon) (d *daemon, generation, failures int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return nil, 0, 0, errStopping
 	}
 	d, ok := s.daemons[want.Name]
 	switch {
 	case !ok:
 		d = s.begin(want, note{})
 	case d.ctx.Err() != nil:
-		s.mu.Unlock()
-		return mpsd.Status{}, fmt.Errorf("the daemon of %s is being ended; try again", want.Name)
+		return nil, 0, 0, fmt.Errorf("the daemon of %s is being ended; try again", want.Name)
 	case d.want != want:
 		d.want = want
-		d.wanted++
+		d.generation++
 		d.wake()
 	case d.status.PID == 0:
 		d.wake()
 	}
-	wanted, failures := d.wanted, d.failures
-	for {
-		if d.applied >= wanted && d.status.PID != 0 {
-			defer s.mu.Unlock()
-			return d.status, nil
-		}
-		// Another failure than those that this call met.
-		if d.failures > failures {
-			defer s.mu.Unlock()
-			return d.status, fmt.Errorf("the MPS daemon of %s does not run: %s", want.Name, d.status.Problem)
-		}
-		changed := s.changed
-		problem := d.status.Problem
-		s.mu.Unlock()
-		select {
-		case <-changed:
-		case <-d.ended:
-			return mpsd.Status{}, fmt.Errorf("the daemon of %s was ended", want.Name)
-		case <-ctx.Done():
-			if problem == "" {
-				problem = "it is starting"
-			}
-			return mpsd.Status{}, fmt.Errorf("the MPS daemon of %s is not ready in time: %s", want.Name, problem)
-		}
-		s.mu.Lock()
-	}
+	return d, d.generation, d.failures, nil
 }
 
 // Stop ends a daemon and removes what it had.
@@ -157,7 +160,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	d, ok := s.daemons[name]
 	s.mu.Unlock()
 	if !ok {
-		return removeDir(filepath.Join(s.Dir, name))
+		return removeDir(filepath.Join(s.o.Dir, name))
 	}
 	d.cancel(errEnded)
 	select {
@@ -173,7 +176,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	defer s.mu.Unlock()
 	if s.daemons[name] == d && err == nil {
 		delete(s.daemons, name)
-		s.tell()
+		s.notify()
 	}
 	return err
 }
@@ -206,12 +209,9 @@ func (s *Supervisor) versionText() string {
 	return strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(s.version, 10)
 }
 
-// tell wakes who waits for a change. s.mu is held.
-func (s *Supervisor) tell() {
+// notify wakes callers that wait for a change. s.mu is held.
+func (s *Supervisor) notify() {
 	s.version++
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
-
-// notThere says that a file is not there.
-func notThere(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,14 +33,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rig is a simulated driver root and a directory for daemons.
-type rig struct {
+// env is a simulated driver root and a directory for daemons.
+type env struct {
 	t    *testing.T
 	root *driverroot.Root
 	o    Options
 }
 
-func newRig(t *testing.T) *rig {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	root := simtest.Root(t, "hgx-h100", nil).Root
 	// Mounts must be gone before the directory is removed.
@@ -55,22 +56,22 @@ func newRig(t *testing.T) *rig {
 			t.Error(err)
 		}
 	})
-	return &rig{t: t, root: root, o: Options{
+	return &env{t: t, root: root, o: Options{
 		Dir: filepath.Join(dir, "mps"), Root: root.Path, ShmBytes: 1 << 20, BootID: "boot-1", Log: func(string, ...any) {},
 	}}
 }
 
 // start begins a supervisor that is closed with the test, and whose daemons are removed.
-func (r *rig) start() *Supervisor {
-	r.t.Helper()
-	s, err := New(r.o)
+func (e *env) start() *Supervisor {
+	e.t.Helper()
+	s, err := New(e.o)
 	if err != nil {
-		r.t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	r.t.Cleanup(func() {
+	e.t.Cleanup(func() {
 		for _, d := range s.List(context.Background(), "").Daemons {
 			if err := s.Stop(context.Background(), d.Name); err != nil && !errors.Is(err, errStopping) {
-				r.t.Error(err)
+				e.t.Error(err)
 			}
 		}
 		s.Close()
@@ -78,17 +79,17 @@ func (r *rig) start() *Supervisor {
 	return s
 }
 
-func (r *rig) gpu(n int) engine.GPU {
-	r.t.Helper()
-	s, err := r.root.State()
+func (e *env) gpu(n int) engine.GPU {
+	e.t.Helper()
+	s, err := e.root.State()
 	if err != nil {
-		r.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return s.GPUs[n]
 }
 
-func (r *rig) daemon(n int, change ...func(*mpsd.Daemon)) mpsd.Daemon {
-	g := r.gpu(n)
+func (e *env) daemon(n int, change ...func(*mpsd.Daemon)) mpsd.Daemon {
+	g := e.gpu(n)
 	d := mpsd.Daemon{Name: "gpu-" + strings.NewReplacer(":", "-", ".", "-").Replace(g.Address), UUID: g.UUID, MemoryLimit: 10 << 30}
 	for _, c := range change {
 		c(&d)
@@ -96,54 +97,54 @@ func (r *rig) daemon(n int, change ...func(*mpsd.Daemon)) mpsd.Daemon {
 	return d
 }
 
-func (r *rig) ensure(s *Supervisor, d mpsd.Daemon) mpsd.Status {
-	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
+func (e *env) ensure(s *Supervisor, d mpsd.Daemon) mpsd.Status {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), 30*time.Second)
 	defer cancel()
 	status, err := s.Ensure(ctx, d)
 	if err != nil {
-		r.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return status
 }
 
 // client computes on a device as a process in a container would, which sees the device's own directories.
-func (r *rig) client(d mpsd.Daemon, limit string) (*mps.Client, error) {
-	r.t.Helper()
-	inside := r.t.TempDir()
+func (e *env) client(d mpsd.Daemon, limit string) (*mps.Client, error) {
+	e.t.Helper()
+	inside := e.t.TempDir()
 	for link, to := range map[string]string{
-		"tmp/nvidia-mps": filepath.Join(r.o.Dir, d.Name, pipeDir), "dev/shm": filepath.Join(r.o.Dir, d.Name, shmDir),
+		"tmp/nvidia-mps": filepath.Join(e.o.Dir, d.Name, pipeDir), "dev/shm": filepath.Join(e.o.Dir, d.Name, shmDir),
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(inside, link)), 0o755); err != nil {
-			r.t.Fatal(err)
+			e.t.Fatal(err)
 		}
 		if err := os.Symlink(to, filepath.Join(inside, link)); err != nil {
-			r.t.Fatal(err)
+			e.t.Fatal(err)
 		}
 	}
 	for n := range 8 {
 		if err := os.WriteFile(filepath.Join(inside, "dev", fmt.Sprintf("nvidia%d", n)), nil, 0o644); err != nil {
-			r.t.Fatal(err)
+			e.t.Fatal(err)
 		}
 	}
-	env := []string{"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"}
+	environ := []string{"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"}
 	if limit != "" {
-		env = append(env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limit)
+		environ = append(environ, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limit)
 	}
-	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
 	defer cancel()
-	return mps.Connect(ctx, env, inside)
+	return mps.Connect(ctx, environ, inside)
 }
 
 func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
-	r := newRig(t)
-	s := r.start()
-	d := r.daemon(0, func(d *mpsd.Daemon) { d.Threads = 50 })
-	status := r.ensure(s, d)
+	e := newEnv(t)
+	s := e.start()
+	d := e.daemon(0, func(d *mpsd.Daemon) { d.Threads = 50 })
+	status := e.ensure(s, d)
 	if status.PID == 0 || !status.ManyUsers || status.Since.IsZero() {
 		t.Errorf("%+v", status)
 	}
-	c, err := r.client(d, "0=4096M")
+	c, err := e.client(d, "0=4096M")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,15 +158,15 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	if err := c.Alloc(1 << 20); err == nil {
 		t.Error("a client has more than its limit")
 	}
-	if used := r.gpu(0); used.UsedMiB() != 4096 {
+	if used := e.gpu(0); used.UsedMiB() != 4096 {
 		t.Errorf("the GPU's processes hold %d MiB", used.UsedMiB())
 	}
 	// A larger share joins: the daemon's limit grows, and it goes on.
 	d.MemoryLimit, d.Threads = 20<<30, 0
-	if again := r.ensure(s, d); again.PID != status.PID {
+	if again := e.ensure(s, d); again.PID != status.PID {
 		t.Error("the daemon was started anew for another limit")
 	}
-	big, err := r.client(d, "")
+	big, err := e.client(d, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,10 +177,10 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	if err := s.Stop(t.Context(), d.Name); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(r.o.Dir, d.Name)); !notThere(err) {
+	if _, err := os.Stat(filepath.Join(e.o.Dir, d.Name)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the daemon's directory is left: %v", err)
 	}
-	if used := r.gpu(0); len(used.Processes) != 0 {
+	if used := e.gpu(0); len(used.Processes) != 0 {
 		t.Errorf("processes are left: %+v", used.Processes)
 	}
 	if err := s.Stop(t.Context(), d.Name); err != nil {
@@ -188,18 +189,18 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 }
 
 func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
-	r := newRig(t)
-	s := r.start()
-	d := r.daemon(1)
-	status := r.ensure(s, d)
-	c, err := r.client(d, "")
+	e := newEnv(t)
+	s := e.start()
+	d := e.daemon(1)
+	status := e.ensure(s, d)
+	c, err := e.client(d, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	before := s.List(t.Context(), "")
 	// A container has the directory itself mounted, whatever its name leads to later.
-	pipe := filepath.Join(r.o.Dir, d.Name, pipeDir)
+	pipe := filepath.Join(e.o.Dir, d.Name, pipeDir)
 	held, err := os.Open(pipe) // Its number is not given to another while it is open.
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +233,7 @@ func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 	if is, err := os.Stat(pipe); err != nil || !os.SameFile(mounted, is) {
 		t.Errorf("the pipe directory is another: %v", err)
 	}
-	again, err := r.client(d, "")
+	again, err := e.client(d, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,29 +241,29 @@ func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 }
 
 func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
-	r := newRig(t)
-	s := r.start()
-	d := r.daemon(0)
-	first := r.ensure(s, d)
-	d.UUID = r.gpu(1).UUID // The name is the place's, and another board is in it now.
-	second := r.ensure(s, d)
+	e := newEnv(t)
+	s := e.start()
+	d := e.daemon(0)
+	first := e.ensure(s, d)
+	d.UUID = e.gpu(1).UUID // The name is the place's, and another board is in it now.
+	second := e.ensure(s, d)
 	if first.PID == second.PID || second.Restarts != 0 {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 }
 
 func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
-	r := newRig(t)
-	old, err := New(r.o)
+	e := newEnv(t)
+	old, err := New(e.o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := r.daemon(2)
-	was := r.ensure(old, d)
+	d := e.daemon(2)
+	was := e.ensure(old, d)
 	// It dies: its daemon goes on, and nobody is left to end it.
 	old.stop(errStopping)
-	s := r.start()
-	now := r.ensure(s, d)
+	s := e.start()
+	now := e.ensure(s, d)
 	if now.PID == was.PID {
 		t.Error("the daemon is not the new supervisor's")
 	}
@@ -273,13 +274,13 @@ func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
 }
 
 func TestNew_NoteOfOtherBoot_RemovesDirectory(t *testing.T) {
-	r := newRig(t)
+	e := newEnv(t)
 	for name, text := range map[string]string{
 		"gpu-0000-1b-00-0": `{"bootID":"boot-0","daemon":{"name":"gpu-0000-1b-00-0","uuid":"GPU-1"},"pid":1,"started":"1"}`,
 		"damaged":          `{`, "empty": "",
 		"other": `{"bootID":"boot-1","daemon":{"name":"else","uuid":"GPU-1"}}`,
 	} {
-		dir := filepath.Join(r.o.Dir, name)
+		dir := filepath.Join(e.o.Dir, name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -289,8 +290,8 @@ func TestNew_NoteOfOtherBoot_RemovesDirectory(t *testing.T) {
 			}
 		}
 	}
-	s := r.start()
-	entries, err := os.ReadDir(r.o.Dir)
+	s := e.start()
+	entries, err := os.ReadDir(e.o.Dir)
 	if err != nil || len(entries) != 0 || len(s.List(t.Context(), "").Daemons) != 0 {
 		t.Errorf("%v are left (%v)", entries, err)
 	}
@@ -299,10 +300,10 @@ func TestNew_NoteOfOtherBoot_RemovesDirectory(t *testing.T) {
 func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 	for fault, want := range map[string]string{"fail": "the simulator was told so", "hang": "not ready in time"} {
 		t.Run(fault, func(t *testing.T) {
-			r := newRig(t)
-			s := r.start()
-			stuck, fine := r.daemon(0), r.daemon(1)
-			file := filepath.Join(r.root.Path, engine.Dir, "mps-fault")
+			e := newEnv(t)
+			s := e.start()
+			stuck, fine := e.daemon(0), e.daemon(1)
+			file := filepath.Join(e.root.Path, engine.Dir, "mps-fault")
 			if err := os.WriteFile(file, []byte(fault+" "+stuck.UUID), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -310,7 +311,7 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 			defer cancel()
 			done := make(chan error, 1)
 			go func() { _, err := s.Ensure(ctx, stuck); done <- err }()
-			r.ensure(s, fine) // One that hangs holds up no other.
+			e.ensure(s, fine) // One that hangs holds up no other.
 			if err := <-done; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), stuck.Name) {
 				t.Errorf("%v, want %q in it", err, want)
 			}
@@ -318,41 +319,41 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 				t.Fatal(err)
 			}
 			if fault == "fail" {
-				r.ensure(s, stuck)
+				e.ensure(s, stuck)
 			}
 		})
 	}
 }
 
 func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
-	r := newRig(t)
-	s := r.start()
-	if err := os.WriteFile(filepath.Join(r.root.Path, engine.Dir, "mps-fault"), []byte("old"), 0o644); err != nil {
+	e := newEnv(t)
+	s := e.start()
+	if err := os.WriteFile(filepath.Join(e.root.Path, engine.Dir, "mps-fault"), []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if status := r.ensure(s, r.daemon(0)); status.ManyUsers {
+	if status := e.ensure(s, e.daemon(0)); status.ManyUsers {
 		t.Errorf("%+v", status)
 	}
-	_, err := s.Ensure(t.Context(), r.daemon(1, func(d *mpsd.Daemon) { d.Users = "many" }))
+	_, err := s.Ensure(t.Context(), e.daemon(1, func(d *mpsd.Daemon) { d.Users = "many" }))
 	if err == nil || !strings.Contains(err.Error(), "multiUser") {
 		t.Errorf("several users at once, where the driver cannot: %v", err)
 	}
 }
 
 func TestSupervisor_SharedMemoryFull_OtherDeviceWorks(t *testing.T) {
-	r := newRig(t)
-	s := r.start()
-	full, fine := r.daemon(0), r.daemon(1)
-	r.ensure(s, full)
-	r.ensure(s, fine)
-	filler := filepath.Join(r.o.Dir, full.Name, shmDir, "filler")
+	e := newEnv(t)
+	s := e.start()
+	full, fine := e.daemon(0), e.daemon(1)
+	e.ensure(s, full)
+	e.ensure(s, fine)
+	filler := filepath.Join(e.o.Dir, full.Name, shmDir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 2<<20), 0o644); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("more fits into shared memory than was configured: %v", err)
 	}
-	if _, err := r.client(full, ""); err == nil || !strings.Contains(err.Error(), "shared memory") {
+	if _, err := e.client(full, ""); err == nil || !strings.Contains(err.Error(), "shared memory") {
 		t.Errorf("a client without shared memory: %v", err)
 	}
-	c, err := r.client(fine, "")
+	c, err := e.client(fine, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,16 +361,16 @@ func TestSupervisor_SharedMemoryFull_OtherDeviceWorks(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	if c, err = r.client(full, ""); err != nil {
+	if c, err = e.client(full, ""); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.Close()
 }
 
 func TestEnsure_NoMPSProgram_ReturnsRemedy(t *testing.T) {
-	r := newRig(t)
-	r.o.Root = t.TempDir()
-	s := r.start()
+	e := newEnv(t)
+	e.o.Root = t.TempDir()
+	s := e.start()
 	if _, err := s.Ensure(t.Context(), mpsd.Daemon{Name: "gpu-0", UUID: "GPU-0"}); err == nil || !strings.Contains(err.Error(), "nvidia-compute-utils") {
 		t.Error(err)
 	}

@@ -1,0 +1,43 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package driverprogram finds programs of the driver root and bounds what is kept of their output.
+package driverprogram
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Find returns the path of a program inside the driver root. remedy ends the error of one that is not there.
+func Find(root, name, remedy string) (string, error) {
+	for _, dir := range []string{"usr/bin", "bin", "usr/local/bin", "opt/bin"} {
+		path := filepath.Join("/", dir, name)
+		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in the driver root; %s", name, remedy)
+}
+
+// Output keeps the first 64 KiB that are written to it. It can be read while a process still writes.
+type Output struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.buffer.Write(p[:min(len(p), 64<<10-o.buffer.Len())])
+	return len(p), nil
+}
+
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buffer.String()
+}

@@ -1,0 +1,151 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gpu-dra-driver/internal/driverprogram"
+)
+
+// program is NVIDIA's control daemon, and the command that speaks to it.
+const program = "nvidia-cuda-mps-control"
+
+// Where the daemon finds its directories in its own mount namespace.
+const (
+	insidePipe = "/tmp/nvidia-mps"
+	insideLog  = "/tmp/nvidia-mps-log"
+)
+
+// namespace describes the mount namespace of an MPS process, and the process in it.
+type namespace struct {
+	// Root is the driver's, DevRoot holds the device nodes where they are not the root's own.
+	Root    string `json:"root"`
+	DevRoot string `json:"devRoot,omitempty"`
+	Pipe    string `json:"pipe"`
+	Shm     string `json:"shm"`
+	Log     string `json:"log"`
+	UUID    string `json:"uuid"`
+	// Args are the program's.
+	Args []string `json:"args,omitempty"`
+}
+
+// EnterVerb is the first argument with which the supervisor's binary becomes a process of MPS.
+const EnterVerb = "enter"
+
+// Enter turns this process, which has a mount namespace of its own, into one of MPS. It returns only an error.
+func Enter(args []string) error {
+	if len(args) != 1 {
+		return errors.New("this verb is the supervisor's own")
+	}
+	var n namespace
+	if err := json.Unmarshal([]byte(args[0]), &n); err != nil {
+		return fmt.Errorf("read what to enter: %w", err)
+	}
+	path, err := findProgram(n.Root)
+	if err != nil {
+		return err
+	}
+	inRoot := func(path string) string { return filepath.Join(n.Root, path) }
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"keep mounts to itself", func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") }},
+		{"make its /tmp", func() error {
+			return unix.Mount("tmpfs", inRoot("tmp"), "tmpfs", 0, "size=16m,mode=1777")
+		}},
+		{"make its pipe directory", func() error { return os.Mkdir(inRoot(insidePipe), 0o755) }},
+		{"make its log directory", func() error { return os.Mkdir(inRoot(insideLog), 0o755) }},
+		{"mount its pipe directory", func() error { return bind(n.Pipe, inRoot(insidePipe)) }},
+		{"mount its log directory", func() error { return bind(n.Log, inRoot(insideLog)) }},
+		{"mount its device nodes", func() error {
+			if n.DevRoot == "" {
+				return nil
+			}
+			return bind(filepath.Join(n.DevRoot, "dev"), inRoot("dev"))
+		}},
+		{"mount its /dev/shm", func() error { return bind(n.Shm, inRoot("dev/shm")) }},
+		{"enter the driver root", func() error { return unix.Chroot(n.Root) }},
+		{"go to its root", func() error { return unix.Chdir("/") }},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	env := []string{
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CUDA_MPS_PIPE_DIRECTORY=" + insidePipe, "CUDA_MPS_LOG_DIRECTORY=" + insideLog,
+		"CUDA_VISIBLE_DEVICES=" + n.UUID,
+	}
+	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
+		env = append(env, "LD_LIBRARY_PATH="+v)
+	}
+	return fmt.Errorf("run %s: %w", path, unix.Exec(path, append([]string{program}, n.Args...), env))
+}
+
+func bind(from, to string) error {
+	return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "")
+}
+
+// findProgram returns the program's path in the driver root.
+func findProgram(root string) (string, error) {
+	return driverprogram.Find(root, program, "install the driver's MPS programs (nvidia-compute-utils, cuda-mps)")
+}
+
+// command returns an MPS process that is not started yet.
+func (n namespace) command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	n.Args = args
+	text, err := json.Marshal(n)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", EnterVerb, string(text))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	// Children of a killed process may hold its pipes open.
+	cmd.WaitDelay = time.Second
+	return cmd, nil
+}
+
+// ask has the running daemon carry out commands and gives what it printed.
+func (n namespace) ask(ctx context.Context, commands ...string) (string, error) {
+	cmd, err := n.command(ctx)
+	if err != nil {
+		return "", err
+	}
+	var out driverprogram.Output
+	cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	text := clip(out.String())
+	switch {
+	case ctx.Err() != nil:
+		return text, fmt.Errorf("%s did not answer %q in time", program, commands[0])
+	case err != nil:
+		return text, fmt.Errorf("%s: %w: %s", program, err, text)
+	}
+	return text, nil
+}
+
+// clip keeps a program's noise from filling an Event.
+func clip(s string) string {
+	const most = 300
+	s = strings.ToValidUTF8(strings.TrimSpace(s), "?")
+	if len(s) > most {
+		s = "…" + strings.ToValidUTF8(s[len(s)-most:], "")
+	}
+	return s
+}
