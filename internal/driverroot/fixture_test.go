@@ -14,11 +14,11 @@ import (
 
 const version = "580.126.09"
 
-// device is the GPU at minor 1 of the toy root.
+// device is the GPU at minor 1 of the test driver root.
 var device = Device{Name: "gpu-0000-1b-00-0", PCIAddress: "0000:1b:00.0", UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Minor: 1}
 
-// toy is a driver root with two GPUs, and the machine's /proc beside it. Making device nodes needs CAP_MKNOD.
-func toy(t testing.TB) (dir string, o Options) {
+// newEnv makes a driver root with two GPUs, and the machine's /proc beside it. Making device nodes needs CAP_MKNOD.
+func newEnv(t testing.TB) (dir string, o Options) {
 	t.Helper()
 	dir = t.TempDir()
 	install(t, dir, version)

@@ -56,14 +56,15 @@ func (r *Root) minor(device Device) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the minor number of the GPU at %s: %w", device.PCIAddress, err)
 	}
-	if n, ok := parseMinor(data); ok {
+	if n, ok := parseMinor(minorForm, data); ok {
 		return n, nil
 	}
 	return device.Minor, nil
 }
 
-func parseMinor(data []byte) (int, bool) {
-	m := minorForm.FindSubmatch(data)
+// parseMinor returns the minor number that a form captures.
+func parseMinor(form *regexp.Regexp, data []byte) (int, bool) {
+	m := form.FindSubmatch(data)
 	if m == nil {
 		return 0, false
 	}

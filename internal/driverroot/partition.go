@@ -23,7 +23,7 @@ var ErrNoPartition = errors.New("the NVIDIA kernel driver has no such MIG partit
 // addPartition turns a GPU's edits into those of one of its partitions: the capabilities of the GPU instance and of the
 // compute instance, without which CUDA sees nothing and with which it sees that partition alone. Their nodes are
 // described in full, for on the host there may be none. The edits are the caller's.
-func (r *Root) addPartition(edits *specs.ContainerEdits, device Device, minor int) error {
+func (r *Root) addPartition(edits *specs.ContainerEdits, device Device) error {
 	p := device.Partition
 	if p.UUID == "" {
 		return fmt.Errorf("%w: %s of the GPU at %s has not been made", ErrNoPartition, device.Name, device.PCIAddress)
@@ -34,7 +34,7 @@ func (r *Root) addPartition(edits *specs.ContainerEdits, device Device, minor in
 	}
 	instance := fmt.Sprintf("gi%d", p.GPUInstance)
 	for _, capability := range []string{instance, filepath.Join(instance, fmt.Sprintf("ci%d", p.ComputeInstance))} {
-		n, err := r.capability(minor, capability)
+		n, err := r.capability(device.Minor, capability)
 		if err != nil {
 			return fmt.Errorf("%s of the GPU at %s: %w", device.Name, device.PCIAddress, err)
 		}
@@ -61,19 +61,10 @@ func (r *Root) capability(gpu int, name string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read a MIG capability: %w", err)
 	}
-	if n, ok := parseCapability(data); ok {
+	if n, ok := parseMinor(accessForm, data); ok {
 		return n, nil
 	}
 	return 0, fmt.Errorf("%w: %s names no minor number", ErrIncomplete, path)
-}
-
-func parseCapability(data []byte) (int, bool) {
-	m := accessForm.FindSubmatch(data)
-	if m == nil {
-		return 0, false
-	}
-	n, err := strconv.Atoi(string(m[1]))
-	return n, err == nil && n < 1<<20
 }
 
 // capsMajor is the major number that the kernel gave the driver for capabilities.

@@ -16,7 +16,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// partition is a MIG device of the toy root's GPU, whose instances the kernel has.
+// partition is a MIG device of the test driver root's GPU, whose instances the kernel has.
 func partition(t testing.TB, dir string) Device {
 	t.Helper()
 	d := device
@@ -38,7 +38,7 @@ func nodesOf(e specs.ContainerEdits) (out []string) {
 }
 
 func TestGPU_Partition_AddsTwoCapabilities(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	d := partition(t, dir)
 	r := New(o)
 	for range 2 { // the second answer is from what the first left
@@ -87,7 +87,7 @@ func TestGPU_PartitionIncomplete_ReturnsError(t *testing.T) {
 		"no list of devices": {func(dir string, _ *Device) error { return os.Remove(filepath.Join(dir, "proc/devices")) }, os.ErrNotExist, "device numbers"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, o := toy(t)
+			dir, o := newEnv(t)
 			d := partition(t, dir)
 			r := New(o)
 			if _, err := r.GPU(context.Background(), d); err != nil {
@@ -107,7 +107,7 @@ func FuzzCapability(f *testing.F) {
 	f.Add([]byte("DeviceFileMinor: 219\nDeviceFileMode: 292\n"))
 	f.Add([]byte("237 nvidia-caps\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if n, ok := parseCapability(data); ok && (n < 0 || n >= 1<<20) {
+		if n, ok := parseMinor(accessForm, data); ok && (n < 0 || n >= 1<<20) {
 			t.Error(n)
 		}
 		if n, ok := parseMajor(data, "nvidia-caps"); ok && n <= 0 {
@@ -117,7 +117,7 @@ func FuzzCapability(f *testing.F) {
 }
 
 func TestCommon_HostHasMPSDaemon_LeavesItOut(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	write(t, filepath.Join(dir, "root/tmp/nvidia-mps"), "")
 	edits, err := New(o).Common(t.Context())
 	if err != nil {

@@ -6,6 +6,7 @@ package driverroot
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
@@ -34,10 +35,15 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 	if err != nil {
 		return edits, err
 	}
-	if !mounts(edits, "libcuda.so."+version) {
+	mounts := func(file string) func(*specs.Mount) bool {
+		return func(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/"+file) }
+	}
+	if !slices.ContainsFunc(edits.Mounts, mounts("libcuda.so."+version)) {
 		return edits, fmt.Errorf("%w: no libcuda.so.%s under %s, though the kernel module is of that version; install the user space of the same driver",
 			ErrIncomplete, version, r.o.DriverRoot)
 	}
+	// nvcdi finds the pipe directory of an MPS daemon of the host. MPS is for claims that ask for it, with daemons of their own.
+	edits.Mounts = slices.DeleteFunc(edits.Mounts, mounts("nvidia-mps"))
 	return edits, r.finish(&edits)
 }
 
@@ -57,8 +63,8 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 		edits = devices[0].ContainerEdits
 		return nil
 	})
-	if err == nil && !has(edits, node(device)) {
-		// The node was there a moment ago: somebody is changing the driver root. The next call looks again.
+	if err == nil && !slices.ContainsFunc(edits.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == node(device) }) {
+		// The node was there a moment ago: the driver root is being changed. The next call reads again.
 		err = fmt.Errorf("%w: %s went while it was read", ErrIncomplete, node(device))
 	}
 	if err == nil {
@@ -130,22 +136,4 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 		}
 	}
 	return nil
-}
-
-func mounts(edits specs.ContainerEdits, file string) bool {
-	for _, m := range edits.Mounts {
-		if strings.HasSuffix(m.ContainerPath, "/"+file) {
-			return true
-		}
-	}
-	return false
-}
-
-func has(edits specs.ContainerEdits, node string) bool {
-	for _, n := range edits.DeviceNodes {
-		if n.Path == node {
-			return true
-		}
-	}
-	return false
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -25,7 +24,7 @@ var (
 	ErrIncomplete = errors.New("the NVIDIA driver root is incomplete")
 )
 
-// Options say where the driver is.
+// Options configures a Root.
 type Options struct {
 	// DriverRoot is where this process sees the driver's user space, HostDriverRoot where the container runtime does.
 	// Defaults: / and DriverRoot.
@@ -45,9 +44,8 @@ type Options struct {
 type Root struct {
 	o Options
 
-	mu     sync.Mutex
-	common entry
-	gpus   map[string]entry // by PCI address
+	mu      sync.Mutex
+	entries map[string]entry // by PCI address, and "" for the common edits
 }
 
 // Device identifies a GPU, or a MIG partition of one.
@@ -70,7 +68,7 @@ type Partition struct {
 	GPUInstance, ComputeInstance int
 }
 
-// entry is an answer and what the files looked like that it was read from.
+// entry holds edits and the stamps of the files that they were read from.
 type entry struct {
 	key   string
 	edits specs.ContainerEdits
@@ -83,7 +81,7 @@ func New(o Options) *Root {
 	o.DevRoot = cmp.Or(o.DevRoot, o.DriverRoot)
 	o.HostDevRoot = cmp.Or(o.HostDevRoot, o.HostDriverRoot)
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
-	return &Root{o: o, gpus: map[string]entry{}}
+	return &Root{o: o, entries: map[string]entry{}}
 }
 
 // Common is what every container with a GPU gets: control nodes, libraries, binaries, hooks. The slices are the
@@ -93,27 +91,8 @@ func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	if err != nil {
 		return specs.ContainerEdits{}, err
 	}
-	key := version + r.commonStamp()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.common.key == key {
-		return copied(r.common.edits), nil
-	}
-	if err := ctx.Err(); err != nil {
-		return specs.ContainerEdits{}, err
-	}
-	edits, err := r.readCommon(version)
-	if err != nil {
-		return specs.ContainerEdits{}, err
-	}
-	edits.Mounts = slices.DeleteFunc(edits.Mounts, hostsMPS)
-	r.common = entry{key: key, edits: edits}
-	return copied(edits), nil
+	return r.cached(ctx, "", version+r.commonStamp(), func() (specs.ContainerEdits, error) { return r.readCommon(version) })
 }
-
-// hostsMPS says of a mount that it leads to an MPS daemon of the host's, as nvcdi finds one: MPS is for claims that ask for
-// it, each with a daemon of its own.
-func hostsMPS(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/nvidia-mps") }
 
 // GPU is what a container gets for one device: a whole GPU, or a partition of one, which is never kept, for instance IDs
 // are used again. The kernel is asked for the minor number: the one in device may be an earlier boot's. Sharing is as
@@ -126,9 +105,10 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	if device.Minor, err = r.minor(device); err != nil {
 		return specs.ContainerEdits{}, err
 	}
-	edits, err := r.gpu(ctx, version, device)
+	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
+	edits, err := r.cached(ctx, device.PCIAddress, key, func() (specs.ContainerEdits, error) { return r.readGPU(version, device) })
 	if err == nil && device.Partition != nil {
-		err = r.addPartition(&edits, device, device.Minor)
+		err = r.addPartition(&edits, device)
 	}
 	if err == nil && device.Switches {
 		err = r.addSwitches(&edits)
@@ -139,31 +119,25 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	return edits, nil
 }
 
-func (r *Root) gpu(ctx context.Context, version string, device Device) (specs.ContainerEdits, error) {
-	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
+// cached returns the edits of a name as last read, or reads them where the key has changed. The slices are the caller's.
+func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.ContainerEdits, error)) (specs.ContainerEdits, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e, ok := r.gpus[device.PCIAddress]; ok && e.key == key {
-		return copied(e.edits), nil
+	e, ok := r.entries[name]
+	if !ok || e.key != key {
+		if err := ctx.Err(); err != nil {
+			return specs.ContainerEdits{}, err
+		}
+		edits, err := read()
+		if err != nil {
+			delete(r.entries, name)
+			return specs.ContainerEdits{}, err
+		}
+		e = entry{key: key, edits: edits}
+		r.entries[name] = e
 	}
-	if err := ctx.Err(); err != nil {
-		return specs.ContainerEdits{}, err
-	}
-	edits, err := r.readGPU(version, device)
-	if err != nil {
-		delete(r.gpus, device.PCIAddress)
-		return specs.ContainerEdits{}, err
-	}
-	r.gpus[device.PCIAddress] = entry{key: key, edits: edits}
-	return copied(edits), nil
-}
-
-// copied gives a caller slices of its own to append to.
-func copied(e specs.ContainerEdits) specs.ContainerEdits {
-	e.Env = slices.Clone(e.Env)
-	e.DeviceNodes = slices.Clone(e.DeviceNodes)
-	e.Hooks = slices.Clone(e.Hooks)
-	e.Mounts = slices.Clone(e.Mounts)
-	e.AdditionalGIDs = slices.Clone(e.AdditionalGIDs)
-	return e
+	edits := e.edits
+	edits.Env, edits.AdditionalGIDs = slices.Clone(edits.Env), slices.Clone(edits.AdditionalGIDs)
+	edits.DeviceNodes, edits.Hooks, edits.Mounts = slices.Clone(edits.DeviceNodes), slices.Clone(edits.Hooks), slices.Clone(edits.Mounts)
+	return edits, nil
 }

@@ -49,7 +49,7 @@ func nodes(e specs.ContainerEdits) []specs.DeviceNode {
 }
 
 func TestGPU_DeviceNodes_AreDescribedInFull(t *testing.T) {
-	_, o := toy(t)
+	_, o := newEnv(t)
 	r := New(o)
 	host := "/run/nvidia/driver"
 	node := func(path string, major, minor int64) specs.DeviceNode {
@@ -66,7 +66,7 @@ func TestGPU_DeviceNodes_AreDescribedInFull(t *testing.T) {
 }
 
 func TestCommon_OtherHostRoot_ReturnsHostPaths(t *testing.T) {
-	_, o := toy(t)
+	_, o := newEnv(t)
 	r := New(o)
 	for _, e := range []specs.ContainerEdits{common(t, r), gpuEdits(t, r)} {
 		for _, m := range e.Mounts {
@@ -89,7 +89,7 @@ func TestCommon_OtherHostRoot_ReturnsHostPaths(t *testing.T) {
 }
 
 func TestCommon_HookBelowDriverRoot_KeepsHookPath(t *testing.T) {
-	_, o := toy(t)
+	_, o := newEnv(t)
 	o.HookPath = o.DriverRoot + "-hooks/nvidia-cdi-hook" // begins like a path of the driver root, and is none
 	for _, h := range common(t, New(o)).Hooks {
 		if h.Path != o.HookPath {
@@ -99,7 +99,7 @@ func TestCommon_HookBelowDriverRoot_KeepsHookPath(t *testing.T) {
 }
 
 func TestGPU_OtherDevRoot_ReturnsItsNodes(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	o.DevRoot, o.HostDevRoot = filepath.Join(dir, "other"), "/"
 	if err := os.MkdirAll(o.DevRoot, 0o755); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestGPU_OtherDevRoot_ReturnsItsNodes(t *testing.T) {
 }
 
 func TestCommon_LinkedDriverRoot_FollowsLink(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	want := common(t, New(o))
 	o.DriverRoot = filepath.Join(dir, "link")
 	if err := os.Symlink("root", o.DriverRoot); err != nil {
@@ -157,7 +157,7 @@ func TestRoot_FileMissing_NamesIt(t *testing.T) {
 		"no driver root": {func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "root")) }, ErrIncomplete, "root"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, o := toy(t)
+			dir, o := newEnv(t)
 			r := New(o)
 			// Filled caches must not hide what has gone.
 			common(t, r)
@@ -174,7 +174,7 @@ func TestRoot_FileMissing_NamesIt(t *testing.T) {
 }
 
 func TestCommon_DriverUpgraded_ReadsAgain(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	r := New(o)
 	common(t, r)
 	install(t, dir, "590.10.01")
@@ -184,7 +184,7 @@ func TestCommon_DriverUpgraded_ReadsAgain(t *testing.T) {
 }
 
 func TestGPU_MinorChanged_UsesKernels(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	r := New(o)
 	gpuEdits(t, r)
 	write(t, filepath.Join(dir, "proc/driver/nvidia/gpus/0000:1b:00.0/information"), "Device Minor: \t 0\n")
@@ -194,7 +194,7 @@ func TestGPU_MinorChanged_UsesKernels(t *testing.T) {
 }
 
 func TestGPU_NodeRecreated_ReadsAgain(t *testing.T) {
-	dir, o := toy(t)
+	dir, o := newEnv(t)
 	r := New(o)
 	gpuEdits(t, r)
 	path := filepath.Join(dir, "root/dev/nvidia1")
@@ -206,7 +206,7 @@ func TestGPU_NodeRecreated_ReadsAgain(t *testing.T) {
 }
 
 func TestCommon_CallerAppends_CacheUnchanged(t *testing.T) {
-	_, o := toy(t)
+	_, o := newEnv(t)
 	r := New(o)
 	want, _ := json.Marshal(gpuEdits(t, r))
 	e := gpuEdits(t, r)
@@ -218,7 +218,7 @@ func TestCommon_CallerAppends_CacheUnchanged(t *testing.T) {
 }
 
 func TestRoot_ConcurrentCallers_GetSameEdits(t *testing.T) {
-	_, o := toy(t)
+	_, o := newEnv(t)
 	r := New(o)
 	want := gpuEdits(t, New(o))
 	var wg sync.WaitGroup
@@ -238,7 +238,7 @@ func TestRoot_ConcurrentCallers_GetSameEdits(t *testing.T) {
 }
 
 func TestRoot_ContextEnded_ReadsNothing(t *testing.T) {
-	_, o := toy(t)
+	_, o := newEnv(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := New(o).GPU(ctx, device); !errors.Is(err, context.Canceled) {
@@ -263,7 +263,7 @@ func FuzzKernelFiles(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if n, ok := parseMinor(data); ok && n < 0 {
+		if n, ok := parseMinor(minorForm, data); ok && n < 0 {
 			t.Errorf("minor %d", n)
 		}
 		if v, err := parseVersion("version", data); err == nil && strings.Trim(v, "0123456789.") != "" {
@@ -273,7 +273,7 @@ func FuzzKernelFiles(f *testing.F) {
 }
 
 func BenchmarkCached(b *testing.B) {
-	_, o := toy(b)
+	_, o := newEnv(b)
 	r := New(o)
 	for b.Loop() {
 		if _, err := r.Common(context.Background()); err != nil {
@@ -286,7 +286,7 @@ func BenchmarkCached(b *testing.B) {
 }
 
 func BenchmarkUncached(b *testing.B) {
-	_, o := toy(b)
+	_, o := newEnv(b)
 	for b.Loop() {
 		r := New(o)
 		if _, err := r.Common(context.Background()); err != nil {

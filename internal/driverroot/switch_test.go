@@ -15,7 +15,7 @@ import (
 )
 
 func TestGPU_Group_AddsSwitches(t *testing.T) {
-	root, o := toy(t)
+	root, o := newEnv(t)
 	for name, minor := range map[string]uint32{"nvidia-nvswitch0": 0, "nvidia-nvswitch1": 1, "nvidia-nvswitchctl": 255} {
 		mknod(t, filepath.Join(root, "root/dev", name), uint32(unix.Mkdev(236, minor)))
 	}
