@@ -96,7 +96,7 @@ func packages(t *testing.T) map[string]Package {
 
 // fixture reports whether a package only serves tests.
 func fixture(pkg string) bool {
-	return strings.HasSuffix(pkg, "test") || strings.HasSuffix(pkg, "/conformance")
+	return strings.HasSuffix(pkg, "test")
 }
 
 func TestPackages_Imports_PointToLowerLayers(t *testing.T) {

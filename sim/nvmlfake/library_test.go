@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/conformance"
+	"gpu-dra-driver/internal/nvml/conformancetest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
 )
 
 func TestLibrary_EachProfile_Conforms(t *testing.T) {
-	conformance.Run(t, nvmlfake.New(simtest.Machine(t, "hgx-h100")), conformance.Options{GPUs: 8})
+	conformancetest.Run(t, nvmlfake.New(simtest.Machine(t, "hgx-h100")), conformancetest.Options{GPUs: 8})
 }
 
 func open(t *testing.T, lib nvml.Library) nvml.Session {

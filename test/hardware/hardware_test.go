@@ -19,7 +19,7 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/conformance"
+	"gpu-dra-driver/internal/nvml/conformancetest"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
@@ -58,7 +58,7 @@ func TestNVML_RealDriver_Conforms(t *testing.T) {
 	if !ok {
 		return
 	}
-	conformance.Run(t, lib, conformance.Options{GPUs: len(s.GPUs) + len(s.Problems), DevRoot: *devRoot})
+	conformancetest.Run(t, lib, conformancetest.Options{GPUs: len(s.GPUs) + len(s.Problems), DevRoot: *devRoot})
 }
 
 func TestInventory_RealGPUs_Read(t *testing.T) {

@@ -3,12 +3,10 @@
 
 package real
 
-import (
-	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
-)
+import gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// Described is an NVML that only repeats what it was told, for a library that wants one where the facts are known. It
-// opens nothing. It knows one GPU at the most; any method that such a library has not been seen to need panics.
+// Described is an NVML that repeats given facts, for a library that wants an NVML where the facts are known. It opens
+// nothing and knows at most one GPU. Methods that nvcdi does not need panic.
 type Described struct {
 	gonvml.Interface
 	DriverVersion string
@@ -33,12 +31,12 @@ func (d Described) DeviceGetHandleByUUID(uuid string) (gonvml.Device, gonvml.Ret
 	if uuid == "" || uuid != d.UUID {
 		return nil, gonvml.ERROR_NOT_FOUND
 	}
-	return describedDevice{Described: d}, gonvml.SUCCESS
+	return describedDevice{facts: d}, gonvml.SUCCESS
 }
 
 type describedDevice struct {
 	gonvml.Device
-	Described Described
+	facts Described
 }
 
 func (d describedDevice) IsMigDeviceHandle() (bool, gonvml.Return) { return false, gonvml.SUCCESS }
@@ -46,16 +44,16 @@ func (d describedDevice) IsMigDeviceHandle() (bool, gonvml.Return) { return fals
 // GetIndex is used for names only, and a caller that knows one GPU needs no other.
 func (d describedDevice) GetIndex() (int, gonvml.Return) { return 0, gonvml.SUCCESS }
 
-func (d describedDevice) GetUUID() (string, gonvml.Return) { return d.Described.UUID, gonvml.SUCCESS }
+func (d describedDevice) GetUUID() (string, gonvml.Return) { return d.facts.UUID, gonvml.SUCCESS }
 
 func (d describedDevice) GetMinorNumber() (int, gonvml.Return) {
-	return d.Described.Minor, gonvml.SUCCESS
+	return d.facts.Minor, gonvml.SUCCESS
 }
 
 func (d describedDevice) GetPciInfo() (gonvml.PciInfo, gonvml.Return) {
 	var p gonvml.PciInfo
-	for i := 0; i < len(d.Described.BusID) && i < len(p.BusId)-1; i++ {
-		p.BusId[i] = int8(d.Described.BusID[i])
+	for i := range min(len(d.facts.BusID), len(p.BusId)-1) {
+		p.BusId[i] = int8(d.facts.BusID[i])
 	}
 	return p, gonvml.SUCCESS
 }

@@ -6,6 +6,7 @@ package real
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -18,74 +19,35 @@ type device struct {
 	handle  gonvml.Device
 }
 
-// asker is what a query goes through: a session, or an instance that may be gone.
-type asker interface {
-	query(symbol string, call func() gonvml.Return) error
-}
+func (d *device) UUID() (string, error) { return get(d.session, "nvmlDeviceGetUUID", d.handle.GetUUID) }
 
-// ask runs one query that has one answer.
-func ask[T any](through asker, symbol string, call func() (T, gonvml.Return)) (T, error) {
-	var v T
-	err := through.query(symbol, func() (ret gonvml.Return) {
-		v, ret = call()
-		return ret
-	})
-	if err != nil {
-		var none T
-		return none, err
-	}
-	return v, nil
-}
-
-// list runs one query that has several answers. go-nvml cuts its array at the count that NVML gives, and panics where
-// that is beyond the array.
-func list[T any](through asker, symbol string, call func() ([]T, gonvml.Return)) ([]T, error) {
-	return ask(through, symbol, func() (v []T, ret gonvml.Return) {
-		defer func() {
-			if recover() != nil {
-				v, ret = nil, gonvml.ERROR_UNKNOWN
-			}
-		}()
-		return call()
-	})
-}
-
-func get[T any](d *device, symbol string, call func() (T, gonvml.Return)) (T, error) {
-	return ask(d.session, symbol, call)
-}
-
-func (d *device) UUID() (string, error) { return get(d, "nvmlDeviceGetUUID", d.handle.GetUUID) }
-
-func (d *device) Name() (string, error) { return get(d, "nvmlDeviceGetName", d.handle.GetName) }
+func (d *device) Name() (string, error) { return get(d.session, "nvmlDeviceGetName", d.handle.GetName) }
 
 func (d *device) MinorNumber() (int, error) {
-	return get(d, "nvmlDeviceGetMinorNumber", d.handle.GetMinorNumber)
+	return get(d.session, "nvmlDeviceGetMinorNumber", d.handle.GetMinorNumber)
 }
 
 func (d *device) Cores() (int, error) {
-	return get(d, "nvmlDeviceGetNumGpuCores", d.handle.GetNumGpuCores)
+	return get(d.session, "nvmlDeviceGetNumGpuCores", d.handle.GetNumGpuCores)
 }
 
 func (d *device) PCI() (nvml.PCIInfo, error) {
-	p, err := get(d, "nvmlDeviceGetPciInfo_v3", d.handle.GetPciInfo)
-	if err != nil {
-		return nvml.PCIInfo{}, err
-	}
-	return nvml.PCIInfo{BusID: text(p.BusId[:]), DeviceID: p.PciDeviceId, SubsystemID: p.PciSubSystemId}, nil
+	p, err := get(d.session, "nvmlDeviceGetPciInfo_v3", d.handle.GetPciInfo)
+	return nvml.PCIInfo{BusID: text(p.BusId[:]), DeviceID: p.PciDeviceId, SubsystemID: p.PciSubSystemId}, err
 }
 
 func (d *device) Brand() (nvml.Brand, error) {
-	b, err := get(d, "nvmlDeviceGetBrand", d.handle.GetBrand)
+	b, err := get(d.session, "nvmlDeviceGetBrand", d.handle.GetBrand)
 	return nvml.Brand(b), err
 }
 
 func (d *device) Architecture() (nvml.Architecture, error) {
-	a, err := get(d, "nvmlDeviceGetArchitecture", d.handle.GetArchitecture)
+	a, err := get(d.session, "nvmlDeviceGetArchitecture", d.handle.GetArchitecture)
 	return nvml.Architecture(a), err
 }
 
 func (d *device) ComputeMode() (nvml.ComputeMode, error) {
-	m, err := get(d, "nvmlDeviceGetComputeMode", d.handle.GetComputeMode)
+	m, err := get(d.session, "nvmlDeviceGetComputeMode", d.handle.GetComputeMode)
 	return nvml.ComputeMode(m), err
 }
 
@@ -94,7 +56,7 @@ func (d *device) SetComputeMode(m nvml.ComputeMode) error {
 }
 
 func (d *device) AddressingMode() (nvml.AddressingMode, error) {
-	m, err := get(d, "nvmlDeviceGetAddressingMode", d.handle.GetAddressingMode)
+	m, err := get(d.session, "nvmlDeviceGetAddressingMode", d.handle.GetAddressingMode)
 	return nvml.AddressingMode(m.Value), err
 }
 
@@ -107,19 +69,16 @@ func (d *device) CUDAComputeCapability() (major, minor int, err error) {
 }
 
 func (d *device) MIGMode() (current, pending bool, err error) {
-	err = d.session.query("nvmlDeviceGetMigMode", func() gonvml.Return {
-		c, p, ret := d.handle.GetMigMode()
-		current, pending = c == gonvml.DEVICE_MIG_ENABLE, p == gonvml.DEVICE_MIG_ENABLE
-		return ret
+	type modes struct{ current, pending int }
+	m, err := get(d.session, "nvmlDeviceGetMigMode", func() (m modes, ret gonvml.Return) {
+		m.current, m.pending, ret = d.handle.GetMigMode()
+		return m, ret
 	})
-	if err != nil {
-		return false, false, err
-	}
-	return current, pending, nil
+	return m.current == gonvml.DEVICE_MIG_ENABLE, m.pending == gonvml.DEVICE_MIG_ENABLE, err
 }
 
 func (d *device) Memory() (nvml.MemoryInfo, error) {
-	m, err := get(d, "nvmlDeviceGetMemoryInfo_v2", d.handle.GetMemoryInfo_v2)
+	m, err := get(d.session, "nvmlDeviceGetMemoryInfo_v2", d.handle.GetMemoryInfo_v2)
 	return nvml.MemoryInfo{Total: m.Total, Reserved: m.Reserved, Free: m.Free, Used: m.Used}, err
 }
 
@@ -166,12 +125,12 @@ func instanceID(id uint32) int {
 
 // text reads a C string from a buffer that may lack its final zero.
 func text[T ~int8 | ~uint8](buffer []T) string {
-	out := make([]byte, 0, len(buffer))
+	var out strings.Builder
 	for _, c := range buffer {
 		if c == 0 {
 			break
 		}
-		out = append(out, byte(c))
+		out.WriteByte(byte(c))
 	}
-	return string(out)
+	return out.String()
 }

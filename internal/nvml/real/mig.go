@@ -14,10 +14,6 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// most bounds what is asked one by one or listed at once: more than any GPU has profiles, slices or MIG devices, so that
-// a driver that never says "no more" ends the loop all the same.
-const most = 64
-
 // enabled says whether the mode is on. Asked first, it answers NotSupported for a GPU without MIG, where NVML's other
 // queries differ in what they say.
 func (d *device) enabled() (bool, error) {
@@ -69,29 +65,13 @@ func (d *device) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
 		return nil, err
 	}
 	return each(func(index int) (nvml.GPUInstanceProfile, error) {
-		p, err := get(d, "nvmlDeviceGetGpuInstanceProfileInfoV", d.handle.GetGpuInstanceProfileInfoV(index).V2)
+		p, err := get(d.session, "nvmlDeviceGetGpuInstanceProfileInfoV", d.handle.GetGpuInstanceProfileInfoV(index).V2)
 		return nvml.GPUInstanceProfile{
 			ID: int(p.Id), Name: profileName(p.Name[:]), Slices: int(p.SliceCount), Instances: int(p.InstanceCount),
 			MemoryMiB: p.MemorySizeMB, Multiprocessors: int(p.MultiprocessorCount), CopyEngines: int(p.CopyEngineCount),
 			Decoders: int(p.DecoderCount), Encoders: int(p.EncoderCount), JPEGEngines: int(p.JpegCount), OFAEngines: int(p.OfaCount),
 		}, err
 	})
-}
-
-// each asks for profiles by index, until there are no more; those that the GPU does not offer are left out.
-func each[T any](ask func(index int) (T, error)) ([]T, error) {
-	var out []T
-	for index := range most {
-		switch p, err := ask(index); {
-		case err == nil:
-			out = append(out, p)
-		case errors.Is(err, nvml.InvalidArgument):
-			return out, nil
-		case !errors.Is(err, nvml.NotSupported):
-			return nil, err
-		}
-	}
-	return out, nil
 }
 
 func profileName(buffer []int8) string { return strings.TrimPrefix(text(buffer), "MIG ") }
@@ -105,9 +85,7 @@ func (d *device) GPUInstancePlacements(profileID int) ([]nvml.MIGPlacement, erro
 		return nil, &nvml.Error{Query: symbol, Code: nvml.InvalidArgument}
 	}
 	info := gonvml.GpuInstanceProfileInfo{Id: uint32(profileID)}
-	found, err := list(d.session, symbol, func() ([]gonvml.GpuInstancePlacement, gonvml.Return) {
-		return d.handle.GetGpuInstancePossiblePlacements(&info)
-	})
+	found, err := list(d.session, symbol, with(d.handle.GetGpuInstancePossiblePlacements, &info))
 	if err != nil {
 		return nil, err
 	}
@@ -132,12 +110,12 @@ func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	var all []nvml.GPUInstance
 	for _, p := range profiles {
 		info := gonvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: most}
-		found, err := list(d.session, symbol, func() ([]gonvml.GpuInstance, gonvml.Return) { return d.handle.GetGpuInstances(&info) })
+		found, err := list(d.session, symbol, with(d.handle.GetGpuInstances, &info))
 		if err != nil {
 			return nil, err
 		}
 		for _, handle := range found {
-			all = append(all, &gpuInstance{session: d.session, handle: handle})
+			all = append(all, newGPUInstance(d.session, handle))
 		}
 	}
 	return inOrder(all, func(i nvml.GPUInstance) (int, error) { info, err := i.Info(); return info.ID, err })
@@ -150,13 +128,13 @@ func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GP
 	}
 	info := gonvml.GpuInstanceProfileInfo{Id: uint32(profileID)}
 	placement := gonvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)}
-	handle, err := get(d, symbol, func() (gonvml.GpuInstance, gonvml.Return) {
+	handle, err := get(d.session, symbol, func() (gonvml.GpuInstance, gonvml.Return) {
 		return d.handle.CreateGpuInstanceWithPlacement(&info, &placement)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &gpuInstance{session: d.session, handle: handle}, nil
+	return newGPUInstance(d.session, handle), nil
 }
 
 func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
@@ -164,7 +142,7 @@ func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
 	if err := d.cut(symbol); err != nil {
 		return nil, err
 	}
-	count, err := get(d, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)
+	count, err := get(d.session, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +164,7 @@ func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
 }
 
 func (d *device) migDevice(symbol string, index int) (m nvml.MIGDevice, err error) {
-	handle, err := get(d, symbol, func() (gonvml.Device, gonvml.Return) { return d.handle.GetMigDeviceHandleByIndex(index) })
+	handle, err := get(d.session, symbol, with(d.handle.GetMigDeviceHandleByIndex, index))
 	if err != nil {
 		return m, err
 	}
@@ -194,9 +172,9 @@ func (d *device) migDevice(symbol string, index int) (m nvml.MIGDevice, err erro
 	if m.UUID, err = part.UUID(); err != nil {
 		return m, err
 	}
-	if m.GPUInstance, err = get(part, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
+	if m.GPUInstance, err = get(part.session, "nvmlDeviceGetGpuInstanceId", handle.GetGpuInstanceId); err != nil {
 		return m, err
 	}
-	m.ComputeInstance, err = get(part, "nvmlDeviceGetComputeInstanceId", handle.GetComputeInstanceId)
+	m.ComputeInstance, err = get(part.session, "nvmlDeviceGetComputeInstanceId", handle.GetComputeInstanceId)
 	return m, err
 }

@@ -15,7 +15,7 @@ import (
 func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	var out []nvml.NVLink
 	for i := range nvml.MaxNVLinks {
-		state, err := get(d, "nvmlDeviceGetNvLinkState", func() (gonvml.EnableState, gonvml.Return) { return d.handle.GetNvLinkState(i) })
+		state, err := get(d.session, "nvmlDeviceGetNvLinkState", with(d.handle.GetNvLinkState, i))
 		switch {
 		case i > 0 && (errors.Is(err, nvml.NotSupported) || errors.Is(err, nvml.InvalidArgument)):
 			return out, nil
@@ -36,19 +36,17 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 // nvlink is what is known of a link that is up. It may go down meanwhile, and old drivers tell less.
 func (d *device) nvlink(i int) (nvml.NVLink, error) {
 	link := nvml.NVLink{Index: i, Remote: nvml.RemoteUnknown}
-	version, err := get(d, "nvmlDeviceGetNvLinkVersion", func() (uint32, gonvml.Return) { return d.handle.GetNvLinkVersion(i) })
+	version, err := get(d.session, "nvmlDeviceGetNvLinkVersion", with(d.handle.GetNvLinkVersion, i))
 	if err == nil {
 		link.Version = int(version)
 	} else if errors.Is(err, nvml.GPUIsLost) {
 		return link, err
 	}
-	remote, err := get(d, "nvmlDeviceGetNvLinkRemoteDeviceType", func() (gonvml.IntNvLinkDeviceType, gonvml.Return) {
-		return d.handle.GetNvLinkRemoteDeviceType(i)
-	})
+	remote, err := get(d.session, "nvmlDeviceGetNvLinkRemoteDeviceType", with(d.handle.GetNvLinkRemoteDeviceType, i))
 	if err == nil {
 		link.Remote = nvml.RemoteDevice(remote)
 	}
-	at, err := get(d, "nvmlDeviceGetNvLinkRemotePciInfo_v2", func() (gonvml.PciInfo, gonvml.Return) { return d.handle.GetNvLinkRemotePciInfo(i) })
+	at, err := get(d.session, "nvmlDeviceGetNvLinkRemotePciInfo_v2", with(d.handle.GetNvLinkRemotePciInfo, i))
 	if err == nil {
 		link.RemoteBusID = text(at.BusId[:])
 	}
@@ -61,7 +59,7 @@ func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {
 	if !ok {
 		return false, &nvml.Error{Query: "nvmlDeviceGetP2PStatus", Code: nvml.InvalidArgument}
 	}
-	status, err := get(d, "nvmlDeviceGetP2PStatus", func() (gonvml.GpuP2PStatus, gonvml.Return) {
+	status, err := get(d.session, "nvmlDeviceGetP2PStatus", func() (gonvml.GpuP2PStatus, gonvml.Return) {
 		return d.handle.GetP2PStatus(o.handle, gonvml.P2P_CAPS_INDEX_NVLINK)
 	})
 	return err == nil && status == gonvml.P2P_STATUS_OK, err
@@ -69,10 +67,10 @@ func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {
 
 // Fabric asks in the newer form first, which drivers before 545 lack.
 func (d *device) Fabric() (nvml.Fabric, error) {
-	info, err := get(d, "nvmlDeviceGetGpuFabricInfoV", d.handle.GetGpuFabricInfoV().V2)
+	info, err := get(d.session, "nvmlDeviceGetGpuFabricInfoV", d.handle.GetGpuFabricInfoV().V2)
 	if errors.Is(err, nvml.FunctionNotFound) {
 		var old gonvml.GpuFabricInfo
-		old, err = get(d, "nvmlDeviceGetGpuFabricInfo", d.handle.GetGpuFabricInfo)
+		old, err = get(d.session, "nvmlDeviceGetGpuFabricInfo", d.handle.GetGpuFabricInfo)
 		info = gonvml.GpuFabricInfo_v2{ClusterUuid: old.ClusterUuid, Status: old.Status, CliqueId: old.CliqueId, State: old.State}
 	}
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/conformance"
+	"gpu-dra-driver/internal/nvml/conformancetest"
 )
 
 // root holds a driver from 2019, built once: a process keeps the first NVML library it loads.
@@ -42,7 +42,7 @@ func run(m *testing.M) int {
 }
 
 func TestLibrary_OldDriver_Conforms(t *testing.T) {
-	conformance.Run(t, New(root), conformance.Options{GPUs: 1})
+	conformancetest.Run(t, New(root), conformancetest.Options{GPUs: 1})
 }
 
 func TestOpen_NoDriver_ReturnsTypedError(t *testing.T) {

@@ -43,41 +43,26 @@ func (s *session) query(symbol string, call func() gonvml.Return) error {
 	return failed(symbol, call())
 }
 
-func (s *session) DriverVersion() (v string, err error) {
-	err = s.query("nvmlSystemGetDriverVersion", func() (ret gonvml.Return) {
-		v, ret = s.library.lib.SystemGetDriverVersion()
-		return ret
-	})
-	return v, err
+func (s *session) DriverVersion() (string, error) {
+	return get(s, "nvmlSystemGetDriverVersion", s.library.lib.SystemGetDriverVersion)
 }
 
-func (s *session) CUDAVersion() (v int, err error) {
-	err = s.query("nvmlSystemGetCudaDriverVersion_v2", func() (ret gonvml.Return) {
-		v, ret = s.library.lib.SystemGetCudaDriverVersion_v2()
-		return ret
-	})
-	return v, err
+func (s *session) CUDAVersion() (int, error) {
+	return get(s, "nvmlSystemGetCudaDriverVersion_v2", s.library.lib.SystemGetCudaDriverVersion_v2)
 }
 
-func (s *session) DeviceCount() (n int, err error) {
-	err = s.query("nvmlDeviceGetCount_v2", func() (ret gonvml.Return) {
-		n, ret = s.library.lib.DeviceGetCount()
-		return ret
-	})
-	return n, err
+func (s *session) DeviceCount() (int, error) {
+	return get(s, "nvmlDeviceGetCount_v2", s.library.lib.DeviceGetCount)
 }
 
 func (s *session) Device(index int) (nvml.Device, error) {
-	d := &device{session: s}
-	err := s.query("nvmlDeviceGetHandleByIndex_v2", func() (ret gonvml.Return) {
-		if index < 0 {
-			return gonvml.ERROR_INVALID_ARGUMENT
-		}
-		d.handle, ret = s.library.lib.DeviceGetHandleByIndex(index)
-		return ret
-	})
+	const symbol = "nvmlDeviceGetHandleByIndex_v2"
+	if index < 0 {
+		return nil, &nvml.Error{Query: symbol, Code: nvml.InvalidArgument}
+	}
+	handle, err := get(s, symbol, with(s.library.lib.DeviceGetHandleByIndex, index))
 	if err != nil {
 		return nil, err
 	}
-	return d, nil
+	return &device{session: s, handle: handle}, nil
 }

@@ -1,14 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package conformance_test
+package conformancetest_test
 
 import (
 	"errors"
 	"testing"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/nvml/conformance"
+	"gpu-dra-driver/internal/nvml/conformancetest"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -24,7 +24,7 @@ func TestRun_Fake_Conforms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conformance.Run(t, nvmlfake.New(machine), conformance.Options{GPUs: len(p.Slots)})
+			conformancetest.Run(t, nvmlfake.New(machine), conformancetest.Options{GPUs: len(p.Slots)})
 		})
 	}
 }
@@ -32,7 +32,7 @@ func TestRun_Fake_Conforms(t *testing.T) {
 func TestRun_FakeWithLostGPU_Conforms(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, machine, func(s *engine.State) { s.GPUs[3].Lost = true })
-	conformance.Run(t, nvmlfake.New(machine), conformance.Options{GPUs: 8})
+	conformancetest.Run(t, nvmlfake.New(machine), conformancetest.Options{GPUs: 8})
 }
 
 func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
@@ -44,7 +44,7 @@ func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conformance.Run(t, real.New(root.Path), conformance.Options{GPUs: len(p.Slots), DevRoot: root.Path})
+			conformancetest.Run(t, real.New(root.Path), conformancetest.Options{GPUs: len(p.Slots), DevRoot: root.Path})
 		})
 	}
 }
@@ -52,8 +52,8 @@ func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 // machine is what Partition needs of a simulated one.
 func machine(e interface {
 	Update(func(*engine.State) error) error
-}) conformance.Machine {
-	return conformance.Machine{Hold: func(t *testing.T, gpuInstance, computeInstance int) func() {
+}) conformancetest.Machine {
+	return conformancetest.Machine{Hold: func(t *testing.T, gpuInstance, computeInstance int) func() {
 		const pid = 4711
 		p := engine.Process{PID: pid, Name: "holder", MemoryMiB: 16}
 		if gpuInstance >= 0 {
@@ -85,7 +85,7 @@ func TestPartition_Fake_Conforms(t *testing.T) {
 	for _, name := range cuttable(t) {
 		t.Run(name, func(t *testing.T) {
 			e := simtest.Machine(t, name)
-			conformance.Partition(t, nvmlfake.New(e), machine(e))
+			conformancetest.Partition(t, nvmlfake.New(e), machine(e))
 		})
 	}
 }
@@ -95,7 +95,7 @@ func TestPartition_SimulatedLibrary_Conforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
 			root.Use(t)
-			conformance.Partition(t, real.New(root.Path), machine(root))
+			conformancetest.Partition(t, real.New(root.Path), machine(root))
 		})
 	}
 }
@@ -127,14 +127,14 @@ func cutUp(t *testing.T, s *engine.State) {
 func TestRun_PartitionedFake_Conforms(t *testing.T) {
 	e := simtest.Machine(t, "hgx-h100")
 	simtest.Change(t, e, func(s *engine.State) { cutUp(t, s) })
-	conformance.Run(t, nvmlfake.New(e), conformance.Options{GPUs: 8})
+	conformancetest.Run(t, nvmlfake.New(e), conformancetest.Options{GPUs: 8})
 }
 
 func TestRun_PartitionedSimulatedLibrary_Conforms(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	simtest.Change(t, root, func(s *engine.State) { cutUp(t, s) })
 	root.Use(t)
-	conformance.Run(t, real.New(root.Path), conformance.Options{GPUs: 8, DevRoot: root.Path})
+	conformancetest.Run(t, real.New(root.Path), conformancetest.Options{GPUs: 8, DevRoot: root.Path})
 }
 
 func TestSetMIGMode_ResetRequired_IsPending(t *testing.T) {

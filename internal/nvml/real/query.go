@@ -1,0 +1,117 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package real
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// most bounds lists and loops: no GPU has more profiles, slices or MIG devices. It ends a loop over a driver that never
+// says "no more".
+const most = 64
+
+// querier runs one call of NVML: a session, or an instance that may be gone.
+type querier interface {
+	query(symbol string, call func() gonvml.Return) error
+}
+
+// get runs one query that has one answer.
+func get[T any](q querier, symbol string, call func() (T, gonvml.Return)) (T, error) {
+	var v, none T
+	err := q.query(symbol, func() (ret gonvml.Return) {
+		v, ret = call()
+		return ret
+	})
+	if err != nil {
+		return none, err
+	}
+	return v, nil
+}
+
+// with binds the argument of a query.
+func with[A, T any](call func(A) (T, gonvml.Return), a A) func() (T, gonvml.Return) {
+	return func() (T, gonvml.Return) { return call(a) }
+}
+
+// list runs one query that has several answers. go-nvml cuts its array at the count that NVML gives, and panics where
+// that is beyond the array.
+func list[T any](q querier, symbol string, call func() ([]T, gonvml.Return)) ([]T, error) {
+	return get(q, symbol, func() (v []T, ret gonvml.Return) {
+		defer func() {
+			if recover() != nil {
+				v, ret = nil, gonvml.ERROR_UNKNOWN
+			}
+		}()
+		return call()
+	})
+}
+
+// each asks for profiles by index, until there are no more; those that the GPU does not offer are left out.
+func each[T any](ask func(index int) (T, error)) ([]T, error) {
+	var out []T
+	for index := range most {
+		switch p, err := ask(index); {
+		case err == nil:
+			out = append(out, p)
+		case errors.Is(err, nvml.InvalidArgument):
+			return out, nil
+		case !errors.Is(err, nvml.NotSupported):
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// inOrder sorts instances by their IDs, each once, without those that went since they were listed.
+func inOrder[T any](all []T, id func(T) (int, error)) ([]T, error) {
+	byID := map[int]T{}
+	for _, i := range all {
+		n, err := id(i)
+		if err != nil && !gone(err) {
+			return nil, err
+		}
+		if _, seen := byID[n]; err == nil && !seen {
+			byID[n] = i
+		}
+	}
+	var out []T
+	for _, n := range slices.Sorted(maps.Keys(byID)) {
+		out = append(out, byID[n])
+	}
+	return out, nil
+}
+
+// gone says that a query met something that is no longer there.
+func gone(err error) bool {
+	return errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument)
+}
+
+// destroyable passes queries of an instance on until the instance was destroyed through it: NVML need not survive the use
+// of a destroyed handle.
+type destroyable struct {
+	querier
+	destroyed atomic.Bool
+}
+
+func (d *destroyable) query(symbol string, call func() gonvml.Return) error {
+	if d.destroyed.Load() {
+		return &nvml.Error{Query: symbol, Code: nvml.NotFound}
+	}
+	return d.querier.query(symbol, call)
+}
+
+func (d *destroyable) destroy(symbol string, call func() gonvml.Return) error {
+	err := d.query(symbol, call)
+	if err == nil {
+		d.destroyed.Store(true)
+	}
+	return err
+}
