@@ -7,31 +7,31 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// answers are those of one GPU that lying may change.
+// answers are the answers of one GPU that altered can change.
 type answers struct {
 	pci, uuid string
 	brand     nvml.Brand
 }
 
-// lying is a library whose GPUs give answers that no driver should.
-type lying struct {
+// altered is a library whose GPUs give answers that no driver gives.
+type altered struct {
 	nvml.Library
 	change func(index int, a *answers)
 }
 
-func (l lying) Open() (nvml.Session, error) {
+func (l altered) Open() (nvml.Session, error) {
 	s, err := l.Library.Open()
-	return lyingSession{s, l}, err
+	return alteredSession{s, l}, err
 }
 
-type lyingSession struct {
+type alteredSession struct {
 	nvml.Session
-	lying
+	altered
 }
 
-func (s lyingSession) Close() error { return s.Session.Close() }
+func (s alteredSession) Close() error { return s.Session.Close() }
 
-func (s lyingSession) Device(index int) (nvml.Device, error) {
+func (s alteredSession) Device(index int) (nvml.Device, error) {
 	d, err := s.Session.Device(index)
 	if err != nil {
 		return nil, err
@@ -41,17 +41,17 @@ func (s lyingSession) Device(index int) (nvml.Device, error) {
 	brand, _ := d.Brand()
 	a := answers{pci.BusID, uuid, brand}
 	s.change(index, &a)
-	return lyingDevice{d, a}, nil
+	return alteredDevice{d, a}, nil
 }
 
-type lyingDevice struct {
+type alteredDevice struct {
 	nvml.Device
 	a answers
 }
 
-func (d lyingDevice) PCI() (nvml.PCIInfo, error) { return nvml.PCIInfo{BusID: d.a.pci}, nil }
-func (d lyingDevice) UUID() (string, error)      { return d.a.uuid, nil }
-func (d lyingDevice) Brand() (nvml.Brand, error) { return d.a.brand, nil }
+func (d alteredDevice) PCI() (nvml.PCIInfo, error) { return nvml.PCIInfo{BusID: d.a.pci}, nil }
+func (d alteredDevice) UUID() (string, error)      { return d.a.uuid, nil }
+func (d alteredDevice) Brand() (nvml.Brand, error) { return d.a.brand, nil }
 
 // counting counts sessions.
 type counting struct {

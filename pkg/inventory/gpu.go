@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
@@ -21,32 +22,36 @@ type reader struct {
 	err error
 }
 
-// want notes a query that a GPU must answer.
-func (r *reader) want(what string, err error) {
+// require records the failure of a query that a GPU must answer.
+func (r *reader) require(what string, err error) {
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("read %s: %w", what, err)
 	}
 }
 
-// may notes a query that a GPU need not answer: not supported and not permitted leave the field empty. Any other
-// refusal is the sign of a sick GPU.
-func (r *reader) may(what string, err error) bool {
-	if err == nil {
-		return true
+// optional says whether a query was answered that a GPU need not answer: not supported and not permitted leave the field
+// empty. Any other refusal is the sign of an unhealthy GPU.
+func (r *reader) optional(what string, err error) bool {
+	if err != nil && !nvml.Unavailable(err) && !errors.Is(err, nvml.NoPermission) {
+		r.require(what, err)
 	}
-	if !nvml.Unavailable(err) && !errors.Is(err, nvml.NoPermission) {
-		r.want(what, err)
+	return err == nil
+}
+
+// name is the name of an optional enumeration's value, empty where nvml has none for it.
+func (r *reader) name(what string, value fmt.Stringer, err error) string {
+	if !r.optional(what, err) || value.String() == "Unknown" {
+		return ""
 	}
-	return false
+	return value.String()
 }
 
 func (i *Inventory) readGPU(session nvml.Session, index int) (nvml.Device, gpu.GPU, *gpu.Problem) {
 	g := gpu.GPU{Index: index}
 	var r reader
 	d, err := session.Device(index)
-	if err != nil {
-		r.want("the GPU's handle", err)
-	} else {
+	r.require("the GPU's handle", err)
+	if err == nil {
 		r.identity(d, &g)
 		r.description(d, &g)
 	}
@@ -60,53 +65,48 @@ func (i *Inventory) readGPU(session nvml.Session, index int) (nvml.Device, gpu.G
 	return d, g, nil
 }
 
-// identity reads what a GPU is known by. Nonsense is refused here: a device name and a claim's status are made of it.
+// identity reads the PCI address, the UUID and the minor number. Malformed ones are refused, because device names and
+// claim statuses are made of them.
 func (r *reader) identity(d nvml.Device, g *gpu.GPU) {
 	pci, err := d.PCI()
 	if err == nil {
 		g.PCIAddress, err = gpu.CanonicalAddress(pci.BusID)
 	}
-	r.want("the PCI address", err)
+	r.require("the PCI address", err)
 	uuid, err := d.UUID()
 	if err == nil && !uuidForm.MatchString(uuid) {
 		err = fmt.Errorf("%q has not the form of a GPU's UUID", uuid)
 	} else {
 		g.UUID = uuid
 	}
-	r.want("the UUID", err)
+	r.require("the UUID", err)
 	g.Minor, err = d.MinorNumber()
 	if err == nil && g.Minor < 0 {
 		err = fmt.Errorf("%d is no minor number", g.Minor)
 	}
-	r.want("the minor number", err)
+	r.require("the minor number", err)
 }
 
 func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	var err error
 	g.ProductName, err = d.Name()
-	r.may("the product name", err)
+	r.optional("the product name", err)
 	brand, err := d.Brand()
-	if r.may("the brand", err) && brand.String() != unknown {
-		g.Brand = brand.String()
-	}
+	g.Brand = r.name("the brand", brand, err)
 	architecture, err := d.Architecture()
-	if r.may("the architecture", err) && architecture.String() != unknown {
-		g.Architecture = architecture.String()
-	}
+	g.Architecture = r.name("the architecture", architecture, err)
 	mode, err := d.AddressingMode()
-	if r.may("the addressing mode", err) && mode.String() != unknown {
-		g.AddressingMode = mode.String()
-	}
+	g.AddressingMode = r.name("the addressing mode", mode, err)
 	major, minor, err := d.CUDAComputeCapability()
-	if r.may("the compute capability", err) {
+	if r.optional("the compute capability", err) {
 		g.ComputeCapability = gpu.Version{Major: major, Minor: minor}
 	}
 	memory, err := d.Memory()
-	if r.may("the memory", err) {
+	if r.optional("the memory", err) {
 		g.MemoryBytes, g.ReservedBytes = memory.Total, memory.Reserved
 	}
 	cores, err := d.Cores()
-	if r.may("the number of cores", err) {
+	if r.optional("the number of cores", err) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
 	r.mig(d, architecture, &g.MIG)
@@ -114,20 +114,11 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	r.fabric(d, g)
 	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
-	g.MPSCapable = g.ComputeCapability.Major >= 7 && !guest(brand)
+	g.MPSCapable = g.ComputeCapability.Major >= 7 && !slices.Contains(guestBrands, brand)
 }
 
-// unknown is how nvml's enumerations print a value they have no name for.
-const unknown = "Unknown"
-
-// guest says that a brand is one of the vGPU licences, which a GPU has in a virtual machine only.
-func guest(b nvml.Brand) bool {
-	switch b {
-	case nvml.BrandGrid, nvml.BrandVApps, nvml.BrandVPC, nvml.BrandVCS, nvml.BrandVWS:
-		return true
-	}
-	return false
-}
+// guestBrands are the vGPU licences, which a GPU has in a virtual machine only.
+var guestBrands = []nvml.Brand{nvml.BrandGrid, nvml.BrandVApps, nvml.BrandVPC, nvml.BrandVCS, nvml.BrandVWS}
 
 // coresPerSM is by compute capability, after _ConvertSMVer2Cores in Common/helper_cuda.h of NVIDIA's cuda-samples.
 var coresPerSM = map[gpu.Version]int{

@@ -71,7 +71,7 @@ func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	}
 	snapshot, err := i.read(ctx, session)
 	if closeErr := session.Close(); err == nil && closeErr != nil {
-		// What was read stands; but a session that stays open holds the driver, so somebody must hear of it.
+		// What was read stands; but a session that stays open holds the driver, so it must be reported.
 		return snapshot, fmt.Errorf("close NVML: %w", closeErr)
 	}
 	return snapshot, err
@@ -144,12 +144,12 @@ func (i *Inventory) locate(s *gpu.Snapshot) {
 	for _, g := range s.GPUs {
 		known[g.PCIAddress] = true
 	}
-	var nowhere []*gpu.Problem
+	var unplaced []*gpu.Problem
 	for n := range s.Problems {
 		if p := &s.Problems[n]; p.PCIAddress != "" {
 			known[p.PCIAddress] = true
 		} else {
-			nowhere = append(nowhere, p)
+			unplaced = append(unplaced, p)
 		}
 	}
 	var unread []string
@@ -158,11 +158,11 @@ func (i *Inventory) locate(s *gpu.Snapshot) {
 			unread = append(unread, address)
 		}
 	}
-	if len(unread) != len(nowhere) {
+	if len(unread) != len(unplaced) {
 		return
 	}
 	slices.Sort(unread)
-	for n, p := range nowhere {
+	for n, p := range unplaced {
 		p.PCIAddress = unread[n]
 	}
 }

@@ -13,11 +13,10 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// mig reads how the GPU can be, and is, cut. What fails is a fault of this GPU's MIG and of nothing else, unless the GPU
-// is lost.
+// mig reads the MIG modes, profiles and partitions. A failure is a fault of this GPU's MIG alone, unless the GPU is lost.
 func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) {
 	current, pending, err := d.MIGMode()
-	if !r.may("the MIG mode", err) {
+	if !r.optional("the MIG mode", err) {
 		return
 	}
 	*m = gpu.MIG{Capable: true, Enabled: current, Pending: pending, Switchable: architecture >= nvml.ArchHopper}
@@ -26,7 +25,7 @@ func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) 
 		err = readPartitions(d, m)
 	}
 	if errors.Is(err, nvml.GPUIsLost) {
-		r.want("the MIG state", err)
+		r.require("the MIG state", err)
 	}
 	if err != nil {
 		m.Profiles, m.Partitions, m.Fault = nil, nil, err.Error()
@@ -49,7 +48,7 @@ func readProfiles(d nvml.Device, m *gpu.MIG) error {
 			return fmt.Errorf("read the placements of MIG profile %s: %w", p.Name, err)
 		}
 		for _, at := range placements {
-			profile.Placements = append(profile.Placements, gpu.Placement{Start: at.Start, Size: at.Size})
+			profile.Placements = append(profile.Placements, gpu.Placement(at))
 		}
 		slices.SortFunc(profile.Placements, func(a, b gpu.Placement) int {
 			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Size, b.Size))
@@ -78,11 +77,9 @@ func readPartitions(d nvml.Device, m *gpu.MIG) error {
 		if err != nil {
 			return fmt.Errorf("read a GPU instance: %w", err)
 		}
-		p := gpu.Partition{GPUInstance: info.ID, Placement: gpu.Placement{Start: info.Placement.Start, Size: info.Placement.Size}}
-		for _, profile := range m.Profiles {
-			if profile.ID == info.ProfileID {
-				p.Profile = profile.Name
-			}
+		p := gpu.Partition{GPUInstance: info.ID, Placement: gpu.Placement(info.Placement)}
+		if n := slices.IndexFunc(m.Profiles, func(p gpu.Profile) bool { return p.ID == info.ProfileID }); n >= 0 {
+			p.Profile = m.Profiles[n].Name
 		}
 		for _, device := range devices {
 			if device.GPUInstance == info.ID {

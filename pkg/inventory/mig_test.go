@@ -41,7 +41,7 @@ func cut(t *testing.T, machine *engine.Engine, profile, start int, bare bool) {
 func TestScan_AnyMIGMode_ReadsProfiles(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	i := bare(t, nvmlfake.New(machine))
-	off := look(t, i).GPUs[0].MIG
+	off := scan(t, i).GPUs[0].MIG
 	if !off.Capable || off.Enabled || off.Pending || !off.Switchable || off.Fault != "" || len(off.Profiles) != 7 || off.Partitions != nil {
 		t.Fatalf("MIG %+v", off)
 	}
@@ -54,7 +54,7 @@ func TestScan_AnyMIGMode_ReadsProfiles(t *testing.T) {
 		t.Errorf("1g.10gb (-want +got):\n%s", diff)
 	}
 	cut(t, machine, 19, 3, false)
-	on := look(t, i).GPUs[0].MIG
+	on := scan(t, i).GPUs[0].MIG
 	if diff := cmp.Diff(off.Profiles, on.Profiles); diff != "" || !on.Enabled {
 		t.Errorf("profiles changed with the mode:\n%s", diff)
 	}
@@ -78,7 +78,7 @@ func TestScan_InstanceWithoutDevice_IsPartition(t *testing.T) {
 		{Profile: "1g.10gb", Placement: gpu.Placement{Start: 0, Size: 1}, GPUInstance: 7},
 		{Profile: "3g.40gb", Placement: gpu.Placement{Start: 4, Size: 4}, GPUInstance: 1, Devices: []gpu.PartitionDevice{{UUID: uuid}}},
 	}
-	if diff := cmp.Diff(want, look(t, bare(t, nvmlfake.New(machine))).GPUs[0].MIG.Partitions); diff != "" {
+	if diff := cmp.Diff(want, scan(t, bare(t, nvmlfake.New(machine))).GPUs[0].MIG.Partitions); diff != "" {
 		t.Errorf("partitions (-want +got):\n%s", diff)
 	}
 }
@@ -98,7 +98,7 @@ func TestScan_MIGQueryFails_SetsMIGFault(t *testing.T) {
 			simtest.Change(t, machine, func(s *engine.State) {
 				s.Faults = []engine.Fault{{Query: query, GPU: s.GPUs[0].UUID, Code: code}}
 			})
-			s := look(t, bare(t, nvmlfake.New(machine)))
+			s := scan(t, bare(t, nvmlfake.New(machine)))
 			if lost {
 				if len(s.GPUs) != 7 || len(s.Problems) != 1 || !s.Problems[0].Lost {
 					t.Errorf("%d GPUs, problems %+v", len(s.GPUs), s.Problems)

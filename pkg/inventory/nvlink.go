@@ -4,7 +4,7 @@
 package inventory
 
 import (
-	"encoding/hex"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,7 +19,7 @@ func (r *reader) links(d nvml.Device, g *gpu.GPU) {
 		return
 	}
 	links, err := d.NVLinks()
-	if !r.may("the NVLinks", err) {
+	if !r.optional("the NVLinks", err) {
 		return
 	}
 	for _, l := range links {
@@ -43,7 +43,7 @@ func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
 		return
 	}
 	f, err := d.Fabric()
-	if !r.may("the NVLink fabric", err) {
+	if !r.optional("the NVLink fabric", err) {
 		return
 	}
 	switch {
@@ -52,20 +52,12 @@ func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
 	case f.Status != nil:
 		g.Fabric.State = gpu.FabricFailed
 	default:
-		g.Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: uuidText(f.ClusterUUID), CliqueID: f.CliqueID}
-		if g.Fabric.ClusterUUID == "" {
-			g.Fabric.CliqueID = 0 // It means nothing on a board by itself.
+		g.Fabric = gpu.Fabric{State: gpu.FabricReady}
+		if u := f.ClusterUUID; u != [16]byte{} { // Without one, the clique's ID means nothing: the fabric ends at the board.
+			g.Fabric.ClusterUUID = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+			g.Fabric.CliqueID = f.CliqueID
 		}
 	}
-}
-
-// uuidText is a UUID in the usual form, empty where all of it is zero.
-func uuidText(u [16]byte) string {
-	if u == ([16]byte{}) {
-		return ""
-	}
-	h := hex.EncodeToString(u[:])
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
 // peers asks of each two GPUs whose links suggest it whether they talk over NVLink. A driver that cannot tell is taken by its

@@ -26,7 +26,7 @@ func placed(t *testing.T, machine *engine.Engine) gpu.Snapshot {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := look(t, bare(t, nvmlfake.New(machine)))
+	s := scan(t, bare(t, nvmlfake.New(machine)))
 	for n := range s.GPUs {
 		for _, slot := range st.Profile.Slots {
 			if slot.Address == s.GPUs[n].PCIAddress {

@@ -22,11 +22,11 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-func look(t *testing.T, i *Inventory) gpu.Snapshot {
+func scan(t *testing.T, i *Inventory) gpu.Snapshot {
 	t.Helper()
 	s, err := i.Scan(context.Background())
 	if err != nil {
-		t.Fatalf("Look: %v", err)
+		t.Fatalf("Scan: %v", err)
 	}
 	return s
 }
@@ -45,7 +45,7 @@ func TestScan_EachProfile_HasNoProblems(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := look(t, bare(t, nvmlfake.New(machine)))
+			s := scan(t, bare(t, nvmlfake.New(machine)))
 			if len(s.GPUs) != len(p.Slots) || len(s.Problems) != 0 {
 				t.Fatalf("%d GPUs and %d problems, want %d GPUs", len(s.GPUs), len(s.Problems), len(p.Slots))
 			}
@@ -76,7 +76,7 @@ func TestScan_OneGPU_ReadsEveryField(t *testing.T) {
 	}
 	address := st.GPUs[0].Address
 	sys := toySys(t, address, "pci0000:16", "1")
-	s := look(t, New(Options{Library: nvmlfake.New(machine), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
+	s := scan(t, New(Options{Library: nvmlfake.New(machine), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
 	one := 1
 	want := gpu.GPU{
 		PCIAddress: address, UUID: st.GPUs[0].UUID, Index: 0, Minor: 0,
@@ -123,7 +123,7 @@ func TestScan_NoNUMANode_IsNil(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := look(t, New(Options{Library: nvmlfake.New(machine), SysRoot: toySys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
+	s := scan(t, New(Options{Library: nvmlfake.New(machine), SysRoot: toySys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
 	if g := s.GPUs[0]; g.NUMANode != nil || g.PCIeRoot != "pci0000:00" {
 		t.Errorf("NUMA node %v, root %q; want none and pci0000:00", g.NUMANode, g.PCIeRoot)
 	}
@@ -132,14 +132,14 @@ func TestScan_NoNUMANode_IsNil(t *testing.T) {
 func TestScan_Unchanged_ReturnsEqualSnapshots(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	i := bare(t, nvmlfake.New(machine))
-	first := look(t, i)
+	first := scan(t, i)
 	simtest.Change(t, machine, func(s *engine.State) {
 		s.GPUs[2].Utilization, s.GPUs[2].TemperatureC = 97, 80
 		if err := s.AddProcess(&s.GPUs[2], engine.Process{PID: 7, MemoryMiB: 4096}); err != nil {
 			t.Error(err)
 		}
 	})
-	if diff := cmp.Diff(first, look(t, i)); diff != "" {
+	if diff := cmp.Diff(first, scan(t, i)); diff != "" {
 		t.Errorf("a busy GPU reads differently:\n%s", diff)
 	}
 }
@@ -165,7 +165,7 @@ func TestScan_OneGPUFails_ReadsOthers(t *testing.T) {
 				tc.fault.GPU = uuid
 				s.Faults = []engine.Fault{tc.fault}
 			})
-			s := look(t, bare(t, nvmlfake.New(machine)))
+			s := scan(t, bare(t, nvmlfake.New(machine)))
 			if len(s.GPUs) != 7 || len(s.Problems) != 1 {
 				t.Fatalf("%d GPUs, problems %+v; want 7 and one problem", len(s.GPUs), s.Problems)
 			}
@@ -190,7 +190,7 @@ func TestScan_QueryNotSupported_LeavesFieldEmpty(t *testing.T) {
 		}
 		s.Faults = append(s.Faults, engine.Fault{Query: "nvmlSystemGetCudaDriverVersion", Code: nvml.Unknown})
 	})
-	s := look(t, bare(t, nvmlfake.New(machine)))
+	s := scan(t, bare(t, nvmlfake.New(machine)))
 	if len(s.Problems) != 0 || len(s.GPUs) != 8 {
 		t.Fatalf("%d GPUs, problems %+v; want 8 GPUs", len(s.GPUs), s.Problems)
 	}
@@ -218,14 +218,14 @@ func TestScan_LostGPU_AddressFromKernelList(t *testing.T) {
 		}
 	}
 	i := New(Options{Library: nvmlfake.New(machine), ProcRoot: proc, SysRoot: t.TempDir(), DevRoot: t.TempDir()})
-	s := look(t, i)
+	s := scan(t, i)
 	if len(s.Problems) != 2 || s.Problems[0].PCIAddress != st.GPUs[2].Address || s.Problems[1].PCIAddress != st.GPUs[5].Address {
 		t.Errorf("problems %+v, want them at %s and %s", s.Problems, st.GPUs[2].Address, st.GPUs[5].Address)
 	}
 	if err := os.Mkdir(filepath.Join(proc, "driver/nvidia/gpus/0000:ff:00.0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if s := look(t, i); s.Problems[0].PCIAddress != "" {
+	if s := scan(t, i); s.Problems[0].PCIAddress != "" {
 		t.Errorf("problems %+v: three addresses cannot be told to two GPUs", s.Problems)
 	}
 }
@@ -261,7 +261,7 @@ func TestScan_InvalidIdentity_IsProblem(t *testing.T) {
 		}, []int{0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := look(t, bare(t, lying{nvmlfake.New(simtest.Machine(t, "hgx-h100")), tc.change}))
+			s := scan(t, bare(t, altered{nvmlfake.New(simtest.Machine(t, "hgx-h100")), tc.change}))
 			var got []int
 			for _, p := range s.Problems {
 				got = append(got, p.Index)
@@ -278,18 +278,18 @@ func TestScan_NoDriver_ReturnsErrNoDriver(t *testing.T) {
 	simtest.Change(t, machine, func(s *engine.State) { s.DriverLoaded = false })
 	s, err := bare(t, nvmlfake.New(machine)).Scan(context.Background())
 	if !errors.Is(err, ErrNoDriver) || !errors.Is(err, nvml.DriverNotLoaded) || !cmp.Equal(s, gpu.Snapshot{}) {
-		t.Errorf("Look = %+v, %v; want the zero Snapshot and ErrNoDriver", s, err)
+		t.Errorf("Scan = %+v, %v; want the zero Snapshot and ErrNoDriver", s, err)
 	}
 }
 
 func TestScan_AnyResult_ClosesSession(t *testing.T) {
 	lib := &counting{Library: nvmlfake.New(simtest.Machine(t, "hgx-h100"))}
 	i := bare(t, lib)
-	look(t, i)
+	scan(t, i)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := i.Scan(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("Look of a caller who left: %v", err)
+		t.Errorf("Scan of a caller who left: %v", err)
 	}
 	if lib.opened != 2 || lib.closed != 2 {
 		t.Errorf("%d sessions opened, %d closed; want 2 of each", lib.opened, lib.closed)
@@ -297,8 +297,8 @@ func TestScan_AnyResult_ClosesSession(t *testing.T) {
 }
 
 func TestScan_VGPUGuest_IsNotMPSCapable(t *testing.T) {
-	lib := lying{nvmlfake.New(simtest.Machine(t, "t4-1")), func(_ int, a *answers) { a.brand = nvml.BrandVCS }}
-	if g := look(t, bare(t, lib)).GPUs[0]; g.MPSCapable || g.Brand != "NvidiaVCS" {
+	lib := altered{nvmlfake.New(simtest.Machine(t, "t4-1")), func(_ int, a *answers) { a.brand = nvml.BrandVCS }}
+	if g := scan(t, bare(t, lib)).GPUs[0]; g.MPSCapable || g.Brand != "NvidiaVCS" {
 		t.Errorf("GPU %+v: MPS capable in a virtual machine", g)
 	}
 }
@@ -316,7 +316,7 @@ func TestMultiprocessors_UnknownCapability_IsZero(t *testing.T) {
 func TestScan_Sysfs_ReadsRootAndNUMANode(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	i := New(Options{Library: nvmlfake.NewRoot(root.Path), ProcRoot: root.ProcRoot, SysRoot: root.SysRoot, DevRoot: root.Path})
-	s := look(t, i)
+	s := scan(t, i)
 	for _, g := range s.GPUs {
 		if g.PCIeRoot == "" || g.NUMANode == nil {
 			t.Errorf("GPU %s has root %q and NUMA node %v, want both", g.PCIAddress, g.PCIeRoot, g.NUMANode)

@@ -6,6 +6,7 @@ package inventory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -86,13 +87,7 @@ func (i *Inventory) scan(ctx context.Context, last result) result {
 }
 
 func (s result) same(o result) bool {
-	text := func(err error) string {
-		if err == nil {
-			return ""
-		}
-		return err.Error()
-	}
-	return text(s.err) == text(o.err) && reflect.DeepEqual(s.snapshot, o.snapshot)
+	return fmt.Sprint(s.err) == fmt.Sprint(o.err) && reflect.DeepEqual(s.snapshot, o.snapshot)
 }
 
 // wait returns when a scan is due.

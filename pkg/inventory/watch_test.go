@@ -18,8 +18,8 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// watched drives Watch by hand: every tick is the test's.
-type watched struct {
+// env drives Watch by hand: every tick is the test's.
+type env struct {
 	t       *testing.T
 	machine *engine.Engine
 	lib     *counting
@@ -36,9 +36,9 @@ type delivery struct {
 	err      error
 }
 
-func watch(t *testing.T, change func(*engine.State)) *watched {
+func startWatch(t *testing.T, change func(*engine.State)) *env {
 	t.Helper()
-	w := &watched{
+	w := &env{
 		t: t, machine: simtest.Machine(t, "hgx-h100"), dir: t.TempDir(),
 		ticks: make(chan time.Time), seen: make(chan delivery, 16), ended: make(chan error, 1),
 	}
@@ -62,7 +62,7 @@ func watch(t *testing.T, change func(*engine.State)) *watched {
 	return w
 }
 
-func (w *watched) next() delivery {
+func (w *env) next() delivery {
 	w.t.Helper()
 	select {
 	case d := <-w.seen:
@@ -74,7 +74,7 @@ func (w *watched) next() delivery {
 }
 
 // tick returns when Watch has taken the tick, so that after a second one the first has been acted on.
-func (w *watched) tick(n int) {
+func (w *env) tick(n int) {
 	w.t.Helper()
 	for range n {
 		select {
@@ -85,7 +85,7 @@ func (w *watched) tick(n int) {
 	}
 }
 
-func (w *watched) quiet() {
+func (w *env) nothingDelivered() {
 	w.t.Helper()
 	select {
 	case d := <-w.seen:
@@ -94,7 +94,7 @@ func (w *watched) quiet() {
 	}
 }
 
-func (w *watched) write(path string) {
+func (w *env) write(path string) {
 	w.t.Helper()
 	path = filepath.Join(w.dir, path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -106,16 +106,16 @@ func (w *watched) write(path string) {
 }
 
 func TestWatch_Unchanged_ReportsOnce(t *testing.T) {
-	w := watch(t, nil)
+	w := startWatch(t, nil)
 	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
 		t.Fatalf("delivered %d GPUs, %v", len(d.snapshot.GPUs), d.err)
 	}
-	w.tick(8) // two full looks
-	w.quiet()
+	w.tick(8) // two scans
+	w.nothingDelivered()
 }
 
 func TestWatch_LostGPU_SeenAfterPollsPerScan(t *testing.T) {
-	w := watch(t, nil)
+	w := startWatch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[1].Lost = true })
 	w.tick(3)
@@ -127,7 +127,7 @@ func TestWatch_LostGPU_SeenAfterPollsPerScan(t *testing.T) {
 func TestWatch_FilesChange_ScansAtNextPoll(t *testing.T) {
 	for _, path := range []string{"driver/nvidia/version", "driver/nvidia/gpus/0000:1b:00.0/information", "dev/nvidia8", "dev/nvidiactl"} {
 		t.Run(path, func(t *testing.T) {
-			w := watch(t, nil)
+			w := startWatch(t, nil)
 			w.next()
 			simtest.Change(t, w.machine, func(s *engine.State) { s.Remove(&s.GPUs[7]) })
 			w.write(path)
@@ -140,20 +140,20 @@ func TestWatch_FilesChange_ScansAtNextPoll(t *testing.T) {
 }
 
 func TestWatch_OtherDeviceNode_DoesNotScan(t *testing.T) {
-	w := watch(t, nil)
+	w := startWatch(t, nil)
 	w.next()
 	w.tick(1)
 	w.write("dev/loop7")
 	w.tick(1)
-	w.tick(1) // the third glance begins a full look
+	w.tick(1) // the third poll begins a scan
 	w.tick(1) // it is over
 	if w.lib.opened != 2 {
-		t.Errorf("%d looks, want one at the start and one at the cadence", w.lib.opened)
+		t.Errorf("%d scans, want one at the start and one after the polls", w.lib.opened)
 	}
 }
 
 func TestTrigger_WhileWaiting_ScansNow(t *testing.T) {
-	w := watch(t, nil)
+	w := startWatch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Lost = true })
 	for range 5 {
@@ -165,12 +165,12 @@ func TestTrigger_WhileWaiting_ScansNow(t *testing.T) {
 }
 
 func TestWatch_DriverLoadedLater_ReportsGPUs(t *testing.T) {
-	w := watch(t, func(s *engine.State) { s.DriverLoaded = false })
+	w := startWatch(t, func(s *engine.State) { s.DriverLoaded = false })
 	if d := w.next(); !errors.Is(d.err, ErrNoDriver) || len(d.snapshot.GPUs) != 0 {
 		t.Fatalf("delivered %d GPUs, %v; want none and ErrNoDriver", len(d.snapshot.GPUs), d.err)
 	}
 	w.tick(2)
-	w.quiet()
+	w.nothingDelivered()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.DriverLoaded = true })
 	w.tick(2)
 	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
@@ -184,7 +184,7 @@ func TestWatch_DriverLoadedLater_ReportsGPUs(t *testing.T) {
 }
 
 func TestWatch_ScanFails_KeepsLastSnapshot(t *testing.T) {
-	w := watch(t, nil)
+	w := startWatch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) {
 		s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}}
@@ -201,7 +201,7 @@ func TestWatch_ScanFails_KeepsLastSnapshot(t *testing.T) {
 }
 
 func TestWatch_ContextEnds_ReturnsItsError(t *testing.T) {
-	w := watch(t, nil)
+	w := startWatch(t, nil)
 	w.next()
 	w.cancel()
 	err := <-w.ended
