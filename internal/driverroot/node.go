@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/klog/v2"
+	"tags.cncf.io/container-device-interface/specs-go"
 )
 
 // checkNode says which device node is missing and what makes it.
@@ -24,16 +24,25 @@ func (r *Root) checkNode(path, remedy string) error {
 	return nil
 }
 
-// logger passes nvcdi's messages on at a level that nobody runs with by default: it warns of every optional file.
-type logger struct{}
-
-const (
-	warnings klog.Level = 6
-	details  klog.Level = 8
-)
-
-func (logger) Errorf(f string, a ...any)   { klog.V(warnings).Infof("nvcdi: "+f, a...) }
-func (logger) Warningf(f string, a ...any) { klog.V(warnings).Infof("nvcdi: "+f, a...) }
-func (logger) Infof(f string, a ...any)    { klog.V(details).Infof("nvcdi: "+f, a...) }
-func (logger) Debugf(f string, a ...any)   { klog.V(details).Infof("nvcdi: "+f, a...) }
-func (logger) Tracef(f string, a ...any)   { klog.V(details).Infof("nvcdi: "+f, a...) }
+// addSwitches adds to a group's edits the NVSwitches that connect its GPUs, where the node has device nodes for them.
+func (r *Root) addSwitches(edits *specs.ContainerEdits) error {
+	paths, err := filepath.Glob(filepath.Join(r.o.DevRoot, "dev", "nvidia-nvswitch*"))
+	if err != nil || len(paths) == 0 {
+		return err
+	}
+	var switches specs.ContainerEdits
+	for _, path := range paths {
+		var s unix.Stat_t
+		if unix.Lstat(path, &s) != nil || s.Mode&unix.S_IFMT != unix.S_IFCHR {
+			continue // Gone since, or no device: a group works without it.
+		}
+		switches.DeviceNodes = append(switches.DeviceNodes, &specs.DeviceNode{
+			Path: filepath.Join("/dev", filepath.Base(path)), HostPath: path, Major: int64(unix.Major(s.Rdev)), Minor: int64(unix.Minor(s.Rdev)),
+		})
+	}
+	if err := r.finish(&switches); err != nil {
+		return err
+	}
+	edits.DeviceNodes = append(edits.DeviceNodes, switches.DeviceNodes...)
+	return nil
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/nvml/real"
@@ -35,15 +36,12 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 	if err != nil {
 		return edits, err
 	}
-	mounts := func(file string) func(*specs.Mount) bool {
-		return func(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/"+file) }
-	}
-	if !slices.ContainsFunc(edits.Mounts, mounts("libcuda.so."+version)) {
+	if !slices.ContainsFunc(edits.Mounts, named("libcuda.so."+version)) {
 		return edits, fmt.Errorf("%w: no libcuda.so.%s under %s, though the kernel module is of that version; install the user space of the same driver",
 			ErrIncomplete, version, r.o.DriverRoot)
 	}
 	// nvcdi finds the pipe directory of an MPS daemon of the host. MPS is for claims that ask for it, with daemons of their own.
-	edits.Mounts = slices.DeleteFunc(edits.Mounts, mounts("nvidia-mps"))
+	edits.Mounts = slices.DeleteFunc(edits.Mounts, named("nvidia-mps"))
 	return edits, r.finish(&edits)
 }
 
@@ -137,3 +135,22 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 	}
 	return nil
 }
+
+// named selects mounts of files of that name.
+func named(file string) func(*specs.Mount) bool {
+	return func(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/"+file) }
+}
+
+// logger passes nvcdi's messages on at a level that nobody runs with by default: it warns of every optional file.
+type logger struct{}
+
+const (
+	warnings klog.Level = 6
+	details  klog.Level = 8
+)
+
+func (logger) Errorf(f string, a ...any)   { klog.V(warnings).Infof("nvcdi: "+f, a...) }
+func (logger) Warningf(f string, a ...any) { klog.V(warnings).Infof("nvcdi: "+f, a...) }
+func (logger) Infof(f string, a ...any)    { klog.V(details).Infof("nvcdi: "+f, a...) }
+func (logger) Debugf(f string, a ...any)   { klog.V(details).Infof("nvcdi: "+f, a...) }
+func (logger) Tracef(f string, a ...any)   { klog.V(details).Infof("nvcdi: "+f, a...) }

@@ -3,36 +3,24 @@
 
 package nvml
 
-// The values are those of nvml.h, so that a front can pass them through. An unlisted value prints as "Unknown".
+// The values are those of nvml.h, so that the NVML fake can pass them through. An unlisted value prints as "Unknown".
 
 // Brand is the marketing family of a board (nvmlBrandType_t).
 type Brand int
 
-// Brands of the boards that data centres hold.
+// Brands that the driver tells apart: Tesla, and the vGPU licences.
 const (
-	BrandUnknown    Brand = 0
-	BrandQuadro     Brand = 1
-	BrandTesla      Brand = 2
-	BrandNVS        Brand = 3
-	BrandGrid       Brand = 4
-	BrandGeForce    Brand = 5
-	BrandTitan      Brand = 6
-	BrandVApps      Brand = 7
-	BrandVPC        Brand = 8
-	BrandVCS        Brand = 9
-	BrandVWS        Brand = 10
-	BrandQuadroRTX  Brand = 12
-	BrandNVIDIARTX  Brand = 13
-	BrandNVIDIA     Brand = 14
-	BrandGeForceRTX Brand = 15
-	BrandTitanRTX   Brand = 16
+	BrandTesla Brand = 2
+	BrandGrid  Brand = 4
+	BrandVApps Brand = 7
+	BrandVPC   Brand = 8
+	BrandVCS   Brand = 9
+	BrandVWS   Brand = 10
 )
 
 var brandNames = map[Brand]string{
-	BrandQuadro: "Quadro", BrandTesla: "Tesla", BrandNVS: "NVS", BrandGrid: "Grid", BrandGeForce: "GeForce",
-	BrandTitan: "Titan", BrandVApps: "NvidiaVApps", BrandVPC: "NvidiaVPC", BrandVCS: "NvidiaVCS",
-	BrandVWS: "NvidiaVWS", BrandQuadroRTX: "QuadroRTX", BrandNVIDIARTX: "NvidiaRTX", BrandNVIDIA: "Nvidia",
-	BrandGeForceRTX: "GeForceRTX", BrandTitanRTX: "TitanRTX",
+	1: "Quadro", 2: "Tesla", 3: "NVS", 4: "Grid", 5: "GeForce", 6: "Titan", 7: "NvidiaVApps", 8: "NvidiaVPC", 9: "NvidiaVCS",
+	10: "NvidiaVWS", 12: "QuadroRTX", 13: "NvidiaRTX", 14: "Nvidia", 15: "GeForceRTX", 16: "TitanRTX",
 }
 
 func (b Brand) String() string { return nameOf(brandNames, b) }
@@ -40,23 +28,15 @@ func (b Brand) String() string { return nameOf(brandNames, b) }
 // Architecture is the GPU's generation (nvmlDeviceArchitecture_t).
 type Architecture int
 
-// Architectures since Kepler.
+// Architectures that the driver tells apart.
 const (
-	ArchKepler    Architecture = 2
-	ArchMaxwell   Architecture = 3
-	ArchPascal    Architecture = 4
-	ArchVolta     Architecture = 5
-	ArchTuring    Architecture = 6
-	ArchAmpere    Architecture = 7
-	ArchAda       Architecture = 8
-	ArchHopper    Architecture = 9
-	ArchBlackwell Architecture = 10
-	ArchRubin     Architecture = 13
+	ArchAmpere Architecture = 7
+	ArchHopper Architecture = 9
 )
 
 var architectureNames = map[Architecture]string{
-	ArchKepler: "Kepler", ArchMaxwell: "Maxwell", ArchPascal: "Pascal", ArchVolta: "Volta", ArchTuring: "Turing",
-	ArchAmpere: "Ampere", ArchAda: "Ada Lovelace", ArchHopper: "Hopper", ArchBlackwell: "Blackwell", ArchRubin: "Rubin",
+	2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",
+	10: "Blackwell", 13: "Rubin",
 }
 
 func (a Architecture) String() string { return nameOf(architectureNames, a) }
@@ -64,14 +44,7 @@ func (a Architecture) String() string { return nameOf(architectureNames, a) }
 // AddressingMode says how the GPU addresses system memory (nvmlDeviceAddressingModeType_t).
 type AddressingMode int
 
-// Addressing modes.
-const (
-	AddressingNone AddressingMode = 0
-	AddressingHMM  AddressingMode = 1
-	AddressingATS  AddressingMode = 2
-)
-
-var addressingModeNames = map[AddressingMode]string{AddressingNone: "None", AddressingHMM: "HMM", AddressingATS: "ATS"}
+var addressingModeNames = map[AddressingMode]string{0: "None", 1: "HMM", 2: "ATS"}
 
 func (m AddressingMode) String() string { return nameOf(addressingModeNames, m) }
 
@@ -104,7 +77,6 @@ type RemoteDevice int
 // Remote devices.
 const (
 	RemoteGPU     RemoteDevice = 0
-	RemoteIBMNPU  RemoteDevice = 1
 	RemoteSwitch  RemoteDevice = 2
 	RemoteUnknown RemoteDevice = 255
 )
@@ -118,7 +90,6 @@ type FabricState int
 // The states.
 const (
 	FabricNotSupported FabricState = 0
-	FabricNotStarted   FabricState = 1
 	FabricInProgress   FabricState = 2
 	FabricCompleted    FabricState = 3
 )

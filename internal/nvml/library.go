@@ -91,8 +91,6 @@ type MemoryInfo struct {
 // Process is a process that holds a GPU.
 type Process struct {
 	PID uint32
-	// UsedMemory is in bytes, 0 where the driver cannot say.
-	UsedMemory uint64
 	// GPUInstance and ComputeInstance are what it runs on, -1 where that is the whole GPU.
 	GPUInstance, ComputeInstance int
 }

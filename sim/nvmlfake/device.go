@@ -168,7 +168,7 @@ func (d *device) holders(query string, graphics bool) ([]nvml.Process, error) {
 		var held []nvml.Process
 		for _, p := range v.Processes {
 			if p.Graphics == graphics {
-				one := nvml.Process{PID: p.PID, UsedMemory: p.MemoryMiB << 20, GPUInstance: -1, ComputeInstance: -1}
+				one := nvml.Process{PID: p.PID, GPUInstance: -1, ComputeInstance: -1}
 				if p.Place != nil {
 					one.GPUInstance, one.ComputeInstance = p.Place.GPUInstance, p.Place.ComputeInstance
 				}

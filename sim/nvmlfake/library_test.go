@@ -64,9 +64,9 @@ func TestProcesses_BothKinds_InOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []nvml.Process{
-		{PID: 10, UsedMemory: 2 << 20, GPUInstance: -1, ComputeInstance: -1},
-		{PID: 20, UsedMemory: 3 << 20, GPUInstance: -1, ComputeInstance: -1},
-		{PID: 30, UsedMemory: 1 << 20, GPUInstance: -1, ComputeInstance: -1},
+		{PID: 10, GPUInstance: -1, ComputeInstance: -1},
+		{PID: 20, GPUInstance: -1, ComputeInstance: -1},
+		{PID: 30, GPUInstance: -1, ComputeInstance: -1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)

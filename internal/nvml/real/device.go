@@ -94,33 +94,17 @@ func (d *device) Processes() ([]nvml.Process, error) {
 	return merge(append(compute, graphics...)), nil
 }
 
-// merge lists each process once for each instance it holds, in order. One that computes and draws is reported twice with
-// the same memory.
+// merge lists each process once for each instance it holds, in order. One that computes and draws is reported twice.
 func merge(infos []gonvml.ProcessInfo) []nvml.Process {
-	const notAvailable = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE, seen in containers and under WDDM
 	var out []nvml.Process
 	for _, i := range infos {
-		p := nvml.Process{PID: i.Pid, GPUInstance: instanceID(i.GpuInstanceId), ComputeInstance: instanceID(i.ComputeInstanceId)}
-		if i.UsedGpuMemory != notAvailable {
-			p.UsedMemory = i.UsedGpuMemory
-		}
-		out = append(out, p)
-	}
-	where := func(a, b nvml.Process) int {
-		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
+		// NVML's ID of the whole GPU has all bits set, as -1 has.
+		out = append(out, nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)), ComputeInstance: int(int32(i.ComputeInstanceId))})
 	}
 	slices.SortFunc(out, func(a, b nvml.Process) int {
-		return cmp.Or(where(a, b), cmp.Compare(b.UsedMemory, a.UsedMemory))
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
 	})
-	return slices.CompactFunc(out, func(a, b nvml.Process) bool { return where(a, b) == 0 })
-}
-
-// instanceID is -1 for what NVML reports of the whole GPU.
-func instanceID(id uint32) int {
-	if id == ^uint32(0) {
-		return -1
-	}
-	return int(id)
+	return slices.Compact(out)
 }
 
 // text reads a C string from a buffer that may lack its final zero.

@@ -23,10 +23,10 @@ func TestMerge_RepeatedProcess_ListedOncePerInstance(t *testing.T) {
 		{Pid: 5, UsedGpuMemory: 1, GpuInstanceId: whole, ComputeInstanceId: whole},
 	})
 	want := []nvml.Process{
-		{PID: 5, UsedMemory: 1, GPUInstance: -1, ComputeInstance: -1},
-		{PID: 9, UsedMemory: 2, GPUInstance: 2},
-		{PID: 9, UsedMemory: 3, GPUInstance: 7},
-		{PID: 9, UsedMemory: 4, GPUInstance: 7, ComputeInstance: 1},
+		{PID: 5, GPUInstance: -1, ComputeInstance: -1},
+		{PID: 9, GPUInstance: 2},
+		{PID: 9, GPUInstance: 7},
+		{PID: 9, GPUInstance: 7, ComputeInstance: 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("merged (-want +got):\n%s", diff)

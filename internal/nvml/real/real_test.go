@@ -160,7 +160,7 @@ func TestDevice_Queries_ReturnOwnTypes(t *testing.T) {
 		PCI:       nvml.PCIInfo{BusID: "00000000:3B:00.0", DeviceID: 0x1EB810DE, SubsystemID: 0x12A210DE},
 		Brand:     nvml.BrandTesla,
 		Compute:   nvml.ComputeExclusiveProcess,
-		Processes: []nvml.Process{{PID: 7, GPUInstance: -1, ComputeInstance: -1}, {PID: 42, UsedMemory: 1 << 20, GPUInstance: -1, ComputeInstance: -1}},
+		Processes: []nvml.Process{{PID: 7, GPUInstance: -1, ComputeInstance: -1}, {PID: 42, GPUInstance: -1, ComputeInstance: -1}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)

@@ -13,24 +13,30 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// linger is how long NVML stays open after a piece of work: the steps of one claim, and the claims of a restart, follow
-// each other within it, and opening NVML costs more than most of them. No longer, for it keeps the driver from being unloaded.
+// linger is how long NVML stays open after an operation: the steps of one claim, and the claims of a restart, follow each
+// other within it, and opening NVML costs more than most of them. No longer, for it keeps the driver from being unloaded.
 const linger = 500 * time.Millisecond
 
-// Pool shares one open NVML session among operations.
+// Pool shares one open NVML session among operations. Several goroutines may use it.
 type Pool struct {
 	library nvml.Library
 	report  func(error)
 
-	mu    sync.Mutex
-	open  nvml.Session
-	users int
-	close *time.Timer
+	mu      sync.Mutex
+	session nvml.Session
+	users   int
+	idle    *time.Timer
 }
 
 // New makes a Pool; report is called with errors of closing a session.
 func New(library nvml.Library, report func(error)) *Pool {
-	return &Pool{library: library, report: report}
+	p := &Pool{library: library, report: report}
+	p.idle = time.AfterFunc(linger, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.closeUnused()
+	})
+	return p
 }
 
 // ErrNoGPU says that the driver does not list the GPU.
@@ -42,7 +48,7 @@ func Device(session nvml.Session, uuid string) (nvml.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count the GPUs: %w", err)
 	}
-	lost := false
+	missing := ErrNoGPU
 	for i := range n {
 		d, err := session.Device(i)
 		var is string
@@ -51,15 +57,12 @@ func Device(session nvml.Session, uuid string) (nvml.Device, error) {
 		}
 		switch {
 		case errors.Is(err, nvml.GPUIsLost):
-			lost = true
+			missing = nvml.GPUIsLost
 		case err == nil && is == uuid:
 			return d, nil
 		}
 	}
-	if lost {
-		return nil, fmt.Errorf("find GPU %s: %w", uuid, nvml.GPUIsLost)
-	}
-	return nil, fmt.Errorf("find GPU %s: %w", uuid, ErrNoGPU)
+	return nil, fmt.Errorf("find GPU %s: %w", uuid, missing)
 }
 
 // IsGone says that an error means the GPU is not there, and so neither is anything that was made on it.
@@ -68,72 +71,59 @@ func IsGone(err error) bool {
 		errors.Is(err, nvml.GPUNotFound)
 }
 
-// use lends the open session, or a new one. fresh says that it has just been opened.
-func (s *Pool) use() (session nvml.Session, fresh bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.close != nil {
-		s.close.Stop()
-		s.close = nil
-	}
-	if s.open == nil {
-		if s.open, err = s.library.Open(); err != nil {
-			s.open = nil
-			return nil, false, fmt.Errorf("open NVML: %w", err)
-		}
-		fresh = true
-	}
-	s.users++
-	return s.open, fresh, nil
-}
-
-// done gives the session back. One that is stale is not lent again.
-func (s *Pool) done(session nvml.Session, stale bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.users--
-	switch {
-	case s.users > 0:
-	case stale:
-		s.shut()
-	default:
-		s.close = time.AfterFunc(linger, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.users == 0 && s.open == session {
-				s.shut()
-			}
-		})
-	}
-}
-
-// shut closes the session. s.mu is held.
-func (s *Pool) shut() {
-	if err := s.open.Close(); err != nil {
-		s.report(fmt.Errorf("close NVML: %w", err))
-	}
-	s.open = nil
-}
-
-// With does a piece of work on a GPU. NVML enumerates GPUs when it is opened, so one that is not found in a session which
-// has been open for a while is looked for in a new one.
-func (s *Pool) With(do func(nvml.Session) error) error {
+// With runs an operation on the session. NVML enumerates GPUs when it is opened, so a GPU that is missing from a session
+// which has been open for a while is looked for in a new one.
+func (p *Pool) With(do func(nvml.Session) error) error {
 	for {
-		session, fresh, err := s.use()
+		session, fresh, err := p.acquire()
 		if err != nil {
 			return err
 		}
 		err = do(session)
 		stale := !fresh && (errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.Uninitialized))
-		s.done(session, stale)
-		if !stale {
+		// While other operations use a stale session, it stays: a later attempt gets a new one.
+		if closed := p.release(session, stale); !stale || !closed {
 			return err
 		}
-		s.mu.Lock()
-		shared := s.open == session
-		s.mu.Unlock()
-		if shared {
-			return err // Others are at work in it: whoever tries again later gets a new one.
-		}
 	}
+}
+
+// acquire returns the session; fresh says that it has just been opened.
+func (p *Pool) acquire() (session nvml.Session, fresh bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle.Stop()
+	if p.session == nil {
+		session, err := p.library.Open()
+		if err != nil {
+			return nil, false, fmt.Errorf("open NVML: %w", err)
+		}
+		p.session, fresh = session, true
+	}
+	p.users++
+	return p.session, fresh, nil
+}
+
+// release ends a use of a session, and says whether the session is closed or replaced. A stale one is closed at once.
+func (p *Pool) release(session nvml.Session, stale bool) (closed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.users--
+	if stale {
+		p.closeUnused()
+	} else if p.users == 0 {
+		p.idle.Reset(linger)
+	}
+	return p.session != session
+}
+
+// closeUnused closes the session if no operation uses it. p.mu is held.
+func (p *Pool) closeUnused() {
+	if p.users > 0 || p.session == nil {
+		return
+	}
+	if err := p.session.Close(); err != nil {
+		p.report(fmt.Errorf("close NVML: %w", err))
+	}
+	p.session = nil
 }
