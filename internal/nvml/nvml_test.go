@@ -37,8 +37,8 @@ func TestUnavailable_Failure_IsFalse(t *testing.T) {
 
 func TestString_Enumerations_PrintNames(t *testing.T) {
 	for got, want := range map[fmt.Stringer]string{
-		BrandTesla: "Tesla", Brand(99): "Unknown", ArchAda: "Ada Lovelace", Architecture(-1): "Unknown",
-		AddressingATS: "ATS", ComputeExclusiveProcess: "ExclusiveProcess", ComputeMode(1): "Unknown",
+		BrandTesla: "Tesla", Brand(99): "Unknown", Architecture(8): "Ada Lovelace", Architecture(-1): "Unknown",
+		AddressingMode(2): "ATS", ComputeExclusiveProcess: "ExclusiveProcess", ComputeMode(1): "Unknown",
 	} {
 		if got.String() != want {
 			t.Errorf("%#v prints %q, want %q", got, got, want)

@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// cut makes an instance of a profile at a start, with its compute instance unless bare.
-func cut(t *testing.T, machine *engine.Engine, profile, start int, bare bool) {
+// partition makes an instance of a profile at a start, with its compute instance unless bare.
+func partition(t *testing.T, machine *engine.Engine, profile, start int, bare bool) {
 	t.Helper()
 	simtest.Change(t, machine, func(s *engine.State) {
 		g := &s.GPUs[0]
@@ -53,7 +53,7 @@ func TestScan_AnyMIGMode_ReadsProfiles(t *testing.T) {
 	if diff := cmp.Diff(want, one); diff != "" || !ok {
 		t.Errorf("1g.10gb (-want +got):\n%s", diff)
 	}
-	cut(t, machine, 19, 3, false)
+	partition(t, machine, 19, 3, false)
 	on := scan(t, i).GPUs[0].MIG
 	if diff := cmp.Diff(off.Profiles, on.Profiles); diff != "" || !on.Enabled {
 		t.Errorf("profiles changed with the mode:\n%s", diff)
@@ -62,8 +62,8 @@ func TestScan_AnyMIGMode_ReadsProfiles(t *testing.T) {
 
 func TestScan_InstanceWithoutDevice_IsPartition(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
-	cut(t, machine, 9, 4, false)
-	cut(t, machine, 19, 0, true)
+	partition(t, machine, 9, 4, false)
+	partition(t, machine, 19, 0, true)
 	st, err := machine.State()
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestScan_MIGQueryFails_SetsMIGFault(t *testing.T) {
 	} {
 		t.Run(query, func(t *testing.T) {
 			machine := simtest.Machine(t, "hgx-h100")
-			cut(t, machine, 19, 0, false)
+			partition(t, machine, 19, 0, false)
 			code := nvml.Unknown
 			if lost {
 				code = nvml.GPUIsLost
@@ -130,7 +130,7 @@ func TestWatch_ExternalPartition_SeenAtNextPoll(t *testing.T) {
 		done <- i.Watch(ctx, Cadence{PollsPerScan: 1 << 30}, func(s gpu.Snapshot, _ error) { seen <- s })
 	}()
 	<-seen
-	cut(t, machine, 19, 0, false)
+	partition(t, machine, 19, 0, false)
 	if err := os.MkdirAll(filepath.Join(proc, "driver/nvidia/capabilities/gpu0/mig/gi7/ci0"), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func TestScan_OneGPU_ReadsEveryField(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := st.GPUs[0].Address
-	sys := toySys(t, address, "pci0000:16", "1")
+	sys := newSys(t, address, "pci0000:16", "1")
 	s := scan(t, New(Options{Library: nvmlfake.New(machine), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
 	one := 1
 	want := gpu.GPU{
@@ -97,8 +97,8 @@ func TestScan_OneGPU_ReadsEveryField(t *testing.T) {
 	}
 }
 
-// toySys is a /sys with one PCI device.
-func toySys(t *testing.T, address, root, numa string) string {
+// newSys is a /sys with one PCI device.
+func newSys(t *testing.T, address, root, numa string) string {
 	t.Helper()
 	sys := t.TempDir()
 	device := filepath.Join(sys, "devices", root, "0000:15:01.0", address)
@@ -123,7 +123,7 @@ func TestScan_NoNUMANode_IsNil(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := scan(t, New(Options{Library: nvmlfake.New(machine), SysRoot: toySys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
+	s := scan(t, New(Options{Library: nvmlfake.New(machine), SysRoot: newSys(t, st.GPUs[0].Address, "pci0000:00", "-1"), ProcRoot: t.TempDir(), DevRoot: t.TempDir()}))
 	if g := s.GPUs[0]; g.NUMANode != nil || g.PCIeRoot != "pci0000:00" {
 		t.Errorf("NUMA node %v, root %q; want none and pci0000:00", g.NUMANode, g.PCIeRoot)
 	}
@@ -154,7 +154,7 @@ func TestScan_OneGPUFails_ReadsOthers(t *testing.T) {
 		"lost mid-way":       {engine.Fault{Query: "nvmlDeviceGetNumGpuCores", Code: nvml.GPUIsLost}, true, "cores"},
 		"no UUID":            {engine.Fault{Query: "nvmlDeviceGetUUID", Code: nvml.Unknown}, false, "UUID"},
 		"no minor":           {engine.Fault{Query: "nvmlDeviceGetMinorNumber", Code: nvml.NotSupported}, false, "minor"},
-		"sick memory":        {engine.Fault{Query: "nvmlDeviceGetMemoryInfo", Code: nvml.Unknown}, false, "memory"},
+		"failing memory":     {engine.Fault{Query: "nvmlDeviceGetMemoryInfo", Code: nvml.Unknown}, false, "memory"},
 		"needs a reset":      {engine.Fault{Query: "nvmlDeviceGetName", Code: nvml.ResetRequired}, false, "reset"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -83,12 +83,12 @@ func migMinors(s *engine.State) string {
 	return b.String()
 }
 
-// Follow keeps the capabilities in a root as the state says, and what containers are told of MIG devices, and nothing
+// Follow keeps the capabilities in a root as the state says, and the file of MIG devices for containers, and nothing
 // else: what libnvidia-ml.so.1 does after each change, as the kernel module would. Where device nodes cannot be made, as in a container without CAP_MKNOD, they are
 // left out.
 func Follow(root string) func(*engine.State) error {
 	return func(s *engine.State) error {
-		if err := tellContainers(root, s); err != nil {
+		if err := writeContainerFile(root, s); err != nil {
 			return err
 		}
 		entries := withParents(capabilities(s))
@@ -117,9 +117,9 @@ func Follow(root string) func(*engine.State) error {
 	}
 }
 
-// tellContainers writes the MIG devices into the file that containers get a mount of. One that runs keeps the file of its
+// writeContainerFile writes the MIG devices into the file that containers get a mount of. One that runs keeps the file of its
 // start, which has its own partition.
-func tellContainers(root string, s *engine.State) error {
+func writeContainerFile(root string, s *engine.State) error {
 	content, err := smi.Partitions(s).Firmware()
 	if err != nil {
 		return err

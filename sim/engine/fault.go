@@ -71,8 +71,9 @@ func BaseName(query string) string {
 	return query
 }
 
-// strike counts one call of a query against the faults and says what it meets. Faults that are used up go.
-func (s *State) strike(query, uuid string, afterEffect bool) (code nvml.Code, latency time.Duration, changed bool) {
+// applyFaults counts one call of a query against the faults and returns the effect of those that match. Faults that are used
+// up are removed.
+func (s *State) applyFaults(query, uuid string, afterEffect bool) (code nvml.Code, latency time.Duration, changed bool) {
 	kept := s.Faults[:0]
 	for _, f := range s.Faults {
 		if !f.matches(query, uuid, afterEffect) {

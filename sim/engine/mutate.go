@@ -45,7 +45,7 @@ func (s *Session) Mutate(query string, slot int, change func(*State, *GPU) nvml.
 		if after != 0 {
 			return after
 		}
-		code = s.strikeAt(st, query, uuid, true)
+		code = s.applyFaultsAt(st, query, uuid, true)
 	}
 	return code
 }

@@ -51,7 +51,7 @@ func (s *Session) Ask(query string) (*State, nvml.Code) {
 	if code != 0 {
 		return nil, code
 	}
-	if code := s.strike(st, query, ""); code != 0 {
+	if code := s.applyFaults(st, query, ""); code != 0 {
 		return nil, code
 	}
 	return st, 0
@@ -80,7 +80,7 @@ func (s *Session) Find(query string, match func(*GPU) bool) (int, nvml.Code) {
 			return slot, code
 		}
 	}
-	if code := s.strike(st, query, ""); code != 0 {
+	if code := s.applyFaults(st, query, ""); code != 0 {
 		return 0, code
 	}
 	return 0, nvml.NotFound
@@ -95,7 +95,7 @@ func (s *Session) Query(query string, slot int) (View, nvml.Code) {
 	if !slices.Contains(s.slots, slot) || slot >= len(st.GPUs) {
 		return View{}, nvml.InvalidArgument
 	}
-	if code := s.strike(st, query, st.GPUs[slot].UUID); code != 0 {
+	if code := s.applyFaults(st, query, st.GPUs[slot].UUID); code != 0 {
 		return View{}, code
 	}
 	return s.Peer(slot)
@@ -114,13 +114,13 @@ func (s *Session) state() (*State, nvml.Code) {
 	return st, 0
 }
 
-// strike meets the faults. Faults that count are counted in the state file; where that cannot be written, as through a
+// applyFaults returns the faults of a query. Faults that count are counted in the state file; where that cannot be written, as through a
 // read-only mount, the session counts for itself.
-func (s *Session) strike(st *State, query, uuid string) nvml.Code {
-	return s.strikeAt(st, query, uuid, false)
+func (s *Session) applyFaults(st *State, query, uuid string) nvml.Code {
+	return s.applyFaultsAt(st, query, uuid, false)
 }
 
-func (s *Session) strikeAt(st *State, query, uuid string, afterEffect bool) nvml.Code {
+func (s *Session) applyFaultsAt(st *State, query, uuid string, afterEffect bool) nvml.Code {
 	if slices.Contains(st.AbsentSymbols, query) {
 		return nvml.FunctionNotFound
 	}
@@ -136,11 +136,11 @@ func (s *Session) strikeAt(st *State, query, uuid string, afterEffect bool) nvml
 	var code nvml.Code
 	var latency time.Duration
 	if !counted {
-		code, latency, _ = st.Clone().strike(query, uuid, afterEffect)
+		code, latency, _ = st.Clone().applyFaults(query, uuid, afterEffect)
 	} else if err := s.engine.count(func(now *State) {
-		code, latency, _ = now.strike(query, uuid, afterEffect)
+		code, latency, _ = now.applyFaults(query, uuid, afterEffect)
 	}); err != nil {
-		code, latency = s.strikeLocal(st, query, uuid, afterEffect)
+		code, latency = s.applyFaultsLocal(st, query, uuid, afterEffect)
 	}
 	if latency > 0 {
 		time.Sleep(latency)
@@ -150,18 +150,18 @@ func (s *Session) strikeAt(st *State, query, uuid string, afterEffect bool) nvml
 
 // count is Update without the sync: counting a call changes nothing that the root shows.
 func (e *Engine) count(change func(*State)) error {
-	quiet := &Engine{dir: e.dir}
-	return quiet.Update(func(s *State) error { change(s); return nil })
+	withoutSync := &Engine{dir: e.dir}
+	return withoutSync.Update(func(s *State) error { change(s); return nil })
 }
 
-func (s *Session) strikeLocal(st *State, query, uuid string, afterEffect bool) (nvml.Code, time.Duration) {
+func (s *Session) applyFaultsLocal(st *State, query, uuid string, afterEffect bool) (nvml.Code, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seen != st.Generation+1 {
 		s.seen, s.local = st.Generation+1, slices.Clone(st.Faults)
 	}
 	own := &State{Faults: s.local}
-	code, latency, _ := own.strike(query, uuid, afterEffect)
+	code, latency, _ := own.applyFaults(query, uuid, afterEffect)
 	s.local = own.Faults
 	return code, latency
 }

@@ -16,9 +16,9 @@ import (
 // A MIG device is a compute instance as a device: it has a handle like a GPU's, which some of the queries of GPUs take.
 
 // either runs a query that takes a GPU's handle or a MIG device's.
-func either(query string, dev C.handle, ok bool, whole func(engine.View) nvml.Code, cut func(found) nvml.Code) C.u32 {
+func either(query string, dev C.handle, ok bool, whole func(engine.View) nvml.Code, partition func(found) nvml.Code) C.u32 {
 	if _, is := partOf(dev, migDevice); is {
-		return ofPart(query, dev, migDevice, ok, cut)
+		return ofPart(query, dev, migDevice, ok, partition)
 	}
 	return device(query, dev, ok, whole)
 }

@@ -142,7 +142,7 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.turn(user, cred, conn, read); err != nil {
+	if err := d.waitTurn(user, cred, conn, read); err != nil {
 		return nil, nil, err
 	}
 	if len(d.clients) >= maxClients {
@@ -165,7 +165,7 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	d.made++
 	c := &client{pid: uint32(cred.Pid), uid: cred.Uid, limitMiB: least(totalMiB, d.limitMiB, clientLimit(h.Memory)), end: conn.Close}
 	if cred.Pid == 0 {
-		c.pid = d.strange(g) // Its process is in another PID namespace.
+		c.pid = d.foreignPID(g) // Its process is in another PID namespace.
 	}
 	threads := d.threads
 	if n := number(h.Threads); n > 0 {
@@ -187,8 +187,8 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	return info, c, nil
 }
 
-// turn waits until the server is for a user, or there is none. d.mu is held, but while it waits.
-func (d *daemon) turn(user uint32, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) error {
+// waitTurn waits until the server is for a user, or there is none. d.mu is held, but while it waits.
+func (d *daemon) waitTurn(user uint32, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) error {
 	var gone <-chan struct{}
 	for d.running && (d.user != user || d.closing) {
 		if len(d.clients) == 0 {
@@ -234,8 +234,8 @@ func broken(conn *net.UnixConn, read *bufio.Reader) (gone <-chan struct{}, stop 
 	}
 }
 
-// strange is a PID for a process whose own the daemon cannot see.
-func (d *daemon) strange(g *engine.GPU) uint32 {
+// foreignPID is a PID for a process whose own the daemon cannot see.
+func (d *daemon) foreignPID(g *engine.GPU) uint32 {
 	pid := 1<<22 + uint32(os.Getpid())<<8 + uint32(d.made)
 	for slices.ContainsFunc(g.Processes, func(p engine.Process) bool { return p.PID == pid }) {
 		pid++

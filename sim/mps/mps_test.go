@@ -34,19 +34,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// served is a daemon in this process, for GPU 0 of a machine.
-type served struct {
-	t    *testing.T
-	root string
-	env  map[string]string
-	done chan error
+// env is a daemon in this process, for GPU 0 of a machine.
+type env struct {
+	t         *testing.T
+	root      string
+	variables map[string]string
+	done      chan error
 }
 
-func serve(t *testing.T, anyUser bool) *served {
+func serve(t *testing.T, anyUser bool) *env {
 	t.Helper()
 	root := t.TempDir()
 	simtest.MachineIn(t, root, "hgx-h100")
-	s := &served{t: t, root: root, done: make(chan error, 1), env: map[string]string{
+	s := &env{t: t, root: root, done: make(chan error, 1), variables: map[string]string{
 		envPipe: filepath.Join(root, "tmp/nvidia-mps"), envLog: t.TempDir(), envDevices: "0", "GPUSIM_SHM": filepath.Join(root, "dev/shm"),
 	}}
 	for _, dir := range []string{"tmp/nvidia-mps", "dev/shm"} {
@@ -57,8 +57,8 @@ func serve(t *testing.T, anyUser bool) *served {
 	if err := os.WriteFile(filepath.Join(root, "dev/nvidia0"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	go func() { s.done <- run(s.env, root, anyUser, os.Stderr) }()
-	for !serves(filepath.Join(s.env[envPipe], ControlSocket)) {
+	go func() { s.done <- run(s.variables, root, anyUser, os.Stderr) }()
+	for !serves(filepath.Join(s.variables[envPipe], ControlSocket)) {
 		select {
 		case err := <-s.done:
 			t.Fatalf("it did not start: %v", err)
@@ -66,7 +66,7 @@ func serve(t *testing.T, anyUser bool) *served {
 		}
 	}
 	t.Cleanup(func() {
-		s.say("quit")
+		s.control("quit")
 		if err := <-s.done; err != nil {
 			t.Error(err)
 		}
@@ -77,7 +77,7 @@ func serve(t *testing.T, anyUser bool) *served {
 	return s
 }
 
-func (s *served) gpu() engine.GPU {
+func (s *env) gpu() engine.GPU {
 	s.t.Helper()
 	state, err := engine.Open(s.root, nil).State()
 	if err != nil {
@@ -86,15 +86,15 @@ func (s *served) gpu() engine.GPU {
 	return state.GPUs[0]
 }
 
-// say is the control program.
-func (s *served) say(commands ...string) string {
+// control runs the control program.
+func (s *env) control(commands ...string) string {
 	s.t.Helper()
 	var out, errOut bytes.Buffer
-	control(s.env, strings.NewReader(strings.Join(commands, "\n")+"\n"), &out, &errOut)
+	control(s.variables, strings.NewReader(strings.Join(commands, "\n")+"\n"), &out, &errOut)
 	return out.String() + errOut.String()
 }
 
-func (s *served) client(environ ...string) (*Client, error) {
+func (s *env) client(environ ...string) (*Client, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
 	defer cancel()
 	return Connect(ctx, append(environ, envPipe+"=/tmp/nvidia-mps"), s.root)
@@ -116,11 +116,11 @@ func TestClient_Limits_BoundMemoryAndThreads(t *testing.T) {
 		"of the server":   {[]string{"set_device_pinned_mem_limit PID 0 5120M", "set_active_thread_percentage PID 40"}, nil, 5120, 40},
 		"the tighter one": {[]string{"set_device_pinned_mem_limit PID 0 5120M"}, []string{envMemory + "=0=10240M"}, 5120, 100},
 	} {
-		s.say("start_server -uid 0")
-		pid := strings.TrimSpace(s.say("get_server_list"))
-		s.say("set_device_pinned_mem_limit "+pid+" 0 99999M", "set_active_thread_percentage "+pid+" 100")
+		s.control("start_server -uid 0")
+		pid := strings.TrimSpace(s.control("get_server_list"))
+		s.control("set_device_pinned_mem_limit "+pid+" 0 99999M", "set_active_thread_percentage "+pid+" 100")
 		for _, command := range c.commands {
-			if out := s.say(strings.ReplaceAll(command, "PID", pid)); strings.Contains(out, "nvalid") {
+			if out := s.control(strings.ReplaceAll(command, "PID", pid)); strings.Contains(out, "nvalid") {
 				t.Errorf("%s: %s", command, out)
 			}
 		}
@@ -163,14 +163,14 @@ func TestCommand_Each_Answers(t *testing.T) {
 		"dance":                                      "unknown command",
 		"ps":                                         "PID",
 	} {
-		if out := s.say(command); !strings.Contains(out, want) {
+		if out := s.control(command); !strings.Contains(out, want) {
 			t.Errorf("%s: %q, want %q in it", command, out, want)
 		}
 	}
-	if out := s.say("set_default_device_pinned_mem_limit 0 2G", "get_default_device_pinned_mem_limit 0"); !strings.Contains(out, "2048M") {
+	if out := s.control("set_default_device_pinned_mem_limit 0 2G", "get_default_device_pinned_mem_limit 0"); !strings.Contains(out, "2048M") {
 		t.Error(out)
 	}
-	if err := run(s.env, s.root, false, os.Stderr); err == nil || !strings.Contains(err.Error(), "already running") {
+	if err := run(s.variables, s.root, false, os.Stderr); err == nil || !strings.Contains(err.Error(), "already running") {
 		t.Errorf("a second daemon on the same pipes: %v", err)
 	}
 	// A container that lacks the daemon's shared memory has no context.
@@ -183,7 +183,7 @@ func TestCommand_Each_Answers(t *testing.T) {
 }
 
 // another is a process of another user that connects, says so, and ends.
-func (s *served) another() *exec.Cmd {
+func (s *env) another() *exec.Cmd {
 	s.t.Helper()
 	for _, dir := range []string{s.root, filepath.Dir(s.root)} { // The test's directories are root's alone.
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -217,7 +217,7 @@ func TestAdmit_OtherUser_WaitsUnlessMultiUser(t *testing.T) {
 	if err := waits.Start(); err != nil {
 		t.Fatal(err)
 	}
-	log := filepath.Join(s.env[envLog], "control.log")
+	log := filepath.Join(s.variables[envLog], "control.log")
 	for { // Until the daemon has put it on its list.
 		if data, err := os.ReadFile(log); err == nil && strings.Contains(string(data), "push client to pending list") {
 			break

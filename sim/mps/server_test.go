@@ -34,7 +34,7 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-func (s *served) shm() []string {
+func (s *env) shm() []string {
 	names, err := filepath.Glob(filepath.Join(s.root, "dev/shm/cuda.shm.*"))
 	if err != nil {
 		s.t.Fatal(err)
@@ -42,7 +42,7 @@ func (s *served) shm() []string {
 	return names
 }
 
-func (s *served) must() *Client {
+func (s *env) must() *Client {
 	s.t.Helper()
 	c, err := s.client()
 	if err != nil {
@@ -83,11 +83,11 @@ func TestRun_DeadDaemonsFiles_RemovesThem(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	env := map[string]string{envPipe: pipe, envLog: t.TempDir(), envDevices: "0", "GPUSIM_SHM": shm}
+	variables := map[string]string{envPipe: pipe, envLog: t.TempDir(), envDevices: "0", "GPUSIM_SHM": shm}
 	done := make(chan error, 1)
-	go func() { done <- run(env, root, true, io.Discard) }()
+	go func() { done <- run(variables, root, true, io.Discard) }()
 	until(t, "it serves", func() bool { return serves(filepath.Join(pipe, ControlSocket)) })
-	s := &served{t: t, root: root, env: env}
+	s := &env{t: t, root: root, variables: variables}
 	if g := s.gpu(); len(g.Processes) != 0 {
 		t.Errorf("processes are left: %+v", g.Processes)
 	}
@@ -95,7 +95,7 @@ func TestRun_DeadDaemonsFiles_RemovesThem(t *testing.T) {
 	if err != nil || len(left) != 1 || filepath.Base(left[0]) != "cuda.shm.0.3ffffe.1" {
 		t.Errorf("%v, %v", left, err)
 	}
-	s.say("quit")
+	s.control("quit")
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -115,16 +115,16 @@ func TestShut_Forced_EndsClients(t *testing.T) {
 			if err := client.Alloc(1 << 30); err != nil {
 				t.Fatal(err)
 			}
-			pid := strings.TrimSpace(s.say("get_server_list"))
-			list := strings.TrimSpace(s.say("get_client_list " + pid))
-			if out := s.say(strings.NewReplacer("PID", pid, "CLIENT", list).Replace(c.command)); out != "" {
+			pid := strings.TrimSpace(s.control("get_server_list"))
+			list := strings.TrimSpace(s.control("get_client_list " + pid))
+			if out := s.control(strings.NewReplacer("PID", pid, "CLIENT", list).Replace(c.command)); out != "" {
 				t.Error(out)
 			}
 			if err := client.Lost(); err == nil {
 				t.Error("the client still has its connection")
 			}
 			until(t, "its memory is free", func() bool { return len(s.gpu().Processes) == 0 })
-			if running := s.say("get_server_list") != ""; running != c.running {
+			if running := s.control("get_server_list") != ""; running != c.running {
 				t.Errorf("the server runs: %t", running)
 			}
 			_ = client.Close()
@@ -138,8 +138,8 @@ func TestShut_Forced_EndsClients(t *testing.T) {
 func TestShut_NotForced_WaitsForClients(t *testing.T) {
 	s := serve(t, false)
 	first := s.must()
-	pid := strings.TrimSpace(s.say("get_server_list"))
-	s.say("set_device_pinned_mem_limit "+pid+" 0 1G", "shutdown_server "+pid)
+	pid := strings.TrimSpace(s.control("get_server_list"))
+	s.control("set_device_pinned_mem_limit "+pid+" 0 1G", "shutdown_server "+pid)
 	if err := first.Alloc(1 << 30); err != nil {
 		t.Error(err)
 	}
@@ -161,8 +161,8 @@ func TestShut_NotForced_WaitsForClients(t *testing.T) {
 	}
 }
 
-func (s *served) log() string {
-	data, err := os.ReadFile(filepath.Join(s.env[envLog], "control.log"))
+func (s *env) log() string {
+	data, err := os.ReadFile(filepath.Join(s.variables[envLog], "control.log"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func (s *served) log() string {
 // A daemon for all users has its server for user 0, whoever it was started for.
 func TestAdmit_MultiUser_ServesAll(t *testing.T) {
 	s := serve(t, true)
-	s.say("start_server -uid 1000")
+	s.control("start_server -uid 1000")
 	c := s.must()
 	_ = c.Close()
 }
@@ -181,8 +181,8 @@ func TestAdmit_MultiUser_ServesAll(t *testing.T) {
 func TestLeave_LastClient_ServerStays(t *testing.T) {
 	s := serve(t, false)
 	c := s.must()
-	pid := strings.TrimSpace(s.say("get_server_list"))
-	s.say("set_device_pinned_mem_limit " + pid + " 0 2G")
+	pid := strings.TrimSpace(s.control("get_server_list"))
+	s.control("set_device_pinned_mem_limit " + pid + " 0 2G")
 	_ = c.Close()
 	until(t, "the client is gone", func() bool { return len(s.gpu().Processes) == 0 })
 	if c = s.must(); c.LimitMiB != 2048 {

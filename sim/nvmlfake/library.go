@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package front is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a driver
+// Package nvmlfake is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a driver
 // root or device nodes.
 //
 // Each method asks the queries that the real binding asks, by their C names and in its order, so that a fault injected

@@ -3,7 +3,7 @@
 
 // Package simtest gives tests simulated machines.
 //
-// Machine is one in the test's directory, for the in-process front: no root, no device nodes, no compiler.
+// Machine is one in the test's directory, for the in-process NVML fake: no root, no device nodes, no compiler.
 // Root is a whole driver root with libnvidia-ml.so.1, which it builds: it needs a C compiler, and root for device nodes.
 //
 // Trap. NVML's symbols bind once in a process, to the first simulated library that go-nvml opens. A test binary that

@@ -45,7 +45,7 @@ func (p *partition) everyPlacement(t *testing.T) {
 	}
 }
 
-func (p *partition) wrongPlaces(t *testing.T) {
+func (p *partition) invalidPlacements(t *testing.T) {
 	profile, at := p.smallest(t)
 	last := at[len(at)-1]
 	for name, bad := range map[string]nvml.MIGPlacement{
@@ -205,10 +205,10 @@ func (p *partition) held(t *testing.T) {
 	p.destroy(t, g)
 }
 
-func (p *partition) apart(t *testing.T) {
+func (p *partition) separateGPUs(t *testing.T) {
 	profile, at := p.smallest(t)
 	g := p.create(t, profile, at[0])
-	uncut(t, 1, p.other)
+	unpartitioned(t, 1, p.other)
 	p.destroy(t, g)
 }
 

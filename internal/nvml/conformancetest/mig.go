@@ -31,7 +31,7 @@ func partitions(t *testing.T, s nvml.Session) {
 		default:
 			offers(t, i, d)
 			if !on {
-				uncut(t, i, d)
+				unpartitioned(t, i, d)
 				return
 			}
 			if seen, ok := settled(t, i, d); ok {
@@ -50,11 +50,11 @@ func whole(t *testing.T, i int, d nvml.Device) {
 			t.Errorf("GPU %d has no MIG, and %s: %v, want NotSupported", i, name, err)
 		}
 	}
-	uncut(t, i, d)
+	unpartitioned(t, i, d)
 }
 
-// uncut is a GPU that has no partitions, since its mode is off or it has none.
-func uncut(t *testing.T, i int, d nvml.Device) {
+// unpartitioned is a GPU that has no partitions, since its mode is off or it has none.
+func unpartitioned(t *testing.T, i int, d nvml.Device) {
 	_, instances := d.GPUInstances()
 	_, devices := d.MIGDevices()
 	for name, err := range map[string]error{"GPUInstances": instances, "MIGDevices": devices} {
@@ -118,21 +118,21 @@ func places(t *testing.T, what string, p nvml.GPUInstanceProfile, placements []n
 	}
 }
 
-// cutting is how a GPU is cut at a moment.
-type cutting struct {
+// partitioning is how a GPU is cut at a moment.
+type partitioning struct {
 	Instances map[int]nvml.GPUInstanceInfo
 	Compute   map[[2]int]nvml.ComputeInstanceInfo
 	Devices   []nvml.MIGDevice
 }
 
 // settled reads until two readings agree, since others may cut a real GPU meanwhile.
-func settled(t *testing.T, i int, d nvml.Device) (c cutting, ok bool) {
-	before, err := look(t, i, d)
+func settled(t *testing.T, i int, d nvml.Device) (c partitioning, ok bool) {
+	before, err := readPartitioning(t, i, d)
 	for range 5 {
 		if err != nil {
 			break
 		}
-		if c, err = look(t, i, d); err == nil && cmp.Equal(before, c) {
+		if c, err = readPartitioning(t, i, d); err == nil && cmp.Equal(before, c) {
 			return c, true
 		}
 		before = c
@@ -143,8 +143,8 @@ func settled(t *testing.T, i int, d nvml.Device) (c cutting, ok bool) {
 	return c, false
 }
 
-func look(t *testing.T, i int, d nvml.Device) (c cutting, err error) {
-	c = cutting{Instances: map[int]nvml.GPUInstanceInfo{}, Compute: map[[2]int]nvml.ComputeInstanceInfo{}}
+func readPartitioning(t *testing.T, i int, d nvml.Device) (c partitioning, err error) {
+	c = partitioning{Instances: map[int]nvml.GPUInstanceInfo{}, Compute: map[[2]int]nvml.ComputeInstanceInfo{}}
 	instances, err := d.GPUInstances()
 	if err != nil {
 		return c, err
@@ -181,7 +181,7 @@ func look(t *testing.T, i int, d nvml.Device) (c cutting, err error) {
 	return c, err
 }
 
-func (c cutting) check(t *testing.T, i int, d nvml.Device) {
+func (c partitioning) check(t *testing.T, i int, d nvml.Device) {
 	profiles, err := d.GPUInstanceProfiles()
 	if err != nil {
 		typed(t, err)

@@ -17,7 +17,7 @@ type Machine struct {
 	Hold func(t *testing.T, gpuInstance, computeInstance int) (release func())
 }
 
-// Partition checks how GPUs are cut, by cutting: for simulated machines only, with two GPUs at least that have MIG, its
+// Partition checks how GPUs are cut, by partitioning: for simulated machines only, with two GPUs at least that have MIG, its
 // mode off, and no process. It leaves the machine as it was.
 func Partition(t *testing.T, lib nvml.Library, m Machine) {
 	t.Helper()
@@ -32,13 +32,13 @@ func Partition(t *testing.T, lib nvml.Library, m Machine) {
 	t.Run("a GPU that is cut has no compute mode to set", p.noComputeMode)
 	t.Run("profiles are the same in either mode", p.sameOffers)
 	t.Run("an instance is made exactly where asked, and keeps others out", p.everyPlacement)
-	t.Run("a place that the profile has not is refused", p.wrongPlaces)
+	t.Run("a place that the profile has not is refused", p.invalidPlacements)
 	t.Run("no more than fit", p.untilFull)
 	t.Run("a partition is a device while it has a compute instance", p.device)
 	t.Run("compute instances share a GPU instance", p.shared)
 	t.Run("the mode is not switched off under an instance", p.modeUnderInstance)
 	t.Run("what a process holds stays", p.held)
-	t.Run("one GPU's partitions are not another's", p.apart)
+	t.Run("one GPU's partitions are not another's", p.separateGPUs)
 	t.Run("of many who want a place one gets it", p.race)
 	p.mode(t, false)
 	t.Run("a closed session changes nothing", p.afterClose)
@@ -95,7 +95,7 @@ func (p *partition) modeOff(t *testing.T) {
 	profile, at := p.smallest(t)
 	_, err := p.gpu.CreateGPUInstance(profile.ID, at[0])
 	refused(t, "CreateGPUInstance with the mode off", err, nvml.NotSupported)
-	uncut(t, 0, p.gpu)
+	unpartitioned(t, 0, p.gpu)
 }
 
 func (p *partition) computeMode(t *testing.T) {
@@ -126,10 +126,10 @@ func (p *partition) sameOffers(t *testing.T) {
 		if q.name != "GPUInstanceProfiles" && q.name != "GPUInstancePlacements" {
 			continue
 		}
-		cut, err := q.ask(p.gpu)
+		withMIG, err := q.ask(p.gpu)
 		whole, otherErr := q.ask(p.other)
-		if err != nil || otherErr != nil || cut != whole {
-			t.Errorf("%s with the mode on: %s, %v\nwith it off: %s, %v", q.name, cut, err, whole, otherErr)
+		if err != nil || otherErr != nil || withMIG != whole {
+			t.Errorf("%s with the mode on: %s, %v\nwith it off: %s, %v", q.name, withMIG, err, whole, otherErr)
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (p *partition) destroy(t *testing.T, part interface{ Destroy() error }) {
 // instances are those there now.
 func (p *partition) instances(t *testing.T) []nvml.GPUInstanceInfo {
 	t.Helper()
-	c, err := look(t, 0, p.gpu)
+	c, err := readPartitioning(t, 0, p.gpu)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,8 +64,8 @@ func machine(e interface {
 	}}
 }
 
-// cuttable are the profiles of machines with two GPUs that have MIG.
-func cuttable(t *testing.T) (names []string) {
+// partitionable are the profiles of machines with two GPUs that have MIG.
+func partitionable(t *testing.T) (names []string) {
 	for _, name := range profiles.Names() {
 		p, err := profiles.Load(name)
 		if err != nil {
@@ -82,7 +82,7 @@ func cuttable(t *testing.T) (names []string) {
 }
 
 func TestPartition_Fake_Conforms(t *testing.T) {
-	for _, name := range cuttable(t) {
+	for _, name := range partitionable(t) {
 		t.Run(name, func(t *testing.T) {
 			e := simtest.Machine(t, name)
 			conformancetest.Partition(t, nvmlfake.New(e), machine(e))
@@ -91,7 +91,7 @@ func TestPartition_Fake_Conforms(t *testing.T) {
 }
 
 func TestPartition_SimulatedLibrary_Conforms(t *testing.T) {
-	for _, name := range cuttable(t) {
+	for _, name := range partitionable(t) {
 		t.Run(name, func(t *testing.T) {
 			root := simtest.Root(t, name, nil)
 			root.Use(t)
@@ -100,8 +100,8 @@ func TestPartition_SimulatedLibrary_Conforms(t *testing.T) {
 	}
 }
 
-// cutUp leaves the first GPU with two partitions, one of them in two parts and one without any, and a process.
-func cutUp(t *testing.T, s *engine.State) {
+// partitionFirstGPU leaves the first GPU with two partitions, one of them in two parts and one without any, and a process.
+func partitionFirstGPU(t *testing.T, s *engine.State) {
 	g := &s.GPUs[0]
 	if code := s.SetMIGMode(g, true); code != 0 {
 		t.Fatal(code)
@@ -126,13 +126,13 @@ func cutUp(t *testing.T, s *engine.State) {
 
 func TestRun_PartitionedFake_Conforms(t *testing.T) {
 	e := simtest.Machine(t, "hgx-h100")
-	simtest.Change(t, e, func(s *engine.State) { cutUp(t, s) })
+	simtest.Change(t, e, func(s *engine.State) { partitionFirstGPU(t, s) })
 	conformancetest.Run(t, nvmlfake.New(e), conformancetest.Options{GPUs: 8})
 }
 
 func TestRun_PartitionedSimulatedLibrary_Conforms(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
-	simtest.Change(t, root, func(s *engine.State) { cutUp(t, s) })
+	simtest.Change(t, root, func(s *engine.State) { partitionFirstGPU(t, s) })
 	root.Use(t)
 	conformancetest.Run(t, real.New(root.Path), conformancetest.Options{GPUs: 8, DevRoot: root.Path})
 }

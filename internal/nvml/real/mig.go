@@ -21,8 +21,8 @@ func (d *device) enabled() (bool, error) {
 	return current, err
 }
 
-// cut refuses a query of what is there while the mode is off, since drivers differ in what they answer then.
-func (d *device) cut(symbol string) error {
+// requireMIGOn refuses a query of what is there while the mode is off, since drivers differ in what they answer then.
+func (d *device) requireMIGOn(symbol string) error {
 	on, err := d.enabled()
 	if err == nil && !on {
 		return &nvml.Error{Query: symbol, Code: nvml.NotSupported}
@@ -100,7 +100,7 @@ func (d *device) GPUInstancePlacements(profileID int) ([]nvml.MIGPlacement, erro
 // GPUInstances asks for those of each profile: NVML has no list of all.
 func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	const symbol = "nvmlDeviceGetGpuInstances"
-	if err := d.cut(symbol); err != nil {
+	if err := d.requireMIGOn(symbol); err != nil {
 		return nil, err
 	}
 	profiles, err := d.GPUInstanceProfiles()
@@ -139,7 +139,7 @@ func (d *device) CreateGPUInstance(profileID int, at nvml.MIGPlacement) (nvml.GP
 
 func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
 	const symbol = "nvmlDeviceGetMigDeviceHandleByIndex"
-	if err := d.cut(symbol); err != nil {
+	if err := d.requireMIGOn(symbol); err != nil {
 		return nil, err
 	}
 	count, err := get(d.session, "nvmlDeviceGetMaxMigDeviceCount", d.handle.GetMaxMigDeviceCount)

@@ -35,7 +35,7 @@ func verbs() map[string]verb {
 		"up":     {"up --profile NAME --root DIR [flags]", "make a machine: driver libraries, device nodes, /proc and /sys, state", up},
 		"down":   {"down --root DIR", "remove a machine and nothing else", down},
 		"list":   {"list [--root DIR]", "show a machine's GPUs and faults, or the profiles there are", list},
-		"inject": {"inject --root DIR FAULT [GPU or QUERY] [flags]", "break, heal or load a machine", inject},
+		"inject": {"inject --root DIR FAULT [GPU or QUERY] [flags]", "break, restore or load a machine", inject},
 		"mig":    {"mig --root DIR mode|create|destroy|vanish|reset|list [GPU] [WHAT]", "what an administrator does with nvidia-smi mig, and worse", mig},
 		"reboot": {"reboot --root DIR", "reboot a machine: new boot ID; faults, processes and lost GPUs are gone", reboot},
 	}
