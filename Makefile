@@ -18,7 +18,7 @@ build: ## Build the driver, the simulator and the test tools into bin/
 	@hack/build.sh "$(BIN)" "$(LDFLAGS)"
 
 .PHONY: images
-images: build ## Build the images as OCI tarballs into dist/, without Docker
+images: build ## Build the images as OCI tarballs with SBOMs into dist/, without Docker
 	@go -C deployments run ./images --version $(VERSION) --out $(DIST)
 
 .PHONY: chart

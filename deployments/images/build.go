@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -26,8 +27,8 @@ type builder struct {
 	progress io.Writer
 }
 
-// build writes the image to file and returns its reference and size in bytes.
-// A file that could not be finished is not left behind.
+// build writes the image to file.tar and the list of its parts to file.cdx.json. It returns the image's reference and its
+// size in bytes. A file that could not be finished is not left behind.
 func (b builder) build(ctx context.Context, im image, file string) (ref string, size int64, err error) {
 	tag, err := name.NewTag(repository + "/" + im.name + ":" + b.version)
 	if err != nil {
@@ -40,7 +41,7 @@ func (b builder) build(ctx context.Context, im image, file string) (ref string, 
 		}
 	}
 	base := baseFiles()
-	if needsC(im) {
+	if len(im.libs) > 0 || slices.ContainsFunc(im.binaries, func(bin binary) bool { return bin.cgo }) {
 		libs, err := closure(os.DirFS("/"), im.libs, built...)
 		if err != nil {
 			return "", 0, err
@@ -56,17 +57,15 @@ func (b builder) build(ctx context.Context, im image, file string) (ref string, 
 	if err != nil {
 		return "", 0, err
 	}
-	size, err = writeTarball(file, tag, assembled)
-	return tag.String(), size, err
-}
-
-func needsC(im image) bool {
-	for _, bin := range im.binaries {
-		if bin.cgo {
-			return true
-		}
+	list, err := sbom(tag.Repository.String(), b.version, slices.Concat(layers...))
+	if err != nil {
+		return "", 0, err
 	}
-	return len(im.libs) > 0
+	if err := os.WriteFile(file+".cdx.json", append(list, '\n'), 0o644); err != nil {
+		return "", 0, err
+	}
+	size, err = writeTarball(file+".tar", tag, assembled)
+	return tag.String(), size, err
 }
 
 // compile builds one binary, stripped and without paths of this machine, and

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,10 +17,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// architecture is GOARCH in the words of an image's configuration, which are
-// the same.
-func architecture() string { return runtime.GOARCH }
 
 // libDirs are the directories a dynamic linker searches by itself on the
 // distributions in use, in its order. The image carries no ld.so.cache, so a
@@ -77,12 +74,7 @@ func closure(root fs.FS, extra []string, binaries ...string) ([]entry, error) {
 		}
 		queue = append(queue, needed...)
 	}
-	entries := make([]entry, 0, len(found))
-	for _, e := range found {
-		entries = append(entries, e)
-	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
-	return entries, nil
+	return slices.Collect(maps.Values(found)), nil // tarLayer sorts them
 }
 
 func findLib(root fs.FS, soname string) (entry, error) {

@@ -9,6 +9,9 @@
 //
 //	go -C deployments run ./images --out "$PWD/dist/images" --version v0.1.0
 //
+// Beside each tarball lies the list of what is in it (SBOM), as CycloneDX in JSON: the image's files with their digests, and
+// the Go modules in its binaries.
+//
 // The output is reproducible: same sources, Go and C library, same bytes. Times
 // are zero, entries sorted, owners root, paths trimmed from binaries.
 //

@@ -58,7 +58,7 @@ func outputs(run []string) map[string]string {
 // Each image has a Dockerfile that puts the same packages at the same paths
 // and starts them the same way, and whose every COPY has a source: in the
 // repository, or among what an earlier stage built.
-func TestDockerfilesMatchTheCatalog(t *testing.T) {
+func TestDockerfiles_EachImage_MatchesCatalog(t *testing.T) {
 	root := filepath.Join("..", "..")
 	for _, im := range catalog {
 		t.Run(im.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestDockerfilesMatchTheCatalog(t *testing.T) {
 
 // No Dockerfile is left behind by an image that is gone, and every package of
 // this module that the catalog names is there.
-func TestCatalogAndFilesAgree(t *testing.T) {
+func TestCatalog_Dockerfiles_OneForEachImage(t *testing.T) {
 	files, err := filepath.Glob("*.Dockerfile")
 	if err != nil {
 		t.Fatal(err)

@@ -8,11 +8,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,7 +69,7 @@ func toyImage(t *testing.T) (file string, built v1.Image) {
 		name: "toy", title: "toy", user: nonRoot, libs: nvmlLibs,
 		binaries: []binary{{pkg: "./cmd/toy", path: "usr/bin/toy", cgo: true, stamp: "main.version"}},
 	}
-	ref, size, err := b.build(context.Background(), toy, file)
+	ref, size, err := b.build(context.Background(), toy, strings.TrimSuffix(file, ".tar"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +83,7 @@ func toyImage(t *testing.T) (file string, built v1.Image) {
 }
 
 // Two builds from different directories give the same bytes.
-func TestBuildIsReproducible(t *testing.T) {
+func TestBuild_TwoDirectories_SameBytes(t *testing.T) {
 	var sums [2][sha256.Size]byte
 	for i := range sums {
 		file, _ := toyImage(t)
@@ -95,7 +100,7 @@ func TestBuildIsReproducible(t *testing.T) {
 
 // The program starts with nothing but what the image holds, which is what
 // makes the closure of libraries complete.
-func TestImageRunsByItself(t *testing.T) {
+func TestBuild_Image_RunsByItself(t *testing.T) {
 	_, built := toyImage(t)
 	if err := validate.Image(built); err != nil {
 		t.Fatal(err)
@@ -165,7 +170,76 @@ func unpack(t *testing.T, im v1.Image) string {
 	return root
 }
 
-func TestTarLayer(t *testing.T) {
+func TestSBOM_Image_ListsFilesAndModules(t *testing.T) {
+	file, built := toyImage(t)
+	list := map[string]component{}
+	for _, c := range components(t, strings.TrimSuffix(file, ".tar")+".cdx.json") {
+		list[c.Name] = c
+	}
+	if c := list["toy"]; c.PURL != "pkg:golang/toy@v1.2.3" {
+		t.Errorf("the image's own module is %+v", c)
+	}
+	if c := list["std"]; c.Version != strings.TrimPrefix(runtime.Version(), "go") {
+		t.Errorf("the Go library is %+v", c)
+	}
+	root, files := unpack(t, built), 0
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		files++
+		data, err := os.ReadFile(path)
+		want := []hash{{"SHA-256", fmt.Sprintf("%x", sha256.Sum256(data))}}
+		if diff := cmp.Diff(want, list[strings.TrimPrefix(path, root)].Hashes); diff != "" {
+			t.Errorf("%s (-image +list):\n%s", path, diff)
+		}
+		return err
+	})
+	if err != nil || files != len(list)-2 {
+		t.Errorf("the image has %d files, the list %d parts: %v", files, len(list), err)
+	}
+}
+
+func TestSBOM_BinaryWithModules_ListsEach(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := sbom("x", "v1", []entry{{name: "self", source: self}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || len(info.Deps) == 0 {
+		t.Fatal("this binary has no modules")
+	}
+	for _, m := range info.Deps {
+		if purl := `"pkg:golang/` + m.Path + "@" + m.Version + `"`; m.Replace == nil && !bytes.Contains(data, []byte(purl)) {
+			t.Errorf("no %s in %s", purl, data)
+		}
+	}
+	if _, err := sbom("x", "v1", []entry{{name: "no-binary", source: "doc.go"}}); err == nil {
+		t.Error("a file that is no Go binary was taken")
+	}
+}
+
+func components(t *testing.T, file string) []component {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		Format     string `json:"bomFormat"`
+		Components []component
+	}
+	if err := json.Unmarshal(data, &list); err != nil || list.Format != "CycloneDX" {
+		t.Fatalf("%s: %q, %v", file, list.Format, err)
+	}
+	return list.Components
+}
+
+func TestTarLayer_Entries_SortedAndChecked(t *testing.T) {
 	data, err := tarLayer([]entry{
 		{name: "usr/bin/b", mode: 0o755, data: []byte("b")},
 		{name: "etc/a", mode: 0o644, data: []byte("a")},
@@ -202,7 +276,7 @@ func TestTarLayer(t *testing.T) {
 	}
 }
 
-func TestArguments(t *testing.T) {
+func TestRun_BadArguments_Refused(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
@@ -221,14 +295,14 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestMissingLibraryIsNamed(t *testing.T) {
+func TestClosure_MissingLibrary_Named(t *testing.T) {
 	_, err := closure(os.DirFS(t.TempDir()), []string{"libm.so.6"})
 	if err == nil || !strings.Contains(err.Error(), "libm.so.6") {
 		t.Errorf("error = %v", err)
 	}
 }
 
-func FuzzElfNeeds(f *testing.F) {
+func FuzzElfNeeds_AnyBytes_NoPanic(f *testing.F) {
 	if self, err := os.ReadFile("/proc/self/exe"); err == nil {
 		f.Add(self[:min(len(self), 4096)])
 	}

@@ -8,8 +8,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -62,15 +64,9 @@ func tarLayer(entries []entry) ([]byte, error) {
 			}
 		}
 	}
-	names := make([]string, 0, len(all))
-	for n := range all {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(all)) {
 		if err := writeEntry(w, all[n]); err != nil {
 			return nil, fmt.Errorf("cannot add %s: %w", n, err)
 		}
@@ -125,7 +121,7 @@ func assemble(im image, version string, layers [][]entry) (v1.Image, error) {
 		return nil, err
 	}
 	file = file.DeepCopy()
-	file.OS, file.Architecture = "linux", architecture()
+	file.OS, file.Architecture = "linux", runtime.GOARCH
 	file.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
 	file.Config = v1.Config{
 		User:       im.user,

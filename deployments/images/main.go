@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -61,37 +62,32 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "IMAGE\tFILE\tSIZE")
 	for _, im := range chosen {
-		file := filepath.Join(*out, fmt.Sprintf("%s-%s.tar", im.name, *version))
+		file := filepath.Join(*out, im.name+"-"+*version)
 		ref, size, err := b.build(ctx, im, file)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", im.name, err)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%.1f MB\n", ref, file, float64(size)/1e6)
+		fmt.Fprintf(table, "%s\t%s.tar\t%.1f MB\n", ref, file, float64(size)/1e6)
 	}
 	return table.Flush()
 }
 
-// pick returns the images named in the comma-separated list, in the catalog's
-// order, or all of them for an empty list.
+// pick returns the images named in the comma-separated list, or all of them for an empty list.
 func pick(all []image, names string) ([]image, error) {
 	if names == "" {
 		return all, nil
 	}
-	want := map[string]bool{}
-	for _, n := range strings.Split(names, ",") {
-		want[strings.TrimSpace(n)] = true
-	}
 	var chosen []image
-	var known []string
-	for _, im := range all {
-		known = append(known, im.name)
-		if want[im.name] {
-			chosen = append(chosen, im)
-			delete(want, im.name)
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(all, func(im image) bool { return im.name == strings.TrimSpace(name) })
+		if i < 0 {
+			var known []string
+			for _, im := range all {
+				known = append(known, im.name)
+			}
+			return nil, fmt.Errorf("no image %q; there are: %s", name, strings.Join(known, ", "))
 		}
-	}
-	for n := range want {
-		return nil, fmt.Errorf("no image %q; there are: %s", n, strings.Join(known, ", "))
+		chosen = append(chosen, all[i])
 	}
 	return chosen, nil
 }
