@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, vet, linters, tidy requirements, and whether generated files are what their generators write.
+# Formatting, vet, linters, and whether generated files are what their generators write.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unformatted=$(git ls-files -z '*.go' | xargs -0 gofmt -s -l)
@@ -8,11 +8,8 @@ if [ -n "$unformatted" ]; then
   exit 1
 fi
 linter=$(hack/tool.sh --path golangci-lint)
-for module in $(hack/modules.sh); do
-  go -C "$module" mod tidy -diff
-  go -C "$module" vet ./...
-  (cd "$module" && "$linter" run ./...)
-done
+for module in $(hack/modules.sh); do go -C "$module" vet ./...; done
+for module in . deployments test; do (cd "$module" && "$linter" run ./...); done
 go -C test vet -tags e2e ./e2e/... ./crash
 for script in $(git ls-files '*.sh') .ci/run; do bash -n "$script"; done
 hack/check-generated.sh

@@ -57,7 +57,7 @@ var cases = []string{
 	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
 }
 
-func TestLint(t *testing.T) {
+func TestChart_Lint_Passes(t *testing.T) {
 	for _, c := range cases {
 		args := []string{"helm", "lint", "--strict", chart, "--values", "testdata/values/" + c + ".yaml"}
 		if c == "v1beta2" {
@@ -71,7 +71,7 @@ func TestLint(t *testing.T) {
 }
 
 // kubeconform would be no check at all if a wrong manifest passed.
-func TestConformSeesErrors(t *testing.T) {
+func TestKubeconform_WrongManifest_Fails(t *testing.T) {
 	good := render(t, chart)
 	for name, change := range map[string][2]string{
 		"an unknown field":      {"hostPID: false", "hostPid: false"},
@@ -90,7 +90,7 @@ func TestConformSeesErrors(t *testing.T) {
 	}
 }
 
-func TestRefusedValues(t *testing.T) {
+func TestValues_Invalid_Refused(t *testing.T) {
 	for _, c := range []struct{ name, set, want string }{
 		{"an unknown value", "nvidiaDriverroot=/", "nvidiaDriverroot"},
 		{"an unknown value below", "kubeletPlugin.toleration=x", "toleration"},

@@ -57,7 +57,7 @@ func environ(c corev1.Container) map[string]string {
 }
 
 // What the controller is told are the names that things have.
-func TestControllerIsToldItsNames(t *testing.T) {
+func TestController_Environment_NamesItsObjects(t *testing.T) {
 	for _, values := range []string{"default", "renamed", "cert-manager"} {
 		manifests := render(t, chart, "--values", "testdata/values/"+values+".yaml")
 		for name, d := range decode[appsv1.Deployment](t, manifests, "Deployment") {
@@ -93,7 +93,7 @@ func TestControllerIsToldItsNames(t *testing.T) {
 }
 
 // The checks know what the controller knows, and no controller is taken for one of them.
-func TestChecksAreTheControllersOwn(t *testing.T) {
+func TestChecks_PodAndJob_RunLikeTheController(t *testing.T) {
 	manifests := render(t, chart)
 	d := decode[appsv1.Deployment](t, manifests, "Deployment")["gpu-dra-driver-controller"]
 	test := decode[corev1.Pod](t, manifests, "Pod")["gpu-dra-driver-test"]
@@ -121,7 +121,7 @@ func TestChecksAreTheControllersOwn(t *testing.T) {
 }
 
 // One replica answers throughout an update and a drain.
-func TestAReplicaAlwaysAnswers(t *testing.T) {
+func TestController_Updates_OneReplicaAlwaysAnswers(t *testing.T) {
 	for replicas, budgets := range map[string]int{"1": 0, "2": 1, "3": 1} {
 		manifests := render(t, chart, "--set", "controller.replicas="+replicas)
 		if got := decode[policyv1.PodDisruptionBudget](t, manifests, "PodDisruptionBudget"); len(got) != budgets {
@@ -135,7 +135,7 @@ func TestAReplicaAlwaysAnswers(t *testing.T) {
 }
 
 // The controller may do what its features need.
-func TestControllerMayDoWhatItNeeds(t *testing.T) {
+func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 	for _, c := range []struct {
 		set  string
 		lost []string

@@ -15,7 +15,7 @@ import (
 // Each class finds the devices of its type and no other driver's, under any
 // name of the driver. A selector that fails on one device would abort every
 // allocation, so that another driver's device must not make it fail.
-func TestDeviceClassesFindTheirDevices(t *testing.T) {
+func TestDeviceClasses_Selectors_MatchOwnDevicesOnly(t *testing.T) {
 	for _, driver := range []string{"gpu.nvidia.com", "gpu.example.com"} {
 		manifests := render(t, chart, "--set", "controller.enabled=false,driverName="+driver, "--show-only", "templates/deviceclasses.yaml")
 		classes := map[string]resourceapi.DeviceClassSpec{}
@@ -73,7 +73,7 @@ func TestDeviceClassesFindTheirDevices(t *testing.T) {
 }
 
 // Two writers of one class would take turns.
-func TestProfilesAreLeftToTheController(t *testing.T) {
+func TestDeviceClasses_WithController_NoProfileClasses(t *testing.T) {
 	manifests := render(t, chart, "--show-only", "templates/deviceclasses.yaml")
 	if strings.Contains(manifests, "name: mig-") || !strings.Contains(manifests, "name: mig.nvidia.com") {
 		t.Errorf("with a controller there are\n%s", manifests)

@@ -18,7 +18,7 @@ import (
 
 // The plugin takes the arguments and the environment that the chart gives it,
 // and every variable there is one of its flags.
-func TestPluginTakesWhatTheChartGives(t *testing.T) {
+func TestPluginFlags_ChartArguments_Parsed(t *testing.T) {
 	known := map[string]bool{"NVIDIA_VISIBLE_DEVICES": true} // for the NVIDIA runtime
 	pluginflags.New(new(pluginflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })
 	for _, values := range []string{"default", "simulated"} {
@@ -49,7 +49,7 @@ func TestPluginTakesWhatTheChartGives(t *testing.T) {
 }
 
 // The controller, and the checks that run its image, take what the chart gives them.
-func TestControllerTakesWhatTheChartGives(t *testing.T) {
+func TestControllerFlags_ChartArguments_Parsed(t *testing.T) {
 	known := map[string]bool{"GOMAXPROCS": true} // an administrator's own
 	controllerflags.New(new(controllerflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })
 	for _, values := range []string{"default", "cert-manager", "everything"} {

@@ -44,7 +44,7 @@ func notes(t *testing.T, set string) string {
 }
 
 // A value that means nothing here is explained when it is set, and only then.
-func TestNotesExplainValuesWithoutEffect(t *testing.T) {
+func TestNotes_ValueWithoutEffect_Explained(t *testing.T) {
 	for _, c := range []struct{ set, names string }{
 		{"resources.computeDomains.enabled=true", "resources.computeDomains.enabled"},
 		{"gpuResourcesEnabledOverride=true", "gpuResourcesEnabledOverride"},
@@ -73,7 +73,7 @@ func TestNotesExplainValuesWithoutEffect(t *testing.T) {
 }
 
 // What is not there is not spoken of.
-func TestNotesOfTheController(t *testing.T) {
+func TestNotes_ComponentOff_NotMentioned(t *testing.T) {
 	for _, c := range []struct {
 		set            string
 		webhook, fails bool

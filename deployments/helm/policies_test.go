@@ -20,7 +20,7 @@ func object(t *testing.T, text string) map[string]any {
 	return out
 }
 
-func TestPoliciesOfPods(t *testing.T) {
+func TestPolicies_Pods_DeniedOrAllowed(t *testing.T) {
 	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["gpu-pods"]
 	const queue, tolerates = "{labels: {kueue.x-k8s.io/queue-name: a}}", "[{key: nvidia.com/gpu, operator: Exists}]"
 	for name, c := range map[string]struct {
@@ -46,7 +46,7 @@ func TestPoliciesOfPods(t *testing.T) {
 	}
 }
 
-func TestPoliciesOfClaims(t *testing.T) {
+func TestPolicies_Claims_DeniedOrAllowed(t *testing.T) {
 	p := loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml")["gpu-claims"]
 	group := func(selector string) string {
 		return "[{name: a, exactly: {deviceClassName: nvlink.gpu.nvidia.com, selectors: [{cel: {expression: \"" + selector + "\"}}]}}]"

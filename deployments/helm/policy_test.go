@@ -106,7 +106,7 @@ func slice(node, driver, pool string) map[string]any {
 	return map[string]any{"spec": spec}
 }
 
-func TestOwnSlicesPolicy(t *testing.T) {
+func TestSlicesPolicy_OtherNodesSlices_Denied(t *testing.T) {
 	const plugin = "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-kubelet-plugin"
 	const driver = "gpu.nvidia.com"
 	own := slice("node-a", driver, "node-a/gpu")
@@ -162,7 +162,7 @@ func (e expression) GetExpression() string    { return e.text }
 func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType} }
 
 // An API server refuses a policy whose expressions do not type-check.
-func TestPolicyTypeChecks(t *testing.T) {
+func TestPolicies_Expressions_TypeCheck(t *testing.T) {
 	loadPolicy(t).typeChecks(t)
 	for _, p := range loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml") {
 		p.typeChecks(t)

@@ -43,7 +43,7 @@ func upgraded[T any](t *testing.T, was, becomes, is T) (out T) {
 
 // What the controller put into the chart's objects is there after an upgrade that
 // changes everything around it.
-func TestAnUpgradeKeepsTheAuthority(t *testing.T) {
+func TestUpgrade_EverythingChanges_KeepsAuthority(t *testing.T) {
 	was := render(t, chart, "--show-only", "templates/webhook.yaml")
 	becomes := strings.ReplaceAll(render(t, chart, "--show-only", "templates/webhook.yaml", "--set", "webhook.failurePolicy=Ignore,nameOverride=other,fullnameOverride=gpu-dra-driver"),
 		"timeoutSeconds: 5", "timeoutSeconds: 6")

@@ -114,7 +114,7 @@ func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []st
 	return names
 }
 
-func TestWhichWebhookIsAsked(t *testing.T) {
+func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 	const (
 		anna   = "anna"
 		ours   = "{opaque: {driver: gpu.nvidia.com, parameters: {kind: GpuConfig}}}"
@@ -182,7 +182,7 @@ func TestWhichWebhookIsAsked(t *testing.T) {
 }
 
 // The driver's name and the controller's are those of the release.
-func TestWebhooksOfARenamedDriver(t *testing.T) {
+func TestWebhooks_DriverRenamed_MatchItsName(t *testing.T) {
 	hooks := loadWebhooks(t, "--values", "testdata/values/renamed.yaml")
 	for config, want := range map[string]string{"gpu.example.com": "parameters", "gpu.nvidia.com": "advice"} {
 		r := request{version: "v1", kind: "ResourceClaim", user: "anna", object: "{spec: {devices: {config: [{opaque: {driver: " + config + "}}]}}}"}
@@ -197,7 +197,7 @@ func TestWebhooksOfARenamedDriver(t *testing.T) {
 }
 
 // An API server refuses a configuration whose conditions do not type-check.
-func TestWebhookConditionsTypeCheck(t *testing.T) {
+func TestWebhooks_Conditions_TypeCheck(t *testing.T) {
 	for _, h := range loadWebhooks(t) {
 		policy{spec: admissionv1.ValidatingAdmissionPolicySpec{MatchConditions: h.MatchConditions}}.typeChecks(t)
 		if len(h.MatchConditions) < 4 || *h.SideEffects != admissionv1.SideEffectClassNone || *h.MatchPolicy != admissionv1.Exact {
@@ -208,7 +208,7 @@ func TestWebhookConditionsTypeCheck(t *testing.T) {
 
 // What holds while nobody answers: a mistake must not get past parameters, and
 // advice must hold up nobody.
-func TestWebhooksThatDoNotAnswer(t *testing.T) {
+func TestWebhooks_NoAnswer_FailurePolicyPerHook(t *testing.T) {
 	for set, want := range map[string]admissionv1.FailurePolicyType{"webhook.failurePolicy=Fail": admissionv1.Fail, "webhook.failurePolicy=Ignore": admissionv1.Ignore} {
 		hooks := loadWebhooks(t, "--set", set)
 		if len(hooks) != 2 || *hooks[0].FailurePolicy != want || *hooks[1].FailurePolicy != admissionv1.Ignore || *hooks[1].TimeoutSeconds > 2 {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestReadmeShowsTheValues(t *testing.T) {
+func TestReadme_Values_Current(t *testing.T) {
 	chart := filepath.Join(t.TempDir(), "chart")
 	if err := os.CopyFS(chart, os.DirFS("../gpu-dra-driver")); err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestReadmeShowsTheValues(t *testing.T) {
 	}
 }
 
-func TestValuesTable(t *testing.T) {
+func TestValuesTable_Comments_BecomeRows(t *testing.T) {
 	got, err := valuesTable([]byte("a:\n  # -- First | second.\n  b: [1, 2]\n  # -- C.\n  # @default -- some\n  c: {d: 1}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestValuesTable(t *testing.T) {
 	}
 }
 
-func TestKindSchema(t *testing.T) {
+func TestKindSchema_Kind_WithDefinitions(t *testing.T) {
 	doc := schema{"components": schema{"schemas": schema{
 		"x.Thing": schema{
 			"x-kubernetes-group-version-kind": []any{schema{"group": "g", "version": "v1", "kind": "Thing"}},
@@ -86,7 +86,7 @@ func TestKindSchema(t *testing.T) {
 	}
 }
 
-func FuzzValuesTable(f *testing.F) {
+func FuzzValuesTable_AnyBytes_NoPanic(f *testing.F) {
 	f.Add([]byte("# -- A.\na: 1\n"))
 	f.Add([]byte("&a [*a]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
