@@ -150,7 +150,10 @@ func (s *Session) applyFaultsAt(st *State, query, uuid string, afterEffect bool)
 
 // count is Update without the sync: counting a call changes nothing that the root shows.
 func (e *Engine) count(change func(*State)) error {
-	withoutSync := &Engine{dir: e.dir}
+	withoutSync := e
+	if e.onSync != nil {
+		withoutSync = &Engine{dir: e.dir}
+	}
 	return withoutSync.Update(func(s *State) error { change(s); return nil })
 }
 

@@ -28,6 +28,25 @@ func Machine(t testing.TB, profile string) *engine.Engine {
 // MachineIn is a machine of the profile in a directory.
 func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
 	t.Helper()
+	e := engine.Open(dir, nil)
+	if err := e.Create(newState(t, profile)); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// MachineInMemory is a machine of the profile without files.
+func MachineInMemory(t testing.TB, profile string) *engine.Engine {
+	t.Helper()
+	e, err := engine.InMemory(newState(t, profile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func newState(t testing.TB, profile string) *engine.State {
+	t.Helper()
 	p, err := profiles.Load(profile)
 	if err != nil {
 		t.Fatal(err)
@@ -36,11 +55,7 @@ func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := engine.Open(dir, nil)
-	if err := e.Create(s); err != nil {
-		t.Fatal(err)
-	}
-	return e
+	return s
 }
 
 // DriverRoot is a machine laid out in a directory of the test.

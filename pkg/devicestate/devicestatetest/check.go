@@ -122,11 +122,11 @@ func (e *Env) list(dir string) []string {
 	return out
 }
 
-// Unfinished lists the temporary files that a crash left.
+// Unfinished lists the temporary files that a crash left. That of a GPU's setting stays until the setting's next write.
 func (e *Env) Unfinished() (out []string) {
 	for _, dir := range []string{e.StateDir, e.CDI, e.StepFiles} {
 		for _, f := range e.list(dir) {
-			if strings.HasSuffix(f, ".tmp") {
+			if strings.HasSuffix(f, ".tmp") && !strings.HasPrefix(f, "gpus/") {
 				out = append(out, f)
 			}
 		}

@@ -47,7 +47,7 @@ func NewSimulated(t testing.TB, profile string) *Env {
 	t.Helper()
 	e := New(t)
 	e.Sim = &Simulator{
-		env: e, machine: simtest.MachineIn(t, filepath.Join(e.Dir, "machine"), profile),
+		env: e, machine: simtest.MachineInMemory(t, profile),
 		External: map[string]bool{}, ExternalModes: map[string]bool{}, daemons: map[string]mpsd.Daemon{},
 	}
 	return e
