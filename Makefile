@@ -50,7 +50,7 @@ test: images cluster-build ## Everything that CI runs, side by side, with a tabl
 	@hack/test.sh $(KUBERNETES) $(COVER_MIN)
 
 .PHONY: test-unit
-test-unit: build ## Unit tests, crash matrix, random walk, integration; checks the coverage
+test-unit: build ## Unit tests, crash matrix, randomized tests, integration; checks the coverage
 	@hack/test-unit.sh $(COVER_MIN)
 
 .PHONY: test-cluster

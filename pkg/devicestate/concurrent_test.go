@@ -37,7 +37,7 @@ func held(t *testing.T, gpus ...string) (e *env, other *process, letGo func() er
 	return e, e.Start(), func() error { close(g.Open); return <-prepared }
 }
 
-func TestGPUInWorkInAnotherProcessIsWaitedFor(t *testing.T) {
+func TestPrepare_GPULockedByAnotherProcess_Waits(t *testing.T) {
 	e, other, letGo := held(t, "0", "1")
 	e.Claim("b", "1")
 	_, err := other.Prepare(briefly(t), e.Claims["b"])
@@ -49,7 +49,7 @@ func TestGPUInWorkInAnotherProcessIsWaitedFor(t *testing.T) {
 	e.CheckClean(other, "a", "c")
 }
 
-func TestClaimInWorkInAnotherProcessIsWaitedFor(t *testing.T) {
+func TestUnprepare_ClaimLockedByAnotherProcess_Waits(t *testing.T) {
 	e, other, letGo := held(t, "monitor 0") // A monitor: the claim's lock is the only one.
 	devicestatetest.CheckError(t, other.Unprepare(briefly(t), devicestatetest.ClaimID("a")), claimerror.Transient, claimerror.Interrupted)
 	if findings, err := other.Recover(briefly(t)); err == nil && len(findings) == 0 {
@@ -61,9 +61,9 @@ func TestClaimInWorkInAnotherProcessIsWaitedFor(t *testing.T) {
 	e.CheckClean(other)
 }
 
-// TestTwoProcessesNeverBothHoldAGPU lets claims of one and of two GPUs, in either order, fight for three GPUs in two
+// TestPrepare_TwoProcessesContend_OneOwnerPerGPU lets claims of one and of two GPUs, in either order, fight for three GPUs in two
 // processes, with Recover running all the while.
-func TestTwoProcessesNeverBothHoldAGPU(t *testing.T) {
+func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 	e := devicestatetest.New(t)
 	var mu sync.Mutex
 	owner := map[string]string{}

@@ -259,10 +259,10 @@ func (s scenario) kubelet(t *testing.T, e *env, p *process, again bool) {
 	e.CheckClean(p)
 }
 
-// TestCrashMatrix meets every effect of every scenario, makes it fail or kills the process before or after it, starts
+// TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing meets every effect of every scenario, makes it fail or kills the process before or after it, starts
 // anew and sees that nothing is leaked, nothing lost and nothing foreign touched; and once more for each effect of the
 // Recover that follows.
-func TestCrashMatrix(t *testing.T) {
+func TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing(t *testing.T) {
 	all := matrix{met: map[string]bool{}}
 	t.Run("scenario", func(t *testing.T) { all.run(t) })
 	t.Logf("crash matrix: %d scenarios, %d operations; %d runs with one fault, %d with a second death in Recover",

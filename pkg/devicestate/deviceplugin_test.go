@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
-func TestWhatADevicePluginServesIsNotPrepared(t *testing.T) {
+func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e := devicestatetest.New(t)
 	served := ""
 	e.Configure = func(o *devicestate.Options) {

@@ -20,7 +20,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-func TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn(t *testing.T) {
+func TestPrepare_Group_OneDeviceWithOwnNCCLFile(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.GroupClaim("a", 0, 4)
@@ -62,7 +62,7 @@ func TestAGroupIsOneDeviceAndTheFileForNCCLIsItsOwn(t *testing.T) {
 	e.CheckClean(p)
 }
 
-func TestAGroupAndItsGPUsExcludeEachOther(t *testing.T) {
+func TestPrepare_GroupAndItsGPU_ExcludeEachOther(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.GroupClaim("a", 0, 2)
@@ -77,8 +77,8 @@ func TestAGroupAndItsGPUsExcludeEachOther(t *testing.T) {
 	e.CheckClean(p, "c")
 }
 
-// TestAPreparedGroupKeepsItsGPUs has what a group's name stands for change under it.
-func TestAPreparedGroupKeepsItsGPUs(t *testing.T) {
+// TestPrepare_PreparedGroupChanges_KeepsItsGPUs has what a group's name stands for change under it.
+func TestPrepare_PreparedGroupChanges_KeepsItsGPUs(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.GroupClaim("a", 0, 2)
@@ -116,7 +116,7 @@ func TestAPreparedGroupKeepsItsGPUs(t *testing.T) {
 	e.CheckClean(p)
 }
 
-func TestEachGPUOfAGroupIsMadeWhole(t *testing.T) {
+func TestPrepare_Group_MakesEachGPUWhole(t *testing.T) {
 	e := devicestatetest.New(t)
 	var made []string
 	e.Configure = func(o *devicestate.Options) {
@@ -133,8 +133,8 @@ func TestEachGPUOfAGroupIsMadeWhole(t *testing.T) {
 	}
 }
 
-// TestAGroupIsAllOrNothing has one of its GPUs refuse.
-func TestAGroupIsAllOrNothing(t *testing.T) {
+// TestPrepare_OneGPUOfGroupFails_PreparesNone has one of its GPUs refuse.
+func TestPrepare_OneGPUOfGroupFails_PreparesNone(t *testing.T) {
 	e := devicestatetest.New(t)
 	e.Configure = func(o *devicestate.Options) {
 		o.Whole = func(_ context.Context, d *plan.Device) error {

@@ -11,10 +11,10 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 )
 
-// TestPowerCut cuts the power after each effect of each scenario, when the act has ended, and after a killed process's
+// TestEngine_PowerCutAfterEveryOperation_KeepsCommits cuts the power after each effect of each scenario, when the act has ended, and after a killed process's
 // successor has answered. What a commit promised is on disk, nothing half-written is read as whole, and the machine
 // goes on in its next boot.
-func TestPowerCut(t *testing.T) {
+func TestEngine_PowerCutAfterEveryOperation_KeepsCommits(t *testing.T) {
 	cuts := 0
 	for _, s := range scenarios {
 		if s.unknown {

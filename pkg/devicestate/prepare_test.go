@@ -6,11 +6,11 @@ package devicestate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,13 +18,12 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
 
-func TestPrepareAnswersWhatTheRuntimeFinds(t *testing.T) {
+func TestPrepare_GPUAndMonitor_ReturnsCDIDevices(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	devices, err := p.Prepare(context.Background(), e.Claim("a", "1", "monitor 2"))
@@ -38,7 +37,7 @@ func TestPrepareAnswersWhatTheRuntimeFinds(t *testing.T) {
 	e.CheckClean(p, "a")
 }
 
-func TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased(t *testing.T) {
+func TestPrepare_GPUHeldByClaim_RefusedUntilUnprepare(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.Claim("a", "0")
@@ -54,7 +53,7 @@ func TestSecondClaimOfAGPUIsRefusedUntilTheFirstIsReleased(t *testing.T) {
 	e.CheckClean(p, "b", "m")
 }
 
-func TestWatcherDoesNotHoldItsGPU(t *testing.T) {
+func TestPrepare_Monitor_DoesNotHoldGPU(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.Claim("m", "monitor 0", "monitor 1", "2")
@@ -66,7 +65,7 @@ func TestWatcherDoesNotHoldItsGPU(t *testing.T) {
 	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-12-00-0")
 }
 
-func TestClaimMadeAgainUnderTheSameNameIsAnother(t *testing.T) {
+func TestPrepare_SameNameOtherUID_IsAnotherClaim(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.Claim("a", "0")
@@ -81,7 +80,7 @@ func TestClaimMadeAgainUnderTheSameNameIsAnother(t *testing.T) {
 	e.CheckClean(p, "b")
 }
 
-func TestSameUIDWithAnotherAllocationIsPreparedAnew(t *testing.T) {
+func TestPrepare_OtherAllocation_PreparesAnew(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.SteppedClaim("a", "0")
@@ -97,7 +96,7 @@ func TestSameUIDWithAnotherAllocationIsPreparedAnew(t *testing.T) {
 	e.Prepare(p, "b")
 }
 
-func TestClaimOfOtherDriversIsNoneOfOurs(t *testing.T) {
+func TestPrepare_OtherDriver_ReturnsNoDevices(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	c := e.Claim("a", "0")
@@ -109,7 +108,7 @@ func TestClaimOfOtherDriversIsNoneOfOurs(t *testing.T) {
 	e.CheckClean(p)
 }
 
-func TestUIDThatCannotNameAFile(t *testing.T) {
+func TestPrepare_UIDNotAFileName_Refused(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	for _, uid := range []string{"", "../../x", "a/b", strings.Repeat("a", 129)} {
@@ -121,7 +120,7 @@ func TestUIDThatCannotNameAFile(t *testing.T) {
 	e.CheckClean(p)
 }
 
-func TestPrepareHeldPastItsDeadlineLeavesNothing(t *testing.T) {
+func TestPrepare_CallerLeavesMeanwhile_LeavesNothing(t *testing.T) {
 	for _, label := range []host.Label{"test.apply-gate", store.LabelWrite, record.LabelIntent, record.LabelCommit} {
 		t.Run(string(label), func(t *testing.T) {
 			e := devicestatetest.New(t)
@@ -157,7 +156,7 @@ func TestPrepareHeldPastItsDeadlineLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestCallerWhoLeftDuringTheLocksGetsNothingDone(t *testing.T) {
+func TestPrepare_CallerLeavesDuringLock_MakesNoChange(t *testing.T) {
 	e := devicestatetest.New(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	e.ReadFile = func(path string) ([]byte, error) {
@@ -176,7 +175,7 @@ func TestCallerWhoLeftDuringTheLocksGetsNothingDone(t *testing.T) {
 	}
 }
 
-func TestDiskAndDriverRootFailures(t *testing.T) {
+func TestPrepare_DiskFails_ReturnsErrorAndLeavesNothing(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		at   func(host.Operation) bool
@@ -205,23 +204,7 @@ func TestDiskAndDriverRootFailures(t *testing.T) {
 	}
 }
 
-func TestPodEndsWhileTheDiskIsFull(t *testing.T) {
-	e := devicestatetest.New(t)
-	f := hosttest.FailAll(func(o host.Operation) bool {
-		return o.Call == host.CallWrite || o.Call == host.CallNote || o.Call == host.CallMkdir
-	}, syscall.ENOSPC)
-	p, err := e.StartWith(f.Do)
-	e.Must(err)
-	defer p.Crash()
-	e.Claim("a", "0")
-	e.Prepare(p, "a")
-	f.Arm()
-	e.Unprepare(p, "a")
-	f.Disarm()
-	e.CheckClean(p)
-}
-
-func TestDriverRootErrorIsToldAndNothingStays(t *testing.T) {
+func TestPrepare_DriverRootIncomplete_ReturnsErrorAndLeavesNothing(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.SteppedClaim("a", "0")
@@ -236,7 +219,7 @@ func TestDriverRootErrorIsToldAndNothingStays(t *testing.T) {
 	e.CheckClean(p, "a")
 }
 
-func TestNVMLAbsent(t *testing.T) {
+func TestPrepare_DriverNotLoaded_ReturnsError(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.Claim("a", "0")
@@ -248,7 +231,7 @@ func TestNVMLAbsent(t *testing.T) {
 	e.CheckClean(p)
 }
 
-func TestBootIDUnreadable(t *testing.T) {
+func TestPrepare_BootIDUnreadable_ReturnsError(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.Claim("a", "0")
@@ -261,7 +244,7 @@ func TestBootIDUnreadable(t *testing.T) {
 	e.Prepare(p, "a")
 }
 
-func TestFailureAfterARebootKeepsTheClaimsHold(t *testing.T) {
+func TestPrepare_FailsAfterReboot_KeepsDevices(t *testing.T) {
 	for _, make := range []func(*env){
 		func(e *env) { e.Claim("a", "0") },
 		func(e *env) { e.SteppedClaim("a", "0") },
@@ -282,7 +265,7 @@ func TestFailureAfterARebootKeepsTheClaimsHold(t *testing.T) {
 	}
 }
 
-func TestHoldersAreFoundAfterAPowerCutTookTheNotes(t *testing.T) {
+func TestPrepare_NotesLostInPowerCut_FindsHolders(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.Claim("a", "0")
@@ -298,31 +281,7 @@ func TestHoldersAreFoundAfterAPowerCutTookTheNotes(t *testing.T) {
 	e.CheckClean(p, "a", "c")
 }
 
-func TestRecordOfALaterVersionsExecutorBlocksAndSaysSo(t *testing.T) {
-	e := devicestatetest.New(t)
-	p := e.Start()
-	e.SteppedClaim("a", "0")
-	e.Prepare(p, "a")
-	p.Crash()
-	e.Configure = func(o *devicestate.Options) { o.Executors = nil }
-	p = e.Start()
-	err := p.Unprepare(context.Background(), devicestatetest.ClaimID("a"))
-	devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.HostFailure, `"file"`, "install the version")
-	findings, err := p.Recover(context.Background())
-	e.Must(err)
-	if len(findings) != 1 || findings[0].Err == nil {
-		t.Fatalf("findings %+v", findings)
-	}
-	e.Claim("b", "0")
-	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a, releasing")
-	p.Crash()
-	e.Configure = nil
-	p = e.Start()
-	e.Recover(p)
-	e.CheckClean(p)
-}
-
-func TestLaterPlanOfOtherStepsDoesNotStrandThoseOfTheCommit(t *testing.T) {
+func TestPrepare_StepsChange_RevertsOldSteps(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	c := e.SteppedClaim("a", "0")
@@ -334,84 +293,42 @@ func TestLaterPlanOfOtherStepsDoesNotStrandThoseOfTheCommit(t *testing.T) {
 	e.CheckClean(p)
 }
 
-func TestRecoverIsIdleWhereNothingIsWrong(t *testing.T) {
+func TestPrepare_TwoUnknownClaims_BothSucceed(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
-	twice(e, p)
-	f := hosttest.Trace()
-	q, err := e.StartWith(f.Do)
-	e.Must(err)
+	for i, uid := range []string{"a", "b"} {
+		e.Claim(uid, fmt.Sprint(i))
+		e.Prepare(p, uid)
+	}
+	for _, uid := range []string{"a", "b"} {
+		e.Damage(uid)
+		e.Must(os.Remove(e.SpecFile(uid)))
+	}
+	e.Recover(p)
+	e.Prepare(p, "a")
+	e.Prepare(p, "b")
+	e.CheckClean(p, "a", "b")
+}
+
+func TestPrepare_OtherRecordUnreadable_PreparedClaimSucceeds(t *testing.T) {
+	e := devicestatetest.New(t)
+	p := e.Start()
+	for i, uid := range []string{"a", "b"} {
+		e.Claim(uid, fmt.Sprint(i))
+		e.Prepare(p, uid)
+	}
+	e.Damage("a")
 	p.Crash()
-	defer q.Crash()
-	findings, err := q.Recover(context.Background())
-	if err != nil || len(findings) > 0 {
-		t.Fatalf("%+v, %v", findings, err)
-	}
-	lost, err := q.SpecsLost()
-	if err != nil || lost {
-		t.Fatalf("specs lost: %v, %v", lost, err)
-	}
-	e.Must(os.Remove(e.SpecFile("a")))
-	if lost, err = q.SpecsLost(); err != nil || !lost {
-		t.Fatalf("specs lost: %v, %v", lost, err)
-	}
-	findings, err = q.Recover(context.Background())
-	if err != nil || len(findings) != 1 || findings[0].Did != "spec written again" {
-		t.Fatalf("%+v, %v", findings, err)
-	}
-	e.Reboot(false)
-	if lost, err = q.SpecsLost(); err != nil || lost {
-		t.Fatalf("specs lost in another boot: %v, %v", lost, err)
-	}
-}
-
-func TestRecoverStopsWhenItsCallerDoes(t *testing.T) {
-	e := devicestatetest.New(t)
-	p := e.Start()
-	e.Claim("a", "0")
-	e.Prepare(p, "a")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
-	defer cancel()
-	<-ctx.Done()
-	if _, err := p.Recover(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Recover: %v", err)
-	}
-	if err := p.Unprepare(ctx, devicestatetest.ClaimID("a")); claimerror.ReasonOf(err) != claimerror.Interrupted {
-		t.Errorf("Unprepare: %v", err)
-	}
-}
-
-func TestOpenFailsWhereTheStateDirectoryCannotBe(t *testing.T) {
-	e := devicestatetest.New(t)
-	e.Must(os.WriteFile(e.Dir+"/plugin", nil, 0o600))
-	if _, err := e.StartWith(hosttest.Trace().Do); err == nil || !strings.Contains(err.Error(), e.StateDir) {
-		t.Errorf("Open: %v", err)
-	}
-	if _, err := devicestate.Open(devicestate.Options{Host: host.New(host.Options{}), Dir: "/proc/nothing"}); err == nil {
-		t.Error("Open in /proc")
-	}
-}
-
-func TestSpecOfAnEarlierBootIsRemovedAndItsClaimKept(t *testing.T) {
-	e := devicestatetest.New(t)
-	p := e.Start()
-	e.Claim("a", "0")
-	e.Prepare(p, "a")
-	e.Reboot(true)
-	findings, err := p.Recover(context.Background())
-	e.Must(err)
-	if len(findings) != 1 || findings[0].Err != nil || findings[0].Claim.UID != "a" {
-		t.Errorf("findings %+v", findings)
-	}
-	if _, err := os.Stat(e.SpecFile("a")); !errors.Is(err, os.ErrNotExist) {
-		t.Error("devices by the numbers of another boot can still be injected:", err)
-	}
-	e.CheckClean(p, "a")
-	e.Snapshot.GPUs[0].Minor = 5
-	devices, err := p.Prepare(context.Background(), e.Claims["a"])
-	e.Must(err)
-	if devices[0].Minor != 5 {
-		t.Errorf("%+v", devices)
-	}
-	e.CheckClean(p, "a")
+	e.Empty(e.StateDir+"/locks", "") // Nothing says any more that a is not on b's GPU, except b's own record.
+	p = e.Start()
+	e.Prepare(p, "b")
+	e.Claim("c", "2")
+	e.CheckRefused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
+	// What b wrote down did not drop a, which may yet turn out to be anywhere.
+	e.Unprepare(p, "b")
+	e.Claim("d", "1")
+	e.CheckRefused(p, "d", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
+	e.Recover(p)
+	e.Prepare(p, "d")
+	e.CheckClean(p, "a", "d")
 }

@@ -92,7 +92,7 @@ func (l *scan) released(findings []devicestate.Finding) {
 	l.CheckClean(l.process, "b")
 }
 
-func TestVanishedClaimIsReleasedAfterTheGracePeriod(t *testing.T) {
+func TestVanished_ClaimGoneForGrace_Releases(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.kept(l.after(grace - time.Second))
@@ -108,7 +108,7 @@ func TestVanishedClaimIsReleasedAfterTheGracePeriod(t *testing.T) {
 	}
 }
 
-func TestVanishedClaimIsNeverReleasedOnAnAPIError(t *testing.T) {
+func TestVanished_APIServerDown_Keeps(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.server.Down = errors.New("connection refused")
@@ -120,7 +120,7 @@ func TestVanishedClaimIsNeverReleasedOnAnAPIError(t *testing.T) {
 	l.released(l.after(grace))
 }
 
-func TestVanishedClaimThatReturnsIsKept(t *testing.T) {
+func TestVanished_ClaimReturns_Keeps(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.SteppedClaim("a", "0")
@@ -130,7 +130,7 @@ func TestVanishedClaimThatReturnsIsKept(t *testing.T) {
 	l.released(l.after(grace))
 }
 
-func TestVanishedClaimInUseIsKeptAndSaid(t *testing.T) {
+func TestVanished_ClaimInUse_KeepsAndReports(t *testing.T) {
 	for name, test := range map[string]witness{
 		"kubelet names it":  {named: true},
 		"kubelet unknown":   {err: errors.New("permission denied")},
@@ -158,7 +158,7 @@ func TestVanishedClaimInUseIsKeptAndSaid(t *testing.T) {
 	}
 }
 
-func TestClaimThatHoldsNothingHereAnyMoreVanishes(t *testing.T) {
+func TestVanished_NoDeviceOfThisNode_Releases(t *testing.T) {
 	for name, change := range map[string]func(e *env){
 		"deallocated":    func(e *env) { e.Claim("a").Status.Allocation = nil },
 		"another node's": func(e *env) { e.Claim("a", "0").Status.Allocation.Devices.Results[0].Pool = "node-2/gpu" },
@@ -172,7 +172,7 @@ func TestClaimThatHoldsNothingHereAnyMoreVanishes(t *testing.T) {
 	}
 }
 
-func TestVanishedUnknownRecordIsReleased(t *testing.T) {
+func TestVanished_UnknownRecord_Releases(t *testing.T) {
 	l := vanishing(t)
 	l.Damage("a")
 	l.Must(os.Remove(l.SpecFile("a")))
@@ -184,7 +184,7 @@ func TestVanishedUnknownRecordIsReleased(t *testing.T) {
 	l.released(l.after(grace))
 }
 
-func TestVanishedReleaseThatFailsIsTriedAgain(t *testing.T) {
+func TestVanished_ReleaseFails_Retries(t *testing.T) {
 	l := vanishing(t)
 	l.Configure = func(o *devicestate.Options) { o.Executors = nil }
 	l.restart(l.Start())

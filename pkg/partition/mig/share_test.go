@@ -70,8 +70,8 @@ func init() {
 	)
 }
 
-// TestSharesThatAreTooMuchAreRefused plays a scheduler that overdraws a device.
-func TestSharesThatAreTooMuchAreRefused(t *testing.T) {
+// TestPrepare_SharesExceedGPU_Refused plays a scheduler that overdraws a device.
+func TestPrepare_SharesExceedGPU_Refused(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	p := e.Start()
 	e.SharedClaim("a", 40, byMPS, "0")
@@ -91,8 +91,8 @@ func TestSharesThatAreTooMuchAreRefused(t *testing.T) {
 	e.CheckClean(p, "b", "c")
 }
 
-// TestSharesStandWhenTheNodesSettingsChange has a kubelet that restarts prepare them again.
-func TestSharesStandWhenTheNodesSettingsChange(t *testing.T) {
+// TestPrepare_SharingPolicyChanges_KeepsShares has a kubelet that restarts prepare them again.
+func TestPrepare_SharingPolicyChanges_KeepsShares(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	p := e.Start()
 	e.SharedClaim("a", 3, "", "0")
@@ -122,8 +122,8 @@ func TestSharesStandWhenTheNodesSettingsChange(t *testing.T) {
 	e.CheckClean(p)
 }
 
-// TestAShareDoesNotJoinAClaimThatIsHalfPrepared leaves a claim's undoing undone.
-func TestAShareDoesNotJoinAClaimThatIsHalfPrepared(t *testing.T) {
+// TestPrepare_ShareOfHalfPreparedDevice_Refused leaves a claim's undoing undone.
+func TestPrepare_ShareOfHalfPreparedDevice_Refused(t *testing.T) {
 	for name, c := range map[string]struct{ parameters, device string }{"MPS": {byMPS, "0"}, "partition": {`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"TimeSlicing"}}`, "0 1g.10gb 4"}} {
 		t.Run(name, func(t *testing.T) {
 			// It dies at each effect in turn, until it leaves an intent behind.
@@ -156,8 +156,8 @@ func TestAShareDoesNotJoinAClaimThatIsHalfPrepared(t *testing.T) {
 	}
 }
 
-// TestShareWalk has shares, wholes and partitions come and go at random, with faults, deaths and reboots.
-func TestShareWalk(t *testing.T) {
+// TestShares_RandomMoves_KeepsInvariants has shares, wholes and partitions come and go at random, with faults, deaths and reboots.
+func TestShares_RandomMoves_KeepsInvariants(t *testing.T) {
 	const steps = 1500
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	random := rand.New(rand.NewPCG(11, 7))

@@ -174,9 +174,9 @@ func (s scenario) settle(t *testing.T, e *env, old *process, again bool) {
 	e.CheckClean(p)
 }
 
-// TestCrashMatrix meets every effect of every scenario, through the machine or through NVML, makes it fail, time out
+// TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing meets every effect of every scenario, through the machine or through NVML, makes it fail, time out
 // though it was done, or kills the process before or after it; and once more at each effect of the Recover that follows.
-func TestCrashMatrix(t *testing.T) {
+func TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing(t *testing.T) {
 	var mu sync.Mutex
 	met := map[string]bool{}
 	effects, firsts, seconds := 0, 0, 0

@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// victimDir is set in the process that TestKilledProcessLetsGo starts and kills.
+// victimDir is set in the process that TestPrepare_ProcessKilled_ReleasesLocks starts and kills.
 const victimDir = "DEVICESTATE_VICTIM_DIR"
 
 // victim prepares claim a and stops before the effect that the parent named, until it is killed.
@@ -36,8 +36,8 @@ func victim(t *testing.T, dir string) {
 	t.Fatal("not killed:", err)
 }
 
-// TestKilledProcessLetsGo has two real processes at work on one GPU and kills the one that has the locks.
-func TestKilledProcessLetsGo(t *testing.T) {
+// TestPrepare_ProcessKilled_ReleasesLocks has two real processes at work on one GPU and kills the one that has the locks.
+func TestPrepare_ProcessKilled_ReleasesLocks(t *testing.T) {
 	if dir := os.Getenv(victimDir); dir != "" {
 		victim(t, dir)
 		return
@@ -45,7 +45,7 @@ func TestKilledProcessLetsGo(t *testing.T) {
 	for _, label := range []host.Label{record.LabelIntent, "test.apply", "spec.write", record.LabelCommit} {
 		t.Run(string(label), func(t *testing.T) {
 			e := devicestatetest.New(t)
-			cmd := exec.Command(os.Args[0], "-test.run=^TestKilledProcessLetsGo$")
+			cmd := exec.Command(os.Args[0], "-test.run=^TestPrepare_ProcessKilled_ReleasesLocks$")
 			cmd.Env = append(os.Environ(), victimDir+"="+e.Dir, victimDir+"_AT="+string(label))
 			out, err := cmd.StdoutPipe()
 			e.Must(err)
