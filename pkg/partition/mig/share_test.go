@@ -39,36 +39,36 @@ func shares(parameters, device string, uids []string, prepared ...string) func(*
 	}
 }
 
-func init() {
+var shareScenarios = func() []devicestatetest.Scenario {
 	a, ab := []string{"a"}, []string{"a", "b"}
 	part := "0 1g.10gb 4"
-	scenarios = append(scenarios,
-		scenario{name: "the first share of a GPU", given: shares(byMPS, "0", a), when: prepares("a"), then: a},
-		scenario{name: "a share beside another", given: shares(byMPS, "0", ab, "a"), when: prepares("b"), then: ab},
-		scenario{name: "a share again", given: shares(byMPS, "0", ab, "a", "b"), when: prepares("a"), then: ab},
-		scenario{name: "unprepare one of two shares", given: shares(byMPS, "0", ab, "a", "b"), when: unprepares("a"), then: []string{"b"}},
-		scenario{name: "unprepare the last share", given: shares(byMPS, "0", a, "a"), when: unprepares("a")},
-		scenario{name: "unprepare a share over a damaged record", given: func(e *env, p *process) { shares(byMPS, "0", ab, "a", "b")(e, p); e.Damage("a") },
-			when: unprepares("a"), then: []string{"b"}},
-		scenario{name: "shares after a reboot", given: func(e *env, p *process) { shares(byMPS, "0", a, "a")(e, p); e.Reboot(false) }, when: prepares("a"), then: a},
-		scenario{name: "a whole GPU by MPS", given: func(e *env, _ *process) { e.SharedClaim("a", 0, byMPS, "0") }, when: prepares("a"), then: a},
-		scenario{name: "the first share of a partition", given: shares(ofMIG, part, a), when: prepares("a"), then: a},
-		scenario{name: "a share of a partition beside another", given: shares(ofMIG, part, ab, "a"), when: prepares("b"), then: ab},
-		scenario{name: "unprepare one of two shares of a partition", given: shares(ofMIG, part, ab, "a", "b"), when: unprepares("a"), then: []string{"b"}},
-		scenario{name: "unprepare the last share of a partition", given: shares(ofMIG, part, a, "a"), when: unprepares("a")},
-		scenario{name: "a share of a partition that vanished", given: func(e *env, p *process) {
+	return []devicestatetest.Scenario{
+		{New: h100, Name: "the first share of a GPU", Given: shares(byMPS, "0", a), When: prepares("a"), Then: a},
+		{New: h100, Name: "a share beside another", Given: shares(byMPS, "0", ab, "a"), When: prepares("b"), Then: ab},
+		{New: h100, Name: "a share again", Given: shares(byMPS, "0", ab, "a", "b"), When: prepares("a"), Then: ab},
+		{New: h100, Name: "unprepare one of two shares", Given: shares(byMPS, "0", ab, "a", "b"), When: unprepares("a"), Then: []string{"b"}},
+		{New: h100, Name: "unprepare the last share", Given: shares(byMPS, "0", a, "a"), When: unprepares("a")},
+		{New: h100, Name: "unprepare a share over a damaged record", Given: func(e *env, p *process) { shares(byMPS, "0", ab, "a", "b")(e, p); e.Damage("a") },
+			When: unprepares("a"), Then: []string{"b"}},
+		{New: h100, Name: "shares after a reboot", Given: func(e *env, p *process) { shares(byMPS, "0", a, "a")(e, p); e.Reboot(false) }, When: prepares("a"), Then: a},
+		{New: h100, Name: "a whole GPU by MPS", Given: func(e *env, _ *process) { e.SharedClaim("a", 0, byMPS, "0") }, When: prepares("a"), Then: a},
+		{New: h100, Name: "the first share of a partition", Given: shares(ofMIG, part, a), When: prepares("a"), Then: a},
+		{New: h100, Name: "a share of a partition beside another", Given: shares(ofMIG, part, ab, "a"), When: prepares("b"), Then: ab},
+		{New: h100, Name: "unprepare one of two shares of a partition", Given: shares(ofMIG, part, ab, "a", "b"), When: unprepares("a"), Then: []string{"b"}},
+		{New: h100, Name: "unprepare the last share of a partition", Given: shares(ofMIG, part, a, "a"), When: unprepares("a")},
+		{New: h100, Name: "a share of a partition that vanished", Given: func(e *env, p *process) {
 			shares(ofMIG, part, a, "a")(e, p)
 			e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], 4) })
-		}, when: prepares("a"), then: a},
-		scenario{name: "a share by long time slices", given: shares(byLong, "0", a), when: prepares("a"), then: a},
-		scenario{name: "unprepare one of two by time slices", given: shares(byLong, "0", ab, "a", "b"), when: unprepares("a"), then: []string{"b"}},
-		scenario{name: "unprepare the last by time slices", given: shares(byLong, "0", a, "a"), when: unprepares("a")},
-		scenario{name: "unprepare a share of a lost GPU", given: func(e *env, p *process) {
+		}, When: prepares("a"), Then: a},
+		{New: h100, Name: "a share by long time slices", Given: shares(byLong, "0", a), When: prepares("a"), Then: a},
+		{New: h100, Name: "unprepare one of two by time slices", Given: shares(byLong, "0", ab, "a", "b"), When: unprepares("a"), Then: []string{"b"}},
+		{New: h100, Name: "unprepare the last by time slices", Given: shares(byLong, "0", a, "a"), When: unprepares("a")},
+		{New: h100, Name: "unprepare a share of a lost GPU", Unmended: true, Given: func(e *env, p *process) {
 			shares(byMPS, "0", a, "a")(e, p)
 			e.Sim.Change(func(s *engine.State) { s.GPUs[0].Lost, s.GPUs[0].ComputeMode = true, 0 })
-		}, when: unprepares("a")},
-	)
-}
+		}, When: unprepares("a")},
+	}
+}()
 
 // TestPrepare_SharesExceedGPU_Refused plays a scheduler that overdraws a device.
 func TestPrepare_SharesExceedGPU_Refused(t *testing.T) {
