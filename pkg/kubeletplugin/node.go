@@ -170,7 +170,7 @@ func (n *node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	for address, resource := range n.served.gpus(n.snapshot) {
 		conditions[address] = resourceslices.Condition{
-			State: resourceslices.Rival, Message: "a device plugin serves it as " + resource + "; remove the device plugin from the node, and it is published",
+			State: resourceslices.DevicePlugin, Message: "a device plugin serves it as " + resource + "; remove the device plugin from the node, and it is published",
 		}
 	}
 	pool, warnings := resourceslices.Build(n.snapshot, conditions, resourceslices.Options{

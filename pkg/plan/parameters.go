@@ -102,7 +102,7 @@ func (m maker) part(result resourceapi.DeviceRequestAllocationResult, d Device, 
 	if result.ShareID == nil || !ok || total == 0 || asked.Sign() <= 0 {
 		return Share{}
 	}
-	s := Share{MemoryBytes: uint64(asked.Value()), OfBytes: total, Most: m.offer(g, d.Partition.Profile).Most}
+	s := Share{MemoryBytes: uint64(asked.Value()), OfBytes: total, Most: m.offer(g, d.Partition.Profile).MaxShares}
 	if s.MemoryBytes+sharing.Step > total {
 		return Share{} // Less is left than can be asked for.
 	}

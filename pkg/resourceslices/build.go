@@ -77,8 +77,8 @@ const (
 	Foreign State = "foreign-partition"
 	// NVLink does not connect the GPUs of the group any more.
 	NVLink State = "nvlink"
-	// Rival GPUs are served by a device plugin of the node.
-	Rival State = "device-plugin"
+	// DevicePlugin GPUs are served by a device plugin of the node.
+	DevicePlugin State = "device-plugin"
 	// Withheld GPUs may belong to a claim whose record cannot be read.
 	Withheld State = "withheld"
 )
@@ -110,35 +110,35 @@ func PoolName(node string) string { return node + "/gpu" }
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs)}
 	b.labels = labels(b.islands)
-	units := b.units(snapshot, conditions)
-	bonds := b.bonds(units)
+	gpus := b.gpus(snapshot, conditions)
+	groups := b.groups(gpus)
+	nvlink := b.nvlinkCounters(groups)
 	var sets []resourceapi.CounterSet
-	var rest, watched [][]resourceapi.Device
-	var wholes []resourceapi.Device
-	for _, u := range units {
-		whole, parts, set := b.devices(u, bonds)
+	var cut [][]resourceapi.Device // of each GPU with partitions
+	var wholes, monitors []resourceapi.Device
+	for _, g := range gpus {
+		whole, partitions, set := b.devices(g, nvlink)
 		if set != nil {
 			sets = append(sets, *set)
 		}
 		wholes = append(wholes, whole...)
-		monitors := b.monitors(u)
-		if len(parts) > 0 {
-			rest = append(rest, append(parts, monitors...))
+		if len(partitions) > 0 {
+			cut = append(cut, append(partitions, b.monitors(g)...))
 		} else {
-			watched = append(watched, monitors)
+			monitors = append(monitors, b.monitors(g)...)
 		}
 	}
-	if set := bonds.set(); set != nil {
+	if set := nvlink.set(); set != nil {
 		sets = append(sets, *set)
 	}
-	b.add(b.groups(wholes, bonds))
+	b.add(b.withGroups(wholes, groups, nvlink))
 	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
 		b.pool.Slices = append(b.pool.Slices, Slice{SharedCounters: chunk})
 	}
-	for _, devices := range rest {
+	for _, devices := range cut {
 		b.add(devices)
 	}
-	b.add(slices.Concat(watched...))
+	b.add(monitors)
 	b.pool.Name = PoolName(o.Node)
 	slices.SortStableFunc(b.warnings, func(x, y Warning) int {
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))

@@ -69,7 +69,7 @@ func names(p Pool) []string {
 	return out
 }
 
-func TestWhatIsPublishedOfAGPU(t *testing.T) {
+func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 	const held, other = "gpu-0000-10-00-0", "gpu-0000-18-00-0"
 	gone := gpu.Snapshot{Driver: node(1).Driver}
 	lost := gpu.Snapshot{Driver: gone.Driver, Problems: []gpu.Problem{{PCIAddress: "0000:10:00.0", Lost: true, Message: "GPU is lost"}}}
@@ -125,7 +125,7 @@ func TestWhatIsPublishedOfAGPU(t *testing.T) {
 	}
 }
 
-func TestWholeGPUsThenWhatWatchesThem(t *testing.T) {
+func TestBuild_WholeGPUs_ComeBeforeMonitors(t *testing.T) {
 	p, _ := Build(node(3), nil, full)
 	if p.Name != "n1/gpu" || len(p.Slices) != 2 {
 		t.Fatalf("pool %q of %d slices, want n1/gpu of 2", p.Name, len(p.Slices))
@@ -138,7 +138,7 @@ func TestWholeGPUsThenWhatWatchesThem(t *testing.T) {
 	}
 }
 
-func TestMonitorsAreSharedTaintedAndBare(t *testing.T) {
+func TestBuild_Monitors_AreSharedAndTainted(t *testing.T) {
 	p, _ := Build(node(1), nil, full)
 	d := p.Slices[1].Devices[0]
 	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || len(d.Capacity) != 0 {
@@ -156,7 +156,7 @@ func TestMonitorsAreSharedTaintedAndBare(t *testing.T) {
 	}
 }
 
-func TestTheSameHardwareGivesTheSameBytes(t *testing.T) {
+func TestBuild_InputsShuffled_GivesSameBytes(t *testing.T) {
 	s := node(16)
 	s.GPUs[5].MIG.Enabled = true
 	s.Problems = []gpu.Problem{{PCIAddress: "0000:f0:00.0", Index: 16, Message: "a"}, {PCIAddress: "0000:e8:00.0", Index: 17, Message: "b"}, {Index: 18, Message: "c"}}
@@ -183,7 +183,7 @@ func TestTheSameHardwareGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestTheAPIsLimits(t *testing.T) {
+func TestBuild_SixteenGPUs_StayWithinAPILimits(t *testing.T) {
 	s := node(16)
 	for i := range s.GPUs {
 		s.GPUs[i].ProductName = strings.Repeat("ü", 100)
@@ -217,7 +217,7 @@ func TestTheAPIsLimits(t *testing.T) {
 	}
 }
 
-func TestBytesADevice(t *testing.T) {
+func TestBuild_Devices_StayWithinSizeBudget(t *testing.T) {
 	p, _ := Build(node(8), nil, full)
 	text, err := json.Marshal(p.Slices)
 	if err != nil {

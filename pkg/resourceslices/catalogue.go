@@ -52,13 +52,13 @@ type attribute struct {
 
 type capacity struct {
 	Entry
-	quantity func(subject) *resource.Quantity
+	quantity func(attributeSource) *resource.Quantity
 	// policy says how much of it a share takes. Nil: none, for it only says what the device has.
 	policy func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy
 }
 
 // requestPolicy is the API's. On a device that is shared every capacity has one: without, the first share takes all.
-func (c capacity) requestPolicy(s subject) *resourceapi.CapacityRequestPolicy {
+func (c capacity) requestPolicy(s attributeSource) *resourceapi.CapacityRequestPolicy {
 	switch {
 	case s.offer == nil:
 		return nil
@@ -72,118 +72,117 @@ func amount(n int64) *resource.Quantity { return resource.NewQuantity(n, resourc
 
 func bytes(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), resource.BinarySI) }
 
+// Lists of kinds, for Entry.Devices and Entry.Always.
 var (
-	all    = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
-	every  = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor} // that is of one GPU
-	useful = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup}
-	used   = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
-	linked = []gpu.Kind{gpu.KindGPU, gpu.KindGroup}
-	whole  = []gpu.Kind{gpu.KindGPU}
-	boards = []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}
-	part   = []gpu.Kind{gpu.KindMIG}
-	groups = []gpu.Kind{gpu.KindGroup}
+	allKinds     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
+	ofOneGPU     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor}
+	computing    = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup}
+	gpuOrMIG     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
+	gpuOrGroup   = []gpu.Kind{gpu.KindGPU, gpu.KindGroup}
+	gpuOrMonitor = []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}
+	gpuOnly      = []gpu.Kind{gpu.KindGPU}
+	migOnly      = []gpu.Kind{gpu.KindMIG}
+	groupOnly    = []gpu.Kind{gpu.KindGroup}
 )
 
 var attributes = []attribute{
-	{Entry{Name: "type", Type: "string", Devices: all, Always: all, Source: "the driver",
+	{Entry{Name: "type", Type: "string", Devices: allKinds, Always: allKinds, Source: "the driver",
 		Meaning: "What the device is: gpu, a whole GPU; mig, a MIG partition that exists or is made for its claim; nvlink-group, several GPUs that NVLink connects each with each; monitor, a GPU to be watched with admin access."},
-		text(func(s subject) string { return string(s.kind) })},
-	{Entry{Name: "uuid", Type: "string", Devices: every, Always: boards, Source: "nvmlDeviceGetUUID",
+		text(func(s attributeSource) string { return string(s.device.Kind) })},
+	{Entry{Name: "uuid", Type: "string", Devices: ofOneGPU, Always: gpuOrMonitor, Source: "nvmlDeviceGetUUID",
 		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot. Of a mig device the partition's, where an administrator made it; one that is made for a claim has none before."},
-		text(func(s subject) string { return s.uuid })},
-	{Entry{Name: "parentUUID", Type: "string", Devices: part, Always: part, Source: "nvmlDeviceGetUUID",
+		text(func(s attributeSource) string { return s.uuid })},
+	{Entry{Name: "parentUUID", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetUUID",
 		Meaning: "The UUID of the GPU that the partition is on."},
-		text(func(s subject) string { return s.gpu.UUID })},
-	{Entry{Name: "profile", Type: "string", Devices: part, Always: part, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+		text(func(s attributeSource) string { return s.gpu.UUID })},
+	{Entry{Name: "profile", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
-		text(func(s subject) string { return s.device.Profile })},
-	{Entry{Name: "productName", Type: "string", Devices: all, Always: all, Source: "nvmlDeviceGetName",
+		text(func(s attributeSource) string { return s.device.Profile })},
+	{Entry{Name: "productName", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetName",
 		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's, of a group its GPUs', where they are the same."},
-		text(func(s subject) string { return s.gpu.ProductName })},
-	{Entry{Name: "brand", Type: "string", Devices: useful, Source: "nvmlDeviceGetBrand",
+		text(func(s attributeSource) string { return s.gpu.ProductName })},
+	{Entry{Name: "brand", Type: "string", Devices: computing, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Left out where the driver does not name one."},
-		text(func(s subject) string { return s.gpu.Brand })},
-	{Entry{Name: "architecture", Type: "string", Devices: useful, Always: useful, Source: "nvmlDeviceGetArchitecture",
+		text(func(s attributeSource) string { return s.gpu.Brand })},
+	{Entry{Name: "architecture", Type: "string", Devices: computing, Always: computing, Source: "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
-		text(func(s subject) string { return s.gpu.Architecture })},
-	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: useful, Always: useful, Source: "nvmlDeviceGetCudaComputeCapability",
+		text(func(s attributeSource) string { return s.gpu.Architecture })},
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: computing, Always: computing, Source: "nvmlDeviceGetCudaComputeCapability",
 		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
-		version(func(s subject) string { return pair(s.gpu.ComputeCapability) })},
-	{Entry{Name: "driverVersion", Type: "version", Devices: useful, Always: useful, Source: "nvmlSystemGetDriverVersion",
+		version(func(s attributeSource) string { return versionText(s.gpu.ComputeCapability) })},
+	{Entry{Name: "driverVersion", Type: "version", Devices: computing, Always: computing, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
-		version(func(s subject) string { return s.driver.Version })},
-	{Entry{Name: "driverVersionRaw", Type: "string", Devices: whole, Always: whole, Source: "nvmlSystemGetDriverVersion",
+		version(func(s attributeSource) string { return s.driver.Version })},
+	{Entry{Name: "driverVersionRaw", Type: "string", Devices: gpuOnly, Always: gpuOnly, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
-		text(func(s subject) string { return s.driver.Version })},
-	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: useful, Always: useful, Source: "nvmlSystemGetCudaDriverVersion_v2",
+		text(func(s attributeSource) string { return s.driver.Version })},
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: computing, Always: computing, Source: "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
-		version(func(s subject) string { return pair(s.driver.CUDA) })},
-	{Entry{Name: "addressingMode", Type: "string", Devices: used, Source: "nvmlDeviceGetAddressingMode",
+		version(func(s attributeSource) string { return versionText(s.driver.CUDA) })},
+	{Entry{Name: "addressingMode", Type: "string", Devices: gpuOrMIG, Source: "nvmlDeviceGetAddressingMode",
 		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Left out where the driver does not report it."},
-		text(func(s subject) string { return s.gpu.AddressingMode })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: every, Always: every, Source: "nvmlDeviceGetPciInfo_v3",
+		text(func(s attributeSource) string { return s.gpu.AddressingMode })},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "nvmlDeviceGetPciInfo_v3",
 		Meaning: "The PCI address, such as 0000:1b:00.0."},
-		text(func(s subject) string { return s.gpu.PCIAddress })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: all, Source: "sysfs",
+		text(func(s attributeSource) string { return s.gpu.PCIAddress })},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: allKinds, Source: "sysfs",
 		Meaning: "The PCIe root complex, such as pci0000:15: the same for a GPU and a network card that are close. Of a group where its GPUs share one."},
-		text(func(s subject) string { return s.gpu.PCIeRoot })},
-	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: all, Source: "sysfs",
+		text(func(s attributeSource) string { return s.gpu.PCIeRoot })},
+	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds, Source: "sysfs",
 		Meaning: "The NUMA node. Left out where the machine does not assign one. Of a group where its GPUs share one."},
-		number(func(s subject) *int { return s.gpu.NUMANode })},
-	{Entry{Name: "index", Type: "int", Devices: whole, Always: whole, Source: "NVML's enumeration",
+		number(func(s attributeSource) *int { return s.gpu.NUMANode })},
+	{Entry{Name: "index", Type: "int", Devices: gpuOnly, Always: gpuOnly, Source: "NVML's enumeration",
 		Meaning: "The number nvidia-smi shows. For people: it may change with every boot and is not the device's identity."},
-		number(func(s subject) *int { return &s.gpu.Index })},
-	{Entry{Name: "migCapable", Type: "bool", Devices: whole, Always: whole, Source: "nvmlDeviceGetMigMode",
+		number(func(s attributeSource) *int { return &s.gpu.Index })},
+	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU has a MIG mode, whatever that mode is now."},
-		boolean(func(s subject) bool { return s.gpu.MIG.Capable })},
-	{Entry{Name: "mpsCapable", Type: "bool", Devices: whole, Always: whole, Source: "compute capability and brand",
+		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
+	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
-		boolean(func(s subject) bool { return s.gpu.MPSCapable })},
-	{Entry{Name: "nvlinkGroup", Type: "string", Devices: linked, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
+		boolean(func(s attributeSource) bool { return s.gpu.MPSCapable })},
+	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
 		Meaning: "The GPUs that all have NVLink to each other, through switches or directly, have the same: for matchAttribute. Left out of a GPU without such peers."},
-		text(func(s subject) string { return s.group })},
-	{Entry{Name: "nvlinkLinks", Type: "int", Devices: whole, Source: "nvmlDeviceGetNvLinkState",
+		text(func(s attributeSource) string { return s.group })},
+	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkState",
 		Meaning: "How many of its NVLinks are up. Left out of a GPU that is in no NVLink group."},
-		number(func(s subject) *int {
+		number(func(s attributeSource) *int {
 			if s.group == "" {
 				return nil
 			}
-			n := len(s.gpu.Links)
-			return &n
+			return new(len(s.gpu.Links))
 		})},
-	{Entry{Name: "nvlinkVersion", Type: "int", Devices: whole, Source: "nvmlDeviceGetNvLinkVersion",
+	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkVersion",
 		Meaning: "The NVLink generation as NVML numbers it. Left out where it does not say, and of a GPU that is in no NVLink group."},
-		number(func(s subject) *int {
+		number(func(s attributeSource) *int {
 			if s.group == "" {
 				return nil
 			}
 			return versionOf(s.gpu.Links)
 		})},
-	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: linked, Source: "nvmlDeviceGetGpuFabricInfoV",
+	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
 		Meaning: "The NVLink fabric that the GPU is attached to, the same on every node of it. Left out where the fabric ends at the node's own board, or the GPU is not registered."},
-		text(func(s subject) string {
+		text(func(s attributeSource) string {
 			if s.gpu.Fabric.State != gpu.FabricReady {
 				return ""
 			}
 			return s.gpu.Fabric.ClusterUUID
 		})},
-	{Entry{Name: "cliqueID", Type: "int", Devices: linked, Source: "nvmlDeviceGetGpuFabricInfoV",
+	{Entry{Name: "cliqueID", Type: "int", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
 		Meaning: "The part of the fabric whose GPUs reach each other, on whatever node. Left out with fabricClusterUUID."},
-		number(func(s subject) *int {
+		number(func(s attributeSource) *int {
 			if s.gpu.Fabric.State != gpu.FabricReady || s.gpu.Fabric.ClusterUUID == "" {
 				return nil
 			}
 			return &s.gpu.Fabric.CliqueID
 		})},
-	{Entry{Name: "gpuCount", Type: "int", Devices: groups, Always: groups, Source: "the driver",
+	{Entry{Name: "gpuCount", Type: "int", Devices: groupOnly, Always: groupOnly, Source: "the driver",
 		Meaning: "How many GPUs the group has."},
-		func(s subject) (*resourceapi.DeviceAttribute, string) {
-			n := int64(s.device.Size)
-			return &resourceapi.DeviceAttribute{IntValue: &n}, ""
+		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
+			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.device.Size))}, ""
 		}},
-	{Entry{Name: "isolation", Type: "string", Devices: used, Always: used, Source: "the driver and the node's settings",
+	{Entry{Name: "isolation", Type: "string", Devices: gpuOrMIG, Always: gpuOrMIG, Source: "the driver and the node's settings",
 		Meaning: "What keeps the shares of the device apart: mps, limits of memory and SMs that MPS holds its clients to; time-slicing, nothing but taking turns; hardware, where a claim always has the device to itself."},
-		text(func(s subject) string {
+		text(func(s attributeSource) string {
 			switch {
 			case s.offer == nil:
 				return "hardware"
@@ -195,15 +194,12 @@ var attributes = []attribute{
 }
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: useful, Always: useful, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: computing, Always: computing, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The board's total memory in bytes, what the driver reserves included; of a mig device the partition's, of a group that of all its GPUs. Left out where NVML cannot say."},
-		func(s subject) *resource.Quantity {
+		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.MemoryBytes
-			if s.kind == gpu.KindMIG {
-				n = 0
-				if s.profile != nil {
-					n = s.profile.MemoryBytes
-				}
+			if s.device.Kind == gpu.KindMIG {
+				n = s.profile.MemoryBytes
 			}
 			if n > math.MaxInt64 {
 				return nil
@@ -211,14 +207,14 @@ var capacities = []capacity{
 			return positive(int64(n), resource.BinarySI)
 		},
 		func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy {
-			most := uint64(has.Value()) / sharing.Step * sharing.Step
+			maxBytes := uint64(has.Value()) / sharing.Step * sharing.Step
 			return &resourceapi.CapacityRequestPolicy{Default: bytes(o.Memory), ValidRange: &resourceapi.CapacityRequestPolicyRange{
-				Min: bytes(sharing.Step), Max: bytes(most), Step: bytes(sharing.Step),
+				Min: bytes(sharing.Step), Max: bytes(maxBytes), Step: bytes(sharing.Step),
 			}}
 		}},
-	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: used, Source: "the driver",
+	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "the driver",
 		Meaning: "Percent of the SMs, of which a share can reserve some; by MPS its processes then get no more either. Left out where a claim always has the device to itself."},
-		func(s subject) *resource.Quantity {
+		func(s attributeSource) *resource.Quantity {
 			if s.offer == nil {
 				return nil
 			}
@@ -229,26 +225,23 @@ var capacities = []capacity{
 				Min: amount(0), Max: amount(100), Step: amount(1),
 			}}
 		}},
-	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: used, Source: "CUDA MPS documentation, the node's settings",
+	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
 		Meaning: "How many claims can have a share of the device at once. Left out where a claim always has the device to itself."},
-		func(s subject) *resource.Quantity {
+		func(s attributeSource) *resource.Quantity {
 			if s.offer == nil {
 				return nil
 			}
-			return amount(int64(s.offer.Most))
+			return amount(int64(s.offer.MaxShares))
 		},
 		func(sharing.Offer, resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(1), ValidValues: []resource.Quantity{*amount(1)}}
 		}},
-	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The number of streaming multiprocessors. Left out for a compute capability this version does not know."},
-		func(s subject) *resource.Quantity {
+		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.Multiprocessors
-			if s.kind == gpu.KindMIG {
-				n = 0
-				if s.profile != nil {
-					n = s.profile.Multiprocessors
-				}
+			if s.device.Kind == gpu.KindMIG {
+				n = s.profile.Multiprocessors
 			}
 			return positive(int64(n), resource.DecimalSI)
 		}, nil},
@@ -262,9 +255,9 @@ var capacities = []capacity{
 // engines is the capacity that counts engines of one kind, 0 where a partition has none.
 func engines(name, what string, count func(gpu.Profile) int) capacity {
 	return capacity{
-		Entry{Name: name, Capacity: true, Type: "quantity", Devices: used, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
+		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 			Meaning: "The number of " + what + ". Left out of a GPU without MIG, for NVML does not say."},
-		func(s subject) *resource.Quantity {
+		func(s attributeSource) *resource.Quantity {
 			if s.profile == nil || s.profile.Slices == 0 {
 				return nil
 			}

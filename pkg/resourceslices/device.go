@@ -21,55 +21,57 @@ const (
 	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
 )
 
-// unit is a GPU with the devices to publish of it, its monitor aside.
-type unit struct {
-	candidate
-	items []item
+// publishableGPU is a GPU with the devices to publish of it, its monitor aside.
+type publishableGPU struct {
+	gpuState
+	entries []deviceEntry
 }
 
-func (b *builder) units(s gpu.Snapshot, conditions map[string]Condition) []unit {
-	var out []unit
-	for _, c := range b.candidates(s, conditions) {
-		out = append(out, unit{candidate: c, items: b.items(c)})
+func (b *builder) gpus(s gpu.Snapshot, conditions map[string]Condition) []publishableGPU {
+	var out []publishableGPU
+	for _, g := range b.gpuStates(s, conditions) {
+		out = append(out, publishableGPU{gpuState: g, entries: b.entries(g)})
 	}
 	return out
 }
 
-// devices are those of one GPU, the whole and the parts, and the counters that keep them apart, if they overlap.
-func (b *builder) devices(c unit, bonds bonds) (whole, parts []resourceapi.Device, set *resourceapi.CounterSet) {
+// devices are those of one GPU, the whole and the partitions, and the counters that keep them apart, if they overlap.
+func (b *builder) devices(g publishableGPU, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
 	var consumed [][]resourceapi.DeviceCounterConsumption
-	if b.o.Counters && slices.ContainsFunc(c.items, func(i item) bool { return i.device.Kind == gpu.KindMIG }) {
-		set, consumed = b.geometry(c.gpu.MIG).counters(c.gpu, c.items)
+	if b.o.Counters && slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG }) {
+		set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries)
 	}
-	for n, i := range c.items {
-		d := b.device(subject{
-			device: i.device, kind: i.device.Kind, gpu: c.gpu, driver: b.driver, profile: b.profile(c.gpu, i), uuid: i.uuid,
-			offer: b.offer(c.gpu, i), group: b.labels[c.gpu.PCIAddress],
-		})
+	for n, e := range g.entries {
+		s := b.source(g.gpu, e.device)
+		s.uuid, s.offer, s.profile = e.uuid, b.offer(g.gpu, e.device.Profile), &e.profile
+		if e.device.Kind == gpu.KindGPU {
+			s.profile = b.geometry(g.gpu.MIG).all
+		}
+		d := b.device(s)
 		if set != nil {
 			d.ConsumesCounters = consumed[n]
 		}
-		d.ConsumesCounters = append(d.ConsumesCounters, bonds.consumed(c.gpu.PCIAddress, i)...)
-		b.taint(&d, i.state)
-		if i.held && i.state != "" {
-			b.warn(d.Name, i.state, "%s of GPU at %s stays published for the claim that holds it, and is not for others: %s",
-				i.what(), c.gpu.PCIAddress, i.why)
+		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g.gpu.PCIAddress, e)...)
+		b.taint(&d, e.state)
+		if e.held && e.state != "" {
+			b.warn(d.Name, e.state, "%s of GPU at %s stays published for the claim that holds it, and is not for others: %s",
+				e.describe(), g.gpu.PCIAddress, e.why)
 		}
-		if i.device.Kind == gpu.KindGPU {
+		if e.device.Kind == gpu.KindGPU {
 			whole = append(whole, d)
 		} else {
-			parts = append(parts, d)
+			partitions = append(partitions, d)
 		}
 	}
-	if c.sick.State != "" && !c.whole {
+	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
 		switch {
-		case c.sick.State == Withheld && b.o.Taints:
-			b.warn(c.name(), c.sick.State, "GPU at %s is not for new claims: %s", c.gpu.PCIAddress, c.sick.Message)
-		case c.sick.State != Absent:
-			b.warn(c.name(), c.sick.State, "GPU at %s is not published: %s", c.gpu.PCIAddress, c.sick.Message)
+		case c.State == Withheld && b.o.Taints:
+			b.warn(g.name(), c.State, "GPU at %s is not for new claims: %s", g.gpu.PCIAddress, c.Message)
+		case c.State != Absent:
+			b.warn(g.name(), c.State, "GPU at %s is not published: %s", g.gpu.PCIAddress, c.Message)
 		}
 	}
-	return whole, parts, set
+	return whole, partitions, set
 }
 
 func (b *builder) taint(d *resourceapi.Device, state State) {
@@ -78,39 +80,33 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 	}
 }
 
-// monitors are the device to watch a GPU by, or none.
-func (b *builder) monitors(c unit) []resourceapi.Device {
-	if b.o.Taints && b.o.SharedDevices && c.watchable() {
-		return []resourceapi.Device{b.monitor(c.gpu)}
+// monitors gives the device to watch a GPU by, or none: there must be a GPU to watch, or a claim that does.
+func (b *builder) monitors(g publishableGPU) []resourceapi.Device {
+	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
+	if !b.o.Taints || !b.o.SharedDevices || gone && !g.holds(gpu.KindMonitor) {
+		return nil
 	}
-	return nil
+	s := b.source(g.gpu, gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.gpu.PCIAddress})
+	s.uuid = g.gpu.UUID
+	d := b.device(s)
+	d.AllowMultipleAllocations = new(true)
+	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	return []resourceapi.Device{d}
 }
 
-// profile is what is known of an item's engines: of a GPU, what the partition that takes all of it would have.
-func (b *builder) profile(g gpu.GPU, i item) *gpu.Profile {
-	if i.device.Kind == gpu.KindMIG {
-		return &i.profile
-	}
-	return b.geometry(g.MIG).all
+// source is what the attributes of every device of a GPU can be read from.
+func (b *builder) source(g gpu.GPU, d gpu.Device) attributeSource {
+	return attributeSource{device: d, gpu: g, driver: b.driver, group: b.labels[g.PCIAddress]}
 }
 
-// watchable says that there is a GPU to watch, or a claim that does.
-func (c candidate) watchable() bool {
-	switch c.sick.State {
-	case Lost, Unreadable, Absent:
-		return c.monitor
-	}
-	return true
-}
-
-func (b *builder) device(s subject) resourceapi.Device {
+func (b *builder) device(s attributeSource) resourceapi.Device {
 	d := resourceapi.Device{Name: s.device.Name()}
 	for _, a := range attributes {
-		if !slices.Contains(a.Devices, s.kind) {
+		if !slices.Contains(a.Devices, s.device.Kind) {
 			continue
 		}
 		value, note := a.value(s)
-		if note != "" && s.kind == gpu.KindGPU { // The same of its other devices.
+		if note != "" && s.device.Kind == gpu.KindGPU { // The same of its other devices.
 			b.warn(d.Name, "", "attribute %s: %s", a.Name, note)
 		}
 		if value != nil {
@@ -121,7 +117,7 @@ func (b *builder) device(s subject) resourceapi.Device {
 		}
 	}
 	for _, c := range capacities {
-		if !slices.Contains(c.Devices, s.kind) {
+		if !slices.Contains(c.Devices, s.device.Kind) {
 			continue
 		}
 		if q := c.quantity(s); q != nil {
@@ -132,32 +128,19 @@ func (b *builder) device(s subject) resourceapi.Device {
 		}
 	}
 	if s.offer != nil {
-		shared := true
-		d.AllowMultipleAllocations = &shared
+		d.AllowMultipleAllocations = new(true)
 	}
 	return d
 }
 
-// offer is what can be had of a device in shares, nil where it is for one claim.
-func (b *builder) offer(g gpu.GPU, i item) *sharing.Offer {
-	if !b.o.SharedDevices || b.o.Offer == nil {
-		return nil
+// offer is what can be had of a GPU, or of a profile of it, in shares; nil where it is for one claim.
+func (b *builder) offer(g gpu.GPU, profile string) *sharing.Offer {
+	if b.o.SharedDevices && b.o.Offer != nil {
+		if o, ok := b.o.Offer(g, profile); ok {
+			return &o
+		}
 	}
-	o, ok := b.o.Offer(g, i.device.Profile)
-	if !ok {
-		return nil
-	}
-	return &o
-}
-
-func (b *builder) monitor(g gpu.GPU) resourceapi.Device {
-	d := b.device(subject{
-		device: gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.PCIAddress}, kind: gpu.KindMonitor, gpu: g, driver: b.driver, uuid: g.UUID,
-	})
-	shared := true
-	d.AllowMultipleAllocations = &shared
-	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-	return d
+	return nil
 }
 
 func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

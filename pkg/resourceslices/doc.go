@@ -7,6 +7,6 @@
 // enumerated. What cannot be said safely is left out and becomes a Warning; one bad GPU never spoils the pool.
 //
 // Traps. The scheduler charges only for devices that it can see: one that a claim holds is published until it is
-// released, whatever became of its GPU. A server without device taints would hand monitor devices and sick GPUs to
+// released, whatever became of its GPU. A server without device taints would hand monitor devices and unhealthy GPUs to
 // anybody, so what needs a taint is not published there. Attribute names without a domain are in the driver's own.
 package resourceslices

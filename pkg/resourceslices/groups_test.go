@@ -55,7 +55,7 @@ const (
 
 func at(n int) string { return fmt.Sprintf("gpu-0000-1%d-00-0", n) }
 
-func TestGroupsWholesAndPartitionsExcludeEachOther(t *testing.T) {
+func TestBuild_GroupsWholesAndPartitions_ExcludeEachOther(t *testing.T) {
 	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{})
 	s.want(s.group(4), quad4)
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), at(0)+"-mig-1g-10gb-0")
@@ -77,7 +77,7 @@ func TestGroupsWholesAndPartitionsExcludeEachOther(t *testing.T) {
 	s.want(s.claim("mig.nvidia.com", 1))
 }
 
-func TestAGroupBesideAGroupAndTwoGPUs(t *testing.T) {
+func TestBuild_GroupAndTwoGPUsAllocated_AllocatesAnotherGroup(t *testing.T) {
 	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("gpu.nvidia.com", 1), at(0))
 	s.want(s.group(2), pair2)
@@ -85,7 +85,7 @@ func TestAGroupBesideAGroupAndTwoGPUs(t *testing.T) {
 	s.want(s.group(4), quad4)
 }
 
-func TestAFractionKeepsAGroupOut(t *testing.T) {
+func TestBuild_ShareAllocated_KeepsGroupFromClaims(t *testing.T) {
 	s := newScheduler(t, hgx(2, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	s.want(s.gpu("memory", "1Gi"), at(0))
 	s.want(s.gpu("memory", "1Gi"), at(0))
@@ -97,7 +97,7 @@ func TestAFractionKeepsAGroupOut(t *testing.T) {
 	s.want(s.gpu("memory", "1Gi"))
 }
 
-func TestAClassOnTheDriverAloneGetsNoGroupWhileThereIsAGPU(t *testing.T) {
+func TestBuild_ClassOfDriverAlone_AllocatesGPUsBeforeGroups(t *testing.T) {
 	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{})
 	for n := range 8 {
 		s.want(s.claim("any.example.com", 1), at(n))
@@ -105,8 +105,8 @@ func TestAClassOnTheDriverAloneGetsNoGroupWhileThereIsAGPU(t *testing.T) {
 	s.want(s.claim("any.example.com", 1))
 }
 
-// TestNoSequenceOfGroupsOverlaps has groups come and go between all other kinds of devices.
-func TestNoSequenceOfGroupsOverlaps(t *testing.T) {
+// TestBuild_RandomGroupClaims_NeverOverlap has groups come and go between all other kinds of devices.
+func TestBuild_RandomGroupClaims_NeverOverlap(t *testing.T) {
 	m := layouttest.H100()
 	s := newScheduler(t, hgx(8, m), resourceslices.Options{})
 	r := rand.New(rand.NewPCG(5, 5))
@@ -174,7 +174,7 @@ func published(s gpu.Snapshot, o resourceslices.Options) (names []string, warnin
 	return names, warnings
 }
 
-func TestWhichGroupsArePublished(t *testing.T) {
+func TestBuild_LinksAndHeldGroups_PublishesExpectedGroups(t *testing.T) {
 	counters := resourceslices.Options{Counters: true}
 	with := func(o resourceslices.Options, h ...resourceslices.Held) resourceslices.Options {
 		o.Held = h
@@ -229,8 +229,8 @@ func TestWhichGroupsArePublished(t *testing.T) {
 	}
 }
 
-// TestAHeldGroupKeepsItsGPUs holds whatever became of its links and its GPUs.
-func TestAHeldGroupKeepsItsGPUs(t *testing.T) {
+// TestBuild_GroupHeld_KeepsItsGPUs holds whatever became of its links and its GPUs.
+func TestBuild_GroupHeld_KeepsItsGPUs(t *testing.T) {
 	well := hgx(4, layouttest.H100())
 	unlinked, gone, parted := hgx(4, layouttest.H100()), hgx(4, layouttest.H100()), bridged()
 	unlinked.GPUs[1].Links = nil
@@ -253,7 +253,7 @@ func TestAHeldGroupKeepsItsGPUs(t *testing.T) {
 	}
 }
 
-func TestAGroupSaysWhatItsGPUsHaveInCommon(t *testing.T) {
+func TestBuild_Group_PublishesCommonAttributes(t *testing.T) {
 	s := hgx(4, gpu.MIG{})
 	for i := range s.GPUs {
 		s.GPUs[i].Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "7b2d", CliqueID: 3}
@@ -293,9 +293,9 @@ func TestAGroupSaysWhatItsGPUsHaveInCommon(t *testing.T) {
 	}
 }
 
-// TestGroupsAddLittle holds the budget: 28 KB for a node of eight GPUs that can be cut, what their devices take of the
+// TestBuild_Groups_StayWithinSizeBudget holds the budget: 28 KB for a node of eight GPUs that can be cut, what their devices take of the
 // groups' counters included.
-func TestGroupsAddLittle(t *testing.T) {
+func TestBuild_Groups_StayWithinSizeBudget(t *testing.T) {
 	size := func(s gpu.Snapshot) int {
 		pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true, Offer: offer})
 		data, err := json.Marshal(pool.Slices)

@@ -86,7 +86,7 @@ func inOrder(list string) string {
 	return strings.Join(words, " ")
 }
 
-func TestWhatIsPublishedOfAGPUThatCanBeCut(t *testing.T) {
+func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) {
 	const parts = "1g@3 1g@2 1g@1 1g@0 2g@2 2g@0 4g@0"
 	const uncut = "whole"
 	ours := Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true, Switched: map[string]bool{first: true}}
@@ -184,7 +184,7 @@ func TestWhatIsPublishedOfAGPUThatCanBeCut(t *testing.T) {
 	}
 }
 
-func TestAWithheldGPUIsTaintedInAllItsDevices(t *testing.T) {
+func TestBuild_GPUWithheld_TaintsAllDevices(t *testing.T) {
 	conditions := map[string]Condition{first: {State: Withheld, Message: "a record cannot be read"}}
 	p, _ := Build(small(switchable), conditions, full)
 	for _, name := range strings.Fields(short(p)) {
@@ -253,7 +253,7 @@ func valid(t *testing.T, p Pool) {
 	}
 }
 
-func TestBoardsKeepWithinTheAPIsLimits(t *testing.T) {
+func TestBuild_MIGBoards_StayWithinAPILimits(t *testing.T) {
 	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "A30": layouttest.A30(), "12 slices": layouttest.RTXPRO6000()} {
 		for _, gpus := range []int{8, 16} {
 			s := node(gpus)
@@ -283,7 +283,7 @@ func TestBoardsKeepWithinTheAPIsLimits(t *testing.T) {
 	}
 }
 
-func TestEnginesThatAForeignPartitionHasAreTaken(t *testing.T) {
+func TestBuild_ForeignPartition_TakesItsEngines(t *testing.T) {
 	s := node(1)
 	s.GPUs[0].MIG = layouttest.H100()
 	enabled(&s.GPUs[0].MIG)
@@ -301,7 +301,7 @@ func TestEnginesThatAForeignPartitionHasAreTaken(t *testing.T) {
 	valid(t, p)
 }
 
-func TestManyPlacementsAreSplitOverSlices(t *testing.T) {
+func TestBuild_ManyPlacements_SplitsSlices(t *testing.T) {
 	s := node(1)
 	s.GPUs[0].MIG = gpu.MIG{Capable: true, Switchable: true}
 	for i := range 5 {
@@ -319,7 +319,7 @@ func TestManyPlacementsAreSplitOverSlices(t *testing.T) {
 	}
 }
 
-func TestAMIGDeviceSaysWhatItIs(t *testing.T) {
+func TestBuild_ForeignPartition_PublishesAttributes(t *testing.T) {
 	s := small(enabled)
 	o := full
 	o.Foreign = map[string][]gpu.Partition{first: {made("1g.6gb", 1, 1, 1)}}

@@ -74,7 +74,7 @@ func capable(n int, m gpu.MIG) gpu.Snapshot {
 	return s
 }
 
-func TestAFractionOfAGPU(t *testing.T) {
+func TestBuild_MemoryRequested_AllocatesShares(t *testing.T) {
 	s := newScheduler(t, capable(2, layouttest.H100()), resourceslices.Options{Offer: offer})
 	const first, second = "gpu-0000-10-00-0", "gpu-0000-11-00-0"
 	for _, memory := range []string{"10Gi", "20Gi", "10Gi", "39Gi"} {
@@ -88,7 +88,7 @@ func TestAFractionOfAGPU(t *testing.T) {
 	s.want(s.gpu("memory", "500Mi"), first)
 }
 
-func TestAClaimThatNamesNoCapacityHasTheGPUToItself(t *testing.T) {
+func TestBuild_NoCapacityRequested_AllocatesGPUAlone(t *testing.T) {
 	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
 	s.want(s.gpu("memory", "1Mi"))
@@ -96,7 +96,7 @@ func TestAClaimThatNamesNoCapacityHasTheGPUToItself(t *testing.T) {
 	s.want(watching(s.claim("monitor.gpu.nvidia.com", 1)), "monitor-0000-10-00-0")
 }
 
-func TestComputeIsReservedBesideMemory(t *testing.T) {
+func TestBuild_ComputeRequested_ReservesCompute(t *testing.T) {
 	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	s.want(s.gpu("memory", "10Gi", "compute", "60"), "gpu-0000-10-00-0")
 	s.want(s.gpu("memory", "10Gi", "compute", "41"))
@@ -106,7 +106,7 @@ func TestComputeIsReservedBesideMemory(t *testing.T) {
 	s.want(s.gpu("compute", "10"))
 }
 
-func TestSharersAreBounded(t *testing.T) {
+func TestBuild_MaxSharesAllocated_AllocatesNoMore(t *testing.T) {
 	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	for range 48 {
 		s.want(s.gpu("memory", "1Gi"), "gpu-0000-10-00-0")
@@ -115,7 +115,7 @@ func TestSharersAreBounded(t *testing.T) {
 	s.want(s.gpu("memory", "1Gi", "shares", "2"))
 }
 
-func TestPartitionsAreSharedToo(t *testing.T) {
+func TestBuild_MemoryOfPartitionRequested_AllocatesShares(t *testing.T) {
 	s := newScheduler(t, capable(1, layouttest.H100()), resourceslices.Options{Offer: offer})
 	of := func() *resourceapi.ResourceClaim {
 		return part(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi")
@@ -128,7 +128,7 @@ func TestPartitionsAreSharedToo(t *testing.T) {
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")))
 }
 
-func TestReplicasMakeTheShareOfAClaimThatNamesNone(t *testing.T) {
+func TestBuild_ReplicasConfigured_AllocatesEqualShares(t *testing.T) {
 	for name, strategy := range map[string]v1beta1.Strategy{"time-slicing": v1beta1.StrategyTimeSlicing, "mps": v1beta1.StrategyMPS} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, capable(8, gpu.MIG{}), resourceslices.Options{Offer: replicated(strategy, 4)})
@@ -151,7 +151,7 @@ func TestReplicasMakeTheShareOfAClaimThatNamesNone(t *testing.T) {
 	}
 }
 
-func TestTwentyEightSharesOfAGPUCutInSeven(t *testing.T) {
+func TestBuild_ReplicasOfPartitions_AllocatesTwentyEightShares(t *testing.T) {
 	s := newScheduler(t, capable(1, layouttest.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
 	for n := range 28 {
 		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
@@ -161,8 +161,8 @@ func TestTwentyEightSharesOfAGPUCutInSeven(t *testing.T) {
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")))
 }
 
-// TestNoSequenceOfClaimsOverdraws has wholes, shares and partitions of all kinds come and go.
-func TestNoSequenceOfClaimsOverdraws(t *testing.T) {
+// TestBuild_RandomShareClaims_NeverOverdraw has wholes, shares and partitions of all kinds come and go.
+func TestBuild_RandomShareClaims_NeverOverdraw(t *testing.T) {
 	m := layouttest.H100()
 	s := newScheduler(t, capable(3, m), resourceslices.Options{Offer: offer})
 	r := rand.New(rand.NewPCG(4, 4))

@@ -38,8 +38,8 @@ type Offer struct {
 	// Memory is what a claim gets that names none, in bytes and whole steps; Compute likewise, in percent.
 	Memory  uint64
 	Compute int
-	// Most is how many shares there can be.
-	Most int
+	// MaxShares is how many shares there can be.
+	MaxShares int
 }
 
 // OfferOf is what a GPU, or a MIG profile of it, offers; false where it is not shared. mps says that the node has MPS.
@@ -52,7 +52,7 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	if p.None || total < 2*Step {
 		return Offer{}, false
 	}
-	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step, Most: most(p, g, profile, mps)}
+	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step, MaxShares: maxShares(p, g, profile, mps)}
 	if p.Replicas > 1 {
 		o.Memory = max(total/uint64(p.Replicas)/Step, 1) * Step
 		if o.Strategy == v1beta1.StrategyMPS {
@@ -73,8 +73,8 @@ func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
 	return v1beta1.StrategyTimeSlicing
 }
 
-// most is how many shares of a device there can be.
-func most(p Policy, g gpu.GPU, profile string, mps bool) int {
+// maxShares is how many shares of a device there can be.
+func maxShares(p Policy, g gpu.GPU, profile string, mps bool) int {
 	n := clients
 	if StrategyOf(p, g, mps) == v1beta1.StrategyMPS {
 		if profile != "" {

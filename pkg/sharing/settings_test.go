@@ -21,7 +21,7 @@ var (
 	t4 = gpu.GPU{Index: 1, UUID: "GPU-1", ProductName: "Tesla T4", MemoryBytes: 15360 << 20, MPSCapable: true}
 )
 
-func TestSettings(t *testing.T) {
+func TestParse_ConfigFiles_GivePolicies(t *testing.T) {
 	const slicing, mps = v1beta1.StrategyTimeSlicing, v1beta1.StrategyMPS
 	for name, c := range map[string]struct {
 		file    string
@@ -89,7 +89,7 @@ sharing:
 	}
 }
 
-func TestSettingsThatAreWrongAreNamed(t *testing.T) {
+func TestParse_SettingWrong_NamesField(t *testing.T) {
 	for file, want := range map[string]string{
 		"[":                         "not YAML",
 		"sharing: {}\nsharing: {}":  "not YAML",
@@ -114,7 +114,7 @@ func TestSettingsThatAreWrongAreNamed(t *testing.T) {
 	}
 }
 
-func TestOffers(t *testing.T) {
+func TestOfferOf_Policies_GiveShares(t *testing.T) {
 	const slicing, mps = v1beta1.StrategyTimeSlicing, v1beta1.StrategyMPS
 	for name, c := range map[string]struct {
 		policy  Policy

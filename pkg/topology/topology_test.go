@@ -86,7 +86,7 @@ func show(islands []Island) string {
 	return strings.Join(out, "; ")
 }
 
-func TestBoards(t *testing.T) {
+func TestFind_Boards_FindsIslandsAndGroups(t *testing.T) {
 	bridges := machine(4)
 	wire(bridges, 0, 2, 12)
 	wire(bridges, 1, 3, 12)
@@ -122,7 +122,7 @@ func TestBoards(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsCertainCounts(t *testing.T) {
+func TestFind_LinksUncertain_AreIgnored(t *testing.T) {
 	oneSided := machine(2)
 	oneSided[0].Links = []gpu.Link{{Peer: gpu.PeerGPU, PeerAddress: address(1)}}
 	toItself := machine(2)
@@ -147,7 +147,7 @@ func TestOnlyWhatIsCertainCounts(t *testing.T) {
 	}
 }
 
-func TestWhatFailsOnSwitches(t *testing.T) {
+func TestFind_SwitchLinksFail_DropsTheirGroups(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail func([]gpu.GPU)
 		want string
@@ -182,7 +182,7 @@ func each(gpus []gpu.GPU, do func(*gpu.GPU)) {
 	}
 }
 
-func TestGroupsByName(t *testing.T) {
+func TestAt_GroupNames_FindGroups(t *testing.T) {
 	islands := Find(cubeMesh())
 	if g, ok := At(islands, 4, address(4)); !ok || show([]Island{{Members: g.Members}}) != "4756" {
 		t.Errorf("%+v, %v", g, ok)

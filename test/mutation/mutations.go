@@ -140,14 +140,14 @@ var mutations = []Mutation{
 		Package: "./internal/host", Test: "TestLock_TwoProcesses_Exclude",
 	},
 	{
-		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/candidate.go",
-		Old: "			c.whole = true\n", New: "",
-		Package: slices, Test: "TestWhatIsPublishedOfAGPU",
+		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/gpustate.go",
+		Old: "		g.held = append(g.held, h)\n", New: "		if h.Device.Kind != gpu.KindGPU {\n			g.held = append(g.held, h)\n		}\n",
+		Package: slices, Test: "TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices",
 	},
 	{
 		Name: "a monitor is not tainted", File: "pkg/resourceslices/device.go",
 		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
-		Package: slices, Test: "TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly",
+		Package: slices, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",
 	},
 	{
 		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
@@ -192,7 +192,7 @@ var mutations = []Mutation{
 	{
 		Name: "partitions that overlap do not", File: "pkg/gpu/mig.go",
 		Old: "return p.Start < o.End() && o.Start < p.End()", New: "return p.Start == o.Start && p.End() == o.End()",
-		Package: slices, Test: "TestWhatIsPublishedOfAGPUThatCanBeCut",
+		Package: slices, Test: "TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices",
 	},
 	{
 		Name: "a capability is left out of the container", File: "internal/driverroot/partition.go",
@@ -246,13 +246,13 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "an informational capacity has no request policy", File: "pkg/resourceslices/catalogue.go",
-		Old: "	case c.policy == nil:\n		return &", New: "	case c.policy == nil && s.offer.Most < 0:\n		return &",
-		Package: slices, Test: "TestAFractionOfAGPU",
+		Old: "	case c.policy == nil:\n		return &", New: "	case c.policy == nil && s.offer.MaxShares < 0:\n		return &",
+		Package: slices, Test: "TestBuild_MemoryRequested_AllocatesShares",
 	},
 	{
 		Name: "a claim that names no capacity gets a share", File: "pkg/sharing/policy.go",
 		Old: "Memory: total / Step * Step,", New: "Memory: total / Step / 2 * Step,",
-		Package: slices, Test: "TestAClaimThatNamesNoCapacityHasTheGPUToItself",
+		Package: slices, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",
 	},
 	{
 		Name: "sharers need not agree", File: "pkg/plan/share.go",
@@ -270,28 +270,28 @@ var mutations = []Mutation{
 		Package: "./cmd/dra-kubelet-plugin", Test: "TestSettingsFollowTheirFile",
 	},
 	{
-		Name: "a group takes nothing of its GPUs", File: "pkg/resourceslices/bonds.go",
-		Old:     "d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{all}",
-		New:     "_ = all",
-		Package: slices, Test: "TestGroupsWholesAndPartitionsExcludeEachOther",
+		Name: "a group takes nothing of its GPUs", File: "pkg/resourceslices/group.go",
+		Old:     "d.ConsumesCounters = counters.consumedByGroup(g)",
+		New:     "_ = counters",
+		Package: slices, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
 	},
 	{
-		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/bonds.go",
-		Old:     "	if o.size[address] == 0 {\n		return nil",
-		New:     "	if o.size[address] == 0 || i.device.Kind == gpu.KindMIG {\n		return nil",
-		Package: slices, Test: "TestGroupsWholesAndPartitionsExcludeEachOther",
+		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/nvlinkcounters.go",
+		Old:     "	if c.size[address] == 0 {\n		return nil",
+		New:     "	if c.size[address] == 0 || e.device.Kind == gpu.KindMIG {\n		return nil",
+		Package: slices, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
 	},
 	{
-		Name: "a held group whose link failed is withdrawn", File: "pkg/resourceslices/bonds.go",
+		Name: "a held group whose link failed is withdrawn", File: "pkg/resourceslices/group.go",
 		Old:     "for _, name := range sortedKeys(held) {",
-		New:     "for _, name := range sortedKeys(map[string][]unit{}) {",
-		Package: slices, Test: "TestAHeldGroupKeepsItsGPUs",
+		New:     "for _, name := range sortedKeys(map[string][]publishableGPU{}) {",
+		Package: slices, Test: "TestBuild_GroupHeld_KeepsItsGPUs",
 	},
 	{
-		Name: "groups are published without counters", File: "pkg/resourceslices/bonds.go",
+		Name: "groups are published without counters", File: "pkg/resourceslices/group.go",
 		Old:     "case isHeld || !b.o.Counters ||",
 		New:     "case isHeld ||",
-		Package: slices, Test: "TestWhichGroupsArePublished",
+		Package: slices, Test: "TestBuild_LinksAndHeldGroups_PublishesExpectedGroups",
 	},
 	{
 		Name: "a prepared group is planned anew", File: "pkg/devicestate/prepare.go",
@@ -327,13 +327,13 @@ var mutations = []Mutation{
 		Name: "a link that one end reports counts", File: "pkg/topology/interconnect.go",
 		Old:     "if n = min(n, said[[2]string{ends[1], ends[0]}]); n > 0 {",
 		New:     "if n > 0 {",
-		Package: "./pkg/topology", Test: "TestOnlyWhatIsCertainCounts",
+		Package: "./pkg/topology", Test: "TestFind_LinksUncertain_AreIgnored",
 	},
 	{
 		Name: "a GPU that lost a link stays in its groups", File: "pkg/topology/interconnect.go",
 		Old:     "w.switched[address] = n == most[w.models[address]]",
 		New:     "w.switched[address] = n > 0",
-		Package: "./pkg/topology", Test: "TestWhatFailsOnSwitches",
+		Package: "./pkg/topology", Test: "TestFind_SwitchLinksFail_DropsTheirGroups",
 	},
 	{
 		Name: "GPUs that are no peers are grouped", File: "pkg/inventory/inventory.go",

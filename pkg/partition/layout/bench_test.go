@@ -11,8 +11,8 @@ import (
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
-// BenchmarkBoard is what each building of the slices costs a GPU.
-func BenchmarkBoard(b *testing.B) {
+// BenchmarkBindingAndOrder is what each building of the slices costs a GPU.
+func BenchmarkBindingAndOrder(b *testing.B) {
 	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "RTXPRO6000": layouttest.RTXPRO6000()} {
 		b.Run("binding/"+name, func(b *testing.B) {
 			for b.Loop() {

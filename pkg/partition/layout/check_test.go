@@ -13,7 +13,7 @@ import (
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
-func TestWhatNVMLMisreportsIsSaid(t *testing.T) {
+func TestCheck_ProfilesMisreported_ReturnsError(t *testing.T) {
 	for want, spoil := range map[string]func(*gpu.MIG){
 		"NVML fell over":                         func(m *gpu.MIG) { m.Fault = "NVML fell over" },
 		"no MIG profiles":                        func(m *gpu.MIG) { m.Profiles = nil },
@@ -48,8 +48,8 @@ func TestWhatNVMLMisreportsIsSaid(t *testing.T) {
 	}
 }
 
-// FuzzWhatPassesTheCheckIsPlaced holds for any profiles: what is offered is what there is, and nothing panics.
-func FuzzWhatPassesTheCheckIsPlaced(f *testing.F) {
+// FuzzOrder holds for any profiles: what is offered is what there is, and nothing panics.
+func FuzzOrder(f *testing.F) {
 	for _, m := range []gpu.MIG{layouttest.H100(), layouttest.A100(), layouttest.A30(), layouttest.RTXPRO6000()} {
 		text, err := json.Marshal(m)
 		if err != nil {

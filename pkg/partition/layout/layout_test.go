@@ -21,7 +21,7 @@ func only(m gpu.MIG, ids ...int) []gpu.Profile {
 	return slices.DeleteFunc(slices.Clone(m.Profiles), func(p gpu.Profile) bool { return !slices.Contains(ids, p.ID) })
 }
 
-func TestLayoutsAreCounted(t *testing.T) {
+func TestEach_Boards_CountsLayouts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		profiles           []gpu.Profile
 		reachable, maximal int
@@ -55,7 +55,7 @@ func starts(profiles []gpu.Profile) map[string][]int {
 	return out
 }
 
-func TestPlacementsAreOfferedSoThatTheLargestStayPossible(t *testing.T) {
+func TestOrder_Placements_KeepLargestPossible(t *testing.T) {
 	want := map[string][]int{
 		"1g.10gb": {0, 1, 2, 3, 4, 5, 6}, "1g.10gb+me": {0, 1, 2, 3, 4, 5, 6}, "1g.20gb": {6, 4, 0, 2}, "2g.20gb": {0, 2, 4},
 		"3g.40gb": {4, 0}, "4g.40gb": {0}, "7g.80gb": {0},
@@ -74,7 +74,7 @@ func TestPlacementsAreOfferedSoThatTheLargestStayPossible(t *testing.T) {
 	}
 }
 
-func TestSmallProfilesAreOfferedFirstAndEachPlacementOnce(t *testing.T) {
+func TestOrder_Boards_OffersSmallestFirst(t *testing.T) {
 	for _, m := range []gpu.MIG{layouttest.H100(), layouttest.A100(), layouttest.A30(), layouttest.RTXPRO6000()} {
 		seen, last := map[string]bool{}, 0
 		for _, c := range layout.Order(m.Profiles) {
@@ -98,7 +98,7 @@ func TestSmallProfilesAreOfferedFirstAndEachPlacementOnce(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatCanBeExhaustedBinds(t *testing.T) {
+func TestBinding_Boards_NamesExhaustibleResources(t *testing.T) {
 	wide := layouttest.H100().Profiles
 	for i := range wide[:len(wide)-1] {
 		wide[i].Multiprocessors = 40
@@ -129,8 +129,8 @@ func TestOnlyWhatCanBeExhaustedBinds(t *testing.T) {
 	}
 }
 
-// TestTheBindingResourcesAreEnough goes through all sets of partitions that slices and binding resources allow.
-func TestTheBindingResourcesAreEnough(t *testing.T) {
+// TestBinding_AllLayouts_CountersDecideAsTheBoard goes through all sets of partitions that slices and binding resources allow.
+func TestBinding_AllLayouts_CountersDecideAsTheBoard(t *testing.T) {
 	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "A30": layouttest.A30(), "12 slices": layouttest.RTXPRO6000()} {
 		t.Run(name, func(t *testing.T) {
 			free := slices.Clone(m.Profiles)
@@ -171,7 +171,7 @@ func TestTheBindingResourcesAreEnough(t *testing.T) {
 	}
 }
 
-func TestWhatACutGPUCanStillBecome(t *testing.T) {
+func TestStranded_OccupiedPlacements_CountsUnusableSlices(t *testing.T) {
 	profiles := layouttest.H100().Profiles
 	at := func(places ...int) (out []gpu.Placement) {
 		for i := 0; i < len(places); i += 2 {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package publish gives the ResourceSlices that the driver publishes of a simulated node, for tests that need many nodes
+// Package slicetest gives the ResourceSlices that the driver publishes of a simulated node, for tests that need many nodes
 // or none that runs.
 package slicetest
 
@@ -28,9 +28,9 @@ const Driver = "gpu.nvidia.com"
 
 // Node is what a node with the first GPUs of a profile publishes, 0 for all of them, in the scheduler's order.
 func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) {
-	snapshot, err := look(profile, node, gpus)
+	snapshot, err := scan(profile, node, gpus)
 	if err != nil {
-		return nil, fmt.Errorf("look at the simulated node %s (%s): %w", node, profile, err)
+		return nil, fmt.Errorf("scan the simulated node %s (%s): %w", node, profile, err)
 	}
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
@@ -51,7 +51,7 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	return out, nil
 }
 
-func look(profile, seed string, gpus int) (gpu.Snapshot, error) {
+func scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
 	dir, err := os.MkdirTemp("", "publish-")
 	if err != nil {
 		return gpu.Snapshot{}, err

@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-func TestFileHoldsTheGPUsTheirBridgesAndTheirLinks(t *testing.T) {
+func TestFile_GPUs_DescribesBridgesAndLinks(t *testing.T) {
 	zero, one := 0, 1
 	link := func(to string) gpu.Link { return gpu.Link{Peer: gpu.PeerGPU, PeerAddress: to} }
 	a := gpu.GPU{PCIAddress: "0000:1b:00.0", NUMANode: &zero, Bridges: []string{"0000:15:01.0", "0000:16:00.0"},

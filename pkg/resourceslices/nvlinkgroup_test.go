@@ -29,7 +29,7 @@ func linked(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return c
 }
 
-func TestGPUsOfOneNVLinkGroup(t *testing.T) {
+func TestBuild_NVLinkGroupMatched_AllocatesLinkedGPUs(t *testing.T) {
 	s := newScheduler(t, bridged(), resourceslices.Options{})
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
 	// The first is taken, so its peer has nobody: the other two have each other.
@@ -37,7 +37,7 @@ func TestGPUsOfOneNVLinkGroup(t *testing.T) {
 	s.want(linked(s.claim("gpu.nvidia.com", 2)))
 }
 
-func TestAGroupIsNamedByItsMembers(t *testing.T) {
+func TestBuild_NVLinkGroup_IsNamedByItsMembers(t *testing.T) {
 	names := func(snapshot gpu.Snapshot) (out []string) {
 		of := map[string]string{}
 		pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{Node: "n"})

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-func TestVersionsAreNormalised(t *testing.T) {
+func TestSemver_DriverVersions_AreNormalised(t *testing.T) {
 	for raw, want := range map[string]string{
 		"580.126.09": "580.126.9", "535.54.03": "535.54.3", "13.0": "13.0.0", "12.4": "12.4.0", "9": "9.0.0",
 		"565.57.01": "565.57.1", "0.0.0": "0.0.0",
@@ -35,7 +35,7 @@ func TestVersionsAreNormalised(t *testing.T) {
 	}
 }
 
-func FuzzVersion(f *testing.F) {
+func FuzzSemver(f *testing.F) {
 	for _, s := range []string{"580.126.09", "13.0", "1.2.3-x", "00.00.00", "٣.٤"} {
 		f.Add(s)
 	}
@@ -47,18 +47,18 @@ func FuzzVersion(f *testing.F) {
 	})
 }
 
-func FuzzText(f *testing.F) {
+func FuzzTruncate(f *testing.F) {
 	for _, s := range []string{"NVIDIA H100", strings.Repeat("ü", 40), "\xff\xfe", strings.Repeat("a", 63) + "€"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if got := cut(s, 64); len(got) > 64 || !utf8.ValidString(got) {
-			t.Errorf("cut(%q) = %q", s, got)
+		if got := truncate(s, 64); len(got) > 64 || !utf8.ValidString(got) {
+			t.Errorf("truncate(%q) = %q", s, got)
 		}
 	})
 }
 
-func TestWhatTheAPIRefusesIsLeftOutOrCutWithAWarning(t *testing.T) {
+func TestBuild_ValueTheAPIRefuses_TruncatesOrOmitsWithWarning(t *testing.T) {
 	s := node(1)
 	s.Driver.Version = "580.beta.1"
 	s.GPUs[0].ProductName = strings.Repeat("ü", 33)
@@ -82,7 +82,7 @@ func TestWhatTheAPIRefusesIsLeftOutOrCutWithAWarning(t *testing.T) {
 	}
 }
 
-func TestUnknownIsNotPublished(t *testing.T) {
+func TestBuild_UnknownValues_AreNotPublished(t *testing.T) {
 	s := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:10:00.0", UUID: "GPU-1", ProductName: "x"}}}
 	p, _ := Build(s, nil, Options{})
 	d := p.Slices[0].Devices[0]
@@ -97,7 +97,7 @@ func TestUnknownIsNotPublished(t *testing.T) {
 	}
 }
 
-func TestThePublishedAndTheCatalogueAgree(t *testing.T) {
+func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 	catalogued := map[string]Entry{}
 	for _, e := range Catalogue() {
 		if _, ok := catalogued[e.Name]; ok {

@@ -141,7 +141,7 @@ func watching(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return c
 }
 
-func TestOneGPU(t *testing.T) {
+func TestBuild_TwoClaims_AllocatesDifferentGPUs(t *testing.T) {
 	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
 	first := s.allocate(s.claim("gpu.nvidia.com", 1))
 	second := s.allocate(s.claim("gpu.nvidia.com", 1))
@@ -150,7 +150,7 @@ func TestOneGPU(t *testing.T) {
 	}
 }
 
-func TestANodeIsFullAfterItsGPUs(t *testing.T) {
+func TestBuild_AllGPUsAllocated_AllocatesNoMore(t *testing.T) {
 	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
 	s.want(s.claim("gpu.nvidia.com", 9))
 	if got := s.allocate(s.claim("gpu.nvidia.com", 8)); len(got) != 8 {
@@ -159,7 +159,7 @@ func TestANodeIsFullAfterItsGPUs(t *testing.T) {
 	s.want(s.claim("gpu.nvidia.com", 1))
 }
 
-func TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly(t *testing.T) {
+func TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly(t *testing.T) {
 	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
 	for range 8 {
 		got := s.allocate(s.claim("any.example.com", 1))
@@ -173,7 +173,7 @@ func TestAClassThatSelectsOnTheDriverAloneGetsGPUsOnly(t *testing.T) {
 	s.want(s.claim("any.example.com", 1)) // the monitors that are left are nobody's by accident
 }
 
-func TestByModelWithCEL(t *testing.T) {
+func TestBuild_CELSelectors_MatchAttributes(t *testing.T) {
 	for expression, want := range map[string]bool{
 		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("h100")`:                     true,
 		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("a100")`:                     false,
@@ -198,7 +198,7 @@ func TestByModelWithCEL(t *testing.T) {
 	}
 }
 
-func TestWatchingAFullNode(t *testing.T) {
+func TestBuild_NodeFull_AllocatesMonitors(t *testing.T) {
 	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
 	s.allocate(s.claim("gpu.nvidia.com", 8))
 	for range 2 { // and a second watcher
@@ -218,7 +218,7 @@ func TestWatchingAFullNode(t *testing.T) {
 	s.want(c)
 }
 
-func TestASickHeldGPUIsNotGivenToAnother(t *testing.T) {
+func TestBuild_HeldGPULost_IsNotAllocatedAgain(t *testing.T) {
 	all := snapshot(t, "hgx-h100", 8)
 	sick := all.GPUs[0]
 	left := all

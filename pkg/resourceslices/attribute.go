@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -15,10 +14,9 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// subject is what an attribute can be read from.
-type subject struct {
+// attributeSource is what an attribute can be read from.
+type attributeSource struct {
 	device gpu.Device
-	kind   gpu.Kind
 	gpu    gpu.GPU
 	driver gpu.Driver
 	// profile is a MIG device's, or of a whole GPU what stands for its engines; nil where that is not known.
@@ -32,18 +30,18 @@ type subject struct {
 }
 
 // described says that the GPU was read once, and is not known by its address alone: a zero means something then.
-func (s subject) described() bool {
+func (s attributeSource) described() bool {
 	return s.gpu.ProductName != "" || s.gpu.ComputeCapability != (gpu.Version{})
 }
 
 // value gives an attribute, nil where there is none. The note says what was changed or left out.
-type value func(subject) (attribute *resourceapi.DeviceAttribute, note string)
+type value func(attributeSource) (attribute *resourceapi.DeviceAttribute, note string)
 
 // text is a string attribute. The API takes 64 bytes of UTF-8.
-func text(get func(subject) string) value {
-	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+func text(get func(attributeSource) string) value {
+	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		full := get(s)
-		v := cut(full, resourceapi.DeviceAttributeMaxValueLength)
+		v := truncate(full, resourceapi.DeviceAttributeMaxValueLength)
 		if v == "" {
 			return nil, ""
 		}
@@ -55,44 +53,39 @@ func text(get func(subject) string) value {
 	}
 }
 
-// cut shortens a string to a number of bytes without parting a character, and replaces what is not UTF-8.
-func cut(s string, limit int) string {
+// truncate shortens a string to a number of bytes without splitting a character, and replaces what is not UTF-8.
+func truncate(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= limit {
 		return s
 	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
+	return strings.ToValidUTF8(s[:limit], "")
 }
 
 // boolean is a bool attribute.
-func boolean(get func(subject) bool) value {
-	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+func boolean(get func(attributeSource) bool) value {
+	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		if !s.described() {
 			return nil, ""
 		}
-		v := get(s)
-		return &resourceapi.DeviceAttribute{BoolValue: &v}, ""
+		return &resourceapi.DeviceAttribute{BoolValue: new(get(s))}, ""
 	}
 }
 
 // number is an int attribute; a nil number is left out.
-func number(get func(subject) *int) value {
-	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+func number(get func(attributeSource) *int) value {
+	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		n := get(s)
 		if n == nil || !s.described() {
 			return nil, ""
 		}
-		v := int64(*n)
-		return &resourceapi.DeviceAttribute{IntValue: &v}, ""
+		return &resourceapi.DeviceAttribute{IntValue: new(int64(*n))}, ""
 	}
 }
 
 // version is a semantic version. An empty one is left out silently, one that cannot be normalised with a note.
-func version(get func(subject) string) value {
-	return func(s subject) (*resourceapi.DeviceAttribute, string) {
+func version(get func(attributeSource) string) value {
+	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		raw := get(s)
 		if raw == "" {
 			return nil, ""
@@ -112,24 +105,19 @@ func semver(raw string) (string, error) {
 	if len(parts) > 3 {
 		return "", fmt.Errorf("%q has more than three parts, a semantic version has three", raw)
 	}
+	var numbers [3]uint64
 	for i, p := range parts {
-		if strings.Trim(p, "0123456789") != "" || p == "" {
-			return "", fmt.Errorf("%q is no version of up to three numbers", raw)
-		}
 		n, err := strconv.ParseUint(p, 10, 32)
 		if err != nil {
-			return "", fmt.Errorf("%q holds a number that is too large for a version", raw)
+			return "", fmt.Errorf("%q is no version of up to three numbers", raw)
 		}
-		parts[i] = strconv.FormatUint(n, 10)
+		numbers[i] = n
 	}
-	for len(parts) < 3 {
-		parts = append(parts, "0")
-	}
-	return strings.Join(parts, "."), nil
+	return fmt.Sprintf("%d.%d.%d", numbers[0], numbers[1], numbers[2]), nil
 }
 
-// pair is a two-part version as text, empty where it is unknown.
-func pair(v gpu.Version) string {
+// versionText is a two-part version as text, empty where it is unknown.
+func versionText(v gpu.Version) string {
 	if v == (gpu.Version{}) {
 		return ""
 	}

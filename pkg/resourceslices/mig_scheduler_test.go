@@ -45,7 +45,7 @@ func (s *scheduler) release(devices ...string) {
 	}
 }
 
-func TestPartitionsAndWholesSideBySide(t *testing.T) {
+func TestBuild_PartitionAllocated_KeepsWholeFromClaims(t *testing.T) {
 	s := newScheduler(t, boards(2, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-0")
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-11-00-0")
@@ -59,7 +59,7 @@ func TestPartitionsAndWholesSideBySide(t *testing.T) {
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
 }
 
-func TestFourPartitionsOfOneParent(t *testing.T) {
+func TestBuild_ParentUUIDMatched_AllocatesOnOneGPU(t *testing.T) {
 	s := newScheduler(t, boards(2, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "gpu-0000-10-00-0-mig-3g-40gb-4")
 	c := s.claim("mig.nvidia.com", 4, profile("1g.20gb"))
@@ -68,7 +68,7 @@ func TestFourPartitionsOfOneParent(t *testing.T) {
 	s.want(c, "gpu-0000-11-00-0-mig-1g-20gb-6", "gpu-0000-11-00-0-mig-1g-20gb-4", "gpu-0000-11-00-0-mig-1g-20gb-0", "gpu-0000-11-00-0-mig-1g-20gb-2")
 }
 
-func TestFiftySixOfTheSmallestFillEightGPUs(t *testing.T) {
+func TestBuild_SmallestPartitions_FillEightGPUs(t *testing.T) {
 	s := newScheduler(t, boards(8, layouttest.H100()), resourceslices.Options{})
 	for n := range 56 {
 		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
@@ -78,21 +78,21 @@ func TestFiftySixOfTheSmallestFillEightGPUs(t *testing.T) {
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")))
 }
 
-func TestAnEngineIsGivenOutOnce(t *testing.T) {
+func TestBuild_EngineAllocated_IsNotAllocatedTwice(t *testing.T) {
 	s := newScheduler(t, boards(1, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")), "gpu-0000-10-00-0-mig-1g-10gb-me-0")
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb+me")))
 	s.want(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), "gpu-0000-10-00-0-mig-1g-10gb-1")
 }
 
-func TestAnyDeviceIsAWholeGPUWhileThereIsOne(t *testing.T) {
+func TestBuild_AnyDeviceRequested_AllocatesWholeGPU(t *testing.T) {
 	s := newScheduler(t, boards(1, layouttest.H100()), resourceslices.Options{})
 	s.want(s.claim("any.example.com", 1), "gpu-0000-10-00-0")
 	s.want(s.claim("any.example.com", 1))
 }
 
-// TestNoSequenceOfClaimsOverlaps has claims of all kinds come and go.
-func TestNoSequenceOfClaimsOverlaps(t *testing.T) {
+// TestBuild_RandomPartitionClaims_NeverOverlap has claims of all kinds come and go.
+func TestBuild_RandomPartitionClaims_NeverOverlap(t *testing.T) {
 	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "12 slices": layouttest.RTXPRO6000()} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, boards(3, m), resourceslices.Options{AllowReset: true})
@@ -168,8 +168,8 @@ func overlapping(t *testing.T, m gpu.MIG, allocated sets.Set[structured.DeviceID
 	}
 }
 
-// TestAHeldPartitionKeepsItsPlace holds whatever became of its GPU or its mode.
-func TestAHeldPartitionKeepsItsPlace(t *testing.T) {
+// TestBuild_PartitionHeld_KeepsItsPlace holds whatever became of its GPU or its mode.
+func TestBuild_PartitionHeld_KeepsItsPlace(t *testing.T) {
 	const held = "gpu-0000-10-00-0-mig-2g-20gb-2"
 	d, err := gpu.ParseName(held)
 	if err != nil {

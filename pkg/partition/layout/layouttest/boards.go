@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package board holds MIG profiles of some boards, as nvidia-smi mig -lgip and -lgipp print them, for tests and benches
+// Package layouttest holds MIG profiles of some boards, as nvidia-smi mig -lgip and -lgipp print them, for tests and benches
 // of the geometry alone. The engines of the 12-slice board are made up in the manner of its kind.
 package layouttest
 

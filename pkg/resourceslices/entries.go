@@ -1,0 +1,182 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"fmt"
+	"slices"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// deviceEntry is a device that could be published of a GPU.
+type deviceEntry struct {
+	device gpu.Device
+	// profile and place are a partition's, as far as they are known.
+	profile gpu.Profile
+	place   gpu.Placement
+	uuid    string
+	// foreign partitions exist, made by an administrator.
+	foreign bool
+	held    bool
+	// state says that it is not for new claims, and why.
+	state State
+	why   string
+}
+
+// exclude keeps a device from new claims; the first reason counts.
+func (e *deviceEntry) exclude(state State, why string) {
+	if e.state == "" {
+		e.state, e.why = state, why
+	}
+}
+
+func (e deviceEntry) describe() string {
+	if e.device.Kind == gpu.KindMIG {
+		return fmt.Sprintf("%s at slice %d", e.profile.Name, e.place.Start)
+	}
+	return "the whole"
+}
+
+// entries are the devices to publish of a GPU, its monitor aside: those that new claims can have, and those held.
+func (b *builder) entries(g gpuState) []deviceEntry {
+	geometry := b.geometry(g.gpu.MIG)
+	mode := b.mode(g, geometry)
+	whole := deviceEntry{device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.gpu.PCIAddress}, uuid: g.gpu.UUID, held: g.holds(gpu.KindGPU)}
+	whole.exclude(mode.whole, mode.why)
+	partitions := b.partitions(g, geometry, mode)
+	if foreign := b.o.Foreign[g.gpu.PCIAddress]; mode.foreign && len(foreign) > 0 {
+		whole.exclude(Foreign, "a MIG partition that this driver did not make is on it")
+		b.addForeign(g, geometry, partitions, foreign)
+	}
+	entries := append([]deviceEntry{whole}, partitions...)
+	if !b.o.Counters {
+		excludeOverlaps(entries, g.holds(gpu.KindGroup))
+	}
+	if g.unhealthy.State == Withheld {
+		for n := range entries {
+			entries[n].exclude(Withheld, g.unhealthy.Message)
+		}
+	}
+	return slices.DeleteFunc(entries, func(e deviceEntry) bool {
+		return !e.held && e.state != "" && (e.state != Withheld || !b.o.Taints)
+	})
+}
+
+// partitions are those that could be made, and those held, in the order to offer them.
+func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntry {
+	held := g.heldPartitions()
+	var out []deviceEntry
+	for _, choice := range geometry.order {
+		e := deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{
+			Kind: gpu.KindMIG, PCIAddress: g.gpu.PCIAddress, Profile: choice.Profile.Name, Start: choice.Placement.Start,
+		}}
+		e.exclude(m.partitions, m.why)
+		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {
+			e.held = true
+			if held[n].Foreign {
+				e.exclude(Absent, "an administrator made it, and it is gone")
+			}
+			held = slices.Delete(held, n, n+1)
+		}
+		out = append(out, e)
+	}
+	for _, h := range held {
+		e := deviceEntry{
+			device: h.Device, held: true, place: gpu.Placement{Start: h.Device.Start, Size: h.Size},
+			profile: gpu.Profile{Name: h.Device.Profile, MemoryBytes: h.MemoryBytes},
+		}
+		e.exclude(m.partitions, m.why)
+		e.exclude(Unreadable, "NVML reports no such MIG profile or placement of this GPU")
+		out = append(out, e)
+	}
+	return out
+}
+
+// addForeign marks the partitions that an administrator made, puts them first of their profile, and excludes those that
+// overlap them.
+func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceEntry, foreign []gpu.Partition) {
+	taken := make([]int, len(geometry.binding))
+	for _, p := range foreign {
+		n := slices.IndexFunc(partitions, func(e deviceEntry) bool {
+			return e.profile.Slices > 0 && e.device.Profile == p.Profile && e.device.Start == p.Placement.Start && e.place == p.Placement
+		})
+		if n < 0 {
+			b.warn(g.name(), "", "a foreign MIG partition at slice %d of GPU at %s is left out: NVML names no profile of it that this GPU has", p.Placement.Start, g.gpu.PCIAddress)
+			continue
+		}
+		e := &partitions[n]
+		for k, r := range geometry.binding {
+			taken[k] += r.Of(e.profile)
+		}
+		if len(p.Devices) != 1 {
+			b.warn(g.name(), "", "the foreign MIG partition %s at slice %d of GPU at %s is left out: it has %d compute instances, and one that takes all of it is wanted",
+				p.Profile, p.Placement.Start, g.gpu.PCIAddress, len(p.Devices))
+			continue
+		}
+		e.foreign, e.uuid = true, p.Devices[0].UUID
+		if e.state == Absent || e.state == MIGMode {
+			e.state, e.why = "", ""
+		}
+	}
+	rank := map[string]int{}
+	for n := range partitions {
+		e := &partitions[n]
+		if _, ok := rank[e.device.Profile]; !ok {
+			rank[e.device.Profile] = 2 * n
+		}
+		if e.foreign {
+			continue
+		}
+		for _, p := range foreign {
+			if e.place.Size < 1 || p.Placement.Size < 1 || p.Placement.Overlaps(e.place) {
+				e.exclude(Foreign, "a MIG partition that this driver did not make is in its place")
+			}
+		}
+		for k, r := range geometry.binding {
+			if n := r.Of(e.profile); n > 0 && n+taken[k] > r.Total {
+				e.exclude(Foreign, "a MIG partition that this driver did not make has the engines it needs")
+			}
+		}
+	}
+	// An existing partition goes before one of its profile that has yet to be made.
+	slices.SortStableFunc(partitions, func(x, y deviceEntry) int {
+		order := func(e deviceEntry) int {
+			if e.foreign {
+				return rank[e.device.Profile]
+			}
+			return rank[e.device.Profile] + 1
+		}
+		return order(x) - order(y)
+	})
+}
+
+// excludeOverlaps excludes devices until no two of the others overlap, for a server that keeps no counters: held devices
+// stay, by themselves or in a group, then foreign partitions, then the whole.
+func excludeOverlaps(entries []deviceEntry, inHeldGroup bool) {
+	const why = "the API server keeps no shared counters, so that no two devices may overlap"
+	var held []deviceEntry
+	wholeHeld, inUse := inHeldGroup, inHeldGroup
+	for _, e := range entries {
+		wholeHeld = wholeHeld || e.held && e.device.Kind == gpu.KindGPU
+		inUse = inUse || e.device.Kind == gpu.KindMIG && (e.held || e.foreign)
+		if e.held {
+			held = append(held, e)
+		}
+	}
+	for n := range entries {
+		e := &entries[n]
+		switch {
+		case e.held:
+		case e.device.Kind == gpu.KindGPU:
+			if inUse {
+				e.exclude(Foreign, why)
+			}
+		case !e.foreign || wholeHeld || slices.ContainsFunc(held, func(h deviceEntry) bool {
+			return h.device.Kind == gpu.KindMIG && (h.place.Size < 1 || h.place.Overlaps(e.place))
+		}):
+			e.exclude(Foreign, why)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"cmp"
+	"slices"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// gpuState is a GPU with its health and its held devices.
+type gpuState struct {
+	gpu gpu.GPU
+	// unhealthy has a State where the GPU is not for new claims.
+	unhealthy Condition
+	// held are the devices that claims hold: the whole, its monitor, its partitions, the groups that it is in.
+	held []Held
+}
+
+// wholeName is the device name of the whole GPU.
+func wholeName(address string) string {
+	return gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name()
+}
+
+func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
+
+// holds says whether a claim holds the GPU as a device of this kind.
+func (g gpuState) holds(kind gpu.Kind) bool {
+	return slices.ContainsFunc(g.held, func(h Held) bool { return h.Device.Kind == kind })
+}
+
+// heldPartitions gives each held partition once.
+func (g gpuState) heldPartitions() []Held {
+	var out []Held
+	for _, h := range g.held {
+		if h.Device.Kind == gpu.KindMIG && !slices.ContainsFunc(out, func(o Held) bool { return o.Device == h.Device }) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// heldGroups gives the name of each held group that the GPU is in once.
+func (g gpuState) heldGroups() []string {
+	var out []string
+	for _, h := range g.held {
+		if h.Device.Kind == gpu.KindGroup && !slices.Contains(out, h.Device.Name()) {
+			out = append(out, h.Device.Name())
+		}
+	}
+	return out
+}
+
+// gpuStates are the GPUs that were read, and those that are not there but held.
+func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []gpuState {
+	found := map[string]*gpuState{}
+	for _, g := range s.GPUs {
+		if _, err := gpu.ParseName(wholeName(g.PCIAddress)); err != nil {
+			b.warn("", Unreadable, "GPU %d (%s) is not published: %v", g.Index, g.UUID, err)
+			continue
+		}
+		if other, ok := found[g.PCIAddress]; ok {
+			// The address does not identify a GPU, so neither is allocated.
+			other.unhealthy = Condition{State: Unreadable, Message: "two GPUs have this PCI address"}
+			if cmp.Or(cmp.Compare(g.UUID, other.gpu.UUID), cmp.Compare(g.Index, other.gpu.Index)) < 0 {
+				other.gpu = g
+			}
+			continue
+		}
+		found[g.PCIAddress] = &gpuState{gpu: g, unhealthy: conditions[g.PCIAddress]}
+	}
+	b.missing(s, found)
+	out := make([]gpuState, 0, len(found))
+	for _, g := range found {
+		out = append(out, *g)
+	}
+	// GPUs taken one by one are first those that are in no group, then those of group after group.
+	rank := map[string]int{}
+	for _, i := range b.islands {
+		for _, m := range i.Members {
+			rank[m] = len(rank) + 1
+		}
+	}
+	slices.SortFunc(out, func(x, y gpuState) int {
+		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
+	})
+	return out
+}
+
+// missing adds the held GPUs that were not read, and reports the problems that nobody holds.
+func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
+	problems := map[string]Condition{}
+	for _, p := range s.Problems {
+		c := Condition{State: Unreadable, Message: p.Message}
+		if p.Lost {
+			c.State = Lost
+		}
+		if p.PCIAddress == "" {
+			b.warn("", c.State, "GPU %d is not published: %s", p.Index, p.Message)
+			continue
+		}
+		problems[p.PCIAddress] = c
+	}
+	for _, h := range sorted(b.o.Held) {
+		address := h.address()
+		if _, err := gpu.ParseName(h.Device.Name()); err != nil {
+			b.warn("", Absent, "a claim holds a device that cannot be named: %v", err)
+			continue
+		}
+		if _, err := gpu.ParseName(wholeName(address)); err != nil {
+			b.warn(h.Device.Name(), Absent, "a claim holds a group with a GPU that cannot be named: %v", err)
+			continue
+		}
+		g, ok := found[address]
+		if !ok {
+			h.GPU.PCIAddress = address
+			g = &gpuState{gpu: h.GPU, unhealthy: Condition{State: Absent, Message: "the driver does not list it"}}
+			if p, ok := problems[address]; ok {
+				g.unhealthy = p
+			}
+			found[address] = g
+		}
+		g.held = append(g.held, h)
+	}
+	for _, address := range sortedKeys(problems) {
+		if _, ok := found[address]; !ok {
+			b.warn(wholeName(address), problems[address].State, "GPU at %s is not published: %s", address, problems[address].Message)
+		}
+	}
+}
+
+// address is the held GPU's.
+func (h Held) address() string {
+	if h.Device.Kind == gpu.KindGroup {
+		return h.GPU.PCIAddress
+	}
+	return h.Device.PCIAddress
+}
+
+// sorted puts the fuller description of a GPU first, and makes the order independent of the caller's.
+func sorted(held []Held) []Held {
+	held = slices.Clone(held)
+	slices.SortFunc(held, func(x, y Held) int {
+		return cmp.Or(cmp.Compare(x.address(), y.address()), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
+			cmp.Compare(y.GPU.UUID, x.GPU.UUID), cmp.Compare(x.Device.Name(), y.Device.Name()),
+			cmp.Compare(y.Size, x.Size), cmp.Compare(y.MemoryBytes, x.MemoryBytes))
+	})
+	return held
+}

@@ -1,0 +1,152 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"fmt"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// group is an NVLink group to publish.
+type group struct {
+	device  gpu.Device
+	members []publishableGPU
+	held    bool
+	// state says that it is not for new claims, and why.
+	state State
+	why   string
+}
+
+// groups finds the groups that claims can have, all of whose GPUs can be allocated whole, and those that are held.
+func (b *builder) groups(gpus []publishableGPU) []group {
+	byAddress := map[string]publishableGPU{}
+	held := map[string][]publishableGPU{}
+	for _, g := range gpus {
+		byAddress[g.gpu.PCIAddress] = g
+		for _, name := range g.heldGroups() {
+			held[name] = append(held[name], g)
+		}
+	}
+	var out []group
+	for _, island := range b.islands {
+		for _, choice := range offered(island) {
+			g := group{device: groupOf(choice.Members)}
+			for _, address := range choice.Members {
+				g.members = append(g.members, byAddress[address])
+			}
+			holders, isHeld := held[g.device.Name()]
+			switch {
+			case isHeld && sameGPUs(holders, g.members):
+				g.held = true
+				delete(held, g.device.Name())
+			case isHeld || !b.o.Counters || slices.ContainsFunc(g.members, func(m publishableGPU) bool { return !m.free() }):
+				continue
+			}
+			out = append(out, g)
+		}
+	}
+	for _, name := range sortedKeys(held) {
+		device, _ := gpu.ParseName(name) // It was made of a device.
+		out = append(out, group{device: device, members: held[name], held: true, state: NVLink, why: "NVLink does not connect its GPUs any more"})
+	}
+	if n := len(b.nvlinkCounters(out).size); n > resourceapi.ResourceSliceMaxCountersPerCounterSet {
+		b.warn("", "", "NVLink groups that no claim holds are not published: they are of %d GPUs, and the API takes %d in one set of counters",
+			n, resourceapi.ResourceSliceMaxCountersPerCounterSet)
+		out = slices.DeleteFunc(out, func(g group) bool { return !g.held })
+	}
+	for n := range out {
+		out[n].checkMembers()
+	}
+	return out
+}
+
+// free says that new claims can have the GPU as a whole, as far as its health goes.
+func (g publishableGPU) free() bool {
+	return len(g.entries) > 0 && g.entries[0].device.Kind == gpu.KindGPU && g.entries[0].state == ""
+}
+
+// sameGPUs compares two lists of different GPUs, in any order.
+func sameGPUs(a, b []publishableGPU) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x publishableGPU) bool {
+		return !slices.ContainsFunc(b, func(y publishableGPU) bool { return x.gpu.PCIAddress == y.gpu.PCIAddress })
+	})
+}
+
+// checkMembers excludes a group with an unhealthy GPU from new claims; only a held one has any.
+func (g *group) checkMembers() {
+	for _, m := range g.members {
+		if g.state == "" && m.unhealthy.State != "" {
+			g.state, g.why = m.unhealthy.State, fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
+		}
+	}
+}
+
+// withGroups puts the devices of NVLink groups among the whole GPUs, each as far in front as it may be, because the
+// scheduler tries one device after the other: behind one of its GPUs, so that a request for any device meets the GPU first,
+// and behind the groups of its size that are to be offered before it. Groups that are not for new claims come last.
+func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counters nvlinkCounters) []resourceapi.Device {
+	behind := make([][]resourceapi.Device, len(wholes)+1)
+	last := map[int]int{} // by size
+	for _, g := range groups {
+		d := b.device(g.source(b))
+		if b.o.Counters {
+			d.ConsumesCounters = counters.consumedByGroup(g)
+		}
+		b.taint(&d, g.state)
+		place := len(wholes)
+		if g.state != "" {
+			b.warn(d.Name, g.state, "the NVLink group %s stays published for the claim that holds it, and is not for others: %s", d.Name, g.why)
+		} else {
+			for _, m := range g.members {
+				if i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool { return d.Name == m.name() }); i >= 0 {
+					place = min(place, i)
+				}
+			}
+			place = max(place, last[g.device.Size])
+			last[g.device.Size] = place
+		}
+		behind[place] = append(behind[place], d)
+	}
+	var out []resourceapi.Device
+	for i, whole := range wholes {
+		out = append(append(out, whole), behind[i]...)
+	}
+	return append(out, behind[len(wholes)]...)
+}
+
+// source is what the group's GPUs have in common, with their memory together.
+func (g group) source(b *builder) attributeSource {
+	s := b.source(g.members[0].gpu, g.device)
+	s.gpu.MemoryBytes = 0
+	known := true
+	for _, m := range g.members {
+		keepCommon(&s.gpu.ProductName, m.gpu.ProductName)
+		keepCommon(&s.gpu.Brand, m.gpu.Brand)
+		keepCommon(&s.gpu.Architecture, m.gpu.Architecture)
+		keepCommon(&s.gpu.ComputeCapability, m.gpu.ComputeCapability)
+		keepCommon(&s.gpu.PCIeRoot, m.gpu.PCIeRoot)
+		keepCommon(&s.gpu.Fabric, m.gpu.Fabric)
+		keepCommon(&s.group, b.labels[m.gpu.PCIAddress])
+		if s.gpu.NUMANode != nil && (m.gpu.NUMANode == nil || *m.gpu.NUMANode != *s.gpu.NUMANode) {
+			s.gpu.NUMANode = nil
+		}
+		known = known && m.gpu.MemoryBytes > 0
+		s.gpu.MemoryBytes += min(m.gpu.MemoryBytes, maxMemory)
+	}
+	if !known {
+		s.gpu.MemoryBytes = 0
+	}
+	return s
+}
+
+// keepCommon clears a value that is not the same of all.
+func keepCommon[T comparable](common *T, one T) {
+	if *common != one {
+		*common = *new(T)
+	}
+}

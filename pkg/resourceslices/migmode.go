@@ -1,0 +1,52 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import "gpu-dra-driver/pkg/gpu"
+
+// mode is what a GPU's MIG mode allows to publish: a State excludes devices from new claims.
+type mode struct {
+	whole, partitions State
+	why               string
+	// foreign says that partitions made by an administrator count.
+	foreign bool
+}
+
+// mode decides by the GPU's health first, then by its MIG mode and who set it.
+func (b *builder) mode(g gpuState, geometry geometry) mode {
+	m := g.gpu.MIG
+	note := func(format string) { b.warn(g.name(), "", format, g.gpu.PCIAddress) }
+	off := mode{partitions: MIGMode, why: "the GPU's MIG mode is off"}
+	switch {
+	case g.unhealthy.State != "" && g.unhealthy.State != Withheld:
+		return mode{whole: g.unhealthy.State, partitions: g.unhealthy.State, why: g.unhealthy.Message}
+	case geometry.err != nil && m.Enabled:
+		why := "its MIG mode is on, and its partitions cannot be told: " + geometry.err.Error()
+		if !g.holds(gpu.KindGPU) {
+			b.warn(g.name(), MIGMode, "GPU at %s is not published: %s", g.gpu.PCIAddress, why)
+		}
+		return mode{whole: MIGMode, partitions: MIGMode, why: why}
+	case geometry.err != nil:
+		if len(m.Profiles) > 0 || m.Fault != "" {
+			b.warn(g.name(), "", "GPU at %s is published whole only: %v", g.gpu.PCIAddress, geometry.err)
+		}
+		return off
+	case len(m.Profiles) == 0:
+		return off
+	case m.Pending && !m.Enabled:
+		note("GPU at %s is published whole only: its MIG mode is off and is to be on after its next reset")
+		return off
+	case m.Enabled && !m.Pending:
+		note("GPU at %s is not published beyond the partitions it has: its MIG mode is on and is to be off after its next reset")
+		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode is to be off after its next reset", foreign: true}
+	case m.Enabled && !b.o.Switched[g.gpu.PCIAddress]:
+		note("GPU at %s is published as MIG partitions only: its MIG mode was turned on by an administrator; turn it off to have the GPU whole")
+		return mode{whole: MIGMode, why: "its MIG mode is on, so that it cannot be used as a whole; turn MIG off to publish it", foreign: true}
+	case m.Enabled:
+		return mode{foreign: true}
+	case m.Switchable || b.o.AllowReset:
+		return mode{}
+	}
+	return off
+}
