@@ -156,7 +156,7 @@ func overlapping(t *testing.T, m gpu.MIG, allocated sets.Set[structured.DeviceID
 		p, _ := m.ProfileNamed(d.Profile)
 		n := slices.IndexFunc(p.Placements, func(at gpu.Placement) bool { return at.Start == d.Start })
 		c := layout.Choice{Profile: p, Placement: p.Placements[n]}
-		if !layout.Fits(m.Profiles, cut[d.PCIAddress], c) {
+		if !layouttest.Fits(m.Profiles, cut[d.PCIAddress], c) {
 			t.Fatalf("%s does not fit beside what else is allocated: %v", id, allocated.UnsortedList())
 		}
 		cut[d.PCIAddress] = append(cut[d.PCIAddress], c)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/partition/layout"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
@@ -45,7 +44,7 @@ func replay(p placer, gpus int, requests []request) (score, error) {
 	account := func(until float64) {
 		stranded, whole := 0, len(occupied) < gpus
 		for _, places := range occupied {
-			stranded += layout.Stranded(profiles, places)
+			stranded += layouttest.Stranded(profiles, places)
 			whole = whole || len(places) == 0
 		}
 		s.stranded += float64(stranded) * (until - now)

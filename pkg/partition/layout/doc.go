@@ -1,8 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layout is the geometry of MIG: what fits beside what on one GPU, in which order to offer it, what a GPU that is
-// cut can still become.
+// Package layout is the geometry of MIG: which placements of one GPU exclude each other, and in which order to offer them.
 //
 // Everything follows from the profiles that NVML reports of that GPU, whatever their number, names and sizes: a board has
 // as many memory slices as its placements reach, and as many engines as the profile with the most of them.

@@ -57,17 +57,17 @@ func room(profiles []gpu.Profile, p gpu.Profile, at gpu.Placement) []int {
 		if size(larger) <= at.Size {
 			break
 		}
-		most := 0
+		fit := 0
 		for _, region := range larger.Placements {
 			if region.Start <= at.Start && at.End() <= region.End() {
-				most = max(most, fitting(p.Placements, region))
+				fit = max(fit, fitting(p.Placements, region))
 			}
 		}
 		if size(larger) == last {
-			out[len(out)-1] = min(out[len(out)-1], -most)
+			out[len(out)-1] = min(out[len(out)-1], -fit)
 			continue
 		}
-		out, last = append(out, -most), size(larger)
+		out, last = append(out, -fit), size(larger)
 	}
 	return out
 }

@@ -9,7 +9,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Resource is something that partitions take beside memory and its slices.
+// Resource is something that partitions take in addition to memory and its slices.
 type Resource struct {
 	// Name is a DNS label: "ofa-engines", "instances-1g-10gb-me".
 	Name string
@@ -20,14 +20,6 @@ type Resource struct {
 
 // Of is what a partition of a profile takes.
 func (r Resource) Of(p gpu.Profile) int { return r.of(p) }
-
-func (r Resource) sum(set []Choice) int {
-	n := 0
-	for _, c := range set {
-		n += r.of(c.Profile)
-	}
-	return n
-}
 
 // Engines are the multiprocessors and engines of the GPU, in a fixed order.
 func Engines(profiles []gpu.Profile) []Resource {
@@ -64,20 +56,20 @@ func resources(profiles []gpu.Profile) []Resource {
 	return out
 }
 
-// Binding are the resources that partitions with a place beside each other could still exhaust, and that are not kept
-// within what the GPU has by the others of them. An engine is named rather than a number of instances.
+// Binding gives the resources that disjoint partitions could still exhaust, and that the other binding ones do not keep
+// within the GPU's total. An engine is named rather than a number of instances.
 func Binding(profiles []gpu.Profile) []Resource {
 	var out []Resource
 	engines := len(Engines(nil))
 	all := resources(profiles)
 	for _, r := range slices.Concat(all[engines:], all[:engines]) {
-		if most(profiles, r, nil) > r.Total {
+		if maxUsed(profiles, r, nil) > r.Total {
 			out = append(out, r)
 		}
 	}
 	for i := 0; i < len(out); {
 		others := slices.Delete(slices.Clone(out), i, i+1)
-		if most(profiles, out[i], others) <= out[i].Total {
+		if maxUsed(profiles, out[i], others) <= out[i].Total {
 			out = others
 		} else {
 			i++
@@ -86,12 +78,12 @@ func Binding(profiles []gpu.Profile) []Resource {
 	return out
 }
 
-// Memory is the most memory that partitions beside each other have in sum.
+// Memory is the most memory that disjoint partitions have in sum.
 func Memory(profiles []gpu.Profile) uint64 {
 	best := make([]uint64, Slices(profiles)+1)
 	for start := range Slices(profiles) {
 		best[start+1] = max(best[start+1], best[start])
-		for _, c := range at(profiles, start) {
+		for _, c := range startingAt(profiles, start) {
 			end := c.Placement.End()
 			best[end] = max(best[end], best[start]+c.Profile.MemoryBytes)
 		}
@@ -106,9 +98,9 @@ const (
 	maxLimited = 8
 )
 
-// most is the most that partitions beside each other take of a resource, while none of the limited is exhausted. It goes
+// maxUsed is the most that disjoint partitions take of a resource, while none of the limited is exhausted. It goes
 // along the slices and keeps, for each use of the limited resources so far, the best.
-func most(profiles []gpu.Profile, r Resource, limited []Resource) int {
+func maxUsed(profiles []gpu.Profile, r Resource, limited []Resource) int {
 	type use [maxLimited]int
 	if len(limited) > maxLimited {
 		return r.Total + 1
@@ -120,7 +112,7 @@ func most(profiles []gpu.Profile, r Resource, limited []Resource) int {
 	best[0][use{}] = 0
 	known := 0
 	for start := range Slices(profiles) {
-		choices := at(profiles, start)
+		choices := startingAt(profiles, start)
 		if known += len(best[start]); known > maxStates {
 			return r.Total + 1
 		}
@@ -142,19 +134,6 @@ func most(profiles []gpu.Profile, r Resource, limited []Resource) int {
 	out := 0
 	for _, sum := range best[len(best)-1] {
 		out = max(out, sum)
-	}
-	return out
-}
-
-// at is every choice with a start.
-func at(profiles []gpu.Profile, start int) []Choice {
-	var out []Choice
-	for _, p := range profiles {
-		for _, place := range p.Placements {
-			if place.Start == start {
-				out = append(out, Choice{p, place})
-			}
-		}
 	}
 	return out
 }
