@@ -5,10 +5,10 @@ package sharing
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"regexp"
 	"slices"
@@ -74,7 +74,7 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 		return Settings{}, nil, nil
 	}
 	var f file
-	if err := strictly(object, &f); err != nil {
+	if err := decodeStrictly(object, &f); err != nil {
 		return Settings{}, nil, err
 	}
 	if f.Version != "" && f.Version != "v1" {
@@ -115,16 +115,17 @@ func (s *Settings) defaults(f file) (err error) {
 	default:
 		return fmt.Errorf("sharing.strategy: %q is not known, use MPS, TimeSlicing or None", clip(f.Sharing.Strategy))
 	}
-	s.maxShares, err = shares("sharing.maxShares", f.Sharing.MaxShares)
+	s.maxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, clients)
 	return err
 }
 
-func shares(field string, n *int) (int, error) {
+// bounded is a number from 1 to a limit, 0 where there is none.
+func bounded(field string, n *int, limit int) (int, error) {
 	switch {
 	case n == nil:
 		return 0, nil
-	case *n < 1 || *n > clients:
-		return 0, fmt.Errorf("%s: %d is not allowed, use 1 to %d", field, *n, clients)
+	case *n < 1 || *n > limit:
+		return 0, fmt.Errorf("%s: %d is not allowed, use 1 to %d", field, *n, limit)
 	}
 	return *n, nil
 }
@@ -146,7 +147,7 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 	if common.interval != "" && strategy != v1beta1.StrategyTimeSlicing {
 		return nil, fmt.Errorf("%s.interval: is for timeSlicing", field)
 	}
-	if common.maxShares, err = shares(field+".maxShares", from.MaxShares); err != nil {
+	if common.maxShares, err = bounded(field+".maxShares", from.MaxShares, clients); err != nil {
 		return nil, err
 	}
 	for i, e := range from.Resources {
@@ -160,7 +161,7 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 		s.rules = append(s.rules, r)
 	}
 	if from.Replicas != nil {
-		if common.replicas, err = replicas(field+".replicas", from.Replicas); err != nil {
+		if common.replicas, err = bounded(field+".replicas", from.Replicas, maxReplicas); err != nil {
 			return nil, err
 		}
 		common.name, common.devices = "nvidia.com/*", devices{all: true}
@@ -169,26 +170,19 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 	return ignored, nil
 }
 
-func replicas(field string, n *int) (int, error) {
-	switch {
-	case n == nil:
-		return 0, errors.New(field + ": missing")
-	case *n < 1 || *n > maxReplicas:
-		return 0, fmt.Errorf("%s: %d is not allowed, use 1 to %d", field, *n, maxReplicas)
-	}
-	return *n, nil
-}
-
 func (e entry) rule(field string, r rule) (rule, error) {
-	var err error
-	if r.replicas, err = replicas(field+".replicas", e.Replicas); err != nil {
+	if e.Replicas == nil {
+		return r, errors.New(field + ".replicas: missing")
+	}
+	replicas, err := bounded(field+".replicas", e.Replicas, maxReplicas)
+	if err != nil {
 		return r, err
 	}
-	if n, err := shares(field+".maxShares", e.MaxShares); err != nil {
+	maxShares, err := bounded(field+".maxShares", e.MaxShares, clients)
+	if err != nil {
 		return r, err
-	} else if n > 0 {
-		r.maxShares = n
 	}
+	r.replicas, r.maxShares = replicas, cmp.Or(maxShares, r.maxShares)
 	r.name = e.Name
 	if e.Name != "" && !strings.Contains(e.Name, "/") {
 		r.name = "nvidia.com/" + e.Name // As the device plugin does.
@@ -227,36 +221,37 @@ func readDevices(field string, raw json.RawMessage) (devices, error) {
 	if err := json.Unmarshal(raw, &list); err != nil || len(list) == 0 {
 		return devices{}, wrong
 	}
-	var out devices
+	var ids []string
 	for _, one := range list {
 		id := fmt.Sprint(one)
 		if !deviceForm.MatchString(id) {
 			return devices{}, wrong
 		}
-		out.ids = append(out.ids, id)
+		ids = append(ids, id)
 	}
-	return out, nil
+	return devices{ids: ids}, nil
 }
 
-// clash refuses two strategies of which it would depend on the order which one counts.
+// clash refuses two strategies for one resource, where the order would decide which one counts.
 func (s Settings) clash() error {
-	replicated := func(strategy v1beta1.Strategy) bool {
-		return slices.ContainsFunc(s.rules, func(r rule) bool {
-			return r.strategy == strategy && r.replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all
-		})
+	replicated := map[v1beta1.Strategy]bool{}
+	for _, r := range s.rules {
+		if r.replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all {
+			replicated[r.strategy] = true
+		}
+	}
+	if !replicated[v1beta1.StrategyTimeSlicing] || !replicated[v1beta1.StrategyMPS] {
+		return nil
 	}
 	for _, a := range s.rules {
-		for _, b := range s.rules {
-			if a.strategy == v1beta1.StrategyTimeSlicing && b.strategy == v1beta1.StrategyMPS && (a.name == b.name) &&
-				replicated(a.strategy) && replicated(b.strategy) {
-				return fmt.Errorf("sharing: %s is shared by timeSlicing and by mps; leave one out, or say with nodes, products or devices which is for what", a.name)
-			}
+		if slices.ContainsFunc(s.rules, func(b rule) bool { return a.name == b.name && a.strategy != b.strategy }) {
+			return fmt.Errorf("sharing: %s is shared by timeSlicing and by mps; leave one out, or say with nodes, products or devices which is for what", a.name)
 		}
 	}
 	return nil
 }
 
-func strictly(data []byte, into any) error {
+func decodeStrictly(data []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -269,17 +264,14 @@ func strictly(data []byte, into any) error {
 		}
 		return errors.New(clip(strings.TrimPrefix(err.Error(), "json: ")))
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the settings")
-	}
 	return nil
 }
 
 // clip keeps noise from filling an Event.
 func clip(s string) string {
-	const most = 100
-	if len(s) <= most {
+	const maxLength = 100
+	if len(s) <= maxLength {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
+	return strings.ToValidUTF8(s[:maxLength], "") + "…"
 }

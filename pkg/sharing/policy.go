@@ -33,7 +33,7 @@ const clients = 48
 
 // Offer is what of a device can be had in shares.
 type Offer struct {
-	// Strategy is how shares get along whose claims name no other.
+	// Strategy is that of shares whose claims name no other.
 	Strategy v1beta1.Strategy
 	// Memory is what a claim gets that names none, in bytes and whole steps; Compute likewise, in percent.
 	Memory  uint64
@@ -52,7 +52,8 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	if p.None || total < 2*Step {
 		return Offer{}, false
 	}
-	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step, MaxShares: maxShares(p, g, profile, mps)}
+	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step}
+	o.MaxShares = maxShares(p, g, profile, o.Strategy)
 	if p.Replicas > 1 {
 		o.Memory = max(total/uint64(p.Replicas)/Step, 1) * Step
 		if o.Strategy == v1beta1.StrategyMPS {
@@ -62,7 +63,7 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	return o, true
 }
 
-// StrategyOf is how shares of a GPU get along whose claims say nothing.
+// StrategyOf is the strategy of the shares of a GPU whose claims name none.
 func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
 	switch {
 	case p.Strategy != "":
@@ -74,16 +75,12 @@ func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
 }
 
 // maxShares is how many shares of a device there can be.
-func maxShares(p Policy, g gpu.GPU, profile string, mps bool) int {
+func maxShares(p Policy, g gpu.GPU, profile string, strategy v1beta1.Strategy) int {
 	n := clients
-	if StrategyOf(p, g, mps) == v1beta1.StrategyMPS {
-		if profile != "" {
-			n = clientsOf(g.MIG, profile)
-		}
-		if p.Replicas > 1 {
-			n = min(n, p.Replicas)
-		}
-	} else if p.Replicas > 1 {
+	if strategy == v1beta1.StrategyMPS && profile != "" {
+		n = clientsOf(g.MIG, profile)
+	}
+	if p.Replicas > 1 && (p.Replicas < n || strategy != v1beta1.StrategyMPS) {
 		n = p.Replicas
 	}
 	if p.MaxShares > 0 {

@@ -144,7 +144,7 @@ func TestOfferOf_Policies_GiveShares(t *testing.T) {
 		gpu     gpu.GPU
 		profile string
 	}{
-		"told not to": {Policy{None: true}, h100, ""}, "no memory known": {Policy{}, gpu.GPU{}, ""}, "no such profile": {Policy{}, h100, "2g.20gb"},
+		"not shared by policy": {Policy{None: true}, h100, ""}, "no memory known": {Policy{}, gpu.GPU{}, ""}, "no such profile": {Policy{}, h100, "2g.20gb"},
 	} {
 		if o, ok := OfferOf(c.policy, c.gpu, c.profile, true); ok {
 			t.Errorf("%s: %+v", name, o)

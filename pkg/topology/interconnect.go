@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"slices"
 
+	"k8s.io/utils/ptr"
+
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -20,23 +22,23 @@ type interconnect struct {
 	links map[[2]string]int
 	// switched are the GPUs that reach each other through switches.
 	switched map[string]bool
-	// apart are the pairs that NVML says are no peers.
-	apart map[[2]string]bool
+	// notPeers are the pairs that NVML says are no peers.
+	notPeers map[[2]string]bool
 }
 
 func newInterconnect(gpus []gpu.GPU) interconnect {
-	w := interconnect{models: map[string]string{}, links: map[[2]string]int{}, switched: map[string]bool{}, apart: map[[2]string]bool{}}
+	w := interconnect{models: map[string]string{}, links: map[[2]string]int{}, switched: map[string]bool{}, notPeers: map[[2]string]bool{}}
 	gpus = slices.Clone(gpus)
 	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(numa(a), numa(b)), cmp.Compare(a.PCIeRoot, b.PCIeRoot), slices.Compare(a.Bridges, b.Bridges),
+		return cmp.Or(cmp.Compare(ptr.Deref(a.NUMANode, -1), ptr.Deref(b.NUMANode, -1)), cmp.Compare(a.PCIeRoot, b.PCIeRoot), slices.Compare(a.Bridges, b.Bridges),
 			cmp.Compare(a.PCIAddress, b.PCIAddress), cmp.Compare(a.UUID, b.UUID))
 	})
-	said := map[[2]string]int{}
+	reported := map[[2]string]int{}
 	toSwitch := map[string]int{} // by address
-	most := map[string]int{}     // by model
+	maxLinks := map[string]int{} // by model
 	for _, g := range gpus {
 		if slices.Contains(w.order, g.PCIAddress) {
-			continue // Which of two GPUs of one address it is cannot be told.
+			continue // The address does not identify a GPU.
 		}
 		w.order = append(w.order, g.PCIAddress)
 		w.models[g.PCIAddress] = g.ProductName
@@ -45,44 +47,32 @@ func newInterconnect(gpus []gpu.GPU) interconnect {
 			case l.Peer == gpu.PeerSwitch && g.Fabric.State != gpu.FabricPending && g.Fabric.State != gpu.FabricFailed:
 				toSwitch[g.PCIAddress]++
 			case l.Peer == gpu.PeerGPU && l.PeerAddress != g.PCIAddress:
-				said[[2]string{g.PCIAddress, l.PeerAddress}]++
+				reported[[2]string{g.PCIAddress, l.PeerAddress}]++
 			}
 		}
-		most[g.ProductName] = max(most[g.ProductName], toSwitch[g.PCIAddress])
+		maxLinks[g.ProductName] = max(maxLinks[g.ProductName], toSwitch[g.PCIAddress])
 		for _, other := range g.Unreachable {
-			w.apart[[2]string{g.PCIAddress, other}], w.apart[[2]string{other, g.PCIAddress}] = true, true
+			w.notPeers[[2]string{g.PCIAddress, other}], w.notPeers[[2]string{other, g.PCIAddress}] = true, true
 		}
 	}
 	for address, n := range toSwitch {
-		w.switched[address] = n == most[w.models[address]]
+		w.switched[address] = n == maxLinks[w.models[address]]
 	}
-	for ends, n := range said {
+	for ends, n := range reported {
 		// Both ends must report it.
-		if n = min(n, said[[2]string{ends[1], ends[0]}]); n > 0 {
+		if n = min(n, reported[[2]string{ends[1], ends[0]}]); n > 0 && !w.notPeers[ends] {
 			w.links[ends] = n
 		}
 	}
 	return w
 }
 
-func numa(g gpu.GPU) int {
-	if g.NUMANode == nil {
-		return -1
-	}
-	return *g.NUMANode
-}
-
 // between is how many links connect two GPUs directly.
-func (w interconnect) between(a, b string) int {
-	if w.apart[[2]string{a, b}] {
-		return 0
-	}
-	return w.links[[2]string{a, b}]
-}
+func (w interconnect) between(a, b string) int { return w.links[[2]string{a, b}] }
 
 // connected says that two GPUs reach each other over NVLink in one step, switches counting as none.
 func (w interconnect) connected(a, b string) bool {
-	return w.between(a, b) > 0 || w.switched[a] && w.switched[b] && !w.apart[[2]string{a, b}]
+	return w.between(a, b) > 0 || w.switched[a] && w.switched[b] && !w.notPeers[[2]string{a, b}]
 }
 
 // components are the sets of GPUs that are connected over any number of steps, each in order.
@@ -94,22 +84,16 @@ func (w interconnect) components() [][]string {
 			continue
 		}
 		seen[first] = true
-		reached := map[string]bool{first: true}
-		for todo := []string{first}; len(todo) > 0; todo = todo[1:] {
+		reached := []string{first}
+		for n := 0; n < len(reached); n++ {
 			for _, next := range w.order {
-				if !seen[next] && w.connected(todo[0], next) {
-					seen[next], reached[next] = true, true
-					todo = append(todo, next)
+				if !seen[next] && w.connected(reached[n], next) {
+					seen[next] = true
+					reached = append(reached, next)
 				}
 			}
 		}
-		var members []string
-		for _, m := range w.order {
-			if reached[m] {
-				members = append(members, m)
-			}
-		}
-		out = append(out, members)
+		out = append(out, slices.DeleteFunc(slices.Clone(w.order), func(m string) bool { return !slices.Contains(reached, m) }))
 	}
 	return out
 }

@@ -8,31 +8,21 @@ import (
 	"slices"
 )
 
-// exact is up to how many GPUs every way to pair them is looked at: there are 105 of 8, and 10,395 of 12.
-const exact = 12
+// maxExhaustive is the number of GPUs up to which every way to pair them is tried: there are 105 of 8, and 10,395 of 12.
+const maxExhaustive = 12
 
 // cliques finds the groups of an island without switches. A group is a clique, for GPUs of a group that have no link would
 // talk through others. Pairs are chosen so that most of them make cliques of four, those of eight, and so on, then so
 // that groups have most links.
 func (w interconnect) cliques(members []string) (order []string, groups []Group) {
-	pairs := w.pair(members)
-	levels := w.levels(pairs)
-	for _, level := range levels {
-		groups = append(groups, level...)
-	}
-	// The largest groups give the order, then what is in no group that large.
-	for _, level := range slices.Backward(levels) {
+	levels := w.levels(w.pair(members))
+	groups = slices.Concat(levels...)
+	// The largest groups give the order, then the GPUs that are in no group that large.
+	for _, level := range slices.Backward(slices.Insert(levels, 0, singles(members))) {
 		for _, g := range level {
-			for _, m := range g.Members {
-				if !slices.Contains(order, m) {
-					order = append(order, m)
-				}
+			if !slices.Contains(order, g.Members[0]) {
+				order = append(order, g.Members...)
 			}
-		}
-	}
-	for _, m := range members {
-		if !slices.Contains(order, m) {
-			order = append(order, m)
 		}
 	}
 	return order, groups
@@ -40,7 +30,7 @@ func (w interconnect) cliques(members []string) (order []string, groups []Group)
 
 // pair chooses disjoint pairs of GPUs that are linked.
 func (w interconnect) pair(members []string) []Group {
-	if len(members) > exact {
+	if len(members) > maxExhaustive {
 		return w.greedy(singles(members))
 	}
 	var best []Group
@@ -106,16 +96,16 @@ func (w interconnect) greedy(level []Group) []Group {
 	}
 	slices.SortStableFunc(choices, func(x, y choice) int { return cmp.Compare(y.group.Links, x.group.Links) })
 	taken := map[int]bool{}
-	var chosen []choice
-	for _, c := range choices {
-		if !taken[c.a] && !taken[c.b] {
+	choices = slices.DeleteFunc(choices, func(c choice) bool {
+		clash := taken[c.a] || taken[c.b]
+		if !clash {
 			taken[c.a], taken[c.b] = true, true
-			chosen = append(chosen, c)
 		}
-	}
-	slices.SortFunc(chosen, func(x, y choice) int { return cmp.Compare(x.a, y.a) })
+		return clash
+	})
+	slices.SortFunc(choices, func(x, y choice) int { return cmp.Compare(x.a, y.a) })
 	var out []Group
-	for _, c := range chosen {
+	for _, c := range choices {
 		out = append(out, c.group)
 	}
 	return out

@@ -7,7 +7,7 @@
 // island to hand out together: of 2, 4, 8, … GPUs, each GPU in one group of a size, each group inside one of the next
 // size, so that what is left after any choice can still be handed out in groups.
 //
-// Only what is certain counts: a link that one end alone reports is none, a GPU whose links cannot be told is in no island,
+// Only what is certain counts: a link that one end alone reports is none, a GPU whose links are unknown is in no island,
 // and a GPU on switches that lacks a link which others of its model have is in no group, for by default the fabric manager
 // takes it out of peer traffic altogether. What fails on a board with switches takes away the groups it is part of,
 // and leaves the others as they are. Everything here is a function of the GPUs, whatever their order.
@@ -43,17 +43,14 @@ func Find(gpus []gpu.GPU) []Island {
 	w := newInterconnect(gpus)
 	var islands []Island
 	for _, members := range w.components() {
-		if len(members) < 2 {
-			continue
+		switch {
+		case len(members) < 2:
+		case w.allOnSwitch(members):
+			islands = append(islands, Island{Members: members, Switched: true, Groups: w.aligned(members)})
+		default:
+			order, groups := w.cliques(members)
+			islands = append(islands, Island{Members: order, Groups: groups})
 		}
-		i := Island{Switched: w.allOnSwitch(members)}
-		if i.Switched {
-			i.Members = members
-			i.Groups = w.aligned(members)
-		} else {
-			i.Members, i.Groups = w.cliques(members)
-		}
-		islands = append(islands, i)
 	}
 	return islands
 }
@@ -78,12 +75,7 @@ func Sort(gpus []gpu.GPU, addresses []string) []string {
 			rank[m] = len(rank) + 1
 		}
 	}
-	place := func(address string) int {
-		if n, ok := rank[address]; ok {
-			return n
-		}
-		return len(rank) + 1
-	}
+	place := func(address string) int { return cmp.Or(rank[address], len(rank)+1) }
 	out := slices.Clone(addresses)
 	slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare(place(a), place(b)) })
 	return out

@@ -325,13 +325,13 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a link that one end reports counts", File: "pkg/topology/interconnect.go",
-		Old:     "if n = min(n, said[[2]string{ends[1], ends[0]}]); n > 0 {",
-		New:     "if n > 0 {",
+		Old:     "if n = min(n, reported[[2]string{ends[1], ends[0]}]); n > 0 && !w.notPeers[ends] {",
+		New:     "if n > 0 && !w.notPeers[ends] {",
 		Package: "./pkg/topology", Test: "TestFind_LinksUncertain_AreIgnored",
 	},
 	{
 		Name: "a GPU that lost a link stays in its groups", File: "pkg/topology/interconnect.go",
-		Old:     "w.switched[address] = n == most[w.models[address]]",
+		Old:     "w.switched[address] = n == maxLinks[w.models[address]]",
 		New:     "w.switched[address] = n > 0",
 		Package: "./pkg/topology", Test: "TestFind_SwitchLinksFail_DropsTheirGroups",
 	},

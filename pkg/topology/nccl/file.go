@@ -14,6 +14,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/utils/ptr"
+
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -59,12 +61,12 @@ type link struct {
 func File(gpus []gpu.GPU) string {
 	gpus = slices.Clone(gpus)
 	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(node(a), node(b)), cmp.Compare(a.PCIAddress, b.PCIAddress))
+		return cmp.Or(cmp.Compare(ptr.Deref(a.NUMANode, -1), ptr.Deref(b.NUMANode, -1)), cmp.Compare(a.PCIAddress, b.PCIAddress))
 	})
 	out := system{Version: 1}
 	for _, g := range gpus {
-		if n := len(out.CPUs); n == 0 || out.CPUs[n-1].NUMA != node(g) {
-			out.CPUs = append(out.CPUs, &cpu{NUMA: node(g)})
+		if n := len(out.CPUs); n == 0 || out.CPUs[n-1].NUMA != ptr.Deref(g.NUMANode, -1) {
+			out.CPUs = append(out.CPUs, &cpu{NUMA: ptr.Deref(g.NUMANode, -1)})
 		}
 		level := &out.CPUs[len(out.CPUs)-1].PCI
 		for _, bridge := range g.Bridges {
@@ -79,13 +81,6 @@ func File(gpus []gpu.GPU) string {
 		panic(fmt.Sprintf("strings and integers always encode: %v", err))
 	}
 	return string(data) + "\n"
-}
-
-func node(g gpu.GPU) int {
-	if g.NUMANode == nil {
-		return -1
-	}
-	return *g.NUMANode
 }
 
 // at finds or makes a PCI node.
