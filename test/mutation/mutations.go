@@ -251,7 +251,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a claim that names no capacity gets a share", File: "pkg/sharing/policy.go",
-		Old: "Memory: total / Step * Step,", New: "Memory: total / Step / 2 * Step,",
+		Old: "Memory: total / Step * Step}", New: "Memory: total / Step / 2 * Step}",
 		Package: slices, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",
 	},
 	{
