@@ -201,10 +201,10 @@ var capacities = []capacity{
 			if s.device.Kind == gpu.KindMIG {
 				n = s.profile.MemoryBytes
 			}
-			if n > math.MaxInt64 {
+			if n == 0 || n > math.MaxInt64 {
 				return nil
 			}
-			return positive(int64(n), resource.BinarySI)
+			return bytes(n)
 		},
 		func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			maxBytes := uint64(has.Value()) / sharing.Step * sharing.Step
@@ -243,7 +243,10 @@ var capacities = []capacity{
 			if s.device.Kind == gpu.KindMIG {
 				n = s.profile.Multiprocessors
 			}
-			return positive(int64(n), resource.DecimalSI)
+			if n <= 0 {
+				return nil
+			}
+			return amount(int64(n))
 		}, nil},
 	engines("copyEngines", "copy engines", func(p gpu.Profile) int { return p.CopyEngines }),
 	engines("decoders", "video decoders", func(p gpu.Profile) int { return p.Decoders }),
@@ -261,15 +264,8 @@ func engines(name, what string, count func(gpu.Profile) int) capacity {
 			if s.profile == nil || s.profile.Slices == 0 {
 				return nil
 			}
-			return resource.NewQuantity(int64(count(*s.profile)), resource.DecimalSI)
+			return amount(int64(count(*s.profile)))
 		},
 		nil,
 	}
-}
-
-func positive(n int64, format resource.Format) *resource.Quantity {
-	if n <= 0 {
-		return nil
-	}
-	return resource.NewQuantity(n, format)
 }

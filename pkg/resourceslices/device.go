@@ -100,7 +100,7 @@ func (b *builder) source(g gpu.GPU, d gpu.Device) attributeSource {
 }
 
 func (b *builder) device(s attributeSource) resourceapi.Device {
-	d := resourceapi.Device{Name: s.device.Name()}
+	d := resourceapi.Device{Name: s.device.Name(), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
 	for _, a := range attributes {
 		if !slices.Contains(a.Devices, s.device.Kind) {
 			continue
@@ -110,17 +110,11 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 			b.warn(d.Name, "", "attribute %s: %s", a.Name, note)
 		}
 		if value != nil {
-			if d.Attributes == nil {
-				d.Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
-			}
 			d.Attributes[resourceapi.QualifiedName(a.Name)] = *value
 		}
 	}
 	for _, c := range capacities {
-		if !slices.Contains(c.Devices, s.device.Kind) {
-			continue
-		}
-		if q := c.quantity(s); q != nil {
+		if q := c.quantity(s); q != nil && slices.Contains(c.Devices, s.device.Kind) {
 			if d.Capacity == nil {
 				d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
 			}

@@ -66,7 +66,7 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 
 // partitions are those that could be made, and those held, in the order to offer them.
 func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntry {
-	held := g.heldPartitions()
+	held := g.heldAs(gpu.KindMIG)
 	var out []deviceEntry
 	for _, choice := range geometry.order {
 		e := deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{

@@ -26,32 +26,18 @@ func wholeName(address string) string {
 
 func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
 
-// holds says whether a claim holds the GPU as a device of this kind.
-func (g gpuState) holds(kind gpu.Kind) bool {
-	return slices.ContainsFunc(g.held, func(h Held) bool { return h.Device.Kind == kind })
-}
-
-// heldPartitions gives each held partition once.
-func (g gpuState) heldPartitions() []Held {
+// heldAs gives each held device of a kind once.
+func (g gpuState) heldAs(kind gpu.Kind) []Held {
 	var out []Held
 	for _, h := range g.held {
-		if h.Device.Kind == gpu.KindMIG && !slices.ContainsFunc(out, func(o Held) bool { return o.Device == h.Device }) {
+		if h.Device.Kind == kind && !slices.ContainsFunc(out, func(o Held) bool { return o.Device == h.Device }) {
 			out = append(out, h)
 		}
 	}
 	return out
 }
 
-// heldGroups gives the name of each held group that the GPU is in once.
-func (g gpuState) heldGroups() []string {
-	var out []string
-	for _, h := range g.held {
-		if h.Device.Kind == gpu.KindGroup && !slices.Contains(out, h.Device.Name()) {
-			out = append(out, h.Device.Name())
-		}
-	}
-	return out
-}
+func (g gpuState) holds(kind gpu.Kind) bool { return len(g.heldAs(kind)) > 0 }
 
 // gpuStates are the GPUs that were read, and those that are not there but held.
 func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []gpuState {
@@ -141,11 +127,9 @@ func (h Held) address() string {
 
 // sorted puts the fuller description of a GPU first, and makes the order independent of the caller's.
 func sorted(held []Held) []Held {
-	held = slices.Clone(held)
-	slices.SortFunc(held, func(x, y Held) int {
+	return slices.SortedFunc(slices.Values(held), func(x, y Held) int {
 		return cmp.Or(cmp.Compare(x.address(), y.address()), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),
 			cmp.Compare(y.GPU.UUID, x.GPU.UUID), cmp.Compare(x.Device.Name(), y.Device.Name()),
 			cmp.Compare(y.Size, x.Size), cmp.Compare(y.MemoryBytes, x.MemoryBytes))
 	})
-	return held
 }

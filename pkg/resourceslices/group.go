@@ -28,8 +28,8 @@ func (b *builder) groups(gpus []publishableGPU) []group {
 	held := map[string][]publishableGPU{}
 	for _, g := range gpus {
 		byAddress[g.gpu.PCIAddress] = g
-		for _, name := range g.heldGroups() {
-			held[name] = append(held[name], g)
+		for _, h := range g.heldAs(gpu.KindGroup) {
+			held[h.Device.Name()] = append(held[h.Device.Name()], g)
 		}
 	}
 	var out []group
@@ -60,7 +60,12 @@ func (b *builder) groups(gpus []publishableGPU) []group {
 		out = slices.DeleteFunc(out, func(g group) bool { return !g.held })
 	}
 	for n := range out {
-		out[n].checkMembers()
+		g := &out[n]
+		for _, m := range g.members { // Only held groups have unhealthy members.
+			if g.state == "" && m.unhealthy.State != "" {
+				g.state, g.why = m.unhealthy.State, fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
+			}
+		}
 	}
 	return out
 }
@@ -75,15 +80,6 @@ func sameGPUs(a, b []publishableGPU) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x publishableGPU) bool {
 		return !slices.ContainsFunc(b, func(y publishableGPU) bool { return x.gpu.PCIAddress == y.gpu.PCIAddress })
 	})
-}
-
-// checkMembers excludes a group with an unhealthy GPU from new claims; only a held one has any.
-func (g *group) checkMembers() {
-	for _, m := range g.members {
-		if g.state == "" && m.unhealthy.State != "" {
-			g.state, g.why = m.unhealthy.State, fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
-		}
-	}
 }
 
 // withGroups puts the devices of NVLink groups among the whole GPUs, each as far in front as it may be, because the

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -42,7 +41,7 @@ func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 
 // held is how much of a GPU claims hold.
 func (c nvlinkCounters) held(g publishableGPU) int64 {
-	n := int64(len(g.heldGroups())) * c.size[g.gpu.PCIAddress]
+	n := int64(len(g.heldAs(gpu.KindGroup))) * c.size[g.gpu.PCIAddress]
 	for _, e := range g.entries {
 		if e.held {
 			n += c.taken(g.gpu.PCIAddress, e)
@@ -74,9 +73,7 @@ func (c nvlinkCounters) set() *resourceapi.CounterSet {
 	return set
 }
 
-func counter(n int64) resourceapi.Counter {
-	return resourceapi.Counter{Value: *resource.NewQuantity(n, resource.DecimalSI)}
-}
+func counter(n int64) resourceapi.Counter { return resourceapi.Counter{Value: *amount(n)} }
 
 // consumedBy is what a device of a GPU takes from the set.
 func (c nvlinkCounters) consumedBy(address string, e deviceEntry) []resourceapi.DeviceCounterConsumption {

@@ -206,30 +206,30 @@ var deviceForm = regexp.MustCompile(`^(GPU-[0-9a-zA-Z-]+|MIG-[0-9a-zA-Z/-]+|[0-9
 
 // readDevices reads "all", a number, or a list.
 func readDevices(field string, raw json.RawMessage) (devices, error) {
-	if raw == nil || string(raw) == `"all"` {
+	if raw == nil {
 		return devices{all: true}, nil
 	}
-	wrong := fmt.Errorf("%s: %s is not allowed, use all, a number, or a list of indices and UUIDs", field, clip(string(raw)))
-	var count int
-	if err := json.Unmarshal(raw, &count); err == nil {
-		if count < 1 {
-			return devices{}, wrong
+	var value any
+	_ = json.Unmarshal(raw, &value) // It is a part of valid JSON.
+	switch v := value.(type) {
+	case string:
+		if v == "all" {
+			return devices{all: true}, nil
 		}
-		return devices{count: count}, nil
-	}
-	var list []any
-	if err := json.Unmarshal(raw, &list); err != nil || len(list) == 0 {
-		return devices{}, wrong
-	}
-	var ids []string
-	for _, one := range list {
-		id := fmt.Sprint(one)
-		if !deviceForm.MatchString(id) {
-			return devices{}, wrong
+	case float64:
+		if n := int(v); n >= 1 && float64(n) == v {
+			return devices{count: n}, nil
 		}
-		ids = append(ids, id)
+	case []any:
+		var ids []string
+		for _, one := range v {
+			ids = append(ids, fmt.Sprint(one))
+		}
+		if len(ids) > 0 && !slices.ContainsFunc(ids, func(id string) bool { return !deviceForm.MatchString(id) }) {
+			return devices{ids: ids}, nil
+		}
 	}
-	return devices{ids: ids}, nil
+	return devices{}, fmt.Errorf("%s: %s is not allowed, use all, a number, or a list of indices and UUIDs", field, clip(string(raw)))
 }
 
 // clash refuses two strategies for one resource, where the order would decide which one counts.

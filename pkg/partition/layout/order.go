@@ -32,17 +32,12 @@ func Order(profiles []gpu.Profile) []Choice {
 		}
 		var taken []gpu.Placement
 		for len(left) > 0 {
-			best := 0
-			for i := range left {
-				c := cmp.Or(slices.Compare(rank[left[i]], rank[left[best]]),
-					slices.Compare(cost(profiles, taken, left[i]), cost(profiles, taken, left[best])))
-				if c < 0 || c == 0 && left[i].Start < left[best].Start {
-					best = i
-				}
-			}
-			out = append(out, Choice{p, left[best]})
-			taken = append(taken, left[best])
-			left = slices.Delete(left, best, best+1)
+			best := slices.MinFunc(left, func(a, b gpu.Placement) int {
+				return cmp.Or(slices.Compare(rank[a], rank[b]), slices.Compare(cost(profiles, taken, a), cost(profiles, taken, b)),
+					cmp.Compare(a.Start, b.Start))
+			})
+			out, taken = append(out, Choice{p, best}), append(taken, best)
+			left = slices.DeleteFunc(left, func(at gpu.Placement) bool { return at == best })
 		}
 	}
 	return out
