@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
-// among adds the slices of 499 nodes like it.
-func (s *scheduler) among500() *scheduler {
+// with499OtherNodes adds the slices of 499 nodes like it.
+func (s *scheduler) with499OtherNodes() *scheduler {
 	own := slices.Clone(s.slices)
 	for n := range 499 {
 		name := fmt.Sprintf("other-%d", n)
@@ -29,8 +29,8 @@ func (s *scheduler) among500() *scheduler {
 	return s
 }
 
-// allocating is how long the scheduler takes for a claim, which is released again.
-func (s *scheduler) allocating(c *resourceapi.ResourceClaim, devices int) time.Duration {
+// allocationTime is how long the scheduler takes for a claim, which is released again.
+func (s *scheduler) allocationTime(c *resourceapi.ResourceClaim, devices int) time.Duration {
 	s.t.Helper()
 	shares := len(s.shares)
 	got := s.allocate(c)
@@ -53,9 +53,9 @@ func median(all []time.Duration) time.Duration {
 // of 500, and how the two compare: at most 2.5 ×.
 func BenchmarkAllocate(b *testing.B) {
 	one := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer})
-	many := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).among500()
+	many := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
 	measure := func(s *scheduler) time.Duration {
-		return s.allocating(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), 1)
+		return s.allocationTime(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), 1)
 	}
 	measure(one)
 	measure(many)
@@ -75,8 +75,8 @@ func BenchmarkAllocate(b *testing.B) {
 // BenchmarkAllocateGroup is the scheduler's look at one of 500 nodes for a group of four beside that for one GPU, on an idle
 // node: at most 1.5 ×; and beside that for four GPUs by matchAttribute, on a node where some are taken and one is cut: less.
 func BenchmarkAllocateGroup(b *testing.B) {
-	idle := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).among500()
-	busy := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).among500()
+	idle := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
+	busy := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
 	for _, c := range []*resourceapi.ResourceClaim{busy.claim("gpu.nvidia.com", 1), busy.claim("gpu.nvidia.com", 1), busy.claim("mig.nvidia.com", 1, profile("1g.10gb"))} {
 		if len(busy.allocate(c)) != 1 {
 			b.Fatal("nothing was allocated")
@@ -84,10 +84,10 @@ func BenchmarkAllocateGroup(b *testing.B) {
 	}
 	var ones, groups, crowded, matched []time.Duration
 	for b.Loop() {
-		ones = append(ones, idle.allocating(idle.claim("gpu.nvidia.com", 1), 1))
-		groups = append(groups, idle.allocating(idle.group(4), 1))
-		crowded = append(crowded, busy.allocating(busy.group(4), 1))
-		matched = append(matched, busy.allocating(linked(busy.claim("gpu.nvidia.com", 4)), 4))
+		ones = append(ones, idle.allocationTime(idle.claim("gpu.nvidia.com", 1), 1))
+		groups = append(groups, idle.allocationTime(idle.group(4), 1))
+		crowded = append(crowded, busy.allocationTime(busy.group(4), 1))
+		matched = append(matched, busy.allocationTime(linked(busy.claim("gpu.nvidia.com", 4)), 4))
 	}
 	one, group, crowd, match := median(ones), median(groups), median(crowded), median(matched)
 	b.ReportMetric(float64(one.Microseconds()), "µs-GPU")

@@ -21,7 +21,7 @@ import (
 
 // hgx is a node of GPUs on switches.
 func hgx(n int, m gpu.MIG) gpu.Snapshot {
-	s := capable(n, m)
+	s := mpsBoards(n, m)
 	for i := range s.GPUs {
 		node := i / max(n/2, 1)
 		s.GPUs[i].NUMANode = &node
@@ -136,7 +136,7 @@ func TestBuild_RandomGroupClaims_NeverOverlap(t *testing.T) {
 				groups++
 			}
 		}
-		overlapping(t, m, s.allocated)
+		failOnOverlap(t, m, s.allocated)
 	}
 	if groups < 30 {
 		t.Errorf("only %d groups were allocated, which proves little", groups)
@@ -200,7 +200,7 @@ func TestBuild_LinksAndHeldGroups_PublishesExpectedGroups(t *testing.T) {
 		warnings int
 	}{
 		"all":                        {well, counters, "gpu-10 nvlink-4-10 gpu-11 gpu-12 nvlink-2-12 nvlink-2-10 gpu-13", 0},
-		"none on PCIe":               {capable(4, gpu.MIG{}), counters, "gpu-10 gpu-11 gpu-12 gpu-13", 0},
+		"none on PCIe":               {mpsBoards(4, gpu.MIG{}), counters, "gpu-10 gpu-11 gpu-12 gpu-13", 0},
 		"none without counters":      {well, resourceslices.Options{}, "gpu-10 gpu-11 gpu-12 gpu-13", 0},
 		"pairs on bridges":           {bridged(), counters, "gpu-10 nvlink-2-10 gpu-12 gpu-11 nvlink-2-11 gpu-13", 0},
 		"a link failed":              {unlinked(1), counters, "gpu-11 gpu-10 gpu-12 nvlink-2-12 gpu-13", 0},

@@ -119,7 +119,7 @@ func TestBuild_RandomPartitionClaims_NeverOverlap(t *testing.T) {
 					claims = append(claims, got)
 					given++
 				}
-				overlapping(t, m, s.allocated)
+				failOnOverlap(t, m, s.allocated)
 			}
 			if given < 100 {
 				t.Errorf("only %d claims got something, which proves little", given)
@@ -128,8 +128,8 @@ func TestBuild_RandomPartitionClaims_NeverOverlap(t *testing.T) {
 	}
 }
 
-// overlapping fails where devices could not exist beside each other.
-func overlapping(t *testing.T, m gpu.MIG, allocated sets.Set[structured.DeviceID]) {
+// failOnOverlap fails where two devices exclude each other.
+func failOnOverlap(t *testing.T, m gpu.MIG, allocated sets.Set[structured.DeviceID]) {
 	t.Helper()
 	cut, whole := map[string][]layout.Choice{}, map[string]bool{}
 	for id := range allocated {

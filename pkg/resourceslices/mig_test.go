@@ -20,8 +20,8 @@ import (
 
 const first = "0000:10:00.0"
 
-// small is a GPU of four slices: 1g at 0 to 3; 2g at 0, 2; 4g at 0.
-func small(change ...func(*gpu.MIG)) gpu.Snapshot {
+// smallGPU is a GPU of four slices: 1g at 0 to 3; 2g at 0, 2; 4g at 0.
+func smallGPU(change ...func(*gpu.MIG)) gpu.Snapshot {
 	s := node(1)
 	s.GPUs[0].MIG = layouttest.A30()
 	for _, c := range change {
@@ -36,8 +36,8 @@ func pending(m *gpu.MIG)    { m.Pending = !m.Pending }
 func faulty(m *gpu.MIG)     { m.Fault, m.Profiles = "NVML answers nonsense", nil }
 func garbage(m *gpu.MIG)    { m.Profiles[0].Placements[0].Size = -3 }
 
-// made is a partition of the small GPU with so many compute instances.
-func made(profile string, start, size, devices int) gpu.Partition {
+// foreignPartition is a partition of the small GPU with so many compute instances.
+func foreignPartition(profile string, start, size, devices int) gpu.Partition {
 	p := gpu.Partition{Profile: profile, Placement: gpu.Placement{Start: start, Size: size}}
 	for i := range devices {
 		p.Devices = append(p.Devices, gpu.PartitionDevice{UUID: fmt.Sprintf("MIG-%s-%d", profile, i), ComputeInstance: i})
@@ -45,15 +45,15 @@ func made(profile string, start, size, devices int) gpu.Partition {
 	return p
 }
 
-func heldPart(profile string, start, size int) Held {
+func heldPartition(profile string, start, size int) Held {
 	return Held{
 		Device: gpu.Device{Kind: gpu.KindMIG, PCIAddress: first, Profile: profile, Start: start}, Size: size, MemoryBytes: uint64(size) << 30,
 		GPU: gpu.GPU{PCIAddress: first, UUID: "GPU-1"},
 	}
 }
 
-// short lists devices without monitors, in order of their names, for the order they are offered in is the geometry's: "whole", "1g@3"; with "*" one that has a UUID, with its taint after it.
-func short(p Pool) string {
+// deviceList lists devices without monitors, in order of their names, for the order they are offered in is the geometry's: "whole", "1g@3"; with "*" one that has a UUID, with its taint after it.
+func deviceList(p Pool) string {
 	var out []string
 	for _, s := range p.Slices {
 		for _, d := range s.Devices {
@@ -79,7 +79,7 @@ func short(p Pool) string {
 	return strings.Join(out, " ")
 }
 
-// inOrder is a list as short gives it.
+// inOrder is a list as deviceList gives it.
 func inOrder(list string) string {
 	words := strings.Fields(list)
 	slices.Sort(words)
@@ -107,9 +107,9 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 	}
 	gone := gpu.Snapshot{}
 	lost := gpu.Snapshot{Problems: []gpu.Problem{{PCIAddress: first, Lost: true, Message: "GPU is lost"}}}
-	known := heldPart("1g.6gb", 2, 1)
-	known.GPU = small().GPUs[0]
-	odd := heldPart("3g.18gb", 1, 3)
+	known := heldPartition("1g.6gb", 2, 1)
+	known.GPU = smallGPU().GPUs[0]
+	odd := heldPartition("3g.18gb", 1, 3)
 
 	for name, tc := range map[string]struct {
 		snapshot gpu.Snapshot
@@ -119,47 +119,47 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		counters int
 		warnings string
 	}{
-		"off, and can be switched":                      {small(switchable), full, uncut + " " + parts, 5, ""},
-		"off, and a reset is allowed":                   {small(), reset, uncut + " " + parts, 5, ""},
-		"off, and cannot be switched":                   {small(), full, uncut, 0, ""},
-		"on, by this driver":                            {small(switchable, enabled), ours, uncut + " " + parts, 5, ""},
-		"on, by an administrator":                       {small(switchable, enabled), theirs, parts, 5, "-"},
-		"on, by an administrator, under a claim":        {small(enabled), with(theirs, heldWhole(h100(0))), uncut + "(mig-mode) " + parts, 5, "- mig-mode"},
-		"to be on":                                      {small(switchable, pending), full, uncut, 0, "-"},
-		"to be off":                                     {small(enabled, pending), foreign(ours, made("1g.6gb", 1, 1, 1)), "1g@1*", 5, "-"},
-		"to be off, under a claim":                      {small(enabled, pending), with(ours, heldPart("1g.6gb", 2, 1)), "1g@2(mig-mode)", 5, "- mig-mode"},
-		"off, misread":                                  {small(switchable, faulty), full, uncut, 0, "-"},
-		"off, misreported":                              {small(switchable, garbage), full, uncut, 0, "-"},
-		"on, misread":                                   {small(enabled, faulty), ours, "", 0, "mig-mode"},
-		"on, misread, under claims":                     {small(enabled, faulty), with(ours, heldPart("1g.6gb", 2, 1), heldPart("2g.12gb", 0, 2)), "1g@2(mig-mode) 2g@0(mig-mode)", 4, "mig-mode mig-mode mig-mode"},
-		"off, misread, under a claim":                   {small(faulty), with(full, heldPart("1g.6gb", 2, 1)), "whole 1g@2(mig-mode)", 4, "- mig-mode"},
-		"held as it is":                                 {small(switchable, enabled), with(ours, heldPart("1g.6gb", 2, 1)), uncut + " " + parts, 5, ""},
-		"held, and its mode gone":                       {small(), with(full, heldPart("1g.6gb", 2, 1)), uncut + " 1g@2(mig-mode)", 5, "mig-mode"},
-		"held, of a profile that NVML does not name":    {small(enabled), with(ours, odd), uncut + " " + parts + " 3g@1(unreadable)", 5, "unreadable"},
-		"held, GPU gone":                                {gone, with(full, heldPart("1g.6gb", 2, 1)), "1g@2(absent)", 4, "absent"},
+		"off, and can be switched":                      {smallGPU(switchable), full, uncut + " " + parts, 5, ""},
+		"off, and a reset is allowed":                   {smallGPU(), reset, uncut + " " + parts, 5, ""},
+		"off, and cannot be switched":                   {smallGPU(), full, uncut, 0, ""},
+		"on, by this driver":                            {smallGPU(switchable, enabled), ours, uncut + " " + parts, 5, ""},
+		"on, by an administrator":                       {smallGPU(switchable, enabled), theirs, parts, 5, "-"},
+		"on, by an administrator, under a claim":        {smallGPU(enabled), with(theirs, heldWhole(h100(0))), uncut + "(mig-mode) " + parts, 5, "- mig-mode"},
+		"to be on":                                      {smallGPU(switchable, pending), full, uncut, 0, "-"},
+		"to be off":                                     {smallGPU(enabled, pending), foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), "1g@1*", 5, "-"},
+		"to be off, under a claim":                      {smallGPU(enabled, pending), with(ours, heldPartition("1g.6gb", 2, 1)), "1g@2(mig-mode)", 5, "- mig-mode"},
+		"off, misread":                                  {smallGPU(switchable, faulty), full, uncut, 0, "-"},
+		"off, misreported":                              {smallGPU(switchable, garbage), full, uncut, 0, "-"},
+		"on, misread":                                   {smallGPU(enabled, faulty), ours, "", 0, "mig-mode"},
+		"on, misread, under claims":                     {smallGPU(enabled, faulty), with(ours, heldPartition("1g.6gb", 2, 1), heldPartition("2g.12gb", 0, 2)), "1g@2(mig-mode) 2g@0(mig-mode)", 4, "mig-mode mig-mode mig-mode"},
+		"off, misread, under a claim":                   {smallGPU(faulty), with(full, heldPartition("1g.6gb", 2, 1)), "whole 1g@2(mig-mode)", 4, "- mig-mode"},
+		"held as it is":                                 {smallGPU(switchable, enabled), with(ours, heldPartition("1g.6gb", 2, 1)), uncut + " " + parts, 5, ""},
+		"held, and its mode gone":                       {smallGPU(), with(full, heldPartition("1g.6gb", 2, 1)), uncut + " 1g@2(mig-mode)", 5, "mig-mode"},
+		"held, of a profile that NVML does not name":    {smallGPU(enabled), with(ours, odd), uncut + " " + parts + " 3g@1(unreadable)", 5, "unreadable"},
+		"held, GPU gone":                                {gone, with(full, heldPartition("1g.6gb", 2, 1)), "1g@2(absent)", 4, "absent"},
 		"held, GPU gone and known":                      {gone, with(full, known), "1g@2(absent)", 5, "absent"},
-		"held, GPU lost, without taints and counters":   {lost, with(Options{}, known, heldPart("2g.12gb", 0, 2)), "1g@2 2g@0", 0, "lost lost lost"},
-		"foreign":                                       {small(enabled), foreign(theirs, made("2g.12gb", 0, 2, 1)), "1g@3 1g@2 2g@0* 2g@2", 5, "-"},
-		"foreign, on a GPU this driver switched":        {small(enabled), foreign(ours, made("1g.6gb", 1, 1, 1)), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
-		"foreign, held":                                 {small(enabled), with(foreign(ours, made("1g.6gb", 1, 1, 1)), theirPart(heldPart("1g.6gb", 1, 1))), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
-		"foreign, held and gone":                        {small(enabled), with(ours, theirPart(heldPart("1g.6gb", 1, 1))), "whole 1g@3 1g@2 1g@1(absent) 1g@0 2g@2 2g@0 4g@0", 5, "absent"},
-		"foreign, over a held one":                      {small(enabled), with(foreign(ours, made("1g.6gb", 1, 1, 1)), heldPart("2g.12gb", 0, 2), heldWhole(h100(0))), "whole(foreign-partition) 1g@1* 1g@3 1g@2 1g@0 2g@2 2g@0(foreign-partition)", 5, "foreign-partition foreign-partition"},
-		"foreign, without a compute instance":           {small(enabled), foreign(ours, made("2g.12gb", 0, 2, 0)), "1g@3 1g@2 2g@2", 5, "-"},
-		"foreign, with two compute instances":           {small(enabled), foreign(ours, made("2g.12gb", 0, 2, 2)), "1g@3 1g@2 2g@2", 5, "-"},
-		"foreign, of an unknown profile":                {small(enabled), foreign(ours, made("", 1, 2, 1)), "1g@3 1g@0", 5, "-"},
-		"foreign, at an unbelievable place":             {small(enabled), foreign(ours, made("1g.6gb", -1, 0, 1)), "", 0, "-"},
-		"no counters":                                   {small(switchable), bare(full), uncut, 0, ""},
-		"no counters, held":                             {small(switchable, enabled), bare(with(ours, heldPart("1g.6gb", 2, 1), heldPart("2g.12gb", 0, 2))), "1g@2 2g@0", 0, ""},
-		"no counters, held whole":                       {small(switchable), bare(with(full, heldWhole(h100(0)))), uncut, 0, ""},
-		"no counters, foreign":                          {small(enabled), bare(foreign(ours, made("1g.6gb", 1, 1, 1), made("2g.12gb", 2, 2, 1))), "1g@1* 2g@2*", 0, ""},
-		"no counters, foreign without compute instance": {small(enabled), bare(foreign(ours, made("1g.6gb", 1, 1, 0))), "", 0, "-"},
-		"no counters, foreign over a held one":          {small(enabled), bare(with(foreign(ours, made("1g.6gb", 1, 1, 1), made("1g.6gb", 3, 1, 1)), heldPart("2g.12gb", 0, 2))), "1g@3* 2g@0(foreign-partition)", 0, "foreign-partition"},
-		"no counters, foreign under a held whole":       {small(enabled), bare(with(foreign(ours, made("1g.6gb", 1, 1, 1)), heldWhole(h100(0)))), "whole(foreign-partition)", 0, "foreign-partition"},
-		"no counters, the mode foreign":                 {small(enabled), bare(theirs), "", 0, "-"},
+		"held, GPU lost, without taints and counters":   {lost, with(Options{}, known, heldPartition("2g.12gb", 0, 2)), "1g@2 2g@0", 0, "lost lost lost"},
+		"foreign":                                       {smallGPU(enabled), foreign(theirs, foreignPartition("2g.12gb", 0, 2, 1)), "1g@3 1g@2 2g@0* 2g@2", 5, "-"},
+		"foreign, on a GPU this driver switched":        {smallGPU(enabled), foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
+		"foreign, held":                                 {smallGPU(enabled), with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), theirPart(heldPartition("1g.6gb", 1, 1))), "1g@1* 1g@3 1g@2 1g@0 2g@2", 5, ""},
+		"foreign, held and gone":                        {smallGPU(enabled), with(ours, theirPart(heldPartition("1g.6gb", 1, 1))), "whole 1g@3 1g@2 1g@1(absent) 1g@0 2g@2 2g@0 4g@0", 5, "absent"},
+		"foreign, over a held one":                      {smallGPU(enabled), with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), heldPartition("2g.12gb", 0, 2), heldWhole(h100(0))), "whole(foreign-partition) 1g@1* 1g@3 1g@2 1g@0 2g@2 2g@0(foreign-partition)", 5, "foreign-partition foreign-partition"},
+		"foreign, without a compute instance":           {smallGPU(enabled), foreign(ours, foreignPartition("2g.12gb", 0, 2, 0)), "1g@3 1g@2 2g@2", 5, "-"},
+		"foreign, with two compute instances":           {smallGPU(enabled), foreign(ours, foreignPartition("2g.12gb", 0, 2, 2)), "1g@3 1g@2 2g@2", 5, "-"},
+		"foreign, of an unknown profile":                {smallGPU(enabled), foreign(ours, foreignPartition("", 1, 2, 1)), "1g@3 1g@0", 5, "-"},
+		"foreign, at an unbelievable place":             {smallGPU(enabled), foreign(ours, foreignPartition("1g.6gb", -1, 0, 1)), "", 0, "-"},
+		"no counters":                                   {smallGPU(switchable), bare(full), uncut, 0, ""},
+		"no counters, held":                             {smallGPU(switchable, enabled), bare(with(ours, heldPartition("1g.6gb", 2, 1), heldPartition("2g.12gb", 0, 2))), "1g@2 2g@0", 0, ""},
+		"no counters, held whole":                       {smallGPU(switchable), bare(with(full, heldWhole(h100(0)))), uncut, 0, ""},
+		"no counters, foreign":                          {smallGPU(enabled), bare(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1), foreignPartition("2g.12gb", 2, 2, 1))), "1g@1* 2g@2*", 0, ""},
+		"no counters, foreign without compute instance": {smallGPU(enabled), bare(foreign(ours, foreignPartition("1g.6gb", 1, 1, 0))), "", 0, "-"},
+		"no counters, foreign over a held one":          {smallGPU(enabled), bare(with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1), foreignPartition("1g.6gb", 3, 1, 1)), heldPartition("2g.12gb", 0, 2))), "1g@3* 2g@0(foreign-partition)", 0, "foreign-partition"},
+		"no counters, foreign under a held whole":       {smallGPU(enabled), bare(with(foreign(ours, foreignPartition("1g.6gb", 1, 1, 1)), heldWhole(h100(0)))), "whole(foreign-partition)", 0, "foreign-partition"},
+		"no counters, the mode foreign":                 {smallGPU(enabled), bare(theirs), "", 0, "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, warnings := Build(tc.snapshot, nil, tc.o)
-			if diff := cmp.Diff(inOrder(tc.want), short(p)); diff != "" {
+			if diff := cmp.Diff(inOrder(tc.want), deviceList(p)); diff != "" {
 				t.Errorf("devices (-want +got):\n%s", diff)
 			}
 			counters := 0
@@ -179,31 +179,31 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 			if got := strings.Join(states, " "); got != tc.warnings {
 				t.Errorf("warnings %q (%+v), want %q", got, warnings, tc.warnings)
 			}
-			valid(t, p)
+			checkAPILimits(t, p)
 		})
 	}
 }
 
 func TestBuild_GPUWithheld_TaintsAllDevices(t *testing.T) {
 	conditions := map[string]Condition{first: {State: Withheld, Message: "a record cannot be read"}}
-	p, _ := Build(small(switchable), conditions, full)
-	for _, name := range strings.Fields(short(p)) {
+	p, _ := Build(smallGPU(switchable), conditions, full)
+	for _, name := range strings.Fields(deviceList(p)) {
 		if !strings.HasSuffix(name, "(withheld)") {
 			t.Errorf("%s is for anybody", name)
 		}
 	}
-	if n := len(strings.Fields(short(p))); n != 8 {
+	if n := len(strings.Fields(deviceList(p))); n != 8 {
 		t.Errorf("%d devices, want 8", n)
 	}
 	o := full
 	o.Taints = false
-	if p, _ = Build(small(switchable), conditions, o); short(p) != "" {
-		t.Errorf("without taints there is %s", short(p))
+	if p, _ = Build(smallGPU(switchable), conditions, o); deviceList(p) != "" {
+		t.Errorf("without taints there is %s", deviceList(p))
 	}
 }
 
-// valid says what the API would refuse, and what a scheduler could trip over.
-func valid(t *testing.T, p Pool) {
+// checkAPILimits says what the API would refuse, and what a scheduler could trip over.
+func checkAPILimits(t *testing.T, p Pool) {
 	t.Helper()
 	sets := map[string]map[string]resourceapi.Counter{}
 	for _, s := range p.Slices {
@@ -263,7 +263,7 @@ func TestBuild_MIGBoards_StayWithinAPILimits(t *testing.T) {
 			o := full
 			o.AllowReset = true
 			p, warnings := Build(s, nil, o)
-			valid(t, p)
+			checkAPILimits(t, p)
 			if len(warnings) > 0 {
 				t.Errorf("%s: %+v", name, warnings)
 			}
@@ -288,7 +288,7 @@ func TestBuild_ForeignPartition_TakesItsEngines(t *testing.T) {
 	s.GPUs[0].MIG = layouttest.H100()
 	enabled(&s.GPUs[0].MIG)
 	o := full
-	o.Foreign = map[string][]gpu.Partition{first: {made("1g.10gb+me", 0, 1, 1)}}
+	o.Foreign = map[string][]gpu.Partition{first: {foreignPartition("1g.10gb+me", 0, 1, 1)}}
 	p, _ := Build(s, nil, o)
 	for _, n := range names(p) {
 		if strings.Contains(n, "-me-") && !strings.HasSuffix(n, "-me-0") || strings.Contains(n, "7g") {
@@ -298,7 +298,7 @@ func TestBuild_ForeignPartition_TakesItsEngines(t *testing.T) {
 	if _, ok := p.Slices[0].SharedCounters[0].Counters["ofa-engines"]; ok {
 		t.Error("there is an OFA engine to count")
 	}
-	valid(t, p)
+	checkAPILimits(t, p)
 }
 
 func TestBuild_ManyPlacements_SplitsSlices(t *testing.T) {
@@ -313,16 +313,16 @@ func TestBuild_ManyPlacements_SplitsSlices(t *testing.T) {
 		s.GPUs[0].MIG.Profiles = append(s.GPUs[0].MIG.Profiles, p)
 	}
 	p, warnings := Build(s, nil, full)
-	valid(t, p)
+	checkAPILimits(t, p)
 	if len(p.Slices) != 4 || len(p.Slices[0].Devices) != 1 || len(p.Slices[2].Devices) != 64 || len(p.Slices[3].Devices) != 37 || len(warnings) > 0 {
 		t.Errorf("%d slices, warnings %v", len(p.Slices), warnings)
 	}
 }
 
 func TestBuild_ForeignPartition_PublishesAttributes(t *testing.T) {
-	s := small(enabled)
+	s := smallGPU(enabled)
 	o := full
-	o.Foreign = map[string][]gpu.Partition{first: {made("1g.6gb", 1, 1, 1)}}
+	o.Foreign = map[string][]gpu.Partition{first: {foreignPartition("1g.6gb", 1, 1, 1)}}
 	p, _ := Build(s, nil, o)
 	d := p.Slices[1].Devices[0]
 	want := map[string]string{

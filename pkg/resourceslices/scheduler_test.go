@@ -133,8 +133,8 @@ func (s *scheduler) want(claim *resourceapi.ResourceClaim, want ...string) {
 	}
 }
 
-// watching turns a claim into a monitoring one.
-func watching(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
+// monitoring turns a claim into a monitoring one.
+func monitoring(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	admin := true
 	c.Spec.Devices.Requests[0].Exactly.AdminAccess = &admin
 	c.Spec.Devices.Requests[0].Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: resourceslices.MonitorTaint, Operator: resourceapi.DeviceTolerationOpExists}}
@@ -202,7 +202,7 @@ func TestBuild_NodeFull_AllocatesMonitors(t *testing.T) {
 	s := newScheduler(t, snapshot(t, "hgx-h100", 8), resourceslices.Options{})
 	s.allocate(s.claim("gpu.nvidia.com", 8))
 	for range 2 { // and a second watcher
-		c := watching(s.claim("monitor.gpu.nvidia.com", 8))
+		c := monitoring(s.claim("monitor.gpu.nvidia.com", 8))
 		got := s.allocate(c)
 		if len(got) != 8 {
 			t.Fatalf("a watcher got %v, want 8 monitors", got)
@@ -213,18 +213,18 @@ func TestBuild_NodeFull_AllocatesMonitors(t *testing.T) {
 			}
 		}
 	}
-	c := watching(s.claim("monitor.gpu.nvidia.com", 1))
+	c := monitoring(s.claim("monitor.gpu.nvidia.com", 1))
 	c.Spec.Devices.Requests[0].Exactly.Tolerations = nil
 	s.want(c)
 }
 
 func TestBuild_HeldGPULost_IsNotAllocatedAgain(t *testing.T) {
 	all := snapshot(t, "hgx-h100", 8)
-	sick := all.GPUs[0]
+	lost := all.GPUs[0]
 	left := all
 	left.GPUs = all.GPUs[1:]
-	left.Problems = []gpu.Problem{{PCIAddress: sick.PCIAddress, Lost: true, Message: "lost"}}
-	s := newScheduler(t, left, resourceslices.Options{Held: []resourceslices.Held{{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: sick.PCIAddress}, GPU: sick}}})
+	left.Problems = []gpu.Problem{{PCIAddress: lost.PCIAddress, Lost: true, Message: "lost"}}
+	s := newScheduler(t, left, resourceslices.Options{Held: []resourceslices.Held{{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: lost.PCIAddress}, GPU: lost}}})
 	// Not even after its claim is gone and the record not yet.
 	if got := s.allocate(s.claim("gpu.nvidia.com", 7)); len(got) != 7 {
 		t.Errorf("got %v, want the other seven", got)

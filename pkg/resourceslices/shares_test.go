@@ -52,8 +52,8 @@ func replicated(strategy v1beta1.Strategy, n int) func(gpu.GPU, string) (sharing
 	}
 }
 
-// part has a claim ask for capacities, as name and amount in turn.
-func part(c *resourceapi.ResourceClaim, capacities ...string) *resourceapi.ResourceClaim {
+// requesting has a claim ask for capacities, as name and amount in turn.
+func requesting(c *resourceapi.ResourceClaim, capacities ...string) *resourceapi.ResourceClaim {
 	requests := map[resourceapi.QualifiedName]resource.Quantity{}
 	for i := 0; i < len(capacities); i += 2 {
 		requests[resourceapi.QualifiedName(capacities[i])] = resource.MustParse(capacities[i+1])
@@ -63,10 +63,10 @@ func part(c *resourceapi.ResourceClaim, capacities ...string) *resourceapi.Resou
 }
 
 func (s *scheduler) gpu(capacities ...string) *resourceapi.ResourceClaim {
-	return part(s.claim("gpu.nvidia.com", 1), capacities...)
+	return requesting(s.claim("gpu.nvidia.com", 1), capacities...)
 }
 
-func capable(n int, m gpu.MIG) gpu.Snapshot {
+func mpsBoards(n int, m gpu.MIG) gpu.Snapshot {
 	s := boards(n, m)
 	for i := range s.GPUs {
 		s.GPUs[i].MPSCapable = true
@@ -75,7 +75,7 @@ func capable(n int, m gpu.MIG) gpu.Snapshot {
 }
 
 func TestBuild_MemoryRequested_AllocatesShares(t *testing.T) {
-	s := newScheduler(t, capable(2, layouttest.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(2, layouttest.H100()), resourceslices.Options{Offer: offer})
 	const first, second = "gpu-0000-10-00-0", "gpu-0000-11-00-0"
 	for _, memory := range []string{"10Gi", "20Gi", "10Gi", "39Gi"} {
 		s.want(s.gpu("memory", memory), first)
@@ -89,15 +89,15 @@ func TestBuild_MemoryRequested_AllocatesShares(t *testing.T) {
 }
 
 func TestBuild_NoCapacityRequested_AllocatesGPUAlone(t *testing.T) {
-	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
 	s.want(s.gpu("memory", "1Mi"))
 	s.want(s.gpu("memory", "1Mi", "compute", "0"))
-	s.want(watching(s.claim("monitor.gpu.nvidia.com", 1)), "monitor-0000-10-00-0")
+	s.want(monitoring(s.claim("monitor.gpu.nvidia.com", 1)), "monitor-0000-10-00-0")
 }
 
 func TestBuild_ComputeRequested_ReservesCompute(t *testing.T) {
-	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	s.want(s.gpu("memory", "10Gi", "compute", "60"), "gpu-0000-10-00-0")
 	s.want(s.gpu("memory", "10Gi", "compute", "41"))
 	s.want(s.gpu("memory", "10Gi", "compute", "40"), "gpu-0000-10-00-0")
@@ -107,7 +107,7 @@ func TestBuild_ComputeRequested_ReservesCompute(t *testing.T) {
 }
 
 func TestBuild_MaxSharesAllocated_AllocatesNoMore(t *testing.T) {
-	s := newScheduler(t, capable(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
 	for range 48 {
 		s.want(s.gpu("memory", "1Gi"), "gpu-0000-10-00-0")
 	}
@@ -116,9 +116,9 @@ func TestBuild_MaxSharesAllocated_AllocatesNoMore(t *testing.T) {
 }
 
 func TestBuild_MemoryOfPartitionRequested_AllocatesShares(t *testing.T) {
-	s := newScheduler(t, capable(1, layouttest.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, layouttest.H100()), resourceslices.Options{Offer: offer})
 	of := func() *resourceapi.ResourceClaim {
-		return part(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi")
+		return requesting(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi")
 	}
 	const upper, lower = "gpu-0000-10-00-0-mig-3g-40gb-4", "gpu-0000-10-00-0-mig-3g-40gb-0"
 	s.want(of(), upper)
@@ -131,7 +131,7 @@ func TestBuild_MemoryOfPartitionRequested_AllocatesShares(t *testing.T) {
 func TestBuild_ReplicasConfigured_AllocatesEqualShares(t *testing.T) {
 	for name, strategy := range map[string]v1beta1.Strategy{"time-slicing": v1beta1.StrategyTimeSlicing, "mps": v1beta1.StrategyMPS} {
 		t.Run(name, func(t *testing.T) {
-			s := newScheduler(t, capable(8, gpu.MIG{}), resourceslices.Options{Offer: replicated(strategy, 4)})
+			s := newScheduler(t, mpsBoards(8, gpu.MIG{}), resourceslices.Options{Offer: replicated(strategy, 4)})
 			on := map[string]int{}
 			for range 32 {
 				for _, d := range s.allocate(s.claim("gpu.nvidia.com", 1)) {
@@ -152,7 +152,7 @@ func TestBuild_ReplicasConfigured_AllocatesEqualShares(t *testing.T) {
 }
 
 func TestBuild_ReplicasOfPartitions_AllocatesTwentyEightShares(t *testing.T) {
-	s := newScheduler(t, capable(1, layouttest.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
+	s := newScheduler(t, mpsBoards(1, layouttest.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
 	for n := range 28 {
 		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
 			t.Fatalf("number %d got nothing", n)
@@ -164,7 +164,7 @@ func TestBuild_ReplicasOfPartitions_AllocatesTwentyEightShares(t *testing.T) {
 // TestBuild_RandomShareClaims_NeverOverdraw has wholes, shares and partitions of all kinds come and go.
 func TestBuild_RandomShareClaims_NeverOverdraw(t *testing.T) {
 	m := layouttest.H100()
-	s := newScheduler(t, capable(3, m), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(3, m), resourceslices.Options{Offer: offer})
 	r := rand.New(rand.NewPCG(4, 4))
 	given := 0
 	for range 500 {
@@ -181,20 +181,20 @@ func TestBuild_RandomShareClaims_NeverOverdraw(t *testing.T) {
 		case 0:
 			c = class
 		case 1:
-			c = part(class, "memory", fmt.Sprintf("%dMi", 1+r.IntN(30000)), "compute", fmt.Sprint(r.IntN(101)))
+			c = requesting(class, "memory", fmt.Sprintf("%dMi", 1+r.IntN(30000)), "compute", fmt.Sprint(r.IntN(101)))
 		default:
-			c = part(class, "memory", fmt.Sprintf("%dMi", 1+r.IntN(9000)))
+			c = requesting(class, "memory", fmt.Sprintf("%dMi", 1+r.IntN(9000)))
 		}
 		given += len(s.allocate(c))
-		s.check(m)
+		s.checkShares(m)
 	}
 	if given < 150 {
 		t.Errorf("only %d claims got something, which proves little", given)
 	}
 }
 
-// check fails where the shares of a device take more than it has, or devices could not exist beside each other.
-func (s *scheduler) check(m gpu.MIG) {
+// checkShares fails where the shares of a device take more than it has, or two devices exclude each other.
+func (s *scheduler) checkShares(m gpu.MIG) {
 	s.t.Helper()
 	sums, devices := map[string]map[resourceapi.QualifiedName]int64{}, sets.New[structured.DeviceID]()
 	for _, one := range s.shares {
@@ -220,5 +220,5 @@ func (s *scheduler) check(m gpu.MIG) {
 			s.t.Fatalf("the shares of %s take %v", name, sum)
 		}
 	}
-	overlapping(s.t.(*testing.T), m, devices)
+	failOnOverlap(s.t.(*testing.T), m, devices)
 }
