@@ -91,9 +91,8 @@ func serve(ctx context.Context, c flags.Config) error {
 	var plugin *kubeletplugin.Plugin
 	report := func(err error) { plugin.Report(err) }
 	sessions := sessionpool.New(library, report)
-	partitions := mig.New(mig.Options{
-		Host: machine, Library: library, Sessions: sessions, Modes: modes, AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG,
-		ScanLock: scanLock.RLocker(), ProcRoot: c.ProcRoot, Report: report,
+	partitions := mig.New(machine, sessions, modes, mig.Options{
+		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, ScanLock: scanLock.RLocker(), ProcRoot: c.ProcRoot,
 		Interconnect: func(uuid string) gpu.Interconnect {
 			for _, g := range plugin.Snapshot().GPUs {
 				if g.UUID == uuid {
@@ -140,8 +139,8 @@ func serve(ctx context.Context, c flags.Config) error {
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir, Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
-		Executors: sharers.executors, Whole: partitions.Whole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: mpsDir(c),
-		Rival: plugin.Rival,
+		Executors: sharers.executors, MakeWhole: partitions.MakeWhole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: mpsDir(c),
+		DevicePlugin: plugin.Rival,
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
@@ -156,13 +155,13 @@ func serve(ctx context.Context, c flags.Config) error {
 		return err
 	}
 	defer stop()
-	idle := &mig.Idle{Executor: partitions, Unheld: engine.Unheld, Snapshot: plugin.Snapshot, After: c.MIGModeIdle}
+	idle := mig.NewIdleModes(partitions, engine, plugin.Snapshot, c.MIGModeIdle)
 	witness := kubeletplugin.Witness{
 		Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,
 		Snapshot: plugin.Snapshot, Held: engine.Held, Capability: capability(root),
 	}
 	return plugin.Run(ctx, kubeletplugin.Parts{
-		Tidy: idle.Look, Keep: func(ctx context.Context) { keep(ctx, settings, sharers.keeper(engine, report)) },
+		Tidy: idle.Reconcile, Keep: func(ctx context.Context) { keep(ctx, settings, sharers.keeper(engine, report)) },
 		Engine: engine, Metrics: m, Newest: instance.Newest,
 		Witness: witness, Served: witness.Served,
 	})

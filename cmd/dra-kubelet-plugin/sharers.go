@@ -48,29 +48,24 @@ func newSharers(machine *host.Host, sessions *sessionpool.Pool, dir string, c fl
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
 	s := &sharers{executors: map[string]devicestate.Executor{
-		plan.TimeSliceExecutor: timeslice.New(timeslice.Options{
-			Host: machine, Tool: computepolicy.SMI{Root: c.ContainerDriverRoot}, Records: slices, There: there,
-		}),
+		plan.TimeSliceExecutor: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, slices, there),
 	}}
 	s.watched = c.MPSDir != ""
-	s.mps = mps.New(mps.Options{
-		Host: machine, Sessions: sessions, Modes: modes, ProcRoot: c.ProcRoot,
-		Daemons: mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)),
-	})
+	s.mps = mps.New(machine, sessions, mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)), modes, c.ProcRoot)
 	s.executors[plan.MPSExecutor] = s.mps
 	return s, nil
 }
 
 // keeper watches the MPS daemons; nil where there are none.
-func (s *sharers) keeper(engine *devicestate.Engine, report func(error)) *mps.Keeper {
+func (s *sharers) keeper(engine *devicestate.Engine, report func(error)) *mps.Watcher {
 	if !s.watched {
 		return nil
 	}
-	return &mps.Keeper{Executor: s.mps, Held: engine.Held, Alone: engine.Alone, Report: report}
+	return mps.NewWatcher(s.mps, engine, report)
 }
 
 // keep runs what watches beside the calls of the kubelet.
-func keep(ctx context.Context, s *settings, k *mps.Keeper) {
+func keep(ctx context.Context, s *settings, k *mps.Watcher) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.watch(ctx) })
 	if k != nil {

@@ -62,10 +62,10 @@ func TestAGroupIsOneDevice(t *testing.T) {
 
 func TestWhatAContainerIsTold(t *testing.T) {
 	given := specs.ContainerEdits{Env: []string{"A=1"}}
-	if diff := cmp.Diff(given, cdi.Told(given, plan.Device{}, "/f")); diff != "" {
+	if diff := cmp.Diff(given, cdi.AddTopology(given, plan.Device{}, "/f")); diff != "" {
 		t.Errorf("told nothing (-want +got):\n%s", diff)
 	}
-	got := cdi.Told(given, plan.Device{Told: plan.Told{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, "/f")
+	got := cdi.AddTopology(given, plan.Device{TopologyEnv: plan.TopologyEnv{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, "/f")
 	want := specs.ContainerEdits{
 		Env:    []string{"A=1", "CUDA_VISIBLE_DEVICES=GPU-1,GPU-0", "NCCL_TOPO_FILE=/run/nvidia/nccl-topology.xml"},
 		Mounts: []*specs.Mount{{HostPath: "/f", ContainerPath: "/run/nvidia/nccl-topology.xml", Options: []string{"ro", "nosuid", "nodev", "bind"}}},

@@ -15,7 +15,7 @@ func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e := devicestatetest.New(t)
 	served := ""
 	e.Configure = func(o *devicestate.Options) {
-		o.Rival = func(at string) string {
+		o.DevicePlugin = func(at string) string {
 			if at == served {
 				return "nvidia.com/gpu"
 			}

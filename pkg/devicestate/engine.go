@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"path/filepath"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -30,13 +29,13 @@ type Edits interface {
 }
 
 // Executor carries out steps of one kind. The lock of the step's GPU is held whenever it is called; steps of different
-// GPUs run at once. A method writes nothing of the devices but the one of its step. Check is not told of other claims.
+// GPUs run at once. A method writes nothing of the devices but the one of its step. Check does not see other claims.
 type Executor interface {
 	// Admit says what the step is to be on the GPU as it is, before anything is recorded or changed: an effect that is
 	// there already and that no record owns is foreign, and Revert will never take it away. An error refuses the claim.
 	Admit(ctx context.Context, w plan.Work) error
 	// Apply makes the step's effect exist, and notes in devices what of it belongs to this boot. One that exists as
-	// noted is a success. An error that is plan.ErrUntouched changed nothing.
+	// noted is a success. An error that is plan.ErrUnchanged changed nothing.
 	Apply(ctx context.Context, w plan.Work) error
 	// Check says whether the effect is there as noted. It changes nothing.
 	Check(ctx context.Context, w plan.Work) error
@@ -48,7 +47,7 @@ type Executor interface {
 // Planner makes a claim's plan; plan.Make is the one.
 type Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
 
-// Options are an Engine's.
+// Options configures an Engine. The fields up to Executors are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a real disk.
@@ -56,58 +55,57 @@ type Options struct {
 	Specs  *store.Store
 	Driver string
 	Pool   string
-	// Snapshot gives the newest look at the node; it must not block.
-	Snapshot func() gpu.Snapshot
-	Edits    Edits
-	// Planner defaults to plan.Make.
-	Planner   Planner
+	// Snapshot gives the newest scan of the node; it must not block.
+	Snapshot  func() gpu.Snapshot
+	Edits     Edits
 	Executors map[string]Executor
+	// Planner defaults to plan.Make.
+	Planner Planner
 	// Policy is the node's setting for sharing a GPU, or a MIG profile of it. Nil: none. NoMPS says why there is no MPS.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
 	NoMPS  string
 	// MPSDir holds a directory for each MPS daemon, at the same path for the container runtime.
 	MPSDir string
-	// Whole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
+	// MakeWhole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
 	// changed. It is called under the GPU's lock, before anything is recorded. Default: GPUs are always whole.
-	Whole func(ctx context.Context, device *plan.Device) error
-	// Rival says by what name a device plugin of the node serves the GPU at a PCI address, empty where none does. Nil: none does.
-	Rival func(address string) string
-	// InTurn has the GPUs of one claim worked on one after the other, for tests that die in the middle.
-	InTurn bool
-	// Report hears of what a person should know and no caller is told, as *claimerror.Error. It must not block.
+	MakeWhole func(ctx context.Context, device *plan.Device) error
+	// DevicePlugin names the extended resource by which a device plugin of the node serves the GPU at a PCI address. It
+	// is empty where none does. Default: none does.
+	DevicePlugin func(address string) string
+	// Report receives background errors, as *claimerror.Error. It must not block.
 	Report func(error)
 }
 
 // Engine is the state of this node's claims. It keeps nothing in memory: disk is the truth, and another process may be
 // at work beside it.
 type Engine struct {
-	Options
+	o       Options
 	records *record.Store
 	locks   string
 }
 
-// Effects of the engine itself.
+// Operations of the engine itself.
 const (
 	LabelMkdir host.Label = "state.mkdir"
 	LabelNotes host.Label = "gpu.notes"
 )
-
-// undoTime bounds the undoing of a Prepare whose caller is gone.
-const undoTime = 4 * time.Second
 
 // Open makes the engine's directories.
 func Open(o Options) (*Engine, error) {
 	if o.Planner == nil {
 		o.Planner = plan.Make
 	}
-	if o.Whole == nil {
-		o.Whole = func(context.Context, *plan.Device) error { return nil }
+	if o.MakeWhole == nil {
+		o.MakeWhole = func(context.Context, *plan.Device) error { return nil }
+	}
+	if o.DevicePlugin == nil {
+		o.DevicePlugin = func(string) string { return "" }
 	}
 	if o.Report == nil {
 		o.Report = func(error) {}
 	}
-	e := &Engine{Options: o, locks: filepath.Join(o.Dir, "locks")}
-	for _, dir := range []string{e.Dir, e.locks} {
+	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks")}
+	for _, dir := range []string{o.Dir, e.locks} {
 		if err := o.Host.MkdirAll(LabelMkdir, dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the state directory %s: %w", dir, err)
 		}
@@ -117,24 +115,15 @@ func Open(o Options) (*Engine, error) {
 	return e, err
 }
 
-// PreparedDevice is one device of a prepared claim.
-type PreparedDevice struct {
-	plan.Device
-	// Members are a group's GPUs in link order, of which Device is the first; nil of any other.
-	Members []plan.Device
-	// CDIDeviceID is what the runtime injects for it.
-	CDIDeviceID string
-}
-
 func (e *Engine) node() plan.Node {
-	return plan.Node{Driver: e.Driver, Pool: e.Pool, Snapshot: e.Snapshot(), Policy: e.Policy, NoMPS: e.NoMPS}
+	return plan.Node{Driver: e.o.Driver, Pool: e.o.Pool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy, NoMPS: e.o.NoMPS}
 }
 
 // lockClaim takes a claim's lock: one byte, found from the UID, of the one file for all claims.
 func (e *Engine) lockClaim(ctx context.Context, uid string) (*host.Lock, error) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid)) // never fails
-	return e.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
+	return e.o.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
 }
 
 // gpuLocks are the held locks of some GPUs by PCI address.
@@ -147,10 +136,10 @@ func (l gpuLocks) release() {
 }
 
 // lockGPUs takes the locks of GPUs, given in locking order.
-func (e *Engine) lockGPUs(ctx context.Context, addresses []string) (gpuLocks, error) {
+func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, error) {
 	held := gpuLocks{}
 	for _, address := range addresses {
-		lock, err := e.Host.Lock(ctx, filepath.Join(e.locks, "gpu-"+address), 0)
+		lock, err := e.o.Host.Lock(ctx, filepath.Join(e.locks, "gpu-"+address), 0)
 		if err != nil {
 			held.release()
 			return nil, err

@@ -88,7 +88,7 @@ func TestPrepare_PreparedGroupChanges_KeepsItsGPUs(t *testing.T) {
 		e.Must(err)
 		for _, held := range plans {
 			if held.Claim.UID == "a" {
-				out = append(out, held.Addresses()...)
+				out = append(out, held.Exclusive()...)
 			}
 		}
 		return out
@@ -120,7 +120,7 @@ func TestPrepare_Group_MakesEachGPUWhole(t *testing.T) {
 	e := devicestatetest.New(t)
 	var made []string
 	e.Configure = func(o *devicestate.Options) {
-		o.Whole = func(_ context.Context, d *plan.Device) error {
+		o.MakeWhole = func(_ context.Context, d *plan.Device) error {
 			made = append(made, d.PCIAddress)
 			return nil
 		}
@@ -137,7 +137,7 @@ func TestPrepare_Group_MakesEachGPUWhole(t *testing.T) {
 func TestPrepare_OneGPUOfGroupFails_PreparesNone(t *testing.T) {
 	e := devicestatetest.New(t)
 	e.Configure = func(o *devicestate.Options) {
-		o.Whole = func(_ context.Context, d *plan.Device) error {
+		o.MakeWhole = func(_ context.Context, d *plan.Device) error {
 			if d.PCIAddress == devicestatetest.Address(2) {
 				return errors.New("process 7 holds it")
 			}

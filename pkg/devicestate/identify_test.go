@@ -39,7 +39,7 @@ func TestIdentify_UnknownClaims_FindsTheirDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Claim("b", "1")
-	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID g") // Gone is for Vanished, not for Identify.
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID g") // Gone is for DeletedClaims, not for Identify.
 	e.Unprepare(p, "g")
 	e.Recover(p)
 	e.CheckClean(p, "a")

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -19,94 +20,106 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
+// PreparedDevice is one device of a prepared claim.
+type PreparedDevice struct {
+	plan.Device
+	// Members are a group's GPUs in link order, of which Device is the first; nil of any other.
+	Members []plan.Device
+	// CDIDeviceID is what the runtime injects for it.
+	CDIDeviceID string
+}
+
 // Prepare makes an allocated claim usable by containers and answers once that survives a crash. It may be called again
 // at any time and then verifies and repairs. A claim that holds no device of this driver gives none. Errors are
 // *claimerror.Error; after one, nothing is left of what this call began, or a record says what is.
 func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]PreparedDevice, error) {
-	p := plan.Plan{Claim: plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}}
-	fail := func(err error) ([]PreparedDevice, error) { return nil, e.failure(ctx, "prepare", p, err) }
-	if !record.ValidUID(p.Claim.UID) {
-		return fail(e.badUID(p))
-	}
-	lock, err := e.lockClaim(ctx, p.Claim.UID)
+	c := plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
+	p, err := e.prepare(ctx, claim, c)
 	if err != nil {
-		return fail(err)
+		return nil, failure(ctx, "prepare", c, err)
+	}
+	return e.Devices(p), nil
+}
+
+func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, c plan.Claim) (p plan.Plan, err error) {
+	if !record.ValidUID(c.UID) {
+		return p, refuse(plan.Plan{Claim: c}, "", claimerror.InvalidAllocation,
+			fmt.Errorf("its UID %q is not one that an API server gives", c.UID), "create the claim anew")
+	}
+	lock, err := e.lockClaim(ctx, c.UID)
+	if err != nil {
+		return p, err
 	}
 	defer lock.Release()
 
-	old, found, err := e.current(p.Claim)
+	old, found, err := e.current(c)
 	if err != nil {
-		return fail(err)
+		return p, err
 	}
 	node := e.node()
 	if found && (old.State == record.Committed || old.State == record.Intent && old.Renews != "") {
 		node.Prepared = old.Plan
 	}
-	if p, err = e.Planner(claim, node); err != nil {
-		return nil, err
+	if p, err = e.o.Planner(claim, node); err != nil {
+		return p, err
 	}
-	locks, err := e.lockGPUs(ctx, union(p.Exclusive(), old.Plan.Exclusive()))
+	locks, err := e.lockGPUs(ctx, union(p.Exclusive(), old.Plan.Exclusive())...)
 	if err != nil {
-		return fail(err)
+		return p, err
 	}
 	defer locks.release()
-	// The wait for the locks can outlast the caller's patience.
+	// The wait for the locks can outlast the caller's deadline.
 	if ctx.Err() != nil {
-		return fail(context.Cause(ctx))
+		return p, context.Cause(ctx)
 	}
-	boot, err := e.Host.BootID()
+	boot, err := e.o.Host.BootID()
 	if err != nil {
-		return fail(err)
+		return p, err
 	}
 	if found && old.State == record.Unknown && len(p.Devices) > 0 {
 		if old, err = e.adopt(p, boot, locks); err != nil {
-			return fail(err)
+			return p, err
 		}
 	}
 	if found && old.State == record.Intent && old.Renews != "" && old.Plan.Allocation == p.Allocation {
-		if old, err = e.giveBack(ctx, old, boot, locks); err != nil {
-			return fail(err)
+		if old, err = e.restoreCommit(ctx, old, boot, locks); err != nil {
+			return p, err
 		}
 	}
 	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {
 		// Begun, half undone, or of another allocation: whatever it is, it is not what is wanted now.
 		if err := e.release(ctx, old, boot, locks); err != nil {
-			return fail(fmt.Errorf("undo what an earlier attempt left: %w", err))
+			return p, fmt.Errorf("undo what an earlier attempt left: %w", err)
 		}
 		found = false
 	}
 	if len(p.Devices) == 0 {
-		return nil, nil
-	}
-	if !found && p.Refused != nil {
-		return fail(p.Refused)
+		return p, nil
 	}
 	if !found {
-		if err := e.served(p); err != nil {
-			return fail(err)
+		if p.Refused != nil {
+			return p, p.Refused
+		}
+		if err := e.refuseServed(p); err != nil {
+			return p, err
 		}
 	}
 	if err := e.claimGPUs(p, boot, locks, found); err != nil {
-		return fail(err)
+		return p, err
 	}
-	// A claim that stands keeps its steps, which the node's settings may plan otherwise today.
+	// A prepared claim keeps its steps, which the node's settings may plan otherwise today.
 	effects := p
 	if found {
-		effects.Steps = append(slices.Clone(p.Steps), old.Plan.Steps...)
+		effects.Steps = slices.Concat(p.Steps, old.Plan.Steps)
 	}
-	beside, err := e.beside(effects, boot, locks)
+	others, err := e.coTenants(effects, boot, locks)
 	if err != nil {
-		return fail(err)
+		return p, err
 	}
-	if !found {
-		p, err = e.carryOut(ctx, p, boot, nil, beside)
-	} else {
-		p, err = e.carryOut(ctx, p, boot, &old, beside)
+	if found {
+		return e.carryOut(ctx, p, boot, &old, others)
 	}
-	if err != nil {
-		return fail(err)
-	}
-	return e.Devices(p), nil
+	return e.carryOut(ctx, p, boot, nil, others)
 }
 
 // adopt gives a claim whose record was lost the one that its allocation calls for. Its effects may exist and be in use.
@@ -115,19 +128,20 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	if err := e.claimGPUs(p, boot, locks, true); err != nil {
 		return record.Record{}, err
 	}
-	beside, err := e.beside(p, boot, locks)
+	others, err := e.coTenants(p, boot, locks)
 	if err != nil {
 		return record.Record{}, err
 	}
 	p.Devices = slices.Clone(p.Devices)
-	snapshot := e.Snapshot()
+	snapshot := e.o.Snapshot()
 	for i, d := range p.Devices {
 		g, _ := snapshot.ByAddress(d.PCIAddress)
 		_, there := g.MIG.At(d.Partition.Profile, d.Partition.Start)
 		p.Devices[i].Partition.Foreign = there && d.Kind == gpu.KindMIG
-		for _, s := range (plan.Work{Step: plan.Step{Device: i}, Devices: p.Devices, Others: beside[d.PCIAddress]}).Sharers() {
-			if s.Committed {
-				p.Devices[i].Partition = s.Device.Partition
+		work := plan.Work{Step: plan.Step{Device: i}, Devices: p.Devices, OnGPU: others[d.PCIAddress]}
+		for _, t := range work.CoTenants() {
+			if t.Committed {
+				p.Devices[i].Partition = t.Device.Partition
 			}
 		}
 	}
@@ -135,11 +149,14 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	return r, e.records.Put(r)
 }
 
+// undoTime bounds the undoing of a Prepare whose caller is gone.
+const undoTime = 4 * time.Second
+
 // carryOut makes the plan's effects, its spec and, unless old is that already, its commit; it gives the plan with what
 // the effects turned out to be. An error undoes them, except where old is a commit of this boot: then a container may be
 // running on them, and a later call repairs. A commit of an earlier boot stays what it was, so that its devices stay the
 // claim's.
-func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record, beside beside) (plan.Plan, error) {
+func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record, others coTenants) (plan.Plan, error) {
 	p.Devices = slices.Clone(p.Devices)
 	standing := old != nil && old.BootID == boot
 	if standing {
@@ -148,10 +165,10 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
 			p.Devices[i].Partition = old.Plan.Devices[i].Partition
 			p.Devices[i].Share, p.Devices[i].Sharing = old.Plan.Devices[i].Share, old.Plan.Devices[i].Sharing
-			p.Devices[i].Told = old.Plan.Devices[i].Told
+			p.Devices[i].TopologyEnv = old.Plan.Devices[i].TopologyEnv
 		}
 	} else {
-		if err := e.admit(ctx, p, beside); err != nil {
+		if err := e.admit(ctx, p, others); err != nil {
 			return p, err
 		}
 		if len(p.Steps) > 0 {
@@ -164,18 +181,18 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 			}
 		}
 	}
-	touched, err := e.apply(ctx, p, boot, beside)
+	changed, err := e.apply(ctx, p, boot, others)
 	for range p.Steps {
-		if !standing || !errors.Is(err, plan.ErrVanished) {
+		if !standing || !errors.Is(err, plan.ErrDestroyed) {
 			break
 		}
 		// The record goes first: after a crash it must own what is about to be made, which has another identity.
 		if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {
-			_, err = e.apply(ctx, p, boot, beside)
+			_, err = e.apply(ctx, p, boot, others)
 		}
 	}
 	if err == nil {
-		// The caller's patience is the last thing to check before it becomes binding.
+		// The caller's deadline is the last thing to check before it becomes binding.
 		err = context.Cause(ctx)
 	}
 	if err == nil && standing && same(old.Plan, p) {
@@ -189,7 +206,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	undoErr := e.undo(undo, p, touched, beside)
+	undoErr := e.undo(undo, p, changed, others)
 	switch {
 	case undoErr != nil:
 	case old != nil:
@@ -203,34 +220,34 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 	return p, err
 }
 
-// admit looks at the GPUs before anything is recorded.
-func (e *Engine) admit(ctx context.Context, p plan.Plan, beside beside) error {
-	return e.eachGPU(p.Exclusive(), func(address string) error {
+// admit asks the executors before anything is recorded.
+func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error {
+	return e.eachGPU(p, func(address string) error {
 		for i, d := range p.Devices {
-			if d.PCIAddress == address && d.Whole() && !d.Admin {
-				if err := e.Whole(ctx, &p.Devices[i]); err != nil {
+			if d.PCIAddress == address && d.WholeGPU() && !d.Admin {
+				if err := e.o.MakeWhole(ctx, &p.Devices[i]); err != nil {
 					return err
 				}
 			}
 		}
-		return e.eachStep(p, address, beside, func(_ int, x Executor, w plan.Work) error { return x.Admit(ctx, w) })
+		return e.eachStep(p, address, others, func(_ int, x Executor, w plan.Work) error { return x.Admit(ctx, w) })
 	})
 }
 
 // apply makes effects and spec true; it changes nothing where they are. It says which steps may have changed something.
-func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, beside beside) (touched []bool, err error) {
-	touched = make([]bool, len(p.Steps))
-	err = e.eachGPU(p.Exclusive(), func(address string) error {
-		return e.eachStep(p, address, beside, func(i int, x Executor, w plan.Work) error {
+func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coTenants) (changed []bool, err error) {
+	changed = make([]bool, len(p.Steps))
+	err = e.eachGPU(p, func(address string) error {
+		return e.eachStep(p, address, others, func(i int, x Executor, w plan.Work) error {
 			err := x.Apply(ctx, w)
-			touched[i] = !errors.Is(err, plan.ErrUntouched)
+			changed[i] = !errors.Is(err, plan.ErrUnchanged)
 			return err
 		})
 	})
 	if err != nil {
-		return touched, err
+		return changed, err
 	}
-	return touched, e.writeSpec(ctx, p, boot)
+	return changed, e.writeSpec(ctx, p, boot)
 }
 
 func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
@@ -239,32 +256,32 @@ func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error 
 		return err
 	}
 	for _, d := range p.Devices {
-		if d.Told.NCCLTopology != "" { // Before what mounts it.
-			if err := e.Specs.WriteTopology(p.Claim.UID, []byte(d.Told.NCCLTopology)); err != nil {
+		if d.TopologyEnv.NCCLTopology != "" { // Before what mounts it.
+			if err := e.o.Specs.WriteTopology(p.Claim.UID, []byte(d.TopologyEnv.NCCLTopology)); err != nil {
 				return err
 			}
 		}
 	}
-	return e.Specs.Write(p.Claim.UID, data)
+	return e.o.Specs.Write(p.Claim.UID, data)
 }
 
 func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, error) {
 	var edits cdi.Edits
 	var err error
-	if edits.Common, err = e.Edits.Common(ctx); err != nil {
-		return nil, e.notReady(p, "", err)
+	if edits.Common, err = e.o.Edits.Common(ctx); err != nil {
+		return nil, notReady(p, "", err)
 	}
 	for _, d := range p.Devices {
-		one, err := e.Edits.GPU(ctx, d)
+		one, err := e.o.Edits.GPU(ctx, d)
 		if err != nil {
-			return nil, e.notReady(p, d.Name, err)
+			return nil, notReady(p, d.Name, err)
 		}
-		one = cdi.Shared(one, d, e.MPSDir)
-		edits.Devices = append(edits.Devices, cdi.Told(one, d, e.Specs.TopologyPath(p.Claim.UID)))
+		one = cdi.AddTopology(cdi.AddSharing(one, d, e.o.MPSDir), d, e.o.Specs.TopologyPath(p.Claim.UID))
+		edits.Devices = append(edits.Devices, one)
 	}
-	spec, err := cdi.Spec(e.Driver, p, boot, edits)
+	spec, err := cdi.Spec(e.o.Driver, p, boot, edits)
 	if err != nil {
-		return nil, e.notReady(p, "", err)
+		return nil, notReady(p, "", err)
 	}
 	return cdi.Encode(spec)
 }
@@ -287,33 +304,19 @@ func (e *Engine) current(c plan.Claim) (record.Record, bool, error) {
 
 // Devices are a plan's, as Prepare answers them: a group is one.
 func (e *Engine) Devices(p plan.Plan) []PreparedDevice {
-	out := make([]PreparedDevice, 0, len(p.Devices))
+	var out []PreparedDevice
 	for i, d := range p.Devices {
 		if p.Continues(i) {
 			group := &out[len(out)-1]
 			group.Members = append(group.Members, d)
 			continue
 		}
-		out = append(out, PreparedDevice{Device: d, CDIDeviceID: cdi.DeviceID(e.Driver, p, i)})
+		out = append(out, PreparedDevice{Device: d, CDIDeviceID: cdi.DeviceID(e.o.Driver, p, i)})
 		if d.Kind == gpu.KindGroup {
 			out[len(out)-1].Members = []plan.Device{d}
 		}
 	}
 	return out
-}
-
-func (e *Engine) badUID(p plan.Plan) error {
-	return &claimerror.Error{
-		Reason: claimerror.InvalidAllocation, Attempt: "prepare", Claim: p.Claim.String(),
-		Cause: fmt.Errorf("its UID %q is not one that an API server gives", p.Claim.UID), Remedy: "create the claim anew",
-	}
-}
-
-func (e *Engine) notReady(p plan.Plan, device string, cause error) error {
-	return &claimerror.Error{
-		Reason: claimerror.DriverNotReady, Attempt: "prepare", Claim: p.Claim.String(),
-		Device: device, Cause: cause, Remedy: "it is retried; check the driver installation on the node (nvidia-smi must work there)",
-	}
 }
 
 func same(a, b plan.Plan) bool {
@@ -324,7 +327,7 @@ func same(a, b plan.Plan) bool {
 }
 
 func union(a, b []string) []string {
-	all := append(slices.Clone(a), b...)
+	all := slices.Concat(a, b)
 	slices.Sort(all)
 	return slices.Compact(all)
 }

@@ -18,7 +18,7 @@ import (
 // on blocking its devices. Where there is none the new record blocks every GPU that no other accounts for, until the
 // claim is looked up or released. The claim's lock is held.
 func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
-	boot, err := e.Host.BootID()
+	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return record.Record{}, err
 	}
@@ -35,7 +35,7 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	if err := e.records.Put(r); err != nil {
 		return record.Record{}, errors.Join(damage, err)
 	}
-	e.Report(&claimerror.Error{
+	e.o.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: claimText(r.Plan.Claim),
 		Cause: damage, Remedy: "the file is kept as " + aside + "; " + blocked,
 	})
@@ -43,22 +43,15 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 }
 
 func (e *Engine) planOfSpec(uid string) (p plan.Plan, boot string, err error) {
-	data, err := e.Specs.Read(uid)
+	data, err := e.o.Specs.Read(uid)
 	if err != nil {
 		return plan.Plan{}, "", err
 	}
-	if p, boot, err = cdi.PlanOf(e.Driver, data); err != nil {
+	if p, boot, err = cdi.PlanOf(e.o.Driver, data); err != nil {
 		return plan.Plan{}, "", err
 	}
 	if p.Claim.UID != uid {
 		return plan.Plan{}, "", fmt.Errorf("the CDI spec of claim %s names claim %s", uid, p.Claim.UID)
 	}
 	return p, boot, nil
-}
-
-func claimText(c plan.Claim) string {
-	if c.Name == "" {
-		return "UID " + c.UID
-	}
-	return c.String()
 }

@@ -39,15 +39,11 @@ type Finding struct {
 // Recover makes disk and effects agree again, claim by claim, so that one that cannot be mended holds up no other. It
 // may run at any time beside Prepare and Unprepare: a claim in work is waited for. Nothing to do gives no findings.
 func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
-	boot, err := e.Host.BootID()
+	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return nil, err
 	}
-	uids, err := e.records.UIDs()
-	if err != nil {
-		return nil, err
-	}
-	specs, err := e.Specs.UIDs()
+	uids, specs, err := e.uids()
 	if err != nil {
 		return nil, err
 	}
@@ -56,94 +52,90 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 		if err := ctx.Err(); err != nil {
 			return findings, context.Cause(ctx)
 		}
-		if f := e.recoverClaim(ctx, uid, boot); f.Did != "" || f.Err != nil {
+		f := Finding{Claim: plan.Claim{UID: uid}}
+		if f.Did, f.Err = e.recoverClaim(ctx, &f, boot); f.Did != "" || f.Err != nil {
 			findings = append(findings, f)
 		}
 	}
 	return findings, nil
 }
 
-func (e *Engine) recoverClaim(ctx context.Context, uid, boot string) Finding {
-	f := Finding{Claim: plan.Claim{UID: uid}}
+// uids lists the claims that have a record, and those that have a spec.
+func (e *Engine) uids() (records, specs []string, err error) {
+	if records, err = e.records.UIDs(); err == nil {
+		specs, err = e.o.Specs.UIDs()
+	}
+	return records, specs, err
+}
+
+// recoverClaim notes the claim and its state in the finding.
+func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did string, err error) {
+	uid := f.Claim.UID
 	lock, err := e.lockClaim(ctx, uid)
 	if err != nil {
-		f.Err = err
-		return f
+		return "", err
 	}
 	defer lock.Release()
 	r, found, err := e.current(f.Claim)
 	if err == nil && found {
-		err = errors.Join(e.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid))
+		err = errors.Join(e.o.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid))
 	}
 	if err != nil {
-		f.Err = err
-		return f
+		return "", err
 	}
 	if !found {
 		return e.recoverOrphan(f)
 	}
 	f.Claim, f.Found = r.Plan.Claim, string(r.State)
-	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive())
+	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive()...)
 	if err != nil {
-		f.Err = err
-		return f
+		return "", err
 	}
 	defer locks.release()
 	switch {
 	case r.State == record.Intent && r.Renews != "":
-		f.Did = "undone, the claim keeps its devices"
-		_, f.Err = e.giveBack(ctx, r, boot, locks)
+		_, err = e.restoreCommit(ctx, r, boot, locks)
+		return "undone, the claim keeps its devices", err
 	case r.State == record.Intent || r.State == record.Releasing:
-		f.Did, f.Err = "undone", e.release(ctx, r, boot, locks)
+		return "undone", e.release(ctx, r, boot, locks)
 	case r.State == record.Committed && r.BootID != boot:
 		// The effects died with their boot. The record stays, for the claim is still allocated and the next Prepare
 		// builds them again; a spec that outlived the boot would name devices by yesterday's numbers.
-		if _, err := e.Specs.Read(uid); err == nil {
-			f.Did, f.Err = "spec of an earlier boot removed", e.Specs.Remove(uid)
+		if _, err := e.o.Specs.Read(uid); err == nil {
+			return "spec of an earlier boot removed", e.o.Specs.Remove(uid)
 		}
 	case r.State == record.Committed:
-		f.Did, f.Err = e.mend(ctx, r)
+		return e.repair(ctx, r)
 	}
-	return f
+	return "", nil
 }
 
-// recoverOrphan removes a spec that was written before a crash kept its claim from being committed. The claim may as
-// well have been released, as it should, between being listed and being locked: then there is nothing to tell.
-func (e *Engine) recoverOrphan(f Finding) Finding {
-	specs, err := e.Specs.UIDs()
-	if err != nil {
-		f.Err = err
-		return f
-	}
-	uids, err := e.records.UIDs()
-	if err != nil {
-		f.Err = err
-		return f
-	}
-	if !slices.Contains(specs, f.Claim.UID) && !slices.Contains(uids, f.Claim.UID) {
-		return f
-	}
-	f.Found = "spec"
-	f.Did, f.Err = "removed", e.sweep(f.Claim.UID)
-	return f
-}
-
-// mend looks whether the effects of a committed record of this boot are there, and repairs the spec. An effect that is
-// gone is reported and not made again: a container that ran on it must be told by its pod's end, and the next Prepare,
-// which precedes any new container, makes it.
-func (e *Engine) mend(ctx context.Context, r record.Record) (string, error) {
-	if err := e.check(ctx, r.Plan); err != nil {
+// recoverOrphan removes a spec that was written before a crash kept its claim from being committed. There is nothing to
+// report where the claim was released between being listed and being locked.
+func (e *Engine) recoverOrphan(f *Finding) (did string, err error) {
+	uids, specs, err := e.uids()
+	if err != nil || !slices.Contains(union(uids, specs), f.Claim.UID) {
 		return "", err
 	}
-	tell := ""
-	if _, err := e.Specs.Read(r.Plan.Claim.UID); errors.Is(err, fs.ErrNotExist) {
-		tell = "spec written again"
-	}
-	return tell, e.writeSpec(ctx, r.Plan, r.BootID)
+	f.Found = "spec"
+	return "removed", e.removeOrphan(f.Claim.UID)
 }
 
-// Verify looks whether the effects of a claim are there as its record says, and changes nothing. A claim that is not
-// committed in this boot has none to look for.
+// repair checks the effects of a committed record of this boot, and repairs the spec. An effect that is gone is reported
+// and not made again: a container that ran on it must learn it by its pod's end, and the next Prepare, which precedes
+// any new container, makes it.
+func (e *Engine) repair(ctx context.Context, r record.Record) (did string, err error) {
+	if err := e.checkSteps(ctx, r.Plan); err != nil {
+		return "", err
+	}
+	if _, err := e.o.Specs.Read(r.Plan.Claim.UID); errors.Is(err, fs.ErrNotExist) {
+		did = "spec written again"
+	}
+	return did, e.writeSpec(ctx, r.Plan, r.BootID)
+}
+
+// Verify says whether the effects of a claim are there as its record says, and changes nothing. A claim that is not
+// committed in this boot has none.
 func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
 	lock, err := e.lockClaim(ctx, claim.UID)
 	if err != nil {
@@ -157,16 +149,16 @@ func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
 	if err != nil {
 		return err
 	}
-	boot, err := e.Host.BootID()
+	boot, err := e.o.Host.BootID()
 	if err != nil || r.State != record.Committed || r.BootID != boot {
 		return err
 	}
-	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive())
+	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive()...)
 	if err != nil {
 		return err
 	}
 	defer locks.release()
-	return e.check(ctx, r.Plan)
+	return e.checkSteps(ctx, r.Plan)
 }
 
 // Identify looks up the claims whose records were unreadable and gives them records again.
@@ -177,54 +169,50 @@ func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error)
 	}
 	var findings []Finding
 	for _, uid := range uids {
-		findings = append(findings, e.identify(ctx, plan.Claim{UID: uid}, claims))
+		f := Finding{Claim: plan.Claim{UID: uid}, Found: string(record.Unknown)}
+		if f.Did, f.Err = e.identify(ctx, &f, claims); f.Err != nil {
+			f.Did = ""
+		}
+		findings = append(findings, f)
 	}
 	return findings, nil
 }
 
-func (e *Engine) identify(ctx context.Context, c plan.Claim, claims Claims) Finding {
-	f := Finding{Claim: c, Found: string(record.Unknown)}
-	claim, err := claims.Get(ctx, c)
-	if err != nil {
-		// A claim that is gone is released as every vanished claim is, not here.
-		if !errors.Is(err, ErrNoClaim) {
-			f.Err = err
-		}
-		return f
+func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did string, err error) {
+	uid := f.Claim.UID
+	claim, err := claims.Get(ctx, f.Claim)
+	if errors.Is(err, ErrNoClaim) {
+		return "", nil // DeletedClaims releases it.
 	}
-	p, err := e.Planner(claim, e.node())
 	if err != nil {
-		f.Err = err
-		return f
+		return "", err
+	}
+	p, err := e.o.Planner(claim, e.node())
+	if err != nil {
+		return "", err
 	}
 	f.Claim = p.Claim
-	lock, err := e.lockClaim(ctx, c.UID)
+	lock, err := e.lockClaim(ctx, uid)
 	if err != nil {
-		f.Err = err
-		return f
+		return "", err
 	}
 	defer lock.Release()
-	locks, err := e.lockGPUs(ctx, p.Exclusive())
+	locks, err := e.lockGPUs(ctx, p.Exclusive()...)
 	if err != nil {
-		f.Err = err
-		return f
+		return "", err
 	}
 	defer locks.release()
-	r, err := e.records.Get(c.UID)
+	r, err := e.records.Get(uid)
 	if err != nil || r.State != record.Unknown {
-		return f // Someone was faster.
+		return "", nil // Another call was faster.
 	}
-	boot, err := e.Host.BootID()
-	switch {
-	case err != nil:
-	case len(p.Devices) == 0:
-		f.Did, err = "found to hold no device", e.release(ctx, r, boot, locks)
-	default:
-		f.Did = fmt.Sprintf("found to hold %d devices", len(p.Devices))
-		_, err = e.adopt(p, boot, locks)
+	boot, err := e.o.Host.BootID()
+	if err != nil {
+		return "", err
 	}
-	if f.Err = err; err != nil {
-		f.Did = ""
+	if len(p.Devices) == 0 {
+		return "found to hold no device", e.release(ctx, r, boot, locks)
 	}
-	return f
+	_, err = e.adopt(p, boot, locks)
+	return fmt.Sprintf("found to hold %d devices", len(p.Devices)), err
 }

@@ -31,12 +31,12 @@ func TestRecover_NothingWrong_FindsNothing(t *testing.T) {
 	if err != nil || len(findings) > 0 {
 		t.Fatalf("%+v, %v", findings, err)
 	}
-	lost, err := q.SpecsLost()
+	lost, err := q.MissingSpecs()
 	if err != nil || lost {
 		t.Fatalf("specs lost: %v, %v", lost, err)
 	}
 	e.Must(os.Remove(e.SpecFile("a")))
-	if lost, err = q.SpecsLost(); err != nil || !lost {
+	if lost, err = q.MissingSpecs(); err != nil || !lost {
 		t.Fatalf("specs lost: %v, %v", lost, err)
 	}
 	findings, err = q.Recover(context.Background())
@@ -44,7 +44,7 @@ func TestRecover_NothingWrong_FindsNothing(t *testing.T) {
 		t.Fatalf("%+v, %v", findings, err)
 	}
 	e.Reboot(false)
-	if lost, err = q.SpecsLost(); err != nil || lost {
+	if lost, err = q.MissingSpecs(); err != nil || lost {
 		t.Fatalf("specs lost in another boot: %v, %v", lost, err)
 	}
 }

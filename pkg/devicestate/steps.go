@@ -6,118 +6,106 @@ package devicestate
 import (
 	"context"
 	"errors"
-	"io/fs"
+	"fmt"
 	"slices"
-	"sync"
 
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
 
-// eachGPU works on GPUs, at once where there are several: cutting one takes a second, and eight must not take eight.
-// Work on one GPU does not end because another's failed.
-func (e *Engine) eachGPU(addresses []string, work func(address string) error) error {
-	if e.InTurn || len(addresses) < 2 {
-		for _, address := range addresses {
-			if err := work(address); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	errs := make([]error, len(addresses))
-	var group sync.WaitGroup
-	for i, address := range addresses {
-		group.Go(func() { errs[i] = work(address) })
-	}
-	group.Wait()
-	return errors.Join(errs...)
+// eachGPU works on GPUs, at once where there are several: partitioning one takes a second, and eight must not take
+// eight. Work on one GPU does not end because another's failed.
+func (e *Engine) eachGPU(p plan.Plan, work func(address string) error) error {
+	return host.Parallel(e.o.Host, p.Exclusive(), work)
 }
 
 // eachStep goes through a GPU's steps in order, up to the first error.
-func (e *Engine) eachStep(p plan.Plan, address string, beside beside, do func(i int, x Executor, w plan.Work) error) error {
-	for i, step := range p.Steps {
-		if step.PCIAddress != address {
-			continue
-		}
-		x, err := e.executor(p, step)
-		if err == nil {
-			err = do(i, x, plan.Work{Step: step, Devices: p.Devices, Others: beside[address]})
-		}
-		if err != nil {
+func (e *Engine) eachStep(p plan.Plan, address string, others coTenants, do func(i int, x Executor, w plan.Work) error) error {
+	for i := range p.Steps {
+		if err := e.step(p, i, address, others, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// beside are the other claims on GPUs whose effects of this boot may be there, by PCI address.
-type beside map[string][]plan.Other
+// step calls do with a step of a GPU. It does nothing for a step of another GPU.
+func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do func(i int, x Executor, w plan.Work) error) error {
+	step := p.Steps[i]
+	if step.PCIAddress != address {
+		return nil
+	}
+	x, ok := e.o.Executors[step.Executor]
+	var cause error
+	switch {
+	case !ok:
+		cause = fmt.Errorf("this version of the driver has no %q", step.Executor)
+	case step.Device < 0 || step.Device >= len(p.Devices):
+		cause = fmt.Errorf("the claim's record has %d devices and a step for number %d", len(p.Devices), step.Device)
+	default:
+		return do(i, x, plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address]})
+	}
+	return &claimerror.Error{
+		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: claimText(p.Claim), Cause: cause,
+		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
+	}
+}
 
-// beside finds them for the GPUs that a plan has steps on. The GPUs' locks are held, so nothing of it changes meanwhile.
-func (e *Engine) beside(p plan.Plan, boot string, locks gpuLocks) (beside, error) {
-	out := beside{}
+// coTenants are the devices of other claims on GPUs whose effects of this boot may be there, by PCI address.
+type coTenants map[string][]plan.CoTenant
+
+// coTenants finds them for the GPUs that a plan has steps on. The GPUs' locks are held, so nothing of it changes meanwhile.
+func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants, error) {
+	out := coTenants{}
 	for _, step := range p.Steps {
-		if _, known := out[step.PCIAddress]; known || locks[step.PCIAddress] == nil {
+		address := step.PCIAddress
+		if _, known := out[address]; known || locks[address] == nil {
 			continue
 		}
-		out[step.PCIAddress] = nil
-		_, uids, err := e.noted(locks[step.PCIAddress], step.PCIAddress, boot)
+		out[address] = nil
+		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(_ string, r record.Record, err error) error {
+			switch {
+			case errors.Is(err, record.ErrUnreadable):
+				return nil // An unreadable record keeps new claims away, and cannot keep this one from ending.
+			case err != nil:
+				return err
+			case r.State == record.Unknown || r.BootID != boot:
+				return nil
+			}
+			for _, d := range r.Plan.Devices {
+				out[address] = append(out[address],
+					plan.CoTenant{Claim: r.Plan.Claim, Device: d, Committed: r.State == record.Committed})
+			}
+			return nil
+		})
 		if err != nil {
 			return nil, err
-		}
-		for _, uid := range uids {
-			if uid == p.Claim.UID {
-				continue
-			}
-			r, err := e.records.Get(uid)
-			switch {
-			case errors.Is(err, fs.ErrNotExist), errors.Is(err, record.ErrUnreadable):
-				continue // One that nobody can read keeps new claims away, and cannot keep this one from ending.
-			case err != nil:
-				return nil, err
-			case r.State == record.Unknown || r.BootID != boot || !slices.Contains(r.Plan.Exclusive(), step.PCIAddress):
-				continue
-			}
-			out[step.PCIAddress] = append(out[step.PCIAddress], plan.Other{Plan: r.Plan, Committed: r.State == record.Committed})
 		}
 	}
 	return out, nil
 }
 
-func (e *Engine) executor(p plan.Plan, step plan.Step) (Executor, error) {
-	x, ok := e.Executors[step.Executor]
-	if !ok {
-		return nil, e.noExecutor(p, step)
-	}
-	if step.Device < 0 || step.Device >= len(p.Devices) {
-		return nil, e.noDevice(p, step)
-	}
-	return x, nil
-}
-
-// check says whether the effects of a committed plan are there.
-func (e *Engine) check(ctx context.Context, p plan.Plan) error {
-	return e.eachGPU(p.Exclusive(), func(address string) error {
+// checkSteps says whether the effects of a committed plan are there.
+func (e *Engine) checkSteps(ctx context.Context, p plan.Plan) error {
+	return e.eachGPU(p, func(address string) error {
 		return e.eachStep(p, address, nil, func(_ int, x Executor, w plan.Work) error { return x.Check(ctx, w) })
 	})
 }
 
-// undo removes the spec, so that nothing new can start, then in reverse the effects of those steps that are touched.
-func (e *Engine) undo(ctx context.Context, p plan.Plan, touched []bool, beside beside) error {
-	if err := e.Specs.Remove(p.Claim.UID); err != nil {
+// undo removes the spec, so that no container can start, then the effects of the steps that may have changed something,
+// in reverse.
+func (e *Engine) undo(ctx context.Context, p plan.Plan, changed []bool, others coTenants) error {
+	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {
 		return err
 	}
-	return e.eachGPU(p.Exclusive(), func(address string) error {
+	return e.eachGPU(p, func(address string) error {
 		for i := len(p.Steps) - 1; i >= 0; i-- {
-			step := p.Steps[i]
-			if step.PCIAddress != address || !touched[i] {
+			if !changed[i] {
 				continue
 			}
-			x, err := e.executor(p, step)
-			if err == nil {
-				err = x.Revert(ctx, plan.Work{Step: step, Devices: p.Devices, Others: beside[address]})
-			}
+			err := e.step(p, i, address, others, func(_ int, x Executor, w plan.Work) error { return x.Revert(ctx, w) })
 			if err != nil {
 				return err
 			}
@@ -126,11 +114,11 @@ func (e *Engine) undo(ctx context.Context, p plan.Plan, touched []bool, beside b
 	})
 }
 
-// all are the steps of a plan whose effects may be there: of an earlier boot, none is.
-func all(p plan.Plan, alive bool) []bool {
-	touched := make([]bool, len(p.Steps))
-	for i := range touched {
-		touched[i] = alive
+// undoRecord undoes a record's plan. Effects of an earlier boot ended with it. Claim and GPU locks are held.
+func (e *Engine) undoRecord(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
+	others, err := e.coTenants(r.Plan, boot, locks)
+	if err != nil {
+		return err
 	}
-	return touched
+	return e.undo(ctx, r.Plan, slices.Repeat([]bool{r.BootID == boot}, len(r.Plan.Steps)), others)
 }

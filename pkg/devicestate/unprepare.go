@@ -19,35 +19,32 @@ func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 	if !record.ValidUID(claim.UID) {
 		return nil // No claim of such a UID was ever prepared.
 	}
-	fail := func(err error) error { return e.failure(ctx, "unprepare", plan.Plan{Claim: claim}, err) }
+	return failure(ctx, "unprepare", claim, e.unprepare(ctx, claim))
+}
+
+func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 	lock, err := e.lockClaim(ctx, claim.UID)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	defer lock.Release()
 	old, found, err := e.current(claim)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	if !found {
-		if err := e.sweep(claim.UID); err != nil {
-			return fail(err)
-		}
-		return nil
+		return e.removeOrphan(claim.UID)
 	}
-	locks, err := e.lockGPUs(ctx, old.Plan.Exclusive())
+	locks, err := e.lockGPUs(ctx, old.Plan.Exclusive()...)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	defer locks.release()
-	boot, err := e.Host.BootID()
+	boot, err := e.o.Host.BootID()
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	if err := e.release(ctx, old, boot, locks); err != nil {
-		return fail(err)
-	}
-	return nil
+	return e.release(ctx, old, boot, locks)
 }
 
 // release undoes a record's effects and removes it. Claim and GPU locks are held. As Prepare needs no intent where
@@ -59,38 +56,29 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 			return err
 		}
 	}
-	// Effects of an earlier boot died with it.
-	beside, err := e.beside(r.Plan, boot, locks)
-	if err != nil {
-		return err
-	}
-	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot), beside); err != nil {
+	if err := e.undoRecord(ctx, r, boot, locks); err != nil {
 		return err
 	}
 	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {
 		return err
 	}
 	for _, address := range slices.Sorted(maps.Keys(locks)) {
-		e.forget(locks[address], r.Plan.Claim.UID)
+		e.removeNote(locks[address], r.Plan.Claim.UID)
 	}
 	return nil
 }
 
-// giveBack undoes an intent that followed a commit of an earlier boot and gives the claim that commit back. Claim and
-// GPU locks are held.
-func (e *Engine) giveBack(ctx context.Context, r record.Record, boot string, locks gpuLocks) (record.Record, error) {
-	beside, err := e.beside(r.Plan, boot, locks)
-	if err != nil {
-		return record.Record{}, err
-	}
-	if err := e.undo(ctx, r.Plan, all(r.Plan, r.BootID == boot), beside); err != nil {
+// restoreCommit undoes an intent that followed a commit of an earlier boot and restores that commit. Claim and GPU locks
+// are held.
+func (e *Engine) restoreCommit(ctx context.Context, r record.Record, boot string, locks gpuLocks) (record.Record, error) {
+	if err := e.undoRecord(ctx, r, boot, locks); err != nil {
 		return record.Record{}, err
 	}
 	r = record.Record{State: record.Committed, BootID: r.Renews, Plan: r.Plan}
 	return r, e.records.Put(r)
 }
 
-// sweep removes what a claim without a record can have left: its spec and unfinished files.
-func (e *Engine) sweep(uid string) error {
-	return errors.Join(e.Specs.Remove(uid), e.records.Remove(uid))
+// removeOrphan removes what a claim without a record can have left: its spec and unfinished files.
+func (e *Engine) removeOrphan(uid string) error {
+	return errors.Join(e.o.Specs.Remove(uid), e.records.Remove(uid))
 }

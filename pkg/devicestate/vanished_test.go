@@ -24,23 +24,23 @@ type witness struct {
 	devices []plan.Device
 }
 
-func (x *witness) KubeletNames(context.Context, plan.Claim) (bool, error) {
+func (x *witness) ReferencedByKubelet(context.Context, plan.Claim) (bool, error) {
 	x.asked++
 	return x.named, x.err
 }
 
-func (x *witness) Holder(_ context.Context, devices []plan.Device) (string, error) {
+func (x *witness) OpenedBy(_ context.Context, devices []plan.Device) (string, error) {
 	x.devices = devices
 	return x.holder, nil
 }
 
 const grace = time.Minute
 
-// scan is a machine and the Vanished that scans it.
+// scan is a machine and its DeletedClaims.
 type scan struct {
 	*devicestatetest.Env
 	process *process
-	devicestate.Vanished
+	*devicestate.DeletedClaims
 	server  *devicestatetest.APIServer
 	witness *witness
 }
@@ -62,14 +62,14 @@ func vanishing(t *testing.T) *scan {
 // restart continues with another process.
 func (l *scan) restart(p *process) {
 	l.process = p
-	l.Vanished = devicestate.Vanished{Engine: p.Engine, Claims: l.server, Witness: l.witness, Grace: grace}
+	l.DeletedClaims = devicestate.NewDeletedClaims(p.Engine, l.server, l.witness, grace)
 }
 
 // after scans again once some time has passed.
 func (l *scan) after(d time.Duration) []devicestate.Finding {
 	l.T.Helper()
 	l.Now = l.Now.Add(d)
-	findings, err := l.Look(context.Background())
+	findings, err := l.Release(context.Background())
 	l.Must(err)
 	return findings
 }

@@ -30,7 +30,7 @@ const (
 type caretaker struct {
 	engine   *devicestate.Engine
 	claims   devicestate.Claims
-	vanished *devicestate.Vanished
+	vanished *devicestate.DeletedClaims
 	metrics  *metrics.Metrics
 	events   *events
 	released func()
@@ -48,7 +48,7 @@ type caretaker struct {
 	told   map[string]string // what was last said of a claim, by UID
 }
 
-func newCaretaker(engine *devicestate.Engine, claims devicestate.Claims, vanished *devicestate.Vanished, m *metrics.Metrics, e *events, released func(), fail func(error)) *caretaker {
+func newCaretaker(engine *devicestate.Engine, claims devicestate.Claims, vanished *devicestate.DeletedClaims, m *metrics.Metrics, e *events, released func(), fail func(error)) *caretaker {
 	return &caretaker{
 		engine: engine, claims: claims, vanished: vanished, metrics: m, events: e, released: released, fail: fail,
 		recovered: make(chan struct{}), told: map[string]string{},
@@ -68,7 +68,7 @@ func (c *caretaker) keepRecovered(ctx context.Context) {
 			if !sleep(ctx, pause) {
 				return
 			}
-			lost, err := c.engine.SpecsLost()
+			lost, err := c.engine.MissingSpecs()
 			if errors.Is(err, store.ErrUnlinked) {
 				c.fail(err)
 			}
@@ -124,7 +124,7 @@ func (c *caretaker) watchClaims(ctx context.Context) {
 	for {
 		for _, look := range []func(context.Context) ([]devicestate.Finding, error){
 			func(ctx context.Context) ([]devicestate.Finding, error) { return c.engine.Identify(ctx, c.claims) },
-			c.vanished.Look,
+			c.vanished.Release,
 		} {
 			protect(c.metrics, func() {
 				findings, err := look(ctx)

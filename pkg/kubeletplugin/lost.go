@@ -63,7 +63,7 @@ func (l *losses) look(ctx context.Context, suspected []suspicion) {
 			continue
 		}
 		err := l.engine.Verify(ctx, m.plan.Claim)
-		if !errors.Is(err, plan.ErrVanished) {
+		if !errors.Is(err, plan.ErrDestroyed) {
 			continue // It is there, or nobody can say now; the next build asks again.
 		}
 		if l.tell(ctx, m, err) {

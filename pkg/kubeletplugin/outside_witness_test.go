@@ -49,7 +49,7 @@ func TestWitnessAsksTheKubelet(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "k.sock")
 	w := kubeletplugin.Witness{Socket: socket}
-	if _, err := w.KubeletNames(t.Context(), plan.Claim{Namespace: "ns", Name: "used", UID: "u-1"}); err == nil {
+	if _, err := w.ReferencedByKubelet(t.Context(), plan.Claim{Namespace: "ns", Name: "used", UID: "u-1"}); err == nil {
 		t.Error("a kubelet that is away gave an answer")
 	}
 	if _, err := w.Served(t.Context()); err == nil {
@@ -75,7 +75,7 @@ func TestWitnessAsksTheKubelet(t *testing.T) {
 		{Namespace: "ns", Name: "other", UID: "u-7"}: true,
 		{Namespace: "ns", Name: "other", UID: "u-8"}: false,
 	} {
-		if got, err := w.KubeletNames(t.Context(), claim); got != want || err != nil {
+		if got, err := w.ReferencedByKubelet(t.Context(), claim); got != want || err != nil {
 			t.Errorf("%+v: %v, %v", claim, got, err)
 		}
 	}
@@ -105,15 +105,15 @@ func TestWitnessFindsWhoHoldsADevice(t *testing.T) {
 	held := []plan.Device{{PCIAddress: "0000:1b:00.0", Minor: 1}}
 	open("7", "nv-hostengine", "/dev/nvidia1")
 	open("8", "other", "/dev/nvidia10")
-	if who, err := w.Holder(t.Context(), held); who != "" || err != nil {
+	if who, err := w.OpenedBy(t.Context(), held); who != "" || err != nil {
 		t.Errorf("held by %q, %v", who, err)
 	}
 	open("9", "train", "/dev/nvidia1")
-	if who, err := w.Holder(t.Context(), held); !strings.Contains(who, "process 9 (train") || err != nil {
+	if who, err := w.OpenedBy(t.Context(), held); !strings.Contains(who, "process 9 (train") || err != nil {
 		t.Errorf("held by %q, %v", who, err)
 	}
 	held[0].Admin = true
-	if who, err := w.Holder(t.Context(), held); who != "" || err != nil {
+	if who, err := w.OpenedBy(t.Context(), held); who != "" || err != nil {
 		t.Errorf("watching is held up by %q, %v", who, err)
 	}
 }

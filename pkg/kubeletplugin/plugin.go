@@ -50,7 +50,7 @@ type Options struct {
 // Parts are what can only be made once the Plugin is there to be told.
 type Parts struct {
 	Engine  *devicestate.Engine
-	Witness devicestate.Witness
+	Witness devicestate.Usage
 	// Served asks the kubelet what device plugins of the node serve. Nil: nobody is asked.
 	Served  func(context.Context) (Served, error)
 	Metrics *metrics.Metrics
@@ -144,9 +144,8 @@ func (p *Plugin) Run(ctx context.Context, parts Parts) error {
 	p.node.holder, p.node.changed = parts.Engine, publisher.poke
 	status := newStatusWriter(claimStatuses{p.Client, versions}, p.Driver, parts.Metrics)
 	claims := lookup{versions}
-	care := newCaretaker(parts.Engine, claims, &devicestate.Vanished{
-		Engine: parts.Engine, Claims: claims, Witness: parts.Witness, Grace: p.VanishedGrace,
-	}, parts.Metrics, events, p.node.released, func(err error) { fail(err) })
+	care := newCaretaker(parts.Engine, claims, devicestate.NewDeletedClaims(parts.Engine, claims, parts.Witness, p.VanishedGrace),
+		parts.Metrics, events, p.node.released, func(err error) { fail(err) })
 	care.rest, care.tidy = p.Idle, parts.Tidy
 	losses := newLosses(parts.Engine, claims, events, status, parts.Metrics)
 	p.node.suspect = losses.hear

@@ -52,9 +52,9 @@ func (w Witness) kubelet() (client podresources.PodResourcesListerClient, hangUp
 	return podresources.NewPodResourcesListerClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// KubeletNames implements devicestate.Witness. The CDI devices that the kubelet lists carry the claim's UID, so that a
+// ReferencedByKubelet implements devicestate.Usage. The CDI devices that the kubelet lists carry the claim's UID, so that a
 // new claim of the same name is not taken for the old one where the kubelet tells them apart.
-func (w Witness) KubeletNames(ctx context.Context, claim plan.Claim) (bool, error) {
+func (w Witness) ReferencedByKubelet(ctx context.Context, claim plan.Claim) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	kubelet, hangUp, err := w.kubelet()
@@ -95,9 +95,9 @@ func names(r *podresources.DynamicResource, claim plan.Claim) bool {
 // bystanders hold every GPU open and use none, or, MPS daemons, use it for others: killing a pod does not end them.
 var bystanders = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps"}
 
-// Holder implements devicestate.Witness. Watching holds nothing up, so devices of admin access do not count; nor do
+// OpenedBy implements devicestate.Usage. Watching holds nothing up, so devices of admin access do not count; nor do
 // shares, whose device other claims' processes have open as well: of them the kubelet's word must do.
-func (w Witness) Holder(ctx context.Context, devices []plan.Device) (string, error) {
+func (w Witness) OpenedBy(ctx context.Context, devices []plan.Device) (string, error) {
 	minors, err := w.minors(devices)
 	if err != nil || len(minors) == 0 {
 		return "", err

@@ -68,21 +68,21 @@ func TestWhoHoldsADevice(t *testing.T) {
 		"an unknown claim is on what no other claims": {nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, err := w.Holder(t.Context(), tc.devices); err != nil || got != tc.want {
+			if got, err := w.OpenedBy(t.Context(), tc.devices); err != nil || got != tc.want {
 				t.Errorf("%q, %v; want %q", got, err, tc.want)
 			}
 		})
 	}
 	held = nil
-	if got, err := w.Holder(t.Context(), nil); err != nil || !strings.Contains(got, "nvidia1") {
+	if got, err := w.OpenedBy(t.Context(), nil); err != nil || !strings.Contains(got, "nvidia1") {
 		t.Errorf("an unknown claim may be on any GPU: %q, %v", got, err)
 	}
 	w.Held = func() ([]plan.Plan, bool, error) { return nil, false, errors.New("disk") }
-	if _, err := w.Holder(t.Context(), nil); err == nil {
+	if _, err := w.OpenedBy(t.Context(), nil); err == nil {
 		t.Error("nobody knows what is held, and no error says so")
 	}
 	w.ProcRoot = filepath.Join(proc, "absent")
-	if _, err := w.Holder(t.Context(), []plan.Device{{PCIAddress: "a"}}); err == nil {
+	if _, err := w.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err == nil {
 		t.Error("no process can be seen, and no error says so")
 	}
 }

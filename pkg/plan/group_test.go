@@ -90,11 +90,11 @@ func TestContainersAreToldOfTheRequestsGPUs(t *testing.T) {
 			continue
 		}
 		for i, d := range p.Devices {
-			if i != c.at && d.Told != (Told{}) {
-				t.Errorf("%s: device %d says %+v too", name, i, d.Told)
+			if i != c.at && d.TopologyEnv != (TopologyEnv{}) {
+				t.Errorf("%s: device %d says %+v too", name, i, d.TopologyEnv)
 			}
 		}
-		got := p.Devices[c.at].Told
+		got := p.Devices[c.at].TopologyEnv
 		if got.VisibleDevices != c.visible {
 			t.Errorf("%s: CUDA_VISIBLE_DEVICES is %q, want %q", name, got.VisibleDevices, c.visible)
 		}

@@ -102,7 +102,7 @@ func (m maker) part(result resourceapi.DeviceRequestAllocationResult, d Device, 
 	if result.ShareID == nil || !ok || total == 0 || asked.Sign() <= 0 {
 		return Share{}
 	}
-	s := Share{MemoryBytes: uint64(asked.Value()), OfBytes: total, Most: m.offer(g, d.Partition.Profile).MaxShares}
+	s := Share{MemoryBytes: uint64(asked.Value()), TotalBytes: total, MaxShares: m.offer(g, d.Partition.Profile).MaxShares}
 	if s.MemoryBytes+sharing.Step > total {
 		return Share{} // Less is left than can be asked for.
 	}
@@ -178,20 +178,20 @@ func (m maker) sharing(p *Plan, i int, chosen parameters, checked []v1beta1.Devi
 		p.Refused = m.refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
 	}
-	d.Sharing.MemoryLimit, d.Sharing.Threads = d.Share.UsableBytes, d.Share.Compute
+	d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = d.Share.UsableBytes, d.Share.Compute
 	if asked == nil || asked.MPS == nil {
 		return nil
 	}
 	if limit, ok := asked.MPS.LimitFor(checked[i], checked); ok && (d.Sharing.MemoryLimit == 0 || limit < d.Sharing.MemoryLimit) {
 		d.Sharing.MemoryLimit = limit
 	}
-	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.Threads == 0 || *t < d.Sharing.Threads) {
-		d.Sharing.Threads = *t
+	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {
+		d.Sharing.ActiveThreadPercentage = *t
 	}
 	if u := asked.MPS.MultiUser; u != nil {
-		d.Sharing.Users = OneUser
+		d.Sharing.MultiUser = MultiUserOff
 		if *u {
-			d.Sharing.Users = ManyUsers
+			d.Sharing.MultiUser = MultiUserOn
 		}
 	}
 	return nil

@@ -23,11 +23,11 @@ const (
 
 // What an executor's errors can be marked as.
 var (
-	// ErrUntouched changed nothing, so that there is nothing to revert.
-	ErrUntouched = errors.New("nothing was changed")
-	// ErrVanished changed nothing either: what was made for the device is gone, and can be made again once the claim's
+	// ErrUnchanged changed nothing, so that there is nothing to revert.
+	ErrUnchanged = errors.New("nothing was changed")
+	// ErrDestroyed changed nothing either: what was made for the device is gone, and can be made again once the claim's
 	// record says that it may be.
-	ErrVanished = errors.New("somebody destroyed it outside of this driver")
+	ErrDestroyed = errors.New("somebody destroyed it outside of this driver")
 )
 
 // Plan is what one claim needs on this node.
@@ -74,12 +74,12 @@ type Device struct {
 	Share Share `json:"share,omitzero"`
 	// Sharing is how the processes on it get along.
 	Sharing Sharing `json:"sharing,omitzero"`
-	// Told is what containers are told of the GPUs of the request, on the request's first device only.
-	Told Told `json:"told,omitzero"`
+	// TopologyEnv is what containers are told of the GPUs of the request, on the request's first device only.
+	TopologyEnv TopologyEnv `json:"told,omitzero"`
 }
 
-// Told is how GPUs are wired, for programs.
-type Told struct {
+// TopologyEnv is how GPUs are wired, for programs.
+type TopologyEnv struct {
 	// VisibleDevices is the value of CUDA_VISIBLE_DEVICES, empty where it is left alone.
 	VisibleDevices string `json:"visibleDevices,omitempty"`
 	// NCCLTopology is the content of the file for NCCL, empty where there is none.
@@ -93,8 +93,8 @@ func (p Plan) Continues(i int) bool {
 		p.Devices[i].Name == p.Devices[i-1].Name && p.Devices[i].Request == p.Devices[i-1].Request
 }
 
-// Whole says that the device is all of a GPU, by itself or in a group.
-func (d Device) Whole() bool { return d.Kind == gpu.KindGPU || d.Kind == gpu.KindGroup }
+// WholeGPU says that the device is all of a GPU, by itself or in a group.
+func (d Device) WholeGPU() bool { return d.Kind == gpu.KindGPU || d.Kind == gpu.KindGroup }
 
 // Partition is a part of a GPU: what identifies it, and what the executor found or made of it in this boot.
 type Partition struct {

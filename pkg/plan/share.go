@@ -5,6 +5,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
@@ -13,13 +14,13 @@ import (
 
 // Share is the part of a device that a claim has beside other claims. The zero Share is a device to itself.
 type Share struct {
-	// MemoryBytes is what the scheduler charged, of OfBytes that the device has.
+	// MemoryBytes is what the scheduler charged, of TotalBytes that the device has.
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
-	OfBytes     uint64 `json:"ofBytes,omitempty"`
+	TotalBytes  uint64 `json:"ofBytes,omitempty"`
 	// Compute is the part of the SMs that is reserved, in percent; 0 reserves none.
 	Compute int `json:"compute,omitempty"`
-	// Most is how many claims can have a share of the device at once.
-	Most int `json:"most,omitempty"`
+	// MaxShares is how many claims can have a share of the device at once.
+	MaxShares int `json:"most,omitempty"`
 	// UsableBytes is what of MemoryBytes the claim can use: what the driver keeps of the device is taken from each share
 	// in proportion.
 	UsableBytes uint64 `json:"usableBytes,omitempty"`
@@ -33,22 +34,22 @@ type Sharing struct {
 	Timed    bool `json:"timed,omitempty"`
 	// MemoryLimit is what each process may allocate, in bytes; 0: all there is.
 	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
-	// Threads is the part of the SMs that each process may use, in percent; 0: all.
-	Threads int `json:"threads,omitempty"`
-	// Users says whether processes of different users work at once.
-	Users Users `json:"users,omitempty"`
+	// ActiveThreadPercentage is the part of the SMs that each process may use, in percent; 0: all.
+	ActiveThreadPercentage int `json:"threads,omitempty"`
+	// MultiUser says whether processes of different users work at once.
+	MultiUser MultiUser `json:"users,omitempty"`
 }
 
-// Users says whether an MPS daemon serves several users at once.
-type Users string
+// MultiUser says whether an MPS daemon serves several users at once.
+type MultiUser string
 
 const (
-	// AnyUsers has them work at once where the driver can.
-	AnyUsers Users = ""
-	// ManyUsers insists on it.
-	ManyUsers Users = "many"
-	// OneUser has the processes of one user wait for those of another.
-	OneUser Users = "one"
+	// MultiUserUnset has them work at once where the driver can.
+	MultiUserUnset MultiUser = ""
+	// MultiUserOn insists on it.
+	MultiUserOn MultiUser = "many"
+	// MultiUserOff has the processes of one user wait for those of another.
+	MultiUserOff MultiUser = "one"
 )
 
 // Partial says that other claims may have the rest of the device.
@@ -70,8 +71,8 @@ func (d Device) Disagrees(first Device) string {
 		return fmt.Sprintf("shares it by %s, this claim wants %s", b.Strategy, a.Strategy)
 	case a.Timed && b.Timed && a.Interval != b.Interval:
 		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", intervals[b.Interval&3], intervals[a.Interval&3])
-	case d.MPS() && a.Users != b.Users:
-		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", b.Users.text(), a.Users.text())
+	case d.MPS() && a.MultiUser != b.MultiUser:
+		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", b.MultiUser.text(), a.MultiUser.text())
 	}
 	return ""
 }
@@ -79,11 +80,11 @@ func (d Device) Disagrees(first Device) string {
 // intervals are the time slices by their numbers.
 var intervals = [4]v1beta1.Interval{v1beta1.IntervalDefault, v1beta1.IntervalShort, v1beta1.IntervalMedium, v1beta1.IntervalLong}
 
-func (u Users) text() string {
-	switch u {
-	case ManyUsers:
+func (m MultiUser) text() string {
+	switch m {
+	case MultiUserOn:
 		return "true"
-	case OneUser:
+	case MultiUserOff:
 		return "false"
 	}
 	return "unset"
@@ -107,53 +108,39 @@ func (u *Use) Add(s Share) {
 // the scheduler sees to in the first place.
 func (u Use) Excess(s Share) string {
 	switch {
-	case u.MemoryBytes > s.OfBytes:
-		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20, s.OfBytes>>20)
+	case u.MemoryBytes > s.TotalBytes:
+		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20, s.TotalBytes>>20)
 	case u.Compute > 100:
 		return fmt.Sprintf("its shares reserve %d %% of the SMs", u.Compute)
-	case s.Most > 0 && u.Count > s.Most:
-		return fmt.Sprintf("it has %d shares, and room for %d", u.Count, s.Most)
+	case s.MaxShares > 0 && u.Count > s.MaxShares:
+		return fmt.Sprintf("it has %d shares, and room for %d", u.Count, s.MaxShares)
 	}
 	return ""
 }
 
-// Work is a step with what it needs to know: what an executor is called with.
+// Work is a step with the plans around it: the argument of an executor's methods.
 type Work struct {
 	Step
 	// Devices are the plan's. Only the step's may be written to.
 	Devices []Device
-	// Others are the other claims whose effects of this boot may be on the GPU, in order of their UIDs.
-	Others []Other
+	// OnGPU are the devices of other claims whose effects of this boot may be on the GPU, in order of the claims' UIDs.
+	OnGPU []CoTenant
 }
 
-// Other is another claim's plan.
-type Other struct {
-	Plan Plan
-	// Committed says that all of its effects are there, not some.
+// CoTenant is a device of another claim on the same GPU.
+type CoTenant struct {
+	Claim  Claim
+	Device Device
+	// Committed says that all effects of the claim exist, not only some.
 	Committed bool
 }
 
 // Target is the device that the step is for.
 func (w Work) Target() *Device { return &w.Devices[w.Device] }
 
-// Sharers are the other claims' shares of the step's device.
-func (w Work) Sharers() []Sharer {
-	var out []Sharer
-	for _, o := range w.Others {
-		for _, d := range o.Plan.Devices {
-			if d.Shares(*w.Target()) {
-				out = append(out, Sharer{Claim: o.Plan.Claim, Device: d, Committed: o.Committed})
-			}
-		}
-	}
-	return out
-}
-
-// Sharer is another claim's share of a device.
-type Sharer struct {
-	Claim     Claim
-	Device    Device
-	Committed bool
+// CoTenants are the other claims' shares of the step's device.
+func (w Work) CoTenants() []CoTenant {
+	return slices.DeleteFunc(slices.Clone(w.OnGPU), func(t CoTenant) bool { return !t.Device.Shares(*w.Target()) })
 }
 
 // usable takes what the driver keeps of a GPU from a share, in proportion, in whole steps.

@@ -63,7 +63,7 @@ func configs(c ...resourceapi.DeviceAllocationConfiguration) []resourceapi.Devic
 
 func TestShares(t *testing.T) {
 	const mps, slicing = v1beta1.StrategyMPS, v1beta1.StrategyTimeSlicing
-	tenOf := Share{MemoryBytes: 10 << 30, OfBytes: 81559 << 20, Most: 48, UsableBytes: 10182 << 20}
+	tenOf := Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, MaxShares: 48, UsableBytes: 10182 << 20}
 	for name, c := range map[string]struct {
 		result  resourceapi.DeviceRequestAllocationResult
 		configs []resourceapi.DeviceAllocationConfiguration
@@ -77,15 +77,15 @@ func TestShares(t *testing.T) {
 			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20}, steps: []string{MPSExecutor},
 		},
 		"a share with compute": {
-			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, OfBytes: 81559 << 20, Compute: 40, Most: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20, Threads: 40}, steps: []string{MPSExecutor},
+			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
+			sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20, ActiveThreadPercentage: 40}, steps: []string{MPSExecutor},
 		},
 		"a share of a GPU that MPS cannot limit": {
-			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, OfBytes: 10 << 30, Most: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
+			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, TotalBytes: 10 << 30, MaxShares: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
 		},
 		"the node's setting": {
 			result: taken(first, "20389Mi"), policy: sharing.Policy{Strategy: slicing, Replicas: 4, Interval: v1beta1.IntervalShort},
-			share:   Share{MemoryBytes: 20389 << 20, OfBytes: 81559 << 20, Most: 4, UsableBytes: 20275 << 20},
+			share:   Share{MemoryBytes: 20389 << 20, TotalBytes: 81559 << 20, MaxShares: 4, UsableBytes: 20275 << 20},
 			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 1}, steps: []string{TimeSliceExecutor},
 		},
 		"the class's parameters": {
@@ -98,8 +98,8 @@ func TestShares(t *testing.T) {
 		},
 		"limits below the share's": {
 			result: taken(first, "10Gi", "40"), configs: configs(config(fromClaim, byLimits)),
-			share:   Share{MemoryBytes: 10 << 30, OfBytes: 81559 << 20, Compute: 40, Most: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: 5 << 30, Threads: 30, Users: OneUser}, steps: []string{MPSExecutor},
+			share:   Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
+			sharing: Sharing{Strategy: mps, MemoryLimit: 5 << 30, ActiveThreadPercentage: 30, MultiUser: MultiUserOff}, steps: []string{MPSExecutor},
 		},
 		"a whole GPU by MPS": {
 			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{MPSExecutor},
@@ -108,12 +108,12 @@ func TestShares(t *testing.T) {
 			result: result(first), configs: configs(config(fromClaim, byLong)), sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{TimeSliceExecutor},
 		},
 		"a share of a partition": {
-			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, OfBytes: 40192 << 20, Most: 48, UsableBytes: 19 << 30},
+			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, TotalBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
 			sharing: Sharing{Strategy: mps, MemoryLimit: 19 << 30}, steps: []string{MIGExecutor, MPSExecutor},
 		},
 		"a partition takes turns, with no time slice to set": {
 			result: taken(part, "19Gi"), configs: configs(config(fromClass, byMPS), config(fromClaim, ofMIG)),
-			share:   Share{MemoryBytes: 19 << 30, OfBytes: 40192 << 20, Most: 48, UsableBytes: 19 << 30},
+			share:   Share{MemoryBytes: 19 << 30, TotalBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
 			sharing: Sharing{Strategy: slicing}, steps: []string{MIGExecutor},
 		},
 	} {
@@ -213,7 +213,7 @@ func TestSharersAgree(t *testing.T) {
 }
 
 func TestUse(t *testing.T) {
-	s := Share{MemoryBytes: 40 << 30, OfBytes: 80 << 30, Compute: 40, Most: 2}
+	s := Share{MemoryBytes: 40 << 30, TotalBytes: 80 << 30, Compute: 40, MaxShares: 2}
 	var u Use
 	u.Add(s)
 	u.Add(s)

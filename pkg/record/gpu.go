@@ -68,6 +68,44 @@ func (g *GPUs) Get(address string) (GPU, error) {
 	return r, nil
 }
 
+// OfBoot reads the record that was written in this boot for the board of a UUID. Where known is false there is none, and
+// the result is a new one.
+func (g *GPUs) OfBoot(address, uuid string) (r GPU, known bool, err error) {
+	boot, err := g.host.BootID()
+	if err != nil {
+		return GPU{}, false, err
+	}
+	if r, err := g.Get(address); err == nil && r.BootID == boot && r.UUID == uuid {
+		return r, true, nil
+	}
+	return GPU{BootID: boot, PCIAddress: address, UUID: uuid}, false, nil
+}
+
+// Restore calls set with the value that was found before the driver changed it, then removes the record; without a
+// record it does nothing. An unreadable record stands for 0, which every GPU starts with. A record of another board is
+// dropped, and so is one of another boot, unless the setting outlives a boot. The caller holds the GPU's lock.
+func (g *GPUs) Restore(address, uuid string, outlivesBoot bool, set func(found int) error) error {
+	r, err := g.Get(address)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil:
+		boot, err := g.host.BootID()
+		if err != nil {
+			return err
+		}
+		if r.UUID != uuid || r.BootID != boot && !outlivesBoot {
+			return g.Remove(address)
+		}
+	case !errors.Is(err, ErrUnreadable):
+		return err
+	}
+	if err := set(r.Found); err != nil {
+		return err
+	}
+	return g.Remove(address)
+}
+
 // Put writes a GPU's record, durable when it returns. The caller holds the GPU's lock.
 func (g *GPUs) Put(r GPU) error {
 	data, err := seal(gpuKind, r)

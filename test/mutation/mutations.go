@@ -61,7 +61,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "an unknown record blocks nothing", File: "pkg/devicestate/overlap.go",
-		Old: "	if len(addresses) > 0 && !mine {", New: "	if len(addresses) > 0 && !mine && false {",
+		Old: "	if len(addresses) > 0 && !prepared {", New: "	if len(addresses) > 0 && !prepared && false {",
 		Package: state, Test: "TestRecover_UnreadableRecord_RebuildsOrBlocks",
 	},
 	{
@@ -71,12 +71,13 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "the spec outlives its claim", File: "pkg/devicestate/steps.go",
-		Old: "	if err := e.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
+		Old: "	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
 		Name: "the record goes before the effects", File: "pkg/devicestate/unprepare.go",
-		Old: "	// Effects of an earlier boot died with it.\n", New: "	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n",
+		Old:     "	if err := e.undoRecord(ctx, r, boot, locks); err != nil {\n		return err\n	}\n	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n",
+		New:     "	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n	if err := e.undoRecord(ctx, r, boot, locks); err != nil {\n		return err\n	}\n",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -91,7 +92,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a spec without a record stays", File: "pkg/devicestate/recover.go",
-		Old: "	f.Did, f.Err = \"removed\", e.sweep(f.Claim.UID)\n", New: "",
+		Old: "	return \"removed\", e.removeOrphan(f.Claim.UID)\n", New: "	return \"removed\", nil\n",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -110,17 +111,17 @@ var mutations = []Mutation{
 		Package: state, Test: "TestPrepare_CallerLeavesMeanwhile_LeavesNothing",
 	},
 	{
-		Name: "a claim is released on an API error", File: "pkg/devicestate/vanished.go",
+		Name: "a claim is released on an API error", File: "pkg/devicestate/deletedclaims.go",
 		Old: "		if !errors.Is(err, ErrNoClaim) {\n", New: "		if err == nil {\n",
 		Package: state, Test: "TestVanished_APIServerDown_Keeps",
 	},
 	{
-		Name: "there is no grace period", File: "pkg/devicestate/vanished.go",
-		Old: "if v.Engine.Host.Now().Sub(first) < v.Grace {", New: "if v.Grace < 0 {",
+		Name: "there is no grace period", File: "pkg/devicestate/deletedclaims.go",
+		Old: "if d.engine.o.Host.Now().Sub(first) < d.grace {", New: "if d.grace < 0 {",
 		Package: state, Test: "TestVanished_ClaimGoneForGrace_Releases",
 	},
 	{
-		Name: "a claim is released under a process", File: "pkg/devicestate/vanished.go",
+		Name: "a claim is released under a process", File: "pkg/devicestate/deletedclaims.go",
 		Old: "	if holder != \"\" {\n", New: "	if false {\n",
 		Package: state, Test: "TestVanished_ClaimInUse_KeepsAndReports",
 	},
@@ -151,7 +152,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
-		Old: "		return inTheWay(obstacles)\n	})\n}\n\n// Apply", New: "		return nil\n	})\n}\n\n// Apply",
+		Old: "		return obstructed(obstacles)\n	})\n}\n\n// Apply", New: "		return nil\n	})\n}\n\n// Apply",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -161,7 +162,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "what took a partition's place is destroyed for it", File: "pkg/partition/mig/destroy.go",
-		Old: "	return i.has(p.UUID)\n", New: "	return true\n",
+		Old: "	return i.hasDevice(p.UUID)\n", New: "	return true\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -171,7 +172,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/create.go",
-		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "	case exact != nil && errors.Is(cause, plan.ErrUntouched):\n		return exact, nil\n",
+		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "	case exact != nil && errors.Is(cause, plan.ErrUnchanged):\n		return exact, nil\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -181,12 +182,12 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a mode is switched on and nobody notes it", File: "pkg/partition/mig/mode.go",
-		Old: "	if err := x.Modes.Put(r); err != nil {\n		return untouched(err)\n	}\n", New: "	_ = r\n",
+		Old: "	if err := x.modes.Put(r); err != nil {\n		return unchanged(err)\n	}\n", New: "	_ = r\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
 		Name: "the whole is handed out of a GPU in MIG mode", File: "pkg/partition/mig/mode.go",
-		Old: "	if errors.Is(err, fs.ErrNotExist) && !x.AdoptForeign {", New: "	if err == nil || errors.Is(err, fs.ErrNotExist) {",
+		Old: "	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)\n", New: "	return nil\n",
 		Package: partitions, Test: "TestExecutor_RandomMoves_KeepsInvariants",
 	},
 	{
@@ -211,12 +212,12 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "shares that are more than their GPU are handed out", File: "pkg/devicestate/overlap.go",
-		Old: `why := sharers.join(r.Plan); why != "" && !mine {`, New: `why := sharers.join(r.Plan); why != "" && device == "" {`,
+		Old: `why := totals.add(r.Plan); why != "" && !prepared {`, New: `why := totals.add(r.Plan); why != "" && device == "" {`,
 		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
 	},
 	{
 		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
-		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers(), keeps(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.Sharers()[:0], keeps(d.Partition)) {",
+		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)) {",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
@@ -226,22 +227,22 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a daemon is limited to the newest share", File: "pkg/executor/mps/executor.go",
-		Old: "out.MemoryLimit = loosest(out.MemoryLimit, s.Device.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, s.Device.Sharing.MemoryLimit)",
+		Old: "out.MemoryLimit = loosest(out.MemoryLimit, t.Device.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, t.Device.Sharing.MemoryLimit)",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
 		Name: "a compute mode is set and nobody notes it", File: "pkg/executor/mps/mode.go",
-		Old: "			if err := x.Modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
+		Old: "			if err := x.modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
 		Name: "a time slice is set and nobody notes it", File: "pkg/executor/timeslice/executor.go",
-		Old: "	if err := x.Records.Put(r); err != nil {\n		return err\n	}\n	if err := x.Tool.Set(", New: "	if err := x.Tool.Set(",
+		Old: "	if err := x.records.Put(r); err != nil {\n		return err\n	}\n	if err := x.tool.Set(", New: "	if err := x.tool.Set(",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a share joins a claim that is half prepared", File: "pkg/partition/mig/executor.go",
-		Old: "if !s.Committed {\n				return between(", New: "if false {\n				return between(",
+		Name: "a share joins a claim that is half prepared", File: "pkg/executor/failure.go",
+		Old: "if !t.Committed {", New: "if false {",
 		Package: partitions, Test: "TestPrepare_ShareOfHalfPreparedDevice_Refused",
 	},
 	{
@@ -301,7 +302,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a group takes GPUs that are cut", File: "pkg/devicestate/prepare.go",
-		Old:     "if d.PCIAddress == address && d.Whole() && !d.Admin {",
+		Old:     "if d.PCIAddress == address && d.WholeGPU() && !d.Admin {",
 		New:     "if d.PCIAddress == address && d.Kind == gpu.KindGPU && !d.Admin {",
 		Package: state, Test: "TestPrepare_Group_MakesEachGPUWhole",
 	},
@@ -318,7 +319,7 @@ var mutations = []Mutation{
 		Package: state, Test: "TestPrepare_Group_OneDeviceWithOwnNCCLFile",
 	},
 	{
-		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/told.go",
+		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/topologyenv.go",
 		Old:     "nccl.File(gpus)",
 		New:     "nccl.File(m.node.Snapshot.GPUs)",
 		Package: "./pkg/plan", Test: "TestContainersAreToldOfTheRequestsGPUs",

@@ -196,7 +196,7 @@ func (e *Env) Start() *Process {
 	return p
 }
 
-// StartWith begins a process whose operations go through a hook.
+// StartWith begins a process whose operations go through a hook. With a hook, it works on GPUs in order.
 func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	if e.Disk != nil {
 		hook = e.Disk.Hook(hook)
@@ -207,8 +207,8 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	o := devicestate.Options{
 		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool,
 		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
-		Executors: map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}}, InTurn: true,
-		Report: func(err error) { e.Reports = append(e.Reports, err) },
+		Executors: map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
+		Report:    func(err error) { e.Reports = append(e.Reports, err) },
 	}
 	err := e.simulate(&o, p, hook)
 	if e.Configure != nil {

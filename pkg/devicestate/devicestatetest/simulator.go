@@ -68,19 +68,15 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if err != nil {
 		return err
 	}
-	library := nvmltest.WithFaults(nvmlfake.New(s.machine), hook)
+	sessions := sessionpool.New(nvmltest.WithFaults(nvmlfake.New(s.machine), hook), func(error) {})
 	m := s.MIG
-	m.Host, m.Library, m.Modes, m.ProcRoot = o.Host, library, migModes, s.env.Dir
-	m.Patience = cmp.Or(m.Patience, time.Nanosecond)
-	p.MIG = mig.New(m)
+	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
+	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
-	o.Executors[plan.MPSExecutor] = mps.New(mps.Options{
-		Host: o.Host, Sessions: sessionpool.New(library, func(error) {}), Daemons: daemons{s, hook}, Modes: computeModes, ProcRoot: s.env.Dir,
-	})
-	o.Executors[plan.TimeSliceExecutor] = timeslice.New(timeslice.Options{
-		Host: o.Host, Tool: nvidiaSMI{s, hook}, Records: timeSlices, There: func(uuid string) bool { return s.present(uuid) != nil },
-	})
-	o.Whole, o.MPSDir = p.MIG.Whole, "/mps"
+	o.Executors[plan.MPSExecutor] = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
+	present := func(uuid string) bool { return s.present(uuid) != nil }
+	o.Executors[plan.TimeSliceExecutor] = timeslice.New(nvidiaSMI{s, hook}, timeSlices, present)
+	o.MakeWhole, o.MPSDir = p.MIG.MakeWhole, "/mps"
 	root := s.env.Dir
 	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
 	o.Snapshot = func() gpu.Snapshot {

@@ -9,13 +9,11 @@ package timeslice
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
-	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
@@ -23,36 +21,26 @@ import (
 // Setting is the word for time slices among GPU records.
 const Setting = "time-slice"
 
-// Tool reads and sets time slices, 0 (default) to 3 (long), of a GPU by its UUID. An error that is ErrNoGPU says that the
-// GPU is not there.
+// timeout bounds one use of the tool.
+const timeout = 10 * time.Second
+
+// Tool reads and sets time slices, 0 (default) to 3 (long), of a GPU by its UUID.
 type Tool interface {
 	Get(ctx context.Context, uuid string) (int, error)
 	Set(ctx context.Context, uuid string, interval int) error
 }
 
-// Options are an Executor's.
-type Options struct {
-	Host *host.Host
-	Tool Tool
-	// Records are those of time slices that this driver set.
-	Records *record.GPUs
-	// There says whether the driver lists the GPU of a UUID: the time slice of one that is gone is nobody's any more.
-	There func(uuid string) bool
-	// Patience bounds one call of the tool. Default: 10 s.
-	Patience time.Duration
-}
-
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
-	Options
+	tool    Tool
+	records *record.GPUs
+	listed  func(uuid string) bool
 }
 
-// New makes an Executor.
-func New(o Options) *Executor {
-	if o.Patience == 0 {
-		o.Patience = 10 * time.Second
-	}
-	return &Executor{Options: o}
+// New makes an Executor. The records are of the time slices that this driver set; listed says whether the driver lists
+// the GPU of a UUID, for there is no time slice to restore on one that is gone.
+func New(tool Tool, records *record.GPUs, listed func(uuid string) bool) *Executor {
+	return &Executor{tool: tool, records: records, listed: listed}
 }
 
 // Admit implements devicestate.Executor: claims that disagree are refused before.
@@ -62,38 +50,31 @@ func (x *Executor) Admit(context.Context, plan.Work) error { return nil }
 // each share of a GPU would cost more than all the rest.
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	return x.explain(ctx, "prepare", d, x.apply(ctx, d))
+	return failure(ctx, "prepare", d, x.apply(ctx, d))
 }
 
 func (x *Executor) apply(ctx context.Context, d plan.Device) error {
-	boot, err := x.Host.BootID()
-	if err != nil {
+	r, known, err := x.records.OfBoot(d.PCIAddress, d.UUID)
+	if err != nil || known && r.Set == d.Sharing.Interval {
 		return err
 	}
-	r, err := x.Records.Get(d.PCIAddress)
-	known := err == nil && r.BootID == boot && r.UUID == d.UUID
-	if known && r.Set == d.Sharing.Interval {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, x.Patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if !known {
-		found, err := x.Tool.Get(ctx, d.UUID)
-		if err != nil {
+		if r.Found, err = x.tool.Get(ctx, d.UUID); err != nil {
 			return fmt.Errorf("read the time slice: %w", err)
 		}
-		r = record.GPU{BootID: boot, PCIAddress: d.PCIAddress, UUID: d.UUID, Found: found}
 	}
 	// Not what is to be, so that a crash before the change does not make the next call believe it was made.
 	r.Set = unknown
-	if err := x.Records.Put(r); err != nil {
+	if err := x.records.Put(r); err != nil {
 		return err
 	}
-	if err := x.Tool.Set(ctx, d.UUID, d.Sharing.Interval); err != nil {
+	if err := x.tool.Set(ctx, d.UUID, d.Sharing.Interval); err != nil {
 		return fmt.Errorf("set the time slice: %w", err)
 	}
 	r.Set = d.Sharing.Interval
-	return x.Records.Put(r)
+	return x.records.Put(r)
 }
 
 // unknown is the value of a time slice that is being changed.
@@ -106,53 +87,29 @@ func (x *Executor) Check(context.Context, plan.Work) error { return nil }
 // Revert implements devicestate.Executor.
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	for _, s := range w.Sharers() {
-		if s.Device.Sharing.Timed {
+	for _, t := range w.CoTenants() {
+		if t.Device.Sharing.Timed {
 			return nil
 		}
 	}
-	return x.explain(ctx, "unprepare", d, x.restore(ctx, d))
-}
-
-func (x *Executor) restore(ctx context.Context, d plan.Device) error {
-	r, err := x.Records.Get(d.PCIAddress)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case errors.Is(err, record.ErrUnreadable):
-		r = record.GPU{UUID: d.UUID} // What every GPU starts with.
-	case err != nil:
-		return err
-	default:
-		boot, err := x.Host.BootID()
-		if err != nil {
-			return err
-		}
-		if r.BootID != boot || r.UUID != d.UUID {
-			return x.Records.Remove(d.PCIAddress)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, x.Patience)
-	defer cancel()
-	if err := x.Tool.Set(ctx, d.UUID, r.Found); err != nil {
-		if !x.There(d.UUID) {
-			return nil // The record stays: the GPU may come back.
+	err := x.records.Restore(d.PCIAddress, d.UUID, false, func(found int) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		err := x.tool.Set(ctx, d.UUID, found)
+		switch {
+		case err == nil:
+			return nil
+		case !x.listed(d.UUID):
+			return sessionpool.ErrNoGPU
 		}
 		return fmt.Errorf("set the time slice back: %w", err)
+	})
+	if sessionpool.IsGone(err) {
+		return nil // The record stays: the GPU may come back.
 	}
-	return x.Records.Remove(d.PCIAddress)
+	return failure(ctx, "unprepare", d, err)
 }
 
-func (x *Executor) explain(ctx context.Context, attempt string, d plan.Device, err error) error {
-	if err == nil {
-		return nil
-	}
-	e := &claimerror.Error{
-		Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err,
-		Remedy: "it is retried; see that nvidia-smi compute-policy works on the node",
-	}
-	if ctx.Err() != nil {
-		e.Reason = claimerror.Interrupted
-	}
-	return e
+func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
+	return executor.Failure(ctx, attempt, d, err, "it is retried; see that nvidia-smi compute-policy works on the node")
 }

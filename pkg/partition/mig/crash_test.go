@@ -117,7 +117,7 @@ var scenarios = []devicestatetest.Scenario{
 		e.Unprepare(p, "a")
 	}, When: func(e *env, p *process) error {
 		g := e.Sim.GPU(0)
-		_, err := p.Unheld(context.Background(), g.PCIAddress, func() error { return p.MIG.Restore(context.Background(), g) })
+		_, err := p.WithIdleGPU(context.Background(), g.PCIAddress, func() error { return p.MIG.Restore(context.Background(), g) })
 		return err
 	}},
 }

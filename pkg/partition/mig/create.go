@@ -15,34 +15,34 @@ import (
 
 // create makes a partition where Admit saw that nothing is. Should somebody have been faster, NVML refuses, and a look
 // says who.
-func (x *Executor) create(ctx context.Context, g *board, p *plan.Partition) error {
-	if x.AdoptForeign {
+func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) error {
+	if x.o.AdoptForeign {
 		_, obstacles, err := g.at(*p)
 		if err != nil {
-			return untouched(err)
+			return unchanged(err)
 		}
 		for _, i := range obstacles {
 			if err := x.remove(ctx, g, i); err != nil {
-				return untouched(err)
+				return unchanged(err)
 			}
 		}
 	}
 	if ctx.Err() != nil {
-		return untouched(context.Cause(ctx))
+		return unchanged(context.Cause(ctx))
 	}
 	profile, err := g.profile(p.Profile)
 	if err != nil {
-		return untouched(err)
+		return unchanged(err)
 	}
 	gi, err := g.device.CreateGPUInstance(profile.ID, nvml.MIGPlacement{Start: p.Start, Size: p.Size})
 	if err != nil {
-		made, nothing := g.after(*p, err)
+		made, nothing := g.createdDespite(*p, err)
 		if made == nil {
 			return nothing
 		}
 		gi = made.GPUInstance
 	}
-	err = x.fill(g, gi, profile, p)
+	err = x.addComputeInstance(g, gi, profile, p)
 	if err == nil {
 		return nil
 	}
@@ -53,12 +53,12 @@ func (x *Executor) create(ctx context.Context, g *board, p *plan.Partition) erro
 	if lookErr != nil {
 		return errors.Join(err, fmt.Errorf("undo: %w", lookErr))
 	}
-	return untouched(err)
+	return unchanged(err)
 }
 
-// after looks whether a creation that was answered with an error was carried out all the same, as happens to one that
+// createdDespite looks whether a creation that was answered with an error was carried out all the same, as happens to one that
 // timed out. Otherwise nothing says why not.
-func (g *board) after(p plan.Partition, cause error) (made *instance, nothing error) {
+func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance, nothing error) {
 	cause = fmt.Errorf("create a GPU instance of profile %s at slice %d: %w", p.Profile, p.Start, cause)
 	exact, obstacles, err := g.at(p)
 	switch {
@@ -67,32 +67,31 @@ func (g *board) after(p plan.Partition, cause error) (made *instance, nothing er
 	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):
 		return exact, nil
 	case len(obstacles) > 0:
-		return nil, untouched(inTheWay(obstacles))
+		return nil, unchanged(obstructed(obstacles))
 	}
-	return nil, untouched(cause)
+	return nil, unchanged(cause)
 }
 
-// fill gives a GPU instance the compute instance that takes all of it, unless it is there.
-func (x *Executor) fill(g *board, gi nvml.GPUInstance, profile nvml.GPUInstanceProfile, p *plan.Partition) error {
+// addComputeInstance gives a GPU instance the compute instance that takes all of it, unless it is there.
+func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile nvml.GPUInstanceProfile, p *plan.Partition) error {
 	computes, err := gi.ComputeInstances()
 	if err != nil {
 		return fmt.Errorf("list the compute instances: %w", err)
 	}
 	if len(computes) == 0 {
-		full, err := fullProfile(gi, profile)
-		if err != nil {
-			return err
+		full, profileErr := fullProfile(gi, profile)
+		if profileErr != nil {
+			return profileErr
 		}
 		if _, err = gi.CreateComputeInstance(full.ID); err != nil {
-			// The look below tells whether it was carried out all the same.
 			err = fmt.Errorf("create a compute instance: %w", err)
 		}
-		if findErr := g.find(p); findErr != nil {
-			return errors.Join(err, findErr)
-		}
-		return nil
 	}
-	return g.find(p)
+	// It may have been created despite the error.
+	if findErr := g.find(p); findErr != nil {
+		return errors.Join(err, findErr)
+	}
+	return nil
 }
 
 // fullProfile is the compute instance profile that takes a whole GPU instance: the one with all of its slices.
@@ -109,25 +108,27 @@ func fullProfile(gi nvml.GPUInstance, profile nvml.GPUInstanceProfile) (nvml.Com
 	return nvml.ComputeInstanceProfile{}, fmt.Errorf("no compute instance profile has the %d slices of %s", profile.Slices, profile.Name)
 }
 
-// renew makes sure of a partition that was noted: containers may be running on it. One that is gone is marked as lost.
-func (x *Executor) renew(g *board, p *plan.Partition, sharers []plan.Sharer) error {
+// verify makes sure of a recorded partition: containers may be running on it. One that is gone is marked as lost.
+func (x *Executor) verify(g *openGPU, p *plan.Partition, tenants []plan.CoTenant) error {
 	exact, obstacles, err := g.at(*p)
 	switch {
 	case err != nil:
 		return err
-	case exact != nil && exact.whole() && exact.has(p.UUID):
-		exact.describe(p)
+	case exact != nil && exact.complete() && exact.hasDevice(p.UUID):
+		exact.note(p)
 		return nil
 	case len(obstacles) == 0, exact != nil && len(exact.computes) == 0 && exact.info.ID == p.GPUInstance,
-		exact != nil && slices.ContainsFunc(sharers, func(s plan.Sharer) bool { return s.Committed && exact.has(s.Device.Partition.UUID) }):
+		exact != nil && slices.ContainsFunc(tenants, func(t plan.CoTenant) bool {
+			return t.Committed && exact.hasDevice(t.Device.Partition.UUID)
+		}):
 		p.Lost, p.UUID = true, ""
-		return marked{errVanished, plan.ErrVanished}
+		return marked{errGone, plan.ErrDestroyed}
 	}
-	return errors.Join(errVanished, inTheWay(obstacles))
+	return errors.Join(errGone, obstructed(obstacles))
 }
 
-// again makes a lost partition, or the rest of it.
-func (x *Executor) again(ctx context.Context, g *board, p *plan.Partition) error {
+// recreate makes a lost partition, or the rest of it.
+func (x *Executor) recreate(ctx context.Context, g *openGPU, p *plan.Partition) error {
 	exact, obstacles, err := g.at(*p)
 	switch {
 	case err != nil:
@@ -135,9 +136,9 @@ func (x *Executor) again(ctx context.Context, g *board, p *plan.Partition) error
 	case len(obstacles) == 0:
 		err = x.create(ctx, g, p)
 	case exact != nil && len(exact.computes) <= 1:
-		err = x.fill(g, exact.GPUInstance, exact.profile, p)
+		err = x.addComputeInstance(g, exact.GPUInstance, exact.profile, p)
 	default:
-		return inTheWay(obstacles)
+		return obstructed(obstacles)
 	}
 	if err == nil {
 		p.Lost = false
@@ -154,4 +155,4 @@ type marked struct {
 func (m marked) Is(target error) bool { return target == m.mark }
 func (m marked) Unwrap() error        { return m.error }
 
-func untouched(err error) error { return marked{err, plan.ErrUntouched} }
+func unchanged(err error) error { return marked{err, plan.ErrUnchanged} }

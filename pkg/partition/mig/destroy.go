@@ -7,17 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/plan"
 )
 
 // destroy takes a partition away if it is there and is the one that was noted. What stands in its place and is another's
 // stays.
-func (x *Executor) destroy(ctx context.Context, g *board, p plan.Partition) error {
+func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) error {
 	on, err := g.modeOn()
 	if nvml.Unavailable(err) || err == nil && !on {
 		return nil
@@ -41,12 +41,12 @@ func owned(i *instance, p plan.Partition) bool {
 	case len(i.computes) == 0:
 		return i.info.ID == p.GPUInstance
 	}
-	return i.has(p.UUID)
+	return i.hasDevice(p.UUID)
 }
 
 // remove destroys an instance with all that is in it, trying again while something uses it.
-func (x *Executor) remove(ctx context.Context, g *board, i *instance) error {
-	return x.patiently(ctx, x.Patience, func() error {
+func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
+	return x.retryInUse(ctx, x.o.Timeout, func() error {
 		computes, err := i.ComputeInstances()
 		if errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument) {
 			return nil
@@ -66,8 +66,8 @@ func (x *Executor) remove(ctx context.Context, g *board, i *instance) error {
 	})
 }
 
-// patiently tries again what is answered "in use", at growing intervals: a process that was ended lets go in its own time.
-func (x *Executor) patiently(ctx context.Context, limit time.Duration, do func() error) error {
+// retryInUse repeats do while it answers "in use", at growing intervals: a process that was ended lets go in its own time.
+func (x *Executor) retryInUse(ctx context.Context, limit time.Duration, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -75,12 +75,10 @@ func (x *Executor) patiently(ctx context.Context, limit time.Duration, do func()
 		if !errors.Is(err, nvml.InUse) {
 			return err
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return err
-		case <-timer.C:
+		case <-time.After(wait):
 		}
 	}
 }
@@ -89,33 +87,31 @@ func (x *Executor) patiently(ctx context.Context, limit time.Duration, do func()
 const anyInstance = -1
 
 // inUse adds to an error of that kind who uses the GPU, or one GPU instance of it.
-func (g *board) inUse(err error, gpuInstance int) error {
+func (g *openGPU) inUse(err error, gpuInstance int) error {
 	if !errors.Is(err, nvml.InUse) {
 		return err
 	}
-	what := "no process that NVML knows of holds it; a monitoring agent may"
-	if names := g.holders(gpuInstance); len(names) > 0 {
-		what = "it is held by " + strings.Join(names, ", ")
+	obstacle := "no process that NVML knows of holds it; a monitoring agent may"
+	if names := g.processes(gpuInstance); len(names) > 0 {
+		obstacle = "it is held by " + strings.Join(names, ", ")
 	}
-	return &busyError{cause: err, what: what, remedy: "it is retried; end those processes, or have the monitoring agent let go of the GPU, if it persists"}
+	return &executor.Busy{
+		Cause: err, Obstacle: obstacle,
+		Remedy: "it is retried; end those processes, or have the monitoring agent let go of the GPU, if it persists",
+	}
 }
 
-// holders names the processes on a GPU, or on one GPU instance of it.
-func (g *board) holders(gpuInstance int) []string {
+// processes names the processes on a GPU, or on one GPU instance of it.
+func (g *openGPU) processes(gpuInstance int) []string {
 	processes, err := g.device.Processes()
 	if err != nil {
 		return nil
 	}
 	var names []string
 	for _, p := range processes {
-		if gpuInstance != anyInstance && p.GPUInstance != gpuInstance {
-			continue
+		if gpuInstance == anyInstance || p.GPUInstance == gpuInstance {
+			names = append(names, executor.ProcessName(g.x.host, g.x.o.ProcRoot, p.PID))
 		}
-		name := fmt.Sprintf("process %d", p.PID)
-		if comm, err := g.x.Host.ReadFile(filepath.Join(g.x.ProcRoot, fmt.Sprint(p.PID), "comm")); err == nil {
-			name += " (" + strings.TrimSpace(string(comm)) + ")"
-		}
-		names = append(names, name)
 	}
 	return names
 }

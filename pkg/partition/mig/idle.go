@@ -10,28 +10,36 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Idle switches MIG modes back on GPUs that no claim has used for a while, so that what is left behind after the last
-// partition is what was found.
-type Idle struct {
-	Executor *Executor
-	// Unheld calls do with the lock of a GPU that no claim holds any part of, and says whether it did.
-	Unheld func(ctx context.Context, address string, do func() error) (bool, error)
-	// Snapshot is the newest look at the node.
-	Snapshot func() gpu.Snapshot
-	// After is how long a GPU must be unused. 0: modes are only switched back for a claim of the whole.
-	After time.Duration
-
-	since map[string]time.Time
+// Locker locks GPUs; *devicestate.Engine is the one.
+type Locker interface {
+	// WithIdleGPU calls do with the lock of a GPU of which no claim holds any part, and says whether it did.
+	WithIdleGPU(ctx context.Context, address string, do func() error) (bool, error)
 }
 
-// Look asks once about each GPU whose mode this driver switched on. Call it from one goroutine, at intervals below After.
-// The errors are of GPUs whose mode could not be switched back; it is tried again.
-func (i *Idle) Look(ctx context.Context) (failed []error) {
-	addresses, err := i.Executor.Modes.Addresses()
+// IdleModes switches MIG modes back on GPUs that no claim has used for a while, so that what is left behind after the
+// last partition is what was found.
+type IdleModes struct {
+	x        *Executor
+	locker   Locker
+	snapshot func() gpu.Snapshot
+	after    time.Duration
+	since    map[string]time.Time
+}
+
+// NewIdleModes makes IdleModes. The duration is how long a GPU must be unused; 0 leaves modes on until a claim takes the
+// whole GPU.
+func NewIdleModes(x *Executor, locker Locker, snapshot func() gpu.Snapshot, after time.Duration) *IdleModes {
+	return &IdleModes{x: x, locker: locker, snapshot: snapshot, after: after}
+}
+
+// Reconcile checks each GPU whose mode this driver switched on. Call it from one goroutine, at intervals below the
+// duration. The errors are of GPUs whose mode could not be switched back; it is tried again.
+func (i *IdleModes) Reconcile(ctx context.Context) (failed []error) {
+	addresses, err := i.x.modes.Addresses()
 	if err != nil {
 		return []error{err}
 	}
-	snapshot, since := i.Snapshot(), map[string]time.Time{}
+	snapshot, since := i.snapshot(), map[string]time.Time{}
 	for _, address := range addresses {
 		g, ok := snapshot.ByAddress(address)
 		if !ok {
@@ -39,19 +47,19 @@ func (i *Idle) Look(ctx context.Context) (failed []error) {
 		}
 		first, seen := i.since[address]
 		if !seen {
-			first = i.Executor.Host.Now()
+			first = i.x.host.Now()
 		}
-		due := seen && i.After > 0 && i.Executor.Host.Now().Sub(first) >= i.After
-		unheld, err := i.Unheld(ctx, address, func() error {
-			if err := i.Executor.Forget(g); err != nil || !due {
+		due := seen && i.after > 0 && i.x.host.Now().Sub(first) >= i.after
+		idle, err := i.locker.WithIdleGPU(ctx, address, func() error {
+			if err := i.x.dropDead(g); err != nil || !due {
 				return err
 			}
-			return i.Executor.Restore(ctx, g)
+			return i.x.Restore(ctx, g)
 		})
 		if err != nil {
 			failed = append(failed, err)
 		}
-		if unheld && (!due || err != nil) {
+		if idle && (!due || err != nil) {
 			since[address] = first
 		}
 	}

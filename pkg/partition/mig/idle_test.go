@@ -18,12 +18,12 @@ import (
 )
 
 // idle is an Idle over the first GPU of a machine, as the inventory sees it.
-func idle(e *env, p *process, after time.Duration) *mig.Idle {
-	return &mig.Idle{Executor: p.MIG, Unheld: p.Unheld, After: after, Snapshot: func() gpu.Snapshot {
+func idle(e *env, p *process, after time.Duration) *mig.IdleModes {
+	return mig.NewIdleModes(p.MIG, p, func() gpu.Snapshot {
 		g, seen := e.Sim.State().GPUs[0], e.Sim.GPU(0)
 		seen.MIG = gpu.MIG{Capable: true, Enabled: g.MIGEnabled, Pending: g.MIGPending}
 		return gpu.Snapshot{GPUs: []gpu.GPU{seen}}
-	}}
+	}, after)
 }
 
 func switched(e *env, p *process) bool {
@@ -39,21 +39,21 @@ func TestIdle_GPUUnused_RestoresMode(t *testing.T) {
 	given(one, "a")(e, p)
 	i := idle(e, p, time.Nanosecond)
 	for range 3 {
-		if errs := i.Look(context.Background()); len(errs) > 0 || !e.Sim.State().GPUs[0].MIGEnabled {
+		if errs := i.Reconcile(context.Background()); len(errs) > 0 || !e.Sim.State().GPUs[0].MIGEnabled {
 			t.Fatalf("with a claim on the GPU: %v, mode on %v", errs, e.Sim.State().GPUs[0].MIGEnabled)
 		}
 	}
 	e.Unprepare(p, "a")
-	i.Look(context.Background()) // The first look starts the clock.
+	i.Reconcile(context.Background()) // The first look starts the clock.
 	if !e.Sim.State().GPUs[0].MIGEnabled {
 		t.Error("put back at the first look")
 	}
 	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Monitors = []string{"dcgm"} })
-	if errs := i.Look(context.Background()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "monitoring agent") || !switched(e, p) {
+	if errs := i.Reconcile(context.Background()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "monitoring agent") || !switched(e, p) {
 		t.Errorf("while a monitoring agent holds the GPU: %v", errs)
 	}
 	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Monitors = nil })
-	if errs := i.Look(context.Background()); len(errs) > 0 || e.Sim.State().GPUs[0].MIGEnabled || switched(e, p) {
+	if errs := i.Reconcile(context.Background()); len(errs) > 0 || e.Sim.State().GPUs[0].MIGEnabled || switched(e, p) {
 		t.Errorf("unused: %v, mode on %v, record %v", errs, e.Sim.State().GPUs[0].MIGEnabled, switched(e, p))
 	}
 }
@@ -68,7 +68,7 @@ func TestIdle_Reboot_KeepsRecordOnlyOfModeThatStays(t *testing.T) {
 		e.Reboot(false)
 		i := idle(e, p, 0)
 		for range 3 {
-			if errs := i.Look(context.Background()); len(errs) > 0 {
+			if errs := i.Reconcile(context.Background()); len(errs) > 0 {
 				t.Fatal(errs)
 			}
 		}
@@ -114,8 +114,8 @@ func TestSwitchOn_LinkedGPU_RecordsInterconnect(t *testing.T) {
 	}
 	e.Unprepare(p, "a")
 	i := idle(e, p, time.Nanosecond)
-	i.Look(context.Background())
-	i.Look(context.Background())
+	i.Reconcile(context.Background())
+	i.Reconcile(context.Background())
 	if diff := cmp.Diff(gpu.Interconnect{}, p.MIG.RecordedInterconnect(g)); diff != "" {
 		t.Errorf("of a GPU that is whole (-want +got):\n%s", diff)
 	}

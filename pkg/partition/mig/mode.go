@@ -10,9 +10,9 @@ import (
 	"io/fs"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 )
 
 // Setting is the word for MIG modes among GPU records.
@@ -26,7 +26,7 @@ const (
 
 // Switched says of which GPUs, by PCI address, this driver switched the MIG mode on, so that it may switch it off.
 func (x *Executor) Switched() (map[string]bool, error) {
-	addresses, err := x.Modes.Addresses()
+	addresses, err := x.modes.Addresses()
 	if err != nil {
 		return nil, err
 	}
@@ -37,65 +37,66 @@ func (x *Executor) Switched() (map[string]bool, error) {
 	return out, nil
 }
 
-// RecordedInterconnect is how a GPU was connected before this driver switched its MIG mode on; zero without a record.
+// RecordedInterconnect is how a GPU was connected before this driver switched its MIG mode on, as far as its record tells.
 func (x *Executor) RecordedInterconnect(g gpu.GPU) gpu.Interconnect {
-	r, err := x.Modes.Get(g.PCIAddress)
+	r, err := x.modes.Get(g.PCIAddress)
 	if err != nil || r.UUID != g.UUID {
-		return gpu.Interconnect{} // Whoever needs the record says what is wrong with it.
+		return gpu.Interconnect{} // Work on the GPU reports what is wrong with the record.
 	}
 	return r.Interconnect
 }
 
-// switchOn turns the MIG mode on where it is off, and notes first that this driver did.
-func (x *Executor) switchOn(ctx context.Context, g *board, d *plan.Device) error {
+// switchOn turns the MIG mode on where it is off, and records first that this driver did.
+func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) error {
 	current, pending, err := g.device.MIGMode()
 	if err != nil {
-		return untouched(fmt.Errorf("read the MIG mode: %w", err))
+		return unchanged(fmt.Errorf("read the MIG mode: %w", err))
 	}
 	if current {
 		return nil
 	}
 	architecture, err := g.device.Architecture()
 	if err != nil {
-		return untouched(fmt.Errorf("read the architecture: %w", err))
+		return unchanged(fmt.Errorf("read the architecture: %w", err))
 	}
-	if architecture < nvml.ArchHopper && !x.AllowReset {
-		return untouched(&busyError{
-			what:   "its MIG mode is off, and switching it on resets the GPU",
-			remedy: "switch the mode on (nvidia-smi -mig 1) or allow resets with --allow-gpu-reset",
+	if architecture < nvml.ArchHopper && !x.o.AllowReset {
+		return unchanged(&executor.Busy{
+			Obstacle: "its MIG mode is off, and switching it on resets the GPU",
+			Remedy:   "switch the mode on (nvidia-smi -mig 1) or allow resets with --allow-gpu-reset",
 		})
 	}
 	if pending {
-		return untouched(&busyError{what: "its MIG mode waits for a reset of the GPU", remedy: "reset the GPU, or reboot the node"})
+		return unchanged(&executor.Busy{
+			Obstacle: "its MIG mode waits for a reset of the GPU", Remedy: "reset the GPU, or reboot the node",
+		})
 	}
-	boot, err := x.Host.BootID()
+	r, _, err := x.modes.OfBoot(d.PCIAddress, d.UUID)
 	if err != nil {
-		return untouched(err)
+		return unchanged(err)
 	}
-	r := record.GPU{BootID: boot, PCIAddress: d.PCIAddress, UUID: d.UUID, Found: off, Set: on}
-	if x.Interconnect != nil {
-		r.Interconnect = x.Interconnect(d.UUID)
+	r.Found, r.Set = off, on
+	if x.o.Interconnect != nil {
+		r.Interconnect = x.o.Interconnect(d.UUID)
 	}
-	if err := x.Modes.Put(r); err != nil {
-		return untouched(err)
+	if err := x.modes.Put(r); err != nil {
+		return unchanged(err)
 	}
-	err = x.set(ctx, g, d, true)
-	if err == nil {
+	if err = x.setMode(ctx, g, d, true); err == nil {
 		return nil
 	}
-	// Nothing changed, or it is taken back: then there is nothing to note either.
-	if backErr := x.takeBack(ctx, g, d); backErr != nil {
-		return untouched(errors.Join(err, backErr)) // The GPU record stands for what may have changed.
+	clearErr := x.clearMode(context.WithoutCancel(ctx), g, d)
+	if clearErr == nil {
+		clearErr = x.modes.Remove(d.PCIAddress)
 	}
-	return untouched(err)
+	return unchanged(errors.Join(err, clearErr)) // A record that is left stands for what may have changed.
 }
 
-// set switches the mode and makes sure that it is so. The answer of the switch alone does not count: it may have come
+// setMode switches the mode and makes sure that it is so. The answer of the switch alone does not count: it may have come
 // before, or in spite of, the change.
-func (x *Executor) set(ctx context.Context, g *board, d *plan.Device, want bool) error {
-	return x.patiently(ctx, 4*x.Patience, func() error {
-		x.ScanLock.Lock()
-		defer x.ScanLock.Unlock()
+func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want bool) error {
+	return x.retryInUse(ctx, 4*x.o.Timeout, func() error {
+		x.o.ScanLock.Lock()
+		defer x.o.ScanLock.Unlock()
 		setErr := g.device.SetMIGMode(want)
 		if err := g.open(); err != nil {
 			return errors.Join(setErr, err)
@@ -108,110 +109,92 @@ func (x *Executor) set(ctx context.Context, g *board, d *plan.Device, want bool)
 			if setErr == nil {
 				setErr = errors.New("the driver accepted it and the mode did not change")
 			}
-			return g.inUse(fmt.Errorf("switch the MIG mode %s: %w", word(want), setErr), anyInstance)
+			word := map[bool]string{true: "on", false: "off"}[want]
+			return g.inUse(fmt.Errorf("switch the MIG mode %s: %w", word, setErr), anyInstance)
 		}
-		minor, err := g.device.MinorNumber()
-		if err != nil {
+		if d.Minor, err = g.device.MinorNumber(); err != nil {
 			return fmt.Errorf("read the minor number: %w", err)
 		}
-		d.Minor = minor
 		return nil
 	})
 }
 
-// takeBack leaves the mode off after a switch that failed, a pending one included.
-func (x *Executor) takeBack(ctx context.Context, g *board, d *plan.Device) error {
+// clearMode switches the mode off, and takes a pending switch back.
+func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) error {
 	current, pending, err := g.device.MIGMode()
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("read the MIG mode: %w", err)
-	}
-	if current {
-		if err := x.set(context.WithoutCancel(ctx), g, d, false); err != nil {
-			return err
-		}
-	} else if pending {
+	case current:
+		return x.setMode(ctx, g, d, false)
+	case pending:
 		if err := g.device.SetMIGMode(false); err != nil {
 			return fmt.Errorf("take back the pending MIG mode: %w", err)
 		}
 	}
-	return x.Modes.Remove(d.PCIAddress)
+	return nil
 }
 
-// Whole implements devicestate.Options.Whole: a GPU whose MIG mode this driver switched on is switched back before a
-// claim gets it whole. It costs one look at a file where the driver did not.
-func (x *Executor) Whole(ctx context.Context, d *plan.Device) error {
-	r, err := x.Modes.Get(d.PCIAddress)
-	if err == nil && r.UUID != d.UUID {
-		// Another board is in the slot: its mode was never this driver's.
-		return x.Modes.Remove(d.PCIAddress)
+// MakeWhole implements devicestate.Options.MakeWhole: it switches off a MIG mode that this driver switched on, before a
+// claim gets the whole GPU. It reads one file of a GPU whose mode the driver did not switch on. The mode outlives a boot
+// on some boards, and so does its record.
+func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
+	// The driver only ever switches modes on, so the mode that was found is off, also where the record is damaged.
+	toFound := func(int) error {
+		return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error { return x.switchOff(ctx, g, d) })
 	}
-	if errors.Is(err, fs.ErrNotExist) && !x.AdoptForeign {
-		return nil
+	if x.o.AdoptForeign {
+		if _, err := x.modes.Get(d.PCIAddress); errors.Is(err, fs.ErrNotExist) {
+			return toFound(off)
+		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, record.ErrUnreadable) {
-		return err
-	}
-	return x.onGPU(ctx, "prepare", *d, func(g *board) error { return x.switchOff(ctx, g, d) })
-}
-
-// Forget drops the record of a mode that died with its boot: what is switched on from now on is another's doing. Boards
-// that keep their mode over a boot keep the record.
-func (x *Executor) Forget(g gpu.GPU) error {
-	r, err := x.Modes.Get(g.PCIAddress)
-	if err != nil || g.MIG.Enabled || g.MIG.Pending {
-		return nil // Whoever needs the record says what is wrong with it.
-	}
-	boot, err := x.Host.BootID()
-	if err != nil || r.BootID == boot {
-		return err
-	}
-	return x.Modes.Remove(g.PCIAddress)
+	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)
 }
 
 // Restore switches the mode of an unused GPU back. The caller holds the GPU's lock and knows that no claim has a part of
-// it; the record of a GPU that is gone stays, for the GPU may come back.
+// it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
-	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(), PCIAddress: g.PCIAddress, UUID: g.UUID}
-	return x.Whole(ctx, &d)
+	d := plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID}
+	d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
+	return x.MakeWhole(ctx, &d)
 }
 
-// switchOff goes back to the mode that was found, which is always off: the driver only ever switches it on, so this holds
-// where the record is damaged, too.
-func (x *Executor) switchOff(ctx context.Context, g *board, d *plan.Device) error {
-	current, pending, err := g.device.MIGMode()
+// switchOff switches the mode off on a GPU without partitions.
+func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) error {
+	current, err := g.modeOn()
 	if nvml.Unavailable(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the MIG mode: %w", err)
+		return err
 	}
 	if current {
 		there, err := g.instances()
 		if err != nil {
 			return err
 		}
-		if len(there) > 0 && !x.AdoptForeign {
-			return inTheWay(there)
+		if len(there) > 0 && !x.o.AdoptForeign {
+			return obstructed(there)
 		}
 		for _, i := range there {
 			if err := x.remove(ctx, g, i); err != nil {
 				return err
 			}
 		}
-		if err := x.set(ctx, g, d, false); err != nil {
-			return err
-		}
-	} else if pending {
-		if err := g.device.SetMIGMode(false); err != nil {
-			return fmt.Errorf("take back the pending MIG mode: %w", err)
-		}
 	}
-	return x.Modes.Remove(d.PCIAddress)
+	return x.clearMode(ctx, g, d)
 }
 
-func word(want bool) string {
-	if want {
-		return "on"
+// dropDead removes the record of a mode that did not survive a reboot: if the mode is switched on from now on, another
+// did it. Boards that keep their mode over a boot keep the record.
+func (x *Executor) dropDead(g gpu.GPU) error {
+	r, err := x.modes.Get(g.PCIAddress)
+	if err != nil || g.MIG.Enabled || g.MIG.Pending {
+		return nil // Work on the GPU reports what is wrong with the record.
 	}
-	return "off"
+	boot, err := x.host.BootID()
+	if err != nil || r.BootID == boot {
+		return err
+	}
+	return x.modes.Remove(g.PCIAddress)
 }

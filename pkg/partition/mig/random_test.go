@@ -309,7 +309,7 @@ func (w *randomized) back() string {
 
 func (w *randomized) restore() string {
 	g := w.Sim.GPU(w.random.IntN(randomGPUs))
-	did, err := w.p.Unheld(context.Background(), g.PCIAddress, func() error { return w.p.MIG.Restore(context.Background(), g) })
+	did, err := w.p.WithIdleGPU(context.Background(), g.PCIAddress, func() error { return w.p.MIG.Restore(context.Background(), g) })
 	return fmt.Sprint(g.PCIAddress, did, err)
 }
 

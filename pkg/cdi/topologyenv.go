@@ -17,14 +17,14 @@ const (
 	ContainerTopology = "/run/nvidia/nccl-topology.xml"
 )
 
-// Told adds to a device's edits what containers are told of its request's GPUs. The file for NCCL is at that path of the
+// AddTopology adds to a device's edits what containers are told of its request's GPUs. The file for NCCL is at that path of the
 // node.
-func Told(edits specs.ContainerEdits, d plan.Device, file string) specs.ContainerEdits {
+func AddTopology(edits specs.ContainerEdits, d plan.Device, file string) specs.ContainerEdits {
 	env := append([]string(nil), edits.Env...)
-	if d.Told.VisibleDevices != "" {
-		env = append(env, EnvVisibleDevices+"="+d.Told.VisibleDevices)
+	if d.TopologyEnv.VisibleDevices != "" {
+		env = append(env, EnvVisibleDevices+"="+d.TopologyEnv.VisibleDevices)
 	}
-	if d.Told.NCCLTopology != "" {
+	if d.TopologyEnv.NCCLTopology != "" {
 		env = append(env, EnvTopologyFile+"="+ContainerTopology)
 		edits.Mounts = append(append([]*specs.Mount(nil), edits.Mounts...),
 			&specs.Mount{HostPath: file, ContainerPath: ContainerTopology, Options: []string{"ro", "nosuid", "nodev", "bind"}})

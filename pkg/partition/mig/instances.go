@@ -6,16 +6,18 @@ package mig
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 )
 
-// board is a GPU of an open session.
-type board struct {
+// openGPU is a GPU in an open NVML session.
+type openGPU struct {
 	x       *Executor
 	session nvml.Session
 	uuid    string
@@ -25,12 +27,12 @@ type board struct {
 }
 
 // open takes the GPU's handle, which a switch of the mode invalidates.
-func (g *board) open() (err error) {
+func (g *openGPU) open() (err error) {
 	g.device, err = sessionpool.Device(g.session, g.uuid)
 	return err
 }
 
-func (g *board) modeOn() (bool, error) {
+func (g *openGPU) modeOn() (bool, error) {
 	current, _, err := g.device.MIGMode()
 	if err != nil {
 		return false, fmt.Errorf("read the MIG mode: %w", err)
@@ -59,26 +61,21 @@ func (i *instance) String() string {
 	return fmt.Sprintf("GPU instance %d (%s at slice %d)", i.info.ID, name, i.info.Placement.Start)
 }
 
-// whole says that the instance is usable as the device of its profile: one compute instance.
-func (i *instance) whole() bool { return len(i.computes) == 1 && len(i.devices) == 1 }
+// complete says that the instance is usable as the device of its profile: one compute instance.
+func (i *instance) complete() bool { return len(i.computes) == 1 && len(i.devices) == 1 }
 
-// describe notes what the instance is called in this boot.
-func (i *instance) describe(p *plan.Partition) {
+// note notes the names of the instance in this boot.
+func (i *instance) note(p *plan.Partition) {
 	p.UUID, p.GPUInstance, p.ComputeInstance = i.devices[0].UUID, i.info.ID, i.devices[0].ComputeInstance
 }
 
-// has says whether one of its MIG devices is of that UUID.
-func (i *instance) has(uuid string) bool {
-	for _, d := range i.devices {
-		if d.UUID == uuid {
-			return true
-		}
-	}
-	return false
+// hasDevice says whether one of its MIG devices is of that UUID.
+func (i *instance) hasDevice(uuid string) bool {
+	return slices.ContainsFunc(i.devices, func(d nvml.MIGDevice) bool { return d.UUID == uuid })
 }
 
 // instances are all that are on the GPU now, whoever made them.
-func (g *board) instances() ([]*instance, error) {
+func (g *openGPU) instances() ([]*instance, error) {
 	profiles, err := g.profiles()
 	if err != nil {
 		return nil, err
@@ -99,10 +96,8 @@ func (g *board) instances() ([]*instance, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read a GPU instance: %w", err)
 		}
-		for _, p := range profiles {
-			if p.ID == i.info.ProfileID {
-				i.profile = p
-			}
+		if n := slices.IndexFunc(profiles, func(p nvml.GPUInstanceProfile) bool { return p.ID == i.info.ProfileID }); n >= 0 {
+			i.profile = profiles[n]
 		}
 		out = append(out, i)
 	}
@@ -121,7 +116,7 @@ func (g *board) instances() ([]*instance, error) {
 }
 
 // sort finds what is exactly where a partition would be, and all that is in its place or a part of it.
-func (g *board) sort(there []*instance, p plan.Partition) (exact *instance, obstacles []*instance, err error) {
+func (g *openGPU) sort(there []*instance, p plan.Partition) (exact *instance, obstacles []*instance, err error) {
 	profile, err := g.profile(p.Profile)
 	if err != nil {
 		return nil, nil, err
@@ -137,7 +132,7 @@ func (g *board) sort(there []*instance, p plan.Partition) (exact *instance, obst
 	return exact, obstacles, nil
 }
 
-func (g *board) profiles() ([]nvml.GPUInstanceProfile, error) {
+func (g *openGPU) profiles() ([]nvml.GPUInstanceProfile, error) {
 	if g.offered == nil {
 		profiles, err := g.device.GPUInstanceProfiles()
 		if err != nil {
@@ -148,21 +143,19 @@ func (g *board) profiles() ([]nvml.GPUInstanceProfile, error) {
 	return g.offered, nil
 }
 
-func (g *board) profile(name string) (nvml.GPUInstanceProfile, error) {
+func (g *openGPU) profile(name string) (nvml.GPUInstanceProfile, error) {
 	profiles, err := g.profiles()
 	if err != nil {
 		return nvml.GPUInstanceProfile{}, err
 	}
-	for _, p := range profiles {
-		if p.Name == name {
-			return p, nil
-		}
+	if i := slices.IndexFunc(profiles, func(p nvml.GPUInstanceProfile) bool { return p.Name == name }); i >= 0 {
+		return profiles[i], nil
 	}
 	return nvml.GPUInstanceProfile{}, fmt.Errorf("the GPU offers no MIG profile %s", name)
 }
 
 // at looks again at where a partition is or would be.
-func (g *board) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
+func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
 	there, err := g.instances()
 	if err != nil {
 		return nil, nil, err
@@ -170,57 +163,43 @@ func (g *board) at(p plan.Partition) (exact *instance, obstacles []*instance, er
 	return g.sort(there, p)
 }
 
-// errVanished says that a partition which was noted is not there.
-var errVanished = fmt.Errorf("the partition is gone: %w", plan.ErrVanished)
+// errGone says that a recorded partition does not exist.
+var errGone = fmt.Errorf("the partition is gone: %w", plan.ErrDestroyed)
 
 // find looks for a partition that was noted, and notes its instance IDs anew. One of which nothing was noted must be
 // there as the device of its profile.
-func (g *board) find(p *plan.Partition) error {
+func (g *openGPU) find(p *plan.Partition) error {
 	on, err := g.modeOn()
 	if err != nil {
 		return err
 	}
 	if !on {
-		return fmt.Errorf("%w: the MIG mode of its GPU is off", errVanished)
+		return fmt.Errorf("%w: the MIG mode of its GPU is off", errGone)
 	}
 	exact, _, err := g.at(*p)
 	switch {
 	case err != nil:
 		return err
 	case exact == nil:
-		return fmt.Errorf("%w: no GPU instance of profile %s is at slice %d", errVanished, p.Profile, p.Start)
-	case !exact.whole():
-		return fmt.Errorf("%w: %s has %d compute instances", errVanished, exact, len(exact.computes))
-	case p.UUID != "" && !exact.has(p.UUID):
-		return fmt.Errorf("%w: %s is another, with UUID %s instead of %s", errVanished, exact, exact.devices[0].UUID, p.UUID)
+		return fmt.Errorf("%w: no GPU instance of profile %s is at slice %d", errGone, p.Profile, p.Start)
+	case !exact.complete():
+		return fmt.Errorf("%w: %s has %d compute instances", errGone, exact, len(exact.computes))
+	case p.UUID != "" && !exact.hasDevice(p.UUID):
+		return fmt.Errorf("%w: %s is another, with UUID %s instead of %s", errGone, exact, exact.devices[0].UUID, p.UUID)
 	}
-	exact.describe(p)
+	exact.note(p)
 	return nil
 }
 
-// inTheWay refuses for what no claim's record owns.
-func inTheWay(obstacles []*instance) error {
+// obstructed refuses for instances that no claim's record owns.
+func obstructed(obstacles []*instance) error {
 	var names []string
 	for _, i := range obstacles {
 		names = append(names, i.String())
 	}
-	return &busyError{
-		what:   strings.Join(names, " and ") + ", made outside of this driver, in its place",
-		remedy: "it is retried; destroy what is in the way (nvidia-smi mig -dci, then -dgi), or let the driver do so with --adopt-foreign-mig",
+	return &executor.Busy{
+		Obstacle: strings.Join(names, " and ") + ", made outside of this driver, in its place",
+		Remedy: "it is retried; destroy what is in the way (nvidia-smi mig -dci, then -dgi), " +
+			"or let the driver do so with --adopt-foreign-mig",
 	}
 }
-
-// busyError is what holds up work on a GPU.
-type busyError struct {
-	what, remedy string
-	cause        error
-}
-
-func (e *busyError) Error() string {
-	if e.cause == nil {
-		return e.what
-	}
-	return e.cause.Error() + ": " + e.what
-}
-
-func (e *busyError) Unwrap() error { return e.cause }

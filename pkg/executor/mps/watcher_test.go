@@ -43,30 +43,34 @@ func (s *supervised) Stop(_ context.Context, name string) error {
 func (s *supervised) List(context.Context, string) (mpsd.List, error) { return s.list, s.err }
 
 type watched struct {
-	*Keeper
-	daemons *supervised
-	machine *engine.Engine
-	plans   []plan.Plan
-	blind   bool
-	reports []error
+	*Watcher
+	*Executor
+	supervisor *supervised
+	machine    *engine.Engine
+	plans      []plan.Plan
+	incomplete bool
+	reports    []error
 }
 
 func newWatched(t *testing.T) *watched {
 	t.Helper()
-	w := &watched{daemons: &supervised{}, machine: simtest.Machine(t, "hgx-h100")}
+	w := &watched{supervisor: &supervised{}, machine: simtest.Machine(t, "hgx-h100")}
 	h := host.New(host.Options{})
 	t.Cleanup(h.Close)
 	modes, err := record.OpenGPUs(h, filepath.Join(t.TempDir(), "gpus"), Setting)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Keeper = &Keeper{
-		Executor: New(Options{Host: h, Sessions: sessionpool.New(nvmlfake.New(w.machine), func(error) {}), Daemons: w.daemons, Modes: modes}),
-		Held:     func() ([]plan.Plan, bool, error) { return w.plans, w.blind, nil },
-		Alone:    func(_ context.Context, _ string, do func([]plan.Plan) error) error { return do(w.plans) },
-		Report:   func(err error) { w.reports = append(w.reports, err) },
-	}
+	w.Executor = New(h, sessionpool.New(nvmlfake.New(w.machine), func(error) {}), w.supervisor, modes, "/proc")
+	w.Watcher = NewWatcher(w.Executor, w, func(err error) { w.reports = append(w.reports, err) })
 	return w
+}
+
+// Held and WithGPULock are the engine's.
+func (w *watched) Held() ([]plan.Plan, bool, error) { return w.plans, w.incomplete, nil }
+
+func (w *watched) WithGPULock(_ context.Context, _ string, do func([]plan.Plan) error) error {
+	return do(w.plans)
 }
 
 // share is a claim's plan with a share of a GPU by MPS.
@@ -79,13 +83,13 @@ func (w *watched) share(t *testing.T, n int, claim string) plan.Plan {
 	d := gpu.Device{Kind: gpu.KindGPU, PCIAddress: s.GPUs[n].Address}
 	return plan.Plan{Claim: plan.Claim{Namespace: "ns", Name: claim, UID: claim}, Devices: []plan.Device{{
 		Name: d.Name(), Kind: d.Kind, PCIAddress: d.PCIAddress, UUID: s.GPUs[n].UUID,
-		Share: plan.Share{MemoryBytes: 1 << 30, OfBytes: 80 << 30}, Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS, MemoryLimit: 1 << 30},
+		Share: plan.Share{MemoryBytes: 1 << 30, TotalBytes: 80 << 30}, Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS, MemoryLimit: 1 << 30},
 	}}}
 }
 
 func (w *watched) look(t *testing.T) {
 	t.Helper()
-	if err := w.Look(t.Context()); err != nil {
+	if err := w.scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -97,12 +101,12 @@ func TestClaimsOfADaemonThatDiedAreTold(t *testing.T) {
 	status := func(p plan.Plan, restarts int) mpsd.Status {
 		return mpsd.Status{Daemon: mpsd.Daemon{Name: p.Devices[0].Name, UUID: p.Devices[0].UUID}, PID: 1, Restarts: restarts, Problem: "it ended: killed"}
 	}
-	w.daemons.list = mpsd.List{Daemons: []mpsd.Status{status(a, 0), status(other, 0)}}
+	w.supervisor.list = mpsd.List{Daemons: []mpsd.Status{status(a, 0), status(other, 0)}}
 	w.look(t)
 	if len(w.reports) != 0 {
 		t.Fatalf("nothing happened: %v", w.reports)
 	}
-	w.daemons.list.Daemons[0].Restarts = 1
+	w.supervisor.list.Daemons[0].Restarts = 1
 	w.look(t)
 	w.look(t)
 	var told []string
@@ -124,25 +128,25 @@ func TestADaemonThatNoClaimNeedsIsEnded(t *testing.T) {
 	p := w.share(t, 0, "a")
 	d := p.Devices[0]
 	// Its claim was released while the supervisor was away: daemon and compute mode are left.
-	if err := w.exclusive(d); err != nil {
+	if err := w.setExclusive(d); err != nil {
 		t.Fatal(err)
 	}
-	w.daemons.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: d.Name, UUID: d.UUID}, PID: 1}, {Daemon: mpsd.Daemon{Name: "stranger"}}}}
-	w.blind = true // Some claim's devices are not known: it could be that one's.
+	w.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: d.Name, UUID: d.UUID}, PID: 1}, {Daemon: mpsd.Daemon{Name: "stranger"}}}}
+	w.incomplete = true // Some claim's devices are not known: it could be that one's.
 	w.look(t)
-	if len(w.daemons.stopped) != 0 {
-		t.Fatalf("%v were ended, and a claim may need them", w.daemons.stopped)
+	if len(w.supervisor.stopped) != 0 {
+		t.Fatalf("%v were ended, and a claim may need them", w.supervisor.stopped)
 	}
-	w.blind = false
+	w.incomplete = false
 	w.look(t)
-	if !slices.Equal(w.daemons.stopped, []string{d.Name, "stranger"}) {
-		t.Errorf("ended %v", w.daemons.stopped)
+	if !slices.Equal(w.supervisor.stopped, []string{d.Name, "stranger"}) {
+		t.Errorf("ended %v", w.supervisor.stopped)
 	}
 	s, err := w.machine.State()
 	if err != nil || s.GPUs[0].ComputeMode != 0 {
 		t.Errorf("the compute mode is %d (%v)", s.GPUs[0].ComputeMode, err)
 	}
-	if _, err := w.Modes.Get(d.PCIAddress); err == nil {
+	if _, err := w.modes.Get(d.PCIAddress); err == nil {
 		t.Error("the record of the compute mode is left")
 	}
 }
@@ -151,7 +155,7 @@ func TestAComputeModeThatSomebodyChangedIsReportedOnce(t *testing.T) {
 	w := newWatched(t)
 	w.plans = []plan.Plan{w.share(t, 0, "a")}
 	d := w.plans[0].Devices[0]
-	if err := w.exclusive(d); err != nil {
+	if err := w.setExclusive(d); err != nil {
 		t.Fatal(err)
 	}
 	w.look(t)
@@ -170,7 +174,7 @@ func TestAComputeModeThatSomebodyChangedIsReportedOnce(t *testing.T) {
 
 func TestASupervisorThatIsAwayIsSaid(t *testing.T) {
 	w := newWatched(t)
-	w.daemons.err = mpsd.ErrAway
+	w.supervisor.err = mpsd.ErrAway
 	p := w.share(t, 0, "a")
 	p.Steps = []plan.Step{{Executor: plan.MPSExecutor, PCIAddress: p.Devices[0].PCIAddress}}
 	work := plan.Work{Step: p.Steps[0], Devices: p.Devices}
@@ -191,11 +195,11 @@ func TestASupervisorThatIsAwayIsSaid(t *testing.T) {
 func TestADaemonOfOursIsNotInTheWayOfTheNextShare(t *testing.T) {
 	w := newWatched(t)
 	p := w.share(t, 0, "a")
-	w.ProcRoot = t.TempDir()
-	if err := os.MkdirAll(filepath.Join(w.ProcRoot, "77"), 0o755); err != nil {
+	w.procRoot = t.TempDir()
+	if err := os.MkdirAll(filepath.Join(w.procRoot, "77"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(w.ProcRoot, "77", "comm"), []byte("nvidia-cuda-mps\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.procRoot, "77", "comm"), []byte("nvidia-cuda-mps\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.machine.Update(func(s *engine.State) error { s.GPUs[0].Processes = []engine.Process{{PID: 77}}; return nil }); err != nil {
@@ -204,7 +208,7 @@ func TestADaemonOfOursIsNotInTheWayOfTheNextShare(t *testing.T) {
 	if err := w.Admit(t.Context(), plan.Work{Devices: p.Devices}); err == nil {
 		t.Error("a stranger's MPS server is not in the way")
 	}
-	w.daemons.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: p.Devices[0].Name}}}}
+	w.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: p.Devices[0].Name}}}}
 	if err := w.Admit(t.Context(), plan.Work{Devices: p.Devices}); err != nil {
 		t.Error(err)
 	}

@@ -41,10 +41,10 @@ func (m maker) tell(p *Plan, chosen []parameters) error {
 			for n, g := range gpus {
 				uuids[n] = g.UUID
 			}
-			p.Devices[i].Told.VisibleDevices = strings.Join(uuids, ",")
+			p.Devices[i].TopologyEnv.VisibleDevices = strings.Join(uuids, ",")
 		}
 		if asked.NCCLTopology {
-			p.Devices[i].Told.NCCLTopology = nccl.File(gpus)
+			p.Devices[i].TopologyEnv.NCCLTopology = nccl.File(gpus)
 		}
 	}
 	return nil

@@ -30,9 +30,9 @@ const (
 	EnvShare    = "NVIDIA_DRA_SHARE_MEMORY_MIB"
 )
 
-// Shared adds to a device's edits what its share calls for: how it is shared and how much of it is the claim's, and the
+// AddSharing adds to a device's edits what its share calls for: how it is shared and how much of it is the claim's, and the
 // way to the MPS daemon, whose directory is below mpsDir.
-func Shared(edits specs.ContainerEdits, d plan.Device, mpsDir string) specs.ContainerEdits {
+func AddSharing(edits specs.ContainerEdits, d plan.Device, mpsDir string) specs.ContainerEdits {
 	if d.Admin {
 		return edits
 	}
@@ -49,8 +49,8 @@ func Shared(edits specs.ContainerEdits, d plan.Device, mpsDir string) specs.Cont
 		if d.Sharing.MemoryLimit > 0 {
 			add(EnvMemory, "0=%dM", d.Sharing.MemoryLimit>>20)
 		}
-		if d.Sharing.Threads > 0 {
-			add(EnvThreads, "%d", d.Sharing.Threads)
+		if d.Sharing.ActiveThreadPercentage > 0 {
+			add(EnvThreads, "%d", d.Sharing.ActiveThreadPercentage)
 		}
 		dir := filepath.Join(mpsDir, d.Name)
 		edits.Mounts = append(append([]*specs.Mount(nil), edits.Mounts...),

@@ -1,0 +1,99 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/record"
+)
+
+// Check looks for what must never be, between calls: nothing leaked, nothing lost, no device held twice. It reads only.
+func (e *Engine) Check() error {
+	var errs []error
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	boot, err := e.o.Host.BootID()
+	if err != nil {
+		return err
+	}
+	records, unreadable, err := e.records.All()
+	if err != nil {
+		return err
+	}
+	for _, uid := range unreadable {
+		fault("the record of claim UID %s is unreadable", uid)
+	}
+	known := map[string]bool{}
+	for i, r := range records {
+		c := r.Plan.Claim
+		known[c.UID] = true
+		if r.State != record.Committed {
+			fault("claim %s is %s", claimText(c), r.State)
+			continue
+		}
+		if r.BootID == boot {
+			errs = append(errs, e.checkSpec(r))
+		}
+		for _, address := range r.Plan.Exclusive() {
+			totals := newShareTotals(r.Plan, address)
+			for j, other := range records {
+				if j == i {
+					continue
+				}
+				if d, why := totals.add(other.Plan); why != "" {
+					fault("%s on GPU %s: %s", d, address, why)
+				}
+				if d, taken := r.Plan.Conflict(other.Plan, address); taken && j < i {
+					fault("%s on GPU %s is held by claim %s and claim %s", d.Name, address, claimText(other.Plan.Claim), claimText(c))
+				}
+			}
+		}
+	}
+	uids, specs, err := e.uids()
+	if err != nil {
+		return err
+	}
+	for _, uid := range specs {
+		if !known[uid] {
+			fault("claim UID %s has a CDI spec and no record", uid)
+		}
+	}
+	for _, uid := range uids {
+		if !known[uid] {
+			fault("claim UID %s has an unfinished record", uid)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Engine) checkSpec(r record.Record) error {
+	c := r.Plan.Claim
+	data, err := e.o.Specs.Read(c.UID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("claim %s is committed and has no CDI spec", claimText(c))
+	}
+	if err != nil {
+		return err
+	}
+	for i, d := range r.Plan.Devices {
+		if d.TopologyEnv.NCCLTopology != "" {
+			switch file, err := e.o.Specs.ReadTopology(c.UID); {
+			case errors.Is(err, fs.ErrNotExist):
+				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", claimText(c))
+			case err != nil:
+				return err
+			case string(file) != d.TopologyEnv.NCCLTopology:
+				return fmt.Errorf("the topology file for NCCL of claim %s is not what its record says", claimText(c))
+			}
+		}
+		if !strings.Contains(string(data), cdi.DeviceName(r.Plan, i)) {
+			return fmt.Errorf("the CDI spec of claim %s lacks device %s", claimText(c), r.Plan.Devices[i].Name)
+		}
+	}
+	return nil
+}

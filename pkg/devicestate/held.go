@@ -1,0 +1,59 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"context"
+	"slices"
+
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
+)
+
+// Held lists the plans of all records, whatever their state: their devices must stay published. If incomplete is true,
+// the plan of some record is not known, and any GPU that no plan names may be held too.
+func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
+	records, unreadable, err := e.records.All()
+	if err != nil {
+		return nil, false, err
+	}
+	incomplete = len(unreadable) > 0
+	for _, r := range records {
+		if r.State == record.Unknown {
+			incomplete = true
+			continue
+		}
+		plans = append(plans, r.Plan)
+	}
+	return plans, incomplete, nil
+}
+
+// WithGPULock calls do with the lock of a GPU, and the plans that have a part of it. It does nothing while these are not
+// all known.
+func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error {
+	locks, err := e.lockGPUs(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer locks.release()
+	plans, incomplete, err := e.Held()
+	if err != nil || incomplete {
+		return err
+	}
+	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.Exclusive(), address) }))
+}
+
+// WithIdleGPU calls do with the lock of a GPU of which no claim holds, or may hold, any part; it says whether it did.
+func (e *Engine) WithIdleGPU(ctx context.Context, address string, do func() error) (idle bool, err error) {
+	err = e.WithGPULock(ctx, address, func(plans []plan.Plan) error {
+		if idle = len(plans) == 0; idle {
+			return do()
+		}
+		return nil
+	})
+	return idle, err
+}
+
+// Quarantined counts the record files that were set aside.
+func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }

@@ -1,0 +1,86 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package executor holds what the executors of plans share: they explain failures alike, and join other claims' shares
+// of a device alike.
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/plan"
+)
+
+// Busy is an error that a process or an administrator causes: they hold the GPU, or changed it.
+type Busy struct {
+	Obstacle, Remedy string
+	// Cause is the call that failed, if one did.
+	Cause error
+}
+
+func (e *Busy) Error() string {
+	if e.Cause == nil {
+		return e.Obstacle
+	}
+	return e.Cause.Error() + ": " + e.Obstacle
+}
+
+// Unwrap returns the cause.
+func (e *Busy) Unwrap() error { return e.Cause }
+
+// Failure explains an error of work on a device, as a *claimerror.Error. The remedy is for errors that suggest no other.
+func Failure(ctx context.Context, attempt string, d plan.Device, err error, remedy string) error {
+	var explained *claimerror.Error
+	if err == nil || errors.As(err, &explained) {
+		return err
+	}
+	e := &claimerror.Error{
+		Reason: claimerror.DeviceNotReady, Attempt: attempt, Device: d.Name, Cause: err, Remedy: remedy,
+	}
+	var busy *Busy
+	switch {
+	case ctx.Err() != nil:
+		e.Reason = claimerror.Interrupted
+	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
+		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"
+	case sessionpool.IsGone(err):
+		e.Reason = claimerror.DeviceLost
+		e.Remedy = "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
+	case errors.As(err, &busy):
+		e.Reason, e.Remedy = claimerror.DeviceInUse, busy.Remedy
+	}
+	return e
+}
+
+// CoTenants returns the other claims' shares of the step's device. It refuses to join a claim that is being prepared or
+// undone: of its effects, some may be missing.
+func CoTenants(w plan.Work) ([]plan.CoTenant, error) {
+	tenants := w.CoTenants()
+	for _, t := range tenants {
+		if !t.Committed {
+			return nil, &claimerror.Error{
+				Reason: claimerror.DeviceInUse, Attempt: "prepare", Device: w.Target().Name,
+				Cause:  fmt.Errorf("claim %s, which has a share of it, is being prepared or undone", t.Claim),
+				Remedy: "it is retried; the plugin's log says what holds that claim up if it persists",
+			}
+		}
+	}
+	return tenants, nil
+}
+
+// ProcessName names a process for messages, with its command where /proc tells it.
+func ProcessName(h *host.Host, procRoot string, pid uint32) string {
+	name := fmt.Sprintf("process %d", pid)
+	if comm, err := h.ReadFile(filepath.Join(procRoot, fmt.Sprint(pid), "comm")); err == nil {
+		name += " (" + strings.TrimSpace(string(comm)) + ")"
+	}
+	return name
+}
