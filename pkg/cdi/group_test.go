@@ -14,8 +14,8 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// TestAGroupIsOneDevice has two groups, and a watcher of the first one who names it again behind another device.
-func TestAGroupIsOneDevice(t *testing.T) {
+// TestSpec_Group_IsOneDevice has two groups, and a watcher of the first one who names it again behind another device.
+func TestSpec_Group_IsOneDevice(t *testing.T) {
 	p := onePlan()
 	p.Devices = nil
 	var e cdi.Edits
@@ -60,12 +60,12 @@ func TestAGroupIsOneDevice(t *testing.T) {
 	}
 }
 
-func TestWhatAContainerIsTold(t *testing.T) {
+func TestDeviceEdits_Topology_GetsEnvironmentAndMount(t *testing.T) {
 	given := specs.ContainerEdits{Env: []string{"A=1"}}
-	if diff := cmp.Diff(given, cdi.AddTopology(given, plan.Device{}, "/f")); diff != "" {
+	if diff := cmp.Diff(given, cdi.DeviceEdits(given, plan.Device{}, "", "/f")); diff != "" {
 		t.Errorf("told nothing (-want +got):\n%s", diff)
 	}
-	got := cdi.AddTopology(given, plan.Device{TopologyEnv: plan.TopologyEnv{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, "/f")
+	got := cdi.DeviceEdits(given, plan.Device{TopologyEnv: plan.TopologyEnv{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, "", "/f")
 	want := specs.ContainerEdits{
 		Env:    []string{"A=1", "CUDA_VISIBLE_DEVICES=GPU-1,GPU-0", "NCCL_TOPO_FILE=/run/nvidia/nccl-topology.xml"},
 		Mounts: []*specs.Mount{{HostPath: "/f", ContainerPath: "/run/nvidia/nccl-topology.xml", Options: []string{"ro", "nosuid", "nodev", "bind"}}},

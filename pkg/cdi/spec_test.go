@@ -59,7 +59,7 @@ func encoded(t *testing.T, p plan.Plan, e cdi.Edits) []byte {
 	return data
 }
 
-func TestSpecIsWhatARuntimeReads(t *testing.T) {
+func TestEncode_Spec_IsGolden(t *testing.T) {
 	data := encoded(t, onePlan(), edits())
 	if diff := cmp.Diff(golden, string(data)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -70,7 +70,7 @@ func TestSpecIsWhatARuntimeReads(t *testing.T) {
 	}
 }
 
-func TestRuntimeInjectsTheDevice(t *testing.T) {
+func TestSpec_Runtime_InjectsTheDevice(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "claim.json"), encoded(t, onePlan(), edits()), 0o600); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestRuntimeInjectsTheDevice(t *testing.T) {
 	}
 }
 
-func TestSharesOfADeviceAreDifferentAndRepeatsAreOne(t *testing.T) {
+func TestSpec_SharesAndRepeats_HaveOneDeviceEach(t *testing.T) {
 	p, e := onePlan(), edits()
 	again := p.Devices[0]
 	share := again
@@ -115,7 +115,7 @@ func TestSharesOfADeviceAreDifferentAndRepeatsAreOne(t *testing.T) {
 	}
 }
 
-func TestSpecRefusesWhatNoContainerCouldUse(t *testing.T) {
+func TestSpec_UnusableEdits_ReturnsError(t *testing.T) {
 	for name, change := range map[string]func(*plan.Plan, *cdi.Edits){
 		"no device node":        func(_ *plan.Plan, e *cdi.Edits) { e.Devices[0].DeviceNodes = nil },
 		"edits are missing":     func(_ *plan.Plan, e *cdi.Edits) { e.Devices = nil },
@@ -134,7 +134,7 @@ func TestSpecRefusesWhatNoContainerCouldUse(t *testing.T) {
 	}
 }
 
-func TestPlanOfTellsWhatIsNoPlan(t *testing.T) {
+func TestPlanOf_NoPlan_ReturnsError(t *testing.T) {
 	for in, want := range map[string]string{
 		"x": "not JSON", "{}": "names no plan",
 		`{"annotations":{"k8s.gpu.nvidia.com/plan":"x"}}`:  "not readable",

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestTextSaysWhatOnWhatForWhomWhyAndWhatNow(t *testing.T) {
+func TestError_Text_NamesAttemptDeviceClaimCauseAndRemedy(t *testing.T) {
 	cause := errors.New("it is lost")
 	e := &Error{
 		Reason: DeviceLost, Attempt: "prepare", Claim: "ns/c", Device: "gpu-0000-1b-00-0", Cause: cause, Remedy: "reset it",

@@ -276,7 +276,7 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, er
 		if err != nil {
 			return nil, notReady(p, d.Name, err)
 		}
-		one = cdi.AddTopology(cdi.AddSharing(one, d, e.o.MPSDir), d, e.o.Specs.TopologyPath(p.Claim.UID))
+		one = cdi.DeviceEdits(one, d, e.o.MPSDir, e.o.Specs.TopologyPath(p.Claim.UID))
 		edits.Devices = append(edits.Devices, one)
 	}
 	spec, err := cdi.Spec(e.o.Driver, p, boot, edits)

@@ -37,7 +37,7 @@ func request(name string) func(*resourceapi.DeviceRequestAllocationResult) {
 	return func(r *resourceapi.DeviceRequestAllocationResult) { r.Request = name }
 }
 
-func TestAGroupIsItsGPUsInLinkOrder(t *testing.T) {
+func TestMake_Group_IsItsGPUsInLinkOrder(t *testing.T) {
 	p, err := Make(claim(nil, result(inner), result(outer, request("other"))), meshed())
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAGroupIsItsGPUsInLinkOrder(t *testing.T) {
 	}
 }
 
-func TestContainersAreToldOfTheRequestsGPUs(t *testing.T) {
+func TestMake_Topology_NamesTheRequestsGPUs(t *testing.T) {
 	claimed := resourceapi.AllocationConfigSourceClaim
 	for name, c := range map[string]struct {
 		claim *resourceapi.ResourceClaim
@@ -111,7 +111,7 @@ func TestContainersAreToldOfTheRequestsGPUs(t *testing.T) {
 	}
 }
 
-func TestGroupsAreRefused(t *testing.T) {
+func TestMake_InvalidGroup_ReturnsError(t *testing.T) {
 	claimed := resourceapi.AllocationConfigSourceClaim
 	configs := func(parameters ...string) (out []resourceapi.DeviceAllocationConfiguration) {
 		for _, p := range parameters {
@@ -153,7 +153,7 @@ func TestGroupsAreRefused(t *testing.T) {
 	}
 }
 
-func TestAPreparedGroupIsPlannedAsItWas(t *testing.T) {
+func TestMake_PreparedGroup_KeepsItsGPUs(t *testing.T) {
 	n := meshed()
 	c := claim(nil, result(outer))
 	p, err := Make(c, n)

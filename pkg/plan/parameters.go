@@ -36,7 +36,7 @@ func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfigur
 			return err
 		}
 		if g, _ := m.node.Snapshot.ByAddress(d.PCIAddress); !d.Admin && d.Kind != gpu.KindGroup {
-			d.Share = m.part(*m.results[i], *d, g)
+			d.Share = m.share(*m.results[i], *d, g)
 		}
 	}
 	checked := claimed(p.Devices, m.node.Snapshot)
@@ -44,14 +44,14 @@ func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfigur
 		if p.Devices[i].Admin {
 			continue
 		}
-		if err := m.sharing(p, i, chosen[i], checked); err != nil {
+		if err := m.decideSharing(p, i, chosen[i], checked); err != nil {
 			return err
 		}
 	}
-	if err := m.together(p); err != nil {
+	if err := m.checkClaim(p); err != nil {
 		return err
 	}
-	return m.tell(p, chosen)
+	return m.setTopologyEnv(p, chosen)
 }
 
 // parameters are those that hold for a device.
@@ -80,7 +80,7 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 			err = fmt.Errorf("kind: %s is not for a device of type %s", decoded.Kind(), kind)
 		}
 		if err != nil {
-			return parameters{}, m.wrong(result.Device, result.Request, from, err)
+			return parameters{}, m.invalid(result.Device, result.Request, from, err)
 		}
 		if fits {
 			chosen = parameters{sharing: decoded.Sharing(), topology: decoded.Topology(), where: from}
@@ -89,14 +89,14 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 	return chosen, nil
 }
 
-func (m maker) wrong(device, request, from string, err error) error {
+func (m maker) invalid(device, request, from string, err error) error {
 	return m.refuse(device, claimerror.InvalidParameters,
 		fmt.Errorf("parameters from %s for request %q: %w", from, request, err),
 		"correct them in "+from+" and create the claim anew")
 }
 
-// part is the share that the scheduler gave, zero where it gave all.
-func (m maker) part(result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
+// share is the share that the scheduler gave, zero where it gave all.
+func (m maker) share(result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
 	total, reserved := memory(g, d.Partition)
 	asked, ok := result.ConsumedCapacity[MemoryCapacity]
 	if result.ShareID == nil || !ok || total == 0 || asked.Sign() <= 0 {
@@ -140,22 +140,22 @@ func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
 	return out
 }
 
-// sharing decides how the processes on one device get along.
-func (m maker) sharing(p *Plan, i int, chosen parameters, checked []v1beta1.Device) error {
+// decideSharing decides how the processes on one device get along.
+func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta1.Device) error {
 	d := &p.Devices[i]
 	asked, where := chosen.sharing, chosen.where
 	if d.Kind == gpu.KindGroup {
 		if asked == nil {
 			return nil
 		}
-		return m.wrong(d.Name, d.Request, where, errors.New("sharing: a group of GPUs is for one claim as a whole, and there is nothing to share"))
+		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs is for one claim as a whole, and there is nothing to share"))
 	}
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
 	policy := m.policy(g, d.Partition.Profile)
 	switch {
 	case asked != nil:
 		if err := asked.Check(checked[i], checked); err != nil {
-			return m.wrong(d.Name, d.Request, where, err)
+			return m.invalid(d.Name, d.Request, where, err)
 		}
 		d.Sharing.Strategy = asked.Strategy
 		if t := asked.TimeSlicing; t != nil && d.Kind == gpu.KindGPU {
@@ -171,7 +171,7 @@ func (m maker) sharing(p *Plan, i int, chosen parameters, checked []v1beta1.Devi
 		return nil
 	}
 	if !g.MPSCapable {
-		return m.wrong(d.Name, d.Request, cmp.Or(where, "the node's setting"),
+		return m.invalid(d.Name, d.Request, cmp.Or(where, "the node's setting"),
 			fmt.Errorf("sharing.strategy: MPS is not for this GPU: %s cannot limit its clients (it takes compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
 	}
 	if m.node.NoMPS != "" && p.Refused == nil {
@@ -197,8 +197,8 @@ func (m maker) sharing(p *Plan, i int, chosen parameters, checked []v1beta1.Devi
 	return nil
 }
 
-// together checks what no device shows alone.
-func (m maker) together(p *Plan) error {
+// checkClaim checks what no device shows alone.
+func (m maker) checkClaim(p *Plan) error {
 	requests := map[string]string{}
 	var first *Device
 	for i := range p.Devices {

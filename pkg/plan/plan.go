@@ -137,12 +137,18 @@ type Step struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
-// Addresses are the physical GPUs whose locks the plan needs, in locking order, each once.
-func (p Plan) Addresses() []string { return p.addresses(func(Device) bool { return true }) }
-
-// Exclusive are the physical GPUs that the plan takes for itself, whole or in part, in locking order: watching does not
-// count.
-func (p Plan) Exclusive() []string { return p.addresses(func(d Device) bool { return !d.Admin }) }
+// Exclusive are the physical GPUs that the plan takes for itself, whole or in part, in locking order, each once. Admin
+// access does not count.
+func (p Plan) Exclusive() []string {
+	var out []string
+	for _, d := range p.Devices {
+		if !d.Admin {
+			out = append(out, d.PCIAddress)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
 
 // Conflict finds a device of p that a plan of another claim makes impossible, on one GPU.
 func (p Plan) Conflict(o Plan, address string) (mine Device, found bool) {
@@ -152,15 +158,4 @@ func (p Plan) Conflict(o Plan, address string) (mine Device, found bool) {
 		}
 	}
 	return Device{}, false
-}
-
-func (p Plan) addresses(keep func(Device) bool) []string {
-	var out []string
-	for _, d := range p.Devices {
-		if keep(d) {
-			out = append(out, d.PCIAddress)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
 }

@@ -61,7 +61,7 @@ func configs(c ...resourceapi.DeviceAllocationConfiguration) []resourceapi.Devic
 	return c
 }
 
-func TestShares(t *testing.T) {
+func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 	const mps, slicing = v1beta1.StrategyMPS, v1beta1.StrategyTimeSlicing
 	tenOf := Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, MaxShares: 48, UsableBytes: 10182 << 20}
 	for name, c := range map[string]struct {
@@ -140,7 +140,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-func TestSharesThatCannotBe(t *testing.T) {
+func TestMake_InvalidShare_ReturnsError(t *testing.T) {
 	twice := taken(second, "10Gi")
 	for name, c := range map[string]struct {
 		claim  *resourceapi.ResourceClaim
@@ -184,7 +184,7 @@ func TestSharesThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestSharersAgree(t *testing.T) {
+func TestDisagrees_DifferentSharing_NamesTheDifference(t *testing.T) {
 	device := func(parameters string) Device {
 		t.Helper()
 		p, err := Make(claim(configs(config(fromClaim, parameters)), taken(first, "10Gi")), shared)
@@ -212,7 +212,7 @@ func TestSharersAgree(t *testing.T) {
 	}
 }
 
-func TestUse(t *testing.T) {
+func TestUse_Excess_NamesTheOverdrawnCapacity(t *testing.T) {
 	s := Share{MemoryBytes: 40 << 30, TotalBytes: 80 << 30, Compute: 40, MaxShares: 2}
 	var u Use
 	u.Add(s)

@@ -13,9 +13,9 @@ import (
 	"gpu-dra-driver/pkg/topology/nccl"
 )
 
-// tell puts on the first device of a request what its containers are to be told of its GPUs. A container gets all devices
+// setTopologyEnv puts on the first device of a request what its containers are to be told of its GPUs. A container gets all devices
 // of a request, so one says it for all; a second request would overwrite it.
-func (m maker) tell(p *Plan, chosen []parameters) error {
+func (m maker) setTopologyEnv(p *Plan, chosen []parameters) error {
 	first := -1
 	for i, d := range p.Devices {
 		asked := chosen[i].topology
@@ -23,7 +23,7 @@ func (m maker) tell(p *Plan, chosen []parameters) error {
 			continue
 		}
 		wrong := func(err error) error {
-			return m.wrong(d.Name, d.Request, chosen[i].where, fmt.Errorf("topology: %w", err))
+			return m.invalid(d.Name, d.Request, chosen[i].where, fmt.Errorf("topology: %w", err))
 		}
 		switch {
 		case d.Partial():
@@ -35,7 +35,7 @@ func (m maker) tell(p *Plan, chosen []parameters) error {
 				p.Devices[first].Request))
 		}
 		first = i
-		gpus := m.ofRequest(*p, d.Request)
+		gpus := m.gpusOf(*p, d.Request)
 		if asked.CUDAVisibleDevices {
 			uuids := make([]string, len(gpus))
 			for n, g := range gpus {
@@ -50,8 +50,8 @@ func (m maker) tell(p *Plan, chosen []parameters) error {
 	return nil
 }
 
-// ofRequest are the GPUs of a request in link order.
-func (m maker) ofRequest(p Plan, request string) []gpu.GPU {
+// gpusOf are the GPUs of a request in link order.
+func (m maker) gpusOf(p Plan, request string) []gpu.GPU {
 	var addresses []string
 	for _, d := range p.Devices {
 		if d.Request == request && !d.Admin {

@@ -54,16 +54,16 @@ func (g *GPUs) file(address string) string { return file(g.dir, address) }
 // Get reads a GPU's record. None is fs.ErrNotExist, a damaged one ErrUnreadable: that the setting was changed is sure
 // then, and what it was is not.
 func (g *GPUs) Get(address string) (GPU, error) {
+	var r GPU
 	data, err := g.host.ReadFile(g.file(address))
+	if err == nil {
+		err = unseal(data, gpuKind, &r)
+	}
+	if err == nil && r.PCIAddress != address {
+		err = fmt.Errorf("%w: it names GPU %s", ErrUnreadable, r.PCIAddress)
+	}
 	if err != nil {
 		return GPU{}, fmt.Errorf("read the record of %s of GPU %s: %w", g.setting, address, err)
-	}
-	var r GPU
-	if err := unseal(data, gpuKind, &r); err != nil {
-		return GPU{}, fmt.Errorf("read the record of %s of GPU %s: %w", g.setting, address, err)
-	}
-	if r.PCIAddress != address {
-		return GPU{}, fmt.Errorf("read the record of %s of GPU %s: %w: it names GPU %s", g.setting, address, ErrUnreadable, r.PCIAddress)
 	}
 	return r, nil
 }

@@ -43,7 +43,7 @@ func sealed(payload string) string {
 	return fmt.Sprintf(`{"kind":"gpu-dra-driver/claim","version":1,"sha256":"%s"}`, hex.EncodeToString(sum[:])) + "\n" + payload + "\n"
 }
 
-func TestEncodingIsTheOneThatEarlierFilesHave(t *testing.T) {
+func TestEncode_EarlierVersion_IsTheSame(t *testing.T) {
 	data, err := Encode(example())
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestEncodingIsTheOneThatEarlierFilesHave(t *testing.T) {
 	}
 }
 
-func TestAddedFieldsDoNotBreakAnOlderReader(t *testing.T) {
+func TestDecode_AddedFields_AreIgnored(t *testing.T) {
 	_, payload, _ := strings.Cut(golden, "\n")
 	payload = strings.Replace(strings.TrimSpace(payload), `"bootID"`, `"later":{"x":[1]},"bootID"`, 1)
 	payload = strings.Replace(payload, `"minor":3`, `"minor":3,"lane":"1g"`, 1)
@@ -74,7 +74,7 @@ func TestAddedFieldsDoNotBreakAnOlderReader(t *testing.T) {
 	}
 }
 
-func TestUnreadable(t *testing.T) {
+func TestDecode_DamagedFile_ReturnsErrUnreadable(t *testing.T) {
 	whole, err := Encode(example())
 	if err != nil {
 		t.Fatal(err)

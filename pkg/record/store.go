@@ -75,10 +75,10 @@ func (s *Store) Get(uid string) (Record, error) {
 		// A sector that has gone bad will not read better later, and its claim must be able to end.
 		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
-	if err != nil {
-		return Record{}, fmt.Errorf("read the record of claim %s: %w", uid, err)
+	var r Record
+	if err == nil {
+		r, err = Decode(data, uid)
 	}
-	r, err := Decode(data, uid)
 	if err != nil {
 		return Record{}, fmt.Errorf("read the record of claim %s: %w", uid, err)
 	}

@@ -39,7 +39,7 @@ func put(t *testing.T, s *Store, r Record) {
 	}
 }
 
-func TestPutReplacesAndRemoveForgets(t *testing.T) {
+func TestStore_PutAndRemove_ReplaceAndForget(t *testing.T) {
 	s, _ := open(t)
 	if _, err := s.Get("a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
@@ -67,7 +67,7 @@ func TestPutReplacesAndRemoveForgets(t *testing.T) {
 	}
 }
 
-func TestUIDKeepsToTheDirectory(t *testing.T) {
+func TestValidUID_PathCharacters_AreRefused(t *testing.T) {
 	s, dir := open(t)
 	outside := filepath.Join(filepath.Dir(dir), "x.json")
 	if err := os.WriteFile(outside, nil, 0o600); err != nil {
@@ -95,7 +95,7 @@ func TestUIDKeepsToTheDirectory(t *testing.T) {
 	}
 }
 
-func TestAllTellsReadableFromOthers(t *testing.T) {
+func TestAll_UnreadableRecords_AreListedApart(t *testing.T) {
 	s, dir := open(t)
 	put(t, s, of("a", Committed))
 	put(t, s, of("b", Unknown))
@@ -128,7 +128,7 @@ func TestAllTellsReadableFromOthers(t *testing.T) {
 	}
 }
 
-func TestSetAsideKeepsBothUntilReplaced(t *testing.T) {
+func TestSetAside_UnreadableRecord_StaysUntilReplaced(t *testing.T) {
 	s, dir := open(t)
 	if _, err := s.SetAside("a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
@@ -160,7 +160,7 @@ func TestSetAsideKeepsBothUntilReplaced(t *testing.T) {
 	}
 }
 
-func TestKnownRecordBesideAnUnknownOneCounts(t *testing.T) {
+func TestUnknown_KnownRecordOfTheSameClaim_IsNotListed(t *testing.T) {
 	s, dir := open(t)
 	put(t, s, of("a", Unknown))
 	saved, err := os.ReadFile(filepath.Join(dir, "unknown", "a.json"))
@@ -179,7 +179,7 @@ func TestKnownRecordBesideAnUnknownOneCounts(t *testing.T) {
 	}
 }
 
-func TestDirectoriesThatCannotBeUsed(t *testing.T) {
+func TestStore_UnusableDirectory_ReturnsError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestDirectoriesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestRecordThatMovesWhileReadIsNotMissed(t *testing.T) {
+func TestGet_RecordMovesMeanwhile_IsFound(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "records")
 	var move func(path string)
 	s, err := Open(host.New(host.Options{ReadFile: func(path string) ([]byte, error) {
@@ -246,7 +246,7 @@ func TestRecordThatMovesWhileReadIsNotMissed(t *testing.T) {
 	}
 }
 
-func TestInterruptedRemoveNeverLeavesTheUnknownRecordAlone(t *testing.T) {
+func TestRemove_Interrupted_NeverLeavesTheUnknownRecordAlone(t *testing.T) {
 	for n := range 8 {
 		dir := filepath.Join(t.TempDir(), "records")
 		f := hosttest.At(n, hosttest.CrashBefore)

@@ -128,7 +128,7 @@ var mutations = []Mutation{
 	{
 		Name: "the checksum is not looked at", File: "pkg/record/record.go",
 		Old: "if hex.EncodeToString(sum[:]) != head.SHA256 {", New: "if len(sum) == 0 {",
-		Package: "./pkg/record", Test: "TestUnreadable",
+		Package: "./pkg/record", Test: "TestDecode_DamagedFile_ReturnsErrUnreadable",
 	},
 	{
 		Name: "waiters for a lock are served in any order", File: "internal/host/lock.go",
@@ -258,7 +258,7 @@ var mutations = []Mutation{
 	{
 		Name: "sharers need not agree", File: "pkg/plan/share.go",
 		Old: "case a.Strategy != b.Strategy:", New: "case a.Strategy != b.Strategy && a.Timed && b.Timed:",
-		Package: "./pkg/plan", Test: "TestSharersAgree",
+		Package: "./pkg/plan", Test: "TestDisagrees_DifferentSharing_NamesTheDifference",
 	},
 	{
 		Name: "a daemon that starts anew has another pipe directory", File: "internal/mpsd/supervisor/daemon.go",
@@ -322,7 +322,7 @@ var mutations = []Mutation{
 		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/topologyenv.go",
 		Old:     "nccl.File(gpus)",
 		New:     "nccl.File(m.node.Snapshot.GPUs)",
-		Package: "./pkg/plan", Test: "TestContainersAreToldOfTheRequestsGPUs",
+		Package: "./pkg/plan", Test: "TestMake_Topology_NamesTheRequestsGPUs",
 	},
 	{
 		Name: "a link that one end reports counts", File: "pkg/topology/interconnect.go",

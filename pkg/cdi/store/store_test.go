@@ -35,7 +35,7 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-func TestSpecsAreKeptBesideOthers(t *testing.T) {
+func TestStore_OtherDriversSpecs_StayUntouched(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "cdi")
 	must(t, os.MkdirAll(dir, 0o755))
 	foreign := []string{".nic.tmp", "k8s.other.com-claim_u-1.json", "nvidia.yaml"}
@@ -65,7 +65,7 @@ func TestSpecsAreKeptBesideOthers(t *testing.T) {
 	}
 }
 
-func TestDirectoryIsMadeWithTheFirstSpec(t *testing.T) {
+func TestWrite_NoDirectory_MakesIt(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "cdi")
 	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
 	if uids, err := s.UIDs(); len(uids) > 0 || err != nil {
@@ -79,7 +79,7 @@ func TestDirectoryIsMadeWithTheFirstSpec(t *testing.T) {
 	}
 }
 
-func TestSpecThatIsThereAlreadyIsNotWritten(t *testing.T) {
+func TestWrite_SameSpec_WritesNothing(t *testing.T) {
 	f := hosttest.Trace()
 	f.Arm()
 	s := store.New(host.New(host.Options{FaultHook: f.Do}), t.TempDir(), "gpu.nvidia.com")
