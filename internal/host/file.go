@@ -24,17 +24,12 @@ func (h *Host) ReadFile(path string) ([]byte, error) { return h.readFile(path) }
 
 // Names lists a directory's entries in order, without temporary files. A missing directory has none.
 func (h *Host) Names(dir string) ([]string, error) {
-	names, _, err := list(dir)
+	names, _, err := h.List(dir)
 	return names, err
 }
 
-// Unfinished lists the targets whose temporary files a crash left in a directory.
-func (h *Host) Unfinished(dir string) ([]string, error) {
-	_, unfinished, err := list(dir)
-	return unfinished, err
-}
-
-func list(dir string) (names, unfinished []string, err error) {
+// List is Names, and the targets whose temporary files a crash left in a directory.
+func (h *Host) List(dir string) (names, unfinished []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil

@@ -71,7 +71,7 @@ func TestWriteDurable_OperationFails_KeepsOldFileAndNoOther(t *testing.T) {
 			if got, _ := h.ReadFile(path); string(got) != "old" {
 				t.Errorf("%q", got)
 			}
-			if un, err := h.Unfinished(dir); len(un) > 0 || err != nil {
+			if _, un, err := h.List(dir); len(un) > 0 || err != nil {
 				t.Errorf("unfinished %v, %v", un, err)
 			}
 		})
@@ -93,7 +93,7 @@ func TestUnfinished_TemporaryFileOfCrash_ListedReusedAndRemoved(t *testing.T) {
 	}
 	list := func() (whole, unfinished []string) {
 		whole, err := h.Names(dir)
-		unfinished, err2 := h.Unfinished(dir)
+		_, unfinished, err2 := h.List(dir)
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
 		}

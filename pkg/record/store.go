@@ -186,16 +186,12 @@ func (s *Store) Unknown() ([]string, error) {
 }
 
 func (s *Store) list(dir string) ([]string, error) {
-	whole, err := s.host.Names(dir)
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	unfinished, err := s.host.Unfinished(dir)
+	names, unfinished, err := s.host.List(dir)
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
 	var uids []string
-	for _, name := range append(whole, unfinished...) {
+	for _, name := range slices.Concat(names, unfinished) {
 		if uid, ok := strings.CutSuffix(name, suffix); ok && ValidUID(uid) {
 			uids = append(uids, uid)
 		}

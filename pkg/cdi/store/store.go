@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gpu-dra-driver/internal/host"
@@ -48,10 +49,7 @@ func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+u
 
 // Write makes the claim's spec what data says. A spec that says it already is not written.
 func (s *Store) Write(uid string, data []byte) error {
-	if err := s.write(s.path(uid), data); err != nil {
-		return fmt.Errorf("write the CDI spec: %w", err)
-	}
-	return nil
+	return s.write("write the CDI spec", s.path(uid), data)
 }
 
 // TopologyPath is where the claim's file for NCCL is.
@@ -61,24 +59,24 @@ func (s *Store) TopologyPath(uid string) string {
 
 // WriteTopology makes the claim's file for NCCL what data says. It goes with the spec.
 func (s *Store) WriteTopology(uid string, data []byte) error {
-	if err := s.write(s.TopologyPath(uid), data); err != nil {
-		return fmt.Errorf("write the topology file for NCCL: %w", err)
-	}
-	return nil
+	return s.write("write the topology file for NCCL", s.TopologyPath(uid), data)
 }
 
-func (s *Store) write(path string, data []byte) error {
+func (s *Store) write(attempt, path string, data []byte) error {
 	if old, err := s.host.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
 	err := s.host.WriteDurable(LabelWrite, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.host.MkdirAll(LabelMkdir, s.dir, 0o755); err != nil {
-			return fmt.Errorf("make the CDI directory: %w", err)
+			return fmt.Errorf("%s: make the CDI directory: %w", attempt, err)
 		}
 		err = s.host.WriteDurable(LabelWrite, path, data, 0o644)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%s: %w", attempt, err)
+	}
+	return nil
 }
 
 // Read gives the claim's spec. A missing one is fs.ErrNotExist.
@@ -103,42 +101,33 @@ func (s *Store) Remove(uid string) error {
 
 // RemoveUnfinished removes what an interrupted write of the claim's spec left.
 func (s *Store) RemoveUnfinished(uid string) error {
-	if err := s.host.RemoveUnfinished(LabelRemove, s.path(uid)); err != nil {
-		return fmt.Errorf("remove the unfinished CDI spec: %w", err)
-	}
-	if err := s.host.RemoveUnfinished(LabelRemove, s.TopologyPath(uid)); err != nil {
-		return fmt.Errorf("remove the unfinished topology file for NCCL: %w", err)
+	for _, path := range []string{s.path(uid), s.TopologyPath(uid)} {
+		if err := s.host.RemoveUnfinished(LabelRemove, path); err != nil {
+			return fmt.Errorf("remove an unfinished file of the CDI spec: %w", err)
+		}
 	}
 	return nil
 }
 
 // UIDs lists the claims that have a spec, whole or unfinished, in order.
 func (s *Store) UIDs() ([]string, error) {
-	whole, err := s.host.Names(s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("list CDI specs: %w", err)
-	}
-	unfinished, err := s.host.Unfinished(s.dir)
+	names, unfinished, err := s.host.List(s.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list CDI specs: %w", err)
 	}
 	var uids []string
-	seen := map[string]bool{}
-	for _, name := range append(whole, unfinished...) {
-		uid, ok := strings.CutPrefix(name, s.prefix)
-		if !ok {
-			continue
+	for _, name := range slices.Concat(names, unfinished) {
+		file, ours := strings.CutPrefix(name, s.prefix)
+		uid, isSpec := strings.CutSuffix(file, suffix)
+		if !isSpec {
+			uid, isSpec = strings.CutSuffix(file, topologySuffix)
 		}
-		uid, ok = strings.CutSuffix(uid, suffix)
-		if !ok {
-			uid, ok = strings.CutSuffix(uid, topologySuffix)
-		}
-		if ok && !seen[uid] {
-			seen[uid] = true
+		if ours && isSpec {
 			uids = append(uids, uid)
 		}
 	}
-	return uids, nil
+	slices.Sort(uids)
+	return slices.Compact(uids), nil
 }
 
 // ErrUnlinked says that the CDI directory was deleted and this process is left with its corpse, through a mount.

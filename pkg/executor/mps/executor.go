@@ -144,17 +144,13 @@ func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 	limited, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	list, err := x.daemons.List(limited, "")
-	if err == nil {
+	i := slices.IndexFunc(list.Daemons, func(s mpsd.Status) bool { return s.Name == d.Name })
+	switch {
+	case err != nil:
+	case i < 0:
 		err = errors.New("no MPS daemon runs for it")
-		for _, s := range list.Daemons {
-			switch {
-			case s.Name != d.Name:
-			case s.PID == 0:
-				err = fmt.Errorf("its MPS daemon does not run: %s", s.Problem)
-			default:
-				err = nil
-			}
-		}
+	case list.Daemons[i].PID == 0:
+		err = fmt.Errorf("its MPS daemon does not run: %s", list.Daemons[i].Problem)
 	}
 	return failure(ctx, "check", d, err)
 }

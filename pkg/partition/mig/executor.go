@@ -75,11 +75,7 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 		if err != nil || !on {
 			return err
 		}
-		there, err := g.instances()
-		if err != nil {
-			return err
-		}
-		exact, obstacles, err := g.sort(there, d.Partition)
+		exact, obstacles, err := g.at(d.Partition)
 		if err != nil {
 			return err
 		}

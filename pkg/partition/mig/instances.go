@@ -115,8 +115,12 @@ func (g *openGPU) instances() ([]*instance, error) {
 	return out, nil
 }
 
-// sort finds what is exactly where a partition would be, and all that is in its place or a part of it.
-func (g *openGPU) sort(there []*instance, p plan.Partition) (exact *instance, obstacles []*instance, err error) {
+// at finds the instance exactly where a partition is or would be, and all that are in its place or a part of it.
+func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
+	there, err := g.instances()
+	if err != nil {
+		return nil, nil, err
+	}
 	profile, err := g.profile(p.Profile)
 	if err != nil {
 		return nil, nil, err
@@ -152,15 +156,6 @@ func (g *openGPU) profile(name string) (nvml.GPUInstanceProfile, error) {
 		return profiles[i], nil
 	}
 	return nvml.GPUInstanceProfile{}, fmt.Errorf("the GPU offers no MIG profile %s", name)
-}
-
-// at looks again at where a partition is or would be.
-func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
-	there, err := g.instances()
-	if err != nil {
-		return nil, nil, err
-	}
-	return g.sort(there, p)
 }
 
 // errGone says that a recorded partition does not exist.
