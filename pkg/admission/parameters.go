@@ -4,8 +4,9 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
-	"regexp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,7 +33,7 @@ func (c config) of(r request) bool {
 
 // fits says whether the object is of the kind that devices of the request take.
 func (c config) fits(r request) bool {
-	return r.kind == "" || (c.MIG != nil) == (r.kind == gpu.KindMIG)
+	return r.kind == "" || (c.Kind == v1beta1.KindMIGDeviceConfig) == (r.kind == gpu.KindMIG)
 }
 
 // decode reads every parameter object for this driver.
@@ -52,20 +53,17 @@ func (v *ClusterView) decode(opaque []resourceapi.DeviceClaimConfiguration, path
 	return configs, errs
 }
 
-// fieldForm is how v1beta1 begins an error of one field, after the kind.
-var fieldForm = regexp.MustCompile(`^((?:[a-zA-Z]+)(?:\.[a-zA-Z]+|\[[^\]]*\])*): (.*)$`)
-
-// invalid moves the field that an error of the parameters names into the path.
+// invalid puts the field that an error of the parameters names below their path.
 func invalid(parameters *field.Path, err error) *field.Error {
-	text := err.Error()
-	for _, kind := range []string{v1beta1.KindGPUConfig, v1beta1.KindMIGDeviceConfig} {
-		text = strings.TrimPrefix(text, kind+": ")
-	}
-	if m := fieldForm.FindStringSubmatch(text); m != nil {
-		parameters, text = parameters.Child(m[1]), m[2]
+	var wrong *v1beta1.FieldError
+	if errors.As(err, &wrong) {
+		err = wrong.Problem
+		if wrong.Path != "" {
+			parameters = parameters.Child(wrong.Path)
+		}
 	}
 	// Forbidden is the type whose text is the detail alone: the value is in it already.
-	return field.Forbidden(parameters, text)
+	return field.Forbidden(parameters, err.Error())
 }
 
 // parameters denies what Prepare would refuse of the parameters, as far as the claim alone shows it.
@@ -83,7 +81,7 @@ func (v *ClusterView) parameters(configs []config, requests []request) (errs fie
 	}
 	for _, r := range requests {
 		c := chosen[r.name]
-		if c == nil || c.Sharing() == nil || r.admin || r.alternative() {
+		if c == nil || c.Sharing == nil || r.admin || r.alternative() {
 			continue // What is not chosen does no harm.
 		}
 		parameters := c.path.Child("opaque", "parameters")
@@ -109,7 +107,7 @@ func (v *ClusterView) aimed(c config, requests []request) (errs field.ErrorList)
 		ours++
 		if slices.Contains(c.requests, r.name) && !c.fits(r) && !r.alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "kind"),
-				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind(), r.kind, r.name, other(c.Kind()))))
+				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind, r.kind, r.name, other(c.Kind))))
 		}
 	}
 	if ours == 0 && len(others) > 0 {
@@ -141,17 +139,17 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			return nil
 		}
 		for range r.count {
-			devices = append(devices, v1beta1.Device{Index: len(devices), MIG: r.kind == gpu.KindMIG})
+			devices = append(devices, v1beta1.Device{Index: len(devices)})
 			owners = append(owners, r)
 		}
 	}
 	byMPS := -1
 	for i, r := range owners {
 		c := chosen[r.name]
-		if c == nil || c.Sharing() == nil || r.admin {
+		if c == nil || c.Sharing == nil || r.admin {
 			continue
 		}
-		sharing, parameters := *c.Sharing(), c.path.Child("opaque", "parameters")
+		sharing, parameters := *c.Sharing, c.path.Child("opaque", "parameters")
 		if err := positions(sharing).Check(devices[i], devices); err != nil {
 			errs = append(errs, invalid(parameters, err))
 			return errs
@@ -170,20 +168,13 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 
 // positions is a sharing without the limits of devices by UUID: which ones a claim gets is not known before it has them.
 func positions(s v1beta1.Sharing) *v1beta1.Sharing {
-	if s.MPS == nil {
-		return &s
+	if s.MPS != nil {
+		mps := *s.MPS
+		mps.DefaultPerDevicePinnedMemoryLimit = maps.Clone(mps.DefaultPerDevicePinnedMemoryLimit)
+		maps.DeleteFunc(mps.DefaultPerDevicePinnedMemoryLimit, func(key string, _ resource.Quantity) bool {
+			return strings.HasPrefix(key, "GPU-") || strings.HasPrefix(key, "MIG-")
+		})
+		s.MPS = &mps
 	}
-	mps := *s.MPS
-	mps.DefaultPerDevicePinnedMemoryLimit = nil
-	for key, q := range s.MPS.DefaultPerDevicePinnedMemoryLimit {
-		if strings.HasPrefix(key, "GPU-") || strings.HasPrefix(key, "MIG-") {
-			continue
-		}
-		if mps.DefaultPerDevicePinnedMemoryLimit == nil {
-			mps.DefaultPerDevicePinnedMemoryLimit = map[string]resource.Quantity{}
-		}
-		mps.DefaultPerDevicePinnedMemoryLimit[key] = q
-	}
-	s.MPS = &mps
 	return &s
 }

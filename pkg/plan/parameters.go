@@ -75,15 +75,15 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 			from = "the DeviceClass"
 		}
 		decoded, err := v1beta1.Decode(config.Opaque.Parameters.Raw)
-		fits := err == nil && (decoded.MIG != nil) == (kind == gpu.KindMIG)
+		fits := err == nil && (decoded.Kind == v1beta1.KindMIGDeviceConfig) == (kind == gpu.KindMIG)
 		if err == nil && !fits && config.Source == resourceapi.AllocationConfigSourceClaim && slices.Contains(config.Requests, result.Request) {
-			err = fmt.Errorf("kind: %s is not for a device of type %s", decoded.Kind(), kind)
+			err = fmt.Errorf("kind: %s is not for a device of type %s", decoded.Kind, kind)
 		}
 		if err != nil {
 			return parameters{}, m.invalid(result.Device, result.Request, from, err)
 		}
 		if fits {
-			chosen = parameters{sharing: decoded.Sharing(), topology: decoded.Topology(), where: from}
+			chosen = parameters{sharing: decoded.Sharing, topology: decoded.Topology, where: from}
 		}
 	}
 	return chosen, nil
@@ -131,8 +131,8 @@ func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
 	for i, d := range devices {
 		g, _ := s.ByAddress(d.PCIAddress)
 		total, _ := memory(g, d.Partition)
-		one := v1beta1.Device{UUID: d.UUID, Index: i, MIG: d.Kind == gpu.KindMIG, MemoryBytes: total}
-		if one.MIG {
+		one := v1beta1.Device{UUID: d.UUID, Index: i, MemoryBytes: total}
+		if d.Kind == gpu.KindMIG {
 			one.UUID = d.Partition.UUID
 		}
 		out = append(out, one)
@@ -182,7 +182,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 	if asked == nil || asked.MPS == nil {
 		return nil
 	}
-	if limit, ok := asked.MPS.LimitFor(checked[i], checked); ok && (d.Sharing.MemoryLimit == 0 || limit < d.Sharing.MemoryLimit) {
+	if limit, ok := asked.MPS.LimitFor(checked[i]); ok && (d.Sharing.MemoryLimit == 0 || limit < d.Sharing.MemoryLimit) {
 		d.Sharing.MemoryLimit = limit
 	}
 	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {

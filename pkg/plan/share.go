@@ -70,15 +70,12 @@ func (d Device) Disagrees(first Device) string {
 	case a.Strategy != b.Strategy:
 		return fmt.Sprintf("shares it by %s, this claim wants %s", b.Strategy, a.Strategy)
 	case a.Timed && b.Timed && a.Interval != b.Interval:
-		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", intervals[b.Interval&3], intervals[a.Interval&3])
+		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", v1beta1.Intervals[b.Interval&3], v1beta1.Intervals[a.Interval&3])
 	case d.MPS() && a.MultiUser != b.MultiUser:
 		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", b.MultiUser.text(), a.MultiUser.text())
 	}
 	return ""
 }
-
-// intervals are the time slices by their numbers.
-var intervals = [4]v1beta1.Interval{v1beta1.IntervalDefault, v1beta1.IntervalShort, v1beta1.IntervalMedium, v1beta1.IntervalLong}
 
 func (m MultiUser) text() string {
 	switch m {

@@ -4,7 +4,6 @@
 package sharing
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -74,7 +73,7 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 		return Settings{}, nil, nil
 	}
 	var f file
-	if err := decodeStrictly(object, &f); err != nil {
+	if err := v1beta1.Unmarshal(object, &f); err != nil {
 		return Settings{}, nil, err
 	}
 	if f.Version != "" && f.Version != "v1" {
@@ -139,9 +138,7 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 	if from.RenameByDefault != nil {
 		ignored = append(ignored, field+".renameByDefault")
 	}
-	switch common.interval {
-	case "", v1beta1.IntervalDefault, v1beta1.IntervalShort, v1beta1.IntervalMedium, v1beta1.IntervalLong:
-	default:
+	if common.interval != "" && !slices.Contains(v1beta1.Intervals, common.interval) {
 		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
 	}
 	if common.interval != "" && strategy != v1beta1.StrategyTimeSlicing {
@@ -247,22 +244,6 @@ func (s Settings) clash() error {
 		if slices.ContainsFunc(s.rules, func(b rule) bool { return a.name == b.name && a.strategy != b.strategy }) {
 			return fmt.Errorf("sharing: %s is shared by timeSlicing and by mps; leave one out, or say with nodes, products or devices which is for what", a.name)
 		}
-	}
-	return nil
-}
-
-func decodeStrictly(data []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		var wrongType *json.UnmarshalTypeError
-		if errors.As(err, &wrongType) {
-			return fmt.Errorf("%s: a %s is not allowed here", wrongType.Field, wrongType.Value)
-		}
-		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-			return fmt.Errorf("unknown field %s", clip(name))
-		}
-		return errors.New(clip(strings.TrimPrefix(err.Error(), "json: ")))
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func object(kind, rest string) []byte {
 	return []byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"` + kind + `",` + rest + `}`)
 }
 
-func TestSharingIsDecodedWithItsDefaults(t *testing.T) {
+func TestDecode_Sharing_FillsInDefaults(t *testing.T) {
 	ten, two, yes, half := resource.MustParse("10Gi"), resource.MustParse("2Gi"), true, 50
 	for in, want := range map[string]*Sharing{
 		`"sharing":{"strategy":"TimeSlicing"}`:                                                                {Strategy: StrategyTimeSlicing, TimeSlicing: &TimeSlicingConfig{Interval: IntervalDefault}},
@@ -35,17 +35,17 @@ func TestSharingIsDecodedWithItsDefaults(t *testing.T) {
 			t.Errorf("%s: %v", in, err)
 			continue
 		}
-		if diff := cmp.Diff(want, config.Sharing()); diff != "" {
+		if diff := cmp.Diff(want, config.Sharing); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", in, diff)
 		}
 	}
 	config, err := Decode(object(KindMIGDeviceConfig, `"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{}}`))
-	if err != nil || config.Kind() != KindMIGDeviceConfig || config.Sharing().TimeSlicing == nil {
+	if err != nil || config.Kind != KindMIGDeviceConfig || config.Sharing.TimeSlicing == nil {
 		t.Errorf("%+v, %v", config, err)
 	}
 }
 
-func TestSharingThatIsWrongIsNamed(t *testing.T) {
+func TestDecode_InvalidSharing_NamesTheField(t *testing.T) {
 	for in, want := range map[string]string{
 		`"sharing":{}`:                                                                                   "sharing.strategy: missing",
 		`"sharing":{"strategy":"Mps"}`:                                                                   `sharing.strategy: "Mps"`,
@@ -72,7 +72,7 @@ func TestSharingThatIsWrongIsNamed(t *testing.T) {
 	}
 }
 
-func TestLimitsAreOfTheDevicesOfTheClaim(t *testing.T) {
+func TestLimitFor_SeveralDevices_PrefersUUIDThenPosition(t *testing.T) {
 	devices := []Device{{UUID: "GPU-a", Index: 0, MemoryBytes: 40 << 30}, {UUID: "GPU-b", Index: 1, MemoryBytes: 80 << 30}}
 	decode := func(limits string) *Sharing {
 		t.Helper()
@@ -80,18 +80,18 @@ func TestLimitsAreOfTheDevicesOfTheClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.Sharing()
+		return c.Sharing
 	}
 	s := decode(`"defaultPinnedDeviceMemoryLimit":"10Gi","defaultPerDevicePinnedMemoryLimit":{"1":"20Gi","GPU-b":"30Gi"}`)
 	for n, want := range []uint64{10 << 30, 30 << 30} {
 		if err := s.Check(devices[n], devices); err != nil {
 			t.Error(err)
 		}
-		if got, ok := s.MPS.LimitFor(devices[n], devices); !ok || got != want {
+		if got, ok := s.MPS.LimitFor(devices[n]); !ok || got != want {
 			t.Errorf("the limit of device %d is %d, want %d", n, got, want)
 		}
 	}
-	if _, ok := decode("").MPS.LimitFor(devices[0], devices); ok {
+	if _, ok := decode("").MPS.LimitFor(devices[0]); ok {
 		t.Error("there is a limit where none was given")
 	}
 	if err := decode(`"defaultPerDevicePinnedMemoryLimit":{"2":"1Gi"}`).Check(devices[0], devices); err == nil || !strings.Contains(err.Error(), "no such device") {
@@ -106,8 +106,8 @@ func TestLimitsAreOfTheDevicesOfTheClaim(t *testing.T) {
 	}
 }
 
-// TestTheReferenceNamesEveryField walks the types as they are written in JSON.
-func TestTheReferenceNamesEveryField(t *testing.T) {
+// TestFields_Types_DescribeEveryField walks the types as they are written in JSON.
+func TestFields_Types_DescribeEveryField(t *testing.T) {
 	var have []string
 	var walk func(prefix string, of reflect.Type)
 	walk = func(prefix string, of reflect.Type) {
@@ -120,12 +120,12 @@ func TestTheReferenceNamesEveryField(t *testing.T) {
 			}
 		}
 	}
-	walk("", reflect.TypeFor[GPUConfig]())
+	walk("", reflect.TypeFor[Config]())
 	var described []string
 	for _, f := range Fields {
 		described = append(described, f.Path)
 	}
-	if diff := cmp.Diff(have, described); diff != "" {
+	if diff := cmp.Diff(have, append([]string{"apiVersion", "kind"}, described...)); diff != "" {
 		t.Errorf("(-types +reference):\n%s", diff)
 	}
 }
@@ -135,11 +135,11 @@ func FuzzSharing(f *testing.F) {
 	f.Add(`{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}`)
 	f.Fuzz(func(t *testing.T, sharing string) {
 		config, err := Decode(object(KindGPUConfig, `"sharing":`+sharing))
-		if err != nil || config.Sharing() == nil {
+		if err != nil || config.Sharing == nil {
 			return
 		}
-		_ = config.Sharing().Check(Device{UUID: "GPU-a", MemoryBytes: 1 << 30}, nil)
-		text, err := json.Marshal(config.Sharing())
+		_ = config.Sharing.Check(Device{UUID: "GPU-a", MemoryBytes: 1 << 30}, nil)
+		text, err := json.Marshal(config.Sharing)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func FuzzSharing(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s becomes %s: %v", sharing, text, err)
 		}
-		if a, b := again.Sharing(), config.Sharing(); a.Strategy != b.Strategy || (a.MPS == nil) != (b.MPS == nil) {
+		if a, b := again.Sharing, config.Sharing; a.Strategy != b.Strategy || (a.MPS == nil) != (b.MPS == nil) {
 			t.Errorf("%s becomes %s", sharing, text)
 		}
 	})

@@ -3,7 +3,11 @@
 
 package v1beta1
 
-import "k8s.io/apimachinery/pkg/api/resource"
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
 
 // GroupVersion is the apiVersion of every parameter kind.
 const GroupVersion = "resource.nvidia.com/v1beta1"
@@ -14,10 +18,13 @@ const (
 	KindMIGDeviceConfig = "MigDeviceConfig"
 )
 
-// GPUConfig holds the parameters of a GPU, whole or in shares. Without settings it says that the defaults are meant.
-type GPUConfig struct {
-	Sharing *Sharing `json:"sharing,omitempty"`
-	// Topology is for whole GPUs and groups of them.
+// Config is a parameter object of either kind: the parameters of a GPU, whole or in shares, or of a MIG partition. Without
+// settings the defaults hold.
+type Config struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Sharing    *Sharing `json:"sharing,omitempty"`
+	// Topology is for KindGPUConfig only: for whole GPUs and groups of them.
 	Topology *Topology `json:"topology,omitempty"`
 }
 
@@ -27,44 +34,6 @@ type Topology struct {
 	CUDAVisibleDevices bool `json:"cudaVisibleDevices,omitempty"`
 	// NCCLTopology mounts a file that describes exactly them for NCCL, and sets NCCL_TOPO_FILE.
 	NCCLTopology bool `json:"ncclTopology,omitempty"`
-}
-
-// MIGDeviceConfig holds the parameters of a MIG partition.
-type MIGDeviceConfig struct {
-	Sharing *Sharing `json:"sharing,omitempty"`
-}
-
-// Config is a decoded parameter object; exactly one member is set.
-type Config struct {
-	GPU *GPUConfig
-	MIG *MIGDeviceConfig
-}
-
-// Kind is the object's kind.
-func (c Config) Kind() string {
-	if c.MIG != nil {
-		return KindMIGDeviceConfig
-	}
-	return KindGPUConfig
-}
-
-// Sharing is what the object says of sharing, nil where it says nothing.
-func (c Config) Sharing() *Sharing {
-	switch {
-	case c.GPU != nil:
-		return c.GPU.Sharing
-	case c.MIG != nil:
-		return c.MIG.Sharing
-	}
-	return nil
-}
-
-// Topology is what the object says of topology, nil where it says nothing.
-func (c Config) Topology() *Topology {
-	if c.GPU == nil {
-		return nil
-	}
-	return c.GPU.Topology
 }
 
 // Strategy is how the processes on a device share it.
@@ -88,18 +57,11 @@ const (
 	IntervalLong    Interval = "Long"
 )
 
-// Number is the driver's number of an interval, 0 (default) to 3 (long).
-func (i Interval) Number() int {
-	switch i {
-	case IntervalShort:
-		return 1
-	case IntervalMedium:
-		return 2
-	case IntervalLong:
-		return 3
-	}
-	return 0
-}
+// Intervals are all of them, in the order of the driver's numbers, 0 (default) to 3 (long).
+var Intervals = []Interval{IntervalDefault, IntervalShort, IntervalMedium, IntervalLong}
+
+// Number is the driver's number of an interval, that of the default for any other text.
+func (i Interval) Number() int { return max(0, slices.Index(Intervals, i)) }
 
 // Sharing says how the processes on a device share it. Exactly the configuration of the strategy may be given.
 type Sharing struct {
