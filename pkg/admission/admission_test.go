@@ -116,7 +116,7 @@ const (
 	whole = ours + attr + `type == "gpu" && `
 )
 
-func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
+func TestReview_InvalidObject_IsDenied(t *testing.T) {
 	v := newView(t, patient, "hgx-h100", "l40s-4")
 	two := claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com}}]")
 	nic := claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}, {name: nic, exactly: {deviceClassName: nic.example.com}}]")
@@ -184,7 +184,7 @@ func TestWhatPrepareWouldRefuseIsDenied(t *testing.T) {
 	}
 }
 
-func TestWhatTheClusterCannotGiveIsWarnedOf(t *testing.T) {
+func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	v := newView(t, patient, "hgx-h100", "l40s-4")
 	for name, c := range map[string]struct{ object, want string }{
 		"an attribute that is not there":      {of("gpu.nvidia.com", selecting(attr+`product == "x"`)), `request r: no device has the attribute product; is productName meant?`},
@@ -246,7 +246,7 @@ func TestWhatTheClusterCannotGiveIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestAllVersionsAndKindsAreReviewed(t *testing.T) {
+func TestReview_EveryVersionAndKind_IsReviewed(t *testing.T) {
 	v := newView(t, patient, "l40s-4")
 	for name, object := range map[string]string{
 		"v1beta1": "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\nspec:\n devices:\n  requests: [{name: r, deviceClassName: gpu.nvidia.com}]\n" +
@@ -268,7 +268,7 @@ func TestAllVersionsAndKindsAreReviewed(t *testing.T) {
 	}
 }
 
-func TestWhatExistsIsNeverHeldUp(t *testing.T) {
+func TestReview_UpdateOrDelete_IsNotHeldUp(t *testing.T) {
 	v := newView(t, patient, "l40s-4")
 	bad := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
 	bad.Operation = admissionv1.Update
@@ -291,7 +291,7 @@ func TestWhatExistsIsNeverHeldUp(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsDeniedOnlyWhereReviewsBind(t *testing.T) {
+func TestReview_UnreadableObject_IsDeniedOnlyIfBinding(t *testing.T) {
 	v := newView(t, patient, "l40s-4")
 	for name, change := range map[string]func(*admissionv1.AdmissionRequest){
 		"no object":         func(r *admissionv1.AdmissionRequest) { r.Object.Raw = nil },

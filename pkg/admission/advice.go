@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -100,7 +99,7 @@ func (v *ClusterView) unknownClass(r *Result, q request) {
 	}
 	slices.Sort(ours)
 	const typos = 2
-	if near := nearest(q.class, ours); near != "" && levenshtein.ComputeDistance(q.class, near) <= typos {
+	if near := nearest(q.class, ours); near != "" && distance(q.class, near) <= typos {
 		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one", q.name, q.class, near)
 	} else if strings.HasSuffix(q.class, "."+strings.TrimPrefix(v.driver, "gpu.")) {
 		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one", q.name, q.class)
@@ -125,17 +124,16 @@ func (v *ClusterView) checkAttributes(r *Result, where, expression string, value
 		}
 		r.warn("%s: no device has the %s %s%s", where, what, n.ID, v.instead(n))
 	}
-	for _, wish := range read.Wishes {
-		values := v.values[wish.Name]
-		if !valued || wish.Domain != v.driver || len(values) == 0 || values.Has(wish.Value) {
+	for _, c := range read.Comparisons {
+		values := v.values[c.Name]
+		if !valued || c.Domain != v.driver || len(values) == 0 || values.Has(c.Value) {
 			continue
 		}
-		known := some(values)
-		if near := nearest(wish.Value, sets.List(values)); near != "" {
-			r.warn("%s: no device of the cluster has the %s %q; is %q meant?", where, wish.ID, wish.Value, near)
+		if near := nearest(c.Value, sets.List(values)); near != "" {
+			r.warn("%s: no device of the cluster has the %s %q; is %q meant?", where, c.ID, c.Value, near)
 			continue
 		}
-		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, wish.ID, wish.Value, strings.Join(known, ", "))
+		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, c.ID, c.Value, strings.Join(some(values), ", "))
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestReviewsOfTheDemos reviews what demo/reviews shows; the end-to-end tests have kubectl write it.
-func TestReviewsOfTheDemos(t *testing.T) {
+// TestReview_Demos_AnswerAsDocumented reviews what demo/reviews shows; the end-to-end tests have kubectl write it.
+func TestReview_Demos_AnswerAsDocumented(t *testing.T) {
 	v := newView(t, patient, "hgx-h100")
 	for _, what := range []string{"denied", "warned"} {
 		data, err := os.ReadFile("../../demo/reviews/" + what + ".yaml")

@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// TestWhatEveryDeviceHasEveryDeviceHas holds the catalogue against what simulated machines of all makes publish.
-func TestWhatEveryDeviceHasEveryDeviceHas(t *testing.T) {
+// TestProbeDevices_EveryProfile_HasTheAttributesOfItsKind holds the catalogue against what simulated machines of all makes publish.
+func TestProbeDevices_EveryProfile_HasTheAttributesOfItsKind(t *testing.T) {
 	for _, p := range newView(t, patient, profiles.Names()...).Pools() {
 		for d, kind := range p.Devices() {
 			for _, e := range resourceslices.Catalogue() {

@@ -8,18 +8,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/api/resource/v1beta1"
-	"k8s.io/api/resource/v1beta2"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	draapiv1beta1 "k8s.io/dynamic-resource-allocation/api/v1beta1"
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
@@ -70,7 +69,7 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 			return Result{}, nil // Specs do not change, and an end of a claim is never held up.
 		}
 		var claim resourceapi.ResourceClaim
-		if err := read(request.Object, request.Resource.Version, &claim); err != nil {
+		if err := read(request.Object, request.Resource.Version, "ResourceClaim", &claim); err != nil {
 			return Result{}, err
 		}
 		return v.Claim(ctx, claim.Spec, field.NewPath("spec")), nil
@@ -79,17 +78,17 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 			return Result{}, nil
 		}
 		var template resourceapi.ResourceClaimTemplate
-		if err := read(request.Object, request.Resource.Version, &template); err != nil {
+		if err := read(request.Object, request.Resource.Version, "ResourceClaimTemplate", &template); err != nil {
 			return Result{}, err
 		}
 		return v.Claim(ctx, template.Spec.Spec, field.NewPath("spec", "spec")), nil
 	case "deviceclasses":
 		var class, old resourceapi.DeviceClass
-		if err := read(request.Object, request.Resource.Version, &class); err != nil {
+		if err := read(request.Object, request.Resource.Version, "DeviceClass", &class); err != nil {
 			return Result{}, err
 		}
 		if request.Operation == admissionv1.Update && len(request.OldObject.Raw) > 0 {
-			if err := read(request.OldObject, request.Resource.Version, &old); err == nil && equality.Semantic.DeepEqual(class.Spec, old.Spec) {
+			if err := read(request.OldObject, request.Resource.Version, "DeviceClass", &old); err == nil && equality.Semantic.DeepEqual(class.Spec, old.Spec) {
 				return Result{}, nil
 			}
 		}
@@ -98,42 +97,29 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 	return Result{}, nil
 }
 
-// read decodes an object of any version of the API. What is unknown in it the API server has refused or dropped.
-func read(raw runtime.RawExtension, version string, into any) error {
-	decode := func(into any) error {
-		if err := json.Unmarshal(raw.Raw, into); err != nil {
-			return fmt.Errorf("the object cannot be read as %s: %w", version, err)
+// versions has the types of all versions of the API, and the conversions to v1.
+var versions = sync.OnceValue(func() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{resourceapi.AddToScheme, draapiv1beta1.AddToScheme, draapiv1beta2.AddToScheme} {
+		utilruntime.Must(add(scheme))
+	}
+	return scheme
+})
+
+// read decodes an object of any version of the API. The API server has refused or dropped unknown fields.
+func read(raw runtime.RawExtension, version, kind string, into runtime.Object) error {
+	object := into
+	if version != resourceapi.SchemeGroupVersion.Version {
+		var err error
+		if object, err = versions().New(schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: kind}); err != nil {
+			return fmt.Errorf("objects of the version %q are not known", version)
 		}
+	}
+	if err := json.Unmarshal(raw.Raw, object); err != nil {
+		return fmt.Errorf("the object cannot be read as %s: %w", version, err)
+	}
+	if object == into {
 		return nil
 	}
-	switch version {
-	case "v1":
-		return decode(into)
-	case "v1beta2":
-		switch out := into.(type) {
-		case *resourceapi.ResourceClaim:
-			return converted(decode, draapiv1beta2.Convert_v1beta2_ResourceClaim_To_v1_ResourceClaim, out, &v1beta2.ResourceClaim{})
-		case *resourceapi.ResourceClaimTemplate:
-			return converted(decode, draapiv1beta2.Convert_v1beta2_ResourceClaimTemplate_To_v1_ResourceClaimTemplate, out, &v1beta2.ResourceClaimTemplate{})
-		case *resourceapi.DeviceClass:
-			return converted(decode, draapiv1beta2.Convert_v1beta2_DeviceClass_To_v1_DeviceClass, out, &v1beta2.DeviceClass{})
-		}
-	case "v1beta1":
-		switch out := into.(type) {
-		case *resourceapi.ResourceClaim:
-			return converted(decode, draapiv1beta1.Convert_v1beta1_ResourceClaim_To_v1_ResourceClaim, out, &v1beta1.ResourceClaim{})
-		case *resourceapi.ResourceClaimTemplate:
-			return converted(decode, draapiv1beta1.Convert_v1beta1_ResourceClaimTemplate_To_v1_ResourceClaimTemplate, out, &v1beta1.ResourceClaimTemplate{})
-		case *resourceapi.DeviceClass:
-			return converted(decode, draapiv1beta1.Convert_v1beta1_DeviceClass_To_v1_DeviceClass, out, &v1beta1.DeviceClass{})
-		}
-	}
-	return fmt.Errorf("objects of the version %q are not known", version)
-}
-
-func converted[In, Out any](decode func(any) error, convert func(*In, *Out, conversion.Scope) error, out *Out, in *In) error {
-	if err := decode(in); err != nil {
-		return err
-	}
-	return convert(in, out, nil)
+	return versions().Convert(object, into, nil)
 }

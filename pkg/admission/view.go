@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agnivade/levenshtein"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
@@ -117,32 +116,5 @@ func (v *ClusterView) known(capacity bool) []string {
 		}
 	}
 	slices.Sort(out)
-	return out
-}
-
-// nearest is the candidate that is most like the text, empty where none is: one that it begins or is begun by, else the one
-// that differs in the fewest letters. Candidates are in order, so that the answer does not change from one time to the next.
-func nearest(text string, candidates []string) string {
-	best, least := "", len(text)/2+1
-	lower := strings.ToLower(text)
-	for _, c := range candidates {
-		d := levenshtein.ComputeDistance(lower, strings.ToLower(c))
-		if l := strings.ToLower(c); len(text) >= 3 && (strings.HasPrefix(l, lower) || strings.HasPrefix(lower, l)) {
-			d = 0
-		}
-		if d < least {
-			best, least = c, d
-		}
-	}
-	return best
-}
-
-// some names a few of many.
-func some(values sets.Set[string]) []string {
-	out := sets.List(values)
-	const most = 6
-	if len(out) > most {
-		out = append(out[:most:most], "…")
-	}
 	return out
 }

@@ -27,8 +27,8 @@ type Name struct {
 
 func (n Name) String() string { return n.Domain + "/" + n.ID }
 
-// Wish is a value that an attribute is compared with.
-type Wish struct {
+// Comparison is a string that an attribute is compared with.
+type Comparison struct {
 	Name
 	Value string
 }
@@ -41,10 +41,8 @@ type Reading struct {
 	Types map[string]string
 	// Names are all attributes and capacities named, in the order of the expression.
 	Names []Name
-	// Wishes are all strings that attributes are compared with for equality, wherever they stand.
-	Wishes []Wish
-	// Numbers are those that attributes must equal, as in gpuCount == 4.
-	Numbers map[Name]int64
+	// Comparisons are all strings that attributes are compared with for equality, wherever they stand.
+	Comparisons []Comparison
 }
 
 // maxBytes is the API's limit on an expression (resource.k8s.io/v1, CELDeviceSelector).
@@ -52,7 +50,7 @@ const maxBytes = 10 * 1024
 
 // Read reads an expression. An error is the parser's: the API server has refused such an expression already.
 func Read(expression string) (Reading, error) {
-	r := Reading{Types: map[string]string{}, Numbers: map[Name]int64{}}
+	r := Reading{Types: map[string]string{}}
 	if len(expression) > maxBytes {
 		return r, fmt.Errorf("the expression has %d bytes, the API allows %d", len(expression), maxBytes)
 	}
@@ -81,19 +79,13 @@ func (r *Reading) must(e ast.Expr) {
 			r.must(a)
 		}
 	case operators.Equals:
-		name, value, ok := comparison(call.Args())
-		if !ok {
-			return
-		}
-		text, isText := value.(string)
-		number, isNumber := value.(int64)
+		c, ok := comparison(call.Args())
 		switch {
-		case name == Name{ID: "driver"} && isText:
-			r.Driver = text
-		case name.ID == "type" && name.Domain != "" && !name.Capacity && isText:
-			r.Types[name.Domain] = text
-		case isNumber && name.Domain != "":
-			r.Numbers[name] = number
+		case !ok:
+		case c.Name == Name{ID: "driver"}:
+			r.Driver = c.Value
+		case c.ID == "type" && c.Domain != "" && !c.Capacity:
+			r.Types[c.Domain] = c.Value
 		}
 	}
 }
@@ -109,9 +101,8 @@ func (r *Reading) mention(e ast.Expr) {
 	call := e.AsCall()
 	switch call.FunctionName() {
 	case operators.Equals:
-		name, value, ok := comparison(call.Args())
-		if text, isText := value.(string); ok && isText && name.Domain != "" {
-			r.Wishes = append(r.Wishes, Wish{name, text})
+		if c, ok := comparison(call.Args()); ok && c.Domain != "" {
+			r.Comparisons = append(r.Comparisons, c)
 		}
 	case operators.In:
 		name, ok := nameOf(call.Args()[0])
@@ -119,35 +110,30 @@ func (r *Reading) mention(e ast.Expr) {
 			return
 		}
 		for _, one := range call.Args()[1].AsList().Elements() {
-			if text, ok := literal(one).(string); ok {
-				r.Wishes = append(r.Wishes, Wish{name, text})
+			if text, ok := literal(one); ok {
+				r.Comparisons = append(r.Comparisons, Comparison{name, text})
 			}
 		}
 	}
 }
 
-// comparison is a name and the constant it is compared with, in either order.
-func comparison(args []ast.Expr) (Name, any, bool) {
+// comparison is a name and the string it is compared with, in either order.
+func comparison(args []ast.Expr) (Comparison, bool) {
 	for i, a := range args {
 		if name, ok := nameOf(a); ok {
-			value := literal(args[1-i])
-			return name, value, value != nil
+			text, ok := literal(args[1-i])
+			return Comparison{name, text}, ok
 		}
 	}
-	return Name{}, nil, false
+	return Comparison{}, false
 }
 
-func literal(e ast.Expr) any {
+func literal(e ast.Expr) (text string, ok bool) {
 	if e.Kind() != ast.LiteralKind {
-		return nil
+		return "", false
 	}
-	switch v := e.AsLiteral().(type) {
-	case types.String:
-		return string(v)
-	case types.Int:
-		return int64(v)
-	}
-	return nil
+	s, ok := e.AsLiteral().(types.String)
+	return string(s), ok
 }
 
 // nameOf is device.attributes["domain"].id or device.capacity["domain"].id, also in has() and with an index for the id;
@@ -184,7 +170,7 @@ func member(e ast.Expr) (of ast.Expr, name string, ok bool) {
 		call := e.AsCall()
 		switch call.FunctionName() {
 		case operators.Index, operators.OptIndex, operators.OptSelect:
-			name, ok = literal(call.Args()[1]).(string)
+			name, ok = literal(call.Args()[1])
 			return call.Args()[0], name, ok
 		}
 	}

@@ -12,10 +12,10 @@ import (
 
 func ours(id string) Name { return Name{Domain: "gpu.nvidia.com", ID: id} }
 
-func TestReadingsSayWhatTheExpressionSays(t *testing.T) {
-	none := Reading{Types: map[string]string{}, Numbers: map[Name]int64{}}
+func TestRead_Expression_FindsDriverNamesAndValues(t *testing.T) {
+	none := Reading{Types: map[string]string{}}
 	with := func(change func(*Reading)) Reading {
-		r := Reading{Types: map[string]string{}, Numbers: map[Name]int64{}}
+		r := Reading{Types: map[string]string{}}
 		change(&r)
 		return r
 	}
@@ -27,14 +27,14 @@ func TestReadingsSayWhatTheExpressionSays(t *testing.T) {
 		`!(device.driver == "a.com")`:                          none,
 		`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`: with(func(r *Reading) {
 			r.Driver, r.Types["gpu.nvidia.com"] = "gpu.nvidia.com", "mig"
-			r.Names, r.Wishes = []Name{ours("type")}, []Wish{{ours("type"), "mig"}}
+			r.Names, r.Comparisons = []Name{ours("type")}, []Comparison{{ours("type"), "mig"}}
 		}),
 		`device.attributes["gpu.nvidia.com"]["profile"] in ["1g.10gb", "2g.20gb"]`: with(func(r *Reading) {
-			r.Names, r.Wishes = []Name{ours("profile")}, []Wish{{ours("profile"), "1g.10gb"}, {ours("profile"), "2g.20gb"}}
+			r.Names, r.Comparisons = []Name{ours("profile")}, []Comparison{{ours("profile"), "1g.10gb"}, {ours("profile"), "2g.20gb"}}
 		}),
 		`has(device.attributes["gpu.nvidia.com"].nvlinkGroup)`: with(func(r *Reading) { r.Names = []Name{ours("nvlinkGroup")} }),
 		`device.attributes["gpu.nvidia.com"].gpuCount == 4`: with(func(r *Reading) {
-			r.Names, r.Numbers[ours("gpuCount")] = []Name{ours("gpuCount")}, 4
+			r.Names = []Name{ours("gpuCount")}
 		}),
 		`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`: with(func(r *Reading) {
 			r.Names = []Name{{Domain: "gpu.nvidia.com", ID: "memory", Capacity: true}}
@@ -54,7 +54,7 @@ func TestReadingsSayWhatTheExpressionSays(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoExpressionIsSaid(t *testing.T) {
+func TestRead_InvalidExpression_ReturnsError(t *testing.T) {
 	for _, expression := range []string{"", "device.", "(((", strings.Repeat("(", 5000), strings.Repeat(" ", maxBytes+1)} {
 		if _, err := Read(expression); err == nil {
 			t.Errorf("%.20q is read", expression)

@@ -427,17 +427,17 @@ var mutations = []Mutation{
 	{
 		Name: "the finalizers of a claim are reviewed", File: "pkg/admission/review.go",
 		Old: "if request.Operation == admissionv1.Update || request.SubResource != \"\" {", New: "if request.SubResource != \"\" {",
-		Package: reviews, Test: "TestWhatExistsIsNeverHeldUp",
+		Package: reviews, Test: "TestReview_UpdateOrDelete_IsNotHeldUp",
 	},
 	{
 		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/probe.go",
 		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), v.least(gpu.KindGPU)}",
-		Package: reviews, Test: "TestWhatPrepareWouldRefuseIsDenied",
+		Package: reviews, Test: "TestReview_InvalidObject_IsDenied",
 	},
 	{
 		Name: "a certain board is searched among one of each shape", File: "pkg/admission/feasibility.go",
 		Old: "case v.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):", New: "case false:",
-		Package: reviews, Test: "TestWhatTheClusterCannotGiveIsWarnedOf",
+		Package: reviews, Test: "TestReview_UnsatisfiableObject_Warns",
 	},
 	{
 		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/recent.go",
