@@ -5,6 +5,7 @@ package admission
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -31,15 +32,13 @@ func (v *ClusterView) advise(ctx context.Context, r *Result, spec resourceapi.Re
 	for _, q := range requests {
 		v.unknownClass(r, q)
 		where := "request " + q.name
-		for _, s := range q.selectors {
-			if s.CEL != nil {
-				v.checkAttributes(r, where, s.CEL.Expression, !q.alternative())
-			}
+		for _, e := range q.expressions {
+			v.checkAttributes(r, where, e, !q.alternative())
 		}
 		if v.foreign(q) || q.driver == "" {
 			continue
 		}
-		for _, name := range sortedNames(q.capacity) {
+		for _, name := range slices.Sorted(maps.Keys(q.capacity)) {
 			if n := v.name(name, true); n.Domain == v.driver && !v.names.Has(n) {
 				r.warn("%s: no device has the capacity %s%s", where, name, v.instead(n))
 			}
@@ -57,7 +56,7 @@ func (v *ClusterView) advise(ctx context.Context, r *Result, spec resourceapi.Re
 	}
 	v.shares(r, spec, requests)
 	if len(r.Errors)+len(r.Warnings) > 0 {
-		return // What is wrong is said already.
+		return // One warning tells enough.
 	}
 	if text := v.unsatisfiable(ctx, spec, requests); text != "" {
 		r.warn("%s", text)
@@ -93,7 +92,7 @@ func (v *ClusterView) unknownClass(r *Result, q request) {
 	var ours []string
 	all, _ := v.classes.List(labels.Everything()) // A cache has no errors.
 	for _, c := range all {
-		if driver, _ := v.selected(c.Spec.Selectors, "", ""); driver == v.driver {
+		if v.driverOf(c) == v.driver {
 			ours = append(ours, c.Name)
 		}
 	}
@@ -108,21 +107,18 @@ func (v *ClusterView) unknownClass(r *Result, q request) {
 
 // checkAttributes warns of names, and if asked of values, that no device has.
 func (v *ClusterView) checkAttributes(r *Result, where, expression string, valued bool) {
-	read, err := v.cache.read(expression)
-	if err != nil {
-		return
-	}
-	said := map[selector.Name]bool{}
+	read := v.cache.read(expression)
+	warned := map[selector.Name]bool{}
 	for _, n := range read.Names {
-		if n.Domain != v.driver || v.names.Has(n) || said[n] {
+		if n.Domain != v.driver || v.names.Has(n) || warned[n] {
 			continue
 		}
-		said[n] = true
-		what := "attribute"
+		warned[n] = true
+		kind := "attribute"
 		if n.Capacity {
-			what = "capacity"
+			kind = "capacity"
 		}
-		r.warn("%s: no device has the %s %s%s", where, what, n.ID, v.instead(n))
+		r.warn("%s: no device has the %s %s%s", where, kind, n.ID, v.instead(n))
 	}
 	for _, c := range read.Comparisons {
 		values := v.values[c.Name]
@@ -133,7 +129,7 @@ func (v *ClusterView) checkAttributes(r *Result, where, expression string, value
 			r.warn("%s: no device of the cluster has the %s %q; is %q meant?", where, c.ID, c.Value, near)
 			continue
 		}
-		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, c.ID, c.Value, strings.Join(some(values), ", "))
+		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, c.ID, c.Value, strings.Join(few(values), ", "))
 	}
 }
 

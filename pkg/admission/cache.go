@@ -30,20 +30,24 @@ func NewCache() *Cache {
 	return &Cache{cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000)}
 }
 
-// reading is what an expression says, and the error of one that cannot be read.
-type reading struct {
-	selector.Reading
-	err error
+// read reads an expression. The reading of one that cannot be parsed is empty: the API server refuses it.
+func (c *Cache) read(expression string) selector.Reading {
+	if known, ok := c.readings.Get(expression); ok {
+		return known.(selector.Reading)
+	}
+	r, _ := selector.Read(expression)
+	c.readings.Add(expression, r)
+	return r
 }
 
-func (c *Cache) read(expression string) (selector.Reading, error) {
-	if known, ok := c.readings.Get(expression); ok {
-		r := known.(reading)
-		return r.Reading, r.err
+// expressions are those of selectors. A selector of a kind to come has none, and holds for every device.
+func expressions(selectors []resourceapi.DeviceSelector) (out []string) {
+	for _, s := range selectors {
+		if s.CEL != nil {
+			out = append(out, s.CEL.Expression)
+		}
 	}
-	said, err := selector.Read(expression)
-	c.readings.Add(expression, reading{said, err})
-	return said, err
+	return out
 }
 
 // trial is an expression tried on what is made of a shape, which it does not keep alive.
@@ -66,8 +70,8 @@ type candidate struct {
 	device    cel.Device
 }
 
-// made are two devices for each of a shape, itself and later one that lacks something.
-func (v *ClusterView) made(shape *fleet.Shape, index int) candidate {
+// published is the index-th device of a shape. Its results have as many places again, for the stripped devices.
+func (v *ClusterView) published(shape *fleet.Shape, index int) candidate {
 	d := shape.Devices[index]
 	return candidate{shape, index, 2 * len(shape.Devices), cel.Device{
 		Driver: v.driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations,
@@ -79,7 +83,7 @@ func (v *ClusterView) candidates(p fleet.Pool) iter.Seq[candidate] {
 	return func(yield func(candidate) bool) {
 		for _, s := range p.Slices {
 			for i := range s.Shape.Devices {
-				if !yield(v.made(s.Shape, i)) {
+				if !yield(v.published(s.Shape, i)) {
 					return
 				}
 			}
@@ -87,12 +91,9 @@ func (v *ClusterView) candidates(p fleet.Pool) iter.Seq[candidate] {
 	}
 }
 
-// try evaluates one selector, if it has not been. What does not compile is the API server's to refuse.
-func (v *ClusterView) try(ctx context.Context, s resourceapi.DeviceSelector, c candidate) (bool, error) {
-	if s.CEL == nil {
-		return true, nil
-	}
-	key := trial{weak.Make(c.shape), s.CEL.Expression}
+// try evaluates one expression, or gives the cached result. One that does not compile is false: the API server refuses it.
+func (v *ClusterView) try(ctx context.Context, expression string, c candidate) (bool, error) {
+	key := trial{weak.Make(c.shape), expression}
 	var results []atomic.Uint32
 	if known, ok := v.cache.trials.Get(key); ok {
 		results = known.([]atomic.Uint32)
@@ -100,13 +101,10 @@ func (v *ClusterView) try(ctx context.Context, s resourceapi.DeviceSelector, c c
 		results = make([]atomic.Uint32, c.of)
 		v.cache.trials.Add(key, results)
 	}
-	switch results[c.index].Load() {
-	case satisfied:
-		return true, nil
-	case unsatisfied:
-		return false, nil
+	if known := results[c.index].Load(); known != untried {
+		return known == satisfied, nil
 	}
-	compiled := v.cache.compiled.GetOrCompile(s.CEL.Expression)
+	compiled := v.cache.compiled.GetOrCompile(expression)
 	if compiled.Error != nil {
 		return false, nil
 	}

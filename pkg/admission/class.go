@@ -29,9 +29,9 @@ type Result struct {
 func (r *Result) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	// The API server cuts a warning at 256 bytes where there are many.
-	const most = 250
-	if len(text) > most {
-		text = text[:most] + "…"
+	const limit = 250
+	if len(text) > limit {
+		text = text[:limit] + "…"
 	}
 	r.Warnings = append(r.Warnings, text)
 }
@@ -40,7 +40,7 @@ func (r *Result) warn(format string, args ...any) {
 func (v *ClusterView) Class(ctx context.Context, class *resourceapi.DeviceClass) Result {
 	var r Result
 	spec := field.NewPath("spec")
-	driver, _ := v.selected(class.Spec.Selectors, "", "")
+	driver := v.driverOf(class)
 	for i, c := range class.Spec.Config {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
 			continue
@@ -56,12 +56,10 @@ func (v *ClusterView) Class(ctx context.Context, class *resourceapi.DeviceClass)
 	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
 	defer cancel()
 	r.Errors = append(r.Errors, v.failing(ctx, class.Spec.Selectors)...)
-	for _, s := range class.Spec.Selectors {
-		if s.CEL != nil {
-			v.checkAttributes(&r, "the class", s.CEL.Expression, true)
-		}
+	for _, e := range expressions(class.Spec.Selectors) {
+		v.checkAttributes(&r, "the class", e, true)
 	}
-	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, class.Spec.Selectors) {
+	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, expressions(class.Spec.Selectors)) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
 	}
 	return r
@@ -71,39 +69,35 @@ func (v *ClusterView) Class(ctx context.Context, class *resourceapi.DeviceClass)
 const evaluationTimeout = 100 * time.Millisecond
 
 // concerns says whether selectors are about this driver's devices: they name the driver, or read what its devices have.
-func (v *ClusterView) concerns(selectors []resourceapi.DeviceSelector) bool {
-	driver, _ := v.selected(selectors, "", "")
-	return driver == v.driver || driver == "" && v.reads(selectors, func(selector.Name) bool { return true })
+func (v *ClusterView) concerns(expressions []string) bool {
+	driver, _ := v.selected(expressions)
+	return driver == v.driver || driver == "" && v.reads(expressions, func(selector.Name) bool { return true })
 }
 
-// reads says whether selectors name an attribute or capacity of the driver's domain that is wanted.
-func (v *ClusterView) reads(selectors []resourceapi.DeviceSelector, wanted func(selector.Name) bool) bool {
-	for _, s := range selectors {
-		if s.CEL == nil {
-			continue
-		}
-		r, _ := v.cache.read(s.CEL.Expression)
-		if slices.ContainsFunc(r.Names, func(n selector.Name) bool { return n.Domain == v.driver && wanted(n) }) {
-			return true
-		}
-	}
-	return false
+// reads says whether selectors name such an attribute or capacity of the driver's domain.
+func (v *ClusterView) reads(expressions []string, such func(selector.Name) bool) bool {
+	return slices.ContainsFunc(expressions, func(e string) bool {
+		return slices.ContainsFunc(v.cache.read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
+	})
 }
 
 // identified says whether selectors ask for certain boards. Which boards there are the shapes do not say.
-func (v *ClusterView) identified(selectors []resourceapi.DeviceSelector) bool {
-	return v.reads(selectors, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
+func (v *ClusterView) identified(expressions []string) bool {
+	return v.reads(expressions, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
 }
 
 // failing tries the selectors, one after the other as the scheduler does, and says which fails on what. Of selectors that
 // are not about this driver's devices it says nothing, and nothing once the time is over.
 func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
-	if !v.concerns(selectors) {
+	if !v.concerns(expressions(selectors)) {
 		return nil
 	}
 	for _, s := range v.probes {
 		for i, one := range selectors {
-			matches, err := v.try(ctx, one, s.candidate)
+			if one.CEL == nil {
+				continue
+			}
+			matches, err := v.try(ctx, one.CEL.Expression, s.candidate)
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -113,7 +107,7 @@ func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.Devic
 			if err != nil {
 				path := field.NewPath("spec", "selectors").Index(i).Child("cel", "expression")
 				return append(errs, field.Forbidden(path, fmt.Sprintf("it fails on a device of %s (%v), and such an error ends every allocation that meets one; "+
-					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.what, err, v.driver)))
+					"begin with device.driver == %q &&, and ask has(…) && before an attribute that not every device has", s.description, err, v.driver)))
 			}
 			if !matches {
 				break
@@ -124,13 +118,13 @@ func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.Devic
 }
 
 // matches says whether some device of the cluster satisfies all selectors; true where that cannot be told.
-func (v *ClusterView) matches(ctx context.Context, selectors []resourceapi.DeviceSelector) bool {
-	if len(v.pools) == 0 || v.identified(selectors) {
+func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
+	if len(v.pools) == 0 || v.identified(expressions) {
 		return true
 	}
 	for _, p := range v.pools {
 		for c := range v.candidates(p) {
-			if ok, err := v.satisfies(ctx, selectors, c); ok && err == nil || ctx.Err() != nil {
+			if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil || ctx.Err() != nil {
 				return true
 			}
 		}
@@ -139,9 +133,9 @@ func (v *ClusterView) matches(ctx context.Context, selectors []resourceapi.Devic
 }
 
 // satisfies tries the selectors one after the other, as the scheduler does.
-func (v *ClusterView) satisfies(ctx context.Context, selectors []resourceapi.DeviceSelector, c candidate) (bool, error) {
-	for _, s := range selectors {
-		ok, err := v.try(ctx, s, c)
+func (v *ClusterView) satisfies(ctx context.Context, expressions []string, c candidate) (bool, error) {
+	for _, e := range expressions {
+		ok, err := v.try(ctx, e, c)
 		if !ok || err != nil {
 			return false, err
 		}

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,8 +32,8 @@ const searchTimeout = 25 * time.Millisecond
 // features are all of the allocator's that this driver's devices need.
 var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 
-// unsatisfiable tries the claim with the scheduler's own allocator on an empty node of each shape, and says what none of
-// them can give; nothing where one can, or where the claim needs what is not known here.
+// unsatisfiable tries the claim with the scheduler's own allocator on an empty node of each shape. The text names the request
+// that none of them satisfies; it is empty where one does, or where the claim depends on anything unknown.
 func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) string {
 	if len(v.pools) == 0 || len(requests) == 0 {
 		return ""
@@ -47,7 +46,7 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 			return ""
 		case v.foreign(q):
 			skip[parent] = true
-		case v.identified(slices.Concat(q.classFound.Spec.Selectors, q.selectors)):
+		case v.identified(q.all()):
 			return ""
 		}
 	}
@@ -108,11 +107,11 @@ func none(request string) string {
 // tooFew says that every node has fewer devices of the kind than the request counts. Where a selector fails, it says
 // nothing.
 func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
-	selectors := slices.Concat(q.classFound.Spec.Selectors, q.selectors)
+	expressions := q.all()
 	for _, p := range v.pools {
 		n := int64(0)
 		for c := range v.candidates(p) {
-			ok, err := v.satisfies(ctx, selectors, c)
+			ok, err := v.satisfies(ctx, expressions, c)
 			if err != nil || ctx.Err() != nil {
 				return false
 			}
@@ -199,8 +198,4 @@ func defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 		}
 	}
 	return r
-}
-
-func sortedNames(names map[resourceapi.QualifiedName]bool) []resourceapi.QualifiedName {
-	return slices.Sorted(maps.Keys(names))
 }

@@ -18,8 +18,8 @@ import (
 
 // probe is a device to try a selector on.
 type probe struct {
-	// what names it to a person.
-	what string
+	// description names it to a person.
+	description string
 	candidate
 	// invented says that the cluster has no such device: its values are examples, and only what it lacks counts.
 	invented bool
@@ -31,17 +31,17 @@ func (v *ClusterView) probeDevices() []probe {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
 	out := []probe{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
 	for i, kind := range kinds {
-		out = append(out, probe{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), v.least(kind)}, true})
+		out = append(out, probe{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), v.minimal(kind)}, true})
 	}
 	seen := map[string]bool{}
 	for _, p := range v.pools {
 		for _, slice := range p.Slices {
 			for i, kind := range slice.Shape.Kinds {
-				what := "type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile
-				if !seen[what] {
-					seen[what] = true
-					whole := v.made(slice.Shape, i)
-					out = append(out, probe{what, whole, false}, probe{what + " that lacks what not every one has", bare(whole, kind.Type), true})
+				description := "type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile
+				if !seen[description] {
+					seen[description] = true
+					whole := v.published(slice.Shape, i)
+					out = append(out, probe{description, whole, false}, probe{description + " that lacks what not every one has", stripped(whole, kind.Type), true})
 				}
 			}
 		}
@@ -49,8 +49,8 @@ func (v *ClusterView) probeDevices() []probe {
 	return out
 }
 
-// bare is a device without what others of its kind may lack.
-func bare(c candidate, kind gpu.Kind) candidate {
+// stripped is a device without the attributes and capacities that others of its kind may lack.
+func stripped(c candidate, kind gpu.Kind) candidate {
 	c.index += c.of / 2
 	c.device.Attributes, c.device.Capacity = maps.Clone(c.device.Attributes), maps.Clone(c.device.Capacity)
 	for _, e := range resourceslices.Catalogue() {
@@ -70,8 +70,8 @@ var examples = map[string]string{
 	string(deviceattribute.StandardDeviceAttributePCIBusID): "0000:00:00.0",
 }
 
-// least is a device with what every one of the kind has.
-func (v *ClusterView) least(kind gpu.Kind) cel.Device {
+// minimal is a device with the attributes and capacities that every device of the kind has.
+func (v *ClusterView) minimal(kind gpu.Kind) cel.Device {
 	d := cel.Device{
 		Driver: v.driver, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},

@@ -4,7 +4,11 @@
 package admission
 
 import (
+	"cmp"
+	"slices"
+
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -15,8 +19,9 @@ type request struct {
 	name, parent string
 	class        string
 	classFound   *resourceapi.DeviceClass
-	selectors    []resourceapi.DeviceSelector
-	capacity     map[resourceapi.QualifiedName]bool
+	// expressions are the selectors of the request, without those of the class.
+	expressions []string
+	capacity    map[resourceapi.QualifiedName]resource.Quantity
 	// count is how many devices it takes, 0 where that is not said.
 	count int64
 	admin bool
@@ -31,74 +36,51 @@ func (r request) alternative() bool { return r.parent != "" }
 // foreign says that devices of other drivers are selected, for sure.
 func (v *ClusterView) foreign(r request) bool { return r.driver != "" && r.driver != v.driver }
 
-// requests are a claim's.
+// requests are those of a claim, with their alternatives.
 func (v *ClusterView) requests(devices resourceapi.DeviceClaim) []request {
 	var out []request
 	for _, r := range devices.Requests {
 		if e := r.Exactly; e != nil {
-			out = append(out, v.request(request{
-				name: r.Name, class: e.DeviceClassName, selectors: e.Selectors, capacity: capacities(e.Capacity),
-				count: count(e.AllocationMode, e.Count), admin: e.AdminAccess != nil && *e.AdminAccess,
-			}))
+			q := v.request(e.DeviceClassName, e.Selectors, e.Capacity, e.AllocationMode, e.Count)
+			q.name, q.admin = r.Name, e.AdminAccess != nil && *e.AdminAccess
+			out = append(out, q)
 		}
 		for _, s := range r.FirstAvailable {
-			out = append(out, v.request(request{
-				name: r.Name + "/" + s.Name, parent: r.Name, class: s.DeviceClassName, selectors: s.Selectors,
-				capacity: capacities(s.Capacity), count: count(s.AllocationMode, s.Count),
-			}))
+			q := v.request(s.DeviceClassName, s.Selectors, s.Capacity, s.AllocationMode, s.Count)
+			q.name, q.parent = r.Name+"/"+s.Name, r.Name
+			out = append(out, q)
 		}
 	}
 	return out
 }
 
-func count(mode resourceapi.DeviceAllocationMode, n int64) int64 {
-	switch {
-	case mode == resourceapi.DeviceAllocationModeAll:
-		return 0
-	case n == 0:
-		return 1 // The API's default, which older versions of an object may lack.
+func (v *ClusterView) request(class string, selectors []resourceapi.DeviceSelector, capacity *resourceapi.CapacityRequirements,
+	mode resourceapi.DeviceAllocationMode, count int64) request {
+	q := request{class: class, classFound: v.class(class), expressions: expressions(selectors)}
+	if capacity != nil {
+		q.capacity = capacity.Requests
 	}
-	return n
+	if mode != resourceapi.DeviceAllocationModeAll {
+		q.count = max(count, 1) // The API's default, which older versions of an object may lack.
+	}
+	q.driver, q.kind = v.selected(q.all())
+	return q
 }
 
-func capacities(c *resourceapi.CapacityRequirements) map[resourceapi.QualifiedName]bool {
-	out := map[resourceapi.QualifiedName]bool{}
-	if c != nil {
-		for name := range c.Requests {
-			out[name] = true
-		}
+// all are the expressions of the class and of the request, in the scheduler's order.
+func (r request) all() []string {
+	if r.classFound == nil {
+		return r.expressions
 	}
-	return out
+	return slices.Concat(expressions(r.classFound.Spec.Selectors), r.expressions)
 }
 
-// request fills in what class and selectors say.
-func (v *ClusterView) request(r request) request {
-	if r.class != "" {
-		r.classFound = v.class(r.class)
-	}
-	if r.classFound != nil {
-		r.driver, r.kind = v.selected(r.classFound.Spec.Selectors, r.driver, r.kind)
-	}
-	r.driver, r.kind = v.selected(r.selectors, r.driver, r.kind)
-	return r
-}
-
-// selected is the driver and the kind of device that selectors leave.
-func (v *ClusterView) selected(selectors []resourceapi.DeviceSelector, driver string, kind gpu.Kind) (string, gpu.Kind) {
-	for _, s := range selectors {
-		if s.CEL == nil {
-			continue
-		}
-		r, err := v.cache.read(s.CEL.Expression)
-		if err != nil {
-			continue // The API server compiles expressions; what this reader does not follow says nothing.
-		}
-		if r.Driver != "" {
-			driver = r.Driver
-		}
-		if t := r.Types[v.driver]; t != "" {
-			kind = gpu.Kind(t)
-		}
+// selected is the driver and the kind of device that expressions leave, empty where they do not say.
+func (v *ClusterView) selected(expressions []string) (driver string, kind gpu.Kind) {
+	for _, e := range expressions {
+		r := v.cache.read(e)
+		driver = cmp.Or(r.Driver, driver)
+		kind = cmp.Or(gpu.Kind(r.Types[v.driver]), kind)
 	}
 	return driver, kind
 }

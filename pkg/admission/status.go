@@ -25,16 +25,18 @@ type ClassStatus struct{ State, Reason string }
 // Ours says whether a class selects devices of this driver and of no other.
 func (v *ClusterView) Ours(class string) bool {
 	c := v.class(class)
-	if c == nil {
-		return false
-	}
-	driver, _ := v.selected(c.Spec.Selectors, "", "")
-	return driver == v.driver
+	return c != nil && v.driverOf(c) == v.driver
+}
+
+// driverOf is the only driver whose devices a class selects, empty where it may be any.
+func (v *ClusterView) driverOf(class *resourceapi.DeviceClass) string {
+	driver, _ := v.selected(expressions(class.Spec.Selectors))
+	return driver
 }
 
 // Concerns says whether a class is about this driver's devices, be it without saying so.
 func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
-	return v.concerns(class.Spec.Selectors)
+	return v.concerns(expressions(class.Spec.Selectors))
 }
 
 // Evaluate finds whether an existing class would be denied now, or matches nothing.
@@ -52,7 +54,7 @@ func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceCla
 			return ClassStatus{ClassInvalid, fmt.Sprintf("its parameters are refused when a pod is started: %v", err)}
 		}
 	}
-	if !v.matches(ctx, class.Spec.Selectors) {
+	if !v.matches(ctx, expressions(class.Spec.Selectors)) {
 		return ClassStatus{ClassUnmatched, "no device of the cluster as it is now satisfies its selectors"}
 	}
 	return ClassStatus{State: ClassOK}

@@ -48,8 +48,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// some names a few of many.
-func some(values sets.Set[string]) []string {
+// few names the first of many.
+func few(values sets.Set[string]) []string {
 	out := sets.List(values)
 	const limit = 6
 	if len(out) > limit {
