@@ -17,9 +17,9 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-// Claim reviews the spec of a ResourceClaim, or of a template of them; path is where it stands in the object.
-func (v *ClusterView) Claim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) Result {
-	var r Result
+// reviewClaim reviews the spec of a ResourceClaim, or of a template of them; path is where it stands in the object.
+func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) result {
+	var r result
 	requests := v.requests(spec.Devices)
 	configs, errs := v.decode(spec.Devices.Config, path.Child("devices", "config"))
 	r.Errors = append(errs, v.parameters(configs, requests)...)
@@ -28,7 +28,7 @@ func (v *ClusterView) Claim(ctx context.Context, spec resourceapi.ResourceClaimS
 }
 
 // advise warns of what the cluster as it is cannot give.
-func (v *ClusterView) advise(ctx context.Context, r *Result, spec resourceapi.ResourceClaimSpec, requests []request) {
+func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request) {
 	for _, q := range requests {
 		v.unknownClass(r, q)
 		where := "request " + q.name
@@ -39,18 +39,13 @@ func (v *ClusterView) advise(ctx context.Context, r *Result, spec resourceapi.Re
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(q.capacity)) {
-			if n := v.name(name, true); n.Domain == v.driver && !v.names.Has(n) {
-				r.warn("%s: no device has the capacity %s%s", where, name, v.instead(n))
-			}
+			v.checkName(r, where, v.name(name, true), string(name))
 		}
 	}
 	for _, c := range spec.Devices.Constraints {
 		for _, attribute := range []*resourceapi.FullyQualifiedName{c.MatchAttribute, c.DistinctAttribute} {
-			if attribute == nil {
-				continue
-			}
-			if n := v.name(resourceapi.QualifiedName(*attribute), false); n.Domain == v.driver && !v.names.Has(n) {
-				r.warn("constraints: no device has the attribute %s%s", *attribute, v.instead(n))
+			if attribute != nil {
+				v.checkName(r, "constraints", v.name(resourceapi.QualifiedName(*attribute), false), string(*attribute))
 			}
 		}
 	}
@@ -64,7 +59,7 @@ func (v *ClusterView) advise(ctx context.Context, r *Result, spec resourceapi.Re
 }
 
 // shares warns of two shares of one GPU in a claim, which Prepare refuses: the scheduler gives the first that fits, twice.
-func (v *ClusterView) shares(r *Result, spec resourceapi.ResourceClaimSpec, requests []request) {
+func (v *ClusterView) shares(r *result, spec resourceapi.ResourceClaimSpec, requests []request) {
 	for _, c := range spec.Devices.Constraints {
 		if c.DistinctAttribute != nil {
 			return
@@ -85,7 +80,7 @@ func (v *ClusterView) shares(r *Result, spec resourceapi.ResourceClaimSpec, requ
 }
 
 // unknownClass warns of a class that does not exist, where its name is like one of this driver's.
-func (v *ClusterView) unknownClass(r *Result, q request) {
+func (v *ClusterView) unknownClass(r *result, q request) {
 	if q.classFound != nil || q.class == "" {
 		return
 	}
@@ -106,19 +101,12 @@ func (v *ClusterView) unknownClass(r *Result, q request) {
 }
 
 // checkAttributes warns of names, and if asked of values, that no device has.
-func (v *ClusterView) checkAttributes(r *Result, where, expression string, valued bool) {
+func (v *ClusterView) checkAttributes(r *result, where, expression string, valued bool) {
 	read := v.cache.read(expression)
-	warned := map[selector.Name]bool{}
-	for _, n := range read.Names {
-		if n.Domain != v.driver || v.names.Has(n) || warned[n] {
-			continue
+	for i, n := range read.Names {
+		if !slices.Contains(read.Names[:i], n) {
+			v.checkName(r, where, n, n.ID)
 		}
-		warned[n] = true
-		kind := "attribute"
-		if n.Capacity {
-			kind = "capacity"
-		}
-		r.warn("%s: no device has the %s %s%s", where, kind, n.ID, v.instead(n))
 	}
 	for _, c := range read.Comparisons {
 		values := v.values[c.Name]
@@ -131,6 +119,18 @@ func (v *ClusterView) checkAttributes(r *Result, where, expression string, value
 		}
 		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, c.ID, c.Value, strings.Join(few(values), ", "))
 	}
+}
+
+// checkName warns of a name in the driver's domain that no device has; shown is the name as the object has it.
+func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown string) {
+	if n.Domain != v.driver || v.names.Has(n) {
+		return
+	}
+	kind := "attribute"
+	if n.Capacity {
+		kind = "capacity"
+	}
+	r.warn("%s: no device has the %s %s%s", where, kind, shown, v.instead(n))
 }
 
 // instead suggests a name that there is.

@@ -18,15 +18,15 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-// Result is what a review found.
-type Result struct {
+// result is that of a review.
+type result struct {
 	// Errors are why the object is denied.
 	Errors field.ErrorList
 	// Warnings are for whoever writes the object; it is taken as it is.
 	Warnings []string
 }
 
-func (r *Result) warn(format string, args ...any) {
+func (r *result) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	// The API server cuts a warning at 256 bytes where there are many.
 	const limit = 250
@@ -36,9 +36,9 @@ func (r *Result) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, text)
 }
 
-// Class reviews a DeviceClass.
-func (v *ClusterView) Class(ctx context.Context, class *resourceapi.DeviceClass) Result {
-	var r Result
+// reviewClass reviews a DeviceClass.
+func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
+	var r result
 	spec := field.NewPath("spec")
 	driver := v.driverOf(class)
 	for i, c := range class.Spec.Config {

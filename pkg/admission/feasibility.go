@@ -40,7 +40,7 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 	}
 	skip := map[string]bool{}
 	for _, q := range requests {
-		parent := strings.SplitN(q.name, "/", 2)[0]
+		parent := cmp.Or(q.parent, q.name)
 		switch {
 		case q.classFound == nil || q.driver == "":
 			return ""

@@ -80,13 +80,9 @@ func (v *ClusterView) parameters(configs []config, requests []request) (errs fie
 		}
 	}
 	for _, r := range requests {
-		c := chosen[r.name]
-		if c == nil || c.Sharing == nil || r.admin || r.alternative() {
-			continue // What is not chosen does no harm.
-		}
-		parameters := c.path.Child("opaque", "parameters")
-		if r.kind == gpu.KindGroup {
-			errs = append(errs, field.Forbidden(parameters.Child("sharing"),
+		// Parameters that no device gets do no harm.
+		if c := chosen[r.name]; c != nil && c.Sharing != nil && r.kind == gpu.KindGroup && !r.admin && !r.alternative() {
+			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "sharing"),
 				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.name)))
 		}
 	}

@@ -28,11 +28,11 @@ import (
 // the API server can see, and nothing may hold them up.
 func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, binding bool) *admissionv1.AdmissionResponse {
 	if request == nil {
-		return refuse("", binding, http.StatusBadRequest, "the AdmissionReview holds no request")
+		return refuse("", binding, "the AdmissionReview holds no request")
 	}
 	found, err := v.review(ctx, request)
 	if err != nil {
-		return refuse(request.UID, binding, http.StatusBadRequest, err.Error())
+		return refuse(request.UID, binding, err.Error())
 	}
 	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true, Warnings: found.Warnings}
 	switch {
@@ -51,50 +51,50 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 	return response
 }
 
-func refuse(uid types.UID, binding bool, code int32, why string) *admissionv1.AdmissionResponse {
+func refuse(uid types.UID, binding bool, why string) *admissionv1.AdmissionResponse {
 	r := &admissionv1.AdmissionResponse{UID: uid, Allowed: !binding}
 	if binding {
-		r.Result = &metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: metav1.StatusReasonBadRequest, Message: why}
+		r.Result = &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusBadRequest, Reason: metav1.StatusReasonBadRequest, Message: why}
 	}
 	return r
 }
 
-func (v *ClusterView) review(ctx context.Context, request *admissionv1.AdmissionRequest) (Result, error) {
+func (v *ClusterView) review(ctx context.Context, request *admissionv1.AdmissionRequest) (result, error) {
 	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update {
-		return Result{}, nil
+		return result{}, nil
 	}
 	switch request.Resource.Resource {
 	case "resourceclaims":
 		if request.Operation == admissionv1.Update || request.SubResource != "" {
-			return Result{}, nil // Specs do not change, and an end of a claim is never held up.
+			return result{}, nil // Specs do not change, and an end of a claim is never held up.
 		}
 		var claim resourceapi.ResourceClaim
 		if err := read(request.Object, request.Resource.Version, "ResourceClaim", &claim); err != nil {
-			return Result{}, err
+			return result{}, err
 		}
-		return v.Claim(ctx, claim.Spec, field.NewPath("spec")), nil
+		return v.reviewClaim(ctx, claim.Spec, field.NewPath("spec")), nil
 	case "resourceclaimtemplates":
 		if request.Operation == admissionv1.Update {
-			return Result{}, nil
+			return result{}, nil
 		}
 		var template resourceapi.ResourceClaimTemplate
 		if err := read(request.Object, request.Resource.Version, "ResourceClaimTemplate", &template); err != nil {
-			return Result{}, err
+			return result{}, err
 		}
-		return v.Claim(ctx, template.Spec.Spec, field.NewPath("spec", "spec")), nil
+		return v.reviewClaim(ctx, template.Spec.Spec, field.NewPath("spec", "spec")), nil
 	case "deviceclasses":
 		var class, old resourceapi.DeviceClass
 		if err := read(request.Object, request.Resource.Version, "DeviceClass", &class); err != nil {
-			return Result{}, err
+			return result{}, err
 		}
 		if request.Operation == admissionv1.Update && len(request.OldObject.Raw) > 0 {
 			if err := read(request.OldObject, request.Resource.Version, "DeviceClass", &old); err == nil && equality.Semantic.DeepEqual(class.Spec, old.Spec) {
-				return Result{}, nil
+				return result{}, nil
 			}
 		}
-		return v.Class(ctx, &class), nil
+		return v.reviewClass(ctx, &class), nil
 	}
-	return Result{}, nil
+	return result{}, nil
 }
 
 // versions has the types of all versions of the API, and the conversions to v1.

@@ -25,8 +25,6 @@ type Name struct {
 	Capacity   bool
 }
 
-func (n Name) String() string { return n.Domain + "/" + n.ID }
-
 // Comparison is a string that an attribute is compared with.
 type Comparison struct {
 	Name
