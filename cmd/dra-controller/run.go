@@ -5,16 +5,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
-	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -111,7 +109,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		manager.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
 	)
 	if err == nil && c.Webhook {
-		err = serveWebhook(ctx, manager, c, client, controller.Webhooks(control.ClusterView, reviews))
+		err = addWebhook(manager, c, client, controller.Webhooks(control.ClusterView, reviews))
 	}
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)
@@ -122,52 +120,29 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	return nil
 }
 
-// serveWebhook adds the webhook, and the keeping of its certificate.
-func serveWebhook(ctx context.Context, m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
-	certificate := &controller.Certificate{Client: client, Namespace: c.PodNamespace, Secret: c.CertSecret, Dir: c.CertDir}
+// addWebhook adds the webhook and its certificate to the manager.
+func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
+	service := ""
 	if c.RotateCerts {
-		certificate.Service = c.WebhookService
+		service = c.WebhookService
 	}
-	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, CertDir: c.CertDir})
+	certificate := controller.NewCertificate(client, c.PodNamespace, c.CertSecret, service, c.WebhookConfiguration)
+	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){
+		func(config *tls.Config) { config.GetCertificate = certificate.Get },
+	}})
 	for path, handler := range handlers {
 		server.Register(path, handler)
 	}
-	serving := healthz.Checker(func(r *http.Request) error {
-		select {
-		case <-certificate.Ready():
-			return server.StartedChecker()(r)
-		default:
-			return fmt.Errorf("the Secret %s/%s holds no certificate yet", c.PodNamespace, c.CertSecret)
-		}
-	})
-	err := errors.Join(
+	return errors.Join(
 		m.Add(runnable{certificate.Run, false}),
-		m.Add(runnable{func(ctx context.Context) error {
-			select {
-			case <-certificate.Ready():
-				return server.Start(ctx)
-			case <-ctx.Done():
-				return nil
+		m.Add(server),
+		m.AddReadyzCheck("webhook", func(r *http.Request) error {
+			if _, err := certificate.Get(nil); err != nil {
+				return err
 			}
-		}, false}),
-		m.AddReadyzCheck("webhook", serving),
+			return server.StartedChecker()(r)
+		}),
 	)
-	if err != nil || !c.RotateCerts {
-		return err
-	}
-	if err := certificate.Ensure(ctx); err != nil {
-		return err
-	}
-	host := c.WebhookService + "." + c.PodNamespace + ".svc"
-	return rotator.AddRotator(m, &rotator.CertRotator{
-		SecretKey: types.NamespacedName{Namespace: c.PodNamespace, Name: c.CertSecret},
-		CertDir:   c.CertDir, CAName: c.WebhookService + "-ca", CAOrganization: "gpu-dra-driver", DNSName: host,
-		IsReady:  make(chan struct{}),
-		Webhooks: []rotator.WebhookInfo{{Name: c.WebhookConfiguration, Type: rotator.Validating}},
-		// Each instance may be first on a new cluster, and waiting for a leader would keep the webhook away.
-		RequireLeaderElection: false,
-		CaCertDuration:        10 * 365 * 24 * time.Hour, ServerCertDuration: 365 * 24 * time.Hour, LookaheadInterval: 90 * 24 * time.Hour,
-	})
 }
 
 // runnable is a part of the program; leads says that it waits until this instance does.

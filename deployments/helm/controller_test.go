@@ -85,8 +85,8 @@ func TestController_Environment_NamesItsObjects(t *testing.T) {
 			if secrets := decode[corev1.Secret](t, manifests, "Secret"); len(secrets) > 0 {
 				t.Errorf("%s: whoever makes certificates makes their Secret, and the chart has %v", name, secrets)
 			}
-			if len(pod.Volumes) != 1 || pod.Volumes[0].EmptyDir.Medium != corev1.StorageMediumMemory || pod.Containers[0].VolumeMounts[0].MountPath != env["CERT_DIR"] {
-				t.Errorf("%s: certificates would be in %+v", name, pod.Volumes)
+			if len(pod.Volumes) > 0 {
+				t.Errorf("%s: the certificate's key is to be in memory only, and there are %+v", name, pod.Volumes)
 			}
 		}
 	}
@@ -146,14 +146,15 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 		}},
 		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},
 		{"webhook.enabled=false", []string{
-			"create secrets", "get secrets/gpu-dra-driver-webhook-cert", "get services/gpu-dra-driver-webhook", "get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list secrets",
-			"list validatingwebhookconfigurations", "update secrets/gpu-dra-driver-webhook-cert",
-			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch secrets", "watch validatingwebhookconfigurations",
+			"create secrets", "get services/gpu-dra-driver-webhook", "list secrets/gpu-dra-driver-webhook-cert",
+			"list validatingwebhookconfigurations/gpu-dra-driver-webhook", "update secrets/gpu-dra-driver-webhook-cert",
+			"update validatingwebhookconfigurations/gpu-dra-driver-webhook", "watch secrets/gpu-dra-driver-webhook-cert",
+			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},
 		{"webhook.certManager.enabled=true", []string{
-			"create secrets", "get services/gpu-dra-driver-webhook", "get validatingwebhookconfigurations/gpu-dra-driver-webhook", "list validatingwebhookconfigurations",
+			"create secrets", "get services/gpu-dra-driver-webhook", "list validatingwebhookconfigurations/gpu-dra-driver-webhook",
 			"update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
-			"watch validatingwebhookconfigurations",
+			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},
 	} {
 		all := permissions(t)

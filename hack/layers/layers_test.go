@@ -26,7 +26,6 @@ var only = map[string]string{
 // changesFiles lists the packages that change files outside internal/host, with the reason.
 var changesFiles = map[string]string{
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
-	"pkg/controller":           "the webhook's certificate is copied from its Secret, at each start and change",
 	"pkg/kubeletplugin":        "the hook binary and stale sockets are no claim's effects: each start makes them right again",
 }
 

@@ -32,9 +32,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// server is an API server in memory, as far as a controller can tell: versions, preconditions, pages and watches. Clients
+// env is an API server in memory, as far as a controller can tell: versions, preconditions, pages and watches. Clients
 // reach it without a network, so that a synctest bubble can hold all of it.
-type server struct {
+type env struct {
 	t testing.TB
 
 	mu      sync.Mutex
@@ -72,18 +72,19 @@ type change struct {
 }
 
 var kinds = map[string]schema.GroupVersionKind{
-	"deviceclasses":          {Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass"},
-	"resourceslices":         {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceSlice"},
-	"resourceclaims":         {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"},
-	"resourceclaimtemplates": {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
-	"nodes":                  {Version: "v1", Kind: "Node"},
-	"pods":                   {Version: "v1", Kind: "Pod"},
-	"secrets":                {Version: "v1", Kind: "Secret"},
-	"services":               {Version: "v1", Kind: "Service"},
+	"deviceclasses":                   {Group: "resource.k8s.io", Version: "v1", Kind: "DeviceClass"},
+	"resourceslices":                  {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceSlice"},
+	"resourceclaims":                  {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaim"},
+	"resourceclaimtemplates":          {Group: "resource.k8s.io", Version: "v1", Kind: "ResourceClaimTemplate"},
+	"nodes":                           {Version: "v1", Kind: "Node"},
+	"pods":                            {Version: "v1", Kind: "Pod"},
+	"secrets":                         {Version: "v1", Kind: "Secret"},
+	"validatingwebhookconfigurations": {Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
+	"services":                        {Version: "v1", Kind: "Service"},
 }
 
-func newServer(t testing.TB, objects ...runtime.Object) *server {
-	s := &server{t: t, objects: map[string]map[string]*unstructured.Unstructured{}, watches: map[*watching]bool{}}
+func newEnv(t testing.TB, objects ...runtime.Object) *env {
+	s := &env{t: t, objects: map[string]map[string]*unstructured.Unstructured{}, watches: map[*watching]bool{}}
 	for resource := range kinds {
 		s.objects[resource] = map[string]*unstructured.Unstructured{}
 	}
@@ -93,105 +94,105 @@ func newServer(t testing.TB, objects ...runtime.Object) *server {
 	return s
 }
 
-func (s *server) config() *rest.Config {
-	return &rest.Config{Host: "http://server", Transport: s, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+func (e *env) config() *rest.Config {
+	return &rest.Config{Host: "http://server", Transport: e, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
 }
 
-func (s *server) client() kubernetes.Interface {
-	client, err := kubernetes.NewForConfig(s.config())
+func (e *env) client() kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(e.config())
 	if err != nil {
-		s.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return client
 }
 
-func (s *server) metadata() metadata.Interface {
-	client, err := metadata.NewForConfig(s.config())
+func (e *env) metadata() metadata.Interface {
+	client, err := metadata.NewForConfig(e.config())
 	if err != nil {
-		s.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return client
 }
 
 // put writes an object as somebody else would, whatever is there.
-func (s *server) put(o runtime.Object) {
-	s.t.Helper()
+func (e *env) put(o runtime.Object) {
+	e.t.Helper()
 	found, _, err := scheme.Scheme.ObjectKinds(o)
 	if err != nil {
-		s.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
-		s.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	u := &unstructured.Unstructured{Object: content}
 	u.SetGroupVersionKind(found[0])
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for resource, kind := range kinds {
 		if kind == found[0] {
-			s.keep(resource, u)
+			e.keep(resource, u)
 			return
 		}
 	}
-	s.t.Fatalf("%v is not served", found[0])
+	e.t.Fatalf("%v is not served", found[0])
 }
 
 // remove removes an object as somebody else would.
-func (s *server) remove(resource, name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drop(resource, name)
+func (e *env) remove(resource, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.drop(resource, name)
 }
 
 // get reads an object as it is stored; nil where there is none.
-func get[T any](s *server, resource, name string) *T {
-	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	u := s.objects[resource][name]
+func get[T any](e *env, resource, name string) *T {
+	e.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u := e.objects[resource][name]
 	if u == nil {
 		return nil
 	}
 	out := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, out); err != nil {
-		s.t.Fatal(err)
+		e.t.Fatal(err)
 	}
 	return out
 }
 
 // names are those of a resource's objects, in order.
-func (s *server) names(resource string) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.objects[resource]))
+func (e *env) names(resource string) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(maps.Keys(e.objects[resource]))
 }
 
 // written gives the writes since the last call.
-func (s *server) written() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.writes
-	s.writes = nil
+func (e *env) written() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := e.writes
+	e.writes = nil
 	return out
 }
 
 // asked gives the reads since the last call.
-func (s *server) asked() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.reads
-	s.reads = nil
+func (e *env) asked() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := e.reads
+	e.reads = nil
 	return out
 }
 
 // forget ends all watches and lets none begin before now: what a client has must be listed anew.
-func (s *server) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version++
-	s.forgotten, s.history = s.version, nil
-	for w := range s.watches {
+func (e *env) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.version++
+	e.forgotten, e.history = e.version, nil
+	for w := range e.watches {
 		w.stop()
 	}
 }
@@ -201,11 +202,11 @@ func key(o *unstructured.Unstructured) string {
 }
 
 // keep stores an object and tells of it; what does not differ is no change.
-func (s *server) keep(resource string, o *unstructured.Unstructured) *unstructured.Unstructured {
-	if s.stored != nil {
-		s.stored(resource, o)
+func (e *env) keep(resource string, o *unstructured.Unstructured) *unstructured.Unstructured {
+	if e.stored != nil {
+		e.stored(resource, o)
 	}
-	kind, old := "ADDED", s.objects[resource][key(o)]
+	kind, old := "ADDED", e.objects[resource][key(o)]
 	if old != nil {
 		kind = "MODIFIED"
 		o.SetUID(old.GetUID())
@@ -214,31 +215,31 @@ func (s *server) keep(resource string, o *unstructured.Unstructured) *unstructur
 			return old
 		}
 	}
-	s.version++
+	e.version++
 	if o.GetUID() == "" {
-		o.SetUID(types.UID(fmt.Sprintf("uid-%d", s.version)))
+		o.SetUID(types.UID(fmt.Sprintf("uid-%d", e.version)))
 	}
-	o.SetResourceVersion(strconv.Itoa(s.version))
-	s.objects[resource][key(o)] = o
-	s.tell(change{s.version, kind, resource, o.DeepCopy()})
+	o.SetResourceVersion(strconv.Itoa(e.version))
+	e.objects[resource][key(o)] = o
+	e.tell(change{e.version, kind, resource, o.DeepCopy()})
 	return o
 }
 
-func (s *server) drop(resource, name string) {
-	o := s.objects[resource][name]
+func (e *env) drop(resource, name string) {
+	o := e.objects[resource][name]
 	if o == nil {
 		return
 	}
-	delete(s.objects[resource], name)
-	s.version++
+	delete(e.objects[resource], name)
+	e.version++
 	o = o.DeepCopy()
-	o.SetResourceVersion(strconv.Itoa(s.version))
-	s.tell(change{s.version, "DELETED", resource, o})
+	o.SetResourceVersion(strconv.Itoa(e.version))
+	e.tell(change{e.version, "DELETED", resource, o})
 }
 
-func (s *server) tell(c change) {
-	s.history = append(s.history, c)
-	for w := range s.watches {
+func (e *env) tell(c change) {
+	e.history = append(e.history, c)
+	for w := range e.watches {
 		select {
 		case w.wake <- struct{}{}:
 		default:
@@ -247,7 +248,7 @@ func (s *server) tell(c change) {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
@@ -259,8 +260,8 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		_ = r.Body.Close()
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	group := schema.GroupVersion{Version: parts[1]}
 	if parts = parts[2:]; strings.HasPrefix(r.URL.Path, "/apis/") {
@@ -279,18 +280,18 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	is := request{Verb: verb(r, name), Resource: resource, Name: name}
 	if is.write() {
-		s.writes = append(s.writes, is.String())
+		e.writes = append(e.writes, is.String())
 	} else {
-		s.reads = append(s.reads, strings.TrimSpace(is.String()+" "+r.URL.Query().Get("limit")))
+		e.reads = append(e.reads, strings.TrimSpace(is.String()+" "+r.URL.Query().Get("limit")))
 	}
 	var lost error
-	if s.fate != nil {
+	if e.fate != nil {
 		var refused error
-		if refused, lost = s.fate(is); refused != nil {
+		if refused, lost = e.fate(is); refused != nil {
 			return answer(r, nil, refused) // What is no status breaks the connection.
 		}
 	}
-	out, stream, err := s.do(r, is, namespace, body)
+	out, stream, err := e.do(r, is, namespace, body)
 	switch {
 	case lost != nil && stream == nil:
 		return answer(r, nil, lost)
@@ -310,9 +311,9 @@ func verb(r *http.Request, name string) string {
 	return map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
 }
 
-func (s *server) do(r *http.Request, is request, namespace string, body []byte) (out any, stream *http.Response, err error) {
+func (e *env) do(r *http.Request, is request, namespace string, body []byte) (out any, stream *http.Response, err error) {
 	resource := schema.GroupResource{Group: kinds[is.Resource].Group, Resource: is.Resource}
-	old := s.objects[is.Resource][is.Name]
+	old := e.objects[is.Resource][is.Name]
 	if is.Name != "" && old == nil {
 		return nil, nil, apierrors.NewNotFound(resource, is.Name)
 	}
@@ -321,7 +322,7 @@ func (s *server) do(r *http.Request, is request, namespace string, body []byte) 
 	case "get":
 		return old, nil, nil
 	case "list", "watch":
-		return s.look(r, is, namespace)
+		return e.look(r, is, namespace)
 	case "delete":
 		var o metav1.DeleteOptions
 		if err := json.Unmarshal(body, &o); err != nil {
@@ -330,7 +331,7 @@ func (s *server) do(r *http.Request, is request, namespace string, body []byte) 
 		if p := o.Preconditions; p != nil && (p.UID != nil && *p.UID != old.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != old.GetResourceVersion()) {
 			return nil, nil, conflict
 		}
-		s.drop(is.Resource, is.Name)
+		e.drop(is.Resource, is.Name)
 		return old, nil, nil
 	case "patch":
 		var patch map[string]any
@@ -341,7 +342,7 @@ func (s *server) do(r *http.Request, is request, namespace string, body []byte) 
 		if o.GetResourceVersion() != old.GetResourceVersion() {
 			return nil, nil, conflict
 		}
-		return s.keep(is.Resource, o), nil, nil
+		return e.keep(is.Resource, o), nil, nil
 	}
 	o := &unstructured.Unstructured{}
 	if err := json.Unmarshal(body, &o.Object); err != nil {
@@ -352,7 +353,7 @@ func (s *server) do(r *http.Request, is request, namespace string, body []byte) 
 		o.SetNamespace(namespace)
 	}
 	if is.Verb == "create" {
-		if s.objects[is.Resource][key(o)] != nil {
+		if e.objects[is.Resource][key(o)] != nil {
 			return nil, nil, apierrors.NewAlreadyExists(resource, key(o))
 		}
 		if r.URL.Query().Get("dryRun") != "" {
@@ -361,7 +362,7 @@ func (s *server) do(r *http.Request, is request, namespace string, body []byte) 
 	} else if v := o.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
 		return nil, nil, conflict
 	}
-	return s.keep(is.Resource, o), nil, nil
+	return e.keep(is.Resource, o), nil, nil
 }
 
 // merge is a JSON merge patch.
@@ -384,7 +385,7 @@ func merge(into, patch map[string]any) map[string]any {
 }
 
 // look lists or watches.
-func (s *server) look(r *http.Request, is request, namespace string) (any, *http.Response, error) {
+func (e *env) look(r *http.Request, is request, namespace string) (any, *http.Response, error) {
 	query := r.URL.Query()
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {
@@ -396,52 +397,52 @@ func (s *server) look(r *http.Request, is request, namespace string) (any, *http
 		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(fields.Set{"spec.driver": driver, "status.phase": phase, "metadata.name": o.GetName()})
 	}
 	var found []*unstructured.Unstructured
-	for _, name := range slices.Sorted(maps.Keys(s.objects[is.Resource])) {
-		if o := s.objects[is.Resource][name]; selects(o) {
+	for _, name := range slices.Sorted(maps.Keys(e.objects[is.Resource])) {
+		if o := e.objects[is.Resource][name]; selects(o) {
 			found = append(found, o)
 		}
 	}
 	expired := apierrors.NewResourceExpired("too old resource version")
 	if is.Verb == "watch" {
 		initial := query.Get("sendInitialEvents") == "true"
-		if initial && s.lists {
+		if initial && e.lists {
 			return nil, nil, apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", nil)
 		}
 		from, _ := strconv.Atoi(query.Get("resourceVersion"))
-		if !initial && from < s.forgotten {
+		if !initial && from < e.forgotten {
 			return nil, nil, expired
 		}
 		var first []event
 		if initial {
 			for _, o := range found {
-				first = append(first, event{"ADDED", s.as(r, o)})
+				first = append(first, event{"ADDED", e.as(r, o)})
 			}
-			first = append(first, s.bookmark(is.Resource, r, true))
-			from = s.version
+			first = append(first, e.bookmark(is.Resource, r, true))
+			from = e.version
 		}
-		return nil, s.watch(r, is.Resource, from, first, selects), nil
+		return nil, e.watch(r, is.Resource, from, first, selects), nil
 	}
 	list := map[string]any{
 		"kind": kinds[is.Resource].Kind + "List", "apiVersion": kinds[is.Resource].GroupVersion().String(),
-		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version)},
+		"metadata": map[string]any{"resourceVersion": strconv.Itoa(e.version)},
 	}
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
 	if after := query.Get("continue"); after != "" {
 		version, last, _ := strings.Cut(after, " ")
-		if n, err := strconv.Atoi(version); err != nil || n < s.forgotten {
+		if n, err := strconv.Atoi(version); err != nil || n < e.forgotten {
 			return nil, nil, expired
 		}
 		found = slices.DeleteFunc(found, func(o *unstructured.Unstructured) bool { return key(o) <= last })
 	}
 	if limit, _ := strconv.Atoi(query.Get("limit")); limit > 0 && len(found) > limit {
 		found = found[:limit]
-		list["metadata"].(map[string]any)["continue"] = fmt.Sprintf("%d %s", s.version, key(found[limit-1]))
+		list["metadata"].(map[string]any)["continue"] = fmt.Sprintf("%d %s", e.version, key(found[limit-1]))
 	}
 	items := []any{}
 	for _, o := range found {
-		items = append(items, s.as(r, o))
+		items = append(items, e.as(r, o))
 	}
 	list["items"] = items
 	return list, nil, nil
@@ -453,7 +454,7 @@ type event struct {
 }
 
 // as is an object in the form that the client asks for. It is a copy.
-func (s *server) as(r *http.Request, o *unstructured.Unstructured) map[string]any {
+func (e *env) as(r *http.Request, o *unstructured.Unstructured) map[string]any {
 	out := o.DeepCopy().Object
 	if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
 		return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": out["metadata"]}
@@ -461,14 +462,14 @@ func (s *server) as(r *http.Request, o *unstructured.Unstructured) map[string]an
 	return out
 }
 
-func (s *server) bookmark(resource string, r *http.Request, complete bool) event {
+func (e *env) bookmark(resource string, r *http.Request, complete bool) event {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(kinds[resource])
-	o.SetResourceVersion(strconv.Itoa(s.version))
+	o.SetResourceVersion(strconv.Itoa(e.version))
 	if complete {
 		o.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
 	}
-	return event{"BOOKMARK", s.as(r, o)}
+	return event{"BOOKMARK", e.as(r, o)}
 }
 
 // watching is a watch that goes on. Its wake has room for one.
@@ -477,7 +478,7 @@ type watching struct {
 	stop func()
 }
 
-func (s *server) watch(r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool) *http.Response {
+func (e *env) watch(r *http.Request, resource string, from int, first []event, selects func(*unstructured.Unstructured) bool) *http.Response {
 	in, out := io.Pipe()
 	ended := make(chan struct{})
 	w := &watching{wake: make(chan struct{}, 1)}
@@ -485,15 +486,15 @@ func (s *server) watch(r *http.Request, resource string, from int, first []event
 		close(ended)
 		_ = out.Close()
 	})
-	s.watches[w] = true
+	e.watches[w] = true
 	released := context.AfterFunc(r.Context(), w.stop)
 	go func() {
 		defer func() {
 			released()
 			w.stop()
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			delete(s.watches, w)
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(e.watches, w)
 		}()
 		encoder := json.NewEncoder(out)
 		for {
@@ -503,14 +504,14 @@ func (s *server) watch(r *http.Request, resource string, from int, first []event
 				}
 			}
 			first = nil
-			s.mu.Lock()
-			for _, c := range s.history {
+			e.mu.Lock()
+			for _, c := range e.history {
 				if c.version > from && c.resource == resource && selects(c.object) {
-					first = append(first, event{c.kind, s.as(r, c.object)})
+					first = append(first, event{c.kind, e.as(r, c.object)})
 				}
 			}
-			from = max(from, s.version)
-			s.mu.Unlock()
+			from = max(from, e.version)
+			e.mu.Unlock()
 			if len(first) > 0 {
 				continue
 			}
@@ -548,7 +549,7 @@ func answer(r *http.Request, out any, err error) (*http.Response, error) {
 		return nil, err
 	}
 	if o, ok := out.(*unstructured.Unstructured); ok {
-		out = (*server)(nil).as(r, o)
+		out = (*env)(nil).as(r, o)
 	}
 	data, err := json.Marshal(out)
 	if err != nil {

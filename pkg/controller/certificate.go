@@ -6,130 +6,206 @@ package controller
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
+	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
 
-// again is how often the files are compared with the Secret that is known: what could not be written is written then.
-const again = time.Minute
+const (
+	// checkInterval is how often the certificate's time left is checked, and retryInterval how soon after an error.
+	checkInterval, retryInterval = time.Hour, 5 * time.Second
+	// trustDelay is how long API servers are given to trust a new certificate's authority before it is served.
+	trustDelay = 5 * time.Second
+)
 
-// Certificate copies the webhook's certificate from its Secret to files, where the server reads it: a volume of the Secret
-// would show a new certificate a minute late.
+// Certificate serves the webhook's certificate from its Secret. Its methods are safe for concurrent use.
 type Certificate struct {
-	Client            kubernetes.Interface
-	Namespace, Secret string
-	// Dir gets tls.crt and tls.key.
-	Dir string
-	// Service is whose Secret it is: it is made, empty, where there is none, and goes with the Service. Empty: somebody else
-	// makes it.
-	Service string
+	client              kubernetes.Interface
+	namespace, secret   string
+	service, configName string
 
-	once  sync.Once
-	ready chan struct{}
+	secrets, configs cache.SharedIndexInformer
+	changed          chan struct{}
+	served           atomic.Pointer[tls.Certificate]
+	// pending is the Secret's certificate, while it is not served yet.
+	pending      []byte
+	pendingSince time.Time
 }
 
-// Ready is closed once there is a certificate.
-func (c *Certificate) Ready() <-chan struct{} {
-	c.once.Do(func() { c.ready = make(chan struct{}) })
-	return c.ready
+// NewCertificate returns the certificate in the Secret, which Run keeps up to date. With a service it makes the Secret
+// for that Service, renews the certificate and writes its authority into the ValidatingWebhookConfiguration. Without one,
+// another program does so.
+func NewCertificate(client kubernetes.Interface, namespace, secret, service, configuration string) *Certificate {
+	c := &Certificate{
+		client: client, namespace: namespace, secret: secret, service: service, configName: configuration,
+		changed: make(chan struct{}, 1),
+	}
+	c.secrets = coreinformers.NewFilteredSecretInformer(client, namespace, 0, cache.Indexers{}, onlyNamed(secret))
+	c.configs = admissioninformers.NewFilteredValidatingWebhookConfigurationInformer(client, 0, cache.Indexers{}, onlyNamed(configuration))
+	return c
 }
 
-// Run copies until the context ends.
+// onlyNamed restricts a list or watch to one object, which is also what the RBAC rules allow.
+func onlyNamed(name string) func(*metav1.ListOptions) {
+	return func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	}
+}
+
+// Get implements tls.Config.GetCertificate.
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if pair := c.served.Load(); pair != nil {
+		return pair, nil
+	}
+	return nil, fmt.Errorf("the Secret %s/%s holds no certificate yet", c.namespace, c.secret)
+}
+
+// Run keeps the certificate up to date until the context ends.
 func (c *Certificate) Run(ctx context.Context) error {
-	c.Ready()
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return fmt.Errorf("make the directory of the webhook's certificate: %w", err)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	watched := []cache.SharedIndexInformer{c.secrets}
+	if c.service != "" {
+		watched = append(watched, c.configs)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, again, informers.WithNamespace(c.Namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, c.Secret).String()
-		}))
-	secrets := factory.Core().V1().Secrets().Informer()
-	if _, err := secrets.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) {
-		if err := c.Ensure(ctx); err != nil {
+	for _, informer := range watched {
+		if err := on(informer, func(any) { trigger(c.changed) }); err != nil {
+			return err
+		}
+		wg.Go(func() { informer.RunWithContext(ctx) })
+		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+			return nil
+		}
+	}
+	for {
+		again, err := c.reconcile(ctx)
+		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has")
+			again = retryInterval
 		}
-	}}); err != nil {
-		return err
-	}
-	if err := on(secrets, func(o any) {
-		if s, ok := o.(*corev1.Secret); ok && s.Name == c.Secret {
-			c.copy(ctx, s)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.changed:
+		case <-time.After(again):
 		}
-	}); err != nil {
-		return err
 	}
-	secrets.RunWithContext(ctx)
-	return nil
 }
 
-// Ensure makes the Secret where it is to be made and there is none.
-func (c *Certificate) Ensure(ctx context.Context) error {
-	if c.Service == "" {
+// reconcile renews, announces and serves the certificate, in this order: a step waits until the cache shows the result of
+// the one before. It returns when to run again if nothing changes.
+func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err error) {
+	object, _, _ := c.secrets.GetStore().GetByKey(c.namespace + "/" + c.secret) // The cache has no errors.
+	secret, _ := object.(*corev1.Secret)
+	if c.service != "" {
+		if written, err := c.renew(ctx, secret); err != nil || written {
+			return checkInterval, err
+		}
+		if err := c.announce(ctx, secret.Data[authorityCertKey]); err != nil {
+			return checkInterval, err
+		}
+	}
+	if secret == nil {
+		return checkInterval, nil
+	}
+	return c.serve(ctx, secret), nil
+}
+
+// renew writes the Secret if it is missing or its certificate is not valid for long enough, and reports whether it did.
+// Instances that write at the same time conflict; the loser sees the winner's Secret in its watch.
+func (c *Certificate) renew(ctx context.Context, secret *corev1.Secret) (written bool, err error) {
+	secrets := c.client.CoreV1().Secrets(c.namespace)
+	host := c.service + "." + c.namespace + ".svc"
+	if secret == nil {
+		// Without the Service the driver is being uninstalled, and the Secret would be left behind.
+		service, err := c.client.CoreV1().Services(c.namespace).Get(ctx, c.service, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Errorf("look for the Service of the webhook, to make its Secret: %w", err)
+		}
+		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Name:            c.secret,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
+		}}
+		if secret.Data, _, err = renewed(nil, host); err != nil {
+			return false, err
+		}
+		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return false, fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.namespace, c.secret, err)
+		}
+		return true, nil
+	}
+	data, changed, err := renewed(secret.Data, host)
+	if err != nil || !changed {
+		return false, err
+	}
+	secret = secret.DeepCopy()
+	secret.Data = data
+	_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("renew the webhook's certificate in the Secret %s/%s: %w", c.namespace, c.secret, err)
+	}
+	return true, nil
+}
+
+// announce writes the authority into the webhook configuration, from which API servers learn to trust it.
+func (c *Certificate) announce(ctx context.Context, authority []byte) error {
+	object, _, _ := c.configs.GetStore().GetByKey(c.configName) // The cache has no errors.
+	config, ok := object.(*admissionv1.ValidatingWebhookConfiguration)
+	if !ok {
+		return nil // Nobody calls the webhook.
+	}
+	config, changed := config.DeepCopy(), false
+	for i := range config.Webhooks {
+		client := &config.Webhooks[i].ClientConfig
+		want := bundle(authority, client.CABundle)
+		changed = changed || !bytes.Equal(want, client.CABundle)
+		client.CABundle = want
+	}
+	if !changed {
 		return nil
 	}
-	secrets := c.Client.CoreV1().Secrets(c.Namespace)
-	if _, err := secrets.Get(ctx, c.Secret, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		return err
+	_, err := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, config, metav1.UpdateOptions{})
+	if err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write the certificate's authority into ValidatingWebhookConfiguration %s: %w", c.configName, err)
 	}
-	// Without the Service the driver is on its way out, and nothing is to be left of it.
-	service, err := c.Client.CoreV1().Services(c.Namespace).Get(ctx, c.Service, metav1.GetOptions{})
+	return nil
+}
+
+// serve replaces the served certificate by that of the Secret, once API servers have had the time to trust it. It returns
+// when to run again.
+func (c *Certificate) serve(ctx context.Context, secret *corev1.Secret) time.Duration {
+	cert, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
+	if len(cert) == 0 || len(key) == 0 {
+		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(secret))
+		return checkInterval
+	}
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return fmt.Errorf("look for the Service of the webhook, to make its Secret: %w", err)
+		klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(secret))
+		return checkInterval
 	}
-	_, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Name:            c.Secret,
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
-	}}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.Namespace, c.Secret, err)
-	}
-	return nil
-}
-
-// copy writes the files, the key first: the server loads both when it can, and keeps the pair it has while they do not
-// belong together.
-func (c *Certificate) copy(ctx context.Context, s *corev1.Secret) {
-	if len(s.Data[corev1.TLSCertKey]) == 0 || len(s.Data[corev1.TLSPrivateKeyKey]) == 0 {
-		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(s))
-		return
-	}
-	for _, name := range []string{corev1.TLSPrivateKeyKey, corev1.TLSCertKey} {
-		path := filepath.Join(c.Dir, name)
-		if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, s.Data[name]) {
-			continue
+	if last := c.served.Load(); last != nil && !bytes.Equal(pair.Leaf.Raw, last.Leaf.Raw) {
+		if !bytes.Equal(c.pending, cert) {
+			c.pending, c.pendingSince = cert, time.Now()
 		}
-		if err := replace(path, s.Data[name]); err != nil {
-			klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(s))
-			return
+		if rest := trustDelay - time.Since(c.pendingSince); rest > 0 {
+			return rest
 		}
 	}
-	select {
-	case <-c.ready:
-	default:
-		close(c.ready)
-	}
-}
-
-// replace writes a file that nobody sees half written.
-func replace(path string, data []byte) error {
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return fmt.Errorf("write the webhook's certificate: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("write the webhook's certificate: %w", err)
-	}
-	return nil
+	c.served.Store(&pair)
+	return checkInterval
 }

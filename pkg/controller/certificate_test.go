@@ -4,177 +4,344 @@
 package controller
 
 import (
+	"bytes"
 	"context"
-	"os"
-	"path/filepath"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func secret(name, cert, key string) *corev1.Secret {
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string][]byte{}}
-	for k, v := range map[string]string{"tls.crt": cert, "tls.key": key} {
-		if v != "" {
-			s.Data[k] = []byte(v)
+const webhookHost = "webhook.ns.svc"
+
+// pairs makes certificates in the bubble that calls it, whose time they need.
+func pairs(t *testing.T, n int) (out []map[string][]byte) {
+	t.Helper()
+	for range n {
+		data, _, err := renewed(nil, webhookHost)
+		if err != nil {
+			t.Fatal(err)
 		}
+		out = append(out, data)
 	}
-	return s
+	return out
 }
 
-func TestTheCertificateIsCopiedOnceItIsWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, secret("cert", "", ""), secret("other", "x", "y"))
-		dir := filepath.Join(t.TempDir(), "certs")
-		c := &Certificate{Client: s.client(), Namespace: "ns", Secret: "cert", Dir: dir}
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer cancel()
-		wg.Go(func() {
-			if err := c.Run(ctx); err != nil {
-				t.Error(err)
-			}
+func secret(name string, data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: data}
+}
+
+// webhookEnv is an API server before which the chart put a Service and a webhook configuration.
+func webhookEnv(t *testing.T) *env {
+	return newEnv(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "webhook"}},
+		&admissionv1.ValidatingWebhookConfiguration{
+			ObjectMeta: metav1.ObjectMeta{Name: "config"}, Webhooks: []admissionv1.ValidatingWebhook{{Name: "a"}, {Name: "b"}},
 		})
-		want := func(when string, ready bool, files map[string]string) {
+}
+
+// startCertificate runs an instance until stop is called. It renews the certificate if it has a service.
+func (e *env) startCertificate(service string) (c *Certificate, stop func()) {
+	c = NewCertificate(e.client(), "ns", "cert", service, "config")
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			e.t.Error(err)
+		}
+	})
+	pass(time.Second)
+	return c, func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// served returns the certificate in PEM, and nil before there is one.
+func served(c *Certificate) *x509.Certificate {
+	pair, err := c.Get(nil)
+	if err != nil {
+		return nil
+	}
+	return pair.Leaf
+}
+
+// checkTrusted makes the handshake of an API server, with the authorities of each webhook.
+func (e *env) checkTrusted(when string, c *Certificate) {
+	e.t.Helper()
+	cert := served(c)
+	if cert == nil {
+		e.t.Errorf("%s: no certificate is served", when)
+		return
+	}
+	for _, w := range get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config").Webhooks {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(w.ClientConfig.CABundle)
+		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: webhookHost, CurrentTime: time.Now()}); err != nil {
+			e.t.Errorf("%s: webhook %s: %v", when, w.Name, err)
+		}
+	}
+}
+
+func (e *env) authorities() int {
+	return bytes.Count(get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config").Webhooks[1].ClientConfig.CABundle, []byte("BEGIN"))
+}
+
+func TestCertificate_SecretChanges_LastWholePairIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := pairs(t, 4)
+		e := newEnv(t, secret("cert", nil), secret("other", p[3]))
+		c, stop := e.startCertificate("")
+		defer stop()
+		want := func(when string, pair map[string][]byte) {
 			t.Helper()
 			synctest.Wait()
-			isReady := false
-			select {
-			case <-c.Ready():
-				isReady = true
-			default:
-			}
-			got := map[string]string{}
-			entries, err := os.ReadDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-				if info, _ := e.Info(); err != nil || info.Mode().Perm() != 0o600 {
-					t.Errorf("%s: mode %v, %v", e.Name(), info.Mode(), err)
+			got := served(c)
+			switch {
+			case pair == nil:
+				if got != nil {
+					t.Errorf("%s: a certificate is served", when)
 				}
-				got[e.Name()] = string(data)
-			}
-			if diff := cmp.Diff(files, got); diff != "" || isReady != ready {
-				t.Errorf("%s: ready %t, files (-want +got)\n%s", when, isReady, diff)
+			case got == nil || !bytes.Contains(pair[corev1.TLSCertKey], pemOf(got)):
+				t.Errorf("%s: another certificate is served", when)
 			}
 		}
-		want("empty", false, map[string]string{})
-		s.put(secret("cert", "c1", ""))
-		want("half of it", false, map[string]string{})
-		s.put(secret("cert", "c1", "k1"))
-		want("whole", true, map[string]string{"tls.crt": "c1", "tls.key": "k1"})
-		s.put(secret("cert", "c2", "k2"))
-		want("rotated", true, map[string]string{"tls.crt": "c2", "tls.key": "k2"})
-		s.put(secret("cert", "", "k3"))
-		want("half of the next", true, map[string]string{"tls.crt": "c2", "tls.key": "k2"})
-		s.remove("secrets", "ns/cert")
-		want("deleted", true, map[string]string{"tls.crt": "c2", "tls.key": "k2"})
-		s.put(secret("cert", "c4", "k4"))
-		want("made again", true, map[string]string{"tls.crt": "c4", "tls.key": "k4"})
-		if err := os.Remove(filepath.Join(dir, "tls.crt")); err != nil {
-			t.Fatal(err)
-		}
-		pass(2 * time.Minute)
-		want("lost from the disk", true, map[string]string{"tls.crt": "c4", "tls.key": "k4"})
-	})
-}
-
-func TestACertificateThatCannotBeWrittenIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, secret("cert", "c1", "k1"))
-		dir := t.TempDir()
-		// A directory of the name is in the way of either file.
-		inTheWay := filepath.Join(dir, "tls.key.new")
-		if err := os.Mkdir(inTheWay, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		c := &Certificate{Client: s.client(), Namespace: "ns", Secret: "cert", Dir: dir}
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer cancel()
-		wg.Go(func() { _ = c.Run(ctx) })
-		pass(time.Second)
-		if _, err := os.Stat(filepath.Join(dir, "tls.crt")); err == nil {
-			t.Error("the certificate is written before its key")
-		}
-		select {
-		case <-c.Ready():
-			t.Fatal("it is ready without a key")
-		default:
-		}
-		if err := os.Remove(inTheWay); err != nil {
-			t.Fatal(err)
-		}
-		pass(2 * time.Minute)
-		select {
-		case <-c.Ready():
-		default:
-			t.Error("it is not tried again")
+		half := maps.Clone(p[0])
+		delete(half, corev1.TLSPrivateKeyKey)
+		mixed := map[string][]byte{corev1.TLSCertKey: p[2][corev1.TLSCertKey], corev1.TLSPrivateKeyKey: p[1][corev1.TLSPrivateKeyKey]}
+		want("empty", nil)
+		e.put(secret("cert", half))
+		want("half of it", nil)
+		e.put(secret("cert", mixed))
+		want("a key of another certificate", nil)
+		e.put(secret("cert", p[0]))
+		want("whole", p[0])
+		e.put(secret("cert", p[1]))
+		want("rotated a moment ago", p[0])
+		pass(trustDelay)
+		want("rotated", p[1])
+		e.put(secret("cert", half))
+		pass(time.Minute)
+		want("half of the next", p[1])
+		e.put(secret("cert", mixed))
+		pass(time.Minute)
+		want("a key of another certificate", p[1])
+		e.remove("secrets", "ns/cert")
+		pass(time.Minute)
+		want("deleted", p[1])
+		e.put(secret("cert", p[2]))
+		pass(time.Minute)
+		want("made again", p[2])
+		if writes := e.written(); len(writes) > 0 {
+			t.Errorf("another program keeps the Secret, and this one writes %v", writes)
 		}
 	})
 }
 
-func TestADirectoryThatCannotBeMadeIsAnError(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := (&Certificate{Dir: filepath.Join(file, "certs")}).Run(context.Background()); err == nil {
-		t.Error("no error")
-	}
-}
-
-// TestASecretThatIsDeletedIsMadeAgain has it gone at the start, and later: what fills it fills no Secret that is not there.
-func TestASecretThatIsDeletedIsMadeAgain(t *testing.T) {
-	for name, keeps := range map[string]bool{"ours to fill": true, "another's to fill": false} {
+// TestCertificate_SecretMissing_MadeForService has it gone at the start, and later.
+func TestCertificate_SecretMissing_MadeForService(t *testing.T) {
+	for name, service := range map[string]string{"ours to fill": "webhook", "another's to fill": ""} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "webhook"}})
-				c := &Certificate{Client: s.client(), Namespace: "ns", Secret: "cert", Dir: filepath.Join(t.TempDir(), "certs")}
-				if keeps {
-					c.Service = "webhook"
-				}
-				ctx, cancel := context.WithCancel(context.Background())
-				var wg sync.WaitGroup
-				defer wg.Wait()
-				defer cancel()
-				want := func(when string) {
+				e := webhookEnv(t)
+				_, stop := e.startCertificate(service)
+				defer stop()
+				want := func(when string, want bool) {
 					t.Helper()
 					synctest.Wait()
-					if got := len(s.names("secrets")) == 1; got != keeps {
-						t.Errorf("%s: there is a Secret: %t", when, got)
+					s := get[corev1.Secret](e, "secrets", "ns/cert")
+					if got := s != nil; got != want {
+						t.Fatalf("%s: there is a Secret: %t", when, got)
+					}
+					if want && (len(s.Data) != 4 || len(s.OwnerReferences) != 1 || s.OwnerReferences[0].Name != "webhook") {
+						t.Errorf("%s: %+v", when, s)
 					}
 				}
-				if err := c.Ensure(ctx); err != nil {
-					t.Error(err)
-				}
-				want("at the start")
-				wg.Go(func() {
-					if err := c.Run(ctx); err != nil {
-						t.Error(err)
-					}
-				})
-				synctest.Wait()
-				s.put(secret("cert", "c1", "k1"))
-				synctest.Wait()
-				s.remove("secrets", "ns/cert")
-				want("deleted")
-				s.remove("services", "ns/webhook")
-				s.remove("secrets", "ns/cert")
-				synctest.Wait()
-				if left := s.names("secrets"); len(left) > 0 {
-					t.Errorf("the driver is gone, and there is %v", left)
-				}
+				want("at the start", service != "")
+				e.remove("secrets", "ns/cert")
+				want("deleted", service != "")
+				e.remove("services", "ns/webhook")
+				e.remove("secrets", "ns/cert")
+				want("deleted with the Service", false)
+				pass(time.Minute)
+				want("the driver is gone", false)
 			})
 		})
 	}
+}
+
+// TestCertificate_TimePasses_AlwaysTrusted starts an instance each month for as long as two authorities live.
+func TestCertificate_TimePasses_AlwaysTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := webhookEnv(t)
+		certificates, authorities := map[string]bool{}, map[string]bool{}
+		for month := range 20 * 12 {
+			c, stop := e.startCertificate("webhook")
+			for range 8 {
+				pass(time.Second)
+				e.checkTrusted(fmt.Sprintf("month %d", month), c)
+			}
+			stop()
+			certificates[string(served(c).Raw)] = true
+			authorities[string(get[corev1.Secret](e, "secrets", "ns/cert").Data[authorityCertKey])] = true
+			time.Sleep(30 * 24 * time.Hour)
+		}
+		if len(certificates) < 24 || len(certificates) > 30 || len(authorities) != 3 {
+			t.Errorf("%d certificates by %d authorities in 20 years", len(certificates), len(authorities))
+		}
+		if n := e.authorities(); n > 2 {
+			t.Errorf("%d authorities are trusted", n)
+		}
+	})
+}
+
+// TestCertificate_NearItsEnd_RenewedWhileRunning runs over the day on which 90 days are left.
+func TestCertificate_NearItsEnd_RenewedWhileRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := webhookEnv(t)
+		_, stop := e.startCertificate("webhook")
+		stop()
+		time.Sleep(certificateLifetime - renewBefore - 12*time.Hour)
+		c, stop := e.startCertificate("webhook")
+		defer stop()
+		before := served(c)
+		pass(24 * time.Hour)
+		e.checkTrusted("a day later", c)
+		if served(c).Equal(before) || e.authorities() != 1 {
+			t.Errorf("the certificate is not renewed, or %d authorities are trusted", e.authorities())
+		}
+	})
+}
+
+func TestCertificate_Damaged_RepairedAndAlwaysTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := webhookEnv(t)
+		c, stop := e.startCertificate("webhook")
+		defer stop()
+		data := func() map[string][]byte { return get[corev1.Secret](e, "secrets", "ns/cert").Data }
+		first := data()
+		damage := func(change func(map[string][]byte)) {
+			s := get[corev1.Secret](e, "secrets", "ns/cert")
+			s = s.DeepCopy()
+			change(s.Data)
+			e.put(s)
+		}
+		for _, tc := range []struct {
+			name        string
+			damage      func()
+			authorities int
+		}{
+			{"nonsense for a certificate", func() { damage(func(d map[string][]byte) { d[corev1.TLSCertKey] = []byte("nonsense") }) }, 1},
+			{"no key", func() { damage(func(d map[string][]byte) { delete(d, corev1.TLSPrivateKeyKey) }) }, 1},
+			{"nonsense for an authority", func() { damage(func(d map[string][]byte) { d[authorityCertKey] = []byte("nonsense") }) }, 2},
+			{"the Secret deleted", func() { e.remove("secrets", "ns/cert") }, 3},
+			{"the bundle gone", func() {
+				config := get[admissionv1.ValidatingWebhookConfiguration](e, "validatingwebhookconfigurations", "config")
+				config.Webhooks[0].ClientConfig.CABundle, config.Webhooks[1].ClientConfig.CABundle = nil, []byte("nonsense")
+				e.put(config)
+			}, 1},
+			{"the authority's key deleted", func() { damage(func(d map[string][]byte) { delete(d, authorityKeyKey) }) }, 2},
+			{"deleted again", func() { e.remove("secrets", "ns/cert") }, 3},
+			{"and again", func() { e.remove("secrets", "ns/cert") }, 4},
+			{"once more", func() { e.remove("secrets", "ns/cert") }, 4},
+		} {
+			tc.damage()
+			for range 8 {
+				pass(time.Second)
+				e.checkTrusted(tc.name, c)
+			}
+			if n := e.authorities(); n != tc.authorities {
+				t.Errorf("%s: %d authorities are trusted, want %d", tc.name, n, tc.authorities)
+			}
+			if !bytes.Contains(data()[corev1.TLSCertKey], pemOf(served(c))) || bytes.Equal(data()[corev1.TLSCertKey], first[corev1.TLSCertKey]) && tc.name != "the bundle gone" {
+				t.Errorf("%s: the Secret is not repaired, or not served", tc.name)
+			}
+		}
+		e.written()
+		pass(24 * time.Hour)
+		if writes := e.written(); len(writes) > 0 {
+			t.Errorf("a day without a change writes %v", writes)
+		}
+	})
+}
+
+func TestCertificate_SeveralReplicas_AgreeOnOneSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := webhookEnv(t)
+		var replicas []*Certificate
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		for range 3 {
+			wg.Go(func() {
+				c := NewCertificate(e.client(), "ns", "cert", "webhook", "config")
+				mu.Lock()
+				replicas = append(replicas, c)
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer wg.Wait()
+		defer cancel()
+		for _, c := range replicas {
+			wg.Go(func() { _ = c.Run(ctx) })
+		}
+		for _, when := range []string{"at the start", "after a deletion", "after damage"} {
+			for range 8 {
+				pass(time.Second)
+				for i, c := range replicas {
+					e.checkTrusted(fmt.Sprintf("%s, replica %d", when, i), c)
+				}
+			}
+			for _, c := range replicas[1:] {
+				if !served(c).Equal(served(replicas[0])) {
+					t.Errorf("%s: replicas serve different certificates", when)
+				}
+			}
+			if when == "at the start" {
+				e.remove("secrets", "ns/cert")
+				continue
+			}
+			s := get[corev1.Secret](e, "secrets", "ns/cert")
+			delete(s.Data, corev1.TLSCertKey)
+			e.put(s)
+		}
+	})
+}
+
+func TestCertificate_WriteFails_TriedAgain(t *testing.T) {
+	for _, resource := range []string{"secrets", "validatingwebhookconfigurations", "services"} {
+		t.Run(resource, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := webhookEnv(t)
+				failures := 3
+				e.fate = func(r request) (refused, lost error) {
+					if r.Resource == resource && (r.write() || r.Verb == "get") && failures > 0 {
+						failures--
+						return errors.New("connection reset"), nil
+					}
+					return nil, nil
+				}
+				c, stop := e.startCertificate("webhook")
+				defer stop()
+				if served(c) != nil {
+					t.Error("a certificate is served before API servers trust it")
+				}
+				pass(time.Minute)
+				e.checkTrusted("after failures", c)
+			})
+		})
+	}
+}
+
+func pemOf(cert *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }

@@ -62,21 +62,21 @@ func TestTheCheckOfAnInstallationSaysWhatIsMissing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.fate = c.fate
+				e := newEnv(t)
+				e.fate = c.fate
 				if c.class {
-					s.put(class("gpu.nvidia.com", "true"))
+					e.put(class("gpu.nvidia.com", "true"))
 				}
 				if c.devices {
-					s.publish("l40s-4", "a", 0)
-					s.publish("t4-1", "b", 0)
+					e.publish("l40s-4", "a", 0)
+					e.publish("t4-1", "b", 0)
 				}
 				var out bytes.Buffer
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				err := Checks{Client: s.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Out: &out}.Installation(ctx)
+				err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Out: &out}.Installation(ctx)
 				says(t, out.String(), c.out, err, c.err)
-				if n := len(s.names("resourceclaims")); n > 0 {
+				if n := len(e.names("resourceclaims")); n > 0 {
 					t.Errorf("the check leaves %d claims", n)
 				}
 			})
@@ -104,17 +104,17 @@ func says(t *testing.T, out string, outs []string, err error, errs []string) {
 
 func TestTheCheckOfAnInstallationWaitsForDevicesAndWebhook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, class("gpu.nvidia.com", "true"))
+		e := newEnv(t, class("gpu.nvidia.com", "true"))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		time.AfterFunc(20*time.Second, func() { s.publish("l40s-4", "a", 0) })
+		time.AfterFunc(20*time.Second, func() { e.publish("l40s-4", "a", 0) })
 		time.AfterFunc(40*time.Second, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.fate = refusing
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.fate = refusing
 		})
 		var out bytes.Buffer
-		err := Checks{Client: s.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
+		err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
 		says(t, out.String(), []string{"1 nodes publish", "The webhook refuses"}, err, nil)
 	})
 }
@@ -143,13 +143,13 @@ func TestTheCheckOfAnEndNamesTheClaimsThatStandInItsWay(t *testing.T) {
 			nil, []string{"look for claims: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newServer(t)
-			s.fate = c.fate
+			e := newEnv(t)
+			e.fate = c.fate
 			for _, claim := range c.claims {
-				s.put(claim)
+				e.put(claim)
 			}
 			var out bytes.Buffer
-			err := Checks{Client: s.client(), Driver: slicetest.Driver, Out: &out}.Uninstall(context.Background())
+			err := Checks{Client: e.client(), Driver: slicetest.Driver, Out: &out}.Uninstall(context.Background())
 			says(t, out.String(), c.out, err, c.err)
 		})
 	}

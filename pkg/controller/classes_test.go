@@ -32,29 +32,29 @@ var h100Classes = []string{
 	"mig-7g.80gb.nvidia.com", h100Class,
 }
 
-func wantClasses(t *testing.T, s *server, want ...string) {
+func wantClasses(t *testing.T, e *env, want ...string) {
 	t.Helper()
 	slices.Sort(want)
-	if diff := cmp.Diff(want, s.names("deviceclasses")); diff != "" {
+	if diff := cmp.Diff(want, e.names("deviceclasses")); diff != "" {
 		t.Errorf("classes (-want +got)\n%s", diff)
 	}
 }
 
-func wantNoWrites(t *testing.T, s *server, why string) {
+func wantNoWrites(t *testing.T, e *env, why string) {
 	t.Helper()
-	if w := s.written(); len(w) > 0 {
+	if w := e.written(); len(w) > 0 {
 		t.Errorf("%s, and there are writes: %v", why, w)
 	}
 }
 
 func TestAClassForEachModelAndProfileOfTheCluster(t *testing.T) {
-	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, s *server, _ *Controller) {
-		wantClasses(t, s, append([]string{l40sClass}, h100Classes...)...)
-		s.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
-		s.publish("t4-1", "c", 0)
+	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
+		wantClasses(t, e, append([]string{l40sClass}, h100Classes...)...)
+		e.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
+		e.publish("t4-1", "c", 0)
 		pass(time.Second)
-		wantClasses(t, s, append([]string{l40sClass, t4Class}, h100Classes...)...)
-		quarter := get[resourceapi.DeviceClass](s, "deviceclasses", smallest)
+		wantClasses(t, e, append([]string{l40sClass, t4Class}, h100Classes...)...)
+		quarter := get[resourceapi.DeviceClass](e, "deviceclasses", smallest)
 		if name := quarter.Spec.ExtendedResourceName; name == nil || *name != "nvidia.com/mig-1g.10gb" || quarter.Labels[deviceclasses.ManagedBy] != "gpu.nvidia.com" {
 			t.Errorf("%+v", quarter)
 		}
@@ -62,60 +62,60 @@ func TestAClassForEachModelAndProfileOfTheCluster(t *testing.T) {
 }
 
 func TestASliceThatComesAndGoesWritesNothing(t *testing.T) {
-	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, s *server, _ *Controller) {
-		s.written()
+	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
+		e.written()
 		for range 5 {
-			s.withdraw("a")
+			e.withdraw("a")
 			pass(time.Minute)
-			s.publish("hgx-h100", "a", 1)
+			e.publish("hgx-h100", "a", 1)
 			pass(time.Minute)
 		}
 		pass(2 * grace)
-		wantNoWrites(t, s, "a kubelet restarted")
+		wantNoWrites(t, e, "a kubelet restarted")
 	})
 }
 
 func TestARestartWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, machine(t, "hgx-h100", "a", 1)...)
+		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
 		for i := range 3 {
-			_, stop := s.start()
+			_, stop := e.start()
 			pass(time.Hour)
 			stop()
 			if i > 0 {
-				wantNoWrites(t, s, "it is as it should be")
+				wantNoWrites(t, e, "it is as it should be")
 			}
-			s.written()
+			e.written()
 		}
 	})
 }
 
 func TestTwoThatBelieveToLeadTakeNoTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, machine(t, "hgx-h100", "a", 1)...)
-		_, stopFirst := s.start()
+		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
+		_, stopFirst := e.start()
 		defer stopFirst()
-		_, stopSecond := s.start()
+		_, stopSecond := e.start()
 		defer stopSecond()
 		pass(time.Minute)
 		// Each can be late by one write of what the other has written, and no more.
-		if n, most := len(s.written()), 2*(len(h100Classes)+1); n > most {
+		if n, most := len(e.written()), 2*(len(h100Classes)+1); n > most {
 			t.Errorf("%d writes, want at most %d", n, most)
 		}
 		pass(time.Hour)
-		wantNoWrites(t, s, "both have what they want")
-		wantClasses(t, s, h100Classes...)
-		s.publish("l40s-4", "b", 0)
+		wantNoWrites(t, e, "both have what they want")
+		wantClasses(t, e, h100Classes...)
+		e.publish("l40s-4", "b", 0)
 		pass(time.Minute)
-		if n := len(s.written()); n > 2 {
+		if n := len(e.written()); n > 2 {
 			t.Errorf("%d writes for one class", n)
 		}
-		s.withdraw("b")
+		e.withdraw("b")
 		pass(2 * grace)
-		if n := len(s.written()); n > 2 {
+		if n := len(e.written()); n > 2 {
 			t.Errorf("%d writes for the end of one class", n)
 		}
-		wantClasses(t, s, h100Classes...)
+		wantClasses(t, e, h100Classes...)
 	})
 }
 
@@ -127,42 +127,42 @@ func class(name, expression string) *resourceapi.DeviceClass {
 
 func TestAnAdministratorsClassIsLeftAlone(t *testing.T) {
 	theirs := class(l40sClass, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
-	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, s *server, _ *Controller) {
-		for _, w := range s.written() {
+	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, e *env, _ *Controller) {
+		for _, w := range e.written() {
 			if strings.Contains(w, "deviceclasses") {
 				t.Errorf("%s, and the class is somebody else's", w)
 			}
 		}
-		if is := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass); len(is.Labels) > 0 || cmp.Diff(theirs.Spec, is.Spec) != "" {
+		if is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass); len(is.Labels) > 0 || cmp.Diff(theirs.Spec, is.Spec) != "" {
 			t.Errorf("it became %+v", is)
 		}
-		s.withdraw("a")
+		e.withdraw("a")
 		pass(3 * grace)
-		wantClasses(t, s, l40sClass)
-		s.publish("l40s-4", "a", 0)
+		wantClasses(t, e, l40sClass)
+		e.publish("l40s-4", "a", 0)
 		pass(time.Second)
-		s.remove("deviceclasses", l40sClass)
+		e.remove("deviceclasses", l40sClass)
 		pass(time.Second)
-		if is := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass); is == nil || is.Labels[deviceclasses.ManagedBy] == "" {
+		if is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass); is == nil || is.Labels[deviceclasses.ManagedBy] == "" {
 			t.Errorf("theirs is gone, and ours is %+v", is)
 		}
 	})
 }
 
 func TestAClassThatSomebodyEditedIsPutRight(t *testing.T) {
-	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
-		ours := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass)
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
+		ours := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 		edited := ours.DeepCopy()
 		edited.Spec.Selectors[0].CEL.Expression = `device.driver == "gpu.nvidia.com"`
 		edited.Annotations = map[string]string{"team": "a"}
-		s.put(edited)
-		s.written()
+		e.put(edited)
+		e.written()
 		pass(time.Second)
-		is := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass)
+		is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 		if diff := cmp.Diff(ours.Spec, is.Spec); diff != "" || is.Annotations["team"] != "a" {
 			t.Errorf("annotations %v, spec (-want +got)\n%s", is.Annotations, diff)
 		}
-		if w := s.written(); len(w) != 1 {
+		if w := e.written(); len(w) != 1 {
 			t.Errorf("writes %v", w)
 		}
 	})
@@ -170,25 +170,25 @@ func TestAClassThatSomebodyEditedIsPutRight(t *testing.T) {
 
 func TestAServerThatDropsExtendedResourceNamesIsNotWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, machine(t, "hgx-h100", "a", 1)...)
-		s.stored = func(_ string, o *unstructured.Unstructured) {
+		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
+		e.stored = func(_ string, o *unstructured.Unstructured) {
 			unstructured.RemoveNestedField(o.Object, "spec", "extendedResourceName")
 		}
-		_, stop := s.start()
+		_, stop := e.start()
 		pass(time.Hour)
-		if n := len(s.written()); n != len(h100Classes)+1 {
+		if n := len(e.written()); n != len(h100Classes)+1 {
 			t.Errorf("%d writes for %d classes and a node", n, len(h100Classes))
 		}
-		s.publish("l40s-4", "b", 0) // A round of all classes.
+		e.publish("l40s-4", "b", 0) // A round of all classes.
 		pass(time.Hour)
-		if w := s.written(); len(w) != 1 {
+		if w := e.written(); len(w) != 1 {
 			t.Errorf("writes %v", w)
 		}
 		stop()
-		_, stop = s.start()
+		_, stop = e.start()
 		defer stop()
 		pass(time.Hour)
-		if w := s.written(); len(w) > 1 {
+		if w := e.written(); len(w) > 1 {
 			t.Errorf("a new controller finds out by one write what the server drops, not by %v", w)
 		}
 	})
@@ -257,37 +257,37 @@ func TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt(t *testing.T) {
 			if c.user != nil {
 				objects = append(append(objects, crowd...), c.user)
 			}
-			at(t, objects, func(t *testing.T, s *server, _ *Controller) {
-				s.withdraw("a")
+			at(t, objects, func(t *testing.T, e *env, _ *Controller) {
+				e.withdraw("a")
 				pass(grace - time.Second)
-				wantClasses(t, s, append([]string{l40sClass}, h100Classes...)...)
+				wantClasses(t, e, append([]string{l40sClass}, h100Classes...)...)
 				pass(2 * time.Second)
 				if !c.holds {
-					wantClasses(t, s, l40sClass)
+					wantClasses(t, e, l40sClass)
 					return
 				}
-				wantClasses(t, s, l40sClass, smallest)
+				wantClasses(t, e, l40sClass, smallest)
 				pass(2 * grace)
-				wantClasses(t, s, l40sClass, smallest)
-				s.remove(c.resource, "ns/user")
+				wantClasses(t, e, l40sClass, smallest)
+				e.remove(c.resource, "ns/user")
 				pass(grace)
-				wantClasses(t, s, l40sClass)
+				wantClasses(t, e, l40sClass)
 			})
 		})
 	}
 }
 
 func TestAModelThatComesBackWithinTheGraceHasAllOfItAgain(t *testing.T) {
-	at(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, s *server, _ *Controller) {
-		s.withdraw("a")
+	at(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
+		e.withdraw("a")
 		pass(grace / 2)
-		s.publish("t4-1", "a", 0)
+		e.publish("t4-1", "a", 0)
 		pass(grace)
-		s.withdraw("a")
+		e.withdraw("a")
 		pass(grace - time.Minute)
-		wantClasses(t, s, l40sClass, t4Class)
+		wantClasses(t, e, l40sClass, t4Class)
 		pass(2 * time.Minute)
-		wantClasses(t, s, l40sClass)
+		wantClasses(t, e, l40sClass)
 	})
 }
 
@@ -329,10 +329,10 @@ func TestNoFailureOfTheServerLosesAnything(t *testing.T) {
 }
 
 func survives(t *testing.T, failing request, err error, late bool) {
-	s := newServer(t, machine(t, "l40s-4", "b", 1)...)
-	s.lists = failing.Verb == "list"
+	e := newEnv(t, machine(t, "l40s-4", "b", 1)...)
+	e.lists = failing.Verb == "list"
 	left := 0
-	s.fate = func(r request) (refused, lost error) {
+	e.fate = func(r request) (refused, lost error) {
 		if r.Verb != failing.Verb || r.Resource != failing.Resource || left == 0 {
 			return nil, nil
 		}
@@ -342,44 +342,44 @@ func survives(t *testing.T, failing request, err error, late bool) {
 		}
 		return err, nil
 	}
-	_, stop := s.start()
+	_, stop := e.start()
 	defer stop()
 	fail := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		left = 6
 	}
 	pass(time.Minute)
 	fail()
 	for _, o := range machine(t, "t4-1", "a", 0) {
-		s.put(o)
+		e.put(o)
 	}
 	pass(10 * time.Minute)
-	wantClasses(t, s, l40sClass, t4Class)
-	if node := get[corev1.Node](s, "nodes", "a"); node.Labels["nvidia.com/gpu.product"] != "Tesla-T4" {
+	wantClasses(t, e, l40sClass, t4Class)
+	if node := get[corev1.Node](e, "nodes", "a"); node.Labels["nvidia.com/gpu.product"] != "Tesla-T4" {
 		t.Errorf("labels %v", node.Labels)
 	}
-	edited := get[resourceapi.DeviceClass](s, "deviceclasses", t4Class)
+	edited := get[resourceapi.DeviceClass](e, "deviceclasses", t4Class)
 	if edited == nil {
 		return // What is missing is said.
 	}
 	want := edited.Spec.DeepCopy()
 	edited.Spec.Selectors[0].CEL.Expression = "true"
 	fail()
-	s.forget()
-	s.put(edited)
+	e.forget()
+	e.put(edited)
 	pass(10 * time.Minute)
-	if diff := cmp.Diff(*want, get[resourceapi.DeviceClass](s, "deviceclasses", t4Class).Spec); diff != "" {
+	if diff := cmp.Diff(*want, get[resourceapi.DeviceClass](e, "deviceclasses", t4Class).Spec); diff != "" {
 		t.Errorf("the class is not put right\n%s", diff)
 	}
 	fail()
-	s.withdraw("a")
+	e.withdraw("a")
 	pass(3 * grace)
-	wantClasses(t, s, l40sClass)
-	if node := get[corev1.Node](s, "nodes", "a"); len(node.Labels) != 1 {
+	wantClasses(t, e, l40sClass)
+	if node := get[corev1.Node](e, "nodes", "a"); len(node.Labels) != 1 {
 		t.Errorf("labels that nobody publishes stay: %v", node.Labels)
 	}
-	s.written()
+	e.written()
 	pass(time.Hour)
-	wantNoWrites(t, s, "all is as it should be")
+	wantNoWrites(t, e, "all is as it should be")
 }

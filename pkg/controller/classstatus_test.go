@@ -26,20 +26,20 @@ func told(events *record.FakeRecorder) (out []string) {
 
 func TestOneEventWhenAClassBecomesWrongAndNoneAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t,
+		e := newEnv(t,
 			class("invalid", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`),
 			class("none", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu" && device.attributes["gpu.nvidia.com"].productName == "Tesla T4"`),
 			class("foreign", `device.driver == "nic.example.com" && device.attributes["nic.example.com"].speed == "fast"`),
 			class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
 		)
 		events := record.NewFakeRecorder(100)
-		c, stop := s.start(func(o *Options) { o.Events = events })
+		c, stop := e.start(func(o *Options) { o.Events = events })
 		defer stop()
 		pass(time.Hour)
 		if got := told(events); len(got) > 0 {
 			t.Errorf("nothing is known of the devices, and %v", got)
 		}
-		s.publish("l40s-4", "a", 0)
+		e.publish("l40s-4", "a", 0)
 		pass(time.Hour)
 		got := told(events)
 		if len(got) != 2 || !strings.HasPrefix(got[0]+got[1], "Warning InvalidSelector") && !strings.HasPrefix(got[1]+got[0], "Warning InvalidSelector") ||
@@ -51,26 +51,26 @@ func TestOneEventWhenAClassBecomesWrongAndNoneAgain(t *testing.T) {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 		for range 3 {
-			s.publish("l40s-4", "b", 0)
+			e.publish("l40s-4", "b", 0)
 			pass(time.Minute)
-			s.withdraw("b")
+			e.withdraw("b")
 			pass(time.Minute)
-			s.withdraw("a")
+			e.withdraw("a")
 			pass(time.Minute)
-			s.publish("l40s-4", "a", 0)
+			e.publish("l40s-4", "a", 0)
 			pass(time.Minute)
 		}
 		if got := told(events); len(got) > 0 {
 			t.Errorf("it was told before: %v", got)
 		}
-		s.publish("t4-1", "c", 0)
+		e.publish("t4-1", "c", 0)
 		pass(time.Minute)
-		s.put(class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].nothing == "gpu"`))
+		e.put(class("well", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].nothing == "gpu"`))
 		pass(time.Minute)
 		if got := told(events); len(got) != 1 || !strings.HasPrefix(got[0], "Warning InvalidSelector spec.selectors[0].cel.expression") {
 			t.Errorf("one became invalid, and %v", got)
 		}
-		s.remove("deviceclasses", "well")
+		e.remove("deviceclasses", "well")
 		pass(time.Minute)
 		figures, _ = c.Cluster()
 		if figures.Classes["invalid"] != 1 || len(told(events)) > 0 {

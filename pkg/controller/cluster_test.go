@@ -70,27 +70,27 @@ func machine(t testing.TB, profile, node string, gpus int) []runtime.Object {
 }
 
 // publish has a node publish what it has; withdraw takes it all away, as a kubelet does that starts.
-func (s *server) publish(profile, node string, gpus int) {
-	s.t.Helper()
-	for _, slice := range slicesAt(s.t, profile, node, gpus) {
-		s.put(slice)
+func (e *env) publish(profile, node string, gpus int) {
+	e.t.Helper()
+	for _, slice := range slicesAt(e.t, profile, node, gpus) {
+		e.put(slice)
 	}
 }
 
-func (s *server) withdraw(node string) {
-	s.t.Helper()
-	for _, name := range s.names("resourceslices") {
-		if *get[resourceapi.ResourceSlice](s, "resourceslices", name).Spec.NodeName == node {
-			s.remove("resourceslices", name)
+func (e *env) withdraw(node string) {
+	e.t.Helper()
+	for _, name := range e.names("resourceslices") {
+		if *get[resourceapi.ResourceSlice](e, "resourceslices", name).Spec.NodeName == node {
+			e.remove("resourceslices", name)
 		}
 	}
 }
 
 // start runs a controller that leads, until stop is called.
-func (s *server) start(change ...func(*Options)) (c *Controller, stop func()) {
-	s.t.Helper()
+func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
+	e.t.Helper()
 	o := Options{
-		Driver: slicetest.Driver, Client: s.client(), Metadata: s.metadata(), LabelNodes: true, Grace: grace,
+		Driver: slicetest.Driver, Client: e.client(), Metadata: e.metadata(), LabelNodes: true, Grace: grace,
 		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"},
 	}
 	for _, f := range change {
@@ -102,7 +102,7 @@ func (s *server) start(change ...func(*Options)) (c *Controller, stop func()) {
 	for _, part := range []func(context.Context) error{c.Observe, c.Lead} {
 		wg.Go(func() {
 			if err := part(ctx); err != nil {
-				s.t.Error(err)
+				e.t.Error(err)
 			}
 		})
 	}
@@ -119,13 +119,13 @@ func pass(d time.Duration) {
 }
 
 // at has a test done in a bubble: with a cluster on which a controller has come to rest.
-func at(t *testing.T, objects []runtime.Object, do func(*testing.T, *server, *Controller)) {
+func at(t *testing.T, objects []runtime.Object, do func(*testing.T, *env, *Controller)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, objects...)
-		c, stop := s.start()
+		e := newEnv(t, objects...)
+		c, stop := e.start()
 		defer stop()
 		pass(time.Second)
-		do(t, s, c)
+		do(t, e, c)
 	})
 }

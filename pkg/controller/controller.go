@@ -262,3 +262,11 @@ func on(informer cache.SharedIndexInformer, do func(object any)) error {
 	})
 	return err
 }
+
+// trigger wakes the reader of a channel with room for one.
+func trigger(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

@@ -17,14 +17,14 @@ import (
 )
 
 // state is what a controller writes, as it stands.
-func (s *server) state() map[string]any {
+func (e *env) state() map[string]any {
 	out := map[string]any{}
-	for _, name := range s.names("deviceclasses") {
-		c := get[resourceapi.DeviceClass](s, "deviceclasses", name)
+	for _, name := range e.names("deviceclasses") {
+		c := get[resourceapi.DeviceClass](e, "deviceclasses", name)
 		out["class "+name] = []any{c.Labels, c.Annotations, c.Spec}
 	}
-	for _, name := range s.names("nodes") {
-		n := get[corev1.Node](s, "nodes", name)
+	for _, name := range e.names("nodes") {
+		n := get[corev1.Node](e, "nodes", name)
 		out["node "+name] = []any{n.Labels, n.Annotations}
 	}
 	return out
@@ -32,19 +32,19 @@ func (s *server) state() map[string]any {
 
 // play is a cluster of which a model goes, one comes, a class is edited and a node has a label of somebody else's; dies is
 // called wherever a controller could have ended, and starts another if it has.
-func play(t *testing.T, s *server, dies func()) {
+func play(t *testing.T, e *env, dies func()) {
 	t.Helper()
 	pass(time.Minute)
 	dies()
-	edited := get[resourceapi.DeviceClass](s, "deviceclasses", l40sClass)
+	edited := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 	edited.Spec.Selectors = nil
-	s.put(edited)
+	e.put(edited)
 	for _, o := range machine(t, "hgx-h100", "c", 1) {
-		s.put(o)
+		e.put(o)
 	}
 	pass(time.Minute)
 	dies()
-	s.withdraw("a")
+	e.withdraw("a")
 	pass(time.Minute)
 	dies()
 	pass(2 * grace)
@@ -52,10 +52,10 @@ func play(t *testing.T, s *server, dies func()) {
 	pass(2 * grace)
 }
 
-func crashServer(t *testing.T) *server {
-	s := newServer(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...)...)
-	s.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"nvidia.com/gpu.count": "theirs", "team": "a"}}})
-	return s
+func crashEnv(t *testing.T) *env {
+	e := newEnv(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...)...)
+	e.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{"nvidia.com/gpu.count": "theirs", "team": "a"}}})
+	return e
 }
 
 // TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges ends it before the n-th write is done and after, for every n.
@@ -63,11 +63,11 @@ func TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges(t *testing.T)
 	var want map[string]any
 	writes := 0
 	synctest.Test(t, func(t *testing.T) {
-		s := crashServer(t)
-		_, stop := s.start()
+		e := crashEnv(t)
+		_, stop := e.start()
 		defer stop()
-		play(t, s, func() {})
-		want, writes = s.state(), len(s.written())
+		play(t, e, func() {})
+		want, writes = e.state(), len(e.written())
 	})
 	if writes < 10 || len(want) < 10 {
 		t.Fatalf("%d writes, and then %d objects", writes, len(want))
@@ -76,9 +76,9 @@ func TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges(t *testing.T)
 		for _, done := range []bool{false, true} {
 			t.Run(fmt.Sprintf("write %d done %t", n, done), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					s := crashServer(t)
+					e := crashEnv(t)
 					left, dead := n, false
-					s.fate = func(r request) (refused, lost error) {
+					e.fate = func(r request) (refused, lost error) {
 						ended := errors.New("the controller has ended")
 						if r.write() {
 							left--
@@ -95,20 +95,20 @@ func TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges(t *testing.T)
 						}
 						return nil, nil
 					}
-					_, stop := s.start()
+					_, stop := e.start()
 					defer func() { stop() }()
-					play(t, s, func() {
-						s.mu.Lock()
+					play(t, e, func() {
+						e.mu.Lock()
 						died := dead
 						dead = false
-						s.mu.Unlock()
+						e.mu.Unlock()
 						if died {
 							stop()
-							_, stop = s.start()
+							_, stop = e.start()
 							pass(time.Minute)
 						}
 					})
-					if diff := cmp.Diff(want, s.state()); diff != "" {
+					if diff := cmp.Diff(want, e.state()); diff != "" {
 						t.Errorf("(-undisturbed +after the end)\n%s", diff)
 					}
 				})

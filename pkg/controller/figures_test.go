@@ -75,7 +75,7 @@ func TestFiguresFollowClaims(t *testing.T) {
 		deleting(reserved(holding("ends", "a", names[1]))),
 		waiting("pending", request1("gpu.nvidia.com")), waiting("either", alternative("gpu.nvidia.com")), waiting("nic", request1("other.example.com")),
 		waiting("unknown", request1("no-such-class")), deleting(waiting("never", request1("gpu.nvidia.com"))),
-	), func(t *testing.T, s *server, c *Controller) {
+	), func(t *testing.T, e *env, c *Controller) {
 		want := func(free, allocated int, claims map[string]int) {
 			t.Helper()
 			figures, ok := c.Cluster()
@@ -94,11 +94,11 @@ func TestFiguresFollowClaims(t *testing.T) {
 			}
 		}
 		want(2, 2, map[string]int{phasePending: 2, phaseAllocated: 3, phaseReserved: 2, phaseDeleting: 2})
-		s.remove("resourceclaims", "ns/one")
+		e.remove("resourceclaims", "ns/one")
 		synctest.Wait()
 		want(2, 2, map[string]int{phasePending: 2, phaseAllocated: 3, phaseReserved: 1, phaseDeleting: 2})
 		for _, name := range []string{"same", "idle", "ends", "gone"} {
-			s.remove("resourceclaims", "ns/"+name)
+			e.remove("resourceclaims", "ns/"+name)
 		}
 		synctest.Wait()
 		want(4, 0, map[string]int{phasePending: 2, phaseAllocated: 0, phaseReserved: 1, phaseDeleting: 1})
@@ -111,7 +111,7 @@ func TestFiguresFollowClaims(t *testing.T) {
 
 func TestTenThousandClaimsAreCounted(t *testing.T) {
 	const nodes, claims = 500, 10000
-	s, names := newServer(t), gpusOf(t, "l40s-4")
+	s, names := newEnv(t), gpusOf(t, "l40s-4")
 	c := New(Options{Driver: slicetest.Driver, Client: s.client(), Metadata: s.metadata()})
 	c.leading = c.newLeading()
 	defer c.leading.queue.ShutDown()
@@ -147,8 +147,8 @@ func TestTenThousandClaimsAreCounted(t *testing.T) {
 
 func TestAnInstanceThatDoesNotLeadReportsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, machine(t, "l40s-4", "a", 0)...)
-		c, stop := s.start()
+		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
+		c, stop := e.start()
 		if _, ok := c.Cluster(); ok {
 			t.Error("it reports before it knows the cluster")
 		}

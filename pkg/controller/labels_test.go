@@ -20,9 +20,9 @@ import (
 	"gpu-dra-driver/pkg/nodelabels"
 )
 
-func labelsOf(t *testing.T, s *server, node string) map[string]string {
+func labelsOf(t *testing.T, e *env, node string) map[string]string {
 	t.Helper()
-	n := get[corev1.Node](s, "nodes", node)
+	n := get[corev1.Node](e, "nodes", node)
 	if n == nil {
 		t.Fatalf("there is no Node %s", node)
 	}
@@ -37,15 +37,15 @@ func TestANodeIsLabelledOnceAndLosesExactlyOurLabels(t *testing.T) {
 	}
 	theirs := map[string]string{"kubernetes.io/hostname": "a", "nvidia.com/gpu.count": "7", "nvidia.com/gpu.deploy.driver": "true", "team": "b"}
 	node.Labels, node.Annotations = theirs, map[string]string{"other": "one"}
-	at(t, objects, func(t *testing.T, s *server, _ *Controller) {
-		got := labelsOf(t, s, "a")
+	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
+		got := labelsOf(t, e, "a")
 		for key, want := range map[string]string{"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.count": "7", "team": "b", "nvidia.com/gpu.deploy.driver": "true"} {
 			if got[key] != want {
 				t.Errorf("%s is %q, want %q", key, got[key], want)
 			}
 		}
 		patches := 0
-		for _, w := range s.written() {
+		for _, w := range e.written() {
 			if w == "patch nodes a" {
 				patches++
 			}
@@ -53,18 +53,18 @@ func TestANodeIsLabelledOnceAndLosesExactlyOurLabels(t *testing.T) {
 		if patches != 1 {
 			t.Errorf("%d patches", patches)
 		}
-		other := get[corev1.Node](s, "nodes", "a")
+		other := get[corev1.Node](e, "nodes", "a")
 		other.Labels["team"], other.Status.Phase = "c", "Running"
-		s.put(other)
+		e.put(other)
 		pass(time.Hour)
-		wantNoWrites(t, s, "what changed of the node is others'")
+		wantNoWrites(t, e, "what changed of the node is others'")
 
-		s.withdraw("a")
+		e.withdraw("a")
 		pass(grace - time.Second)
-		wantNoWrites(t, s, "the grace is not over")
+		wantNoWrites(t, e, "the grace is not over")
 		pass(2 * time.Second)
 		theirs["team"] = "c"
-		now := get[corev1.Node](s, "nodes", "a")
+		now := get[corev1.Node](e, "nodes", "a")
 		if diff := cmp.Diff(theirs, now.Labels); diff != "" {
 			t.Errorf("labels (-want +got)\n%s", diff)
 		}
@@ -75,16 +75,16 @@ func TestANodeIsLabelledOnceAndLosesExactlyOurLabels(t *testing.T) {
 }
 
 func TestALabelThatAnotherTookOverStaysTheirs(t *testing.T) {
-	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
-		node := get[corev1.Node](s, "nodes", "a")
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
+		node := get[corev1.Node](e, "nodes", "a")
 		node.Labels["nvidia.com/gpu.product"] = "feature-discovery"
-		s.put(node)
-		s.written()
+		e.put(node)
+		e.written()
 		pass(time.Hour)
-		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "feature-discovery" {
+		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "feature-discovery" {
 			t.Errorf("it became %q", got)
 		}
-		if w := s.written(); len(w) > 1 {
+		if w := e.written(); len(w) > 1 {
 			t.Errorf("more than the note of what is ours was written: %v", w)
 		}
 	})
@@ -95,27 +95,27 @@ func TestAPoolThatIsBeingWrittenChangesNoLabel(t *testing.T) {
 	if len(all) < 2 {
 		t.Fatalf("%d slices show nothing", len(all))
 	}
-	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
-		before := labelsOf(t, s, "a")
-		s.withdraw("a")
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
+		before := labelsOf(t, e, "a")
+		e.withdraw("a")
 		for _, slice := range all[1:] {
-			s.put(slice)
+			e.put(slice)
 		}
 		pass(3 * grace)
-		if diff := cmp.Diff(before, labelsOf(t, s, "a")); diff != "" {
+		if diff := cmp.Diff(before, labelsOf(t, e, "a")); diff != "" {
 			t.Errorf("a slice is not there yet\n%s", diff)
 		}
 		// What goes again has been there, and its grace begins anew.
-		s.withdraw("a")
+		e.withdraw("a")
 		pass(grace - time.Minute)
-		if diff := cmp.Diff(before, labelsOf(t, s, "a")); diff != "" {
+		if diff := cmp.Diff(before, labelsOf(t, e, "a")); diff != "" {
 			t.Errorf("the grace is not over\n%s", diff)
 		}
 		for _, slice := range all {
-			s.put(slice)
+			e.put(slice)
 		}
 		pass(time.Second)
-		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-H100-80GB-HBM3" {
+		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-H100-80GB-HBM3" {
 			t.Errorf("the pool is whole, and the product is %q", got)
 		}
 	})
@@ -123,19 +123,19 @@ func TestAPoolThatIsBeingWrittenChangesNoLabel(t *testing.T) {
 
 func TestAPartOfAPoolEndsTheGrace(t *testing.T) {
 	all := slicesAt(t, "hgx-h100", "a", 1)
-	at(t, machine(t, "hgx-h100", "a", 1), func(t *testing.T, s *server, _ *Controller) {
-		s.withdraw("a")
+	at(t, machine(t, "hgx-h100", "a", 1), func(t *testing.T, e *env, _ *Controller) {
+		e.withdraw("a")
 		pass(grace / 2)
-		s.put(all[0])
+		e.put(all[0])
 		pass(time.Second)
-		s.written()
-		s.remove("resourceslices", all[0].Name)
+		e.written()
+		e.remove("resourceslices", all[0].Name)
 		pass(grace - time.Second)
-		if len(labelsOf(t, s, "a")) < 3 {
+		if len(labelsOf(t, e, "a")) < 3 {
 			t.Error("the node published less than the grace ago, and its labels are gone")
 		}
 		pass(2 * time.Second)
-		if len(labelsOf(t, s, "a")) > 1 {
+		if len(labelsOf(t, e, "a")) > 1 {
 			t.Error("the labels stay")
 		}
 	})
@@ -143,41 +143,41 @@ func TestAPartOfAPoolEndsTheGrace(t *testing.T) {
 
 func TestAConflictOfLabelsIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, machine(t, "l40s-4", "a", 0)...)
+		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
 		left := 3
-		s.fate = func(r request) (refused, lost error) {
+		e.fate = func(r request) (refused, lost error) {
 			if r.Verb != "patch" || left == 0 {
 				return nil, nil
 			}
 			left--
 			return apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, r.Name, errors.New("modified")), nil
 		}
-		_, stop := s.start()
+		_, stop := e.start()
 		defer stop()
 		pass(time.Minute)
-		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-L40S" || left > 0 {
+		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "NVIDIA-L40S" || left > 0 {
 			t.Errorf("product %q, %d conflicts were not met", got, left)
 		}
 	})
 }
 
 func TestANodeThatIsDeletedAndMadeAgainIsLabelledAgain(t *testing.T) {
-	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, s *server, _ *Controller) {
-		s.remove("nodes", "a")
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
+		e.remove("nodes", "a")
 		pass(time.Minute)
-		s.written() // One more try can have been under way.
-		s.withdraw("a")
+		e.written() // One more try can have been under way.
+		e.withdraw("a")
 		pass(3 * grace)
-		for _, w := range s.written() {
+		for _, w := range e.written() {
 			if strings.HasSuffix(w, "nodes a") {
 				t.Errorf("%s, and there is none", w)
 			}
 		}
 		for _, o := range machine(t, "t4-1", "a", 0) {
-			s.put(o)
+			e.put(o)
 		}
 		pass(time.Minute)
-		if got := labelsOf(t, s, "a")["nvidia.com/gpu.product"]; got != "Tesla-T4" {
+		if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != "Tesla-T4" {
 			t.Errorf("product %q", got)
 		}
 	})
@@ -185,12 +185,12 @@ func TestANodeThatIsDeletedAndMadeAgainIsLabelledAgain(t *testing.T) {
 
 func TestNodesAreLeftAloneWhereLabelsAreNotWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, machine(t, "l40s-4", "a", 0)...)
-		_, stop := s.start(func(o *Options) { o.LabelNodes, o.Classes.Models, o.Classes.Profiles = false, false, false })
+		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
+		_, stop := e.start(func(o *Options) { o.LabelNodes, o.Classes.Models, o.Classes.Profiles = false, false, false })
 		defer stop()
 		pass(time.Hour)
-		wantNoWrites(t, s, "nothing is wanted")
-		for _, read := range s.asked() {
+		wantNoWrites(t, e, "nothing is wanted")
+		for _, read := range e.asked() {
 			if strings.Contains(read, "nodes") {
 				t.Errorf("%s, and no right to it is needed", read)
 			}

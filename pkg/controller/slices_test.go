@@ -23,10 +23,10 @@ import (
 )
 
 // follow runs an informer of slices until stop is called.
-func follow(t *testing.T, s *server) (i cache.SharedIndexInformer, shapes *fleet.Shapes, stop func()) {
+func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *fleet.Shapes, stop func()) {
 	t.Helper()
 	shapes = &fleet.Shapes{}
-	i = newSlices(draclient.New(s.client()), slicetest.Driver, shapes)
+	i = newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { i.RunWithContext(ctx) })
@@ -56,20 +56,20 @@ func TestSlicesAreListedInPagesAndFollowed(t *testing.T) {
 	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t)
-				s.lists = lists
+				e := newEnv(t)
+				e.lists = lists
 				for n := range 2*pageSize + 50 {
-					s.put(bare(t, fmt.Sprintf("node-%03d", n)))
+					e.put(bare(t, fmt.Sprintf("node-%03d", n)))
 				}
 				foreign := bare(t, "nic")
 				foreign.Spec.Driver = "nic.example.com"
-				s.put(foreign)
-				i, shapes, stop := follow(t, s)
+				e.put(foreign)
+				i, shapes, stop := follow(t, e)
 				defer stop()
 				if n := len(cached(i)); n != 2*pageSize+50 {
 					t.Errorf("%d slices of %d", n, 2*pageSize+50)
 				}
-				reads := s.asked()
+				reads := e.asked()
 				if lists && !cmp.Equal(reads, []string{"watch resourceslices", "list resourceslices 200", "list resourceslices 200", "list resourceslices 200", "watch resourceslices"}) ||
 					!lists && !cmp.Equal(reads, []string{"watch resourceslices"}) {
 					t.Errorf("it was read by %v", reads)
@@ -78,11 +78,11 @@ func TestSlicesAreListedInPagesAndFollowed(t *testing.T) {
 					t.Errorf("nodes of one make have %d shapes", n)
 				}
 
-				s.publish("hgx-h100", "new", 1)
+				e.publish("hgx-h100", "new", 1)
 				changed := bare(t, "node-000")
 				changed.Spec.Pool.Generation = 7
-				s.put(changed)
-				s.remove("resourceslices", "node-001-00")
+				e.put(changed)
+				e.remove("resourceslices", "node-001-00")
 				synctest.Wait()
 				if got := slicesOf(i.GetIndexer(), "new"); len(got) != len(slicesAt(t, "hgx-h100", "new", 1)) || got[0].Shape == nil {
 					t.Errorf("of the new node there are %d slices", len(got))
@@ -106,28 +106,28 @@ func TestAWatchThatIsCutOffAndOfAVersionThatIsGoneIsListedAnew(t *testing.T) {
 	for _, lists := range []bool{true, false} {
 		t.Run(fmt.Sprint("lists ", lists), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t, machine(t, "l40s-4", "a", 0)...)
-				s.lists = lists
-				s.publish("t4-1", "b", 0)
-				i, _, stop := follow(t, s)
+				e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
+				e.lists = lists
+				e.publish("t4-1", "b", 0)
+				i, _, stop := follow(t, e)
 				defer stop()
 				for range 3 {
-					s.mu.Lock()
-					for w := range s.watches {
+					e.mu.Lock()
+					for w := range e.watches {
 						w.stop()
 					}
-					s.mu.Unlock()
-					s.forget()
-					s.withdraw("a")
-					s.publish("l40s-4", "c", 0)
+					e.mu.Unlock()
+					e.forget()
+					e.withdraw("a")
+					e.publish("l40s-4", "c", 0)
 					pass(time.Minute)
-					if diff := cmp.Diff(s.names("resourceslices"), cached(i)); diff != "" {
+					if diff := cmp.Diff(e.names("resourceslices"), cached(i)); diff != "" {
 						t.Errorf("(-server +cache)\n%s", diff)
 					}
-					s.withdraw("c")
-					s.publish("l40s-4", "a", 0)
+					e.withdraw("c")
+					e.publish("l40s-4", "a", 0)
 					pass(time.Minute)
-					if diff := cmp.Diff(s.names("resourceslices"), cached(i)); diff != "" {
+					if diff := cmp.Diff(e.names("resourceslices"), cached(i)); diff != "" {
 						t.Errorf("(-server +cache)\n%s", diff)
 					}
 				}
@@ -138,23 +138,23 @@ func TestAWatchThatIsCutOffAndOfAVersionThatIsGoneIsListedAnew(t *testing.T) {
 
 func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		s.lists = true
+		e := newEnv(t)
+		e.lists = true
 		for n := range 2*pageSize + 1 {
-			s.put(bare(t, fmt.Sprintf("node-%03d", n)))
+			e.put(bare(t, fmt.Sprintf("node-%03d", n)))
 		}
 		lists := 0
-		s.fate = func(r request) (refused, lost error) {
+		e.fate = func(r request) (refused, lost error) {
 			if r.Verb == "list" {
 				if lists++; lists == 2 {
-					s.version++
-					s.forgotten = s.version
+					e.version++
+					e.forgotten = e.version
 				}
 			}
 			return nil, nil
 		}
 		shapes := &fleet.Shapes{}
-		i := newSlices(draclient.New(s.client()), slicetest.Driver, shapes)
+		i := newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go i.RunWithContext(ctx)
@@ -167,8 +167,8 @@ func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
 
 func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, bare(t, "a"))
-		w, err := draclient.New(s.client()).ResourceSlices().Watch(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
+		e := newEnv(t, bare(t, "a"))
+		w, err := draclient.New(e.client()).ResourceSlices().Watch(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
 		if mark, ok := last.Object.(*fleet.Slice); !ok || mark.Annotations[metav1.InitialEventsAnnotationKey] != "true" || mark.ResourceVersion == "" {
 			t.Errorf("%+v", last)
 		}
-		s.publish("t4-1", "b", 0)
+		e.publish("t4-1", "b", 0)
 		synctest.Wait()
 		slices.Stop() // An event is at hand, and nobody reads it.
 		slices.Stop()
@@ -198,8 +198,8 @@ func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
 		t.Errorf("pools of nothing: %v", got)
 	}
 	objects := machine(t, "l40s-4", "a", 0)
-	at(t, objects, func(t *testing.T, s *server, c *Controller) {
-		s.put(&resourceapi.ResourceSlice{
+	at(t, objects, func(t *testing.T, e *env, c *Controller) {
+		e.put(&resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: "network"},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: slicetest.Driver, AllNodes: new(true), Pool: resourceapi.ResourcePool{Name: "network", ResourceSliceCount: 1},
@@ -207,7 +207,7 @@ func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
 			},
 		})
 		pass(time.Minute)
-		wantClasses(t, s, l40sClass)
+		wantClasses(t, e, l40sClass)
 		if figures, ok := c.Cluster(); !ok || figures.Tally.LargestGroup["NVIDIA L40S"] != 1 {
 			t.Errorf("%+v", figures)
 		}

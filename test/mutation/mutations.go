@@ -420,9 +420,19 @@ var mutations = []Mutation{
 		Package: control, Test: "TestABugDeniesOnlyWhereTheDriverIsNamed",
 	},
 	{
-		Name: "half a certificate is copied", File: "pkg/controller/certificate.go",
-		Old: "if len(s.Data[corev1.TLSCertKey]) == 0 || len(s.Data[corev1.TLSPrivateKeyKey]) == 0 {", New: "if len(s.Data) == 0 {",
-		Package: control, Test: "TestTheCertificateIsCopiedOnceItIsWhole",
+		Name: "a new certificate is served before API servers trust it", File: "pkg/controller/certificate.go",
+		Old: "if rest := trustDelay - time.Since(c.pendingSince); rest > 0 {", New: "if rest := trustDelay - time.Since(c.pendingSince); rest > trustDelay {",
+		Package: control, Test: "TestCertificate_SecretChanges_LastWholePairIsServed",
+	},
+	{
+		Name: "a new authority replaces the old one at once", File: "pkg/controller/keypair.go",
+		Old: "for n := 1; n < maxAuthorities; {", New: "for n := maxAuthorities; n < maxAuthorities; {",
+		Package: control, Test: "TestCertificate_Damaged_RepairedAndAlwaysTrusted",
+	},
+	{
+		Name: "a certificate is not renewed in time", File: "pkg/controller/keypair.go",
+		Old: "later := time.Now().Add(renewBefore)", New: "later := time.Now().Add(-renewBefore)",
+		Package: control, Test: "TestCertificate_NearItsEnd_RenewedWhileRunning",
 	},
 	{
 		Name: "the finalizers of a claim are reviewed", File: "pkg/admission/review.go",

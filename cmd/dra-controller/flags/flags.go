@@ -33,7 +33,6 @@ type Config struct {
 	WebhookService       string
 	WebhookConfiguration string
 	CertSecret           string
-	CertDir              string
 	RotateCerts          bool
 
 	ModelClasses           bool
@@ -83,8 +82,6 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.CertSecret, "cert-secret", "",
 		"Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs it is made "+
 			"where there is none, and goes with the Service.")
-	fs.StringVar(&c.CertDir, "cert-dir", "/run/certs",
-		"Directory to which the certificate is copied, for this process alone.")
 	fs.BoolVar(&c.RotateCerts, "rotate-certs", true,
 		"Make the certificate and renew it in time. Without it somebody else keeps the Secret, such as cert-manager.")
 	fs.BoolVar(&c.ModelClasses, "model-classes", true, "Keep a DeviceClass for each GPU model of the cluster.")
@@ -141,7 +138,7 @@ func (c *Config) validate() error {
 		p.Add("check", "%q is not known, use %s or %s", c.Check, CheckInstallation, CheckUninstall)
 	}
 	if c.Webhook && c.Check == "" {
-		for flag, value := range map[string]string{"webhook-service": c.WebhookService, "webhook-configuration": c.WebhookConfiguration, "cert-secret": c.CertSecret, "cert-dir": c.CertDir} {
+		for flag, value := range map[string]string{"webhook-service": c.WebhookService, "webhook-configuration": c.WebhookConfiguration, "cert-secret": c.CertSecret} {
 			if value == "" {
 				p.Add(flag, "is needed for the webhook; --webhook=false does without")
 			}

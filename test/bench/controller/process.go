@@ -46,7 +46,7 @@ func startController(binary, dir string, s *fleetserver.Server) (*process, error
 	}
 	p := &process{ended: make(chan error, 1)}
 	p.cmd = exec.Command(binary, "--kubeconfig="+kubeconfig, "--pod-namespace="+namespace,
-		"--webhook-service=webhook", "--webhook-configuration=webhook", "--cert-secret="+secret, "--cert-dir="+filepath.Join(dir, "certs"),
+		"--webhook-service=webhook", "--webhook-configuration=webhook", "--cert-secret="+secret,
 		"--rotate-certs=false", fmt.Sprintf("--webhook-port=%d", webhookPort), "--http-endpoint="+metricsAt, "--pprof-endpoint="+profilesAt, "-v=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

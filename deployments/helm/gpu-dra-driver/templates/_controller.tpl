@@ -81,8 +81,6 @@ env:
     value: {{ include "gpu-dra-driver.webhookName" . }}
   - name: CERT_SECRET
     value: {{ include "gpu-dra-driver.webhookName" . }}-cert
-  - name: CERT_DIR
-    value: /run/certs
   - name: ROTATE_CERTS
     value: {{ not .Values.webhook.certManager.enabled | quote }}
   {{- end }}
