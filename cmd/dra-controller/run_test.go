@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-func TestExitCodes(t *testing.T) {
+func TestRun_CommandLines_ExitCodes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "kubeconfig")
 	for name, tc := range map[string]struct {
 		args           []string
@@ -42,8 +42,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestACheckSaysWhatItFoundAndExitsByIt asks a server of which only the claims matter.
-func TestACheckSaysWhatItFoundAndExitsByIt(t *testing.T) {
+// TestCheck_Uninstall_ReportsAndSetsExitCode asks a server of which only the claims matter.
+func TestCheck_Uninstall_ReportsAndSetsExitCode(t *testing.T) {
 	for name, c := range map[string]struct {
 		items string
 		want  int

@@ -51,8 +51,8 @@ type env struct {
 	lists bool
 	// stored changes what is written before it is kept.
 	stored func(resource string, object *unstructured.Unstructured)
-	// fate says what becomes of a request: an error before it is done, or an answer that is lost after.
-	fate func(request) (refused, lost error)
+	// fault says what becomes of a request: an error before it is done, or an answer that is lost after.
+	fault func(request) (refused, lost error)
 }
 
 // request is one.
@@ -177,8 +177,8 @@ func (e *env) written() []string {
 	return out
 }
 
-// asked gives the reads since the last call.
-func (e *env) asked() []string {
+// readRequests gives the reads since the last call.
+func (e *env) readRequests() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := e.reads
@@ -221,7 +221,7 @@ func (e *env) keep(resource string, o *unstructured.Unstructured) *unstructured.
 	}
 	o.SetResourceVersion(strconv.Itoa(e.version))
 	e.objects[resource][key(o)] = o
-	e.tell(change{e.version, kind, resource, o.DeepCopy()})
+	e.notify(change{e.version, kind, resource, o.DeepCopy()})
 	return o
 }
 
@@ -234,10 +234,10 @@ func (e *env) drop(resource, name string) {
 	e.version++
 	o = o.DeepCopy()
 	o.SetResourceVersion(strconv.Itoa(e.version))
-	e.tell(change{e.version, "DELETED", resource, o})
+	e.notify(change{e.version, "DELETED", resource, o})
 }
 
-func (e *env) tell(c change) {
+func (e *env) notify(c change) {
 	e.history = append(e.history, c)
 	for w := range e.watches {
 		select {
@@ -285,9 +285,9 @@ func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
 		e.reads = append(e.reads, strings.TrimSpace(is.String()+" "+r.URL.Query().Get("limit")))
 	}
 	var lost error
-	if e.fate != nil {
+	if e.fault != nil {
 		var refused error
-		if refused, lost = e.fate(is); refused != nil {
+		if refused, lost = e.fault(is); refused != nil {
 			return answer(r, nil, refused) // What is no status breaks the connection.
 		}
 	}
@@ -322,7 +322,7 @@ func (e *env) do(r *http.Request, is request, namespace string, body []byte) (ou
 	case "get":
 		return old, nil, nil
 	case "list", "watch":
-		return e.look(r, is, namespace)
+		return e.listOrWatch(r, is, namespace)
 	case "delete":
 		var o metav1.DeleteOptions
 		if err := json.Unmarshal(body, &o); err != nil {
@@ -384,8 +384,8 @@ func merge(into, patch map[string]any) map[string]any {
 	return into
 }
 
-// look lists or watches.
-func (e *env) look(r *http.Request, is request, namespace string) (any, *http.Response, error) {
+// listOrWatch lists or watches.
+func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *http.Response, error) {
 	query := r.URL.Query()
 	selector, err := fields.ParseSelector(query.Get("fieldSelector"))
 	if err != nil {

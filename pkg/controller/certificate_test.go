@@ -323,7 +323,7 @@ func TestCertificate_WriteFails_TriedAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := webhookEnv(t)
 				failures := 3
-				e.fate = func(r request) (refused, lost error) {
+				e.fault = func(r request) (refused, lost error) {
 					if r.Resource == resource && (r.write() || r.Verb == "get") && failures > 0 {
 						failures--
 						return errors.New("connection reset"), nil

@@ -46,7 +46,7 @@ func (c Checks) Installation(ctx context.Context) error {
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		slices, err := versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
 		if err != nil {
-			last = telling(ctx, last, err)
+			last = newerError(ctx, last, err)
 			return false, nil
 		}
 		nodes, devices := map[string]bool{}, 0
@@ -71,8 +71,8 @@ func (c Checks) Installation(ctx context.Context) error {
 	return c.webhook(ctx, versions)
 }
 
-// telling is the newer of two errors, unless it says only that the time is over.
-func telling(ctx context.Context, last, err error) error {
+// newerError is the newer of two errors, unless it says only that the time is over.
+func newerError(ctx context.Context, last, err error) error {
 	if last != nil && ctx.Err() != nil {
 		return last
 	}
@@ -102,7 +102,7 @@ func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 		if err == nil {
 			err = errors.New("a claim with wrong parameters is accepted")
 		}
-		last = telling(ctx, last, err)
+		last = newerError(ctx, last, err)
 		return false, nil
 	})
 	if err != nil {

@@ -41,11 +41,11 @@ func failingOn(is request, err error) func(request) (error, error) {
 	}
 }
 
-func TestTheCheckOfAnInstallationSaysWhatIsMissing(t *testing.T) {
+func TestInstallation_PartMissing_NamesIt(t *testing.T) {
 	away := apierrors.NewInternalError(errors.New("etcd is away"))
 	for name, c := range map[string]struct {
 		class, devices, webhook bool
-		fate                    func(request) (error, error)
+		fault                   func(request) (error, error)
 		out, err                []string
 	}{
 		"all well": {true, true, true, refusing, []string{
@@ -63,7 +63,7 @@ func TestTheCheckOfAnInstallationSaysWhatIsMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
-				e.fate = c.fate
+				e.fault = c.fault
 				if c.class {
 					e.put(class("gpu.nvidia.com", "true"))
 				}
@@ -102,7 +102,7 @@ func says(t *testing.T, out string, outs []string, err error, errs []string) {
 	}
 }
 
-func TestTheCheckOfAnInstallationWaitsForDevicesAndWebhook(t *testing.T) {
+func TestInstallation_PartsComeLate_WaitsForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, class("gpu.nvidia.com", "true"))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -111,7 +111,7 @@ func TestTheCheckOfAnInstallationWaitsForDevicesAndWebhook(t *testing.T) {
 		time.AfterFunc(40*time.Second, func() {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.fate = refusing
+			e.fault = refusing
 		})
 		var out bytes.Buffer
 		err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: true, Out: &out}.Installation(ctx)
@@ -119,7 +119,7 @@ func TestTheCheckOfAnInstallationWaitsForDevicesAndWebhook(t *testing.T) {
 	})
 }
 
-func TestTheCheckOfAnEndNamesTheClaimsThatStandInItsWay(t *testing.T) {
+func TestUninstall_ClaimsHoldDevices_NamesThem(t *testing.T) {
 	many := func(n int) (out []*resourceapi.ResourceClaim) {
 		for i := range n {
 			out = append(out, reserved(holding(fmt.Sprintf("c%03d", i), "a", "gpu-0")))
@@ -128,7 +128,7 @@ func TestTheCheckOfAnEndNamesTheClaimsThatStandInItsWay(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		claims   []*resourceapi.ResourceClaim
-		fate     func(request) (error, error)
+		fault    func(request) (error, error)
 		out, err []string
 	}{
 		"nothing": {nil, nil, []string{"No claim has devices of gpu.nvidia.com\n"}, nil},
@@ -144,7 +144,7 @@ func TestTheCheckOfAnEndNamesTheClaimsThatStandInItsWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)
-			e.fate = c.fate
+			e.fault = c.fault
 			for _, claim := range c.claims {
 				e.put(claim)
 			}

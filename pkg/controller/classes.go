@@ -24,11 +24,11 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// behind is how long a cache is given to see what somebody else has written.
-const behind = time.Second
+// cacheLag is how long a cache is given to see what somebody else has written.
+const cacheLag = time.Second
 
-// classKeeper makes and removes DeviceClasses.
-type classKeeper struct {
+// classReconciler makes and removes DeviceClasses.
+type classReconciler struct {
 	options deviceclasses.Options
 	grace   time.Duration
 	clock   clock.PassiveClock
@@ -43,14 +43,14 @@ type classKeeper struct {
 	made map[string]time.Time
 	// unwanted are our classes that no device needs, since when.
 	unwanted map[string]time.Time
-	// unnamed says that the server drops extended resource names, which shows in what it answers to a write.
-	unnamed bool
-	// said are the problems already reported.
-	said map[string]bool
+	// dropsResourceNames says that the server drops extended resource names, which shows in what it answers to a write.
+	dropsResourceNames bool
+	// reported are the problems already reported.
+	reported map[string]bool
 }
 
 // kinds are those of all slices, also of pools that are being written: what half a pool shows exists.
-func (k *classKeeper) kinds() map[fleet.Kind]int {
+func (k *classReconciler) kinds() map[fleet.Kind]int {
 	shapes := map[*fleet.Shape]int{}
 	for _, o := range k.slices.List() {
 		if s, ok := o.(*fleet.Slice); ok && s.Shape != nil {
@@ -66,12 +66,12 @@ func (k *classKeeper) kinds() map[fleet.Kind]int {
 	return out
 }
 
-// keep makes the classes as they should be and says when to look again, 0 for not before something changes.
-func (k *classKeeper) keep(ctx context.Context) (again time.Duration, err error) {
+// reconcile makes the classes as they should be and says when to look again, 0 for not before something changes.
+func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, err error) {
 	wanted, problems := deviceclasses.Build(k.kinds(), k.options)
 	for _, p := range problems {
-		if !k.said[p.Error()] {
-			k.said[p.Error()] = true
+		if !k.reported[p.Error()] {
+			k.reported[p.Error()] = true
 			klog.FromContext(ctx).Error(p, "A kind of device has no DeviceClass of its own; claims can select it by CEL")
 		}
 	}
@@ -101,22 +101,22 @@ func (k *classKeeper) keep(ctx context.Context) (again time.Duration, err error)
 
 // put makes a class, or makes it right where it is ours. Where somebody was faster it says when to look again: that comes as
 // an event, unless it is undone before the cache has seen it.
-func (k *classKeeper) put(ctx context.Context, want *resourceapi.DeviceClass) (again time.Duration, err error) {
+func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass) (again time.Duration, err error) {
 	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
 	is, _ := object.(*resourceapi.DeviceClass)
 	if !exists || is == nil {
-		if since, ours := k.made[want.Name]; ours && k.clock.Since(since) < behind {
-			return behind, nil
+		if since, ours := k.made[want.Name]; ours && k.clock.Since(since) < cacheLag {
+			return cacheLag, nil
 		}
 		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			k.made[want.Name] = k.clock.Now()
-			return behind, nil
+			return cacheLag, nil
 		case err != nil:
 			return 0, fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
 		}
-		k.learn(want, made)
+		k.probeResourceNames(want, made)
 		k.made[want.Name] = k.clock.Now()
 		klog.FromContext(ctx).V(2).Info("Made a DeviceClass", "class", want.Name)
 		return 0, nil
@@ -125,32 +125,32 @@ func (k *classKeeper) put(ctx context.Context, want *resourceapi.DeviceClass) (a
 	if !k.options.Ours(is) {
 		return 0, nil
 	}
-	change, changed := deviceclasses.Changed(is, want, !k.unnamed)
+	change, changed := deviceclasses.Changed(is, want, !k.dropsResourceNames)
 	if !changed {
 		return 0, nil
 	}
 	made, err := k.classes.Update(ctx, change, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return behind, nil
+		return cacheLag, nil
 	case err != nil:
 		return 0, fmt.Errorf("change DeviceClass %s: %w", want.Name, err)
 	}
-	k.learn(want, made)
+	k.probeResourceNames(want, made)
 	klog.FromContext(ctx).V(2).Info("Changed a DeviceClass", "class", want.Name)
 	return 0, nil
 }
 
-// learn sees from an answer whether the server keeps extended resource names.
-func (k *classKeeper) learn(want, made *resourceapi.DeviceClass) {
+// probeResourceNames sees from an answer whether the server keeps extended resource names.
+func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass) {
 	if want.Spec.ExtendedResourceName != nil {
-		k.unnamed = made.Spec.ExtendedResourceName == nil
+		k.dropsResourceNames = made.Spec.ExtendedResourceName == nil
 	}
 }
 
 // remove removes a class of ours that no device has needed for the grace period and that nothing names. It says how long
 // to wait, where that is not yet so.
-func (k *classKeeper) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
+func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
 	since, known := k.unwanted[class.Name]
 	if !known {
 		since = k.clock.Now()
@@ -170,7 +170,7 @@ func (k *classKeeper) remove(ctx context.Context, class *resourceapi.DeviceClass
 	err = k.classes.Delete(ctx, class.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return behind, nil
+		return cacheLag, nil
 	case err != nil:
 		return 0, fmt.Errorf("remove DeviceClass %s: %w", class.Name, err)
 	}
@@ -180,7 +180,7 @@ func (k *classKeeper) remove(ctx context.Context, class *resourceapi.DeviceClass
 
 // user is something that names the class: a claim, a template, or a pod that waits for its extended resource. It asks the
 // API server, since a cache may be behind.
-func (k *classKeeper) user(ctx context.Context, class *resourceapi.DeviceClass) (string, error) {
+func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceClass) (string, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		page, err := k.claims(metav1.NamespaceAll).List(ctx, options)

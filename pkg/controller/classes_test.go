@@ -47,7 +47,7 @@ func wantNoWrites(t *testing.T, e *env, why string) {
 	}
 }
 
-func TestAClassForEachModelAndProfileOfTheCluster(t *testing.T) {
+func TestReconcileClasses_ModelsAndProfiles_OneClassEach(t *testing.T) {
 	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
 		wantClasses(t, e, append([]string{l40sClass}, h100Classes...)...)
 		e.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}})
@@ -61,7 +61,7 @@ func TestAClassForEachModelAndProfileOfTheCluster(t *testing.T) {
 	})
 }
 
-func TestASliceThatComesAndGoesWritesNothing(t *testing.T) {
+func TestReconcileClasses_SliceComesAndGoes_WritesNothing(t *testing.T) {
 	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
 		e.written()
 		for range 5 {
@@ -75,7 +75,7 @@ func TestASliceThatComesAndGoesWritesNothing(t *testing.T) {
 	})
 }
 
-func TestARestartWritesNothing(t *testing.T) {
+func TestReconcileClasses_Restart_WritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
 		for i := range 3 {
@@ -90,7 +90,7 @@ func TestARestartWritesNothing(t *testing.T) {
 	})
 }
 
-func TestTwoThatBelieveToLeadTakeNoTurns(t *testing.T) {
+func TestReconcileClasses_TwoLeaders_DoNotUndoEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
 		_, stopFirst := e.start()
@@ -125,7 +125,7 @@ func class(name, expression string) *resourceapi.DeviceClass {
 	}}
 }
 
-func TestAnAdministratorsClassIsLeftAlone(t *testing.T) {
+func TestReconcileClasses_AdministratorsClass_LeftAlone(t *testing.T) {
 	theirs := class(l40sClass, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
 	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, e *env, _ *Controller) {
 		for _, w := range e.written() {
@@ -149,7 +149,7 @@ func TestAnAdministratorsClassIsLeftAlone(t *testing.T) {
 	})
 }
 
-func TestAClassThatSomebodyEditedIsPutRight(t *testing.T) {
+func TestReconcileClasses_ClassEdited_Restored(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
 		ours := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 		edited := ours.DeepCopy()
@@ -168,7 +168,7 @@ func TestAClassThatSomebodyEditedIsPutRight(t *testing.T) {
 	})
 }
 
-func TestAServerThatDropsExtendedResourceNamesIsNotWrittenAgain(t *testing.T) {
+func TestReconcileClasses_ServerDropsExtendedResourceNames_NotWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "hgx-h100", "a", 1)...)
 		e.stored = func(_ string, o *unstructured.Unstructured) {
@@ -223,9 +223,9 @@ func pod(name string, phase corev1.PodPhase, init bool, resources ...string) *co
 
 var named = metav1.ObjectMeta{Namespace: "ns", Name: "user"}
 
-// TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt has what names the class among many that do not, on a page of
+// TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse has what names the class among many that do not, on a page of
 // its own.
-func TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt(t *testing.T) {
+func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 	var crowd []runtime.Object
 	for i := range pageSize + 1 {
 		meta := metav1.ObjectMeta{Namespace: "crowd", Name: fmt.Sprintf("c%d", i)}
@@ -277,7 +277,7 @@ func TestAClassIsRemovedOnlyAfterTheGraceAndWhenNothingNamesIt(t *testing.T) {
 	}
 }
 
-func TestAModelThatComesBackWithinTheGraceHasAllOfItAgain(t *testing.T) {
+func TestReconcileClasses_ModelReturnsWithinGrace_GraceStartsAgain(t *testing.T) {
 	at(t, append(machine(t, "t4-1", "a", 0), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, _ *Controller) {
 		e.withdraw("a")
 		pass(grace / 2)
@@ -306,9 +306,9 @@ func failures(name string) map[string]error {
 	}
 }
 
-// TestNoFailureOfTheServerLosesAnything has each verb on each resource fail some times, before what it does is done and
+// TestController_ServerFails_Converges has each verb on each resource fail some times, before what it does is done and
 // after, while a model comes, is edited, and goes.
-func TestNoFailureOfTheServerLosesAnything(t *testing.T) {
+func TestController_ServerFails_Converges(t *testing.T) {
 	for _, failing := range []request{
 		{Verb: "create", Resource: "deviceclasses"}, {Verb: "update", Resource: "deviceclasses"}, {Verb: "delete", Resource: "deviceclasses"},
 		{Verb: "list", Resource: "deviceclasses"}, {Verb: "list", Resource: "resourceslices"}, {Verb: "list", Resource: "nodes"}, {Verb: "watch", Resource: "deviceclasses"}, {Verb: "watch", Resource: "resourceslices"},
@@ -332,7 +332,7 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	e := newEnv(t, machine(t, "l40s-4", "b", 1)...)
 	e.lists = failing.Verb == "list"
 	left := 0
-	e.fate = func(r request) (refused, lost error) {
+	e.fault = func(r request) (refused, lost error) {
 		if r.Verb != failing.Verb || r.Resource != failing.Resource || left == 0 {
 			return nil, nil
 		}

@@ -24,7 +24,7 @@ func told(events *record.FakeRecorder) (out []string) {
 	}
 }
 
-func TestOneEventWhenAClassBecomesWrongAndNoneAgain(t *testing.T) {
+func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t,
 			class("invalid", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`),
@@ -46,8 +46,8 @@ func TestOneEventWhenAClassBecomesWrongAndNoneAgain(t *testing.T) {
 			!strings.Contains(strings.Join(got, " "), "Normal MatchesNoDevice no device of the cluster") {
 			t.Errorf("%v", got)
 		}
-		figures, _ := c.Cluster()
-		if diff := cmp.Diff(map[string]int{"ok": 2, "unmatched": 1, "invalid": 1}, figures.Classes); diff != "" {
+		cluster, _ := c.Cluster()
+		if diff := cmp.Diff(map[string]int{"ok": 2, "unmatched": 1, "invalid": 1}, cluster.Classes); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 		for range 3 {
@@ -72,9 +72,9 @@ func TestOneEventWhenAClassBecomesWrongAndNoneAgain(t *testing.T) {
 		}
 		e.remove("deviceclasses", "well")
 		pass(time.Minute)
-		figures, _ = c.Cluster()
-		if figures.Classes["invalid"] != 1 || len(told(events)) > 0 {
-			t.Errorf("a class that is gone counts: %v", figures.Classes)
+		cluster, _ = c.Cluster()
+		if cluster.Classes["invalid"] != 1 || len(told(events)) > 0 {
+			t.Errorf("a class that is gone counts: %v", cluster.Classes)
 		}
 	})
 }

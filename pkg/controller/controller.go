@@ -66,7 +66,7 @@ type Controller struct {
 type leading struct {
 	queue         workqueue.TypedRateLimitingInterface[task]
 	claims, nodes cache.SharedIndexInformer
-	keeper        *classKeeper
+	classes       *classReconciler
 	labeller      *labeller
 }
 
@@ -107,7 +107,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 	if err := errors.Join(
 		on(c.slices, func(o any) {
 			if s, ok := o.(*fleet.Slice); ok {
-				c.nodes.touch(s.Node)
+				c.nodes.invalidate(s.Node)
 				c.enqueue(task{s.Node})
 			}
 			c.view.trigger()
@@ -188,10 +188,10 @@ func (c *Controller) newLeading() *leading {
 		},
 	}, c.o.Metadata), &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
 	_ = l.nodes.SetTransform(trimNode(c.o.Driver)) // It has not started.
-	l.keeper = &classKeeper{
+	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
 		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.o.Client,
-		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, said: map[string]bool{},
+		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 	}
 	l.labeller = &labeller{
 		driver: c.o.Driver, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
@@ -243,7 +243,7 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 		}
 		return l.labeller.label(ctx, t.node)
 	}
-	again, err = l.keeper.keep(ctx)
+	again, err = l.classes.reconcile(ctx)
 	c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer())
 	return again, err
 }

@@ -58,8 +58,8 @@ func crashEnv(t *testing.T) *env {
 	return e
 }
 
-// TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges ends it before the n-th write is done and after, for every n.
-func TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges(t *testing.T) {
+// TestController_CrashAtAnyWrite_NextOneConverges ends it before the n-th write is done and after, for every n.
+func TestController_CrashAtAnyWrite_NextOneConverges(t *testing.T) {
 	var want map[string]any
 	writes := 0
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestAControllerThatEndsAtAnyWriteIsFollowedByOneThatConverges(t *testing.T)
 				synctest.Test(t, func(t *testing.T) {
 					e := crashEnv(t)
 					left, dead := n, false
-					e.fate = func(r request) (refused, lost error) {
+					e.fault = func(r request) (refused, lost error) {
 						ended := errors.New("the controller has ended")
 						if r.write() {
 							left--

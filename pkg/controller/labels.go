@@ -40,19 +40,19 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	object, exists, _ := l.nodes.GetByKey(node) // The cache has no errors.
 	meta, ok := object.(*metav1.PartialObjectMetadata)
 	if !exists || !ok {
-		l.back(node)
+		l.resetGrace(node)
 		return 0, nil
 	}
 	slices := slicesOf(l.slices, node)
 	pool := fleet.PoolOf(slices)
 	var want map[string]string
 	if len(slices) > 0 {
-		l.back(node)
+		l.resetGrace(node)
 		if !pool.Whole {
 			return 0, nil // Its last slice brings this node again.
 		}
 		want = nodelabels.Of(pool, l.driver)
-	} else if rest := l.absent(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
+	} else if rest := l.graceLeft(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
 		return rest, nil // A kubelet that starts takes its slices away for a moment.
 	}
 	change := nodelabels.Plan(meta.Labels, meta.Annotations, want)
@@ -62,7 +62,7 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	_, err = l.client.Patch(ctx, node, types.MergePatchType, change.Patch(meta.ResourceVersion), metav1.PatchOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return behind, nil
+		return cacheLag, nil
 	case err != nil:
 		return 0, fmt.Errorf("label Node %s: %w", node, err)
 	}
@@ -70,15 +70,15 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	return 0, nil
 }
 
-// back forgets how long the node has published nothing.
-func (l *labeller) back(node string) {
+// resetGrace forgets how long the node has published nothing.
+func (l *labeller) resetGrace(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.gone, node)
 }
 
-// absent is how long to go on as if the node still published.
-func (l *labeller) absent(node string) time.Duration {
+// graceLeft is how long to go on as if the node still published.
+func (l *labeller) graceLeft(node string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	since, known := l.gone[node]

@@ -29,7 +29,7 @@ func labelsOf(t *testing.T, e *env, node string) map[string]string {
 	return n.Labels
 }
 
-func TestANodeIsLabelledOnceAndLosesExactlyOurLabels(t *testing.T) {
+func TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange(t *testing.T) {
 	objects := machine(t, "l40s-4", "a", 0)
 	node, ok := objects[0].(*corev1.Node)
 	if !ok {
@@ -74,7 +74,7 @@ func TestANodeIsLabelledOnceAndLosesExactlyOurLabels(t *testing.T) {
 	})
 }
 
-func TestALabelThatAnotherTookOverStaysTheirs(t *testing.T) {
+func TestLabel_TakenOverByAnother_LeftAlone(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
 		node := get[corev1.Node](e, "nodes", "a")
 		node.Labels["nvidia.com/gpu.product"] = "feature-discovery"
@@ -90,7 +90,7 @@ func TestALabelThatAnotherTookOverStaysTheirs(t *testing.T) {
 	})
 }
 
-func TestAPoolThatIsBeingWrittenChangesNoLabel(t *testing.T) {
+func TestLabel_PoolIncomplete_ChangesNothing(t *testing.T) {
 	all := slicesAt(t, "hgx-h100", "a", 1)
 	if len(all) < 2 {
 		t.Fatalf("%d slices show nothing", len(all))
@@ -121,7 +121,7 @@ func TestAPoolThatIsBeingWrittenChangesNoLabel(t *testing.T) {
 	})
 }
 
-func TestAPartOfAPoolEndsTheGrace(t *testing.T) {
+func TestLabel_PartOfPoolReturns_GraceStartsAgain(t *testing.T) {
 	all := slicesAt(t, "hgx-h100", "a", 1)
 	at(t, machine(t, "hgx-h100", "a", 1), func(t *testing.T, e *env, _ *Controller) {
 		e.withdraw("a")
@@ -141,11 +141,11 @@ func TestAPartOfAPoolEndsTheGrace(t *testing.T) {
 	})
 }
 
-func TestAConflictOfLabelsIsTriedAgain(t *testing.T) {
+func TestLabel_Conflict_TriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
 		left := 3
-		e.fate = func(r request) (refused, lost error) {
+		e.fault = func(r request) (refused, lost error) {
 			if r.Verb != "patch" || left == 0 {
 				return nil, nil
 			}
@@ -161,7 +161,7 @@ func TestAConflictOfLabelsIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestANodeThatIsDeletedAndMadeAgainIsLabelledAgain(t *testing.T) {
+func TestLabel_NodeRecreated_LabelledAgain(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
 		e.remove("nodes", "a")
 		pass(time.Minute)
@@ -183,14 +183,14 @@ func TestANodeThatIsDeletedAndMadeAgainIsLabelledAgain(t *testing.T) {
 	})
 }
 
-func TestNodesAreLeftAloneWhereLabelsAreNotWanted(t *testing.T) {
+func TestLabel_LabelsOff_NodesLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
 		_, stop := e.start(func(o *Options) { o.LabelNodes, o.Classes.Models, o.Classes.Profiles = false, false, false })
 		defer stop()
 		pass(time.Hour)
 		wantNoWrites(t, e, "nothing is wanted")
-		for _, read := range e.asked() {
+		for _, read := range e.readRequests() {
 			if strings.Contains(read, "nodes") {
 				t.Errorf("%s, and no right to it is needed", read)
 			}
@@ -198,7 +198,7 @@ func TestNodesAreLeftAloneWhereLabelsAreNotWanted(t *testing.T) {
 	})
 }
 
-func TestANodeIsKeptWithoutWhatLabelsAreNotPlannedBy(t *testing.T) {
+func TestTrimNode_Node_KeepsOwnLabelsOnly(t *testing.T) {
 	out, err := trimNode("gpu.nvidia.com")(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", ResourceVersion: "3", ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 		Labels:      map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},

@@ -28,8 +28,8 @@ func newNodes(slices cache.Indexer) *nodes {
 	return &nodes{slices: slices, known: map[string]fleet.Pool{}, changed: map[string]bool{}}
 }
 
-// touch says that a slice of a node has changed.
-func (n *nodes) touch(node string) {
+// invalidate says that a slice of a node has changed.
+func (n *nodes) invalidate(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed[node] = true

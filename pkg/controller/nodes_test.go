@@ -39,15 +39,15 @@ func put(t *testing.T, indexer cache.Indexer, shapes *fleet.Shapes, node, profil
 	}
 }
 
-func TestPoolsFollowTheNodesThatChange(t *testing.T) {
+func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	indexer := published(t, shapes, map[string]string{"a": "t4-1", "b": "t4-1"})
 	n := newNodes(indexer)
 	if got := n.pools(); len(got) != 0 {
 		t.Errorf("%d pools before anything has changed", len(got))
 	}
-	n.touch("a")
-	n.touch("b")
+	n.invalidate("a")
+	n.invalidate("b")
 	if got := n.pools(); len(got) != 2 || !got[0].Whole || !got[1].Whole {
 		t.Errorf("%v", got)
 	}
@@ -56,22 +56,22 @@ func TestPoolsFollowTheNodesThatChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.touch("a")
+	n.invalidate("a")
 	if got := n.pools(); len(got) != 1 || got[0].Node != "b" {
 		t.Errorf("%v", got)
 	}
 }
 
-func TestAWorldLastsWhileNoShapeIsNew(t *testing.T) {
+func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
-	n.touch("b")
+	n.invalidate("b")
 	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
 	was := k.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)
-		n.touch(node)
+		n.invalidate(node)
 		k.build()
 		before := was
 		was = k.current.Load()

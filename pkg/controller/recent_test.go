@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-func TestAShapeIsForgottenAfterTheGracePeriod(t *testing.T) {
+func TestRecent_GraceOver_ShapeForgotten(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
 	r := recent{grace: time.Minute, clock: clock}
 	a := fleet.Pool{Node: "a", Slices: []*fleet.Slice{{Shape: &fleet.Shape{}}}}

@@ -52,7 +52,7 @@ func cached(i cache.SharedIndexInformer) []string {
 	return slices.Sorted(slices.Values(i.GetIndexer().ListKeys()))
 }
 
-func TestSlicesAreListedInPagesAndFollowed(t *testing.T) {
+func TestNewSlices_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestSlicesAreListedInPagesAndFollowed(t *testing.T) {
 				if n := len(cached(i)); n != 2*pageSize+50 {
 					t.Errorf("%d slices of %d", n, 2*pageSize+50)
 				}
-				reads := e.asked()
+				reads := e.readRequests()
 				if lists && !cmp.Equal(reads, []string{"watch resourceslices", "list resourceslices 200", "list resourceslices 200", "list resourceslices 200", "watch resourceslices"}) ||
 					!lists && !cmp.Equal(reads, []string{"watch resourceslices"}) {
 					t.Errorf("it was read by %v", reads)
@@ -102,7 +102,7 @@ func TestSlicesAreListedInPagesAndFollowed(t *testing.T) {
 	}
 }
 
-func TestAWatchThatIsCutOffAndOfAVersionThatIsGoneIsListedAnew(t *testing.T) {
+func TestNewSlices_WatchExpired_ListedAgain(t *testing.T) {
 	for _, lists := range []bool{true, false} {
 		t.Run(fmt.Sprint("lists ", lists), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestAWatchThatIsCutOffAndOfAVersionThatIsGoneIsListedAnew(t *testing.T) {
 	}
 }
 
-func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
+func TestNewSlices_PagesExpire_ListedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t)
 		e.lists = true
@@ -144,7 +144,7 @@ func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
 			e.put(bare(t, fmt.Sprintf("node-%03d", n)))
 		}
 		lists := 0
-		e.fate = func(r request) (refused, lost error) {
+		e.fault = func(r request) (refused, lost error) {
 			if r.Verb == "list" {
 				if lists++; lists == 2 {
 					e.version++
@@ -165,7 +165,7 @@ func TestAListWhosePagesExpireIsBegunAnew(t *testing.T) {
 	})
 }
 
-func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
+func TestTrim_Bookmark_KeepsAnnotations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, bare(t, "a"))
 		w, err := draclient.New(e.client()).ResourceSlices().Watch(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
@@ -193,7 +193,7 @@ func TestABookmarkKeepsWhatSaysThatAListIsComplete(t *testing.T) {
 	})
 }
 
-func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
+func TestNewSlices_SliceWithoutNode_Ignored(t *testing.T) {
 	if got := newNodes(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})).pools(); len(got) != 0 {
 		t.Errorf("pools of nothing: %v", got)
 	}
@@ -208,8 +208,8 @@ func TestASliceOfNobodyKnownDoesNotStandInTheWay(t *testing.T) {
 		})
 		pass(time.Minute)
 		wantClasses(t, e, l40sClass)
-		if figures, ok := c.Cluster(); !ok || figures.Tally.LargestGroup["NVIDIA L40S"] != 1 {
-			t.Errorf("%+v", figures)
+		if cluster, ok := c.Cluster(); !ok || cluster.Counts.LargestGroup["NVIDIA L40S"] != 1 {
+			t.Errorf("%+v", cluster)
 		}
 	})
 }

@@ -84,7 +84,7 @@ func counted(t *testing.T, r *prometheus.Registry) map[string]int {
 	return out
 }
 
-func TestOneWebhookDeniesAndTheOtherOnlyWarns(t *testing.T) {
+func TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	handlers := Webhooks(emptyView, metrics.NewReviews(registry, "v"))
 	wrong := review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim)
@@ -110,7 +110,7 @@ func TestOneWebhookDeniesAndTheOtherOnlyWarns(t *testing.T) {
 	}
 }
 
-func TestABugDeniesOnlyWhereTheDriverIsNamed(t *testing.T) {
+func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	view := admission.NewClusterView("gpu.nvidia.com", brokenLister{}, nil, admission.Options{})
 	handlers := Webhooks(func() *admission.ClusterView { return view }, metrics.NewReviews(registry, "v"))
@@ -151,7 +151,7 @@ func FuzzReviews(f *testing.F) {
 	})
 }
 
-func TestWhatIsNoReviewIsAnswered(t *testing.T) {
+func TestWebhooks_NoReview_Answered(t *testing.T) {
 	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"))
 	for path, h := range handlers {
 		for name, r := range map[string]*http.Request{

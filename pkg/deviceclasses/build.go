@@ -23,8 +23,8 @@ import (
 // removed.
 const ManagedBy = "gpu-dra-driver/managed-by"
 
-// most bounds the classes, so that a node that publishes nonsense does not fill the API server.
-const most = 500
+// maxClasses bounds the classes, so that a node that publishes nonsense does not fill the API server.
+const maxClasses = 500
 
 // Options are the administrator's choices.
 type Options struct {
@@ -52,8 +52,8 @@ func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceCl
 	made := map[string]string{}
 	add := func(what string, c *resourceapi.DeviceClass) {
 		name := c.Name
-		if len(classes) == most {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: there are %d classes already, and a cluster has fewer models and profiles; see what nodes publish", what, most))
+		if len(classes) == maxClasses {
+			problems = append(problems, fmt.Errorf("no DeviceClass for %s: there are %d classes already, and a cluster has fewer models and profiles; see what nodes publish", what, maxClasses))
 			return
 		}
 		if problem := validation.IsDNS1123Subdomain(name); len(problem) > 0 {

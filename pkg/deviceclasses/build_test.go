@@ -25,7 +25,7 @@ func part(profile string) fleet.Kind {
 	return fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: profile, GPUs: 1}
 }
 
-func TestAClassForEachModelAndProfile(t *testing.T) {
+func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
 	classes, problems := Build(map[fleet.Kind]int{
 		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
 		{Type: gpu.KindMonitor, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}: 8, {Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 4}: 2,
@@ -54,7 +54,7 @@ func TestAClassForEachModelAndProfile(t *testing.T) {
 	}
 }
 
-func TestWhatGetsNoClassIsSaid(t *testing.T) {
+func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
 	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, options)
 	if len(classes) != 1 || len(problems) != 3 {
 		t.Errorf("%d classes, problems %v", len(classes), problems)
@@ -64,7 +64,7 @@ func TestWhatGetsNoClassIsSaid(t *testing.T) {
 	}
 }
 
-func TestAClassIsChangedOnlyWhereItDiffers(t *testing.T) {
+func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
 	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, options)
 	want := classes[0]
 	is := want.DeepCopy()

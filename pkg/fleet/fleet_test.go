@@ -35,7 +35,7 @@ func pool(shapes *fleet.Shapes, slices []*resourceapi.ResourceSlice) fleet.Pool 
 	return fleet.PoolOf(all)
 }
 
-func TestNodesOfOneMakeShareTheirShapes(t *testing.T) {
+func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	a := pool(shapes, published(t, "hgx-h100", "a"))
 	known := shapes.Len()
@@ -59,7 +59,7 @@ func TestNodesOfOneMakeShareTheirShapes(t *testing.T) {
 	runtime.KeepAlive(b)
 }
 
-func TestAShapeThatNobodyHasIsForgotten(t *testing.T) {
+func TestShapes_NoReference_Forgotten(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	p := pool(shapes, published(t, "a30", "a"))
 	if shapes.Len() == 0 || !p.Whole {
@@ -76,7 +76,7 @@ func TestAShapeThatNobodyHasIsForgotten(t *testing.T) {
 	runtime.KeepAlive(p)
 }
 
-func TestWhatIsSickIsNotPartOfTheShape(t *testing.T) {
+func TestShapes_UnhealthyDevice_SameShape(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	slices := published(t, "l40s-4", "a")
 	first := pool(shapes, slices)
@@ -90,9 +90,9 @@ func TestWhatIsSickIsNotPartOfTheShape(t *testing.T) {
 	if shapes.Len() != known {
 		t.Error("a taint makes a shape of its own")
 	}
-	tally := p.Count(nil)
-	if n := tally.Devices[fleet.KindState{Kind: l40s, State: fleet.Unhealthy}]; n != 4 {
-		t.Errorf("%d of 4 GPUs are unhealthy: %v", n, tally.Devices)
+	counts := p.Count(nil)
+	if n := counts.Devices[fleet.KindState{Kind: l40s, State: fleet.Unhealthy}]; n != 4 {
+		t.Errorf("%d of 4 GPUs are unhealthy: %v", n, counts.Devices)
 	}
 	runtime.KeepAlive(first)
 }
@@ -106,7 +106,7 @@ func mig(profile string) fleet.Kind {
 	return fleet.Kind{Type: gpu.KindMIG, Product: h100.Product, Profile: profile, GPUs: 1}
 }
 
-func TestCountsFollowWhatClaimsHold(t *testing.T) {
+func TestCount_ClaimsHoldDevices_CountsFollow(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	a, b := pool(shapes, published(t, "hgx-h100", "a")), pool(shapes, published(t, "hgx-h100", "b"))
 	var names []string
@@ -127,27 +127,27 @@ func TestCountsFollowWhatClaimsHold(t *testing.T) {
 		"a group of four": {[]string{"nvlink-4-" + strings.TrimPrefix(names[0], "gpu-")}, 12, 8, 12 * 7, 96, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tally := fleet.Count([]fleet.Pool{a, b}, map[string][]string{"a": c.held})
-			if n := tally.Devices[fleet.KindState{Kind: h100, State: fleet.Free}]; n != c.free {
+			counts := fleet.Count([]fleet.Pool{a, b}, map[string][]string{"a": c.held})
+			if n := counts.Devices[fleet.KindState{Kind: h100, State: fleet.Free}]; n != c.free {
 				t.Errorf("%d GPUs are free, want %d", n, c.free)
 			}
-			if n := tally.LargestGroup[h100.Product]; n != c.group {
+			if n := counts.LargestGroup[h100.Product]; n != c.group {
 				t.Errorf("the largest group has %d, want %d", n, c.group)
 			}
-			if n := tally.Devices[fleet.KindState{Kind: mig("1g.10gb"), State: fleet.Free}]; int64(n) != c.smallest {
+			if n := counts.Devices[fleet.KindState{Kind: mig("1g.10gb"), State: fleet.Free}]; int64(n) != c.smallest {
 				t.Errorf("%d placements of 1g.10gb are free, want %d", n, c.smallest)
 			}
-			if n := tally.FreeSlices[h100.Product]; n != c.slices {
+			if n := counts.FreeSlices[h100.Product]; n != c.slices {
 				t.Errorf("%d memory slices are free, want %d", n, c.slices)
 			}
-			if f := tally.Fragmentation(h100.Product); f-c.broken > 1e-9 || c.broken-f > 1e-9 {
+			if f := counts.Fragmentation(h100.Product); f-c.broken > 1e-9 || c.broken-f > 1e-9 {
 				t.Errorf("fragmentation %v, want %v", f, c.broken)
 			}
 		})
 	}
 }
 
-func TestAPoolThatIsBeingWrittenIsNotWhole(t *testing.T) {
+func TestPoolOf_SlicesMissing_NotWhole(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	slices := published(t, "hgx-h100", "a")
 	if !pool(shapes, slices).Whole {
@@ -165,7 +165,7 @@ func TestAPoolThatIsBeingWrittenIsNotWhole(t *testing.T) {
 	}
 }
 
-func TestKindsAreWhatUsersSee(t *testing.T) {
+func TestKinds_TwoPools_CountedByModelAndProfile(t *testing.T) {
 	shapes := &fleet.Shapes{}
 	kinds := fleet.Kinds([]fleet.Pool{pool(shapes, published(t, "hgx-h200", "a")), pool(shapes, published(t, "l40s-4", "b"))})
 	if diff := cmp.Diff(4, kinds[l40s]); diff != "" {

@@ -54,7 +54,7 @@ func (p Pool) Shape() (shape [32]*Shape, ok bool) {
 // Key is the shape of a pool whose devices are all well, false of any other.
 func (p Pool) Key() (key [32]*Shape, ok bool) {
 	for _, s := range p.Slices {
-		if len(s.Sick) > 0 {
+		if len(s.Unhealthy) > 0 {
 			return key, false
 		}
 	}

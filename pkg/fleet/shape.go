@@ -50,9 +50,9 @@ type Shapes struct {
 	known map[[sha256.Size]byte]weak.Pointer[Shape]
 }
 
-// Of is the shape of a slice, which it changes: what identifies boards and nodes is taken out of it. Sick are the names
+// Of is the shape of a slice, which it changes: what identifies boards and nodes is taken out of it. Unhealthy are the names
 // of its devices that are not for new claims.
-func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []string, err error) {
+func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy []string, err error) {
 	// The first of a shape keeps its identities, so they are put back.
 	type identity struct {
 		device int
@@ -62,8 +62,8 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []stri
 	var held []identity
 	for i := range slice.Spec.Devices {
 		d := &slice.Spec.Devices[i]
-		if heal(d) {
-			sick = append(sick, d.Name)
+		if removeUnhealthyTaint(d) {
+			unhealthy = append(unhealthy, d.Name)
 		}
 		for _, name := range identities {
 			if value, ok := d.Attributes[name]; ok {
@@ -81,7 +81,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []stri
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.known[key].Value(); known != nil {
-		return known, sick, nil
+		return known, unhealthy, nil
 	}
 	for _, h := range held {
 		slice.Spec.Devices[h.device].Attributes[h.name] = h.value
@@ -95,7 +95,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, sick []stri
 	}
 	s.known[key] = weak.Make(shape)
 	runtime.AddCleanup(shape, s.forget, key)
-	return shape, sick, nil
+	return shape, unhealthy, nil
 }
 
 // forget drops a shape that is gone, unless it has come again.
@@ -114,18 +114,18 @@ func (s *Shapes) Len() int {
 	return len(s.known)
 }
 
-// heal takes the taint of an unhealthy device off and says whether there was one.
-func heal(d *resourceapi.Device) (sick bool) {
+// removeUnhealthyTaint takes the taint of an unhealthy device off and says whether there was one.
+func removeUnhealthyTaint(d *resourceapi.Device) (unhealthy bool) {
 	var rest []resourceapi.DeviceTaint
 	for _, taint := range d.Taints {
 		if taint.Key == resourceslices.UnhealthyTaint {
-			sick = true
+			unhealthy = true
 			continue
 		}
 		rest = append(rest, taint)
 	}
 	d.Taints = rest
-	return sick
+	return unhealthy
 }
 
 func kindOf(d resourceapi.Device) Kind {

@@ -20,8 +20,8 @@ type Slice struct {
 	Pool resourceapi.ResourcePool
 	// Shape is nil where the slice could not be read.
 	Shape *Shape
-	// Sick are the devices that are not for new claims.
-	Sick []string
+	// Unhealthy are the devices that are not for new claims.
+	Unhealthy []string
 	// Clique is the NVLink fabric and the part of it that the GPUs are attached to, as uuid.number. Empty where there is
 	// none, or more than one.
 	Clique string
@@ -45,7 +45,7 @@ func (s *Shapes) Trim(in *resourceapi.ResourceSlice) Slice {
 	}
 	out.Clique = clique(in.Spec.Devices)
 	// A slice that cannot be marshalled came from no API server; without a shape it has no devices.
-	out.Shape, out.Sick, _ = s.Of(in)
+	out.Shape, out.Unhealthy, _ = s.Of(in)
 	return out
 }
 
@@ -69,7 +69,7 @@ func clique(devices []resourceapi.Device) string {
 func (s *Slice) DeepCopyObject() runtime.Object {
 	out := *s
 	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Sick = append([]string(nil), s.Sick...)
+	out.Unhealthy = append([]string(nil), s.Unhealthy...)
 	return &out
 }
 

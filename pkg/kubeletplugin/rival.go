@@ -133,7 +133,7 @@ func (n *node) rivals(served Served, m *metrics.Metrics) {
 	n.mu.Lock()
 	same := maps.EqualFunc(served, n.served, slices.Equal[[]string])
 	n.served = served
-	m.Rivals(len(served.gpus(n.snapshot)))
+	m.SetDevicePluginGPUs(len(served.gpus(n.snapshot)))
 	n.mu.Unlock()
 	if !same {
 		n.changed()

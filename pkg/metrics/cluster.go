@@ -51,21 +51,21 @@ func ClusterCatalogue() []Entry {
 
 // Cluster is what is to be counted of a cluster.
 type Cluster struct {
-	Nodes int
-	Tally fleet.Tally
+	Nodes  int
+	Counts fleet.DeviceCounts
 	// Claims are by phase, Classes by state.
 	Claims, Classes map[string]int
 }
 
 // clusterCollector counts at each scrape.
 type clusterCollector struct {
-	look  func() (Cluster, bool)
+	read  func() (Cluster, bool)
 	descs map[string]*prometheus.Desc
 }
 
-// NewCluster makes a collector of what look finds; false: nothing is known, as of an instance that does not lead.
-func NewCluster(look func() (Cluster, bool)) prometheus.Collector {
-	c := &clusterCollector{look: look, descs: map[string]*prometheus.Desc{}}
+// NewCluster makes a collector of what read finds; false: nothing is known, as of an instance that does not lead.
+func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
+	c := &clusterCollector{read: read, descs: map[string]*prometheus.Desc{}}
 	for _, e := range []Entry{
 		clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation, clusterClaims, clusterClasses,
 	} {
@@ -83,7 +83,7 @@ func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
-	now, ok := c.look()
+	now, ok := c.read()
 	if !ok {
 		return
 	}
@@ -94,7 +94,7 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 	type row struct{ model, kind, profile, state string }
 	devices := map[row]int{}
 	free, places := map[string]int{}, map[[2]string]int{}
-	for k, n := range now.Tally.Devices {
+	for k, n := range now.Counts.Devices {
 		profile := k.Profile
 		if k.Type == gpu.KindGroup {
 			profile = strconv.Itoa(k.GPUs)
@@ -115,8 +115,8 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for model, n := range free {
 		put(clusterFreeGPUs, float64(n), model)
-		put(clusterLargestGroup, float64(now.Tally.LargestGroup[model]), model)
-		put(clusterFragmentation, now.Tally.Fragmentation(model), model)
+		put(clusterLargestGroup, float64(now.Counts.LargestGroup[model]), model)
+		put(clusterFragmentation, now.Counts.Fragmentation(model), model)
 	}
 	for key, n := range places {
 		put(clusterFreePlacements, float64(n), key[0], key[1])

@@ -46,7 +46,7 @@ type Metrics struct {
 	publishErrors    *prometheus.CounterVec
 	recoveries       *prometheus.CounterVec
 	backgroundErrors *prometheus.CounterVec
-	rivals           prometheus.Gauge
+	pluginGPUs       prometheus.Gauge
 }
 
 // New makes the metrics and their registry, which also has the process's and Go's own.
@@ -61,7 +61,7 @@ func New(o Options) *Metrics {
 		published:        prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(publishedDevices)), publishedDevices.Labels),
 		lastPublish:      prometheus.NewGauge(prometheus.GaugeOpts(opts(lastPublish))),
 		publishErrors:    prometheus.NewCounterVec(prometheus.CounterOpts(opts(publishErrors)), publishErrors.Labels),
-		rivals:           prometheus.NewGauge(prometheus.GaugeOpts(opts(devicePluginGPUs))),
+		pluginGPUs:       prometheus.NewGauge(prometheus.GaugeOpts(opts(devicePluginGPUs))),
 		recoveries:       prometheus.NewCounterVec(prometheus.CounterOpts(opts(recoveries)), recoveries.Labels),
 		backgroundErrors: prometheus.NewCounterVec(prometheus.CounterOpts(opts(backgroundErrors)), backgroundErrors.Labels),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -72,7 +72,7 @@ func New(o Options) *Metrics {
 	build.WithLabelValues(o.Version, runtime.Version()).Set(1)
 	m.registry.MustRegister(
 		m.requests, m.duration, m.inflight, m.prepareErrors, m.unprepareErrors, m.published, m.lastPublish,
-		m.publishErrors, m.recoveries, m.backgroundErrors, m.rivals, build,
+		m.publishErrors, m.recoveries, m.backgroundErrors, m.pluginGPUs, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	if o.Records != nil {
@@ -132,8 +132,8 @@ func (m *Metrics) Published(at time.Time, devices map[string]int) {
 	m.lastPublish.Set(float64(at.UnixMilli()) / 1000)
 }
 
-// Rivals says how many GPUs device plugins of the node serve.
-func (m *Metrics) Rivals(gpus int) { m.rivals.Set(float64(gpus)) }
+// SetDevicePluginGPUs says how many GPUs device plugins of the node serve.
+func (m *Metrics) SetDevicePluginGPUs(gpus int) { m.pluginGPUs.Set(float64(gpus)) }
 
 // Unpublished says that another instance publishes now.
 func (m *Metrics) Unpublished() {

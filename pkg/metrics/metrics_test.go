@@ -19,15 +19,15 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// kept is what some records say.
-type kept struct {
+// fakeRecords is what some records say.
+type fakeRecords struct {
 	plans       []plan.Plan
 	quarantined int
 	err         error
 }
 
-func (k kept) Held() ([]plan.Plan, bool, error) { return k.plans, false, k.err }
-func (k kept) Quarantined() (int, error)        { return k.quarantined, k.err }
+func (k fakeRecords) Held() ([]plan.Plan, bool, error) { return k.plans, false, k.err }
+func (k fakeRecords) Quarantined() (int, error)        { return k.quarantined, k.err }
 
 func scrape(t *testing.T, m *Metrics) []string {
 	t.Helper()
@@ -63,8 +63,8 @@ func lacks(t *testing.T, samples []string, prefix string) {
 	}
 }
 
-// everything makes each metric have a sample.
-func everything(m *Metrics) {
+// observeAll makes each metric have a sample.
+func observeAll(m *Metrics) {
 	m.Begin(Prepare)(true)
 	m.Begin(Unprepare)(false)
 	m.ClaimFailed(Prepare, claimerror.DeviceLost)
@@ -75,9 +75,9 @@ func everything(m *Metrics) {
 	m.Background(claimerror.RecordUnreadable)
 }
 
-func TestTheCatalogueIsWhatIsServed(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n", Version: "v", Records: kept{}})
-	everything(m)
+func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Version: "v", Records: fakeRecords{}})
+	observeAll(m)
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -103,12 +103,12 @@ func TestTheCatalogueIsWhatIsServed(t *testing.T) {
 	}
 }
 
-func TestWhatIsCounted(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n", Version: "1.2", Records: kept{quarantined: 2, plans: []plan.Plan{
+func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Version: "1.2", Records: fakeRecords{quarantined: 2, plans: []plan.Plan{
 		{Devices: []plan.Device{{Kind: gpu.KindGPU}, {Kind: gpu.KindGPU}}}, {Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
 	}}})
 	has(t, scrape(t, m), `nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 0`, `gpu_dra_last_publish_timestamp_seconds 0`)
-	everything(m)
+	observeAll(m)
 	end := m.Begin(Prepare)
 	m.Recovered("intent", errors.New("disk"))
 	samples := scrape(t, m)
@@ -139,7 +139,7 @@ func TestWhatIsCounted(t *testing.T) {
 	lacks(t, samples, "gpu_dra_published_devices")
 }
 
-func TestAMillisecondIsTold(t *testing.T) {
+func TestDurationBuckets_Milliseconds_Resolved(t *testing.T) {
 	within := 0
 	for _, b := range durationBuckets {
 		if b >= 0.0005 && b <= 0.01 {
@@ -151,16 +151,16 @@ func TestAMillisecondIsTold(t *testing.T) {
 	}
 }
 
-func TestUnreadableRecordsHideOnlyWhatIsAboutThem(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n", Records: kept{err: errors.New("disk")}})
-	everything(m)
+func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n", Records: fakeRecords{err: errors.New("disk")}})
+	observeAll(m)
 	samples := scrape(t, m)
 	has(t, samples, `gpu_dra_published_devices{type="gpu"} 8`)
 	lacks(t, samples, "nvidia_dra_prepared_devices")
 	lacks(t, samples, "gpu_dra_quarantined_records")
 	var collected []prometheus.Metric
 	out := make(chan prometheus.Metric, 8)
-	newRecordsCollector(kept{err: errors.New("disk")}, "n", "d").Collect(out)
+	newRecordsCollector(fakeRecords{err: errors.New("disk")}, "n", "d").Collect(out)
 	close(out)
 	for c := range out {
 		collected = append(collected, c)

@@ -11,7 +11,7 @@ import (
 
 // Records is what the engine knows of prepared claims.
 type Records interface {
-	Held() (plans []plan.Plan, blind bool, err error)
+	Held() (plans []plan.Plan, incomplete bool, err error)
 	Quarantined() (int, error)
 }
 

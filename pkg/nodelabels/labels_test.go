@@ -34,7 +34,7 @@ func pool(t *testing.T, profile string, change func(*fleet.Slice)) fleet.Pool {
 	return fleet.PoolOf(all)
 }
 
-func TestLabelsAreThoseOfFeatureDiscovery(t *testing.T) {
+func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{
 		"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
 		"nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.family": "hopper", "nvidia.com/gpu.compute.major": "9",
@@ -63,8 +63,8 @@ func TestLabelsAreThoseOfFeatureDiscovery(t *testing.T) {
 	}
 }
 
-// TestANodeWhoseGPUsAreAllCutHasLabels has an administrator hold all GPUs in partitions: no whole is published.
-func TestANodeWhoseGPUsAreAllCutHasLabels(t *testing.T) {
+// TestOf_AllGPUsPartitioned_HasLabels has an administrator hold all GPUs in partitions: no whole is published.
+func TestOf_AllGPUsPartitioned_HasLabels(t *testing.T) {
 	got := Of(pool(t, "hgx-h100", func(s *fleet.Slice) {
 		shape := *s.Shape
 		shape.Devices, shape.Kinds = nil, nil
@@ -80,7 +80,7 @@ func TestANodeWhoseGPUsAreAllCutHasLabels(t *testing.T) {
 	}
 }
 
-func TestReplicasShowAsTheDevicePluginShowsThem(t *testing.T) {
+func TestOf_SharedGPUs_ReplicasOfDevicePlugin(t *testing.T) {
 	got := Of(pool(t, "l40s-4", func(s *fleet.Slice) {
 		for i := range s.Shape.Devices {
 			d := &s.Shape.Devices[i]
@@ -94,7 +94,7 @@ func TestReplicasShowAsTheDevicePluginShowsThem(t *testing.T) {
 	}
 }
 
-func TestTheFabricIsALabel(t *testing.T) {
+func TestOf_Fabric_CliqueLabel(t *testing.T) {
 	if got := Of(pool(t, "gb200-tray", nil), "gpu.nvidia.com")["nvidia.com/gpu.clique"]; got == "" {
 		t.Error("no clique")
 	}
@@ -112,7 +112,7 @@ func apply(c Change, labels, annotations map[string]string) {
 	}
 }
 
-func TestOnlyLabelsThatWereWrittenHereAreTouched(t *testing.T) {
+func TestPlan_LabelsOfOthers_LeftAlone(t *testing.T) {
 	labels, notes := map[string]string{"nvidia.com/gpu.count": "7", "team": "a"}, map[string]string{}
 	want := map[string]string{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.present": "true"}
 	apply(Plan(labels, notes, want), labels, notes)
@@ -147,9 +147,9 @@ func TestOnlyLabelsThatWereWrittenHereAreTouched(t *testing.T) {
 	}
 }
 
-// TestNoSequenceOfWritersTakesTurns has another writer change what it likes: one plan later there is nothing to do, and
+// TestPlan_TwoWriters_DoNotUndoEachOther has another writer change what it likes: one plan later there is nothing to do, and
 // what the other wrote stands.
-func TestNoSequenceOfWritersTakesTurns(t *testing.T) {
+func TestPlan_TwoWriters_DoNotUndoEachOther(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	labels, notes := map[string]string{}, map[string]string{}
 	some := func(n int) map[string]string {

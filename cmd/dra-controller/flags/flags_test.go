@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func TestFlagsHaveTheirDefaults(t *testing.T) {
+func TestParse_FewFlags_OthersHaveDefaults(t *testing.T) {
 	c, err := Parse([]string{"--webhook-service=s", "--webhook-configuration=c", "--cert-secret=k"}, []string{"POD_NAMESPACE=n", "NODE_LABELS=false"})
 	if err != nil || c.LeaseName != "dra-controller.gpu.nvidia.com" || c.PodNamespace != "n" || c.NodeLabels || !c.LeaderElect || c.WebhookPort != 9443 {
 		t.Errorf("%+v, %v", c, err)
@@ -29,7 +29,7 @@ func TestFlagsHaveTheirDefaults(t *testing.T) {
 	})
 }
 
-func TestWhatIsWrongIsNamed(t *testing.T) {
+func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--webhook=false": "--pod-namespace", "--pod-namespace=n": "--cert-secret", "--pod-namespace=n --webhook-port=0": "--webhook-port: 0",
 		"--driver-name=GPU": "--driver-name", "--check=all": `--check: "all"`, "--class-grace=0s": "--class-grace", "x": `"x"`,

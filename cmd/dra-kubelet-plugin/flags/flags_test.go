@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func TestFlagsComeFromTheCommandLineThenTheEnvironmentThenTheDefault(t *testing.T) {
+func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
 	c, err := Parse([]string{"--node-name=n", "-v", "4"}, []string{
 		"NODE_NAME=env", "CDI_ROOT=/cdi", "VANISHED_CLAIM_GRACE=90s", "HEALTHCHECK_PORT=-1", "LOG_VERBOSITY=6", "VERSION=true", "ODD",
 	})
@@ -30,7 +30,7 @@ func TestFlagsComeFromTheCommandLineThenTheEnvironmentThenTheDefault(t *testing.
 	}
 }
 
-func TestWhatIsWrongIsNamed(t *testing.T) {
+func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 	for name, c := range map[string]struct {
 		args, env []string
 		want      string
@@ -55,7 +55,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	}
 }
 
-func TestHelpAndVersionNeedNothingElse(t *testing.T) {
+func TestParse_HelpOrVersion_NeedsNoOtherFlag(t *testing.T) {
 	if _, err := Parse([]string{"--help"}, nil); !errors.Is(err, pflag.ErrHelp) {
 		t.Error(err)
 	}

@@ -4,8 +4,6 @@
 package fleet
 
 import (
-	"maps"
-	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -28,8 +26,8 @@ const (
 	Unhealthy State = "unhealthy"
 )
 
-// Tally counts devices. Monitor devices are not in it: they are neither taken nor free.
-type Tally struct {
+// DeviceCounts counts devices. Monitor devices are not in it: they are neither taken nor free.
+type DeviceCounts struct {
 	// Devices are all, by kind and state.
 	Devices map[KindState]int
 	// LargestGroup is the most GPUs that one claim can have NVLink-connected, by model; 1 where single GPUs are free.
@@ -45,40 +43,40 @@ type KindState struct {
 	State State
 }
 
-// newTally is one of nothing.
-func newTally() Tally {
-	return Tally{Devices: map[KindState]int{}, LargestGroup: map[string]int{}, FreeSlices: map[string]int64{}, UsableSlices: map[string]int64{}}
+// newCounts is one of nothing.
+func newCounts() DeviceCounts {
+	return DeviceCounts{Devices: map[KindState]int{}, LargestGroup: map[string]int{}, FreeSlices: map[string]int64{}, UsableSlices: map[string]int64{}}
 }
 
-// add adds another tally so many times.
-func (t Tally) add(o Tally, times int) {
+// add adds another counts so many times.
+func (c DeviceCounts) add(o DeviceCounts, times int) {
 	for k, n := range o.Devices {
-		t.Devices[k] += n * times
+		c.Devices[k] += n * times
 	}
 	for model, n := range o.LargestGroup {
-		t.LargestGroup[model] = max(t.LargestGroup[model], n)
+		c.LargestGroup[model] = max(c.LargestGroup[model], n)
 	}
 	for model, n := range o.FreeSlices {
-		t.FreeSlices[model] += n * int64(times)
+		c.FreeSlices[model] += n * int64(times)
 	}
 	for model, n := range o.UsableSlices {
-		t.UsableSlices[model] += n * int64(times)
+		c.UsableSlices[model] += n * int64(times)
 	}
 }
 
 // Fragmentation is the part of a model's free memory slices, 0 to 1, that its GPUs' largest free placements could not
 // take: 0 where every free slice can be had in one piece per GPU, and where there is none.
-func (t Tally) Fragmentation(model string) float64 {
-	if t.FreeSlices[model] == 0 {
+func (c DeviceCounts) Fragmentation(model string) float64 {
+	if c.FreeSlices[model] == 0 {
 		return 0
 	}
-	return 1 - float64(t.UsableSlices[model])/float64(t.FreeSlices[model])
+	return 1 - float64(c.UsableSlices[model])/float64(c.FreeSlices[model])
 }
 
 // Count counts all pools. Held are the names of the devices that claims hold, by node. Pools of one shape of which claims
 // hold nothing are counted once.
-func Count(pools []Pool, held map[string][]string) Tally {
-	total, idle := newTally(), map[[32]*Shape]int{}
+func Count(pools []Pool, held map[string][]string) DeviceCounts {
+	total, idle := newCounts(), map[[32]*Shape]int{}
 	for _, p := range pools {
 		if key, ok := p.Key(); ok && len(held[p.Node]) == 0 {
 			idle[key]++
@@ -99,12 +97,12 @@ func Count(pools []Pool, held map[string][]string) Tally {
 }
 
 // Count counts one pool's devices.
-func (p Pool) Count(held []string) Tally {
+func (p Pool) Count(held []string) DeviceCounts {
 	left := p.counters()
-	sick, taken := map[string]bool{}, map[string]bool{}
+	unhealthy, taken := map[string]bool{}, map[string]bool{}
 	for _, s := range p.Slices {
-		for _, name := range s.Sick {
-			sick[name] = true
+		for _, name := range s.Unhealthy {
+			unhealthy[name] = true
 		}
 	}
 	for _, name := range held {
@@ -115,7 +113,7 @@ func (p Pool) Count(held []string) Tally {
 			left.take(d)
 		}
 	}
-	t := newTally()
+	t := newCounts()
 	pieces := map[string]int64{} // of a counter set, the memory slices that its largest free device takes
 	models := map[string]string{}
 	elsewhere := map[string]bool{} // counter sets of GPUs that a group has, or that are not well
@@ -127,7 +125,7 @@ func (p Pool) Count(held []string) Tally {
 		switch {
 		case taken[d.Name]:
 			state = Allocated
-		case sick[d.Name]:
+		case unhealthy[d.Name]:
 			state = Unhealthy
 		case !left.fits(d):
 			state = Blocked
@@ -225,13 +223,4 @@ func (c counters) fitsIn(use resourceapi.DeviceCounterConsumption) bool {
 		}
 	}
 	return true
-}
-
-// Models are the products of a tally's devices, and of its groups.
-func (t Tally) Models() []string {
-	models := map[string]bool{}
-	for k := range t.Devices {
-		models[k.Product] = true
-	}
-	return slices.Sorted(maps.Keys(models))
 }

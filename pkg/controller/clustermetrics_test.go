@@ -65,7 +65,7 @@ func gpusOf(t *testing.T, profile string) (names []string) {
 	return names
 }
 
-func TestFiguresFollowClaims(t *testing.T) {
+func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 	names := gpusOf(t, "l40s-4")
 	gpuClass := class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
 	at(t, append(machine(t, "l40s-4", "a", 0), gpuClass,
@@ -78,18 +78,18 @@ func TestFiguresFollowClaims(t *testing.T) {
 	), func(t *testing.T, e *env, c *Controller) {
 		want := func(free, allocated int, claims map[string]int) {
 			t.Helper()
-			figures, ok := c.Cluster()
-			if !ok || figures.Nodes != 1 {
-				t.Fatalf("%v, %d nodes", ok, figures.Nodes)
+			cluster, ok := c.Cluster()
+			if !ok || cluster.Nodes != 1 {
+				t.Fatalf("%v, %d nodes", ok, cluster.Nodes)
 			}
 			kind := fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
-			if n := figures.Tally.Devices[fleet.KindState{Kind: kind, State: fleet.Free}]; n != free {
+			if n := cluster.Counts.Devices[fleet.KindState{Kind: kind, State: fleet.Free}]; n != free {
 				t.Errorf("%d GPUs are free, want %d", n, free)
 			}
-			if n := figures.Tally.Devices[fleet.KindState{Kind: kind, State: fleet.Allocated}]; n != allocated {
+			if n := cluster.Counts.Devices[fleet.KindState{Kind: kind, State: fleet.Allocated}]; n != allocated {
 				t.Errorf("%d GPUs are allocated, want %d", n, allocated)
 			}
-			if diff := cmp.Diff(claims, figures.Claims); diff != "" {
+			if diff := cmp.Diff(claims, cluster.Claims); diff != "" {
 				t.Errorf("claims (-want +got)\n%s", diff)
 			}
 		}
@@ -102,14 +102,14 @@ func TestFiguresFollowClaims(t *testing.T) {
 		}
 		synctest.Wait()
 		want(4, 0, map[string]int{phasePending: 2, phaseAllocated: 0, phaseReserved: 1, phaseDeleting: 1})
-		figures, _ := c.Cluster()
-		if diff := cmp.Diff(map[string]int{"ok": 2, "unmatched": 0, "invalid": 0}, figures.Classes); diff != "" {
+		cluster, _ := c.Cluster()
+		if diff := cmp.Diff(map[string]int{"ok": 2, "unmatched": 0, "invalid": 0}, cluster.Classes); diff != "" {
 			t.Errorf("classes (-want +got)\n%s", diff)
 		}
 	})
 }
 
-func TestTenThousandClaimsAreCounted(t *testing.T) {
+func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newEnv(t), gpusOf(t, "l40s-4")
 	c := New(Options{Driver: slicetest.Driver, Client: s.client(), Metadata: s.metadata()})
@@ -124,7 +124,7 @@ func TestTenThousandClaimsAreCounted(t *testing.T) {
 		for _, slice := range slicesAt(t, "l40s-4", fmt.Sprintf("n%d", n), 0) {
 			one := c.shapes.Trim(slice)
 			add(c.slices.GetIndexer(), &one)
-			c.view.nodes.touch(one.Node)
+			c.view.nodes.invalidate(one.Node)
 		}
 	}
 	add(c.classes.GetIndexer(), class(l40sClass, `device.driver == "gpu.nvidia.com"`))
@@ -135,17 +135,17 @@ func TestTenThousandClaimsAreCounted(t *testing.T) {
 		}
 		add(c.leading.claims.GetIndexer(), claim)
 	}
-	figures, ok := c.Cluster()
-	if diff := cmp.Diff(map[string]int{phasePending: claims - 2*nodes, phaseAllocated: 0, phaseReserved: 2 * nodes, phaseDeleting: 0}, figures.Claims); diff != "" || !ok {
+	cluster, ok := c.Cluster()
+	if diff := cmp.Diff(map[string]int{phasePending: claims - 2*nodes, phaseAllocated: 0, phaseReserved: 2 * nodes, phaseDeleting: 0}, cluster.Claims); diff != "" || !ok {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	kind := fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
-	if n := figures.Tally.Devices[fleet.KindState{Kind: kind, State: fleet.Free}]; n != 2*nodes || figures.Nodes != nodes {
-		t.Errorf("%d GPUs of %d nodes are free", n, figures.Nodes)
+	if n := cluster.Counts.Devices[fleet.KindState{Kind: kind, State: fleet.Free}]; n != 2*nodes || cluster.Nodes != nodes {
+		t.Errorf("%d GPUs of %d nodes are free", n, cluster.Nodes)
 	}
 }
 
-func TestAnInstanceThatDoesNotLeadReportsNothing(t *testing.T) {
+func TestCluster_NotLeading_ReportsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
 		c, stop := e.start()
@@ -166,7 +166,7 @@ func TestAnInstanceThatDoesNotLeadReportsNothing(t *testing.T) {
 	})
 }
 
-func TestAClaimIsKeptWithWhatFiguresNeed(t *testing.T) {
+func TestTrimClaim_Claim_KeepsFieldsOfMetrics(t *testing.T) {
 	claim := reserved(holding("c", "a", "gpu-0"))
 	claim.Labels, claim.ManagedFields = map[string]string{"a": "b"}, []metav1.ManagedFieldsEntry{{}}
 	claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{}}

@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// Phases of claims in the figures.
+// Phases of claims in the cluster.
 const (
 	phasePending   = "pending"
 	phaseAllocated = "allocated"
@@ -39,7 +39,7 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 			last = s.Pool.Name
 		}
 	}
-	return metrics.Cluster{Nodes: len(all), Tally: fleet.Count(all, byNode), Claims: phases, Classes: c.classStatuses.states()}, true
+	return metrics.Cluster{Nodes: len(all), Counts: fleet.Count(all, byNode), Claims: phases, Classes: c.classStatuses.states()}, true
 }
 
 // claims counts this driver's claims by phase and gives the devices that they hold, by pool.
