@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -147,15 +148,10 @@ func (c Checks) Uninstall(ctx context.Context) error {
 }
 
 func (c Checks) holds(claim resourceapi.ResourceClaim) bool {
-	if claim.Status.Allocation == nil {
-		return false
-	}
-	for _, r := range claim.Status.Allocation.Devices.Results {
-		if r.Driver == c.Driver {
-			return true
-		}
-	}
-	return false
+	a := claim.Status.Allocation
+	return a != nil && slices.ContainsFunc(a.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
+		return r.Driver == c.Driver
+	})
 }
 
 // users names the pods of a claim.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -182,13 +183,14 @@ func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceC
 // API server, since a cache may be behind.
 func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceClass) (string, error) {
 	options := metav1.ListOptions{Limit: pageSize}
+	isClass := func(name string) bool { return name == class.Name }
 	for {
 		page, err := k.claims(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return "", err
 		}
 		for _, c := range page.Items {
-			if names(c.Spec, class.Name) {
+			if wants(c.Spec, isClass) {
 				return "ResourceClaim " + c.Namespace + "/" + c.Name, nil
 			}
 		}
@@ -202,7 +204,7 @@ func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceCla
 			return "", err
 		}
 		for _, t := range page.Items {
-			if names(t.Spec.Spec, class.Name) {
+			if wants(t.Spec.Spec, isClass) {
 				return "ResourceClaimTemplate " + t.Namespace + "/" + t.Name, nil
 			}
 		}
@@ -232,29 +234,11 @@ func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceCla
 	}
 }
 
-func names(spec resourceapi.ResourceClaimSpec, class string) bool {
-	for _, r := range spec.Devices.Requests {
-		if r.Exactly != nil && r.Exactly.DeviceClassName == class {
-			return true
-		}
-		for _, s := range r.FirstAvailable {
-			if s.DeviceClassName == class {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 func asks(spec corev1.PodSpec, resources []corev1.ResourceName) bool {
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for _, c := range containers {
-			for _, r := range resources {
-				if _, ok := c.Resources.Limits[r]; ok {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool {
+		return slices.ContainsFunc(resources, func(r corev1.ResourceName) bool {
+			_, ok := c.Resources.Limits[r]
+			return ok
+		})
+	})
 }

@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"slices"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -91,15 +93,8 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 
 // wants says whether a request is of a class that is ours.
 func wants(spec resourceapi.ResourceClaimSpec, ours func(class string) bool) bool {
-	for _, r := range spec.Devices.Requests {
-		if r.Exactly != nil && ours(r.Exactly.DeviceClassName) {
-			return true
-		}
-		for _, s := range r.FirstAvailable {
-			if ours(s.DeviceClassName) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
+		return r.Exactly != nil && ours(r.Exactly.DeviceClassName) ||
+			slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool { return ours(s.DeviceClassName) })
+	})
 }

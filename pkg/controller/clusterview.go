@@ -44,14 +44,6 @@ func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent re
 	return k
 }
 
-// trigger has the view built anew, soon, after a change of a slice or a class.
-func (k *viewKeeper) trigger() {
-	select {
-	case k.dirty <- struct{}{}:
-	default:
-	}
-}
-
 // run keeps the view up to date until the context ends.
 func (k *viewKeeper) run(ctx context.Context) {
 	forget := time.NewTimer(0)

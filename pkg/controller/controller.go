@@ -12,8 +12,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -110,9 +108,9 @@ func (c *Controller) Observe(ctx context.Context) error {
 				c.nodes.invalidate(s.Node)
 				c.enqueue(task{s.Node})
 			}
-			c.view.trigger()
+			trigger(c.view.dirty)
 		}),
-		on(c.classes, func(any) { c.view.trigger() }),
+		on(c.classes, func(any) { trigger(c.view.dirty) }),
 	); err != nil {
 		return err
 	}
@@ -120,7 +118,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 	wg.Go(func() { c.classes.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
 		klog.FromContext(ctx).V(2).Info("The cluster is known", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
-		c.view.trigger()
+		trigger(c.view.dirty)
 		c.view.run(ctx)
 	}
 	return nil
@@ -181,13 +179,7 @@ func (c *Controller) newLeading() *leading {
 			&resourceapi.ResourceClaim{}, trimClaim),
 	}
 	nodes := c.o.Metadata.Resource(nodeResource)
-	l.nodes = cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return nodes.Watch(ctx, o)
-		},
-	}, c.o.Metadata), &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
-	_ = l.nodes.SetTransform(trimNode(c.o.Driver)) // It has not started.
+	l.nodes = informer(c.o.Metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.o.Driver))
 	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
 		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.o.Client,

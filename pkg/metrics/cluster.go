@@ -140,13 +140,8 @@ type Reviews struct {
 
 // NewReviews registers the metrics of reviews.
 func NewReviews(r prometheus.Registerer, version string) *Reviews {
-	out := &Reviews{
-		total: prometheus.NewCounterVec(prometheus.CounterOpts(opts(reviews)), reviews.Labels),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: reviewDuration.Name, Help: reviewDuration.Help, Buckets: reviewBuckets,
-		}, reviewDuration.Labels),
-	}
-	info := prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(buildInfo)), buildInfo.Labels)
+	out := &Reviews{total: reviews.counter(), took: reviewDuration.histogram(reviewBuckets)}
+	info := buildInfo.gauge()
 	info.WithLabelValues(version, runtime.Version()).Set(1)
 	r.MustRegister(out.total, out.took, info)
 	return out

@@ -54,21 +54,19 @@ func New(o Options) *Metrics {
 	m := &Metrics{
 		driver:           o.Driver,
 		registry:         prometheus.NewRegistry(),
-		requests:         prometheus.NewCounterVec(prometheus.CounterOpts(opts(requestsTotal)), requestsTotal.Labels),
-		inflight:         prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(requestsInflight)), requestsInflight.Labels),
-		prepareErrors:    prometheus.NewCounterVec(prometheus.CounterOpts(opts(prepareErrors)), prepareErrors.Labels),
-		unprepareErrors:  prometheus.NewCounterVec(prometheus.CounterOpts(opts(unprepareErrors)), unprepareErrors.Labels),
-		published:        prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(publishedDevices)), publishedDevices.Labels),
+		requests:         requestsTotal.counter(),
+		inflight:         requestsInflight.gauge(),
+		prepareErrors:    prepareErrors.counter(),
+		unprepareErrors:  unprepareErrors.counter(),
+		published:        publishedDevices.gauge(),
 		lastPublish:      prometheus.NewGauge(prometheus.GaugeOpts(opts(lastPublish))),
-		publishErrors:    prometheus.NewCounterVec(prometheus.CounterOpts(opts(publishErrors)), publishErrors.Labels),
+		publishErrors:    publishErrors.counter(),
 		pluginGPUs:       prometheus.NewGauge(prometheus.GaugeOpts(opts(devicePluginGPUs))),
-		recoveries:       prometheus.NewCounterVec(prometheus.CounterOpts(opts(recoveries)), recoveries.Labels),
-		backgroundErrors: prometheus.NewCounterVec(prometheus.CounterOpts(opts(backgroundErrors)), backgroundErrors.Labels),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: requestDuration.Name, Help: requestDuration.Help, Buckets: durationBuckets,
-		}, requestDuration.Labels),
+		recoveries:       recoveries.counter(),
+		backgroundErrors: backgroundErrors.counter(),
+		duration:         requestDuration.histogram(durationBuckets),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(buildInfo)), buildInfo.Labels)
+	build := buildInfo.gauge()
 	build.WithLabelValues(o.Version, runtime.Version()).Set(1)
 	m.registry.MustRegister(
 		m.requests, m.duration, m.inflight, m.prepareErrors, m.unprepareErrors, m.published, m.lastPublish,
@@ -89,6 +87,18 @@ func New(o Options) *Metrics {
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
+
+func (e Entry) counter() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts(opts(e)), e.Labels)
+}
+
+func (e Entry) gauge() *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(e)), e.Labels)
+}
+
+func (e Entry) histogram(buckets []float64) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help, Buckets: buckets}, e.Labels)
+}
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {

@@ -358,8 +358,8 @@ var mutations = []Mutation{
 		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
 	},
 	{
-		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/controller/classes.go",
-		Old: "			if s.DeviceClassName == class {\n				return true\n			}\n", New: "			_ = s\n",
+		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/controller/clustermetrics.go",
+		Old: "return ours(s.DeviceClassName) })", New: "return false })",
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{
