@@ -28,16 +28,6 @@ func mounted(dir string) bool {
 	return unix.Lstat(dir, &here) == nil && unix.Lstat(filepath.Dir(dir), &above) == nil && here.Dev != above.Dev
 }
 
-// unmountShm takes it away. Containers that still have it keep it.
-func unmountShm(dir string) error {
-	for mounted(dir) {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount shared memory at %s: %w", dir, err)
-		}
-	}
-	return nil
-}
-
 // emptied empties a directory. The directory itself stays: containers have it mounted.
 func emptied(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -54,8 +44,11 @@ func emptied(dir string) error {
 
 // removeDir removes a daemon's directory, and nothing that is mounted in it.
 func removeDir(dir string) error {
-	if err := unmountShm(filepath.Join(dir, shmDir)); err != nil {
-		return err
+	shm := filepath.Join(dir, shmDir)
+	for mounted(shm) { // Containers that still have it keep it.
+		if err := unix.Unmount(shm, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount shared memory at %s: %w", shm, err)
+		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove the directory of an MPS daemon: %w", err)

@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -39,15 +40,10 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 // cause describes how an ended process ended.
 func (p *process) cause() string {
 	text := clip(p.out.String())
-	switch {
-	case p.err == nil && text == "":
-		return "without a word"
-	case p.err == nil:
-		return text
-	case text == "":
-		return p.err.Error()
+	if p.err != nil {
+		text = strings.TrimSuffix(p.err.Error()+": "+text, ": ")
 	}
-	return p.err.Error() + ": " + text
+	return cmp.Or(text, "exited with no output")
 }
 
 // refusedOption says that the process ended because it does not know one of its arguments.
