@@ -25,10 +25,10 @@ func tuneMemory(environ []string) {
 	debug.SetGCPercent(percent)
 }
 
-// giveBack returns the memory that work left behind: free heap, and the pages of the binary. Nearly all of these are
+// freeMemory returns the memory that work left behind: free heap, and the pages of the binary. Nearly all of these are
 // read in while Go's packages and Kubernetes' types initialise, and few again; what is needed comes back from the page
 // cache with the next use.
-func giveBack() {
+func freeMemory() {
 	debug.FreeOSMemory()
 	if err := dropBinary(); err != nil {
 		klog.Background().V(4).Info("The binary's pages stay in memory", "err", err)

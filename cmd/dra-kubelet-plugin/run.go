@@ -4,12 +4,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/spf13/pflag"
@@ -19,16 +19,17 @@ import (
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml/real"
-	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
+	"gpu-dra-driver/pkg/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/kubeletplugin/publishing"
+	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
@@ -62,12 +63,12 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 // LabelMkdir is the making of the plugin's directories.
 const LabelMkdir host.Label = "plugin.mkdir"
 
-// serve puts the parts together and runs them until the context ends.
+// serve builds the plugin and runs it until the context ends. Each value gets those that it needs when it is made, so the
+// order is: reports and Snapshots, executors, engine, plugin.
 func serve(ctx context.Context, c flags.Config) error {
 	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
 	defer machine.Close()
-	dataDir := filepath.Join(c.KubeletPluginsDir, c.DriverName)
-	for _, dir := range []string{dataDir, c.KubeletRegistrarDir} {
+	for _, dir := range []string{dataDir(c), c.KubeletRegistrarDir} {
 		if err := machine.MkdirAll(LabelMkdir, dir, 0o750); err != nil {
 			return fmt.Errorf("make the plugin's directories: %w", err)
 		}
@@ -76,95 +77,71 @@ func serve(ctx context.Context, c flags.Config) error {
 	if err != nil {
 		return err
 	}
-	devRoot := c.DevRoot
-	if devRoot == "" {
-		devRoot = c.ContainerDriverRoot
-	}
-	stateDir := filepath.Join(dataDir, "state")
-	modes, err := record.OpenGPUs(machine, filepath.Join(stateDir, "gpus"), mig.Setting)
-	if err != nil {
-		return fmt.Errorf("open the plugin's state: %w", err)
-	}
-	// Switches of MIG modes hold it shared and a scan holds it alone: a scan would see the GPU come and go.
+	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version})
+	events := reporting.NewEvents(client, c.NodeName, c.DriverName, m)
+	scans, changed := inventory.NewLatest(), publishing.NewTrigger()
+	kubelet := podresources.Kubelet(filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"))
+	devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
+	settings := newSharingSettings(c, events.Report, changed.Fire)
+
+	// Switches of MIG modes share it, a scan of the node has it alone: a scan would see the GPU come and go.
 	var scanLock sync.RWMutex
 	library := real.New(c.ContainerDriverRoot)
-	var plugin *kubeletplugin.Plugin
-	report := func(err error) { plugin.Report(err) }
-	sessions := sessionpool.New(library, report)
-	partitions := mig.New(machine, sessions, modes, mig.Options{
-		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, ScanLock: scanLock.RLocker(), ProcRoot: c.ProcRoot,
-		Interconnect: func(uuid string) gpu.Interconnect {
-			for _, g := range plugin.Snapshot().GPUs {
-				if g.UUID == uuid {
-					return g.Interconnect
-				}
-			}
-			return gpu.Interconnect{}
-		},
-	})
-	settings := &settings{
-		path: c.SharingConfig, node: c.NodeName, mps: c.MPSDir != "", report: report,
-		changed: func() { plugin.Republish() },
-	}
-	sharers, err := newSharers(machine, sessions, filepath.Join(stateDir, "gpus"), c, func(uuid string) bool {
-		return slices.ContainsFunc(plugin.Snapshot().GPUs, func(g gpu.GPU) bool { return g.UUID == uuid })
-	})
+	executors, err := newExecutors(machine, library, scanLock.RLocker(), scans.Snapshot, events.Report, c)
 	if err != nil {
 		return err
 	}
-	sharers.executors[plan.MIGExecutor] = partitions
-	plugin = kubeletplugin.New(kubeletplugin.Options{
-		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir, RegistrarDir: c.KubeletRegistrarDir,
-		MIG:             kubeletplugin.MIG{AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: partitions.Switched, RecordedInterconnect: partitions.RecordedInterconnect},
-		Offer:           settings.offer,
-		HealthcheckPort: c.HealthcheckPort, VanishedGrace: c.VanishedClaimGrace, Client: client, Idle: giveBack,
-		Inventory: inventory.New(inventory.Options{
-			Library: library, ScanLock: &scanLock, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: devRoot,
-		}),
-	})
-	if c.SharingConfig != "" {
-		settings.look()
-	}
 	root := driverroot.New(driverroot.Options{
 		DriverRoot: c.ContainerDriverRoot, HostDriverRoot: c.NvidiaDriverRoot, DevRoot: c.DevRoot, HostDevRoot: c.DevRoot,
-		ProcRoot: c.ProcRoot, HookPath: filepath.Join(dataDir, kubeletplugin.HookName),
+		ProcRoot: c.ProcRoot, HookPath: filepath.Join(dataDir(c), kubeletplugin.HookName),
 	})
-	hook := &hook{root: root, install: func(ctx context.Context) error {
-		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir)
+	edits := &edits{root: root, install: func(ctx context.Context) error {
+		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
 	}}
-	if err := hook.ready(ctx); err != nil {
+	if err := edits.installHook(ctx); err != nil {
 		// Pods can end without it, and Prepare tries again.
 		klog.Background().Error(err, "No container can get a GPU until this is mended")
 	}
 	engine, err := devicestate.Open(devicestate.Options{
-		Host: machine, Dir: stateDir, Specs: store.New(machine, c.CDIRoot, c.DriverName),
-		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: plugin.Snapshot, Edits: hook, Report: plugin.Report,
-		Executors: sharers.executors, MakeWhole: partitions.MakeWhole, Policy: settings.policy, NoMPS: noMPS(c.MPSDir), MPSDir: mpsDir(c),
-		DevicePlugin: plugin.Rival,
+		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, c.DriverName),
+		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
+		Executors: executors.byName(), MakeWhole: executors.mig.MakeWhole, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
+		DevicePlugin: devicePlugins.Resource,
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
 	}
-	instance, err := machine.Enlist(ctx, filepath.Join(dataDir, "instance.lock"))
+	m.CollectRecords(engine)
+	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
 	}
-	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version, Records: engine})
 	stop, err := serveHTTP(c, m)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	idle := mig.NewIdleModes(partitions, engine, plugin.Snapshot, c.MIGModeIdle)
-	witness := kubeletplugin.Witness{
-		Socket: filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"), ProcRoot: c.ProcRoot,
-		Snapshot: plugin.Snapshot, Held: engine.Held, Capability: capability(root),
-	}
-	return plugin.Run(ctx, kubeletplugin.Parts{
-		Tidy: idle.Reconcile, Keep: func(ctx context.Context) { keep(ctx, settings, sharers.keeper(engine, report)) },
-		Engine: engine, Metrics: m, Newest: instance.Newest,
-		Witness: witness, Served: witness.Served,
+
+	node := publishing.NewNode(c.NodeName, scans, engine, changed, events.Report, publishing.NodeOptions{
+		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: executors.mig.Switched, RecordedInterconnect: executors.mig.RecordedInterconnect,
+		Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
 	})
+	background := []func(context.Context){devicePlugins.Run, settings.run}
+	if c.MPSDir != "" {
+		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)
+	}
+	idleModes := mig.NewIdleModes(executors.mig, engine, scans.Snapshot, c.MIGModeIdle)
+	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
+		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
+		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
+		Inventory: inventory.New(inventory.Options{
+			Library: library, ScanLock: &scanLock, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
+		}),
+		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
+			ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
+		}),
+		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: idleModes.Reconcile, Background: background,
+	}).Run(ctx)
 }
 
 // capability names the device node of a partition's compute instance, and nothing where the partition is gone.

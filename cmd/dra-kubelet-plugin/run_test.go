@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-func TestExitCodes(t *testing.T) {
+func TestRun_CommandLines_GiveExitCodes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "kubeconfig")
 	for name, tc := range map[string]struct {
 		args           []string
@@ -48,7 +48,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
+func TestRoutes_Profiles_AreServedOnlyIfConfigured(t *testing.T) {
 	get := func(c flags.Config, path string) (int, string) {
 		server := httptest.NewServer(routes(c, metrics.New(metrics.Options{Driver: "d"})))
 		defer server.Close()
@@ -90,7 +90,7 @@ func TestProfilesAreServedOnlyWhereAskedFor(t *testing.T) {
 	}
 }
 
-func TestMetricsThatCannotBeServedEndTheStart(t *testing.T) {
+func TestServeHTTP_BadAddress_ReturnsError(t *testing.T) {
 	if _, err := serveHTTP(flags.Config{HTTPEndpoint: "256.0.0.1:1"}, nil); err == nil || !strings.Contains(err.Error(), "--http-endpoint") {
 		t.Errorf("error %v", err)
 	}
@@ -103,7 +103,7 @@ func TestMetricsThatCannotBeServedEndTheStart(t *testing.T) {
 
 // With html/template or text/template linked in, whose calls of methods by name are not known at link time, the linker
 // keeps every method of every Kubernetes type: 20 MB.
-func TestNothingMakesTheLinkerKeepEveryMethod(t *testing.T) {
+func TestImports_Templates_AreNotLinked(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", ".").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -115,9 +115,9 @@ func TestNothingMakesTheLinkerKeepEveryMethod(t *testing.T) {
 	}
 }
 
-func TestGivingMemoryBackLeavesTheProgramRunning(t *testing.T) {
+func TestFreeMemory_Repeated_LeavesTheProgramRunning(t *testing.T) {
 	for range 3 {
-		giveBack()
+		freeMemory()
 	}
 	if _, err := os.ReadFile("/proc/self/maps"); err != nil {
 		t.Fatal(err)

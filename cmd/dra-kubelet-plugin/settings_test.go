@@ -9,24 +9,26 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/pkg/gpu"
 )
 
-func TestSettingsFollowTheirFile(t *testing.T) {
+func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	var reports []error
 	changes := 0
-	s := &settings{path: path, node: "n", mps: true, report: func(err error) { reports = append(reports, err) }, changed: func() { changes++ }}
+	s := newSharingSettings(flags.Config{SharingConfig: path, NodeName: "n", MPSDir: "/mps"},
+		func(err error) { reports = append(reports, err) }, func() { changes++ })
 	replicas := func() int { return s.policy(gpu.GPU{}, "").Replicas }
 	write := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		s.look()
-		s.look()
+		s.reload()
+		s.reload()
 	}
-	s.look() // It is not there yet.
+	// The file is not there yet.
 	if replicas() != 0 || len(reports) != 0 {
 		t.Fatalf("%d, %v", replicas(), reports)
 	}
@@ -41,7 +43,7 @@ func TestSettingsFollowTheirFile(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	s.look()
+	s.reload()
 	if replicas() != 4 || len(reports) != 2 {
 		t.Errorf("after the file went: %d replicas, %v", replicas(), reports)
 	}

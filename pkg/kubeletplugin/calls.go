@@ -31,7 +31,7 @@ const (
 
 var errStopping = errors.New("the plugin is stopping")
 
-// calls sees every call of the kubelet: it counts and times them, and lets them finish when the plugin stops.
+// calls counts and times the kubelet's calls, and lets them finish when the plugin stops.
 type calls struct {
 	metrics    *metrics.Metrics
 	registered atomic.Bool
@@ -41,8 +41,16 @@ type calls struct {
 
 	mu       sync.Mutex
 	stopping bool
-	inflight map[*context.CancelCauseFunc]struct{}
-	idle     chan struct{} // made by drain, closed with the last call
+	inflight sync.WaitGroup
+	// patient ends when drain loses its patience.
+	patient context.Context
+	cancel  context.CancelCauseFunc
+}
+
+func newCalls(m *metrics.Metrics, onRegister func()) *calls {
+	c := &calls{metrics: m, onRegister: onRegister}
+	c.patient, c.cancel = context.WithCancelCause(context.Background())
+	return c
 }
 
 // intercept is a gRPC interceptor of the DRA and of the registration service.
@@ -56,7 +64,7 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	operation := ""
 	switch path.Base(info.FullMethod) {
 	case "NotifyRegistrationStatus":
-		return c.notify(ctx, req, handler)
+		return c.register(ctx, req, handler)
 	case "NodePrepareResources":
 		operation = metrics.Prepare
 	case "NodeUnprepareResources":
@@ -64,7 +72,7 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	default:
 		return handler(ctx, req)
 	}
-	if empty(req) {
+	if m, ok := req.(proto.Message); ok && proto.Size(m) == 0 {
 		return handler(ctx, req) // The health probe's.
 	}
 	c.count.Add(1)
@@ -81,12 +89,12 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return resp, err
 }
 
-func (c *calls) notify(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
+func (c *calls) register(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
-	said, ok := req.(*registerapi.RegistrationStatus)
-	registered := ok && said.PluginRegistered
+	status, ok := req.(*registerapi.RegistrationStatus)
+	registered := ok && status.PluginRegistered
 	c.registered.Store(registered)
-	if registered && c.onRegister != nil {
+	if registered {
 		c.onRegister()
 	}
 	return resp, err
@@ -98,21 +106,13 @@ func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
 	if c.stopping {
 		return nil, nil, status.Error(codes.Unavailable, errStopping.Error()+"; the call is repeated")
 	}
+	c.inflight.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
-	key := &cancel
-	if c.inflight == nil {
-		c.inflight = map[*context.CancelCauseFunc]struct{}{}
-	}
-	c.inflight[key] = struct{}{}
+	detach := context.AfterFunc(c.patient, func() { cancel(errStopping) })
 	return ctx, func() {
+		detach()
 		cancel(nil)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.inflight, key)
-		if c.idle != nil && len(c.inflight) == 0 {
-			close(c.idle)
-			c.idle = nil
-		}
+		c.inflight.Done()
 	}, nil
 }
 
@@ -120,39 +120,24 @@ func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
 func (c *calls) drain(ctx context.Context) {
 	c.mu.Lock()
 	c.stopping = true
-	idle := make(chan struct{})
-	if len(c.inflight) == 0 {
-		close(idle)
-	} else {
-		c.idle = idle
-	}
-	n := len(c.inflight)
 	c.mu.Unlock()
-
-	logger := klog.FromContext(ctx)
-	logger.Info("Stopping", "callsInFlight", n)
-	limit := time.After(drainLimit)
-	patience := time.After(drainPatience)
-	for {
-		select {
-		case <-idle:
-			return
-		case <-patience:
-			c.mu.Lock()
-			for cancel := range c.inflight {
-				(*cancel)(errStopping)
-			}
-			c.mu.Unlock()
-		case <-limit:
-			logger.Info("Stopping though calls are in flight; the next start undoes what they left")
-			return
-		}
+	idle := make(chan struct{})
+	go func() {
+		c.inflight.Wait()
+		close(idle)
+	}()
+	klog.FromContext(ctx).Info("Stopping")
+	select {
+	case <-idle:
+		return
+	case <-time.After(drainPatience):
 	}
-}
-
-func empty(req any) bool {
-	m, ok := req.(proto.Message)
-	return ok && proto.Size(m) == 0
+	c.cancel(errStopping)
+	select {
+	case <-idle:
+	case <-time.After(drainLimit - drainPatience):
+		klog.FromContext(ctx).Info("Stopping though calls are in flight; the next start undoes what they left")
+	}
 }
 
 // failedKey finds, in the context of a call, where to note that one of its claims failed. The kubelet speaks one of

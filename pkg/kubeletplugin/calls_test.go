@@ -6,6 +6,7 @@ package kubeletplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 )
 
 const prepareMethod = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
@@ -27,69 +30,69 @@ func call(c *calls, req any, handler grpc.UnaryHandler) error {
 	return err
 }
 
-func TestAPanicAnywhereInACallIsItsError(t *testing.T) {
+func TestCalls_Panic_IsTheCallsError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	c := &calls{metrics: b.metrics}
+	e := env.New(t)
+	c := newCalls(e.Metrics, nil)
 	err := call(c, oneClaim, func(context.Context, any) (any, error) { panic("kubeletplugin.secret") })
 	if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "secret") {
 		t.Errorf("the call ended with %v", err)
 	}
-	b.counted(`nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare",result="error"} 1`)
-	b.counted(`nvidia_dra_requests_inflight{driver="gpu.nvidia.com",operation="prepare"} 0`)
+	e.Metric(`nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare",result="error"} 1`)
+	e.Metric(`nvidia_dra_requests_inflight{driver="gpu.nvidia.com",operation="prepare"} 0`)
 	c.drain(t.Context()) // Hangs if the call still counts as in flight.
 }
 
-func TestProbesAreNotCountedAsCalls(t *testing.T) {
+func TestCalls_HealthProbe_IsNotCounted(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	c := &calls{metrics: b.metrics}
+	e := env.New(t)
+	c := newCalls(e.Metrics, nil)
 	for _, req := range []any{&drapb.NodePrepareResourcesRequest{}, &drapbv1beta1.NodePrepareResourcesRequest{}} {
 		if err := call(c, req, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
 			t.Error(err)
 		}
 	}
-	b.counted(`nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare",result="success"} 0`)
+	e.Metric(`nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare",result="success"} 0`)
 	if n := c.count.Load(); n != 0 {
 		t.Errorf("%d probes keep the plugin from being idle", n)
 	}
 }
 
-func TestAClaimThatFailsMakesTheCallAnErrorInEachVersionOfTheAPI(t *testing.T) {
+func TestCalls_ClaimFails_CountsAnErrorInEachVersion(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	c := &calls{metrics: b.metrics}
+	e := env.New(t)
+	c := newCalls(e.Metrics, nil)
 	for _, req := range []any{oneClaim, &drapbv1beta1.NodePrepareResourcesRequest{Claims: []*drapbv1beta1.Claim{{Uid: "u"}}}} {
 		if err := call(c, req, func(ctx context.Context, _ any) (any, error) { noteFailure(ctx); return nil, nil }); err != nil {
 			t.Error(err)
 		}
 	}
-	b.counted(`nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare",result="error"} 2`)
+	e.Metric(`nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare",result="error"} 2`)
 }
 
-func TestRegistrationIsFollowed(t *testing.T) {
+func TestCalls_RegistrationStatus_IsFollowed(t *testing.T) {
 	t.Parallel()
 	registered := 0
-	c := &calls{onRegister: func() { registered++ }}
+	c := newCalls(nil, func() { registered++ })
 	info := &grpc.UnaryServerInfo{FullMethod: "/pluginregistration.Registration/NotifyRegistrationStatus"}
 	for _, tc := range []struct {
-		says bool
-		want int
+		status bool
+		want   int
 	}{{true, 1}, {false, 1}, {true, 2}} {
-		req := &registerapi.RegistrationStatus{PluginRegistered: tc.says}
+		req := &registerapi.RegistrationStatus{PluginRegistered: tc.status}
 		if _, err := c.intercept(t.Context(), req, info, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
 		}
-		if c.registered.Load() != tc.says || registered != tc.want {
-			t.Errorf("after %v: registered %v, told %d times", tc.says, c.registered.Load(), registered)
+		if c.registered.Load() != tc.status || registered != tc.want {
+			t.Errorf("after %v: registered %v, notified %d times", tc.status, c.registered.Load(), registered)
 		}
 	}
 }
 
-func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
+func TestDrain_CallInFlight_FinishesAndOthersAreRefused(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
-	c := &calls{metrics: b.metrics}
+	e := env.New(t)
+	c := newCalls(e.Metrics, nil)
 	entered, release, answered := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		answered <- call(c, oneClaim, func(ctx context.Context, _ any) (any, error) {
@@ -104,9 +107,9 @@ func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
 		c.drain(context.Background())
 		close(drained)
 	}()
-	b.until("another call is refused", func() bool {
+	e.Eventually("another call is refused", func() (bool, string) {
 		err := call(c, oneClaim, func(context.Context, any) (any, error) { return nil, nil })
-		return status.Code(err) == codes.Unavailable
+		return status.Code(err) == codes.Unavailable, fmt.Sprint(err)
 	})
 	select {
 	case <-drained:
@@ -120,9 +123,9 @@ func TestDrainLetsACallFinishAndRefusesOthers(t *testing.T) {
 	<-drained
 }
 
-func TestDrainCancelsACallThatHangs(t *testing.T) {
+func TestDrain_CallHangs_IsCanceled(t *testing.T) {
 	t.Parallel()
-	c := &calls{metrics: newBench(t).metrics}
+	c := newCalls(env.New(t).Metrics, nil)
 	entered, answered := make(chan struct{}), make(chan error, 1)
 	go func() {
 		answered <- call(c, oneClaim, func(ctx context.Context, _ any) (any, error) {
@@ -138,6 +141,6 @@ func TestDrainCancelsACallThatHangs(t *testing.T) {
 		t.Errorf("drained after %s", took)
 	}
 	if err := <-answered; !errors.Is(err, errStopping) {
-		t.Errorf("the call was told %v", err)
+		t.Errorf("the call received %v", err)
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"gpu-dra-driver/internal/host"
 )
 
@@ -33,48 +31,19 @@ func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) erro
 	}
 	defer lock.Release()
 	target := filepath.Join(dataDir, HookName)
-	want, err := mapped(source)
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, there := os.Stat(target); there == nil {
-			return nil
-		}
+	have, haveErr := os.ReadFile(target)
+	want, err := os.ReadFile(source)
+	switch {
+	case err == nil && len(want) == 0:
+		err = fmt.Errorf("%s is empty", source)
+	case haveErr == nil && (errors.Is(err, fs.ErrNotExist) || err == nil && bytes.Equal(have, want)):
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("install the CDI hook: %w", err)
-	}
-	defer unmap(want)
-	if have, err := mapped(target); err == nil {
-		same := bytes.Equal(have, want)
-		unmap(have)
-		if same {
-			return nil
-		}
 	}
 	if err := h.WriteDurable(LabelHook, target, want, 0o755); err != nil {
 		return fmt.Errorf("install the CDI hook: %w", err)
 	}
 	return nil
 }
-
-// mapped gives a file's bytes without keeping its megabytes in the heap.
-func mapped(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() == 0 {
-		return nil, fmt.Errorf("%s is empty", path)
-	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
-	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", path, err)
-	}
-	return data, nil
-}
-
-func unmap(data []byte) { _ = unix.Munmap(data) } // Fails for a wrong range only.

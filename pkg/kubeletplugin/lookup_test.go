@@ -16,13 +16,14 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"gpu-dra-driver/pkg/devicestate"
+	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/plan"
 )
 
-func TestOnlyTheServersWordMakesAClaimGone(t *testing.T) {
+func TestLookup_Errors_OnlyNotFoundMeansGone(t *testing.T) {
 	resource := schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}
-	nameless := plan.Claim{UID: "uid-one"}
-	one := plan.Claim{Namespace: "ns", Name: "one", UID: "uid-one"}
+	nameless := plan.Claim{UID: "one"}
+	one := plan.Claim{Namespace: "ns", Name: "claim-one", UID: "one"}
 	for name, tc := range map[string]struct {
 		claim       plan.Claim
 		fail        error
@@ -30,8 +31,8 @@ func TestOnlyTheServersWordMakesAClaimGone(t *testing.T) {
 	}{
 		"there":                            {claim: one, found: true},
 		"there, found by UID":              {claim: nameless, found: true},
-		"another claim has its name":       {claim: plan.Claim{Namespace: "ns", Name: "one", UID: "older"}, gone: true},
-		"no such name":                     {claim: plan.Claim{Namespace: "ns", Name: "two", UID: "x"}, gone: true},
+		"another claim has its name":       {claim: plan.Claim{Namespace: "ns", Name: "claim-one", UID: "older"}, gone: true},
+		"no such name":                     {claim: plan.Claim{Namespace: "ns", Name: "claim-two", UID: "x"}, gone: true},
 		"no such UID":                      {claim: plan.Claim{UID: "x"}, gone: true},
 		"the server says not found":        {claim: one, fail: apierrors.NewNotFound(resource, "one"), gone: true},
 		"a proxy says 404":                 {claim: one, fail: apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource, "one", "404 page not found", 0, true)},
@@ -42,11 +43,11 @@ func TestOnlyTheServersWordMakesAClaimGone(t *testing.T) {
 		"the connection could not be made": {claim: one, fail: errors.New("connection refused")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, claimNamed("one"), claimNamed("other"))
+			e := env.New(t, env.Claim("one", "", ""), env.Claim("other", "", ""))
 			if tc.fail != nil {
-				b.client.PrependReactor("*", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tc.fail })
+				e.Client.PrependReactor("*", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tc.fail })
 			}
-			c, err := lookup{b.client.ResourceV1()}.Get(t.Context(), tc.claim)
+			c, err := lookup{e.Client.ResourceV1()}.Get(t.Context(), tc.claim)
 			if (err == nil) != tc.found || errors.Is(err, devicestate.ErrNoClaim) != tc.gone {
 				t.Errorf("claim %v, error %v", c, err)
 			}
@@ -57,21 +58,21 @@ func TestOnlyTheServersWordMakesAClaimGone(t *testing.T) {
 	}
 }
 
-func TestTheSearchByUIDReadsEveryPage(t *testing.T) {
-	b := newBench(t)
+func TestLookup_ByUID_ReadsEveryPage(t *testing.T) {
+	e := env.New(t)
 	pages := 0
-	b.client.PrependReactor("list", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+	e.Client.PrependReactor("list", "resourceclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
 		pages++
-		list := &resourceapi.ResourceClaimList{Items: []resourceapi.ResourceClaim{*claimNamed("other")}}
+		list := &resourceapi.ResourceClaimList{Items: []resourceapi.ResourceClaim{*env.Claim("other", "", "")}}
 		if pages < 3 {
 			list.ListMeta = metav1.ListMeta{Continue: "more"}
 		} else {
-			list.Items = append(list.Items, *claimNamed("one"))
+			list.Items = append(list.Items, *env.Claim("one", "", ""))
 		}
 		return true, list, nil
 	})
-	c, err := lookup{b.client.ResourceV1()}.Get(t.Context(), plan.Claim{UID: "uid-one"})
-	if err != nil || c.Name != "one" || pages != 3 {
+	c, err := lookup{e.Client.ResourceV1()}.Get(t.Context(), plan.Claim{UID: "one"})
+	if err != nil || c.Name != "claim-one" || pages != 3 {
 		t.Errorf("claim %v, error %v, after %d pages", c, err, pages)
 	}
 }

@@ -27,13 +27,12 @@ var durationBuckets = []float64{.0005, .001, .002, .003, .005, .0075, .01, .015,
 // Options are what every metric says of its source.
 type Options struct {
 	Driver, Node, Version string
-	// Records gives what the records say now; nil leaves those metrics out.
-	Records Records
 }
 
 // Metrics are a running plugin's. Its methods may be called at once.
 type Metrics struct {
 	driver   string
+	node     string
 	registry *prometheus.Registry
 
 	requests         *prometheus.CounterVec
@@ -53,6 +52,7 @@ type Metrics struct {
 func New(o Options) *Metrics {
 	m := &Metrics{
 		driver:           o.Driver,
+		node:             o.Node,
 		registry:         prometheus.NewRegistry(),
 		requests:         requestsTotal.counter(),
 		inflight:         requestsInflight.gauge(),
@@ -73,9 +73,6 @@ func New(o Options) *Metrics {
 		m.publishErrors, m.recoveries, m.backgroundErrors, m.pluginGPUs, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	if o.Records != nil {
-		m.registry.MustRegister(newRecordsCollector(o.Records, o.Node, o.Driver))
-	}
 	// A rate needs a first sample: what has not happened yet is zero, not absent.
 	for _, operation := range []string{Prepare, Unprepare} {
 		m.requests.WithLabelValues(o.Driver, operation, "success")
@@ -84,6 +81,11 @@ func New(o Options) *Metrics {
 		m.inflight.WithLabelValues(o.Driver, operation)
 	}
 	return m
+}
+
+// CollectRecords adds the metrics of records, which are read at each scrape.
+func (m *Metrics) CollectRecords(r Records) {
+	m.registry.MustRegister(newRecordsCollector(r, m.node, m.driver))
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }

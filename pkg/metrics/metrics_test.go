@@ -76,7 +76,8 @@ func observeAll(m *Metrics) {
 }
 
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n", Version: "v", Records: fakeRecords{}})
+	m := New(Options{Driver: "d", Node: "n", Version: "v"})
+	m.CollectRecords(fakeRecords{})
 	observeAll(m)
 	families, err := m.registry.Gather()
 	if err != nil {
@@ -104,9 +105,10 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 }
 
 func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n", Version: "1.2", Records: fakeRecords{quarantined: 2, plans: []plan.Plan{
+	m := New(Options{Driver: "d", Node: "n", Version: "1.2"})
+	m.CollectRecords(fakeRecords{quarantined: 2, plans: []plan.Plan{
 		{Devices: []plan.Device{{Kind: gpu.KindGPU}, {Kind: gpu.KindGPU}}}, {Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
-	}}})
+	}})
 	has(t, scrape(t, m), `nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 0`, `gpu_dra_last_publish_timestamp_seconds 0`)
 	observeAll(m)
 	end := m.Begin(Prepare)
@@ -152,7 +154,8 @@ func TestDurationBuckets_Milliseconds_Resolved(t *testing.T) {
 }
 
 func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
-	m := New(Options{Driver: "d", Node: "n", Records: fakeRecords{err: errors.New("disk")}})
+	m := New(Options{Driver: "d", Node: "n"})
+	m.CollectRecords(fakeRecords{err: errors.New("disk")})
 	observeAll(m)
 	samples := scrape(t, m)
 	has(t, samples, `gpu_dra_published_devices{type="gpu"} 8`)

@@ -201,14 +201,14 @@ var mutations = []Mutation{
 		Package: "./internal/driverroot", Test: "TestGPU_Partition_AddsTwoCapabilities",
 	},
 	{
-		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/node.go",
+		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/publishing/node.go",
 		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
-		Package: "./pkg/kubeletplugin", Test: "TestAPartitionIsForeignOnlyIfNoRecordOwnsItBeforeOrAfterTheLook",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",
 	},
 	{
-		Name: "a server without counters gets partitions", File: "pkg/kubeletplugin/node.go",
+		Name: "a server without counters gets partitions", File: "pkg/kubeletplugin/publishing/node.go",
 		Old: "Counters: f.counters,", New: "Counters: true,",
-		Package: "./pkg/kubeletplugin", Test: "TestAServerWithoutCountersGetsNothingThatOverlaps",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_ServerWithoutCounters_BuildsNothingThatOverlaps",
 	},
 	{
 		Name: "shares that are more than their GPU are handed out", File: "pkg/devicestate/overlap.go",
@@ -267,8 +267,8 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a bad file of settings takes the good ones away", File: "cmd/dra-kubelet-plugin/settings.go",
-		Old: "	if err != nil {\n		if s.bad", New: "	if err != nil {\n		s.now.Store(&parsed)\n		if s.bad",
-		Package: "./cmd/dra-kubelet-plugin", Test: "TestSettingsFollowTheirFile",
+		Old: "	if err != nil {\n		if s.lastError", New: "	if err != nil {\n		s.current.Store(&parsed)\n		if s.lastError",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestSharingSettings_FileChanges_AreFollowed",
 	},
 	{
 		Name: "a group takes nothing of its GPUs", File: "pkg/resourceslices/group.go",

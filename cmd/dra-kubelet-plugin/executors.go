@@ -1,0 +1,95 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/computepolicy"
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/timeslice"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/partition/mig"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
+)
+
+// executors carry out the steps of plans.
+type executors struct {
+	mig       *mig.Executor
+	mps       *mps.Executor
+	timeSlice *timeslice.Executor
+}
+
+// newExecutors opens the records of the settings that executors change. scanLock is held while a MIG mode is switched.
+func newExecutors(
+	machine *host.Host, library nvml.Library, scanLock sync.Locker, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
+) (*executors, error) {
+	records := map[string]*record.GPUs{}
+	for _, setting := range []string{mig.Setting, mps.Setting, timeslice.Setting} {
+		var err error
+		if records[setting], err = record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), setting); err != nil {
+			return nil, fmt.Errorf("open the plugin's state: %w", err)
+		}
+	}
+	find := func(uuid string) (gpu.GPU, bool) {
+		gpus := snapshot().GPUs
+		i := slices.IndexFunc(gpus, func(g gpu.GPU) bool { return g.UUID == uuid })
+		if i < 0 {
+			return gpu.GPU{}, false
+		}
+		return gpus[i], true
+	}
+	sessions := sessionpool.New(library, report)
+	return &executors{
+		mig: mig.New(machine, sessions, records[mig.Setting], mig.Options{
+			AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, ScanLock: scanLock, ProcRoot: c.ProcRoot,
+			Interconnect: func(uuid string) gpu.Interconnect {
+				g, _ := find(uuid)
+				return g.Interconnect
+			},
+		}),
+		mps: mps.New(machine, sessions, mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)), records[mps.Setting], c.ProcRoot),
+		timeSlice: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, records[timeslice.Setting], func(uuid string) bool {
+			_, listed := find(uuid)
+			return listed
+		}),
+	}, nil
+}
+
+func (x *executors) byName() map[string]devicestate.Executor {
+	return map[string]devicestate.Executor{
+		plan.MIGExecutor: x.mig, plan.MPSExecutor: x.mps, plan.TimeSliceExecutor: x.timeSlice,
+	}
+}
+
+// dataDir holds the plugin's socket, its hook and its state.
+func dataDir(c flags.Config) string { return filepath.Join(c.KubeletPluginsDir, c.DriverName) }
+
+func stateDir(c flags.Config) string { return filepath.Join(dataDir(c), "state") }
+
+// mpsDir is the daemons' directory, also where the node has MPS no more: claims prepared before must end all the same.
+func mpsDir(c flags.Config) string {
+	if c.MPSDir != "" {
+		return c.MPSDir
+	}
+	return filepath.Join(dataDir(c), "mps")
+}
+
+// noMPS says why the node has no MPS, and is empty where it has.
+func noMPS(c flags.Config) string {
+	if c.MPSDir != "" {
+		return ""
+	}
+	return "MPS is not switched on on this node (--mps-dir is empty; chart value mps.enabled)"
+}

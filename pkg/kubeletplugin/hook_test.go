@@ -1,0 +1,108 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/internal/host"
+)
+
+func TestInstallHook_SameOrOtherVersion_ReplacesOnlyTheOther(t *testing.T) {
+	dir := t.TempDir()
+	h := host.New(host.Options{})
+	t.Cleanup(h.Close)
+	source, target := filepath.Join(dir, "image"), filepath.Join(dir, HookName)
+	install := func() error { return InstallHook(t.Context(), h, source, dir) }
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inode := func() os.FileInfo {
+		t.Helper()
+		info, err := os.Stat(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	if err := install(); err == nil || !strings.Contains(err.Error(), source) {
+		t.Errorf("no hook anywhere: %v", err)
+	}
+	write(source, "")
+	if err := install(); err == nil {
+		t.Error("an empty hook was installed")
+	}
+	write(source, "version 1")
+	if err := install(); err != nil {
+		t.Fatal(err)
+	}
+	first := inode()
+	if first.Mode().Perm() != 0o755 {
+		t.Errorf("mode %v", first.Mode())
+	}
+	if err := install(); err != nil || !os.SameFile(first, inode()) {
+		t.Errorf("the same hook was written again (%v)", err)
+	}
+	running, err := os.Open(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running.Close()
+	write(source, "version 2")
+	if err := install(); err != nil || os.SameFile(first, inode()) {
+		t.Errorf("another version was not installed beside the running one (%v)", err)
+	}
+	text := make([]byte, 20)
+	if n, _ := running.Read(text); string(text[:n]) != "version 1" {
+		t.Errorf("the hook that runs became %q", text[:n])
+	}
+	if err := os.Remove(source); err != nil {
+		t.Fatal(err)
+	}
+	if err := install(); err != nil {
+		t.Errorf("the one that is installed does not do without an image's: %v", err)
+	}
+}
+
+func TestInstallHook_ImageWithAndWithoutHook_InstallsOrKeeps(t *testing.T) {
+	dir := t.TempDir()
+	h := host.New(host.Options{})
+	t.Cleanup(h.Close)
+	source := filepath.Join(dir, "image-hook")
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	install := func() error { return InstallHook(t.Context(), h, source, data) }
+	if err := install(); err == nil {
+		t.Error("an image without a hook is fine")
+	}
+	for _, text := range []string{"one", "one", "two"} {
+		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := install(); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(filepath.Join(data, HookName))
+		if err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%v, %v", info, err)
+		}
+		if got, _ := os.ReadFile(filepath.Join(data, HookName)); string(got) != text {
+			t.Errorf("installed %q, want %q", got, text)
+		}
+	}
+	if err := os.Remove(source); err != nil {
+		t.Fatal(err)
+	}
+	if err := install(); err != nil {
+		t.Error("one that is installed does not stay:", err)
+	}
+}

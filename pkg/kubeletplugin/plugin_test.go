@@ -1,0 +1,344 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/kubeletplugin"
+	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
+	"gpu-dra-driver/pkg/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/kubeletplugin/publishing"
+	"gpu-dra-driver/pkg/kubeletplugin/reporting"
+	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/nvmlfake"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// testEnv starts this package's plugin in an Env.
+type testEnv struct{ *env.Env }
+
+func newEnv(t *testing.T) testEnv { return testEnv{env.New(t)} }
+
+func (e testEnv) start() {
+	e.Helper()
+	e.Start(func(e *env.Env) (func(context.Context) error, *devicestate.Engine) {
+		m := metrics.New(metrics.Options{Driver: env.Driver, Node: env.Node, Version: "test"})
+		e.Metrics = m
+		events := reporting.NewEvents(e.Client, env.Node, env.Driver, m)
+		scans, changed := inventory.NewLatest(), publishing.NewTrigger()
+		kubelet := podresources.Kubelet(filepath.Join(e.Dir, "none.sock"))
+		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
+		engine, err := devicestate.Open(devicestate.Options{
+			Host: e.Host, Dir: filepath.Join(e.DataDir(), "state"), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
+			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
+		})
+		if err != nil {
+			e.Fatal(err)
+		}
+		m.CollectRecords(engine)
+		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{DevicePlugins: devicePlugins.GPUs})
+		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
+			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
+			Client: e.Client, Cadence: inventory.Cadence{PollInterval: 20 * time.Millisecond, PollsPerScan: 3},
+			Inventory: inventory.New(inventory.Options{
+				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
+			}),
+			Newest: func(context.Context) (bool, error) { return e.Newest.Load(), nil },
+			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
+				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
+			}),
+			VanishedGrace: time.Hour, Background: []func(context.Context){devicePlugins.Run},
+		}).Run, engine
+	})
+}
+
+const first, second = "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
+
+func TestPlugin_ClaimOfAGPU_IsPreparedAndUnprepared(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	e.Published(gpu.KindMonitor, 8)
+	c := e.AddClaim("u-1", first, "")
+	answers, err := e.Kubelet.Prepare(t.Context(), c)
+	if err != nil || answers["u-1"].Error != "" {
+		t.Fatal(answers, err)
+	}
+	devices := answers["u-1"].Devices
+	if len(devices) != 1 || devices[0].DeviceName != first || devices[0].PoolName != env.Node+"/gpu" || len(devices[0].CdiDeviceIds) != 1 {
+		t.Errorf("the kubelet is told %v", devices)
+	}
+	if len(e.Specs()) != 1 {
+		t.Errorf("specs: %v", e.Specs())
+	}
+	e.Eventually("status.devices", func() (bool, string) {
+		devices := e.StoredClaim(c.Name).Status.Devices
+		return len(devices) == 1 && devices[0].Device == first, "not written"
+	})
+	if !strings.Contains(e.MetricsText(), `nvidia_dra_prepared_devices{device_type="gpu",driver="gpu.nvidia.com",node="n1"} 1`) {
+		t.Errorf("prepared devices are not counted:\n%s", e.MetricsText())
+	}
+	e.Unprepare(c)
+	if len(e.Specs()) != 0 {
+		t.Errorf("left: %v", e.Specs())
+	}
+	e.CheckClean()
+}
+
+func TestPlugin_InvalidClaimInACall_FailsAlone(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	good := e.AddClaim("u-1", first, "")
+	bad := e.AddClaim("u-2", second, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`)
+	errs := e.Prepare(good, bad)
+	if errs["u-1"] != "" || !strings.Contains(errs["u-2"], "sharring") {
+		t.Errorf("%q", errs)
+	}
+	e.Event("ResourceClaim", bad.Name, "InvalidParameters", "sharring", "create the claim anew")
+	e.Event("Pod", "pod-u-2", "InvalidParameters", "sharring")
+	other := e.AddClaim("u-3", first, "")
+	if err := e.Prepare(other)["u-3"]; !strings.Contains(err, good.Name) {
+		t.Errorf("the second owner of a GPU hears %q", err)
+	}
+	e.Event("ResourceClaim", other.Name, "DeviceInUse")
+}
+
+func TestPlugin_PanicInOneClaim_FailsThatClaimOnly(t *testing.T) {
+	e := newEnv(t)
+	var broken atomic.Bool
+	e.Edit = func(_ context.Context, d plan.Device) error {
+		if d.Name == second && broken.Load() {
+			panic("a bug")
+		}
+		return nil
+	}
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	broken.Store(true)
+	errs := e.Prepare(e.AddClaim("u-1", first, ""), e.AddClaim("u-2", second, ""))
+	if errs["u-1"] != "" || !strings.Contains(errs["u-2"], "bug of the driver") || strings.Contains(errs["u-2"], "goroutine") {
+		t.Errorf("%q", errs)
+	}
+	broken.Store(false)
+	if err := e.Prepare(e.AddClaim("u-4", "gpu-0000-52-00-0", ""))["u-4"]; err != "" {
+		t.Error("the plugin does not go on:", err)
+	}
+}
+
+func TestPlugin_GPUsLost_SlicesFollowAndHeldStay(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
+		t.Fatal(err)
+	}
+	simtest.Change(t, e.Machine, func(s *engine.State) { s.GPUs[0].Lost, s.GPUs[1].Lost = true, true })
+	e.Published(gpu.KindGPU, 7)
+	e.Eventually("the held GPU tainted", func() (bool, string) { return len(e.Devices()[first].Taints) == 1, "no taint" })
+	if err := e.Prepare(e.AddClaim("u-2", second, ""))["u-2"]; !strings.Contains(err, "lost") {
+		t.Errorf("a claim for a lost GPU hears %q", err)
+	}
+	simtest.Change(t, e.Machine, func(s *engine.State) { s.GPUs[0].Lost, s.GPUs[1].Lost = false, false })
+	e.Published(gpu.KindGPU, 8)
+	e.Eventually("no taint", func() (bool, string) { return len(e.Devices()[first].Taints) == 0, "a taint" })
+	simtest.Change(t, e.Machine, func(s *engine.State) { s.DriverLoaded = false })
+	e.Published(gpu.KindGPU, 1)
+	if _, held := e.Devices()[first]; !held {
+		t.Errorf("what stays is not the held GPU: %v", e.Devices())
+	}
+}
+
+func TestPlugin_OlderInstance_ServesAndDoesNotPublish(t *testing.T) {
+	e := newEnv(t)
+	e.Newest.Store(false)
+	e.start()
+	// It serves all the same.
+	e.Eventually("a claim prepared", func() (bool, string) {
+		c := "u-1"
+		if _, err := e.Client.ResourceV1().ResourceClaims("ns").Get(t.Context(), "claim-u-1", metav1.GetOptions{}); err != nil {
+			e.AddClaim(c, first, "")
+		}
+		answers, err := e.Kubelet.Prepare(t.Context(), env.KubeletClaim(c))
+		return err == nil && answers[c].Error == "", "not yet"
+	})
+	if n := len(e.Devices()); n > 0 {
+		t.Fatalf("an older instance published %d devices", n)
+	}
+	e.Newest.Store(true)
+	e.Published(gpu.KindGPU, 8)
+	e.Newest.Store(false)
+	e.Eventually("publishing ended", func() (bool, string) {
+		return !strings.Contains(e.MetricsText(), "gpu_dra_published_devices{"), "it goes on"
+	})
+}
+
+func TestPlugin_ServerWithoutTaints_PublishesNoMonitors(t *testing.T) {
+	e := newEnv(t)
+	e.Drop = func(s *resourceapi.ResourceSlice) {
+		for i := range s.Spec.Devices {
+			s.Spec.Devices[i].Taints, s.Spec.Devices[i].AllowMultipleAllocations = nil, nil
+		}
+	}
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	e.Published(gpu.KindMonitor, 0)
+}
+
+func TestPlugin_APIServerAwayAtStart_UnpreparesAndPublishesLater(t *testing.T) {
+	e := newEnv(t)
+	var away atomic.Bool
+	away.Store(true)
+	e.Client.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return away.Load(), nil, errors.New("connection refused")
+	})
+	e.start()
+	// A pod can end without an API server.
+	e.Unprepare(env.KubeletClaim("u-9"))
+	away.Store(false)
+	e.Published(gpu.KindGPU, 8)
+}
+
+func TestPlugin_StopDuringPrepare_RollsBack(t *testing.T) {
+	e := newEnv(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	var hold atomic.Bool
+	e.Edit = func(ctx context.Context, _ plan.Device) error {
+		if hold.Load() {
+			close(entered)
+			select {
+			case <-release:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	}
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	hold.Store(true)
+	c := e.AddClaim("u-1", first, "")
+	answered := make(chan string, 1)
+	go func() {
+		answers, err := e.Kubelet.Prepare(context.Background(), c)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		answered <- answers["u-1"].Error
+	}()
+	<-entered
+	began := time.Now()
+	e.Stop()
+	if took := time.Since(began); took > 6*time.Second {
+		t.Errorf("the end took %s", took)
+	}
+	if text := <-answered; text == "" {
+		t.Error("the held call was answered well")
+	}
+	if len(e.Specs()) > 0 {
+		t.Errorf("half a claim is left: %v", e.Specs())
+	}
+	hold.Store(false)
+	e.start()
+	if err := e.Prepare(c)["u-1"]; err != "" {
+		t.Error("the next plugin:", err)
+	}
+}
+
+func TestPlugin_SpecsDeleted_WritesThemAgain(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(e.CDIDir()); err != nil {
+		t.Fatal(err)
+	}
+	e.Eventually("the spec written again", func() (bool, string) { return len(e.Specs()) == 1, "none" })
+}
+
+func TestPlugin_RecordDamaged_IsReported(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
+		t.Fatal(err)
+	}
+	e.Stop()
+	path := filepath.Join(e.DataDir(), "state", "records", "claims", "u-1.json")
+	if err := os.WriteFile(path, []byte("noise"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e.start()
+	e.Event("ResourceClaim", "claim-u-1", "RecordUnreadable", "quarantine")
+	if !strings.Contains(e.MetricsText(), "gpu_dra_quarantined_records") {
+		t.Error("quarantine is not counted")
+	}
+	if err := e.Prepare(e.AddClaim("u-2", first, ""))["u-2"]; !strings.Contains(err, "claim-u-1") {
+		t.Errorf("the damaged record does not block its GPU: %q", err)
+	}
+}
+
+func TestPlugin_AllWell_ReportsHealth(t *testing.T) {
+	e := newEnv(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.HealthPort = listener.Addr().(*net.TCPAddr).Port
+	_ = listener.Close()
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	conn, err := grpc.NewClient("127.0.0.1:"+strconv.Itoa(e.HealthPort), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	e.Eventually("SERVING", func() (bool, string) {
+		answer, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err == nil && answer.Status == healthpb.HealthCheckResponse_SERVING, "not yet"
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := e.Kubelet.Health(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Published(gpu.KindMonitor, 8)
+	e.Eventually("all devices are published", func() (bool, string) {
+		n := len(e.Devices())
+		return n == len(report.Devices) && n > 200, fmt.Sprintf("%d, and the health of %d is reported", n, len(report.Devices))
+	})
+}

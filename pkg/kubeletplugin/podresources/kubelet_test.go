@@ -1,0 +1,79 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package podresources
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"gpu-dra-driver/pkg/plan"
+)
+
+// kubeletState is a kubelet that names one claim.
+type kubeletState struct {
+	podresources.UnimplementedPodResourcesListerServer
+}
+
+func (kubeletState) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
+		Containers: []*podresources.ContainerResources{{Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-7"}}}, DynamicResources: []*podresources.DynamicResource{{
+			ClaimNamespace: "ns", ClaimName: "used",
+			ClaimResources: []*podresources.ClaimResource{{CdiDevices: []*podresources.CDIDevice{{Name: "k8s.gpu.nvidia.com/claim=u-7-gpu"}}}},
+		}}}},
+	}}}, nil
+}
+
+func (kubeletState) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	return &podresources.AllocatableResourcesResponse{Devices: []*podresources.ContainerDevices{
+		{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}}, {ResourceName: "example.com/nic", DeviceIds: []string{"eth0"}},
+	}}, nil
+}
+
+func TestKubelet_AwayAndThere_AnswersOnlyWhenThere(t *testing.T) {
+	dir, err := os.MkdirTemp("", "kw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "k.sock")
+	kubelet := Kubelet(socket)
+	u := NewUsage(kubelet, UsageOptions{})
+	if _, err := u.ReferencedByKubelet(t.Context(), plan.Claim{Namespace: "ns", Name: "used", UID: "u-1"}); err == nil {
+		t.Error("a kubelet that is away gave an answer")
+	}
+	if _, err := kubelet.DevicePlugins(t.Context()); err == nil {
+		t.Error("a kubelet that is away knows of device plugins")
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, kubeletState{})
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	served, err := kubelet.DevicePlugins(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Allocations{"nvidia.com/gpu": {"GPU-1", "GPU-7"}, "example.com/nic": {"eth0"}}, served); diff != "" {
+		t.Errorf("device plugins (-want +got):\n%s", diff)
+	}
+	for claim, want := range map[plan.Claim]bool{
+		{Namespace: "ns", Name: "used", UID: "u-1"}:  true,
+		{Namespace: "ns", Name: "other", UID: "u-7"}: true,
+		{Namespace: "ns", Name: "other", UID: "u-8"}: false,
+	} {
+		if got, err := u.ReferencedByKubelet(t.Context(), claim); got != want || err != nil {
+			t.Errorf("%+v: %v, %v", claim, got, err)
+		}
+	}
+}

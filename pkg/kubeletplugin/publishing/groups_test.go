@@ -1,0 +1,67 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+)
+
+func TestNode_GroupIsSplit_NotifiesTheClaimOnce(t *testing.T) {
+	var reports []error
+	n := newNode(t, NodeOptions{})
+	n.report = func(err error) { reports = append(reports, err) }
+	linked := func(links ...int) gpu.Snapshot {
+		s := gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}}
+		for i, count := range links {
+			g := gpu.GPU{PCIAddress: "0000:1" + string('0'+rune(i)) + ":00.0", UUID: "GPU-" + string('a'+rune(i)), ProductName: "NVIDIA H100 80GB HBM3"}
+			for l := range count {
+				g.Links = append(g.Links, gpu.Link{Index: l, Peer: gpu.PeerSwitch})
+			}
+			s.GPUs = append(s.GPUs, g)
+		}
+		return s
+	}
+	member := func(i int, admin bool) plan.Device {
+		return plan.Device{Kind: gpu.KindGroup, Name: "nvlink-2-0000-10-00-0", PCIAddress: "0000:1" + string('0'+rune(i)) + ":00.0", Admin: admin}
+	}
+	n.records = held{plans: []plan.Plan{
+		{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u-1"}, Devices: []plan.Device{member(0, false), member(1, false)}},
+		{Claim: plan.Claim{Namespace: "ns", Name: "watcher", UID: "u-2"}, Devices: []plan.Device{member(0, true), member(1, true)}},
+	}}
+	notified := func(s gpu.Snapshot) (texts []string) {
+		reports = nil
+		if err := n.Found(t.Context(), s, nil); err != nil {
+			t.Fatal(err)
+		}
+		n.build(allFeatures)
+		for _, err := range reports {
+			if claimerror.ReasonOf(err) == claimerror.NVLinkDown {
+				texts = append(texts, err.Error())
+			}
+		}
+		return texts
+	}
+	for i, step := range []struct {
+		snapshot gpu.Snapshot
+		notified bool
+	}{
+		{linked(18, 18), false}, {linked(18, 17), true}, {linked(18, 17), false}, {linked(18, 18), false},
+		{linked(18, 0), true}, {gpu.Snapshot{}, false}, {linked(18, 18), false},
+	} {
+		got := notified(step.snapshot)
+		if (len(got) == 1) != step.notified || len(got) > 1 {
+			t.Errorf("scan %d: notified %q, want %v", i, got, step.notified)
+		}
+		for _, text := range got {
+			if !strings.Contains(text, "nvlink-2-0000-10-00-0 for claim ns/c") || !strings.Contains(text, "nvidia-smi nvlink") {
+				t.Errorf("scan %d: %q", i, text)
+			}
+		}
+	}
+}

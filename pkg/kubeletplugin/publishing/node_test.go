@@ -1,0 +1,203 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
+	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
+	"gpu-dra-driver/pkg/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/plan"
+)
+
+// held are records with an answer.
+type held struct {
+	plans      []plan.Plan
+	incomplete bool
+	err        error
+}
+
+func (h held) Held() ([]plan.Plan, bool, error) { return h.plans, h.incomplete, h.err }
+
+// newNode makes a Node without held devices, whose reports go to the test's log.
+func newNode(t *testing.T, o NodeOptions) *Node {
+	return NewNode(env.Node, inventory.NewLatest(), held{}, NewTrigger(), func(err error) { t.Log(err) }, o)
+}
+
+// fired reports whether the node's Trigger was fired since the last call.
+func (n *Node) fired() bool {
+	select {
+	case <-n.changed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *Node) names(t *testing.T) (names []string) {
+	t.Helper()
+	slices, ok := n.build(features{}) // Without taints, what may not be given out is not there.
+	if !ok {
+		t.Fatal("nothing was built")
+	}
+	for _, s := range slices {
+		for _, d := range s.Devices {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
+	var reports []error
+	n := newNode(t, NodeOptions{})
+	n.report = func(err error) { reports = append(reports, err) }
+	scanned := func() bool {
+		select {
+		case <-n.Scanned():
+			return true
+		default:
+			return false
+		}
+	}
+	if _, ok := n.build(allFeatures); ok || scanned() {
+		t.Error("slices without a scan")
+	}
+	both := gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}, GPUs: []gpu.GPU{
+		{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", ProductName: "NVIDIA H100"}, {PCIAddress: "0000:2b:00.0", UUID: "GPU-b"},
+	}}
+	if err := n.Found(t.Context(), both, nil); err != nil || !n.fired() || !scanned() {
+		t.Fatal(err, scanned())
+	}
+	const a, b = "gpu-0000-1b-00-0", "gpu-0000-2b-00-0"
+	one := []plan.Plan{{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}}}}
+	for name, tc := range map[string]struct {
+		records held
+		want    string
+	}{
+		"nothing held":                   {held{}, a + " " + b},
+		"one held":                       {held{plans: one}, a + " " + b},
+		"one held, one may be":           {held{plans: one, incomplete: true}, a},
+		"any may be held":                {held{incomplete: true}, ""},
+		"a device of another node's bus": {held{plans: []plan.Plan{{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: "0000:3b:00.0"}}}}}, a + " " + b + " gpu-0000-3b-00-0"},
+	} {
+		n.records = tc.records
+		if got := strings.Join(n.names(t), " "); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+	// The driver goes while a claim holds a GPU: it stays as it was, and its release is news.
+	n.records = held{plans: one}
+	if err := n.Found(t.Context(), gpu.Snapshot{}, inventory.ErrNoDriver); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(n.names(t), " "); got != a {
+		t.Errorf("without the driver: %q, want the one that is held", got)
+	}
+	slices, _ := n.build(allFeatures)
+	if name := slices[0].Devices[0].Attributes["productName"].StringValue; name == nil || *name != "NVIDIA H100" {
+		t.Errorf("a held GPU lost its attributes: %v", name)
+	}
+	n.fired()
+	if n.Released(); !n.fired() {
+		t.Error("a release that changes the slices does not trigger")
+	}
+	n.records = held{}
+	n.names(t)
+	if n.Released(); n.fired() {
+		t.Error("a release that changes nothing triggers")
+	}
+	// Records that cannot be read withdraw nothing and are reported.
+	reports, n.records = nil, held{err: errors.New("disk")}
+	if _, ok := n.build(allFeatures); ok || len(reports) != 1 {
+		t.Errorf("built without knowing what is held; reports %v", reports)
+	}
+	if err := n.Found(t.Context(), both, errors.New("NVML failed")); err != nil || len(reports) != 2 {
+		t.Errorf("%v, reports %v", err, reports)
+	}
+	if err := n.Found(t.Context(), gpu.Snapshot{}, nvml.ErrReplaced); !errors.Is(err, nvml.ErrReplaced) {
+		t.Errorf("a replaced driver does not end the plugin: %v", err)
+	}
+}
+
+var three = gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}, GPUs: []gpu.GPU{
+	{PCIAddress: "0000:10:00.0", UUID: "GPU-a", Index: 0},
+	{PCIAddress: "0000:11:00.0", UUID: "GPU-b", Index: 1, MIG: gpu.MIG{Partitions: []gpu.Partition{{Devices: []gpu.PartitionDevice{{UUID: "MIG-1"}}}}}},
+	{PCIAddress: "0000:12:00.0", UUID: "GPU-c", Index: 2},
+}}
+
+func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports []error
+		type answer struct {
+			served podresources.Allocations
+			err    error
+		}
+		answers := make(chan answer)
+		scans, changed := inventory.NewLatest(), NewTrigger()
+		devicePlugins := podresources.NewDevicePlugins(func(ctx context.Context) (podresources.Allocations, error) {
+			select {
+			case a := <-answers:
+				return a.served, a.err
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}, scans.Snapshot, changed.Fire, metrics.New(metrics.Options{}))
+		n := NewNode("n", scans, held{}, changed, func(err error) { reports = append(reports, err) }, NodeOptions{DevicePlugins: devicePlugins.GPUs})
+		if err := n.Found(t.Context(), three, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := n.build(allFeatures); ok {
+			t.Error("something is published before the kubelet was asked")
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go devicePlugins.Run(ctx)
+		published := func(a answer) (names []string) {
+			answers <- a
+			synctest.Wait()
+			slices, ok := n.build(allFeatures)
+			if !ok {
+				t.Fatal("nothing is known")
+			}
+			for _, s := range slices {
+				for _, d := range s.Devices {
+					if *d.Attributes["type"].StringValue == "gpu" {
+						names = append(names, d.Name)
+					}
+				}
+			}
+			return names
+		}
+		const a, b, c = "gpu-0000-10-00-0", "gpu-0000-11-00-0", "gpu-0000-12-00-0"
+		for _, step := range []struct {
+			answer answer
+			want   []string
+		}{
+			{answer{err: errors.New("no socket")}, []string{a, b, c}},
+			{answer{served: podresources.Allocations{"nvidia.com/gpu": {"GPU-b"}}}, []string{a, c}},
+			{answer{err: errors.New("restarting")}, []string{a, c}},
+			{answer{served: podresources.Allocations{}}, []string{a, b, c}},
+		} {
+			if got := published(step.answer); !slices.Equal(got, step.want) {
+				t.Errorf("after %+v: %v, want %v", step.answer, got, step.want)
+			}
+			if resource := devicePlugins.Resource("0000:11:00.0"); (resource == "nvidia.com/gpu") != (len(step.want) == 2) {
+				t.Errorf("after %+v GPU b is served as %q", step.answer, resource)
+			}
+		}
+		if len(reports) != 1 {
+			t.Errorf("reports %v", reports)
+		}
+		stop()
+	})
+}

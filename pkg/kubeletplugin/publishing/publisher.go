@@ -1,0 +1,214 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/kubeletplugin/reporting"
+	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+const (
+	// successionInterval is how often an instance asks whether it is still the newest.
+	successionInterval = 2 * time.Second
+	// rebuildInterval makes up for changes that nobody triggers: a record that the other instance wrote.
+	rebuildInterval = time.Minute
+	// probeInterval is how often features are probed again, after an upgrade of the API server.
+	probeInterval = time.Hour
+)
+
+// Options configures a Publisher; all fields are required.
+type Options struct {
+	Client kubernetes.Interface
+	// Versions reaches the version of the API that the server has.
+	Versions     resourcev1.ResourceSlicesGetter
+	Driver, Node string
+	// Newest says whether this instance is the one to publish.
+	Newest  func(context.Context) (bool, error)
+	Metrics *metrics.Metrics
+}
+
+// Publisher keeps the node's ResourceSlices as its Node builds them, while this instance is the newest.
+type Publisher struct {
+	o         Options
+	pool      string
+	build     func(features) ([]resourceslice.Slice, bool)
+	triggered Trigger
+	session   *session // Run's alone; nil while another instance is newer.
+
+	mu       sync.Mutex
+	features features
+	desired  []resourceslice.Slice
+}
+
+// New makes a Publisher that its Node's Trigger triggers.
+func New(n *Node, o Options) *Publisher { return newPublisher(n.build, n.changed, o) }
+
+func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger, o Options) *Publisher {
+	return &Publisher{o: o, pool: resourceslices.PoolName(o.Node), build: build, triggered: t, features: allFeatures}
+}
+
+// Trigger has the slices built again and compared with the published ones, soon.
+func (p *Publisher) Trigger() { p.triggered.Fire() }
+
+// Health is that of the devices last built: devices with the taint of unhealthy ones are unhealthy.
+func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []draplugin.DeviceHealth
+	for _, s := range p.desired {
+		for _, d := range s.Devices {
+			h := draplugin.DeviceHealth{PoolName: p.pool, DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
+			for _, taint := range d.Taints {
+				if taint.Key == resourceslices.UnhealthyTaint && taint.Value != string(resourceslices.Withheld) {
+					h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the driver says: "+taint.Value
+				}
+			}
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+// Run publishes until the context ends.
+func (p *Publisher) Run(ctx context.Context) {
+	defer p.retire()
+	succession, rebuild, probe := time.Tick(successionInterval), time.Tick(rebuildInterval), time.Tick(probeInterval)
+	p.succeed(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-succession:
+			p.succeed(ctx)
+		case <-probe:
+			p.probe(ctx)
+			p.update()
+		case <-rebuild:
+			p.update()
+		case <-p.triggered:
+			p.update()
+		}
+	}
+}
+
+// succeed starts publishing where this instance is the newest, and stops where it is not.
+func (p *Publisher) succeed(ctx context.Context) {
+	newest, err := p.o.Newest(ctx)
+	switch {
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "Cannot tell whether another instance of the plugin is newer; going on as before")
+	case newest && p.session == nil:
+		p.session = p.startSession(ctx)
+		// The probe comes first: on a server without counters, devices that overlap must not be published even for a moment.
+		p.probe(ctx)
+		p.update()
+	case !newest && p.session != nil:
+		klog.FromContext(ctx).Info("A newer instance of the plugin is here and publishes from now on")
+		p.retire()
+	}
+}
+
+func (p *Publisher) retire() {
+	if p.session != nil {
+		p.session.stop()
+		p.session = nil
+		p.o.Metrics.Unpublished()
+	}
+}
+
+// update builds the slices and hands them to the controller, which writes the differences.
+func (p *Publisher) update() {
+	p.mu.Lock()
+	f := p.features
+	p.mu.Unlock()
+	var slices []resourceslice.Slice
+	ok := false
+	reporting.Protect(p.o.Metrics, func() { slices, ok = p.build(f) })
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	p.desired = slices
+	p.mu.Unlock()
+	if p.session != nil {
+		p.session.want(&resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{p.pool: {Slices: slices}}})
+	}
+}
+
+// synced is called when the API server holds the desired slices.
+func (p *Publisher) synced() {
+	p.mu.Lock()
+	devices := map[string]int{}
+	for _, s := range p.desired {
+		for _, d := range s.Devices {
+			if kind := d.Attributes["type"].StringValue; kind != nil {
+				devices[*kind]++
+			}
+		}
+	}
+	p.mu.Unlock()
+	p.o.Metrics.Published(time.Now(), devices)
+}
+
+// failed is called with the controller's errors.
+func (p *Publisher) failed(ctx context.Context, err error, msg string) {
+	logger := klog.FromContext(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	var dropped *resourceslice.DroppedFieldsError
+	switch {
+	case errors.As(err, &dropped):
+		p.o.Metrics.PublishFailed("DroppedFields")
+		kept := kept(dropped.DesiredSlice, dropped.ActualSlice)
+		logger.Error(err, "The API server lacks features; publishing what is safe without them", kept.log()...)
+		if p.setFeatures(func(f features) features { return f.and(kept) }) {
+			p.triggered.Fire()
+		}
+	case apierrors.IsInvalid(err) || msg == "pool validation failed":
+		p.o.Metrics.PublishFailed("Invalid")
+		p.mu.Lock()
+		content, _ := json.Marshal(p.desired) // API types always encode.
+		p.mu.Unlock()
+		logger.Error(err, "The slices are not valid; please report this", "slices", string(content))
+	default:
+		p.o.Metrics.PublishFailed("Failed")
+		logger.Error(err, "Publishing failed and is tried again", "during", msg)
+	}
+}
+
+// probe asks the server for its features. Without an answer, the fields that it drops will show them.
+func (p *Publisher) probe(ctx context.Context) {
+	f, err := probeFeatures(ctx, p.o.Versions, p.o.Driver, p.o.Node, p.pool)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; what it drops will tell", "err", err)
+		return
+	}
+	if p.setFeatures(func(features) features { return f }) {
+		klog.FromContext(ctx).Info("Features of the API server", f.log()...)
+	}
+}
+
+// setFeatures reports whether they changed.
+func (p *Publisher) setFeatures(set func(features) features) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.features
+	p.features = set(was)
+	return p.features != was
+}

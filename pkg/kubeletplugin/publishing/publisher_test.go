@@ -1,0 +1,221 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+// testPublisher is a Publisher of one GPU, and of its monitor where the server has taints.
+type testPublisher struct {
+	*env.Env
+	*Publisher
+}
+
+// newTestPublisher publishes to a server that lacks some features.
+func newTestPublisher(t *testing.T, lacks features) testPublisher {
+	e := env.New(t)
+	e.Drop = dropping(lacks)
+	build := func(f features) ([]resourceslice.Slice, bool) {
+		kind := "gpu"
+		devices := []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": {StringValue: &kind}}}}
+		if f.taints && f.sharedDevices {
+			yes := true
+			devices = append(devices, resourceapi.Device{
+				Name: "monitor-0", AllowMultipleAllocations: &yes,
+				Taints: []resourceapi.DeviceTaint{{Key: "gpu.nvidia.com/monitor", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+			})
+		}
+		return []resourceslice.Slice{{Devices: devices}}, true
+	}
+	return testPublisher{e, newPublisher(build, NewTrigger(), Options{
+		Client: e.Client, Versions: e.Client.ResourceV1(), Driver: env.Driver, Node: env.Node, Metrics: e.Metrics,
+		Newest: func(context.Context) (bool, error) { return e.Newest.Load(), nil },
+	})}
+}
+
+// dropping takes the fields of features from a slice.
+func dropping(lacks features) func(*resourceapi.ResourceSlice) {
+	return func(s *resourceapi.ResourceSlice) {
+		for i := range s.Spec.Devices {
+			if lacks.taints {
+				s.Spec.Devices[i].Taints = nil
+			}
+			if lacks.sharedDevices {
+				s.Spec.Devices[i].AllowMultipleAllocations = nil
+			}
+		}
+	}
+}
+
+// expect waits for the names of the published devices.
+func (p testPublisher) expect(want ...string) {
+	p.Helper()
+	p.Eventually(fmt.Sprint("published: ", want), func() (bool, string) {
+		var names []string
+		for _, s := range p.Slices() {
+			if s.Spec.NodeName == nil || *s.Spec.NodeName != "n1" || s.Spec.Pool.Name != "n1/gpu" {
+				p.Errorf("slice %s is of node %v and pool %s", s.Name, s.Spec.NodeName, s.Spec.Pool.Name)
+			}
+			for _, d := range s.Spec.Devices {
+				names = append(names, d.Name)
+			}
+		}
+		return slices.Equal(names, want), fmt.Sprint(names)
+	})
+}
+
+// edit removes a device from the published slice, as a foreign controller would.
+func (p testPublisher) edit() {
+	p.Helper()
+	all := p.Slices()
+	if len(all) != 1 {
+		p.Fatal(all)
+	}
+	s := &all[0]
+	s.Spec.Devices = s.Spec.Devices[:1]
+	s.ResourceVersion = "5000"
+	if err := p.Client.Tracker().Update(resourceapi.SchemeGroupVersion.WithResource("resourceslices"), s, ""); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func TestPublisher_PoolUnchanged_IsNotWritten(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.Go(p.Run)
+	p.expect("gpu-0", "monitor-0")
+	for range 20 {
+		p.Trigger()
+		p.Eventually("another build", func() (bool, string) { return len(p.triggered) == 0, "not yet" })
+	}
+	// What a foreign hand does is undone after everything that was queued before.
+	p.edit()
+	p.expect("gpu-0", "monitor-0")
+	if n := p.Writes.Load(); n != 2 {
+		t.Errorf("%d writes, want one for the pool and one for the repair", n)
+	}
+	p.Metric(`gpu_dra_published_devices{type="gpu"} 1`)
+}
+
+func TestPublisher_SlicesDeleted_ComeBack(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.Go(p.Run)
+	p.expect("gpu-0", "monitor-0")
+	for _, s := range p.Slices() {
+		if err := p.Client.ResourceV1().ResourceSlices().Delete(t.Context(), s.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.expect()
+	p.expect("gpu-0", "monitor-0")
+}
+
+func TestPublisher_ServerLacksAFeature_NeverSeesWhatNeedsIt(t *testing.T) {
+	t.Parallel()
+	for name, lacks := range map[string]features{"taints": {taints: true}, "shared devices": {sharedDevices: true}} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestPublisher(t, lacks)
+			p.Go(p.Run)
+			p.expect("gpu-0")
+			if n := p.Writes.Load(); n != 1 {
+				t.Errorf("%d writes: the monitor was there for a moment", n)
+			}
+		})
+	}
+}
+
+func TestPublisher_WithoutDryRuns_LearnsFromDroppedFields(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{taints: true})
+	p.NoDryRuns = apierrors.NewBadRequest("a webhook does not support dry runs")
+	p.Go(p.Run)
+	p.expect("gpu-0")
+	p.Metric(`gpu_dra_publish_errors_total{reason="DroppedFields"} 1`)
+	// An upgraded server gets everything again.
+	p.Drop, p.NoDryRuns = nil, nil
+	p.probe(t.Context())
+	p.Trigger()
+	p.expect("gpu-0", "monitor-0")
+}
+
+func TestPublisher_NewerInstanceComesAndGoes_StopsAndPublishesAgain(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.Go(p.Run)
+	p.expect("gpu-0", "monitor-0")
+	p.Newest.Store(false)
+	p.Eventually("nothing is published by this instance", func() (bool, string) {
+		text := p.MetricsText()
+		return !strings.Contains(text, "gpu_dra_published_devices{"), text
+	})
+	p.edit()
+	p.Newest.Store(true)
+	p.expect("gpu-0", "monitor-0")
+}
+
+func TestPublisher_Errors_AreCountedByReason(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.failed(t.Context(), apierrors.NewInvalid(schema.GroupKind{Kind: "ResourceSlice"}, "x", nil), "update")
+	p.failed(t.Context(), errors.New("more than one pool"), "pool validation failed")
+	p.failed(t.Context(), errors.New("connection refused"), "list")
+	p.Metric(`gpu_dra_publish_errors_total{reason="Invalid"} 2`)
+	p.Metric(`gpu_dra_publish_errors_total{reason="Failed"} 1`)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.failed(ended, errors.New("context canceled"), "list")
+	p.Metric(`gpu_dra_publish_errors_total{reason="Failed"} 1`)
+}
+
+func TestPublisher_NewestUnknown_GoesOnAsBefore(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.o.Newest = func(context.Context) (bool, error) { return false, errors.New("lock file unreadable") }
+	p.succeed(t.Context())
+	if p.session != nil {
+		t.Error("it began to publish")
+	}
+}
+
+func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
+	p := newPublisher(nil, nil, Options{Node: "n"})
+	device := func(name string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
+		return resourceapi.Device{Name: name, Taints: taints}
+	}
+	p.desired = []resourceslice.Slice{{Devices: []resourceapi.Device{
+		device("well"), device("lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}),
+		device("monitor", resourceapi.DeviceTaint{Key: resourceslices.MonitorTaint}),
+		device("withheld", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Withheld)}),
+	}}}
+	now := time.Now()
+	got := map[string]string{}
+	for _, h := range p.Health(now) {
+		got[h.DeviceName] = strings.TrimSpace(string(h.Health) + " " + h.Message)
+		if h.PoolName != "n/gpu" || h.LastUpdated != now {
+			t.Errorf("%+v", h)
+		}
+	}
+	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the driver says: lost", "monitor": "Healthy", "withheld": "Healthy"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,111 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// repairDelay is how long a foreign edit or deletion stands. It only has to outlast the informer's lag, for our own
+	// writes come back through it too.
+	repairDelay = time.Second
+	// retryMin and retryMax bound the pauses between failed attempts.
+	retryMin, retryMax = 200 * time.Millisecond, 15 * time.Second
+)
+
+// session is one run of the library's controller, from becoming the newest instance to being so no more.
+type session struct {
+	cancel  context.CancelFunc
+	done    chan struct{}
+	updates chan *resourceslice.DriverResources
+}
+
+// startSession starts a controller in the background: its informer needs a second, or as long as the API server is away.
+func (p *Publisher) startSession(ctx context.Context) *session {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &session{cancel: cancel, done: make(chan struct{}), updates: make(chan *resourceslice.DriverResources, 1)}
+	queue := newQueue(p.synced)
+	go func() {
+		defer close(s.done)
+		delay := repairDelay
+		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
+			DriverName: p.o.Driver, KubeClient: p.o.Client, Queue: queue, SyncDelay: &delay, ErrorHandler: p.failed,
+			Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node},
+		})
+		if err != nil {
+			if ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Publishing did not start")
+			}
+			return
+		}
+		defer controller.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case resources := <-s.updates:
+				controller.Update(resources)
+				queue.open()
+			}
+		}
+	}()
+	return s
+}
+
+// want replaces the resources to be published. One goroutine calls it.
+func (s *session) want(resources *resourceslice.DriverResources) {
+	select {
+	case <-s.updates: // Older ones that were not taken up yet.
+	default:
+	}
+	s.updates <- resources
+}
+
+func (s *session) stop() {
+	s.cancel()
+	<-s.done
+}
+
+// queue is the controller's, closed until it knows what to publish: a controller without resources would delete the
+// published slices, and waiting with its start would add NVML's time to its informer's.
+type queue struct {
+	workqueue.TypedRateLimitingInterface[string]
+	open   func()
+	opened chan struct{}
+	synced func()
+}
+
+func newQueue(synced func()) *queue {
+	opened := make(chan struct{})
+	return &queue{
+		TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
+		open: sync.OnceFunc(func() { close(opened) }), opened: opened, synced: synced,
+	}
+}
+
+// Get implements workqueue.
+func (q *queue) Get() (string, bool) {
+	<-q.opened
+	return q.TypedRateLimitingInterface.Get()
+}
+
+// ShutDown implements workqueue.
+func (q *queue) ShutDown() {
+	q.TypedRateLimitingInterface.ShutDown()
+	q.open()
+}
+
+// Forget implements workqueue: the controller forgets the retries of a pool that is in order.
+func (q *queue) Forget(pool string) {
+	q.TypedRateLimitingInterface.Forget(pool)
+	q.synced()
+}

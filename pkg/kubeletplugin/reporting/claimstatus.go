@@ -1,0 +1,253 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package reporting
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// fieldManager owns this driver's entries of status.devices; server-side apply leaves those of other drivers alone.
+const fieldManager = "gpu-dra-driver"
+
+// statusTries bounds the writing of one claim's status, about a quarter of an hour.
+const statusTries = 12
+
+// ClaimStatus fills status.devices of prepared claims, off the path of Prepare: the status is for people, and no pod
+// waits for it. Its methods may be called at once.
+type ClaimStatus struct {
+	driver   string
+	client   kubernetes.Interface
+	versions *draclient.Client
+	metrics  *metrics.Metrics
+	queue    workqueue.TypedRateLimitingInterface[types.UID]
+
+	mu     sync.Mutex
+	wanted map[types.UID]*claimStatus
+}
+
+type claimStatus struct {
+	namespace, name string
+	devices         []resourceapi.AllocatedDeviceStatus
+}
+
+// NewClaimStatus writes in the version of the API that versions, the library's client, has found the server to have:
+// versions itself cannot apply.
+func NewClaimStatus(client kubernetes.Interface, versions *draclient.Client, driver string, m *metrics.Metrics) *ClaimStatus {
+	return &ClaimStatus{
+		driver: driver, client: client, versions: versions, metrics: m, wanted: map[types.UID]*claimStatus{},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](200*time.Millisecond, 5*time.Minute)),
+	}
+}
+
+// deviceData is the content of status.devices[].data.
+type deviceData struct {
+	memberData
+	CDIDevice string `json:"cdiDevice"`
+	// Profile and ParentUUID are a MIG device's, whose own UUID is the partition's.
+	Profile    string `json:"profile,omitempty"`
+	ParentUUID string `json:"parentUUID,omitempty"`
+	// Strategy is how the device is shared; MemoryMiB and ComputePercent are the claim's share of it, none where it has all.
+	Strategy       string `json:"sharingStrategy,omitempty"`
+	MemoryMiB      uint64 `json:"shareMemoryMiB,omitempty"`
+	ComputePercent int    `json:"shareComputePercent,omitempty"`
+	// GPUs are a group's, in link order; the fields above are the first one's.
+	GPUs []memberData `json:"gpus,omitempty"`
+}
+
+type memberData struct {
+	UUID       string `json:"uuid"`
+	PCIAddress string `json:"pciAddress"`
+	Minor      int    `json:"minor"`
+}
+
+// Prepared has the claim's status written, unless the claim has that status: a restarted kubelet prepares every claim again.
+func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
+	type key struct{ pool, device, share string }
+	keyOf := func(s resourceapi.AllocatedDeviceStatus) key {
+		k := key{pool: s.Pool, device: s.Device}
+		if s.ShareID != nil {
+			k.share = *s.ShareID
+		}
+		return k
+	}
+	was := map[key]resourceapi.AllocatedDeviceStatus{}
+	for _, s := range claim.Status.Devices {
+		if s.Driver == w.driver {
+			was[keyOf(s)] = s
+		}
+	}
+	var want []resourceapi.AllocatedDeviceStatus
+	seen := map[key]bool{}
+	changed := false
+	for _, d := range devices {
+		s := w.deviceStatus(d)
+		if k := keyOf(s); !seen[k] {
+			seen[k] = true
+			changed = !equal(was[k], s) || changed
+			want = append(want, s)
+		}
+	}
+	if changed || len(seen) != len(was) {
+		w.write(claim, want)
+	}
+}
+
+// lost has the claim's status say that some of its devices are gone.
+func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error) {
+	var want []resourceapi.AllocatedDeviceStatus
+	for _, d := range devices {
+		s := w.deviceStatus(d)
+		if slices.Contains(gone, d.Name) {
+			c := &s.Conditions[0]
+			c.Status, c.Reason, c.Message = metav1.ConditionFalse, "PartitionLost", why.Error()
+		}
+		want = append(want, s)
+	}
+	w.write(claim, want)
+}
+
+func (w *ClaimStatus) write(claim *resourceapi.ResourceClaim, devices []resourceapi.AllocatedDeviceStatus) {
+	w.mu.Lock()
+	w.wanted[claim.UID] = &claimStatus{claim.Namespace, claim.Name, devices}
+	w.mu.Unlock()
+	w.queue.Add(claim.UID)
+}
+
+// Unprepared drops a status that waits: the API server clears the claim's.
+func (w *ClaimStatus) Unprepared(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.wanted, uid)
+}
+
+func (w *ClaimStatus) deviceStatus(d devicestate.PreparedDevice) resourceapi.AllocatedDeviceStatus {
+	about := deviceData{
+		memberData: memberData{UUID: d.UUID, PCIAddress: d.PCIAddress, Minor: d.Minor}, CDIDevice: d.CDIDeviceID,
+		Strategy: string(d.Sharing.Strategy), MemoryMiB: d.Share.UsableBytes >> 20, ComputePercent: d.Share.Compute,
+	}
+	if d.Kind == gpu.KindMIG {
+		about.UUID, about.Profile, about.ParentUUID = d.Partition.UUID, d.Partition.Profile, d.UUID
+	}
+	for _, m := range d.Members {
+		about.GPUs = append(about.GPUs, memberData{UUID: m.UUID, PCIAddress: m.PCIAddress, Minor: m.Minor})
+	}
+	data, _ := json.Marshal(about) // Strings and integers always encode.
+	s := resourceapi.AllocatedDeviceStatus{
+		Driver: w.driver, Pool: d.Pool, Device: d.Name, Data: &runtime.RawExtension{Raw: data},
+		Conditions: []metav1.Condition{{
+			Type: "Ready", Status: metav1.ConditionTrue, Reason: "Prepared", Message: "the device is prepared on its node",
+			LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		}},
+	}
+	if d.ShareID != "" {
+		s.ShareID = &d.ShareID
+	}
+	return s
+}
+
+// equal compares two statuses; the time of an equal condition does not count.
+func equal(was, is resourceapi.AllocatedDeviceStatus) bool {
+	sameCondition := func(a, b metav1.Condition) bool {
+		a.LastTransitionTime, a.ObservedGeneration = b.LastTransitionTime, b.ObservedGeneration
+		return a == b
+	}
+	if was.Data == nil || !slices.EqualFunc(was.Conditions, is.Conditions, sameCondition) {
+		return false
+	}
+	var a, b deviceData
+	return json.Unmarshal(was.Data.Raw, &a) == nil && json.Unmarshal(is.Data.Raw, &b) == nil && reflect.DeepEqual(a, b)
+}
+
+// Run writes until the context ends.
+func (w *ClaimStatus) Run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, w.queue.ShutDown)
+	defer stop()
+	for {
+		uid, shutdown := w.queue.Get()
+		if shutdown {
+			return
+		}
+		Protect(w.metrics, func() { w.sync(ctx, uid) })
+		w.queue.Done(uid)
+	}
+}
+
+func (w *ClaimStatus) sync(ctx context.Context, uid types.UID) {
+	w.mu.Lock()
+	want, ok := w.wanted[uid]
+	w.mu.Unlock()
+	if !ok {
+		w.queue.Forget(uid)
+		return
+	}
+	err := w.apply(ctx, uid, want)
+	logger := klog.FromContext(ctx).WithValues("claim", klog.KRef(want.namespace, want.name))
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // Conflict: another claim has the name now.
+		logger.V(4).Info("Claim is gone or has changed; its device status is not written", "err", err)
+	// Invalid is for a person to see: a server also answers it where the role lacks the verbs on resourceclaims/driver.
+	case !apierrors.IsInvalid(err) && w.queue.NumRequeues(uid) < statusTries && ctx.Err() == nil:
+		logger.V(4).Info("Device status not written, trying again", "err", err)
+		w.queue.AddRateLimited(uid)
+		return
+	default:
+		logger.Error(err, "Device status not written; the claim works without it")
+	}
+	w.queue.Forget(uid)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wanted[uid] == want {
+		delete(w.wanted, uid)
+	}
+}
+
+// apply sends a patch that reads the same in every version of the API.
+func (w *ClaimStatus) apply(ctx context.Context, uid types.UID, want *claimStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	patch := func(version string) []byte {
+		data, _ := json.Marshal(map[string]any{ // API types always encode.
+			"apiVersion": resourceapi.GroupName + "/" + version, "kind": "ResourceClaim",
+			"metadata": map[string]any{"namespace": want.namespace, "name": want.name, "uid": uid},
+			"status":   map[string]any{"devices": want.devices},
+		})
+		return data
+	}
+	force := true
+	options := metav1.PatchOptions{FieldManager: fieldManager, Force: &force}
+	var err error
+	switch w.versions.CurrentAPI() {
+	case "V1beta2":
+		_, err = w.client.ResourceV1beta2().ResourceClaims(want.namespace).
+			Patch(ctx, want.name, types.ApplyPatchType, patch("v1beta2"), options, "status")
+	case "V1beta1":
+		_, err = w.client.ResourceV1beta1().ResourceClaims(want.namespace).
+			Patch(ctx, want.name, types.ApplyPatchType, patch("v1beta1"), options, "status")
+	default:
+		_, err = w.client.ResourceV1().ResourceClaims(want.namespace).
+			Patch(ctx, want.name, types.ApplyPatchType, patch("v1"), options, "status")
+	}
+	return err
+}
