@@ -21,13 +21,14 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/sim/profiles"
 )
 
 // newView is the view of a cluster with the given machines and the chart's classes.
-func newView(t testing.TB, o Options, profiles ...string) *ClusterView {
+func newView(t testing.TB, o Options, makes ...string) *ClusterView {
 	t.Helper()
 	shapes, pools := &fleet.Shapes{}, []fleet.Pool{}
-	for i, profile := range profiles {
+	for i, profile := range makes {
 		slices, err := slicetest.Node(profile, fmt.Sprintf("n%d", i), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -334,19 +335,22 @@ func FuzzReview(f *testing.F) {
 	})
 }
 
+// BenchmarkReview reviews in a cluster whose nodes are all alike, and in one with nodes of every make.
 func BenchmarkReview(b *testing.B) {
-	v := newView(b, Options{}, "hgx-h100", "l40s-4", "hgx-h200", "a30", "t4-1")
-	for name, object := range map[string]string{
-		"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
-		"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),
-		"nothing":    of("gpu.nvidia.com", ", count: 9"),
-		"class":      class(whole + attr + `productName == "NVIDIA H100 80GB HBM3"`),
-	} {
-		r := asked(b, object)
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				Review(b.Context(), v, r, true)
-			}
-		})
+	for cluster, makes := range map[string][]string{"alike": {"hgx-h100"}, "every make": profiles.Names()} {
+		v := newView(b, Options{}, makes...)
+		for name, object := range map[string]string{
+			"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
+			"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),
+			"nothing":    of("gpu.nvidia.com", ", count: 9"),
+			"class":      class(whole + attr + `productName == "NVIDIA H100 80GB HBM3"`),
+		} {
+			r := asked(b, object)
+			b.Run(cluster+"/"+name, func(b *testing.B) {
+				for b.Loop() {
+					Review(b.Context(), v, r, true)
+				}
+			})
+		}
 	}
 }
