@@ -56,10 +56,7 @@ func text(get func(attributeSource) string) value {
 // truncate shortens a string to a number of bytes without splitting a character, and replaces what is not UTF-8.
 func truncate(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= limit {
-		return s
-	}
-	return strings.ToValidUTF8(s[:limit], "")
+	return strings.ToValidUTF8(s[:min(len(s), limit)], "")
 }
 
 // boolean is a bool attribute.

@@ -108,7 +108,7 @@ func PoolName(node string) string { return node + "/gpu" }
 // request that does not say what it wants gets a whole GPU, and one for a GPU or a group is answered without a look at what
 // GPUs can be cut into. Conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs)}
+	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}}
 	b.labels = labels(b.islands)
 	gpus := b.gpus(snapshot, conditions)
 	groups := b.groups(gpus)
@@ -139,7 +139,6 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 		b.add(devices)
 	}
 	b.add(monitors)
-	b.pool.Name = PoolName(o.Node)
 	slices.SortStableFunc(b.warnings, func(x, y Warning) int {
 		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))
 	})

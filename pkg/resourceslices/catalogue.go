@@ -154,10 +154,14 @@ var attributes = []attribute{
 	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkVersion",
 		Meaning: "The NVLink generation as NVML numbers it. Left out where it does not say, and of a GPU that is in no NVLink group."},
 		number(func(s attributeSource) *int {
-			if s.group == "" {
+			newest := 0
+			for _, l := range s.gpu.Links {
+				newest = max(newest, l.Version)
+			}
+			if s.group == "" || newest == 0 {
 				return nil
 			}
-			return versionOf(s.gpu.Links)
+			return &newest
 		})},
 	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
 		Meaning: "The NVLink fabric that the GPU is attached to, the same on every node of it. Left out where the fabric ends at the node's own board, or the GPU is not registered."},

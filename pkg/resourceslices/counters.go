@@ -8,7 +8,6 @@ import (
 	"maps"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -20,12 +19,12 @@ type amounts map[string]int64
 func (a amounts) api() map[string]resourceapi.Counter {
 	out := map[string]resourceapi.Counter{}
 	for name, n := range a {
-		format := resource.DecimalSI
-		if name == memoryCounter {
-			format = resource.BinarySI
-		}
-		if n > 0 {
-			out[name] = resourceapi.Counter{Value: *resource.NewQuantity(n, format)}
+		switch {
+		case n <= 0:
+		case name == memoryCounter:
+			out[name] = resourceapi.Counter{Value: *bytes(uint64(n))}
+		default:
+			out[name] = counter(n)
 		}
 	}
 	return out
@@ -65,16 +64,13 @@ func (g geometry) counters(of gpu.GPU, entries []deviceEntry) (*resourceapi.Coun
 
 // total is what the GPU has, or has to have for those of its partitions that are known.
 func (g geometry) total(of gpu.GPU, entries []deviceEntry) amounts {
-	memory, known := max(g.memory, min(of.MemoryBytes, maxMemory)), uint64(0)
+	memory, known := max(g.memory, min(of.MemoryBytes, maxMemory), 1), uint64(0)
 	for _, e := range entries {
-		if g.placed(e) {
+		if g.placed(e) && g.slices == 0 {
 			known += min(e.profile.MemoryBytes, maxMemory)
 		}
 	}
-	out := amounts{memoryCounter: int64(max(memory, 1))}
-	if g.slices == 0 {
-		out[memoryCounter] = int64(max(memory, known, 1))
-	}
+	out := amounts{memoryCounter: int64(max(memory, known))}
 	for i := range g.count(entries) {
 		out[sliceCounter(i)] = 1
 	}

@@ -30,7 +30,7 @@ type publishableGPU struct {
 func (b *builder) gpus(s gpu.Snapshot, conditions map[string]Condition) []publishableGPU {
 	var out []publishableGPU
 	for _, g := range b.gpuStates(s, conditions) {
-		out = append(out, publishableGPU{gpuState: g, entries: b.entries(g)})
+		out = append(out, publishableGPU{gpuState: *g, entries: b.entries(*g)})
 	}
 	return out
 }

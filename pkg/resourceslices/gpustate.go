@@ -5,6 +5,7 @@ package resourceslices
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -40,7 +41,7 @@ func (g gpuState) heldAs(kind gpu.Kind) []Held {
 func (g gpuState) holds(kind gpu.Kind) bool { return len(g.heldAs(kind)) > 0 }
 
 // gpuStates are the GPUs that were read, and those that are not there but held.
-func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []gpuState {
+func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []*gpuState {
 	found := map[string]*gpuState{}
 	for _, g := range s.GPUs {
 		if _, err := gpu.ParseName(wholeName(g.PCIAddress)); err != nil {
@@ -58,10 +59,6 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 		found[g.PCIAddress] = &gpuState{gpu: g, unhealthy: conditions[g.PCIAddress]}
 	}
 	b.missing(s, found)
-	out := make([]gpuState, 0, len(found))
-	for _, g := range found {
-		out = append(out, *g)
-	}
 	// GPUs taken one by one are first those that are in no group, then those of group after group.
 	rank := map[string]int{}
 	for _, i := range b.islands {
@@ -69,10 +66,9 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 			rank[m] = len(rank) + 1
 		}
 	}
-	slices.SortFunc(out, func(x, y gpuState) int {
+	return slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
 		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
 	})
-	return out
 }
 
 // missing adds the held GPUs that were not read, and reports the problems that nobody holds.

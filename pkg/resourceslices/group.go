@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -128,7 +129,7 @@ func (g group) source(b *builder) attributeSource {
 		keepCommon(&s.gpu.PCIeRoot, m.gpu.PCIeRoot)
 		keepCommon(&s.gpu.Fabric, m.gpu.Fabric)
 		keepCommon(&s.group, b.labels[m.gpu.PCIAddress])
-		if s.gpu.NUMANode != nil && (m.gpu.NUMANode == nil || *m.gpu.NUMANode != *s.gpu.NUMANode) {
+		if !ptr.Equal(s.gpu.NUMANode, m.gpu.NUMANode) {
 			s.gpu.NUMANode = nil
 		}
 		known = known && m.gpu.MemoryBytes > 0

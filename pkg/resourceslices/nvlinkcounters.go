@@ -29,10 +29,6 @@ func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 	for _, g := range groups {
 		for _, m := range g.members {
 			out.size[m.gpu.PCIAddress] = int64(b.geometry(m.gpu.MIG).count(m.entries))
-		}
-	}
-	for _, g := range groups {
-		for _, m := range g.members {
 			out.total[m.gpu.PCIAddress] = max(out.size[m.gpu.PCIAddress], out.held(m))
 		}
 	}

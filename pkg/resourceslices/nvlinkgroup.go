@@ -16,19 +16,15 @@ import (
 // members do.
 func labels(islands []topology.Island) map[string]string {
 	out := map[string]string{}
-	name := func(members []string) {
-		label := groupOf(members).Name()
-		for _, m := range members {
-			out[m] = label
-		}
-	}
 	for _, island := range islands {
+		groups := island.Groups
 		if island.Switched {
-			name(island.Members)
-			continue
+			groups = []topology.Group{{Members: island.Members}}
 		}
-		for _, g := range island.Groups { // The larger come later.
-			name(g.Members)
+		for _, g := range groups { // The larger come later.
+			for _, m := range g.Members {
+				out[m] = groupOf(g.Members).Name()
+			}
 		}
 	}
 	return out
@@ -43,27 +39,11 @@ func groupOf(members []string) gpu.Device {
 // a larger group the further one comes first, so that groups are taken from the other end; but the larger group at the
 // front goes before those behind it, so that the small ones use up what the GPUs have begun, and large ones stay whole.
 func offered(island topology.Island) []topology.Group {
-	rank := map[string]int{}
-	for n, m := range island.Members {
-		rank[m] = n
-	}
 	out := slices.Clone(island.Groups)
 	slices.SortStableFunc(out, func(x, y topology.Group) int {
 		size := len(x.Members)
-		nx, ny := rank[x.Members[0]]/size, rank[y.Members[0]]/size
+		nx, ny := slices.Index(island.Members, x.Members[0])/size, slices.Index(island.Members, y.Members[0])/size
 		return cmp.Or(cmp.Compare(size, len(y.Members)), cmp.Compare(nx/2, ny/2), cmp.Compare(ny, nx))
 	})
 	return out
-}
-
-// versionOf is the newest generation of a GPU's links, nil where there are none or it is not known.
-func versionOf(links []gpu.Link) *int {
-	newest := 0
-	for _, l := range links {
-		newest = max(newest, l.Version)
-	}
-	if newest == 0 {
-		return nil
-	}
-	return &newest
 }

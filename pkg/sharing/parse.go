@@ -87,34 +87,29 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 	if err := s.defaults(f); err != nil {
 		return Settings{}, nil, err
 	}
-	for _, one := range []struct {
-		field    string
-		strategy v1beta1.Strategy
-		shared   *shared
-	}{
-		{"sharing.timeSlicing", v1beta1.StrategyTimeSlicing, f.Sharing.TimeSlicing}, {"sharing.mps", v1beta1.StrategyMPS, f.Sharing.MPS},
-	} {
-		more, err := s.add(one.field, one.strategy, one.shared)
-		if err != nil {
-			return Settings{}, nil, err
-		}
-		ignored = append(ignored, more...)
+	slicing, err := s.add("sharing.timeSlicing", v1beta1.StrategyTimeSlicing, f.Sharing.TimeSlicing)
+	if err != nil {
+		return Settings{}, nil, err
 	}
+	mps, err := s.add("sharing.mps", v1beta1.StrategyMPS, f.Sharing.MPS)
+	if err != nil {
+		return Settings{}, nil, err
+	}
+	ignored = slices.Concat(ignored, slicing, mps)
 	slices.Sort(ignored)
 	return s, ignored, s.clash()
 }
 
 func (s *Settings) defaults(f file) (err error) {
 	switch f.Sharing.Strategy {
-	case "":
 	case "None":
-		s.none = true
-	case string(v1beta1.StrategyMPS), string(v1beta1.StrategyTimeSlicing):
-		s.strategy = v1beta1.Strategy(f.Sharing.Strategy)
+		s.common.None = true
+	case "", string(v1beta1.StrategyMPS), string(v1beta1.StrategyTimeSlicing):
+		s.common.Strategy = v1beta1.Strategy(f.Sharing.Strategy)
 	default:
 		return fmt.Errorf("sharing.strategy: %q is not known, use MPS, TimeSlicing or None", clip(f.Sharing.Strategy))
 	}
-	s.maxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, clients)
+	s.common.MaxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, clients)
 	return err
 }
 
@@ -134,17 +129,17 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 	if from == nil {
 		return nil, nil
 	}
-	common := rule{strategy: strategy, failMany: from.FailRequestsGreaterThanOne, interval: v1beta1.Interval(from.Interval)}
+	common := rule{policy: Policy{Strategy: strategy, FailMany: from.FailRequestsGreaterThanOne, Interval: v1beta1.Interval(from.Interval)}}
 	if from.RenameByDefault != nil {
 		ignored = append(ignored, field+".renameByDefault")
 	}
-	if common.interval != "" && !slices.Contains(v1beta1.Intervals, common.interval) {
+	if i := common.policy.Interval; i != "" && !slices.Contains(v1beta1.Intervals, i) {
 		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
 	}
-	if common.interval != "" && strategy != v1beta1.StrategyTimeSlicing {
+	if common.policy.Interval != "" && strategy != v1beta1.StrategyTimeSlicing {
 		return nil, fmt.Errorf("%s.interval: is for timeSlicing", field)
 	}
-	if common.maxShares, err = bounded(field+".maxShares", from.MaxShares, clients); err != nil {
+	if common.policy.MaxShares, err = bounded(field+".maxShares", from.MaxShares, clients); err != nil {
 		return nil, err
 	}
 	for i, e := range from.Resources {
@@ -158,7 +153,7 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 		s.rules = append(s.rules, r)
 	}
 	if from.Replicas != nil {
-		if common.replicas, err = bounded(field+".replicas", from.Replicas, maxReplicas); err != nil {
+		if common.policy.Replicas, err = bounded(field+".replicas", from.Replicas, maxReplicas); err != nil {
 			return nil, err
 		}
 		common.name, common.devices = "nvidia.com/*", devices{all: true}
@@ -179,7 +174,7 @@ func (e entry) rule(field string, r rule) (rule, error) {
 	if err != nil {
 		return r, err
 	}
-	r.replicas, r.maxShares = replicas, cmp.Or(maxShares, r.maxShares)
+	r.policy.Replicas, r.policy.MaxShares = replicas, cmp.Or(maxShares, r.policy.MaxShares)
 	r.name = e.Name
 	if e.Name != "" && !strings.Contains(e.Name, "/") {
 		r.name = "nvidia.com/" + e.Name // As the device plugin does.
@@ -233,15 +228,15 @@ func readDevices(field string, raw json.RawMessage) (devices, error) {
 func (s Settings) clash() error {
 	replicated := map[v1beta1.Strategy]bool{}
 	for _, r := range s.rules {
-		if r.replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all {
-			replicated[r.strategy] = true
+		if r.policy.Replicas > 1 && len(r.nodes)+len(r.products) == 0 && r.devices.all {
+			replicated[r.policy.Strategy] = true
 		}
 	}
 	if !replicated[v1beta1.StrategyTimeSlicing] || !replicated[v1beta1.StrategyMPS] {
 		return nil
 	}
 	for _, a := range s.rules {
-		if slices.ContainsFunc(s.rules, func(b rule) bool { return a.name == b.name && a.strategy != b.strategy }) {
+		if slices.ContainsFunc(s.rules, func(b rule) bool { return a.name == b.name && a.policy.Strategy != b.policy.Strategy }) {
 			return fmt.Errorf("sharing: %s is shared by timeSlicing and by mps; leave one out, or say with nodes, products or devices which is for what", a.name)
 		}
 	}

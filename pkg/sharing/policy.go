@@ -4,6 +4,8 @@
 package sharing
 
 import (
+	"cmp"
+
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -65,13 +67,10 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 
 // StrategyOf is the strategy of the shares of a GPU whose claims name none.
 func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
-	switch {
-	case p.Strategy != "":
-		return p.Strategy
-	case mps && g.MPSCapable:
+	if p.Strategy == "" && mps && g.MPSCapable {
 		return v1beta1.StrategyMPS
 	}
-	return v1beta1.StrategyTimeSlicing
+	return cmp.Or(p.Strategy, v1beta1.StrategyTimeSlicing)
 }
 
 // maxShares is how many shares of a device there can be.

@@ -4,35 +4,30 @@
 package sharing
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 )
 
 // Settings are those of the nodes that a file is for. The zero Settings leave everything to claims.
 type Settings struct {
-	strategy  v1beta1.Strategy
-	none      bool
-	maxShares int
+	// common is for devices that no rule fits.
+	common Policy
 	// rules are tried in order; the first that fits a device counts.
 	rules []rule
 }
 
 // rule is an entry of resources.
 type rule struct {
-	strategy v1beta1.Strategy
-	interval v1beta1.Interval
-	failMany bool
+	policy Policy
 	// name is a glob over resource names, nodes and products are globs of which one must fit; none fits all.
 	name            string
 	nodes, products []string
 	devices         devices
-	replicas        int
-	maxShares       int
 }
 
 // devices are those a rule is for: all, the first so many, or some by index, UUID or "GPU:partition".
@@ -57,18 +52,14 @@ func (s Settings) MIG(node string, g gpu.GPU, profile string) Policy {
 }
 
 func (s Settings) policy(node string, g gpu.GPU, resource string) Policy {
-	p := Policy{Strategy: s.strategy, None: s.none, MaxShares: s.maxShares}
 	for _, r := range s.rules {
-		if !r.fits(node, g, resource) {
-			continue
+		if r.fits(node, g, resource) {
+			p := r.policy
+			p.MaxShares = cmp.Or(p.MaxShares, s.common.MaxShares)
+			return p
 		}
-		p.Strategy, p.Replicas, p.FailMany, p.Interval, p.None = r.strategy, r.replicas, r.failMany, r.interval, false
-		if r.maxShares > 0 {
-			p.MaxShares = r.maxShares
-		}
-		break
 	}
-	return p
+	return s.common
 }
 
 func (r rule) fits(node string, g gpu.GPU, resource string) bool {

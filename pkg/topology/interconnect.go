@@ -98,11 +98,6 @@ func (w interconnect) components() [][]string {
 	return out
 }
 
-// allOnSwitch says that all of them are on switches. GPUs of a node on switches are on the same ones.
-func (w interconnect) allOnSwitch(members []string) bool {
-	return !slices.ContainsFunc(members, func(m string) bool { return !w.switched[m] })
-}
-
 // aligned cuts an island in which every choice is as good into groups of 2, 4, 8, … by the places that GPUs of its model
 // have on the node: so they follow NUMA nodes and PCIe roots, and a GPU that fails takes no other's place away.
 func (w interconnect) aligned(members []string) []Group {

@@ -45,7 +45,8 @@ func Find(gpus []gpu.GPU) []Island {
 	for _, members := range w.components() {
 		switch {
 		case len(members) < 2:
-		case w.allOnSwitch(members):
+		case !slices.ContainsFunc(members, func(m string) bool { return !w.switched[m] }):
+			// GPUs of a node on switches are on the same ones.
 			islands = append(islands, Island{Members: members, Switched: true, Groups: w.aligned(members)})
 		default:
 			order, groups := w.cliques(members)

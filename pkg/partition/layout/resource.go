@@ -4,6 +4,7 @@
 package layout
 
 import (
+	"maps"
 	"slices"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -59,14 +60,11 @@ func resources(profiles []gpu.Profile) []Resource {
 // Binding gives the resources that disjoint partitions could still exhaust, and that the other binding ones do not keep
 // within the GPU's total. An engine is named rather than a number of instances.
 func Binding(profiles []gpu.Profile) []Resource {
-	var out []Resource
 	engines := len(Engines(nil))
 	all := resources(profiles)
-	for _, r := range slices.Concat(all[engines:], all[:engines]) {
-		if maxUsed(profiles, r, nil) > r.Total {
-			out = append(out, r)
-		}
-	}
+	out := slices.DeleteFunc(slices.Concat(all[engines:], all[:engines]), func(r Resource) bool {
+		return maxUsed(profiles, r, nil) <= r.Total
+	})
 	for i := 0; i < len(out); {
 		others := slices.Delete(slices.Clone(out), i, i+1)
 		if maxUsed(profiles, out[i], others) <= out[i].Total {
@@ -131,9 +129,5 @@ func maxUsed(profiles []gpu.Profile, r Resource, limited []Resource) int {
 			}
 		}
 	}
-	out := 0
-	for _, sum := range best[len(best)-1] {
-		out = max(out, sum)
-	}
-	return out
+	return slices.Max(slices.Collect(maps.Values(best[len(best)-1])))
 }
