@@ -93,8 +93,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
-	control := controller.New(controller.Options{
-		Driver: c.DriverName, Client: client, Metadata: objects, LabelNodes: c.NodeLabels, Grace: c.ClassGrace,
+	control := controller.New(c.DriverName, client, objects, controller.Options{
+		LabelNodes: c.NodeLabels, Grace: c.ClassGrace,
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"}),
 		Classes: deviceclasses.Options{
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,

@@ -19,7 +19,6 @@ import (
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/fleet"
@@ -32,7 +31,6 @@ const cacheLag = time.Second
 type classReconciler struct {
 	options deviceclasses.Options
 	grace   time.Duration
-	clock   clock.PassiveClock
 
 	slices, existing cache.Indexer
 	classes          resourcev1.DeviceClassInterface
@@ -106,19 +104,19 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
 	is, _ := object.(*resourceapi.DeviceClass)
 	if !exists || is == nil {
-		if since, ours := k.made[want.Name]; ours && k.clock.Since(since) < cacheLag {
+		if since, ours := k.made[want.Name]; ours && time.Since(since) < cacheLag {
 			return cacheLag, nil
 		}
 		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
-			k.made[want.Name] = k.clock.Now()
+			k.made[want.Name] = time.Now()
 			return cacheLag, nil
 		case err != nil:
 			return 0, fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
 		}
 		k.probeResourceNames(want, made)
-		k.made[want.Name] = k.clock.Now()
+		k.made[want.Name] = time.Now()
 		klog.FromContext(ctx).V(2).Info("Made a DeviceClass", "class", want.Name)
 		return 0, nil
 	}
@@ -154,10 +152,10 @@ func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass
 func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
 	since, known := k.unwanted[class.Name]
 	if !known {
-		since = k.clock.Now()
+		since = time.Now()
 		k.unwanted[class.Name] = since
 	}
-	if rest := k.grace - k.clock.Since(since); rest > 0 {
+	if rest := k.grace - time.Since(since); rest > 0 {
 		return rest, nil
 	}
 	user, err := k.user(ctx, class)

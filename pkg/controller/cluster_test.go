@@ -90,13 +90,13 @@ func (e *env) withdraw(node string) {
 func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
 	e.t.Helper()
 	o := Options{
-		Driver: slicetest.Driver, Client: e.client(), Metadata: e.metadata(), LabelNodes: true, Grace: grace,
+		LabelNodes: true, Grace: grace,
 		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"},
 	}
 	for _, f := range change {
 		f(&o)
 	}
-	c = New(o)
+	c = New(slicetest.Driver, e.client(), e.metadata(), o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, part := range []func(context.Context) error{c.Observe, c.Lead} {

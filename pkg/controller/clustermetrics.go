@@ -58,7 +58,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		if a := claim.Status.Allocation; a != nil {
 			found := false
 			for _, r := range a.Devices.Results {
-				if r.Driver != c.o.Driver {
+				if r.Driver != c.driver {
 					continue
 				}
 				found = true

@@ -112,7 +112,7 @@ func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newEnv(t), gpusOf(t, "l40s-4")
-	c := New(Options{Driver: slicetest.Driver, Client: s.client(), Metadata: s.metadata()})
+	c := New(slicetest.Driver, s.client(), s.metadata(), Options{})
 	c.leading = c.newLeading()
 	defer c.leading.queue.ShutDown()
 	add := func(to cache.Indexer, o any) {

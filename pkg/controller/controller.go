@@ -19,19 +19,14 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"gpu-dra-driver/pkg/admission"
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// Options are a controller's.
+// Options configures a Controller.
 type Options struct {
-	// Driver is the driver's name.
-	Driver   string
-	Client   kubernetes.Interface
-	Metadata metadata.Interface
 	// Events may be nil.
 	Events record.EventRecorder
 	// Classes say which classes there should be; none are made where it wants none.
@@ -40,13 +35,14 @@ type Options struct {
 	LabelNodes bool
 	// Grace is how long a class, or a node's labels, must be unwanted before they are removed.
 	Grace time.Duration
-	// Clock is the time. Nil: the machine's.
-	Clock clock.PassiveClock
 }
 
 // Controller watches a cluster.
 type Controller struct {
 	o        Options
+	driver   string
+	client   kubernetes.Interface
+	metadata metadata.Interface
 	versions *draclient.Client
 	shapes   *fleet.Shapes
 
@@ -71,17 +67,16 @@ type leading struct {
 // task is one thing to make as it should be: the classes, or a node's labels.
 type task struct{ node string }
 
-// New makes a controller; nothing is asked of the API server yet.
-func New(o Options) *Controller {
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
+// New returns a controller of the driver's classes and labels. It asks the API server nothing yet.
+func New(driver string, client kubernetes.Interface, metadata metadata.Interface, o Options) *Controller {
+	c := &Controller{
+		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &fleet.Shapes{},
 	}
-	c := &Controller{o: o, versions: draclient.New(o.Client), shapes: &fleet.Shapes{}}
-	c.slices = newSlices(c.versions, o.Driver, c.shapes)
+	c.slices = newSlices(c.versions, driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = newNodes(c.slices.GetIndexer())
-	c.view = newViewKeeper(o.Driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace, clock: o.Clock}, func() { c.enqueue(task{}) })
-	c.classStatuses = newClassStatuses(o.Driver, o.Events)
+	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, func() { c.enqueue(task{}) })
+	c.classStatuses = newClassStatuses(driver, o.Events)
 	return c
 }
 
@@ -178,15 +173,15 @@ func (c *Controller) newLeading() *leading {
 		claims: informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll).List, c.versions.ResourceClaims(metav1.NamespaceAll).Watch,
 			&resourceapi.ResourceClaim{}, trimClaim),
 	}
-	nodes := c.o.Metadata.Resource(nodeResource)
-	l.nodes = informer(c.o.Metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.o.Driver))
+	nodes := c.metadata.Resource(nodeResource)
+	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{
-		options: c.o.Classes, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
-		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.o.Client,
+		options: c.o.Classes, grace: c.o.Grace, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
+		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.client,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 	}
 	l.labeller = &labeller{
-		driver: c.o.Driver, grace: c.o.Grace, clock: c.o.Clock, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
+		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
 		client: nodes, gone: map[string]time.Time{},
 	}
 	return l

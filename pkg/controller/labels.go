@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/nodelabels"
@@ -25,7 +24,6 @@ import (
 type labeller struct {
 	driver string
 	grace  time.Duration
-	clock  clock.PassiveClock
 	slices cache.Indexer
 	nodes  cache.Indexer
 	client metadata.Getter
@@ -83,10 +81,10 @@ func (l *labeller) graceLeft(node string) time.Duration {
 	defer l.mu.Unlock()
 	since, known := l.gone[node]
 	if !known {
-		since = l.clock.Now()
+		since = time.Now()
 		l.gone[node] = since
 	}
-	return l.grace - l.clock.Since(since)
+	return l.grace - time.Since(since)
 }
 
 // trimNode keeps of a node what labels are planned by.

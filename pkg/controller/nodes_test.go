@@ -9,7 +9,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
-	"k8s.io/utils/clock"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
@@ -67,7 +66,7 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.invalidate("b")
-	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{clock: clock.RealClock{}}, nil)
+	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, nil)
 	was := k.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)

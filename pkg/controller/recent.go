@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"gpu-dra-driver/pkg/fleet"
 )
 
@@ -17,7 +15,6 @@ import (
 // that is gone, and nobody is to hear that the cluster lacks its model.
 type recent struct {
 	grace time.Duration
-	clock clock.PassiveClock
 	last  map[[32]*fleet.Shape]seen
 }
 
@@ -36,11 +33,11 @@ func (r *recent) with(now []fleet.Pool) (all []fleet.Pool, again time.Duration) 
 	current := map[[32]*fleet.Shape]bool{}
 	for _, p := range now {
 		if key, ok := p.Shape(); ok {
-			current[key], r.last[key] = true, seen{p, r.clock.Now()}
+			current[key], r.last[key] = true, seen{p, time.Now()}
 		}
 	}
 	for key, s := range r.last {
-		rest := r.grace - r.clock.Since(s.at)
+		rest := r.grace - time.Since(s.at)
 		switch {
 		case current[key]:
 		case rest <= 0:
