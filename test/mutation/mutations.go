@@ -113,17 +113,17 @@ var mutations = []Mutation{
 	{
 		Name: "a claim is released on an API error", File: "pkg/devicestate/deletedclaims.go",
 		Old: "		if !errors.Is(err, ErrNoClaim) {\n", New: "		if err == nil {\n",
-		Package: state, Test: "TestVanished_APIServerDown_Keeps",
+		Package: state, Test: "TestRelease_APIServerDown_Keeps",
 	},
 	{
 		Name: "there is no grace period", File: "pkg/devicestate/deletedclaims.go",
 		Old: "if d.engine.o.Host.Now().Sub(first) < d.grace {", New: "if d.grace < 0 {",
-		Package: state, Test: "TestVanished_ClaimGoneForGrace_Releases",
+		Package: state, Test: "TestRelease_ClaimGoneForGrace_Releases",
 	},
 	{
 		Name: "a claim is released under a process", File: "pkg/devicestate/deletedclaims.go",
 		Old: "	if holder != \"\" {\n", New: "	if false {\n",
-		Package: state, Test: "TestVanished_ClaimInUse_KeepsAndReports",
+		Package: state, Test: "TestRelease_ClaimInUse_KeepsAndReports",
 	},
 	{
 		Name: "the checksum is not looked at", File: "pkg/record/record.go",

@@ -33,7 +33,7 @@ func switched(e *env, p *process) bool {
 	return s[e.Address(0)]
 }
 
-func TestIdle_GPUUnused_RestoresMode(t *testing.T) {
+func TestReconcile_GPUUnused_RestoresMode(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	p := e.Start()
 	given(one, "a")(e, p)
@@ -58,7 +58,7 @@ func TestIdle_GPUUnused_RestoresMode(t *testing.T) {
 	}
 }
 
-func TestIdle_Reboot_KeepsRecordOnlyOfModeThatStays(t *testing.T) {
+func TestReconcile_Reboot_KeepsRecordOnlyOfModeThatStays(t *testing.T) {
 	for profile, kept := range map[string]bool{"hgx-h100": false, "dgx-a100-80": true} {
 		e := devicestatetest.NewSimulated(t, profile)
 		e.Sim.MIG.AllowReset = true

@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// witness is what the node says of a claim.
-type witness struct {
+// usage is what the node says of a claim.
+type usage struct {
 	named   bool
 	holder  string
 	err     error
@@ -24,29 +24,29 @@ type witness struct {
 	devices []plan.Device
 }
 
-func (x *witness) ReferencedByKubelet(context.Context, plan.Claim) (bool, error) {
+func (x *usage) ReferencedByKubelet(context.Context, plan.Claim) (bool, error) {
 	x.asked++
 	return x.named, x.err
 }
 
-func (x *witness) OpenedBy(_ context.Context, devices []plan.Device) (string, error) {
+func (x *usage) OpenedBy(_ context.Context, devices []plan.Device) (string, error) {
 	x.devices = devices
 	return x.holder, nil
 }
 
 const grace = time.Minute
 
-// scan is a machine and its DeletedClaims.
-type scan struct {
+// deletion is a machine and its DeletedClaims.
+type deletion struct {
 	*devicestatetest.Env
 	process *process
 	*devicestate.DeletedClaims
-	server  *devicestatetest.APIServer
-	witness *witness
+	server *devicestatetest.APIServer
+	usage  *usage
 }
 
 // vanishing is a machine whose claim a was force-deleted; b exists.
-func vanishing(t *testing.T) *scan {
+func vanishing(t *testing.T) *deletion {
 	e := devicestatetest.New(t)
 	p := e.Start()
 	e.SteppedClaim("a", "0")
@@ -54,19 +54,19 @@ func vanishing(t *testing.T) *scan {
 	e.Prepare(p, "a")
 	e.Prepare(p, "b")
 	delete(e.Claims, "a")
-	l := &scan{Env: e, server: &devicestatetest.APIServer{Env: e}, witness: &witness{}}
+	l := &deletion{Env: e, server: &devicestatetest.APIServer{Env: e}, usage: &usage{}}
 	l.restart(p)
 	return l
 }
 
 // restart continues with another process.
-func (l *scan) restart(p *process) {
+func (l *deletion) restart(p *process) {
 	l.process = p
-	l.DeletedClaims = devicestate.NewDeletedClaims(p.Engine, l.server, l.witness, grace)
+	l.DeletedClaims = devicestate.NewDeletedClaims(p.Engine, l.server, l.usage, grace)
 }
 
 // after scans again once some time has passed.
-func (l *scan) after(d time.Duration) []devicestate.Finding {
+func (l *deletion) after(d time.Duration) []devicestate.Finding {
 	l.T.Helper()
 	l.Now = l.Now.Add(d)
 	findings, err := l.Release(context.Background())
@@ -74,7 +74,7 @@ func (l *scan) after(d time.Duration) []devicestate.Finding {
 	return findings
 }
 
-func (l *scan) kept(findings []devicestate.Finding) {
+func (l *deletion) kept(findings []devicestate.Finding) {
 	l.T.Helper()
 	for _, f := range findings {
 		if f.Did != "" {
@@ -84,7 +84,7 @@ func (l *scan) kept(findings []devicestate.Finding) {
 	l.CheckClean(l.process, "a", "b")
 }
 
-func (l *scan) released(findings []devicestate.Finding) {
+func (l *deletion) released(findings []devicestate.Finding) {
 	l.T.Helper()
 	if len(findings) != 1 || findings[0].Did == "" || findings[0].Err != nil || findings[0].Claim.UID != "a" {
 		l.T.Fatalf("findings %+v", findings)
@@ -92,23 +92,23 @@ func (l *scan) released(findings []devicestate.Finding) {
 	l.CheckClean(l.process, "b")
 }
 
-func TestVanished_ClaimGoneForGrace_Releases(t *testing.T) {
+func TestRelease_ClaimGoneForGrace_Releases(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.kept(l.after(grace - time.Second))
-	if l.witness.asked > 0 {
+	if l.usage.asked > 0 {
 		t.Error("the kubelet was asked within the grace period")
 	}
 	l.released(l.after(time.Second))
-	if len(l.witness.devices) != 1 || l.witness.devices[0].PCIAddress != devicestatetest.Address(0) {
-		t.Errorf("asked for holders of %+v", l.witness.devices)
+	if len(l.usage.devices) != 1 || l.usage.devices[0].PCIAddress != devicestatetest.Address(0) {
+		t.Errorf("asked for holders of %+v", l.usage.devices)
 	}
 	if f := l.after(grace); len(f) > 0 {
 		t.Errorf("once more: %+v", f)
 	}
 }
 
-func TestVanished_APIServerDown_Keeps(t *testing.T) {
+func TestRelease_APIServerDown_Keeps(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.server.Down = errors.New("connection refused")
@@ -120,7 +120,7 @@ func TestVanished_APIServerDown_Keeps(t *testing.T) {
 	l.released(l.after(grace))
 }
 
-func TestVanished_ClaimReturns_Keeps(t *testing.T) {
+func TestRelease_ClaimReturns_Keeps(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.SteppedClaim("a", "0")
@@ -130,8 +130,8 @@ func TestVanished_ClaimReturns_Keeps(t *testing.T) {
 	l.released(l.after(grace))
 }
 
-func TestVanished_ClaimInUse_KeepsAndReports(t *testing.T) {
-	for name, test := range map[string]witness{
+func TestRelease_ClaimInUse_KeepsAndReports(t *testing.T) {
+	for name, test := range map[string]usage{
 		"kubelet names it":  {named: true},
 		"kubelet unknown":   {err: errors.New("permission denied")},
 		"process holds it":  {holder: "process 4711 (python)"},
@@ -139,7 +139,7 @@ func TestVanished_ClaimInUse_KeepsAndReports(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := vanishing(t)
-			*l.witness = test
+			*l.usage = test
 			l.kept(l.after(0))
 			for range 3 {
 				findings := l.after(grace)
@@ -151,14 +151,14 @@ func TestVanished_ClaimInUse_KeepsAndReports(t *testing.T) {
 					t.Fatalf("not told: %+v", findings)
 				}
 			}
-			*l.witness = witness{}
+			*l.usage = usage{}
 			l.kept(l.after(0))
 			l.released(l.after(grace))
 		})
 	}
 }
 
-func TestVanished_NoDeviceOfThisNode_Releases(t *testing.T) {
+func TestRelease_NoDeviceOfThisNode_Releases(t *testing.T) {
 	for name, change := range map[string]func(e *env){
 		"deallocated":    func(e *env) { e.Claim("a").Status.Allocation = nil },
 		"another node's": func(e *env) { e.Claim("a", "0").Status.Allocation.Devices.Results[0].Pool = "node-2/gpu" },
@@ -172,7 +172,7 @@ func TestVanished_NoDeviceOfThisNode_Releases(t *testing.T) {
 	}
 }
 
-func TestVanished_UnknownRecord_Releases(t *testing.T) {
+func TestRelease_UnknownRecord_Releases(t *testing.T) {
 	l := vanishing(t)
 	l.Damage("a")
 	l.Must(os.Remove(l.SpecFile("a")))
@@ -184,7 +184,7 @@ func TestVanished_UnknownRecord_Releases(t *testing.T) {
 	l.released(l.after(grace))
 }
 
-func TestVanished_ReleaseFails_Retries(t *testing.T) {
+func TestRelease_ReleaseFails_Retries(t *testing.T) {
 	l := vanishing(t)
 	l.Configure = func(o *devicestate.Options) { o.Executors = nil }
 	l.restart(l.Start())

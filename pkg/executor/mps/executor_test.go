@@ -1,0 +1,84 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/sim/engine"
+)
+
+func TestExecutor_SupervisorAway_ReturnsErrorButReverts(t *testing.T) {
+	e := newEnv(t)
+	e.supervisor.err = mpsd.ErrAway
+	p := e.share(t, 0, "a")
+	p.Steps = []plan.Step{{Executor: plan.MPSExecutor, PCIAddress: p.Devices[0].PCIAddress}}
+	work := plan.Work{Step: p.Steps[0], Devices: p.Devices}
+	for name, do := range map[string]func(context.Context, plan.Work) error{"apply": e.Apply, "check": e.Check} {
+		if err := do(t.Context(), work); err == nil || !strings.Contains(err.Error(), "mps.enabled") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A claim must end all the same, and with it the compute mode.
+	if err := e.Revert(t.Context(), work); err != nil {
+		t.Error(err)
+	}
+	if s, err := e.machine.State(); err != nil || s.GPUs[0].ComputeMode != 0 {
+		t.Errorf("compute mode %d, %v", s.GPUs[0].ComputeMode, err)
+	}
+}
+
+func TestAdmit_OwnDaemonOnGPU_Succeeds(t *testing.T) {
+	e := newEnv(t)
+	p := e.share(t, 0, "a")
+	e.procRoot = t.TempDir()
+	if err := os.MkdirAll(filepath.Join(e.procRoot, "77"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(e.procRoot, "77", "comm"), []byte("nvidia-cuda-mps\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.machine.Update(func(s *engine.State) error { s.GPUs[0].Processes = []engine.Process{{PID: 77}}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Admit(t.Context(), plan.Work{Devices: p.Devices}); err == nil {
+		t.Error("a stranger's MPS server is not in the way")
+	}
+	e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: p.Devices[0].Name}}}}
+	if err := e.Admit(t.Context(), plan.Work{Devices: p.Devices}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAdmit_GPUNotFree_Refused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*engine.GPU)
+		want   string
+	}{
+		"a process":       {func(g *engine.GPU) { g.Processes = []engine.Process{{PID: 77}} }, "process 77"},
+		"prohibited":      {func(g *engine.GPU) { g.ComputeMode = int(nvml.ComputeProhibited) }, "nvidia-smi -c DEFAULT"},
+		"lost":            {func(g *engine.GPU) { g.Lost = true }, "reset the GPU"},
+		"nothing at all":  {func(*engine.GPU) {}, ""},
+		"exclusive found": {func(g *engine.GPU) { g.ComputeMode = int(nvml.ComputeExclusiveProcess) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			p := e.share(t, 0, "a")
+			if err := e.machine.Update(func(s *engine.State) error { c.change(&s.GPUs[0]); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			err := e.Admit(t.Context(), plan.Work{Devices: p.Devices})
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
