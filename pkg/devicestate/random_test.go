@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -25,30 +24,23 @@ var (
 	randomSeed  = flag.Uint64("random.seed", 1, "seed of the randomized test")
 )
 
-// randomized is a machine with two plugin processes side by side, and the kubelet's knowledge of it.
+// randomized is a machine with two plugin processes side by side.
 type randomized struct {
-	*devicestatetest.Env
-	random    *rand.Rand
+	*devicestatetest.Random
 	processes [2]*process
 	faults    [2]*hosttest.Faults
-	// answered are the claims whose last Prepare succeeded and whose Unprepare has not begun since, with the boot.
-	answered map[string]int
-	// damaged are the answered claims whose record or spec was damaged since.
-	damaged map[string]bool
-	next    int
 }
 
 // TestEngine_RandomMoves_KeepsInvariants does at random what happens to a node. After each step no GPU has two owners, and
 // every prepared claim has its devices. Now and then all claims are released, and then nothing may be left.
 func TestEngine_RandomMoves_KeepsInvariants(t *testing.T) {
-	t.Logf("seed %d", *randomSeed)
-	w := &randomized{Env: devicestatetest.New(t), random: rand.New(rand.NewPCG(*randomSeed, 0)), answered: map[string]int{}, damaged: map[string]bool{}}
+	w := &randomized{Random: devicestatetest.NewRandom(devicestatetest.New(t), *randomSeed)}
 	for i := range w.processes {
 		w.restart(i)
 	}
-	devicestatetest.RunMoves(t, w.random, *randomSteps, []devicestatetest.Move{
+	w.Run(*randomSteps, []devicestatetest.Move{
 		{30, "prepare", w.prepareSome}, {15, "prepare again", w.prepareAgain}, {20, "unprepare", w.unprepareSome},
-		{12, "crash", w.crash}, {3, "restart", func() string { w.restart(w.random.IntN(2)); return "" }}, {2, "reboot", w.rebootSome},
+		{12, "crash", w.crash}, {3, "restart", func() string { w.restart(w.Rand.IntN(2)); return "" }}, {2, "reboot", w.rebootSome},
 		{3, "damage a record", w.damageSome}, {2, "lose the CDI directory", w.loseSpecs}, {2, "lose a GPU", w.loseGPU},
 		{4, "bring a GPU back", w.returnGPU}, {3, "fail an operation", w.failSome}, {1, "release all", w.releaseAll},
 	}, w.invariants)
@@ -81,20 +73,11 @@ func (w *randomized) recover(i int) {
 		w.Must(err)
 	}
 	// A claim whose record and spec are lost stays unknown while one of its GPUs is.
-	maps.DeleteFunc(w.damaged, func(uid string, _ bool) bool {
+	maps.DeleteFunc(w.Damaged, func(uid string, _ bool) bool {
 		_, err := os.Stat(w.StateDir + "/records/unknown/" + uid + ".json")
 		return err != nil
 	})
 }
-
-func (w *randomized) pick(uids []string) string {
-	if len(uids) == 0 {
-		return ""
-	}
-	return uids[w.random.IntN(len(uids))]
-}
-
-func (w *randomized) some() string { return w.pick(slices.Sorted(maps.Keys(w.Claims))) }
 
 // free are the GPUs that no claim is allocated: the scheduler gives out no others.
 func (w *randomized) free() []string {
@@ -111,95 +94,52 @@ func (w *randomized) free() []string {
 
 func (w *randomized) prepareSome() string {
 	free := w.free()
-	w.random.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
-	gpus := slices.Clone(free[:min(len(free), w.random.IntN(3))])
-	if len(gpus) == 0 || w.random.IntN(4) == 0 {
-		gpus = append(gpus, fmt.Sprint("monitor ", w.random.IntN(4)))
+	w.Rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+	gpus := slices.Clone(free[:min(len(free), w.Rand.IntN(3))])
+	if len(gpus) == 0 || w.Rand.IntN(4) == 0 {
+		gpus = append(gpus, fmt.Sprint("monitor ", w.Rand.IntN(4)))
 	}
-	uid := fmt.Sprintf("c%d", w.next)
-	w.next++
-	if w.random.IntN(2) == 0 {
+	uid := w.NewUID()
+	if w.Rand.IntN(2) == 0 {
 		w.SteppedClaim(uid, gpus...)
 	} else {
 		w.Claim(uid, gpus...)
 	}
-	return fmt.Sprint(gpus, " ", w.ask(w.random.IntN(2), uid))
+	return fmt.Sprint(gpus, " ", w.ask(w.Rand.IntN(2), uid))
 }
 
 func (w *randomized) prepareAgain() string {
-	if uid := w.some(); uid != "" {
-		return w.ask(w.random.IntN(2), uid)
+	if uid := w.AnyClaim(); uid != "" {
+		return w.ask(w.Rand.IntN(2), uid)
 	}
 	return "nothing"
 }
 
 // ask is the kubelet's Prepare.
 func (w *randomized) ask(i int, uid string) string {
-	devices, err := w.processes[i].Prepare(context.Background(), w.Claims[uid])
+	err := w.TryPrepare(w.processes[i], uid)
 	if err == nil {
-		if len(devices) != len(w.Claims[uid].Status.Allocation.Devices.Results) {
-			w.T.Errorf("%s: devices %+v", uid, devices)
-		}
-		w.answered[uid] = w.Boots
-		delete(w.damaged, uid)
 		return uid + " prepared"
 	}
-	var said *claimerror.Error
-	if !errors.As(err, &said) || claimerror.KindOf(err) != claimerror.Transient {
+	var reason *claimerror.Error
+	if !errors.As(err, &reason) || claimerror.KindOf(err) != claimerror.Transient {
 		w.T.Errorf("prepare of %s: %v", uid, err)
 	}
 	return err.Error()
 }
 
-func (w *randomized) unprepareSome() string {
-	uid := w.some()
-	if uid == "" {
-		return "nothing"
-	}
-	i := w.random.IntN(2)
-	delete(w.answered, uid)
-	if err := w.processes[i].Unprepare(context.Background(), devicestatetest.ClaimID(uid)); err != nil {
-		w.T.Errorf("unprepare of %s: %v", uid, err)
-	}
-	delete(w.Claims, uid)
-	delete(w.damaged, uid)
-	return uid
-}
+func (w *randomized) unprepareSome() string { return w.UnprepareAny(w.processes[w.Rand.IntN(2)]) }
 
 // faulted does something to a claim with a fault armed in one process.
 func (w *randomized) faulted(k hosttest.Kind) string {
-	i := w.random.IntN(2)
-	at := w.random.IntN(14)
-	w.faults[i].ArmAt(at, k)
-	uid := w.some()
-	died, err := hosttest.Run(func() error {
-		switch {
-		case uid == "" || w.random.IntN(3) == 0:
-			_, err := w.processes[i].Recover(context.Background())
-			return err
-		case w.random.IntN(2) == 0:
-			_, err := w.processes[i].Prepare(context.Background(), w.Claims[uid])
-			if err == nil {
-				w.answered[uid] = w.Boots
-				delete(w.damaged, uid)
-			}
-			return err
-		default:
-			delete(w.answered, uid)
-			err := w.processes[i].Unprepare(context.Background(), devicestatetest.ClaimID(uid))
-			if err == nil {
-				delete(w.Claims, uid)
-			}
-			return err
-		}
-	})
-	w.faults[i].Disarm()
+	i := w.Rand.IntN(2)
+	text := w.Strike(w.processes[i], w.faults[i], w.Rand.IntN(14), k)
 	w.restart(i)
-	return fmt.Sprintf("process %d, %s at effect %d of %s: died %v, %v", i, k, at, uid, died, err)
+	return fmt.Sprintf("process %d, %s", i, text)
 }
 
 func (w *randomized) crash() string {
-	if w.random.IntN(2) == 0 {
+	if w.Rand.IntN(2) == 0 {
 		return w.faulted(hosttest.CrashBefore)
 	}
 	return w.faulted(hosttest.CrashAfter)
@@ -208,12 +148,12 @@ func (w *randomized) crash() string {
 func (w *randomized) failSome() string { return w.faulted(hosttest.Fail) }
 
 func (w *randomized) rebootSome() string {
-	keep := w.random.IntN(2) == 0
+	keep := w.Rand.IntN(2) == 0
 	for i := range w.processes {
 		w.processes[i].Crash()
 	}
 	w.Reboot(keep)
-	if w.random.IntN(2) == 0 {
+	if w.Rand.IntN(2) == 0 {
 		w.Empty(w.StateDir+"/locks", "")
 	}
 	for i := range w.processes {
@@ -223,7 +163,7 @@ func (w *randomized) rebootSome() string {
 }
 
 func (w *randomized) damageSome() string {
-	uid := w.pick(slices.Sorted(maps.Keys(w.answered)))
+	uid := w.Pick(slices.Sorted(maps.Keys(w.Prepared)))
 	if uid == "" {
 		return "nothing"
 	}
@@ -234,15 +174,15 @@ func (w *randomized) damageSome() string {
 		return "nothing" // Without both, nobody knows the steps: Unprepare could not revert them.
 	}
 	w.Damage(uid)
-	if w.random.IntN(2) == 0 && w.Claims[uid].Labels[devicestatetest.Stepped] == "" {
+	if w.Rand.IntN(2) == 0 && w.Claims[uid].Labels[devicestatetest.Stepped] == "" {
 		w.Must(errors.Join(ignoreMissing(os.Remove(w.SpecFile(uid)))))
 	}
-	w.damaged[uid] = true
-	switch w.random.IntN(3) {
+	w.Damaged[uid] = true
+	switch w.Rand.IntN(3) {
 	case 0:
-		w.recover(w.random.IntN(2))
+		w.recover(w.Rand.IntN(2))
 	case 1:
-		return uid + " " + w.ask(w.random.IntN(2), uid)
+		return uid + " " + w.ask(w.Rand.IntN(2), uid)
 	}
 	return uid
 }
@@ -256,14 +196,14 @@ func ignoreMissing(err error) error {
 
 func (w *randomized) loseSpecs() string {
 	w.Empty(w.CDI, devicestatetest.External)
-	if len(w.damaged) > 0 {
+	if len(w.Damaged) > 0 {
 		w.recover(0)
 	}
 	for uid := range w.Claims {
-		w.damaged[uid] = true
+		w.Damaged[uid] = true
 	}
-	if w.random.IntN(2) == 0 {
-		w.recover(w.random.IntN(2))
+	if w.Rand.IntN(2) == 0 {
+		w.recover(w.Rand.IntN(2))
 	}
 	return ""
 }
@@ -272,7 +212,7 @@ func (w *randomized) loseGPU() string {
 	if len(w.Snapshot.GPUs) < 4 {
 		return "nothing"
 	}
-	i := w.random.IntN(4)
+	i := w.Rand.IntN(4)
 	w.Snapshot.GPUs = slices.Delete(slices.Clone(w.Snapshot.GPUs), i, i+1)
 	return fmt.Sprint(i)
 }
@@ -284,12 +224,8 @@ func (w *randomized) returnGPU() string {
 
 func (w *randomized) releaseAll() string {
 	w.returnGPU()
-	for _, uid := range slices.Sorted(maps.Keys(w.Claims)) {
-		delete(w.answered, uid)
-		w.Must(w.processes[0].Unprepare(context.Background(), devicestatetest.ClaimID(uid)))
-		delete(w.Claims, uid)
-	}
-	clear(w.damaged)
+	w.UnprepareAll(w.processes[0])
+	clear(w.Damaged)
 	w.recover(1)
 	w.Empty(w.StateDir+"/records/quarantine", "")
 	w.CheckClean(w.processes[0])
@@ -315,8 +251,8 @@ func (w *randomized) invariants() {
 			owner[a] = plan.Claim.UID
 		}
 	}
-	for uid, boot := range w.answered {
-		if w.damaged[uid] {
+	for uid, boot := range w.Prepared {
+		if w.Damaged[uid] {
 			continue
 		}
 		if !held[uid] {
@@ -331,7 +267,7 @@ func (w *randomized) invariants() {
 	if text, err := os.ReadFile(w.CDI + "/" + devicestatetest.External); err != nil || string(text) != devicestatetest.ExternalText {
 		w.T.Errorf("another driver's spec: %q, %v", text, err)
 	}
-	if len(w.damaged) == 0 {
+	if len(w.Damaged) == 0 {
 		if err := p.Check(); err != nil {
 			w.T.Error("check: ", err)
 		}

@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -29,25 +28,20 @@ var (
 // randomGPUs is how many GPUs the randomized test uses: few, so that claims often meet.
 const randomGPUs = 3
 
-// randomized is a simulated machine, and the kubelet's knowledge of it.
+// randomized is a simulated machine. Prepared leaves out the claims whose partitions somebody destroyed.
 type randomized struct {
-	*devicestatetest.Env
-	random *rand.Rand
-	p      *process
-	f      *hosttest.Faults
-	// answered are the claims whose Prepare succeeded in this boot, and whose partitions nobody destroyed since.
-	answered map[string]bool
-	next     int
+	*devicestatetest.Random
+	p *process
+	f *hosttest.Faults
 }
 
 // TestExecutor_RandomMoves_KeepsInvariants does at random what happens to a node with MIG. After each step no slice has
 // two owners, each prepared claim has its partitions, each partition has an owner, and external ones are untouched. Now
 // and then all claims are released, and then nothing may be left.
 func TestExecutor_RandomMoves_KeepsInvariants(t *testing.T) {
-	t.Logf("seed %d", *randomSeed)
-	w := &randomized{Env: devicestatetest.NewSimulated(t, "hgx-h100"), random: rand.New(rand.NewPCG(*randomSeed, 0)), answered: map[string]bool{}}
+	w := &randomized{Random: devicestatetest.NewRandom(devicestatetest.NewSimulated(t, "hgx-h100"), *randomSeed)}
 	w.restart()
-	devicestatetest.RunMoves(t, w.random, *randomSteps, []devicestatetest.Move{
+	w.Run(*randomSteps, []devicestatetest.Move{
 		{30, "prepare", w.prepareSome}, {8, "prepare again", w.prepareAgain}, {22, "unprepare", w.unprepareSome},
 		{14, "crash or fail", w.faulted}, {2, "reboot", w.rebootSome}, {4, "make an external partition", w.makeExternal},
 		{5, "destroy an external partition", w.destroyExternal}, {3, "a partition vanishes", w.vanish}, {2, "damage a record", w.damageSome},
@@ -65,14 +59,6 @@ func (w *randomized) restart() {
 	w.Must(err)
 	w.p = p
 	_ = p.RecoverAll() // What it cannot mend, a lost GPU or a partition that is gone, is for Prepare and Unprepare.
-}
-
-func (w *randomized) some() string {
-	uids := slices.Sorted(maps.Keys(w.Claims))
-	if len(uids) == 0 {
-		return ""
-	}
-	return uids[w.random.IntN(len(uids))]
 }
 
 // taken says what the scheduler has given out on a GPU, and what is published as foreign there.
@@ -105,21 +91,21 @@ var size = map[string]int{"1g.10gb": 1, "2g.20gb": 2, "3g.40gb": 4}
 
 // free finds a device that overlaps nothing that is given out; empty if chance finds none.
 func (w *randomized) free() string {
-	n := w.random.IntN(randomGPUs)
+	n := w.Rand.IntN(randomGPUs)
 	device, at := fmt.Sprint(n), gpu.Placement{Size: 8}
-	switch w.random.IntN(5) {
+	switch w.Rand.IntN(5) {
 	case 0:
 		if w.Sim.ExternalModes[w.Address(n)] {
 			return "" // Not published.
 		}
 	case 1:
-		at = gpu.Placement{Start: 4 * w.random.IntN(2), Size: 4}
+		at = gpu.Placement{Start: 4 * w.Rand.IntN(2), Size: 4}
 		device = fmt.Sprintf("%d 3g.40gb %d", n, at.Start)
 	case 2:
-		at = gpu.Placement{Start: 2 * w.random.IntN(3), Size: 2}
+		at = gpu.Placement{Start: 2 * w.Rand.IntN(3), Size: 2}
 		device = fmt.Sprintf("%d 2g.20gb %d", n, at.Start)
 	default:
-		at = gpu.Placement{Start: w.random.IntN(7), Size: 1}
+		at = gpu.Placement{Start: w.Rand.IntN(7), Size: 1}
 		device = fmt.Sprintf("%d 1g.10gb %d", n, at.Start)
 	}
 	if slices.ContainsFunc(w.taken(n), at.Overlaps) {
@@ -133,10 +119,9 @@ func (w *randomized) prepareSome() string {
 	if device == "" {
 		return "nothing is free"
 	}
-	uid := fmt.Sprintf("c%d", w.next)
-	w.next++
+	uid := w.NewUID()
 	w.Claim(uid, device)
-	if w.random.IntN(4) == 0 {
+	if w.Rand.IntN(4) == 0 {
 		if other := w.free(); other != "" {
 			w.Claim(uid, device, other) // Perhaps of the same GPU, perhaps overlapping: then Prepare refuses it.
 		}
@@ -145,7 +130,7 @@ func (w *randomized) prepareSome() string {
 }
 
 func (w *randomized) prepareAgain() string {
-	if uid := w.some(); uid != "" {
+	if uid := w.AnyClaim(); uid != "" {
 		return uid + ": " + w.ask(uid)
 	}
 	return "nothing"
@@ -153,9 +138,8 @@ func (w *randomized) prepareAgain() string {
 
 // ask is the kubelet's Prepare.
 func (w *randomized) ask(uid string) string {
-	_, err := w.p.Prepare(context.Background(), w.Claims[uid])
+	err := w.TryPrepare(w.p, uid)
 	if err == nil {
-		w.answered[uid] = true
 		return "prepared"
 	}
 	var said *claimerror.Error
@@ -168,60 +152,27 @@ func (w *randomized) ask(uid string) string {
 	return err.Error()
 }
 
-func (w *randomized) unprepareSome() string {
-	uid := w.some()
-	if uid == "" {
-		return "nothing"
-	}
-	delete(w.answered, uid)
-	if err := w.p.Unprepare(context.Background(), devicestatetest.ClaimID(uid)); err != nil {
-		w.T.Errorf("unprepare of %s: %v", uid, err)
-	}
-	delete(w.Claims, uid)
-	return uid
-}
+func (w *randomized) unprepareSome() string { return w.UnprepareAny(w.p) }
 
 // faulted does something to a claim with a fault armed.
 func (w *randomized) faulted() string {
-	at, kind := w.random.IntN(24), kinds[w.random.IntN(len(kinds))]
-	w.f.ArmAt(at, kind)
-	uid := w.some()
-	died, err := hosttest.Run(func() error {
-		switch {
-		case uid == "" || w.random.IntN(3) == 0:
-			return w.p.RecoverAll()
-		case w.random.IntN(2) == 0:
-			_, err := w.p.Prepare(context.Background(), w.Claims[uid])
-			if err == nil {
-				w.answered[uid] = true
-			}
-			return err
-		default:
-			delete(w.answered, uid)
-			err := w.p.Unprepare(context.Background(), devicestatetest.ClaimID(uid))
-			if err == nil {
-				delete(w.Claims, uid)
-			}
-			return err
-		}
-	})
-	text := fmt.Sprintf("%s operation %d of %s: died %v, %v", kind, at, uid, died, err)
+	text := w.Strike(w.p, w.f, w.Rand.IntN(24), kinds[w.Rand.IntN(len(kinds))])
 	w.restart()
 	return text
 }
 
 func (w *randomized) rebootSome() string {
 	w.p.Crash()
-	clear(w.answered)
+	clear(w.Prepared)
 	w.Reboot(false)
 	w.restart()
 	return ""
 }
 
 func (w *randomized) makeExternal() string {
-	n := w.random.IntN(randomGPUs)
+	n := w.Rand.IntN(randomGPUs)
 	g := w.Sim.State().GPUs[n]
-	start := w.random.IntN(7)
+	start := w.Rand.IntN(7)
 	if g.Lost || slices.ContainsFunc(w.taken(n), gpu.Placement{Start: start, Size: 1}.Overlaps) ||
 		slices.ContainsFunc(g.Instances, func(i engine.Instance) bool { return start >= i.Start && start < i.Start+i.Size }) {
 		return "nothing"
@@ -233,7 +184,7 @@ func (w *randomized) makeExternal() string {
 func (w *randomized) destroyExternal() string {
 	told := "nothing"
 	w.Sim.Change(func(s *engine.State) {
-		g := &s.GPUs[w.random.IntN(randomGPUs)]
+		g := &s.GPUs[w.Rand.IntN(randomGPUs)]
 		for _, i := range g.Instances {
 			if len(i.Computes) == 1 && w.Sim.External[i.Computes[0].UUID] {
 				delete(w.Sim.External, i.Computes[0].UUID)
@@ -252,14 +203,14 @@ func (w *randomized) unanswer(address string) {
 	for uid, c := range w.Claims {
 		for _, r := range c.Status.Allocation.Devices.Results {
 			if d, err := gpu.ParseName(r.Device); err == nil && d.PCIAddress == address {
-				delete(w.answered, uid)
+				delete(w.Prepared, uid)
 			}
 		}
 	}
 }
 
 func (w *randomized) vanish() string {
-	n := w.random.IntN(randomGPUs)
+	n := w.Rand.IntN(randomGPUs)
 	w.Sim.Change(func(s *engine.State) {
 		g := &s.GPUs[n]
 		for _, i := range append([]engine.Instance(nil), g.Instances...) {
@@ -273,18 +224,18 @@ func (w *randomized) vanish() string {
 }
 
 func (w *randomized) damageSome() string {
-	uids := slices.Sorted(maps.Keys(w.answered))
+	uids := slices.Sorted(maps.Keys(w.Prepared))
 	if len(uids) == 0 {
 		return "nothing"
 	}
-	uid := uids[w.random.IntN(len(uids))]
+	uid := uids[w.Rand.IntN(len(uids))]
 	w.Damage(uid)
 	return uid + ": " + w.ask(uid)
 }
 
 // lose makes a GPU fall off: what was on it is gone.
 func (w *randomized) lose() string {
-	n := w.random.IntN(randomGPUs)
+	n := w.Rand.IntN(randomGPUs)
 	w.Sim.Change(func(s *engine.State) {
 		g := &s.GPUs[n]
 		for _, i := range g.Instances {
@@ -308,18 +259,14 @@ func (w *randomized) back() string {
 }
 
 func (w *randomized) restore() string {
-	g := w.Sim.GPU(w.random.IntN(randomGPUs))
+	g := w.Sim.GPU(w.Rand.IntN(randomGPUs))
 	did, err := w.p.WithIdleGPU(context.Background(), g.PCIAddress, func() error { return w.p.MIG.Restore(context.Background(), g) })
 	return fmt.Sprint(g.PCIAddress, did, err)
 }
 
 func (w *randomized) releaseAll() string {
 	w.back()
-	for _, uid := range slices.Sorted(maps.Keys(w.Claims)) {
-		delete(w.answered, uid)
-		w.Unprepare(w.p, uid)
-		delete(w.Claims, uid)
-	}
+	w.UnprepareAll(w.p)
 	w.CheckClean(w.p)
 	return ""
 }
@@ -363,7 +310,7 @@ func (w *randomized) invariants() {
 	for uuid := range foreign {
 		w.T.Errorf("the foreign partition %s was taken away", uuid)
 	}
-	for uid := range w.answered {
+	for uid := range w.Prepared {
 		p, ok := records[uid]
 		if !ok {
 			w.T.Errorf("claim %s was answered and has no record", uid)
