@@ -431,7 +431,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a certificate is not renewed in time", File: "pkg/controller/keypair.go",
-		Old: "later := time.Now().Add(renewBefore)", New: "later := time.Now().Add(-renewBefore)",
+		Old: "later := time.Now().Add(renewBefore)", New: "later := time.Now()",
 		Package: control, Test: "TestCertificate_NearItsEnd_RenewedWhileRunning",
 	},
 	{
