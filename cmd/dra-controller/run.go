@@ -1,6 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Command dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.
 package main
 
 import (
@@ -10,6 +11,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -163,4 +168,35 @@ func orNone(address string) string {
 		return "0"
 	}
 	return address
+}
+
+// checkFor bounds a check.
+const checkFor = 50 * time.Second
+
+// check runs the check that the flags ask for, and says what it found.
+func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, checkFor)
+	defer cancel()
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client for the API server: %w", err)
+	}
+	checks := controller.Checks{Client: client, Driver: c.DriverName, Namespace: c.PodNamespace, Webhook: c.Webhook, Out: out}
+	switch c.Check {
+	case flags.CheckInstallation:
+		return checks.Installation(ctx)
+	case flags.CheckUninstall:
+		return checks.Uninstall(ctx)
+	}
+	return errors.New("there is no such check")
+}
+
+// version is set by the build.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	// Once it is stopping, a second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

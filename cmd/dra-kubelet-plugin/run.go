@@ -1,6 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Command dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.
 package main
 
 import (
@@ -9,8 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
@@ -153,4 +157,14 @@ func capability(root *driverroot.Root) func(plan.Device) (string, error) {
 		}
 		return node, err
 	}
+}
+
+// version is set by the build.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	// Once it is stopping, a second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

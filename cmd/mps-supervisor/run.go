@@ -1,6 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Command mps-supervisor runs the MPS daemons that shares of GPUs need, on demand of the kubelet plugin of its node. It is
+// a process of its own so that an upgrade of the plugin ends no daemon, and it has no access to Kubernetes.
 package main
 
 import (
@@ -10,9 +12,11 @@ import (
 	"io"
 	"log"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -87,4 +91,13 @@ func serve(ctx context.Context, o supervisor.Options) error {
 	defer s.Close()
 	o.Log("supervisor of MPS daemons %s, daemons in %s, driver root %s", version, o.Dir, o.Root)
 	return s.Serve(ctx)
+}
+
+// version is set by the build.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

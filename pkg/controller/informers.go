@@ -5,14 +5,130 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+
+	"gpu-dra-driver/pkg/fleet"
 )
+
+// byNode is the index of slices by the node that publishes them.
+const byNode = "node"
+
+// pageSize bounds what a list holds at once: a slice of 64 devices is some 100 kB until it is trimmed.
+const pageSize = 200
+
+// newSlices watches the driver's slices. They are trimmed as they arrive, one page after the other.
+func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) cache.SharedIndexInformer {
+	ours := fields.OneTermEqualSelector("spec.driver", driver).String()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			// From the cache of the API server a list comes in one piece.
+			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch, o.Limit, o.Continue = ours, "", "", pageSize, ""
+			out := &fleet.SliceList{}
+			for {
+				page, err := client.ResourceSlices().List(ctx, o)
+				if err != nil {
+					return nil, err
+				}
+				for i := range page.Items {
+					out.Items = append(out.Items, shapes.Trim(&page.Items[i]))
+					page.Items[i] = resourceapi.ResourceSlice{}
+				}
+				out.ResourceVersion = page.ResourceVersion
+				if page.Continue == "" {
+					return out, nil
+				}
+				o.Continue = page.Continue
+			}
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = ours
+			w, err := client.ResourceSlices().Watch(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			return trim(w, shapes), nil
+		},
+	}
+	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, client), &fleet.Slice{}, 0, cache.Indexers{
+		byNode: func(object any) ([]string, error) {
+			s, ok := object.(*fleet.Slice)
+			if !ok {
+				return nil, fmt.Errorf("%T in the cache of slices", object)
+			}
+			return []string{s.Node}, nil
+		},
+	})
+}
+
+// trimming is a watch whose slices are trimmed. Unlike a watch.Filter it ends when it is stopped with an event at hand, of
+// which a watch that is cut off always has one.
+type trimming struct {
+	watch.Interface
+	out     chan watch.Event
+	stopped chan struct{}
+	stop    func()
+}
+
+func trim(w watch.Interface, shapes *fleet.Shapes) watch.Interface {
+	t := &trimming{Interface: w, out: make(chan watch.Event), stopped: make(chan struct{})}
+	t.stop = sync.OnceFunc(func() { close(t.stopped) })
+	go func() {
+		defer close(t.out)
+		for e := range w.ResultChan() {
+			select {
+			case t.out <- trimmed(e, shapes):
+			case <-t.stopped:
+				return
+			}
+		}
+	}()
+	return t
+}
+
+// Stop implements watch.Interface.
+func (t *trimming) Stop() {
+	t.Interface.Stop()
+	t.stop()
+}
+
+// ResultChan implements watch.Interface.
+func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
+
+// trimmed trims the slice of an event. A bookmark's annotations tell the reflector that a list is complete.
+func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
+	slice, ok := e.Object.(*resourceapi.ResourceSlice)
+	if !ok {
+		return e
+	}
+	out := shapes.Trim(slice)
+	if e.Type == watch.Bookmark {
+		out.Annotations = slice.Annotations
+	}
+	e.Object = &out
+	return e
+}
+
+// slicesOf are the cached slices of a node.
+func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
+	objects, _ := indexer.ByIndex(byNode, node) // The index exists.
+	out := make([]*fleet.Slice, 0, len(objects))
+	for _, o := range objects {
+		if s, ok := o.(*fleet.Slice); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
 
 var nodeResource = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 

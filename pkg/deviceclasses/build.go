@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -114,4 +115,22 @@ func (o Options) class(name string, kind gpu.Kind, attribute, value string) *res
 				"has(device.attributes[%[1]q].%[3]s) && device.attributes[%[1]q].%[3]s == %[4]q", o.Driver, string(kind), attribute, value),
 		}}}},
 	}
+}
+
+// Ours says whether a class was made here, and not by an administrator or a chart.
+func (o Options) Ours(c *resourceapi.DeviceClass) bool { return c.Labels[ManagedBy] == o.Driver }
+
+// Changed is a class of ours as it should be, false where it is so already. What others added to it stays: labels,
+// annotations. Named says that the server keeps extended resource names; one that drops them is not written again.
+func Changed(is, want *resourceapi.DeviceClass, named bool) (*resourceapi.DeviceClass, bool) {
+	out := is.DeepCopy()
+	if out.Labels == nil {
+		out.Labels = map[string]string{}
+	}
+	maps.Copy(out.Labels, want.Labels)
+	want.Spec.DeepCopyInto(&out.Spec)
+	if !named {
+		out.Spec.ExtendedResourceName = is.Spec.ExtendedResourceName
+	}
+	return out, !equality.Semantic.DeepEqual(is, out)
 }

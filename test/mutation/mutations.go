@@ -400,7 +400,7 @@ var mutations = []Mutation{
 		Package: "./pkg/fleet", Test: "TestShapes_UnhealthyDevice_SameShape",
 	},
 	{
-		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/controller/slices.go",
+		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/controller/informers.go",
 		Old: "t.stop = sync.OnceFunc(func() { close(t.stopped) })", New: "t.stop = sync.OnceFunc(func() {})",
 		Package: control, Test: "TestTrim_Bookmark_KeepsAnnotations",
 	},
@@ -450,7 +450,7 @@ var mutations = []Mutation{
 		Package: reviews, Test: "TestReview_UnsatisfiableObject_Warns",
 	},
 	{
-		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/recent.go",
+		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/nodes.go",
 		Old: "rest := r.grace - time.Since(s.at)", New: "rest := -time.Since(s.at)",
 		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
 	},

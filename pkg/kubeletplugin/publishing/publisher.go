@@ -1,6 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package publishing turns the node's GPUs into ResourceSlices and keeps them in the API server.
+//
+// Node knows the GPUs, and what claims hold of them, and builds the slices. Publisher finds out which features the API
+// server has, and writes the slices while this instance of the plugin is the newest.
 package publishing
 
 import (
@@ -211,4 +215,18 @@ func (p *Publisher) setFeatures(set func(features) features) bool {
 	was := p.features
 	p.features = set(was)
 	return p.features != was
+}
+
+// Trigger asks for the slices to be built again and compared with the published ones, soon. Requests that wait are one.
+type Trigger chan struct{}
+
+// NewTrigger makes a Trigger for one Publisher, and for all who know of changes.
+func NewTrigger() Trigger { return make(Trigger, 1) }
+
+// Fire does not block.
+func (t Trigger) Fire() {
+	select {
+	case t <- struct{}{}:
+	default:
+	}
 }

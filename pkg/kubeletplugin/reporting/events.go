@@ -1,11 +1,16 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package reporting tells people about claims and the node, off the path of Prepare: by Events, by status.devices of
+// claims, and about partitions that vanished under prepared claims.
+//
+// Nothing waits for it. While the API server is away, Events queue and statuses are tried again.
 package reporting
 
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -125,4 +130,16 @@ func (e *Events) notify(ctx context.Context, err error) {
 		}
 	}
 	e.Warn(plan.Claim{}, err)
+}
+
+// Protect keeps a bug in one piece of background work from ending the plugin, on which the end of other pods depends.
+// The next round tries that piece again.
+func Protect(m *metrics.Metrics, work func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.Background().Error(nil, "Background work met a bug of the driver", "panic", p, "stack", string(debug.Stack()))
+			m.Background(claimerror.InternalFault)
+		}
+	}()
+	work()
 }
