@@ -28,9 +28,7 @@ var (
 )
 
 // Client speaks to the supervisor. Several goroutines may use it.
-type Client struct {
-	http http.Client
-}
+type Client struct{ http http.Client }
 
 // answerTime is what an answer takes to arrive, at the most.
 const answerTime = 500 * time.Millisecond

@@ -18,9 +18,7 @@ import (
 var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // reader reads one GPU and keeps the first failure that means the GPU is not to be relied on.
-type reader struct {
-	err error
-}
+type reader struct{ err error }
 
 // require records the failure of a query that a GPU must answer.
 func (r *reader) require(what string, err error) {
@@ -110,8 +108,10 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
 	r.mig(d, architecture, &g.MIG)
-	r.links(d, g)
-	r.fabric(d, g)
+	if !g.MIG.Enabled { // In MIG mode it has no peers, and what its links say then is not asked.
+		r.links(d, g)
+		r.fabric(d, g)
+	}
 	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
 	g.MPSCapable = g.ComputeCapability.Major >= 7 && !slices.Contains(guestBrands, brand)
@@ -150,7 +150,6 @@ func (i *Inventory) place(g *gpu.GPU) {
 	g.Bridges = i.bridges(g.PCIAddress)
 	a, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIAddress, deviceattribute.ScalarAttribute, sys)
 	if err == nil && a.Value.IntValue != nil {
-		n := int(*a.Value.IntValue)
-		g.NUMANode = &n
+		g.NUMANode = new(int(*a.Value.IntValue))
 	}
 }

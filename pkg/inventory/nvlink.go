@@ -13,11 +13,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// links reads the NVLinks that are up. A GPU in MIG mode has no peers, and what its links say then is not asked.
+// links reads the NVLinks that are up.
 func (r *reader) links(d nvml.Device, g *gpu.GPU) {
-	if g.MIG.Enabled {
-		return
-	}
 	links, err := d.NVLinks()
 	if !r.optional("the NVLinks", err) {
 		return
@@ -37,11 +34,8 @@ func (r *reader) links(d nvml.Device, g *gpu.GPU) {
 	}
 }
 
-// fabric reads how the GPU is registered. A GPU in MIG mode has no peers, and is not asked.
+// fabric reads how the GPU is registered.
 func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
-	if g.MIG.Enabled {
-		return
-	}
 	f, err := d.Fabric()
 	if !r.optional("the NVLink fabric", err) {
 		return

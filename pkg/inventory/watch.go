@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
@@ -44,13 +46,17 @@ func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapsho
 	defer stop()
 
 	var last result
-	for {
-		last.files = i.files() // before the scan: a change during it shows at the next poll
-		now := i.scan(ctx, last)
+	for first := true; ; first = false {
+		now := result{files: i.files()} // before the scan: a change during it shows at the next poll
+		now.snapshot, now.err = i.Scan(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !last.delivered || !now.same(last) {
+		gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
+		if now.err != nil && !gone {
+			now.snapshot = last.snapshot
+		}
+		if first || fmt.Sprint(now.err) != fmt.Sprint(last.err) || !reflect.DeepEqual(now.snapshot, last.snapshot) {
 			found(now.snapshot, now.err)
 		}
 		last = now
@@ -70,24 +76,9 @@ func (i *Inventory) Trigger() {
 
 // result is one scan and the files that prompted it.
 type result struct {
-	files     string
-	snapshot  gpu.Snapshot
-	err       error
-	delivered bool
-}
-
-func (i *Inventory) scan(ctx context.Context, last result) result {
-	now := result{files: last.files, delivered: true}
-	now.snapshot, now.err = i.Scan(ctx)
-	gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
-	if now.err != nil && !gone {
-		now.snapshot = last.snapshot
-	}
-	return now
-}
-
-func (s result) same(o result) bool {
-	return fmt.Sprint(s.err) == fmt.Sprint(o.err) && reflect.DeepEqual(s.snapshot, o.snapshot)
+	files    string
+	snapshot gpu.Snapshot
+	err      error
 }
 
 // wait returns when a scan is due.
@@ -109,8 +100,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, 
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
 // files is the state that a poll compares: the loaded driver, the GPUs it is bound to, the device nodes, and MIG
-// instances. Under /proc only
-// contents count; its times are those of the reading.
+// instances. Under /proc only contents count; its times are those of the reading.
 func (i *Inventory) files() string {
 	var b strings.Builder
 	version, _ := os.ReadFile(filepath.Join(i.o.ProcRoot, "driver/nvidia/version"))
@@ -133,4 +123,30 @@ func (i *Inventory) files() string {
 		}
 	}
 	return b.String()
+}
+
+// Latest holds the newest Snapshot, for all who need one without a scan of their own. Its methods may be called at once.
+type Latest struct {
+	snapshot atomic.Pointer[gpu.Snapshot]
+	once     sync.Once
+	scanned  chan struct{}
+}
+
+// NewLatest holds an empty Snapshot until the first Set.
+func NewLatest() *Latest {
+	l := &Latest{scanned: make(chan struct{})}
+	l.snapshot.Store(&gpu.Snapshot{})
+	return l
+}
+
+// Snapshot is the one of the newest Set.
+func (l *Latest) Snapshot() gpu.Snapshot { return *l.snapshot.Load() }
+
+// Scanned is closed with the first Set.
+func (l *Latest) Scanned() <-chan struct{} { return l.scanned }
+
+// Set replaces the Snapshot.
+func (l *Latest) Set(s gpu.Snapshot) {
+	l.snapshot.Store(&s)
+	l.once.Do(func() { close(l.scanned) })
 }

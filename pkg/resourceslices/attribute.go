@@ -69,14 +69,14 @@ func boolean(get func(attributeSource) bool) value {
 	}
 }
 
-// number is an int attribute; a nil number is left out.
-func number(get func(attributeSource) *int) value {
+// number is an int attribute; an unknown number is left out.
+func number(get func(attributeSource) (n int, known bool)) value {
 	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
-		n := get(s)
-		if n == nil || !s.described() {
+		n, known := get(s)
+		if !known || !s.described() {
 			return nil, ""
 		}
-		return &resourceapi.DeviceAttribute{IntValue: new(int64(*n))}, ""
+		return &resourceapi.DeviceAttribute{IntValue: new(int64(n))}, ""
 	}
 }
 

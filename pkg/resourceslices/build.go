@@ -118,7 +118,7 @@ func PoolName(node string) string { return node + "/gpu" }
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}}
 	b.labels = labels(b.islands)
-	gpus := b.gpus(snapshot, conditions)
+	gpus := b.gpuStates(snapshot, conditions)
 	groups := b.groups(gpus)
 	nvlink := b.nvlinkCounters(groups)
 	var sets []resourceapi.CounterSet

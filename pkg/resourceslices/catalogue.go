@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
@@ -66,6 +67,16 @@ func (c capacity) requestPolicy(s attributeSource) *resourceapi.CapacityRequestP
 		return &resourceapi.CapacityRequestPolicy{Default: amount(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount(0)}}
 	}
 	return c.policy(*s.offer, *c.quantity(s))
+}
+
+// count is a capacity that is a number; an unknown one is left out.
+func count(get func(attributeSource) (n int, known bool)) func(attributeSource) *resource.Quantity {
+	return func(s attributeSource) *resource.Quantity {
+		if n, known := get(s); known {
+			return amount(int64(n))
+		}
+		return nil
+	}
 }
 
 func amount(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.DecimalSI) }
@@ -130,10 +141,10 @@ var attributes = []attribute{
 		text(func(s attributeSource) string { return s.gpu.PCIeRoot })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds, Source: "sysfs",
 		Meaning: "The NUMA node. Left out where the machine does not assign one. Of a group where its GPUs share one."},
-		number(func(s attributeSource) *int { return s.gpu.NUMANode })},
+		number(func(s attributeSource) (int, bool) { return ptr.Deref(s.gpu.NUMANode, 0), s.gpu.NUMANode != nil })},
 	{Entry{Name: "index", Type: "int", Devices: gpuOnly, Always: gpuOnly, Source: "NVML's enumeration",
 		Meaning: "The number nvidia-smi shows. For people: it may change with every boot and is not the device's identity."},
-		number(func(s attributeSource) *int { return &s.gpu.Index })},
+		number(func(s attributeSource) (int, bool) { return s.gpu.Index, true })},
 	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU has a MIG mode, whatever that mode is now."},
 		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
@@ -145,23 +156,15 @@ var attributes = []attribute{
 		text(func(s attributeSource) string { return s.group })},
 	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkState",
 		Meaning: "How many of its NVLinks are up. Left out of a GPU that is in no NVLink group."},
-		number(func(s attributeSource) *int {
-			if s.group == "" {
-				return nil
-			}
-			return new(len(s.gpu.Links))
-		})},
+		number(func(s attributeSource) (int, bool) { return len(s.gpu.Links), s.group != "" })},
 	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkVersion",
 		Meaning: "The NVLink generation as NVML numbers it. Left out where it does not say, and of a GPU that is in no NVLink group."},
-		number(func(s attributeSource) *int {
+		number(func(s attributeSource) (int, bool) {
 			newest := 0
 			for _, l := range s.gpu.Links {
 				newest = max(newest, l.Version)
 			}
-			if s.group == "" || newest == 0 {
-				return nil
-			}
-			return &newest
+			return newest, s.group != "" && newest != 0
 		})},
 	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
 		Meaning: "The NVLink fabric that the GPU is attached to, the same on every node of it. Left out where the fabric ends at the node's own board, or the GPU is not registered."},
@@ -173,11 +176,8 @@ var attributes = []attribute{
 		})},
 	{Entry{Name: "cliqueID", Type: "int", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
 		Meaning: "The part of the fabric whose GPUs reach each other, on whatever node. Left out with fabricClusterUUID."},
-		number(func(s attributeSource) *int {
-			if s.gpu.Fabric.State != gpu.FabricReady || s.gpu.Fabric.ClusterUUID == "" {
-				return nil
-			}
-			return &s.gpu.Fabric.CliqueID
+		number(func(s attributeSource) (int, bool) {
+			return s.gpu.Fabric.CliqueID, s.gpu.Fabric.State == gpu.FabricReady && s.gpu.Fabric.ClusterUUID != ""
 		})},
 	{Entry{Name: "gpuCount", Type: "int", Devices: groupOnly, Always: groupOnly, Source: "the driver",
 		Meaning: "How many GPUs the group has."},
@@ -218,12 +218,7 @@ var capacities = []capacity{
 		}},
 	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "the driver",
 		Meaning: "Percent of the SMs, of which a share can reserve some; by MPS its processes then get no more either. Left out where a claim always has the device to itself."},
-		func(s attributeSource) *resource.Quantity {
-			if s.offer == nil {
-				return nil
-			}
-			return amount(100)
-		},
+		count(func(s attributeSource) (int, bool) { return 100, s.offer != nil }),
 		func(o sharing.Offer, _ resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(int64(o.Compute)), ValidRange: &resourceapi.CapacityRequestPolicyRange{
 				Min: amount(0), Max: amount(100), Step: amount(1),
@@ -231,27 +226,21 @@ var capacities = []capacity{
 		}},
 	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
 		Meaning: "How many claims can have a share of the device at once. Left out where a claim always has the device to itself."},
-		func(s attributeSource) *resource.Quantity {
-			if s.offer == nil {
-				return nil
-			}
-			return amount(int64(s.offer.MaxShares))
-		},
+		count(func(s attributeSource) (int, bool) {
+			return ptr.Deref(s.offer, sharing.Offer{}).MaxShares, s.offer != nil
+		}),
 		func(sharing.Offer, resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(1), ValidValues: []resource.Quantity{*amount(1)}}
 		}},
 	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The number of streaming multiprocessors. Left out for a compute capability this version does not know."},
-		func(s attributeSource) *resource.Quantity {
+		count(func(s attributeSource) (int, bool) {
 			n := s.gpu.Multiprocessors
 			if s.device.Kind == gpu.KindMIG {
 				n = s.profile.Multiprocessors
 			}
-			if n <= 0 {
-				return nil
-			}
-			return amount(int64(n))
-		}, nil},
+			return n, n > 0
+		}), nil},
 	engines("copyEngines", "copy engines", func(p gpu.Profile) int { return p.CopyEngines }),
 	engines("decoders", "video decoders", func(p gpu.Profile) int { return p.Decoders }),
 	engines("encoders", "video encoders", func(p gpu.Profile) int { return p.Encoders }),
@@ -260,16 +249,13 @@ var capacities = []capacity{
 }
 
 // engines is the capacity that counts engines of one kind, 0 where a partition has none.
-func engines(name, what string, count func(gpu.Profile) int) capacity {
+func engines(name, what string, of func(gpu.Profile) int) capacity {
 	return capacity{
 		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 			Meaning: "The number of " + what + ". Left out of a GPU without MIG, for NVML does not say."},
-		func(s attributeSource) *resource.Quantity {
-			if s.profile == nil || s.profile.Slices == 0 {
-				return nil
-			}
-			return amount(int64(count(*s.profile)))
-		},
-		nil,
+		count(func(s attributeSource) (int, bool) {
+			p := ptr.Deref(s.profile, gpu.Profile{})
+			return of(p), p.Slices != 0
+		}), nil,
 	}
 }

@@ -21,22 +21,8 @@ const (
 	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
 )
 
-// publishableGPU is a GPU with the devices to publish of it, its monitor aside.
-type publishableGPU struct {
-	gpuState
-	entries []deviceEntry
-}
-
-func (b *builder) gpus(s gpu.Snapshot, conditions map[string]Condition) []publishableGPU {
-	var out []publishableGPU
-	for _, g := range b.gpuStates(s, conditions) {
-		out = append(out, publishableGPU{gpuState: *g, entries: b.entries(*g)})
-	}
-	return out
-}
-
 // devices are those of one GPU, the whole and the partitions, and the counters that keep them apart, if they overlap.
-func (b *builder) devices(g publishableGPU, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
+func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
 	var consumed [][]resourceapi.DeviceCounterConsumption
 	if b.o.Counters && slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG }) {
 		set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries)
@@ -81,7 +67,7 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 }
 
 // monitors gives the device to watch a GPU by, or none: there must be a GPU to watch, or a claim that does.
-func (b *builder) monitors(g publishableGPU) []resourceapi.Device {
+func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
 	if !b.o.Taints || !b.o.SharedDevices || gone && !g.holds(gpu.KindMonitor) {
 		return nil

@@ -11,13 +11,15 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// gpuState is a GPU with its health and its held devices.
+// gpuState is a GPU with its health, its held devices and those to publish.
 type gpuState struct {
 	gpu gpu.GPU
 	// unhealthy has a State where the GPU is not for new claims.
 	unhealthy Condition
 	// held are the devices that claims hold: the whole, its monitor, its partitions, the groups that it is in.
 	held []Held
+	// entries are the devices to publish of it, its monitor aside.
+	entries []deviceEntry
 }
 
 // wholeName is the device name of the whole GPU.
@@ -41,7 +43,7 @@ func (g gpuState) heldAs(kind gpu.Kind) []Held {
 func (g gpuState) holds(kind gpu.Kind) bool { return len(g.heldAs(kind)) > 0 }
 
 // gpuStates are the GPUs that were read, and those that are not there but held.
-func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []*gpuState {
+func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []gpuState {
 	found := map[string]*gpuState{}
 	for _, g := range s.GPUs {
 		if _, err := gpu.ParseName(wholeName(g.PCIAddress)); err != nil {
@@ -66,9 +68,14 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []*
 			rank[m] = len(rank) + 1
 		}
 	}
-	return slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
+	var out []gpuState
+	for _, g := range slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
 		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
-	})
+	}) {
+		g.entries = b.entries(*g)
+		out = append(out, *g)
+	}
+	return out
 }
 
 // missing adds the held GPUs that were not read, and reports the problems that nobody holds.

@@ -4,6 +4,7 @@
 package resourceslices
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -11,12 +12,13 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/topology"
 )
 
 // group is an NVLink group to publish.
 type group struct {
 	device  gpu.Device
-	members []publishableGPU
+	members []gpuState
 	held    bool
 	// state says that it is not for new claims, and why.
 	state State
@@ -24,9 +26,9 @@ type group struct {
 }
 
 // groups finds the groups that claims can have, all of whose GPUs can be allocated whole, and those that are held.
-func (b *builder) groups(gpus []publishableGPU) []group {
-	byAddress := map[string]publishableGPU{}
-	held := map[string][]publishableGPU{}
+func (b *builder) groups(gpus []gpuState) []group {
+	byAddress := map[string]gpuState{}
+	held := map[string][]gpuState{}
 	for _, g := range gpus {
 		byAddress[g.gpu.PCIAddress] = g
 		for _, h := range g.heldAs(gpu.KindGroup) {
@@ -45,7 +47,7 @@ func (b *builder) groups(gpus []publishableGPU) []group {
 			case isHeld && sameGPUs(holders, g.members):
 				g.held = true
 				delete(held, g.device.Name())
-			case isHeld || !b.o.Counters || slices.ContainsFunc(g.members, func(m publishableGPU) bool { return !m.free() }):
+			case isHeld || !b.o.Counters || slices.ContainsFunc(g.members, func(m gpuState) bool { return !m.free() }):
 				continue
 			}
 			out = append(out, g)
@@ -72,14 +74,14 @@ func (b *builder) groups(gpus []publishableGPU) []group {
 }
 
 // free says that new claims can have the GPU as a whole, as far as its health goes.
-func (g publishableGPU) free() bool {
+func (g gpuState) free() bool {
 	return len(g.entries) > 0 && g.entries[0].device.Kind == gpu.KindGPU && g.entries[0].state == ""
 }
 
 // sameGPUs compares two lists of different GPUs, in any order.
-func sameGPUs(a, b []publishableGPU) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(x publishableGPU) bool {
-		return !slices.ContainsFunc(b, func(y publishableGPU) bool { return x.gpu.PCIAddress == y.gpu.PCIAddress })
+func sameGPUs(a, b []gpuState) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x gpuState) bool {
+		return !slices.ContainsFunc(b, func(y gpuState) bool { return x.gpu.PCIAddress == y.gpu.PCIAddress })
 	})
 }
 
@@ -146,4 +148,41 @@ func keepCommon[T comparable](common *T, one T) {
 	if *common != one {
 		*common = *new(T)
 	}
+}
+
+// labels names for each GPU the largest set of GPUs that it is in of which each has NVLink to each: on switches all of
+// them, otherwise the largest clique of the island. The name is its size and its first member, so that it stays while its
+// members do.
+func labels(islands []topology.Island) map[string]string {
+	out := map[string]string{}
+	for _, island := range islands {
+		groups := island.Groups
+		if island.Switched {
+			groups = []topology.Group{{Members: island.Members}}
+		}
+		for _, g := range groups { // The larger come later.
+			for _, m := range g.Members {
+				out[m] = groupOf(g.Members).Name()
+			}
+		}
+	}
+	return out
+}
+
+// groupOf is the group of these GPUs.
+func groupOf(members []string) gpu.Device {
+	return gpu.Device{Kind: gpu.KindGroup, Size: len(members), PCIAddress: members[0]}
+}
+
+// offered are an island's groups in the order to offer them. GPUs are taken one by one from the front. Of the two halves of
+// a larger group the further one comes first, so that groups are taken from the other end; but the larger group at the
+// front goes before those behind it, so that the small ones use up what the GPUs have begun, and large ones stay whole.
+func offered(island topology.Island) []topology.Group {
+	out := slices.Clone(island.Groups)
+	slices.SortStableFunc(out, func(x, y topology.Group) int {
+		size := len(x.Members)
+		nx, ny := slices.Index(island.Members, x.Members[0])/size, slices.Index(island.Members, y.Members[0])/size
+		return cmp.Or(cmp.Compare(size, len(y.Members)), cmp.Compare(nx/2, ny/2), cmp.Compare(ny, nx))
+	})
+	return out
 }

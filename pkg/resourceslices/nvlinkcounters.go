@@ -36,7 +36,7 @@ func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 }
 
 // held is how much of a GPU claims hold.
-func (c nvlinkCounters) held(g publishableGPU) int64 {
+func (c nvlinkCounters) held(g gpuState) int64 {
 	n := int64(len(g.heldAs(gpu.KindGroup))) * c.size[g.gpu.PCIAddress]
 	for _, e := range g.entries {
 		if e.held {

@@ -285,7 +285,7 @@ var mutations = []Mutation{
 	{
 		Name: "a held group whose link failed is withdrawn", File: "pkg/resourceslices/group.go",
 		Old:     "for _, name := range sortedKeys(held) {",
-		New:     "for _, name := range sortedKeys(map[string][]publishableGPU{}) {",
+		New:     "for _, name := range sortedKeys(map[string][]gpuState{}) {",
 		Package: slices, Test: "TestBuild_GroupHeld_KeepsItsGPUs",
 	},
 	{

@@ -233,8 +233,6 @@ func (d *daemon) awaitReady(p *process, want mpsd.Daemon) error {
 		if _, err := os.Lstat(socket); err == nil {
 			if err := d.limit(want, false); err == nil {
 				return nil
-			} else if !errors.Is(err, errNoAnswer) {
-				return err
 			}
 		}
 		select {
@@ -249,10 +247,8 @@ func (d *daemon) awaitReady(p *process, want mpsd.Daemon) error {
 	}
 }
 
-// errNoAnswer says that a daemon did not answer. A starting daemon does not at first.
-var errNoAnswer = errors.New("no answer")
-
-// limit sets the limits of each client, for servers to come and for running servers.
+// limit sets the limits of each client, for servers to come and for running servers. An error says that the daemon did
+// not answer; a starting daemon does not at first.
 func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 	ctx, cancel := context.WithTimeout(d.ctx, answerLimit)
 	defer cancel()
@@ -269,7 +265,7 @@ func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 	if running {
 		list, err := n.ask(ctx, "get_server_list")
 		if err != nil {
-			return fmt.Errorf("%w: %w", errNoAnswer, err)
+			return fmt.Errorf("no answer: %w", err)
 		}
 		for word := range strings.FieldsSeq(list) {
 			pid, err := strconv.Atoi(word)
@@ -283,7 +279,7 @@ func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 		}
 	}
 	if _, err := n.ask(ctx, commands...); err != nil {
-		return fmt.Errorf("%w: %w", errNoAnswer, err)
+		return fmt.Errorf("no answer: %w", err)
 	}
 	return nil
 }

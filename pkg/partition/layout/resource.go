@@ -16,43 +16,24 @@ type Resource struct {
 	Name string
 	// Total is what the GPU has: as much as the profile with the most of it, or the number of instances of a profile.
 	Total int
-	of    func(gpu.Profile) int
+	// Of is what a partition of a profile takes.
+	Of func(gpu.Profile) int
 }
-
-// Of is what a partition of a profile takes.
-func (r Resource) Of(p gpu.Profile) int { return r.of(p) }
 
 // Engines are the multiprocessors and engines of the GPU, in a fixed order.
 func Engines(profiles []gpu.Profile) []Resource {
 	out := []Resource{
-		{Name: "multiprocessors", of: func(p gpu.Profile) int { return p.Multiprocessors }},
-		{Name: "copy-engines", of: func(p gpu.Profile) int { return p.CopyEngines }},
-		{Name: "decoders", of: func(p gpu.Profile) int { return p.Decoders }},
-		{Name: "encoders", of: func(p gpu.Profile) int { return p.Encoders }},
-		{Name: "jpeg-engines", of: func(p gpu.Profile) int { return p.JPEGEngines }},
-		{Name: "ofa-engines", of: func(p gpu.Profile) int { return p.OFAEngines }},
+		{Name: "multiprocessors", Of: func(p gpu.Profile) int { return p.Multiprocessors }},
+		{Name: "copy-engines", Of: func(p gpu.Profile) int { return p.CopyEngines }},
+		{Name: "decoders", Of: func(p gpu.Profile) int { return p.Decoders }},
+		{Name: "encoders", Of: func(p gpu.Profile) int { return p.Encoders }},
+		{Name: "jpeg-engines", Of: func(p gpu.Profile) int { return p.JPEGEngines }},
+		{Name: "ofa-engines", Of: func(p gpu.Profile) int { return p.OFAEngines }},
 	}
 	for i := range out {
 		for _, p := range profiles {
-			out[i].Total = max(out[i].Total, out[i].of(p))
+			out[i].Total = max(out[i].Total, out[i].Of(p))
 		}
-	}
-	return out
-}
-
-// resources are the engines, and the number of instances of each profile.
-func resources(profiles []gpu.Profile) []Resource {
-	out := Engines(profiles)
-	for _, p := range profiles {
-		out = append(out, Resource{
-			Name: "instances-" + gpu.ProfileLabel(p.Name), Total: p.Instances,
-			of: func(o gpu.Profile) int {
-				if o.Name == p.Name {
-					return 1
-				}
-				return 0
-			},
-		})
 	}
 	return out
 }
@@ -60,9 +41,19 @@ func resources(profiles []gpu.Profile) []Resource {
 // Binding gives the resources that disjoint partitions could still exhaust, and that the other binding ones do not keep
 // within the GPU's total. An engine is named rather than a number of instances.
 func Binding(profiles []gpu.Profile) []Resource {
-	engines := len(Engines(nil))
-	all := resources(profiles)
-	out := slices.DeleteFunc(slices.Concat(all[engines:], all[:engines]), func(r Resource) bool {
+	var instances []Resource
+	for _, p := range profiles {
+		instances = append(instances, Resource{
+			Name: "instances-" + gpu.ProfileLabel(p.Name), Total: p.Instances,
+			Of: func(o gpu.Profile) int {
+				if o.Name == p.Name {
+					return 1
+				}
+				return 0
+			},
+		})
+	}
+	out := slices.DeleteFunc(append(instances, Engines(profiles)...), func(r Resource) bool {
 		return maxUsed(profiles, r, nil) <= r.Total
 	})
 	for i := 0; i < len(out); {
@@ -120,12 +111,12 @@ func maxUsed(profiles []gpu.Profile, r Resource, limited []Resource) int {
 			for _, c := range choices {
 				then := used
 				for i, l := range limited {
-					if then[i] += l.of(c.Profile); then[i] > l.Total {
+					if then[i] += l.Of(c.Profile); then[i] > l.Total {
 						continue next
 					}
 				}
 				end := best[c.Placement.End()]
-				end[then] = max(end[then], sum+r.of(c.Profile))
+				end[then] = max(end[then], sum+r.Of(c.Profile))
 			}
 		}
 	}
