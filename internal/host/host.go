@@ -1,13 +1,22 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package host is the border to the machine: durable files, locks that hold across processes, the clock and the boot ID.
+//
+// Every system call that changes the machine is an Operation with a label. Production has no FaultHook. A test's hook
+// runs each operation: it can make one operation fail, or end the simulated process before or after it (see hosttest).
+//
+// Traps. A rename is durable only once its directory is synced. A temporary file has a fixed name beside its target. The
+// holder of the target's lock owns the temporary file, and the next write overwrites the file that a crash left.
 package host
 
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -114,4 +123,24 @@ func (h *Host) Close() {
 		_ = control(f, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 		_ = f.Close()
 	}
+}
+
+// Parallel calls work for each item at once, and returns when all calls have ended, with all their errors. A host with a
+// fault hook calls it in order up to the first error, since the hook may end the process in the middle.
+func Parallel[T any](h *Host, items []T, work func(T) error) error {
+	if h.faultHook != nil || len(items) < 2 {
+		for _, item := range items {
+			if err := work(item); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	errs := make([]error, len(items))
+	var group sync.WaitGroup
+	for i, item := range items {
+		group.Go(func() { errs[i] = work(item) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
 }

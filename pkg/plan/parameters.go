@@ -22,7 +22,6 @@ import (
 const (
 	MemoryCapacity  = "memory"
 	ComputeCapacity = "compute"
-	SharesCapacity  = "shares"
 )
 
 // configure works out what part of each device the claim has and how it is used: the class's parameters, then the
