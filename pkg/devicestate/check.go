@@ -34,7 +34,7 @@ func (e *Engine) Check() error {
 		c := r.Plan.Claim
 		known[c.UID] = true
 		if r.State != record.Committed {
-			fault("claim %s is %s", claimText(c), r.State)
+			fault("claim %s is %s", c, r.State)
 			continue
 		}
 		if r.BootID == boot {
@@ -50,7 +50,7 @@ func (e *Engine) Check() error {
 					fault("%s on GPU %s: %s", d, address, why)
 				}
 				if d, taken := r.Plan.Conflict(other.Plan, address); taken && j < i {
-					fault("%s on GPU %s is held by claim %s and claim %s", d.Name, address, claimText(other.Plan.Claim), claimText(c))
+					fault("%s on GPU %s is held by claim %s and claim %s", d.Name, address, other.Plan.Claim, c)
 				}
 			}
 		}
@@ -76,7 +76,7 @@ func (e *Engine) checkSpec(r record.Record) error {
 	c := r.Plan.Claim
 	data, err := e.o.Specs.Read(c.UID)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("claim %s is committed and has no CDI spec", claimText(c))
+		return fmt.Errorf("claim %s is committed and has no CDI spec", c)
 	}
 	if err != nil {
 		return err
@@ -85,15 +85,15 @@ func (e *Engine) checkSpec(r record.Record) error {
 		if d.TopologyEnv.NCCLTopology != "" {
 			switch file, err := e.o.Specs.ReadTopology(c.UID); {
 			case errors.Is(err, fs.ErrNotExist):
-				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", claimText(c))
+				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", c)
 			case err != nil:
 				return err
 			case string(file) != d.TopologyEnv.NCCLTopology:
-				return fmt.Errorf("the topology file for NCCL of claim %s is not what its record says", claimText(c))
+				return fmt.Errorf("the topology file for NCCL of claim %s is not what its record says", c)
 			}
 		}
 		if !strings.Contains(string(data), cdi.DeviceName(r.Plan, i)) {
-			return fmt.Errorf("the CDI spec of claim %s lacks device %s", claimText(c), r.Plan.Devices[i].Name)
+			return fmt.Errorf("the CDI spec of claim %s lacks device %s", c, r.Plan.Devices[i].Name)
 		}
 	}
 	return nil

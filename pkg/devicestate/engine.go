@@ -55,9 +55,6 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Planner makes a claim's plan; plan.Make is the one.
-type Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
-
 // Options configures an Engine. The fields up to Executors are required.
 type Options struct {
 	Host *host.Host
@@ -70,8 +67,8 @@ type Options struct {
 	Snapshot  func() gpu.Snapshot
 	Edits     Edits
 	Executors map[string]Executor
-	// Planner defaults to plan.Make.
-	Planner Planner
+	// Planner makes a claim's plan. Default: plan.Make.
+	Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
 	// Policy is the node's setting for sharing a GPU, or a MIG profile of it. Nil: none. NoMPS says why there is no MPS.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
 	NoMPS  string
@@ -160,20 +157,13 @@ func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, e
 	return held, nil
 }
 
-// refuse explains why a claim cannot be prepared. The device is empty where it concerns none.
-func refuse(p plan.Plan, device string, reason claimerror.Reason, cause error, remedy string) error {
-	return &claimerror.Error{
-		Reason: reason, Attempt: "prepare", Claim: p.Claim.String(), Device: device, Cause: cause, Remedy: remedy,
-	}
-}
-
 func inUse(p plan.Plan, device string, cause error) error {
-	return refuse(p, device, claimerror.DeviceInUse, cause,
+	return p.Claim.Refuse(device, claimerror.DeviceInUse, cause,
 		"it is retried and succeeds once the other claim is released; delete that claim's pod if it should not be there")
 }
 
 func notReady(p plan.Plan, device string, cause error) error {
-	return refuse(p, device, claimerror.DriverNotReady, cause,
+	return p.Claim.Refuse(device, claimerror.DriverNotReady, cause,
 		"it is retried; check the driver installation on the node (nvidia-smi must work there)")
 }
 
@@ -185,7 +175,7 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 		return cause
 	}
 	f := &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claimText(claim), Cause: cause,
+		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claim.String(), Cause: cause,
 		Remedy: "it is retried; if it persists, look at the node's disk and at the log of its kubelet plugin",
 	}
 	if ctx.Err() != nil {
@@ -193,11 +183,4 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 		f.Remedy = "it is retried; another claim's work on the same GPU or claim took longer than the kubelet waits"
 	}
 	return f
-}
-
-func claimText(c plan.Claim) string {
-	if c.Name == "" {
-		return "UID " + c.UID
-	}
-	return c.String()
 }

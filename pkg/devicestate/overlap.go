@@ -92,7 +92,7 @@ func mayHold(r record.Record, address string) bool {
 func (e *Engine) refuseServed(p plan.Plan) error {
 	for _, address := range p.Exclusive() {
 		if resource := e.o.DevicePlugin(address); resource != "" {
-			return refuse(p, nameAt(p, address), claimerror.DeviceInUse,
+			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
 				fmt.Errorf("a device plugin of this node serves the GPU as %s, and may give it to a pod at any moment", resource),
 				"remove the device plugin from the node, and it is retried; or delete the pod and its claim so that it is scheduled elsewhere")
 		}

@@ -43,7 +43,7 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 
 func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, c plan.Claim) (p plan.Plan, err error) {
 	if !record.ValidUID(c.UID) {
-		return p, refuse(plan.Plan{Claim: c}, "", claimerror.InvalidAllocation,
+		return p, c.Refuse("", claimerror.InvalidAllocation,
 			fmt.Errorf("its UID %q is not one that an API server gives", c.UID), "create the claim anew")
 	}
 	lock, err := e.lockClaim(ctx, c.UID)
@@ -52,12 +52,12 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	}
 	defer lock.Release()
 
-	old, found, err := e.current(c)
+	old, err := e.current(c.UID)
 	if err != nil {
 		return p, err
 	}
 	node := e.node()
-	if found && (old.State == record.Committed || old.State == record.Intent && old.Renews != "") {
+	if old.State == record.Committed || old.State == record.Intent && old.Renews != "" {
 		node.Prepared = old.Plan
 	}
 	if p, err = e.o.Planner(claim, node); err != nil {
@@ -76,22 +76,23 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	if err != nil {
 		return p, err
 	}
-	if found && old.State == record.Unknown && len(p.Devices) > 0 {
+	if old.State == record.Unknown && len(p.Devices) > 0 {
 		if old, err = e.adopt(p, boot, locks); err != nil {
 			return p, err
 		}
 	}
-	if found && old.State == record.Intent && old.Renews != "" && old.Plan.Allocation == p.Allocation {
+	if old.State == record.Intent && old.Renews != "" && old.Plan.Allocation == p.Allocation {
 		if old, err = e.restoreCommit(ctx, old, boot, locks); err != nil {
 			return p, err
 		}
 	}
-	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {
+	found := old.State == record.Committed && old.Plan.Allocation == p.Allocation
+	if old.State != "" && !found {
 		// Begun, half undone, or of another allocation: whatever it is, it is not what is wanted now.
 		if err := e.release(ctx, old, boot, locks); err != nil {
 			return p, fmt.Errorf("undo what an earlier attempt left: %w", err)
 		}
-		found = false
+		old = record.Record{}
 	}
 	if len(p.Devices) == 0 {
 		return p, nil
@@ -109,17 +110,12 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	}
 	// A prepared claim keeps its steps, which the node's settings may plan otherwise today.
 	effects := p
-	if found {
-		effects.Steps = slices.Concat(p.Steps, old.Plan.Steps)
-	}
+	effects.Steps = slices.Concat(p.Steps, old.Plan.Steps)
 	others, err := e.coTenants(effects, boot, locks)
 	if err != nil {
 		return p, err
 	}
-	if found {
-		return e.carryOut(ctx, p, boot, &old, others)
-	}
-	return e.carryOut(ctx, p, boot, nil, others)
+	return e.carryOut(ctx, p, boot, old, others)
 }
 
 // adopt gives a claim whose record was lost the one that its allocation calls for. Its effects may exist and be in use.
@@ -156,9 +152,9 @@ const undoTime = 4 * time.Second
 // the effects turned out to be. An error undoes them, except where old is a commit of this boot: then a container may be
 // running on them, and a later call repairs. A commit of an earlier boot stays what it was, so that its devices stay the
 // claim's.
-func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *record.Record, others coTenants) (plan.Plan, error) {
+func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old record.Record, others coTenants) (plan.Plan, error) {
 	p.Devices = slices.Clone(p.Devices)
-	standing := old != nil && old.BootID == boot
+	standing := old.BootID == boot
 	if standing {
 		// What was carried out is what may be in use; a later version of the driver may plan other steps.
 		p.Steps = old.Plan.Steps
@@ -172,10 +168,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 			return p, err
 		}
 		if len(p.Steps) > 0 {
-			intent := record.Record{State: record.Intent, BootID: boot, Plan: p}
-			if old != nil {
-				intent.Renews = old.BootID
-			}
+			intent := record.Record{State: record.Intent, BootID: boot, Renews: old.BootID, Plan: p}
 			if err := e.records.Put(intent); err != nil {
 				return p, err
 			}
@@ -195,7 +188,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 		// The caller's deadline is the last thing to check before it becomes binding.
 		err = context.Cause(ctx)
 	}
-	if err == nil && standing && same(old.Plan, p) {
+	if err == nil && standing && slices.Equal(old.Plan.Devices, p.Devices) {
 		return p, e.records.Confirm()
 	}
 	if err == nil {
@@ -209,13 +202,13 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old *re
 	undoErr := e.undo(undo, p, changed, others)
 	switch {
 	case undoErr != nil:
-	case old != nil:
-		undoErr = e.records.Put(*old)
+	case old.State != "":
+		undoErr = e.records.Put(old)
 	default:
 		undoErr = e.records.Remove(p.Claim.UID)
 	}
 	if undoErr != nil {
-		return p, errors.Join(err, fmt.Errorf("undo: %w", undoErr))
+		err = errors.Join(err, fmt.Errorf("undo: %w", undoErr))
 	}
 	return p, err
 }
@@ -286,20 +279,17 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, er
 	return cdi.Encode(spec)
 }
 
-// current reads the claim's record. An unreadable one is set aside and rebuilt from the spec's annotation as far as
-// that goes; what the claim itself says comes from the caller.
-func (e *Engine) current(c plan.Claim) (record.Record, bool, error) {
-	r, err := e.records.Get(c.UID)
+// current reads the claim's record, and gives the zero Record where there is none. An unreadable one is set aside and
+// rebuilt from the spec's annotation as far as that goes.
+func (e *Engine) current(uid string) (record.Record, error) {
+	r, err := e.records.Get(uid)
 	switch {
-	case err == nil:
-		return r, true, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return record.Record{}, false, nil
-	case !errors.Is(err, record.ErrUnreadable):
-		return record.Record{}, false, err
+		return record.Record{}, nil
+	case errors.Is(err, record.ErrUnreadable):
+		return e.rebuild(uid, err)
 	}
-	r, err = e.rebuild(c.UID, err)
-	return r, err == nil, err
+	return r, err
 }
 
 // Devices are a plan's, as Prepare answers them: a group is one.
@@ -317,13 +307,6 @@ func (e *Engine) Devices(p plan.Plan) []PreparedDevice {
 		}
 	}
 	return out
-}
-
-func same(a, b plan.Plan) bool {
-	return slices.Equal(a.Devices, b.Devices) &&
-		slices.EqualFunc(a.Steps, b.Steps, func(x, y plan.Step) bool {
-			return x.Executor == y.Executor && x.PCIAddress == y.PCIAddress && string(x.Spec) == string(y.Spec)
-		})
 }
 
 func union(a, b []string) []string {

@@ -6,7 +6,6 @@ package devicestate
 import (
 	"cmp"
 	"errors"
-	"fmt"
 
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
@@ -24,7 +23,8 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	}
 	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
 	blocked := "every GPU that no other claim holds is refused until this claim is looked up or released"
-	if p, carriedOut, err := e.planOfSpec(uid); err == nil {
+	spec, _ := e.o.Specs.Read(uid) // No spec names no plan.
+	if p, carriedOut, err := cdi.PlanOf(e.o.Driver, spec); err == nil && p.Claim.UID == uid {
 		r.State, r.Plan, r.BootID = record.Committed, p, cmp.Or(carriedOut, boot)
 		blocked = "its devices were found in its CDI spec and stay its own"
 	}
@@ -36,22 +36,8 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 		return record.Record{}, errors.Join(damage, err)
 	}
 	e.o.Report(&claimerror.Error{
-		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: claimText(r.Plan.Claim),
+		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
 		Cause: damage, Remedy: "the file is kept as " + aside + "; " + blocked,
 	})
 	return r, nil
-}
-
-func (e *Engine) planOfSpec(uid string) (p plan.Plan, boot string, err error) {
-	data, err := e.o.Specs.Read(uid)
-	if err != nil {
-		return plan.Plan{}, "", err
-	}
-	if p, boot, err = cdi.PlanOf(e.o.Driver, data); err != nil {
-		return plan.Plan{}, "", err
-	}
-	if p.Claim.UID != uid {
-		return plan.Plan{}, "", fmt.Errorf("the CDI spec of claim %s names claim %s", uid, p.Claim.UID)
-	}
-	return p, boot, nil
 }

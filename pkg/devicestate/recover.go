@@ -76,15 +76,15 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 		return "", err
 	}
 	defer lock.Release()
-	r, found, err := e.current(f.Claim)
-	if err == nil && found {
-		err = errors.Join(e.o.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid))
-	}
+	r, err := e.current(uid)
 	if err != nil {
 		return "", err
 	}
-	if !found {
+	if r.State == "" {
 		return e.recoverOrphan(f)
+	}
+	if err := errors.Join(e.o.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid)); err != nil {
+		return "", err
 	}
 	f.Claim, f.Found = r.Plan.Claim, string(r.State)
 	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive()...)

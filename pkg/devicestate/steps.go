@@ -48,7 +48,7 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 		return do(i, x, plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address]})
 	}
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: claimText(p.Claim), Cause: cause,
+		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: p.Claim.String(), Cause: cause,
 		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
 	}
 }

@@ -28,11 +28,11 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer lock.Release()
-	old, found, err := e.current(claim)
+	old, err := e.current(claim.UID)
 	if err != nil {
 		return err
 	}
-	if !found {
+	if old.State == "" {
 		return e.removeOrphan(claim.UID)
 	}
 	locks, err := e.lockGPUs(ctx, old.Plan.Exclusive()...)

@@ -40,7 +40,7 @@ type Node struct {
 func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 	m := maker{node: node, claim: Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}}
 	if claim.Status.Allocation == nil {
-		return Plan{}, m.refuse("", claimerror.InvalidAllocation,
+		return Plan{}, m.claim.Refuse("", claimerror.InvalidAllocation,
 			errors.New("the claim is not allocated"), "wait for the scheduler to allocate it")
 	}
 	devices := claim.Status.Allocation.Devices
@@ -59,11 +59,11 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 		}
 		for _, device := range found {
 			if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 && result.ShareID != nil && p.Devices[other].Name == device.Name {
-				return Plan{}, m.refuse(device.Name, claimerror.InvalidAllocation,
+				return Plan{}, m.claim.Refuse(device.Name, claimerror.InvalidAllocation,
 					errors.New("two requests of the claim have shares of it, and a claim can have one"),
 					"ask for the sum in one request, or add constraints: [{distinctAttribute: "+node.Driver+"/uuid}], and create the claim anew")
 			} else if other >= 0 {
-				return Plan{}, m.refuse(device.Name, claimerror.InvalidAllocation,
+				return Plan{}, m.claim.Refuse(device.Name, claimerror.InvalidAllocation,
 					fmt.Errorf("the allocation also holds %s, and the two overlap", p.Devices[other].Name),
 					"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")
 			}
@@ -106,12 +106,6 @@ type maker struct {
 	results []*resourceapi.DeviceRequestAllocationResult
 }
 
-func (m maker) refuse(device string, reason claimerror.Reason, cause error, remedy string) error {
-	return &claimerror.Error{
-		Reason: reason, Attempt: "prepare", Claim: m.claim.String(), Device: device, Cause: cause, Remedy: remedy,
-	}
-}
-
 // devices are what a result stands for: a device, or the GPUs of a group in link order.
 func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Device, error) {
 	named, err := gpu.ParseName(result.Device)
@@ -119,12 +113,12 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 		err = fmt.Errorf("pool %q is not this node's (%q)", result.Pool, m.node.Pool)
 	}
 	if err != nil {
-		return nil, m.refuse(result.Device, claimerror.UnknownDevice, err,
+		return nil, m.claim.Refuse(result.Device, claimerror.UnknownDevice, err,
 			"delete the pod and its claim so that the scheduler allocates again")
 	}
 	admin := result.AdminAccess != nil && *result.AdminAccess
 	if named.Kind == gpu.KindMonitor && !admin {
-		return nil, m.refuse(result.Device, claimerror.InvalidAllocation,
+		return nil, m.claim.Refuse(result.Device, claimerror.InvalidAllocation,
 			errors.New("a monitor device is for watching only"),
 			"set adminAccess: true on the request, or ask for the class gpu.nvidia.com to use a GPU")
 	}
@@ -144,7 +138,7 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 		}
 		if named.Kind == gpu.KindMIG {
 			if d.Partition, err = partition(found.MIG, named); err != nil {
-				return nil, m.refuse(result.Device, claimerror.UnknownDevice, err,
+				return nil, m.claim.Refuse(result.Device, claimerror.UnknownDevice, err,
 					"it is retried; if it persists, delete the pod and its claim so that the scheduler allocates again")
 			}
 		}
@@ -177,7 +171,7 @@ func (m maker) members(device string, named gpu.Device) ([]string, error) {
 	if _, ok := m.node.Snapshot.ByAddress(named.PCIAddress); !ok {
 		return nil, m.missing(device, named.PCIAddress)
 	}
-	return nil, m.refuse(device, claimerror.DeviceNotReady,
+	return nil, m.claim.Refuse(device, claimerror.DeviceNotReady,
 		fmt.Errorf("NVLink does not connect %d GPUs from %s on now", named.Size, named.PCIAddress),
 		"look at nvidia-smi nvlink --status on the node; delete the pod and its claim so that it is scheduled elsewhere")
 }
@@ -201,7 +195,7 @@ func partition(m gpu.MIG, named gpu.Device) (Partition, error) {
 
 func (m maker) missing(device, address string) error {
 	if m.node.Snapshot.Driver.Version == "" {
-		return m.refuse(device, claimerror.DriverNotReady,
+		return m.claim.Refuse(device, claimerror.DriverNotReady,
 			errors.New("the NVIDIA driver is not loaded on this node"),
 			"load the driver on the node (nvidia-smi must work there); the pod starts by itself then")
 	}
@@ -213,9 +207,9 @@ func (m maker) missing(device, address string) error {
 		if p.Lost {
 			reason, remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 		}
-		return m.refuse(device, reason, errors.New(p.Message), remedy)
+		return m.claim.Refuse(device, reason, errors.New(p.Message), remedy)
 	}
-	return m.refuse(device, claimerror.UnknownDevice,
+	return m.claim.Refuse(device, claimerror.UnknownDevice,
 		fmt.Errorf("no GPU is at PCI address %s now", address),
 		"bring the GPU back, or delete the pod and its claim so that it is scheduled elsewhere")
 }

@@ -89,7 +89,7 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 }
 
 func (m maker) invalid(device, request, from string, err error) error {
-	return m.refuse(device, claimerror.InvalidParameters,
+	return m.claim.Refuse(device, claimerror.InvalidParameters,
 		fmt.Errorf("parameters from %s for request %q: %w", from, request, err),
 		"correct them in "+from+" and create the claim anew")
 }
@@ -174,7 +174,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 			fmt.Errorf("sharing.strategy: MPS is not for this GPU: %s cannot limit its clients (it takes compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
 	}
 	if m.node.NoMPS != "" && p.Refused == nil {
-		p.Refused = m.refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
+		p.Refused = m.claim.Refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
 	}
 	d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = d.Share.UsableBytes, d.Share.Compute
@@ -204,7 +204,7 @@ func (m maker) checkClaim(p *Plan) error {
 		d := &p.Devices[i]
 		if d.MPS() {
 			if first != nil && first.Name != d.Name {
-				return m.refuse(d.Name, claimerror.InvalidParameters,
+				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
 					fmt.Errorf("the claim has %s by MPS as well, and a process reaches the MPS daemon of one device only", first.Name),
 					"ask for one device by MPS in a claim, or name the strategy TimeSlicing in a GpuConfig")
 			}
@@ -215,7 +215,7 @@ func (m maker) checkClaim(p *Plan) error {
 			continue
 		}
 		if other, many := requests[d.Request]; many && p.Refused == nil {
-			p.Refused = m.refuse(d.Name, claimerror.InvalidAllocation,
+			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
 				fmt.Errorf("request %q has a share of %s too, and this node's failRequestsGreaterThanOne allows one: two shares are not twice a GPU's speed", d.Request, other),
 				"ask for one, or for the GPU as a whole with capacity.requests.memory")
 		}

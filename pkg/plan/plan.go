@@ -13,6 +13,7 @@ import (
 	"errors"
 	"slices"
 
+	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -56,7 +57,19 @@ type Claim struct {
 	UID       string `json:"uid"`
 }
 
-func (c Claim) String() string { return c.Namespace + "/" + c.Name }
+func (c Claim) String() string {
+	if c.Name == "" {
+		return "UID " + c.UID // Its record was unreadable, and nothing else says more.
+	}
+	return c.Namespace + "/" + c.Name
+}
+
+// Refuse explains why the claim cannot be prepared. The device is empty where it concerns none.
+func (c Claim) Refuse(device string, reason claimerror.Reason, cause error, remedy string) error {
+	return &claimerror.Error{
+		Reason: reason, Attempt: "prepare", Claim: c.String(), Device: device, Cause: cause, Remedy: remedy,
+	}
+}
 
 // Device is one allocated device, or a GPU of an allocated group.
 type Device struct {

@@ -66,7 +66,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "an unreadable record counts as none", File: "pkg/devicestate/prepare.go",
-		Old: "	r, err = e.rebuild(c.UID, err)\n	return r, err == nil, err\n", New: "	return record.Record{}, false, nil\n",
+		Old: "		return e.rebuild(uid, err)\n", New: "		return record.Record{}, nil\n",
 		Package: state, Test: "TestRecover_UnreadableRecord_RebuildsOrBlocks",
 	},
 	{
@@ -97,12 +97,12 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "the boot ID is ignored", File: "pkg/devicestate/prepare.go",
-		Old: "	standing := old != nil && old.BootID == boot\n", New: "	standing := old != nil\n",
+		Old: "	standing := old.BootID == boot\n", New: "	standing := old.BootID != \"\"\n",
 		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",
 	},
 	{
 		Name: "another allocation counts as prepared", File: "pkg/devicestate/prepare.go",
-		Old: "	if found && !(old.State == record.Committed && old.Plan.Allocation == p.Allocation) {", New: "	if found && old.State != record.Committed {",
+		Old: "	found := old.State == record.Committed && old.Plan.Allocation == p.Allocation\n", New: "	found := old.State == record.Committed\n",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
