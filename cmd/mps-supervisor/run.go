@@ -59,10 +59,16 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		logger.Printf("read the boot's ID: %v", err)
 		return 1
 	}
-	if err := serve(ctx, supervisor.Options{
+	s, err := supervisor.New(supervisor.Options{
 		Dir: c.MPSDir, Root: c.DriverRoot, DevRoot: c.DevRoot, ShmBytes: c.ShmBytes,
 		BootID: strings.TrimSpace(string(boot)), Log: logger.Printf,
-	}); err != nil {
+	})
+	if err == nil {
+		defer s.Close()
+		logger.Printf("supervisor of MPS daemons %s, daemons in %s, driver root %s", version, c.MPSDir, c.DriverRoot)
+		err = s.Serve(ctx)
+	}
+	if err != nil {
 		logger.Print(err)
 		return 1
 	}
@@ -81,16 +87,6 @@ func check(ctx context.Context, args, environ []string) error {
 	defer cancel()
 	_, err = mpsd.NewClient(filepath.Join(c.MPSDir, mpsd.SocketName)).List(ctx, "")
 	return err
-}
-
-func serve(ctx context.Context, o supervisor.Options) error {
-	s, err := supervisor.New(o)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	o.Log("supervisor of MPS daemons %s, daemons in %s, driver root %s", version, o.Dir, o.Root)
-	return s.Serve(ctx)
 }
 
 // version is set by the build.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi/transform/root"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
@@ -74,6 +75,19 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 	return edits, nil
 }
 
+// checkNode says which device node is missing and what makes it.
+func (r *Root) checkNode(path, remedy string) error {
+	seen := filepath.Join(r.o.DevRoot, path)
+	var s unix.Stat_t
+	if err := unix.Lstat(seen, &s); err != nil {
+		return fmt.Errorf("%w: device node %s: %w; make it on the node with: %s", ErrIncomplete, seen, err, remedy)
+	}
+	if s.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return fmt.Errorf("%w: %s is not a character device; remove it and make it anew with: %s", ErrIncomplete, seen, remedy)
+	}
+	return nil
+}
+
 // ask runs one question to nvcdi. A driver root is others' data, and a newer nvcdi may ask NVML what Described does not
 // know: neither may end the plugin.
 func (r *Root) ask(lib real.Described, question func(nvcdi.Interface) error) (err error) {
@@ -93,7 +107,6 @@ func (r *Root) ask(lib real.Described, question func(nvcdi.Interface) error) (er
 		nvcdi.WithDriverRoot(driverRoot),
 		nvcdi.WithDevRoot(r.o.DevRoot),
 		nvcdi.WithNVIDIACDIHookPath(r.o.HookPath),
-		nvcdi.WithLdconfigPath(r.o.LdconfigPath),
 		nvcdi.WithFeatureFlags(nvcdi.FeatureDisableNvsandboxUtils),
 	)
 	if err != nil {

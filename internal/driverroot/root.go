@@ -43,9 +43,6 @@ type Options struct {
 	ProcRoot string
 	// HookPath is the host path of nvidia-cdi-hook.
 	HookPath string
-	// LdconfigPath is the ldconfig that refreshes a container's cache; with a leading @ it is the host's. Empty: the
-	// hook's default.
-	LdconfigPath string
 }
 
 // Root is a driver root. Its methods may be called at once.
@@ -121,10 +118,7 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	if err == nil && device.Switches {
 		err = r.addSwitches(&edits)
 	}
-	if err != nil {
-		return specs.ContainerEdits{}, err
-	}
-	return edits, nil
+	return edits, err
 }
 
 // cached returns the edits of a name as last read, or reads them where the key has changed. The slices are the caller's.

@@ -30,9 +30,6 @@ var (
 // Client speaks to the supervisor. Several goroutines may use it.
 type Client struct{ http http.Client }
 
-// answerTime is what an answer takes to arrive, at the most.
-const answerTime = 500 * time.Millisecond
-
 // NewClient does not connect yet.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -47,6 +44,7 @@ func (c *Client) Ensure(ctx context.Context, d Daemon) (Status, error) {
 	var s Status
 	path := "/v1/daemons/" + url.PathEscape(d.Name)
 	if deadline, ok := ctx.Deadline(); ok {
+		const answerTime = 500 * time.Millisecond // for an answer to arrive, at the most
 		path += "?wait=" + url.QueryEscape(max(time.Until(deadline)-answerTime, 0).String())
 	}
 	err := c.call(ctx, http.MethodPut, path, d, &s)
@@ -65,9 +63,6 @@ func (c *Client) List(ctx context.Context, after string) (List, error) {
 	err := c.call(ctx, http.MethodGet, "/v1/daemons?after="+url.QueryEscape(after), nil, &l)
 	return l, err
 }
-
-// maxAnswer bounds what is read of an answer.
-const maxAnswer = 1 << 20
 
 func (c *Client) call(ctx context.Context, method, path string, send, receive any) error {
 	var body io.Reader
@@ -92,7 +87,6 @@ func (c *Client) call(ctx context.Context, method, path string, send, receive an
 		return fmt.Errorf("ask the supervisor of MPS daemons: %w", errors.Unwrap(err))
 	}
 	defer resp.Body.Close()
-	answer := io.LimitReader(resp.Body, maxAnswer)
 	if resp.StatusCode >= 300 {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
 		return fmt.Errorf("%w: %s", ErrRefused, strings.ToValidUTF8(strings.TrimSpace(string(text)), "?"))
@@ -100,7 +94,7 @@ func (c *Client) call(ctx context.Context, method, path string, send, receive an
 	if receive == nil {
 		return nil
 	}
-	if err := json.NewDecoder(answer).Decode(receive); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(receive); err != nil {
 		return fmt.Errorf("read the answer of the supervisor of MPS daemons: %w", err)
 	}
 	return nil

@@ -58,9 +58,7 @@ const (
 	ComputeExclusiveProcess ComputeMode = 3
 )
 
-var computeModeNames = map[ComputeMode]string{
-	ComputeDefault: "Default", ComputeProhibited: "Prohibited", ComputeExclusiveProcess: "ExclusiveProcess",
-}
+var computeModeNames = map[ComputeMode]string{0: "Default", 2: "Prohibited", 3: "ExclusiveProcess"}
 
 func (m ComputeMode) String() string { return nameOf(computeModeNames, m) }
 

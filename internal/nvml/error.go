@@ -40,9 +40,8 @@ var codeTexts = map[Code]string{
 	DriverNotLoaded: "driver not loaded", Timeout: "timeout", LibraryNotFound: "library not found",
 	FunctionNotFound: "function not found in this driver", GPUIsLost: "GPU is lost", ResetRequired: "GPU requires reset",
 	OperatingSystem: "blocked by the operating system", LibRMMismatch: "driver and library version mismatch",
-	InUse:                 "in use by another client",
-	InsufficientResources: "insufficient resources", NotReady: "not ready", GPUNotFound: "no GPU found",
-	Unknown: "unknown error",
+	InUse: "in use by another client", InsufficientResources: "insufficient resources", NotReady: "not ready",
+	GPUNotFound: "no GPU found", Unknown: "unknown error",
 }
 
 func (c Code) Error() string {
@@ -61,7 +60,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Query + ": " + e.Code.Error() }
 
-// Unwrap gives the code.
 func (e *Error) Unwrap() error { return e.Code }
 
 // ErrReplaced says that the NVML library on disk is not the one this process loaded: the driver was upgraded under it.

@@ -95,9 +95,7 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 	if err != nil {
 		return Settings{}, nil, err
 	}
-	ignored = slices.Concat(ignored, slicing, mps)
-	slices.Sort(ignored)
-	return s, ignored, s.clash()
+	return s, slices.Sorted(slices.Values(slices.Concat(ignored, slicing, mps))), s.clash()
 }
 
 func (s *Settings) defaults(f file) (err error) {

@@ -18,9 +18,6 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// listTime is how long a question for changes is held open.
-const listTime = 30 * time.Second
-
 // Serve answers on the socket until the context ends. One supervisor at a time has it: a file lock tells.
 func (s *Supervisor) Serve(ctx context.Context) error {
 	path := filepath.Join(s.o.Dir, mpsd.SocketName)
@@ -67,7 +64,7 @@ func (s *Supervisor) Handler() http.Handler {
 		answer(w, struct{}{}, s.Stop(r.Context(), r.PathValue("name")))
 	})
 	mux.HandleFunc("GET /v1/daemons", func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), listTime)
+		ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second) // The question is held open so long.
 		defer cancel()
 		answer(w, s.List(ctx, r.URL.Query().Get("after")), nil)
 	})

@@ -15,18 +15,13 @@ type Described struct {
 	Minor       int
 }
 
-// Init succeeds.
-func (d Described) Init() gonvml.Return { return gonvml.SUCCESS }
-
-// Shutdown succeeds.
+func (d Described) Init() gonvml.Return     { return gonvml.SUCCESS }
 func (d Described) Shutdown() gonvml.Return { return gonvml.SUCCESS }
 
-// SystemGetDriverVersion repeats the version.
 func (d Described) SystemGetDriverVersion() (string, gonvml.Return) {
 	return d.DriverVersion, gonvml.SUCCESS
 }
 
-// DeviceGetHandleByUUID finds the one GPU.
 func (d Described) DeviceGetHandleByUUID(uuid string) (gonvml.Device, gonvml.Return) {
 	if uuid == "" || uuid != d.UUID {
 		return nil, gonvml.ERROR_NOT_FOUND

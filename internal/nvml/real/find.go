@@ -19,17 +19,9 @@ const soname = "libnvidia-ml.so.1"
 
 // directories is where drivers put their libraries below the driver root, in the order nvidia-container-toolkit looks.
 var directories = []string{
-	"usr/lib64",
-	"usr/lib/x86_64-linux-gnu",
-	"usr/lib/aarch64-linux-gnu",
-	"usr/lib/x86_64-linux-gnu/nvidia/current",
-	"usr/lib/aarch64-linux-gnu/nvidia/current",
-	"usr/lib",
-	"lib64",
-	"lib/x86_64-linux-gnu",
-	"lib/aarch64-linux-gnu",
-	"lib",
-	"",
+	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
+	"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib",
+	"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib", "",
 }
 
 // Find looks for the NVML library under a driver root. Links are followed as the driver's own machine would: an

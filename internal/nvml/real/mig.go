@@ -14,16 +14,15 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// enabled says whether the mode is on. Asked first, it answers NotSupported for a GPU without MIG, where NVML's other
-// queries differ in what they say.
-func (d *device) enabled() (bool, error) {
-	current, _, err := d.MIGMode()
-	return current, err
+// requireMIG answers NotSupported for a GPU without MIG, where NVML's other queries differ in what they say.
+func (d *device) requireMIG() error {
+	_, _, err := d.MIGMode()
+	return err
 }
 
 // requireMIGOn refuses a query of what is there while the mode is off, since drivers differ in what they answer then.
 func (d *device) requireMIGOn(symbol string) error {
-	on, err := d.enabled()
+	on, _, err := d.MIGMode()
 	if err == nil && !on {
 		return &nvml.Error{Query: symbol, Code: nvml.NotSupported}
 	}
@@ -61,7 +60,7 @@ func (d *device) setMIGMode(on bool) error {
 }
 
 func (d *device) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
-	if _, err := d.enabled(); err != nil {
+	if err := d.requireMIG(); err != nil {
 		return nil, err
 	}
 	return each(func(index int) (nvml.GPUInstanceProfile, error) {
@@ -78,7 +77,7 @@ func profileName(buffer []int8) string { return strings.TrimPrefix(text(buffer),
 
 func (d *device) GPUInstancePlacements(profileID int) ([]nvml.MIGPlacement, error) {
 	const symbol = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
-	if _, err := d.enabled(); err != nil {
+	if err := d.requireMIG(); err != nil {
 		return nil, err
 	}
 	if profileID < 0 {

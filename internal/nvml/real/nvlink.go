@@ -53,7 +53,6 @@ func (d *device) nvlink(i int) (nvml.NVLink, error) {
 	return link, nil
 }
 
-// NVLinkPeer implements nvml.Device.
 func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {
 	o, ok := other.(*device)
 	if !ok {

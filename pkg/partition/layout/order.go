@@ -98,18 +98,13 @@ func cost(profiles []gpu.Profile, taken []gpu.Placement, at gpu.Placement) []int
 	for _, p := range slices.Backward(profiles) {
 		n := 0
 		for _, other := range p.Placements {
-			if other.Overlaps(at) && free(taken, other) {
+			if other.Overlaps(at) && !slices.ContainsFunc(taken, other.Overlaps) {
 				n++
 			}
 		}
 		out = append(out, n)
 	}
 	return out
-}
-
-// free says that a placement overlaps none of others.
-func free(others []gpu.Placement, at gpu.Placement) bool {
-	return !slices.ContainsFunc(others, at.Overlaps)
 }
 
 // bySize compares profiles: by the place they take, then by what they bring, engines last.
