@@ -36,7 +36,7 @@ func (s SMI) Set(ctx context.Context, uuid string, interval int) error {
 	return err
 }
 
-// Get reads it.
+// Get reads the time slice, 0 to 3.
 func (s SMI) Get(ctx context.Context, uuid string) (int, error) {
 	out, err := s.run(ctx, "compute-policy", "-i", uuid, "-l")
 	if err != nil {

@@ -51,7 +51,6 @@ func (m AddressingMode) String() string { return nameOf(addressingModeNames, m) 
 // ComputeMode says which processes may use the GPU (nvmlComputeMode_t).
 type ComputeMode int
 
-// Compute modes.
 const (
 	ComputeDefault          ComputeMode = 0
 	ComputeProhibited       ComputeMode = 2
@@ -72,7 +71,6 @@ func nameOf[T comparable](names map[T]string, v T) string {
 // RemoteDevice is what is at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
 type RemoteDevice int
 
-// Remote devices.
 const (
 	RemoteGPU     RemoteDevice = 0
 	RemoteSwitch  RemoteDevice = 2
@@ -85,7 +83,6 @@ const MaxNVLinks = 36
 // FabricState is the state of a GPU's registration (nvmlGpuFabricState_t).
 type FabricState int
 
-// The states.
 const (
 	FabricNotSupported FabricState = 0
 	FabricInProgress   FabricState = 2

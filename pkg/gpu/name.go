@@ -4,6 +4,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -128,9 +129,5 @@ func CanonicalAddress(address string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%q is not a PCI address: %w", address, err)
 	}
-	function := m[4]
-	if function == "" {
-		function = "0"
-	}
-	return fmt.Sprintf("%04x:%s:%s.%s", domain, strings.ToLower(m[2]), strings.ToLower(m[3]), function), nil
+	return fmt.Sprintf("%04x:%s:%s.%s", domain, strings.ToLower(m[2]), strings.ToLower(m[3]), cmp.Or(m[4], "0")), nil
 }

@@ -4,6 +4,7 @@
 package inventory
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -20,19 +21,13 @@ func (r *reader) links(d nvml.Device, g *gpu.GPU) {
 		return
 	}
 	for _, l := range links {
-		one := gpu.Link{Index: l.Index, Version: l.Version, Peer: gpu.PeerOther}
-		switch l.Remote {
-		case nvml.RemoteGPU:
-			one.Peer = gpu.PeerGPU
-		case nvml.RemoteSwitch:
-			one.Peer = gpu.PeerSwitch
-		}
-		if at, err := gpu.CanonicalAddress(l.RemoteBusID); err == nil {
-			one.PeerAddress = at
-		}
+		one := gpu.Link{Index: l.Index, Version: l.Version, Peer: cmp.Or(peerOf[l.Remote], gpu.PeerOther)}
+		one.PeerAddress, _ = gpu.CanonicalAddress(l.RemoteBusID) // Empty where NVML does not tell it.
 		g.Links = append(g.Links, one)
 	}
 }
+
+var peerOf = map[nvml.RemoteDevice]gpu.Peer{nvml.RemoteGPU: gpu.PeerGPU, nvml.RemoteSwitch: gpu.PeerSwitch}
 
 // fabric reads how the GPU is registered.
 func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {

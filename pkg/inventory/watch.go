@@ -105,10 +105,6 @@ func (i *Inventory) files() string {
 	var b strings.Builder
 	version, _ := os.ReadFile(filepath.Join(i.o.ProcRoot, "driver/nvidia/version"))
 	b.Write(version)
-	gpus, _ := os.ReadDir(filepath.Join(i.o.ProcRoot, "driver/nvidia/gpus"))
-	for _, e := range gpus {
-		b.WriteString("\n" + e.Name())
-	}
 	nodes, _ := os.ReadDir(filepath.Join(i.o.DevRoot, "dev"))
 	for _, e := range nodes {
 		if nodeForm.MatchString(e.Name()) {
@@ -116,9 +112,9 @@ func (i *Inventory) files() string {
 		}
 	}
 	// Partitions that are made or destroyed show as directories of the kernel's capabilities.
-	for _, pattern := range []string{"gi*", "gi*/ci*"} {
-		instances, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities/gpu*/mig", pattern))
-		for _, dir := range instances {
+	for _, pattern := range []string{"gpus/*", "capabilities/gpu*/mig/gi*", "capabilities/gpu*/mig/gi*/ci*"} {
+		dirs, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia", pattern))
+		for _, dir := range dirs {
 			b.WriteString("\n" + strings.TrimPrefix(dir, i.o.ProcRoot))
 		}
 	}

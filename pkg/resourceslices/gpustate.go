@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/topology"
 )
 
 // gpuState is a GPU with its health, its held devices and those to publish.
@@ -62,12 +63,7 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 	}
 	b.missing(s, found)
 	// GPUs taken one by one are first those that are in no group, then those of group after group.
-	rank := map[string]int{}
-	for _, i := range b.islands {
-		for _, m := range i.Members {
-			rank[m] = len(rank) + 1
-		}
-	}
+	rank := topology.Rank(b.islands)
 	var out []gpuState
 	for _, g := range slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
 		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
@@ -105,10 +101,7 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 		g, ok := found[address]
 		if !ok {
 			h.GPU.PCIAddress = address
-			g = &gpuState{gpu: h.GPU, unhealthy: Condition{State: Absent, Message: "the driver does not list it"}}
-			if p, ok := problems[address]; ok {
-				g.unhealthy = p
-			}
+			g = &gpuState{gpu: h.GPU, unhealthy: cmp.Or(problems[address], Condition{Absent, "the driver does not list it"})}
 			found[address] = g
 		}
 		g.held = append(g.held, h)

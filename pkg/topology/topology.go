@@ -68,14 +68,20 @@ func At(islands []Island, size int, first string) (Group, bool) {
 	return Group{}, false
 }
 
-// Sort puts GPUs, by PCI address, in link order: as they stand in their islands, then the others as they were.
-func Sort(gpus []gpu.GPU, addresses []string) []string {
+// Rank numbers the GPUs of islands from 1, in order, by PCI address.
+func Rank(islands []Island) map[string]int {
 	rank := map[string]int{}
-	for _, i := range Find(gpus) {
+	for _, i := range islands {
 		for _, m := range i.Members {
 			rank[m] = len(rank) + 1
 		}
 	}
+	return rank
+}
+
+// Sort puts GPUs, by PCI address, in link order: as they stand in their islands, then the others as they were.
+func Sort(gpus []gpu.GPU, addresses []string) []string {
+	rank := Rank(Find(gpus))
 	place := func(address string) int { return cmp.Or(rank[address], len(rank)+1) }
 	out := slices.Clone(addresses)
 	slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare(place(a), place(b)) })
