@@ -7,10 +7,7 @@
 // failed and what to do now. The reason is for Events and metrics; whether trying again can help follows from it.
 package claimerror
 
-import (
-	"errors"
-	"strings"
-)
+import "errors"
 
 // Kind says who can help.
 type Kind string
@@ -25,7 +22,6 @@ const (
 // Reason is a CamelCase word for Events and metrics.
 type Reason string
 
-// The reasons.
 const (
 	InvalidParameters Reason = "InvalidParameters"
 	InvalidAllocation Reason = "InvalidAllocation"
@@ -50,40 +46,33 @@ type Error struct {
 	Attempt string
 	// Claim is namespace/name, Device the device's name.
 	Claim, Device string
-	// Cause is why.
-	Cause error
+	Cause         error
 	// Remedy is what the reader can do now.
 	Remedy string
 }
 
 func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.Attempt)
+	text, cause := e.Attempt, string(e.Reason)
 	if e.Device != "" {
-		b.WriteString(" of " + e.Device)
+		text += " of " + e.Device
 	}
 	if e.Claim != "" {
-		b.WriteString(" for claim " + e.Claim)
+		text += " for claim " + e.Claim
 	}
-	b.WriteString(": ")
 	if e.Cause != nil {
-		b.WriteString(e.Cause.Error())
-	} else {
-		b.WriteString(string(e.Reason))
+		cause = e.Cause.Error()
 	}
 	if e.Remedy != "" {
-		b.WriteString("; " + e.Remedy)
+		cause += "; " + e.Remedy
 	}
-	return b.String()
+	return text + ": " + cause
 }
 
-// Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
 // KindOf follows from the reason of err. Errors that may be of either kind count as transient: it is safer to try again.
 func KindOf(err error) Kind {
-	switch ReasonOf(err) {
-	case InvalidParameters, InvalidAllocation:
+	if r := ReasonOf(err); r == InvalidParameters || r == InvalidAllocation {
 		return Permanent
 	}
 	return Transient

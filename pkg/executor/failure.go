@@ -33,7 +33,6 @@ func (e *Busy) Error() string {
 	return e.Cause.Error() + ": " + e.Obstacle
 }
 
-// Unwrap returns the cause.
 func (e *Busy) Unwrap() error { return e.Cause }
 
 // Failure explains an error of work on a device, as a *claimerror.Error. The remedy is for errors that suggest no other.

@@ -14,7 +14,6 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// The effects on GPU records.
 const (
 	LabelGPU       host.Label = "record.gpu"
 	LabelGPURemove host.Label = "record.gpu-remove"
@@ -35,9 +34,8 @@ type GPU struct {
 
 // GPUs are the records of one setting, a file a GPU.
 type GPUs struct {
-	host    *host.Host
-	dir     string
-	setting string
+	host         *host.Host
+	dir, setting string
 }
 
 // OpenGPUs makes the directory for a setting, named by a word.
@@ -49,13 +47,11 @@ func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 	return g, nil
 }
 
-func (g *GPUs) file(address string) string { return file(g.dir, address) }
-
 // Get reads a GPU's record. None is fs.ErrNotExist, a damaged one ErrUnreadable: that the setting was changed is sure
 // then, and what it was is not.
 func (g *GPUs) Get(address string) (GPU, error) {
 	var r GPU
-	data, err := g.host.ReadFile(g.file(address))
+	data, err := g.host.ReadFile(file(g.dir, address))
 	if err == nil {
 		err = unseal(data, gpuKind, &r)
 	}
@@ -112,12 +108,13 @@ func (g *GPUs) Put(r GPU) error {
 	if err != nil {
 		return err
 	}
-	return g.host.WriteDurable(LabelGPU, g.file(r.PCIAddress), data, 0o600)
+	return g.host.WriteDurable(LabelGPU, file(g.dir, r.PCIAddress), data, 0o600)
 }
 
 // Remove removes a GPU's record and what an interrupted write left. None there is a success.
 func (g *GPUs) Remove(address string) error {
-	return errors.Join(g.host.RemoveUnfinished(LabelGPURemove, g.file(address)), g.host.Remove(LabelGPURemove, g.file(address)))
+	path := file(g.dir, address)
+	return errors.Join(g.host.RemoveUnfinished(LabelGPURemove, path), g.host.Remove(LabelGPURemove, path))
 }
 
 // Addresses lists the GPUs that have a record, readable or not.

@@ -15,7 +15,6 @@ import (
 	"gpu-dra-driver/internal/host"
 )
 
-// The effects.
 const (
 	LabelMkdir      host.Label = "record.mkdir"
 	LabelIntent     host.Label = "record.intent"
@@ -34,20 +33,15 @@ var labels = map[State]host.Label{
 // Store keeps records below a directory: claims/ holds them, unknown/ those of state Unknown, so that it costs one look
 // to see that there are none, and quarantine/ what could not be read.
 type Store struct {
-	host       *host.Host
-	claims     string
-	unknown    string
-	quarantine string
+	host                        *host.Host
+	claims, unknown, quarantine string
 }
 
 const suffix = ".json"
 
 // Open makes the directories.
 func Open(h *host.Host, dir string) (*Store, error) {
-	s := &Store{
-		host: h, claims: filepath.Join(dir, "claims"), unknown: filepath.Join(dir, "unknown"),
-		quarantine: filepath.Join(dir, "quarantine"),
-	}
+	s := &Store{h, filepath.Join(dir, "claims"), filepath.Join(dir, "unknown"), filepath.Join(dir, "quarantine")}
 	for _, d := range []string{dir, s.claims, s.unknown, s.quarantine} {
 		if err := h.MkdirAll(LabelMkdir, d, 0o700); err != nil {
 			return nil, fmt.Errorf("make the record directory %s: %w", d, err)
@@ -107,32 +101,24 @@ func (s *Store) Put(r Record) error {
 
 // Remove removes a claim's record and what an interrupted write left. None there is a success.
 func (s *Store) Remove(uid string) error {
-	if !ValidUID(uid) {
-		return nil
-	}
 	if err := s.RemoveUnfinished(uid); err != nil {
 		return err
 	}
-	// A crash in between must not leave the lesser record as the claim's only one.
-	for _, dir := range []string{s.unknown, s.claims} {
-		if err := s.host.Remove(LabelRemove, file(dir, uid)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.each(uid, s.host.Remove)
 }
 
 // RemoveUnfinished removes what an interrupted write of a claim's record left. The caller holds the claim's lock.
-func (s *Store) RemoveUnfinished(uid string) error {
+func (s *Store) RemoveUnfinished(uid string) error { return s.each(uid, s.host.RemoveUnfinished) }
+
+// each calls remove for a claim's files. A crash in between must not leave the lesser record as the claim's only one.
+func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 	if !ValidUID(uid) {
 		return nil
 	}
-	for _, dir := range []string{s.unknown, s.claims} {
-		if err := s.host.RemoveUnfinished(LabelRemove, file(dir, uid)); err != nil {
-			return err
-		}
+	if err := remove(LabelRemove, file(s.unknown, uid)); err != nil {
+		return err
 	}
-	return nil
+	return remove(LabelRemove, file(s.claims, uid))
 }
 
 // Confirm returns once the records that are there are on disk: whoever wrote one may have died before its name was.
@@ -157,11 +143,15 @@ func (s *Store) UIDs() ([]string, error) {
 	var uids []string
 	// A record that moves from the one directory to the other meanwhile is in the one before it leaves the other.
 	for _, dir := range []string{s.unknown, s.claims, s.unknown} {
-		some, err := s.list(dir)
+		names, unfinished, err := s.host.List(dir)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("list records: %w", err)
 		}
-		uids = append(uids, some...)
+		for _, name := range slices.Concat(names, unfinished) {
+			if uid, ok := strings.CutSuffix(name, suffix); ok && ValidUID(uid) {
+				uids = append(uids, uid)
+			}
+		}
 	}
 	slices.Sort(uids)
 	return slices.Compact(uids), nil
@@ -177,22 +167,7 @@ func (s *Store) Unknown() ([]string, error) {
 	for _, name := range names {
 		uid := strings.TrimSuffix(name, suffix)
 		// A known record beside it is newer: a crash came before the removal.
-		if r, err := s.Get(uid); errors.Is(err, fs.ErrNotExist) || err == nil && r.State != Unknown {
-			continue
-		}
-		uids = append(uids, uid)
-	}
-	return uids, nil
-}
-
-func (s *Store) list(dir string) ([]string, error) {
-	names, unfinished, err := s.host.List(dir)
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	var uids []string
-	for _, name := range slices.Concat(names, unfinished) {
-		if uid, ok := strings.CutSuffix(name, suffix); ok && ValidUID(uid) {
+		if r, err := s.Get(uid); !errors.Is(err, fs.ErrNotExist) && (err != nil || r.State == Unknown) {
 			uids = append(uids, uid)
 		}
 	}
@@ -230,7 +205,5 @@ func ValidUID(uid string) bool {
 	if uid == "" || len(uid) > 128 {
 		return false
 	}
-	return strings.IndexFunc(uid, func(c rune) bool {
-		return !(c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
-	}) < 0
+	return strings.Trim(uid, "-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }

@@ -79,11 +79,18 @@ func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile n
 		return fmt.Errorf("list the compute instances: %w", err)
 	}
 	if len(computes) == 0 {
-		full, profileErr := fullProfile(gi, profile)
-		if profileErr != nil {
-			return profileErr
+		profiles, listErr := gi.ComputeInstanceProfiles()
+		if listErr != nil {
+			return fmt.Errorf("list the compute instance profiles: %w", listErr)
 		}
-		if _, err = gi.CreateComputeInstance(full.ID); err != nil {
+		// The one with all slices of the GPU instance takes all of it.
+		full := slices.IndexFunc(profiles, func(p nvml.ComputeInstanceProfile) bool {
+			return p.Slices == profile.Slices && p.Instances > 0
+		})
+		if full < 0 {
+			return fmt.Errorf("no compute instance profile has the %d slices of %s", profile.Slices, profile.Name)
+		}
+		if _, err = gi.CreateComputeInstance(profiles[full].ID); err != nil {
 			err = fmt.Errorf("create a compute instance: %w", err)
 		}
 	}
@@ -92,20 +99,6 @@ func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile n
 		return errors.Join(err, findErr)
 	}
 	return nil
-}
-
-// fullProfile is the compute instance profile that takes a whole GPU instance: the one with all of its slices.
-func fullProfile(gi nvml.GPUInstance, profile nvml.GPUInstanceProfile) (nvml.ComputeInstanceProfile, error) {
-	profiles, err := gi.ComputeInstanceProfiles()
-	if err != nil {
-		return nvml.ComputeInstanceProfile{}, fmt.Errorf("list the compute instance profiles: %w", err)
-	}
-	for _, p := range profiles {
-		if p.Slices == profile.Slices && p.Instances > 0 {
-			return p, nil
-		}
-	}
-	return nvml.ComputeInstanceProfile{}, fmt.Errorf("no compute instance profile has the %d slices of %s", profile.Slices, profile.Name)
 }
 
 // verify makes sure of a recorded partition: containers may be running on it. One that is gone is marked as lost.

@@ -49,9 +49,7 @@ type instance struct {
 	devices  []nvml.MIGDevice
 }
 
-func (i *instance) placement() gpu.Placement {
-	return gpu.Placement{Start: i.info.Placement.Start, Size: i.info.Placement.Size}
-}
+func (i *instance) placement() gpu.Placement { return gpu.Placement(i.info.Placement) }
 
 func (i *instance) String() string {
 	name := i.profile.Name

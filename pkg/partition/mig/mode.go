@@ -18,12 +18,6 @@ import (
 // Setting is the word for MIG modes among GPU records.
 const Setting = "mig-mode"
 
-// The modes, as NVML numbers them.
-const (
-	off = 0
-	on  = 1
-)
-
 // Switched says of which GPUs, by PCI address, this driver switched the MIG mode on, so that it may switch it off.
 func (x *Executor) Switched() (map[string]bool, error) {
 	addresses, err := x.modes.Addresses()
@@ -74,7 +68,7 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 	if err != nil {
 		return unchanged(err)
 	}
-	r.Found, r.Set = off, on
+	r.Found, r.Set = 0, 1 // NVML's numbers of off and on.
 	if x.o.Interconnect != nil {
 		r.Interconnect = x.o.Interconnect(d.UUID)
 	}
@@ -145,7 +139,7 @@ func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
 	}
 	if x.o.AdoptForeign {
 		if _, err := x.modes.Get(d.PCIAddress); errors.Is(err, fs.ErrNotExist) {
-			return toFound(off)
+			return toFound(0)
 		}
 	}
 	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)
