@@ -33,6 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"gpu-dra-driver/cmd/dra-controller/flags"
+	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/pkg/controller"
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/metrics"
@@ -53,12 +54,14 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintln(stdout, version)
 		return 0
 	}
-	startLogging(c.Verbosity, stderr)
+	setup.StartLogging(c.Verbosity, stderr)
 	defer klog.Flush()
-	config, err := clientConfig(c.Kubeconfig)
-	if err == nil && c.Check != "" {
+	config, err := setup.ClientConfig(c.Kubeconfig, "dra-controller/"+version)
+	if err != nil {
+		err = fmt.Errorf("reach the API server: %w; outside of a pod, give --kubeconfig", err)
+	} else if c.Check != "" {
 		err = check(ctx, c, config, stdout)
-	} else if err == nil {
+	} else {
 		klog.Background().Info("Starting", "version", version, "driver", c.DriverName, "namespace", c.PodNamespace)
 		err = serve(ctx, c, config)
 	}

@@ -7,6 +7,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -17,12 +18,9 @@ import (
 // own setting stands.
 func tuneMemory(environ []string) {
 	const percent = 50
-	for _, kv := range environ {
-		if strings.HasPrefix(kv, "GOGC=") {
-			return
-		}
+	if !slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, "GOGC=") }) {
+		debug.SetGCPercent(percent)
 	}
-	debug.SetGCPercent(percent)
 }
 
 // freeMemory returns the memory that work left behind: free heap, and the pages of the binary. Nearly all of these are

@@ -17,9 +17,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml/real"
@@ -51,7 +53,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintln(stdout, version)
 		return 0
 	}
-	startLogging(c.Verbosity, stderr)
+	setup.StartLogging(c.Verbosity, stderr)
 	defer klog.Flush()
 	tuneMemory(environ)
 	klog.Background().Info("Starting", "version", version, "node", c.NodeName, "driver", c.DriverName,
@@ -62,6 +64,22 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	klog.Background().Info("Ended as asked")
 	return 0
+}
+
+// newClient reaches the API server without connecting to it.
+func newClient(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := setup.ClientConfig(kubeconfig, "dra-kubelet-plugin/"+version)
+	switch {
+	case err != nil && kubeconfig == "":
+		return nil, fmt.Errorf("use the pod's service account: %w; outside of a pod, give --kubeconfig", err)
+	case err != nil:
+		return nil, fmt.Errorf("read --kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for the API server: %w", err)
+	}
+	return client, nil
 }
 
 // LabelMkdir is the making of the plugin's directories.

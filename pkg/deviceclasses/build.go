@@ -8,6 +8,7 @@ package deviceclasses
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,6 +27,9 @@ const ManagedBy = "gpu-dra-driver/managed-by"
 
 // maxClasses bounds the classes, so that a node that publishes nonsense does not fill the API server.
 const maxClasses = 500
+
+// unusual is what the name of a model has a hyphen for in the name of its class.
+var unusual = regexp.MustCompile(`[^a-z0-9]+`)
 
 // Options are the administrator's choices.
 type Options struct {
@@ -74,8 +78,7 @@ func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceCl
 	for _, profile := range slices.Sorted(maps.Keys(profiles)) {
 		c := o.class(o.ProfileName(profile), gpu.KindMIG, "profile", profile)
 		if o.ResourcePrefix != "" {
-			resource := o.ResourcePrefix + label(profile)
-			c.Spec.ExtendedResourceName = &resource
+			c.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(profile))
 		}
 		add("the MIG profile "+profile, c)
 	}
@@ -84,15 +87,8 @@ func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceCl
 
 // ModelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com.
 func (o Options) ModelName(product string) string {
-	var b strings.Builder
-	for _, r := range strings.ToLower(product) {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
-			b.WriteRune(r)
-		} else if s := b.String(); s != "" && !strings.HasSuffix(s, "-") {
-			b.WriteByte('-')
-		}
-	}
-	return o.ModelPrefix + strings.TrimSuffix(b.String(), "-") + "." + o.Driver
+	name := unusual.ReplaceAllString(strings.ToLower(product), "-")
+	return o.ModelPrefix + strings.Trim(name, "-") + "." + o.Driver
 }
 
 // ProfileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com for the driver gpu.nvidia.com.

@@ -4,9 +4,11 @@
 package fleet
 
 import (
+	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -99,17 +101,12 @@ func Count(pools []Pool, held map[string][]string) DeviceCounts {
 // Count counts one pool's devices.
 func (p Pool) Count(held []string) DeviceCounts {
 	left := p.counters()
-	unhealthy, taken := map[string]bool{}, map[string]bool{}
+	unhealthy, taken := sets.New[string](), sets.New(held...)
 	for _, s := range p.Slices {
-		for _, name := range s.Unhealthy {
-			unhealthy[name] = true
-		}
-	}
-	for _, name := range held {
-		taken[name] = true
+		unhealthy.Insert(s.Unhealthy...)
 	}
 	for d := range p.Devices() {
-		if taken[d.Name] {
+		if taken.Has(d.Name) {
 			left.take(d)
 		}
 	}
@@ -123,9 +120,9 @@ func (p Pool) Count(held []string) DeviceCounts {
 		}
 		state := Free
 		switch {
-		case taken[d.Name]:
+		case taken.Has(d.Name):
 			state = Allocated
-		case unhealthy[d.Name]:
+		case unhealthy.Has(d.Name):
 			state = Unhealthy
 		case !left.fits(d):
 			state = Blocked
@@ -143,13 +140,10 @@ func (p Pool) Count(held []string) DeviceCounts {
 				continue
 			}
 			models[c.CounterSet] = kind.Product
-			if state == Unhealthy {
+			switch {
+			case state == Unhealthy, state == Blocked && left.fitsIn(c): // Or it is taken, and not by what is in this set.
 				elsewhere[c.CounterSet] = true
-			}
-			if state == Blocked && left.fitsIn(c) {
-				elsewhere[c.CounterSet] = true // It is taken, and not by what is in this set.
-			}
-			if state == Free {
+			case state == Free:
 				pieces[c.CounterSet] = max(pieces[c.CounterSet], n)
 			}
 		}
@@ -208,12 +202,7 @@ func (c counters) take(d resourceapi.Device) {
 }
 
 func (c counters) fits(d resourceapi.Device) bool {
-	for _, use := range d.ConsumesCounters {
-		if !c.fitsIn(use) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(d.ConsumesCounters, func(use resourceapi.DeviceCounterConsumption) bool { return !c.fitsIn(use) })
 }
 
 func (c counters) fitsIn(use resourceapi.DeviceCounterConsumption) bool {

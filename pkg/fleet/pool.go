@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 )
 
 // Pool is what one node publishes, the slices in the order of their names: the scheduler's order.
@@ -130,10 +131,8 @@ type SliceList struct {
 func (s *Shapes) Trim(in *resourceapi.ResourceSlice) Slice {
 	out := Slice{
 		ObjectMeta: metav1.ObjectMeta{Name: in.Name, UID: in.UID, ResourceVersion: in.ResourceVersion},
+		Node:       ptr.Deref(in.Spec.NodeName, ""),
 		Pool:       in.Spec.Pool,
-	}
-	if in.Spec.NodeName != nil {
-		out.Node = *in.Spec.NodeName
 	}
 	out.Clique = clique(in.Spec.Devices)
 	// A slice that cannot be marshalled came from no API server; without a shape it has no devices.
@@ -161,13 +160,13 @@ func clique(devices []resourceapi.Device) string {
 func (s *Slice) DeepCopyObject() runtime.Object {
 	out := *s
 	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Unhealthy = append([]string(nil), s.Unhealthy...)
+	out.Unhealthy = slices.Clone(s.Unhealthy)
 	return &out
 }
 
 // DeepCopyObject implements runtime.Object.
 func (l *SliceList) DeepCopyObject() runtime.Object {
 	out := *l
-	out.Items = append([]Slice(nil), l.Items...)
+	out.Items = slices.Clone(l.Items)
 	return &out
 }

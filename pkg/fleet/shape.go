@@ -6,6 +6,7 @@
 package fleet
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"weak"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -118,22 +120,18 @@ func (s *Shapes) Len() int {
 
 // removeUnhealthyTaint takes the taint of an unhealthy device off and says whether there was one.
 func removeUnhealthyTaint(d *resourceapi.Device) (unhealthy bool) {
-	var rest []resourceapi.DeviceTaint
-	for _, taint := range d.Taints {
-		if taint.Key == resourceslices.UnhealthyTaint {
-			unhealthy = true
-			continue
-		}
-		rest = append(rest, taint)
-	}
+	rest := slices.DeleteFunc(slices.Clone(d.Taints), func(t resourceapi.DeviceTaint) bool {
+		return t.Key == resourceslices.UnhealthyTaint
+	})
+	unhealthy = len(rest) < len(d.Taints)
 	d.Taints = rest
 	return unhealthy
 }
 
 func kindOf(d resourceapi.Device) Kind {
 	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: plain(Text(d, "productName")), Profile: plain(Text(d, "profile")), GPUs: 1}
-	if count, ok := Int(d, "gpuCount"); ok && count > 0 && count <= 1<<10 {
-		k.GPUs = int(count)
+	if count := d.Attributes["gpuCount"].IntValue; count != nil && *count > 0 && *count <= 1<<10 {
+		k.GPUs = int(*count)
 	}
 	return k
 }
@@ -143,25 +141,11 @@ func plain(text string) string { return strings.ToValidUTF8(text, "?") }
 
 // Text is a device's attribute, empty where it has none of that name that is a string or version.
 func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {
-	switch a := d.Attributes[name]; {
-	case a.StringValue != nil:
-		return *a.StringValue
-	case a.VersionValue != nil:
-		return *a.VersionValue
-	}
-	return ""
-}
-
-// Int is a device's attribute that is a number.
-func Int(d resourceapi.Device, name resourceapi.QualifiedName) (int64, bool) {
-	if a := d.Attributes[name]; a.IntValue != nil {
-		return *a.IntValue, true
-	}
-	return 0, false
+	a := d.Attributes[name]
+	return ptr.Deref(cmp.Or(a.StringValue, a.VersionValue), "")
 }
 
 // Bool is a device's attribute that is a truth value, false where it has none.
 func Bool(d resourceapi.Device, name resourceapi.QualifiedName) bool {
-	a := d.Attributes[name]
-	return a.BoolValue != nil && *a.BoolValue
+	return ptr.Deref(d.Attributes[name].BoolValue, false)
 }

@@ -24,10 +24,15 @@ const HookName = "nvidia-cdi-hook"
 // InstallHook copies the CDI hook from this image to the data directory, where the container runtime, which runs on the
 // node, can run it. The file is replaced in one rename: a container that starts now runs the old one or the new one,
 // never half of one. Where the image has none, one that is installed stays.
-func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) error {
+func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("install the CDI hook: %w", err)
+		}
+	}()
 	lock, err := h.Lock(ctx, filepath.Join(dataDir, HookName+".lock"), 0)
 	if err != nil {
-		return fmt.Errorf("install the CDI hook: %w", err)
+		return err
 	}
 	defer lock.Release()
 	target := filepath.Join(dataDir, HookName)
@@ -40,10 +45,7 @@ func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) erro
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("install the CDI hook: %w", err)
+		return err
 	}
-	if err := h.WriteDurable(LabelHook, target, want, 0o755); err != nil {
-		return fmt.Errorf("install the CDI hook: %w", err)
-	}
-	return nil
+	return h.WriteDurable(LabelHook, target, want, 0o755)
 }

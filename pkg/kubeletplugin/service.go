@@ -112,8 +112,7 @@ func answer(d devicestate.PreparedDevice) draplugin.Device {
 		Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, CDIDeviceIDs: []string{d.CDIDeviceID},
 	}
 	if d.ShareID != "" {
-		id := types.UID(d.ShareID)
-		out.ShareID = &id
+		out.ShareID = new(types.UID(d.ShareID))
 	}
 	return out
 }

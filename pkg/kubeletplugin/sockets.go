@@ -81,14 +81,16 @@ func serveHealth(port int, socket string, registered func() bool) (stop func(), 
 
 // Check implements the health service; every service name means the plugin.
 func (h *healthcheck) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	answer := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}
 	if !h.registered() {
-		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}, nil
+		return answer, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if _, err := h.kubelet.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{}); err != nil {
 		klog.FromContext(ctx).Error(err, "The plugin does not answer on its own socket")
-		return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}, nil
+		return answer, nil
 	}
-	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+	answer.Status = healthpb.HealthCheckResponse_SERVING
+	return answer, nil
 }

@@ -163,25 +163,11 @@ func island(model []resourceapi.Device) int {
 
 // family is the architecture by compute capability, as feature discovery names it.
 func family(major, minor string) string {
-	switch major {
-	case "5":
-		return "maxwell"
-	case "6":
-		return "pascal"
-	case "7":
-		if len(minor) == 1 && minor < "5" {
-			return "volta"
-		}
-		return "turing"
-	case "8":
-		if minor == "9" {
-			return "ada-lovelace"
-		}
-		return "ampere"
-	case "9":
-		return "hopper"
-	case "10", "12":
-		return "blackwell"
-	}
-	return "undefined"
+	return cmp.Or(families[major+"."+minor], families[major], "undefined")
+}
+
+var families = map[string]string{
+	"5": "maxwell", "6": "pascal",
+	"7": "turing", "7.0": "volta", "7.1": "volta", "7.2": "volta", "7.3": "volta", "7.4": "volta",
+	"8": "ampere", "8.9": "ada-lovelace", "9": "hopper", "10": "blackwell", "12": "blackwell",
 }

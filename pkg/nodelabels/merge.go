@@ -47,29 +47,22 @@ func Plan(has, annotations, want map[string]string) Change {
 		}
 	}
 	for key, last := range mine {
-		if _, wanted := want[key]; !wanted && has[key] == last {
-			if _, present := has[key]; present {
-				change.Labels[key] = nil
-			}
+		_, wanted := want[key]
+		if now, present := has[key]; present && !wanted && now == last {
+			change.Labels[key] = nil
 		}
 	}
 	if !maps.Equal(keeps, mine) || !readable {
 		change.Annotations[Written] = nil
 		if len(keeps) > 0 {
-			text := encode(keeps)
-			change.Annotations[Written] = &text
+			text, _ := json.Marshal(keeps) // Strings always encode, and encoding/json sorts keys.
+			change.Annotations[Written] = new(string(text))
 		}
 		if _, present := annotations[Written]; !present && len(keeps) == 0 {
 			delete(change.Annotations, Written)
 		}
 	}
 	return change
-}
-
-// encode is JSON with the keys in order.
-func encode(labels map[string]string) string {
-	data, _ := json.Marshal(labels) // Strings always encode, and encoding/json sorts keys.
-	return string(data)
 }
 
 // Concerns says whether a label can be one of those that Of gives.

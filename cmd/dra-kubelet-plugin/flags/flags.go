@@ -157,10 +157,9 @@ func (c *Config) validate() error {
 			bad(flag, "%q is not an absolute path", path)
 		}
 	}
-	if c.DevRoot != "" && !filepath.IsAbs(c.DevRoot) {
-		bad("dev-root", "%q is not an absolute path", c.DevRoot)
-	}
-	for flag, path := range map[string]string{"mps-dir": c.MPSDir, "sharing-config": c.SharingConfig} {
+	for flag, path := range map[string]string{
+		"dev-root": c.DevRoot, "mps-dir": c.MPSDir, "sharing-config": c.SharingConfig,
+	} {
 		if path != "" && !filepath.IsAbs(path) {
 			bad(flag, "%q is not an absolute path", path)
 		}

@@ -154,14 +154,9 @@ func openNode(dir string, nodes []string) (string, error) {
 		return "", fmt.Errorf("list the open files of a process: %w", err)
 	}
 	for _, fd := range fds {
-		target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name()))
-		if err != nil {
-			continue
-		}
-		for _, node := range nodes {
-			if strings.HasSuffix(target, "/"+node) {
-				return filepath.Base(target), nil
-			}
+		target, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name())) // Empty for one that is closed meanwhile.
+		if slices.ContainsFunc(nodes, func(node string) bool { return strings.HasSuffix(target, "/"+node) }) {
+			return filepath.Base(target), nil
 		}
 	}
 	return "", nil

@@ -64,7 +64,6 @@ func kept(sent, got *resourceapi.ResourceSlice) features {
 // probeFeatures sends a slice with every field of interest as a dry run: the server says what it would keep, and no
 // scheduler ever sees a device without its taint.
 func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, driver, node, pool string) (features, error) {
-	yes := true
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-" + driver + "-"},
 		Spec: resourceapi.ResourceSliceSpec{
@@ -73,7 +72,7 @@ func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, 
 			Devices: []resourceapi.Device{{
 				Name:                     "probe",
 				Taints:                   []resourceapi.DeviceTaint{{Key: driver + "/probe", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
-				AllowMultipleAllocations: &yes,
+				AllowMultipleAllocations: new(true),
 				ConsumesCounters: []resourceapi.DeviceCounterConsumption{{
 					CounterSet: "probe", Counters: map[string]resourceapi.Counter{"probe": {Value: resource.MustParse("1")}},
 				}},

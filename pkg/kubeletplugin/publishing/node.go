@@ -80,6 +80,7 @@ func NewNode(name string, scans *inventory.Latest, records records, changed Trig
 	return &Node{
 		name: name, scans: scans, records: records, report: report, changed: changed, o: o,
 		missing: make(chan []reporting.Missing, 1), now: time.Now, last: map[string]gpu.GPU{},
+		since: map[string]time.Time{},
 	}
 }
 

@@ -77,9 +77,6 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 		if uuid == "" {
 			continue
 		}
-		if n.since == nil {
-			n.since = map[string]time.Time{}
-		}
 		n.since[uuid] = n.now()
 		if !n.due {
 			n.due = true

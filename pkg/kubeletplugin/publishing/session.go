@@ -35,9 +35,8 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 	queue := newQueue(p.synced)
 	go func() {
 		defer close(s.done)
-		delay := repairDelay
 		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
-			DriverName: p.o.Driver, KubeClient: p.o.Client, Queue: queue, SyncDelay: &delay, ErrorHandler: p.failed,
+			DriverName: p.o.Driver, KubeClient: p.o.Client, Queue: queue, SyncDelay: new(repairDelay), ErrorHandler: p.failed,
 			Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node},
 		})
 		if err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
@@ -85,11 +86,7 @@ type memberData struct {
 func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
 	type key struct{ pool, device, share string }
 	keyOf := func(s resourceapi.AllocatedDeviceStatus) key {
-		k := key{pool: s.Pool, device: s.Device}
-		if s.ShareID != nil {
-			k.share = *s.ShareID
-		}
-		return k
+		return key{s.Pool, s.Device, ptr.Deref(s.ShareID, "")}
 	}
 	was := map[key]resourceapi.AllocatedDeviceStatus{}
 	for _, s := range claim.Status.Devices {
@@ -235,8 +232,7 @@ func (w *ClaimStatus) apply(ctx context.Context, uid types.UID, want *claimStatu
 		})
 		return data
 	}
-	force := true
-	options := metav1.PatchOptions{FieldManager: fieldManager, Force: &force}
+	options := metav1.PatchOptions{FieldManager: fieldManager, Force: new(true)}
 	var err error
 	switch w.versions.CurrentAPI() {
 	case "V1beta2":
