@@ -15,12 +15,10 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
-	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/executor/timeslice"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mig"
-	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
 
@@ -65,12 +63,6 @@ func newExecutors(
 			return listed
 		}),
 	}, nil
-}
-
-func (x *executors) byName() map[string]devicestate.Executor {
-	return map[string]devicestate.Executor{
-		plan.MIGExecutor: x.mig, plan.MPSExecutor: x.mps, plan.TimeSliceExecutor: x.timeSlice,
-	}
 }
 
 // dataDir holds the plugin's socket, its hook and its state.

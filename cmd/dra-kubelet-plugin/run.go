@@ -127,7 +127,10 @@ func serve(ctx context.Context, c flags.Config) error {
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
-		Executors: executors.byName(), MakeWhole: executors.mig.MakeWhole, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
+		Executors: map[string]devicestate.Executor{
+			plan.MIGExecutor: executors.mig, plan.MPSExecutor: executors.mps, plan.TimeSliceExecutor: executors.timeSlice,
+		},
+		MakeWhole: executors.mig.MakeWhole, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
 		DevicePlugin: devicePlugins.Resource,
 	})
 	if err != nil {

@@ -115,26 +115,24 @@ func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 // Uninstall checks that no claim has devices of the driver: without it their pods could not end.
 func (c Checks) Uninstall(ctx context.Context) error {
 	versions := draclient.New(c.Client)
-	options, holders, more := metav1.ListOptions{Limit: pageSize}, []string{}, 0
-	for {
-		page, err := versions.ResourceClaims(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return fmt.Errorf("look for claims: %w", err)
-		}
+	var holders []string
+	more := 0
+	list := versions.ResourceClaims(metav1.NamespaceAll).List
+	err := eachPage(ctx, metav1.ListOptions{}, list, func(page *resourceapi.ResourceClaimList) (enough bool) {
+		const shown = 20
 		for _, claim := range page.Items {
-			if !c.holds(claim) {
-				continue
-			}
-			const shown = 20
-			if len(holders) == shown {
+			switch {
+			case !c.holds(claim):
+			case len(holders) == shown:
 				more++
-				continue
+			default:
+				holders = append(holders, "  "+claim.Namespace+"/"+claim.Name+users(claim))
 			}
-			holders = append(holders, "  "+claim.Namespace+"/"+claim.Name+users(claim))
 		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			break
-		}
+		return false
+	})
+	if err != nil {
+		return fmt.Errorf("look for claims: %w", err)
 	}
 	if len(holders) == 0 {
 		fmt.Fprintf(c.Out, "No claim has devices of %s\n", c.Driver)

@@ -179,57 +179,48 @@ func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceC
 
 // user is something that names the class: a claim, a template, or a pod that waits for its extended resource. It asks the
 // API server, since a cache may be behind.
-func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceClass) (string, error) {
-	options := metav1.ListOptions{Limit: pageSize}
+func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceClass) (user string, err error) {
 	isClass := func(name string) bool { return name == class.Name }
-	for {
-		page, err := k.claims(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return "", err
-		}
+	claims, templates := k.claims(metav1.NamespaceAll).List, k.templates(metav1.NamespaceAll).List
+	err = eachPage(ctx, metav1.ListOptions{}, claims, func(page *resourceapi.ResourceClaimList) (enough bool) {
 		for _, c := range page.Items {
 			if wants(c.Spec, isClass) {
-				return "ResourceClaim " + c.Namespace + "/" + c.Name, nil
+				user = "ResourceClaim " + c.Namespace + "/" + c.Name
+				return true
 			}
 		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			break
-		}
+		return false
+	})
+	if err != nil || user != "" {
+		return user, err
 	}
-	for {
-		page, err := k.templates(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return "", err
-		}
+	err = eachPage(ctx, metav1.ListOptions{}, templates, func(page *resourceapi.ResourceClaimTemplateList) (enough bool) {
 		for _, t := range page.Items {
 			if wants(t.Spec.Spec, isClass) {
-				return "ResourceClaimTemplate " + t.Namespace + "/" + t.Name, nil
+				user = "ResourceClaimTemplate " + t.Namespace + "/" + t.Name
+				return true
 			}
 		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			break
-		}
+		return false
+	})
+	if err != nil || user != "" {
+		return user, err
 	}
-	resource := "deviceclass.resource.kubernetes.io/" + class.Name
-	wanted := []corev1.ResourceName{corev1.ResourceName(resource)}
+	wanted := []corev1.ResourceName{corev1.ResourceName("deviceclass.resource.kubernetes.io/" + class.Name)}
 	if name := class.Spec.ExtendedResourceName; name != nil {
 		wanted = append(wanted, corev1.ResourceName(*name))
 	}
-	options.FieldSelector = "status.phase=Pending"
-	for {
-		page, err := k.pods.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return "", err
-		}
+	pods, pending := k.pods.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{FieldSelector: "status.phase=Pending"}
+	err = eachPage(ctx, pending, pods, func(page *corev1.PodList) (enough bool) {
 		for _, p := range page.Items {
 			if asks(p.Spec, wanted) {
-				return "Pod " + p.Namespace + "/" + p.Name, nil
+				user = "Pod " + p.Namespace + "/" + p.Name
+				return true
 			}
 		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			return "", nil
-		}
-	}
+		return false
+	})
+	return user, err
 }
 
 func asks(spec corev1.PodSpec, resources []corev1.ResourceName) bool {

@@ -26,29 +26,42 @@ const byNode = "node"
 // pageSize bounds what a list holds at once: a slice of 64 devices is some 100 kB until it is trimmed.
 const pageSize = 200
 
+// eachPage calls visit with one page of a list after the other, until visit says that it has seen enough.
+func eachPage[L metav1.ListInterface](
+	ctx context.Context, o metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), visit func(L) (enough bool),
+) error {
+	o.Limit = pageSize
+	for {
+		page, err := list(ctx, o)
+		if err != nil || visit(page) {
+			return err
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
+}
+
 // newSlices watches the driver's slices. They are trimmed as they arrive, one page after the other.
 func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) cache.SharedIndexInformer {
 	ours := fields.OneTermEqualSelector("spec.driver", driver).String()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			// From the cache of the API server a list comes in one piece.
-			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch, o.Limit, o.Continue = ours, "", "", pageSize, ""
+			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch, o.Continue = ours, "", "", ""
 			out := &fleet.SliceList{}
-			for {
-				page, err := client.ResourceSlices().List(ctx, o)
-				if err != nil {
-					return nil, err
-				}
+			err := eachPage(ctx, o, client.ResourceSlices().List, func(page *resourceapi.ResourceSliceList) (enough bool) {
 				for i := range page.Items {
 					out.Items = append(out.Items, shapes.Trim(&page.Items[i]))
 					page.Items[i] = resourceapi.ResourceSlice{}
 				}
 				out.ResourceVersion = page.ResourceVersion
-				if page.Continue == "" {
-					return out, nil
-				}
-				o.Continue = page.Continue
+				return false
+			})
+			if err != nil {
+				return nil, err
 			}
+			return out, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = ours

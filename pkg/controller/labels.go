@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -103,11 +104,7 @@ func trimNode(driver string) cache.TransformFunc {
 			}
 		}
 		meta.Labels = labels
-		for key := range meta.Annotations {
-			if key != nodelabels.Written {
-				delete(meta.Annotations, key)
-			}
-		}
+		maps.DeleteFunc(meta.Annotations, func(key, _ string) bool { return key != nodelabels.Written })
 		return meta, nil
 	}
 }

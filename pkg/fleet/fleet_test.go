@@ -165,9 +165,13 @@ func TestPoolOf_SlicesMissing_NotWhole(t *testing.T) {
 	}
 }
 
-func TestKinds_TwoPools_CountedByModelAndProfile(t *testing.T) {
-	shapes := &fleet.Shapes{}
-	kinds := fleet.Kinds([]fleet.Pool{pool(shapes, published(t, "hgx-h200", "a")), pool(shapes, published(t, "l40s-4", "b"))})
+func TestDevices_TwoPools_KindsTellModelAndProfile(t *testing.T) {
+	shapes, kinds := &fleet.Shapes{}, map[fleet.Kind]int{}
+	for node, profile := range map[string]string{"a": "hgx-h200", "b": "l40s-4"} {
+		for _, kind := range pool(shapes, published(t, profile, node)).Devices() {
+			kinds[kind]++
+		}
+	}
 	if diff := cmp.Diff(4, kinds[l40s]); diff != "" {
 		t.Error(diff)
 	}

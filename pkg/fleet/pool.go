@@ -93,17 +93,6 @@ func (p Pool) Published(driver string) []*resourceapi.ResourceSlice {
 	return out
 }
 
-// Kinds counts the devices of all pools by kind, whatever their state.
-func Kinds(pools []Pool) map[Kind]int {
-	out := map[Kind]int{}
-	for _, p := range pools {
-		for _, k := range p.Devices() {
-			out[k]++
-		}
-	}
-	return out
-}
-
 // Slice is a ResourceSlice that refers to its Shape. It is an API object as far as a cache of them needs it.
 type Slice struct {
 	metav1.TypeMeta

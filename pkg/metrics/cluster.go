@@ -39,14 +39,15 @@ var (
 		"Time a review took."}
 )
 
+// clusterGauges are those of a Cluster.
+var clusterGauges = []Entry{
+	clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
+	clusterClaims, clusterClasses,
+}
+
 // ClusterCatalogue lists every metric of the controller's own, by name.
 func ClusterCatalogue() []Entry {
-	all := []Entry{
-		clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
-		clusterClaims, clusterClasses, reviews, reviewDuration, buildInfo,
-	}
-	slices.SortFunc(all, byName)
-	return all
+	return slices.SortedFunc(slices.Values(append(clusterGauges, reviews, reviewDuration, buildInfo)), byName)
 }
 
 // Cluster is what is to be counted of a cluster.
@@ -66,10 +67,8 @@ type clusterCollector struct {
 // NewCluster makes a collector of what read finds; false: nothing is known, as of an instance that does not lead.
 func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
 	c := &clusterCollector{read: read, descs: map[string]*prometheus.Desc{}}
-	for _, e := range []Entry{
-		clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation, clusterClaims, clusterClasses,
-	} {
-		c.descs[e.Name] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
+	for _, e := range clusterGauges {
+		c.descs[e.Name] = e.desc()
 	}
 	return c
 }
@@ -140,11 +139,8 @@ type Reviews struct {
 
 // NewReviews registers the metrics of reviews.
 func NewReviews(r prometheus.Registerer, version string) *Reviews {
-	out := &Reviews{total: reviews.counter(), took: reviewDuration.histogram(reviewBuckets)}
-	info := buildInfo.gauge()
-	info.WithLabelValues(version, runtime.Version()).Set(1)
-	r.MustRegister(out.total, out.took, info)
-	return out
+	buildInfo.gauge(r).WithLabelValues(version, runtime.Version()).Set(1)
+	return &Reviews{total: reviews.counter(r), took: reviewDuration.histogram(r, reviewBuckets)}
 }
 
 // Reviewed counts one review.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"gpu-dra-driver/pkg/claimerror"
@@ -32,48 +33,35 @@ type Options struct {
 
 // Metrics are a running plugin's. Its methods may be called at once.
 type Metrics struct {
-	driver   string
-	node     string
-	registry *prometheus.Registry
+	driver, node string
+	registry     *prometheus.Registry
 
-	requests         *prometheus.CounterVec
-	duration         *prometheus.HistogramVec
-	inflight         *prometheus.GaugeVec
-	prepareErrors    *prometheus.CounterVec
-	unprepareErrors  *prometheus.CounterVec
-	published        *prometheus.GaugeVec
-	lastPublish      prometheus.Gauge
-	publishErrors    *prometheus.CounterVec
-	recoveries       *prometheus.CounterVec
-	backgroundErrors *prometheus.CounterVec
-	pluginGPUs       prometheus.Gauge
+	requests, prepareErrors, unprepareErrors, publishErrors, recoveries, backgroundErrors *prometheus.CounterVec
+
+	duration                *prometheus.HistogramVec
+	inflight, published     *prometheus.GaugeVec
+	lastPublish, pluginGPUs prometheus.Gauge
 }
 
 // New makes the metrics and their registry, which also has the process's and Go's own.
 func New(o Options) *Metrics {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m := &Metrics{
-		driver:           o.Driver,
-		node:             o.Node,
-		registry:         prometheus.NewRegistry(),
-		requests:         requestsTotal.counter(),
-		inflight:         requestsInflight.gauge(),
-		prepareErrors:    prepareErrors.counter(),
-		unprepareErrors:  unprepareErrors.counter(),
-		published:        publishedDevices.gauge(),
-		lastPublish:      prometheus.NewGauge(prometheus.GaugeOpts(opts(lastPublish))),
-		publishErrors:    publishErrors.counter(),
-		pluginGPUs:       prometheus.NewGauge(prometheus.GaugeOpts(opts(devicePluginGPUs))),
-		recoveries:       recoveries.counter(),
-		backgroundErrors: backgroundErrors.counter(),
-		duration:         requestDuration.histogram(durationBuckets),
+		driver: o.Driver, node: o.Node, registry: r,
+		requests:         requestsTotal.counter(r),
+		inflight:         requestsInflight.gauge(r),
+		prepareErrors:    prepareErrors.counter(r),
+		unprepareErrors:  unprepareErrors.counter(r),
+		published:        publishedDevices.gauge(r),
+		lastPublish:      lastPublish.gauge(r).WithLabelValues(),
+		publishErrors:    publishErrors.counter(r),
+		pluginGPUs:       devicePluginGPUs.gauge(r).WithLabelValues(),
+		recoveries:       recoveries.counter(r),
+		backgroundErrors: backgroundErrors.counter(r),
+		duration:         requestDuration.histogram(r, durationBuckets),
 	}
-	build := buildInfo.gauge()
-	build.WithLabelValues(o.Version, runtime.Version()).Set(1)
-	m.registry.MustRegister(
-		m.requests, m.duration, m.inflight, m.prepareErrors, m.unprepareErrors, m.published, m.lastPublish,
-		m.publishErrors, m.recoveries, m.backgroundErrors, m.pluginGPUs, build,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
+	buildInfo.gauge(r).WithLabelValues(o.Version, runtime.Version()).Set(1)
 	// A rate needs a first sample: what has not happened yet is zero, not absent.
 	for _, operation := range []string{Prepare, Unprepare} {
 		m.requests.WithLabelValues(o.Driver, operation, "success")
@@ -91,17 +79,19 @@ func (m *Metrics) CollectRecords(r Records) {
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
 
-func (e Entry) counter() *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts(opts(e)), e.Labels)
+func (e Entry) counter(r prometheus.Registerer) *prometheus.CounterVec {
+	return promauto.With(r).NewCounterVec(prometheus.CounterOpts(opts(e)), e.Labels)
 }
 
-func (e Entry) gauge() *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts(opts(e)), e.Labels)
+func (e Entry) gauge(r prometheus.Registerer) *prometheus.GaugeVec {
+	return promauto.With(r).NewGaugeVec(prometheus.GaugeOpts(opts(e)), e.Labels)
 }
 
-func (e Entry) histogram(buckets []float64) *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help, Buckets: buckets}, e.Labels)
+func (e Entry) histogram(r prometheus.Registerer, buckets []float64) *prometheus.HistogramVec {
+	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help, Buckets: buckets}, e.Labels)
 }
+
+func (e Entry) desc() *prometheus.Desc { return prometheus.NewDesc(e.Name, e.Help, e.Labels, nil) }
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
@@ -187,8 +177,7 @@ type recordsCollector struct {
 func newRecordsCollector(r Records, node, driver string) *recordsCollector {
 	return &recordsCollector{
 		records: r, node: node, driver: driver,
-		prepared:    prometheus.NewDesc(preparedDevices.Name, preparedDevices.Help, preparedDevices.Labels, nil),
-		quarantined: prometheus.NewDesc(quarantinedRecords.Name, quarantinedRecords.Help, nil, nil),
+		prepared: preparedDevices.desc(), quarantined: quarantinedRecords.desc(),
 	}
 }
 

@@ -40,7 +40,8 @@ func Of(p fleet.Pool, driver string) map[string]string {
 			cut, capable = true, true
 			if parent := fleet.Text(d, "parentUUID"); !parents[parent] {
 				parents[parent] = true
-				parts[kind.Product] = append(parts[kind.Product], without(d))
+				d.Capacity = nil // Its memory is not the GPU's.
+				parts[kind.Product] = append(parts[kind.Product], d)
 			}
 		}
 	}
@@ -73,12 +74,6 @@ func Of(p fleet.Pool, driver string) map[string]string {
 	}
 	maps.DeleteFunc(l, func(_, value string) bool { return len(validation.IsValidLabelValue(value)) > 0 })
 	return l
-}
-
-// without is a partition as far as its GPU is known by it: its memory is not the GPU's.
-func without(d resourceapi.Device) resourceapi.Device {
-	d.Capacity = nil
-	return d
 }
 
 type labels map[string]string

@@ -363,9 +363,9 @@ var mutations = []Mutation{
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{
-		Name: "only the first page of pods is looked at for users of a class", File: "pkg/controller/classes.go",
-		Old:     "		if options.Continue = page.Continue; options.Continue == \"\" {\n			return \"\", nil\n		}\n",
-		New:     "		return \"\", nil\n",
+		Name: "only the first page of a list is looked at for users of a class", File: "pkg/controller/informers.go",
+		Old:     "		if o.Continue = page.GetContinue(); o.Continue == \"\" {\n			return nil\n		}\n",
+		New:     "		return nil\n",
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{

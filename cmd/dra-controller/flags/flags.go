@@ -16,37 +16,25 @@ import (
 
 // Config holds the values of the flags.
 type Config struct {
-	Kubeconfig string
-	DriverName string
-
-	PodNamespace string
+	Kubeconfig, DriverName, PodNamespace string
 
 	LeaderElect bool
 	LeaseName   string
 
-	HTTPEndpoint   string
-	HealthEndpoint string
-	PprofEndpoint  string
+	HTTPEndpoint, HealthEndpoint, PprofEndpoint string
 
-	Webhook              bool
-	WebhookPort          int
-	WebhookService       string
-	WebhookConfiguration string
-	CertSecret           string
-	RotateCerts          bool
+	Webhook, RotateCerts                             bool
+	WebhookPort                                      int
+	WebhookService, WebhookConfiguration, CertSecret string
 
-	ModelClasses           bool
-	ProfileClasses         bool
-	ModelClassPrefix       string
-	ExtendedResourcePrefix string
-	ClassGrace             time.Duration
+	ModelClasses, ProfileClasses             bool
+	ModelClassPrefix, ExtendedResourcePrefix string
+	ClassGrace                               time.Duration
 
 	NodeLabels bool
-
-	Check string
-
-	Verbosity int
-	Version   bool
+	Check      string
+	Verbosity  int
+	Version    bool
 }
 
 // The values of --check.

@@ -17,38 +17,24 @@ import (
 
 // Config holds the values of the flags.
 type Config struct {
-	NodeName   string
-	Kubeconfig string
-	DriverName string
+	NodeName, Kubeconfig, DriverName string
 
-	NvidiaDriverRoot    string
-	ContainerDriverRoot string
-	DevRoot             string
-	CDIRoot             string
-	CDIHookPath         string
+	NvidiaDriverRoot, ContainerDriverRoot, DevRoot string
+	CDIRoot, CDIHookPath                           string
 
-	KubeletPluginsDir      string
-	KubeletRegistrarDir    string
-	KubeletPodResourcesDir string
+	KubeletPluginsDir, KubeletRegistrarDir, KubeletPodResourcesDir string
 
-	ProcRoot   string
-	SysRoot    string
-	BootIDFile string
+	ProcRoot, SysRoot, BootIDFile string
 
-	HTTPEndpoint    string
-	MetricsPath     string
-	PprofPath       string
-	HealthcheckPort int
+	HTTPEndpoint, MetricsPath, PprofPath string
+	HealthcheckPort                      int
 
-	PodUID       string
-	PodNamespace string
+	PodUID, PodNamespace string
 
-	AllowGPUReset   bool
-	AdoptForeignMIG bool
-	MIGModeIdle     time.Duration
+	AllowGPUReset, AdoptForeignMIG bool
+	MIGModeIdle                    time.Duration
 
-	MPSDir        string
-	SharingConfig string
+	MPSDir, SharingConfig string
 
 	VanishedClaimGrace time.Duration
 

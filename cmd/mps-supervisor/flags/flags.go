@@ -18,13 +18,9 @@ import (
 
 // Config holds the values of the flags.
 type Config struct {
-	MPSDir     string
-	DriverRoot string
-	DevRoot    string
-	ShmSize    string
-	BootIDFile string
-	Version    bool
+	MPSDir, DriverRoot, DevRoot, ShmSize, BootIDFile string
 
+	Version bool
 	// ShmBytes is ShmSize in bytes.
 	ShmBytes uint64
 }
