@@ -157,13 +157,8 @@ func named(file string) func(*specs.Mount) bool {
 // logger passes nvcdi's messages on at a level that nobody runs with by default: it warns of every optional file.
 type logger struct{}
 
-const (
-	warnings klog.Level = 6
-	details  klog.Level = 8
-)
-
-func (logger) Errorf(f string, a ...any)   { klog.V(warnings).Infof("nvcdi: "+f, a...) }
-func (logger) Warningf(f string, a ...any) { klog.V(warnings).Infof("nvcdi: "+f, a...) }
-func (logger) Infof(f string, a ...any)    { klog.V(details).Infof("nvcdi: "+f, a...) }
-func (logger) Debugf(f string, a ...any)   { klog.V(details).Infof("nvcdi: "+f, a...) }
-func (logger) Tracef(f string, a ...any)   { klog.V(details).Infof("nvcdi: "+f, a...) }
+func (logger) Errorf(f string, a ...any)   { klog.V(6).Infof("nvcdi: "+f, a...) }
+func (logger) Warningf(f string, a ...any) { klog.V(6).Infof("nvcdi: "+f, a...) }
+func (logger) Infof(f string, a ...any)    { klog.V(8).Infof("nvcdi: "+f, a...) }
+func (logger) Debugf(f string, a ...any)   { klog.V(8).Infof("nvcdi: "+f, a...) }
+func (logger) Tracef(f string, a ...any)   { klog.V(8).Infof("nvcdi: "+f, a...) }

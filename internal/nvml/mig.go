@@ -45,7 +45,6 @@ type MIGPlacement struct{ Start, Size int }
 
 // GPUInstance is a live partition of a GPU.
 type GPUInstance interface {
-	// Info is what it is.
 	Info() (GPUInstanceInfo, error)
 	// ComputeInstanceProfiles are those it offers, in order of NVML's profile index.
 	ComputeInstanceProfiles() ([]ComputeInstanceProfile, error)

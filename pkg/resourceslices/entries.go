@@ -156,25 +156,17 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 // stay, by themselves or in a group, then foreign partitions, then the whole.
 func excludeOverlaps(entries []deviceEntry, inHeldGroup bool) {
 	const why = "the API server keeps no shared counters, so that no two devices may overlap"
-	var held []deviceEntry
 	wholeHeld, inUse := inHeldGroup, inHeldGroup
 	for _, e := range entries {
 		wholeHeld = wholeHeld || e.held && e.device.Kind == gpu.KindGPU
 		inUse = inUse || e.device.Kind == gpu.KindMIG && (e.held || e.foreign)
-		if e.held {
-			held = append(held, e)
-		}
 	}
 	for n := range entries {
 		e := &entries[n]
 		switch {
-		case e.held:
-		case e.device.Kind == gpu.KindGPU:
-			if inUse {
-				e.exclude(Foreign, why)
-			}
-		case !e.foreign || wholeHeld || slices.ContainsFunc(held, func(h deviceEntry) bool {
-			return h.device.Kind == gpu.KindMIG && (h.place.Size < 1 || h.place.Overlaps(e.place))
+		case e.held, e.device.Kind == gpu.KindGPU && !inUse:
+		case e.device.Kind == gpu.KindGPU, !e.foreign, wholeHeld, slices.ContainsFunc(entries, func(h deviceEntry) bool {
+			return h.held && h.device.Kind == gpu.KindMIG && (h.place.Size < 1 || h.place.Overlaps(e.place))
 		}):
 			e.exclude(Foreign, why)
 		}

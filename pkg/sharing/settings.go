@@ -37,20 +37,15 @@ type devices struct {
 	ids   []string
 }
 
-// resource names, as pods of the device plugin ask for them.
-const (
-	gpuResource = "nvidia.com/gpu"
-	migResource = "nvidia.com/mig-"
-)
-
 // GPU is what the settings say of a whole GPU of a node.
-func (s Settings) GPU(node string, g gpu.GPU) Policy { return s.policy(node, g, gpuResource) }
+func (s Settings) GPU(node string, g gpu.GPU) Policy { return s.policy(node, g, "nvidia.com/gpu") }
 
 // MIG is what they say of a MIG profile of a GPU.
 func (s Settings) MIG(node string, g gpu.GPU, profile string) Policy {
-	return s.policy(node, g, migResource+strings.ReplaceAll(profile, "+", "."))
+	return s.policy(node, g, "nvidia.com/mig-"+strings.ReplaceAll(profile, "+", "."))
 }
 
+// policy finds the rule for a resource, by the name that pods of the device plugin ask for.
 func (s Settings) policy(node string, g gpu.GPU, resource string) Policy {
 	for _, r := range s.rules {
 		if r.fits(node, g, resource) {

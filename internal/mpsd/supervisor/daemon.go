@@ -33,8 +33,6 @@ const (
 	lastPause   = 10 * time.Second
 )
 
-var errEnded = errors.New("it is not needed any more")
-
 // daemon is one desired daemon. Fields below s.mu are guarded by the supervisor's mutex.
 type daemon struct {
 	s      *Supervisor

@@ -172,7 +172,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	if !ok {
 		return removeDir(filepath.Join(s.o.Dir, name))
 	}
-	d.cancel(errEnded)
+	d.cancel(errors.New("it is not needed any more"))
 	select {
 	case <-d.ended:
 	case <-ctx.Done():
