@@ -20,15 +20,10 @@ const (
 )
 
 // ReadFile is os.ReadFile. A missing file is fs.ErrNotExist.
-func (h *Host) ReadFile(path string) ([]byte, error) { return h.readFile(path) }
+func (h *Host) ReadFile(path string) ([]byte, error) { return h.o.ReadFile(path) }
 
-// Names lists a directory's entries in order, without temporary files. A missing directory has none.
-func (h *Host) Names(dir string) ([]string, error) {
-	names, _, err := h.List(dir)
-	return names, err
-}
-
-// List is Names, and the targets whose temporary files a crash left in a directory.
+// List lists a directory's entries in order, and apart from them the targets whose temporary files a crash left in it. A
+// missing directory has none.
 func (h *Host) List(dir string) (names, unfinished []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -92,7 +92,7 @@ func TestUnfinished_TemporaryFileOfCrash_ListedReusedAndRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := func() (whole, unfinished []string) {
-		whole, err := h.Names(dir)
+		whole, _, err := h.List(dir)
 		_, unfinished, err2 := h.List(dir)
 		if err != nil || err2 != nil {
 			t.Fatal(err, err2)
@@ -120,10 +120,10 @@ func TestUnfinished_TemporaryFileOfCrash_ListedReusedAndRemoved(t *testing.T) {
 	if whole, un := list(); len(whole) != 1 || len(un) > 0 {
 		t.Errorf("%v, %v", whole, un)
 	}
-	if names, err := h.Names(filepath.Join(dir, "none")); names != nil || err != nil {
+	if names, _, err := h.List(filepath.Join(dir, "none")); names != nil || err != nil {
 		t.Errorf("%v, %v", names, err)
 	}
-	if _, err := h.Names(path); err == nil {
+	if _, _, err := h.List(path); err == nil {
 		t.Error("a file was listed")
 	}
 }

@@ -28,7 +28,6 @@ type Label string
 // Call is the system call of an operation.
 type Call string
 
-// The calls of operations.
 const (
 	CallWrite   Call = "write"    // create or truncate the temporary file and fill it
 	CallSync    Call = "sync"     // flush a file
@@ -65,52 +64,43 @@ type Options struct {
 
 // Host is the machine. The zero Host is not usable: call New.
 type Host struct {
-	bootIDFile string
-	now        func() time.Time
-	readFile   func(path string) ([]byte, error)
-	faultHook  FaultHook
-	locks      locker
+	o     Options
+	locks locker
 }
 
-// New makes a Host.
 func New(o Options) *Host {
-	h := &Host{
-		bootIDFile: cmp.Or(o.BootIDFile, "/proc/sys/kernel/random/boot_id"),
-		now:        time.Now, readFile: os.ReadFile, faultHook: o.FaultHook,
-		locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}},
+	o.BootIDFile = cmp.Or(o.BootIDFile, "/proc/sys/kernel/random/boot_id")
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	if o.Now != nil {
-		h.now = o.Now
+	if o.ReadFile == nil {
+		o.ReadFile = os.ReadFile
 	}
-	if o.ReadFile != nil {
-		h.readFile = o.ReadFile
-	}
-	return h
+	return &Host{o: o, locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}}}
 }
 
-// Now reads the clock.
-func (h *Host) Now() time.Time { return h.now() }
+func (h *Host) Now() time.Time { return h.o.Now() }
 
 // BootID identifies the running boot. An empty or unreadable file is an error: without it a record of an earlier boot
 // could pass for one of this.
 func (h *Host) BootID() (string, error) {
-	data, err := os.ReadFile(h.bootIDFile)
+	data, err := os.ReadFile(h.o.BootIDFile)
 	if err != nil {
 		return "", fmt.Errorf("read the boot ID: %w", err)
 	}
 	id := string(bytes.TrimSpace(data))
 	if id == "" {
-		return "", fmt.Errorf("read the boot ID: %s is empty", h.bootIDFile)
+		return "", fmt.Errorf("read the boot ID: %s is empty", h.o.BootIDFile)
 	}
 	return id, nil
 }
 
 // do runs one operation, through the fault hook if there is one.
 func (h *Host) do(label Label, call Call, path string, act func() error) error {
-	if h.faultHook == nil {
+	if h.o.FaultHook == nil {
 		return act()
 	}
-	return h.faultHook(Operation{label, call, path}, act)
+	return h.o.FaultHook(Operation{label, call, path}, act)
 }
 
 // Close releases every lock that this Host holds, as the end of the process does. Later calls of Lock fail.
@@ -128,7 +118,7 @@ func (h *Host) Close() {
 // Parallel calls work for each item at once, and returns when all calls have ended, with all their errors. A host with a
 // fault hook calls it in order up to the first error, since the hook may end the process in the middle.
 func Parallel[T any](h *Host, items []T, work func(T) error) error {
-	if h.faultHook != nil || len(items) < 2 {
+	if h.o.FaultHook != nil || len(items) < 2 {
 		for _, item := range items {
 			if err := work(item); err != nil {
 				return err

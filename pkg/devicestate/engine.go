@@ -55,7 +55,7 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. The fields up to Executors are required.
+// Options configures an Engine. All fields but Planner, Policy, NoMPS and MPSDir are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a real disk.
@@ -75,10 +75,10 @@ type Options struct {
 	// MPSDir holds a directory for each MPS daemon, at the same path for the container runtime.
 	MPSDir string
 	// MakeWhole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
-	// changed. It is called under the GPU's lock, before anything is recorded. Default: GPUs are always whole.
+	// changed. It is called under the GPU's lock, before anything is recorded.
 	MakeWhole func(ctx context.Context, device *plan.Device) error
 	// DevicePlugin names the extended resource by which a device plugin of the node serves the GPU at a PCI address. It
-	// is empty where none does. Default: none does.
+	// is empty where none does.
 	DevicePlugin func(address string) string
 	// Report receives background errors, as *claimerror.Error. It must not block.
 	Report func(error)
@@ -92,7 +92,6 @@ type Engine struct {
 	locks   string
 }
 
-// Operations of the engine itself.
 const (
 	LabelMkdir host.Label = "state.mkdir"
 	LabelNotes host.Label = "gpu.notes"
@@ -102,15 +101,6 @@ const (
 func Open(o Options) (*Engine, error) {
 	if o.Planner == nil {
 		o.Planner = plan.Make
-	}
-	if o.MakeWhole == nil {
-		o.MakeWhole = func(context.Context, *plan.Device) error { return nil }
-	}
-	if o.DevicePlugin == nil {
-		o.DevicePlugin = func(string) string { return "" }
-	}
-	if o.Report == nil {
-		o.Report = func(error) {}
 	}
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks")}
 	for _, dir := range []string{o.Dir, e.locks} {

@@ -57,6 +57,7 @@ func (e testEnv) start() {
 		engine, err := devicestate.Open(devicestate.Options{
 			Host: e.Host, Dir: filepath.Join(e.DataDir(), "state"), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
 			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
+			MakeWhole: func(context.Context, *plan.Device) error { return nil }, DevicePlugin: devicePlugins.Resource,
 		})
 		if err != nil {
 			e.Fatal(err)

@@ -22,8 +22,7 @@ import (
 // Node is what a plan needs to know of where it will be carried out.
 type Node struct {
 	// Driver is the driver's name; results of other drivers are none of ours.
-	Driver string
-	// Pool is the node's pool.
+	Driver   string
 	Pool     string
 	Snapshot gpu.Snapshot
 	// Policy is the node's setting for a GPU, or a MIG profile of it. Nil: none.

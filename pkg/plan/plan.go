@@ -17,7 +17,6 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// The executors.
 const (
 	// MIGExecutor makes partitions.
 	MIGExecutor = "mig"
@@ -130,7 +129,6 @@ type Partition struct {
 	ComputeInstance int    `json:"computeInstance,omitempty"`
 }
 
-// Placement is where it is on its GPU.
 func (p Partition) Placement() gpu.Placement { return gpu.Placement{Start: p.Start, Size: p.Size} }
 
 // Overlaps says whether two devices cannot be had at once by two claims: the whole of a GPU overlaps everything on it,

@@ -94,7 +94,6 @@ type Use struct {
 	Count       int
 }
 
-// Add counts a share.
 func (u *Use) Add(s Share) {
 	u.MemoryBytes += s.MemoryBytes
 	u.Compute += s.Compute
@@ -132,7 +131,6 @@ type CoTenant struct {
 	Committed bool
 }
 
-// Target is the device that the step is for.
 func (w Work) Target() *Device { return &w.Devices[w.Device] }
 
 // CoTenants are the other claims' shares of the step's device.

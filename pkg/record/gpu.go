@@ -119,8 +119,8 @@ func (g *GPUs) Remove(address string) error {
 
 // Addresses lists the GPUs that have a record, readable or not.
 func (g *GPUs) Addresses() ([]string, error) {
-	names, err := g.host.Names(g.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, _, err := g.host.List(g.dir)
+	if err != nil {
 		return nil, fmt.Errorf("list the records of %s: %w", g.setting, err)
 	}
 	var out []string

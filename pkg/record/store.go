@@ -159,7 +159,7 @@ func (s *Store) UIDs() ([]string, error) {
 
 // Unknown lists the claims that hold nobody knows what.
 func (s *Store) Unknown() ([]string, error) {
-	names, err := s.host.Names(s.unknown)
+	names, _, err := s.host.List(s.unknown)
 	if err != nil {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
@@ -195,7 +195,7 @@ func (s *Store) All() (records []Record, unreadable []string, err error) {
 
 // Quarantined counts the files set aside.
 func (s *Store) Quarantined() (int, error) {
-	names, err := s.host.Names(s.quarantine)
+	names, _, err := s.host.List(s.quarantine)
 	return len(names), err
 }
 

@@ -20,7 +20,6 @@ import (
 	"gpu-dra-driver/pkg/cdi"
 )
 
-// The effects.
 const (
 	LabelMkdir  host.Label = "spec.mkdir"
 	LabelWrite  host.Label = "spec.write"

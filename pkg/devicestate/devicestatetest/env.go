@@ -207,8 +207,10 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	o := devicestate.Options{
 		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool,
 		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
-		Executors: map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
-		Report:    func(err error) { e.Reports = append(e.Reports, err) },
+		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
+		MakeWhole:    func(context.Context, *plan.Device) error { return nil },
+		DevicePlugin: func(string) string { return "" },
+		Report:       func(err error) { e.Reports = append(e.Reports, err) },
 	}
 	err := e.simulate(&o, p, hook)
 	if e.Configure != nil {

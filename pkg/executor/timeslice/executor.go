@@ -10,6 +10,7 @@ package timeslice
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"gpu-dra-driver/internal/nvml/sessionpool"
@@ -87,10 +88,8 @@ func (x *Executor) Check(context.Context, plan.Work) error { return nil }
 // Revert implements devicestate.Executor.
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	for _, t := range w.CoTenants() {
-		if t.Device.Sharing.Timed {
-			return nil
-		}
+	if slices.ContainsFunc(w.CoTenants(), func(t plan.CoTenant) bool { return t.Device.Sharing.Timed }) {
+		return nil
 	}
 	err := x.records.Restore(d.PCIAddress, d.UUID, false, func(found int) error {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
