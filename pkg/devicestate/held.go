@@ -55,5 +55,4 @@ func (e *Engine) WithIdleGPU(ctx context.Context, address string, do func() erro
 	return idle, err
 }
 
-// Quarantined counts the record files that were set aside.
 func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }
