@@ -1,63 +1,43 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests on clusters of their own, two at a time. Usage: test-e2e.sh KUBERNETES [RUN]
-# RUN selects tests as go test -run does; only the clusters that have one of them start.
+# Runs the end-to-end suites, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
+# RUN selects tests as go test -run does; a suite without such a test starts no cluster. SUITE is main, nodes or reduced.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
 . ../hack/phases.sh
 version=$1 run=${2:-}
+shift $(($# < 2 ? $# : 2))
 dir=$(mktemp -d)
 trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 runner=$(../hack/tool.sh --path gotestsum)
+ran=
+
+# suite NAME PACKAGES [ONENODE-ARGUMENT...] runs the tests of some packages on a cluster.
+suite() {
+  local name=$1 packages=$2
+  shift 2
+  if [ -n "$run" ]; then
+    # shellcheck disable=SC2086 # packages are words
+    for p in $packages; do cat "$p"/*_test.go; done | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' |
+      grep -v '^TestMain$' | grep -qE -- "$(sed 's,/[^|]*,,g' <<<"$run")" || return 0
+  fi
+  ran=1
+  # shellcheck disable=SC2086
+  phase "e2e-$name" ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
+    "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e -run "${run:-.}" $packages
+}
+main() { suite main "./e2e ./crash"; }
+# The second node is of another make, for what the controller does.
+nodes() { suite nodes ./e2e/nodes --nodes 2; }
 # An API server without shared counters and shared devices drops them silently.
-reduced=(--feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false)
+reduced() { suite reduced ./e2e/reduced --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
 
-# cluster NAME [ONENODE-ARGUMENT...] -- PACKAGE [GO-TEST-ARGUMENT...] runs tests on a cluster of their own.
-cluster() {
-  local name=$1 arguments=()
-  shift
-  while [ "$1" != -- ]; do
-    arguments+=("$1")
-    shift
+suites() {
+  local rc=0
+  for s in "${@:-main nodes reduced}"; do
+    for one in $s; do "$one" || rc=1; done
   done
-  shift
-  phase "$name" ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "${arguments[@]}" -- \
-    "$runner" --format testname -- -count=1 -timeout 40m -tags e2e "$@"
-}
-
-# Most of their time the tests wait for Kubernetes, so that two clusters share the cores well. The second node of the
-# cluster "nodes" is of another make, for what the controller does.
-demos() {
-  local rc=0
-  cluster demos -- ./e2e -run '^TestDemos$' || rc=1
-  cluster crash -- ./crash || rc=1
-  cluster reduced "${reduced[@]}" -- ./e2e/reduced || rc=1
+  [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced or test/crash matches $run" >&2 && rc=1; }
   return $rc
 }
-cases() {
-  local rc=0
-  cluster e2e -- ./e2e -skip '^TestDemos$' || rc=1
-  cluster nodes --nodes 2 -- ./e2e/nodes || rc=1
-  return $rc
-}
-
-# has PACKAGE reports whether RUN selects a test of the package.
-has() {
-  sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' "$1"/*_test.go | grep -v '^TestMain$' | grep -qE -- "${run%%/*}"
-}
-selected() {
-  local rc=0 ran=
-  if has ./e2e; then ran=1 && cluster e2e -- ./e2e -run "$run" || rc=1; fi
-  if has ./crash; then ran=1 && cluster crash -- ./crash -run "$run" || rc=1; fi
-  if has ./e2e/nodes; then ran=1 && cluster nodes --nodes 2 -- ./e2e/nodes -run "$run" || rc=1; fi
-  if has ./e2e/reduced; then ran=1 && cluster reduced "${reduced[@]}" -- ./e2e/reduced -run "$run" || rc=1; fi
-  [ -n "$ran" ] || { echo "no end-to-end test matches $run" >&2 && return 1; }
-  return $rc
-}
-
-if [ -n "$run" ]; then
-  lane selected
-else
-  lane demos
-  lane cases
-fi
+lane suites "$@"
 finish
