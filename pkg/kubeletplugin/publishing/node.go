@@ -109,6 +109,8 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.owned, n.switched = n.ownedNow, n.switchedNow
+	// The inventory compares its next scan with these GPUs.
+	s.GPUs = slices.Clone(s.GPUs)
 	for i, g := range s.GPUs {
 		// Its links are those of the last scan: its group must not change with each partition.
 		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {

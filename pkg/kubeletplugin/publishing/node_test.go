@@ -201,3 +201,16 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 		stop()
 	})
 }
+
+func TestNodeFound_GPUInMIGMode_LeavesTheScanAsItIs(t *testing.T) {
+	n := newNode(t, NodeOptions{RecordedInterconnect: func(gpu.GPU) gpu.Interconnect {
+		return gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}
+	}})
+	scan := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", MIG: gpu.MIG{Enabled: true}}}}
+	if err := n.Found(t.Context(), scan, nil); err != nil {
+		t.Fatal(err)
+	}
+	if links := scan.GPUs[0].Links; len(links) > 0 {
+		t.Errorf("Found wrote the links %v into the scan, which then differs from the next one", links)
+	}
+}
