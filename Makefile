@@ -70,7 +70,7 @@ test-mutation: ## Break the code in known ways and check that a test catches eac
 	@go -C test run ./mutation $(NAME)
 
 .PHONY: test-hardware
-test-hardware: ## Read-only checks on the real GPUs of this machine, if it has any
+test-hardware: ## Checks on the real GPUs of this machine, if it has any; changes no setting
 	@go -C test test -count=1 -v -tags hardware ./hardware
 
 .PHONY: bench

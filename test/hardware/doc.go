@@ -3,7 +3,7 @@
 
 // Package hardware checks the driver's view of real GPUs, on whatever machine it runs.
 //
-// It only reads: another's GPU may be in use, and no setting of it is changed. On a machine without an NVIDIA GPU it
+// It reads, and runs an MPS daemon and processes of its own. It changes no setting of a GPU, which others may use. On a machine without an NVIDIA GPU it
 // says so and passes. "make test-hardware" runs it; with -args -record FILE it writes what it read as a profile of the
 // simulator, to be completed by hand with what NVML's border does not carry.
 package hardware

@@ -73,7 +73,7 @@ func New(t testing.TB) *Env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	e := Attach(t, dir)
 	e.Must(os.MkdirAll(e.CDI, 0o755))
 	e.Must(os.MkdirAll(e.StepFiles, 0o755))

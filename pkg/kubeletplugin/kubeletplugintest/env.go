@@ -139,7 +139,7 @@ func (e *Env) Event(kind, name, reason string, texts ...string) (found *corev1.E
 // MetricsText scrapes the metrics.
 func (e *Env) MetricsText() string {
 	r := httptest.NewRecorder()
-	e.Metrics.Handler().ServeHTTP(r, httptest.NewRequest("GET", "/metrics", nil))
+	e.Metrics.Handler().ServeHTTP(r, httptest.NewRequestWithContext(context.Background(), "GET", "/metrics", nil))
 	return r.Body.String()
 }
 

@@ -113,7 +113,7 @@ func TestRun_InvalidCommandLine_ReturnsRemedy(t *testing.T) {
 	}
 }
 
-// inject runs the words against a machine without a root.
+// injected runs the words against a machine without a root.
 func injected(t *testing.T, s *engine.State, args ...string) error {
 	t.Helper()
 	var got error
