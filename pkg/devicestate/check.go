@@ -40,7 +40,7 @@ func (e *Engine) Check() error {
 		if r.BootID == boot {
 			errs = append(errs, e.checkSpec(r))
 		}
-		for _, address := range r.Plan.Exclusive() {
+		for _, address := range r.Plan.HeldGPUs() {
 			totals := newShareTotals(r.Plan, address)
 			for j, other := range records {
 				if j == i {

@@ -88,7 +88,7 @@ func TestPrepare_PreparedGroupChanges_KeepsItsGPUs(t *testing.T) {
 		e.Must(err)
 		for _, held := range plans {
 			if held.Claim.UID == "a" {
-				out = append(out, held.Exclusive()...)
+				out = append(out, held.HeldGPUs()...)
 			}
 		}
 		return out

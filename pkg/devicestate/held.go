@@ -41,7 +41,7 @@ func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan
 	if err != nil || incomplete {
 		return err
 	}
-	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.Exclusive(), address) }))
+	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.HeldGPUs(), address) }))
 }
 
 // WithIdleGPU calls do with the lock of a GPU of which no claim holds, or may hold, any part; it says whether it did.

@@ -22,7 +22,7 @@ import (
 // claimGPUs refuses the plan if another claim holds one of its GPUs, and notes the claim on each. A claim that is
 // prepared already conflicts only with readable records that name its GPU. The locks are held.
 func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bool) error {
-	addresses := p.Exclusive()
+	addresses := p.HeldGPUs()
 	if len(addresses) > 0 && !prepared {
 		if err := e.refuseUnknown(p); err != nil {
 			return inUse(p, nameAt(p, addresses[0]), err)
@@ -85,12 +85,12 @@ func (e *Engine) others(lock *host.Lock, address, boot, uid string, do func(stri
 }
 
 func mayHold(r record.Record, address string) bool {
-	return r.State == record.Unknown || slices.Contains(r.Plan.Exclusive(), address)
+	return r.State == record.Unknown || slices.Contains(r.Plan.HeldGPUs(), address)
 }
 
 // refuseServed refuses the plan if a device plugin of the node serves one of its GPUs: the kubelet assigns that by itself.
 func (e *Engine) refuseServed(p plan.Plan) error {
-	for _, address := range p.Exclusive() {
+	for _, address := range p.HeldGPUs() {
 		if resource := e.o.DevicePlugin(address); resource != "" {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
 				fmt.Errorf("a device plugin of this node serves the GPU as %s, and may give it to a pod at any moment", resource),

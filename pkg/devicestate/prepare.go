@@ -63,7 +63,7 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	if p, err = e.o.Planner(claim, node); err != nil {
 		return p, err
 	}
-	locks, err := e.lockGPUs(ctx, union(p.Exclusive(), old.Plan.Exclusive())...)
+	locks, err := e.lockGPUs(ctx, union(p.HeldGPUs(), old.Plan.HeldGPUs())...)
 	if err != nil {
 		return p, err
 	}

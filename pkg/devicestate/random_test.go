@@ -244,7 +244,7 @@ func (w *randomized) invariants() {
 		if w.Claims[plan.Claim.UID] == nil {
 			w.T.Errorf("claim %s is gone and has a record", plan.Claim.UID)
 		}
-		for _, a := range plan.Exclusive() {
+		for _, a := range plan.HeldGPUs() {
 			if owner[a] != "" {
 				w.T.Errorf("GPU %s has owners %s and %s", a, owner[a], plan.Claim.UID)
 			}

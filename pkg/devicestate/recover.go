@@ -90,7 +90,7 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 		return "", err
 	}
 	f.Claim, f.Found = r.Plan.Claim, string(r.State)
-	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive()...)
+	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
 	if err != nil {
 		return "", err
 	}
@@ -156,7 +156,7 @@ func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
 	if err != nil || r.State != record.Committed || r.BootID != boot {
 		return err
 	}
-	locks, err := e.lockGPUs(ctx, r.Plan.Exclusive()...)
+	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 		return "", err
 	}
 	defer lock.Release()
-	locks, err := e.lockGPUs(ctx, p.Exclusive()...)
+	locks, err := e.lockGPUs(ctx, p.HeldGPUs()...)
 	if err != nil {
 		return "", err
 	}

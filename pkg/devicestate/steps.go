@@ -18,7 +18,7 @@ import (
 // eachGPU works on GPUs, at once where there are several: partitioning one takes a second, and eight must not take
 // eight. Work on one GPU does not end because another's failed.
 func (e *Engine) eachGPU(p plan.Plan, work func(address string) error) error {
-	return host.Parallel(e.o.Host, p.Exclusive(), work)
+	return host.Parallel(e.o.Host, p.HeldGPUs(), work)
 }
 
 // eachStep goes through a GPU's steps in order, up to the first error.

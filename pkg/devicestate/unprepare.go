@@ -35,7 +35,7 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 	if old.State == "" {
 		return e.removeOrphan(claim.UID)
 	}
-	locks, err := e.lockGPUs(ctx, old.Plan.Exclusive()...)
+	locks, err := e.lockGPUs(ctx, old.Plan.HeldGPUs()...)
 	if err != nil {
 		return err
 	}

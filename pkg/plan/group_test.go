@@ -59,7 +59,7 @@ func TestMake_Group_IsItsGPUsInLinkOrder(t *testing.T) {
 	if diff := cmp.Diff([]bool{true, false, true, false}, first); diff != "" {
 		t.Errorf("where devices begin:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"0000:10:00.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"}, p.Exclusive()); diff != "" {
+	if diff := cmp.Diff([]string{"0000:10:00.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"}, p.HeldGPUs()); diff != "" {
 		t.Error(diff)
 	}
 }

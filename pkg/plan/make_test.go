@@ -79,7 +79,7 @@ func TestMake_Allocation_NamesItsDevices(t *testing.T) {
 	if diff := cmp.Diff(want, p.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"0000:43:00.0"}, p.Exclusive()); diff != "" {
+	if diff := cmp.Diff([]string{"0000:43:00.0"}, p.HeldGPUs()); diff != "" {
 		t.Error(diff)
 	}
 	data, err := json.Marshal(p)

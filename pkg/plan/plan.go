@@ -153,9 +153,9 @@ type Step struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
-// Exclusive are the physical GPUs that the plan takes for itself, whole or in part, in locking order, each once. Admin
+// HeldGPUs returns the physical GPUs that the plan has, whole or in part, in locking order, each once. Admin
 // access does not count.
-func (p Plan) Exclusive() []string {
+func (p Plan) HeldGPUs() []string {
 	var out []string
 	for _, d := range p.Devices {
 		if !d.Admin {

@@ -305,7 +305,7 @@ func planWithSteps(c *resourceapi.ResourceClaim, node plan.Node) (plan.Plan, err
 	if err != nil || c.Labels[Stepped] == "" {
 		return p, err
 	}
-	for _, a := range p.Exclusive() {
+	for _, a := range p.HeldGPUs() {
 		for _, part := range []string{"a", "b"} {
 			spec, _ := json.Marshal(c.Labels[Stepped] + "-" + strings.ReplaceAll(a, ":", "-") + "-" + part)
 			p.Steps = append(p.Steps, plan.Step{Executor: "file", PCIAddress: a, Spec: spec})

@@ -113,7 +113,7 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 		}
 		var taken []string
 		for _, p := range plans {
-			taken = append(taken, p.Exclusive()...)
+			taken = append(taken, p.HeldGPUs()...)
 		}
 		for _, g := range snapshot.GPUs {
 			if !slices.Contains(taken, g.PCIAddress) {

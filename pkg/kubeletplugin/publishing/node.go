@@ -198,7 +198,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 	exclusive = map[string]bool{}
 	n.dependsOnHeld = false
 	for _, p := range plans {
-		for _, address := range p.Exclusive() {
+		for _, address := range p.HeldGPUs() {
 			exclusive[address] = true
 		}
 		for _, d := range p.Devices {

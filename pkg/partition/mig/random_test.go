@@ -282,7 +282,7 @@ func (w *randomized) invariants() {
 			slots[fmt.Sprintf("%s %d %s", d.PCIAddress, d.Partition.Start, d.Partition.Profile)] = p.Claim.UID
 		}
 		for _, o := range plans {
-			for _, address := range p.Exclusive() {
+			for _, address := range p.HeldGPUs() {
 				if d, both := p.Conflict(o, address); both && o.Claim.UID != p.Claim.UID {
 					w.T.Errorf("%s is held by %s and %s", d.Name, p.Claim.UID, o.Claim.UID)
 				}
