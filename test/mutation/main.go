@@ -143,7 +143,7 @@ func overlayOf(dir string, s Mutation) (string, error) {
 }
 
 func test(ctx context.Context, s Mutation, overlay string) (string, error) {
-	args := []string{"test", "-count=1", "-timeout=120s", "-v", "-vet=off", "-run", "^" + s.Test + "$"}
+	args := []string{"test", "-count=1", "-timeout=5m", "-v", "-vet=off", "-run", "^" + s.Test + "$"}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
