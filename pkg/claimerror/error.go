@@ -1,21 +1,21 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package claimerror is how the driver says that it could not do what a claim asks for.
+// Package claimerror explains why the driver could not do what a claim asks for.
 //
-// The reader is the person who must act: the text says what was attempted, on which device, for which claim, why it
-// failed and what to do now. The reason is for Events and metrics; whether trying again can help follows from it.
+// The reader is the person who must act: the text holds the attempt, the device, the claim, the cause and the remedy.
+// Events and metrics use the reason, which also decides whether a retry can help.
 package claimerror
 
 import "errors"
 
-// Kind says who can help.
+// Kind says whether a retry can help.
 type Kind string
 
 const (
 	// Permanent errors stay until the claim or its class is changed.
 	Permanent Kind = "permanent"
-	// Transient errors can clear by themselves or by the node's repair; the kubelet tries again.
+	// Transient errors can end without a change of the claim; the kubelet retries.
 	Transient Kind = "transient"
 )
 
@@ -39,15 +39,15 @@ const (
 	InternalFault Reason = "InternalFault"
 )
 
-// Error is a refusal or failure. Attempt and Cause are needed; what is empty is left out of the text.
+// Error is a refusal or failure. Attempt and Cause are required; the text leaves out empty fields.
 type Error struct {
 	Reason Reason
-	// Attempt is what was tried: "prepare".
+	// Attempt is the operation, such as "prepare".
 	Attempt string
 	// Claim is namespace/name, Device the device's name.
 	Claim, Device string
 	Cause         error
-	// Remedy is what the reader can do now.
+	// Remedy is the reader's next step.
 	Remedy string
 }
 
@@ -70,7 +70,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// KindOf follows from the reason of err. Errors that may be of either kind count as transient: it is safer to try again.
+// KindOf derives the kind from the reason. Errors that can be of either kind are transient, because a retry is safe.
 func KindOf(err error) Kind {
 	if r := ReasonOf(err); r == InvalidParameters || r == InvalidAllocation {
 		return Permanent
@@ -78,7 +78,7 @@ func KindOf(err error) Kind {
 	return Transient
 }
 
-// ReasonOf is the reason of the first Error in err's chain, HostFailure where there is none.
+// ReasonOf returns the reason of the first Error in err's chain, or HostFailure without one.
 func ReasonOf(err error) Reason {
 	var e *Error
 	if errors.As(err, &e) {

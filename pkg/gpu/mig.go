@@ -3,30 +3,30 @@
 
 package gpu
 
-// MIG is how a GPU can be, and is, cut into partitions. The zero MIG is a GPU that has no MIG.
+// MIG holds a GPU's MIG modes, profiles and partitions. The zero MIG belongs to a GPU without MIG.
 type MIG struct {
-	// Capable says that the GPU has a MIG mode, whatever that mode is now.
+	// Capable means that the GPU supports MIG, in whichever mode it is now.
 	Capable bool `json:"capable,omitempty"`
-	// Enabled is the mode now, Pending the one it has after its next reset.
+	// Enabled is the current mode, Pending the mode after the next reset.
 	Enabled bool `json:"enabled,omitempty"`
 	Pending bool `json:"pending,omitempty"`
-	// Switchable says that the mode can be changed without a reset (Hopper and later).
+	// Switchable means that the mode changes without a reset (Hopper and later).
 	Switchable bool `json:"switchable,omitempty"`
-	// Profiles are what the GPU can be cut into, in NVML's order, each with its placements.
+	// Profiles are in NVML's order.
 	Profiles []Profile `json:"profiles,omitempty"`
-	// Partitions are the GPU instances there now, in order of their start.
+	// Partitions are the existing GPU instances, by start.
 	Partitions []Partition `json:"partitions,omitempty"`
-	// Fault says why Profiles or Partitions could not be read, or cannot be believed; they are empty then.
+	// Fault is the reason why Profiles and Partitions are unreadable or implausible; both are empty then.
 	Fault string `json:"fault,omitempty"`
 }
 
-// Profile is a shape of partition, as NVML reports it for one GPU.
+// Profile is a MIG profile as NVML reports it for one GPU.
 type Profile struct {
-	// ID is what NVML makes instances with.
+	// ID is the profile ID that NVML takes to create instances.
 	ID int `json:"id"`
-	// Name is "1g.10gb", "1g.10gb+me", "1g.24gb-me".
+	// Name is such as "1g.10gb", "1g.10gb+me" or "1g.24gb-me".
 	Name string `json:"name"`
-	// Slices is the number of compute slices; Instances how many fit on an empty GPU.
+	// Slices is the number of compute slices; Instances is the number that fits on an empty GPU.
 	Slices    int `json:"slices"`
 	Instances int `json:"instances"`
 
@@ -42,27 +42,27 @@ type Profile struct {
 	Placements []Placement `json:"placements"`
 }
 
-// Placement is a place on a GPU, in memory slices.
+// Placement is a position on a GPU, in memory slices.
 type Placement struct {
 	Start int `json:"start"`
 	Size  int `json:"size"`
 }
 
-// End is the first slice after it.
+// End is the first slice after the placement.
 func (p Placement) End() int { return p.Start + p.Size }
 
-// Overlaps says whether two placements share a slice.
+// Overlaps reports whether two placements share a slice.
 func (p Placement) Overlaps(o Placement) bool { return p.Start < o.End() && o.Start < p.End() }
 
-// Partition is a GPU instance that exists.
+// Partition is an existing GPU instance.
 type Partition struct {
-	// Profile is its profile's name, empty where NVML names none of that ID.
+	// Profile is the name of its profile, empty if NVML lists no profile with its ID.
 	Profile   string    `json:"profile,omitempty"`
 	Placement Placement `json:"placement"`
-	// GPUInstance is NVML's ID of it, of use for this moment only.
+	// GPUInstance is NVML's ID. It is valid only now: a later instance can get the same one.
 	GPUInstance int `json:"gpuInstance"`
-	// Devices are its compute instances that CUDA can use. Usually one, which takes all of it; none after a crash
-	// between the two steps of making it.
+	// Devices are the compute instances that CUDA can use. There is usually one, which takes all of the partition.
+	// There is none if a crash interrupted the creation.
 	Devices []PartitionDevice `json:"devices,omitempty"`
 }
 
@@ -73,7 +73,6 @@ type PartitionDevice struct {
 	ComputeInstance int    `json:"computeInstance"`
 }
 
-// ProfileNamed finds a profile.
 func (m MIG) ProfileNamed(name string) (Profile, bool) {
 	for _, p := range m.Profiles {
 		if p.Name == name {
@@ -83,7 +82,7 @@ func (m MIG) ProfileNamed(name string) (Profile, bool) {
 	return Profile{}, false
 }
 
-// At finds the partition of a profile at a start.
+// At finds the partition with this profile and start.
 func (m MIG) At(profile string, start int) (Partition, bool) {
 	for _, p := range m.Partitions {
 		if p.Profile == profile && p.Placement.Start == start {

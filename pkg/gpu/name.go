@@ -19,25 +19,25 @@ const (
 	KindGPU Kind = "gpu"
 	// KindMIG is a MIG partition of a GPU: a profile at a placement, whether it exists yet or not.
 	KindMIG Kind = "mig"
-	// KindMonitor is a GPU to be watched, not used: for claims with admin access.
+	// KindMonitor is a GPU to monitor, not to use: for claims with admin access.
 	KindMonitor Kind = "monitor"
-	// KindGroup are several GPUs that NVLink connects, handed out together.
+	// KindGroup is a group of NVLink-connected GPUs.
 	KindGroup Kind = "nvlink-group"
 )
 
-// Device is what a device name says.
+// Device is the content of a device name.
 type Device struct {
 	Kind Kind
-	// PCIAddress is the GPU's, lower-case dddd:bb:dd.f; of a group its first member's.
+	// PCIAddress is the GPU's, in the form dddd:bb:dd.f in lower case; for a group it is the first member's.
 	PCIAddress string
-	// Profile and Start say which partition of the GPU, of a MIG device only.
+	// Profile and Start identify the partition of a MIG device.
 	Profile string
 	Start   int
-	// Size is the number of GPUs, of a group only. Which ones they are the node's NVLinks tell.
+	// Size is the number of GPUs of a group. The node's NVLinks decide which GPUs they are.
 	Size int
 }
 
-// Name is the device's DNS label: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, monitor-0000-1b-00-0,
+// Name is a DNS label: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, monitor-0000-1b-00-0 or
 // nvlink-4-0000-1b-00-0.
 func (d Device) Name() string {
 	address := strings.NewReplacer(":", "-", ".", "-").Replace(d.PCIAddress)
@@ -50,8 +50,8 @@ func (d Device) Name() string {
 	return string(d.Kind) + "-" + address
 }
 
-// ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x", "-x" becomes "-no-x", so that a board's
-// "1g.24gb+me" and "1g.24gb-me" stay apart.
+// ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x" and "-x" becomes "-no-x", because a board can
+// have both "1g.24gb+me" and "1g.24gb-me".
 func ProfileLabel(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", "-", ".", "-").Replace(profile)
 }
@@ -63,34 +63,35 @@ var (
 	profileForm = regexp.MustCompile(`^[1-9][0-9]{0,2}g\.[1-9][0-9]{0,4}gb([+-](?:[a-z]+)(?:\.all)?)*$`)
 )
 
-// ValidProfile says whether a profile's name is of the form that device names can hold: "1g.10gb", "1g.24gb+me.all".
+// ValidProfile reports whether device names can hold this profile name, such as "1g.10gb" or "1g.24gb+me.all".
 func ValidProfile(profile string) bool {
 	if !profileForm.MatchString(profile) {
 		return false
 	}
 	for _, part := range strings.FieldsFunc(profile, func(r rune) bool { return r == '+' || r == '-' })[1:] {
 		if part == "no" || part == "all" {
-			return false // These words mean something else in a label.
+			return false // ProfileLabel gives these words a meaning.
 		}
 	}
 	return true
 }
 
-// ParseName is the inverse of Device.Name. The error says what a name looks like.
+// ParseName is the inverse of Device.Name.
 func ParseName(name string) (Device, error) {
 	var d Device
 	if m := groupForm.FindStringSubmatch(name); m != nil {
 		d = Device{Kind: KindGroup, PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}
 		if d.Size, _ = strconv.Atoi(m[1]); d.Size < 2 { // Up to two digits.
-			return Device{}, fmt.Errorf("device name %q is of a group of one", name)
+			return Device{}, fmt.Errorf("device name %q has the group size 1, but a group has at least 2 GPUs", name)
 		}
 	} else if m := nameForm.FindStringSubmatch(name); m == nil {
-		return Device{}, fmt.Errorf("device name %q is not one of this driver's (like gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4 or nvlink-4-0000-1b-00-0)", name)
+		return Device{}, fmt.Errorf("device name %q does not belong to this driver "+
+			"(examples: gpu-0000-1b-00-0, gpu-0000-1b-00-0-mig-1g-10gb-4, nvlink-4-0000-1b-00-0)", name)
 	} else if d = (Device{Kind: Kind(m[1]), PCIAddress: m[2] + ":" + m[3] + ":" + m[4] + "." + m[5]}); m[6] != "" {
 		d.Kind, d.Profile = KindMIG, m[6]+"."+m[7]+profileSuffix(m[8])
 		d.Start, _ = strconv.Atoi(m[9]) // Up to three digits.
 		if !ValidProfile(d.Profile) {
-			return Device{}, fmt.Errorf("device name %q holds no MIG profile's name", name)
+			return Device{}, fmt.Errorf("device name %q does not contain a valid MIG profile", name)
 		}
 	}
 	if canonical, err := CanonicalAddress(d.PCIAddress); err != nil || canonical != d.PCIAddress || d.Name() != name {
@@ -99,7 +100,7 @@ func ParseName(name string) (Device, error) {
 	return d, nil
 }
 
-// profileSuffix is what follows the size: "-me" was "+me", "-no-me" was "-me", "-me-all" was "+me.all".
+// profileSuffix reverses ProfileLabel after the size: "-me" was "+me", "-no-me" was "-me", "-me-all" was "+me.all".
 func profileSuffix(label string) string {
 	var out strings.Builder
 	sign := "+"
@@ -118,8 +119,8 @@ func profileSuffix(label string) string {
 	return out.String()
 }
 
-// CanonicalAddress turns any spelling of a PCI address, NVML's 00000000:1B:00.0 among them, into the kernel's
-// lower-case dddd:bb:dd.f. Domains above ffff, which exist behind VMD and on some clouds, keep their digits.
+// CanonicalAddress converts any spelling of a PCI address, such as NVML's 00000000:1B:00.0, to the kernel's
+// dddd:bb:dd.f in lower case. Domains above ffff, which exist behind VMD and in some clouds, keep their digits.
 func CanonicalAddress(address string) (string, error) {
 	m := addressForm.FindStringSubmatch(strings.TrimSpace(address))
 	if m == nil {

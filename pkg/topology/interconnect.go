@@ -12,17 +12,17 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// interconnect is who is connected to whom.
+// interconnect holds the NVLink connections among a node's GPUs.
 type interconnect struct {
-	// order is NUMA node, PCIe root and bridges, PCI address: GPUs that are close stand together.
+	// order lists PCI addresses by NUMA node, PCIe root, bridges and address: near GPUs are neighbours in it.
 	order []string
-	// models are their product names.
+	// models are product names, by address.
 	models map[string]string
-	// links counts those between two GPUs, by their addresses, each once for both directions.
+	// links counts the direct links between two addresses, once for both directions.
 	links map[[2]string]int
 	// switched are the GPUs that reach each other through switches.
 	switched map[string]bool
-	// notPeers are the pairs that NVML says are no peers.
+	// notPeers are the pairs without peer-to-peer access according to NVML.
 	notPeers map[[2]string]bool
 }
 
@@ -67,15 +67,15 @@ func newInterconnect(gpus []gpu.GPU) interconnect {
 	return w
 }
 
-// between is how many links connect two GPUs directly.
+// between counts the direct links of two GPUs.
 func (w interconnect) between(a, b string) int { return w.links[[2]string{a, b}] }
 
-// connected says that two GPUs reach each other over NVLink in one step, switches counting as none.
+// connected reports whether two GPUs reach each other over NVLink, directly or through switches.
 func (w interconnect) connected(a, b string) bool {
 	return w.between(a, b) > 0 || w.switched[a] && w.switched[b] && !w.notPeers[[2]string{a, b}]
 }
 
-// components are the sets of GPUs that are connected over any number of steps, each in order.
+// components returns the sets of GPUs that are connected over any number of steps, each set in w.order.
 func (w interconnect) components() [][]string {
 	var out [][]string
 	seen := map[string]bool{}
@@ -98,8 +98,8 @@ func (w interconnect) components() [][]string {
 	return out
 }
 
-// aligned cuts an island in which every choice is as good into groups of 2, 4, 8, … by the places that GPUs of its model
-// have on the node: so they follow NUMA nodes and PCIe roots, and a GPU that fails takes no other's place away.
+// aligned cuts a switched island into groups of 2, 4, 8, … GPUs. It aligns them to the positions among all the node's
+// GPUs of the model: groups follow NUMA nodes and PCIe roots, and a failed GPU does not move the other groups.
 func (w interconnect) aligned(members []string) []Group {
 	places := slices.DeleteFunc(slices.Clone(w.order), func(a string) bool { return w.models[a] != w.models[members[0]] })
 	var out []Group
@@ -113,7 +113,7 @@ func (w interconnect) aligned(members []string) []Group {
 	return out
 }
 
-// complete says that all of a group are members, and each is connected with each.
+// complete reports whether all GPUs of a group are members and each pair of them is connected.
 func (w interconnect) complete(members, group []string) bool {
 	for i, a := range group {
 		if !slices.Contains(members, a) {

@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// maxExhaustive is the number of GPUs up to which every way to pair them is tried: there are 105 of 8, and 10,395 of 12.
+// maxExhaustive is the largest island for which every pairing is tried: 8 GPUs have 105 pairings, 12 have 10,395.
 const maxExhaustive = 12
 
-// cliques finds the groups of an island without switches. A group is a clique, for GPUs of a group that have no link would
-// talk through others. Pairs are chosen so that most of them make cliques of four, those of eight, and so on, then so
-// that groups have most links.
+// cliques finds the groups of an island without switches. A group is a clique: two GPUs without a link would
+// communicate through others. It chooses the pairs that form the most cliques of four, then of eight, and so on.
+// Among equals it takes the groups with the most links.
 func (w interconnect) cliques(members []string) (order []string, groups []Group) {
 	levels := w.levels(w.pair(members))
 	groups = slices.Concat(levels...)
-	// The largest groups give the order, then the GPUs that are in no group that large.
+	// The largest groups come first in the order, then the GPUs outside of them.
 	for _, level := range slices.Backward(slices.Insert(levels, 0, singles(members))) {
 		for _, g := range level {
 			if !slices.Contains(order, g.Members[0]) {
@@ -28,7 +28,7 @@ func (w interconnect) cliques(members []string) (order []string, groups []Group)
 	return order, groups
 }
 
-// pair chooses disjoint pairs of GPUs that are linked.
+// pair chooses disjoint pairs of linked GPUs.
 func (w interconnect) pair(members []string) []Group {
 	if len(members) > maxExhaustive {
 		return w.greedy(singles(members))
@@ -50,14 +50,14 @@ func (w interconnect) pair(members []string) []Group {
 				try(without, append(chosen, Group{Members: []string{first, other}, Links: n}))
 			}
 		}
-		try(rest, chosen) // It stays alone.
+		try(rest, chosen) // first stays without a pair.
 	}
 	try(members, nil)
 	return best
 }
 
-// score is what makes one choice of pairs better than another: the size of the largest level of groups first, its
-// number of groups, then their links; then the same of the level below.
+// score ranks a choice of pairs; a larger score is better. It holds the size of the largest level, its number of groups
+// and their links, then the same numbers of each level below.
 func (w interconnect) score(pairs []Group) []int {
 	levels := w.levels(pairs)
 	out := []int{len(levels)}
@@ -71,7 +71,7 @@ func (w interconnect) score(pairs []Group) []int {
 	return out
 }
 
-// levels are the groups of 2, of 4, of 8, …, each made of two of the level before.
+// levels returns the groups of 2, of 4, of 8, …; each group joins two of the previous level.
 func (w interconnect) levels(pairs []Group) [][]Group {
 	var out [][]Group
 	for level := pairs; len(level) > 0; level = w.greedy(level) {
@@ -80,7 +80,7 @@ func (w interconnect) levels(pairs []Group) [][]Group {
 	return out
 }
 
-// greedy joins two groups each into one, those with the most links first, where each GPU is linked to each.
+// greedy joins pairs of groups in which every two GPUs are linked, those with the most links first.
 func (w interconnect) greedy(level []Group) []Group {
 	type choice struct {
 		a, b  int

@@ -1,16 +1,16 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package topology finds from the NVLinks of a node's GPUs which of them belong together.
+// Package topology derives islands and groups from the NVLinks of a node's GPUs.
 //
-// An island is a set of GPUs that reach each other over NVLink, directly or through switches. Groups are the parts of an
-// island to hand out together: of 2, 4, 8, … GPUs, each GPU in one group of a size, each group inside one of the next
-// size, so that what is left after any choice can still be handed out in groups.
+// An island is a set of GPUs that reach each other over NVLink, directly or through switches. Groups are the parts of
+// an island that one claim can get: 2, 4, 8, … GPUs. A GPU is in one group of each size, and each group is inside one
+// of the next size, so that the remaining GPUs still form groups.
 //
-// Only what is certain counts: a link that one end alone reports is none, a GPU whose links are unknown is in no island,
-// and a GPU on switches that lacks a link which others of its model have is in no group, for by default the fabric manager
-// takes it out of peer traffic altogether. What fails on a board with switches takes away the groups it is part of,
-// and leaves the others as they are. Everything here is a function of the GPUs, whatever their order.
+// Doubtful links do not count. Both ends must report a link. A GPU with unknown links is in no island. A GPU on
+// switches with fewer links than others of its model is in no group, because by default the fabric manager excludes it
+// from peer traffic. On a board with switches a failure removes the affected groups and keeps the others. The result
+// does not depend on the order of the GPUs.
 package topology
 
 import (
@@ -22,23 +22,23 @@ import (
 
 // Island is a set of GPUs that NVLink connects.
 type Island struct {
-	// Members are PCI addresses in the order of groups: those of one group stand together.
+	// Members are PCI addresses; the members of a group are neighbours.
 	Members []string
-	// Switched says that a switch connects each with each, at the full bandwidth of a GPU.
+	// Switched means that switches connect every two members at the full bandwidth of a GPU.
 	Switched bool
-	// Groups are those to hand out, the smaller first, in order of their members.
+	// Groups are in order of size, then of their members.
 	Groups []Group
 }
 
-// Group is a part of an island in which each GPU has a link to each other.
+// Group is a part of an island in which every two GPUs are connected.
 type Group struct {
 	// Members are in the island's order; the first names the group.
 	Members []string
-	// Links is how many links connect its members with each other; 0 in a switched island, where it does not depend on the choice.
+	// Links counts the links among the members. It is 0 in a switched island, where all groups are equal.
 	Links int
 }
 
-// Find gives the islands of two GPUs and more, in order of their first members.
+// Find returns the islands of at least two GPUs, in order of their first members.
 func Find(gpus []gpu.GPU) []Island {
 	w := newInterconnect(gpus)
 	var islands []Island
@@ -46,7 +46,7 @@ func Find(gpus []gpu.GPU) []Island {
 		switch {
 		case len(members) < 2:
 		case !slices.ContainsFunc(members, func(m string) bool { return !w.switched[m] }):
-			// GPUs of a node on switches are on the same ones.
+			// All switched GPUs of a node are on the same switches.
 			islands = append(islands, Island{Members: members, Switched: true, Groups: w.aligned(members)})
 		default:
 			order, groups := w.cliques(members)
@@ -56,7 +56,7 @@ func Find(gpus []gpu.GPU) []Island {
 	return islands
 }
 
-// At finds the group of that size with that first member.
+// At finds the group with this size and first member.
 func At(islands []Island, size int, first string) (Group, bool) {
 	for _, i := range islands {
 		for _, g := range i.Groups {
@@ -68,7 +68,7 @@ func At(islands []Island, size int, first string) (Group, bool) {
 	return Group{}, false
 }
 
-// Rank numbers the GPUs of islands from 1, in order, by PCI address.
+// Rank numbers the GPUs of islands from 1, by PCI address.
 func Rank(islands []Island) map[string]int {
 	rank := map[string]int{}
 	for _, i := range islands {
@@ -79,7 +79,7 @@ func Rank(islands []Island) map[string]int {
 	return rank
 }
 
-// Sort puts GPUs, by PCI address, in link order: as they stand in their islands, then the others as they were.
+// Sort orders PCI addresses as in their islands; GPUs in no island follow in their given order.
 func Sort(gpus []gpu.GPU, addresses []string) []string {
 	rank := Rank(Find(gpus))
 	place := func(address string) int { return cmp.Or(rank[address], len(rank)+1) }

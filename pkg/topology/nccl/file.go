@@ -1,11 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nccl describes some GPUs of a node in the form that NCCL reads from NCCL_TOPO_FILE: those GPUs, the PCIe bridges
-// above them and the NVLinks between them, nothing else.
+// Package nccl writes the XML of NCCL_TOPO_FILE for some GPUs, their PCIe bridges and the NVLinks between them.
 //
-// NCCL looks up by itself what the file leaves out (src/graph/xml.cc of NCCL: attributes are read from sysfs and NVML where
-// they are not set), so it says what the driver knows and no more.
+// NCCL reads missing attributes from sysfs and NVML (src/graph/xml.cc of NCCL), so the file holds only the known ones.
 package nccl
 
 import (
@@ -19,9 +17,9 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// What NCCL calls things.
+// Names and PCI classes of NCCL's format.
 const (
-	// unseenSwitch is the target of links to a switch whose address NVML does not tell.
+	// unseenSwitch is the target of a link to a switch whose address NVML does not report.
 	unseenSwitch = "fffffff:ffff:ff"
 	classSwitch  = "0x068000"
 	classGPU     = "0x030200"
@@ -57,7 +55,7 @@ type link struct {
 	Class  string `xml:"tclass,attr"`
 }
 
-// File describes exactly these GPUs. The order in which they are given says nothing.
+// File describes exactly these GPUs. Their order does not matter.
 func File(gpus []gpu.GPU) string {
 	gpus = slices.Clone(gpus)
 	slices.SortFunc(gpus, func(a, b gpu.GPU) int {
@@ -83,7 +81,7 @@ func File(gpus []gpu.GPU) string {
 	return string(data) + "\n"
 }
 
-// at finds or makes a PCI node.
+// at returns the PCI node of a bus ID, and adds it if it is missing.
 func at(level *[]*pci, busID, class string) *pci {
 	for _, p := range *level {
 		if p.BusID == busID {
@@ -95,7 +93,7 @@ func at(level *[]*pci, busID, class string) *pci {
 	return p
 }
 
-// links are those of a GPU that lead to one of the others, or to a switch.
+// links returns the links of a GPU to the other GPUs and to switches.
 func links(g gpu.GPU, gpus []gpu.GPU) []link {
 	count := map[link]int{}
 	for _, l := range g.Links {
