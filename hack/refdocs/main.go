@@ -28,7 +28,11 @@ func main() {
 }
 
 func write(root string) error {
-	for name, text := range pages() {
+	all, err := pages(root)
+	if err != nil {
+		return err
+	}
+	for name, text := range all {
 		if err := os.WriteFile(filepath.Join(root, "docs/reference", name), []byte(text), 0o644); err != nil {
 			return err
 		}

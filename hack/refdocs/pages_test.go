@@ -12,12 +12,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	controllerflags "gpu-dra-driver/cmd/dra-controller/flags"
 	pluginflags "gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/cmd/envflags"
+	supervisorflags "gpu-dra-driver/cmd/mps-supervisor/flags"
 )
 
+func generated(t *testing.T) map[string]string {
+	t.Helper()
+	all, err := pages("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 func TestPages_Generated_MatchDocs(t *testing.T) {
-	for name, want := range pages() {
+	for name, want := range generated(t) {
 		got, err := os.ReadFile(filepath.Join("../../docs/reference", name))
 		if err != nil {
 			t.Fatal(err)
@@ -29,12 +40,32 @@ func TestPages_Generated_MatchDocs(t *testing.T) {
 }
 
 func TestPages_Flags_EachHasRow(t *testing.T) {
-	page := pages()["flags.md"]
-	pluginflags.New(new(pluginflags.Config)).VisitAll(func(f *pflag.Flag) {
-		if env := envflags.Env(f.Name); env != "" && !strings.Contains(page, "`"+env+"`") {
-			t.Errorf("--%s is not in the page", f.Name)
+	page := generated(t)["flags.md"]
+	for _, fs := range []*pflag.FlagSet{
+		pluginflags.New(new(pluginflags.Config)), controllerflags.New(new(controllerflags.Config)),
+		supervisorflags.New(new(supervisorflags.Config)),
+	} {
+		_, section, _ := strings.Cut(page, "## "+fs.Name()+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		fs.VisitAll(func(f *pflag.Flag) {
+			if env := envflags.Env(f.Name); env != "" && !strings.Contains(section, "`"+env+"`") {
+				t.Errorf("--%s of %s is not in the page", f.Name, fs.Name())
+			}
+		})
+	}
+}
+
+func TestReasons_CommentWithoutRemedy_ReturnsError(t *testing.T) {
+	for _, comment := range []string{"", "// Busy: it is in use.", "// Other: it is in use. Wait."} {
+		path := filepath.Join(t.TempDir(), "reasons.go")
+		text := "package p\n\ntype Reason string\n\nconst (\n\t" + comment + "\n\tBusy Reason = \"Busy\"\n)\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
-	})
+		if got, err := reasons(path, "Reason"); err == nil {
+			t.Errorf("comment %q gives %+v", comment, got)
+		}
+	}
 }
 
 func TestRow_PipeInCell_Escaped(t *testing.T) {

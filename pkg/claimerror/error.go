@@ -19,23 +19,43 @@ const (
 	Transient Kind = "transient"
 )
 
-// Reason is a CamelCase word for Events and metrics.
+// Reason is a CamelCase word for Events and metrics. docs/reference/events.md is generated from the comments below: the
+// meaning up to the first full stop, then the remedy.
 type Reason string
 
 const (
+	// InvalidParameters: parameters of the claim, its class or the node's settings are wrong. Correct the field that the
+	// message names and create the claim again.
 	InvalidParameters Reason = "InvalidParameters"
+	// InvalidAllocation: the claim has no allocation, or one that a single claim cannot have. Follow the message, then
+	// delete the pod and its claim.
 	InvalidAllocation Reason = "InvalidAllocation"
-	UnknownDevice     Reason = "UnknownDevice"
-	DeviceInUse       Reason = "DeviceInUse"
-	DeviceLost        Reason = "DeviceLost"
-	DeviceNotReady    Reason = "DeviceNotReady"
-	DriverNotReady    Reason = "DriverNotReady"
-	HostFailure       Reason = "HostFailure"
-	RecordUnreadable  Reason = "RecordUnreadable"
-	Interrupted       Reason = "Interrupted"
-	MPSDaemonDied     Reason = "MPSDaemonDied"
-	NVLinkDown        Reason = "NVLinkDown"
-	// InternalFault is a bug of the driver.
+	// UnknownDevice: the node does not have the allocated device now. Bring the GPU back, or delete the pod and its claim.
+	UnknownDevice Reason = "UnknownDevice"
+	// DeviceInUse: another claim, a device plugin or a process uses the device. Wait for it, or end the user that the
+	// message names.
+	DeviceInUse Reason = "DeviceInUse"
+	// DeviceLost: the GPU does not answer. Reset the GPU or reboot the node; delete the pod to run it elsewhere.
+	DeviceLost Reason = "DeviceLost"
+	// DeviceNotReady: the GPU answers, but its state does not allow this. Follow the message; read NVRM messages in the
+	// node's kernel log.
+	DeviceNotReady Reason = "DeviceNotReady"
+	// DriverNotReady: NVIDIA's driver does not answer on the node. Check that nvidia-smi works there; pods start by
+	// themselves then.
+	DriverNotReady Reason = "DriverNotReady"
+	// HostFailure: a file operation or the driver root of the node failed. Check the node's disk and the plugin's log.
+	HostFailure Reason = "HostFailure"
+	// RecordUnreadable: the record of a prepared claim is damaged. Check the node's disk; the message says whether the
+	// claim still blocks GPUs.
+	RecordUnreadable Reason = "RecordUnreadable"
+	// Interrupted: the kubelet stopped waiting for the operation. It is retried; if it persists, read the plugin's log.
+	Interrupted Reason = "Interrupted"
+	// MPSDaemonDied: the MPS daemon of a shared device ended, and is started again. Restart the processes on the device.
+	MPSDaemonDied Reason = "MPSDaemonDied"
+	// NVLinkDown: NVLink does not connect the GPUs of a claim's group any more. Run nvidia-smi nvlink --status on the
+	// node; delete the pod to run it elsewhere.
+	NVLinkDown Reason = "NVLinkDown"
+	// InternalFault: the driver has a bug, and goes on. Report the stack from the plugin's log.
 	InternalFault Reason = "InternalFault"
 )
 

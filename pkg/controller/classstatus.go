@@ -16,6 +16,15 @@ import (
 	"gpu-dra-driver/pkg/admission"
 )
 
+// The reasons of Events on DeviceClasses; docs/reference/events.md is generated from these comments.
+const (
+	// invalidSelector: a selector of the class fails on a device. Correct the expression: the failure ends every
+	// allocation that meets the device.
+	invalidSelector = "InvalidSelector"
+	// matchesNoDevice: no device of the cluster satisfies the class. Correct the class, or add nodes with such a device.
+	matchesNoDevice = "MatchesNoDevice"
+)
+
 // classStatuses are the states of the existing classes: a DeviceClass has no status to write them to.
 type classStatuses struct {
 	driver string
@@ -61,9 +70,9 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 			continue
 		}
 		about := &corev1.ObjectReference{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass", Name: class.Name, UID: class.UID}
-		kind, reason := corev1.EventTypeWarning, "InvalidSelector"
+		kind, reason := corev1.EventTypeWarning, invalidSelector
 		if status.State == admission.ClassUnmatched {
-			kind, reason = corev1.EventTypeNormal, "MatchesNoDevice"
+			kind, reason = corev1.EventTypeNormal, matchesNoDevice
 		}
 		s.events.Event(about, kind, reason, status.Reason)
 	}
