@@ -1,8 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deviceclasses says which DeviceClasses a cluster should have for the GPUs it has: one for each model, one for
-// each MIG profile.
+// Package deviceclasses builds the DeviceClasses for a cluster's GPUs: one for each model and each MIG profile.
 package deviceclasses
 
 import (
@@ -21,29 +20,29 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// ManagedBy is the label, with the driver's name as its value, of the classes that are made here: no other is changed or
-// removed.
+// ManagedBy is the label of the classes that this package builds; its value is the driver's name. The controller never
+// changes or removes a class without it.
 const ManagedBy = "gpu-dra-driver/managed-by"
 
-// maxClasses bounds the classes, so that a node that publishes nonsense does not fill the API server.
+// maxClasses keeps a faulty node from filling the API server with classes.
 const maxClasses = 500
 
-// unusual is what the name of a model has a hyphen for in the name of its class.
+// unusual matches the parts of a model's name that become a hyphen in the class name.
 var unusual = regexp.MustCompile(`[^a-z0-9]+`)
 
 // Options are the administrator's choices.
 type Options struct {
 	// Driver is the driver's name.
 	Driver string
-	// Models and Profiles say whether there is a class for each.
+	// Models and Profiles enable one class for each model and for each MIG profile.
 	Models, Profiles bool
 	// ModelPrefix begins the name of a model's class.
 	ModelPrefix string
-	// ResourcePrefix begins the extended resource name of a profile, as in nvidia.com/mig-1g.10gb. Empty: there is none.
+	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name.
 	ResourcePrefix string
 }
 
-// Build gives the classes for devices of these kinds, by name, and says of which kinds there is none and why.
+// Build returns the classes for these kinds of devices, by name, and an error for each kind that gets no class.
 func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceClass, problems []error) {
 	models, profiles := map[string]bool{}, map[string]bool{}
 	for k := range kinds {
@@ -58,15 +57,15 @@ func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceCl
 	add := func(what string, c *resourceapi.DeviceClass) {
 		name := c.Name
 		if len(classes) == maxClasses {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: there are %d classes already, and a cluster has fewer models and profiles; see what nodes publish", what, maxClasses))
+			problems = append(problems, fmt.Errorf("no DeviceClass for %s: the limit of %d classes is reached. Look for a node that publishes wrong models or profiles", what, maxClasses))
 			return
 		}
 		if problem := validation.IsDNS1123Subdomain(name); len(problem) > 0 {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: %q cannot be its name: %s", what, name, problem[0]))
+			problems = append(problems, fmt.Errorf("no DeviceClass for %s: the name %q is invalid: %s", what, name, problem[0]))
 			return
 		}
 		if other, ok := made[name]; ok {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: its name %q is that of %s", what, name, other))
+			problems = append(problems, fmt.Errorf("no DeviceClass for %s: %s has the same name %q", what, name, other))
 			return
 		}
 		made[name] = what
@@ -91,18 +90,19 @@ func (o Options) ModelName(product string) string {
 	return o.ModelPrefix + strings.Trim(name, "-") + "." + o.Driver
 }
 
-// ProfileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com for the driver gpu.nvidia.com.
+// ProfileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
 func (o Options) ProfileName(profile string) string {
 	return "mig-" + label(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
 }
 
-// label spells a profile for names: neither class nor resource names take a plus, and a minus must not look like one.
+// label spells a profile for class and resource names: "+" becomes "." and "-" becomes "-no-", which keeps them
+// distinct.
 func label(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", ".").Replace(profile)
 }
 
-// class selects on the driver first, then on what every device of the type has: a selector that fails on some device
-// fails every allocation that looks at that device.
+// class selects by driver first, then by attributes that every device of the type has. A selector that fails on one
+// device fails every allocation that reaches this device.
 func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ManagedBy: o.Driver}},
@@ -113,11 +113,11 @@ func (o Options) class(name string, kind gpu.Kind, attribute, value string) *res
 	}
 }
 
-// Ours says whether a class was made here, and not by an administrator or a chart.
+// Ours reports whether the controller made a class; administrators and charts make classes too.
 func (o Options) Ours(c *resourceapi.DeviceClass) bool { return c.Labels[ManagedBy] == o.Driver }
 
-// Changed is a class of ours as it should be, false where it is so already. What others added to it stays: labels,
-// annotations. Named says that the server keeps extended resource names; one that drops them is not written again.
+// Changed returns a managed class with the wanted spec, and whether it differs. It keeps labels and annotations of
+// others. named means that the API server keeps extended resource names; otherwise Changed ignores them.
 func Changed(is, want *resourceapi.DeviceClass, named bool) (*resourceapi.DeviceClass, bool) {
 	out := is.DeepCopy()
 	if out.Labels == nil {

@@ -1,8 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package executor holds what the executors of plans share: they explain failures alike, and join other claims' shares
-// of a device alike.
+// Package executor holds the common parts of the executors: errors, and joining a device that other claims share.
 package executor
 
 import (
@@ -19,10 +18,10 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Busy is an error that a process or an administrator causes: they hold the GPU, or changed it.
+// Busy is an error with an external cause: a process or an administrator holds or changed the GPU.
 type Busy struct {
 	Obstacle, Remedy string
-	// Cause is the call that failed, if one did.
+	// Cause is the error of the failed call, if any.
 	Cause error
 }
 
@@ -35,7 +34,7 @@ func (e *Busy) Error() string {
 
 func (e *Busy) Unwrap() error { return e.Cause }
 
-// Failure explains an error of work on a device, as a *claimerror.Error. The remedy is for errors that suggest no other.
+// Failure returns err as a *claimerror.Error. The remedy is for errors without one of their own.
 func Failure(ctx context.Context, attempt string, d plan.Device, err error, remedy string) error {
 	var explained *claimerror.Error
 	if err == nil || errors.As(err, &explained) {
@@ -59,23 +58,23 @@ func Failure(ctx context.Context, attempt string, d plan.Device, err error, reme
 	return e
 }
 
-// CoTenants returns the other claims' shares of the step's device. It refuses to join a claim that is being prepared or
-// undone: of its effects, some may be missing.
+// CoTenants returns the co-tenants on the step's device. It returns an error while one of them is being prepared or
+// unprepared, because some of its effects may be missing.
 func CoTenants(w plan.Work) ([]plan.CoTenant, error) {
 	tenants := w.CoTenants()
 	for _, t := range tenants {
 		if !t.Committed {
 			return nil, &claimerror.Error{
 				Reason: claimerror.DeviceInUse, Attempt: "prepare", Device: w.Target().Name,
-				Cause:  fmt.Errorf("claim %s, which has a share of it, is being prepared or undone", t.Claim),
-				Remedy: "it is retried; the plugin's log says what holds that claim up if it persists",
+				Cause:  fmt.Errorf("claim %s, which shares the device, is being prepared or unprepared", t.Claim),
+				Remedy: "it is retried; if it persists, see the plugin's log for that claim",
 			}
 		}
 	}
 	return tenants, nil
 }
 
-// ProcessName names a process for messages, with its command where /proc tells it.
+// ProcessName returns the PID and, if /proc shows it, the command of a process.
 func ProcessName(h *host.Host, procRoot string, pid uint32) string {
 	name := fmt.Sprintf("process %d", pid)
 	if comm, err := h.ReadFile(filepath.Join(procRoot, fmt.Sprint(pid), "comm")); err == nil {

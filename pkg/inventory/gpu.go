@@ -17,18 +17,18 @@ import (
 
 var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// reader reads one GPU and keeps the first failure that means the GPU is not to be relied on.
+// reader reads one GPU. It keeps the first error that makes the GPU unusable.
 type reader struct{ err error }
 
-// require records the failure of a query that a GPU must answer.
+// require keeps the error of a query that every usable GPU answers.
 func (r *reader) require(what string, err error) {
 	if err != nil && r.err == nil {
 		r.err = fmt.Errorf("read %s: %w", what, err)
 	}
 }
 
-// optional says whether a query was answered that a GPU need not answer: not supported and not permitted leave the field
-// empty. Any other refusal is the sign of an unhealthy GPU.
+// optional reports whether a query succeeded. The answers "not supported" and "not permitted" leave the field empty;
+// other errors mean an unhealthy GPU.
 func (r *reader) optional(what string, err error) bool {
 	if err != nil && !nvml.Unavailable(err) && !errors.Is(err, nvml.NoPermission) {
 		r.require(what, err)
@@ -36,7 +36,7 @@ func (r *reader) optional(what string, err error) bool {
 	return err == nil
 }
 
-// name is the name of an optional enumeration's value, empty where nvml has none for it.
+// name returns the name of an enumeration's value, or "" if nvml defines none.
 func (r *reader) name(what string, value fmt.Stringer, err error) string {
 	if !r.optional(what, err) || value.String() == "Unknown" {
 		return ""
@@ -63,8 +63,8 @@ func (i *Inventory) readGPU(session nvml.Session, index int) (nvml.Device, gpu.G
 	return d, g, nil
 }
 
-// identity reads the PCI address, the UUID and the minor number. Malformed ones are refused, because device names and
-// claim statuses are made of them.
+// identity reads the PCI address, the UUID and the minor number. It refuses malformed values, because device names and
+// claim statuses contain them.
 func (r *reader) identity(d nvml.Device, g *gpu.GPU) {
 	pci, err := d.PCI()
 	if err == nil {
@@ -73,14 +73,14 @@ func (r *reader) identity(d nvml.Device, g *gpu.GPU) {
 	r.require("the PCI address", err)
 	uuid, err := d.UUID()
 	if err == nil && !uuidForm.MatchString(uuid) {
-		err = fmt.Errorf("%q has not the form of a GPU's UUID", uuid)
+		err = fmt.Errorf("%q is not a GPU UUID", uuid)
 	} else {
 		g.UUID = uuid
 	}
 	r.require("the UUID", err)
 	g.Minor, err = d.MinorNumber()
 	if err == nil && g.Minor < 0 {
-		err = fmt.Errorf("%d is no minor number", g.Minor)
+		err = fmt.Errorf("%d is not a minor number", g.Minor)
 	}
 	r.require("the minor number", err)
 }
@@ -108,19 +108,19 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
 	r.mig(d, architecture, &g.MIG)
-	if !g.MIG.Enabled { // In MIG mode it has no peers, and what its links say then is not asked.
+	if !g.MIG.Enabled { // In MIG mode a GPU has no peers, and NVML's link states mean nothing.
 		r.links(d, g)
 		r.fabric(d, g)
 	}
-	// MPS limits a client's memory and SMs since Volta; a vGPU guest has no MPS of its own.
+	// MPS can limit a client's memory and SMs since Volta. A vGPU guest has no MPS of its own.
 	// https://docs.nvidia.com/deploy/mps/index.html
 	g.MPSCapable = g.ComputeCapability.Major >= 7 && !slices.Contains(guestBrands, brand)
 }
 
-// guestBrands are the vGPU licences, which a GPU has in a virtual machine only.
+// guestBrands are the vGPU licences, which only GPUs in virtual machines have.
 var guestBrands = []nvml.Brand{nvml.BrandGrid, nvml.BrandVApps, nvml.BrandVPC, nvml.BrandVCS, nvml.BrandVWS}
 
-// coresPerSM is by compute capability, after _ConvertSMVer2Cores in Common/helper_cuda.h of NVIDIA's cuda-samples.
+// coresPerSM follows _ConvertSMVer2Cores in Common/helper_cuda.h of NVIDIA's cuda-samples.
 var coresPerSM = map[gpu.Version]int{
 	{Major: 3, Minor: 0}: 192, {Major: 3, Minor: 2}: 192, {Major: 3, Minor: 5}: 192, {Major: 3, Minor: 7}: 192,
 	{Major: 5, Minor: 0}: 128, {Major: 5, Minor: 2}: 128, {Major: 5, Minor: 3}: 128,
@@ -132,7 +132,7 @@ var coresPerSM = map[gpu.Version]int{
 	{Major: 12, Minor: 0}: 128, {Major: 12, Minor: 1}: 128,
 }
 
-// multiprocessors is 0 where the capability is not known, or the cores do not divide.
+// multiprocessors returns 0 if the capability is unknown or does not divide the cores.
 func multiprocessors(cores int, capability gpu.Version) int {
 	per := coresPerSM[capability]
 	if per == 0 || cores < 0 || cores%per != 0 {
@@ -141,7 +141,7 @@ func multiprocessors(cores int, capability gpu.Version) int {
 	return cores / per
 }
 
-// place reads from sysfs where the GPU sits. What sysfs does not tell stays empty.
+// place reads the GPU's position from sysfs. Missing values stay empty.
 func (i *Inventory) place(g *gpu.GPU) {
 	sys := deviceattribute.WithFSFromRoot(i.o.SysRoot)
 	if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIAddress, sys); err == nil && a.Value.StringValue != nil {

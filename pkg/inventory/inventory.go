@@ -1,14 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory reads from NVML and sysfs which GPUs a node has, and watches for changes.
+// Package inventory reads a node's GPUs from NVML and sysfs, and watches for changes.
 //
-// A scan opens an NVML session, reads and closes it: a session that stays open keeps the driver from being unloaded.
-// A GPU that fails becomes a Problem of the Snapshot, and its neighbours are untouched. A node without a driver has
-// the zero Snapshot, and an error that says why; nothing here stops the plugin.
+// A scan opens an NVML session, reads and closes it, because an open session keeps the driver from being unloaded.
+// A failing GPU becomes a Problem of the Snapshot and does not affect the others. A node without a driver has the zero
+// Snapshot and an error with the cause; the plugin keeps running.
 //
-// Traps. Two scans of unchanged hardware are equal, so what moves by itself (free memory, temperatures) has no place in
-// a Snapshot. NVML cannot tell the address of a GPU that fell off the bus; the kernel's list under /proc can.
+// Traps. Two scans of unchanged hardware must be equal, so changing values (free memory, temperatures) are not in a
+// Snapshot. NVML cannot report the address of a GPU that is off the bus; the kernel's list under /proc can.
 package inventory
 
 import (
@@ -26,19 +26,19 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// ErrNoDriver says that the node has no NVIDIA driver now: neither its library nor its kernel module may be there yet.
+// ErrNoDriver means that the node has no NVIDIA driver now: its library or its kernel module is missing.
 var ErrNoDriver = errors.New("no NVIDIA driver is loaded")
 
 // Options configures an Inventory; only Library is required.
 type Options struct {
 	Library nvml.Library
-	// ProcRoot, SysRoot and DevRoot are the machine's /proc, its /sys, and the directory that holds its /dev. Defaults:
+	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev. Defaults:
 	// /proc, /sys, /.
 	ProcRoot, SysRoot, DevRoot string
-	// ScanLock is held during a scan. Operations that make a GPU come and go, such as a switch of its MIG mode, hold it to
-	// keep scans off. Default: none.
+	// ScanLock is held during a scan. Operations that make a GPU disappear for a moment, such as a switch of its MIG
+	// mode, hold it too. Default: none.
 	ScanLock sync.Locker
-	// Tick makes the ticks of Watch. Default: a time.Ticker.
+	// Tick creates the ticks of Watch. Default: a time.Ticker.
 	Tick func(time.Duration) (ticks <-chan time.Time, stop func())
 }
 
@@ -48,7 +48,7 @@ type Inventory struct {
 	trigger chan struct{}
 }
 
-// New makes an Inventory; it reads nothing yet.
+// New returns an Inventory without reading the node.
 func New(o Options) *Inventory {
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	o.SysRoot = cmp.Or(o.SysRoot, "/sys")
@@ -65,8 +65,8 @@ func New(o Options) *Inventory {
 	return &Inventory{o: o, trigger: make(chan struct{}, 1)}
 }
 
-// Scan reads the node once. With an error the Snapshot is zero: ErrNoDriver where there is none to ask,
-// nvml.ErrReplaced where this process must start again to ask it, another where NVML failed as a whole.
+// Scan reads the node once. With an error the Snapshot is zero: ErrNoDriver without a driver, nvml.ErrReplaced if this
+// process must restart to use the new driver, another error if NVML failed as a whole.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	i.o.ScanLock.Lock()
 	defer i.o.ScanLock.Unlock()
@@ -79,7 +79,7 @@ func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	}
 	snapshot, err := i.read(ctx, session)
 	if closeErr := session.Close(); err == nil && closeErr != nil {
-		// What was read stands; but a session that stays open holds the driver, so it must be reported.
+		// The Snapshot is valid, but the open session keeps the driver loaded, so the error must be reported.
 		return snapshot, fmt.Errorf("close NVML: %w", closeErr)
 	}
 	return snapshot, err
@@ -119,7 +119,8 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 	return s, nil
 }
 
-// rejectDuplicates turns GPUs that claim one identity into problems, all of them: which is the right one cannot be told.
+// rejectDuplicates turns all GPUs with the same identity into problems, because none of them is certainly the right
+// one.
 func rejectDuplicates(s *gpu.Snapshot) {
 	addresses, uuids := map[string]int{}, map[string]int{}
 	for _, g := range s.GPUs {
@@ -141,8 +142,8 @@ func rejectDuplicates(s *gpu.Snapshot) {
 	})
 }
 
-// locate gives an address to problems that NVML had none for: the GPUs that the kernel lists and NVML did not read. Both
-// list in the order of addresses, so they pair off, but only when there are as many of one as of the other.
+// locate adds missing addresses to problems, from the kernel's GPUs that NVML did not read. Both lists are in order of
+// addresses, so it matches them one by one, but only if they have the same length.
 func (i *Inventory) locate(s *gpu.Snapshot) {
 	entries, err := os.ReadDir(filepath.Join(i.o.ProcRoot, "driver/nvidia/gpus"))
 	if err != nil {

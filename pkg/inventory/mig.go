@@ -13,7 +13,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// mig reads the MIG modes, profiles and partitions. A failure is a fault of this GPU's MIG alone, unless the GPU is lost.
+// mig reads the MIG modes, profiles and partitions. A failure only becomes this GPU's MIG.Fault, unless the GPU is
+// lost.
 func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) {
 	current, pending, err := d.MIGMode()
 	if !r.optional("the MIG mode", err) {
@@ -58,8 +59,8 @@ func readProfiles(d nvml.Device, m *gpu.MIG) error {
 	return nil
 }
 
-// readPartitions enumerates GPU instances, not MIG devices: one without a compute instance has no device, and takes its
-// place all the same.
+// readPartitions lists GPU instances, not MIG devices: an instance without a compute instance has no device but
+// occupies its placement.
 func readPartitions(d nvml.Device, m *gpu.MIG) error {
 	instances, err := d.GPUInstances()
 	if err != nil {

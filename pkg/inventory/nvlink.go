@@ -22,14 +22,14 @@ func (r *reader) links(d nvml.Device, g *gpu.GPU) {
 	}
 	for _, l := range links {
 		one := gpu.Link{Index: l.Index, Version: l.Version, Peer: cmp.Or(peerOf[l.Remote], gpu.PeerOther)}
-		one.PeerAddress, _ = gpu.CanonicalAddress(l.RemoteBusID) // Empty where NVML does not tell it.
+		one.PeerAddress, _ = gpu.CanonicalAddress(l.RemoteBusID) // Empty if NVML reports none.
 		g.Links = append(g.Links, one)
 	}
 }
 
 var peerOf = map[nvml.RemoteDevice]gpu.Peer{nvml.RemoteGPU: gpu.PeerGPU, nvml.RemoteSwitch: gpu.PeerSwitch}
 
-// fabric reads how the GPU is registered.
+// fabric reads the GPU's registration with its fabric.
 func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
 	f, err := d.Fabric()
 	if !r.optional("the NVLink fabric", err) {
@@ -42,15 +42,15 @@ func (r *reader) fabric(d nvml.Device, g *gpu.GPU) {
 		g.Fabric.State = gpu.FabricFailed
 	default:
 		g.Fabric = gpu.Fabric{State: gpu.FabricReady}
-		if u := f.ClusterUUID; u != [16]byte{} { // Without one, the clique's ID means nothing: the fabric ends at the board.
+		if u := f.ClusterUUID; u != [16]byte{} { // Without a UUID the fabric ends at the board and the clique ID means nothing.
 			g.Fabric.ClusterUUID = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 			g.Fabric.CliqueID = f.CliqueID
 		}
 	}
 }
 
-// peers asks of each two GPUs whose links suggest it whether they talk over NVLink. A driver that cannot tell is taken by its
-// links; one that fails at it is not relied on.
+// peers asks NVML about peer access between every two GPUs with links between them. If the driver does not support the
+// query, the links decide. If the query fails, the GPUs are not peers.
 func peers(gpus []gpu.GPU, handles map[string]nvml.Device) {
 	for n := range gpus {
 		for m := range n {
@@ -73,7 +73,7 @@ func peers(gpus []gpu.GPU, handles map[string]nvml.Device) {
 	}
 }
 
-// suggested says that two GPUs have a link to each other, or both to switches.
+// suggested reports whether two GPUs have a link to each other, or both to switches.
 func suggested(a, b gpu.GPU) bool {
 	to := func(g gpu.GPU, peer gpu.Peer, address string) bool {
 		return slices.ContainsFunc(g.Links, func(l gpu.Link) bool { return l.Peer == peer && (peer == gpu.PeerSwitch || l.PeerAddress == address) })
@@ -81,7 +81,7 @@ func suggested(a, b gpu.GPU) bool {
 	return to(a, gpu.PeerGPU, b.PCIAddress) || to(b, gpu.PeerGPU, a.PCIAddress) || to(a, gpu.PeerSwitch, "") && to(b, gpu.PeerSwitch, "")
 }
 
-// bridges are the PCI addresses above a device in sysfs, from the root complex on.
+// bridges returns the PCI addresses above a device in sysfs, from the root complex down.
 func (i *Inventory) bridges(address string) []string {
 	path, err := filepath.EvalSymlinks(filepath.Join(i.o.SysRoot, "bus/pci/devices", address))
 	if err != nil {

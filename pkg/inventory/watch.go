@@ -20,21 +20,21 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Cadence is how often Watch polls files and scans. Zero values are the defaults.
+// Cadence configures how often Watch polls files and scans. Zero values mean the defaults.
 type Cadence struct {
-	// PollInterval is the time between two readings of files, which are cheap. Default 2 s.
+	// PollInterval is the time between two reads of the watched files, which are cheap. Default 2 s.
 	PollInterval time.Duration
-	// PollsPerScan is the number of polls after which Watch scans though no file changed, because no file shows a lost
+	// PollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
 	// GPU. Default 15.
 	PollsPerScan int
 }
 
-// Watch calls found at the start, and again whenever the Snapshot or the reason for its absence changed, until the
-// context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it.
+// Watch calls found at the start and whenever the Snapshot or the error changes, until the context ends. It returns the
+// context's error. found runs in Watch's goroutine: the next scan waits for it.
 //
-// A scan that fails although there is a driver says nothing about the GPUs: found gets the last Snapshot with the
-// error, so that one hiccup of NVML does not withdraw a node's devices. Where there is no driver, or another one than
-// this process can speak to, the Snapshot is zero. While scans fail, each poll is a scan.
+// If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
+// NVML does not withdraw a node's devices. Without a driver, or with another one than this process can use, the
+// Snapshot is zero. While scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapshot, error)) error {
 	if c.PollInterval <= 0 {
 		c.PollInterval = 2 * time.Second
@@ -47,7 +47,7 @@ func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapsho
 
 	var last result
 	for first := true; ; first = false {
-		now := result{files: i.files()} // before the scan: a change during it shows at the next poll
+		now := result{files: i.files()} // Before the scan: the next poll shows a change during it.
 		now.snapshot, now.err = i.Scan(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -66,7 +66,7 @@ func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapsho
 	}
 }
 
-// Trigger makes Watch scan now, or again after the scan under way. It never waits.
+// Trigger makes Watch scan now, or again after the current scan. It never blocks.
 func (i *Inventory) Trigger() {
 	select {
 	case i.trigger <- struct{}{}:
@@ -74,14 +74,14 @@ func (i *Inventory) Trigger() {
 	}
 }
 
-// result is one scan and the files that prompted it.
+// result is one scan and the state of the files before it.
 type result struct {
 	files    string
 	snapshot gpu.Snapshot
 	err      error
 }
 
-// wait returns when a scan is due.
+// wait returns when the next scan is due.
 func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, last result) error {
 	for n := 1; ; n++ {
 		select {
@@ -99,8 +99,8 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, 
 
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
-// files is the state that a poll compares: the loaded driver, the GPUs it is bound to, the device nodes, and MIG
-// instances. Under /proc only contents count; its times are those of the reading.
+// files returns the state that polls compare: the loaded driver, its GPUs, the device nodes and MIG instances. It
+// ignores times under /proc, which are those of the read.
 func (i *Inventory) files() string {
 	var b strings.Builder
 	version, _ := os.ReadFile(filepath.Join(i.o.ProcRoot, "driver/nvidia/version"))
@@ -111,7 +111,7 @@ func (i *Inventory) files() string {
 			b.WriteString("\n" + e.Name())
 		}
 	}
-	// Partitions that are made or destroyed show as directories of the kernel's capabilities.
+	// Partitions appear and disappear as directories of the kernel's capabilities.
 	for _, pattern := range []string{"gpus/*", "capabilities/gpu*/mig/gi*", "capabilities/gpu*/mig/gi*/ci*"} {
 		dirs, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia", pattern))
 		for _, dir := range dirs {
@@ -121,27 +121,26 @@ func (i *Inventory) files() string {
 	return b.String()
 }
 
-// Latest holds the newest Snapshot, for all who need one without a scan of their own. Its methods may be called at once.
+// Latest holds the newest Snapshot for callers that do not scan themselves. It is safe for concurrent use.
 type Latest struct {
 	snapshot atomic.Pointer[gpu.Snapshot]
 	once     sync.Once
 	scanned  chan struct{}
 }
 
-// NewLatest holds an empty Snapshot until the first Set.
+// NewLatest returns a Latest with an empty Snapshot.
 func NewLatest() *Latest {
 	l := &Latest{scanned: make(chan struct{})}
 	l.snapshot.Store(&gpu.Snapshot{})
 	return l
 }
 
-// Snapshot is the one of the newest Set.
+// Snapshot returns the newest Snapshot.
 func (l *Latest) Snapshot() gpu.Snapshot { return *l.snapshot.Load() }
 
-// Scanned is closed with the first Set.
+// Scanned returns a channel that the first Set closes.
 func (l *Latest) Scanned() <-chan struct{} { return l.scanned }
 
-// Set replaces the Snapshot.
 func (l *Latest) Set(s gpu.Snapshot) {
 	l.snapshot.Store(&s)
 	l.once.Do(func() { close(l.scanned) })

@@ -1,12 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics is what the kubelet plugin counts and measures.
+// Package metrics defines and serves the metrics of the kubelet plugin and the controller.
 //
-// Names are those of NVIDIA's driver where the meaning is the same, so that dashboards go on working. What is true now
-// (prepared and quarantined claims) is read when somebody asks, never kept beside the truth.
+// Names equal those of NVIDIA's driver where the meaning is the same, so that dashboards keep working. The numbers of
+// prepared and quarantined claims are read at each scrape; a counter could drift from the records.
 //
-// Trap. Labels are few and bounded: a claim, pod or device name in a label would grow without end.
+// Trap. Labels have few, bounded values: a claim, pod or device name in a label would grow without end.
 package metrics
 
 import (
@@ -14,48 +14,48 @@ import (
 	"slices"
 )
 
-// Entry says what one metric is.
+// Entry describes one metric.
 type Entry struct {
 	Name string
-	// Type is Prometheus's: counter, gauge or histogram.
+	// Type is Prometheus's counter, gauge or histogram.
 	Type   string
 	Labels []string
 	Help   string
 }
 
-// The metrics. Catalogue lists them, and the reference is generated from it.
+// The plugin's metrics. The reference is generated from Catalogue.
 var (
 	requestsTotal = Entry{"nvidia_dra_requests_total", "counter", []string{"driver", "operation", "result"},
-		"Calls of the kubelet that were answered. operation is prepare or unprepare; result is success, or error if any claim of the call failed."}
+		"Completed calls of the kubelet. operation is prepare or unprepare; result is success, or error if any claim of the call failed."}
 	requestDuration = Entry{"nvidia_dra_request_duration_seconds", "histogram", []string{"driver", "operation"},
-		"Time from a call of the kubelet to its answer, the look-up of its claims in the API server included."}
+		"Time from a call of the kubelet to its answer, including the look-up of its claims in the API server."}
 	requestsInflight = Entry{"nvidia_dra_requests_inflight", "gauge", []string{"driver", "operation"},
-		"Calls of the kubelet in work."}
+		"Calls of the kubelet in progress."}
 	prepareErrors = Entry{"nvidia_dra_node_prepare_errors_total", "counter", []string{"driver", "error_type"},
-		"Claims that could not be prepared, by the reason that their Event has."}
+		"Failed preparations of claims, by Event reason."}
 	unprepareErrors = Entry{"nvidia_dra_node_unprepare_errors_total", "counter", []string{"driver", "error_type"},
-		"Claims that could not be unprepared, by reason."}
+		"Failed unpreparations of claims, by Event reason."}
 	preparedDevices = Entry{"nvidia_dra_prepared_devices", "gauge", []string{"node", "driver", "device_type"},
-		"Devices of prepared claims, read from their records. A device that several claims hold counts for each."}
+		"Devices of prepared claims, read from their records. A device that several claims share counts once for each claim."}
 	publishedDevices = Entry{"gpu_dra_published_devices", "gauge", []string{"type"},
 		"Devices in the node's ResourceSlices, as last published by this instance."}
 	lastPublish = Entry{"gpu_dra_last_publish_timestamp_seconds", "gauge", nil,
-		"Unix time at which this instance last found the ResourceSlices as wanted or made them so. 0 before the first time and while another instance publishes."}
+		"Unix time of this instance's last successful check or update of the ResourceSlices. It is 0 before the first one and while another instance publishes."}
 	publishErrors = Entry{"gpu_dra_publish_errors_total", "counter", []string{"reason"},
-		"Failures to publish: DroppedFields where the API server lacks a feature, Invalid where it refuses a slice, Failed otherwise."}
+		"Failures to publish. reason is DroppedFields if the API server lacks a feature, Invalid if it refuses a slice, and Failed otherwise."}
 	quarantinedRecords = Entry{"gpu_dra_quarantined_records", "gauge", nil,
-		"Files of unreadable records that are set aside for a person to look at."}
+		"Files of unreadable records that were moved to quarantine for inspection."}
 	recoveries = Entry{"gpu_dra_recoveries_total", "counter", []string{"found", "result"},
-		"Claims that a restart, a reboot or a vanished claim left in need of work. found is the state of the record (spec where only a CDI spec was left), result is done or error; an error is tried again."}
+		"Claims recovered after a plugin restart, a node reboot or the deletion of the claim. found is the state of the record, or spec if only a CDI spec was left. result is done or error; errors are retried."}
 	backgroundErrors = Entry{"gpu_dra_background_errors_total", "counter", []string{"reason"},
-		"Problems that no caller was told of, by the reason that their Event has."}
+		"Background errors, by Event reason."}
 	devicePluginGPUs = Entry{"gpu_dra_device_plugin_gpus", "gauge", nil,
-		"GPUs that a device plugin of the node serves, and that this driver therefore offers to no new claim."}
+		"GPUs that a device plugin of the node serves; this driver does not offer them to new claims."}
 	buildInfo = Entry{"gpu_dra_build_info", "gauge", []string{"version", "goversion"},
-		"Always 1; the labels say which build runs."}
+		"Always 1; the labels identify the running build."}
 )
 
-// Catalogue lists every metric of the driver's own, by name.
+// Catalogue lists the plugin's own metrics, by name.
 func Catalogue() []Entry {
 	all := []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices,

@@ -15,42 +15,42 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// The controller's metrics. ClusterCatalogue lists them.
+// The controller's metrics. The reference is generated from ClusterCatalogue.
 var (
 	clusterNodes = Entry{"gpu_dra_cluster_nodes", "gauge", nil,
 		"Nodes that publish GPUs."}
 	clusterDevices = Entry{"gpu_dra_cluster_devices", "gauge", []string{"model", "type", "profile", "state"},
-		"Devices that nodes publish: type is gpu, mig or nvlink-group, whose profile is the number of its GPUs. state is free; allocated, a claim's or several claims' who share it; blocked, not to be had because of what is allocated; unhealthy."}
+		"Published devices. type is gpu, mig or nvlink-group; the profile of a group is its number of GPUs. state is free, allocated (also if claims share the device), blocked (unavailable because of other allocations) or unhealthy."}
 	clusterFreeGPUs = Entry{"gpu_dra_cluster_free_gpus", "gauge", []string{"model"},
-		"GPUs that a claim can have whole."}
+		"GPUs that are free as a whole."}
 	clusterFreePlacements = Entry{"gpu_dra_cluster_free_placements", "gauge", []string{"model", "profile"},
-		"Places where a MIG partition of the profile can be made. Places can overlap: one that is taken may take away others."}
+		"Placements at which a MIG partition of the profile can be created. Placements can overlap: an allocation can block several."}
 	clusterLargestGroup = Entry{"gpu_dra_cluster_largest_free_group_gpus", "gauge", []string{"model"},
-		"The most GPUs that one claim can have, each connected with each by NVLink; 1 where only single GPUs are free."}
+		"GPUs of the largest free NVLink group; 1 if only single GPUs are free."}
 	clusterFragmentation = Entry{"gpu_dra_cluster_fragmentation_ratio", "gauge", []string{"model"},
-		"The part of the memory slices that are free, 0 to 1, that no single free placement of their GPU could take."}
+		"Share of the free memory slices, 0 to 1, that the largest free placement of their GPU cannot use."}
 	clusterClaims = Entry{"gpu_dra_cluster_claims", "gauge", []string{"phase"},
-		"Claims of this driver's devices: pending has no device yet; allocated has one and no pod; reserved has pods; deleting is on its way out."}
+		"Claims for this driver's devices. phase is pending (not allocated), allocated (no pod yet), reserved (for pods) or deleting."}
 	clusterClasses = Entry{"gpu_dra_cluster_device_classes", "gauge", []string{"state"},
-		"DeviceClasses that select this driver's devices: ok; unmatched, which no device of the cluster satisfies; invalid, which fail on some device."}
+		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) or invalid (a selector fails on a device)."}
 	reviews = Entry{"gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
-		"Reviews of objects. webhook is admit, which can deny, or advise; result is allowed, warned or denied."}
+		"Reviews of objects. webhook is admit (can deny) or advise (only warns). result is allowed, warned or denied."}
 	reviewDuration = Entry{"gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
-		"Time a review took."}
+		"Duration of reviews."}
 )
 
-// clusterGauges are those of a Cluster.
+// clusterGauges are the metrics of a Cluster.
 var clusterGauges = []Entry{
 	clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
 	clusterClaims, clusterClasses,
 }
 
-// ClusterCatalogue lists every metric of the controller's own, by name.
+// ClusterCatalogue lists the controller's own metrics, by name.
 func ClusterCatalogue() []Entry {
 	return slices.SortedFunc(slices.Values(append(clusterGauges, reviews, reviewDuration, buildInfo)), byName)
 }
 
-// Cluster is what is to be counted of a cluster.
+// Cluster holds the numbers behind the cluster metrics.
 type Cluster struct {
 	Nodes  int
 	Counts fleet.DeviceCounts
@@ -58,13 +58,14 @@ type Cluster struct {
 	Claims, Classes map[string]int
 }
 
-// clusterCollector counts at each scrape.
+// clusterCollector collects the cluster metrics at each scrape.
 type clusterCollector struct {
 	read  func() (Cluster, bool)
 	descs map[string]*prometheus.Desc
 }
 
-// NewCluster makes a collector of what read finds; false: nothing is known, as of an instance that does not lead.
+// NewCluster returns a collector of the Cluster that read returns; false means no data, as on an instance without the
+// lead.
 func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
 	c := &clusterCollector{read: read, descs: map[string]*prometheus.Desc{}}
 	for _, e := range clusterGauges {
@@ -131,7 +132,7 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 // reviewBuckets are in seconds. Most reviews take less than a millisecond.
 var reviewBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, 1}
 
-// Reviews counts reviews. Its methods may be called at once.
+// Reviews counts reviews. It is safe for concurrent use.
 type Reviews struct {
 	total *prometheus.CounterVec
 	took  *prometheus.HistogramVec

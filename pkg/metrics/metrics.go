@@ -26,12 +26,12 @@ const (
 // durationBuckets are in seconds. A whole GPU takes about a millisecond, a MIG partition about a second.
 var durationBuckets = []float64{.0005, .001, .002, .003, .005, .0075, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
-// Options are what every metric says of its source.
+// Options hold the values of the common labels.
 type Options struct {
 	Driver, Node, Version string
 }
 
-// Metrics are a running plugin's. Its methods may be called at once.
+// Metrics counts and measures the work of one plugin. It is safe for concurrent use.
 type Metrics struct {
 	driver, node string
 	registry     *prometheus.Registry
@@ -43,7 +43,7 @@ type Metrics struct {
 	lastPublish, pluginGPUs prometheus.Gauge
 }
 
-// New makes the metrics and their registry, which also has the process's and Go's own.
+// New creates the metrics and their registry, which also serves the metrics of the process and of Go.
 func New(o Options) *Metrics {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -62,7 +62,7 @@ func New(o Options) *Metrics {
 		duration:         requestDuration.histogram(r, durationBuckets),
 	}
 	buildInfo.gauge(r).WithLabelValues(o.Version, runtime.Version()).Set(1)
-	// A rate needs a first sample: what has not happened yet is zero, not absent.
+	// A rate needs a first sample, so counters start at zero instead of being absent.
 	for _, operation := range []string{Prepare, Unprepare} {
 		m.requests.WithLabelValues(o.Driver, operation, "success")
 		m.requests.WithLabelValues(o.Driver, operation, "error")
@@ -72,7 +72,7 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// CollectRecords adds the metrics of records, which are read at each scrape.
+// CollectRecords adds the metrics of the records, which each scrape reads.
 func (m *Metrics) CollectRecords(r Records) {
 	m.registry.MustRegister(newRecordsCollector(r, m.node, m.driver))
 }
@@ -93,15 +93,14 @@ func (e Entry) histogram(r prometheus.Registerer, buckets []float64) *prometheus
 
 func (e Entry) desc() *prometheus.Desc { return prometheus.NewDesc(e.Name, e.Help, e.Labels, nil) }
 
-// Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		// Unreadable records must not hide what is not about them.
+		// Unreadable records must not hide the other metrics.
 		ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 4,
 	})
 }
 
-// Begin counts a call of the kubelet; the function it returns is called with whether all of it succeeded.
+// Begin counts a call of the kubelet. The caller passes to end whether the whole call succeeded.
 func (m *Metrics) Begin(operation string) (end func(ok bool)) {
 	inflight := m.inflight.WithLabelValues(m.driver, operation)
 	inflight.Inc()
@@ -117,7 +116,7 @@ func (m *Metrics) Begin(operation string) (end func(ok bool)) {
 	}
 }
 
-// ClaimFailed counts a claim that could not be prepared or unprepared.
+// ClaimFailed counts a failed preparation or unpreparation of a claim.
 func (m *Metrics) ClaimFailed(operation string, reason claimerror.Reason) {
 	errors := m.prepareErrors
 	if operation == Unprepare {
@@ -126,7 +125,7 @@ func (m *Metrics) ClaimFailed(operation string, reason claimerror.Reason) {
 	errors.WithLabelValues(m.driver, string(reason)).Inc()
 }
 
-// Published says that the slices are as wanted since at, and how many devices of each type are in them.
+// Published records the time of the last check of the slices, and the number of devices of each type in them.
 func (m *Metrics) Published(at time.Time, devices map[string]int) {
 	m.published.Reset()
 	for kind, n := range devices {
@@ -135,10 +134,10 @@ func (m *Metrics) Published(at time.Time, devices map[string]int) {
 	m.lastPublish.Set(float64(at.UnixMilli()) / 1000)
 }
 
-// SetDevicePluginGPUs says how many GPUs device plugins of the node serve.
+// SetDevicePluginGPUs sets the number of GPUs that device plugins of the node serve.
 func (m *Metrics) SetDevicePluginGPUs(gpus int) { m.pluginGPUs.Set(float64(gpus)) }
 
-// Unpublished says that another instance publishes now.
+// Unpublished resets the metrics of publishing, because another instance publishes now.
 func (m *Metrics) Unpublished() {
 	m.published.Reset()
 	m.lastPublish.Set(0)
@@ -147,7 +146,7 @@ func (m *Metrics) Unpublished() {
 // PublishFailed counts a failure to publish.
 func (m *Metrics) PublishFailed(reason string) { m.publishErrors.WithLabelValues(reason).Inc() }
 
-// Recovered counts a claim that Recover or the search for vanished claims worked on.
+// Recovered counts a claim that Recover or the search for deleted claims handled.
 func (m *Metrics) Recovered(found string, err error) {
 	result := "done"
 	if err != nil {
@@ -156,12 +155,12 @@ func (m *Metrics) Recovered(found string, err error) {
 	m.recoveries.WithLabelValues(found, result).Inc()
 }
 
-// Background counts a problem that no caller was told of.
+// Background counts an error that no caller receives.
 func (m *Metrics) Background(reason claimerror.Reason) {
 	m.backgroundErrors.WithLabelValues(string(reason)).Inc()
 }
 
-// Records is what the engine knows of prepared claims.
+// Records reads the records of prepared claims.
 type Records interface {
 	Held() (plans []plan.Plan, incomplete bool, err error)
 	Quarantined() (int, error)
@@ -187,7 +186,7 @@ func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.quarantined
 }
 
-// Collect implements prometheus.Collector. Records that cannot be read are an error of the scrape, not a zero.
+// Collect implements prometheus.Collector. Unreadable records fail the scrape instead of counting as zero.
 func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 	plans, _, err := c.records.Held()
 	if err != nil {

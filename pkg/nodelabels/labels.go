@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodelabels says which labels a node should have for the GPUs it publishes: those of NVIDIA's feature discovery,
-// spelled as it spells them, so that pods which select nodes by them find their nodes.
+// Package nodelabels builds the labels of a node from its published GPUs. Names and values follow NVIDIA's feature
+// discovery, so existing node selectors match.
 package nodelabels
 
 import (
@@ -20,13 +20,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// prefix is feature discovery's.
+// prefix is that of feature discovery.
 const prefix = "nvidia.com/"
 
-// unusual is what feature discovery leaves out of a product's name.
+// unusual matches the characters that feature discovery removes from product names.
 var unusual = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
 
-// Of are the labels of a node by what it publishes. A node of several models is labelled as the one it has most of.
+// Of returns a node's labels. A node with several models gets the labels of the most frequent one.
 func Of(p fleet.Pool, driver string) map[string]string {
 	models, parts := map[string][]resourceapi.Device{}, map[string][]resourceapi.Device{}
 	parents := map[string]bool{}
@@ -40,13 +40,13 @@ func Of(p fleet.Pool, driver string) map[string]string {
 			cut, capable = true, true
 			if parent := fleet.Text(d, "parentUUID"); !parents[parent] {
 				parents[parent] = true
-				d.Capacity = nil // Its memory is not the GPU's.
+				d.Capacity = nil // It is the partition's, not the GPU's.
 				parts[kind.Product] = append(parts[kind.Product], d)
 			}
 		}
 	}
 	if len(models) == 0 {
-		models = parts // An administrator has cut all of them: there are partitions, and no GPU to be had whole.
+		models = parts // An administrator partitioned all GPUs, so no whole GPU is published.
 	}
 	if len(models) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func Of(p fleet.Pool, driver string) map[string]string {
 	l.put("gpu.present", "true")
 	l.put("mig.capable", strconv.FormatBool(capable))
 	if cut {
-		// Partitions are resources of their own here, which is what that strategy says.
+		// With this driver partitions are separate devices, which is the meaning of "mixed".
 		l.put("mig.strategy", "mixed")
 	}
 	l.board(names[0], model)
@@ -84,7 +84,7 @@ func (l labels) put(name, value string) {
 	}
 }
 
-// board labels what the GPUs of one model are.
+// board adds the labels of one model's GPUs.
 func (l labels) board(product string, model []resourceapi.Device) {
 	d := model[0]
 	replicas, strategy := shared(d)
@@ -107,7 +107,7 @@ func (l labels) board(product string, model []resourceapi.Device) {
 	}
 }
 
-// shared is into how many parts a GPU is handed out where a claim says nothing of them, and how these get along.
+// shared returns the number of default shares of a GPU and their sharing strategy.
 func shared(d resourceapi.Device) (replicas int, strategy string) {
 	memory := d.Capacity["memory"]
 	if memory.RequestPolicy == nil || memory.RequestPolicy.Default == nil || memory.RequestPolicy.Default.Value() <= 0 {
@@ -120,7 +120,7 @@ func shared(d resourceapi.Device) (replicas int, strategy string) {
 	return replicas, fleet.Text(d, "isolation")
 }
 
-// driver labels the versions of the kernel driver and of CUDA.
+// driver adds the versions of the kernel driver and of CUDA.
 func (l labels) driver(d resourceapi.Device) {
 	raw := fleet.Text(d, "driverVersionRaw")
 	if parts := strings.Split(raw, "."); len(parts) == 2 || len(parts) == 3 {
@@ -130,7 +130,7 @@ func (l labels) driver(d resourceapi.Device) {
 			{"cuda.driver-version.revision", "cuda.driver.rev"},
 		} {
 			for _, name := range names {
-				l[prefix+name] = parts[i] // A version of two parts has a revision, and it is empty.
+				l[prefix+name] = parts[i] // With a two-part version the revision label is present and empty.
 			}
 		}
 		l.put("cuda.driver-version.full", raw)
@@ -144,7 +144,7 @@ func (l labels) driver(d resourceapi.Device) {
 	}
 }
 
-// island is the most GPUs that NVLink connects each with each.
+// island returns the size of the largest NVLink island.
 func island(model []resourceapi.Device) int {
 	members, most := map[string]int{}, 0
 	for _, d := range model {
@@ -156,7 +156,7 @@ func island(model []resourceapi.Device) int {
 	return most
 }
 
-// family is the architecture by compute capability, as feature discovery names it.
+// family returns the architecture of a compute capability, as named by feature discovery.
 func family(major, minor string) string {
 	return cmp.Or(families[major+"."+minor], families[major], "undefined")
 }

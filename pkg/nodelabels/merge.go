@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// Written is the annotation of a node that says which labels, with which values, were written here. A label that has
-// another value now, or was there before, is somebody else's.
+// Written is the annotation of a node with the labels and values that the controller wrote. A label with another value
+// belongs to another writer.
 const Written = "gpu-dra-driver/labels"
 
-// Change is what to write to a node: a value, or nil where the key is to go. Empty: nothing.
+// Change holds the values to write to a node; nil removes the key. An empty Change writes nothing.
 type Change struct {
 	Labels, Annotations map[string]*string
 }
 
-// None says that there is nothing to write.
+// None reports whether the Change is empty.
 func (c Change) None() bool { return len(c.Labels)+len(c.Annotations) == 0 }
 
-// Plan compares a node's labels and annotations with the labels it should have. Only labels that were written here are
-// changed or removed, so two writers never take turns.
+// Plan compares a node's labels and annotations with the wanted labels. It changes and removes only labels that the
+// controller wrote, so that two writers never overwrite each other in turns.
 func Plan(has, annotations, want map[string]string) Change {
 	mine, readable := map[string]string{}, true
 	if text, ok := annotations[Written]; ok {
-		// What cannot be read says nothing: no label counts as ours, and the annotation is written anew.
+		// An unreadable annotation proves nothing: no label counts as ours, and the annotation is rewritten.
 		readable = json.Unmarshal([]byte(text), &mine) == nil
 		if !readable || mine == nil {
 			mine = map[string]string{}
@@ -65,12 +65,12 @@ func Plan(has, annotations, want map[string]string) Change {
 	return change
 }
 
-// Concerns says whether a label can be one of those that Of gives.
+// Concerns reports whether Of can return a label with this key.
 func Concerns(key, driver string) bool {
 	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/")
 }
 
-// Patch is the change as a JSON merge patch of a node at a resource version.
+// Patch encodes the change as a JSON merge patch for a node at a resource version.
 func (c Change) Patch(resourceVersion string) []byte {
 	metadata := map[string]any{"resourceVersion": resourceVersion}
 	for name, values := range map[string]map[string]*string{"labels": c.Labels, "annotations": c.Annotations} {
@@ -82,5 +82,5 @@ func (c Change) Patch(resourceVersion string) []byte {
 	return data
 }
 
-// Keys are the labels of a change, in order.
+// Keys lists the labels of a change, sorted.
 func (c Change) Keys() []string { return slices.Sorted(maps.Keys(c.Labels)) }

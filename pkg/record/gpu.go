@@ -19,26 +19,26 @@ const (
 	LabelGPURemove host.Label = "record.gpu-remove"
 )
 
-// GPU is a setting of a GPU that the driver changed, with what it goes back to. Settings outlive claims, so they have
-// records of their own: durable before the change, removed after what was found is back.
+// GPU records a GPU setting that the driver changed, and the value to restore. Settings outlive claims, so they have
+// their own records: durable before the change, removed after the restore.
 type GPU struct {
 	BootID     string `json:"bootID"`
 	PCIAddress string `json:"pciAddress"`
 	UUID       string `json:"uuid"`
-	// Found and Set are NVML's values of it.
+	// Found is NVML's value before the driver changed it, Set the value since.
 	Found int `json:"found"`
 	Set   int `json:"set"`
-	// Interconnect is how the GPU was connected before, where the setting keeps that from being read.
+	// Interconnect is the GPU's before the change, if the setting hides it.
 	Interconnect gpu.Interconnect `json:"wiring,omitzero"`
 }
 
-// GPUs are the records of one setting, a file a GPU.
+// GPUs stores the records of one setting, one file for each GPU.
 type GPUs struct {
 	host         *host.Host
 	dir, setting string
 }
 
-// OpenGPUs makes the directory for a setting, named by a word.
+// OpenGPUs creates the directory of a setting.
 func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 	g := &GPUs{host: h, dir: filepath.Join(dir, setting), setting: setting}
 	if err := h.MkdirAll(LabelMkdir, g.dir, 0o700); err != nil {
@@ -47,8 +47,8 @@ func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 	return g, nil
 }
 
-// Get reads a GPU's record. None is fs.ErrNotExist, a damaged one ErrUnreadable: that the setting was changed is sure
-// then, and what it was is not.
+// Get reads a GPU's record. A missing one is fs.ErrNotExist. A damaged one is ErrUnreadable: the driver changed the
+// setting, but the value to restore is lost.
 func (g *GPUs) Get(address string) (GPU, error) {
 	var r GPU
 	data, err := g.host.ReadFile(file(g.dir, address))
@@ -64,8 +64,8 @@ func (g *GPUs) Get(address string) (GPU, error) {
 	return r, nil
 }
 
-// OfBoot reads the record that was written in this boot for the board of a UUID. Where known is false there is none, and
-// the result is a new one.
+// OfBoot reads the record of a board that was written in this boot. known is false if there is none; r is a new one
+// then.
 func (g *GPUs) OfBoot(address, uuid string) (r GPU, known bool, err error) {
 	boot, err := g.host.BootID()
 	if err != nil {
@@ -77,9 +77,9 @@ func (g *GPUs) OfBoot(address, uuid string) (r GPU, known bool, err error) {
 	return GPU{BootID: boot, PCIAddress: address, UUID: uuid}, false, nil
 }
 
-// Restore calls set with the value that was found before the driver changed it, then removes the record; without a
-// record it does nothing. An unreadable record stands for 0, which every GPU starts with. A record of another board is
-// dropped, and so is one of another boot, unless the setting outlives a boot. The caller holds the GPU's lock.
+// Restore calls set with the value from before the driver's change, then removes the record. Without a record it does
+// nothing. An unreadable record counts as 0, each setting's default. Restore drops a record of another board or, unless
+// the setting outlives a boot, of another boot. The caller holds the GPU's lock.
 func (g *GPUs) Restore(address, uuid string, outlivesBoot bool, set func(found int) error) error {
 	r, err := g.Get(address)
 	switch {
@@ -102,7 +102,7 @@ func (g *GPUs) Restore(address, uuid string, outlivesBoot bool, set func(found i
 	return g.Remove(address)
 }
 
-// Put writes a GPU's record, durable when it returns. The caller holds the GPU's lock.
+// Put writes a GPU's record durably. The caller holds the GPU's lock.
 func (g *GPUs) Put(r GPU) error {
 	data, err := seal(gpuKind, r)
 	if err != nil {
@@ -111,7 +111,7 @@ func (g *GPUs) Put(r GPU) error {
 	return g.host.WriteDurable(LabelGPU, file(g.dir, r.PCIAddress), data, 0o600)
 }
 
-// Remove removes a GPU's record and what an interrupted write left. None there is a success.
+// Remove removes a GPU's record and unfinished writes of it. A missing record is no error.
 func (g *GPUs) Remove(address string) error {
 	path := file(g.dir, address)
 	return errors.Join(g.host.RemoveUnfinished(LabelGPURemove, path), g.host.Remove(LabelGPURemove, path))

@@ -1,14 +1,13 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record keeps what the driver did for each claim: one file a claim, named by the claim's UID, which is the
-// truth that a restart finds.
+// Package record stores the effects of each claim: one file a claim, named by the claim's UID. Restarts rely on it.
 //
-// A file is two lines: a header with version and checksum, then the payload that the checksum covers, byte for byte, so
-// that a later version may add fields without an older one taking the file for damaged.
+// A file has two lines: a header with version and checksum, and the payload. The checksum covers the payload's bytes,
+// so an older version accepts fields that a later version adds.
 //
-// Traps. A record that cannot be read is not "no record": its claim may hold devices. It gets a second name in
-// quarantine and is replaced, in one rename, by one that goes on blocking.
+// Traps. An unreadable record does not mean "no record": its claim may hold devices. SetAside links it into quarantine;
+// then one rename replaces it by a record that keeps blocking.
 package record
 
 import (
@@ -22,32 +21,32 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// State is how far a claim has come.
+// State is a claim's progress.
 type State string
 
 const (
-	// Intent: effects may have begun and none is promised.
+	// Intent: the driver may have begun to make effects.
 	Intent State = "intent"
-	// Committed: everything was done and the kubelet may have been told.
+	// Committed: all effects exist, and the kubelet may know of them.
 	Committed State = "committed"
-	// Releasing: the undoing has begun and must be finished.
+	// Releasing: the undoing has begun and must be completed.
 	Releasing State = "releasing"
-	// Unknown: the record was unreadable and nothing else says what the claim holds.
+	// Unknown: the record was unreadable, and no other source shows the claim's devices.
 	Unknown State = "unknown"
 )
 
-// Record is one claim's.
+// Record is the record of one claim.
 type Record struct {
 	State State `json:"state"`
-	// BootID is the boot in which the effects were made; in another boot they are gone.
+	// BootID is the boot of the effects; they do not exist in another boot.
 	BootID string `json:"bootID"`
-	// Renews is, of an intent that follows a commit of an earlier boot, that boot's ID. What comes of the intent, the
-	// devices stay the claim's.
+	// Renews is the boot ID of the commit that this intent replaces. The devices stay the claim's even if the
+	// intent fails.
 	Renews string    `json:"renews,omitempty"`
 	Plan   plan.Plan `json:"plan"`
 }
 
-// Version is the format's. A file of a higher one is not read.
+// Version is the version of the format. A file with another one is unreadable.
 const Version = 1
 
 type header struct {
@@ -61,12 +60,12 @@ const (
 	gpuKind = "gpu-dra-driver/gpu"
 )
 
-// ErrUnreadable marks a file that is there and is no record.
+// ErrUnreadable means that the file exists but is not a valid record.
 var ErrUnreadable = errors.New("record is not readable")
 
 func Encode(r Record) ([]byte, error) { return seal(kind, r) }
 
-// seal gives a payload's file.
+// seal encodes a payload as a record file.
 func seal(kind string, payload any) ([]byte, error) {
 	data, err := json.Marshal(payload)
 	if err != nil {
@@ -77,7 +76,7 @@ func seal(kind string, payload any) ([]byte, error) {
 	return append(append(append(head, '\n'), data...), '\n'), nil
 }
 
-// unseal reads a payload out of its file. Errors wrap ErrUnreadable.
+// unseal decodes a record file. Errors wrap ErrUnreadable.
 func unseal(data []byte, kind string, payload any) error {
 	first, rest, ok := bytes.Cut(data, []byte{'\n'})
 	if !ok {
@@ -88,7 +87,7 @@ func unseal(data []byte, kind string, payload any) error {
 		return unreadable("not a record of this driver")
 	}
 	if head.Version != Version {
-		return unreadable("version %d, this driver reads %d", head.Version, Version)
+		return unreadable("it has version %d, but this driver reads version %d", head.Version, Version)
 	}
 	content, ok := bytes.CutSuffix(rest, []byte{'\n'})
 	if !ok {
@@ -108,7 +107,7 @@ func unreadable(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUnreadable, fmt.Errorf(format, args...))
 }
 
-// Decode reads a record's file; uid is the claim its name says. Errors wrap ErrUnreadable.
+// Decode reads a record file of the claim uid. Errors wrap ErrUnreadable.
 func Decode(data []byte, uid string) (Record, error) {
 	var r Record
 	if err := unseal(data, kind, &r); err != nil {
@@ -120,7 +119,7 @@ func Decode(data []byte, uid string) (Record, error) {
 		return Record{}, unreadable("state %q is not known", r.State)
 	}
 	if r.Plan.Claim.UID != uid {
-		return Record{}, unreadable("names claim %q, the file is %q's", r.Plan.Claim.UID, uid)
+		return Record{}, unreadable("it names claim %q, but the file name says %q", r.Plan.Claim.UID, uid)
 	}
 	return r, nil
 }

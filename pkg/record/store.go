@@ -30,8 +30,8 @@ var labels = map[State]host.Label{
 	Intent: LabelIntent, Committed: LabelCommit, Releasing: LabelReleasing, Unknown: LabelUnknown,
 }
 
-// Store keeps records below a directory: claims/ holds them, unknown/ those of state Unknown, so that it costs one look
-// to see that there are none, and quarantine/ what could not be read.
+// Store keeps records in a directory: claims/ for readable ones, unknown/ for the state Unknown, so that one listing
+// shows whether there are any, and quarantine/ for unreadable files.
 type Store struct {
 	host                        *host.Host
 	claims, unknown, quarantine string
@@ -39,7 +39,7 @@ type Store struct {
 
 const suffix = ".json"
 
-// Open makes the directories.
+// Open creates the directories.
 func Open(h *host.Host, dir string) (*Store, error) {
 	s := &Store{h, filepath.Join(dir, "claims"), filepath.Join(dir, "unknown"), filepath.Join(dir, "quarantine")}
 	for _, d := range []string{dir, s.claims, s.unknown, s.quarantine} {
@@ -52,12 +52,12 @@ func Open(h *host.Host, dir string) (*Store, error) {
 
 func file(dir, uid string) string { return filepath.Join(dir, uid+suffix) }
 
-// Get reads a claim's record. None is fs.ErrNotExist, a damaged one ErrUnreadable.
+// Get reads a claim's record. A missing one is fs.ErrNotExist, a damaged one ErrUnreadable.
 func (s *Store) Get(uid string) (Record, error) {
 	if !ValidUID(uid) {
 		return Record{}, fmt.Errorf("claim UID %q: %w", uid, fs.ErrNotExist)
 	}
-	// Without the claim's lock the record may move meanwhile: it is in the one directory before it leaves the other.
+	// Without the claim's lock the record can move meanwhile. It is in the new directory before it leaves the old one.
 	var data []byte
 	var err error
 	for _, dir := range []string{s.claims, s.unknown, s.claims} {
@@ -66,7 +66,7 @@ func (s *Store) Get(uid string) (Record, error) {
 		}
 	}
 	if errors.Is(err, syscall.EIO) {
-		// A sector that has gone bad will not read better later, and its claim must be able to end.
+		// A bad sector stays unreadable, and its claim must be able to end.
 		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	var r Record
@@ -79,11 +79,11 @@ func (s *Store) Get(uid string) (Record, error) {
 	return r, nil
 }
 
-// Put writes a claim's record, durable when it returns. The caller holds the claim's lock.
+// Put writes a claim's record durably. The caller holds the claim's lock.
 func (s *Store) Put(r Record) error {
 	uid := r.Plan.Claim.UID
 	if !ValidUID(uid) {
-		return fmt.Errorf("write the record of claim %q: the UID cannot name a file", uid)
+		return fmt.Errorf("write the record of claim %q: the UID is not a valid file name", uid)
 	}
 	data, err := Encode(r)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Store) Put(r Record) error {
 	return s.host.Remove(LabelRemove, file(other, uid))
 }
 
-// Remove removes a claim's record and what an interrupted write left. None there is a success.
+// Remove removes a claim's record and unfinished writes of it. A missing record is no error.
 func (s *Store) Remove(uid string) error {
 	if err := s.RemoveUnfinished(uid); err != nil {
 		return err
@@ -107,10 +107,10 @@ func (s *Store) Remove(uid string) error {
 	return s.each(uid, s.host.Remove)
 }
 
-// RemoveUnfinished removes what an interrupted write of a claim's record left. The caller holds the claim's lock.
+// RemoveUnfinished removes unfinished writes of a claim's record. The caller holds the claim's lock.
 func (s *Store) RemoveUnfinished(uid string) error { return s.each(uid, s.host.RemoveUnfinished) }
 
-// each calls remove for a claim's files. A crash in between must not leave the lesser record as the claim's only one.
+// each calls remove for a claim's files. A crash in between must not leave only the record of state Unknown.
 func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 	if !ValidUID(uid) {
 		return nil
@@ -121,11 +121,11 @@ func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 	return remove(LabelRemove, file(s.claims, uid))
 }
 
-// Confirm returns once the records that are there are on disk: whoever wrote one may have died before its name was.
+// Confirm syncs the records' directory: a process can end between writing a record and syncing its name.
 func (s *Store) Confirm() error { return s.host.SyncDir(LabelConfirm, s.claims) }
 
-// SetAside gives a damaged record a name in quarantine, for a person to look at. The record itself stays: the caller
-// replaces it.
+// SetAside links a damaged record into quarantine for inspection. The record keeps its name until the caller replaces
+// it.
 func (s *Store) SetAside(uid string) (string, error) {
 	aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, s.host.Now().UnixNano()))
 	err := s.host.Link(LabelQuarantine, file(s.claims, uid), aside)
@@ -138,10 +138,10 @@ func (s *Store) SetAside(uid string) (string, error) {
 	return aside, nil
 }
 
-// UIDs lists the claims that have a record, readable or not, or an unfinished one, in order.
+// UIDs lists the claims with a readable, unreadable or unfinished record, sorted.
 func (s *Store) UIDs() ([]string, error) {
 	var uids []string
-	// A record that moves from the one directory to the other meanwhile is in the one before it leaves the other.
+	// A moving record is in the new directory before it leaves the old one.
 	for _, dir := range []string{s.unknown, s.claims, s.unknown} {
 		names, unfinished, err := s.host.List(dir)
 		if err != nil {
@@ -157,7 +157,7 @@ func (s *Store) UIDs() ([]string, error) {
 	return slices.Compact(uids), nil
 }
 
-// Unknown lists the claims that hold nobody knows what.
+// Unknown lists the claims whose devices are unknown.
 func (s *Store) Unknown() ([]string, error) {
 	names, _, err := s.host.List(s.unknown)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Store) Unknown() ([]string, error) {
 	var uids []string
 	for _, name := range names {
 		uid := strings.TrimSuffix(name, suffix)
-		// A known record beside it is newer: a crash came before the removal.
+		// A known record of the same claim is newer: a crash prevented the removal of this one.
 		if r, err := s.Get(uid); !errors.Is(err, fs.ErrNotExist) && (err != nil || r.State == Unknown) {
 			uids = append(uids, uid)
 		}
@@ -174,7 +174,7 @@ func (s *Store) Unknown() ([]string, error) {
 	return uids, nil
 }
 
-// All reads every readable record; the others' UIDs are in unreadable.
+// All reads every readable record, and lists the UIDs of the others.
 func (s *Store) All() (records []Record, unreadable []string, err error) {
 	uids, err := s.UIDs()
 	if err != nil {
@@ -193,14 +193,13 @@ func (s *Store) All() (records []Record, unreadable []string, err error) {
 	return records, unreadable, nil
 }
 
-// Quarantined counts the files set aside.
+// Quarantined counts the files in quarantine.
 func (s *Store) Quarantined() (int, error) {
 	names, _, err := s.host.List(s.quarantine)
 	return len(names), err
 }
 
-// ValidUID says whether a UID can name a file: it keeps one from leaving the directory. The API server makes them as
-// RFC 4122 UUIDs.
+// ValidUID reports whether a UID is a safe file name. The API server creates RFC 4122 UUIDs.
 func ValidUID(uid string) bool {
 	if uid == "" || len(uid) > 128 {
 		return false

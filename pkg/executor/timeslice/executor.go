@@ -1,10 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package timeslice sets the time slice with which a GPU turns from one process to the next, for as long as a claim wants
-// it, and sets back what it found.
+// Package timeslice sets the time slice of a GPU while a claim needs it, and restores the previous one.
 //
-// NVML has no call for it: the driver root's nvidia-smi does it.
+// It uses nvidia-smi of the driver root, because NVML has no call for time slices.
 package timeslice
 
 import (
@@ -19,13 +18,13 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Setting is the word for time slices among GPU records.
+// Setting names the GPU records of time slices.
 const Setting = "time-slice"
 
-// timeout bounds one use of the tool.
+// timeout bounds one call of the tool.
 const timeout = 10 * time.Second
 
-// Tool reads and sets time slices, 0 (default) to 3 (long), of a GPU by its UUID.
+// Tool reads and sets the time slice of a GPU by UUID, from 0 (default) to 3 (long).
 type Tool interface {
 	Get(ctx context.Context, uuid string) (int, error)
 	Set(ctx context.Context, uuid string, interval int) error
@@ -38,17 +37,17 @@ type Executor struct {
 	listed  func(uuid string) bool
 }
 
-// New makes an Executor. The records are of the time slices that this driver set; listed says whether the driver lists
-// the GPU of a UUID, for there is no time slice to restore on one that is gone.
+// New returns an Executor. records hold the time slices that this driver set. listed reports whether the driver lists
+// a GPU: Revert skips a GPU that is gone.
 func New(tool Tool, records *record.GPUs, listed func(uuid string) bool) *Executor {
 	return &Executor{tool: tool, records: records, listed: listed}
 }
 
-// Admit implements devicestate.Executor: claims that disagree are refused before.
+// Admit implements devicestate.Executor. It does nothing, because the overlap check already refuses conflicting claims.
 func (x *Executor) Admit(context.Context, plan.Work) error { return nil }
 
-// Apply implements devicestate.Executor. What this driver set in this boot is not asked for again: starting a program for
-// each share of a GPU would cost more than all the rest.
+// Apply implements devicestate.Executor. It trusts the record of this boot and does not read the time slice again,
+// because a program start for each share would cost more than the rest of Prepare.
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	return failure(ctx, "prepare", d, x.apply(ctx, d))
@@ -66,7 +65,7 @@ func (x *Executor) apply(ctx context.Context, d plan.Device) error {
 			return fmt.Errorf("read the time slice: %w", err)
 		}
 	}
-	// Not what is to be, so that a crash before the change does not make the next call believe it was made.
+	// Recorded before the change: after a crash the next call must not assume that the change happened.
 	r.Set = unknown
 	if err := x.records.Put(r); err != nil {
 		return err
@@ -78,11 +77,10 @@ func (x *Executor) apply(ctx context.Context, d plan.Device) error {
 	return x.records.Put(r)
 }
 
-// unknown is the value of a time slice that is being changed.
+// unknown is the recorded value during a change.
 const unknown = -1
 
-// Check implements devicestate.Executor. The time slice is how fast processes take turns: one that somebody changed is no
-// reason to end anything.
+// Check implements devicestate.Executor. A changed time slice only affects speed, so Check does not compare it.
 func (x *Executor) Check(context.Context, plan.Work) error { return nil }
 
 // Revert implements devicestate.Executor.
@@ -104,11 +102,11 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 		return fmt.Errorf("set the time slice back: %w", err)
 	})
 	if sessionpool.IsGone(err) {
-		return nil // The record stays: the GPU may come back.
+		return nil // The record stays, because the GPU may return.
 	}
 	return failure(ctx, "unprepare", d, err)
 }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
-	return executor.Failure(ctx, attempt, d, err, "it is retried; see that nvidia-smi compute-policy works on the node")
+	return executor.Failure(ctx, attempt, d, err, "it is retried; check that nvidia-smi compute-policy works on the node")
 }
