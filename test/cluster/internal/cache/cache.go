@@ -143,7 +143,7 @@ func (c Cache) buildOne(ctx context.Context, component recipe.Component, label s
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := compile(ctx, component, tmp, newMeter(c.Progress, label, start)); err != nil {
+	if err := compile(ctx, component, tmp, newMeter(c.Progress, label)); err != nil {
 		return fmt.Errorf("build %s %s: %w", component.Name, component.Version, err)
 	}
 	// Without bin, which every complete entry has, this is not an entry.
@@ -170,18 +170,31 @@ func compile(ctx context.Context, component recipe.Component, dir string, m *met
 			return err
 		}
 	}
-	cmd := goCommand(ctx, src, component.BuildArgs(bin)...)
 	cgo := "CGO_ENABLED=0"
 	if component.CGO {
 		cgo = "CGO_ENABLED=1"
 	}
-	cmd.Env = append(cmd.Env, cgo)
-	cmd.Stderr = m
-	stop := m.run()
-	err := cmd.Run()
+	run := func(args []string) (string, error) {
+		var out strings.Builder
+		cmd := goCommand(ctx, src, args...)
+		cmd.Env = append(cmd.Env, cgo)
+		cmd.Stdout, cmd.Stderr = &out, m
+		if err := cmd.Run(); err != nil {
+			return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, m.tail())
+		}
+		return out.String(), nil
+	}
+	ticker := time.NewTicker(m.interval())
+	defer ticker.Stop()
+	stop := m.run(ticker.C)
+	missing, err := run(component.ListArgs())
+	if err == nil {
+		m.compiles(strings.Count(missing, "\n"), time.Now())
+		_, err = run(component.BuildArgs(bin))
+	}
 	stop()
 	if err != nil {
-		return fmt.Errorf("go %s: %w\n%s", strings.Join(cmd.Args[1:], " "), err, m.tail())
+		return err
 	}
 	for _, name := range component.Binaries() {
 		if _, err := os.Stat(filepath.Join(bin, name)); err != nil {

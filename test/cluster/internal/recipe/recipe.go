@@ -65,15 +65,26 @@ func (c Component) Key() string {
 // BuildArgs are the arguments of the go command that builds the component into the directory out.
 // All packages go into one invocation, so that what they share is compiled once.
 func (c Component) BuildArgs(out string) []string {
-	args := []string{"build", "-v", "-mod=mod", "-trimpath", "-buildvcs=false",
-		"-ldflags", strings.Join(append([]string{"-s", "-w"}, c.LDFlags...), " ")}
-	if len(c.Tags) > 0 {
-		args = append(args, "-tags", strings.Join(c.Tags, ","))
-	}
+	to := out + "/"
 	if c.Binary != "" {
-		return append(args, "-o", path.Join(out, c.Binary), c.Packages[0])
+		to = path.Join(out, c.Binary)
 	}
-	return append(append(args, "-o", out+"/"), c.Packages...)
+	return slices.Concat([]string{"build", "-v", "-o", to}, c.flags(), c.Packages)
+}
+
+// ListArgs are the arguments of the go command that prints a line for each package that a build has to compile.
+func (c Component) ListArgs() []string {
+	return slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, c.flags(), c.Packages)
+}
+
+func (c Component) flags() []string {
+	flags := []string{
+		"-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(append([]string{"-s", "-w"}, c.LDFlags...), " "),
+	}
+	if len(c.Tags) > 0 {
+		flags = append(flags, "-tags", strings.Join(c.Tags, ","))
+	}
+	return flags
 }
 
 // goMod is the go.mod of a throw-away module that requires one other.
