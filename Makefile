@@ -8,6 +8,8 @@ DIST       := $(CURDIR)/dist
 LDFLAGS    := -s -w -X main.version=$(VERSION)
 DEMO_DIR   ?= $(if $(XDG_RUNTIME_DIR),$(XDG_RUNTIME_DIR),/tmp)/gpu-dra-driver-demo
 COVER_MIN  := 85
+# go-nvml calls functions that nvml.h declares deprecated. Without this flag gcc prints hundreds of warnings about them.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: help
 help: ## Show this list

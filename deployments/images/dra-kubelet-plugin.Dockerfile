@@ -13,7 +13,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
-ENV CGO_ENABLED=1 GOFLAGS=-buildvcs=false
+ENV CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations" GOFLAGS=-buildvcs=false
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     go build -trimpath -tags=netgo,osusergo,grpcnotrace \
       -ldflags="-s -w -X main.version=${VERSION} '-extldflags=-Wl,-z,lazy'" \
