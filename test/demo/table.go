@@ -4,111 +4,134 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"gpu-dra-driver/test/e2e/env"
+	"gpu-dra-driver/test/table"
 )
 
 // atOnce is how many of the small demos there is room for on eight GPUs.
 const atOnce = 4
 
-// all runs the demos, the small ones side by side, and prints a row for each container.
+// all runs the demos, the small ones side by side, and prints a table of what their containers have.
 func all(ctx context.Context, s *env.Env, out io.Writer) error {
 	demos, err := s.Demos()
 	if err != nil {
 		return err
 	}
-	var table strings.Builder
-	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DEMO\tPOD/CONTAINER\tCLAIM\tDEVICE\tIN THE CONTAINER\tENVIRONMENT\tMOUNTS")
-	rows := make([]bytes.Buffer, len(demos))
-	var small []int
-	var titles []string
-	// Those with settings of their own come last.
+	// Demos that need other settings come last.
 	slices.SortStableFunc(demos, func(a, b env.Demo) int { return strings.Compare(a.Settings, b.Settings) })
-	var set []int
+	results := make([]result, len(demos))
+	run := func(i int) (err error) {
+		results[i], err = one(ctx, s, demos[i])
+		return err
+	}
+	var small, configured []int
+	var titles []string
 	for i, d := range demos {
-		if d.Settings != "" {
-			set = append(set, i)
-			continue
-		}
-		if d.Alone {
-			if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, &rows[i]) }); err != nil {
+		switch {
+		case d.Settings != "":
+			configured = append(configured, i)
+		case d.Alone:
+			if err := s.Step(title(d), func() error { return run(i) }); err != nil {
 				return err
 			}
-			continue
+		default:
+			small, titles = append(small, i), append(titles, title(d))
 		}
-		small, titles = append(small, i), append(titles, d.Name+": "+d.Title)
 	}
-	if err := s.Parallel(atOnce, titles, func(n int) error { return one(ctx, s, demos[small[n]], &rows[small[n]]) }); err != nil {
+	if err := s.Parallel(atOnce, titles, func(n int) error { return run(small[n]) }); err != nil {
 		return err
 	}
-	for _, i := range set {
-		d := demos[i]
-		if err := s.Configure(ctx, d.Settings); err != nil {
+	for _, i := range configured {
+		if err := s.Configure(ctx, demos[i].Settings); err != nil {
 			return err
 		}
-		if err := s.Step(d.Name+": "+d.Title, func() error { return one(ctx, s, d, &rows[i]) }); err != nil {
-			return err
-		}
-	}
-	for i := range rows {
-		if _, err := rows[i].WriteTo(w); err != nil {
+		if err := s.Step(title(demos[i]), func() error { return run(i) }); err != nil {
 			return err
 		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	_, err = io.WriteString(out, "\n"+table.String())
+	_, err = io.WriteString(out, "\n"+format(results))
 	return err
+}
+
+func title(d env.Demo) string { return d.Name + ": " + d.Title }
+
+// result is the outcome of a demo.
+type result struct {
+	demo          env.Demo
+	ran, waited   int
+	pods, waiting [][]string
+}
+
+// width is that of the table.
+const width = 120
+
+// format groups the results by demo.
+func format(results []result) string {
+	t := &table.Table{}
+	t.Row("POD", "DEVICE", "DEVICE NODES", "ENVIRONMENT")
+	ran, waited := 0, 0
+	for _, r := range results {
+		t.Row()
+		t.Row(title(r.demo))
+		for _, row := range slices.Concat(r.pods, r.waiting) {
+			t.Row(append([]string{"  " + row[0]}, row[1:]...)...)
+		}
+		ran, waited = ran+r.ran, waited+r.waited
+	}
+	t.Row()
+	t.Row(fmt.Sprintf("%d demos. %d pods ran; %d waited, as their demos say.", len(results), ran, waited))
+	return t.Format(width)
 }
 
 // manyPods is how many pods of a demo get a row.
 const manyPods = 8
 
-func one(ctx context.Context, s *env.Env, d env.Demo, w io.Writer) error {
+func one(ctx context.Context, s *env.Env, d env.Demo) (result, error) {
+	r := result{demo: d}
 	if err := s.Apply(ctx, d); err != nil {
-		return err
+		return r, err
 	}
 	pods, err := s.WaitSettled(ctx, d)
 	if err != nil {
-		return err
+		return r, err
 	}
-	for i, p := range pods {
-		if i == manyPods {
-			fmt.Fprintf(w, "%s\t… and %d more pods\t\t\t\t\t\n", d.Name, len(pods)-i)
-			break
-		}
+	for _, p := range pods {
 		if p.Status.Phase == corev1.PodPending {
-			fmt.Fprintf(w, "%s\t%s\t-\tnone\t%s\t\t\n", d.Name, p.Name, reason(s.PendingReason(ctx, p)))
+			r.waited++
+			r.waiting = append(r.waiting, []string{p.Name, "waits: " + reason(s.PendingReason(ctx, p))})
 			continue
 		}
-		if err := rows(ctx, s, d, p, w); err != nil {
-			return err
+		if r.ran++; r.ran > manyPods {
+			continue
+		}
+		if err := r.add(ctx, s, p); err != nil {
+			return r, err
 		}
 	}
-	return s.Remove(ctx, d)
+	if more := r.ran - manyPods; more > 0 {
+		r.pods = append(r.pods, []string{fmt.Sprintf("… and %d more pods", more)})
+	}
+	return r, s.Remove(ctx, d)
 }
 
-func rows(ctx context.Context, s *env.Env, d env.Demo, p corev1.Pod, w io.Writer) error {
+// add appends a row for each container of a pod.
+func (r *result) add(ctx context.Context, s *env.Env, p corev1.Pod) error {
 	claims, err := s.Claims(ctx, p)
 	if err != nil {
 		return err
 	}
-	var names, devices []string
+	var devices []string
 	for _, c := range claims {
-		names = append(names, c.Name)
-		for _, r := range env.Results(c) {
-			devices = append(devices, r.Device)
+		for _, result := range env.Results(c) {
+			devices = append(devices, result.Device)
 		}
 	}
 	for _, c := range p.Spec.Containers {
@@ -116,8 +139,11 @@ func rows(ctx context.Context, s *env.Env, d env.Demo, p corev1.Pod, w io.Writer
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s/%s\t%s\t%s\t%s\t%s\t%d\n", d.Name, p.Name, c.Name, strings.Join(names, " "), brief(devices),
-			brief(append(view.GPUs(), view.Capabilities()...)), environment(view), len(view.Mounts))
+		name := p.Name
+		if len(p.Spec.Containers) > 1 {
+			name += "/" + c.Name
+		}
+		r.pods = append(r.pods, []string{name, brief(devices), brief(append(view.GPUs(), view.Capabilities()...)), environment(view)})
 	}
 	return nil
 }
@@ -135,13 +161,14 @@ func brief(list []string) string {
 
 func environment(v env.View) string {
 	if share, ok := v.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; ok {
-		return v.Env["NVIDIA_DRA_SHARING_STRATEGY"] + ", " + share + " MiB" + allocated(v.CUDA)
+		return v.Env["NVIDIA_DRA_SHARING_STRATEGY"] + ", " + share + " MiB" + allocations(v.CUDA)
 	}
 	if strategy, ok := v.Env["NVIDIA_DRA_SHARING_STRATEGY"]; ok {
-		return strategy + allocated(v.CUDA)
+		return strategy + allocations(v.CUDA)
 	}
-	if told, ok := v.Env["CUDA_VISIBLE_DEVICES"]; ok {
-		return fmt.Sprintf("CUDA_VISIBLE_DEVICES of %d, NCCL_TOPO_FILE of %d lines", strings.Count(told, ",")+1, strings.Count(v.NCCLTopology, "\n"))
+	if visible, ok := v.Env["CUDA_VISIBLE_DEVICES"]; ok {
+		return fmt.Sprintf("CUDA_VISIBLE_DEVICES of %d GPUs, NCCL_TOPO_FILE of %d lines",
+			strings.Count(visible, ",")+1, strings.Count(v.NCCLTopology, "\n"))
 	}
 	if value, ok := v.Env["NVIDIA_VISIBLE_DEVICES"]; ok {
 		return "NVIDIA_VISIBLE_DEVICES=" + value
@@ -149,20 +176,20 @@ func environment(v env.View) string {
 	return "-"
 }
 
-// allocated says what a process of CUDA got of the memory that it asked for.
-func allocated(c env.CUDA) string {
+// allocations says which of its allocations of memory a CUDA process got.
+func allocations(c env.CUDA) string {
 	out := ""
 	for _, a := range c.Allocs {
-		mark := "ok"
-		if !a.OK {
-			mark = a.Error
+		if a.OK {
+			out += fmt.Sprintf("; %d GiB allocated", a.Bytes>>30)
+		} else {
+			out += fmt.Sprintf("; %d GiB refused: %s", a.Bytes>>30, a.Error)
 		}
-		out += fmt.Sprintf(", %d GiB %s", a.Bytes>>30, mark)
 	}
 	return out
 }
 
-// reason is why a pod waits, without what the scheduler says of preemption and what it is that a quota forbids.
+// reason is why a pod waits, without the scheduler's text about preemption and the name of the object that a quota forbids.
 func reason(why string) string {
 	if _, after, ok := strings.Cut(why, "is forbidden: "); ok {
 		return after
