@@ -85,7 +85,7 @@ bench-packing: ## How well partitions pack, beside other orders: a table, and a 
 	@go -C test run ./packing --out "$(DIST)"
 
 .PHONY: lint
-lint: ## Formatting, vet, linters, drift of generated files
+lint: ## Formatting, vet, linters, prose, drift of generated files
 	@hack/lint.sh
 
 .PHONY: generate

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, vet, linters, and whether generated files are what their generators write.
+# Formatting, vet, linters, prose, and drift of generated files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unformatted=$(git ls-files -z '*.go' | xargs -0 gofmt -s -l)
@@ -12,4 +12,5 @@ for module in $(hack/modules.sh); do go -C "$module" vet ./...; done
 for module in . deployments test; do (cd "$module" && "$linter" run ./...); done
 go -C test vet -tags e2e ./e2e/... ./crash
 for script in $(git ls-files '*.sh') .ci/run; do bash -n "$script"; done
+hack/vale.sh
 hack/check-generated.sh

@@ -2,7 +2,7 @@
 # Copyright the gpu-dra-driver authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs a Go tool of tools/go.mod, building it on first use.
+# Runs a Go tool of tools/go.mod or tools/vale/go.mod, building it on first use.
 #
 #   hack/tool.sh NAME [ARG...]     run the tool in the current directory
 #   hack/tool.sh --path NAME       build it if need be and print its path
@@ -14,7 +14,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-mod=$root/tools
+modules=("$root/tools" "$root/tools/vale")
 
 usage() {
 	sed -n '5,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
@@ -25,7 +25,7 @@ print_path=false
 case ${1:-} in
 "" | -h | --help) usage ;;
 --list)
-	(cd "$mod" && go list -f '{{.ImportPath}}' tool) | sed 's|.*/||' | sort
+	for mod in "${modules[@]}"; do go -C "$mod" list -f '{{.ImportPath}}' tool; done | sed 's|.*/||' | sort
 	exit
 	;;
 --path)
@@ -36,6 +36,12 @@ case ${1:-} in
 esac
 name=$1
 shift
+
+# Vale parses source files with C code.
+cgo=0 mod=${modules[0]}
+if [ "$name" = vale ]; then
+	cgo=1 mod=${modules[1]}
+fi
 
 cache=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}
 hash=$({
@@ -48,7 +54,7 @@ exe=$bin/$name
 if [ ! -x "$exe" ]; then
 	pkg=$(go -C "$mod" list -f '{{.ImportPath}}' tool | grep -E "(^|/)$name\$" || true)
 	if [ -z "$pkg" ]; then
-		echo "tool.sh: no tool named $name in tools/go.mod; there are: $("$0" --list | xargs)" >&2
+		echo "tool.sh: no tool named $name in ${mod#"$root"/}/go.mod; there are: $("$0" --list | xargs)" >&2
 		exit 2
 	fi
 	echo "tool.sh: building $name (once, into $bin)" >&2
@@ -68,7 +74,7 @@ if [ ! -x "$exe" ]; then
 	# never run half a binary.
 	tmp=$(mktemp "$bin/.$name.XXXXXX")
 	trap 'rm -f "$tmp"' EXIT
-	(cd "$mod" && CGO_ENABLED=0 GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags="$ldflags" -o "$tmp" "$pkg")
+	(cd "$mod" && CGO_ENABLED=$cgo CGO_CFLAGS="-O2 -w" GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags="$ldflags" -o "$tmp" "$pkg")
 	chmod 755 "$tmp"
 	mv -f "$tmp" "$exe"
 	trap - EXIT
