@@ -7,7 +7,10 @@
 // Events and metrics use the reason, which also decides whether a retry can help.
 package claimerror
 
-import "errors"
+import (
+	"errors"
+	"strings"
+)
 
 // Kind says whether a retry can help.
 type Kind string
@@ -67,23 +70,25 @@ type Error struct {
 	// Claim is namespace/name, Device the device's name.
 	Claim, Device string
 	Cause         error
-	// Remedy is the reader's next step.
+	// Remedy is the reader's next step, without a period at the end. Error writes its first letter in upper case.
 	Remedy string
 }
 
 func (e *Error) Error() string {
-	text, cause := e.Attempt, string(e.Reason)
-	if e.Device != "" {
-		text += " of " + e.Device
-	}
-	if e.Claim != "" {
+	text, cause := e.Attempt+" failed", string(e.Reason)
+	switch {
+	case e.Device != "" && e.Claim != "":
+		text += " for " + e.Device + " of claim " + e.Claim
+	case e.Device != "":
+		text += " for " + e.Device
+	case e.Claim != "":
 		text += " for claim " + e.Claim
 	}
 	if e.Cause != nil {
 		cause = e.Cause.Error()
 	}
 	if e.Remedy != "" {
-		cause += "; " + e.Remedy
+		cause += ". " + strings.ToUpper(e.Remedy[:1]) + e.Remedy[1:]
 	}
 	return text + ": " + cause
 }

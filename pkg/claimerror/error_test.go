@@ -14,18 +14,18 @@ func TestError_Text_NamesAttemptDeviceClaimCauseAndRemedy(t *testing.T) {
 	e := &Error{
 		Reason: DeviceLost, Attempt: "prepare", Claim: "ns/c", Device: "gpu-0000-1b-00-0", Cause: cause, Remedy: "reset it",
 	}
-	if want := "prepare of gpu-0000-1b-00-0 for claim ns/c: it is lost; reset it"; e.Error() != want {
+	if want := "prepare failed for gpu-0000-1b-00-0 of claim ns/c: it is lost. Reset it"; e.Error() != want {
 		t.Errorf("%q, want %q", e.Error(), want)
 	}
-	if want := "prepare: DeviceLost"; (&Error{Attempt: "prepare", Reason: DeviceLost}).Error() != want {
-		t.Errorf("a bare error does not say %q", want)
+	if want := "prepare failed: DeviceLost"; (&Error{Attempt: "prepare", Reason: DeviceLost}).Error() != want {
+		t.Errorf("the text of an error without a cause is not %q", want)
 	}
 	wrapped := fmt.Errorf("more: %w", e)
 	if KindOf(wrapped) != Transient || ReasonOf(wrapped) != DeviceLost || !errors.Is(wrapped, cause) {
 		t.Errorf("kind %s, reason %s", KindOf(wrapped), ReasonOf(wrapped))
 	}
 	if KindOf(cause) != Transient || ReasonOf(cause) != HostFailure {
-		t.Error("an error of no kind is not worth another try")
+		t.Error("an error without a kind is not transient")
 	}
 	if invalid := (&Error{Reason: InvalidParameters}); KindOf(invalid) != Permanent {
 		t.Errorf("%s is %s", invalid.Reason, KindOf(invalid))

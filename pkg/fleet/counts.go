@@ -13,29 +13,29 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// State is what becomes of a device that a claim asks for.
+// State says whether a claim can get a device.
 type State string
 
 // The states.
 const (
-	// Free devices can be handed out.
+	// Free devices are available.
 	Free State = "free"
-	// Allocated devices are a claim's, or several claims' who share one.
+	// Allocated devices belong to a claim, or to several claims that share them.
 	Allocated State = "allocated"
-	// Blocked devices cannot be had because of what is allocated: a GPU's placements while the GPU is a claim's.
+	// Blocked devices are unavailable because of other allocations, such as the placements of an allocated GPU.
 	Blocked State = "blocked"
-	// Unhealthy devices are published and not for new claims.
+	// Unhealthy devices are published but not available to new claims.
 	Unhealthy State = "unhealthy"
 )
 
-// DeviceCounts counts devices. Monitor devices are not in it: they are neither taken nor free.
+// DeviceCounts counts devices. It leaves out monitor devices, which are neither free nor allocated.
 type DeviceCounts struct {
-	// Devices are all, by kind and state.
+	// Devices counts by kind and state.
 	Devices map[KindState]int
-	// LargestGroup is the most GPUs that one claim can have NVLink-connected, by model; 1 where single GPUs are free.
+	// LargestGroup is the largest number of free NVLink-connected GPUs, by model; 1 if only single GPUs are free.
 	LargestGroup map[string]int
-	// FreeSlices are the memory slices that no claim has, on GPUs that can be cut; UsableSlices of them those that the
-	// largest placement, or the GPU as a whole, could take at once, added up over the GPUs. By model.
+	// FreeSlices counts the free memory slices of GPUs with MIG, by model. UsableSlices counts those that the largest
+	// free placement, or the whole GPU, can use at once, summed over the GPUs.
 	FreeSlices, UsableSlices map[string]int64
 }
 
@@ -45,12 +45,11 @@ type KindState struct {
 	State State
 }
 
-// newCounts is one of nothing.
 func newCounts() DeviceCounts {
 	return DeviceCounts{Devices: map[KindState]int{}, LargestGroup: map[string]int{}, FreeSlices: map[string]int64{}, UsableSlices: map[string]int64{}}
 }
 
-// add adds another counts so many times.
+// add adds another pool's counts, multiplied by times; LargestGroup becomes the maximum.
 func (c DeviceCounts) add(o DeviceCounts, times int) {
 	for k, n := range o.Devices {
 		c.Devices[k] += n * times
@@ -66,8 +65,8 @@ func (c DeviceCounts) add(o DeviceCounts, times int) {
 	}
 }
 
-// Fragmentation is the part of a model's free memory slices, 0 to 1, that its GPUs' largest free placements could not
-// take: 0 where every free slice can be had in one piece per GPU, and where there is none.
+// Fragmentation is the share of a model's free memory slices, 0 to 1, that the largest free placements of its GPUs
+// cannot use. It is 0 if no slice is free.
 func (c DeviceCounts) Fragmentation(model string) float64 {
 	if c.FreeSlices[model] == 0 {
 		return 0
@@ -75,8 +74,8 @@ func (c DeviceCounts) Fragmentation(model string) float64 {
 	return 1 - float64(c.UsableSlices[model])/float64(c.FreeSlices[model])
 }
 
-// Count counts all pools. Held are the names of the devices that claims hold, by node. Pools of one shape of which claims
-// hold nothing are counted once.
+// Count counts all pools. held lists the allocated devices by node. Equal pools without allocated devices are counted
+// once and multiplied.
 func Count(pools []Pool, held map[string][]string) DeviceCounts {
 	total, idle := newCounts(), map[[32]*Shape]int{}
 	for _, p := range pools {
@@ -98,7 +97,7 @@ func Count(pools []Pool, held map[string][]string) DeviceCounts {
 	return total
 }
 
-// Count counts one pool's devices.
+// Count counts the devices of one pool; held lists its allocated devices.
 func (p Pool) Count(held []string) DeviceCounts {
 	left := p.counters()
 	unhealthy, taken := sets.New[string](), sets.New(held...)
@@ -111,9 +110,9 @@ func (p Pool) Count(held []string) DeviceCounts {
 		}
 	}
 	t := newCounts()
-	pieces := map[string]int64{} // of a counter set, the memory slices that its largest free device takes
+	pieces := map[string]int64{} // By counter set: the memory slices of its largest free device.
 	models := map[string]string{}
-	elsewhere := map[string]bool{} // counter sets of GPUs that a group has, or that are not well
+	elsewhere := map[string]bool{} // Counter sets of GPUs that are in an allocated group or unhealthy.
 	for d, kind := range p.Devices() {
 		if kind.Type == gpu.KindMonitor {
 			continue
@@ -141,7 +140,7 @@ func (p Pool) Count(held []string) DeviceCounts {
 			}
 			models[c.CounterSet] = kind.Product
 			switch {
-			case state == Unhealthy, state == Blocked && left.fitsIn(c): // Or it is taken, and not by what is in this set.
+			case state == Unhealthy, state == Blocked && left.fitsIn(c): // Blocked by another counter set.
 				elsewhere[c.CounterSet] = true
 			case state == Free:
 				pieces[c.CounterSet] = max(pieces[c.CounterSet], n)
@@ -162,7 +161,7 @@ func (p Pool) Count(held []string) DeviceCounts {
 	return t
 }
 
-// sliceCounter begins the names of the counters of memory slices, as the DRA driver publishes them.
+// sliceCounter begins the names of the published counters of memory slices.
 const sliceCounter = "memory-slice-"
 
 func memorySlices(counters map[string]resourceapi.Counter) (n int64) {
@@ -174,7 +173,7 @@ func memorySlices(counters map[string]resourceapi.Counter) (n int64) {
 	return n
 }
 
-// counters are what is left of each counter, by set.
+// counters are the remaining values of counters, by set and name.
 type counters map[string]map[string]int64
 
 func (p Pool) counters() counters {

@@ -15,15 +15,15 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Pool is what one node publishes, the slices in the order of their names: the scheduler's order.
+// Pool holds the slices of one node, sorted by name like the scheduler does.
 type Pool struct {
 	Node   string
 	Slices []*Slice
-	// Whole says that all slices of the newest generation are there. A pool that is being written is not.
+	// Whole means that all slices of the newest generation exist; during an update of the pool some are missing.
 	Whole bool
 }
 
-// PoolOf puts a node's slices together. Those of an older generation are left out, as the scheduler does.
+// PoolOf returns the pool of a node's slices. Like the scheduler, it leaves out slices of older generations.
 func PoolOf(all []*Slice) Pool {
 	var p Pool
 	newest := int64(0)
@@ -42,8 +42,8 @@ func PoolOf(all []*Slice) Pool {
 	return p
 }
 
-// Shape is the same for pools of one shape, whether their devices are well or not; false where there are too many slices
-// to tell.
+// Shape is equal for pools of one shape, with healthy and with unhealthy devices. ok is false if there are too many
+// slices.
 func (p Pool) Shape() (shape [32]*Shape, ok bool) {
 	if len(p.Slices) > len(shape) {
 		return shape, false
@@ -54,7 +54,7 @@ func (p Pool) Shape() (shape [32]*Shape, ok bool) {
 	return shape, true
 }
 
-// Key is the shape of a pool whose devices are all well, false of any other.
+// Key is the shape of a pool without unhealthy devices; ok is false otherwise.
 func (p Pool) Key() (key [32]*Shape, ok bool) {
 	for _, s := range p.Slices {
 		if len(s.Unhealthy) > 0 {
@@ -64,7 +64,7 @@ func (p Pool) Key() (key [32]*Shape, ok bool) {
 	return p.Shape()
 }
 
-// Devices are the pool's with their kinds.
+// Devices iterates over the pool's devices and their kinds.
 func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] {
 	return func(yield func(resourceapi.Device, Kind) bool) {
 		for _, s := range p.Slices {
@@ -77,7 +77,7 @@ func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] {
 	}
 }
 
-// Published are the pool's slices for the scheduler's allocator, as if all devices were well.
+// Published returns the pool's slices for the scheduler's allocator, with all devices healthy.
 func (p Pool) Published(driver string) []*resourceapi.ResourceSlice {
 	var out []*resourceapi.ResourceSlice
 	for _, s := range p.Slices {
@@ -93,30 +93,30 @@ func (p Pool) Published(driver string) []*resourceapi.ResourceSlice {
 	return out
 }
 
-// Slice is a ResourceSlice that refers to its Shape. It is an API object as far as a cache of them needs it.
+// Slice is a ResourceSlice that refers to its Shape. It implements the part of an API object that a cache needs.
 type Slice struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// Node publishes it.
+	// Node is the publishing node.
 	Node string
 	Pool resourceapi.ResourcePool
-	// Shape is nil where the slice could not be read.
+	// Shape is nil if the slice is unreadable.
 	Shape *Shape
-	// Unhealthy are the devices that are not for new claims.
+	// Unhealthy are the names of devices that are unavailable to new claims.
 	Unhealthy []string
-	// Clique is the NVLink fabric and the part of it that the GPUs are attached to, as uuid.number. Empty where there is
-	// none, or more than one.
+	// Clique is the NVLink fabric and clique of the GPUs, as uuid.number. It is empty if there is none or more than
+	// one.
 	Clique string
 }
 
-// SliceList is a list of them.
+// SliceList is the list type of Slice.
 type SliceList struct {
 	metav1.TypeMeta
 	metav1.ListMeta
 	Items []Slice
 }
 
-// Trim makes a Slice of a ResourceSlice, which is not to be used after.
+// Trim converts a ResourceSlice. The caller must not use it afterwards.
 func (s *Shapes) Trim(in *resourceapi.ResourceSlice) Slice {
 	out := Slice{
 		ObjectMeta: metav1.ObjectMeta{Name: in.Name, UID: in.UID, ResourceVersion: in.ResourceVersion},
@@ -124,7 +124,7 @@ func (s *Shapes) Trim(in *resourceapi.ResourceSlice) Slice {
 		Pool:       in.Spec.Pool,
 	}
 	out.Clique = clique(in.Spec.Devices)
-	// A slice that cannot be marshalled came from no API server; without a shape it has no devices.
+	// A slice without a shape has no devices. Of fails only for a slice that no API server can return.
 	out.Shape, out.Unhealthy, _ = s.Of(in)
 	return out
 }
@@ -145,7 +145,7 @@ func clique(devices []resourceapi.Device) string {
 	return found
 }
 
-// DeepCopyObject implements runtime.Object. A Shape is never changed, so it is not copied.
+// DeepCopyObject implements runtime.Object. It does not copy the Shape, which is immutable.
 func (s *Slice) DeepCopyObject() runtime.Object {
 	out := *s
 	s.ObjectMeta.DeepCopyInto(&out.ObjectMeta)

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet is what the ResourceSlices of a whole cluster say of its GPUs, in little memory: nodes of one make
-// publish the same but for what identifies a board, so what they publish is kept once, as a Shape.
+// Package fleet stores the ResourceSlices of a whole cluster in little memory. Nodes of one make publish equal slices
+// except for the identities of boards, so the equal part is stored once, as a Shape.
 package fleet
 
 import (
@@ -22,42 +22,43 @@ import (
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
-// identities are the attributes that tell one board or fabric from another of the same make. A Shape is without them.
+// identities are the attributes that differ among boards or fabrics of one make. Shapes are compared without them.
 var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", "nvlinkGroup", "fabricClusterUUID", "cliqueID"}
 
-// Identity says whether an attribute of the driver's domain is one of them. In a Shape its value is that of some node.
+// Identity reports whether an attribute of the driver's domain is an identity. In a Shape its value is from any one
+// node.
 func Identity(name string) bool { return slices.Contains(identities, resourceapi.QualifiedName(name)) }
 
-// Shape is what ResourceSlices of different nodes have in common. It is never changed.
+// Shape is the common part of equal ResourceSlices of different nodes. It is immutable.
 type Shape struct {
-	// Devices and SharedCounters are as one of the slices has them, identities included, without the taint of what is
-	// not well at the moment.
+	// Devices and SharedCounters are those of one of the slices, with its identities and without the taints of unhealthy
+	// devices.
 	Devices        []resourceapi.Device
 	SharedCounters []resourceapi.CounterSet
-	// Kinds are those of the devices, at the same places.
+	// Kinds are the kinds of the devices, by the same index.
 	Kinds []Kind
 }
 
-// Kind is what users tell devices apart by.
+// Kind holds the attributes by which users choose devices.
 type Kind struct {
 	Type    gpu.Kind
 	Product string
-	// Profile is a MIG partition's.
+	// Profile is empty for devices other than MIG partitions.
 	Profile string
-	// GPUs is the size of a group, 1 for all else.
+	// GPUs is the size of a group, and 1 for other devices.
 	GPUs int
 }
 
-// Shapes keeps each Shape once, for as long as something refers to it. It is safe for concurrent use.
+// Shapes stores each Shape once, while references to it exist. It is safe for concurrent use.
 type Shapes struct {
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]weak.Pointer[Shape]
 }
 
-// Of is the shape of a slice, which it changes: what identifies boards and nodes is taken out of it. Unhealthy are the names
-// of its devices that are not for new claims.
+// Of returns the shape of a slice and the names of its unhealthy devices. It removes the identities of boards and nodes
+// from the slice.
 func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy []string, err error) {
-	// The first of a shape keeps its identities, so they are put back.
+	// The first slice of a shape keeps its identities, so they are restored below.
 	type identity struct {
 		device int
 		name   resourceapi.QualifiedName
@@ -77,7 +78,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy [
 		}
 	}
 	common := resourceapi.ResourceSliceSpec{Devices: slice.Spec.Devices, SharedCounters: slice.Spec.SharedCounters}
-	data, err := common.Marshal() // Maps are in order in it.
+	data, err := common.Marshal() // Marshal sorts maps.
 	if err != nil {
 		return nil, nil, fmt.Errorf("ResourceSlice %s: %w", slice.Name, err)
 	}
@@ -102,7 +103,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy [
 	return shape, unhealthy, nil
 }
 
-// forget drops a shape that is gone, unless it has come again.
+// forget drops an unreferenced shape, unless a new one has its key.
 func (s *Shapes) forget(key [sha256.Size]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,14 +112,14 @@ func (s *Shapes) forget(key [sha256.Size]byte) {
 	}
 }
 
-// Len is how many shapes are known.
+// Len returns the number of stored shapes.
 func (s *Shapes) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known)
 }
 
-// removeUnhealthyTaint takes the taint of an unhealthy device off and says whether there was one.
+// removeUnhealthyTaint removes the taint of an unhealthy device and reports whether there was one.
 func removeUnhealthyTaint(d *resourceapi.Device) (unhealthy bool) {
 	rest := slices.DeleteFunc(slices.Clone(d.Taints), func(t resourceapi.DeviceTaint) bool {
 		return t.Key == resourceslices.UnhealthyTaint
@@ -136,16 +137,16 @@ func kindOf(d resourceapi.Device) Kind {
 	return k
 }
 
-// plain keeps what stands in slices from breaking what is made of it: labels of metrics are UTF-8.
+// plain makes text valid UTF-8, because metric labels require it.
 func plain(text string) string { return strings.ToValidUTF8(text, "?") }
 
-// Text is a device's attribute, empty where it has none of that name that is a string or version.
+// Text returns a string or version attribute of a device, or "" without one.
 func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {
 	a := d.Attributes[name]
 	return ptr.Deref(cmp.Or(a.StringValue, a.VersionValue), "")
 }
 
-// Bool is a device's attribute that is a truth value, false where it has none.
+// Bool returns a boolean attribute of a device, or false without one.
 func Bool(d resourceapi.Device, name resourceapi.QualifiedName) bool {
 	return ptr.Deref(d.Attributes[name].BoolValue, false)
 }

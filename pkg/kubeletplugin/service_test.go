@@ -117,7 +117,7 @@ func TestService_PrepareFails_WritesEventsAndTriggersAScan(t *testing.T) {
 	if r["lost"].Err == nil || n.absent != 1 {
 		t.Errorf("answer %v; inventory was asked %d times", r["lost"].Err, n.absent)
 	}
-	if event := e.Event("Pod", "pod-lost", "DeviceLost", "GPU is lost; reset it"); event.Type != "Warning" {
+	if event := e.Event("Pod", "pod-lost", "DeviceLost", "GPU is lost. Reset it"); event.Type != "Warning" {
 		t.Errorf("Event %s %q", event.Type, event.Message)
 	}
 	if err := s.unprepare(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-lost", UID: "lost"}); err == nil || n.released != 0 {

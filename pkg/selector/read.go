@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package selector reads what the CEL expression of a selector says, without a device to try it on: which driver's
-// devices it can be of, which attributes and capacities it names, which values it wants of them.
+// Package selector analyses the CEL expression of a device selector without a device: the required driver, the named
+// attributes and capacities, and the compared values.
 //
-// It follows the ways in which people write selectors. What it does not follow, such as an alias made with cel.bind, it
-// says nothing of: a reading is never more than the expression says.
+// It covers the common forms of selectors. It ignores the rest, such as aliases by cel.bind: a Reading can be
+// incomplete but not wrong.
 package selector
 
 import (
@@ -25,32 +25,32 @@ type Name struct {
 	Capacity   bool
 }
 
-// Comparison is a string that an attribute is compared with.
+// Comparison is an attribute and the string that the expression compares it with.
 type Comparison struct {
 	Name
 	Value string
 }
 
-// Reading is what one expression says.
+// Reading is the analysis of one expression.
 type Reading struct {
-	// Driver is the only driver whose devices can satisfy the expression, empty where it may be any.
+	// Driver is the only driver whose devices can match, or empty if there is no such limit.
 	Driver string
-	// Types are the values that must hold for the attribute "type", by domain.
+	// Types are the required values of the attribute "type", by domain.
 	Types map[string]string
-	// Names are all attributes and capacities named, in the order of the expression.
+	// Names are all named attributes and capacities, in the order of the expression.
 	Names []Name
-	// Comparisons are all strings that attributes are compared with for equality, wherever they stand.
+	// Comparisons are all comparisons of attributes with strings for equality, in any position.
 	Comparisons []Comparison
 }
 
 // maxBytes is the API's limit on an expression (resource.k8s.io/v1, CELDeviceSelector).
 const maxBytes = 10 * 1024
 
-// Read reads an expression. An error is the parser's: the API server has refused such an expression already.
+// Read analyses an expression. It returns the parser's error; the API server refuses such an expression too.
 func Read(expression string) (Reading, error) {
 	r := Reading{Types: map[string]string{}}
 	if len(expression) > maxBytes {
-		return r, fmt.Errorf("the expression has %d bytes, the API allows %d", len(expression), maxBytes)
+		return r, fmt.Errorf("the expression has %d bytes, but the API allows only %d", len(expression), maxBytes)
 	}
 	p, err := parser.NewParser(parser.Macros(parser.AllMacros...), parser.EnableOptionalSyntax(true), parser.MaxRecursionDepth(250))
 	if err != nil {
@@ -65,7 +65,7 @@ func Read(expression string) (Reading, error) {
 	return r, nil
 }
 
-// must takes what holds of every device that satisfies the expression: the parts of a conjunction.
+// must collects the required comparisons: the operands of conjunctions.
 func (r *Reading) must(e ast.Expr) {
 	if e.Kind() != ast.CallKind {
 		return
@@ -88,7 +88,7 @@ func (r *Reading) must(e ast.Expr) {
 	}
 }
 
-// mention takes what is named anywhere.
+// mention collects the names and comparisons in any position.
 func (r *Reading) mention(e ast.Expr) {
 	if name, ok := nameOf(e); ok && name.Domain != "" {
 		r.Names = append(r.Names, name)
@@ -115,7 +115,7 @@ func (r *Reading) mention(e ast.Expr) {
 	}
 }
 
-// comparison is a name and the string it is compared with, in either order.
+// comparison returns a name and the string on the other side of the operator.
 func comparison(args []ast.Expr) (Comparison, bool) {
 	for i, a := range args {
 		if name, ok := nameOf(a); ok {
@@ -134,8 +134,8 @@ func literal(e ast.Expr) (text string, ok bool) {
 	return string(s), ok
 }
 
-// nameOf is device.attributes["domain"].id or device.capacity["domain"].id, also in has() and with an index for the id;
-// device.driver is a name without domain.
+// nameOf reads device.attributes["domain"].id and device.capacity["domain"].id, also in has() and with an index for the
+// id. It reads device.driver as a name without a domain.
 func nameOf(e ast.Expr) (Name, bool) {
 	of, id, ok := member(e)
 	if !ok {
@@ -152,14 +152,14 @@ func nameOf(e ast.Expr) (Name, bool) {
 	if !ok || of.Kind() != ast.IdentKind || of.AsIdent() != "device" || which != "attributes" && which != "capacity" {
 		return Name{}, false
 	}
-	// The domain "example.com/sub" has no meaning here; names hold no slash.
+	// A domain with a slash cannot match: names contain no slash.
 	if strings.Contains(domain, "/") {
 		return Name{}, false
 	}
 	return Name{Domain: domain, ID: id, Capacity: which == "capacity"}, true
 }
 
-// member is x.name, x["name"] or x[?"name"].
+// member reads x.name, x["name"] and x[?"name"].
 func member(e ast.Expr) (of ast.Expr, name string, ok bool) {
 	switch e.Kind() {
 	case ast.SelectKind:

@@ -18,16 +18,16 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 )
 
-// maxBytes is more than a ConfigMap can hold.
+// maxBytes exceeds the size of any ConfigMap.
 const maxBytes = 2 << 20
 
-// maxReplicas is far above what anybody can use, and keeps a share above nothing.
+// maxReplicas is far above useful numbers, and keeps the memory of a share above zero.
 const maxReplicas = 1000
 
-// file is the config file of NVIDIA's device plugin with the fields of this driver.
+// file is the config file of NVIDIA's device plugin with this driver's own fields.
 type file struct {
 	Version string `json:"version"`
-	// What only the device plugin knows.
+	// Fields of the device plugin only.
 	Flags     json.RawMessage `json:"flags"`
 	Resources json.RawMessage `json:"resources"`
 	Imex      json.RawMessage `json:"imex"`
@@ -59,11 +59,11 @@ type entry struct {
 	Products  []string        `json:"products"`
 }
 
-// Parse reads a file. Ignored names the fields that mean nothing to this driver. The error names the field, its value and
-// what is allowed. An empty file is the zero Settings.
+// Parse reads a file. ignored lists the fields that this driver does not use. The error names the field, its value and
+// the allowed values. An empty file yields the zero Settings.
 func Parse(data []byte) (s Settings, ignored []string, err error) {
 	if len(data) > maxBytes {
-		return Settings{}, nil, fmt.Errorf("the file has %d bytes, at most %d are read", len(data), maxBytes)
+		return Settings{}, nil, fmt.Errorf("the file has %d bytes, but the limit is %d", len(data), maxBytes)
 	}
 	object, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Settings) defaults(f file) (err error) {
 	return err
 }
 
-// bounded is a number from 1 to a limit, 0 where there is none.
+// bounded returns a number from 1 to limit, or 0 if the field is not set.
 func bounded(field string, n *int, limit int) (int, error) {
 	switch {
 	case n == nil:
@@ -122,7 +122,7 @@ func bounded(field string, n *int, limit int) (int, error) {
 	return *n, nil
 }
 
-// add turns one strategy's part of the file into rules.
+// add adds the rules of one strategy.
 func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (ignored []string, err error) {
 	if from == nil {
 		return nil, nil
@@ -135,7 +135,7 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
 	}
 	if common.policy.Interval != "" && strategy != v1beta1.StrategyTimeSlicing {
-		return nil, fmt.Errorf("%s.interval: is for timeSlicing", field)
+		return nil, fmt.Errorf("%s.interval: only timeSlicing has this field", field)
 	}
 	if common.policy.MaxShares, err = bounded(field+".maxShares", from.MaxShares, clients); err != nil {
 		return nil, err
@@ -175,16 +175,16 @@ func (e entry) rule(field string, r rule) (rule, error) {
 	r.policy.Replicas, r.policy.MaxShares = replicas, cmp.Or(maxShares, r.policy.MaxShares)
 	r.name = e.Name
 	if e.Name != "" && !strings.Contains(e.Name, "/") {
-		r.name = "nvidia.com/" + e.Name // As the device plugin does.
+		r.name = "nvidia.com/" + e.Name // The device plugin adds the prefix too.
 	}
 	if !strings.HasPrefix(r.name, "nvidia.com/") {
-		return r, fmt.Errorf("%s.name: %q is no resource of GPUs, use nvidia.com/gpu or nvidia.com/mig-1g.10gb", field, clip(e.Name))
+		return r, fmt.Errorf("%s.name: %q is not a GPU resource, use nvidia.com/gpu or nvidia.com/mig-1g.10gb", field, clip(e.Name))
 	}
 	r.nodes, r.products = e.Nodes, e.Products
 	for what, patterns := range map[string][]string{"name": {r.name}, "nodes": e.Nodes, "products": e.Products} {
 		for _, p := range patterns {
 			if _, err := path.Match(p, ""); err != nil || p == "" {
-				return r, fmt.Errorf("%s.%s: %q is no pattern", field, what, clip(p))
+				return r, fmt.Errorf("%s.%s: %q is not a valid pattern", field, what, clip(p))
 			}
 		}
 	}
@@ -194,13 +194,13 @@ func (e entry) rule(field string, r rule) (rule, error) {
 
 var deviceForm = regexp.MustCompile(`^(GPU-[0-9a-zA-Z-]+|MIG-[0-9a-zA-Z/-]+|[0-9]{1,3}(:[0-9]{1,3})?)$`)
 
-// readDevices reads "all", a number, or a list.
+// readDevices reads "all", a number or a list.
 func readDevices(field string, raw json.RawMessage) (devices, error) {
 	if raw == nil {
 		return devices{all: true}, nil
 	}
 	var value any
-	_ = json.Unmarshal(raw, &value) // It is a part of valid JSON.
+	_ = json.Unmarshal(raw, &value) // The caller parsed it already.
 	switch v := value.(type) {
 	case string:
 		if v == "all" {
@@ -222,7 +222,7 @@ func readDevices(field string, raw json.RawMessage) (devices, error) {
 	return devices{}, fmt.Errorf("%s: %s is not allowed, use all, a number, or a list of indices and UUIDs", field, clip(string(raw)))
 }
 
-// clash refuses two strategies for one resource, where the order would decide which one counts.
+// clash refuses two strategies for one resource, because only their order would decide between them.
 func (s Settings) clash() error {
 	replicated := map[v1beta1.Strategy]bool{}
 	for _, r := range s.rules {
@@ -235,13 +235,13 @@ func (s Settings) clash() error {
 	}
 	for _, a := range s.rules {
 		if slices.ContainsFunc(s.rules, func(b rule) bool { return a.name == b.name && a.policy.Strategy != b.policy.Strategy }) {
-			return fmt.Errorf("sharing: %s is shared by timeSlicing and by mps; leave one out, or say with nodes, products or devices which is for what", a.name)
+			return fmt.Errorf("sharing: %s is under both timeSlicing and mps; remove one, or separate them by nodes, products or devices", a.name)
 		}
 	}
 	return nil
 }
 
-// clip keeps noise from filling an Event.
+// clip shortens quoted input, because Events have a maximum length.
 func clip(s string) string {
 	const maxLength = 100
 	if len(s) <= maxLength {

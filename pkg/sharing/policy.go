@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sharing is what a node's administrator says about sharing GPUs: one file, for which a config file of NVIDIA's
-// device plugin will do as it is. It turns into what of a device can be had in shares.
+// Package sharing reads an administrator's file on sharing a node's GPUs, and computes the shares that devices offer.
+// It accepts the config files of NVIDIA's device plugin unchanged.
 //
-// A typo is an error that names the field, for a setting that is quietly ignored is a GPU that is quietly not shared as
-// was meant. What only the device plugin knows is accepted and named.
+// An unknown field is an error with its name, because a GPU must not stay unshared on account of a typo. Fields
+// that only the device plugin uses are accepted and listed.
 package sharing
 
 import (
@@ -15,41 +15,42 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Policy is what the node's settings say of a device. The zero Policy is a node without settings.
+// Policy holds a node's settings for one device. The zero Policy is a node without settings.
 type Policy struct {
-	// Strategy is for a share whose claim names none; empty is MPS where the GPU and the node have it.
+	// Strategy is for shares whose claims name none; empty means MPS if the GPU and the node support it.
 	Strategy v1beta1.Strategy
-	// Replicas is into how many equal shares the device is cut for claims that name no capacity; below 2 into none.
+	// Replicas is the number of equal shares for claims without a capacity; below 2 such a claim gets the whole device.
 	Replicas int
-	// MaxShares bounds how many claims have a share at once; 0 does not.
+	// MaxShares limits the number of concurrent shares; 0 means no limit.
 	MaxShares int
-	// FailMany refuses claims that ask for more than one share in a request.
+	// FailMany refuses claims that ask for several shares in one request.
 	FailMany bool
-	// Interval is the time slice where the strategy is TimeSlicing; empty leaves it alone.
+	// Interval is the time slice of the strategy TimeSlicing; empty keeps the current one.
 	Interval v1beta1.Interval
-	// None keeps the device whole: it is not shared at all.
+	// None disables sharing of the device.
 	None bool
 }
 
-// Step is the step of the memory that can be asked for, and the least there is to be had, in bytes.
+// Step is the unit and the minimum of a memory request, in bytes.
 const Step = 1 << 20
 
-// clients is how many clients an MPS server has at the most (CUDA MPS documentation, Volta and newer). A MIG device has as
-// many of them as it has of the GPU's compute slices.
+// clients is the maximum number of clients of an MPS server (CUDA MPS documentation, Volta and newer). A MIG device
+// gets a part in proportion to its compute slices.
 const clients = 48
 
-// Offer is what of a device can be had in shares.
+// Offer describes the shares of a device.
 type Offer struct {
-	// Strategy is that of shares whose claims name no other.
+	// Strategy is for shares whose claims name none.
 	Strategy v1beta1.Strategy
-	// Memory is what a claim gets that names none, in bytes and whole steps; Compute likewise, in percent.
+	// Memory is the default for claims without a request, in bytes and a multiple of Step; Compute likewise, in percent.
 	Memory  uint64
 	Compute int
-	// MaxShares is how many shares there can be.
+	// MaxShares is the maximum number of concurrent shares.
 	MaxShares int
 }
 
-// OfferOf is what a GPU, or a MIG profile of it, offers; false where it is not shared. mps says that the node has MPS.
+// OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. mps: the node supports
+// MPS.
 func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	total := g.MemoryBytes
 	if profile != "" {
@@ -70,7 +71,7 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	return o, true
 }
 
-// StrategyOf is the strategy of the shares of a GPU whose claims name none.
+// StrategyOf returns the strategy of shares whose claims name none.
 func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
 	if p.Strategy == "" && mps && g.MPSCapable {
 		return v1beta1.StrategyMPS
@@ -78,7 +79,7 @@ func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
 	return cmp.Or(p.Strategy, v1beta1.StrategyTimeSlicing)
 }
 
-// maxShares is how many shares of a device there can be.
+// maxShares returns the maximum number of concurrent shares of a device.
 func maxShares(p Policy, g gpu.GPU, profile string, strategy v1beta1.Strategy) int {
 	n := clients
 	if strategy == v1beta1.StrategyMPS && profile != "" {

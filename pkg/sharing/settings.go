@@ -13,39 +13,39 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Settings are those of the nodes that a file is for. The zero Settings leave everything to claims.
+// Settings are parsed from one file. The zero Settings leave everything to claims.
 type Settings struct {
-	// common is for devices that no rule fits.
+	// common is the policy of devices without a matching rule.
 	common Policy
-	// rules are tried in order; the first that fits a device counts.
+	// rules are in order; the first match counts.
 	rules []rule
 }
 
 // rule is an entry of resources.
 type rule struct {
 	policy Policy
-	// name is a glob over resource names, nodes and products are globs of which one must fit; none fits all.
+	// name is a glob for resource names. One of the globs nodes and of products must match; an empty list matches all.
 	name            string
 	nodes, products []string
 	devices         devices
 }
 
-// devices are those a rule is for: all, the first so many, or some by index, UUID or "GPU:partition".
+// devices selects all devices, the first count, or a list of indices, UUIDs or "GPU:partition".
 type devices struct {
 	all   bool
 	count int
 	ids   []string
 }
 
-// GPU is what the settings say of a whole GPU of a node.
+// GPU returns the policy of a whole GPU of a node.
 func (s Settings) GPU(node string, g gpu.GPU) Policy { return s.policy(node, g, "nvidia.com/gpu") }
 
-// MIG is what they say of a MIG profile of a GPU.
+// MIG returns the policy of a MIG profile of a GPU.
 func (s Settings) MIG(node string, g gpu.GPU, profile string) Policy {
 	return s.policy(node, g, "nvidia.com/mig-"+strings.ReplaceAll(profile, "+", "."))
 }
 
-// policy finds the rule for a resource, by the name that pods of the device plugin ask for.
+// policy finds the rule for a resource by the name that pods of the device plugin request.
 func (s Settings) policy(node string, g gpu.GPU, resource string) Policy {
 	for _, r := range s.rules {
 		if r.fits(node, g, resource) {
@@ -70,7 +70,7 @@ func (d devices) has(g gpu.GPU) bool {
 		return g.Index < d.count
 	}
 	return slices.ContainsFunc(d.ids, func(id string) bool {
-		// "0:1" is a MIG partition by number, which a GPU that is cut on demand has none of: the GPU counts.
+		// "0:1" is a MIG partition by number. Partitions created on demand have no numbers, so the GPU's counts.
 		id, _, _ = strings.Cut(id, ":")
 		return id == g.UUID || id == strconv.Itoa(g.Index)
 	})
@@ -82,9 +82,9 @@ func oneOf(globs []string, values ...string) bool {
 	})
 }
 
-// glob is checked when the file is read.
+// glob ignores the error, because Parse checks all patterns.
 func glob(pattern, value string) bool {
-	// Names hold slashes, which path.Match keeps apart.
+	// path.Match does not match slashes by *, but resource names contain them.
 	ok, err := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00"))
 	return ok && err == nil
 }

@@ -101,12 +101,12 @@ func TestParse_SettingWrong_NamesField(t *testing.T) {
 		"sharing: {timeSlicing: {resources: [{name: amd.com/gpu, replicas: 2}]}}":                     `"amd.com/gpu"`,
 		"sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [x]}]}}":    "devices",
 		"sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: -1}]}}":     "devices",
-		"sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, products: ['[']}]}}": "no pattern",
+		"sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2, products: ['[']}]}}": "not a valid pattern",
 		"sharing: {timeSlicing: {interval: Longer}}":                                                  "interval",
-		"sharing: {mps: {interval: Long}}":                                                            "is for timeSlicing",
+		"sharing: {mps: {interval: Long}}":                                                            "only timeSlicing has this field",
 		"sharing: {maxShares: 49}":                                                                    "1 to 48",
 		"sharing: {strategy: Both}":                                                                   `"Both"`,
-		"sharing: {timeSlicing: {replicas: 2}, mps: {replicas: 2}}":                                   "leave one out",
+		"sharing: {timeSlicing: {replicas: 2}, mps: {replicas: 2}}":                                   "remove one",
 	} {
 		if _, _, err := Parse([]byte(file)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sharing.file") {
 			t.Errorf("%s: %v, want %q in it", file, err, want)

@@ -59,7 +59,7 @@ func TestNode_GroupIsSplit_NotifiesTheClaimOnce(t *testing.T) {
 			t.Errorf("scan %d: notified %q, want %v", i, got, step.notified)
 		}
 		for _, text := range got {
-			if !strings.Contains(text, "nvlink-2-0000-10-00-0 for claim ns/c") || !strings.Contains(text, "nvidia-smi nvlink") {
+			if !strings.Contains(text, "nvlink-2-0000-10-00-0 of claim ns/c") || !strings.Contains(text, "nvidia-smi nvlink") {
 				t.Errorf("scan %d: %q", i, text)
 			}
 		}

@@ -10,11 +10,11 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// What NVML could believably report of a GPU.
+// The limits of plausible reports by NVML.
 const (
-	// maxSlices leaves room for one more among the 32 counters that the API allows a GPU.
+	// maxSlices leaves one of the 32 counters that the API allows for the memory.
 	maxSlices = 31
-	// maxProfiles is more than NVML has numbers for.
+	// maxProfiles exceeds the number of profile IDs in NVML.
 	maxProfiles = 32
 	// maxLabel leaves room for a PCI address and a start in a DNS label.
 	maxLabel = 30
@@ -22,13 +22,13 @@ const (
 	maxBytes = 1 << 50
 )
 
-// Check says why the profiles of a GPU cannot be believed, or cannot be published.
+// Check returns an error if the profiles of a GPU are implausible or cannot be published.
 func Check(m gpu.MIG) error {
 	if m.Fault != "" {
 		return errors.New(m.Fault)
 	}
 	if !m.Capable && len(m.Profiles) > 0 {
-		return errors.New("NVML reports MIG profiles of a GPU without MIG")
+		return errors.New("NVML reports MIG profiles for a GPU without MIG")
 	}
 	if m.Capable && len(m.Profiles) == 0 {
 		return errors.New("NVML reports no MIG profiles")
@@ -42,7 +42,7 @@ func Check(m gpu.MIG) error {
 			return fmt.Errorf("MIG profile %q (ID %d) as NVML reports it: %w", p.Name, p.ID, err)
 		}
 		if names[p.Name] {
-			return fmt.Errorf("NVML reports two MIG profiles of the name %q", p.Name)
+			return fmt.Errorf("NVML reports two MIG profiles with the name %q", p.Name)
 		}
 		if other, ok := ids[p.ID]; ok {
 			return fmt.Errorf("NVML reports the MIG profiles %q and %q with the same ID %d", other, p.Name, p.ID)
@@ -54,7 +54,7 @@ func Check(m gpu.MIG) error {
 
 func checkProfile(p gpu.Profile) error {
 	if !gpu.ValidProfile(p.Name) || len(gpu.ProfileLabel(p.Name)) > maxLabel {
-		return errors.New("its name is none of a MIG profile")
+		return errors.New("its name is not a valid MIG profile name")
 	}
 	if p.ID < 0 {
 		return errors.New("its ID is negative")

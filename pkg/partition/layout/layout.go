@@ -1,14 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layout is the geometry of MIG: which placements of one GPU exclude each other, and in which order to offer them.
+// Package layout computes MIG geometry: the placements that exclude each other, and the order in which to offer them.
 //
-// Everything follows from the profiles that NVML reports of that GPU, whatever their number, names and sizes: a board has
-// as many memory slices as its placements reach, and as many engines as the profile with the most of them.
+// It uses only the profiles that NVML reports for a GPU, whatever their number, names and sizes. A GPU has as many
+// memory slices as its placements cover, and as many engines as the profile with the most of them.
 //
-// Traps. NVML is not always right, so profiles go through Check first; the other functions take what passed it. Memory
-// slices alone do not say what fits: some profiles take an engine that the GPU has once. Compute slices are no measure of
-// place: a 3g takes as many memory slices as a 4g.
+// Traps. NVML can report implausible profiles: Check them before other calls. Memory slices alone do not decide which
+// partitions fit, because some profiles need an engine that the GPU has once. Compute slices do not either: a 3g takes
+// as many memory slices as a 4g.
 package layout
 
 import "gpu-dra-driver/pkg/gpu"
@@ -19,7 +19,7 @@ type Choice struct {
 	Placement gpu.Placement
 }
 
-// Slices is the number of memory slices of the GPU.
+// Slices returns the number of memory slices of the GPU.
 func Slices(profiles []gpu.Profile) int {
 	n := 0
 	for _, p := range profiles {
@@ -30,7 +30,7 @@ func Slices(profiles []gpu.Profile) int {
 	return n
 }
 
-// startingAt gives every choice with a start.
+// startingAt returns the choices with this start.
 func startingAt(profiles []gpu.Profile, start int) []Choice {
 	var out []Choice
 	for _, p := range profiles {

@@ -10,13 +10,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Order is every choice in the order to offer it to a scheduler that takes the first that is free.
+// Order returns every choice in the order for a scheduler that takes the first free one.
 //
-// Profiles come from the smallest to the largest, so that who asks for any partition gets no more than needed. Of one
-// profile, a placement stands the earlier, the more of its kind fit where it is: on a board whose upper half has room for
-// three of the smallest and whose lower half has room for four, small partitions fill the lower half, and the upper, which
-// they would waste, stays whole for a large one the longest. Then come those that take the least from smaller profiles,
-// for the same reason; then those that cost the fewest of the larger placements which those before them left.
+// Smaller profiles come first, so that a request for any partition gets no more than it needs. Within a profile,
+// placements come first in regions that hold more partitions of the profile. Example: the upper half of a board holds
+// three of the smallest profile, the lower half four. Small partitions then fill the lower half, and the upper half
+// stays free for a large one. Next come placements that block fewer smaller profiles, then those that block fewer of
+// the remaining larger placements.
 func Order(profiles []gpu.Profile) []Choice {
 	profiles = slices.Clone(profiles)
 	slices.SortFunc(profiles, bySize)
@@ -43,8 +43,8 @@ func Order(profiles []gpu.Profile) []Choice {
 	return out
 }
 
-// room is, for each larger size of placement, the largest first, how many of the profile fit where one of that size and
-// the given placement could both be; negated, so that more comes first.
+// room returns a rank of a placement: for each larger size, the largest first, the number of partitions of the profile
+// that fit into the larger placement around it. Numbers are negative, so that more comes first.
 func room(profiles []gpu.Profile, p gpu.Profile, at gpu.Placement) []int {
 	var out []int
 	last := -1
@@ -67,7 +67,7 @@ func room(profiles []gpu.Profile, p gpu.Profile, at gpu.Placement) []int {
 	return out
 }
 
-// fitting is how many placements, none overlapping, lie within a region. All are of one size and in order of their start.
+// fitting counts the disjoint placements within a region. All have one size and are in order of their start.
 func fitting(placements []gpu.Placement, region gpu.Placement) int {
 	n, end := 0, region.Start
 	for _, at := range placements {
@@ -78,7 +78,7 @@ func fitting(placements []gpu.Placement, region gpu.Placement) int {
 	return n
 }
 
-// within is how many smaller placements lie within one.
+// within counts the smaller placements inside a placement.
 func within(profiles []gpu.Profile, at gpu.Placement) int {
 	n := 0
 	for _, p := range profiles {
@@ -91,8 +91,8 @@ func within(profiles []gpu.Profile, at gpu.Placement) int {
 	return n
 }
 
-// cost is how many placements of each profile, the largest first, a placement makes impossible that others have left.
-// Profiles are in order of size.
+// cost counts, by profile from the largest on, the remaining placements that a placement would block. Profiles are in
+// order of size.
 func cost(profiles []gpu.Profile, taken []gpu.Placement, at gpu.Placement) []int {
 	out := make([]int, 0, len(profiles))
 	for _, p := range slices.Backward(profiles) {
@@ -107,7 +107,7 @@ func cost(profiles []gpu.Profile, taken []gpu.Placement, at gpu.Placement) []int
 	return out
 }
 
-// bySize compares profiles: by the place they take, then by what they bring, engines last.
+// bySize compares profiles by memory slices, then by compute slices, memory, media engines and name.
 func bySize(a, b gpu.Profile) int {
 	return cmp.Or(
 		cmp.Compare(size(a), size(b)), cmp.Compare(a.Slices, b.Slices), cmp.Compare(a.MemoryBytes, b.MemoryBytes),
@@ -115,7 +115,7 @@ func bySize(a, b gpu.Profile) int {
 	)
 }
 
-// size is the number of memory slices a profile takes.
+// size returns the number of memory slices of a profile.
 func size(p gpu.Profile) int {
 	if len(p.Placements) == 0 {
 		return 0

@@ -10,17 +10,17 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Resource is something that partitions take in addition to memory and its slices.
+// Resource is a resource of partitions besides memory and memory slices.
 type Resource struct {
 	// Name is a DNS label: "ofa-engines", "instances-1g-10gb-me".
 	Name string
-	// Total is what the GPU has: as much as the profile with the most of it, or the number of instances of a profile.
+	// Total is the GPU's: the largest amount of any profile, or the allowed number of instances of a profile.
 	Total int
-	// Of is what a partition of a profile takes.
+	// Of returns the amount that a partition of a profile takes.
 	Of func(gpu.Profile) int
 }
 
-// Engines are the multiprocessors and engines of the GPU, in a fixed order.
+// Engines returns the multiprocessors and engines of the GPU, in a fixed order.
 func Engines(profiles []gpu.Profile) []Resource {
 	out := []Resource{
 		{Name: "multiprocessors", Of: func(p gpu.Profile) int { return p.Multiprocessors }},
@@ -38,8 +38,8 @@ func Engines(profiles []gpu.Profile) []Resource {
 	return out
 }
 
-// Binding gives the resources that disjoint partitions could still exhaust, and that the other binding ones do not keep
-// within the GPU's total. An engine is named rather than a number of instances.
+// Binding returns the resources that disjoint partitions can exhaust even within the limits of the other binding ones.
+// It prefers engines to numbers of instances.
 func Binding(profiles []gpu.Profile) []Resource {
 	var instances []Resource
 	for _, p := range profiles {
@@ -67,7 +67,7 @@ func Binding(profiles []gpu.Profile) []Resource {
 	return out
 }
 
-// Memory is the most memory that disjoint partitions have in sum.
+// Memory returns the largest sum of memory of disjoint partitions.
 func Memory(profiles []gpu.Profile) uint64 {
 	best := make([]uint64, Slices(profiles)+1)
 	for start := range Slices(profiles) {
@@ -80,15 +80,15 @@ func Memory(profiles []gpu.Profile) uint64 {
 	return best[len(best)-1]
 }
 
-// Beyond so many ways to use so many limited resources, a resource is taken for one that can be exhausted: a counter too
-// many costs the scheduler little.
+// Above these limits a resource counts as binding without a proof, because a superfluous counter costs the scheduler
+// little.
 const (
 	maxStates  = 1024
 	maxLimited = 8
 )
 
-// maxUsed is the most that disjoint partitions take of a resource, while none of the limited is exhausted. It goes
-// along the slices and keeps, for each use of the limited resources so far, the best.
+// maxUsed returns the largest amount that disjoint partitions take of a resource within the limits of the limited ones.
+// It walks along the slices and keeps the best sum for each use of the limited resources.
 func maxUsed(profiles []gpu.Profile, r Resource, limited []Resource) int {
 	type use [maxLimited]int
 	if len(limited) > maxLimited {

@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// create makes a partition where Admit saw that nothing is. Should somebody have been faster, NVML refuses, and a look
-// says who.
+// create creates a partition in the place that Admit found free. If another partition was created there meanwhile, NVML
+// returns an error and createdDespite names the other one.
 func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) error {
 	if x.o.AdoptForeign {
 		_, obstacles, err := g.at(*p)
@@ -56,8 +56,8 @@ func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) er
 	return unchanged(err)
 }
 
-// createdDespite looks whether a creation that was answered with an error was carried out all the same, as happens to one that
-// timed out. Otherwise nothing says why not.
+// createdDespite looks for the instance after a failed creation, because a call that timed out can still have created
+// it. If there is none, the error nothing explains why.
 func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance, nothing error) {
 	cause = fmt.Errorf("create a GPU instance of profile %s at slice %d: %w", p.Profile, p.Start, cause)
 	exact, obstacles, err := g.at(p)
@@ -72,7 +72,7 @@ func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance,
 	return nil, unchanged(cause)
 }
 
-// addComputeInstance gives a GPU instance the compute instance that takes all of it, unless it is there.
+// addComputeInstance creates the compute instance that takes all of a GPU instance, unless it exists.
 func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile nvml.GPUInstanceProfile, p *plan.Partition) error {
 	computes, err := gi.ComputeInstances()
 	if err != nil {
@@ -83,7 +83,7 @@ func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile n
 		if listErr != nil {
 			return fmt.Errorf("list the compute instance profiles: %w", listErr)
 		}
-		// The one with all slices of the GPU instance takes all of it.
+		// The profile with all slices of the GPU instance takes all of it.
 		full := slices.IndexFunc(profiles, func(p nvml.ComputeInstanceProfile) bool {
 			return p.Slices == profile.Slices && p.Instances > 0
 		})
@@ -94,14 +94,14 @@ func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile n
 			err = fmt.Errorf("create a compute instance: %w", err)
 		}
 	}
-	// It may have been created despite the error.
+	// NVML may have created it despite the error.
 	if findErr := g.find(p); findErr != nil {
 		return errors.Join(err, findErr)
 	}
 	return nil
 }
 
-// verify makes sure of a recorded partition: containers may be running on it. One that is gone is marked as lost.
+// verify checks a recorded partition, because containers may run on it. It marks a missing one as lost.
 func (x *Executor) verify(g *openGPU, p *plan.Partition, tenants []plan.CoTenant) error {
 	exact, obstacles, err := g.at(*p)
 	switch {
@@ -120,7 +120,7 @@ func (x *Executor) verify(g *openGPU, p *plan.Partition, tenants []plan.CoTenant
 	return errors.Join(errGone, obstructed(obstacles))
 }
 
-// recreate makes a lost partition, or the rest of it.
+// recreate creates a lost partition, or its missing compute instance.
 func (x *Executor) recreate(ctx context.Context, g *openGPU, p *plan.Partition) error {
 	exact, obstacles, err := g.at(*p)
 	switch {
@@ -139,7 +139,7 @@ func (x *Executor) recreate(ctx context.Context, g *openGPU, p *plan.Partition) 
 	return err
 }
 
-// marked is an error that says what became of the step.
+// marked is an error with the resulting state of the step.
 type marked struct {
 	error
 	mark error

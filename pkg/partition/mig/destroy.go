@@ -15,8 +15,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// destroy takes a partition away if it is there and is the one that was noted. What stands in its place and is another's
-// stays.
+// destroy destroys a partition if it exists and has the recorded UUID. It keeps another partition in its place.
 func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) error {
 	on, err := g.modeOn()
 	if nvml.Unavailable(err) || err == nil && !on {
@@ -32,8 +31,8 @@ func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) er
 	return x.remove(ctx, g, exact)
 }
 
-// owned says whether an instance in a partition's place is that partition, or what a crash left of it. Without a UUID
-// only an intent was recorded, of which at the most one compute instance came.
+// owned reports whether an instance in a partition's place is that partition or its remains after a crash. Without a
+// recorded UUID only an intent exists, which creates at most one compute instance.
 func owned(i *instance, p plan.Partition) bool {
 	switch {
 	case p.UUID == "":
@@ -44,7 +43,7 @@ func owned(i *instance, p plan.Partition) bool {
 	return i.hasDevice(p.UUID)
 }
 
-// remove destroys an instance with all that is in it, trying again while something uses it.
+// remove destroys an instance and its compute instances. It retries while a process uses it.
 func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 	return x.retryInUse(ctx, x.o.Timeout, func() error {
 		computes, err := i.ComputeInstances()
@@ -66,7 +65,7 @@ func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 	})
 }
 
-// retryInUse repeats do while it answers "in use", at growing intervals: a process that was ended lets go in its own time.
+// retryInUse repeats do at growing intervals while it returns "in use": an ended process releases the GPU with a delay.
 func (x *Executor) retryInUse(ctx context.Context, limit time.Duration, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -83,25 +82,25 @@ func (x *Executor) retryInUse(ctx context.Context, limit time.Duration, do func(
 	}
 }
 
-// anyInstance stands for the whole GPU.
+// anyInstance selects the whole GPU.
 const anyInstance = -1
 
-// inUse adds to an error of that kind who uses the GPU, or one GPU instance of it.
+// inUse adds the processes on the GPU, or on one GPU instance, to an "in use" error.
 func (g *openGPU) inUse(err error, gpuInstance int) error {
 	if !errors.Is(err, nvml.InUse) {
 		return err
 	}
-	obstacle := "no process that NVML knows of holds it; a monitoring agent may"
+	obstacle := "NVML lists no process on it; a monitoring agent may use it"
 	if names := g.processes(gpuInstance); len(names) > 0 {
 		obstacle = "it is held by " + strings.Join(names, ", ")
 	}
 	return &executor.Busy{
 		Cause: err, Obstacle: obstacle,
-		Remedy: "it is retried; end those processes, or have the monitoring agent let go of the GPU, if it persists",
+		Remedy: "the operation is retried; if it persists, end those processes or stop the monitoring agent on the GPU",
 	}
 }
 
-// processes names the processes on a GPU, or on one GPU instance of it.
+// processes names the processes on the GPU or on one GPU instance.
 func (g *openGPU) processes(gpuInstance int) []string {
 	processes, err := g.device.Processes()
 	if err != nil {

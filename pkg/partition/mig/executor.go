@@ -1,16 +1,16 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mig makes and unmakes MIG partitions, and switches a GPU's MIG mode when a partition or the whole needs it.
+// Package mig creates and destroys MIG partitions, and switches a GPU's MIG mode for partitions and whole GPUs.
 //
-// A partition is a GPU instance and a compute instance that takes all of it. It is identified by its GPU, profile and
-// first memory slice, so that it is found again after a crash at any point; once it exists, its UUID tells it from
-// another that an administrator made in the same place.
+// A partition is a GPU instance and a compute instance that takes all of it. GPU, profile and first memory slice
+// identify it, which is enough to find it after a crash. Once it exists, its UUID distinguishes it from a partition
+// that an administrator creates in the same place later.
 //
-// Traps. A GPU instance without a compute instance has no MIG device, so instances are enumerated, never devices. A
-// creation that answers with an error may have been carried out: what counts is what is there afterwards. Switching the
-// mode can change the GPU's minor number and invalidates its handle. The mode is never switched off while an instance
-// lives, and not at once when the last one goes, for the next claim may want one again.
+// Traps. A GPU instance without a compute instance has no MIG device, so list instances, never devices. A creation with
+// an error may have succeeded: only a new listing counts. A switch of the mode can change the GPU's minor number and
+// invalidates its handle. The mode stays on while an instance exists, and for a while after, because the next claim may
+// need it.
 package mig
 
 import (
@@ -34,20 +34,20 @@ import (
 
 // Options configures an Executor; the zero value is usable.
 type Options struct {
-	// AllowReset has the mode switched where that resets the GPU.
+	// AllowReset allows switches of the mode that reset the GPU.
 	AllowReset bool
-	// AdoptForeign has instances that no claim's record owns destroyed, and a mode that no record owns switched off,
-	// where they are in a claim's way. Without it both belong to whoever made them.
+	// AdoptForeign allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
+	// claim. Without it they belong to their creator.
 	AdoptForeign bool
-	// ScanLock is held while a mode is switched: a scan of the node would see the GPU come and go. Default: none.
+	// ScanLock is held during a switch of a mode, because the GPU disappears for a moment. Default: none.
 	ScanLock sync.Locker
 	// ProcRoot is the machine's /proc, for the names of processes. Default: /proc.
 	ProcRoot string
-	// Timeout is how long one call retries on a busy partition. Default: 8 s, for the kubelet repeats an unprepare within
-	// seconds. A mode is retried four times as long, nearly the kubelet's 45 s: a Prepare that failed is repeated after a
-	// minute or more.
+	// Timeout limits the retries on a busy partition. Default: 8 s, because the kubelet repeats an unprepare within
+	// seconds. A switch of the mode gets four times as long, nearly the kubelet's timeout of 45 s, because the kubelet
+	// repeats a failed prepare only after a minute or more.
 	Timeout time.Duration
-	// Interconnect is that of the GPU of a UUID, to be recorded while the GPU is partitioned. Nil: none is.
+	// Interconnect returns the interconnect of a GPU, which the record keeps while the GPU is partitioned. Optional.
 	Interconnect func(uuid string) gpu.Interconnect
 }
 
@@ -59,7 +59,7 @@ type Executor struct {
 	o        Options
 }
 
-// New makes an Executor. The records are of the MIG modes that this driver switched on.
+// New returns an Executor. modes are the records of the MIG modes that this driver switched on.
 func New(h *host.Host, sessions *sessionpool.Pool, modes *record.GPUs, o Options) *Executor {
 	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	o.Timeout = cmp.Or(o.Timeout, 8*time.Second)
@@ -91,7 +91,7 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 		}
 		switch {
 		case len(obstacles) == 0, x.o.AdoptForeign:
-			return nil // What is adopted goes once the intent is recorded.
+			return nil // create destroys them after the intent is recorded.
 		case len(obstacles) == 1 && exact != nil && exact.complete():
 			d.Partition.Foreign = true
 			exact.note(&d.Partition)
@@ -140,8 +140,8 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	return err
 }
 
-// uses says whether another claim with a share of a partition uses the same one. A partition that was destroyed, and made
-// anew for that claim, has another UUID.
+// uses returns whether a co-tenant uses the same instance of a partition. An instance that was created again for the
+// co-tenant has another UUID.
 func uses(p plan.Partition) func(plan.CoTenant) bool {
 	return func(t plan.CoTenant) bool {
 		other := t.Device.Partition
@@ -149,13 +149,13 @@ func uses(p plan.Partition) func(plan.CoTenant) bool {
 	}
 }
 
-// driverLoaded says whether the kernel has the driver, which its user space being away does not tell.
+// driverLoaded reports whether the kernel driver is loaded; NVML cannot tell while its library is missing.
 func (x *Executor) driverLoaded() bool {
 	_, err := x.host.ReadFile(filepath.Join(x.o.ProcRoot, "driver/nvidia/version"))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// onGPU opens NVML for one piece of work on a device's GPU, and explains its error.
+// onGPU opens NVML and the GPU for one operation, and explains its error.
 func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*openGPU) error) error {
 	err := x.sessions.With(func(s nvml.Session) error {
 		g := &openGPU{x: x, session: s, uuid: d.UUID}
@@ -164,9 +164,9 @@ func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do 
 		}
 		return do(g)
 	})
-	remedy := "it is retried; if it persists, look at nvidia-smi and at the kernel log of the node"
+	remedy := "the operation is retried; if it persists, run nvidia-smi and read the kernel log on the node"
 	if errors.Is(err, errGone) {
-		remedy = "delete the pod: what ran on the partition has lost it"
+		remedy = "delete the pod, because its processes lost the partition"
 	}
 	return executor.Failure(ctx, attempt, d, err, remedy)
 }

@@ -10,14 +10,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Locker locks GPUs; *devicestate.Engine is the one.
+// Locker locks GPUs. *devicestate.Engine implements it.
 type Locker interface {
-	// WithIdleGPU calls do with the lock of a GPU of which no claim holds any part, and says whether it did.
+	// WithIdleGPU calls do while it holds the lock of a GPU without claims, and reports whether it did.
 	WithIdleGPU(ctx context.Context, address string, do func() error) (bool, error)
 }
 
-// IdleModes switches MIG modes back on GPUs that no claim has used for a while, so that what is left behind after the
-// last partition is what was found.
+// IdleModes restores the MIG modes of GPUs that no claim has used for a while.
 type IdleModes struct {
 	x        *Executor
 	locker   Locker
@@ -26,14 +25,14 @@ type IdleModes struct {
 	since    map[string]time.Time
 }
 
-// NewIdleModes makes IdleModes. The duration is how long a GPU must be unused; 0 leaves modes on until a claim takes the
+// NewIdleModes returns IdleModes. A GPU must be idle for the duration after; 0 keeps modes on until a claim takes the
 // whole GPU.
 func NewIdleModes(x *Executor, locker Locker, snapshot func() gpu.Snapshot, after time.Duration) *IdleModes {
 	return &IdleModes{x: x, locker: locker, snapshot: snapshot, after: after}
 }
 
-// Reconcile checks each GPU whose mode this driver switched on. Call it from one goroutine, at intervals below the
-// duration. The errors are of GPUs whose mode could not be switched back; it is tried again.
+// Reconcile checks each GPU whose mode this driver switched on. Call it from one goroutine, at intervals shorter than
+// the duration. It returns the failed switches, which the next call repeats.
 func (i *IdleModes) Reconcile(ctx context.Context) (failed []error) {
 	addresses, err := i.x.modes.Addresses()
 	if err != nil {
@@ -43,7 +42,7 @@ func (i *IdleModes) Reconcile(ctx context.Context) (failed []error) {
 	for _, address := range addresses {
 		g, ok := snapshot.ByAddress(address)
 		if !ok {
-			continue // It is gone; the record waits for it.
+			continue // The GPU is gone. Its record stays until it returns.
 		}
 		first, seen := i.since[address]
 		if !seen {

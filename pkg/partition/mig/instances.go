@@ -22,11 +22,11 @@ type openGPU struct {
 	session nvml.Session
 	uuid    string
 	device  nvml.Device
-	// offered are its profiles, which do not change and take a query each.
+	// offered caches the profiles, because NVML needs a query for each.
 	offered []nvml.GPUInstanceProfile
 }
 
-// open takes the GPU's handle, which a switch of the mode invalidates.
+// open gets the GPU's handle, which a switch of the mode invalidates.
 func (g *openGPU) open() (err error) {
 	g.device, err = sessionpool.Device(g.session, g.uuid)
 	return err
@@ -40,7 +40,7 @@ func (g *openGPU) modeOn() (bool, error) {
 	return current, nil
 }
 
-// instance is a GPU instance with what is in it.
+// instance is a GPU instance with its compute instances and MIG devices.
 type instance struct {
 	nvml.GPUInstance
 	info     nvml.GPUInstanceInfo
@@ -59,20 +59,19 @@ func (i *instance) String() string {
 	return fmt.Sprintf("GPU instance %d (%s at slice %d)", i.info.ID, name, i.info.Placement.Start)
 }
 
-// complete says that the instance is usable as the device of its profile: one compute instance.
+// complete reports whether CUDA can use the instance: it has one compute instance and one device.
 func (i *instance) complete() bool { return len(i.computes) == 1 && len(i.devices) == 1 }
 
-// note notes the names of the instance in this boot.
+// note copies the instance's IDs and UUID of this boot into a partition.
 func (i *instance) note(p *plan.Partition) {
 	p.UUID, p.GPUInstance, p.ComputeInstance = i.devices[0].UUID, i.info.ID, i.devices[0].ComputeInstance
 }
 
-// hasDevice says whether one of its MIG devices is of that UUID.
 func (i *instance) hasDevice(uuid string) bool {
 	return slices.ContainsFunc(i.devices, func(d nvml.MIGDevice) bool { return d.UUID == uuid })
 }
 
-// instances are all that are on the GPU now, whoever made them.
+// instances lists all GPU instances, including external ones.
 func (g *openGPU) instances() ([]*instance, error) {
 	profiles, err := g.profiles()
 	if err != nil {
@@ -113,7 +112,7 @@ func (g *openGPU) instances() ([]*instance, error) {
 	return out, nil
 }
 
-// at finds the instance exactly where a partition is or would be, and all that are in its place or a part of it.
+// at returns the instance that matches a partition exactly, and all instances that overlap its place.
 func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
 	there, err := g.instances()
 	if err != nil {
@@ -156,11 +155,10 @@ func (g *openGPU) profile(name string) (nvml.GPUInstanceProfile, error) {
 	return nvml.GPUInstanceProfile{}, fmt.Errorf("the GPU offers no MIG profile %s", name)
 }
 
-// errGone says that a recorded partition does not exist.
+// errGone means that a recorded partition does not exist.
 var errGone = fmt.Errorf("the partition is gone: %w", plan.ErrDestroyed)
 
-// find looks for a partition that was noted, and notes its instance IDs anew. One of which nothing was noted must be
-// there as the device of its profile.
+// find finds a recorded partition and updates its instance IDs. A partition without a recorded UUID must be complete.
 func (g *openGPU) find(p *plan.Partition) error {
 	on, err := g.modeOn()
 	if err != nil {
@@ -178,21 +176,21 @@ func (g *openGPU) find(p *plan.Partition) error {
 	case !exact.complete():
 		return fmt.Errorf("%w: %s has %d compute instances", errGone, exact, len(exact.computes))
 	case p.UUID != "" && !exact.hasDevice(p.UUID):
-		return fmt.Errorf("%w: %s is another, with UUID %s instead of %s", errGone, exact, exact.devices[0].UUID, p.UUID)
+		return fmt.Errorf("%w: %s is another partition, with UUID %s instead of %s", errGone, exact, exact.devices[0].UUID, p.UUID)
 	}
 	exact.note(p)
 	return nil
 }
 
-// obstructed refuses for instances that no claim's record owns.
+// obstructed returns an error for external instances in the way.
 func obstructed(obstacles []*instance) error {
 	var names []string
 	for _, i := range obstacles {
 		names = append(names, i.String())
 	}
 	return &executor.Busy{
-		Obstacle: strings.Join(names, " and ") + ", made outside of this driver, in its place",
-		Remedy: "it is retried; destroy what is in the way (nvidia-smi mig -dci, then -dgi), " +
+		Obstacle: strings.Join(names, " and ") + ", created outside of this driver, in its place",
+		Remedy: "the kubelet retries; destroy these instances (nvidia-smi mig -dci, then -dgi), " +
 			"or let the driver do so with --adopt-foreign-mig",
 	}
 }

@@ -15,10 +15,10 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Setting is the word for MIG modes among GPU records.
+// Setting names the GPU records of MIG modes.
 const Setting = "mig-mode"
 
-// Switched says of which GPUs, by PCI address, this driver switched the MIG mode on, so that it may switch it off.
+// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on, and may switch off again.
 func (x *Executor) Switched() (map[string]bool, error) {
 	addresses, err := x.modes.Addresses()
 	if err != nil {
@@ -31,16 +31,16 @@ func (x *Executor) Switched() (map[string]bool, error) {
 	return out, nil
 }
 
-// RecordedInterconnect is how a GPU was connected before this driver switched its MIG mode on, as far as its record tells.
+// RecordedInterconnect returns a GPU's interconnect from before this driver switched its MIG mode on, if recorded.
 func (x *Executor) RecordedInterconnect(g gpu.GPU) gpu.Interconnect {
 	r, err := x.modes.Get(g.PCIAddress)
 	if err != nil || r.UUID != g.UUID {
-		return gpu.Interconnect{} // Work on the GPU reports what is wrong with the record.
+		return gpu.Interconnect{} // The next operation on the GPU reports the error.
 	}
 	return r.Interconnect
 }
 
-// switchOn turns the MIG mode on where it is off, and records first that this driver did.
+// switchOn switches the MIG mode on if it is off. It writes a record first.
 func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) error {
 	current, pending, err := g.device.MIGMode()
 	if err != nil {
@@ -68,7 +68,7 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 	if err != nil {
 		return unchanged(err)
 	}
-	r.Found, r.Set = 0, 1 // NVML's numbers of off and on.
+	r.Found, r.Set = 0, 1 // NVML's values for off and on.
 	if x.o.Interconnect != nil {
 		r.Interconnect = x.o.Interconnect(d.UUID)
 	}
@@ -82,11 +82,11 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 	if clearErr == nil {
 		clearErr = x.modes.Remove(d.PCIAddress)
 	}
-	return unchanged(errors.Join(err, clearErr)) // A record that is left stands for what may have changed.
+	return unchanged(errors.Join(err, clearErr)) // The record stays until the mode is restored.
 }
 
-// setMode switches the mode and makes sure that it is so. The answer of the switch alone does not count: it may have come
-// before, or in spite of, the change.
+// setMode switches the mode and reads it back. The result of the switch alone is not reliable: the mode can change
+// despite an error, or stay despite a success.
 func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want bool) error {
 	return x.retryInUse(ctx, 4*x.o.Timeout, func() error {
 		x.o.ScanLock.Lock()
@@ -101,7 +101,7 @@ func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want
 		}
 		if current != want {
 			if setErr == nil {
-				setErr = errors.New("the driver accepted it and the mode did not change")
+				setErr = errors.New("the driver accepted the switch but the mode did not change")
 			}
 			word := map[bool]string{true: "on", false: "off"}[want]
 			return g.inUse(fmt.Errorf("switch the MIG mode %s: %w", word, setErr), anyInstance)
@@ -113,7 +113,7 @@ func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want
 	})
 }
 
-// clearMode switches the mode off, and takes a pending switch back.
+// clearMode switches the mode off, and cancels a pending switch.
 func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) error {
 	current, pending, err := g.device.MIGMode()
 	switch {
@@ -123,17 +123,17 @@ func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) er
 		return x.setMode(ctx, g, d, false)
 	case pending:
 		if err := g.device.SetMIGMode(false); err != nil {
-			return fmt.Errorf("take back the pending MIG mode: %w", err)
+			return fmt.Errorf("cancel the pending MIG mode: %w", err)
 		}
 	}
 	return nil
 }
 
 // MakeWhole implements devicestate.Options.MakeWhole: it switches off a MIG mode that this driver switched on, before a
-// claim gets the whole GPU. It reads one file of a GPU whose mode the driver did not switch on. The mode outlives a boot
-// on some boards, and so does its record.
+// claim gets the whole GPU. Without a record of the mode it only reads one file. On some boards the mode survives a
+// boot, so its record does too.
 func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
-	// The driver only ever switches modes on, so the mode that was found is off, also where the record is damaged.
+	// The driver only switches modes on, so the previous mode was off even if the record is damaged.
 	toFound := func(int) error {
 		return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error { return x.switchOff(ctx, g, d) })
 	}
@@ -145,8 +145,7 @@ func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
 	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)
 }
 
-// Restore switches the mode of an unused GPU back. The caller holds the GPU's lock and knows that no claim has a part of
-// it.
+// Restore switches the mode of an idle GPU back. The caller holds the GPU's lock, and no claim has a part of it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	d := plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID}
 	d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
@@ -179,12 +178,12 @@ func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) er
 	return x.clearMode(ctx, g, d)
 }
 
-// dropDead removes the record of a mode that did not survive a reboot: if the mode is switched on from now on, another
-// did it. Boards that keep their mode over a boot keep the record.
+// dropDead removes the record of a mode that the reboot reset: another program switches it on from now on. Boards
+// that keep the mode over a boot keep the record.
 func (x *Executor) dropDead(g gpu.GPU) error {
 	r, err := x.modes.Get(g.PCIAddress)
 	if err != nil || g.MIG.Enabled || g.MIG.Pending {
-		return nil // Work on the GPU reports what is wrong with the record.
+		return nil // The next operation on the GPU reports the error.
 	}
 	boot, err := x.host.BootID()
 	if err != nil || r.BootID == boot {

@@ -1,15 +1,15 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package layouttest holds MIG profiles of some boards, as nvidia-smi mig -lgip and -lgipp print them, for tests and benches
-// of the geometry alone. The engines of the 12-slice board are made up in the manner of its kind.
+// Package layouttest holds the MIG profiles of some boards, as nvidia-smi mig -lgip and -lgipp print them, for tests
+// and benchmarks of the geometry. The engines of the 12-slice board are invented.
 package layouttest
 
 import "gpu-dra-driver/pkg/gpu"
 
 const mib = 1 << 20
 
-// profile takes multiprocessors, copy engines, decoders, encoders, JPEG and OFA engines in that order.
+// profile takes the engines in the order multiprocessors, copy engines, decoders, encoders, JPEG and OFA engines.
 func profile(id int, name string, slices, instances int, memoryMiB uint64, engines [6]int, size int, starts ...int) gpu.Profile {
 	p := gpu.Profile{
 		ID: id, Name: name, Slices: slices, Instances: instances, MemoryBytes: memoryMiB * mib,
@@ -21,7 +21,7 @@ func profile(id int, name string, slices, instances int, memoryMiB uint64, engin
 	return p
 }
 
-// H100 is an H100 of 80 GB.
+// H100 is an H100 with 80 GB.
 func H100() gpu.MIG {
 	return gpu.MIG{Capable: true, Switchable: true, Profiles: []gpu.Profile{
 		profile(19, "1g.10gb", 1, 7, 9984, [6]int{16, 1, 1, 0, 1, 0}, 1, 0, 1, 2, 3, 4, 5, 6),
@@ -34,7 +34,7 @@ func H100() gpu.MIG {
 	}}
 }
 
-// A100 is an A100 of 40 GB, whose mode needs a reset.
+// A100 is an A100 with 40 GB. A switch of its MIG mode needs a reset.
 func A100() gpu.MIG {
 	return gpu.MIG{Capable: true, Profiles: []gpu.Profile{
 		profile(19, "1g.5gb", 1, 7, 4864, [6]int{14, 1, 0, 0, 0, 0}, 1, 0, 1, 2, 3, 4, 5, 6),
@@ -56,7 +56,7 @@ func A30() gpu.MIG {
 	}}
 }
 
-// RTXPRO6000 is a board of twelve memory slices, with profiles that have all, some or none of its media engines.
+// RTXPRO6000 is a board with twelve memory slices. Its profiles have all, some or none of the media engines.
 func RTXPRO6000() gpu.MIG {
 	return gpu.MIG{Capable: true, Switchable: true, Profiles: []gpu.Profile{
 		profile(14, "1g.24gb", 1, 4, 24192, [6]int{46, 1, 1, 1, 1, 0}, 3, 0, 3, 6, 9),

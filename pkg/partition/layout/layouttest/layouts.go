@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/pkg/partition/layout"
 )
 
-// Fits says whether a choice can be made on a GPU that is cut into others.
+// Fits reports whether a choice can be created beside others on one GPU.
 func Fits(profiles []gpu.Profile, others []layout.Choice, c layout.Choice) bool {
 	instances := 1
 	for _, o := range others {
@@ -46,13 +46,13 @@ func Fits(profiles []gpu.Profile, others []layout.Choice, c layout.Choice) bool 
 	return true
 }
 
-// engines counts a profile's multiprocessors and engines.
+// engines returns a profile's multiprocessors and engines.
 func engines(p gpu.Profile) [6]int {
 	return [6]int{p.Multiprocessors, p.CopyEngines, p.Decoders, p.Encoders, p.JPEGEngines, p.OFAEngines}
 }
 
-// Each gives every set of partitions that a GPU can be cut into, the empty one first, each once and in order of the
-// starts. The set is valid until the next one; their number grows fast with that of the slices.
+// Each iterates over all sets of partitions that a GPU can hold, from the empty one on, each once and in order of
+// starts. A set is valid until the next one. Their number grows fast with the number of slices.
 func Each(profiles []gpu.Profile) iter.Seq[[]layout.Choice] {
 	choices := all(profiles)
 	slices.SortStableFunc(choices, func(a, b layout.Choice) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
@@ -73,12 +73,12 @@ func Each(profiles []gpu.Profile) iter.Seq[[]layout.Choice] {
 	}
 }
 
-// Maximal says that nothing can be added to a set of partitions.
+// Maximal reports whether no partition can be added to a set.
 func Maximal(profiles []gpu.Profile, set []layout.Choice) bool {
 	return !slices.ContainsFunc(all(profiles), func(c layout.Choice) bool { return Fits(profiles, set, c) })
 }
 
-// Stranded is the number of free memory slices that no placement can use any more.
+// Stranded returns the number of free memory slices that no placement can use.
 func Stranded(profiles []gpu.Profile, occupied []gpu.Placement) int {
 	n := 0
 	for i := range layout.Slices(profiles) {
@@ -93,7 +93,7 @@ func Stranded(profiles []gpu.Profile, occupied []gpu.Placement) int {
 	return n
 }
 
-// all is every profile at every placement.
+// all returns every profile at every placement.
 func all(profiles []gpu.Profile) []layout.Choice {
 	var out []layout.Choice
 	for _, p := range profiles {
