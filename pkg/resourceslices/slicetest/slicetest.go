@@ -32,10 +32,15 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	if err != nil {
 		return nil, fmt.Errorf("scan the simulated node %s (%s): %w", node, profile, err)
 	}
+	return Slices(snapshot, node, func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} }), nil
+}
+
+// Slices returns the slices of a node with MPS for a Snapshot and the node's sharing settings.
+func Slices(snapshot gpu.Snapshot, node string, policy func(g gpu.GPU, profile string) sharing.Policy) []*resourceapi.ResourceSlice {
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
 		Offer: func(g gpu.GPU, profile string) (sharing.Offer, bool) {
-			return sharing.OfferOf(sharing.Policy{}, g, profile, true)
+			return sharing.OfferOf(policy(g, profile), g, profile, true)
 		},
 	})
 	var out []*resourceapi.ResourceSlice
@@ -48,7 +53,7 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 			},
 		})
 	}
-	return out, nil
+	return out
 }
 
 func scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
@@ -71,7 +76,12 @@ func scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
 	}
 	none := filepath.Join(dir, "none")
 	s, err := inventory.New(inventory.Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none}).Scan(context.Background())
-	// Without a sysfs the profile says where the GPUs are.
+	Locate(p, &s)
+	return s, err
+}
+
+// Locate sets the PCIe roots and NUMA nodes of a Snapshot that was scanned without a sysfs.
+func Locate(p profiles.Profile, s *gpu.Snapshot) {
 	for n := range s.GPUs {
 		for _, slot := range p.Slots {
 			if slot.Address == s.GPUs[n].PCIAddress {
@@ -82,5 +92,4 @@ func scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
 			}
 		}
 	}
-	return s, err
 }

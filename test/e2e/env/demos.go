@@ -7,10 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,79 +15,15 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/test/demos"
 )
 
 // Demo is a runnable example.
-type Demo struct {
-	// Name is the file's, without .yaml.
-	Name, Path string
-	// Title is the file's first comment line.
-	Title string
-	// Pods is how many pods run, Pending how many cannot be scheduled; the file says so in comments, "# Pods: 2".
-	Pods, Pending int
-	// Alone says that there is no room for another demo beside it; the file says why, "# Alone: …".
-	Alone bool
-	// Settings is the file of chart values that it needs, in demo/settings, "# Settings: replicas.yaml".
-	Settings string
-}
-
-// Namespace is the demo's own.
-func (d Demo) Namespace() string { return "demo-" + d.Name }
-
-// parse reads the comments at the head of a demo's file.
-func (d *Demo) parse(text string) error {
-	for line := range strings.Lines(text) {
-		comment, ok := strings.CutPrefix(line, "#")
-		if !ok {
-			break
-		}
-		comment = strings.TrimSpace(comment)
-		if d.Title == "" {
-			d.Title = comment
-		}
-		d.Alone = d.Alone || strings.HasPrefix(comment, "Alone:")
-		if name, ok := strings.CutPrefix(comment, "Settings:"); ok {
-			d.Settings = strings.TrimSpace(name)
-		}
-		for label, to := range map[string]*int{"Pods:": &d.Pods, "Pending:": &d.Pending} {
-			if value, ok := strings.CutPrefix(comment, label); ok {
-				n, err := strconv.Atoi(strings.TrimSpace(value))
-				if err != nil {
-					return fmt.Errorf("%s: %q is not a number", d.Path, value)
-				}
-				*to = n
-			}
-		}
-	}
-	if d.Title == "" || d.Pods+d.Pending == 0 {
-		return fmt.Errorf("%s: its head must have a title and a line \"# Pods: N\" or \"# Pending: N\"", d.Path)
-	}
-	return nil
-}
+type Demo = demos.Demo
 
 // Demos lists demo/*.yaml in order of their names.
-func (e *Env) Demos() ([]Demo, error) {
-	paths, err := filepath.Glob(filepath.Join(e.Tree, "demo", "*.yaml"))
-	if err != nil {
-		return nil, err
-	}
-	var out []Demo
-	for _, path := range paths {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		d := Demo{Name: strings.TrimSuffix(filepath.Base(path), ".yaml"), Path: path}
-		if err := d.parse(string(data)); err != nil {
-			return nil, err
-		}
-		out = append(out, d)
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("no demos in %s", filepath.Join(e.Tree, "demo"))
-	}
-	return out, nil
-}
+func (e *Env) Demos() ([]Demo, error) { return demos.List(e.Tree) }
 
 // Apply creates what a demo's file says, once what an earlier run of it made is gone.
 func (e *Env) Apply(ctx context.Context, d Demo) error {

@@ -22,6 +22,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"gpu-dra-driver/test/demos"
 )
 
 // Namespace is where the chart is installed, Release its Helm release.
@@ -56,7 +58,7 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 	}
 	s.Root = filepath.Join(s.Dir, "driver")
 	var err error
-	if s.Tree, err = findTree(); err != nil {
+	if s.Tree, err = demos.Tree(); err != nil {
 		return nil, err
 	}
 	out, err := exec.Command(s.Onenode, "which", "kubectl").Output()
@@ -75,24 +77,6 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 	}
 	s.Client, err = newestVersion(client)
 	return s, err
-}
-
-// findTree finds the source tree above the working directory.
-func findTree() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && strings.HasPrefix(string(data), "module gpu-dra-driver\n") {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("run this inside the source tree")
-		}
-		dir = filepath.Dir(dir)
-	}
 }
 
 // Run runs a program and returns what it printed; an error carries that too.
