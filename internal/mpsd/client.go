@@ -113,8 +113,8 @@ type Daemon struct {
 	Name string `json:"name"`
 	// UUID is the GPU's or the MIG device's.
 	UUID string `json:"uuid"`
-	// MemoryLimit is what each client may allocate, in bytes, unless it is told less; 0: all there is.
-	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
+	// MemoryLimit is what each client may allocate, in bytes, unless it is told less; nil: all there is.
+	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
 	// Threads is the part of the SMs each client may use, in percent, unless it is told less; 0: all.
 	Threads int `json:"threads,omitempty"`
 	// Users is "many" for a daemon that must serve several users at once, "one" for one that must not, empty for one that
@@ -157,8 +157,8 @@ func (d Daemon) Validate() error {
 		return fmt.Errorf("uuid: %q is no UUID of a GPU or MIG device", d.UUID)
 	case d.Threads < 0 || d.Threads > 100:
 		return fmt.Errorf("threads: %d is not a percentage", d.Threads)
-	case d.MemoryLimit != 0 && d.MemoryLimit < 1<<20:
-		return fmt.Errorf("memoryLimit: %d bytes is less than 1 MiB", d.MemoryLimit)
+	case d.MemoryLimit != nil && *d.MemoryLimit < 1<<20:
+		return fmt.Errorf("memoryLimit: %d bytes is less than 1 MiB", *d.MemoryLimit)
 	case d.Users != "" && d.Users != "one" && d.Users != "many":
 		return fmt.Errorf("users: %q is neither one nor many", d.Users)
 	}

@@ -73,13 +73,13 @@ func TestEnsure_Deadline_SentAsWait(t *testing.T) {
 }
 
 func TestValidate_InvalidField_NamesIt(t *testing.T) {
-	good := mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: "GPU-9be4b2f2-6f10-4bac-9f52-80c33786f624", MemoryLimit: 1 << 20, Threads: 100, Users: "many"}
+	good := mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: "GPU-9be4b2f2-6f10-4bac-9f52-80c33786f624", MemoryLimit: new(uint64(1 << 20)), Threads: 100, Users: "many"}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}
 	for field, change := range map[string]func(*mpsd.Daemon){
 		"name": func(d *mpsd.Daemon) { d.Name = "../x" }, "uuid": func(d *mpsd.Daemon) { d.UUID = "GPU-0\nquit" },
-		"threads": func(d *mpsd.Daemon) { d.Threads = 101 }, "memoryLimit": func(d *mpsd.Daemon) { d.MemoryLimit = 1 },
+		"threads": func(d *mpsd.Daemon) { d.Threads = 101 }, "memoryLimit": func(d *mpsd.Daemon) { d.MemoryLimit = new(uint64(0)) },
 		"users": func(d *mpsd.Daemon) { d.Users = "all" },
 	} {
 		d := good

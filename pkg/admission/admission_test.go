@@ -166,7 +166,13 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 			`kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"4": 10Gi}}}`), "there is nothing to share"},
 		"sharing where a group is one alternative": {with(claim("  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: nvlink.gpu.nvidia.com}, {name: b, deviceClassName: gpu.nvidia.com}]}]"),
 			"kind: GpuConfig, sharing: {strategy: TimeSlicing}"), ""},
-		"another driver's class": {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
+		"a share of next to nothing": {of("gpu.nvidia.com", ", capacity: {requests: {memory: 1Mi}}"), "spec.devices.requests[r].capacity.requests[memory]: Forbidden: 1Mi is less than the least share, 16Mi"},
+		"a share of nothing":         {of("mig.nvidia.com", `, capacity: {requests: {memory: "0"}}`), "0 is less than the least share, 16Mi"},
+		"a share of less":            {claim("  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: -10Gi}}}]}]"), "requests[r/a].capacity.requests[memory]: Forbidden: -10Gi is less"},
+		"negative compute":           {of("gpu.nvidia.com", ", capacity: {requests: {memory: 10Gi, compute: -5}}"), "-5 is less than the least share, 0"},
+		"the least share":            {of("gpu.nvidia.com", ", capacity: {requests: {memory: 16Mi}}"), ""},
+		"another driver's capacity":  {of("nic.example.com", ", capacity: {requests: {memory: 1}}"), ""},
+		"another driver's class":     {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Review(t.Context(), v, asked(t, c.object), true)

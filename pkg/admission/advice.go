@@ -22,7 +22,7 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	var r result
 	requests := v.requests(spec.Devices)
 	configs, errs := v.decode(spec.Devices.Config, path.Child("devices", "config"))
-	r.Errors = append(errs, v.parameters(configs, requests)...)
+	r.Errors = slices.Concat(errs, v.parameters(configs, requests), v.capacities(requests, path.Child("devices", "requests")))
 	v.advise(ctx, &r, spec, requests)
 	return r
 }

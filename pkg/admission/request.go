@@ -5,12 +5,16 @@ package admission
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // request is one request of a claim, or one alternative of it, with what its class and selectors say.
@@ -83,4 +87,24 @@ func (v *ClusterView) selected(expressions []string) (driver string, kind gpu.Ki
 		kind = cmp.Or(gpu.Kind(r.Types[v.driver]), kind)
 	}
 	return driver, kind
+}
+
+// capacities denies amounts that the scheduler would round up to what nobody asked for.
+func (v *ClusterView) capacities(requests []request, path *field.Path) (errs field.ErrorList) {
+	for _, q := range requests {
+		if q.driver != v.driver {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(q.capacity)) {
+			at, amount := path.Key(q.name).Child("capacity", "requests").Key(string(name)), q.capacity[name]
+			least := int64(0)
+			if name == "memory" {
+				least = sharing.MinMemory
+			}
+			if amount.CmpInt64(least) < 0 {
+				errs = append(errs, field.Forbidden(at, fmt.Sprintf("%s is less than the least share, %s", amount.String(), resource.NewQuantity(least, resource.BinarySI))))
+			}
+		}
+	}
+	return errs
 }

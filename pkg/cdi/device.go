@@ -54,8 +54,8 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 	}
 	if d.MPS() {
 		env(envPipe, "%s", containerPipe)
-		if d.Sharing.MemoryLimit > 0 {
-			env(envMemory, "0=%dM", d.Sharing.MemoryLimit>>20)
+		if limit := d.Sharing.MemoryLimit; limit != nil {
+			env(envMemory, "0=%dM", *limit>>20)
 		}
 		if d.Sharing.ActiveThreadPercentage > 0 {
 			env(envThreads, "%d", d.Sharing.ActiveThreadPercentage)

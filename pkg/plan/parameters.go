@@ -35,7 +35,7 @@ func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfigur
 			return err
 		}
 		if g, _ := m.node.Snapshot.ByAddress(d.PCIAddress); !d.Admin && d.Kind != gpu.KindGroup {
-			d.Share = m.share(*m.results[i], *d, g)
+			d.Share = m.share(p, *m.results[i], *d, g)
 		}
 	}
 	checked := claimed(p.Devices, m.node.Snapshot)
@@ -95,15 +95,20 @@ func (m maker) invalid(device, request, from string, err error) error {
 }
 
 // share is the share that the scheduler gave, zero where it gave all.
-func (m maker) share(result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
+func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
 	total, reserved := memory(g, d.Partition)
-	asked, ok := result.ConsumedCapacity[MemoryCapacity]
-	if result.ShareID == nil || !ok || total == 0 || asked.Sign() <= 0 {
-		return Share{}
-	}
-	s := Share{MemoryBytes: uint64(asked.Value()), TotalBytes: total, MaxShares: m.offer(g, d.Partition.Profile).MaxShares}
-	if s.MemoryBytes+sharing.Step > total {
+	charged := result.ConsumedCapacity[MemoryCapacity]
+	if result.ShareID == nil || charged.CmpInt64(int64(cmp.Or(total, v1beta1.MaxMemory)-sharing.Step)) > 0 {
 		return Share{} // Less is left than can be asked for.
+	}
+	s := Share{TotalBytes: total, MaxShares: m.offer(g, d.Partition.Profile).MaxShares}
+	if charged.Sign() > 0 { // Value wraps beyond int64.
+		s.MemoryBytes = uint64(charged.Value())
+	}
+	if s.MemoryBytes < sharing.MinMemory && p.Refused == nil {
+		p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
+			fmt.Errorf("request %q: capacity.requests.memory: %s is less than %dMi, the least share", d.Request, charged.String(), sharing.MinMemory>>20),
+			"ask for more, and create the claim anew")
 	}
 	if compute, ok := result.ConsumedCapacity[ComputeCapacity]; ok {
 		s.Compute = int(compute.Value())
@@ -177,12 +182,14 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 		p.Refused = m.claim.Refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
 	}
-	d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = d.Share.UsableBytes, d.Share.Compute
+	if d.Partial() {
+		d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = new(d.Share.UsableBytes), d.Share.Compute
+	}
 	if asked == nil || asked.MPS == nil {
 		return nil
 	}
-	if limit, ok := asked.MPS.LimitFor(checked[i]); ok && (d.Sharing.MemoryLimit == 0 || limit < d.Sharing.MemoryLimit) {
-		d.Sharing.MemoryLimit = limit
+	if limit, ok := asked.MPS.LimitFor(checked[i]); ok && (d.Sharing.MemoryLimit == nil || limit < *d.Sharing.MemoryLimit) {
+		d.Sharing.MemoryLimit = &limit
 	}
 	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {
 		d.Sharing.ActiveThreadPercentage = *t

@@ -32,8 +32,8 @@ type Sharing struct {
 	// Interval is the time slice, 0 (default) to 3 (long), where Timed says that the claim named one.
 	Interval int  `json:"interval,omitempty"`
 	Timed    bool `json:"timed,omitempty"`
-	// MemoryLimit is what each process may allocate, in bytes; 0: all there is.
-	MemoryLimit uint64 `json:"memoryLimit,omitempty"`
+	// MemoryLimit is what each process may allocate, in bytes. Nil is a device to itself: a share has a limit.
+	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
 	// ActiveThreadPercentage is the part of the SMs that each process may use, in percent; 0: all.
 	ActiveThreadPercentage int `json:"threads,omitempty"`
 	// MultiUser says whether processes of different users work at once.
@@ -138,13 +138,13 @@ func (w Work) CoTenants() []CoTenant {
 	return slices.DeleteFunc(slices.Clone(w.OnGPU), func(t CoTenant) bool { return !t.Device.Shares(*w.Target()) })
 }
 
-// usable takes what the driver keeps of a GPU from a share, in proportion, in whole steps.
+// usable takes what the driver keeps of a GPU from a share, in proportion, in whole steps, and leaves one at least.
 func usable(share, total, reserved uint64) uint64 {
 	if total == 0 || reserved >= total || share > total {
 		return share
 	}
 	// No GPU has 2^50 bytes, so mebibytes multiply without overflow.
-	return share / sharing.Step * ((total - reserved) / sharing.Step) / (total / sharing.Step) * sharing.Step
+	return max(share/sharing.Step*((total-reserved)/sharing.Step)/(total/sharing.Step), 1) * sharing.Step
 }
 
 // memory is what a device of the GPU has, and what the driver keeps of it.

@@ -74,11 +74,11 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 	}{
 		"all of it": {result: taken(first, "81559Mi")},
 		"a share, and the node has MPS": {
-			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20}, steps: []string{MPSExecutor},
+			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20))}, steps: []string{MPSExecutor},
 		},
 		"a share with compute": {
 			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: 10182 << 20, ActiveThreadPercentage: 40}, steps: []string{MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20)), ActiveThreadPercentage: 40}, steps: []string{MPSExecutor},
 		},
 		"a share of a GPU that MPS cannot limit": {
 			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, TotalBytes: 10 << 30, MaxShares: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
@@ -99,7 +99,7 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 		"limits below the share's": {
 			result: taken(first, "10Gi", "40"), configs: configs(config(fromClaim, byLimits)),
 			share:   Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: 5 << 30, ActiveThreadPercentage: 30, MultiUser: MultiUserOff}, steps: []string{MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: MultiUserOff}, steps: []string{MPSExecutor},
 		},
 		"a whole GPU by MPS": {
 			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{MPSExecutor},
@@ -109,7 +109,7 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 		},
 		"a share of a partition": {
 			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, TotalBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
-			sharing: Sharing{Strategy: mps, MemoryLimit: 19 << 30}, steps: []string{MIGExecutor, MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(19 << 30))}, steps: []string{MIGExecutor, MPSExecutor},
 		},
 		"a partition takes turns, with no time slice to set": {
 			result: taken(part, "19Gi"), configs: configs(config(fromClass, byMPS), config(fromClaim, ofMIG)),
@@ -137,6 +137,49 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestMake_AnyMemoryConsumed_LimitedOrRefused plays schedulers that charge what was never offered.
+func TestMake_AnyMemoryConsumed_LimitedOrRefused(t *testing.T) {
+	limited, refused := 0, 0
+	for _, suffix := range []string{"", "n", "m", "k", "M", "G", "Ki", "Mi", "Gi", "Ti", "Ei", "e30"} {
+		for _, n := range []string{"0", "1", "-1", "1.5", "15", "16", "-10", "81558", "99999999999999999999", "-99999999999999999999"} {
+			for _, device := range []string{first, guest, part} {
+				r := taken(device, n+suffix)
+				p, err := Make(claim(configs(config(fromClaim, byMPS)), r), shared)
+				if device == guest {
+					p, err = Make(claim(nil, r), shared)
+				}
+				if err != nil {
+					t.Fatalf("%s%s: %v", n, suffix, err)
+				}
+				charged, d := r.ConsumedCapacity["memory"], p.Devices[0]
+				switch {
+				case !d.Partial():
+					if charged.CmpInt64(9<<30) < 0 {
+						t.Errorf("%s%s is the whole of %s", n, suffix, device)
+					}
+				case p.Refused != nil:
+					refused++
+					if claimerror.KindOf(p.Refused) != claimerror.Permanent || !strings.Contains(p.Refused.Error(), "capacity.requests.memory: "+charged.String()) ||
+						charged.CmpInt64(sharing.MinMemory) >= 0 {
+						t.Errorf("%s%s: %v", n, suffix, p.Refused)
+					}
+				default:
+					limited++
+					if charged.CmpInt64(int64(d.Share.UsableBytes)) < 0 || d.Share.UsableBytes < sharing.Step {
+						t.Errorf("%s%s of %s are %d bytes to use", n, suffix, device, d.Share.UsableBytes)
+					}
+					if d.MPS() && (d.Sharing.MemoryLimit == nil || *d.Sharing.MemoryLimit != d.Share.UsableBytes) {
+						t.Errorf("%s%s of %s is limited to %v", n, suffix, device, d.Sharing.MemoryLimit)
+					}
+				}
+			}
+		}
+	}
+	if limited < 10 || refused < 100 {
+		t.Errorf("%d were limited and %d refused, which proves little", limited, refused)
 	}
 }
 

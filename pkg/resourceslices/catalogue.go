@@ -213,7 +213,7 @@ var capacities = []capacity{
 		func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			maxBytes := uint64(has.Value()) / sharing.Step * sharing.Step
 			return &resourceapi.CapacityRequestPolicy{Default: bytes(o.Memory), ValidRange: &resourceapi.CapacityRequestPolicyRange{
-				Min: bytes(sharing.Step), Max: bytes(maxBytes), Step: bytes(sharing.Step),
+				Min: bytes(sharing.MinMemory), Max: bytes(maxBytes), Step: bytes(sharing.Step),
 			}}
 		}},
 	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "the driver",

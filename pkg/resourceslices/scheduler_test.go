@@ -92,6 +92,27 @@ func (s *scheduler) claim(class string, count int64, expressions ...string) *res
 // allocate gives a claim to the scheduler and remembers what it took; nil where nothing fits.
 func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
 	s.t.Helper()
+	var devices []string
+	results, err := s.results(claim)
+	if err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		s.t.Fatal(err)
+	}
+	for _, d := range results {
+		devices = append(devices, d.Device)
+		if d.ShareID != nil {
+			s.share(d)
+			continue
+		}
+		if d.AdminAccess == nil || !*d.AdminAccess {
+			s.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
+		}
+	}
+	return devices
+}
+
+// results is what the scheduler would give to a claim. It remembers nothing.
+func (s *scheduler) results(claim *resourceapi.ResourceClaim) (out []resourceapi.DeviceRequestAllocationResult, err error) {
+	s.t.Helper()
 	ctx := context.Background()
 	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 	state := structured.AllocatedState{
@@ -107,23 +128,10 @@ func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
 	start := time.Now()
 	results, err := allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, []*resourceapi.ResourceClaim{claim})
 	s.took = time.Since(start)
-	if err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
-		s.t.Fatal(err)
-	}
-	var devices []string
 	for _, r := range results {
-		for _, d := range r.Devices.Results {
-			devices = append(devices, d.Device)
-			if d.ShareID != nil {
-				s.share(d)
-				continue
-			}
-			if d.AdminAccess == nil || !*d.AdminAccess {
-				s.allocated.Insert(structured.MakeDeviceID(d.Driver, d.Pool, d.Device))
-			}
-		}
+		out = append(out, r.Devices.Results...)
 	}
-	return devices
+	return out, err
 }
 
 func (s *scheduler) want(claim *resourceapi.ResourceClaim, want ...string) {

@@ -31,8 +31,12 @@ type Policy struct {
 	None bool
 }
 
-// Step is the unit and the minimum of a memory request, in bytes.
-const Step = 1 << 20
+// Step is the unit of a memory request, in bytes; MinMemory is the minimum. A CUDA context takes many times that, and no
+// driver reserves so much of a board that nothing of it is left.
+const (
+	Step      = 1 << 20
+	MinMemory = 16 * Step
+)
 
 // clients is the maximum number of clients of an MPS server (CUDA MPS documentation, Volta and newer). A MIG device
 // gets a part in proportion to its compute slices.
@@ -57,15 +61,15 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 		found, _ := g.MIG.ProfileNamed(profile)
 		total = found.MemoryBytes
 	}
-	if p.None || total < 2*Step {
+	if p.None || total < 2*MinMemory {
 		return Offer{}, false
 	}
 	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step}
 	o.MaxShares = maxShares(p, g, profile, o.Strategy)
 	if p.Replicas > 1 {
-		o.Memory = max(total/uint64(p.Replicas)/Step, 1) * Step
+		o.Memory = max(total/uint64(p.Replicas)/Step*Step, MinMemory)
 		if o.Strategy == v1beta1.StrategyMPS {
-			o.Compute = 100 / p.Replicas
+			o.Compute = max(100/p.Replicas, 1)
 		}
 	}
 	return o, true

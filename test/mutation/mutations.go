@@ -216,6 +216,26 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
 	},
 	{
+		Name: "a share can be of next to nothing", File: "pkg/resourceslices/catalogue.go",
+		Old: "Min: bytes(sharing.MinMemory)", New: "Min: bytes(0 * sharing.MinMemory)",
+		Package: slices, Test: "TestBuild_AnyMemoryRequested_LimitsProcessToCharge",
+	},
+	{
+		Name: "a share of nothing has no limit", File: "pkg/plan/share.go",
+		Old: "(total/sharing.Step), 1) * sharing.Step", New: "(total/sharing.Step), 0) * sharing.Step",
+		Package: slices, Test: "TestBuild_AnyMemoryRequested_LimitsProcessToCharge",
+	},
+	{
+		Name: "Prepare takes a share below the floor", File: "pkg/plan/parameters.go",
+		Old: "if s.MemoryBytes < sharing.MinMemory && p.Refused == nil {", New: "if s.MemoryBytes < 0 && p.Refused == nil {",
+		Package: "./pkg/plan", Test: "TestMake_AnyMemoryConsumed_LimitedOrRefused",
+	},
+	{
+		Name: "a daemon is limited to the smaller share", File: "pkg/executor/mps/executor.go",
+		Old: "if a == nil || b != nil && *a >= *b {", New: "if a == nil || b != nil && *a <= *b {",
+		Package: "./pkg/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",
+	},
+	{
 		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
 		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)) {",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",

@@ -16,6 +16,9 @@ import (
 // minLimit is the smallest limit that MPS takes (CUDA MPS documentation: limits are in whole mebibytes).
 const minLimit = 1 << 20
 
+// MaxMemory is more than any device has, in bytes: who writes more has made a mistake.
+const MaxMemory = 1 << 44
+
 var (
 	uuidKey  = regexp.MustCompile(`^(GPU|MIG)-[0-9a-zA-Z-]{1,60}$`)
 	indexKey = regexp.MustCompile(`^(0|[1-9][0-9]{0,2})$`)

@@ -251,11 +251,11 @@ func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 	ctx, cancel := context.WithTimeout(d.ctx, answerLimit)
 	defer cancel()
 	n := d.namespace(want)
-	mebibytes, threads := want.MemoryLimit>>20, cmp.Or(want.Threads, 100)
+	threads := cmp.Or(want.Threads, 100)
 	commands := []string{"get_default_active_thread_percentage"}
 	add := func(format string, args ...any) { commands = append(commands, fmt.Sprintf(format, args...)) }
-	if mebibytes > 0 {
-		add("set_default_device_pinned_mem_limit 0 %dM", mebibytes)
+	if want.MemoryLimit != nil {
+		add("set_default_device_pinned_mem_limit 0 %dM", *want.MemoryLimit>>20)
 	}
 	if want.Threads > 0 || running {
 		add("set_default_active_thread_percentage %d", threads)
@@ -270,8 +270,8 @@ func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 			if err != nil {
 				continue
 			}
-			if mebibytes > 0 {
-				add("set_device_pinned_mem_limit %d 0 %dM", pid, mebibytes)
+			if want.MemoryLimit != nil {
+				add("set_device_pinned_mem_limit %d 0 %dM", pid, *want.MemoryLimit>>20)
 			}
 			add("set_active_thread_percentage %d %d", pid, threads)
 		}

@@ -21,6 +21,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -151,7 +152,7 @@ func (s *Supervisor) request(want mpsd.Daemon) (d *daemon, generation, failures 
 		d = s.begin(want, note{})
 	case d.ctx.Err() != nil:
 		return nil, 0, 0, fmt.Errorf("the daemon of %s is being ended; try again", want.Name)
-	case d.want != want:
+	case !reflect.DeepEqual(d.want, want):
 		d.want = want
 		d.generation++
 		d.wake()

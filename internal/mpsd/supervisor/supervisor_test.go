@@ -90,7 +90,7 @@ func (e *env) gpu(n int) engine.GPU {
 
 func (e *env) daemon(n int, change ...func(*mpsd.Daemon)) mpsd.Daemon {
 	g := e.gpu(n)
-	d := mpsd.Daemon{Name: "gpu-" + strings.NewReplacer(":", "-", ".", "-").Replace(g.Address), UUID: g.UUID, MemoryLimit: 10 << 30}
+	d := mpsd.Daemon{Name: "gpu-" + strings.NewReplacer(":", "-", ".", "-").Replace(g.Address), UUID: g.UUID, MemoryLimit: new(uint64(10 << 30))}
 	for _, c := range change {
 		c(&d)
 	}
@@ -162,7 +162,7 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 		t.Errorf("the GPU's processes hold %d MiB", used.UsedMiB())
 	}
 	// A larger share joins: the daemon's limit grows, and it goes on.
-	d.MemoryLimit, d.Threads = 20<<30, 0
+	d.MemoryLimit, d.Threads = new(uint64(20<<30)), 0
 	if again := e.ensure(s, d); again.PID != status.PID {
 		t.Error("the daemon was started anew for another limit")
 	}

@@ -198,8 +198,12 @@ func (c *check) shares(plans []plan.Plan) {
 				}
 				daemons[d.Name] = uuid
 				exclusive[d.PCIAddress] = exclusive[d.PCIAddress] || d.Kind == gpu.KindGPU
-				if limit := c.Sim.daemons[d.Name].MemoryLimit; limit < d.Sharing.MemoryLimit {
-					c.problem("the daemon of %s limits to %d, and claim %s has %d", d.Name, limit, p.Claim, d.Sharing.MemoryLimit)
+				daemon, own := c.Sim.daemons[d.Name].MemoryLimit, d.Sharing.MemoryLimit
+				if d.Partial() && (own == nil || *own > d.Share.MemoryBytes) {
+					c.problem("claim %s has %d bytes of %s, and its limit is %v", p.Claim, d.Share.MemoryBytes, d.Name, own)
+				}
+				if daemon != nil && (own == nil || *daemon < *own) {
+					c.problem("the daemon of %s limits to %d, and claim %s has %v", d.Name, *daemon, p.Claim, own)
 				}
 			}
 			if d.Sharing.Timed && d.Sharing.Interval == 3 {

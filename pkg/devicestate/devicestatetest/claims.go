@@ -91,10 +91,9 @@ func (e *Env) GroupClaim(uid string, first, size int) *resourceapi.ResourceClaim
 // SharedClaim makes an allocated claim of some GiB of a device, 0 for the whole device.
 func (e *Env) SharedClaim(uid string, gib int, parameters, device string) *resourceapi.ResourceClaim {
 	c := e.Claim(uid, device)
-	r := &c.Status.Allocation.Devices.Results[0]
-	id := types.UID("share-" + uid)
-	r.ShareID = &id
 	if gib > 0 {
+		r := &c.Status.Allocation.Devices.Results[0]
+		r.ShareID = new(types.UID("share-" + uid))
 		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(fmt.Sprintf("%dGi", gib))}
 	}
 	if parameters != "" {

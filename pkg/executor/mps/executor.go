@@ -10,6 +10,7 @@
 package mps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -129,18 +130,18 @@ func Daemon(w plan.Work) mpsd.Daemon {
 	for _, t := range w.CoTenants() {
 		if t.Device.MPS() {
 			out.MemoryLimit = loosest(out.MemoryLimit, t.Device.Sharing.MemoryLimit)
-			out.Threads = loosest(out.Threads, t.Device.Sharing.ActiveThreadPercentage)
+			out.Threads = max(cmp.Or(out.Threads, 100), cmp.Or(t.Device.Sharing.ActiveThreadPercentage, 100))
 		}
 	}
 	return out
 }
 
-// loosest is the larger of two limits, of which 0 is none.
-func loosest[N uint64 | int](a, b N) N {
-	if a == 0 || b == 0 {
-		return 0
+// loosest is the larger of two limits, of which nil is none.
+func loosest(a, b *uint64) *uint64 {
+	if a == nil || b != nil && *a >= *b {
+		return a
 	}
-	return max(a, b)
+	return b
 }
 
 // Check implements devicestate.Executor. A daemon that died is started again by its supervisor; until then Check fails.

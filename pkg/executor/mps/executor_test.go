@@ -5,10 +5,13 @@ package mps
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
@@ -80,5 +83,35 @@ func TestAdmit_GPUNotFree_Refused(t *testing.T) {
 				t.Errorf("%v, want %q in it", err, c.want)
 			}
 		})
+	}
+}
+
+// TestDaemon_DevicesOfOlderRecords_KeepTheirLimits reads devices as versions wrote them in which no limit was 0.
+func TestDaemon_DevicesOfOlderRecords_KeepTheirLimits(t *testing.T) {
+	const (
+		none  = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":1048576,"ofBytes":9663676416},"sharing":{"strategy":"MPS"}}`
+		ten   = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":10485760,"ofBytes":9663676416},"sharing":{"strategy":"MPS","memoryLimit":10485760,"threads":30}}`
+		seven = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":7340032,"ofBytes":9663676416},"sharing":{"strategy":"MPS","memoryLimit":7340032,"threads":20}}`
+	)
+	for name, c := range map[string]struct {
+		records []string
+		limit   *uint64
+		threads int
+	}{
+		"limits":     {[]string{ten, seven}, new(uint64(10 << 20)), 30},
+		"limits too": {[]string{seven, ten}, new(uint64(10 << 20)), 30},
+		"none first": {[]string{none, seven}, nil, 100},
+		"none last":  {[]string{seven, none}, nil, 100},
+	} {
+		devices := make([]plan.Device, len(c.records))
+		for i, data := range c.records {
+			if err := json.Unmarshal([]byte(data), &devices[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := Daemon(plan.Work{Devices: devices[:1], OnGPU: []plan.CoTenant{{Device: devices[1]}}})
+		if diff := cmp.Diff(c.limit, d.MemoryLimit); diff != "" || d.Threads != c.threads {
+			t.Errorf("%s: %d %% of the SMs, memory (-want +got):\n%s", name, d.Threads, diff)
+		}
 	}
 }
