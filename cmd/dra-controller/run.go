@@ -11,9 +11,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -33,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"gpu-dra-driver/cmd/dra-controller/flags"
+	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/pkg/controller"
 	"gpu-dra-driver/pkg/deviceclasses"
@@ -45,7 +43,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.\n\n"+flags.Usage())
+		fmt.Fprint(stdout, "dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-controller --help\n", err)
@@ -197,9 +195,4 @@ func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writ
 // version is set by the build.
 var version = "unknown"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	// Once it is stopping, a second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
-}
+func main() { envflags.Main(run) }

@@ -10,17 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
@@ -44,7 +42,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.\n\n"+flags.Usage())
+		fmt.Fprint(stdout, "dra-kubelet-plugin publishes a node's NVIDIA GPUs and prepares them for the pods that claim them.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-kubelet-plugin --help\n", err)
@@ -183,9 +181,4 @@ func capability(root *driverroot.Root) func(plan.Device) (string, error) {
 // version is set by the build.
 var version = "unknown"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	// Once it is stopping, a second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
-}
+func main() { envflags.Main(run) }

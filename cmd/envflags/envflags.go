@@ -1,17 +1,22 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package envflags reads each flag of a command line from an environment variable as well.
+// Package envflags starts a program whose flags are environment variables as well.
 //
 // A flag on the command line wins. An environment variable that is set and empty counts: it says "none" where that is a
 // choice.
 package envflags
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 )
@@ -35,9 +40,20 @@ func Env(flag string) string {
 	return strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// Parse reads the command line, without the program's name, and the environment, as KEY=value. Errors name the flag or
-// the variable and its value; --help returns pflag.ErrHelp.
-func Parse(fs *pflag.FlagSet, args, environ []string) error {
+// Parse fills a config from the command line, without the program's name, and the environment, as KEY=value, then checks
+// and completes it, unless --version asks for no more. Errors say which flag or variable, its value and what is allowed;
+// --help returns pflag.ErrHelp.
+func Parse[C any](flags func(*C) *pflag.FlagSet, complete func(*C) error, args, environ []string) (C, error) {
+	var c C
+	fs := flags(&c)
+	err := read(fs, args, environ)
+	if version, _ := fs.GetBool("version"); err == nil && !version {
+		err = complete(&c)
+	}
+	return c, err
+}
+
+func read(fs *pflag.FlagSet, args, environ []string) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -60,6 +76,13 @@ func Parse(fs *pflag.FlagSet, args, environ []string) error {
 		}
 	})
 	return failed
+}
+
+// Main runs a program until SIGTERM or SIGINT ends its context. A second signal ends the process at once.
+func Main(run func(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
 // Usage returns the help text, in which each flag names its environment variable. It changes the flags' usage texts.

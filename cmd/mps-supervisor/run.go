@@ -12,15 +12,14 @@ import (
 	"io"
 	"log"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/mps-supervisor/flags"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/mpsd/supervisor"
@@ -42,7 +41,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "mps-supervisor runs the MPS daemons that shares of GPUs need.\n\n"+flags.Usage())
+		fmt.Fprint(stdout, "mps-supervisor runs the MPS daemons that shares of GPUs need.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "mps-supervisor: %v\n", err)
@@ -92,8 +91,4 @@ func check(ctx context.Context, args, environ []string) error {
 // version is set by the build.
 var version = "unknown"
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
-}
+func main() { envflags.Main(run) }

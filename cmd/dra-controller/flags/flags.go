@@ -5,6 +5,7 @@
 package flags
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -93,26 +94,13 @@ func New(c *Config) *pflag.FlagSet {
 	return fs
 }
 
-// Parse reads the command line, without the program's name, and the environment, as KEY=value. The error says which
-// flag, what was given and what is allowed. It is pflag.ErrHelp if help is asked for.
+// Parse reads the command line and the environment; see envflags.Parse.
 func Parse(args, environ []string) (Config, error) {
-	var c Config
-	if err := envflags.Parse(New(&c), args, environ); err != nil {
-		return Config{}, err
-	}
-	if c.Version {
-		return c, nil
-	}
-	if c.LeaseName == "" {
-		c.LeaseName = "dra-controller." + c.DriverName
-	}
-	return c, c.validate()
+	return envflags.Parse(New, (*Config).complete, args, environ)
 }
 
-// Usage returns the help text.
-func Usage() string { return envflags.Usage(New(new(Config))) }
-
-func (c *Config) validate() error {
+func (c *Config) complete() error {
+	c.LeaseName = cmp.Or(c.LeaseName, "dra-controller."+c.DriverName)
 	var p envflags.Problems
 	if problems := validation.IsDNS1123Subdomain(c.DriverName); len(problems) > 0 {
 		p.Add("driver-name", "%q: %s", c.DriverName, strings.Join(problems, "; "))

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"gpu-dra-driver/cmd/envflags"
 )
 
 func TestParse_FewFlags_OthersHaveDefaults(t *testing.T) {
@@ -23,7 +25,7 @@ func TestParse_FewFlags_OthersHaveDefaults(t *testing.T) {
 		t.Error(c, err)
 	}
 	New(new(Config)).VisitAll(func(f *pflag.Flag) {
-		if !strings.Contains(Usage(), "--"+f.Name) {
+		if !strings.Contains(envflags.Usage(New(new(Config))), "--"+f.Name) {
 			t.Errorf("the usage lacks --%s", f.Name)
 		}
 	})

@@ -106,21 +106,10 @@ func New(c *Config) *pflag.FlagSet {
 	return fs
 }
 
-// Parse reads the command line, without the program's name, and the environment, as KEY=value. The error says which
-// flag, what was given and what is allowed. It is pflag.ErrHelp if help is asked for.
+// Parse reads the command line and the environment; see envflags.Parse.
 func Parse(args, environ []string) (Config, error) {
-	var c Config
-	if err := envflags.Parse(New(&c), args, environ); err != nil {
-		return Config{}, err
-	}
-	if c.Version {
-		return c, nil
-	}
-	return c, c.validate()
+	return envflags.Parse(New, (*Config).validate, args, environ)
 }
-
-// Usage returns the help text.
-func Usage() string { return envflags.Usage(New(new(Config))) }
 
 func (c *Config) validate() error {
 	var problems envflags.Problems

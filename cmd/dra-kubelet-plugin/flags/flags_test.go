@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"gpu-dra-driver/cmd/envflags"
 )
 
 func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
@@ -63,7 +65,7 @@ func TestParse_HelpOrVersion_NeedsNoOtherFlag(t *testing.T) {
 		t.Error(c, err)
 	}
 	New(new(Config)).VisitAll(func(f *pflag.Flag) {
-		if !strings.Contains(Usage(), "--"+f.Name) {
+		if !strings.Contains(envflags.Usage(New(new(Config))), "--"+f.Name) {
 			t.Errorf("the usage lacks --%s", f.Name)
 		}
 	})

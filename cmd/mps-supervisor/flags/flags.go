@@ -39,29 +39,21 @@ func New(c *Config) *pflag.FlagSet {
 	return fs
 }
 
-// Parse reads the command line, without the program's name, and the environment, as KEY=value, where an empty value
-// means the default. It returns pflag.ErrHelp if help is asked for.
+// Parse reads the command line and the environment, where an empty value means the default; see envflags.Parse.
 func Parse(args, environ []string) (Config, error) {
-	var c Config
 	given := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasSuffix(kv, "=") })
-	if err := envflags.Parse(New(&c), args, given); err != nil {
-		return Config{}, err
-	}
-	if c.Version {
-		return c, nil
-	}
-	if !filepath.IsAbs(c.MPSDir) || !filepath.IsAbs(c.DriverRoot) {
-		return c, fmt.Errorf("--mps-dir %q and --driver-root %q must be absolute paths", c.MPSDir, c.DriverRoot)
-	}
-	var err error
-	if c.ShmBytes, err = size(c.ShmSize); err != nil {
-		return c, fmt.Errorf("--mps-shm-size: %w", err)
-	}
-	return c, nil
+	return envflags.Parse(New, (*Config).complete, args, given)
 }
 
-// Usage returns the help text.
-func Usage() string { return envflags.Usage(New(new(Config))) }
+func (c *Config) complete() (err error) {
+	if !filepath.IsAbs(c.MPSDir) || !filepath.IsAbs(c.DriverRoot) {
+		return fmt.Errorf("--mps-dir %q and --driver-root %q must be absolute paths", c.MPSDir, c.DriverRoot)
+	}
+	if c.ShmBytes, err = size(c.ShmSize); err != nil {
+		return fmt.Errorf("--mps-shm-size: %w", err)
+	}
+	return nil
+}
 
 // size reads 64Mi, 1Gi or 65536Ki.
 func size(s string) (uint64, error) {
