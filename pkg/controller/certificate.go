@@ -7,6 +7,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -21,6 +24,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 )
 
@@ -29,6 +33,12 @@ const (
 	checkInterval, retryInterval = time.Hour, 5 * time.Second
 	// trustDelay is how long API servers are given to trust a new certificate's authority before it is served.
 	trustDelay = 5 * time.Second
+
+	certificateLifetime = 365 * 24 * time.Hour
+	// renewBefore is how long before its end a certificate is renewed.
+	renewBefore = 90 * 24 * time.Hour
+	// maxAuthorities bounds the bundle, in case somebody replaces the Secret again and again.
+	maxAuthorities = 4
 )
 
 // Certificate serves the webhook's certificate from its Secret. Its methods are safe for concurrent use.
@@ -40,7 +50,7 @@ type Certificate struct {
 	secrets, configs cache.SharedIndexInformer
 	changed          chan struct{}
 	served           atomic.Pointer[tls.Certificate]
-	// pending is the Secret's certificate, while it is not served yet.
+	// pending is the Secret's certificate in DER, while it is not served yet.
 	pending      []byte
 	pendingSince time.Time
 }
@@ -110,55 +120,90 @@ func (c *Certificate) Run(ctx context.Context) error {
 func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err error) {
 	object, _, _ := c.secrets.GetStore().GetByKey(c.namespace + "/" + c.secret) // The cache has no errors.
 	secret, _ := object.(*corev1.Secret)
-	if c.service != "" {
-		if written, err := c.renew(ctx, secret); err != nil || written {
-			return checkInterval, err
-		}
-		if err := c.announce(ctx, secret.Data[authorityCertKey]); err != nil {
-			return checkInterval, err
-		}
-	}
-	if secret == nil {
+	if secret == nil && c.service == "" {
 		return checkInterval, nil
 	}
-	return c.serve(ctx, secret), nil
+	pair, err := pairOf(secret)
+	switch {
+	case c.service != "":
+		if host := c.service + "." + c.namespace + ".svc"; err != nil || !lasts(pair, host) {
+			return checkInterval, c.renew(ctx, secret, host)
+		}
+		if err := c.announce(ctx, authorityOf(pair)); err != nil {
+			return checkInterval, err
+		}
+	case len(secret.Data[corev1.TLSCertKey]) == 0, len(secret.Data[corev1.TLSPrivateKeyKey]) == 0:
+		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(secret))
+		return checkInterval, nil
+	case err != nil:
+		klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(secret))
+		return checkInterval, nil
+	}
+	return c.serve(&pair), nil
 }
 
-// renew writes the Secret if it is missing or its certificate is not valid for long enough, and reports whether it did.
-// Instances that write at the same time conflict; the loser sees the winner's Secret in its watch.
-func (c *Certificate) renew(ctx context.Context, secret *corev1.Secret) (written bool, err error) {
-	secrets := c.client.CoreV1().Secrets(c.namespace)
-	host := c.service + "." + c.namespace + ".svc"
+func pairOf(secret *corev1.Secret) (tls.Certificate, error) {
 	if secret == nil {
-		// Without the Service the driver is being uninstalled, and the Secret would be left behind.
-		service, err := c.client.CoreV1().Services(c.namespace).Get(ctx, c.service, metav1.GetOptions{})
-		if err != nil {
-			return false, fmt.Errorf("look for the Service of the webhook, to make its Secret: %w", err)
-		}
-		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-			Name:            c.secret,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
-		}}
-		if secret.Data, _, err = renewed(nil, host); err != nil {
-			return false, err
-		}
-		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return false, fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.namespace, c.secret, err)
-		}
-		return true, nil
+		return tls.Certificate{}, errors.New("there is no Secret")
 	}
-	data, changed, err := renewed(secret.Data, host)
-	if err != nil || !changed {
-		return false, err
+	return tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+}
+
+// authorityOf returns the certificate, in DER, that clients of the pair trust: the last of the chain.
+func authorityOf(pair tls.Certificate) []byte { return pair.Certificate[len(pair.Certificate)-1] }
+
+// lasts reports whether a client that trusts the pair's authority accepts the pair for another renewBefore.
+func lasts(pair tls.Certificate, host string) bool {
+	authority, err := x509.ParseCertificate(authorityOf(pair))
+	if err != nil {
+		return false
 	}
-	secret = secret.DeepCopy()
-	secret.Data = data
-	_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
-	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("renew the webhook's certificate in the Secret %s/%s: %w", c.namespace, c.secret, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(authority)
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host, CurrentTime: time.Now().Add(renewBefore)})
+	return err == nil
+}
+
+// newData returns the data of a Secret with a new certificate, which is valid from an hour ago for clocks that are behind.
+// Its authority signs nothing else: nobody keeps the authority's key.
+func newData(host string) (map[string][]byte, error) {
+	pair, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: host, MaxAge: certificateLifetime})
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
-	return true, nil
+	return map[string][]byte{corev1.TLSCertKey: pair, corev1.TLSPrivateKeyKey: key}, nil
+}
+
+// renew writes a new certificate into the Secret, and makes the Secret where there is none. Instances that write at the
+// same time conflict; the loser sees the winner's Secret in its watch.
+func (c *Certificate) renew(ctx context.Context, secret *corev1.Secret, host string) error {
+	data, err := newData(host)
+	if err != nil {
+		return err
+	}
+	secrets := c.client.CoreV1().Secrets(c.namespace)
+	if secret != nil {
+		secret = secret.DeepCopy()
+		secret.Data = data
+		_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("renew the webhook's certificate in the Secret %s/%s: %w", c.namespace, c.secret, err)
+		}
+		return nil
+	}
+	// Without the Service the driver is being uninstalled, and the Secret would be left behind.
+	service, err := c.client.CoreV1().Services(c.namespace).Get(ctx, c.service, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("look for the Service of the webhook, to make its Secret: %w", err)
+	}
+	_, err = secrets.Create(ctx, &corev1.Secret{Data: data, ObjectMeta: metav1.ObjectMeta{
+		Name:            c.secret,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
+	}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.namespace, c.secret, err)
+	}
+	return nil
 }
 
 // announce writes the authority into the webhook configuration, from which API servers learn to trust it.
@@ -185,27 +230,36 @@ func (c *Certificate) announce(ctx context.Context, authority []byte) error {
 	return nil
 }
 
-// serve replaces the served certificate by that of the Secret, once API servers have had the time to trust it. It returns
-// when to run again.
-func (c *Certificate) serve(ctx context.Context, secret *corev1.Secret) time.Duration {
-	cert, key := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
-	if len(cert) == 0 || len(key) == 0 {
-		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(secret))
-		return checkInterval
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(secret))
-		return checkInterval
-	}
+// serve replaces the served certificate, once API servers have had the time to trust its authority. It returns when to run
+// again.
+func (c *Certificate) serve(pair *tls.Certificate) time.Duration {
 	if last := c.served.Load(); last != nil && !bytes.Equal(pair.Leaf.Raw, last.Leaf.Raw) {
-		if !bytes.Equal(c.pending, cert) {
-			c.pending, c.pendingSince = cert, time.Now()
+		if !bytes.Equal(c.pending, pair.Leaf.Raw) {
+			c.pending, c.pendingSince = pair.Leaf.Raw, time.Now()
 		}
 		if rest := trustDelay - time.Since(c.pendingSince); rest > 0 {
 			return rest
 		}
 	}
-	c.served.Store(&pair)
+	c.served.Store(pair)
 	return checkInterval
+}
+
+// bundle returns the authority in PEM, followed by those of the old bundle that are still valid: an instance may serve a
+// certificate of theirs for a moment longer.
+func bundle(authority, old []byte) []byte {
+	out := pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: authority})
+	for n := 1; n < maxAuthorities; {
+		var block *pem.Block
+		if block, old = pem.Decode(old); block == nil {
+			break
+		}
+		known, err := x509.ParseCertificate(block.Bytes)
+		if err != nil || time.Now().After(known.NotAfter) || bytes.Equal(block.Bytes, authority) {
+			continue
+		}
+		out = append(out, pem.EncodeToMemory(block)...)
+		n++
+	}
+	return out
 }

@@ -445,13 +445,13 @@ var mutations = []Mutation{
 		Package: control, Test: "TestCertificate_SecretChanges_LastWholePairIsServed",
 	},
 	{
-		Name: "a new authority replaces the old one at once", File: "pkg/controller/keypair.go",
+		Name: "a new authority replaces the old one at once", File: "pkg/controller/certificate.go",
 		Old: "for n := 1; n < maxAuthorities; {", New: "for n := maxAuthorities; n < maxAuthorities; {",
 		Package: control, Test: "TestCertificate_Damaged_RepairedAndAlwaysTrusted",
 	},
 	{
-		Name: "a certificate is not renewed in time", File: "pkg/controller/keypair.go",
-		Old: "later := time.Now().Add(renewBefore)", New: "later := time.Now()",
+		Name: "a certificate is not renewed in time", File: "pkg/controller/certificate.go",
+		Old: "CurrentTime: time.Now().Add(renewBefore)", New: "CurrentTime: time.Now()",
 		Package: control, Test: "TestCertificate_NearItsEnd_RenewedWhileRunning",
 	},
 	{
