@@ -470,7 +470,7 @@ var mutations = []Mutation{
 		Package: reviews, Test: "TestReview_UnsatisfiableObject_Warns",
 	},
 	{
-		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/nodes.go",
+		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/clusterview.go",
 		Old: "rest := r.grace - time.Since(s.at)", New: "rest := -time.Since(s.at)",
 		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
 	},
