@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/selector"
 )
 
@@ -23,6 +24,15 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	requests := v.requests(spec.Devices)
 	configs, errs := v.decode(spec.Devices.Config, path.Child("devices", "config"))
 	r.Errors = slices.Concat(errs, v.parameters(configs, requests), v.capacities(requests, path.Child("devices", "requests")))
+	for _, c := range configs {
+		if c.Sharing == nil || c.Sharing.MPS == nil || v.largest == 0 {
+			continue
+		}
+		if limit, _ := c.Sharing.MPS.LimitFor(v1beta1.Device{}); limit > v.largest {
+			r.warn("%s: a memory limit of %d MiB is more than any GPU of the cluster has (%d MiB), and Prepare refuses it",
+				c.path.Child("opaque", "parameters", "sharing", "mpsConfig"), limit>>20, v.largest>>20)
+		}
+	}
 	v.advise(ctx, &r, spec, requests)
 	return r
 }

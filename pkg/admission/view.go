@@ -30,6 +30,8 @@ type ClusterView struct {
 	// names are the published ones; values are those of attributes by which people choose among models.
 	names  sets.Set[selector.Name]
 	values map[selector.Name]sets.Set[string]
+	// largest is the memory of the largest GPU, in bytes; 0: unknown.
+	largest uint64
 	// probes are the devices to try selectors of classes on.
 	probes []probe
 	// feasible remembers what the search found, by what claims ask for.
@@ -63,7 +65,10 @@ func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, po
 		v.names.Insert(v.name(resourceapi.QualifiedName(e.Name), e.Capacity))
 	}
 	for _, p := range v.pools {
-		for d := range p.Devices() {
+		for d, kind := range p.Devices() {
+			if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
+				v.largest = max(v.largest, uint64(memory.Value.Value()))
+			}
 			for name, a := range d.Attributes {
 				n := v.name(name, false)
 				v.names.Insert(n)

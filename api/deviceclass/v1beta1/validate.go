@@ -96,12 +96,13 @@ func deviceLimit(key string) (path string) {
 }
 
 func checkLimit(path string, q resource.Quantity) error {
-	bytes := q.Value()
-	switch {
-	case q.CmpInt64(bytes) != 0: // A fraction of a byte, or more than any device has.
-		return invalid(path, "%s is not a number of bytes, use a quantity like 10Gi", clip(q.String()))
-	case bytes < minLimit:
+	switch { // In this order: Value wraps beyond int64.
+	case q.CmpInt64(MaxMemory) > 0:
+		return invalid(path, "%s is more than any device has", clip(q.String()))
+	case q.CmpInt64(minLimit) < 0:
 		return invalid(path, "%s is less than 1Mi, the least that MPS limits to", clip(q.String()))
+	case q.CmpInt64(q.Value()) != 0:
+		return invalid(path, "%s is not a number of bytes, use a quantity like 10Gi", clip(q.String()))
 	}
 	return nil
 }
