@@ -119,7 +119,7 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 			claim(nil, result("monitor-0000-1b-00-0")), node, claimerror.Permanent, claimerror.InvalidAllocation, []string{"adminAccess: true"},
 		},
 		"a lost GPU": {
-			claim(nil, result("gpu-0000-52-00-0")), node, claimerror.Transient, claimerror.DeviceLost, []string{"GPU is lost", "reset"},
+			claim(nil, result("gpu-0000-52-00-0")), node, claimerror.Transient, claimerror.DeviceLost, []string{"GPU is lost", "Reset"},
 		},
 		"an unreadable GPU": {
 			claim(nil, result("gpu-0000-61-00-0")), node, claimerror.Transient, claimerror.DeviceNotReady, []string{"unknown error", "NVRM"},

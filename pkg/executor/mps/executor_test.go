@@ -68,7 +68,7 @@ func TestAdmit_GPUNotFree_Refused(t *testing.T) {
 	}{
 		"a process":       {func(g *engine.GPU) { g.Processes = []engine.Process{{PID: 77}} }, "process 77"},
 		"prohibited":      {func(g *engine.GPU) { g.ComputeMode = int(nvml.ComputeProhibited) }, "nvidia-smi -c DEFAULT"},
-		"lost":            {func(g *engine.GPU) { g.Lost = true }, "reset the GPU"},
+		"lost":            {func(g *engine.GPU) { g.Lost = true }, "Reset the GPU"},
 		"nothing at all":  {func(*engine.GPU) {}, ""},
 		"exclusive found": {func(g *engine.GPU) { g.ComputeMode = int(nvml.ComputeExclusiveProcess) }, ""},
 	} {
