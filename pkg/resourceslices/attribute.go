@@ -14,30 +14,30 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// attributeSource is what an attribute can be read from.
+// attributeSource holds the data behind the attributes of one device.
 type attributeSource struct {
 	device gpu.Device
 	gpu    gpu.GPU
 	driver gpu.Driver
-	// profile is a MIG device's, or of a whole GPU what stands for its engines; nil where that is not known.
+	// profile is that of a MIG device; for a whole GPU it is the profile with all engines. nil means unknown.
 	profile *gpu.Profile
-	// uuid is the device's own, empty of a partition that is yet to be made.
+	// uuid is the device's own; empty for a partition that does not exist yet.
 	uuid string
-	// group is the NVLink group it is in, empty where it is in none.
+	// group names the device's NVLink group, if any.
 	group string
-	// offer is what of it can be had in shares; nil where it is for one claim.
+	// offer describes the shares of the device; nil if it is not shared.
 	offer *sharing.Offer
 }
 
-// described says that the GPU was read once, and is not known by its address alone: a zero means something then.
+// described reports whether a scan read the GPU. Otherwise only its address is known, and zero values mean nothing.
 func (s attributeSource) described() bool {
 	return s.gpu.ProductName != "" || s.gpu.ComputeCapability != (gpu.Version{})
 }
 
-// value gives an attribute, nil where there is none. The note says what was changed or left out.
+// value returns an attribute, or nil without one. The note explains a changed or missing value.
 type value func(attributeSource) (attribute *resourceapi.DeviceAttribute, note string)
 
-// text is a string attribute. The API takes 64 bytes of UTF-8.
+// text returns a string attribute. The API limits it to 64 bytes of UTF-8.
 func text(get func(attributeSource) string) value {
 	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		full := get(s)
@@ -47,19 +47,18 @@ func text(get func(attributeSource) string) value {
 		}
 		note := ""
 		if v != full {
-			note = fmt.Sprintf("%q is published as %q: the API takes %d bytes of UTF-8", full, v, resourceapi.DeviceAttributeMaxValueLength)
+			note = fmt.Sprintf("%q is published as %q: the API allows only %d bytes of UTF-8", full, v, resourceapi.DeviceAttributeMaxValueLength)
 		}
 		return &resourceapi.DeviceAttribute{StringValue: &v}, note
 	}
 }
 
-// truncate shortens a string to a number of bytes without splitting a character, and replaces what is not UTF-8.
+// truncate shortens a string to a number of bytes between two characters, and replaces invalid UTF-8.
 func truncate(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "?")
 	return strings.ToValidUTF8(s[:min(len(s), limit)], "")
 }
 
-// boolean is a bool attribute.
 func boolean(get func(attributeSource) bool) value {
 	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		if !s.described() {
@@ -69,7 +68,7 @@ func boolean(get func(attributeSource) bool) value {
 	}
 }
 
-// number is an int attribute; an unknown number is left out.
+// number returns an int attribute, or none if the number is unknown.
 func number(get func(attributeSource) (n int, known bool)) value {
 	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		n, known := get(s)
@@ -80,7 +79,7 @@ func number(get func(attributeSource) (n int, known bool)) value {
 	}
 }
 
-// version is a semantic version. An empty one is left out silently, one that cannot be normalised with a note.
+// version returns a semantic version. An empty version yields no attribute; an invalid one yields a note.
 func version(get func(attributeSource) string) value {
 	return func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 		raw := get(s)
@@ -95,25 +94,25 @@ func version(get func(attributeSource) string) value {
 	}
 }
 
-// semver makes NVIDIA's versions strict semantic versions: three numbers, none with leading zeros. 580.126.09 becomes
-// 580.126.9, 13.0 becomes 13.0.0.
+// semver converts NVIDIA's versions to semantic versions, which have three numbers without leading zeros: 580.126.09
+// becomes 580.126.9, 13.0 becomes 13.0.0.
 func semver(raw string) (string, error) {
 	parts := strings.Split(raw, ".")
 	if len(parts) > 3 {
-		return "", fmt.Errorf("%q has more than three parts, a semantic version has three", raw)
+		return "", fmt.Errorf("%q has more than the three parts of a semantic version", raw)
 	}
 	var numbers [3]uint64
 	for i, p := range parts {
 		n, err := strconv.ParseUint(p, 10, 32)
 		if err != nil {
-			return "", fmt.Errorf("%q is no version of up to three numbers", raw)
+			return "", fmt.Errorf("%q is not a version of up to three numbers", raw)
 		}
 		numbers[i] = n
 	}
 	return fmt.Sprintf("%d.%d.%d", numbers[0], numbers[1], numbers[2]), nil
 }
 
-// versionText is a two-part version as text, empty where it is unknown.
+// versionText formats a version; an unknown one is empty.
 func versionText(v gpu.Version) string {
 	if v == (gpu.Version{}) {
 		return ""

@@ -1,14 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourceslices says what a node publishes: a Snapshot in, the devices of its pool out, slice by slice.
+// Package resourceslices converts a Snapshot to the devices of the node's pool, slice by slice.
 //
-// The result depends on the arguments alone and is the same to the byte for the same hardware, however its GPUs were
-// enumerated. What cannot be said safely is left out and becomes a Warning; one bad GPU never spoils the pool.
+// The result depends only on the arguments. It is identical for the same hardware, in whatever order NVML enumerates
+// the GPUs. Data that cannot be published safely becomes a Warning; a faulty GPU never affects the rest of the pool.
 //
-// Traps. The scheduler charges only for devices that it can see: one that a claim holds is published until it is
-// released, whatever became of its GPU. A server without device taints would hand monitor devices and unhealthy GPUs to
-// anybody, so what needs a taint is not published there. Attribute names without a domain are in the driver's own.
+// Traps. The scheduler counts only visible devices, so a held device stays published until its release, whatever
+// happens to its GPU. On a server without device taints any claim could get monitor devices and unhealthy GPUs, so they
+// are not published there. Attribute names without a domain are in the driver's own.
 package resourceslices
 
 import (
@@ -23,98 +23,96 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// Pool is what a node publishes.
+// Pool holds the published devices of a node.
 type Pool struct {
 	Name string
-	// Slices are in the order the scheduler is to try them, devices likewise.
+	// Slices and their devices are in the order in which the scheduler tries them.
 	Slices []Slice
 }
 
-// Slice is one object of the API: it holds devices or counters, never both.
+// Slice is one API object. It holds either devices or counters.
 type Slice struct {
 	Devices        []resourceapi.Device     `json:"devices,omitempty"`
 	SharedCounters []resourceapi.CounterSet `json:"sharedCounters,omitempty"`
 }
 
-// Options say for whom and for what server the slices are.
+// Options configures Build.
 type Options struct {
-	// Node is the node's name.
 	Node string
-	// Taints, SharedDevices and Counters say that the server keeps device taints (DRADeviceTaints),
-	// allowMultipleAllocations (DRAConsumableCapacity), and shared counters (DRAPartitionableDevices).
+	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
+	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
 	Taints, SharedDevices, Counters bool
-	// AllowReset says that a MIG mode may be switched where that needs a reset of the GPU.
+	// AllowReset allows switches of the MIG mode that need a reset of the GPU.
 	AllowReset bool
-	// Switched are the PCI addresses of the GPUs whose MIG mode this driver turned on; of others it is foreign.
+	// Switched has the PCI addresses of GPUs whose MIG mode this driver switched on. On others the mode is external.
 	Switched map[string]bool
-	// Foreign are the partitions that no claim's record owns, by PCI address: an administrator made them.
+	// Foreign holds the external partitions, which no claim's record owns, by PCI address.
 	Foreign map[string][]gpu.Partition
-	// Held are the devices that a claim's record names.
+	// Held lists the devices in claims' records.
 	Held []Held
-	// Offer says what of a GPU, or a MIG profile of it, can be had in shares; false: nothing. Nil: of none.
+	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. Nil: nothing is shared.
 	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
 }
 
-// Held is a device that some claim has, or a GPU of a group that one has.
+// Held is a device of a claim, or one GPU of a claim's group.
 type Held struct {
-	// Device is of a group the group: its GPUs are held one by one.
+	// Device is the group itself for each GPU of a group.
 	Device gpu.Device
-	// Size and MemoryBytes are a MIG device's; 0 where they are not known.
+	// Size and MemoryBytes describe a MIG device; 0 means unknown.
 	Size        int
 	MemoryBytes uint64
-	// Foreign says that it is an administrator's partition.
+	// Foreign means that the partition is external.
 	Foreign bool
-	// GPU is its GPU as it was last known, at least the PCI address.
+	// GPU is the last known state of its GPU, with at least the PCI address.
 	GPU gpu.GPU
 }
 
 // State is the value of the unhealthy taint.
 type State string
 
-// Why a GPU is not for new claims.
+// The reasons why a device is unavailable to new claims.
 const (
-	// Lost GPUs fell off the bus.
+	// Lost GPUs are off the bus.
 	Lost State = "lost"
-	// Unreadable GPUs do not answer a query that they must.
+	// Unreadable GPUs failed a required query.
 	Unreadable State = "unreadable"
-	// Absent GPUs are held by a claim, and the driver does not list them.
+	// Absent GPUs are held by a claim but no longer listed by the driver.
 	Absent State = "absent"
-	// MIGMode is not what the device needs, and is not for this driver to change.
+	// MIGMode is wrong for the device, and this driver may not switch it.
 	MIGMode State = "mig-mode"
-	// Foreign devices overlap a partition that an administrator made.
+	// Foreign devices overlap an external partition.
 	Foreign State = "foreign-partition"
-	// NVLink does not connect the GPUs of the group any more.
+	// NVLink no longer connects the GPUs of the group.
 	NVLink State = "nvlink"
 	// DevicePlugin GPUs are served by a device plugin of the node.
 	DevicePlugin State = "device-plugin"
-	// Withheld GPUs may belong to a claim whose record cannot be read.
+	// Withheld GPUs may belong to a claim with an unreadable record.
 	Withheld State = "withheld"
 )
 
-// Condition says why a GPU must not be given to new claims, though it can be read.
+// Condition is the reason why a readable GPU is unavailable to new claims.
 type Condition struct {
 	State State
-	// Message says what happened and what to do, for people.
+	// Message tells an administrator the cause and the remedy.
 	Message string
 }
 
-// Warning is something that is not published, or not as it should be.
+// Warning reports a device that is not published, or not completely.
 type Warning struct {
-	// Device is the device's name, empty where the GPU has no address.
+	// Device is the device's name, empty if the GPU has no address.
 	Device string
-	// State is set where the whole GPU is affected; without it a detail was left out.
+	// State is the reason if the whole device is affected; without it only a detail is missing.
 	State   State
 	Message string
 }
 
-// PoolName is the name of a node's pool.
+// PoolName returns the name of a node's pool.
 func PoolName(node string) string { return node + "/gpu" }
 
-// Build makes the pool: the whole GPUs and the NVLink groups, the counters of what overlaps, then for each GPU its MIG
-// devices and its monitor device. Slices are known by their place: however many others there are, wholes and groups are
-// updated where they are. GPUs are in the order of their islands, a group stands behind the first of its GPUs. So a
-// request that does not say what it wants gets a whole GPU, and one for a GPU or a group is answered without a look at what
-// GPUs can be cut into. Conditions are by PCI address.
+// Build returns the pool: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG devices and its
+// monitor device. Slices are identified by their position, so whole GPUs and groups come first: they can be updated in
+// place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
+// gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
 	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}}
 	b.labels = labels(b.islands)
@@ -122,7 +120,7 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 	groups := b.groups(gpus)
 	nvlink := b.nvlinkCounters(groups)
 	var sets []resourceapi.CounterSet
-	var cut [][]resourceapi.Device // of each GPU with partitions
+	var cut [][]resourceapi.Device // By GPU with partitions.
 	var wholes, monitors []resourceapi.Device
 	for _, g := range gpus {
 		whole, partitions, set := b.devices(g, nvlink)
@@ -159,13 +157,13 @@ type builder struct {
 	pool     Pool
 	warnings []Warning
 	islands  []topology.Island
-	// labels are the NVLink groups that GPUs are in, by PCI address.
+	// labels are the NVLink groups of GPUs, by PCI address.
 	labels map[string]string
-	// last is the geometry worked out last: the GPUs of a node are mostly alike.
+	// last is the previous result of geometry, because the GPUs of a node are usually equal.
 	last geometry
 }
 
-// add puts devices into slices of their own.
+// add appends slices with these devices.
 func (b *builder) add(devices []resourceapi.Device) {
 	for chunk := range slices.Chunk(devices, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
 		b.pool.Slices = append(b.pool.Slices, Slice{Devices: chunk})

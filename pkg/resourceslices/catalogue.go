@@ -18,23 +18,22 @@ import (
 
 // Entry describes an attribute or capacity for the reference documentation.
 type Entry struct {
-	// Name as published: without a domain it is in the driver's.
+	// Name is the published name. Without a domain it is in the driver's own.
 	Name string
-	// Capacity tells a capacity from an attribute.
+	// Capacity distinguishes capacities from attributes.
 	Capacity bool
 	// Type is string, bool, int, version or quantity.
 	Type string
-	// Devices are the kinds of device that carry it.
+	// Devices are the kinds of devices with this entry.
 	Devices []gpu.Kind
-	// Always are those of them of which every device carries it, whatever GPU and driver it is of.
+	// Always are the kinds of which every device has it, whatever its GPU and driver.
 	Always []gpu.Kind
-	// Meaning says what the value is and when it is left out.
+	// Meaning explains the value and when it is missing.
 	Meaning string
-	// Source says where the value comes from.
-	Source string
+	Source  string
 }
 
-// Catalogue lists everything that devices can carry: attributes, then capacities, in the order of the documentation.
+// Catalogue lists all attributes, then all capacities, in the order of the documentation.
 func Catalogue() []Entry {
 	var out []Entry
 	for _, a := range attributes {
@@ -54,11 +53,12 @@ type attribute struct {
 type capacity struct {
 	Entry
 	quantity func(attributeSource) *resource.Quantity
-	// policy says how much of it a share takes. Nil: none, for it only says what the device has.
+	// policy returns a share's part of the capacity. Nil: shares do not consume it.
 	policy func(o sharing.Offer, has resource.Quantity) *resourceapi.CapacityRequestPolicy
 }
 
-// requestPolicy is the API's. On a device that is shared every capacity has one: without, the first share takes all.
+// requestPolicy returns the API's policy. A shared device needs one for every capacity: otherwise the first share takes
+// it all.
 func (c capacity) requestPolicy(s attributeSource) *resourceapi.CapacityRequestPolicy {
 	switch {
 	case s.offer == nil:
@@ -69,7 +69,7 @@ func (c capacity) requestPolicy(s attributeSource) *resourceapi.CapacityRequestP
 	return c.policy(*s.offer, *c.quantity(s))
 }
 
-// count is a capacity that is a number; an unknown one is left out.
+// count returns a numeric capacity, or none if the number is unknown.
 func count(get func(attributeSource) (n int, known bool)) func(attributeSource) *resource.Quantity {
 	return func(s attributeSource) *resource.Quantity {
 		if n, known := get(s); known {
@@ -98,22 +98,22 @@ var (
 
 var attributes = []attribute{
 	{Entry{Name: "type", Type: "string", Devices: allKinds, Always: allKinds, Source: "the driver",
-		Meaning: "What the device is: gpu, a whole GPU; mig, a MIG partition that exists or is made for its claim; nvlink-group, several GPUs that NVLink connects each with each; monitor, a GPU to be watched with admin access."},
+		Meaning: "The kind of device: gpu (a whole GPU), mig (a MIG partition that exists or is created for its claim), nvlink-group (several GPUs with NVLink between every two) or monitor (a GPU to monitor with admin access)."},
 		text(func(s attributeSource) string { return string(s.device.Kind) })},
 	{Entry{Name: "uuid", Type: "string", Devices: ofOneGPU, Always: gpuOrMonitor, Source: "nvmlDeviceGetUUID",
-		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It follows the board, not the slot. Of a mig device the partition's, where an administrator made it; one that is made for a claim has none before."},
+		Meaning: "The GPU's UUID as nvidia-smi -L shows it. It identifies the board, not the slot. A mig device has the UUID of its partition if an administrator created it, and none before it is created for a claim."},
 		text(func(s attributeSource) string { return s.uuid })},
 	{Entry{Name: "parentUUID", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetUUID",
-		Meaning: "The UUID of the GPU that the partition is on."},
+		Meaning: "The UUID of the partition's GPU."},
 		text(func(s attributeSource) string { return s.gpu.UUID })},
 	{Entry{Name: "profile", Type: "string", Devices: migOnly, Always: migOnly, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The MIG profile, such as 1g.10gb."},
 		text(func(s attributeSource) string { return s.device.Profile })},
 	{Entry{Name: "productName", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetName",
-		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3; of a mig device its GPU's, of a group its GPUs', where they are the same."},
+		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3. A mig device has its GPU's model; a group has the common model of its GPUs."},
 		text(func(s attributeSource) string { return s.gpu.ProductName })},
 	{Entry{Name: "brand", Type: "string", Devices: computing, Source: "nvmlDeviceGetBrand",
-		Meaning: "The product family, such as Tesla or Nvidia. Left out where the driver does not name one."},
+		Meaning: "The product family, such as Tesla or Nvidia. Missing if the driver reports none."},
 		text(func(s attributeSource) string { return s.gpu.Brand })},
 	{Entry{Name: "architecture", Type: "string", Devices: computing, Always: computing, Source: "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
@@ -131,34 +131,34 @@ var attributes = []attribute{
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s attributeSource) string { return versionText(s.driver.CUDA) })},
 	{Entry{Name: "addressingMode", Type: "string", Devices: gpuOrMIG, Source: "nvmlDeviceGetAddressingMode",
-		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Left out where the driver does not report it."},
+		Meaning: "How the GPU addresses system memory: HMM, ATS or None. Missing if the driver does not report it."},
 		text(func(s attributeSource) string { return s.gpu.AddressingMode })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIBusID), Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "nvmlDeviceGetPciInfo_v3",
 		Meaning: "The PCI address, such as 0000:1b:00.0."},
 		text(func(s attributeSource) string { return s.gpu.PCIAddress })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributePCIeRoot), Type: "string", Devices: allKinds, Source: "sysfs",
-		Meaning: "The PCIe root complex, such as pci0000:15: the same for a GPU and a network card that are close. Of a group where its GPUs share one."},
+		Meaning: "The PCIe root complex, such as pci0000:15. It is equal for a GPU and a network card that are near each other. A group has one if its GPUs share it."},
 		text(func(s attributeSource) string { return s.gpu.PCIeRoot })},
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds, Source: "sysfs",
-		Meaning: "The NUMA node. Left out where the machine does not assign one. Of a group where its GPUs share one."},
+		Meaning: "The NUMA node. Missing if the machine assigns none. A group has one if its GPUs share it."},
 		number(func(s attributeSource) (int, bool) { return ptr.Deref(s.gpu.NUMANode, 0), s.gpu.NUMANode != nil })},
 	{Entry{Name: "index", Type: "int", Devices: gpuOnly, Always: gpuOnly, Source: "NVML's enumeration",
-		Meaning: "The number nvidia-smi shows. For people: it may change with every boot and is not the device's identity."},
+		Meaning: "The number that nvidia-smi shows. It can change with every boot and does not identify the device."},
 		number(func(s attributeSource) (int, bool) { return s.gpu.Index, true })},
 	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "nvmlDeviceGetMigMode",
-		Meaning: "Whether the GPU has a MIG mode, whatever that mode is now."},
+		Meaning: "Whether the GPU supports MIG, in whichever mode it is now."},
 		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
 	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "compute capability and brand",
-		Meaning: "Whether MPS can limit memory and SMs of its clients: compute capability 7.0 and newer, not in a vGPU guest."},
+		Meaning: "Whether MPS can limit the memory and SMs of its clients: from compute capability 7.0 on, except in vGPU guests."},
 		boolean(func(s attributeSource) bool { return s.gpu.MPSCapable })},
 	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
-		Meaning: "The GPUs that all have NVLink to each other, through switches or directly, have the same: for matchAttribute. Left out of a GPU without such peers."},
+		Meaning: "The group of GPUs with NVLink between every two, through switches or directly. Use it in matchAttribute. Missing for a GPU without such peers."},
 		text(func(s attributeSource) string { return s.group })},
 	{Entry{Name: "nvlinkLinks", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkState",
-		Meaning: "How many of its NVLinks are up. Left out of a GPU that is in no NVLink group."},
+		Meaning: "The number of its NVLinks that are up. Missing for a GPU in no NVLink group."},
 		number(func(s attributeSource) (int, bool) { return len(s.gpu.Links), s.group != "" })},
 	{Entry{Name: "nvlinkVersion", Type: "int", Devices: gpuOnly, Source: "nvmlDeviceGetNvLinkVersion",
-		Meaning: "The NVLink generation as NVML numbers it. Left out where it does not say, and of a GPU that is in no NVLink group."},
+		Meaning: "The NVLink generation as NVML numbers it. Missing if NVML does not report it, and for a GPU in no NVLink group."},
 		number(func(s attributeSource) (int, bool) {
 			newest := 0
 			for _, l := range s.gpu.Links {
@@ -167,7 +167,7 @@ var attributes = []attribute{
 			return newest, s.group != "" && newest != 0
 		})},
 	{Entry{Name: "fabricClusterUUID", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
-		Meaning: "The NVLink fabric that the GPU is attached to, the same on every node of it. Left out where the fabric ends at the node's own board, or the GPU is not registered."},
+		Meaning: "The GPU's NVLink fabric, equal on every node of the fabric. Missing if the fabric ends at the node's own board or the GPU is not registered."},
 		text(func(s attributeSource) string {
 			if s.gpu.Fabric.State != gpu.FabricReady {
 				return ""
@@ -175,17 +175,17 @@ var attributes = []attribute{
 			return s.gpu.Fabric.ClusterUUID
 		})},
 	{Entry{Name: "cliqueID", Type: "int", Devices: gpuOrGroup, Source: "nvmlDeviceGetGpuFabricInfoV",
-		Meaning: "The part of the fabric whose GPUs reach each other, on whatever node. Left out with fabricClusterUUID."},
+		Meaning: "The part of the fabric whose GPUs reach each other, across nodes too. Missing if fabricClusterUUID is missing."},
 		number(func(s attributeSource) (int, bool) {
 			return s.gpu.Fabric.CliqueID, s.gpu.Fabric.State == gpu.FabricReady && s.gpu.Fabric.ClusterUUID != ""
 		})},
 	{Entry{Name: "gpuCount", Type: "int", Devices: groupOnly, Always: groupOnly, Source: "the driver",
-		Meaning: "How many GPUs the group has."},
+		Meaning: "The number of GPUs in the group."},
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.device.Size))}, ""
 		}},
 	{Entry{Name: "isolation", Type: "string", Devices: gpuOrMIG, Always: gpuOrMIG, Source: "the driver and the node's settings",
-		Meaning: "What keeps the shares of the device apart: mps, limits of memory and SMs that MPS holds its clients to; time-slicing, nothing but taking turns; hardware, where a claim always has the device to itself."},
+		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns without limits) or hardware (the device is not shared)."},
 		text(func(s attributeSource) string {
 			switch {
 			case s.offer == nil:
@@ -199,7 +199,7 @@ var attributes = []attribute{
 
 var capacities = []capacity{
 	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: computing, Always: computing, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
-		Meaning: "The board's total memory in bytes, what the driver reserves included; of a mig device the partition's, of a group that of all its GPUs. Left out where NVML cannot say."},
+		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's partition, or of all GPUs of a group. Missing if NVML does not report it."},
 		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.MemoryBytes
 			if s.device.Kind == gpu.KindMIG {
@@ -217,7 +217,7 @@ var capacities = []capacity{
 			}}
 		}},
 	{Entry{Name: "compute", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "the driver",
-		Meaning: "Percent of the SMs, of which a share can reserve some; by MPS its processes then get no more either. Left out where a claim always has the device to itself."},
+		Meaning: "The SMs of the device in percent, to be requested by shares. MPS limits a share's processes to its request. Missing if the device is not shared."},
 		count(func(s attributeSource) (int, bool) { return 100, s.offer != nil }),
 		func(o sharing.Offer, _ resource.Quantity) *resourceapi.CapacityRequestPolicy {
 			return &resourceapi.CapacityRequestPolicy{Default: amount(int64(o.Compute)), ValidRange: &resourceapi.CapacityRequestPolicyRange{
@@ -225,7 +225,7 @@ var capacities = []capacity{
 			}}
 		}},
 	{Entry{Name: "shares", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "CUDA MPS documentation, the node's settings",
-		Meaning: "How many claims can have a share of the device at once. Left out where a claim always has the device to itself."},
+		Meaning: "The maximum number of concurrent shares of the device. Missing if the device is not shared."},
 		count(func(s attributeSource) (int, bool) {
 			return ptr.Deref(s.offer, sharing.Offer{}).MaxShares, s.offer != nil
 		}),
@@ -233,7 +233,7 @@ var capacities = []capacity{
 			return &resourceapi.CapacityRequestPolicy{Default: amount(1), ValidValues: []resource.Quantity{*amount(1)}}
 		}},
 	{Entry{Name: "multiprocessors", Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetNumGpuCores, by compute capability; nvmlDeviceGetGpuInstanceProfileInfoV",
-		Meaning: "The number of streaming multiprocessors. Left out for a compute capability this version does not know."},
+		Meaning: "The number of streaming multiprocessors. Missing for a compute capability that this version does not know."},
 		count(func(s attributeSource) (int, bool) {
 			n := s.gpu.Multiprocessors
 			if s.device.Kind == gpu.KindMIG {
@@ -248,11 +248,11 @@ var capacities = []capacity{
 	engines("ofaEngines", "optical flow accelerators", func(p gpu.Profile) int { return p.OFAEngines }),
 }
 
-// engines is the capacity that counts engines of one kind, 0 where a partition has none.
+// engines returns the capacity of one kind of engine, which is 0 for a partition without them.
 func engines(name, what string, of func(gpu.Profile) int) capacity {
 	return capacity{
 		Entry{Name: name, Capacity: true, Type: "quantity", Devices: gpuOrMIG, Source: "nvmlDeviceGetGpuInstanceProfileInfoV",
-			Meaning: "The number of " + what + ". Left out of a GPU without MIG, for NVML does not say."},
+			Meaning: "The number of " + what + ". Missing for a GPU without MIG, because NVML does not report it."},
 		count(func(s attributeSource) (int, bool) {
 			p := ptr.Deref(s.profile, gpu.Profile{})
 			return of(p), p.Slices != 0

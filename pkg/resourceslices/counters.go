@@ -12,10 +12,10 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// amounts are counters by name.
+// amounts are the values of counters, by name.
 type amounts map[string]int64
 
-// api leaves out what is nothing.
+// api leaves out zero values.
 func (a amounts) api() map[string]resourceapi.Counter {
 	out := map[string]resourceapi.Counter{}
 	for name, n := range a {
@@ -32,16 +32,16 @@ func (a amounts) api() map[string]resourceapi.Counter {
 
 const (
 	memoryCounter = "memory"
-	// maxMemory is more than any GPU has, and can be added up.
+	// maxMemory exceeds the memory of any GPU, and sums of it do not overflow.
 	maxMemory = 1 << 50
 )
 
 func sliceCounter(i int) string { return fmt.Sprintf("memory-slice-%d", i) }
 
-// counters is the counter set of a GPU and what each of its devices takes of it.
+// counters returns the counter set of a GPU and the consumption of each device.
 //
-// Engines that foreign partitions have are not in it, for they are taken whether a claim has the partition or not. The
-// scheduler gives out nothing of a whole pool while any counter in it is overdrawn, so what claims hold is always in it.
+// It leaves out engines of external partitions, which are taken even without a claim. It raises totals to the held
+// amounts, because the scheduler allocates nothing from a pool with an overdrawn counter.
 func (g geometry) counters(of gpu.GPU, entries []deviceEntry) (*resourceapi.CounterSet, [][]resourceapi.DeviceCounterConsumption) {
 	name := wholeName(of.PCIAddress) + "-counter-set"
 	total := g.total(of, entries)
@@ -62,7 +62,7 @@ func (g geometry) counters(of gpu.GPU, entries []deviceEntry) (*resourceapi.Coun
 	return &resourceapi.CounterSet{Name: name, Counters: total.api()}, consumed
 }
 
-// total is what the GPU has, or has to have for those of its partitions that are known.
+// total returns the GPU's totals. They cover at least the known partitions.
 func (g geometry) total(of gpu.GPU, entries []deviceEntry) amounts {
 	memory, known := max(g.memory, min(of.MemoryBytes, maxMemory), 1), uint64(0)
 	for _, e := range entries {
@@ -86,8 +86,7 @@ func (g geometry) total(of gpu.GPU, entries []deviceEntry) amounts {
 	return out
 }
 
-// count is how many memory slices the GPU has, or has to have for those of its partitions that are known; 1 of a GPU that
-// is not cut.
+// count returns the number of memory slices. It covers at least the known partitions, and is 1 for a GPU without MIG.
 func (g geometry) count(entries []deviceEntry) int {
 	n := max(g.slices, 1)
 	for _, e := range entries {
@@ -98,13 +97,13 @@ func (g geometry) count(entries []deviceEntry) int {
 	return n
 }
 
-// placed says that an entry is a partition whose place is known, and that the API has counters for it.
+// placed reports whether an entry is a partition in a known place, for which the API allows enough counters.
 func (g geometry) placed(e deviceEntry) bool {
 	return e.device.Kind == gpu.KindMIG && e.place.Size > 0 && e.place.Start >= 0 &&
 		e.place.End()+1+len(g.binding) <= resourceapi.ResourceSliceMaxCountersPerCounterSet
 }
 
-// taken is what a device takes: the whole GPU, and a partition whose place is unknown, all there is.
+// taken returns a device's consumption. A whole GPU, and a partition in an unknown place, take everything.
 func (g geometry) taken(e deviceEntry, total amounts) amounts {
 	if !g.placed(e) {
 		return maps.Clone(total)

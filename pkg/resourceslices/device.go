@@ -13,15 +13,15 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// Keys of the taints. They do not follow the driver's name: tolerations are written once, in classes and claims.
+// Taint keys do not contain the driver's name, because classes and claims repeat them in tolerations.
 const (
-	// MonitorTaint is on every monitor device, so that only who asks to watch gets one.
+	// MonitorTaint is on every monitor device, so that only claims that tolerate it get one.
 	MonitorTaint = "gpu.nvidia.com/monitor"
-	// UnhealthyTaint is on a published GPU that is not for new claims; its value is the State.
+	// UnhealthyTaint is on a published device that is unavailable to new claims. Its value is the State.
 	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
 )
 
-// devices are those of one GPU, the whole and the partitions, and the counters that keep them apart, if they overlap.
+// devices returns the whole GPU and its partitions, and their counters if they overlap.
 func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
 	var consumed [][]resourceapi.DeviceCounterConsumption
 	if b.o.Counters && slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG }) {
@@ -40,7 +40,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g.gpu.PCIAddress, e)...)
 		b.taint(&d, e.state)
 		if e.held && e.state != "" {
-			b.warn(d.Name, e.state, "%s of GPU at %s stays published for the claim that holds it, and is not for others: %s",
+			b.warn(d.Name, e.state, "%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",
 				e.describe(), g.gpu.PCIAddress, e.why)
 		}
 		if e.device.Kind == gpu.KindGPU {
@@ -52,7 +52,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
 		switch {
 		case c.State == Withheld && b.o.Taints:
-			b.warn(g.name(), c.State, "GPU at %s is not for new claims: %s", g.gpu.PCIAddress, c.Message)
+			b.warn(g.name(), c.State, "GPU at %s is unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
 		case c.State != Absent:
 			b.warn(g.name(), c.State, "GPU at %s is not published: %s", g.gpu.PCIAddress, c.Message)
 		}
@@ -66,7 +66,7 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 	}
 }
 
-// monitors gives the device to watch a GPU by, or none: there must be a GPU to watch, or a claim that does.
+// monitors returns the monitor device of a GPU. It needs a readable GPU or a claim that holds the device.
 func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
 	if !b.o.Taints || !b.o.SharedDevices || gone && !g.holds(gpu.KindMonitor) {
@@ -80,7 +80,7 @@ func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	return []resourceapi.Device{d}
 }
 
-// source is what the attributes of every device of a GPU can be read from.
+// source returns the data behind the attributes of a GPU's device.
 func (b *builder) source(g gpu.GPU, d gpu.Device) attributeSource {
 	return attributeSource{device: d, gpu: g, driver: b.driver, group: b.labels[g.PCIAddress]}
 }
@@ -92,7 +92,7 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 			continue
 		}
 		value, note := a.value(s)
-		if note != "" && s.device.Kind == gpu.KindGPU { // The same of its other devices.
+		if note != "" && s.device.Kind == gpu.KindGPU { // The GPU's other devices have the same notes.
 			b.warn(d.Name, "", "attribute %s: %s", a.Name, note)
 		}
 		if value != nil {
@@ -113,7 +113,7 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 	return d
 }
 
-// offer is what can be had of a GPU, or of a profile of it, in shares; nil where it is for one claim.
+// offer returns the shares of a GPU or of one of its profiles; nil if it is not shared.
 func (b *builder) offer(g gpu.GPU, profile string) *sharing.Offer {
 	if b.o.SharedDevices && b.o.Offer != nil {
 		if o, ok := b.o.Offer(g, profile); ok {

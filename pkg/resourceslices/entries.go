@@ -10,22 +10,22 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// deviceEntry is a device that could be published of a GPU.
+// deviceEntry is a candidate for publishing.
 type deviceEntry struct {
 	device gpu.Device
-	// profile and place are a partition's, as far as they are known.
+	// profile and place describe a partition, as far as known.
 	profile gpu.Profile
 	place   gpu.Placement
 	uuid    string
-	// foreign partitions exist, made by an administrator.
+	// foreign partitions are external and exist.
 	foreign bool
 	held    bool
-	// state says that it is not for new claims, and why.
+	// state is set if the entry is unavailable to new claims.
 	state State
 	why   string
 }
 
-// exclude keeps a device from new claims; the first reason counts.
+// exclude makes an entry unavailable to new claims. The first reason counts.
 func (e *deviceEntry) exclude(state State, why string) {
 	if e.state == "" {
 		e.state, e.why = state, why
@@ -36,10 +36,10 @@ func (e deviceEntry) describe() string {
 	if e.device.Kind == gpu.KindMIG {
 		return fmt.Sprintf("%s at slice %d", e.profile.Name, e.place.Start)
 	}
-	return "the whole"
+	return "the whole GPU"
 }
 
-// entries are the devices to publish of a GPU, its monitor aside: those that new claims can have, and those held.
+// entries returns the devices of a GPU without its monitor: the available ones and the held ones.
 func (b *builder) entries(g gpuState) []deviceEntry {
 	geometry := b.geometry(g.gpu.MIG)
 	mode := b.mode(g, geometry)
@@ -47,7 +47,7 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 	whole.exclude(mode.whole, mode.why)
 	partitions := b.partitions(g, geometry, mode)
 	if foreign := b.o.Foreign[g.gpu.PCIAddress]; mode.foreign && len(foreign) > 0 {
-		whole.exclude(Foreign, "a MIG partition that this driver did not make is on it")
+		whole.exclude(Foreign, "an external MIG partition is on it")
 		b.addForeign(g, geometry, partitions, foreign)
 	}
 	entries := append([]deviceEntry{whole}, partitions...)
@@ -64,7 +64,7 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 	})
 }
 
-// partitions are those that could be made, and those held, in the order to offer them.
+// partitions returns the possible and the held partitions, in the order of Order.
 func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntry {
 	held := g.heldAs(gpu.KindMIG)
 	var out []deviceEntry
@@ -76,7 +76,7 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {
 			e.held = true
 			if held[n].Foreign {
-				e.exclude(Absent, "an administrator made it, and it is gone")
+				e.exclude(Absent, "it was an external partition and no longer exists")
 			}
 			held = slices.Delete(held, n, n+1)
 		}
@@ -88,14 +88,14 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 			profile: gpu.Profile{Name: h.Device.Profile, MemoryBytes: h.MemoryBytes},
 		}
 		e.exclude(m.partitions, m.why)
-		e.exclude(Unreadable, "NVML reports no such MIG profile or placement of this GPU")
+		e.exclude(Unreadable, "NVML reports no such MIG profile or placement for this GPU")
 		out = append(out, e)
 	}
 	return out
 }
 
-// addForeign marks the partitions that an administrator made, puts them first of their profile, and excludes those that
-// overlap them.
+// addForeign marks external partitions, moves them before the others of their profile, and excludes overlapping
+// entries.
 func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceEntry, foreign []gpu.Partition) {
 	taken := make([]int, len(geometry.binding))
 	for _, p := range foreign {
@@ -103,7 +103,7 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 			return e.profile.Slices > 0 && e.device.Profile == p.Profile && e.device.Start == p.Placement.Start && e.place == p.Placement
 		})
 		if n < 0 {
-			b.warn(g.name(), "", "a foreign MIG partition at slice %d of GPU at %s is left out: NVML names no profile of it that this GPU has", p.Placement.Start, g.gpu.PCIAddress)
+			b.warn(g.name(), "", "the external MIG partition at slice %d of GPU at %s is not published: its profile is none of this GPU's", p.Placement.Start, g.gpu.PCIAddress)
 			continue
 		}
 		e := &partitions[n]
@@ -111,7 +111,7 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 			taken[k] += r.Of(e.profile)
 		}
 		if len(p.Devices) != 1 {
-			b.warn(g.name(), "", "the foreign MIG partition %s at slice %d of GPU at %s is left out: it has %d compute instances, and one that takes all of it is wanted",
+			b.warn(g.name(), "", "the external MIG partition %s at slice %d of GPU at %s is not published: it has %d compute instances instead of one that takes all of it",
 				p.Profile, p.Placement.Start, g.gpu.PCIAddress, len(p.Devices))
 			continue
 		}
@@ -131,16 +131,16 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 		}
 		for _, p := range foreign {
 			if e.place.Size < 1 || p.Placement.Size < 1 || p.Placement.Overlaps(e.place) {
-				e.exclude(Foreign, "a MIG partition that this driver did not make is in its place")
+				e.exclude(Foreign, "an external MIG partition is in its place")
 			}
 		}
 		for k, r := range geometry.binding {
 			if n := r.Of(e.profile); n > 0 && n+taken[k] > r.Total {
-				e.exclude(Foreign, "a MIG partition that this driver did not make has the engines it needs")
+				e.exclude(Foreign, "an external MIG partition has the engines that it needs")
 			}
 		}
 	}
-	// An existing partition goes before one of its profile that has yet to be made.
+	// An existing partition precedes one of the same profile that does not exist yet.
 	slices.SortStableFunc(partitions, func(x, y deviceEntry) int {
 		order := func(e deviceEntry) int {
 			if e.foreign {
@@ -152,10 +152,10 @@ func (b *builder) addForeign(g gpuState, geometry geometry, partitions []deviceE
 	})
 }
 
-// excludeOverlaps excludes devices until no two of the others overlap, for a server that keeps no counters: held devices
-// stay, by themselves or in a group, then foreign partitions, then the whole.
+// excludeOverlaps is for a server without counters: it excludes devices until no two available ones overlap. Held
+// devices and groups have priority, then external partitions, then the whole GPU.
 func excludeOverlaps(entries []deviceEntry, inHeldGroup bool) {
-	const why = "the API server keeps no shared counters, so that no two devices may overlap"
+	const why = "the API server keeps no shared counters, so devices must not overlap"
 	wholeHeld, inUse := inHeldGroup, inHeldGroup
 	for _, e := range entries {
 		wholeHeld = wholeHeld || e.held && e.device.Kind == gpu.KindGPU

@@ -12,25 +12,24 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// gpuState is a GPU with its health, its held devices and those to publish.
+// gpuState is a GPU with its health, its held devices and its published devices.
 type gpuState struct {
 	gpu gpu.GPU
-	// unhealthy has a State where the GPU is not for new claims.
+	// unhealthy has a State if the GPU is unavailable to new claims.
 	unhealthy Condition
-	// held are the devices that claims hold: the whole, its monitor, its partitions, the groups that it is in.
+	// held are the held devices of the GPU: the whole, its monitor, its partitions and its groups.
 	held []Held
-	// entries are the devices to publish of it, its monitor aside.
+	// entries are the devices to publish, without the monitor.
 	entries []deviceEntry
 }
 
-// wholeName is the device name of the whole GPU.
 func wholeName(address string) string {
 	return gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name()
 }
 
 func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
 
-// heldAs gives each held device of a kind once.
+// heldAs returns the held devices of a kind without duplicates.
 func (g gpuState) heldAs(kind gpu.Kind) []Held {
 	var out []Held
 	for _, h := range g.held {
@@ -43,7 +42,7 @@ func (g gpuState) heldAs(kind gpu.Kind) []Held {
 
 func (g gpuState) holds(kind gpu.Kind) bool { return len(g.heldAs(kind)) > 0 }
 
-// gpuStates are the GPUs that were read, and those that are not there but held.
+// gpuStates returns the readable GPUs and the held GPUs that are missing.
 func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []gpuState {
 	found := map[string]*gpuState{}
 	for _, g := range s.GPUs {
@@ -52,7 +51,7 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 			continue
 		}
 		if other, ok := found[g.PCIAddress]; ok {
-			// The address does not identify a GPU, so neither is allocated.
+			// The address does not identify a GPU, so neither of the two can be allocated.
 			other.unhealthy = Condition{State: Unreadable, Message: "two GPUs have this PCI address"}
 			if cmp.Or(cmp.Compare(g.UUID, other.gpu.UUID), cmp.Compare(g.Index, other.gpu.Index)) < 0 {
 				other.gpu = g
@@ -62,7 +61,7 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 		found[g.PCIAddress] = &gpuState{gpu: g, unhealthy: conditions[g.PCIAddress]}
 	}
 	b.missing(s, found)
-	// GPUs taken one by one are first those that are in no group, then those of group after group.
+	// Single GPUs come first from those without a group, then from one group after the other.
 	rank := topology.Rank(b.islands)
 	var out []gpuState
 	for _, g := range slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
@@ -74,7 +73,7 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 	return out
 }
 
-// missing adds the held GPUs that were not read, and reports the problems that nobody holds.
+// missing adds the held GPUs that were not read, and reports the problems of GPUs that no claim holds.
 func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 	problems := map[string]Condition{}
 	for _, p := range s.Problems {
@@ -113,7 +112,7 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 	}
 }
 
-// address is the held GPU's.
+// address returns the PCI address of the held GPU.
 func (h Held) address() string {
 	if h.Device.Kind == gpu.KindGroup {
 		return h.GPU.PCIAddress
@@ -121,7 +120,7 @@ func (h Held) address() string {
 	return h.Device.PCIAddress
 }
 
-// sorted puts the fuller description of a GPU first, and makes the order independent of the caller's.
+// sorted puts the more complete description of a GPU first, independent of the given order.
 func sorted(held []Held) []Held {
 	return slices.SortedFunc(slices.Values(held), func(x, y Held) int {
 		return cmp.Or(cmp.Compare(x.address(), y.address()), cmp.Compare(len(y.GPU.ProductName), len(x.GPU.ProductName)),

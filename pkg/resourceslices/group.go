@@ -15,17 +15,17 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// group is an NVLink group to publish.
+// group is a published NVLink group.
 type group struct {
 	device  gpu.Device
 	members []gpuState
 	held    bool
-	// state says that it is not for new claims, and why.
+	// state is set if the group is unavailable to new claims.
 	state State
 	why   string
 }
 
-// groups finds the groups that claims can have, all of whose GPUs can be allocated whole, and those that are held.
+// groups returns the groups whose GPUs are all available as a whole, and the held groups.
 func (b *builder) groups(gpus []gpuState) []group {
 	byAddress := map[string]gpuState{}
 	held := map[string][]gpuState{}
@@ -54,11 +54,11 @@ func (b *builder) groups(gpus []gpuState) []group {
 		}
 	}
 	for _, name := range sortedKeys(held) {
-		device, _ := gpu.ParseName(name) // It was made of a device.
-		out = append(out, group{device: device, members: held[name], held: true, state: NVLink, why: "NVLink does not connect its GPUs any more"})
+		device, _ := gpu.ParseName(name) // name comes from Device.Name.
+		out = append(out, group{device: device, members: held[name], held: true, state: NVLink, why: "NVLink no longer connects its GPUs"})
 	}
 	if n := len(b.nvlinkCounters(out).size); n > resourceapi.ResourceSliceMaxCountersPerCounterSet {
-		b.warn("", "", "NVLink groups that no claim holds are not published: they are of %d GPUs, and the API takes %d in one set of counters",
+		b.warn("", "", "free NVLink groups are not published: they have %d GPUs, but the API allows only %d counters in a set",
 			n, resourceapi.ResourceSliceMaxCountersPerCounterSet)
 		out = slices.DeleteFunc(out, func(g group) bool { return !g.held })
 	}
@@ -73,24 +73,24 @@ func (b *builder) groups(gpus []gpuState) []group {
 	return out
 }
 
-// free says that new claims can have the GPU as a whole, as far as its health goes.
+// free reports whether new claims can have the whole GPU, as far as its health is concerned.
 func (g gpuState) free() bool {
 	return len(g.entries) > 0 && g.entries[0].device.Kind == gpu.KindGPU && g.entries[0].state == ""
 }
 
-// sameGPUs compares two lists of different GPUs, in any order.
+// sameGPUs compares two lists without duplicates, in any order.
 func sameGPUs(a, b []gpuState) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(x gpuState) bool {
 		return !slices.ContainsFunc(b, func(y gpuState) bool { return x.gpu.PCIAddress == y.gpu.PCIAddress })
 	})
 }
 
-// withGroups puts the devices of NVLink groups among the whole GPUs, each as far in front as it may be, because the
-// scheduler tries one device after the other: behind one of its GPUs, so that a request for any device meets the GPU first,
-// and behind the groups of its size that are to be offered before it. Groups that are not for new claims come last.
+// withGroups inserts the devices of NVLink groups among the whole GPUs, as far in front as possible, because the
+// scheduler tries the devices in turn. A group follows one of its GPUs, so that a request for any device gets a GPU,
+// and the groups of its size that come before it in offered. Groups that are unavailable to new claims come last.
 func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counters nvlinkCounters) []resourceapi.Device {
 	behind := make([][]resourceapi.Device, len(wholes)+1)
-	last := map[int]int{} // by size
+	last := map[int]int{} // By size.
 	for _, g := range groups {
 		d := b.device(g.source(b))
 		if b.o.Counters {
@@ -99,7 +99,7 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 		b.taint(&d, g.state)
 		place := len(wholes)
 		if g.state != "" {
-			b.warn(d.Name, g.state, "the NVLink group %s stays published for the claim that holds it, and is not for others: %s", d.Name, g.why)
+			b.warn(d.Name, g.state, "the NVLink group %s stays published for its claim but is unavailable to new claims: %s", d.Name, g.why)
 		} else {
 			for _, m := range g.members {
 				if i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool { return d.Name == m.name() }); i >= 0 {
@@ -118,7 +118,7 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 	return append(out, behind[len(wholes)]...)
 }
 
-// source is what the group's GPUs have in common, with their memory together.
+// source returns the common data of the group's GPUs, with the sum of their memory.
 func (g group) source(b *builder) attributeSource {
 	s := b.source(g.members[0].gpu, g.device)
 	s.gpu.MemoryBytes = 0
@@ -143,16 +143,15 @@ func (g group) source(b *builder) attributeSource {
 	return s
 }
 
-// keepCommon clears a value that is not the same of all.
+// keepCommon clears a value that differs.
 func keepCommon[T comparable](common *T, one T) {
 	if *common != one {
 		*common = *new(T)
 	}
 }
 
-// labels names for each GPU the largest set of GPUs that it is in of which each has NVLink to each: on switches all of
-// them, otherwise the largest clique of the island. The name is its size and its first member, so that it stays while its
-// members do.
+// labels returns each GPU's nvlinkGroup: all connected GPUs on switches, otherwise the largest clique with the GPU. The
+// name holds the size and the first member, so it is stable while the members are.
 func labels(islands []topology.Island) map[string]string {
 	out := map[string]string{}
 	for _, island := range islands {
@@ -160,7 +159,7 @@ func labels(islands []topology.Island) map[string]string {
 		if island.Switched {
 			groups = []topology.Group{{Members: island.Members}}
 		}
-		for _, g := range groups { // The larger come later.
+		for _, g := range groups { // Larger groups overwrite smaller ones.
 			for _, m := range g.Members {
 				out[m] = groupOf(g.Members).Name()
 			}
@@ -169,14 +168,14 @@ func labels(islands []topology.Island) map[string]string {
 	return out
 }
 
-// groupOf is the group of these GPUs.
+// groupOf returns the group with these GPUs.
 func groupOf(members []string) gpu.Device {
 	return gpu.Device{Kind: gpu.KindGroup, Size: len(members), PCIAddress: members[0]}
 }
 
-// offered are an island's groups in the order to offer them. GPUs are taken one by one from the front. Of the two halves of
-// a larger group the further one comes first, so that groups are taken from the other end; but the larger group at the
-// front goes before those behind it, so that the small ones use up what the GPUs have begun, and large ones stay whole.
+// offered returns an island's groups in their order of allocation. Single GPUs are taken from the front, so of the two
+// halves of a larger group the rear one comes first. But larger groups at the front precede those at the rear:
+// small groups fill up used parts, and large groups stay whole.
 func offered(island topology.Island) []topology.Group {
 	out := slices.Clone(island.Groups)
 	slices.SortStableFunc(out, func(x, y topology.Group) int {

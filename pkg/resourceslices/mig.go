@@ -13,21 +13,21 @@ import (
 	"gpu-dra-driver/pkg/partition/layout"
 )
 
-// geometry is what follows from a GPU's MIG profiles.
+// geometry holds the results of a GPU's MIG profiles.
 type geometry struct {
 	of gpu.MIG
-	// err says why the profiles cannot be used; what is below is empty then.
+	// err is the reason why the profiles are unusable; the following fields are empty then.
 	err error
 
 	slices  int
 	memory  uint64
 	binding []layout.Resource
 	order   []layout.Choice
-	// all has the engines of the whole GPU, nil where no profile takes all of it.
+	// all is the profile with the engines of the whole GPU; nil if no profile takes all of it.
 	all *gpu.Profile
 }
 
-// geometry works it out, once for GPUs that are alike.
+// geometry computes the geometry. It caches the last result, because the GPUs of a node are usually equal.
 func (b *builder) geometry(m gpu.MIG) geometry {
 	of := gpu.MIG{Capable: m.Capable, Profiles: m.Profiles, Fault: m.Fault}
 	if b.last.order == nil || !reflect.DeepEqual(b.last.of, of) {
@@ -44,7 +44,7 @@ func newGeometry(m gpu.MIG) geometry {
 	binding := layout.Binding(m.Profiles)
 	n := layout.Slices(m.Profiles)
 	if counters := n + 1 + len(binding); counters > resourceapi.ResourceSliceMaxCountersPerCounterSet {
-		g.err = fmt.Errorf("its MIG partitions would need %d counters, and the API takes %d", counters, resourceapi.ResourceSliceMaxCountersPerCounterSet)
+		g.err = fmt.Errorf("its MIG partitions need %d counters, but the API allows only %d", counters, resourceapi.ResourceSliceMaxCountersPerCounterSet)
 		return g
 	}
 	g.slices, g.memory, g.binding, g.order = n, layout.Memory(m.Profiles), binding, layout.Order(m.Profiles)
@@ -60,15 +60,15 @@ func newGeometry(m gpu.MIG) geometry {
 	return g
 }
 
-// mode is what a GPU's MIG mode allows to publish: a State excludes devices from new claims.
+// mode says which devices the MIG mode allows: a State excludes devices from new claims.
 type mode struct {
 	whole, partitions State
 	why               string
-	// foreign says that partitions made by an administrator count.
+	// foreign means that external partitions are published.
 	foreign bool
 }
 
-// mode decides by the GPU's health first, then by its MIG mode and who set it.
+// mode considers the GPU's health, then its MIG mode and who switched it on.
 func (b *builder) mode(g gpuState, geometry geometry) mode {
 	m := g.gpu.MIG
 	note := func(format string) { b.warn(g.name(), "", format, g.gpu.PCIAddress) }
@@ -77,7 +77,7 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 	case g.unhealthy.State != "" && g.unhealthy.State != Withheld:
 		return mode{whole: g.unhealthy.State, partitions: g.unhealthy.State, why: g.unhealthy.Message}
 	case geometry.err != nil && m.Enabled:
-		why := "its MIG mode is on, and its partitions cannot be told: " + geometry.err.Error()
+		why := "its MIG mode is on, and its partitions are unknown: " + geometry.err.Error()
 		if !g.holds(gpu.KindGPU) {
 			b.warn(g.name(), MIGMode, "GPU at %s is not published: %s", g.gpu.PCIAddress, why)
 		}
@@ -90,14 +90,14 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 	case len(m.Profiles) == 0:
 		return off
 	case m.Pending && !m.Enabled:
-		note("GPU at %s is published whole only: its MIG mode is off and is to be on after its next reset")
+		note("GPU at %s is published whole only: its MIG mode is off but changes to on at its next reset")
 		return off
 	case m.Enabled && !m.Pending:
-		note("GPU at %s is not published beyond the partitions it has: its MIG mode is on and is to be off after its next reset")
-		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode is to be off after its next reset", foreign: true}
+		note("GPU at %s is published with its existing partitions only: its MIG mode is on but changes to off at its next reset")
+		return mode{whole: MIGMode, partitions: MIGMode, why: "the GPU's MIG mode changes to off at its next reset", foreign: true}
 	case m.Enabled && !b.o.Switched[g.gpu.PCIAddress]:
-		note("GPU at %s is published as MIG partitions only: its MIG mode was turned on by an administrator; turn it off to have the GPU whole")
-		return mode{whole: MIGMode, why: "its MIG mode is on, so that it cannot be used as a whole; turn MIG off to publish it", foreign: true}
+		note("GPU at %s is published as MIG partitions only: an administrator switched its MIG mode on. Switch it off to publish the whole GPU")
+		return mode{whole: MIGMode, why: "its MIG mode is on. Switch it off to publish the whole GPU", foreign: true}
 	case m.Enabled:
 		return mode{foreign: true}
 	case m.Switchable || b.o.AllowReset:

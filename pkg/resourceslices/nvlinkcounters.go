@@ -11,19 +11,19 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// nvlinkCounterSet is the counter set that keeps NVLink groups and the devices of their GPUs apart: a counter for each GPU
-// of a group, worth as many as the GPU has memory slices. There is one for the node, because a group that a claim holds
-// must find its counters even if a failed link has split its GPUs, and a device can draw on two sets only.
+// nvlinkCounterSet separates NVLink groups from the devices of their GPUs: it has a counter for each GPU of a group,
+// with the number of the GPU's memory slices as its value. The node has one set, because a held group needs its
+// counters even after a failed link split its GPUs, and the API allows a device only two sets.
 const nvlinkCounterSet = "nvlink-counter-set"
 
-// nvlinkCounters are the values of the counters by PCI address.
+// nvlinkCounters are the values of the counters, by PCI address.
 type nvlinkCounters struct {
-	// size is what a GPU counts for. total is more where claims hold more of it than there can be: the scheduler allocates
-	// nothing from a pool in which a counter is overdrawn.
+	// size is the value of a whole GPU. total is larger if claims hold more than size, because the scheduler allocates
+	// nothing from a pool with an overdrawn counter.
 	size, total map[string]int64
 }
 
-// nvlinkCounters counts the GPUs of the groups.
+// nvlinkCounters computes the counters of the groups' GPUs.
 func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 	out := nvlinkCounters{size: map[string]int64{}, total: map[string]int64{}}
 	for _, g := range groups {
@@ -35,7 +35,7 @@ func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 	return out
 }
 
-// held is how much of a GPU claims hold.
+// held returns the held amount of a GPU.
 func (c nvlinkCounters) held(g gpuState) int64 {
 	n := int64(len(g.heldAs(gpu.KindGroup))) * c.size[g.gpu.PCIAddress]
 	for _, e := range g.entries {
@@ -46,7 +46,7 @@ func (c nvlinkCounters) held(g gpuState) int64 {
 	return n
 }
 
-// taken is what a device takes of its GPU's counter: a partition in a known place its memory slices, another device all.
+// taken returns a device's consumption: a partition in a known place takes its memory slices, others the whole GPU.
 func (c nvlinkCounters) taken(address string, e deviceEntry) int64 {
 	size := c.size[address]
 	if e.device.Kind == gpu.KindMIG && e.place.Size > 0 {
@@ -57,7 +57,7 @@ func (c nvlinkCounters) taken(address string, e deviceEntry) int64 {
 
 func gpuCounter(address string) string { return strings.TrimPrefix(wholeName(address), "gpu-") }
 
-// set is the counter set, nil where there are no groups.
+// set returns the counter set, or nil without groups.
 func (c nvlinkCounters) set() *resourceapi.CounterSet {
 	if len(c.total) == 0 {
 		return nil
@@ -71,7 +71,7 @@ func (c nvlinkCounters) set() *resourceapi.CounterSet {
 
 func counter(n int64) resourceapi.Counter { return resourceapi.Counter{Value: *amount(n)} }
 
-// consumedBy is what a device of a GPU takes from the set.
+// consumedBy returns the consumption of a GPU's device.
 func (c nvlinkCounters) consumedBy(address string, e deviceEntry) []resourceapi.DeviceCounterConsumption {
 	if c.size[address] == 0 {
 		return nil
@@ -81,7 +81,7 @@ func (c nvlinkCounters) consumedBy(address string, e deviceEntry) []resourceapi.
 	}}
 }
 
-// consumedByGroup is what a group takes: all of its GPUs.
+// consumedByGroup returns the consumption of a group: all of its GPUs.
 func (c nvlinkCounters) consumedByGroup(g group) []resourceapi.DeviceCounterConsumption {
 	all := resourceapi.DeviceCounterConsumption{CounterSet: nvlinkCounterSet, Counters: map[string]resourceapi.Counter{}}
 	for _, m := range g.members {

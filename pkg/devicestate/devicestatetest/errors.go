@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 )
 
-// CheckError checks an error's kind and reason, and the parts that its text must have.
+// CheckError checks an error's kind, reason and form, and that its text contains the parts.
 func CheckError(t testing.TB, err error, kind claimerror.Kind, reason claimerror.Reason, parts ...string) {
 	t.Helper()
 	if err == nil {
@@ -20,7 +20,7 @@ func CheckError(t testing.TB, err error, kind claimerror.Kind, reason claimerror
 	if claimerror.KindOf(err) != kind || claimerror.ReasonOf(err) != reason {
 		t.Errorf("%s %s, want %s %s: %v", claimerror.KindOf(err), claimerror.ReasonOf(err), kind, reason, err)
 	}
-	for _, s := range append(parts, "; ") {
+	for _, s := range append(parts, " failed", ". ") {
 		if !strings.Contains(err.Error(), s) {
 			t.Errorf("%q lacks %q", err, s)
 		}

@@ -1,8 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package slicetest gives the ResourceSlices that the driver publishes of a simulated node, for tests that need many nodes
-// or none that runs.
+// Package slicetest returns the ResourceSlices of simulated nodes, for tests with many nodes or without a running one.
 package slicetest
 
 import (
@@ -26,7 +25,7 @@ import (
 // Driver is the driver's name in the slices.
 const Driver = "gpu.nvidia.com"
 
-// Node is what a node with the first GPUs of a profile publishes, 0 for all of them, in the scheduler's order.
+// Node returns the slices of a node with the first gpus GPUs of a profile (0: all of them), in the scheduler's order.
 func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) {
 	snapshot, err := scan(profile, node, gpus)
 	if err != nil {
