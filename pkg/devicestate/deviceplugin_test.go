@@ -28,7 +28,7 @@ func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	served = devicestatetest.Address(1)
 	e.Prepare(p, "a") // What stands, stands.
 	e.Unprepare(p, "a")
-	e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "device plugin", "nvidia.com/gpu", "remove the device plugin")
+	e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "device plugin", "nvidia.com/gpu", "Remove the device plugin")
 	e.Claim("b", "0", "1")
 	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "device plugin")
 	e.CheckClean(p)

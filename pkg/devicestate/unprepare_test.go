@@ -40,7 +40,7 @@ func TestUnprepare_UnknownExecutor_ReturnsErrorAndKeepsDevices(t *testing.T) {
 	e.Configure = func(o *devicestate.Options) { o.Executors = nil }
 	p = e.Start()
 	err := p.Unprepare(context.Background(), devicestatetest.ClaimID("a"))
-	devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.HostFailure, `"file"`, "install the version")
+	devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.HostFailure, `"file"`, "Install the version")
 	findings, err := p.Recover(context.Background())
 	e.Must(err)
 	if len(findings) != 1 || findings[0].Err == nil {
