@@ -410,7 +410,7 @@ var mutations = []Mutation{
 		Package: control, Test: "TestLabel_PoolIncomplete_ChangesNothing",
 	},
 	{
-		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/merge.go",
+		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/labels.go",
 		Old: "present && written && now == last, !present:", New: "present && now != value, present && written && now == last, !present:",
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},
