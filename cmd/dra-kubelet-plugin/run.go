@@ -88,10 +88,8 @@ const LabelMkdir host.Label = "plugin.mkdir"
 func serve(ctx context.Context, c flags.Config) error {
 	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
 	defer machine.Close()
-	for _, dir := range []string{dataDir(c), c.KubeletRegistrarDir} {
-		if err := machine.MkdirAll(LabelMkdir, dir, 0o750); err != nil {
-			return fmt.Errorf("make the plugin's directories: %w", err)
-		}
+	if err := machine.MkdirAll(LabelMkdir, 0o750, dataDir(c), c.KubeletRegistrarDir); err != nil {
+		return fmt.Errorf("make the plugin's directories: %w", err)
 	}
 	client, err := newClient(c.Kubeconfig)
 	if err != nil {

@@ -91,25 +91,36 @@ func (h *Host) Remove(label Label, path string) error {
 // RemoveUnfinished removes the temporary file that a crash left beside path, if any.
 func (h *Host) RemoveUnfinished(label Label, path string) error { return h.Remove(label, tempOf(path)) }
 
-// MkdirAll makes a directory and its parents and returns once their names are on disk: a file is only as durable as the
+// MkdirAll makes directories and their parents and returns once their names are on disk: a file is only as durable as the
 // directories above it. MkdirAll also syncs directories that exist already, up to the root of their file system, because
 // the process that made them may have died before it synced them.
-func (h *Host) MkdirAll(label Label, dir string, perm fs.FileMode) error {
-	if err := h.do(label, CallMkdir, dir, func() error { return os.MkdirAll(dir, perm) }); err != nil {
-		return err
-	}
-	device, err := deviceOf(dir)
-	if err != nil {
-		return err
-	}
-	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
-		if on, err := deviceOf(parent); err != nil || on != device {
-			return err
-		}
-		if err := h.SyncDir(label, parent); err != nil || parent == filepath.Dir(parent) {
+func (h *Host) MkdirAll(label Label, perm fs.FileMode, dirs ...string) error {
+	synced := map[string]bool{}
+	for _, dir := range dirs {
+		if err := h.do(label, CallMkdir, dir, func() error { return os.MkdirAll(dir, perm) }); err != nil {
 			return err
 		}
 	}
+	for _, dir := range dirs {
+		device, err := deviceOf(dir)
+		if err != nil {
+			return err
+		}
+		for parent := filepath.Dir(dir); !synced[parent]; parent = filepath.Dir(parent) {
+			on, err := deviceOf(parent)
+			if err != nil {
+				return err
+			}
+			if on != device {
+				break
+			}
+			if err := h.SyncDir(label, parent); err != nil {
+				return err
+			}
+			synced[parent] = true
+		}
+	}
+	return nil
 }
 
 func deviceOf(path string) (uint64, error) {

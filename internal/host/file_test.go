@@ -160,7 +160,7 @@ func TestMkdirAll_NewAndExisting_SyncsEveryParent(t *testing.T) {
 	}})
 	for i, want := range [][]string{{"a/b", "a", "."}, {"a/b", "a", "."}} {
 		synced = nil
-		if err := h.MkdirAll("l", filepath.Join(dir, "a/b/c"), 0o700); err != nil {
+		if err := h.MkdirAll("l", 0o700, filepath.Join(dir, "a/b/c")); err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(want, synced); d != "" {
@@ -171,7 +171,7 @@ func TestMkdirAll_NewAndExisting_SyncsEveryParent(t *testing.T) {
 		f := failing(op)
 		f.Arm()
 		h := host.New(host.Options{FaultHook: f.Do})
-		if err := h.MkdirAll("l", filepath.Join(dir, "x"), 0o700); !errors.Is(err, hosttest.ErrInjected) {
+		if err := h.MkdirAll("l", 0o700, filepath.Join(dir, "x")); !errors.Is(err, hosttest.ErrInjected) {
 			t.Error(op, err)
 		}
 	}

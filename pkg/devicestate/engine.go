@@ -103,10 +103,8 @@ func Open(o Options) (*Engine, error) {
 		o.Planner = plan.Make
 	}
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks")}
-	for _, dir := range []string{o.Dir, e.locks} {
-		if err := o.Host.MkdirAll(LabelMkdir, dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make the state directory %s: %w", dir, err)
-		}
+	if err := o.Host.MkdirAll(LabelMkdir, 0o700, e.locks); err != nil {
+		return nil, fmt.Errorf("make the state directory %s: %w", e.locks, err)
 	}
 	var err error
 	e.records, err = record.Open(o.Host, filepath.Join(o.Dir, "records"))

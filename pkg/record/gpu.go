@@ -41,7 +41,7 @@ type GPUs struct {
 // OpenGPUs creates the directory of a setting.
 func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 	g := &GPUs{host: h, dir: filepath.Join(dir, setting), setting: setting}
-	if err := h.MkdirAll(LabelMkdir, g.dir, 0o700); err != nil {
+	if err := h.MkdirAll(LabelMkdir, 0o700, g.dir); err != nil {
 		return nil, fmt.Errorf("make the directory of GPU records %s: %w", g.dir, err)
 	}
 	return g, nil

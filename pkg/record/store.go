@@ -42,10 +42,8 @@ const suffix = ".json"
 // Open creates the directories.
 func Open(h *host.Host, dir string) (*Store, error) {
 	s := &Store{h, filepath.Join(dir, "claims"), filepath.Join(dir, "unknown"), filepath.Join(dir, "quarantine")}
-	for _, d := range []string{dir, s.claims, s.unknown, s.quarantine} {
-		if err := h.MkdirAll(LabelMkdir, d, 0o700); err != nil {
-			return nil, fmt.Errorf("make the record directory %s: %w", d, err)
-		}
+	if err := h.MkdirAll(LabelMkdir, 0o700, s.claims, s.unknown, s.quarantine); err != nil {
+		return nil, fmt.Errorf("make the record directories in %s: %w", dir, err)
 	}
 	return s, nil
 }

@@ -67,7 +67,7 @@ func (s *Store) write(attempt, path string, data []byte) error {
 	}
 	err := s.host.WriteDurable(LabelWrite, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.host.MkdirAll(LabelMkdir, s.dir, 0o755); err != nil {
+		if err := s.host.MkdirAll(LabelMkdir, 0o755, s.dir); err != nil {
 			return fmt.Errorf("%s: make the CDI directory: %w", attempt, err)
 		}
 		err = s.host.WriteDurable(LabelWrite, path, data, 0o644)

@@ -5,6 +5,7 @@ package devicestatetest
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -42,6 +43,7 @@ func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *En
 		make = New
 	}
 	e = make(t)
+	e.clockStands = true
 	if s.Starts {
 		s.Given(e, nil)
 	} else {
@@ -123,11 +125,24 @@ func (s Scenario) after(e *Env, again bool) {
 	e.Must(os.RemoveAll(e.Dir))
 }
 
-// crashMatrix counts.
+// crashMatrix counts, for one scenario or for all.
 type crashMatrix struct {
-	mu                              sync.Mutex
-	met                             map[string]bool
-	operations, singles, recoveries int
+	mu                                      sync.Mutex
+	met                                     map[string]bool
+	operations, singles, recoveries, states int
+	// checked are the states whose future a run has checked, by the kind of future. The same state has the same future.
+	checked map[string]bool
+}
+
+// isNew says whether no run has checked a future of this state yet. The caller then does.
+func (m *crashMatrix) isNew(e *Env, future string) bool {
+	key := future + " " + e.State()
+	if m.checked[key] {
+		return false
+	}
+	m.checked[key] = true
+	m.states++
+	return true
 }
 
 // RunCrashMatrix strikes at every operation of every scenario with each kind of fault, starts a new process, and checks
@@ -139,17 +154,18 @@ func RunCrashMatrix(t *testing.T, scenarios []Scenario, kinds []hosttest.Kind, l
 		for _, s := range scenarios {
 			t.Run(s.Name, func(t *testing.T) {
 				t.Parallel()
-				m := &crashMatrix{met: map[string]bool{}}
+				m := &crashMatrix{met: map[string]bool{}, checked: map[string]bool{}}
 				m.run(t, s, kinds)
 				all.mu.Lock()
 				defer all.mu.Unlock()
 				maps.Copy(all.met, m.met)
-				all.operations, all.singles, all.recoveries = all.operations+m.operations, all.singles+m.singles, all.recoveries+m.recoveries
+				all.operations, all.singles = all.operations+m.operations, all.singles+m.singles
+				all.recoveries, all.states = all.recoveries+m.recoveries, all.states+m.states
 			})
 		}
 	})
-	t.Logf("crash matrix: %d scenarios, %d operations; %d runs with one fault, %d with a second crash in Recover",
-		len(scenarios), all.operations, all.singles, all.recoveries)
+	t.Logf("crash matrix: %d scenarios, %d operations; %d runs with one fault, %d with a second crash in Recover; %d states",
+		len(scenarios), all.operations, all.singles, all.recoveries, all.states)
 	for _, label := range labels {
 		if !all.met[label] {
 			t.Errorf("no scenario met operation %q", label)
@@ -184,18 +200,11 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 			if kind == hosttest.LoseAnswer && o.Path != "" {
 				continue // A system call's answer is not lost.
 			}
-			for _, again := range []bool{true, false} {
-				m.singles++
-				s.strike(t, hosttest.At(i, kind), kind, again)
-				if t.Failed() {
-					t.Fatalf("%s operation %d, %s %s, prepared again: %v", kind, i, o, o.Path, again)
-				}
+			m.singles++
+			m.strike(t, s, i, kind)
+			if t.Failed() {
+				t.Fatalf("%s operation %d, %s %s", kind, i, o, o.Path)
 			}
-		}
-		// A crash after one operation is a crash before the next, and a process sees no difference after a sync. That
-		// spares most of the pairs.
-		if e.Sim == nil && i > 0 && isSync(seen[i-1]) {
-			continue
 		}
 		m.crashInRecover(t, s, i)
 		if t.Failed() {
@@ -204,50 +213,68 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 	}
 }
 
-func isSync(o host.Operation) bool { return o.Call == host.CallSync || o.Call == host.CallSyncDir }
+// strike is a run with one fault, after which a new process prepares the claims again, or does not.
+func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kind) {
+	for _, again := range []bool{true, false} {
+		e, p, crashed, err := s.begin(t, hosttest.At(at, kind), false)
+		if crashed != (kind == hosttest.CrashBefore || kind == hosttest.CrashAfter) {
+			t.Errorf("crashed: %v, %v", crashed, err)
+			return
+		}
+		if p != nil && !crashed && err == nil && !s.Unknown {
+			// A fault that the caller does not see must not have made a difference.
+			e.CheckClean(p, s.Then...)
+		}
+		p.Crash()
+		if !m.after(s, e, again) {
+			return // An earlier run checked both futures.
+		}
+	}
+}
 
-// strike is a run with one fault.
-func (s Scenario) strike(t *testing.T, f *hosttest.Faults, kind hosttest.Kind, again bool) {
-	e, p, crashed, err := s.begin(t, f, false)
-	if crashed != (kind == hosttest.CrashBefore || kind == hosttest.CrashAfter) {
-		t.Errorf("crashed: %v, %v", crashed, err)
-		return
+// after checks one of the futures of a machine, unless it has been checked.
+func (m *crashMatrix) after(s Scenario, e *Env, again bool) bool {
+	e.T.Helper()
+	if !m.isNew(e, fmt.Sprint(again)) {
+		e.Must(os.RemoveAll(e.Dir))
+		return false
 	}
-	if p != nil && !crashed && err == nil && !s.Unknown {
-		// A fault that the caller does not see must not have made a difference.
-		e.CheckClean(p, s.Then...)
-	}
-	p.Crash()
 	s.after(e, again)
+	return true
 }
 
 // crashInRecover crashes before an operation, and again after each operation of Recover.
 func (m *crashMatrix) crashInRecover(t *testing.T, s Scenario, at int) {
-	run := func(f *hosttest.Faults) (*Env, bool) {
+	crash := func() *Env {
 		e, p, _, _ := s.begin(t, hosttest.At(at, hosttest.CrashBefore), false)
 		p.Crash()
+		return e
+	}
+	recovers := func(e *Env, f *hosttest.Faults) (crashed bool) {
 		q, err := e.StartWith(f.Do)
 		e.Must(err)
 		f.Arm()
-		crashed, _ := hosttest.Run(q.RecoverAll)
+		crashed, _ = hosttest.Run(q.RecoverAll)
 		f.Disarm()
 		q.Crash()
-		return e, crashed
+		return crashed
+	}
+	e := crash()
+	if !m.isNew(e, "crash in Recover") {
+		e.Must(os.RemoveAll(e.Dir))
+		return
 	}
 	trace := hosttest.Trace()
-	e, _ := run(trace)
-	s.after(e, true)
+	recovers(e, trace)
+	m.after(s, e, true)
 	m.meet(trace.Seen())
 	for j, o := range trace.Seen() {
-		if e.Sim == nil && isSync(o) {
-			continue
-		}
 		m.recoveries++
-		e, crashed := run(hosttest.At(j, hosttest.CrashAfter))
-		if !crashed {
+		e := crash()
+		if !recovers(e, hosttest.At(j, hosttest.CrashAfter)) {
 			t.Errorf("no crash at operation %d of Recover", j)
 		}
-		s.after(e, e.Sim == nil || j%2 == 0)
+		m.after(s, e, e.Sim == nil || j%2 == 0)
 		if t.Failed() {
 			t.Logf("crashed again after operation %d of Recover, %s", j, o)
 			return

@@ -60,6 +60,8 @@ type Env struct {
 	Configure func(*devicestate.Options)
 
 	noExternal bool
+	// clockStands says that only the start of a process advances Now, so that equal states have equal times.
+	clockStands bool
 }
 
 // New makes a machine with four GPUs.
@@ -201,7 +203,13 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	if e.Disk != nil {
 		hook = e.Disk.Hook(hook)
 	}
-	now := func() time.Time { e.Now = e.Now.Add(time.Microsecond); return e.Now }
+	e.Now = e.Now.Add(time.Microsecond)
+	now := func() time.Time {
+		if !e.clockStands {
+			e.Now = e.Now.Add(time.Microsecond)
+		}
+		return e.Now
+	}
 	h := host.New(host.Options{BootIDFile: e.BootFile, Now: now, FaultHook: hook, ReadFile: e.ReadFile})
 	p := &Process{Host: h}
 	o := devicestate.Options{
