@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// run applies the mutations whose name contains the arguments, all of them without one. File and package names are
+// run applies the mutations whose name or test contains the arguments, all of them without one. File and package names are
 // relative to the root of the product's module.
 func run(ctx context.Context, only []string, out, log io.Writer) error {
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "gpu-dra-driver").Output()
@@ -63,7 +63,7 @@ func run(ctx context.Context, only []string, out, log io.Writer) error {
 	sound := map[string]error{}
 	missed := 0
 	for i, s := range mutations {
-		if len(only) > 0 && !strings.Contains(s.Name, strings.Join(only, " ")) {
+		if wanted := strings.Join(only, " "); !strings.Contains(s.Name, wanted) && !strings.Contains(s.Test, wanted) {
 			continue
 		}
 		began := time.Now()
@@ -143,7 +143,7 @@ func overlayOf(dir string, s Mutation) (string, error) {
 }
 
 func test(ctx context.Context, s Mutation, overlay string) (string, error) {
-	args := []string{"test", "-count=1", "-timeout=5m", "-v", "-vet=off", "-run", "^" + s.Test + "$"}
+	args := []string{"test", "-count=1", "-timeout=5m", "-v", "-failfast", "-vet=off", "-run", "^" + s.Test + "$"}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
