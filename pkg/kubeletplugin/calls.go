@@ -22,8 +22,8 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// Draining: calls in flight get drainPatience to finish, then their contexts end so that they roll back, and after
-// drainLimit the process goes whatever they do. Their records say what is left, and the next start undoes it.
+// At the end, calls in flight get drainPatience to complete. Then their contexts end, so that they roll back. After
+// drainLimit the process exits in any case; the next start recovers from the records.
 const (
 	drainPatience = 3 * time.Second
 	drainLimit    = 5 * time.Second
@@ -31,18 +31,18 @@ const (
 
 var errStopping = errors.New("the plugin is stopping")
 
-// calls counts and times the kubelet's calls, and lets them finish when the plugin stops.
+// calls counts and times the kubelet's calls, and lets them complete when the plugin stops.
 type calls struct {
 	metrics    *metrics.Metrics
 	registered atomic.Bool
 	count      atomic.Uint64
-	// onRegister is called when the kubelet has registered the plugin.
+	// onRegister is called after the kubelet registered the plugin.
 	onRegister func()
 
 	mu       sync.Mutex
 	stopping bool
 	inflight sync.WaitGroup
-	// patient ends when drain loses its patience.
+	// patient ends drainPatience after the start of drain.
 	patient context.Context
 	cancel  context.CancelCauseFunc
 }
@@ -53,12 +53,12 @@ func newCalls(m *metrics.Metrics, onRegister func()) *calls {
 	return c
 }
 
-// intercept is a gRPC interceptor of the DRA and of the registration service.
+// intercept is a gRPC interceptor for the DRA service and the registration service.
 func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "A call of the kubelet met a bug of the driver", "method", info.FullMethod, "panic", p, "stack", string(debug.Stack()))
-			resp, err = nil, status.Error(codes.Internal, "a bug of the driver stopped this call; the plugin's log has the details")
+			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped a call of the kubelet", "method", info.FullMethod, "panic", p, "stack", string(debug.Stack()))
+			resp, err = nil, status.Error(codes.Internal, "a bug of the driver stopped this call; see the plugin's log")
 		}
 	}()
 	operation := ""
@@ -73,7 +73,7 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 		return handler(ctx, req)
 	}
 	if m, ok := req.(proto.Message); ok && proto.Size(m) == 0 {
-		return handler(ctx, req) // The health probe's.
+		return handler(ctx, req) // A call of the health probe.
 	}
 	c.count.Add(1)
 	ctx, done, err := c.begin(ctx)
@@ -104,7 +104,7 @@ func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stopping {
-		return nil, nil, status.Error(codes.Unavailable, errStopping.Error()+"; the call is repeated")
+		return nil, nil, status.Error(codes.Unavailable, errStopping.Error()+"; the kubelet repeats the call")
 	}
 	c.inflight.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -116,7 +116,7 @@ func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// drain refuses further calls and returns when none is in flight, or at the limit.
+// drain refuses new calls and returns when no call is in flight, or at the limit.
 func (c *calls) drain(ctx context.Context) {
 	c.mu.Lock()
 	c.stopping = true
@@ -136,12 +136,12 @@ func (c *calls) drain(ctx context.Context) {
 	select {
 	case <-idle:
 	case <-time.After(drainLimit - drainPatience):
-		klog.FromContext(ctx).Info("Stopping though calls are in flight; the next start undoes what they left")
+		klog.FromContext(ctx).Info("Stopping with calls in flight; the next start recovers their claims")
 	}
 }
 
-// failedKey finds, in the context of a call, where to note that one of its claims failed. The kubelet speaks one of
-// several API versions, so the answer is not looked into.
+// failedKey is the context key of a call's failure flag. The service sets it for a failed claim, because the type of
+// the answer depends on the kubelet's API version.
 type failedKey struct{}
 
 func noteFailure(ctx context.Context) {

@@ -15,15 +15,15 @@ import (
 	"gpu-dra-driver/internal/host"
 )
 
-// The effects of installing the hook.
+// LabelHook labels the operations that install the hook.
 const LabelHook host.Label = "hook.install"
 
-// HookName is the hook's file in the plugin's data directory.
+// HookName is the file name of the hook in the plugin's data directory.
 const HookName = "nvidia-cdi-hook"
 
-// InstallHook copies the CDI hook from this image to the data directory, where the container runtime, which runs on the
-// node, can run it. The file is replaced in one rename: a container that starts now runs the old one or the new one,
-// never half of one. Where the image has none, one that is installed stays.
+// InstallHook copies the CDI hook from this image to the data directory, because the container runtime runs it on the
+// node. One rename replaces the file, so a starting container runs either the old or the new version. If the image has
+// no hook, an installed one stays.
 func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) (err error) {
 	defer func() {
 		if err != nil {

@@ -1,14 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeletplugin stands between the kubelet and the API server on one side and the engine on the other.
+// Package kubeletplugin connects the engine with the kubelet and the API server.
 //
-// The kubelet calls, the engine works, and what it says becomes answers, Events, device status and metrics. Inventory
-// becomes ResourceSlices. Nothing here decides what a claim gets or remembers what it was given.
+// The kubelet calls the engine; results become answers, Events, device status and metrics. The inventory becomes
+// ResourceSlices. This package neither decides which devices a claim gets nor stores them.
 //
-// Traps. Two instances live at once during an upgrade: either may be called for any claim, only the newest publishes.
-// Starting waits for neither NVML nor the API server, since pods must be able to end without them. The path of a
-// Prepare holds no call to the API server but the helper's look-up of the claim; the rest is told afterwards.
+// Traps. Two instances run during an upgrade: the kubelet may call either for any claim, but only the newest publishes.
+// The start waits for neither NVML nor the API server, because pods must be able to end without them. A Prepare calls
+// the API server only for the helper's look-up of the claim; it writes Events and status afterwards.
 package kubeletplugin
 
 import (
@@ -34,29 +34,29 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// Options configures a Plugin. Cadence, PodUID, Idle, Reconcile and Background may be left out.
+// Options configures a Plugin. Cadence, PodUID, Idle, Reconcile and Background are optional.
 type Options struct {
 	Driver, Node string
-	// PodUID lets two instances live side by side; empty for one alone.
+	// PodUID allows two instances at once; it is empty for a single one.
 	PodUID string
-	// DataDir holds the plugin's socket, RegistrarDir the one that the kubelet looks for. Both must exist.
+	// DataDir holds the plugin's socket, RegistrarDir the socket for the kubelet. Both must exist.
 	DataDir, RegistrarDir string
 	// HealthcheckPort is the TCP port of the health service, negative for none.
 	HealthcheckPort int
 	Client          kubernetes.Interface
 	Inventory       *inventory.Inventory
 	Cadence         inventory.Cadence
-	// Newest says whether this instance is the one to publish.
+	// Newest reports whether this instance should publish.
 	Newest func(context.Context) (bool, error)
-	// Usage says whether a claim that is gone is still in use, VanishedGrace how long it must be gone before its devices are
-	// released without an Unprepare.
+	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
+	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called again and again while the kubelet does not call.
+	// Idle is called repeatedly while the kubelet does not call.
 	Idle func()
-	// Reconcile restores, at intervals, settings of GPUs that no claim needs any more.
+	// Reconcile restores, at intervals, GPU settings that no claim needs any more.
 	Reconcile func(context.Context) []error
-	// Background work runs beside until its context ends.
+	// Background functions run concurrently until their context ends.
 	Background []func(context.Context)
 }
 
@@ -72,25 +72,25 @@ type Plugin struct {
 	recovery  *recovery
 	calls     *calls
 	service   *service
-	// fatal carries the first error that ends the process.
+	// fatal receives the first error that ends the process.
 	fatal chan error
 }
 
 const (
-	// readyLimit is how long a Prepare waits at start for recovery and for the first scan; after it the kubelet receives
-	// the reason, and repeats the call.
+	// readyLimit limits a Prepare's wait for recovery and the first scan after a start. Then the kubelet gets the reason
+	// and repeats the call.
 	readyLimit = 10 * time.Second
-	// stopLimit bounds the wait for background work.
+	// stopLimit limits the wait for background work.
 	stopLimit = 2 * time.Second
-	// idleAfter is how long no call makes the plugin idle.
+	// idleAfter is the time without calls after which the plugin is idle.
 	idleAfter = 10 * time.Second
-	// healthInterval is well within the 30 s after which the kubelet calls health unknown.
+	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )
 
-// New makes a Plugin that does nothing until Run.
+// New returns a Plugin; Run starts it.
 func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options) *Plugin {
-	// It finds out which versions of the API the server has.
+	// It detects the API versions of the server.
 	versions := draclient.New(o.Client)
 	claims := lookup{versions}
 	p := &Plugin{o: o, node: node, events: events, metrics: m, fatal: make(chan error, 1)}
@@ -108,7 +108,7 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	return p
 }
 
-// fail ends Run, for the kubelet to start a new process.
+// fail ends Run, so that the kubelet starts a new process.
 func (p *Plugin) fail(err error) {
 	select {
 	case p.fatal <- err:
@@ -116,10 +116,10 @@ func (p *Plugin) fail(err error) {
 	}
 }
 
-// Run serves the kubelet and publishes until the context ends, then lets calls in flight finish and returns nil. An error
-// says what this process cannot mend: sockets that cannot be opened, or a driver that was replaced.
+// Run serves the kubelet and publishes until the context ends. Then it lets calls in flight complete and returns nil.
+// It returns an error if only a new process can help: sockets cannot be opened, or the driver was replaced.
 func (p *Plugin) Run(ctx context.Context) error {
-	// Calls that are drained after the end of ctx need the work under background.
+	// Calls in flight need the background work even after the end of ctx.
 	background, stopBackground := context.WithCancelCause(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer func() {
@@ -131,7 +131,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}()
 		select {
 		case <-ended:
-		case <-time.After(stopLimit): // NVML can hang, and nothing stops it.
+		case <-time.After(stopLimit): // A hanging NVML call cannot be stopped.
 		}
 	}()
 	working, stopWorking := context.WithCancel(ctx)
@@ -182,12 +182,12 @@ func (p *Plugin) watchInventory(ctx context.Context) {
 	})
 }
 
-// serve opens the sockets; the kubelet finds them and registers the plugin.
+// serve opens the sockets, so that the kubelet finds and registers the plugin.
 func (p *Plugin) serve(ctx context.Context) (*draplugin.Helper, error) {
 	options := []draplugin.Option{
 		draplugin.DriverName(p.o.Driver), draplugin.NodeName(p.o.Node), draplugin.KubeClient(p.o.Client),
 		draplugin.PluginDataDirectoryPath(p.o.DataDir), draplugin.RegistrarDirectoryPath(p.o.RegistrarDir),
-		// Locks of our own, per claim and GPU and across processes, instead of one for the node.
+		// The engine has locks for each claim and GPU, across processes, instead of one for the node.
 		draplugin.Serialize(false), draplugin.GRPCInterceptor(p.calls.intercept),
 	}
 	if p.o.PodUID != "" {
@@ -201,7 +201,7 @@ func (p *Plugin) serve(ctx context.Context) (*draplugin.Helper, error) {
 	return helper, nil
 }
 
-// socket is where the helper listens.
+// socket returns the path of the helper's socket.
 func (p *Plugin) socket() string {
 	if p.o.PodUID != "" {
 		return filepath.Join(p.o.DataDir, "dra-"+p.o.PodUID+".sock")
@@ -209,7 +209,7 @@ func (p *Plugin) socket() string {
 	return filepath.Join(p.o.DataDir, "dra.sock")
 }
 
-// ready holds a Prepare until the first pass of recovery and the first scan are done.
+// ready delays a Prepare until the first pass of recovery and the first scan are done.
 func (p *Plugin) ready(ctx context.Context) error {
 	err := p.recovery.wait(ctx, readyLimit)
 	if err == nil {
@@ -221,11 +221,11 @@ func (p *Plugin) ready(ctx context.Context) error {
 	return &claimerror.Error{
 		Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
 		Cause:  fmt.Errorf("the plugin has just started: %w", err),
-		Remedy: "it is retried; if it persists, look at the log of the node's kubelet plugin",
+		Remedy: "the kubelet retries; if it persists, see the log of the node's kubelet plugin",
 	}
 }
 
-// waitFor waits until done is closed; late is the error at the limit.
+// waitFor waits until done is closed; at the limit it returns late.
 func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, late error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
@@ -242,7 +242,7 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, lat
 	}
 }
 
-// watchIdle calls Idle at intervals while the kubelet does not call: the plugin's own rounds take memory too.
+// watchIdle calls Idle at intervals while the kubelet does not call, because periodic work allocates memory too.
 func (p *Plugin) watchIdle(ctx context.Context) {
 	if p.o.Idle == nil {
 		return
@@ -257,7 +257,7 @@ func (p *Plugin) watchIdle(ctx context.Context) {
 	}, idleAfter)
 }
 
-// health reports every published device, again before the kubelet takes the report for stale.
+// health reports every published device, often enough that the kubelet does not consider a report stale.
 func (p *Plugin) health(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		select {

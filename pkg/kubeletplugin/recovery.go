@@ -26,15 +26,14 @@ import (
 )
 
 const (
-	// recoverPause is the pause after a pass that left work.
+	// recoverPause is the pause after an incomplete pass.
 	recoverPause = 10 * time.Second
-	// specInterval is how often the CDI specs are counted: somebody may delete them under running pods.
+	// specInterval is the interval of checks for missing CDI specs, which can be deleted while pods run.
 	specInterval = 5 * time.Second
-	// claimInterval is how often claims of records are looked up in the API server.
+	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
 )
 
-// recovery recovers claims after crashes, reboots and the deletion of claims.
 type recovery struct {
 	engine   *devicestate.Engine
 	claims   devicestate.Claims
@@ -46,11 +45,11 @@ type recovery struct {
 	o        Options
 
 	once sync.Once
-	done chan struct{} // closed with the first pass
+	done chan struct{} // Closed after the first pass.
 
 	mu       sync.Mutex
-	failed   error             // of the newest pass, before the first one that was complete
-	notified map[string]string // the last error of a claim, by UID
+	failed   error             // Of the newest pass, until the first complete one.
+	notified map[string]string // The last error of a claim, by UID.
 }
 
 func newRecovery(
@@ -64,7 +63,7 @@ func newRecovery(
 	}
 }
 
-// run recovers until nothing is left to do, and again when CDI specs are missing.
+// run recovers until all claims are done, and again whenever CDI specs are missing.
 func (r *recovery) run(ctx context.Context) {
 	for {
 		clean := false
@@ -83,7 +82,7 @@ func (r *recovery) run(ctx context.Context) {
 			if errors.Is(err, store.ErrUnlinked) {
 				r.fail(err)
 			}
-			again = !clean || err != nil || lost // An error shows in the next pass.
+			again = !clean || err != nil || lost // The next pass reports the error.
 		}
 	}
 }
@@ -96,7 +95,7 @@ func (r *recovery) recover(ctx context.Context) (clean bool) {
 		return clean
 	}
 	if ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Cannot look for what earlier runs left")
+		klog.FromContext(ctx).Error(err, "Recovery failed; trying again")
 		r.mu.Lock()
 		r.failed = err
 		r.mu.Unlock()
@@ -106,7 +105,6 @@ func (r *recovery) recover(ctx context.Context) (clean bool) {
 
 var errRecovering = errors.New("recovery of claims from before the restart is still in progress")
 
-// wait waits for the first pass.
 func (r *recovery) wait(ctx context.Context, limit time.Duration) error {
 	err := waitFor(ctx, r.done, limit, errRecovering)
 	r.mu.Lock()
@@ -117,7 +115,7 @@ func (r *recovery) wait(ctx context.Context, limit time.Duration) error {
 	return err
 }
 
-// watchClaims gives records back to claims that lost them, and releases those whose claim is gone.
+// watchClaims rebuilds missing records of claims, and releases the devices of deleted claims.
 func (r *recovery) watchClaims(ctx context.Context) {
 	identify := func(ctx context.Context) ([]devicestate.Finding, error) { return r.engine.Identify(ctx, r.claims) }
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -125,7 +123,7 @@ func (r *recovery) watchClaims(ctx context.Context) {
 			reporting.Protect(r.metrics, func() {
 				findings, err := check(ctx)
 				if err != nil && ctx.Err() == nil {
-					klog.FromContext(ctx).Error(err, "Cannot look after the claims of this node's records")
+					klog.FromContext(ctx).Error(err, "Look-up of the records' claims failed; trying again")
 				}
 				r.notify(ctx, findings)
 			})
@@ -133,7 +131,7 @@ func (r *recovery) watchClaims(ctx context.Context) {
 		if r.o.Reconcile != nil {
 			reporting.Protect(r.metrics, func() {
 				for _, err := range r.o.Reconcile(ctx) {
-					klog.FromContext(ctx).Error(err, "Cannot put a GPU back as it was found; trying again")
+					klog.FromContext(ctx).Error(err, "Restoring the settings of an idle GPU failed; trying again")
 				}
 			})
 		}
@@ -143,7 +141,7 @@ func (r *recovery) watchClaims(ctx context.Context) {
 	}, claimInterval)
 }
 
-// notify logs, counts and reports findings, and says whether all was done.
+// notify logs, counts and reports findings. It returns whether all claims are done.
 func (r *recovery) notify(ctx context.Context, findings []devicestate.Finding) (clean bool) {
 	clean = true
 	for _, f := range findings {
@@ -153,7 +151,7 @@ func (r *recovery) notify(ctx context.Context, findings []devicestate.Finding) (
 		logger := klog.FromContext(ctx).WithValues("claim", klog.KRef(f.Claim.Namespace, f.Claim.Name), "claimUID", f.Claim.UID, "found", f.Found)
 		r.metrics.Recovered(f.Found, f.Err)
 		if f.Err == nil {
-			logger.Info("Claim put right", "did", f.Did)
+			logger.Info("Claim recovered", "did", f.Did)
 			r.isNew(f.Claim.UID, "")
 			r.released()
 			continue
@@ -161,14 +159,14 @@ func (r *recovery) notify(ctx context.Context, findings []devicestate.Finding) (
 		clean = false
 		if r.isNew(f.Claim.UID, f.Err.Error()) {
 			err := typed(f)
-			logger.Error(err, "Claim not put right yet, trying again")
+			logger.Error(err, "Claim not recovered yet; trying again")
 			r.events.Warn(f.Claim, err)
 		}
 	}
 	return clean
 }
 
-// isNew notes a claim's error, empty for none, and says whether it is another one than before.
+// isNew stores a claim's error, or "", and reports whether it differs from the previous one.
 func (r *recovery) isNew(uid, text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,12 +188,12 @@ func typed(f devicestate.Finding) error {
 		claim = "UID " + f.Claim.UID
 	}
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "put right what was found", Claim: claim,
-		Cause: f.Err, Remedy: "it is retried",
+		Reason: claimerror.HostFailure, Attempt: "recovery", Claim: claim,
+		Cause: f.Err, Remedy: "the plugin retries",
 	}
 }
 
-// lookup finds claims in the API server.
+// lookup gets claims from the API server.
 type lookup struct {
 	client resourcev1.ResourceClaimsGetter
 }
@@ -215,18 +213,18 @@ func (l lookup) Get(ctx context.Context, c plan.Claim) (*resourceapi.ResourceCla
 		return nil, fmt.Errorf("claim %s (UID %s): %w", c, c.UID, err)
 	}
 	if string(claim.UID) != c.UID {
-		return nil, fmt.Errorf("claim %s (UID %s), whose name is another claim's now: %w", c, c.UID, devicestate.ErrNoClaim)
+		return nil, fmt.Errorf("claim %s (UID %s), whose name another claim has now: %w", c, c.UID, devicestate.ErrNoClaim)
 	}
 	return claim, nil
 }
 
-// missing says that the server knows of no such object, as against a path that leads to no API: a proxy or a server on
-// its way up says 404 too, and that must not pass for "gone".
+// missing reports whether the API server has no such object. A proxy, or a server that starts, also answers 404 for a
+// path without an API; that must not count as deleted.
 func missing(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// search goes through all claims: an unreadable record leaves no more than the UID, and that is rare.
+// search lists all claims. It is rare: only an unreadable record has no more than the UID.
 func (l lookup) search(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
 	options := metav1.ListOptions{Limit: 500}
 	for {

@@ -29,24 +29,24 @@ type preparer interface {
 	Unprepare(context.Context, plan.Claim) error
 }
 
-// service answers the kubelet's calls.
+// service handles the kubelet's calls.
 type service struct {
 	engine  preparer
 	metrics *metrics.Metrics
 	events  *reporting.Events
 	status  *reporting.ClaimStatus
-	// ready returns once a Prepare can be served, or says why it cannot.
+	// ready waits until the plugin can serve a Prepare, or returns an error.
 	ready func(context.Context) error
 	// prepared is called after a claim was prepared, released after one was unprepared.
 	prepared func([]devicestate.PreparedDevice)
 	released func()
-	// absent is called when a claim needs a GPU that is not there.
+	// absent is called if a claim needs a GPU that no scan showed.
 	absent func()
 	health func(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) error
 	fail   func(error)
 }
 
-// PrepareResourceClaims prepares the claims of a call side by side; one that fails is its own error only.
+// PrepareResourceClaims prepares the claims of a call concurrently. Each claim has its own result.
 func (s *service) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]draplugin.PrepareResult, error) {
 	return inParallel(claims, func(c *resourceapi.ResourceClaim) (types.UID, draplugin.PrepareResult) {
 		devices, err := s.prepare(ctx, c)
@@ -54,7 +54,7 @@ func (s *service) PrepareResourceClaims(ctx context.Context, claims []*resourcea
 	}), nil
 }
 
-// UnprepareResourceClaims unprepares the claims of a call side by side.
+// UnprepareResourceClaims unprepares the claims of a call concurrently.
 func (s *service) UnprepareResourceClaims(ctx context.Context, claims []draplugin.NamespacedObject) (map[types.UID]error, error) {
 	return inParallel(claims, func(c draplugin.NamespacedObject) (types.UID, error) {
 		return c.UID, s.unprepare(ctx, plan.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)})
@@ -134,14 +134,14 @@ func (s *service) unprepare(ctx context.Context, claim plan.Claim) (err error) {
 	return nil
 }
 
-// end logs and counts the failure of one claim, also by a panic: the other claims and the plugin go on.
+// end logs and counts the failure of one claim. It turns a panic into an error, so that other claims are not affected.
 func (s *service) end(ctx context.Context, logger klog.Logger, operation, claim string, began time.Time, panicked any, err error) error {
 	if panicked != nil {
-		logger.Error(nil, "A claim met a bug of the driver", "operation", operation, "panic", panicked, "stack", string(debug.Stack()))
+		logger.Error(nil, "A bug of the driver stopped work on a claim", "operation", operation, "panic", panicked, "stack", string(debug.Stack()))
 		err = &claimerror.Error{
 			Reason: claimerror.InternalFault, Attempt: operation, Claim: claim,
 			Cause:  errors.New("a bug of the driver stopped it"),
-			Remedy: "it is retried; please report the stack in the log of the node's kubelet plugin",
+			Remedy: "the kubelet retries; please report the stack in the log of the node's kubelet plugin",
 		}
 	}
 	if err != nil {
@@ -153,9 +153,9 @@ func (s *service) end(ctx context.Context, logger klog.Logger, operation, claim 
 	return err
 }
 
-// HandleError receives the helper's errors: of its gRPC servers, which are fatal, and of stale health reports.
+// HandleError receives the helper's errors: failures of its gRPC servers, which are fatal, and stale health reports.
 func (s *service) HandleError(ctx context.Context, err error, msg string) {
-	klog.FromContext(ctx).Error(err, "The helper failed", "during", msg)
+	klog.FromContext(ctx).Error(err, "The kubeletplugin library reported an error", "during", msg)
 	if !errors.Is(err, draplugin.ErrRecoverable) {
 		s.fail(fmt.Errorf("%s: %w", msg, err))
 	}
@@ -165,7 +165,7 @@ func (s *service) HandleError(ctx context.Context, err error, msg string) {
 func (s *service) WatchHealthStatus(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.FromContext(ctx).Error(nil, "Reporting health met a bug of the driver", "panic", p, "stack", string(debug.Stack()))
+			klog.FromContext(ctx).Error(nil, "A bug of the driver stopped the health report", "panic", p, "stack", string(debug.Stack()))
 			err = errors.New("a bug of the driver stopped the health report")
 		}
 	}()

@@ -21,17 +21,17 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// staleAge is how old a socket must be to be taken for stale: one that is being made refuses connections too.
+// staleAge is the minimum age of a stale socket, because a socket in creation refuses connections too.
 const staleAge = 30 * time.Second
 
-// removeStale removes sockets whose instance was killed: their names hold the UID of a pod that never comes back, and
-// the kubelet would try to register them for ever.
+// removeStale removes the sockets of killed instances. Their names hold the UID of a pod that never returns, and the
+// kubelet would keep trying to register them.
 func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
-	data, _ := filepath.Glob(filepath.Join(dataDir, "dra-*.sock")) // The pattern is well formed.
+	data, _ := filepath.Glob(filepath.Join(dataDir, "dra-*.sock")) // The pattern is valid.
 	registrar, _ := filepath.Glob(filepath.Join(registrarDir, "*-reg.sock"))
 	for _, socket := range append(data, registrar...) {
 		if filepath.Dir(socket) == filepath.Clean(registrarDir) && !strings.HasPrefix(filepath.Base(socket), driver+"-") {
-			continue // Another driver's.
+			continue // It belongs to another driver.
 		}
 		info, err := os.Lstat(socket)
 		if err != nil || info.Mode()&os.ModeSocket == 0 || time.Since(info.ModTime()) < staleAge {
@@ -43,12 +43,12 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 			continue
 		}
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			klog.FromContext(ctx).Info("Removing the socket of an instance that was killed", "socket", socket, "err", os.Remove(socket))
+			klog.FromContext(ctx).Info("Removing the socket of a killed instance", "socket", socket, "err", os.Remove(socket))
 		}
 	}
 }
 
-// healthcheck answers probes: well is a plugin that the kubelet has registered and that answers on its own socket.
+// healthcheck answers probes. The plugin is healthy if the kubelet registered it and its own socket answers.
 type healthcheck struct {
 	healthpb.UnimplementedHealthServer
 	registered func() bool
@@ -70,7 +70,7 @@ func serveHealth(port int, socket string, registered func() bool) (stop func(), 
 	healthpb.RegisterHealthServer(server, &healthcheck{registered: registered, kubelet: drapb.NewDRAPluginClient(conn)})
 	go func() {
 		if err := server.Serve(listener); err != nil {
-			klog.Background().Error(err, "Health checks are not answered any more")
+			klog.Background().Error(err, "The server of health checks failed")
 		}
 	}()
 	return func() {
@@ -79,7 +79,7 @@ func serveHealth(port int, socket string, registered func() bool) (stop func(), 
 	}, nil
 }
 
-// Check implements the health service; every service name means the plugin.
+// Check implements the health service. It ignores the service name.
 func (h *healthcheck) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	answer := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}
 	if !h.registered() {

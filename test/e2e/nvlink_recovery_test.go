@@ -169,7 +169,7 @@ func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
 		}
 		return false, fmt.Sprintf("%+v", p.Status.ContainerStatuses)
 	}))
-	waitEvent(ctx, t, namespace, "pair", name, "NVLink does not connect its GPUs any more", "delete the pod to have it on other GPUs")
+	waitEvent(ctx, t, namespace, "pair", name, "NVLink no longer connects its GPUs", "delete the pod to run it on other GPUs")
 	// Its GPUs are nobody else's: six are left, and no seventh.
 	for i := range 7 {
 		one := fmt.Sprintf("one-%d", i)

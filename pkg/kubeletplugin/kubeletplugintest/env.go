@@ -1,10 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeletplugintest is the environment of the plugin's tests: an API server that holds objects, metrics, and on
-// demand a simulated machine with a plugin that a kubelet calls.
+// Package kubeletplugintest is the environment of the plugin's tests: an API server, metrics and, on demand, a
+// simulated machine with a plugin and its kubelet.
 //
-// It does not import the packages under test, so that their own tests can use it: Start is given the plugin.
+// It does not import the packages under test, so that their own tests can use it; Start takes the plugin as an
+// argument.
 package kubeletplugintest
 
 import (
@@ -39,9 +40,9 @@ type Env struct {
 	*testing.T
 	Client  *fake.Clientset
 	Metrics *metrics.Metrics
-	// Drop, if set, takes the fields from a ResourceSlice that the API server does not know.
+	// Drop, if set, removes the fields of a ResourceSlice that the API server does not know.
 	Drop func(*resourceapi.ResourceSlice)
-	// NoDryRuns is the error of dry runs, if set.
+	// NoDryRuns, if set, is the error of dry runs.
 	NoDryRuns error
 	// Writes counts the writes of ResourceSlices.
 	Writes atomic.Int64
@@ -49,7 +50,7 @@ type Env struct {
 	plugin
 }
 
-// New makes an Env whose API server has the Node and the objects.
+// New returns an Env whose API server has the Node and the objects.
 func New(t *testing.T, objects ...runtime.Object) *Env {
 	e := &Env{
 		T: t, Metrics: metrics.New(metrics.Options{Driver: Driver, Node: Node}),
@@ -98,7 +99,7 @@ func (e *Env) Go(work func(context.Context)) {
 	})
 }
 
-// Eventually polls until ok is true, because background work has no end to wait for. The text is the state that it saw.
+// Eventually polls until ok returns true; the string is the observed state, for the failure message.
 func (e *Env) Eventually(what string, ok func() (bool, string)) {
 	e.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
@@ -107,12 +108,12 @@ func (e *Env) Eventually(what string, ok func() (bool, string)) {
 			return
 		}
 		if time.Now().After(deadline) {
-			e.Fatalf("not within 20 s: %s; %s", what, state)
+			e.Fatalf("not within 20 s: %s. Last state: %s", what, state)
 		}
 	}
 }
 
-// Event waits for an Event about an object whose message has all the texts.
+// Event waits for an Event about an object whose message contains all texts.
 func (e *Env) Event(kind, name, reason string, texts ...string) (found *corev1.Event) {
 	e.Helper()
 	e.Eventually("an Event "+reason+" about "+kind+" "+name, func() (bool, string) {
@@ -143,7 +144,7 @@ func (e *Env) MetricsText() string {
 	return r.Body.String()
 }
 
-// Metric waits for a sample: metrics count an event after the effects that a test waited for before.
+// Metric waits for a sample, because metrics count after the effects that tests wait for.
 func (e *Env) Metric(sample string) {
 	e.Helper()
 	e.Eventually("metric "+sample, func() (bool, string) {
@@ -152,7 +153,7 @@ func (e *Env) Metric(sample string) {
 	})
 }
 
-// Claim is a claim of one device, reserved for a pod, that the API server does not have yet.
+// Claim returns a claim with one device, reserved for a pod. It does not add it to the API server.
 func Claim(uid, device, parameters string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim-" + uid, UID: types.UID(uid)},
@@ -177,7 +178,7 @@ func Claim(uid, device, parameters string) *resourceapi.ResourceClaim {
 	return c
 }
 
-// StoredClaim is the API server's.
+// StoredClaim returns the API server's version of a claim.
 func (e *Env) StoredClaim(name string) *resourceapi.ResourceClaim {
 	e.Helper()
 	c, err := e.Client.ResourceV1().ResourceClaims("ns").Get(e.Context(), name, metav1.GetOptions{})
@@ -187,7 +188,6 @@ func (e *Env) StoredClaim(name string) *resourceapi.ResourceClaim {
 	return c
 }
 
-// Slices are the API server's.
 func (e *Env) Slices() []resourceapi.ResourceSlice {
 	e.Helper()
 	list, err := e.Client.ResourceV1().ResourceSlices().List(context.Background(), metav1.ListOptions{})
@@ -197,7 +197,7 @@ func (e *Env) Slices() []resourceapi.ResourceSlice {
 	return list.Items
 }
 
-// Devices are those of the API server's slices, by name.
+// Devices returns the published devices by name.
 func (e *Env) Devices() map[string]resourceapi.Device {
 	out := map[string]resourceapi.Device{}
 	for _, s := range e.Slices() {
@@ -208,7 +208,7 @@ func (e *Env) Devices() map[string]resourceapi.Device {
 	return out
 }
 
-// Published waits until so many devices of a kind are published.
+// Published waits until want devices of a kind are published.
 func (e *Env) Published(kind gpu.Kind, want int) {
 	e.Helper()
 	e.Eventually(fmt.Sprintf("%d devices of kind %s", want, kind), func() (bool, string) {

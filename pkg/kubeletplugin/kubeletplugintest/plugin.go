@@ -22,16 +22,16 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// plugin is the part of an Env that Start makes.
+// plugin is the part of an Env that Start sets.
 type plugin struct {
 	// Dir holds the plugin's directories: p (data), r (registrar) and c (CDI specs).
 	Dir     string
 	Machine *simtest.DriverRoot
 	Host    *host.Host
 	Kubelet *kubelettest.Kubelet
-	// Newest says whether the plugin is the one to publish.
+	// Newest reports whether the plugin should publish.
 	Newest atomic.Bool
-	// Edit, if set, is called before the driver root gives a device's container edits.
+	// Edit, if set, is called before the driver root returns a device's container edits.
 	Edit func(context.Context, plan.Device) error
 
 	// HealthPort is the TCP port of the health service, negative for none.
@@ -41,14 +41,14 @@ type plugin struct {
 	stop   func() error
 }
 
-// Build makes a plugin and its engine, on the Env's Machine and Host.
+// Build creates a plugin and its engine on the Env's Machine and Host.
 type Build func(e *Env) (run func(context.Context) error, engine *devicestate.Engine)
 
-// Start starts a plugin, on the machine of an earlier Start if there is one, and registers it with the kubelet.
+// Start starts a plugin, on the existing machine if there is one, and registers it with the kubelet.
 func (e *Env) Start(build Build) {
 	e.Helper()
 	if e.Machine == nil {
-		dir, err := os.MkdirTemp("", "kp") // Sockets have little room for a path.
+		dir, err := os.MkdirTemp("", "kp") // A socket's path must be short.
 		if err != nil {
 			e.Fatal(err)
 		}
@@ -93,7 +93,6 @@ func (e *Env) Start(build Build) {
 	}
 }
 
-// Stop ends the plugin.
 func (e *Env) Stop() {
 	e.Helper()
 	if err := e.stop(); err != nil {
@@ -101,12 +100,11 @@ func (e *Env) Stop() {
 	}
 }
 
-// DataDir, RegistrarDir and CDIDir are the plugin's directories.
 func (e *Env) DataDir() string      { return filepath.Join(e.Dir, "p") }
 func (e *Env) RegistrarDir() string { return filepath.Join(e.Dir, "r") }
 func (e *Env) CDIDir() string       { return filepath.Join(e.Dir, "c") }
 
-// AddClaim puts a claim of one device into the API server.
+// AddClaim adds a claim with one device to the API server.
 func (e *Env) AddClaim(uid, device, parameters string) *drapb.Claim {
 	e.Helper()
 	if err := e.Client.Tracker().Add(Claim(uid, device, parameters)); err != nil {
@@ -115,12 +113,11 @@ func (e *Env) AddClaim(uid, device, parameters string) *drapb.Claim {
 	return KubeletClaim(uid)
 }
 
-// KubeletClaim is the kubelet's reference to a claim.
 func KubeletClaim(uid string) *drapb.Claim {
 	return &drapb.Claim{Namespace: "ns", Name: "claim-" + uid, Uid: uid}
 }
 
-// Prepare calls as the kubelet does and gives the error of each claim by UID, empty for none.
+// Prepare calls the plugin as the kubelet does. It returns the error of each claim by UID, or "".
 func (e *Env) Prepare(claims ...*drapb.Claim) map[string]string {
 	e.Helper()
 	answers, err := e.Kubelet.Prepare(e.Context(), claims...)
@@ -134,7 +131,7 @@ func (e *Env) Prepare(claims ...*drapb.Claim) map[string]string {
 	return out
 }
 
-// Unprepare calls as the kubelet does, and fails the test with the error of a claim.
+// Unprepare calls the plugin as the kubelet does. It fails the test if a claim has an error.
 func (e *Env) Unprepare(claims ...*drapb.Claim) {
 	e.Helper()
 	answers, err := e.Kubelet.Unprepare(e.Context(), claims...)
@@ -148,7 +145,7 @@ func (e *Env) Unprepare(claims ...*drapb.Claim) {
 	}
 }
 
-// Specs are the names of the CDI specs.
+// Specs returns the names of the CDI specs.
 func (e *Env) Specs() (names []string) {
 	entries, err := os.ReadDir(e.CDIDir())
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -160,7 +157,7 @@ func (e *Env) Specs() (names []string) {
 	return names
 }
 
-// CheckClean fails the test where the engine finds anything leaked, lost or held twice.
+// CheckClean fails the test if the engine finds leaked, lost or doubly held devices.
 func (e *Env) CheckClean() {
 	e.Helper()
 	if err := e.engine.Check(); err != nil {

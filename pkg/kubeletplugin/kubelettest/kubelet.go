@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubelettest plays the kubelet towards a running plugin, over the plugin's own sockets.
+// Package kubelettest acts as the kubelet of a running plugin, over the plugin's sockets.
 package kubelettest
 
 import (
@@ -19,16 +19,15 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-// Kubelet is connected to one plugin.
 type Kubelet struct {
-	// Info is what the plugin said of itself.
+	// Info is the plugin's registration info.
 	Info *registerapi.PluginInfo
 
 	registration, plugin *grpc.ClientConn
 }
 
-// Register waits for a plugin's registration socket in a directory, asks who it is and tells it that it is registered.
-// Sockets named in except are passed over.
+// Register waits for a plugin's registration socket in a directory and registers the plugin. It ignores the sockets in
+// except.
 func Register(ctx context.Context, dir string, except ...string) (*Kubelet, error) {
 	socket, err := await(ctx, dir, except)
 	if err != nil {
@@ -41,7 +40,7 @@ func Register(ctx context.Context, dir string, except ...string) (*Kubelet, erro
 	client := registerapi.NewRegistrationClient(k.registration)
 	if k.Info, err = client.GetInfo(ctx, &registerapi.InfoRequest{}, grpc.WaitForReady(true)); err != nil {
 		k.Close()
-		return nil, fmt.Errorf("ask the plugin at %s who it is: %w", socket, err)
+		return nil, fmt.Errorf("read the registration info of the plugin at %s: %w", socket, err)
 	}
 	if k.plugin, err = dial(k.Info.Endpoint); err != nil {
 		k.Close()
@@ -71,7 +70,7 @@ func await(ctx context.Context, dir string, except []string) (string, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("no plugin registers in %s: %w", dir, context.Cause(ctx))
+			return "", fmt.Errorf("no registration socket appeared in %s: %w", dir, context.Cause(ctx))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -84,7 +83,6 @@ func dial(socket string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// Close hangs up.
 func (k *Kubelet) Close() {
 	for _, c := range []*grpc.ClientConn{k.registration, k.plugin} {
 		if c != nil {
@@ -93,19 +91,17 @@ func (k *Kubelet) Close() {
 	}
 }
 
-// Prepare asks for claims and gives the answer for each by UID.
+// Prepare prepares claims and returns the result of each by UID.
 func (k *Kubelet) Prepare(ctx context.Context, claims ...*drapb.Claim) (map[string]*drapb.NodePrepareResourceResponse, error) {
 	resp, err := drapb.NewDRAPluginClient(k.plugin).NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: claims})
 	return resp.GetClaims(), err
 }
 
-// Unprepare takes claims back.
 func (k *Kubelet) Unprepare(ctx context.Context, claims ...*drapb.Claim) (map[string]*drapb.NodeUnprepareResourceResponse, error) {
 	resp, err := drapb.NewDRAPluginClient(k.plugin).NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: claims})
 	return resp.GetClaims(), err
 }
 
-// Health opens the stream of health reports.
 func (k *Kubelet) Health(ctx context.Context) (healthapi.DRAResourceHealth_NodeWatchResourcesClient, error) {
 	return healthapi.NewDRAResourceHealthClient(k.plugin).NodeWatchResources(ctx, &healthapi.NodeWatchResourcesRequest{})
 }

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podresources asks the kubelet's pod-resources API two questions: which claims do its pods still refer to
-// (Usage, which asks the process table too), and which GPUs do device plugins of the node serve (DevicePlugins).
+// Package podresources asks the kubelet's pod-resources API which claims its pods refer to (Usage, which also reads the
+// process table) and which GPUs the node's device plugins serve (DevicePlugins).
 package podresources
 
 import (
@@ -26,13 +26,13 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// maxAnswer is the accepted size of the kubelet's answer, as its own clients have it.
+// maxAnswer is the maximum size of the kubelet's answer, as in its own clients.
 const maxAnswer = 16 << 20
 
-// Kubelet is the kubelet's pod-resources API at a socket.
+// Kubelet is the path of the socket of the kubelet's pod-resources API.
 type Kubelet string
 
-// call gives do a client, for ten seconds at the most.
+// call calls do with a client, for ten seconds at most.
 func (k Kubelet) call(ctx context.Context, do func(context.Context, podresources.PodResourcesListerClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -48,7 +48,6 @@ func (k Kubelet) call(ctx context.Context, do func(context.Context, podresources
 	return nil
 }
 
-// containers calls visit with each container of the node's pods.
 func (k Kubelet) containers(ctx context.Context, visit func(*podresources.ContainerResources)) error {
 	return k.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
 		list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
@@ -64,11 +63,11 @@ func (k Kubelet) containers(ctx context.Context, visit func(*podresources.Contai
 	})
 }
 
-// Allocations are IDs of devices by resource name.
+// Allocations are device IDs by resource name.
 type Allocations map[string][]string
 
-// DevicePlugins lists the devices that device plugins of the node offer, and those that a pod still has though its
-// device plugin is gone.
+// DevicePlugins lists the devices that the node's device plugins offer, and the devices that pods keep after their
+// device plugin ended.
 func (k Kubelet) DevicePlugins(ctx context.Context) (Allocations, error) {
 	out := Allocations{}
 	add := func(devices []*podresources.ContainerDevices) {
@@ -90,11 +89,11 @@ func (k Kubelet) DevicePlugins(ctx context.Context) (Allocations, error) {
 	return out, k.containers(ctx, func(c *podresources.ContainerResources) { add(c.GetDevices()) })
 }
 
-// pollInterval is how often the kubelet is asked for device plugins. The scheduler knows of devices that a device plugin
-// takes between two polls, because they are the node's by then; those that it offers are withheld after the next poll.
+// pollInterval is the interval of the questions about device plugins. GPUs that a device plugin newly offers are
+// withdrawn after the next poll. Until then a claim can get one, and Prepare refuses it.
 const pollInterval = 10 * time.Second
 
-// DevicePlugins knows which GPUs device plugins of the node serve. Its methods may be called at once.
+// DevicePlugins knows the GPUs that the node's device plugins serve. It is safe for concurrent use.
 type DevicePlugins struct {
 	list     func(context.Context) (Allocations, error)
 	snapshot func() gpu.Snapshot
@@ -106,15 +105,15 @@ type DevicePlugins struct {
 	served        Allocations
 }
 
-// NewDevicePlugins reads allocations from list, which is Kubelet.DevicePlugins. changed is called after the first poll,
-// and after each one with other allocations; it must not block.
+// NewDevicePlugins reads allocations from list, usually Kubelet.DevicePlugins. It calls changed after the first poll
+// and after each poll with other allocations; changed must not block.
 func NewDevicePlugins(
 	list func(context.Context) (Allocations, error), snapshot func() gpu.Snapshot, changed func(), m *metrics.Metrics,
 ) *DevicePlugins {
 	return &DevicePlugins{list: list, snapshot: snapshot, changed: changed, metrics: m}
 }
 
-// Run asks the kubelet until the context ends.
+// Run polls the kubelet until the context ends.
 func (d *DevicePlugins) Run(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) { reporting.Protect(d.metrics, func() { d.poll(ctx) }) }, pollInterval)
 }
@@ -131,8 +130,8 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 		d.served = served
 		d.metrics.SetDevicePluginGPUs(len(d.served.gpus(d.snapshot())))
 	} else if !d.failed {
-		// A kubelet that is starting again does not answer for a moment.
-		klog.FromContext(ctx).V(2).Info("Cannot ask the kubelet for device plugins; going by its last answer", "err", err)
+		// A starting kubelet does not answer for a moment.
+		klog.FromContext(ctx).V(2).Info("Cannot ask the kubelet for device plugins; its last answer stays valid", "err", err)
 	}
 	d.asked, d.failed = true, err != nil
 	d.mu.Unlock()
@@ -141,22 +140,22 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 	}
 }
 
-// GPUs gives the resource name of each served GPU, by PCI address. It is false before the first poll.
+// GPUs returns the resource name of each served GPU, by PCI address; false before the first poll.
 func (d *DevicePlugins) GPUs() (map[string]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.served.gpus(d.snapshot()), d.asked
 }
 
-// Resource is the name by which a device plugin serves the GPU at a PCI address, empty where none does.
+// Resource returns the resource name under which a device plugin serves the GPU; empty if none does.
 func (d *DevicePlugins) Resource(address string) string {
 	gpus, _ := d.GPUs()
 	return gpus[address]
 }
 
-// gpus are the served GPUs by PCI address, each with the name of its resource. An ID of NVIDIA's device plugin is the UUID
-// of a GPU or of a MIG device, or its index, and a replica's has a suffix. An ID of a resource of NVIDIA's GPUs that means
-// none of them may mean any.
+// gpus returns the resource name of each served GPU, by PCI address. NVIDIA's device plugin uses the UUID of a GPU or
+// MIG device or the GPU's index as ID, with a suffix for replicas. An unknown ID of an NVIDIA resource may mean any
+// GPU, so it covers all.
 func (a Allocations) gpus(snapshot gpu.Snapshot) map[string]string {
 	out := map[string]string{}
 	for _, resource := range slices.Sorted(maps.Keys(a)) {
@@ -176,7 +175,7 @@ func (a Allocations) gpus(snapshot gpu.Snapshot) map[string]string {
 	return out
 }
 
-// owner is the GPU that a device plugin's ID means.
+// owner returns the GPU of a device plugin's ID.
 func owner(snapshot gpu.Snapshot, id string, byIndex bool) (address string, known bool) {
 	id, _, _ = strings.Cut(id, "::")
 	index, err := strconv.Atoi(id)

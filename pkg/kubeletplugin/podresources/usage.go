@@ -21,10 +21,10 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// ignoredProcesses have every GPU open and use none, or, MPS daemons, use it for others: killing a pod does not end them.
+// ignoredProcesses open GPUs without using them. MPS daemons use them for other processes, and survive a killed pod.
 var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps"}
 
-// Usage asks the kubelet and the process table whether a claim that the API server no longer has is still in use.
+// Usage finds out from the kubelet and the process table whether a deleted claim is still in use.
 type Usage struct {
 	kubelet Kubelet
 	o       UsageOptions
@@ -34,20 +34,19 @@ type Usage struct {
 type UsageOptions struct {
 	// ProcRoot is the node's /proc, of its own PID namespace.
 	ProcRoot string
-	// Snapshot gives today's minor numbers.
+	// Snapshot returns the current minor numbers.
 	Snapshot func() gpu.Snapshot
-	// Capability names the device node of a MIG device's compute instance: of partitions of one GPU, each process has
-	// the GPU's node open and the capability of its own alone. Empty where the partition is gone.
+	// Capability returns the device node of a MIG device's compute instance, or "" if the partition is gone. All
+	// processes on a GPU open the GPU's node, but only users of the partition open its capability.
 	Capability func(plan.Device) (string, error)
-	// Held gives the devices of all claims: a claim that is unknown may be on any GPU that no other holds.
+	// Held returns the devices of all claims: an unknown claim may be on any GPU that no other claim holds.
 	Held func() (plans []plan.Plan, incomplete bool, err error)
 }
 
-// NewUsage makes a Usage.
 func NewUsage(kubelet Kubelet, o UsageOptions) *Usage { return &Usage{kubelet, o} }
 
-// ReferencedByKubelet implements devicestate.Usage. The CDI devices that the kubelet lists carry the claim's UID, so that a
-// new claim of the same name is not taken for the old one where the kubelet distinguishes them.
+// ReferencedByKubelet implements devicestate.Usage. It compares the claim's UID in the CDI devices that the kubelet
+// lists, so that a new claim with the same name is not mistaken for the old one.
 func (u *Usage) ReferencedByKubelet(ctx context.Context, claim plan.Claim) (referenced bool, err error) {
 	err = u.kubelet.containers(ctx, func(c *podresources.ContainerResources) {
 		for _, r := range c.GetDynamicResources() {
@@ -68,8 +67,8 @@ func refersTo(r *podresources.DynamicResource, claim plan.Claim) bool {
 	})
 }
 
-// OpenedBy implements devicestate.Usage. Devices of admin access do not count, because monitoring does not stop a
-// release; nor do shares, whose device the processes of other claims have open as well: for them the kubelet's answer counts.
+// OpenedBy implements devicestate.Usage. It ignores devices with admin access, because monitoring must not delay a
+// release. It ignores shares too, because co-tenants open the same device; for shares the kubelet's answer decides.
 func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, error) {
 	nodes, err := u.deviceNodes(devices)
 	if err != nil || len(nodes) == 0 {
@@ -103,7 +102,7 @@ func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, er
 	return "", nil
 }
 
-// deviceNodes are the device nodes to look for, as paths below the root.
+// deviceNodes returns the device nodes to search for, as paths below the root.
 func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 	snapshot := u.o.Snapshot()
 	if len(devices) == 0 {
@@ -136,7 +135,7 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 		default:
 			minor := d.Minor
 			if g, ok := snapshot.ByAddress(d.PCIAddress); ok {
-				minor = g.Minor // The one in the plan may be an earlier boot's.
+				minor = g.Minor // The plan's may be from an earlier boot.
 			}
 			nodes = append(nodes, fmt.Sprintf("dev/nvidia%d", minor))
 		}
@@ -144,7 +143,7 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 	return nodes, nil
 }
 
-// openNode names the device node that a process has open, empty for none. A process that ends meanwhile has none.
+// openNode returns the first of the nodes that a process has open, or "". A process that just ended has none.
 func openNode(dir string, nodes []string) (string, error) {
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
@@ -154,7 +153,7 @@ func openNode(dir string, nodes []string) (string, error) {
 		return "", fmt.Errorf("list the open files of a process: %w", err)
 	}
 	for _, fd := range fds {
-		target, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name())) // Empty for one that is closed meanwhile.
+		target, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name())) // Empty if the process just closed it.
 		if slices.ContainsFunc(nodes, func(node string) bool { return strings.HasSuffix(target, "/"+node) }) {
 			return filepath.Base(target), nil
 		}

@@ -14,14 +14,14 @@ import (
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 )
 
-// features are those of an API server that keep fields of a slice. A server silently drops the fields of a feature that it
-// lacks, whatever its version, so the only source are the fields that it kept.
+// features says which optional fields of a slice the API server keeps. A server silently drops the fields of a missing
+// feature, in any version, so only the kept fields show its features.
 type features struct {
 	// taints: DRADeviceTaints.
 	taints bool
 	// sharedDevices: DRAConsumableCapacity.
 	sharedDevices bool
-	// counters: DRAPartitionableDevices as it is from 1.35 on, with counters in slices of their own.
+	// counters: DRAPartitionableDevices as of 1.35, with counters in their own slices.
 	counters bool
 }
 
@@ -37,7 +37,7 @@ func (f features) log() []any {
 	return []any{"deviceTaints", f.taints, "consumableCapacity", f.sharedDevices, "partitionableDevices", f.counters}
 }
 
-// kept compares the slice that was sent with the one that came back.
+// kept compares a sent slice with the returned one.
 func kept(sent, got *resourceapi.ResourceSlice) features {
 	f := allFeatures
 	if len(got.Spec.SharedCounters) < len(sent.Spec.SharedCounters) {
@@ -61,8 +61,8 @@ func kept(sent, got *resourceapi.ResourceSlice) features {
 	return f
 }
 
-// probeFeatures sends a slice with every field of interest as a dry run: the server says what it would keep, and no
-// scheduler ever sees a device without its taint.
+// probeFeatures sends a slice with all these fields as a dry run. Thus the features are known before the scheduler can
+// see a device without its taint.
 func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, driver, node, pool string) (features, error) {
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-" + driver + "-"},
@@ -85,8 +85,8 @@ func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, 
 	f := allFeatures
 	got, err := client.ResourceSlices().Create(ctx, slice, options)
 	if apierrors.IsInvalid(err) {
-		// 1.34 wants the counters, and at most 32 of them, in the slice of the devices that consume them. A node's GPUs,
-		// whose groups draw on one set of counters, do not fit into that.
+		// 1.34 requires counters, at most 32, in the slice of the consuming devices. The GPUs of a node exceed that, because
+		// their groups need one counter set.
 		f.counters, slice.Spec.Devices[0].ConsumesCounters = false, nil
 		got, err = client.ResourceSlices().Create(ctx, slice, options)
 	}

@@ -23,29 +23,29 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// records knows which devices prepared claims hold; the engine implements it.
+// records returns the devices of prepared claims; the engine implements it.
 type records interface {
 	Held() (plans []plan.Plan, incomplete bool, err error)
 }
 
-// NodeOptions configures a Node. Nil functions: no partitions are made here, no shares offered, no device plugins asked.
+// NodeOptions configures a Node. Nil functions disable partitions, shares or questions about device plugins.
 type NodeOptions struct {
-	// AllowReset has MIG modes switched where that resets the GPU.
+	// AllowReset allows switches of MIG modes that reset the GPU.
 	AllowReset bool
-	// AdoptForeign takes partitions and modes that no claim's record owns for leftovers.
+	// AdoptForeign treats partitions and modes without a record as leftovers.
 	AdoptForeign bool
-	// Switched gives the GPUs, by PCI address, whose MIG mode this driver switched on.
+	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
 	Switched func() (map[string]bool, error)
-	// RecordedInterconnect is how a GPU in MIG mode was connected before, as recorded by an earlier run of the plugin.
+	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
 	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
-	// Offer gives the shares that a GPU, or a MIG profile of it, is offered in.
+	// Offer returns the shares of a GPU or of a MIG profile of it.
 	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
-	// DevicePlugins gives the GPUs that device plugins serve, by PCI address, each with its resource's name. While it is
+	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
 	// false, nothing is published.
 	DevicePlugins func() (map[string]string, bool)
 }
 
-// Node builds the node's slices from its GPUs. Its methods may be called at once.
+// Node builds the node's slices from its GPUs. It is safe for concurrent use.
 type Node struct {
 	name    string
 	scans   *inventory.Latest
@@ -57,25 +57,25 @@ type Node struct {
 	now     func() time.Time
 
 	mu sync.Mutex
-	// last is each GPU as it was last read: a device that is held stays published as it was, though its GPU is gone.
+	// last is each GPU's last readable state: a held device stays published unchanged, even if its GPU is gone.
 	last map[string]gpu.GPU
-	// owned are the partitions that a claim's record owned before the last scan or since, switched the GPUs whose MIG mode
-	// the driver had switched. A scan may show a partition whose claim was released meanwhile: it is not foreign for that.
+	// owned are the partitions that a record owned before the last scan or since; switched are the GPUs whose MIG mode the
+	// driver had switched. A partition that was released during a scan is thus not external.
 	owned, ownedNow       map[gpu.Device]bool
 	switched, switchedNow map[string]bool
-	// since is when a partition was first seen in a record, by UUID.
+	// since is the time when a partition was first in a record, by UUID.
 	since map[string]time.Time
-	// due says that a build is scheduled that looks for new partitions.
+	// due means that a build is scheduled, to check new partitions.
 	due bool
-	// split are the groups whose claims were notified, by claim UID and name.
+	// split are the groups whose claims were notified, by claim UID and group name.
 	split map[string]bool
-	// dependsOnHeld says that the slices depend on the held devices, so that a release changes them.
+	// dependsOnHeld means that a release changes the slices.
 	dependsOnHeld bool
 	warnings      []resourceslices.Warning
 }
 
-// NewNode makes a Node that has not been scanned. It stores Snapshots in scans, and sends errors that no caller receives
-// to report, which must not block.
+// NewNode returns a Node without a scan. It stores Snapshots in scans, and passes errors that no caller receives to
+// report, which must not block.
 func NewNode(name string, scans *inventory.Latest, records records, changed Trigger, report func(error), o NodeOptions) *Node {
 	return &Node{
 		name: name, scans: scans, records: records, report: report, changed: changed, o: o,
@@ -84,13 +84,13 @@ func NewNode(name string, scans *inventory.Latest, records records, changed Trig
 	}
 }
 
-// Missing carries the partitions that the newest build missed, for reporting.LostPartitions.
+// Missing receives the partitions that the newest build missed, for reporting.LostPartitions.
 func (n *Node) Missing() <-chan []reporting.Missing { return n.missing }
 
-// Scanned is closed with the first Found.
+// Scanned returns a channel that the first Found closes.
 func (n *Node) Scanned() <-chan struct{} { return n.scans.Scanned() }
 
-// Found takes the result of a scan of inventory. The error it returns ends the plugin.
+// Found handles the result of an inventory scan. An error ends the plugin.
 func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	logger := klog.FromContext(ctx)
 	switch {
@@ -99,11 +99,11 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	case errors.Is(err, nvml.ErrReplaced):
 		return err
 	case errors.Is(err, inventory.ErrNoDriver):
-		logger.Info("No NVIDIA driver is loaded; its GPUs are published once it is", "err", err)
+		logger.Info("No NVIDIA driver is loaded; GPUs are published after it is", "err", err)
 	default:
 		n.report(&claimerror.Error{
 			Reason: claimerror.DriverNotReady, Attempt: "read the node's GPUs", Cause: err,
-			Remedy: "it is retried; check the driver installation on the node (nvidia-smi must work there)",
+			Remedy: "the plugin retries; check the driver installation on the node (nvidia-smi must work there)",
 		})
 	}
 	n.mu.Lock()
@@ -112,7 +112,7 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	// The inventory compares its next scan with these GPUs.
 	s.GPUs = slices.Clone(s.GPUs)
 	for i, g := range s.GPUs {
-		// Its links are those of the last scan: its group must not change with each partition.
+		// MIG mode hides the links, so use those of the last scan: partitions must not change the GPU's group.
 		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
 			g.Interconnect = last.Interconnect
 		} else if g.MIG.Enabled && n.o.RecordedInterconnect != nil {
@@ -125,22 +125,22 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	return nil
 }
 
-// retryHeld is how soon records that could not be read are tried again.
+// retryHeld is the retry interval for unreadable records.
 const retryHeld = 10 * time.Second
 
-// build makes the slices. It is false before the first scan, and while the held devices are not known.
+// build returns the slices; false before the first scan and while the held devices are unknown.
 func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	plans, incomplete, err := n.records.Held()
-	attempt := "read which devices are held"
+	attempt := "read the held devices"
 	var switched map[string]bool
 	if err == nil && n.o.Switched != nil {
-		attempt = "read whose MIG mode was switched"
+		attempt = "read the switched MIG modes"
 		switched, err = n.o.Switched()
 	}
 	if err != nil {
 		n.report(&claimerror.Error{
 			Reason: claimerror.HostFailure, Attempt: attempt, Cause: err,
-			Remedy: "nothing new is published until it succeeds; look at the node's disk",
+			Remedy: "changes are not published until it succeeds; check the node's disk",
 		})
 		time.AfterFunc(retryHeld, n.changed.Fire)
 		return nil, false
@@ -170,7 +170,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 			if !exclusive[g.PCIAddress] {
 				conditions[g.PCIAddress] = resourceslices.Condition{
 					State:   resourceslices.Withheld,
-					Message: "a claim whose record is unreadable may hold it; it comes back once that claim is looked up or released",
+					Message: "a claim with an unreadable record may hold it; it is available again when that claim is looked up or released",
 				}
 			}
 		}
@@ -178,7 +178,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	for address, resource := range served {
 		conditions[address] = resourceslices.Condition{
 			State:   resourceslices.DevicePlugin,
-			Message: "a device plugin serves it as " + resource + "; remove the device plugin from the node, and it is published",
+			Message: "a device plugin serves it as " + resource + ". Remove the device plugin from the node to publish the GPU",
 		}
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
@@ -193,7 +193,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	return out, true
 }
 
-// held describes the held devices, and the GPUs that some plan has for itself. n.mu is held.
+// held returns the held devices, and the GPUs that a plan holds whole. The caller holds n.mu.
 func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.Held, exclusive map[string]bool) {
 	exclusive = map[string]bool{}
 	n.dependsOnHeld = false
@@ -211,7 +211,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 			}
 			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}
 			if d.Kind == gpu.KindGroup {
-				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs; a name that does not parse is reported where it is published.
+				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. missing reports an invalid name.
 			}
 			held = append(held, resourceslices.Held{
 				Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
@@ -221,7 +221,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 	return held, exclusive
 }
 
-// notify reports the devices that are not published any more, and logs those that are again. n.mu is held.
+// notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.
 func (n *Node) notify(warnings []resourceslices.Warning) {
 	for _, w := range warnings {
 		if slices.Contains(n.warnings, w) {
@@ -238,13 +238,13 @@ func (n *Node) notify(warnings []resourceslices.Warning) {
 	}
 	for _, w := range n.warnings {
 		if !slices.Contains(warnings, w) {
-			klog.Background().Info("Published again or released", "device", w.Device, "state", w.State, "was", w.Message)
+			klog.Background().Info("Device available again or released", "device", w.Device, "state", w.State, "was", w.Message)
 		}
 	}
 	n.warnings = warnings
 }
 
-// Released is called after a claim released its devices.
+// Released rebuilds the slices, if they depend on held devices, after a claim released its devices.
 func (n *Node) Released() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

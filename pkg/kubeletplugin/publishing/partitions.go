@@ -17,8 +17,7 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// own notes the partitions that records own now, beside those that they owned before the scan from which the slices are
-// built. n.mu is held.
+// own notes the partitions that records own now, in addition to those from before the last scan. The caller holds n.mu.
 func (n *Node) own(plans []plan.Plan, switched map[string]bool) {
 	n.ownedNow, n.switchedNow = map[gpu.Device]bool{}, switched
 	for _, p := range plans {
@@ -38,7 +37,7 @@ func union[K comparable](a, b map[K]bool) map[K]bool {
 	return out
 }
 
-// foreign are the partitions that no record owns. n.mu is held.
+// foreign returns the external partitions. The caller holds n.mu.
 func (n *Node) foreign(s gpu.Snapshot) map[string][]gpu.Partition {
 	out := map[string][]gpu.Partition{}
 	if n.o.AdoptForeign {
@@ -54,7 +53,7 @@ func (n *Node) foreign(s gpu.Snapshot) map[string][]gpu.Partition {
 	return out
 }
 
-// modes are the GPUs whose MIG mode is this driver's to switch off. n.mu is held.
+// modes returns the GPUs whose MIG mode this driver may switch off. The caller holds n.mu.
 func (n *Node) modes(s gpu.Snapshot) map[string]bool {
 	out := maps.Clone(n.switched)
 	for _, g := range s.GPUs {
@@ -65,10 +64,10 @@ func (n *Node) modes(s gpu.Snapshot) map[string]bool {
 	return out
 }
 
-// settled is how long a partition is in a record before a scan must have shown it.
+// settled is the time in a record after which a scan must show a partition.
 const settled = 5 * time.Second
 
-// Prepared notes new partitions, so that one which vanishes at once is missed soon, too.
+// Prepared notes new partitions, so that an early loss is noticed soon.
 func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,8 +89,8 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 	}
 }
 
-// findMissing sends the claims whose partitions the last scan does not show, in place of earlier ones. Between the scan
-// and now one may have been made or removed, so the partitions may exist. n.mu is held.
+// findMissing sends the claims whose partitions are not in the last scan, and replaces an earlier report. A partition
+// that was created or removed since the scan can still exist. The caller holds n.mu.
 func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 	var missing []reporting.Missing
 	since := map[string]time.Time{}
@@ -121,7 +120,7 @@ func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 	case <-n.missing:
 	default:
 	}
-	n.missing <- missing // It has room: only here, under the lock, something is sent.
+	n.missing <- missing // It has room: this is the only sender, under the lock.
 }
 
 func contains(m gpu.MIG, p plan.Partition) bool {
@@ -129,8 +128,8 @@ func contains(m gpu.MIG, p plan.Partition) bool {
 	return ok && slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool { return d.UUID == p.UUID })
 }
 
-// findSplitGroups notifies claims, and their pods, that NVLink does not connect the GPUs of their group any more: once, until
-// it does again. Their processes run on, so nobody else would. n.mu is held.
+// findSplitGroups notifies claims and their pods, once, that NVLink no longer connects the GPUs of their group. Their
+// processes keep running, so no other error shows it. The caller holds n.mu.
 func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 	islands := topology.Find(s.GPUs)
 	split := map[string]bool{}
@@ -138,7 +137,7 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 		for name, members := range groupsOf(p) {
 			named, err := gpu.ParseName(name)
 			if err != nil || len(s.GPUs) == 0 {
-				continue // A driver that is gone for a moment says nothing of links.
+				continue // Without the driver the links are unknown.
 			}
 			group, ok := topology.At(islands, named.Size, named.PCIAddress)
 			if ok && slices.Equal(sorted(group.Members), sorted(members)) {
@@ -151,15 +150,15 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 			}
 			n.report(&claimerror.Error{
 				Reason: claimerror.NVLinkDown, Attempt: "watch", Claim: p.Claim.String(), Device: name,
-				Cause:  errors.New("NVLink does not connect its GPUs any more; what runs on them may fail, or go over PCIe"),
-				Remedy: "look at nvidia-smi nvlink --status on the node, and delete the pod to have it on other GPUs",
+				Cause:  errors.New("NVLink no longer connects its GPUs, so processes on them may fail or use PCIe"),
+				Remedy: "run nvidia-smi nvlink --status on the node, and delete the pod to run it on other GPUs",
 			})
 		}
 	}
 	n.split = split
 }
 
-// groupsOf are the groups that a plan has for use, with the PCI addresses of their GPUs.
+// groupsOf returns a plan's groups with the PCI addresses of their GPUs, without those for monitoring.
 func groupsOf(p plan.Plan) map[string][]string {
 	out := map[string][]string{}
 	for _, d := range p.Devices {

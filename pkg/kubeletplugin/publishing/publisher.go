@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package publishing turns the node's GPUs into ResourceSlices and keeps them in the API server.
+// Package publishing converts the node's GPUs to ResourceSlices and keeps them in the API server.
 //
-// Node knows the GPUs, and what claims hold of them, and builds the slices. Publisher finds out which features the API
-// server has, and writes the slices while this instance of the plugin is the newest.
+// Node knows the GPUs and the held devices, and builds the slices. Publisher detects the API server's features, and
+// writes the slices while this instance of the plugin is the newest.
 package publishing
 
 import (
@@ -27,49 +27,49 @@ import (
 )
 
 const (
-	// successionInterval is how often an instance asks whether it is still the newest.
+	// successionInterval is the interval of checks whether this instance is still the newest.
 	successionInterval = 2 * time.Second
-	// rebuildInterval makes up for changes that nobody triggers: a record that the other instance wrote.
+	// rebuildInterval covers changes without a trigger, such as a record of the other instance.
 	rebuildInterval = time.Minute
-	// probeInterval is how often features are probed again, after an upgrade of the API server.
+	// probeInterval is the interval of feature probes, which notice an upgrade of the API server.
 	probeInterval = time.Hour
 )
 
 // Options configures a Publisher; all fields are required.
 type Options struct {
 	Client kubernetes.Interface
-	// Versions reaches the version of the API that the server has.
+	// Versions is a client for the API version of the server.
 	Versions     resourcev1.ResourceSlicesGetter
 	Driver, Node string
-	// Newest says whether this instance is the one to publish.
+	// Newest reports whether this instance should publish.
 	Newest  func(context.Context) (bool, error)
 	Metrics *metrics.Metrics
 }
 
-// Publisher keeps the node's ResourceSlices as its Node builds them, while this instance is the newest.
+// Publisher keeps the node's ResourceSlices up to date while this instance is the newest.
 type Publisher struct {
 	o         Options
 	pool      string
 	build     func(features) ([]resourceslice.Slice, bool)
 	triggered Trigger
-	session   *session // Run's alone; nil while another instance is newer.
+	session   *session // Only Run uses it; nil while another instance is newer.
 
 	mu       sync.Mutex
 	features features
 	desired  []resourceslice.Slice
 }
 
-// New makes a Publisher that its Node's Trigger triggers.
+// New returns a Publisher for a Node, whose Trigger it uses.
 func New(n *Node, o Options) *Publisher { return newPublisher(n.build, n.changed, o) }
 
 func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger, o Options) *Publisher {
 	return &Publisher{o: o, pool: resourceslices.PoolName(o.Node), build: build, triggered: t, features: allFeatures}
 }
 
-// Trigger has the slices built again and compared with the published ones, soon.
+// Trigger requests a build of the slices. It does not block.
 func (p *Publisher) Trigger() { p.triggered.Fire() }
 
-// Health is that of the devices last built: devices with the taint of unhealthy ones are unhealthy.
+// Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy.
 func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 			h := draplugin.DeviceHealth{PoolName: p.pool, DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
 				if taint.Key == resourceslices.UnhealthyTaint && taint.Value != string(resourceslices.Withheld) {
-					h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the driver says: "+taint.Value
+					h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
 				}
 			}
 			out = append(out, h)
@@ -110,19 +110,19 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-// succeed starts publishing where this instance is the newest, and stops where it is not.
+// succeed starts publishing if this instance is the newest, and stops otherwise.
 func (p *Publisher) succeed(ctx context.Context) {
 	newest, err := p.o.Newest(ctx)
 	switch {
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "Cannot tell whether another instance of the plugin is newer; going on as before")
+		klog.FromContext(ctx).Error(err, "Cannot find out whether another instance of the plugin is newer; continuing as before")
 	case newest && p.session == nil:
 		p.session = p.startSession(ctx)
-		// The probe comes first: on a server without counters, devices that overlap must not be published even for a moment.
+		// The probe comes first: on a server without counters, overlapping devices must not be published even for a moment.
 		p.probe(ctx)
 		p.update()
 	case !newest && p.session != nil:
-		klog.FromContext(ctx).Info("A newer instance of the plugin is here and publishes from now on")
+		klog.FromContext(ctx).Info("A newer instance of the plugin publishes from now on")
 		p.retire()
 	}
 }
@@ -135,7 +135,7 @@ func (p *Publisher) retire() {
 	}
 }
 
-// update builds the slices and hands them to the controller, which writes the differences.
+// update builds the slices and passes them to the controller, which writes the differences.
 func (p *Publisher) update() {
 	p.mu.Lock()
 	f := p.features
@@ -154,7 +154,7 @@ func (p *Publisher) update() {
 	}
 }
 
-// synced is called when the API server holds the desired slices.
+// synced is called when the API server has the desired slices.
 func (p *Publisher) synced() {
 	p.mu.Lock()
 	devices := map[string]int{}
@@ -169,7 +169,7 @@ func (p *Publisher) synced() {
 	p.o.Metrics.Published(time.Now(), devices)
 }
 
-// failed is called with the controller's errors.
+// failed handles the controller's errors.
 func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 	logger := klog.FromContext(ctx)
 	if ctx.Err() != nil {
@@ -180,7 +180,7 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 	case errors.As(err, &dropped):
 		p.o.Metrics.PublishFailed("DroppedFields")
 		kept := kept(dropped.DesiredSlice, dropped.ActualSlice)
-		logger.Error(err, "The API server lacks features; publishing what is safe without them", kept.log()...)
+		logger.Error(err, "The API server lacks features; publishing without them", kept.log()...)
 		if p.setFeatures(func(f features) features { return f.and(kept) }) {
 			p.triggered.Fire()
 		}
@@ -189,18 +189,18 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 		p.mu.Lock()
 		content, _ := json.Marshal(p.desired) // API types always encode.
 		p.mu.Unlock()
-		logger.Error(err, "The slices are not valid; please report this", "slices", string(content))
+		logger.Error(err, "The API server refuses the slices as invalid; please report this", "slices", string(content))
 	default:
 		p.o.Metrics.PublishFailed("Failed")
-		logger.Error(err, "Publishing failed and is tried again", "during", msg)
+		logger.Error(err, "Publishing failed; trying again", "during", msg)
 	}
 }
 
-// probe asks the server for its features. Without an answer, the fields that it drops will show them.
+// probe asks the server for its features. If that fails, DroppedFieldsErrors show the missing ones.
 func (p *Publisher) probe(ctx context.Context) {
 	f, err := probeFeatures(ctx, p.o.Versions, p.o.Driver, p.o.Node, p.pool)
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; what it drops will tell", "err", err)
+		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; dropped fields will show them", "err", err)
 		return
 	}
 	if p.setFeatures(func(features) features { return f }) {
@@ -208,7 +208,7 @@ func (p *Publisher) probe(ctx context.Context) {
 	}
 }
 
-// setFeatures reports whether they changed.
+// setFeatures reports whether the features changed.
 func (p *Publisher) setFeatures(set func(features) features) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -217,10 +217,10 @@ func (p *Publisher) setFeatures(set func(features) features) bool {
 	return p.features != was
 }
 
-// Trigger asks for the slices to be built again and compared with the published ones, soon. Requests that wait are one.
+// Trigger requests a build of the slices. Pending requests are merged.
 type Trigger chan struct{}
 
-// NewTrigger makes a Trigger for one Publisher, and for all who know of changes.
+// NewTrigger returns a Trigger for one Publisher and any number of senders.
 func NewTrigger() Trigger { return make(Trigger, 1) }
 
 // Fire does not block.

@@ -214,7 +214,7 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the driver says: lost", "monitor": "Healthy", "withheld": "Healthy"}
+	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the device is tainted as lost", "monitor": "Healthy", "withheld": "Healthy"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// repairDelay is how long a foreign edit or deletion stands. It only has to outlast the informer's lag, for our own
-	// writes come back through it too.
+	// repairDelay is the delay before a foreign edit or deletion is repaired. It must exceed the informer's lag, because
+	// our own writes pass through the informer too.
 	repairDelay = time.Second
-	// retryMin and retryMax bound the pauses between failed attempts.
+	// retryMin and retryMax limit the pauses between failed attempts.
 	retryMin, retryMax = 200 * time.Millisecond, 15 * time.Second
 )
 
-// session is one run of the library's controller, from becoming the newest instance to being so no more.
+// session is one run of the library's controller, while this instance is the newest.
 type session struct {
 	cancel  context.CancelFunc
 	done    chan struct{}
 	updates chan *resourceslice.DriverResources
 }
 
-// startSession starts a controller in the background: its informer needs a second, or as long as the API server is away.
+// startSession starts a controller in the background, because its informer takes a second or, without an API server,
+// longer.
 func (p *Publisher) startSession(ctx context.Context) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{cancel: cancel, done: make(chan struct{}), updates: make(chan *resourceslice.DriverResources, 1)}
@@ -41,7 +42,7 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 		})
 		if err != nil {
 			if ctx.Err() == nil {
-				klog.FromContext(ctx).Error(err, "Publishing did not start")
+				klog.FromContext(ctx).Error(err, "Starting to publish failed")
 			}
 			return
 		}
@@ -59,10 +60,10 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 	return s
 }
 
-// want replaces the resources to be published. One goroutine calls it.
+// want replaces the resources to publish. Only one goroutine calls it.
 func (s *session) want(resources *resourceslice.DriverResources) {
 	select {
-	case <-s.updates: // Older ones that were not taken up yet.
+	case <-s.updates: // Older ones that the controller has not read yet.
 	default:
 	}
 	s.updates <- resources
@@ -73,8 +74,8 @@ func (s *session) stop() {
 	<-s.done
 }
 
-// queue is the controller's, closed until it knows what to publish: a controller without resources would delete the
-// published slices, and waiting with its start would add NVML's time to its informer's.
+// queue delays the controller until it has resources: without them it would delete the published slices. Starting the
+// controller later would add NVML's time to its informer's.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
 	open   func()
@@ -97,13 +98,12 @@ func (q *queue) Get() (string, bool) {
 	return q.TypedRateLimitingInterface.Get()
 }
 
-// ShutDown implements workqueue.
 func (q *queue) ShutDown() {
 	q.TypedRateLimitingInterface.ShutDown()
 	q.open()
 }
 
-// Forget implements workqueue: the controller forgets the retries of a pool that is in order.
+// Forget implements workqueue. The controller calls it for a pool without errors.
 func (q *queue) Forget(pool string) {
 	q.TypedRateLimitingInterface.Forget(pool)
 	q.synced()

@@ -27,14 +27,14 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// fieldManager owns this driver's entries of status.devices; server-side apply leaves those of other drivers alone.
+// fieldManager owns this driver's entries of status.devices, so that server-side apply keeps those of other drivers.
 const fieldManager = "gpu-dra-driver"
 
-// statusTries bounds the writing of one claim's status, about a quarter of an hour.
+// statusTries limits the attempts to write a claim's status, to about a quarter of an hour.
 const statusTries = 12
 
-// ClaimStatus fills status.devices of prepared claims, off the path of Prepare: the status is for people, and no pod
-// waits for it. Its methods may be called at once.
+// ClaimStatus writes status.devices of prepared claims in the background: the status is for people, and no pod waits
+// for it. It is safe for concurrent use.
 type ClaimStatus struct {
 	driver   string
 	client   kubernetes.Interface
@@ -51,8 +51,7 @@ type claimStatus struct {
 	devices         []resourceapi.AllocatedDeviceStatus
 }
 
-// NewClaimStatus writes in the version of the API that versions, the library's client, has found the server to have:
-// versions itself cannot apply.
+// NewClaimStatus uses the API version that versions, the library's client, detected; versions itself has no apply.
 func NewClaimStatus(client kubernetes.Interface, versions *draclient.Client, driver string, m *metrics.Metrics) *ClaimStatus {
 	return &ClaimStatus{
 		driver: driver, client: client, versions: versions, metrics: m, wanted: map[types.UID]*claimStatus{},
@@ -61,18 +60,17 @@ func NewClaimStatus(client kubernetes.Interface, versions *draclient.Client, dri
 	}
 }
 
-// deviceData is the content of status.devices[].data.
 type deviceData struct {
 	memberData
 	CDIDevice string `json:"cdiDevice"`
-	// Profile and ParentUUID are a MIG device's, whose own UUID is the partition's.
+	// Profile and ParentUUID are set for a MIG device; UUID is the partition's then.
 	Profile    string `json:"profile,omitempty"`
 	ParentUUID string `json:"parentUUID,omitempty"`
-	// Strategy is how the device is shared; MemoryMiB and ComputePercent are the claim's share of it, none where it has all.
+	// Strategy is the sharing strategy. MemoryMiB and ComputePercent are the claim's share; 0 means all.
 	Strategy       string `json:"sharingStrategy,omitempty"`
 	MemoryMiB      uint64 `json:"shareMemoryMiB,omitempty"`
 	ComputePercent int    `json:"shareComputePercent,omitempty"`
-	// GPUs are a group's, in link order; the fields above are the first one's.
+	// GPUs are the GPUs of a group, in link order; the fields above describe the first one.
 	GPUs []memberData `json:"gpus,omitempty"`
 }
 
@@ -82,7 +80,7 @@ type memberData struct {
 	Minor      int    `json:"minor"`
 }
 
-// Prepared has the claim's status written, unless the claim has that status: a restarted kubelet prepares every claim again.
+// Prepared enqueues the claim's status unless it is already written: a restarted kubelet prepares every claim again.
 func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
 	type key struct{ pool, device, share string }
 	keyOf := func(s resourceapi.AllocatedDeviceStatus) key {
@@ -110,7 +108,7 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 	}
 }
 
-// lost has the claim's status say that some of its devices are gone.
+// lost enqueues a status that marks some of the claim's devices as gone.
 func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error) {
 	var want []resourceapi.AllocatedDeviceStatus
 	for _, d := range devices {
@@ -131,7 +129,7 @@ func (w *ClaimStatus) write(claim *resourceapi.ResourceClaim, devices []resource
 	w.queue.Add(claim.UID)
 }
 
-// Unprepared drops a status that waits: the API server clears the claim's.
+// Unprepared drops the waiting status of a claim; the API server clears the written one.
 func (w *ClaimStatus) Unprepared(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +161,7 @@ func (w *ClaimStatus) deviceStatus(d devicestate.PreparedDevice) resourceapi.All
 	return s
 }
 
-// equal compares two statuses; the time of an equal condition does not count.
+// equal compares two statuses, except for the times of equal conditions.
 func equal(was, is resourceapi.AllocatedDeviceStatus) bool {
 	sameCondition := func(a, b metav1.Condition) bool {
 		a.LastTransitionTime, a.ObservedGeneration = b.LastTransitionTime, b.ObservedGeneration
@@ -203,10 +201,10 @@ func (w *ClaimStatus) sync(ctx context.Context, uid types.UID) {
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // Conflict: another claim has the name now.
-		logger.V(4).Info("Claim is gone or has changed; its device status is not written", "err", err)
-	// Invalid is for a person to see: a server also answers it where the role lacks the verbs on resourceclaims/driver.
+		logger.V(4).Info("The claim was deleted or changed; its device status is not written", "err", err)
+	// Invalid needs an administrator: the server also returns it if the role lacks the verbs on resourceclaims/driver.
 	case !apierrors.IsInvalid(err) && w.queue.NumRequeues(uid) < statusTries && ctx.Err() == nil:
-		logger.V(4).Info("Device status not written, trying again", "err", err)
+		logger.V(4).Info("Device status not written; trying again", "err", err)
 		w.queue.AddRateLimited(uid)
 		return
 	default:
@@ -220,7 +218,7 @@ func (w *ClaimStatus) sync(ctx context.Context, uid types.UID) {
 	}
 }
 
-// apply sends a patch that reads the same in every version of the API.
+// apply sends a patch that is valid in every version of the API.
 func (w *ClaimStatus) apply(ctx context.Context, uid types.UID, want *claimStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

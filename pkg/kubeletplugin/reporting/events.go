@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reporting tells people about claims and the node, off the path of Prepare: by Events, by status.devices of
-// claims, and about partitions that vanished under prepared claims.
+// Package reporting reports errors on claims and the node in the background: by Events, in status.devices of claims,
+// and for partitions that were destroyed under prepared claims.
 //
-// Nothing waits for it. While the API server is away, Events queue and statuses are tried again.
+// Prepare never waits for it. While the API server is away, Events queue up and statuses are retried.
 package reporting
 
 import (
@@ -34,12 +34,12 @@ import (
 const (
 	// maxMessage is the limit of the events API (events.k8s.io/v1, note), in bytes.
 	maxMessage = 1024
-	// maxPods bounds the Events of one failure: a claim can be reserved for 256 pods.
+	// maxPods limits the Events of one failure, because a claim can be reserved for 256 pods.
 	maxPods = 16
 )
 
-// Events writes Events about failures. Its methods do not block and may be called at once: client-go's broadcaster counts
-// repeated Events up, drops bursts, and queues while the API server is away.
+// Events writes Events about failures. Its methods do not block and are safe for concurrent use. client-go's
+// broadcaster counts repeated Events, drops bursts, and queues while the API server is away.
 type Events struct {
 	node        string
 	broadcaster record.EventBroadcaster
@@ -49,7 +49,7 @@ type Events struct {
 	reports     chan error
 }
 
-// NewEvents makes the Events of one node's plugin; component is their source. Run ends them.
+// NewEvents returns the Events of one node; component is their source. Run stops the broadcaster.
 func NewEvents(client kubernetes.Interface, node, component string, m *metrics.Metrics) *Events {
 	b := record.NewBroadcaster()
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
@@ -59,20 +59,20 @@ func NewEvents(client kubernetes.Interface, node, component string, m *metrics.M
 	}
 }
 
-// Warn writes a Warning about a claim, or about the node where the claim's name is not known.
+// Warn writes a Warning about a claim, or about the node if the claim's name is unknown.
 func (e *Events) Warn(claim plan.Claim, err error) {
 	about := corev1.ObjectReference{
 		APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceClaim",
 		Namespace: claim.Namespace, Name: claim.Name, UID: types.UID(claim.UID),
 	}
 	if claim.Name == "" {
-		// kubectl describe looks for a Node's Events by its name as UID, which the kubelet's have too.
+		// kubectl describe node finds Events whose UID is the node's name, as in the kubelet's Events.
 		about = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)}
 	}
 	e.warn(about, err)
 }
 
-// ClaimFailed writes a Warning about a claim and about its pods.
+// ClaimFailed writes a Warning about a claim and its pods.
 func (e *Events) ClaimFailed(claim *resourceapi.ResourceClaim, err error) {
 	e.Warn(plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}, err)
 	pods := 0
@@ -93,9 +93,9 @@ func (e *Events) warn(about corev1.ObjectReference, err error) {
 	e.recorder.Event(&about, corev1.EventTypeWarning, string(claimerror.ReasonOf(err)), message)
 }
 
-// Report takes an error that no caller receives. Errors beyond the queue's size are in the log and the metrics only.
+// Report queues an error that no caller receives. If the queue is full, the error is only in the log and the metrics.
 func (e *Events) Report(err error) {
-	klog.Background().Error(err, "Needs a person's attention", "reason", claimerror.ReasonOf(err))
+	klog.Background().Error(err, "Error in the background", "reason", claimerror.ReasonOf(err))
 	e.metrics.Background(claimerror.ReasonOf(err))
 	select {
 	case e.reports <- err:
@@ -103,7 +103,7 @@ func (e *Events) Report(err error) {
 	}
 }
 
-// Run turns reports into Events until the context ends.
+// Run writes an Event for each reported error until the context ends.
 func (e *Events) Run(ctx context.Context) {
 	defer e.broadcaster.Shutdown()
 	for {
@@ -116,7 +116,8 @@ func (e *Events) Run(ctx context.Context) {
 	}
 }
 
-// notify finds the claim that an error names, whose UID and pods an Event needs. Without it the Event is the node's.
+// notify looks up the claim of an error, whose UID and pods the Event needs. Without a claim the Event is about the
+// node.
 func (e *Events) notify(ctx context.Context, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -132,12 +133,12 @@ func (e *Events) notify(ctx context.Context, err error) {
 	e.Warn(plan.Claim{}, err)
 }
 
-// Protect keeps a bug in one piece of background work from ending the plugin, on which the end of other pods depends.
-// The next round tries that piece again.
+// Protect recovers a panic of background work, because pods can only end while the plugin runs. The work runs again in
+// the next round.
 func Protect(m *metrics.Metrics, work func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			klog.Background().Error(nil, "Background work met a bug of the driver", "panic", p, "stack", string(debug.Stack()))
+			klog.Background().Error(nil, "A bug of the driver stopped background work", "panic", p, "stack", string(debug.Stack()))
 			m.Background(claimerror.InternalFault)
 		}
 	}()

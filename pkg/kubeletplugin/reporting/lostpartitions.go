@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// LostPartitions notifies claims of partitions that vanished, once each: in the claim's status, and in Events on the
-// claim and its pods. The next Prepare that succeeds makes them again and updates the status.
+// LostPartitions reports destroyed partitions of prepared claims, once each: in the claim's status, and in Events on
+// the claim and its pods. The next successful Prepare creates them again and updates the status.
 type LostPartitions struct {
 	engine   *devicestate.Engine
 	claims   devicestate.Claims
@@ -26,12 +26,12 @@ type LostPartitions struct {
 	notified map[string][]string // device names by claim UID
 }
 
-// NewLostPartitions needs a Run to do anything.
+// NewLostPartitions returns a LostPartitions; Run starts it.
 func NewLostPartitions(engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics) *LostPartitions {
 	return &LostPartitions{engine: engine, claims: claims, events: e, status: s, metrics: m}
 }
 
-// Missing is a claim with partitions that a scan does not show: they may be lost.
+// Missing is a claim with partitions that a scan does not show. They may be lost.
 type Missing struct {
 	Plan    plan.Plan
 	Devices []string
@@ -59,7 +59,7 @@ func (l *LostPartitions) check(ctx context.Context, missing []Missing) {
 		}
 		err := l.engine.Verify(ctx, m.Plan.Claim)
 		if !errors.Is(err, plan.ErrDestroyed) {
-			continue // It exists, or this cannot be known now; the next scan asks again.
+			continue // It exists, or its state is unknown; the next scan repeats the check.
 		}
 		if l.notify(ctx, m, err) {
 			notified[uid] = m.Devices
@@ -68,12 +68,12 @@ func (l *LostPartitions) check(ctx context.Context, missing []Missing) {
 	l.notified = notified
 }
 
-// notify reports whether nothing is left to notify.
+// notify returns whether the claim needs no further notification.
 func (l *LostPartitions) notify(ctx context.Context, m Missing, err error) bool {
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KRef(m.Plan.Claim.Namespace, m.Plan.Claim.Name))
 	claim, getErr := l.claims.Get(ctx, m.Plan.Claim)
 	if getErr != nil {
-		logger.Error(err, "A partition is gone; its claim cannot be notified", "cause", getErr)
+		logger.Error(err, "A partition is gone, but its claim could not be notified", "cause", getErr)
 		return errors.Is(getErr, devicestate.ErrNoClaim)
 	}
 	logger.Error(err, "A partition is gone")
