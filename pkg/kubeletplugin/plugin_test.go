@@ -47,7 +47,7 @@ func newEnv(t *testing.T) testEnv { return testEnv{env.New(t)} }
 
 func (e testEnv) start() {
 	e.Helper()
-	e.Start(func(e *env.Env) (func(context.Context) error, *devicestate.Engine) {
+	e.Start(func(e *env.Env) func(context.Context) error {
 		m := metrics.New(metrics.Options{Driver: env.Driver, Node: env.Node, Version: "test"})
 		e.Metrics = m
 		events := reporting.NewEvents(e.Client, env.Node, env.Driver, m)
@@ -55,7 +55,7 @@ func (e testEnv) start() {
 		kubelet := podresources.Kubelet(filepath.Join(e.Dir, "none.sock"))
 		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 		engine, err := devicestate.Open(devicestate.Options{
-			Host: e.Host, Dir: filepath.Join(e.DataDir(), "state"), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
+			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
 			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
 			MakeWhole: func(context.Context, *plan.Device) error { return nil }, DevicePlugin: devicePlugins.Resource,
 		})
@@ -75,7 +75,7 @@ func (e testEnv) start() {
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
 			}),
 			VanishedGrace: time.Hour, Background: []func(context.Context){devicePlugins.Run},
-		}).Run, engine
+		}).Run
 	})
 }
 

@@ -184,6 +184,7 @@ func (e *Env) TopologyFile(uid string) string {
 // Process is one run of the plugin.
 type Process struct {
 	*devicestate.Engine
+	Records
 	Host *host.Host
 	// MIG is nil on a machine that is not simulated.
 	MIG *mig.Executor
@@ -226,6 +227,10 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	}
 	if err == nil {
 		p.Engine, err = devicestate.Open(o)
+	}
+	if err == nil {
+		reader := host.New(host.Options{BootIDFile: e.BootFile, ReadFile: e.ReadFile})
+		p.Records, err = OpenRecords(reader, e.StateDir, store.New(reader, e.CDI, Driver))
 	}
 	if err != nil {
 		p.Crash()

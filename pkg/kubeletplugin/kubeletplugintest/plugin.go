@@ -16,7 +16,8 @@ import (
 
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/kubeletplugin/kubelettest"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/simtest"
@@ -37,12 +38,11 @@ type plugin struct {
 	// HealthPort is the TCP port of the health service, negative for none.
 	HealthPort int
 
-	engine *devicestate.Engine
-	stop   func() error
+	stop func() error
 }
 
-// Build creates a plugin and its engine on the Env's Machine and Host.
-type Build func(e *Env) (run func(context.Context) error, engine *devicestate.Engine)
+// Build creates a plugin on the Env's Machine and Host, whose engine keeps its state in StateDir.
+type Build func(e *Env) (run func(context.Context) error)
 
 // Start starts a plugin, on the existing machine if there is one, and registers it with the kubelet.
 func (e *Env) Start(build Build) {
@@ -61,8 +61,7 @@ func (e *Env) Start(build Build) {
 		}
 	}
 	e.Host = host.New(host.Options{BootIDFile: e.Machine.BootIDFile})
-	run, engine := build(e)
-	e.engine = engine
+	run := build(e)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx) }()
@@ -101,6 +100,7 @@ func (e *Env) Stop() {
 }
 
 func (e *Env) DataDir() string      { return filepath.Join(e.Dir, "p") }
+func (e *Env) StateDir() string     { return filepath.Join(e.Dir, "p", "state") }
 func (e *Env) RegistrarDir() string { return filepath.Join(e.Dir, "r") }
 func (e *Env) CDIDir() string       { return filepath.Join(e.Dir, "c") }
 
@@ -157,10 +157,14 @@ func (e *Env) Specs() (names []string) {
 	return names
 }
 
-// CheckClean fails the test if the engine finds leaked, lost or doubly held devices.
+// CheckClean fails the test if there are leaked, lost or doubly held devices.
 func (e *Env) CheckClean() {
 	e.Helper()
-	if err := e.engine.Check(); err != nil {
+	records, err := devicestatetest.OpenRecords(e.Host, e.StateDir(), store.New(e.Host, e.CDIDir(), Driver))
+	if err == nil {
+		err = records.Check()
+	}
+	if err != nil {
 		e.Error(err)
 	}
 }

@@ -1,28 +1,45 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package devicestate
+package devicestatetest
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
 
+// Records are what an engine keeps on disk.
+type Records struct {
+	host    *host.Host
+	records *record.Store
+	specs   *store.Store
+}
+
+// OpenRecords opens the records in an engine's directory. The host must run operations without a fault hook.
+func OpenRecords(h *host.Host, dir string, specs *store.Store) (Records, error) {
+	records, err := record.Open(h, filepath.Join(dir, "records"))
+	return Records{h, records, specs}, err
+}
+
 // Check looks for what must never be, between calls: nothing leaked, nothing lost, no device held twice. It reads only.
-func (e *Engine) Check() error {
+func (s Records) Check() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	boot, err := e.o.Host.BootID()
+	boot, err := s.host.BootID()
 	if err != nil {
 		return err
 	}
-	records, unreadable, err := e.records.All()
+	records, unreadable, err := s.records.All()
 	if err != nil {
 		return err
 	}
@@ -38,24 +55,23 @@ func (e *Engine) Check() error {
 			continue
 		}
 		if r.BootID == boot {
-			errs = append(errs, e.checkSpec(r))
+			errs = append(errs, s.checkSpec(r))
 		}
+		others := slices.Delete(slices.Clone(records), i, i+1)
+		errs = append(errs, checkShares(r.Plan, others)...)
 		for _, address := range r.Plan.HeldGPUs() {
-			totals := newShareTotals(r.Plan, address)
-			for j, other := range records {
-				if j == i {
-					continue
-				}
-				if d, why := totals.add(other.Plan); why != "" {
-					fault("%s on GPU %s: %s", d, address, why)
-				}
-				if d, taken := r.Plan.Conflict(other.Plan, address); taken && j < i {
+			for _, other := range records[:i] {
+				if d, taken := r.Plan.Conflict(other.Plan, address); taken {
 					fault("%s on GPU %s is held by claim %s and claim %s", d.Name, address, other.Plan.Claim, c)
 				}
 			}
 		}
 	}
-	uids, specs, err := e.uids()
+	uids, err := s.records.UIDs()
+	if err != nil {
+		return err
+	}
+	specs, err := s.specs.UIDs()
 	if err != nil {
 		return err
 	}
@@ -72,9 +88,39 @@ func (e *Engine) Check() error {
 	return errors.Join(errs...)
 }
 
-func (e *Engine) checkSpec(r record.Record) error {
+// checkShares adds up what the shares of each device take together.
+func checkShares(p plan.Plan, others []record.Record) (errs []error) {
+	for _, d := range p.Devices {
+		if !d.Partial() || d.Admin {
+			continue
+		}
+		var use plan.Use
+		for _, own := range p.Devices {
+			if own.Name == d.Name {
+				use.Add(own.Share)
+			}
+		}
+		for _, other := range others {
+			for _, o := range other.Plan.Devices {
+				if !d.Shares(o) {
+					continue
+				}
+				if why := d.Disagrees(o); why != "" {
+					errs = append(errs, fmt.Errorf("%s: claim %s %s", d.Name, other.Plan.Claim, why))
+				}
+				use.Add(o.Share)
+			}
+		}
+		if excess := use.Excess(d.Share); excess != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", d.Name, excess))
+		}
+	}
+	return errs
+}
+
+func (s Records) checkSpec(r record.Record) error {
 	c := r.Plan.Claim
-	data, err := e.o.Specs.Read(c.UID)
+	data, err := s.specs.Read(c.UID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("claim %s is committed and has no CDI spec", c)
 	}
@@ -83,7 +129,7 @@ func (e *Engine) checkSpec(r record.Record) error {
 	}
 	for i, d := range r.Plan.Devices {
 		if d.TopologyEnv.NCCLTopology != "" {
-			switch file, err := e.o.Specs.ReadTopology(c.UID); {
+			switch file, err := s.specs.ReadTopology(c.UID); {
 			case errors.Is(err, fs.ErrNotExist):
 				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", c)
 			case err != nil:
@@ -97,34 +143,4 @@ func (e *Engine) checkSpec(r record.Record) error {
 		}
 	}
 	return nil
-}
-
-// MissingSpecs says whether a prepared claim lacks its CDI spec, for Recover to write it again: a container that restarts
-// needs it and no Prepare comes before that. It costs two directory listings where none is missing.
-// store.ErrUnlinked means that only a new process, with new mounts, can.
-func (e *Engine) MissingSpecs() (bool, error) {
-	if err := e.o.Specs.Usable(); err != nil {
-		return false, err
-	}
-	uids, specs, err := e.uids()
-	if err != nil {
-		return false, err
-	}
-	for _, uid := range uids {
-		if slices.Contains(specs, uid) {
-			continue
-		}
-		r, err := e.records.Get(uid)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != record.Committed {
-			continue // In work, or gone meanwhile.
-		}
-		if err != nil {
-			return false, err
-		}
-		boot, err := e.o.Host.BootID()
-		if err != nil || r.BootID == boot {
-			return err == nil, err
-		}
-	}
-	return false, nil
 }
