@@ -14,7 +14,7 @@
 # which needs Go.
 #
 # Environment: CLUSTER (gpu-demo), PROFILE (hgx-h100), KIND_NODE_IMAGE (kind's
-# default; Kubernetes 1.34 at least), VERSION (the chart's appVersion).
+# default; the demos need Kubernetes 1.36), VERSION (the chart's appVersion).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -78,35 +78,66 @@ up() {
 
 	local tagged=("${images[@]/#/gpu-dra-driver/}")
 	run kind load docker-image --name "$cluster" "${tagged[@]/%/:$version}"
+	chart
+	echo "Now: demo/kind/kind.sh run" >&2
+}
+
+# chart installs or upgrades the driver, with more arguments of Helm if given.
+chart() {
 	run hack/tool.sh helm upgrade --install gpu-dra-driver deployments/helm/gpu-dra-driver \
 		--kube-context "$context" --namespace "$namespace" --create-namespace --wait --timeout 120s \
 		--set "image.tag=$version" --set "nvidiaDriverRoot=$root" \
 		--set "kubeletPlugin.hostProcRoot=$root/proc" --set "kubeletPlugin.hostSysRoot=$root/sys" \
-		--set kubeletPlugin.driverRootReadOnly=false
-	echo "Now: demo/kind/kind.sh run" >&2
+		--set kubeletPlugin.driverRootReadOnly=false "$@"
 }
 
-# settled waits until as many pods of a namespace run as the demo's head says.
-settled() {
-	local space=$1 want=$2 deadline=$((SECONDS + 120)) have=0
+# configure upgrades the chart to a file of demo/settings or none, and waits until the slices follow it: the default share
+# of a GPU is then less than the GPU, or all of it.
+configure() {
+	local deadline=$((SECONDS + 150)) want=whole shares
+	[ -z "$1" ] || want=shared
+	chart ${1:+--values "demo/settings/$1"}
+	if $dry; then
+		echo "# until the published GPUs are $want"
+		return
+	fi
 	while [ "$SECONDS" -lt "$deadline" ]; do
-		have=$(kubectl --context "$context" -n "$space" get pods --field-selector status.phase=Running -o name | wc -l)
-		[ "$have" -ge "$want" ] && return
+		shares=$(kubectl --context "$context" get resourceslices -o \
+			'jsonpath={range .items[*].spec.devices[*]}{.attributes.type.string} {.capacity.memory.requestPolicy.default} {.capacity.memory.value}{"\n"}{end}' |
+			awk '$1 == "gpu" {print ($2 == $3 ? "whole" : "shared")}' | sort -u)
+		[ "$shares" = "$want" ] && return
 		sleep 1
 	done
-	echo "kind.sh: $have of $want pods of $space run" >&2
+	echo "kind.sh: the published GPUs are not $want" >&2
+	return 1
+}
+
+# ran counts the pods of a namespace that run or have succeeded, warned the pending pods that an Event warns of.
+ran() {
+	kubectl --context "$context" -n "$1" get pods --no-headers | grep -cE ' (Running|Completed) ' || true
+}
+warned() {
+	kubectl --context "$context" -n "$1" get pods --field-selector status.phase=Pending -o name | sed 's,.*/,,' |
+		while read -r pod; do kubectl --context "$context" -n "$1" get events --no-headers \
+			--field-selector "type=Warning,involvedObject.name=$pod" | tail -n 1; done 2>/dev/null
+}
+
+# settled waits until as many pods of a namespace run, and as many wait for a reason, as the demo's head says.
+settled() {
+	local space=$1 want=${2:-0} pending=${3:-0} deadline=$((SECONDS + 120)) have=0 waiting=0
+	while [ "$SECONDS" -lt "$deadline" ]; do
+		have=$(ran "$space") waiting=$(warned "$space" | wc -l)
+		[ "$have" -ge "$want" ] && [ "$waiting" -ge "$pending" ] && return
+		sleep 1
+	done
+	echo "kind.sh: in $space, $have of $want pods run and $waiting of $pending wait for a reason" >&2
 	kubectl --context "$context" -n "$space" get events --sort-by=.lastTimestamp >&2 || true
 	return 1
 }
 
-# unschedulable waits until the scheduler has given a reason for each pod.
-unschedulable() {
-	kc -n "$1" wait pods --all --for=condition=PodScheduled=False --timeout=60s
-}
-
 demos() {
 	need kubectl
-	local file name space pods pending
+	local file name space pods pending settings in_force=
 	[ $# -gt 0 ] || set -- demo/*.yaml
 	for file in "$@"; do
 		name=$(basename "$file" .yaml)
@@ -118,23 +149,24 @@ demos() {
 		echo "== $name: $(sed -n '1s/^# //p' "$file")"
 		pods=$(sed -n 's/^# Pods: //p' "$file")
 		pending=$(sed -n 's/^# Pending: //p' "$file")
+		settings=$(sed -n 's/^# Settings: //p' "$file")
+		if [ "$settings" != "$in_force" ]; then
+			configure "$settings"
+			in_force=$settings
+		fi
 		kc apply -f "$file"
-		if [ -n "$pods" ]; then
-			if $dry; then
-				echo "# until $pods pods of $space run"
-			else
-				settled "$space" "$pods"
-			fi
-			for pod in $($dry || kubectl --context "$context" -n "$space" get pods -o name); do
+		if $dry; then
+			echo "# until ${pods:-0} pods of $space run and ${pending:-0} wait for a reason"
+		else
+			settled "$space" "$pods" "$pending"
+			for pod in $(kubectl --context "$context" -n "$space" get pods --field-selector status.phase!=Pending -o name); do
 				kc -n "$space" logs "$pod" --all-containers --prefix
 			done
-		fi
-		if [ -n "$pending" ]; then
-			unschedulable "$space"
-			kc -n "$space" get pods -o 'jsonpath={range .items[*]}{.metadata.name}: {.status.conditions[0].message}{"\n"}{end}'
+			warned "$space"
 		fi
 		kc delete -f "$file" --wait=true
 	done
+	[ -z "$in_force" ] || configure ""
 }
 
 down() {

@@ -6,6 +6,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -35,4 +37,48 @@ func TestContributing_Examples_AreInTheTree(t *testing.T) {
 	if examples < 7 {
 		t.Errorf("only %d examples name their file", examples)
 	}
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^):]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	dropped = regexp.MustCompile(`[^a-z0-9 _-]`)
+)
+
+// TestPages_RelativeLinks_Resolve checks the links between pages, with the headings that they name.
+func TestPages_RelativeLinks_Resolve(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../demo/kind/README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
+			path, anchor, _ := strings.Cut(found[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			data, err := os.ReadFile(target)
+			if info, statErr := os.Stat(target); statErr == nil && info.IsDir() {
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", page, err)
+			} else if anchor != "" && !slices.Contains(anchors(string(data)), anchor) {
+				t.Errorf("%s: %s has no heading for #%s", page, path, anchor)
+			}
+		}
+	}
+}
+
+func anchors(page string) []string {
+	var out []string
+	for _, found := range heading.FindAllStringSubmatch(page, -1) {
+		out = append(out, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-"))
+	}
+	return out
 }
