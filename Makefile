@@ -37,6 +37,10 @@ cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins
 demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the driver, every demo; then clean up
 	@hack/demo.sh $(KUBERNETES)
 
+.PHONY: try
+try: ## See without a cluster, root or a GPU what the driver does with the demos; BOARD=NAME, DEMO=NAME for one in full
+	@CGO_ENABLED=0 go -C test run ./try -board "$(or $(BOARD),hgx-h100)" $(DEMO)
+
 .PHONY: demo-up
 demo-up: images cluster-build ## The same cluster and driver, left running for you
 	@$(BIN)/onenode up --dir $(DEMO_DIR) --kubernetes $(KUBERNETES) >/dev/null

@@ -138,7 +138,7 @@ func (c Cache) buildOne(ctx context.Context, component recipe.Component, label s
 	fmt.Fprintf(c.Progress, "%s: building\n", label)
 	entry := filepath.Join(c.Dir, component.Key())
 	tmp := filepath.Join(c.Dir, ".building-"+component.Key())
-	// A builder that was killed leaves its directory; the lock says that nobody works in it now.
+	// A builder that was killed leaves its directory; the lock keeps other builders out of it.
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}

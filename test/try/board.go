@@ -1,0 +1,182 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/pkg/deviceclasses"
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/nodelabels"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/nvmlfake"
+	"gpu-dra-driver/sim/profiles"
+)
+
+const (
+	driver   = slicetest.Driver
+	nodeName = "node-1"
+)
+
+// board is a simulated node with all that it publishes, before any claim.
+type board struct {
+	profile  profiles.Profile
+	machine  *engine.Engine
+	scanner  *inventory.Inventory
+	snapshot gpu.Snapshot
+	policy   func(g gpu.GPU, profile string) sharing.Policy
+	slices   []*resourceapi.ResourceSlice
+	classes  map[string]*resourceapi.DeviceClass
+	labels   map[string]string
+	compiled *cel.Cache
+}
+
+// newBoard simulates a board and publishes its devices by the driver's own code. settings is a file of chart values for
+// sharing, or empty.
+func newBoard(ctx context.Context, tree, profile, settings string) (*board, error) {
+	b := &board{compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})}
+	var err error
+	if b.profile, err = profiles.Load(profile); err != nil {
+		return nil, err
+	}
+	state, err := engine.New(b.profile, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	if b.machine, err = engine.InMemory(state); err != nil {
+		return nil, err
+	}
+	none := filepath.Join(os.TempDir(), "no-such-directory")
+	b.scanner = inventory.New(inventory.Options{Library: nvmlfake.New(b.machine), ProcRoot: none, SysRoot: none, DevRoot: none})
+	if b.snapshot, err = b.scan(ctx); err != nil {
+		return nil, err
+	}
+	parsed, err := readSettings(settings)
+	if err != nil {
+		return nil, err
+	}
+	b.policy = func(g gpu.GPU, profile string) sharing.Policy {
+		if profile != "" {
+			return parsed.MIG(nodeName, g, profile)
+		}
+		return parsed.GPU(nodeName, g)
+	}
+	b.slices = slicetest.Slices(b.snapshot, nodeName, b.policy)
+	pool := b.pool()
+	b.labels = nodelabels.Of(pool, driver)
+	return b, b.makeClasses(tree, pool)
+}
+
+func (b *board) scan(ctx context.Context) (gpu.Snapshot, error) {
+	s, err := b.scanner.Scan(ctx)
+	slicetest.Locate(b.profile, &s)
+	return s, err
+}
+
+// readSettings reads the sharing settings of a file of chart values.
+func readSettings(path string) (sharing.Settings, error) {
+	if path == "" {
+		return sharing.Settings{}, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return sharing.Settings{}, err
+	}
+	var values struct {
+		Sharing struct {
+			Config map[string]any `json:"config"`
+		} `json:"sharing"`
+	}
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		return sharing.Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
+	config, err := yaml.Marshal(values.Sharing.Config)
+	if err != nil {
+		return sharing.Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
+	parsed, _, err := sharing.Parse(config)
+	return parsed, err
+}
+
+// pool is the published pool as the controller reads it.
+func (b *board) pool() fleet.Pool {
+	var shapes fleet.Shapes
+	var all []*fleet.Slice
+	for _, s := range b.slices {
+		one := shapes.Trim(s.DeepCopy())
+		all = append(all, &one)
+	}
+	return fleet.PoolOf(all)
+}
+
+// makeClasses collects the classes of the chart and those that the controller makes for the board.
+func (b *board) makeClasses(tree string, pool fleet.Pool) error {
+	b.classes = map[string]*resourceapi.DeviceClass{}
+	path := filepath.Join(tree, "deployments", "helm", "testdata", "golden", "default.yaml")
+	chart, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for text := range strings.SplitSeq(string(chart), "\n---\n") {
+		var class resourceapi.DeviceClass
+		if !strings.Contains(text, "\nkind: DeviceClass\n") {
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(text), &class); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		b.classes[class.Name] = &class
+	}
+	kinds := map[fleet.Kind]int{}
+	for _, kind := range pool.Devices() {
+		kinds[kind]++
+	}
+	made, problems := deviceclasses.Build(kinds, deviceclasses.Options{
+		Driver: driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-",
+	})
+	if len(problems) > 0 {
+		return problems[0]
+	}
+	for _, class := range made {
+		b.classes[class.Name] = class
+	}
+	return nil
+}
+
+// devices lists the published devices in the scheduler's order.
+func (b *board) devices() []resourceapi.Device {
+	var out []resourceapi.Device
+	for _, s := range b.slices {
+		out = append(out, s.Spec.Devices...)
+	}
+	return out
+}
+
+// describe is the board in two lines.
+func (b *board) describe(profile string) string {
+	models := map[string]int{}
+	var order []string
+	for _, g := range b.snapshot.GPUs {
+		if models[g.ProductName]++; models[g.ProductName] == 1 {
+			order = append(order, g.ProductName)
+		}
+	}
+	for i, name := range order {
+		order[i] = fmt.Sprintf("%d × %s", models[name], name)
+	}
+	return fmt.Sprintf("Board %s: %s, driver %s\nIt publishes %d devices in %d slices.",
+		profile, strings.Join(order, ", "), b.snapshot.Driver.Version, len(b.devices()), len(b.slices))
+}
