@@ -29,19 +29,19 @@ import (
 )
 
 const (
-	// checkInterval is how often the certificate's time left is checked, and retryInterval how soon after an error.
+	// checkInterval is the interval of checks of the certificate's expiry, retryInterval the pause after an error.
 	checkInterval, retryInterval = time.Hour, 5 * time.Second
-	// trustDelay is how long API servers are given to trust a new certificate's authority before it is served.
+	// trustDelay gives API servers time to trust the authority of a new certificate before it is served.
 	trustDelay = 5 * time.Second
 
 	certificateLifetime = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is renewed.
+	// renewBefore is the remaining lifetime at which a certificate is renewed.
 	renewBefore = 90 * 24 * time.Hour
-	// maxAuthorities bounds the bundle, in case somebody replaces the Secret again and again.
+	// maxAuthorities limits the bundle, in case the Secret is replaced again and again.
 	maxAuthorities = 4
 )
 
-// Certificate serves the webhook's certificate from its Secret. Its methods are safe for concurrent use.
+// Certificate serves the webhook's certificate from its Secret. It is safe for concurrent use.
 type Certificate struct {
 	client              kubernetes.Interface
 	namespace, secret   string
@@ -50,13 +50,13 @@ type Certificate struct {
 	secrets, configs cache.SharedIndexInformer
 	changed          chan struct{}
 	served           atomic.Pointer[tls.Certificate]
-	// pending is the Secret's certificate in DER, while it is not served yet.
+	// pending is the Secret's certificate in DER, until it is served.
 	pending      []byte
 	pendingSince time.Time
 }
 
-// NewCertificate returns the certificate in the Secret, which Run keeps up to date. With a service it makes the Secret
-// for that Service, renews the certificate and writes its authority into the ValidatingWebhookConfiguration. Without one,
+// NewCertificate returns the certificate in the Secret, which Run keeps up to date. With a service, it also creates the
+// Secret for that Service, renews it and writes its authority into the ValidatingWebhookConfiguration. Without one,
 // another program does so.
 func NewCertificate(client kubernetes.Interface, namespace, secret, service, configuration string) *Certificate {
 	c := &Certificate{
@@ -68,7 +68,7 @@ func NewCertificate(client kubernetes.Interface, namespace, secret, service, con
 	return c
 }
 
-// onlyNamed restricts a list or watch to one object, which is also what the RBAC rules allow.
+// onlyNamed limits a list or watch to one object, as the RBAC rules require.
 func onlyNamed(name string) func(*metav1.ListOptions) {
 	return func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
@@ -80,7 +80,7 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if pair := c.served.Load(); pair != nil {
 		return pair, nil
 	}
-	return nil, fmt.Errorf("the Secret %s/%s holds no certificate yet", c.namespace, c.secret)
+	return nil, fmt.Errorf("the Secret %s/%s contains no certificate yet", c.namespace, c.secret)
 }
 
 // Run keeps the certificate up to date until the context ends.
@@ -103,7 +103,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 	for {
 		again, err := c.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has")
+			klog.FromContext(ctx).Error(err, "The webhook keeps its certificate")
 			again = retryInterval
 		}
 		select {
@@ -115,8 +115,8 @@ func (c *Certificate) Run(ctx context.Context) error {
 	}
 }
 
-// reconcile renews, announces and serves the certificate, in this order: a step waits until the cache shows the result of
-// the one before. It returns when to run again if nothing changes.
+// reconcile renews, announces and serves the certificate, in this order. Each step waits until the cache shows the
+// result of the previous one. It returns when to run again without a change.
 func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err error) {
 	object, _, _ := c.secrets.GetStore().GetByKey(c.namespace + "/" + c.secret) // The cache has no errors.
 	secret, _ := object.(*corev1.Secret)
@@ -133,10 +133,10 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 			return checkInterval, err
 		}
 	case len(secret.Data[corev1.TLSCertKey]) == 0, len(secret.Data[corev1.TLSPrivateKeyKey]) == 0:
-		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is empty as yet", "secret", klog.KObj(secret))
+		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is still empty", "secret", klog.KObj(secret))
 		return checkInterval, nil
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "The webhook goes on with the certificate it has", "secret", klog.KObj(secret))
+		klog.FromContext(ctx).Error(err, "The webhook keeps its certificate", "secret", klog.KObj(secret))
 		return checkInterval, nil
 	}
 	return c.serve(&pair), nil
@@ -144,15 +144,15 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 
 func pairOf(secret *corev1.Secret) (tls.Certificate, error) {
 	if secret == nil {
-		return tls.Certificate{}, errors.New("there is no Secret")
+		return tls.Certificate{}, errors.New("the Secret does not exist")
 	}
 	return tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 }
 
-// authorityOf returns the certificate, in DER, that clients of the pair trust: the last of the chain.
+// authorityOf returns the last certificate of the chain in DER, which clients trust.
 func authorityOf(pair tls.Certificate) []byte { return pair.Certificate[len(pair.Certificate)-1] }
 
-// lasts reports whether a client that trusts the pair's authority accepts the pair for another renewBefore.
+// lasts reports whether a client that trusts the pair's authority will still accept the pair after renewBefore.
 func lasts(pair tls.Certificate, host string) bool {
 	authority, err := x509.ParseCertificate(authorityOf(pair))
 	if err != nil {
@@ -164,18 +164,18 @@ func lasts(pair tls.Certificate, host string) bool {
 	return err == nil
 }
 
-// newData returns the data of a Secret with a new certificate, which is valid from an hour ago for clocks that are behind.
-// Its authority signs nothing else: nobody keeps the authority's key.
+// newData returns the data of a Secret with a new certificate. It is valid from an hour ago, because clocks can be
+// slow. Its authority signs nothing else, because its key is not stored.
 func newData(host string) (map[string][]byte, error) {
 	pair, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: host, MaxAge: certificateLifetime})
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate: %w", err)
+		return nil, fmt.Errorf("create a certificate: %w", err)
 	}
 	return map[string][]byte{corev1.TLSCertKey: pair, corev1.TLSPrivateKeyKey: key}, nil
 }
 
-// renew writes a new certificate into the Secret, and makes the Secret where there is none. Instances that write at the
-// same time conflict; the loser sees the winner's Secret in its watch.
+// renew writes a new certificate into the Secret, and creates a missing Secret. If instances write concurrently, one
+// gets a conflict and then sees the other's Secret in its watch.
 func (c *Certificate) renew(ctx context.Context, secret *corev1.Secret, host string) error {
 	data, err := newData(host)
 	if err != nil {
@@ -191,27 +191,27 @@ func (c *Certificate) renew(ctx context.Context, secret *corev1.Secret, host str
 		}
 		return nil
 	}
-	// Without the Service the driver is being uninstalled, and the Secret would be left behind.
+	// If the Service is gone, the driver is being uninstalled, and a new Secret would be left behind.
 	service, err := c.client.CoreV1().Services(c.namespace).Get(ctx, c.service, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("look for the Service of the webhook, to make its Secret: %w", err)
+		return fmt.Errorf("get the Service of the webhook, to create its Secret: %w", err)
 	}
 	_, err = secrets.Create(ctx, &corev1.Secret{Data: data, ObjectMeta: metav1.ObjectMeta{
 		Name:            c.secret,
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}},
 	}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("make the Secret %s/%s of the webhook's certificate: %w", c.namespace, c.secret, err)
+		return fmt.Errorf("create the Secret %s/%s of the webhook's certificate: %w", c.namespace, c.secret, err)
 	}
 	return nil
 }
 
-// announce writes the authority into the webhook configuration, from which API servers learn to trust it.
+// announce writes the authority into the webhook configuration, where API servers read it.
 func (c *Certificate) announce(ctx context.Context, authority []byte) error {
 	object, _, _ := c.configs.GetStore().GetByKey(c.configName) // The cache has no errors.
 	config, ok := object.(*admissionv1.ValidatingWebhookConfiguration)
 	if !ok {
-		return nil // Nobody calls the webhook.
+		return nil // No API server calls the webhook.
 	}
 	config, changed := config.DeepCopy(), false
 	for i := range config.Webhooks {
@@ -230,7 +230,7 @@ func (c *Certificate) announce(ctx context.Context, authority []byte) error {
 	return nil
 }
 
-// serve replaces the served certificate, once API servers have had the time to trust its authority. It returns when to run
+// serve replaces the served certificate after API servers had time to trust its authority. It returns when to run
 // again.
 func (c *Certificate) serve(pair *tls.Certificate) time.Duration {
 	if last := c.served.Load(); last != nil && !bytes.Equal(pair.Leaf.Raw, last.Leaf.Raw) {
@@ -245,8 +245,8 @@ func (c *Certificate) serve(pair *tls.Certificate) time.Duration {
 	return checkInterval
 }
 
-// bundle returns the authority in PEM, followed by those of the old bundle that are still valid: an instance may serve a
-// certificate of theirs for a moment longer.
+// bundle returns the authority in PEM, and the still valid ones of the old bundle, because another instance may serve
+// one of their certificates for a moment.
 func bundle(authority, old []byte) []byte {
 	out := pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: authority})
 	for n := 1; n < maxAuthorities; {

@@ -21,28 +21,28 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 )
 
-// Checks are what an administrator has looked at once: after an installation, before an end of it.
+// Checks are checks for an administrator, after an installation and before the removal of the driver.
 type Checks struct {
 	Client            kubernetes.Interface
 	Driver, Namespace string
-	// Webhook says whether one is to be there.
+	// Webhook enables the check of the webhook.
 	Webhook bool
-	// Out hears of what is found.
+	// Out receives the results.
 	Out io.Writer
 }
 
-// Installation checks that the driver publishes devices, that its classes are there, and that its webhook refuses what is
-// wrong. It waits for what a new installation does not have at once, until the context ends.
+// Installation checks that the driver publishes devices, its classes exist, and its webhook refuses invalid claims.
+// Until the context ends, it waits for devices and the webhook of a new installation.
 func (c Checks) Installation(ctx context.Context) error {
 	versions := draclient.New(c.Client)
 	_, err := versions.DeviceClasses().Get(ctx, c.Driver, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err): // Its text is about the oldest version of the API, which was tried last.
-		return fmt.Errorf("there is no DeviceClass %s; the chart makes it, unless deviceClasses.gpu.enabled is false", c.Driver)
+	case apierrors.IsNotFound(err): // Its text names the oldest version of the API, which was tried last.
+		return fmt.Errorf("DeviceClass %s does not exist; the chart creates it, unless deviceClasses.gpu.enabled is false", c.Driver)
 	case err != nil:
-		return fmt.Errorf("look for DeviceClass %s: %w", c.Driver, err)
+		return fmt.Errorf("get DeviceClass %s: %w", c.Driver, err)
 	}
-	fmt.Fprintf(c.Out, "DeviceClass %s is there\n", c.Driver)
+	fmt.Fprintf(c.Out, "DeviceClass %s exists\n", c.Driver)
 	var last error
 	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		slices, err := versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
@@ -64,7 +64,7 @@ func (c Checks) Installation(ctx context.Context) error {
 		return true, nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for devices of %s: %w; see the logs of the kubelet plugin's pods", c.Driver, last)
+		return fmt.Errorf("list the devices of %s: %w; see the logs of the kubelet plugin's pods", c.Driver, last)
 	}
 	if !c.Webhook {
 		return nil
@@ -72,7 +72,7 @@ func (c Checks) Installation(ctx context.Context) error {
 	return c.webhook(ctx, versions)
 }
 
-// newerError is the newer of two errors, unless it says only that the time is over.
+// newerError returns the newer of two errors, but not one that only reports the end of the context.
 func newerError(ctx context.Context, last, err error) error {
 	if last != nil && ctx.Err() != nil {
 		return last
@@ -80,7 +80,7 @@ func newerError(ctx context.Context, last, err error) error {
 	return err
 }
 
-// webhook has the API server try, not make, a claim whose parameters are wrong.
+// webhook creates an invalid claim as a dry run.
 func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 	wrong := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "check-", Namespace: c.Namespace},
@@ -97,22 +97,22 @@ func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		_, err := versions.ResourceClaims(c.Namespace).Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "opaque.parameters") {
-			fmt.Fprintln(c.Out, "The webhook refuses a claim with wrong parameters")
+			fmt.Fprintln(c.Out, "The webhook refuses a claim with invalid parameters")
 			return true, nil
 		}
 		if err == nil {
-			err = errors.New("a claim with wrong parameters is accepted")
+			err = errors.New("it accepts a claim with invalid parameters")
 		}
 		last = newerError(ctx, last, err)
 		return false, nil
 	})
 	if err != nil {
-		return fmt.Errorf("try the webhook: %w; see the logs of the controller's pods", last)
+		return fmt.Errorf("check the webhook: %w; see the logs of the controller's pods", last)
 	}
 	return nil
 }
 
-// Uninstall checks that no claim has devices of the driver: without it their pods could not end.
+// Uninstall checks that no claim has devices of the driver, because such pods cannot end without it.
 func (c Checks) Uninstall(ctx context.Context) error {
 	versions := draclient.New(c.Client)
 	var holders []string
@@ -132,7 +132,7 @@ func (c Checks) Uninstall(ctx context.Context) error {
 		return false
 	})
 	if err != nil {
-		return fmt.Errorf("look for claims: %w", err)
+		return fmt.Errorf("list the claims: %w", err)
 	}
 	if len(holders) == 0 {
 		fmt.Fprintf(c.Out, "No claim has devices of %s\n", c.Driver)
@@ -141,7 +141,7 @@ func (c Checks) Uninstall(ctx context.Context) error {
 	if more > 0 {
 		holders = append(holders, fmt.Sprintf("  and %d more", more))
 	}
-	return fmt.Errorf("claims have devices of %s, and without the driver their pods cannot end:\n%s\nend these pods first, or uninstall regardless with: helm uninstall --no-hooks",
+	return fmt.Errorf("claims have devices of %s, and without the driver their pods cannot end:\n%s\nDelete these pods first, or uninstall anyway with: helm uninstall --no-hooks",
 		c.Driver, strings.Join(holders, "\n"))
 }
 
@@ -152,7 +152,6 @@ func (c Checks) holds(claim resourceapi.ResourceClaim) bool {
 	})
 }
 
-// users names the pods of a claim.
 func users(claim resourceapi.ResourceClaim) string {
 	var names []string
 	for _, u := range claim.Status.ReservedFor {

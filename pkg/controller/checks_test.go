@@ -49,16 +49,16 @@ func TestInstallation_PartMissing_NamesIt(t *testing.T) {
 		out, err                []string
 	}{
 		"all well": {true, true, true, refusing, []string{
-			"DeviceClass gpu.nvidia.com is there\n", "2 nodes publish ", "The webhook refuses a claim with wrong parameters\n"}, nil},
+			"DeviceClass gpu.nvidia.com exists\n", "2 nodes publish ", "The webhook refuses a claim with invalid parameters\n"}, nil},
 		"no webhook is wanted":      {true, true, false, nil, []string{"2 nodes publish "}, nil},
-		"no class":                  {false, true, true, refusing, nil, []string{"there is no DeviceClass gpu.nvidia.com; the chart makes it, unless deviceClasses.gpu.enabled is false"}},
-		"no look at classes":        {true, true, true, failingOn(request{Verb: "get", Resource: "deviceclasses"}, away), nil, []string{"look for DeviceClass gpu.nvidia.com: ", "etcd is away"}},
-		"no devices":                {true, false, true, refusing, []string{"is there"}, []string{"look for devices of gpu.nvidia.com: no node publishes a device; see the logs of the kubelet plugin's pods"}},
-		"no list of devices":        {true, true, true, failingOn(request{Verb: "list", Resource: "resourceslices"}, away), nil, []string{"look for devices", "etcd is away"}},
-		"no webhook":                {true, true, true, nil, []string{"publish"}, []string{"try the webhook: a claim with wrong parameters is accepted; see the logs of the controller's pods"}},
-		"the webhook cannot be had": {true, true, true, failingOn(request{Verb: "create", Resource: "resourceclaims"}, away), nil, []string{"try the webhook", "etcd is away"}},
+		"no class":                  {false, true, true, refusing, nil, []string{"DeviceClass gpu.nvidia.com does not exist; the chart creates it, unless deviceClasses.gpu.enabled is false"}},
+		"no look at classes":        {true, true, true, failingOn(request{Verb: "get", Resource: "deviceclasses"}, away), nil, []string{"get DeviceClass gpu.nvidia.com: ", "etcd is away"}},
+		"no devices":                {true, false, true, refusing, []string{"exists"}, []string{"list the devices of gpu.nvidia.com: no node publishes a device; see the logs of the kubelet plugin's pods"}},
+		"no list of devices":        {true, true, true, failingOn(request{Verb: "list", Resource: "resourceslices"}, away), nil, []string{"list the devices", "etcd is away"}},
+		"no webhook":                {true, true, true, nil, []string{"publish"}, []string{"check the webhook: it accepts a claim with invalid parameters; see the logs of the controller's pods"}},
+		"the webhook cannot be had": {true, true, true, failingOn(request{Verb: "create", Resource: "resourceclaims"}, away), nil, []string{"check the webhook", "etcd is away"}},
 		"another webhook refuses": {true, true, true, failingOn(request{Verb: "create", Resource: "resourceclaims"}, apierrors.NewForbidden(claimResource, "", errors.New("quota"))),
-			nil, []string{"try the webhook", "quota"}},
+			nil, []string{"check the webhook", "quota"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -135,12 +135,12 @@ func TestUninstall_ClaimsHoldDevices_NamesThem(t *testing.T) {
 		"claims of others, and those that have nothing": {
 			[]*resourceapi.ResourceClaim{holding("nic", "a", "?eth0"), waiting("w", request1("gpu.nvidia.com"))}, nil, []string{"No claim"}, nil},
 		"a claim that nobody uses": {[]*resourceapi.ResourceClaim{holding("idle", "a", "?eth0", "gpu-0")}, nil, nil, []string{
-			"claims have devices of gpu.nvidia.com, and without the driver their pods cannot end:\n  ns/idle\nend these pods first", "helm uninstall --no-hooks"}},
+			"claims have devices of gpu.nvidia.com, and without the driver their pods cannot end:\n  ns/idle\nDelete these pods first", "helm uninstall --no-hooks"}},
 		"a claim for watching": {[]*resourceapi.ResourceClaim{reserved(holding("m", "a", "!monitor-0"))}, nil, nil, []string{"  ns/m (m-pod)\n"}},
-		"many":                 {many(20), nil, nil, []string{"  ns/c019 (c019-pod)\nend these"}},
-		"more, on two pages":   {many(pageSize + 1), nil, nil, []string{"  ns/c019 (c019-pod)\n  and 181 more\nend these"}},
+		"many":                 {many(20), nil, nil, []string{"  ns/c019 (c019-pod)\nDelete these"}},
+		"more, on two pages":   {many(pageSize + 1), nil, nil, []string{"  ns/c019 (c019-pod)\n  and 181 more\nDelete these"}},
 		"no list": {nil, failingOn(request{Verb: "list", Resource: "resourceclaims"}, apierrors.NewForbidden(claimResource, "", errors.New("no"))),
-			nil, []string{"look for claims: "}},
+			nil, []string{"list the claims: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t)

@@ -24,10 +24,10 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// cacheLag is how long a cache is given to see what somebody else has written.
+// cacheLag is the time for a cache to receive another program's write.
 const cacheLag = time.Second
 
-// classReconciler makes and removes DeviceClasses.
+// classReconciler creates and removes DeviceClasses.
 type classReconciler struct {
 	options deviceclasses.Options
 	grace   time.Duration
@@ -38,17 +38,17 @@ type classReconciler struct {
 	templates        func(namespace string) resourcev1.ResourceClaimTemplateInterface
 	pods             kubernetes.Interface
 
-	// made are the classes made here, since when: the cache sees them a moment later.
+	// made are the classes that this instance created, with the time: the cache receives them later.
 	made map[string]time.Time
-	// unwanted are our classes that no device needs, since when.
+	// unwanted are our classes without devices, with the time since when.
 	unwanted map[string]time.Time
-	// dropsResourceNames says that the server drops extended resource names, which shows in what it answers to a write.
+	// dropsResourceNames means that the API server drops extended resource names, as its answer to a write shows.
 	dropsResourceNames bool
-	// reported are the problems already reported.
+	// reported are the reported problems.
 	reported map[string]bool
 }
 
-// kinds are those of all slices, also of pools that are being written: what half a pool shows exists.
+// kinds returns the kinds of all slices, also from incomplete pools: their devices exist.
 func (k *classReconciler) kinds() map[fleet.Kind]int {
 	shapes := map[*fleet.Shape]int{}
 	for _, o := range k.slices.List() {
@@ -65,13 +65,13 @@ func (k *classReconciler) kinds() map[fleet.Kind]int {
 	return out
 }
 
-// reconcile makes the classes as they should be and says when to look again, 0 for not before something changes.
+// reconcile creates and removes classes. It returns when to run again without a change; 0 means not.
 func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, err error) {
 	wanted, problems := deviceclasses.Build(k.kinds(), k.options)
 	for _, p := range problems {
 		if !k.reported[p.Error()] {
 			k.reported[p.Error()] = true
-			klog.FromContext(ctx).Error(p, "A kind of device has no DeviceClass of its own; claims can select it by CEL")
+			klog.FromContext(ctx).Error(p, "A kind of device gets no DeviceClass; claims can select it by CEL")
 		}
 	}
 	var errs []error
@@ -98,8 +98,8 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 	return again, errors.Join(errs...)
 }
 
-// put makes a class, or makes it right where it is ours. Where somebody was faster it says when to look again: that comes as
-// an event, unless it is undone before the cache has seen it.
+// put creates a class, or updates one of ours. If another program changed it first, put returns when to run again:
+// usually an event triggers it earlier, but not if the change is undone before the cache receives it.
 func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass) (again time.Duration, err error) {
 	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
 	is, _ := object.(*resourceapi.DeviceClass)
@@ -113,11 +113,11 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 			k.made[want.Name] = time.Now()
 			return cacheLag, nil
 		case err != nil:
-			return 0, fmt.Errorf("make DeviceClass %s: %w", want.Name, err)
+			return 0, fmt.Errorf("create DeviceClass %s: %w", want.Name, err)
 		}
 		k.probeResourceNames(want, made)
 		k.made[want.Name] = time.Now()
-		klog.FromContext(ctx).V(2).Info("Made a DeviceClass", "class", want.Name)
+		klog.FromContext(ctx).V(2).Info("Created a DeviceClass", "class", want.Name)
 		return 0, nil
 	}
 	delete(k.made, want.Name)
@@ -133,22 +133,22 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return cacheLag, nil
 	case err != nil:
-		return 0, fmt.Errorf("change DeviceClass %s: %w", want.Name, err)
+		return 0, fmt.Errorf("update DeviceClass %s: %w", want.Name, err)
 	}
 	k.probeResourceNames(want, made)
-	klog.FromContext(ctx).V(2).Info("Changed a DeviceClass", "class", want.Name)
+	klog.FromContext(ctx).V(2).Info("Updated a DeviceClass", "class", want.Name)
 	return 0, nil
 }
 
-// probeResourceNames sees from an answer whether the server keeps extended resource names.
+// probeResourceNames finds out from an answer whether the API server keeps extended resource names.
 func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass) {
 	if want.Spec.ExtendedResourceName != nil {
 		k.dropsResourceNames = made.Spec.ExtendedResourceName == nil
 	}
 }
 
-// remove removes a class of ours that no device has needed for the grace period and that nothing names. It says how long
-// to wait, where that is not yet so.
+// remove removes one of our classes if no device needed it for the grace period and no object refers to it. Otherwise
+// it returns the remaining time.
 func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
 	since, known := k.unwanted[class.Name]
 	if !known {
@@ -160,10 +160,10 @@ func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceC
 	}
 	user, err := k.user(ctx, class)
 	if err != nil {
-		return 0, fmt.Errorf("see whether DeviceClass %s is in use: %w", class.Name, err)
+		return 0, fmt.Errorf("check whether DeviceClass %s is in use: %w", class.Name, err)
 	}
 	if user != "" {
-		klog.FromContext(ctx).V(4).Info("A DeviceClass that matches nothing stays, for it is in use", "class", class.Name, "by", user)
+		klog.FromContext(ctx).V(4).Info("A DeviceClass without devices stays, because it is in use", "class", class.Name, "by", user)
 		return k.grace, nil
 	}
 	err = k.classes.Delete(ctx, class.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
@@ -173,12 +173,12 @@ func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceC
 	case err != nil:
 		return 0, fmt.Errorf("remove DeviceClass %s: %w", class.Name, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Removed a DeviceClass that matches nothing and that nothing names", "class", class.Name)
+	klog.FromContext(ctx).V(2).Info("Removed an unused DeviceClass without devices", "class", class.Name)
 	return 0, nil
 }
 
-// user is something that names the class: a claim, a template, or a pod that waits for its extended resource. It asks the
-// API server, since a cache may be behind.
+// user returns an object that refers to the class: a claim, a template, or a pod that waits for its extended resource.
+// It asks the API server, because a cache can be outdated.
 func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceClass) (user string, err error) {
 	isClass := func(name string) bool { return name == class.Name }
 	claims, templates := k.claims(metav1.NamespaceAll).List, k.templates(metav1.NamespaceAll).List

@@ -25,7 +25,7 @@ const (
 	matchesNoDevice = "MatchesNoDevice"
 )
 
-// classStatuses are the states of the existing classes: a DeviceClass has no status to write them to.
+// classStatuses holds the states of the existing classes. A DeviceClass has no status field for them.
 type classStatuses struct {
 	driver string
 	events record.EventRecorder
@@ -34,7 +34,7 @@ type classStatuses struct {
 	known map[types.UID]evaluated
 }
 
-// evaluated is the status of one version of a class in one view.
+// evaluated is the result for one version of a class and one view.
 type evaluated struct {
 	admission.ClassStatus
 	version string
@@ -45,7 +45,7 @@ func newClassStatuses(driver string, events record.EventRecorder) *classStatuses
 	return &classStatuses{driver: driver, events: events, known: map[types.UID]evaluated{}}
 }
 
-// evaluate finds the state of every class that is about this driver's devices, and emits an Event where one has become
+// evaluate finds the state of every class for this driver's devices. It emits an Event for each class that became
 // wrong.
 func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterView, classes cache.Indexer) {
 	if len(view.Pools()) == 0 {

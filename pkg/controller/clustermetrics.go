@@ -13,7 +13,6 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// Phases of claims in the cluster.
 const (
 	phasePending   = "pending"
 	phaseAllocated = "allocated"
@@ -21,7 +20,7 @@ const (
 	phaseDeleting  = "deleting"
 )
 
-// Cluster counts what there is and what is free; false where this instance does not lead.
+// Cluster returns the numbers for the cluster metrics; false if this instance is not the leader.
 func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	c.mu.Lock()
 	l := c.leading
@@ -44,7 +43,7 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	return metrics.Cluster{Nodes: len(all), Counts: fleet.Count(all, byNode), Claims: phases, Classes: c.classStatuses.states()}, true
 }
 
-// claims counts this driver's claims by phase and gives the devices that they hold, by pool.
+// claims counts this driver's claims by phase, and returns their devices by pool.
 func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held map[string][]string) {
 	phases = map[string]int{phasePending: 0, phaseAllocated: 0, phaseReserved: 0, phaseDeleting: 0}
 	held = map[string][]string{}
@@ -91,7 +90,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 	return phases, held
 }
 
-// wants says whether a request is of a class that is ours.
+// wants reports whether a request uses one of our classes.
 func wants(spec resourceapi.ResourceClaimSpec, ours func(class string) bool) bool {
 	return slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
 		return r.Exactly != nil && ours(r.Exactly.DeviceClassName) ||

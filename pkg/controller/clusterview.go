@@ -19,10 +19,9 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// settle is how long changes are collected before what follows from all slices is worked out anew.
+// settle is the time for which changes are collected before a new view is built.
 const settle = 50 * time.Millisecond
 
-// viewKeeper keeps the ClusterView that reviews read.
 type viewKeeper struct {
 	driver  string
 	nodes   *nodes
@@ -45,7 +44,6 @@ func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent re
 	return k
 }
 
-// run keeps the view up to date until the context ends.
 func (k *viewKeeper) run(ctx context.Context) {
 	forget := time.NewTimer(0)
 	for {
@@ -67,8 +65,8 @@ func (k *viewKeeper) run(ctx context.Context) {
 	}
 }
 
-// build makes a view of the current shapes. While they stay the same, the present view stays with all that it has cached:
-// it reads the classes itself.
+// build builds a view of the current shapes. While they are unchanged, it keeps the current view and its caches,
+// because the view reads the classes by itself.
 func (k *viewKeeper) build() (again time.Duration) {
 	pools, again := k.recent.with(distinct(k.nodes.pools()))
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
@@ -77,7 +75,7 @@ func (k *viewKeeper) build() (again time.Duration) {
 	return again
 }
 
-// distinct keeps one pool of each shape, in the order of their nodes. What is not well now can be tomorrow, and counts.
+// distinct returns one pool of each shape, in the order of nodes. Unhealthy devices count, because they can recover.
 func distinct(all []fleet.Pool) []fleet.Pool {
 	first := map[[32]*fleet.Shape]fleet.Pool{}
 	for _, p := range all {
@@ -92,21 +90,21 @@ func distinct(all []fleet.Pool) []fleet.Pool {
 	return slices.SortedFunc(maps.Values(first), func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
 }
 
-// alike says that two pools have the same shape.
+// alike reports whether two pools have the same shape.
 func alike(a, b fleet.Pool) bool {
 	x, _ := a.Shape()
 	y, _ := b.Shape()
 	return x == y
 }
 
-// nodes keeps the pool of each node, so that one node's change among thousands costs one node's work. It is safe for
+// nodes caches the pool of each node, so that a change on one node costs the work for one node. It is safe for
 // concurrent use.
 type nodes struct {
 	slices cache.Indexer
 
 	mu    sync.Mutex
 	known map[string]fleet.Pool
-	// changed are the nodes whose pools are to be put together anew.
+	// changed are the nodes whose pools are outdated.
 	changed map[string]bool
 }
 
@@ -114,14 +112,14 @@ func newNodes(slices cache.Indexer) *nodes {
 	return &nodes{slices: slices, known: map[string]fleet.Pool{}, changed: map[string]bool{}}
 }
 
-// invalidate says that a slice of a node has changed.
+// invalidate marks the pool of a node as outdated.
 func (n *nodes) invalidate(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed[node] = true
 }
 
-// pools are those of all nodes.
+// pools returns the pools of all nodes.
 func (n *nodes) pools() []fleet.Pool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -136,21 +134,21 @@ func (n *nodes) pools() []fleet.Pool {
 	return slices.Collect(maps.Values(n.known))
 }
 
-// recent remembers the shapes of the grace period: a node whose kubelet starts, or whose pool is being written, is not one
-// that is gone, and nobody is to hear that the cluster lacks its model.
+// recent keeps shapes for the grace period: a node whose kubelet starts, or whose pool is being written, still exists.
+// No warning should say that the cluster lacks its model.
 type recent struct {
 	grace time.Duration
 	last  map[[32]*fleet.Shape]seen
 }
 
-// seen is a pool and when there was last one of its shape.
+// seen is a pool and the time when its shape last existed.
 type seen struct {
 	pool fleet.Pool
 	at   time.Time
 }
 
-// with adds to the pools there are now those of the grace period, in the order of their nodes, and says when one of these
-// is to be forgotten, 0 for none.
+// with adds the shapes of the grace period to the current pools, in the order of nodes. It returns when the next of
+// them expires, or 0.
 func (r *recent) with(now []fleet.Pool) (all []fleet.Pool, again time.Duration) {
 	if r.last == nil {
 		r.last = map[[32]*fleet.Shape]seen{}

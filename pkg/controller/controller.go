@@ -1,12 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller keeps what a cluster as a whole needs for its GPUs: DeviceClasses and node labels that follow from
-// ResourceSlices, cluster metrics, and the reviews of what people write.
+// Package controller serves a cluster as a whole: it derives DeviceClasses and node labels from ResourceSlices, exports
+// cluster metrics, and reviews objects.
 //
-// Two instances run. Both review; what is written only the leader writes, and it is a function of what the slices say, so
-// that two who both believe they lead write the same. Traps: slices come and go with kubelets and plugins, so nothing is
-// removed before it was unwanted for a while; a pool that is being written says nothing.
+// Two instances run. Both review, but only the leader writes. All written objects are functions of the slices, so two
+// instances that both think they lead write identical objects. Traps: slices disappear while kubelets and plugins
+// restart, so nothing is removed before it was unwanted for a while; an incomplete pool proves nothing.
 package controller
 
 import (
@@ -35,15 +35,14 @@ import (
 type Options struct {
 	// Events may be nil.
 	Events record.EventRecorder
-	// Classes say which classes there should be; none are made where it wants none.
+	// Classes selects the classes to create.
 	Classes deviceclasses.Options
-	// LabelNodes says whether nodes are labelled.
+	// LabelNodes enables node labels.
 	LabelNodes bool
-	// Grace is how long a class, or a node's labels, must be unwanted before they are removed.
+	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 }
 
-// Controller watches a cluster.
 type Controller struct {
 	o        Options
 	driver   string
@@ -58,11 +57,11 @@ type Controller struct {
 	classStatuses   *classStatuses
 
 	mu sync.Mutex
-	// leading is what only a leader has.
+	// leading is nil unless this instance leads.
 	leading *leading
 }
 
-// leading is the work of an instance that leads.
+// leading is the work of the leader.
 type leading struct {
 	queue         workqueue.TypedRateLimitingInterface[task]
 	claims, nodes cache.SharedIndexInformer
@@ -70,10 +69,10 @@ type leading struct {
 	labeller      *labeller
 }
 
-// task is one thing to make as it should be: the classes, or a node's labels.
+// task is one reconciliation: of the labels of a node, or of the classes if node is empty.
 type task struct{ node string }
 
-// New returns a controller of the driver's classes and labels. It asks the API server nothing yet.
+// New returns a controller of the driver's classes and labels. It makes no request yet.
 func New(driver string, client kubernetes.Interface, metadata metadata.Interface, o Options) *Controller {
 	c := &Controller{
 		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &fleet.Shapes{},
@@ -86,10 +85,10 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 	return c
 }
 
-// ClusterView is the cluster as reviews see it now.
+// ClusterView returns the current view for reviews.
 func (c *Controller) ClusterView() *admission.ClusterView { return c.view.current.Load() }
 
-// Synced says what is not known yet of the cluster, nil where all is.
+// Synced returns an error until the controller has read the cluster.
 func (c *Controller) Synced() error {
 	if !c.slices.HasSynced() || !c.classes.HasSynced() {
 		return errors.New("the ResourceSlices and DeviceClasses of the cluster are being read")
@@ -97,7 +96,7 @@ func (c *Controller) Synced() error {
 	return nil
 }
 
-// Observe follows slices and classes until the context ends: what every instance needs.
+// Observe follows slices and classes until the context ends. Every instance runs it.
 func (c *Controller) Observe(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -118,14 +117,14 @@ func (c *Controller) Observe(ctx context.Context) error {
 	wg.Go(func() { c.slices.RunWithContext(ctx) })
 	wg.Go(func() { c.classes.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
-		klog.FromContext(ctx).V(2).Info("The cluster is known", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
+		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
 		trigger(c.view.dirty)
 		c.view.run(ctx)
 	}
 	return nil
 }
 
-// Lead writes what should be written until the context ends.
+// Lead writes classes and labels until the context ends.
 func (c *Controller) Lead(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
 		return nil
@@ -193,7 +192,7 @@ func (c *Controller) newLeading() *leading {
 	return l
 }
 
-// enqueue has something looked at, if this instance leads.
+// enqueue schedules a task if this instance leads.
 func (c *Controller) enqueue(t task) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +201,7 @@ func (c *Controller) enqueue(t task) {
 	}
 }
 
-// work does one task; false once the queue is shut down.
+// work does one task; false after the shutdown of the queue.
 func (c *Controller) work(ctx context.Context, l *leading) bool {
 	t, done := l.queue.Get()
 	if done {
@@ -213,7 +212,7 @@ func (c *Controller) work(ctx context.Context, l *leading) bool {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "It is tried again", "times", l.queue.NumRequeues(t))
+		klog.FromContext(ctx).Error(err, "Reconciliation failed; trying again", "times", l.queue.NumRequeues(t))
 		l.queue.AddRateLimited(t)
 		return true
 	case again > 0:
@@ -225,7 +224,7 @@ func (c *Controller) work(ctx context.Context, l *leading) bool {
 
 func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Duration, err error) {
 	defer func() {
-		// One object that meets a bug must not end the reviews of all others.
+		// A bug with one object must not affect the others.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("a bug of the controller: %v", p)
 		}
@@ -241,7 +240,7 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 	return again, err
 }
 
-// on calls do for each object that comes, changes or goes.
+// on calls do for each added, updated or deleted object.
 func on(informer cache.SharedIndexInformer, do func(object any)) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    do,
@@ -256,7 +255,7 @@ func on(informer cache.SharedIndexInformer, do func(object any)) error {
 	return err
 }
 
-// trigger wakes the reader of a channel with room for one.
+// trigger wakes the reader of a channel with capacity one.
 func trigger(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:

@@ -20,13 +20,13 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// byNode is the index of slices by the node that publishes them.
+// byNode is the index of slices by their publishing node.
 const byNode = "node"
 
-// pageSize bounds what a list holds at once: a slice of 64 devices is some 100 kB until it is trimmed.
+// pageSize limits the memory of a list: a slice of 64 devices takes about 100 kB until it is trimmed.
 const pageSize = 200
 
-// eachPage calls visit with one page of a list after the other, until visit says that it has seen enough.
+// eachPage calls visit for each page of a list until visit returns true.
 func eachPage[L metav1.ListInterface](
 	ctx context.Context, o metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), visit func(L) (enough bool),
 ) error {
@@ -42,12 +42,12 @@ func eachPage[L metav1.ListInterface](
 	}
 }
 
-// newSlices watches the driver's slices. They are trimmed as they arrive, one page after the other.
+// newSlices returns an informer for the driver's slices. It trims them as they arrive, page by page.
 func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) cache.SharedIndexInformer {
 	ours := fields.OneTermEqualSelector("spec.driver", driver).String()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			// From the cache of the API server a list comes in one piece.
+			// Lists from the API server's cache have no pages.
 			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch, o.Continue = ours, "", "", ""
 			out := &fleet.SliceList{}
 			err := eachPage(ctx, o, client.ResourceSlices().List, func(page *resourceapi.ResourceSliceList) (enough bool) {
@@ -83,8 +83,8 @@ func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) ca
 	})
 }
 
-// trimming is a watch whose slices are trimmed. Unlike a watch.Filter it ends when it is stopped with an event at hand, of
-// which a watch that is cut off always has one.
+// trimming is a watch with trimmed slices. Unlike a watch.Filter it ends when it is stopped with a pending event, which
+// a stopped watch always has.
 type trimming struct {
 	watch.Interface
 	out     chan watch.Event
@@ -117,7 +117,8 @@ func (t *trimming) Stop() {
 // ResultChan implements watch.Interface.
 func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
 
-// trimmed trims the slice of an event. A bookmark's annotations tell the reflector that a list is complete.
+// trimmed trims the slice of an event. It keeps a bookmark, whose annotations tell the reflector that a list is
+// complete.
 func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
 	slice, ok := e.Object.(*resourceapi.ResourceSlice)
 	if !ok {
@@ -131,7 +132,7 @@ func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
 	return e
 }
 
-// slicesOf are the cached slices of a node.
+// slicesOf returns the cached slices of a node.
 func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
 	objects, _ := indexer.ByIndex(byNode, node) // The index exists.
 	out := make([]*fleet.Slice, 0, len(objects))
@@ -145,7 +146,7 @@ func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
 
 var nodeResource = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
 
-// informer watches objects of whatever version of the API there is, without what nobody here reads.
+// informer watches objects in the API server's version of the API, trimmed to the fields that the controller reads.
 func informer[L runtime.Object](
 	client any, list func(context.Context, metav1.ListOptions) (L, error), watcher func(context.Context, metav1.ListOptions) (watch.Interface, error),
 	of runtime.Object, trim cache.TransformFunc,
@@ -155,7 +156,7 @@ func informer[L runtime.Object](
 		WatchFuncWithContext: watcher,
 	}
 	out := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, client), of, 0, cache.Indexers{})
-	_ = out.SetTransform(trim) // It has not started.
+	_ = out.SetTransform(trim) // It fails only after the start.
 	return out
 }
 
@@ -166,7 +167,7 @@ func trimClass(object any) (any, error) {
 	return object, nil
 }
 
-// trimClaim keeps which classes a claim names and what it has.
+// trimClaim keeps the named classes and the allocation of a claim.
 func trimClaim(object any) (any, error) {
 	claim, ok := object.(*resourceapi.ResourceClaim)
 	if !ok {

@@ -21,7 +21,6 @@ import (
 	"gpu-dra-driver/pkg/nodelabels"
 )
 
-// labeller labels nodes.
 type labeller struct {
 	driver string
 	grace  time.Duration
@@ -30,11 +29,11 @@ type labeller struct {
 	client metadata.Getter
 
 	mu sync.Mutex
-	// gone are the nodes that publish nothing any more, since when.
+	// gone are the nodes without slices, with the time since when.
 	gone map[string]time.Time
 }
 
-// label makes one node's labels as they should be and says when to look again, 0 for not before something changes.
+// label updates one node's labels. It returns when to run again without a change; 0 means not.
 func (l *labeller) label(ctx context.Context, node string) (again time.Duration, err error) {
 	object, exists, _ := l.nodes.GetByKey(node) // The cache has no errors.
 	meta, ok := object.(*metav1.PartialObjectMetadata)
@@ -48,11 +47,11 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	if len(slices) > 0 {
 		l.resetGrace(node)
 		if !pool.Whole {
-			return 0, nil // Its last slice brings this node again.
+			return 0, nil // The missing slices trigger this again.
 		}
 		want = nodelabels.Of(pool, l.driver)
 	} else if rest := l.graceLeft(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
-		return rest, nil // A kubelet that starts takes its slices away for a moment.
+		return rest, nil // A starting kubelet removes its slices for a moment.
 	}
 	change := nodelabels.Plan(meta.Labels, meta.Annotations, want)
 	if change.None() {
@@ -69,14 +68,14 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	return 0, nil
 }
 
-// resetGrace forgets how long the node has published nothing.
+// resetGrace ends the grace period of a node.
 func (l *labeller) resetGrace(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.gone, node)
 }
 
-// graceLeft is how long to go on as if the node still published.
+// graceLeft returns the remaining grace period of a node without slices.
 func (l *labeller) graceLeft(node string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +87,7 @@ func (l *labeller) graceLeft(node string) time.Duration {
 	return l.grace - time.Since(since)
 }
 
-// trimNode keeps of a node what labels are planned by.
+// trimNode keeps the labels and annotations of a node that the driver needs.
 func trimNode(driver string) cache.TransformFunc {
 	return func(object any) (any, error) {
 		meta, ok := object.(*metav1.PartialObjectMetadata)
@@ -96,7 +95,7 @@ func trimNode(driver string) cache.TransformFunc {
 			return object, nil
 		}
 		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
-		// A map keeps the room of what is deleted from it.
+		// A new map, because a map keeps the memory of deleted keys.
 		labels := map[string]string{}
 		for key, value := range meta.Labels {
 			if nodelabels.Concerns(key, driver) {

@@ -23,7 +23,7 @@ const (
 	AdvisePath = "/advise"
 )
 
-// Webhooks are the handlers of the two webhooks: one denies, the other only warns.
+// Webhooks returns the handlers of the two webhooks by path: one denies, the other only warns.
 func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews) map[string]http.Handler {
 	return map[string]http.Handler{AdmitPath: webhook(view, m, "admit", true), AdvisePath: webhook(view, m, "advise", false)}
 }
@@ -32,9 +32,9 @@ func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string
 	return &ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
 		began, result := time.Now(), "allowed"
 		defer func() {
-			// A bug denies nothing that the driver has no part in.
+			// Only the denying webhook, which gets the driver's own objects, answers a bug with an error.
 			if p := recover(); p != nil {
-				klog.FromContext(ctx).Error(nil, "A review met a bug of the controller", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
+				klog.FromContext(ctx).Error(nil, "A bug of the controller stopped a review", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
 				answer = ctrladmission.Allowed("")
 				if binding {
 					result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
@@ -53,7 +53,7 @@ func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string
 	})}
 }
 
-// kindLabel bounds the label: a request can name any kind.
+// kindLabel limits the values of the label, because a request can name any kind.
 func kindLabel(kind string) string {
 	switch kind {
 	case "ResourceClaim", "ResourceClaimTemplate", "DeviceClass":

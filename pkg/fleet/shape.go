@@ -103,7 +103,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy [
 	return shape, unhealthy, nil
 }
 
-// forget drops an unreferenced shape, unless a new one has its key.
+// forget drops a shape without references, unless a new one has its key.
 func (s *Shapes) forget(key [sha256.Size]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,8 +50,8 @@ func (d Device) Name() string {
 	return string(d.Kind) + "-" + address
 }
 
-// ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x" and "-x" becomes "-no-x", because a board can
-// have both "1g.24gb+me" and "1g.24gb-me".
+// ProfileLabel spells a profile as part of a DNS label: "+x" becomes "-x" and "-x" becomes "-no-x".
+// A board can have both "1g.24gb+me" and "1g.24gb-me".
 func ProfileLabel(profile string) string {
 	return strings.NewReplacer("-", "-no-", "+", "-", ".", "-").Replace(profile)
 }
@@ -120,7 +120,7 @@ func profileSuffix(label string) string {
 }
 
 // CanonicalAddress converts any spelling of a PCI address, such as NVML's 00000000:1B:00.0, to the kernel's
-// dddd:bb:dd.f in lower case. Domains above ffff, which exist behind VMD and in some clouds, keep their digits.
+// dddd:bb:dd.f in lower case. Domains of more than four digits, which exist behind VMD and in some clouds, keep them all.
 func CanonicalAddress(address string) (string, error) {
 	m := addressForm.FindStringSubmatch(strings.TrimSpace(address))
 	if m == nil {

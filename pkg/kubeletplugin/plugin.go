@@ -119,7 +119,7 @@ func (p *Plugin) fail(err error) {
 // Run serves the kubelet and publishes until the context ends. Then it lets calls in flight complete and returns nil.
 // It returns an error if only a new process can help: sockets cannot be opened, or the driver was replaced.
 func (p *Plugin) Run(ctx context.Context) error {
-	// Calls in flight need the background work even after the end of ctx.
+	// Calls in flight need the background work even after the context's end.
 	background, stopBackground := context.WithCancelCause(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer func() {

@@ -48,7 +48,7 @@ type recovery struct {
 	done chan struct{} // Closed after the first pass.
 
 	mu       sync.Mutex
-	failed   error             // Of the newest pass, until the first complete one.
+	failed   error             // The newest error, until the first complete pass.
 	notified map[string]string // The last error of a claim, by UID.
 }
 

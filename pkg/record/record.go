@@ -107,7 +107,7 @@ func unreadable(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUnreadable, fmt.Errorf(format, args...))
 }
 
-// Decode reads a record file of the claim uid. Errors wrap ErrUnreadable.
+// Decode reads a claim's record file. Errors wrap ErrUnreadable.
 func Decode(data []byte, uid string) (Record, error) {
 	var r Record
 	if err := unseal(data, kind, &r); err != nil {

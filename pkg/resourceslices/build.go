@@ -93,7 +93,7 @@ const (
 // Condition is the reason why a readable GPU is unavailable to new claims.
 type Condition struct {
 	State State
-	// Message tells an administrator the cause and the remedy.
+	// Message holds the cause and the remedy, for an administrator.
 	Message string
 }
 

@@ -11,8 +11,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// nvlinkCounterSet separates NVLink groups from the devices of their GPUs: it has a counter for each GPU of a group,
-// with the number of the GPU's memory slices as its value. The node has one set, because a held group needs its
+// nvlinkCounterSet separates NVLink groups from the devices of their GPUs. For each GPU of a group it
+// has a counter, with the number of the GPU's memory slices as its value. The node has one set, because a held group needs its
 // counters even after a failed link split its GPUs, and the API allows a device only two sets.
 const nvlinkCounterSet = "nvlink-counter-set"
 

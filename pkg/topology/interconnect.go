@@ -98,8 +98,8 @@ func (w interconnect) components() [][]string {
 	return out
 }
 
-// aligned cuts a switched island into groups of 2, 4, 8, … GPUs. It aligns them to the positions among all the node's
-// GPUs of the model: groups follow NUMA nodes and PCIe roots, and a failed GPU does not move the other groups.
+// aligned cuts a switched island into groups of 2, 4, 8, … GPUs. It aligns them with the positions of the model's GPUs
+// on the node. Thus groups follow NUMA nodes and PCIe roots, and a failed GPU does not move the other groups.
 func (w interconnect) aligned(members []string) []Group {
 	places := slices.DeleteFunc(slices.Clone(w.order), func(a string) bool { return w.models[a] != w.models[members[0]] })
 	var out []Group

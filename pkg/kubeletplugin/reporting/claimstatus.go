@@ -80,7 +80,7 @@ type memberData struct {
 	Minor      int    `json:"minor"`
 }
 
-// Prepared enqueues the claim's status unless it is already written: a restarted kubelet prepares every claim again.
+// Prepared queues the claim's status unless it is already written: a restarted kubelet prepares every claim again.
 func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice) {
 	type key struct{ pool, device, share string }
 	keyOf := func(s resourceapi.AllocatedDeviceStatus) key {
@@ -108,7 +108,7 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 	}
 }
 
-// lost enqueues a status that marks some of the claim's devices as gone.
+// lost queues a status that marks some of the claim's devices as gone.
 func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error) {
 	var want []resourceapi.AllocatedDeviceStatus
 	for _, d := range devices {

@@ -149,7 +149,7 @@ func uses(p plan.Partition) func(plan.CoTenant) bool {
 	}
 }
 
-// driverLoaded reports whether the kernel driver is loaded; NVML cannot tell while its library is missing.
+// driverLoaded reports whether the kernel driver is loaded; NVML cannot report it while its library is missing.
 func (x *Executor) driverLoaded() bool {
 	_, err := x.host.ReadFile(filepath.Join(x.o.ProcRoot, "driver/nvidia/version"))
 	return !errors.Is(err, fs.ErrNotExist)

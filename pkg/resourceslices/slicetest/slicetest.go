@@ -25,7 +25,7 @@ import (
 // Driver is the driver's name in the slices.
 const Driver = "gpu.nvidia.com"
 
-// Node returns the slices of a node with the first gpus GPUs of a profile (0: all of them), in the scheduler's order.
+// Node returns the slices of a node with so many GPUs of a profile (0: all of them), in the scheduler's order.
 func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) {
 	snapshot, err := scan(profile, node, gpus)
 	if err != nil {
