@@ -24,18 +24,25 @@ func TestContributing_Examples_AreInTheTree(t *testing.T) {
 		for line := range strings.Lines(block) {
 			line = strings.TrimSpace(line)
 			if path, ok := strings.CutPrefix(line, "// "); ok {
-				data, err := os.ReadFile(filepath.Join("../..", path))
-				if err != nil {
-					t.Fatal(err)
+				files, err := filepath.Glob(filepath.Join("../..", path, "*.go"))
+				if err != nil || len(files) == 0 {
+					t.Fatalf("package %s: %d files, %v", path, len(files), err)
 				}
-				source, examples = string(data), examples+1
+				source, examples = "", examples+1
+				for _, file := range files {
+					data, err := os.ReadFile(file)
+					if err != nil {
+						t.Fatal(err)
+					}
+					source += string(data)
+				}
 			} else if !strings.Contains(source, line) {
 				t.Errorf("the source has no line %q", line)
 			}
 		}
 	}
 	if examples < 7 {
-		t.Errorf("only %d examples name their file", examples)
+		t.Errorf("only %d examples name their package", examples)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestGettingStarted_Blocks_AreValid(t *testing.T) {
 	for _, s := range steps {
 		cmd := exec.Command("bash", "-n", "-c", s.Commands)
 		if target, ok := strings.CutPrefix(s.Commands, "make "); s.Setup && ok {
-			cmd = exec.Command("make", "--dry-run", "-C", "../../..", strings.TrimSpace(target))
+			cmd = exec.Command("make", append([]string{"--dry-run", "-C", "../../.."}, strings.Fields(target)...)...)
 		} else if s.Setup {
 			t.Errorf("line %d: %q is not a make target", s.Line, s.Commands)
 		}
