@@ -15,17 +15,18 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Usage says whether anything on the node still uses a claim that the API server no longer has.
+// Usage finds the users of a claim that was deleted from the API server.
 type Usage interface {
-	// ReferencedByKubelet says that the kubelet's own state still names the claim; it will call Unprepare itself then.
+	// ReferencedByKubelet reports whether the kubelet's state refers to the claim; the kubelet will call Unprepare then.
 	ReferencedByKubelet(ctx context.Context, claim plan.Claim) (bool, error)
-	// OpenedBy names a process that holds one of the devices open, or is empty.
+	// OpenedBy returns the name of a process that has one of the devices open, or "".
 	OpenedBy(ctx context.Context, devices []plan.Device) (string, error)
 }
 
-// DeletedClaims releases records whose claim is deleted, or holds no device of this node any more: force-deleted pods, a
-// kubelet whose state was wiped. A mistake takes a GPU from a running pod. So a claim must be gone for the whole grace
-// period, then neither the kubelet nor a process may use it, and a lookup that fails starts the period anew.
+// DeletedClaims releases the records of claims that are deleted, or have no device of this node any more: after a
+// force-deleted pod or the loss of the kubelet's state. A mistake would take a GPU from a running pod. So a claim must
+// be gone for the whole grace period, and neither the kubelet nor a process may use it. A failed look-up restarts the
+// period.
 type DeletedClaims struct {
 	engine *Engine
 	claims Claims
@@ -34,13 +35,13 @@ type DeletedClaims struct {
 	since  map[string]time.Time
 }
 
-// NewDeletedClaims makes DeletedClaims. The first Release that misses a claim only starts its grace period.
+// NewDeletedClaims returns a DeletedClaims. The first Release that misses a claim starts its grace period.
 func NewDeletedClaims(e *Engine, claims Claims, usage Usage, grace time.Duration) *DeletedClaims {
 	return &DeletedClaims{engine: e, claims: claims, usage: usage, grace: grace}
 }
 
-// Release looks up the claim of every record and releases those whose grace period is over. Call it from one goroutine,
-// at intervals below the grace period.
+// Release looks up the claim of every record, and releases those after their grace period. Call it from one goroutine,
+// at intervals shorter than the grace period.
 func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	records, _, err := d.engine.records.All()
 	if err != nil {
@@ -55,7 +56,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 			err = ErrNoClaim
 		}
 		if !errors.Is(err, ErrNoClaim) {
-			continue // It exists, or the lookup failed: the period starts anew.
+			continue // It exists, or the API server did not answer: the period restarts.
 		}
 		first, seen := d.since[c.UID]
 		if !seen {
@@ -68,7 +69,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		f := Finding{Claim: c, Found: string(r.State)}
 		if f.Err = d.unused(ctx, r.Plan); f.Err == nil {
 			if f.Err = d.engine.Unprepare(ctx, c); f.Err == nil {
-				f.Did = "released, for its claim is gone"
+				f.Did = "released, because the claim is deleted"
 			}
 		}
 		findings = append(findings, f)
@@ -77,7 +78,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	return findings, nil
 }
 
-// onThisNode says whether the claim is allocated a device of this node.
+// onThisNode reports whether the claim has an allocated device of this node.
 func (d *DeletedClaims) onThisNode(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil &&
 		slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
@@ -85,21 +86,21 @@ func (d *DeletedClaims) onThisNode(claim *resourceapi.ResourceClaim) bool {
 		})
 }
 
-// unused returns an error that names the user of the claim's devices, or says that it cannot be known.
+// unused returns an error with the user of the claim's devices, or if the usage is unknown.
 func (d *DeletedClaims) unused(ctx context.Context, p plan.Plan) error {
 	named, err := d.usage.ReferencedByKubelet(ctx, p.Claim)
 	if err != nil {
-		return fmt.Errorf("the claim is gone from the API server; ask the kubelet about it: %w", err)
+		return fmt.Errorf("the claim is deleted, but its usage is unknown: ask the kubelet: %w", err)
 	}
 	if named {
-		return errors.New("the claim is gone from the API server and the kubelet still names it; delete its pod")
+		return errors.New("the claim is deleted, but the kubelet still refers to it; delete its pod")
 	}
 	holder, err := d.usage.OpenedBy(ctx, p.Devices)
 	if err != nil {
-		return fmt.Errorf("the claim is gone from the API server; look for processes on its devices: %w", err)
+		return fmt.Errorf("the claim is deleted, but its usage is unknown: list the processes on its devices: %w", err)
 	}
 	if holder != "" {
-		return fmt.Errorf("the claim is gone from the API server and %s still holds its device; end that process", holder)
+		return fmt.Errorf("the claim is deleted, but %s still uses its device; end that process", holder)
 	}
 	return nil
 }

@@ -1,15 +1,15 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicestate prepares and unprepares claims, and finds after any crash what it had been doing.
+// Package devicestate prepares and unprepares claims, and recovers them after a crash at any point.
 //
-// The protocol. A claim is worked on under its own lock, then under the locks of the physical GPUs it takes for itself,
-// in order; all hold across processes. Prepare: plan, refuse overlap, intent record (where an effect could be
-// stranded), effects, CDI spec, commit record, answer. Unprepare: releasing record, spec removed, effects reverted in
-// reverse, record removed. Whatever the moment of death, Recover finds a record that says what may exist.
+// The protocol. Work on a claim holds the claim's lock, then the locks of its GPUs, in order; all work across
+// processes. Prepare: plan, refuse overlap, write the intent record (if a crash could strand an effect), apply effects,
+// write the CDI spec, write the commit record, answer. Unprepare: write the releasing record, remove the spec, revert
+// effects in reverse, remove the record. After a crash at any point, Recover finds a record of all possible effects.
 //
-// Traps. An answer before the commit promises what a crash forgets. A spec removed after the effects lets a container
-// start on what is being taken apart. The notes in a GPU's lock file only say where to look: the records decide.
+// Traps. An answer before the commit promises devices that a crash forgets. If the spec outlived the effects, a
+// container could start on missing devices. The notes in a GPU's lock file are only hints: the records decide.
 package devicestate
 
 import (
@@ -31,61 +31,60 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// Edits gives what a container needs to use a GPU, read from the driver root.
+// Edits returns container edits from the driver root.
 type Edits interface {
-	// Common is what every container with a GPU gets.
+	// Common returns the edits for every container with a GPU.
 	Common(ctx context.Context) (specs.ContainerEdits, error)
-	// GPU is what a container gets for one GPU.
+	// GPU returns the edits for one GPU.
 	GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error)
 }
 
-// Executor carries out steps of one kind. The lock of the step's GPU is held whenever it is called; steps of different
-// GPUs run at once. A method writes nothing of the devices but the one of its step. Check does not see other claims.
+// Executor carries out steps of one kind. Its methods run under the lock of the step's GPU; steps of different GPUs run
+// concurrently. A method may change only its step's device. Check does not receive other claims.
 type Executor interface {
-	// Admit says what the step is to be on the GPU as it is, before anything is recorded or changed: an effect that is
-	// there already and that no record owns is foreign, and Revert will never take it away. An error refuses the claim.
+	// Admit inspects the GPU before anything is recorded or changed. An existing effect without a record is external, and
+	// Revert never removes it. An error refuses the claim.
 	Admit(ctx context.Context, w plan.Work) error
-	// Apply makes the step's effect exist, and notes in devices what of it belongs to this boot. One that exists as
-	// noted is a success. An error that is plan.ErrUnchanged changed nothing.
+	// Apply creates the step's effect and notes its IDs of this boot in the device. It succeeds if the effect exists as
+	// noted. An error that is plan.ErrUnchanged changed nothing.
 	Apply(ctx context.Context, w plan.Work) error
-	// Check says whether the effect is there as noted. It changes nothing.
+	// Check returns an error unless the effect exists as noted. It changes nothing.
 	Check(ctx context.Context, w plan.Work) error
-	// Revert makes it not exist, whatever Apply came to; one that is gone, or whose GPU is, is a success. An effect that
-	// another claim has a share of stays, for that claim's Revert.
+	// Revert removes the effect, whatever Apply did. It succeeds if the effect or its GPU is gone. An effect that
+	// co-tenants share stays until the last of them.
 	Revert(ctx context.Context, w plan.Work) error
 }
 
 // Options configures an Engine. All fields but Planner, Policy, NoMPS and MPSDir are required.
 type Options struct {
 	Host *host.Host
-	// Dir holds records and locks. It must outlive the plugin and be on a real disk.
+	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
 	Dir    string
 	Specs  *store.Store
 	Driver string
 	Pool   string
-	// Snapshot gives the newest scan of the node; it must not block.
+	// Snapshot returns the newest scan of the node; it must not block.
 	Snapshot  func() gpu.Snapshot
 	Edits     Edits
 	Executors map[string]Executor
-	// Planner makes a claim's plan. Default: plan.Make.
+	// Planner plans a claim. Default: plan.Make.
 	Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
-	// Policy is the node's setting for sharing a GPU, or a MIG profile of it. Nil: none. NoMPS says why there is no MPS.
+	// Policy returns the node's setting for sharing a GPU or a MIG profile of it. Optional. NoMPS is the reason for no
+	// MPS.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
 	NoMPS  string
-	// MPSDir holds a directory for each MPS daemon, at the same path for the container runtime.
+	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path.
 	MPSDir string
-	// MakeWhole makes a GPU whole that a plan is to take as a whole, and brings the device up to date with what that
-	// changed. It is called under the GPU's lock, before anything is recorded.
+	// MakeWhole prepares a GPU for use as a whole, and updates the device. It is called under the GPU's lock, before
+	// anything is recorded.
 	MakeWhole func(ctx context.Context, device *plan.Device) error
-	// DevicePlugin names the extended resource by which a device plugin of the node serves the GPU at a PCI address. It
-	// is empty where none does.
+	// DevicePlugin returns the extended resource under which a device plugin serves the GPU at a PCI address, or "".
 	DevicePlugin func(address string) string
 	// Report receives background errors, as *claimerror.Error. It must not block.
 	Report func(error)
 }
 
-// Engine is the state of this node's claims. It keeps nothing in memory: disk is the truth, and another process may be
-// at work beside it.
+// Engine manages the node's claims. It keeps no state in memory: another process may work on the same files.
 type Engine struct {
 	o       Options
 	records *record.Store
@@ -97,7 +96,7 @@ const (
 	LabelNotes host.Label = "gpu.notes"
 )
 
-// Open makes the engine's directories.
+// Open returns an Engine and creates its directories.
 func Open(o Options) (*Engine, error) {
 	if o.Planner == nil {
 		o.Planner = plan.Make
@@ -115,14 +114,14 @@ func (e *Engine) node() plan.Node {
 	return plan.Node{Driver: e.o.Driver, Pool: e.o.Pool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy, NoMPS: e.o.NoMPS}
 }
 
-// lockClaim takes a claim's lock: one byte, found from the UID, of the one file for all claims.
+// lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims.
 func (e *Engine) lockClaim(ctx context.Context, uid string) (*host.Lock, error) {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(uid)) // never fails
+	_, _ = h.Write([]byte(uid)) // It never fails.
 	return e.o.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
 }
 
-// gpuLocks are the held locks of some GPUs by PCI address.
+// gpuLocks are held locks of GPUs, by PCI address.
 type gpuLocks map[string]*host.Lock
 
 func (l gpuLocks) release() {
@@ -131,7 +130,6 @@ func (l gpuLocks) release() {
 	}
 }
 
-// lockGPUs takes the locks of GPUs, given in locking order.
 func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, error) {
 	held := gpuLocks{}
 	for _, address := range addresses {
@@ -147,16 +145,16 @@ func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, e
 
 func inUse(p plan.Plan, device string, cause error) error {
 	return p.Claim.Refuse(device, claimerror.DeviceInUse, cause,
-		"it is retried and succeeds once the other claim is released; delete that claim's pod if it should not be there")
+		"the kubelet retries and succeeds after the release of the other claim; delete that claim's pod if it is not needed")
 }
 
 func notReady(p plan.Plan, device string, cause error) error {
 	return p.Claim.Refuse(device, claimerror.DriverNotReady, cause,
-		"it is retried; check the driver installation on the node (nvidia-smi must work there)")
+		"the operation is retried; check the driver installation on the node (nvidia-smi must work there)")
 }
 
-// failure explains an error of the disk or the driver root, or that the caller's deadline passed. An error that is
-// explained already is returned as it is.
+// failure explains an error of the disk or the driver root, or a passed deadline. It returns an explained error
+// unchanged.
 func failure(ctx context.Context, attempt string, claim plan.Claim, cause error) error {
 	var explained *claimerror.Error
 	if cause == nil || errors.As(cause, &explained) {
@@ -164,11 +162,11 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 	}
 	f := &claimerror.Error{
 		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claim.String(), Cause: cause,
-		Remedy: "it is retried; if it persists, look at the node's disk and at the log of its kubelet plugin",
+		Remedy: "the operation is retried; if it persists, check the node's disk and the log of its kubelet plugin",
 	}
 	if ctx.Err() != nil {
 		f.Reason = claimerror.Interrupted
-		f.Remedy = "it is retried; another claim's work on the same GPU or claim took longer than the kubelet waits"
+		f.Remedy = "the kubelet retries; another operation on the same GPU or claim took longer than the kubelet waits"
 	}
 	return f
 }

@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Held lists the plans of all records, whatever their state: their devices must stay published. If incomplete is true,
-// the plan of some record is not known, and any GPU that no plan names may be held too.
+// Held lists the plans of all records in any state, because their devices must stay published. If incomplete is true, a
+// record's plan is unknown, and any GPU in no plan may be held too.
 func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
 	records, unreadable, err := e.records.All()
 	if err != nil {
@@ -31,8 +31,8 @@ func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
 	return plans, incomplete, nil
 }
 
-// WithGPULock calls do with the lock of a GPU, and the plans that have a part of it. It does nothing while these are not
-// all known.
+// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it. It does nothing while some plans
+// are unknown.
 func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error {
 	locks, err := e.lockGPUs(ctx, address)
 	if err != nil {
@@ -46,7 +46,7 @@ func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan
 	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.HeldGPUs(), address) }))
 }
 
-// WithIdleGPU calls do with the lock of a GPU of which no claim holds, or may hold, any part; it says whether it did.
+// WithIdleGPU calls do with the lock of a GPU that no claim holds or may hold. It reports whether it did.
 func (e *Engine) WithIdleGPU(ctx context.Context, address string, do func() error) (idle bool, err error) {
 	err = e.WithGPULock(ctx, address, func(plans []plan.Plan) error {
 		if idle = len(plans) == 0; idle {
@@ -59,9 +59,9 @@ func (e *Engine) WithIdleGPU(ctx context.Context, address string, do func() erro
 
 func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }
 
-// MissingSpecs says whether a prepared claim lacks its CDI spec, for Recover to write it again: a container that restarts
-// needs it and no Prepare comes before that. It costs two directory listings where none is missing.
-// store.ErrUnlinked means that only a new process, with new mounts, can.
+// MissingSpecs reports whether a prepared claim lacks its CDI spec, which Recover rewrites: a restarting container
+// needs it without a Prepare. It lists two directories if none is missing. store.ErrUnlinked means that only a new
+// process, with new mounts, can write specs.
 func (e *Engine) MissingSpecs() (bool, error) {
 	if err := e.o.Specs.Usable(); err != nil {
 		return false, err
@@ -76,7 +76,7 @@ func (e *Engine) MissingSpecs() (bool, error) {
 		}
 		r, err := e.records.Get(uid)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != record.Committed {
-			continue // In work, or gone meanwhile.
+			continue // Another call works on it, or released it.
 		}
 		if err != nil {
 			return false, err

@@ -15,12 +15,12 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// The notes in a GPU's lock file are the boot ID and the UIDs of the claims that may hold the GPU. A UID is noted before
-// its record is written, so that one read answers "who else?" however many claims the node has; a note without a record
-// means nothing. Notes of another boot, or none, mean that the machine may have forgotten some: then all records are read.
+// The notes in a GPU's lock file are the boot ID and the UIDs of claims that may hold the GPU. A UID is noted before
+// its record is written, so one read finds all candidates, however many claims the node has; a note without a record
+// means nothing. Without notes of this boot, some may be lost, so all records are read.
 
-// claimGPUs refuses the plan if another claim holds one of its GPUs, and notes the claim on each. A claim that is
-// prepared already conflicts only with readable records that name its GPU. The locks are held.
+// claimGPUs refuses the plan if another claim holds one of its GPUs, and notes the claim on each. A prepared claim
+// conflicts only with readable records that name its GPU. The caller holds the locks.
 func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bool) error {
 	addresses := p.HeldGPUs()
 	if len(addresses) > 0 && !prepared {
@@ -38,13 +38,13 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 			case err != nil:
 				return inUse(p, nameAt(p, address), err)
 			case r.State == record.Unknown:
-				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, whose record was unreadable", uid))
+				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record was unreadable", uid))
 			default:
 				if device, taken := p.Conflict(r.Plan, address); taken {
 					return inUse(p, device.Name, fmt.Errorf("%s is held by claim %s (UID %s, %s)",
 						overlapText(r.Plan, device), r.Plan.Claim, uid, r.State))
 				}
-				// A prepared claim's shares stay, whichever claims came since.
+				// A prepared claim keeps its shares, whichever claims came later.
 				if device, why := totals.add(r.Plan); why != "" && !prepared {
 					return inUse(p, device, errors.New(why))
 				}
@@ -62,8 +62,8 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 	return nil
 }
 
-// others calls do for each other claim that may hold a GPU, with its record or the error of reading it. It returns the
-// lines of the GPU's notes.
+// others calls do for each other claim that may hold a GPU, with its record or the read error. It returns the lines of
+// the GPU's notes.
 func (e *Engine) others(lock *host.Lock, address, boot, uid string, do func(string, record.Record, error) error) ([]string, error) {
 	was, uids, err := e.noted(lock, address, boot)
 	if err != nil {
@@ -88,19 +88,19 @@ func mayHold(r record.Record, address string) bool {
 	return r.State == record.Unknown || slices.Contains(r.Plan.HeldGPUs(), address)
 }
 
-// refuseServed refuses the plan if a device plugin of the node serves one of its GPUs: the kubelet assigns that by itself.
+// refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too.
 func (e *Engine) refuseServed(p plan.Plan) error {
 	for _, address := range p.HeldGPUs() {
 		if resource := e.o.DevicePlugin(address); resource != "" {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
-				fmt.Errorf("a device plugin of this node serves the GPU as %s, and may give it to a pod at any moment", resource),
-				"remove the device plugin from the node, and it is retried; or delete the pod and its claim so that it is scheduled elsewhere")
+				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time", resource),
+				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled elsewhere")
 		}
 	}
 	return nil
 }
 
-// shareTotals adds up what a plan's shares of a GPU take together with those of other claims.
+// shareTotals adds up the shares of a plan and of its co-tenants.
 type shareTotals struct {
 	shares []plan.Device
 	use    map[string]*plan.Use
@@ -119,7 +119,7 @@ func newShareTotals(p plan.Plan, address string) shareTotals {
 	return t
 }
 
-// add adds another claim's plan and says which device it makes impossible, and why.
+// add adds another claim's plan. It returns the device that becomes impossible, and the reason.
 func (t shareTotals) add(other plan.Plan) (device, why string) {
 	for _, d := range t.shares {
 		for _, o := range other.Devices {
@@ -138,7 +138,7 @@ func (t shareTotals) add(other plan.Plan) (device, why string) {
 	return "", ""
 }
 
-// noted reads a GPU's notes: the lines as they are, and the UIDs of all claims that may hold it.
+// noted returns a GPU's notes: the lines, and the UIDs of all claims that may hold it.
 func (e *Engine) noted(lock *host.Lock, address, boot string) (was, uids []string, err error) {
 	if was, err = lock.Notes(); err != nil {
 		return nil, nil, err
@@ -155,7 +155,7 @@ func (e *Engine) noted(lock *host.Lock, address, boot string) (was, uids []strin
 	return was, unreadable, err
 }
 
-// removeNote removes a claim from a GPU's notes. If it fails, a later claim looks for a record that is gone.
+// removeNote removes a claim from a GPU's notes. After an error, later claims look for a record that does not exist.
 func (e *Engine) removeNote(lock *host.Lock, uid string) {
 	was, err := lock.Notes()
 	if err != nil {
@@ -165,7 +165,7 @@ func (e *Engine) removeNote(lock *host.Lock, uid string) {
 	_ = e.o.Host.SetNotes(LabelNotes, lock, was, notes)
 }
 
-// refuseUnknown refuses the plan while the owner of an unreadable record could be on any GPU.
+// refuseUnknown refuses the plan while a claim with an unreadable record may hold any GPU.
 func (e *Engine) refuseUnknown(p plan.Plan) error {
 	uids, err := e.records.Unknown()
 	if err != nil {
@@ -173,13 +173,13 @@ func (e *Engine) refuseUnknown(p plan.Plan) error {
 	}
 	for _, uid := range uids {
 		if uid != p.Claim.UID {
-			return fmt.Errorf("the record of claim UID %s was unreadable, so the devices that claim holds are not known", uid)
+			return fmt.Errorf("the record of claim UID %s was unreadable, so its devices are unknown", uid)
 		}
 	}
 	return nil
 }
 
-// overlapText names the device of another claim's plan that overlaps a device.
+// overlapText describes the overlap of another claim's plan with a device.
 func overlapText(p plan.Plan, d plan.Device) string {
 	if i := slices.IndexFunc(p.Devices, d.Overlaps); i >= 0 && p.Devices[i].Name != d.Name {
 		return "it overlaps " + p.Devices[i].Name + ", which"

@@ -23,15 +23,15 @@ import (
 // PreparedDevice is one device of a prepared claim.
 type PreparedDevice struct {
 	plan.Device
-	// Members are a group's GPUs in link order, of which Device is the first; nil of any other.
+	// Members are the GPUs of a group in link order, the first of which is Device; nil for other devices.
 	Members []plan.Device
-	// CDIDeviceID is what the runtime injects for it.
+	// CDIDeviceID is the CDI device that the runtime injects.
 	CDIDeviceID string
 }
 
-// Prepare makes an allocated claim usable by containers and answers once that survives a crash. It may be called again
-// at any time and then verifies and repairs. A claim that holds no device of this driver gives none. Errors are
-// *claimerror.Error; after one, nothing is left of what this call began, or a record says what is.
+// Prepare makes an allocated claim usable by containers. It returns after the result survives a crash. A repeated call
+// checks and repairs. It returns no device for a claim without devices of this driver. Errors are *claimerror.Error;
+// after an error, a record describes all remaining effects.
 func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]PreparedDevice, error) {
 	c := plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
 	p, err := e.prepare(ctx, claim, c)
@@ -44,7 +44,7 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, c plan.Claim) (p plan.Plan, err error) {
 	if !record.ValidUID(c.UID) {
 		return p, c.Refuse("", claimerror.InvalidAllocation,
-			fmt.Errorf("its UID %q is not one that an API server gives", c.UID), "create the claim anew")
+			fmt.Errorf("its UID %q cannot come from an API server", c.UID), "create the claim anew")
 	}
 	lock, err := e.lockClaim(ctx, c.UID)
 	if err != nil {
@@ -68,7 +68,7 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 		return p, err
 	}
 	defer locks.release()
-	// The wait for the locks can outlast the caller's deadline.
+	// The wait for locks can exceed the caller's deadline.
 	if ctx.Err() != nil {
 		return p, context.Cause(ctx)
 	}
@@ -88,9 +88,9 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	}
 	found := old.State == record.Committed && old.Plan.Allocation == p.Allocation
 	if old.State != "" && !found {
-		// Begun, half undone, or of another allocation: whatever it is, it is not what is wanted now.
+		// An unfinished record or one of another allocation is outdated.
 		if err := e.release(ctx, old, boot, locks); err != nil {
-			return p, fmt.Errorf("undo what an earlier attempt left: %w", err)
+			return p, fmt.Errorf("undo an earlier attempt: %w", err)
 		}
 		old = record.Record{}
 	}
@@ -108,7 +108,7 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	if err := e.claimGPUs(p, boot, locks, found); err != nil {
 		return p, err
 	}
-	// A prepared claim keeps its steps, which the node's settings may plan otherwise today.
+	// A prepared claim keeps its steps, even if the node's settings would now plan others.
 	effects := p
 	effects.Steps = slices.Concat(p.Steps, old.Plan.Steps)
 	others, err := e.coTenants(effects, boot, locks)
@@ -118,8 +118,8 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	return e.carryOut(ctx, p, boot, old, others)
 }
 
-// adopt gives a claim whose record was lost the one that its allocation calls for. Its effects may exist and be in use.
-// A partition that stands where the claim's would may as well be an administrator's, so it is never destroyed.
+// adopt creates a record for a claim whose record was lost, from its allocation. Its effects may exist and be in use. A
+// partition in the claim's place may also be external, so it is never destroyed.
 func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record, error) {
 	if err := e.claimGPUs(p, boot, locks, true); err != nil {
 		return record.Record{}, err
@@ -145,18 +145,18 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	return r, e.records.Put(r)
 }
 
-// undoTime bounds the undoing of a Prepare whose caller is gone.
+// undoTime limits the undoing of a Prepare without a caller.
 const undoTime = 4 * time.Second
 
-// carryOut makes the plan's effects, its spec and, unless old is that already, its commit; it gives the plan with what
-// the effects turned out to be. An error undoes them, except where old is a commit of this boot: then a container may be
-// running on them, and a later call repairs. A commit of an earlier boot stays what it was, so that its devices stay the
-// claim's.
+// carryOut applies the plan's effects, writes its spec and, unless old is this commit, the commit record. It returns
+// the plan with the resulting effects. After an error it undoes them. It does not if old is a commit of this boot,
+// because containers may use them; then a later call repairs. A commit of an earlier boot is restored, so that the
+// claim keeps its devices.
 func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old record.Record, others coTenants) (plan.Plan, error) {
 	p.Devices = slices.Clone(p.Devices)
 	standing := old.BootID == boot
 	if standing {
-		// What was carried out is what may be in use; a later version of the driver may plan other steps.
+		// The recorded steps may be in use; a later version of the driver could plan others.
 		p.Steps = old.Plan.Steps
 		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
 			p.Devices[i].Partition = old.Plan.Devices[i].Partition
@@ -179,13 +179,13 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 		if !standing || !errors.Is(err, plan.ErrDestroyed) {
 			break
 		}
-		// The record goes first: after a crash it must own what is about to be made, which has another identity.
+		// Write the record first: after a crash it must own the effects, which get new identities.
 		if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {
 			_, err = e.apply(ctx, p, boot, others)
 		}
 	}
 	if err == nil {
-		// The caller's deadline is the last thing to check before it becomes binding.
+		// The caller's deadline is the last check before the commit.
 		err = context.Cause(ctx)
 	}
 	if err == nil && standing && slices.Equal(old.Plan.Devices, p.Devices) {
@@ -213,7 +213,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 	return p, err
 }
 
-// admit asks the executors before anything is recorded.
+// admit calls the executors' Admit before anything is recorded.
 func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error {
 	return e.eachGPU(p, func(address string) error {
 		for i, d := range p.Devices {
@@ -227,7 +227,7 @@ func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error
 	})
 }
 
-// apply makes effects and spec true; it changes nothing where they are. It says which steps may have changed something.
+// apply creates missing effects and the spec. It returns which steps may have changed the GPU.
 func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coTenants) (changed []bool, err error) {
 	changed = make([]bool, len(p.Steps))
 	err = e.eachGPU(p, func(address string) error {
@@ -249,7 +249,7 @@ func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error 
 		return err
 	}
 	for _, d := range p.Devices {
-		if d.TopologyEnv.NCCLTopology != "" { // Before what mounts it.
+		if d.TopologyEnv.NCCLTopology != "" { // Before the spec that mounts it.
 			if err := e.o.Specs.WriteTopology(p.Claim.UID, []byte(d.TopologyEnv.NCCLTopology)); err != nil {
 				return err
 			}
@@ -279,8 +279,8 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, er
 	return cdi.Encode(spec)
 }
 
-// current reads the claim's record, and gives the zero Record where there is none. An unreadable one is set aside and
-// rebuilt from the spec's annotation as far as that goes.
+// current returns the claim's record, or the zero Record without one. It rebuilds an unreadable record from the spec's
+// annotation, if possible.
 func (e *Engine) current(uid string) (record.Record, error) {
 	r, err := e.records.Get(uid)
 	switch {
@@ -292,7 +292,7 @@ func (e *Engine) current(uid string) (record.Record, error) {
 	return r, err
 }
 
-// Devices are a plan's, as Prepare answers them: a group is one.
+// Devices returns a plan's devices for the answer of Prepare; a group is one device.
 func (e *Engine) Devices(p plan.Plan) []PreparedDevice {
 	var out []PreparedDevice
 	for i, d := range p.Devices {

@@ -19,28 +19,27 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// ErrNoClaim says that the API server holds no claim of a UID: an answer, not a failure to get one.
+// ErrNoClaim means that the API server answered that it has no claim with the UID.
 var ErrNoClaim = errors.New("no such claim")
 
-// Claims looks claims up in the API server.
 type Claims interface {
-	// Get returns ErrNoClaim where the claim is gone or its name is another claim's now. Without a name it searches.
+	// Get returns ErrNoClaim if the claim is deleted or another claim has its name. Without a name it searches.
 	Get(ctx context.Context, claim plan.Claim) (*resourceapi.ResourceClaim, error)
 }
 
-// Finding is what Recover met and did for one claim.
+// Finding is Recover's result for one claim.
 type Finding struct {
 	Claim plan.Claim
 	// Found is the record's state, or "spec" for a CDI spec without a record.
 	Found string
-	// Did says what was done about it.
+	// Did is the completed action.
 	Did string
-	// Err is why it could not be finished; it is tried again.
+	// Err is the reason why the recovery is incomplete; it is retried.
 	Err error
 }
 
-// Recover makes disk and effects agree again, claim by claim, so that one that cannot be mended holds up no other. It
-// may run at any time beside Prepare and Unprepare: a claim in work is waited for. Nothing to do gives no findings.
+// Recover makes records and effects consistent, claim by claim; one failure does not delay the other claims. It may run
+// concurrently with Prepare and Unprepare and waits for their locks. Consistent claims yield no findings.
 func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	boot, err := e.o.Host.BootID()
 	if err != nil {
@@ -63,7 +62,6 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	return findings, nil
 }
 
-// uids lists the claims that have a record, and those that have a spec.
 func (e *Engine) uids() (records, specs []string, err error) {
 	if records, err = e.records.UIDs(); err == nil {
 		specs, err = e.o.Specs.UIDs()
@@ -71,7 +69,7 @@ func (e *Engine) uids() (records, specs []string, err error) {
 	return records, specs, err
 }
 
-// recoverClaim notes the claim and its state in the finding.
+// recoverClaim recovers one claim and stores the claim and its state in the finding.
 func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did string, err error) {
 	uid := f.Claim.UID
 	lock, err := e.lockClaim(ctx, uid)
@@ -98,12 +96,12 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 	switch {
 	case r.State == record.Intent && r.Renews != "":
 		_, err = e.restoreCommit(ctx, r, boot, locks)
-		return "undone, the claim keeps its devices", err
+		return "undone; the claim keeps its devices", err
 	case r.State == record.Intent || r.State == record.Releasing:
 		return "undone", e.release(ctx, r, boot, locks)
 	case r.State == record.Committed && r.BootID != boot:
-		// The effects died with their boot. The record stays, for the claim is still allocated and the next Prepare
-		// builds them again; a spec that outlived the boot would name devices by yesterday's numbers.
+		// The effects ended with their boot. The record stays, because the claim is still allocated and the next Prepare
+		// creates the effects again. A spec of an earlier boot would contain outdated device numbers.
 		if _, err := e.o.Specs.Read(uid); err == nil {
 			return "spec of an earlier boot removed", e.o.Specs.Remove(uid)
 		}
@@ -113,8 +111,8 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 	return "", nil
 }
 
-// recoverOrphan removes a spec that was written before a crash kept its claim from being committed. There is nothing to
-// report where the claim was released between being listed and being locked.
+// recoverOrphan removes a spec that a crash left before the commit. It reports nothing if the claim was released before
+// its lock was taken.
 func (e *Engine) recoverOrphan(f *Finding) (did string, err error) {
 	uids, specs, err := e.uids()
 	if err != nil || !slices.Contains(union(uids, specs), f.Claim.UID) {
@@ -124,21 +122,20 @@ func (e *Engine) recoverOrphan(f *Finding) (did string, err error) {
 	return "removed", e.removeOrphan(f.Claim.UID)
 }
 
-// repair checks the effects of a committed record of this boot, and repairs the spec. An effect that is gone is reported
-// and not made again: a container that ran on it must learn it by its pod's end, and the next Prepare, which precedes
-// any new container, makes it.
+// repair checks the effects of a committed record of this boot, and repairs the spec. It reports a missing effect but
+// does not create it again: a container that used it must end first. The next Prepare, which precedes any new
+// container, creates it.
 func (e *Engine) repair(ctx context.Context, r record.Record) (did string, err error) {
 	if err := e.checkSteps(ctx, r.Plan); err != nil {
 		return "", err
 	}
 	if _, err := e.o.Specs.Read(r.Plan.Claim.UID); errors.Is(err, fs.ErrNotExist) {
-		did = "spec written again"
+		did = "spec rewritten"
 	}
 	return did, e.writeSpec(ctx, r.Plan, r.BootID)
 }
 
-// Verify says whether the effects of a claim are there as its record says, and changes nothing. A claim that is not
-// committed in this boot has none.
+// Verify checks the recorded effects of a claim and changes nothing. A claim without a commit of this boot has none.
 func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
 	lock, err := e.lockClaim(ctx, claim.UID)
 	if err != nil {
@@ -147,7 +144,7 @@ func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
 	defer lock.Release()
 	r, err := e.records.Get(claim.UID)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, record.ErrUnreadable) {
-		return nil // Released meanwhile, or for Recover.
+		return nil // It was released meanwhile, or Recover handles it.
 	}
 	if err != nil {
 		return err
@@ -164,7 +161,7 @@ func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
 	return e.checkSteps(ctx, r.Plan)
 }
 
-// Identify looks up the claims whose records were unreadable and gives them records again.
+// Identify looks up the claims of unreadable records and rebuilds their records.
 func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error) {
 	uids, err := e.records.Unknown()
 	if err != nil {
@@ -207,33 +204,33 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 	defer locks.release()
 	r, err := e.records.Get(uid)
 	if err != nil || r.State != record.Unknown {
-		return "", nil // Another call was faster.
+		return "", nil // Another call rebuilt it meanwhile.
 	}
 	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return "", err
 	}
 	if len(p.Devices) == 0 {
-		return "found to hold no device", e.release(ctx, r, boot, locks)
+		return "released, because the claim has no devices", e.release(ctx, r, boot, locks)
 	}
 	_, err = e.adopt(p, boot, locks)
-	return fmt.Sprintf("found to hold %d devices", len(p.Devices)), err
+	return fmt.Sprintf("rebuilt from the claim's %d devices", len(p.Devices)), err
 }
 
-// rebuild replaces an unreadable record: the damaged file is kept aside for a person, and the plan in the CDI spec goes
-// on blocking its devices. Where there is none the new record blocks every GPU that no other accounts for, until the
-// claim is looked up or released. The claim's lock is held.
+// rebuild replaces an unreadable record and keeps the damaged file in quarantine. The plan in the CDI spec keeps its
+// devices blocked. Without a spec, the new record blocks every GPU that no other claim holds, until the claim is looked
+// up or released. The caller holds the claim's lock.
 func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return record.Record{}, err
 	}
 	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
-	blocked := "every GPU that no other claim holds is refused until this claim is looked up or released"
-	spec, _ := e.o.Specs.Read(uid) // No spec names no plan.
+	blocked := "GPUs that no claim holds are unavailable until this claim is looked up or released"
+	spec, _ := e.o.Specs.Read(uid) // Without a spec there is no plan.
 	if p, carriedOut, err := cdi.PlanOf(e.o.Driver, spec); err == nil && p.Claim.UID == uid {
 		r.State, r.Plan, r.BootID = record.Committed, p, cmp.Or(carriedOut, boot)
-		blocked = "its devices were found in its CDI spec and stay its own"
+		blocked = "the claim keeps its devices, according to its CDI spec"
 	}
 	aside, err := e.records.SetAside(uid)
 	if err != nil {
@@ -244,7 +241,7 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	}
 	e.o.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
-		Cause: damage, Remedy: "the file is kept as " + aside + "; " + blocked,
+		Cause: damage, Remedy: "the damaged file is in " + aside + "; " + blocked,
 	})
 	return r, nil
 }

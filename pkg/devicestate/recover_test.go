@@ -40,7 +40,7 @@ func TestRecover_NothingWrong_FindsNothing(t *testing.T) {
 		t.Fatalf("specs lost: %v, %v", lost, err)
 	}
 	findings, err = q.Recover(context.Background())
-	if err != nil || len(findings) != 1 || findings[0].Did != "spec written again" {
+	if err != nil || len(findings) != 1 || findings[0].Did != "spec rewritten" {
 		t.Fatalf("%+v, %v", findings, err)
 	}
 	e.Reboot(false)

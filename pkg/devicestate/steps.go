@@ -15,13 +15,13 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// eachGPU works on GPUs, at once where there are several: partitioning one takes a second, and eight must not take
-// eight. Work on one GPU does not end because another's failed.
+// eachGPU calls work for each GPU, concurrently because creating a partition takes a second. A failure on one GPU does
+// not stop the work on others.
 func (e *Engine) eachGPU(p plan.Plan, work func(address string) error) error {
 	return host.Parallel(e.o.Host, p.HeldGPUs(), work)
 }
 
-// eachStep goes through a GPU's steps in order, up to the first error.
+// eachStep calls do for a GPU's steps in order, until the first error.
 func (e *Engine) eachStep(p plan.Plan, address string, others coTenants, do func(i int, x Executor, w plan.Work) error) error {
 	for i := range p.Steps {
 		if err := e.step(p, i, address, others, do); err != nil {
@@ -31,7 +31,7 @@ func (e *Engine) eachStep(p plan.Plan, address string, others coTenants, do func
 	return nil
 }
 
-// step calls do with a step of a GPU. It does nothing for a step of another GPU.
+// step calls do with one step, if it belongs to the GPU.
 func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do func(i int, x Executor, w plan.Work) error) error {
 	step := p.Steps[i]
 	if step.PCIAddress != address {
@@ -41,22 +41,22 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 	var cause error
 	switch {
 	case !ok:
-		cause = fmt.Errorf("this version of the driver has no %q", step.Executor)
+		cause = fmt.Errorf("this version of the driver has no executor %q", step.Executor)
 	case step.Device < 0 || step.Device >= len(p.Devices):
-		cause = fmt.Errorf("the claim's record has %d devices and a step for number %d", len(p.Devices), step.Device)
+		cause = fmt.Errorf("the claim's record has %d devices, but a step for device %d", len(p.Devices), step.Device)
 	default:
 		return do(i, x, plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address]})
 	}
 	return &claimerror.Error{
 		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: p.Claim.String(), Cause: cause,
-		Remedy: "install the version that prepared the claim, or a later one; nothing of the claim is forgotten until then",
+		Remedy: "install the version that prepared the claim, or a later one; the claim keeps its record until then",
 	}
 }
 
-// coTenants are the devices of other claims on GPUs whose effects of this boot may be there, by PCI address.
+// coTenants are the devices of other claims whose effects of this boot may exist, by PCI address.
 type coTenants map[string][]plan.CoTenant
 
-// coTenants finds them for the GPUs that a plan has steps on. The GPUs' locks are held, so nothing of it changes meanwhile.
+// coTenants finds them for the plan's steps. The caller holds the GPUs' locks, so the result stays valid.
 func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants, error) {
 	out := coTenants{}
 	for _, step := range p.Steps {
@@ -68,7 +68,7 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(_ string, r record.Record, err error) error {
 			switch {
 			case errors.Is(err, record.ErrUnreadable):
-				return nil // An unreadable record keeps new claims away, and cannot keep this one from ending.
+				return nil // An unreadable record blocks new claims, but not the release of this one.
 			case err != nil:
 				return err
 			case r.State == record.Unknown || r.BootID != boot:
@@ -87,15 +87,15 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 	return out, nil
 }
 
-// checkSteps says whether the effects of a committed plan are there.
+// checkSteps checks the effects of a committed plan.
 func (e *Engine) checkSteps(ctx context.Context, p plan.Plan) error {
 	return e.eachGPU(p, func(address string) error {
 		return e.eachStep(p, address, nil, func(_ int, x Executor, w plan.Work) error { return x.Check(ctx, w) })
 	})
 }
 
-// undo removes the spec, so that no container can start, then the effects of the steps that may have changed something,
-// in reverse.
+// undo removes the spec, so that no container can start, then reverts the steps that may have changed the GPU, in
+// reverse order.
 func (e *Engine) undo(ctx context.Context, p plan.Plan, changed []bool, others coTenants) error {
 	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {
 		return err
@@ -114,7 +114,8 @@ func (e *Engine) undo(ctx context.Context, p plan.Plan, changed []bool, others c
 	})
 }
 
-// undoRecord undoes a record's plan. Effects of an earlier boot ended with it. Claim and GPU locks are held.
+// undoRecord undoes a record's plan. Effects of an earlier boot no longer exist. The caller holds the claim and GPU
+// locks.
 func (e *Engine) undoRecord(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
 	others, err := e.coTenants(r.Plan, boot, locks)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Unprepare undoes all that was prepared for a claim and answers once nothing of it is left. A claim that is not
-// prepared is a success. It needs neither the API server nor NVML.
+// Unprepare undoes the preparation of a claim and returns after it is complete. It succeeds for a claim that is not
+// prepared. It needs neither the API server nor NVML.
 func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 	if !record.ValidUID(claim.UID) {
-		return nil // No claim of such a UID was ever prepared.
+		return nil // No claim with such a UID was ever prepared.
 	}
 	return failure(ctx, "unprepare", claim, e.unprepare(ctx, claim))
 }
@@ -47,8 +47,8 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 	return e.release(ctx, old, boot, locks)
 }
 
-// release undoes a record's effects and removes it. Claim and GPU locks are held. As Prepare needs no intent where
-// nothing can be stranded, this needs no releasing record there, so that a pod can end while the disk is full.
+// release undoes a record's effects and removes the record. It writes a releasing record only if a crash could strand
+// an effect, so that pods with whole GPUs can end while the disk is full. The caller holds the claim and GPU locks.
 func (e *Engine) release(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
 	if r.State != record.Releasing && len(r.Plan.Steps) > 0 {
 		r.State = record.Releasing
@@ -68,8 +68,8 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 	return nil
 }
 
-// restoreCommit undoes an intent that followed a commit of an earlier boot and restores that commit. Claim and GPU locks
-// are held.
+// restoreCommit undoes an intent that replaced a commit of an earlier boot, and restores that commit. The caller holds
+// the claim and GPU locks.
 func (e *Engine) restoreCommit(ctx context.Context, r record.Record, boot string, locks gpuLocks) (record.Record, error) {
 	if err := e.undoRecord(ctx, r, boot, locks); err != nil {
 		return record.Record{}, err
@@ -78,7 +78,7 @@ func (e *Engine) restoreCommit(ctx context.Context, r record.Record, boot string
 	return r, e.records.Put(r)
 }
 
-// removeOrphan removes what a claim without a record can have left: its spec and unfinished files.
+// removeOrphan removes the spec and the unfinished files of a claim without a record.
 func (e *Engine) removeOrphan(uid string) error {
 	return errors.Join(e.o.Specs.Remove(uid), e.records.Remove(uid))
 }

@@ -19,8 +19,8 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// CheckClean fails the test unless exactly the given claims are prepared, nothing is left of others, and nothing external
-// was touched.
+// CheckClean fails the test unless exactly the given claims are prepared, nothing of other claims remains, and external
+// state is unchanged.
 func (e *Env) CheckClean(p *Process, prepared ...string) {
 	e.T.Helper()
 	slices.Sort(prepared)
@@ -64,7 +64,7 @@ func (c *check) files(plans []plan.Plan) {
 	for _, held := range plans {
 		uids = append(uids, held.Claim.UID)
 		if !c.ofThisBoot(held.Claim.UID) {
-			continue // Its steps went with their boot.
+			continue // Its effects ended with their boot.
 		}
 		for _, s := range held.Steps {
 			if s.Executor == "file" {
@@ -94,7 +94,7 @@ func (c *check) files(plans []plan.Plan) {
 	}
 }
 
-// ofThisBoot says whether a claim was prepared in this boot.
+// ofThisBoot reports whether a claim was prepared in this boot.
 func (c *check) ofThisBoot(uid string) bool {
 	if c.Boots == 1 {
 		return true
@@ -106,7 +106,7 @@ func (c *check) ofThisBoot(uid string) bool {
 	return r.BootID == fmt.Sprintf("boot-%d", c.Boots)
 }
 
-// list is the files below a directory, by relative path.
+// list returns the files below a directory, by relative path.
 func (e *Env) list(dir string) []string {
 	var out []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -122,7 +122,7 @@ func (e *Env) list(dir string) []string {
 	return out
 }
 
-// Unfinished lists the temporary files that a crash left. That of a GPU's setting stays until the setting's next write.
+// Unfinished lists a crash's temporary files, except those of GPU settings, which stay until the setting's next write.
 func (e *Env) Unfinished() (out []string) {
 	for _, dir := range []string{e.StateDir, e.CDI, e.StepFiles} {
 		for _, f := range e.list(dir) {

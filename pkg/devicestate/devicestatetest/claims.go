@@ -16,16 +16,16 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Stepped is the label of a claim whose plan has steps that write files, so that a crash can leave some behind.
+// Stepped is the label of a claim whose plan has steps that write files, which a crash can leave behind.
 const Stepped = "stepped"
 
-// ClaimID is how the kubelet names a claim.
+// ClaimID returns the kubelet's reference to a claim.
 func ClaimID(uid string) plan.Claim {
 	return plan.Claim{Namespace: "default", Name: "claim-" + uid, UID: uid}
 }
 
-// Claim makes an allocated claim. A device is "0" for GPU 0, "monitor 0" for its monitor, "group 0 2" for the group of 2
-// GPUs that begins with it, "0 1g.10gb 4" for its partition at 4.
+// Claim creates an allocated claim. Devices are written as "0" (GPU 0), "monitor 0", "group 0 2" (2 GPUs from GPU 0 on)
+// or "0 1g.10gb 4" (its partition at slice 4).
 func (e *Env) Claim(uid string, devices ...string) *resourceapi.ResourceClaim {
 	id := ClaimID(uid)
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name, UID: types.UID(uid)}}
@@ -34,7 +34,6 @@ func (e *Env) Claim(uid string, devices ...string) *resourceapi.ResourceClaim {
 	return c
 }
 
-// Allocate gives a claim other devices.
 func (e *Env) Allocate(c *resourceapi.ResourceClaim, devices ...string) {
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for i, text := range devices {
@@ -73,14 +72,13 @@ func (e *Env) Address(n int) string {
 	return Address(n)
 }
 
-// SteppedClaim makes an allocated claim whose plan has steps.
 func (e *Env) SteppedClaim(uid string, devices ...string) *resourceapi.ResourceClaim {
 	c := e.Claim(uid, devices...)
 	c.Labels = map[string]string{Stepped: uid}
 	return c
 }
 
-// GroupClaim makes an allocated claim of a group of GPUs, whose containers get its topology.
+// GroupClaim creates an allocated claim for a group of GPUs, whose containers get its topology.
 func (e *Env) GroupClaim(uid string, first, size int) *resourceapi.ResourceClaim {
 	c := e.Claim(uid, fmt.Sprintf("group %d %d", first, size))
 	configure(c, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig",
@@ -88,7 +86,7 @@ func (e *Env) GroupClaim(uid string, first, size int) *resourceapi.ResourceClaim
 	return c
 }
 
-// SharedClaim makes an allocated claim of some GiB of a device, 0 for the whole device.
+// SharedClaim creates an allocated claim for some GiB of a device, 0 for the whole device.
 func (e *Env) SharedClaim(uid string, gib int, parameters, device string) *resourceapi.ResourceClaim {
 	c := e.Claim(uid, device)
 	if gib > 0 {

@@ -17,26 +17,26 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 )
 
-// Scenario is one act of a process. The crash matrix makes every operation of the act fail, and crashes at each.
+// Scenario is one operation of a process. The crash matrix fails and crashes each host operation in it.
 type Scenario struct {
 	Name string
-	// New makes the machine; nil for New.
+	// New creates the machine; nil means New.
 	New func(testing.TB) *Env
 	// Given prepares the machine, without faults.
 	Given func(e *Env, p *Process)
-	// When is the act of a new process.
+	// When runs the operation in a new process.
 	When func(e *Env, p *Process) error
-	// Then are the claims that are prepared once the act has succeeded.
+	// Then are the claims that are prepared after a success.
 	Then []string
-	// Starts says that the act begins with the start of the process. Given gets no process then.
+	// Starts means that the operation includes the start of the process. Given gets no process then.
 	Starts bool
-	// Unknown says that Recover alone cannot tell which devices a claim holds.
+	// Unknown means that Recover alone cannot find the devices of a claim.
 	Unknown bool
-	// Refused says that the act fails, Unmended that its claims cannot all be prepared again.
+	// Refused means that the operation fails, Unmended that not all its claims can be prepared again.
 	Refused, Unmended bool
 }
 
-// begin makes a scenario's machine and the process that acts, with the faults armed during the act.
+// begin creates a scenario's machine, and runs the operation in a new process with faults armed.
 func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *Env, p *Process, crashed bool, err error) {
 	make := s.New
 	if make == nil {
@@ -69,19 +69,19 @@ func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *En
 	return e, p, crashed, err
 }
 
-// recovered is a new process that has recovered.
+// recovered starts a process and recovers.
 func (s Scenario) recovered(e *Env) *Process {
 	e.T.Helper()
 	p := e.Start()
-	// A partition that is gone, or an undoing that was cut short, is for Prepare or Unprepare to mend.
+	// Prepare or Unprepare repairs a missing partition and an interrupted undo.
 	if err := p.RecoverAll(); err != nil && e.Sim == nil {
 		e.T.Fatal("recover:", err)
 	}
 	return p
 }
 
-// after starts a new process, which recovers, and does what the kubelet does after a crash: it prepares the claims again
-// if that is wanted, and then unprepares them all. At no point may anything be leaked, lost, or external and touched.
+// after starts a new process, recovers, prepares the claims again if asked to, and unprepares them all, as the kubelet
+// does after a crash. It checks each time that nothing leaked, was lost, or touched an external device.
 func (s Scenario) after(e *Env, again bool) {
 	e.T.Helper()
 	p := s.recovered(e)
@@ -117,7 +117,7 @@ func (s Scenario) after(e *Env, again bool) {
 		e.Unprepare(p, uid)
 	}
 	if !again && s.Unknown {
-		// Nobody knew the steps of the lost record: its executor's own checks find them, not the engine.
+		// The steps of the lost record are unknown to the engine; only the executor's checks find them.
 		e.Empty(e.StepFiles, "")
 	}
 	e.CheckClean(p)
@@ -125,16 +125,16 @@ func (s Scenario) after(e *Env, again bool) {
 	e.Must(os.RemoveAll(e.Dir))
 }
 
-// crashMatrix counts, for one scenario or for all.
+// crashMatrix counts runs, of one scenario or of all.
 type crashMatrix struct {
 	mu                                      sync.Mutex
 	met                                     map[string]bool
 	operations, singles, recoveries, states int
-	// checked are the states whose future a run has checked, by the kind of future. The same state has the same future.
+	// checked holds the states that a run has checked, by kind of continuation. Equal states continue equally.
 	checked map[string]bool
 }
 
-// isNew says whether no run has checked a future of this state yet. The caller then does.
+// isNew reports whether no run has checked this continuation of the state yet, and marks it.
 func (m *crashMatrix) isNew(e *Env, future string) bool {
 	key := future + " " + e.State()
 	if m.checked[key] {
@@ -145,9 +145,9 @@ func (m *crashMatrix) isNew(e *Env, future string) bool {
 	return true
 }
 
-// RunCrashMatrix strikes at every operation of every scenario with each kind of fault, starts a new process, and checks
-// that nothing is leaked or lost. It also crashes before each operation and again after each operation of the Recover that
-// follows. Each label, and each operation such as "nvml/set-mig-mode", that the caller lists must have been met.
+// RunCrashMatrix fails or crashes every operation of every scenario with each kind of fault, starts a new process, and
+// checks that nothing leaked or was lost. It also crashes before each operation and again after each operation of the
+// following Recover. Each listed label, and each operation such as "nvml/set-mig-mode", must occur.
 func RunCrashMatrix(t *testing.T, scenarios []Scenario, kinds []hosttest.Kind, labels []string) {
 	all := &crashMatrix{met: map[string]bool{}}
 	t.Run("scenario", func(t *testing.T) {
@@ -198,7 +198,7 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 	for i, o := range seen {
 		for _, kind := range kinds {
 			if kind == hosttest.LoseAnswer && o.Path != "" {
-				continue // A system call's answer is not lost.
+				continue // A system call cannot lose its answer.
 			}
 			m.singles++
 			m.strike(t, s, i, kind)
@@ -213,7 +213,7 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 	}
 }
 
-// strike is a run with one fault, after which a new process prepares the claims again, or does not.
+// strike runs a scenario with one fault. Then a new process recovers, with and without another Prepare.
 func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kind) {
 	for _, again := range []bool{true, false} {
 		e, p, crashed, err := s.begin(t, hosttest.At(at, kind), false)
@@ -222,17 +222,17 @@ func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kin
 			return
 		}
 		if p != nil && !crashed && err == nil && !s.Unknown {
-			// A fault that the caller does not see must not have made a difference.
+			// A fault that the caller does not see must have no effect.
 			e.CheckClean(p, s.Then...)
 		}
 		p.Crash()
 		if !m.after(s, e, again) {
-			return // An earlier run checked both futures.
+			return // An earlier run checked both continuations.
 		}
 	}
 }
 
-// after checks one of the futures of a machine, unless it has been checked.
+// after checks one continuation of a machine, unless an earlier run has.
 func (m *crashMatrix) after(s Scenario, e *Env, again bool) bool {
 	e.T.Helper()
 	if !m.isNew(e, fmt.Sprint(again)) {

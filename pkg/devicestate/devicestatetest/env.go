@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicestatetest is a machine on which plugin processes start, prepare claims, crash and reboot.
+// Package devicestatetest simulates a machine on which plugin processes start, prepare claims, crash and reboot.
 //
-// New makes a cheap machine: four GPUs of a fixed Snapshot, whose steps write files. NewSimulated makes one whose GPUs are
-// simulated, with the executors of MIG partitions, MPS and time slices. CheckClean checks either.
+// New creates a machine with four GPUs of a fixed Snapshot, whose steps write files. NewSimulated creates one with
+// simulated GPUs and the executors of MIG partitions, MPS and time slices. CheckClean checks both kinds.
 package devicestatetest
 
 import (
@@ -39,37 +39,36 @@ const (
 // External and ExternalText are another driver's CDI spec, which the driver must not touch.
 const External, ExternalText = "k8s.other.example.com-claim_11111111.json", `{"cdiVersion":"0.6.0"}`
 
-// Env is a machine: everything that outlives a plugin process.
+// Env is a machine with all state that outlives a plugin process.
 type Env struct {
 	T testing.TB
-	// Dir holds everything; StateDir and CDI are the engine's, and StepFiles holds a file for each step of stepped claims.
+	// Dir is the root; StateDir and CDI are the engine's, and StepFiles holds a file for each step of stepped claims.
 	Dir, StateDir, CDI, StepFiles, BootFile string
-	// Boots is the number of the running boot.
+	// Boots is the number of the current boot.
 	Boots  int
 	Claims map[string]*resourceapi.ResourceClaim
-	// Snapshot is that of a machine that is not simulated.
+	// Snapshot is the Snapshot of a machine without simulator.
 	Snapshot gpu.Snapshot
 	Sim      *Simulator
 	EditsErr error
 	Now      time.Time
-	// Reports are the engine's background errors.
-	Reports []error
-	// ReadFile, Disk and Configure are for processes that start later; each may be nil.
+	Reports  []error
+	// ReadFile, Disk and Configure apply to processes that start later; each may be nil.
 	ReadFile  func(string) ([]byte, error)
 	Disk      *hosttest.Disk
 	Configure func(*devicestate.Options)
 
 	noExternal bool
-	// clockStands says that only the start of a process advances Now, so that equal states have equal times.
+	// clockStands means that only the start of a process advances Now, so that equal states have equal times.
 	clockStands bool
 }
 
-// New makes a machine with four GPUs.
+// New creates a machine with four GPUs.
 func New(t testing.TB) *Env {
 	t.Helper()
 	root := ""
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
-		root = "/dev/shm" // A sync makes no difference to a process that crashes, and the crash matrix has thousands.
+		root = "/dev/shm" // A crashed process needs no sync, and the crash matrix has thousands.
 	}
 	dir, err := os.MkdirTemp(root, "devicestate")
 	if err != nil {
@@ -85,7 +84,7 @@ func New(t testing.TB) *Env {
 	return e
 }
 
-// Attach is a machine that another process, or another Env, made.
+// Attach returns a machine that another process or Env created.
 func Attach(t testing.TB, dir string) *Env {
 	e := &Env{
 		T: t, Dir: dir, StateDir: filepath.Join(dir, "plugin", "state"), CDI: filepath.Join(dir, "cdi"),
@@ -100,10 +99,9 @@ func Attach(t testing.TB, dir string) *Env {
 	return e
 }
 
-// Address is that of a GPU of a machine that is not simulated.
+// Address returns the address of a GPU without simulator.
 func Address(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x10+i) }
 
-// Must fails the test at an error.
 func (e *Env) Must(err error) {
 	e.T.Helper()
 	if err != nil {
@@ -117,7 +115,7 @@ func (e *Env) NewBoot() {
 	e.Must(os.WriteFile(e.BootFile, fmt.Appendf(nil, "boot-%d\n", e.Boots), 0o644))
 }
 
-// Reboot ends the boot: the effects of steps go with it, and on most machines the CDI specs.
+// Reboot ends the boot, with the effects of steps and, on most machines, the CDI specs.
 func (e *Env) Reboot(keepCDI bool) {
 	e.NewBoot()
 	e.Empty(e.StepFiles, "")
@@ -129,7 +127,7 @@ func (e *Env) Reboot(keepCDI bool) {
 	}
 }
 
-// LoseSteps undoes a claim's steps.
+// LoseSteps removes the effects of a claim's steps.
 func (e *Env) LoseSteps(uid string) {
 	files, err := filepath.Glob(filepath.Join(e.StepFiles, uid+"-*"))
 	e.Must(err)
@@ -138,13 +136,13 @@ func (e *Env) LoseSteps(uid string) {
 	}
 }
 
-// LoseCDI deletes the CDI directory, with other drivers' specs.
+// LoseCDI deletes the CDI directory, including other drivers' specs.
 func (e *Env) LoseCDI() {
 	e.Must(os.RemoveAll(e.CDI))
 	e.noExternal = true
 }
 
-// Empty deletes the content of a directory but one entry.
+// Empty deletes the content of a directory except for one entry.
 func (e *Env) Empty(dir, except string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,17 +164,17 @@ func (e *Env) Damage(uid string) {
 	e.Must(os.WriteFile(e.RecordFile(uid), data, 0o600))
 }
 
-// RecordFile is the file of a claim's record.
+// RecordFile returns the path of a claim's record.
 func (e *Env) RecordFile(uid string) string {
 	return filepath.Join(e.StateDir, "records", "claims", uid+".json")
 }
 
-// SpecFile is the file of a claim's CDI spec.
+// SpecFile returns the path of a claim's CDI spec.
 func (e *Env) SpecFile(uid string) string {
 	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".json")
 }
 
-// TopologyFile is the file of a group claim for NCCL.
+// TopologyFile returns the path of a group claim's file for NCCL.
 func (e *Env) TopologyFile(uid string) string {
 	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".nccl.xml")
 }
@@ -186,11 +184,11 @@ type Process struct {
 	*devicestate.Engine
 	Records
 	Host *host.Host
-	// MIG is nil on a machine that is not simulated.
+	// MIG is nil without simulator.
 	MIG *mig.Executor
 }
 
-// Start begins a process, which ends with the test at the latest.
+// Start starts a process, which ends with the test at the latest.
 func (e *Env) Start() *Process {
 	e.T.Helper()
 	p, err := e.StartWith(hosttest.Trace().Do)
@@ -199,7 +197,7 @@ func (e *Env) Start() *Process {
 	return p
 }
 
-// StartWith begins a process whose operations go through a hook. With a hook, it works on GPUs in order.
+// StartWith starts a process with a hook on its operations. With a hook it works on GPUs one after the other.
 func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	if e.Disk != nil {
 		hook = e.Disk.Hook(hook)
@@ -253,7 +251,7 @@ func (p *Process) Crash() {
 	}
 }
 
-// RecoverAll recovers, and returns what Recover could not mend as an error.
+// RecoverAll recovers, and returns the errors of all findings.
 func (p *Process) RecoverAll() error {
 	findings, err := p.Recover(context.Background())
 	return joined(findings, err)
@@ -282,7 +280,6 @@ func (e *Env) Recover(p *Process) {
 	e.Must(p.RecoverAll())
 }
 
-// Identify asks the API server for the claims whose records are lost.
 func (e *Env) Identify(p *Process) error {
 	findings, err := p.Identify(context.Background(), &APIServer{Env: e})
 	return joined(findings, err)
@@ -295,7 +292,7 @@ func joined(findings []devicestate.Finding, err error) error {
 	return err
 }
 
-// APIServer knows the machine's claims, or is down.
+// APIServer returns the machine's claims, or is down.
 type APIServer struct {
 	*Env
 	Down error

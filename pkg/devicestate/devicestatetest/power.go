@@ -11,9 +11,9 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 )
 
-// RunPowerCuts cuts the power after each operation of each scenario, when the act has ended, and after a crashed process's
-// successor has prepared the claim again. Every commit that was answered must be on disk, no half-written file may be read
-// as whole, and the next boot must recover.
+// RunPowerCuts cuts the power after each operation of each scenario, after its end, and after a new process prepared
+// the claim again. Every answered commit must be on disk, no incomplete file may be accepted, and the next boot must
+// recover.
 func RunPowerCuts(t *testing.T, scenarios []Scenario) {
 	cuts := 0
 	for _, s := range scenarios {

@@ -21,24 +21,23 @@ type Move = struct {
 	Do     func() string
 }
 
-// Random is the machine of a randomized test, and the kubelet's knowledge of it.
+// Random is the machine of a randomized test, with the kubelet's state.
 type Random struct {
 	*Env
 	Rand *rand.Rand
-	// Prepared are the claims whose last Prepare succeeded and whose Unprepare has not begun since, with the boot.
+	// Prepared are the claims after a successful Prepare and before their Unprepare, with the boot.
 	Prepared map[string]int
 	// Damaged are the prepared claims whose record or spec was damaged since.
 	Damaged map[string]bool
 	claims  int
 }
 
-// NewRandom makes the randomized test of a machine.
 func NewRandom(e *Env, seed uint64) *Random {
 	e.T.Logf("seed %d", seed)
 	return &Random{Env: e, Rand: rand.New(rand.NewPCG(seed, 0)), Prepared: map[string]int{}, Damaged: map[string]bool{}}
 }
 
-// Run makes random moves and checks the invariants after each. It logs the last moves of a test that failed.
+// Run makes random moves and checks the invariants after each. If the test fails, it logs the last moves.
 func (r *Random) Run(steps int, moves []Move, invariants func()) {
 	r.T.Helper()
 	counts, total, history := map[string]int{}, 0, []string(nil)
@@ -72,13 +71,13 @@ func (r *Random) Run(steps int, moves []Move, invariants func()) {
 	r.T.Logf("%d steps: %v", steps, counts)
 }
 
-// NewUID is the UID of a claim that does not exist yet.
+// NewUID returns the UID of a new claim.
 func (r *Random) NewUID() string {
 	r.claims++
 	return fmt.Sprintf("c%d", r.claims)
 }
 
-// Pick is one of some UIDs, "" of none.
+// Pick returns one of the UIDs, or "".
 func (r *Random) Pick(uids []string) string {
 	if len(uids) == 0 {
 		return ""
@@ -86,10 +85,10 @@ func (r *Random) Pick(uids []string) string {
 	return uids[r.Rand.IntN(len(uids))]
 }
 
-// AnyClaim is the UID of a claim, "" if there is none.
+// AnyClaim returns the UID of a claim, or "".
 func (r *Random) AnyClaim() string { return r.Pick(slices.Sorted(maps.Keys(r.Claims))) }
 
-// TryPrepare prepares a claim, and notes the success.
+// TryPrepare prepares a claim and notes a success.
 func (r *Random) TryPrepare(p *Process, uid string) error {
 	devices, err := p.Prepare(context.Background(), r.Claims[uid])
 	if err == nil {
@@ -102,7 +101,7 @@ func (r *Random) TryPrepare(p *Process, uid string) error {
 	return err
 }
 
-// TryUnprepare unprepares a claim, which then exists no more.
+// TryUnprepare unprepares and deletes a claim.
 func (r *Random) TryUnprepare(p *Process, uid string) error {
 	delete(r.Prepared, uid)
 	err := p.Unprepare(context.Background(), ClaimID(uid))
@@ -132,7 +131,7 @@ func (r *Random) UnprepareAll(p *Process) {
 	}
 }
 
-// Strike recovers, or prepares or unprepares a claim, with a fault at the n-th operation.
+// Strike recovers, prepares or unprepares, with a fault at the n-th operation.
 func (r *Random) Strike(p *Process, f *hosttest.Faults, n int, kind hosttest.Kind) string {
 	f.ArmAt(n, kind)
 	uid := r.AnyClaim()

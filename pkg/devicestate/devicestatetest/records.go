@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Records are what an engine keeps on disk.
+// Records gives access to an engine's files.
 type Records struct {
 	host    *host.Host
 	records *record.Store
@@ -31,7 +31,8 @@ func OpenRecords(h *host.Host, dir string, specs *store.Store) (Records, error) 
 	return Records{h, records, specs}, err
 }
 
-// Check looks for what must never be, between calls: nothing leaked, nothing lost, no device held twice. It reads only.
+// Check returns an error for leaked effects, lost effects and doubly held devices. No call may be in progress. It only
+// reads.
 func (s Records) Check() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -88,7 +89,7 @@ func (s Records) Check() error {
 	return errors.Join(errs...)
 }
 
-// checkShares adds up what the shares of each device take together.
+// checkShares adds up the shares of each device.
 func checkShares(p plan.Plan, others []record.Record) (errs []error) {
 	for _, d := range p.Devices {
 		if !d.Partial() || d.Admin {

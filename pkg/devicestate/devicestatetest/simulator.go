@@ -30,19 +30,18 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// Simulator is the GPUs and MPS daemons of a simulated machine.
+// Simulator holds the GPUs and MPS daemons of a simulated machine.
 type Simulator struct {
 	env     *Env
 	machine *engine.Engine
 	// MIG configures the MIG executor of processes that start later.
 	MIG mig.Options
-	// External are the UUIDs of an administrator's partitions, ExternalModes the GPUs whose MIG mode an administrator set.
+	// External are the UUIDs of external partitions, ExternalModes the GPUs whose MIG mode an administrator set.
 	External, ExternalModes map[string]bool
 
 	daemons map[string]mpsd.Daemon
 }
 
-// NewSimulated makes a machine whose GPUs are simulated.
 func NewSimulated(t testing.TB, profile string) *Env {
 	t.Helper()
 	e := New(t)
@@ -53,7 +52,7 @@ func NewSimulated(t testing.TB, profile string) *Env {
 	return e
 }
 
-// configure makes the executors of a process.
+// configure creates the executors of a process.
 func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.FaultHook) error {
 	settings := filepath.Join(s.env.StateDir, "gpus")
 	migModes, err := record.OpenGPUs(o.Host, settings, mig.Setting)
@@ -98,26 +97,25 @@ func (s *Simulator) reboot() {
 	}
 }
 
-// State is the simulator's. It is shared: do not change it.
+// State returns the simulator's state. Callers must not change it.
 func (s *Simulator) State() *engine.State {
 	now, err := s.machine.State()
 	s.env.Must(err)
 	return now
 }
 
-// Change changes the simulator's state.
 func (s *Simulator) Change(do func(*engine.State)) {
 	s.env.T.Helper()
 	s.env.Must(s.machine.Update(func(now *engine.State) error { do(now); return nil }))
 }
 
-// GPU is a GPU as the inventory knows it.
+// GPU returns a GPU like the inventory.
 func (s *Simulator) GPU(n int) gpu.GPU {
 	g := s.State().GPUs[n]
 	return gpu.GPU{PCIAddress: g.Address, UUID: g.UUID, Minor: g.Minor}
 }
 
-// present is the GPU with a UUID, nil if it is lost.
+// present returns the GPU with a UUID, or nil if it is lost.
 func (s *Simulator) present(uuid string) *engine.GPU {
 	now := s.State()
 	for i := range now.GPUs {
@@ -128,7 +126,7 @@ func (s *Simulator) present(uuid string) *engine.GPU {
 	return nil
 }
 
-// Administrator makes a partition outside of the driver. A bare one lacks the compute instance.
+// Administrator creates an external partition; a bare one has no compute instance.
 func (s *Simulator) Administrator(n int, profile, start int, bare bool) {
 	must := func(code nvml.Code) {
 		if code != 0 {
@@ -156,7 +154,7 @@ func (s *Simulator) Administrator(n int, profile, start int, bare bool) {
 	})
 }
 
-// bareName stands for the UUID of a GPU instance without a compute instance.
+// bareName replaces the UUID of a GPU instance without a compute instance.
 func bareName(address string, start int) string { return fmt.Sprintf("bare %s %d", address, start) }
 
 // daemons is the supervisor of MPS daemons.

@@ -13,8 +13,8 @@ import (
 	"path/filepath"
 )
 
-// State is a hash of everything that a new process meets on the machine: the files, the simulated GPUs and daemons, and the
-// claims. Two machines of one scenario with the same State have the same future.
+// State returns a hash of everything that a new process finds on the machine: files, simulated GPUs and daemons, and
+// claims. Two machines of one scenario with the same State continue equally.
 func (e *Env) State() string {
 	e.T.Helper()
 	h := sha256.New()
