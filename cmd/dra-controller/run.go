@@ -126,7 +126,6 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	return nil
 }
 
-// addWebhook adds the webhook and its certificate to the manager.
 func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, handlers map[string]http.Handler) error {
 	service := ""
 	if c.RotateCerts {
@@ -157,10 +156,8 @@ type runnable struct {
 	leads bool
 }
 
-// Start implements manager.Runnable.
 func (r runnable) Start(ctx context.Context) error { return r.run(ctx) }
 
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (r runnable) NeedLeaderElection() bool { return r.leads }
 
 // orNone is an address, or how controller-runtime says that there is none.

@@ -37,7 +37,6 @@ func (e *edits) installHook(ctx context.Context) error {
 	return nil
 }
 
-// Common implements devicestate.Edits.
 func (e *edits) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	if err := e.installHook(ctx); err != nil {
 		return specs.ContainerEdits{}, err
@@ -45,7 +44,6 @@ func (e *edits) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	return e.root.Common(ctx)
 }
 
-// GPU implements devicestate.Edits.
 func (e *edits) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
 	return e.root.GPU(ctx, driverDevice(device))
 }

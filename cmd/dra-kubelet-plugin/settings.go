@@ -89,7 +89,6 @@ func (s *sharingSettings) run(ctx context.Context) {
 	}
 }
 
-// policy is the setting of a GPU, or of a MIG profile of it.
 func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
 	if profile != "" {
 		return s.current.Load().MIG(s.node, g, profile)
@@ -97,7 +96,6 @@ func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
 	return s.current.Load().GPU(s.node, g)
 }
 
-// offer is the device's offer of shares.
 func (s *sharingSettings) offer(g gpu.GPU, profile string) (sharing.Offer, bool) {
 	return sharing.OfferOf(s.policy(g, profile), g, profile, s.mps)
 }

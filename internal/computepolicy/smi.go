@@ -18,7 +18,6 @@ import (
 	"gpu-dra-driver/internal/driverprogram"
 )
 
-// SMI runs nvidia-smi.
 type SMI struct {
 	// Root is the driver's as this process sees it.
 	Root string

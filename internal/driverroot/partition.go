@@ -180,7 +180,6 @@ func (r *Root) minor(device Device) (int, error) {
 	return device.Minor, nil
 }
 
-// parseMinor returns the minor number that a form captures.
 func parseMinor(form *regexp.Regexp, data []byte) (int, bool) {
 	m := form.FindSubmatch(data)
 	if m == nil {

@@ -149,7 +149,6 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 	return nil
 }
 
-// named selects mounts of files of that name.
 func named(file string) func(*specs.Mount) bool {
 	return func(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/"+file) }
 }

@@ -27,23 +27,19 @@ import (
 
 // What keeps a GPU from being handed out for now. Each may clear without a restart.
 var (
-	// ErrDriverNotLoaded says that the kernel module is not loaded.
 	ErrDriverNotLoaded = errors.New("the NVIDIA kernel driver is not loaded")
-	// ErrNoGPU says that the kernel driver does not have the GPU.
-	ErrNoGPU = errors.New("the NVIDIA kernel driver has no such GPU")
+	ErrNoGPU           = errors.New("the NVIDIA kernel driver has no such GPU")
 	// ErrIncomplete says that the driver root lacks a file that a container needs.
 	ErrIncomplete = errors.New("the NVIDIA driver root is incomplete")
 )
 
-// Options configures a Root.
 type Options struct {
 	// DriverRoot is where this process sees the driver's user space, HostDriverRoot where the container runtime does.
 	// Defaults: / and DriverRoot.
 	DriverRoot, HostDriverRoot string
 	// DevRoot is the directory that holds /dev, as this process and as the runtime see it. Defaults: the driver roots.
 	DevRoot, HostDevRoot string
-	// ProcRoot is the machine's /proc.
-	ProcRoot string
+	ProcRoot             string
 	// HookPath is the host path of nvidia-cdi-hook.
 	HookPath string
 }

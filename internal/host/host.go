@@ -25,7 +25,6 @@ import (
 // Label says what an operation is for, such as "record.commit". The crash matrix checks that it met every label.
 type Label string
 
-// Call is the system call of an operation.
 type Call string
 
 const (

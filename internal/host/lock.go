@@ -191,7 +191,6 @@ func control(file *os.File, cmd int, lock *unix.Flock_t) error {
 // A lock's file can hold notes: lines that only the holder of the lock reads and writes. Notes are not durable: they
 // survive a crash of the process, not of the machine, so a durable file must hold the same information.
 
-// Notes reads the lines.
 func (k *Lock) Notes() ([]string, error) {
 	data, err := io.ReadAll(io.NewSectionReader(k.file, 0, 1<<20))
 	if err != nil {

@@ -25,7 +25,6 @@ import (
 
 // What a Client's errors can be.
 var (
-	// ErrAway says that no supervisor listens.
 	ErrAway = errors.New("the supervisor of MPS daemons does not run on this node")
 	// ErrRefused says that the supervisor was reached and could not do it.
 	ErrRefused = errors.New("the supervisor of MPS daemons")

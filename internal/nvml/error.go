@@ -51,7 +51,6 @@ func (c Code) Error() string {
 	return fmt.Sprintf("NVML error %d", int(c))
 }
 
-// Error is a failed query.
 type Error struct {
 	// Query is NVML's own name of it, "nvmlDeviceGetMemoryInfo_v2".
 	Query string

@@ -85,7 +85,6 @@ type Fabric struct {
 	CliqueID    int
 }
 
-// PCIInfo is where the GPU sits.
 type PCIInfo struct {
 	// BusID is NVML's spelling, "00000000:1B:00.0".
 	BusID string
@@ -98,7 +97,6 @@ type MemoryInfo struct {
 	Total, Reserved, Free, Used uint64
 }
 
-// Process is a process that holds a GPU.
 type Process struct {
 	PID uint32
 	// GPUInstance and ComputeInstance are what it runs on, -1 where that is the whole GPU.

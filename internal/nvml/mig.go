@@ -50,7 +50,6 @@ type GPUInstance interface {
 	ComputeInstanceProfiles() ([]ComputeInstanceProfile, error)
 	// ComputeInstances are those there now, in order of their IDs.
 	ComputeInstances() ([]ComputeInstance, error)
-	// CreateComputeInstance makes one of a profile by its ID.
 	CreateComputeInstance(profileID int) (ComputeInstance, error)
 	// Destroy answers InUse while a compute instance lives in it.
 	Destroy() error
@@ -72,7 +71,6 @@ type ComputeInstanceProfile struct {
 	Multiprocessors   int
 }
 
-// ComputeInstance is what a process runs on.
 type ComputeInstance interface {
 	Info() (ComputeInstanceInfo, error)
 	// Destroy answers InUse while a process holds it.

@@ -143,7 +143,6 @@ func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown 
 	r.warn("%s: no device has the %s %s%s", where, kind, shown, v.instead(n))
 }
 
-// instead suggests a name that there is.
 func (v *ClusterView) instead(n selector.Name) string {
 	if near := nearest(n.ID, v.known(n.Capacity)); near != "" {
 		return "; is " + near + " meant?"

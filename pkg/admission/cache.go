@@ -79,7 +79,6 @@ func (v *ClusterView) published(shape *fleet.Shape, index int) candidate {
 	}}
 }
 
-// candidates are all devices of a pool.
 func (v *ClusterView) candidates(p fleet.Pool) iter.Seq[candidate] {
 	return func(yield func(candidate) bool) {
 		for _, s := range p.Slices {

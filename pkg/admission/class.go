@@ -18,7 +18,6 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-// result is that of a review.
 type result struct {
 	// Errors are why the object is denied.
 	Errors field.ErrorList
@@ -36,7 +35,6 @@ func (r *result) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, text)
 }
 
-// reviewClass reviews a DeviceClass.
 func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
 	var r result
 	spec := field.NewPath("spec")

@@ -159,7 +159,6 @@ func (v *ClusterView) allocate(ctx context.Context, p fleet.Pool, claim *resourc
 	return allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}, []*resourceapi.ResourceClaim{claim})
 }
 
-// classLister gives the classes to the allocator.
 type classLister struct {
 	resourcelisters.DeviceClassLister
 }

@@ -18,7 +18,6 @@ import (
 
 // probe is a device to try a selector on.
 type probe struct {
-	// description names it to a person.
 	description string
 	candidate
 	// invented says that the cluster has no such device: its values are examples, and only what it lacks counts.

@@ -40,7 +40,6 @@ func (r request) alternative() bool { return r.parent != "" }
 // foreign says that devices of other drivers are selected, for sure.
 func (v *ClusterView) foreign(r request) bool { return r.driver != "" && r.driver != v.driver }
 
-// requests are those of a claim, with their alternatives.
 func (v *ClusterView) requests(devices resourceapi.DeviceClaim) []request {
 	var out []request
 	for _, r := range devices.Requests {

@@ -38,7 +38,6 @@ type ClusterView struct {
 	feasible *lru.Cache
 }
 
-// Options configures a ClusterView.
 type Options struct {
 	// Cache is shared by the views of a process. Nil: one of its own.
 	Cache *Cache
@@ -103,7 +102,6 @@ func (v *ClusterView) class(name string) *resourceapi.DeviceClass {
 	return class
 }
 
-// name is a published name with its domain.
 func (v *ClusterView) name(name resourceapi.QualifiedName, capacity bool) selector.Name {
 	domain, id, qualified := strings.Cut(string(name), "/")
 	if !qualified {

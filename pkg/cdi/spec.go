@@ -29,7 +29,6 @@ import (
 // Class is the class of every CDI device of this driver; the vendor is "k8s." and the driver's name.
 const Class = "claim"
 
-// Vendor is the CDI vendor of a driver name.
 func Vendor(driver string) string { return "k8s." + driver }
 
 // Annotations of a spec: the plan as JSON, and the boot in which it was carried out.

@@ -25,8 +25,7 @@ import (
 type Checks struct {
 	Client            kubernetes.Interface
 	Driver, Namespace string
-	// Webhook enables the check of the webhook.
-	Webhook bool
+	Webhook           bool
 	// Out receives the results.
 	Out io.Writer
 }

@@ -44,8 +44,7 @@ type classReconciler struct {
 	unwanted map[string]time.Time
 	// dropsResourceNames means that the API server drops extended resource names, as its answer to a write shows.
 	dropsResourceNames bool
-	// reported are the reported problems.
-	reported map[string]bool
+	reported           map[string]bool
 }
 
 // kinds returns the kinds of all slices, also from incomplete pools: their devices exist.

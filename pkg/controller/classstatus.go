@@ -81,7 +81,6 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 	s.known = now
 }
 
-// states counts the classes by state.
 func (s *classStatuses) states() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -112,14 +112,12 @@ func newNodes(slices cache.Indexer) *nodes {
 	return &nodes{slices: slices, known: map[string]fleet.Pool{}, changed: map[string]bool{}}
 }
 
-// invalidate marks the pool of a node as outdated.
 func (n *nodes) invalidate(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed[node] = true
 }
 
-// pools returns the pools of all nodes.
 func (n *nodes) pools() []fleet.Pool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -31,13 +31,11 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// Options configures a Controller.
 type Options struct {
 	// Events may be nil.
 	Events record.EventRecorder
 	// Classes selects the classes to create.
-	Classes deviceclasses.Options
-	// LabelNodes enables node labels.
+	Classes    deviceclasses.Options
 	LabelNodes bool
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration

@@ -108,13 +108,11 @@ func trim(w watch.Interface, shapes *fleet.Shapes) watch.Interface {
 	return t
 }
 
-// Stop implements watch.Interface.
 func (t *trimming) Stop() {
 	t.Interface.Stop()
 	t.stop()
 }
 
-// ResultChan implements watch.Interface.
 func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
 
 // trimmed trims the slice of an event. It keeps a bookmark, whose annotations tell the reflector that a list is
@@ -132,7 +130,6 @@ func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
 	return e
 }
 
-// slicesOf returns the cached slices of a node.
 func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
 	objects, _ := indexer.ByIndex(byNode, node) // The index exists.
 	out := make([]*fleet.Slice, 0, len(objects))

@@ -32,7 +32,6 @@ var unusual = regexp.MustCompile(`[^a-z0-9]+`)
 
 // Options are the administrator's choices.
 type Options struct {
-	// Driver is the driver's name.
 	Driver string
 	// Models and Profiles enable one class for each model and for each MIG profile.
 	Models, Profiles bool

@@ -20,7 +20,6 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// PreparedDevice is one device of a prepared claim.
 type PreparedDevice struct {
 	plan.Device
 	// Members are the GPUs of a group in link order, the first of which is Device; nil for other devices.

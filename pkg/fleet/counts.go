@@ -39,7 +39,6 @@ type DeviceCounts struct {
 	FreeSlices, UsableSlices map[string]int64
 }
 
-// KindState is a kind of device in a state.
 type KindState struct {
 	Kind
 	State State

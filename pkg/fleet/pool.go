@@ -97,7 +97,6 @@ func (p Pool) Published(driver string) []*resourceapi.ResourceSlice {
 type Slice struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	// Node is the publishing node.
 	Node string
 	Pool resourceapi.ResourcePool
 	// Shape is nil if the slice is unreadable.
@@ -109,7 +108,6 @@ type Slice struct {
 	Clique string
 }
 
-// SliceList is the list type of Slice.
 type SliceList struct {
 	metav1.TypeMeta
 	metav1.ListMeta

@@ -112,7 +112,6 @@ func (s *Shapes) forget(key [sha256.Size]byte) {
 	}
 }
 
-// Len returns the number of stored shapes.
 func (s *Shapes) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -82,7 +82,6 @@ func (m MIG) ProfileNamed(name string) (Profile, bool) {
 	return Profile{}, false
 }
 
-// At finds the partition with this profile and start.
 func (m MIG) At(profile string, start int) (Partition, bool) {
 	for _, p := range m.Partitions {
 		if p.Profile == profile && p.Placement.Start == start {

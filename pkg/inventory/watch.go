@@ -128,14 +128,12 @@ type Latest struct {
 	scanned  chan struct{}
 }
 
-// NewLatest returns a Latest with an empty Snapshot.
 func NewLatest() *Latest {
 	l := &Latest{scanned: make(chan struct{})}
 	l.snapshot.Store(&gpu.Snapshot{})
 	return l
 }
 
-// Snapshot returns the newest Snapshot.
 func (l *Latest) Snapshot() gpu.Snapshot { return *l.snapshot.Load() }
 
 // Scanned returns a channel that the first Set closes.

@@ -60,7 +60,6 @@ type Options struct {
 	Background []func(context.Context)
 }
 
-// Plugin serves the kubelet.
 type Plugin struct {
 	o         Options
 	node      *publishing.Node
@@ -88,7 +87,6 @@ const (
 	healthInterval = 10 * time.Second
 )
 
-// New returns a Plugin; Run starts it.
 func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options) *Plugin {
 	// It detects the API versions of the server.
 	versions := draclient.New(o.Client)

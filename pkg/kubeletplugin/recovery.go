@@ -198,7 +198,6 @@ type lookup struct {
 	client resourcev1.ResourceClaimsGetter
 }
 
-// Get implements devicestate.Claims.
 func (l lookup) Get(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

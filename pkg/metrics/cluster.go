@@ -74,14 +74,12 @@ func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
 	return c
 }
 
-// Describe implements prometheus.Collector.
 func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 	now, ok := c.read()
 	if !ok {
@@ -138,13 +136,11 @@ type Reviews struct {
 	took  *prometheus.HistogramVec
 }
 
-// NewReviews registers the metrics of reviews.
 func NewReviews(r prometheus.Registerer, version string) *Reviews {
 	buildInfo.gauge(r).WithLabelValues(version, runtime.Version()).Set(1)
 	return &Reviews{total: reviews.counter(r), took: reviewDuration.histogram(r, reviewBuckets)}
 }
 
-// Reviewed counts one review.
 func (r *Reviews) Reviewed(webhook, kind, result string, took time.Duration) {
 	r.total.WithLabelValues(webhook, kind, result).Inc()
 	r.took.WithLabelValues(webhook).Observe(took.Seconds())

@@ -151,7 +151,6 @@ func (m *Metrics) Unpublished() {
 	m.lastPublish.Set(0)
 }
 
-// PublishFailed counts a failure to publish.
 func (m *Metrics) PublishFailed(reason string) { m.publishErrors.WithLabelValues(reason).Inc() }
 
 // Recovered counts a claim that Recover or the search for deleted claims handled.
@@ -174,7 +173,6 @@ type Records interface {
 	Quarantined() (int, error)
 }
 
-// recordsCollector reads the records at each scrape.
 type recordsCollector struct {
 	records               Records
 	node, driver          string
@@ -188,7 +186,6 @@ func newRecordsCollector(r Records, node, driver string) *recordsCollector {
 	}
 }
 
-// Describe implements prometheus.Collector.
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.prepared
 	out <- c.quarantined
@@ -220,7 +217,6 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.quarantined, prometheus.GaugeValue, float64(n))
 }
 
-// Entry describes one metric.
 type Entry struct {
 	Name string
 	// Type is Prometheus's counter, gauge or histogram.

@@ -240,5 +240,4 @@ func (c Change) Patch(resourceVersion string) []byte {
 	return data
 }
 
-// Keys lists the labels of a change, sorted.
 func (c Change) Keys() []string { return slices.Sorted(maps.Keys(c.Labels)) }

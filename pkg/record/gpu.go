@@ -38,7 +38,6 @@ type GPUs struct {
 	dir, setting string
 }
 
-// OpenGPUs creates the directory of a setting.
 func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 	g := &GPUs{host: h, dir: filepath.Join(dir, setting), setting: setting}
 	if err := h.MkdirAll(LabelMkdir, 0o700, g.dir); err != nil {

@@ -35,7 +35,6 @@ const (
 	Unknown State = "unknown"
 )
 
-// Record is the record of one claim.
 type Record struct {
 	State State `json:"state"`
 	// BootID is the boot of the effects; they do not exist in another boot.

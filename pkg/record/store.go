@@ -39,7 +39,6 @@ type Store struct {
 
 const suffix = ".json"
 
-// Open creates the directories.
 func Open(h *host.Host, dir string) (*Store, error) {
 	s := &Store{h, filepath.Join(dir, "claims"), filepath.Join(dir, "unknown"), filepath.Join(dir, "quarantine")}
 	if err := h.MkdirAll(LabelMkdir, 0o700, s.claims, s.unknown, s.quarantine); err != nil {
@@ -191,7 +190,6 @@ func (s *Store) All() (records []Record, unreadable []string, err error) {
 	return records, unreadable, nil
 }
 
-// Quarantined counts the files in quarantine.
 func (s *Store) Quarantined() (int, error) {
 	names, _, err := s.host.List(s.quarantine)
 	return len(names), err

@@ -36,7 +36,6 @@ type Slice struct {
 	SharedCounters []resourceapi.CounterSet `json:"sharedCounters,omitempty"`
 }
 
-// Options configures Build.
 type Options struct {
 	Node string
 	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
@@ -106,7 +105,6 @@ type Warning struct {
 	Message string
 }
 
-// PoolName returns the name of a node's pool.
 func PoolName(node string) string { return node + "/gpu" }
 
 // Build returns the pool: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG devices and its

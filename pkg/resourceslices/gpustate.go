@@ -112,7 +112,6 @@ func (b *builder) missing(s gpu.Snapshot, found map[string]*gpuState) {
 	}
 }
 
-// address returns the PCI address of the held GPU.
 func (h Held) address() string {
 	if h.Device.Kind == gpu.KindGroup {
 		return h.GPU.PCIAddress

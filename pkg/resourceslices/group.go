@@ -15,7 +15,6 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// group is a published NVLink group.
 type group struct {
 	device  gpu.Device
 	members []gpuState
@@ -168,7 +167,6 @@ func labels(islands []topology.Island) map[string]string {
 	return out
 }
 
-// groupOf returns the group with these GPUs.
 func groupOf(members []string) gpu.Device {
 	return gpu.Device{Kind: gpu.KindGroup, Size: len(members), PCIAddress: members[0]}
 }

@@ -23,7 +23,6 @@ type nvlinkCounters struct {
 	size, total map[string]int64
 }
 
-// nvlinkCounters computes the counters of the groups' GPUs.
 func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 	out := nvlinkCounters{size: map[string]int64{}, total: map[string]int64{}}
 	for _, g := range groups {
@@ -35,7 +34,6 @@ func (b *builder) nvlinkCounters(groups []group) nvlinkCounters {
 	return out
 }
 
-// held returns the held amount of a GPU.
 func (c nvlinkCounters) held(g gpuState) int64 {
 	n := int64(len(g.heldAs(gpu.KindGroup))) * c.size[g.gpu.PCIAddress]
 	for _, e := range g.entries {
@@ -71,7 +69,6 @@ func (c nvlinkCounters) set() *resourceapi.CounterSet {
 
 func counter(n int64) resourceapi.Counter { return resourceapi.Counter{Value: *amount(n)} }
 
-// consumedBy returns the consumption of a GPU's device.
 func (c nvlinkCounters) consumedBy(address string, e deviceEntry) []resourceapi.DeviceCounterConsumption {
 	if c.size[address] == 0 {
 		return nil

@@ -122,7 +122,6 @@ func bounded(field string, n *int, limit int) (int, error) {
 	return *n, nil
 }
 
-// add adds the rules of one strategy.
 func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (ignored []string, err error) {
 	if from == nil {
 		return nil, nil

@@ -122,7 +122,6 @@ type Settings struct {
 	rules []rule
 }
 
-// rule is an entry of resources.
 type rule struct {
 	policy Policy
 	// name is a glob for resource names. One of the globs nodes and of products must match; an empty list matches all.
@@ -138,10 +137,8 @@ type devices struct {
 	ids   []string
 }
 
-// GPU returns the policy of a whole GPU of a node.
 func (s Settings) GPU(node string, g gpu.GPU) Policy { return s.policy(node, g, "nvidia.com/gpu") }
 
-// MIG returns the policy of a MIG profile of a GPU.
 func (s Settings) MIG(node string, g gpu.GPU, profile string) Policy {
 	return s.policy(node, g, "nvidia.com/mig-"+strings.ReplaceAll(profile, "+", "."))
 }

@@ -56,7 +56,6 @@ func Find(gpus []gpu.GPU) []Island {
 	return islands
 }
 
-// At finds the group with this size and first member.
 func At(islands []Island, size int, first string) (Group, bool) {
 	for _, i := range islands {
 		for _, g := range i.Groups {

@@ -71,7 +71,6 @@ func text(field string, value any) (string, error) {
 	}
 }
 
-// FieldError is an error of one field of a JSON object.
 type FieldError struct {
 	// Path is below the object, as sharing.mpsConfig.multiUser; empty for the object as a whole.
 	Path string

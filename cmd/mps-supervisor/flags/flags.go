@@ -20,8 +20,7 @@ import (
 type Config struct {
 	MPSDir, DriverRoot, DevRoot, ShmSize, BootIDFile string
 
-	Version bool
-	// ShmBytes is ShmSize in bytes.
+	Version  bool
 	ShmBytes uint64
 }
 

@@ -33,14 +33,13 @@ const (
 // namespace describes the mount namespace of an MPS process, and the process in it.
 type namespace struct {
 	// Root is the driver's, DevRoot holds the device nodes where they are not the root's own.
-	Root    string `json:"root"`
-	DevRoot string `json:"devRoot,omitempty"`
-	Pipe    string `json:"pipe"`
-	Shm     string `json:"shm"`
-	Log     string `json:"log"`
-	UUID    string `json:"uuid"`
-	// Args are the program's.
-	Args []string `json:"args,omitempty"`
+	Root    string   `json:"root"`
+	DevRoot string   `json:"devRoot,omitempty"`
+	Pipe    string   `json:"pipe"`
+	Shm     string   `json:"shm"`
+	Log     string   `json:"log"`
+	UUID    string   `json:"uuid"`
+	Args    []string `json:"args,omitempty"`
 }
 
 // EnterVerb is the first argument with which the supervisor's binary becomes a process of MPS.
@@ -151,7 +150,6 @@ func clip(s string) string {
 	return s
 }
 
-// process is the running process of a daemon.
 type process struct {
 	cmd  *exec.Cmd
 	out  driverprogram.Output

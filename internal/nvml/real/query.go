@@ -125,7 +125,6 @@ type session struct {
 	closed  bool
 }
 
-// Close ends the session.
 func (s *session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

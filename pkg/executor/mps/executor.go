@@ -102,7 +102,6 @@ func (x *Executor) runs(ctx context.Context, device string) bool {
 	return err == nil && slices.ContainsFunc(list.Daemons, func(s mpsd.Status) bool { return s.Name == device })
 }
 
-// Apply implements devicestate.Executor.
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	var err error
@@ -162,7 +161,6 @@ func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 	return failure(ctx, "check", d, err)
 }
 
-// Revert implements devicestate.Executor.
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	for _, t := range w.CoTenants() {

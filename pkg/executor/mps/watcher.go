@@ -80,7 +80,6 @@ func (w *Watcher) scan(ctx context.Context) error {
 	return nil
 }
 
-// clients are the claims that have a device by MPS.
 func clients(plans []plan.Plan, device string) []plan.Claim {
 	var out []plan.Claim
 	for _, p := range plans {

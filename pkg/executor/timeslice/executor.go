@@ -83,7 +83,6 @@ const unknown = -1
 // Check implements devicestate.Executor. A changed time slice only affects speed, so Check does not compare it.
 func (x *Executor) Check(context.Context, plan.Work) error { return nil }
 
-// Revert implements devicestate.Executor.
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	if slices.ContainsFunc(w.CoTenants(), func(t plan.CoTenant) bool { return t.Device.Sharing.Timed }) {

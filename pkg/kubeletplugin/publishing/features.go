@@ -37,7 +37,6 @@ func (f features) log() []any {
 	return []any{"deviceTaints", f.taints, "consumableCapacity", f.sharedDevices, "partitionableDevices", f.counters}
 }
 
-// kept compares a sent slice with the returned one.
 func kept(sent, got *resourceapi.ResourceSlice) features {
 	f := allFeatures
 	if len(got.Spec.SharedCounters) < len(sent.Spec.SharedCounters) {

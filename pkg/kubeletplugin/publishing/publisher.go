@@ -59,7 +59,6 @@ type Publisher struct {
 	desired  []resourceslice.Slice
 }
 
-// New returns a Publisher for a Node, whose Trigger it uses.
 func New(n *Node, o Options) *Publisher { return newPublisher(n.build, n.changed, o) }
 
 func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger, o Options) *Publisher {

@@ -92,7 +92,6 @@ func newQueue(synced func()) *queue {
 	}
 }
 
-// Get implements workqueue.
 func (q *queue) Get() (string, bool) {
 	<-q.opened
 	return q.TypedRateLimitingInterface.Get()

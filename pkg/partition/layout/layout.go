@@ -24,7 +24,6 @@ type Choice struct {
 	Placement gpu.Placement
 }
 
-// Slices returns the number of memory slices of the GPU.
 func Slices(profiles []gpu.Profile) int {
 	n := 0
 	for _, p := range profiles {
@@ -35,7 +34,6 @@ func Slices(profiles []gpu.Profile) int {
 	return n
 }
 
-// startingAt returns the choices with this start.
 func startingAt(profiles []gpu.Profile, start int) []Choice {
 	var out []Choice
 	for _, p := range profiles {

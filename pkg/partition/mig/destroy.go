@@ -100,7 +100,6 @@ func (g *openGPU) inUse(err error, gpuInstance int) error {
 	}
 }
 
-// processes names the processes on the GPU or on one GPU instance.
 func (g *openGPU) processes(gpuInstance int) []string {
 	processes, err := g.device.Processes()
 	if err != nil {

@@ -69,7 +69,6 @@ func New(h *host.Host, sessions *sessionpool.Pool, modes *record.GPUs, o Options
 	return &Executor{host: h, sessions: sessions, modes: modes, o: o}
 }
 
-// Admit implements devicestate.Executor.
 func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	d := w.Target()
 	tenants, err := executor.CoTenants(w)
@@ -101,7 +100,6 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	})
 }
 
-// Apply implements devicestate.Executor.
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := w.Target()
 	return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error {
@@ -121,13 +119,11 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	})
 }
 
-// Check implements devicestate.Executor.
 func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	return x.onGPU(ctx, "check", d, func(g *openGPU) error { return g.find(&d.Partition) })
 }
 
-// Revert implements devicestate.Executor.
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {

@@ -16,7 +16,6 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// openGPU is a GPU in an open NVML session.
 type openGPU struct {
 	x       *Executor
 	session nvml.Session
@@ -182,7 +181,6 @@ func (g *openGPU) find(p *plan.Partition) error {
 	return nil
 }
 
-// obstructed returns an error for external instances in the way.
 func obstructed(obstacles []*instance) error {
 	var names []string
 	for _, i := range obstacles {

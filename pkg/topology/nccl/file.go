@@ -93,7 +93,6 @@ func at(level *[]*pci, busID, class string) *pci {
 	return p
 }
 
-// links returns the links of a GPU to the other GPUs and to switches.
 func links(g gpu.GPU, gpus []gpu.GPU) []link {
 	count := map[link]int{}
 	for _, l := range g.Links {
