@@ -152,7 +152,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
-		Old: "		return obstructed(obstacles)\n	})\n}\n\n// Apply", New: "		return nil\n	})\n}\n\n// Apply",
+		Old: "		return obstructed(obstacles)\n	})\n}\n\nfunc (x *Executor) Apply", New: "		return nil\n	})\n}\n\nfunc (x *Executor) Apply",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
