@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Builds every binary into a directory, saying how far it is. Usage: build.sh BIN LDFLAGS
+# Builds every binary into a directory and shows how far it is. Usage: build.sh BIN LDFLAGS
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$1 ldflags=$2
 mkdir -p "$bin"
-steps=(
-  "dra-kubelet-plugin|CGO_ENABLED=1 go build -trimpath -tags grpcnotrace -ldflags '$ldflags -extldflags=-Wl,-z,lazy' -o $bin/dra-kubelet-plugin ./cmd/dra-kubelet-plugin"
-  "mps-supervisor|CGO_ENABLED=0 go build -trimpath -ldflags '$ldflags' -o $bin/mps-supervisor ./cmd/mps-supervisor"
-  "dra-controller|CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags '$ldflags' -o $bin/dra-controller ./cmd/dra-controller"
-  "gpusim|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/gpusim ./sim/cmd/gpusim"
-  "libnvidia-ml.so.1|CGO_ENABLED=1 go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1' -o $bin/libnvidia-ml.so.1 ./sim/libnvidiaml && rm -f $bin/libnvidia-ml.so.h $bin/libnvidia-ml.h"
-  "nvidia-smi|CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $bin/nvidia-smi ./sim/cmd/nvidia-smi"
-  "onenode|go -C test/cluster build -trimpath -ldflags '-s -w' -o $bin/onenode ./cmd/onenode"
-  "demo|CGO_ENABLED=0 go -C test build -trimpath -ldflags '-s -w' -o $bin/demo ./demo"
-)
+go -C test/cluster build -trimpath -o "$bin/gobuild" ./cmd/gobuild
 n=0
-for step in "${steps[@]}"; do
+# build CGO MODULE NAME [BUILD-FLAG...] PACKAGE
+build() {
+  local cgo=$1 module=$2 name=$3
+  shift 3
   n=$((n + 1))
-  began=$SECONDS
-  printf '[%d/%d] build %-20s' "$n" "${#steps[@]}" "${step%%|*}" >&2
-  (eval "${step#*|}")
-  printf ' %3d s\n' "$((SECONDS - began))" >&2
-done
+  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/8] $name" "$bin/$name" -trimpath "$@")
+}
+build 1 . dra-kubelet-plugin -tags grpcnotrace -ldflags "$ldflags -extldflags=-Wl,-z,lazy" ./cmd/dra-kubelet-plugin
+build 0 . mps-supervisor -ldflags "$ldflags" ./cmd/mps-supervisor
+build 0 . dra-controller -tags grpcnotrace -ldflags "$ldflags" ./cmd/dra-controller
+build 0 . gpusim -ldflags "-s -w" ./sim/cmd/gpusim
+build 1 . libnvidia-ml.so.1 -buildmode=c-shared -ldflags "-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1" ./sim/libnvidiaml
+rm -f "$bin"/libnvidia-ml.so.h "$bin"/libnvidia-ml.h
+build 0 . nvidia-smi -ldflags "-s -w" ./sim/cmd/nvidia-smi
+build 1 test/cluster onenode -ldflags "-s -w" ./cmd/onenode
+build 0 test demo -ldflags "-s -w" ./demo

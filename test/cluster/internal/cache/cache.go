@@ -17,12 +17,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"gpu-dra-driver/test/cluster/internal/gobuild"
 	"gpu-dra-driver/test/cluster/internal/recipe"
 )
 
@@ -143,7 +143,7 @@ func (c Cache) buildOne(ctx context.Context, component recipe.Component, label s
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	if err := compile(ctx, component, tmp, newMeter(c.Progress, label)); err != nil {
+	if err := compile(ctx, component, tmp, label, c.Progress); err != nil {
 		return fmt.Errorf("build %s %s: %w", component.Name, component.Version, err)
 	}
 	// Without bin, which every complete entry has, this is not an entry.
@@ -154,7 +154,7 @@ func (c Cache) buildOne(ctx context.Context, component recipe.Component, label s
 	return nil
 }
 
-func compile(ctx context.Context, component recipe.Component, dir string, m *meter) error {
+func compile(ctx context.Context, component recipe.Component, dir, label string, progress io.Writer) error {
 	src, bin := filepath.Join(dir, "src"), filepath.Join(dir, "bin")
 	for _, d := range []string{src, bin} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
@@ -174,26 +174,15 @@ func compile(ctx context.Context, component recipe.Component, dir string, m *met
 	if component.CGO {
 		cgo = "CGO_ENABLED=1"
 	}
-	run := func(args []string) (string, error) {
-		var out strings.Builder
-		cmd := goCommand(ctx, src, args...)
-		cmd.Env = append(cmd.Env, cgo)
-		cmd.Stdout, cmd.Stderr = &out, m
-		if err := cmd.Run(); err != nil {
-			return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, m.tail())
-		}
-		return out.String(), nil
+	b := gobuild.Build{
+		Label: label, Target: component.Target(bin), Flags: component.Flags(), Packages: component.Packages,
+		Command: func(args ...string) *exec.Cmd {
+			cmd := goCommand(ctx, src, args...)
+			cmd.Env = append(cmd.Env, cgo)
+			return cmd
+		},
 	}
-	ticker := time.NewTicker(m.interval())
-	defer ticker.Stop()
-	stop := m.run(ticker.C)
-	missing, err := run(component.ListArgs())
-	if err == nil {
-		m.compiles(strings.Count(missing, "\n"), time.Now())
-		_, err = run(component.BuildArgs(bin))
-	}
-	stop()
-	if err != nil {
+	if err := b.Run(progress); err != nil {
 		return err
 	}
 	for _, name := range component.Binaries() {

@@ -62,22 +62,17 @@ func (c Component) Key() string {
 	return fmt.Sprintf("%s-%s-%s", c.Name, c.Version, hex.EncodeToString(h.Sum(nil))[:8])
 }
 
-// BuildArgs are the arguments of the go command that builds the component into the directory out.
-// All packages go into one invocation, so that what they share is compiled once.
-func (c Component) BuildArgs(out string) []string {
-	to := out + "/"
+// Target is what go build writes: a program, or all of them into the directory out. All packages go into one invocation,
+// so that what they share is compiled once.
+func (c Component) Target(out string) string {
 	if c.Binary != "" {
-		to = path.Join(out, c.Binary)
+		return path.Join(out, c.Binary)
 	}
-	return slices.Concat([]string{"build", "-v", "-o", to}, c.flags(), c.Packages)
+	return out + "/"
 }
 
-// ListArgs are the arguments of the go command that prints a line for each package that a build has to compile.
-func (c Component) ListArgs() []string {
-	return slices.Concat([]string{"list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"}, c.flags(), c.Packages)
-}
-
-func (c Component) flags() []string {
+// Flags are those of go build.
+func (c Component) Flags() []string {
 	flags := []string{
 		"-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", strings.Join(append([]string{"-s", "-w"}, c.LDFlags...), " "),
 	}

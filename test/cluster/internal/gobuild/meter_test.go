@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package cache
+package gobuild
 
 import (
 	"bytes"
@@ -66,7 +66,7 @@ func TestMeter_Ticks_LinesInLogAndOneLineOnTerminal(t *testing.T) {
 		false: "[1/7] pause v1 [####............] 1/4 packages, 30s, 1m30s left\n",
 		true:  "\r\x1b[K[1/7] pause v1 [####............] 1/4 packages, 30s, 1m30s left\r\x1b[K",
 	} {
-		var out buffer
+		var out bytes.Buffer
 		m := newMeter(&out, "[1/7] pause v1")
 		m.terminal = terminal
 		m.compiles(4, start)
@@ -75,7 +75,7 @@ func TestMeter_Ticks_LinesInLogAndOneLineOnTerminal(t *testing.T) {
 		stop := m.run(ticks)
 		ticks <- after(30)
 		stop()
-		if got := out.b.String(); got != want {
+		if got := out.String(); got != want {
 			t.Errorf("terminal %t:\ngot  %q\nwant %q", terminal, got, want)
 		}
 	}
