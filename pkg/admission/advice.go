@@ -23,7 +23,8 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	var r result
 	requests := v.requests(spec.Devices)
 	configs, errs := v.decode(spec.Devices.Config, path.Child("devices", "config"))
-	r.Errors = slices.Concat(errs, v.parameters(configs, requests), v.capacities(requests, path.Child("devices", "requests")))
+	chosen, wrong := v.parameters(configs, requests)
+	r.Errors = slices.Concat(errs, wrong, v.capacities(requests, path.Child("devices", "requests")))
 	for _, c := range configs {
 		if c.Sharing == nil || c.Sharing.MPS == nil || v.largest == 0 {
 			continue
@@ -33,12 +34,12 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 				c.path.Child("opaque", "parameters", "sharing", "mpsConfig"), limit>>20, v.largest>>20)
 		}
 	}
-	v.advise(ctx, &r, spec, requests)
+	v.advise(ctx, &r, spec, requests, chosen)
 	return r
 }
 
 // advise warns of what the cluster as it is cannot give.
-func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request) {
+func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request, chosen map[string]*config) {
 	for _, q := range requests {
 		v.unknownClass(r, q)
 		where := "request " + q.name
@@ -59,33 +60,36 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 			}
 		}
 	}
-	v.shares(r, spec, requests)
 	if len(r.Errors)+len(r.Warnings) > 0 {
 		return // One warning tells enough.
 	}
 	if text := v.unsatisfiable(ctx, spec, requests); text != "" {
 		r.warn("%s", text)
+		return
 	}
+	v.shares(r, requests, chosen)
 }
 
-// shares warns of two shares of one GPU in a claim, which Prepare refuses: the scheduler gives the first that fits, twice.
-func (v *ClusterView) shares(r *result, spec resourceapi.ResourceClaimSpec, requests []request) {
-	for _, c := range spec.Devices.Constraints {
-		if c.DistinctAttribute != nil {
-			return
-		}
-	}
+// shares warns of requests that, by MPS, need containers of their own: a process reaches the MPS daemon of one device, with
+// the limit of one request.
+func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*config) {
 	var parts []string
 	for _, q := range requests {
 		_, named := q.capacity["memory"]
-		_, qualified := q.capacity[resourceapi.QualifiedName(v.driver+"/memory")]
-		if (named || qualified) && q.driver == v.driver && !q.alternative() && !q.admin {
-			parts = append(parts, q.name)
+		var strategy v1beta1.Strategy
+		if c := chosen[q.name]; c != nil && c.Sharing != nil {
+			strategy = c.Sharing.Strategy
+		}
+		if q.driver != v.driver || q.alternative() || q.admin || strategy == v1beta1.StrategyTimeSlicing || strategy == "" && !named {
+			continue
+		}
+		parts = append(parts, q.name)
+		if q.count != 1 {
+			r.warn("request %s: its shares are of different GPUs, and by MPS a container reaches one; ask for one share in a request, or name the strategy TimeSlicing in a GpuConfig", q.name)
 		}
 	}
 	if len(parts) > 1 {
-		r.warn("requests %s can get shares of one GPU, which a claim cannot have; add constraints: [{distinctAttribute: %s/uuid}], or ask for the sum in one request",
-			strings.Join(parts, " and "), v.driver)
+		r.warn("requests %s: by MPS a container has the share of one request; name it in the container (resources.claims[].request)", strings.Join(parts, " and "))
 	}
 }
 

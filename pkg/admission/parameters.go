@@ -67,11 +67,11 @@ func invalid(parameters *field.Path, err error) *field.Error {
 }
 
 // parameters denies what Prepare would refuse of the parameters, as far as the claim alone shows it.
-func (v *ClusterView) parameters(configs []config, requests []request) (errs field.ErrorList) {
+func (v *ClusterView) parameters(configs []config, requests []request) (chosen map[string]*config, errs field.ErrorList) {
 	for _, c := range configs {
 		errs = append(errs, v.aimed(c, requests)...)
 	}
-	chosen := map[string]*config{} // the last that fits holds
+	chosen = map[string]*config{} // the last that fits holds
 	for i := range configs {
 		for _, r := range requests {
 			if configs[i].of(r) && configs[i].fits(r) && !v.foreign(r) && r.kind != "" {
@@ -86,7 +86,7 @@ func (v *ClusterView) parameters(configs []config, requests []request) (errs fie
 				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.name)))
 		}
 	}
-	return append(errs, v.together(chosen, requests)...)
+	return chosen, append(errs, v.together(chosen, requests)...)
 }
 
 // aimed checks for whom a parameter object is meant.
@@ -139,7 +139,6 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			owners = append(owners, r)
 		}
 	}
-	byMPS := -1
 	for i, r := range owners {
 		c := chosen[r.name]
 		if c == nil || c.Sharing == nil || r.admin {
@@ -150,14 +149,10 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			errs = append(errs, invalid(parameters, err))
 			return errs
 		}
-		if sharing.Strategy != v1beta1.StrategyMPS {
-			continue
-		}
-		if byMPS >= 0 {
+		if sharing.Strategy == v1beta1.StrategyMPS && r.count > 1 {
 			return append(errs, field.Forbidden(parameters.Child("sharing", "strategy"),
-				"MPS: the claim asks for more than one device by MPS, and a process reaches the MPS daemon of one device only; ask for one device by MPS in a claim, or use TimeSlicing"))
+				fmt.Sprintf("MPS: request %q asks for %d devices by MPS, and a process reaches the MPS daemon of one device only; ask for one device by MPS in a request, or use TimeSlicing", r.name, r.count)))
 		}
-		byMPS = i
 	}
 	return errs
 }

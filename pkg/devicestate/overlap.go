@@ -109,11 +109,12 @@ type shareTotals struct {
 func newShareTotals(p plan.Plan, address string) shareTotals {
 	t := shareTotals{use: map[string]*plan.Use{}}
 	for _, d := range p.Devices {
-		if d.PCIAddress == address && d.Partial() && !d.Admin {
+		if d.PCIAddress != address || !d.Partial() || d.Admin {
+			continue
+		}
+		if t.use[d.Name] == nil {
 			t.shares, t.use[d.Name] = append(t.shares, d), &plan.Use{}
 		}
-	}
-	for _, d := range t.shares {
 		t.use[d.Name].Add(d.Share)
 	}
 	return t

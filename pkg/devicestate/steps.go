@@ -45,7 +45,14 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 	case step.Device < 0 || step.Device >= len(p.Devices):
 		cause = fmt.Errorf("the claim's record has %d devices, but a step for device %d", len(p.Devices), step.Device)
 	default:
-		return do(i, x, plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address]})
+		w := plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address]}
+		err := do(i, x, w)
+		for j := range p.Devices { // Requests of one partition share the step.
+			if p.Devices[j].Name == w.Target().Name {
+				p.Devices[j].Partition = w.Target().Partition
+			}
+		}
+		return err
 	}
 	return &claimerror.Error{
 		Reason: claimerror.HostFailure, Attempt: "work on GPU " + address, Claim: p.Claim.String(), Cause: cause,

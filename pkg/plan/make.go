@@ -57,15 +57,6 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 			return Plan{}, err
 		}
 		for _, device := range found {
-			if other := slices.IndexFunc(p.Devices, device.Overlaps); other >= 0 && result.ShareID != nil && p.Devices[other].Name == device.Name {
-				return Plan{}, m.claim.Refuse(device.Name, claimerror.InvalidAllocation,
-					errors.New("two requests of the claim have shares of it, and a claim can have one"),
-					"ask for the sum in one request, or add constraints: [{distinctAttribute: "+node.Driver+"/uuid}], and create the claim anew")
-			} else if other >= 0 {
-				return Plan{}, m.claim.Refuse(device.Name, claimerror.InvalidAllocation,
-					fmt.Errorf("the allocation also holds %s, and the two overlap", p.Devices[other].Name),
-					"delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this")
-			}
 			p.Devices = append(p.Devices, device)
 			m.results = append(m.results, result)
 		}
@@ -81,7 +72,10 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 func (p *Plan) steps() {
 	for i, d := range p.Devices {
 		step := func(executor string) {
-			p.Steps = append(p.Steps, Step{Executor: executor, PCIAddress: d.PCIAddress, Device: i})
+			same := func(s Step) bool { return s.Executor == executor && p.Devices[s.Device].Name == d.Name }
+			if !slices.ContainsFunc(p.Steps, same) {
+				p.Steps = append(p.Steps, Step{Executor: executor, PCIAddress: d.PCIAddress, Device: i})
+			}
 		}
 		switch {
 		case d.Admin:

@@ -97,8 +97,9 @@ func (m maker) invalid(device, request, from string, err error) error {
 // share is the share that the scheduler gave, zero where it gave all.
 func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
 	total, reserved := memory(g, d.Partition)
+	total = cmp.Or(total, v1beta1.MaxMemory)
 	charged := result.ConsumedCapacity[MemoryCapacity]
-	if result.ShareID == nil || charged.CmpInt64(int64(cmp.Or(total, v1beta1.MaxMemory)-sharing.Step)) > 0 {
+	if result.ShareID == nil || charged.CmpInt64(int64(total-sharing.Step)) > 0 {
 		return Share{} // Less is left than can be asked for.
 	}
 	s := Share{TotalBytes: total, MaxShares: m.offer(g, d.Partition.Profile).MaxShares}
@@ -206,16 +207,29 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 // checkClaim checks what no device shows alone.
 func (m maker) checkClaim(p *Plan) error {
 	requests := map[string]string{}
-	var first *Device
-	for i := range p.Devices {
-		d := &p.Devices[i]
-		if d.MPS() {
-			if first != nil && first.Name != d.Name {
+	const again = "delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this"
+	used := map[string]Use{}
+	for i, d := range p.Devices {
+		sum := used[d.Name]
+		sum.Add(d.Share)
+		used[d.Name] = sum
+		if excess := sum.Excess(d.Share); d.Partial() && excess != "" {
+			return m.claim.Refuse(d.Name, claimerror.InvalidAllocation, errors.New("with this claim alone "+excess), again)
+		}
+		for _, other := range p.Devices[:i] {
+			reason := d.Disagrees(other)
+			switch {
+			case d.Overlaps(other):
+				return m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
+					fmt.Errorf("the allocation also holds %s, and the two overlap", other.Name), again)
+			case d.Shares(other) && reason != "":
+				return m.claim.Refuse(d.Name, claimerror.InvalidParameters, fmt.Errorf("request %q %s", other.Request, reason),
+					"give the requests the same strategy, time slice and multiUser, and create the claim anew")
+			case d.MPS() && other.MPS() && d.Request == other.Request && d.Name != other.Name:
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
-					fmt.Errorf("the claim has %s by MPS as well, and a process reaches the MPS daemon of one device only", first.Name),
-					"ask for one device by MPS in a claim, or name the strategy TimeSlicing in a GpuConfig")
+					fmt.Errorf("request %q has %s by MPS as well, and a process reaches the MPS daemon of one device only", d.Request, other.Name),
+					"ask for one device by MPS in a request, or name the strategy TimeSlicing in a GpuConfig")
 			}
-			first = d
 		}
 		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
 		if !d.Partial() || !m.policy(g, d.Partition.Profile).FailMany {

@@ -138,6 +138,20 @@ func (w Work) CoTenants() []CoTenant {
 	return slices.DeleteFunc(slices.Clone(w.OnGPU), func(t CoTenant) bool { return !t.Device.Shares(*w.Target()) })
 }
 
+// Sharers are all shares of the step's device, those of the plan and those of other claims.
+func (w Work) Sharers() (out []Device) {
+	for i := range w.Devices {
+		// Those of other GPUs may be written to meanwhile.
+		if w.Devices[i].Name == w.Target().Name && w.Devices[i].Shares(*w.Target()) {
+			out = append(out, w.Devices[i])
+		}
+	}
+	for _, t := range w.CoTenants() {
+		out = append(out, t.Device)
+	}
+	return out
+}
+
 // usable takes what the driver keeps of a GPU from a share, in proportion, in whole steps, and leaves one at least.
 func usable(share, total, reserved uint64) uint64 {
 	if total == 0 || reserved >= total || share > total {

@@ -140,6 +140,50 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 	}
 }
 
+// of gives a result to another request, as another share.
+func of(request string, r resourceapi.DeviceRequestAllocationResult) resourceapi.DeviceRequestAllocationResult {
+	r.Request, r.ShareID = request, new(*r.ShareID+types.UID(request))
+	return r
+}
+
+func TestMake_SeveralShares_LimitsEachRequest(t *testing.T) {
+	ten, twenty := uint64(10182<<20), uint64(20365<<20)
+	for name, c := range map[string]struct {
+		results []resourceapi.DeviceRequestAllocationResult
+		limits  []uint64
+		threads []int
+		steps   []Step
+	}{
+		"two requests of one GPU": {
+			[]resourceapi.DeviceRequestAllocationResult{of("a", taken(first, "10Gi", "20")), of("b", taken(first, "20Gi", "30"))},
+			[]uint64{ten, twenty}, []int{20, 30}, []Step{{MPSExecutor, "0000:1b:00.0", 0, nil}},
+		},
+		"two requests of two GPUs": {
+			[]resourceapi.DeviceRequestAllocationResult{of("a", taken(first, "10Gi")), of("b", taken(second, "20Gi"))},
+			[]uint64{ten, twenty}, []int{0, 0}, []Step{{MPSExecutor, "0000:1b:00.0", 0, nil}, {MPSExecutor, "0000:43:00.0", 1, nil}},
+		},
+		"two requests of a partition": {
+			[]resourceapi.DeviceRequestAllocationResult{of("a", taken(part, "1Gi")), of("b", taken(part, "2Gi"))},
+			[]uint64{1 << 30, 2 << 30}, []int{0, 0}, []Step{{MIGExecutor, "0000:1b:00.0", 0, nil}, {MPSExecutor, "0000:1b:00.0", 0, nil}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Make(claim(nil, c.results...), shared)
+			if err != nil || p.Refused != nil {
+				t.Fatal(err, p.Refused)
+			}
+			var limits []uint64
+			var threads []int
+			for _, d := range p.Devices {
+				limits, threads = append(limits, *d.Sharing.MemoryLimit), append(threads, d.Sharing.ActiveThreadPercentage)
+			}
+			if diff := cmp.Diff([]any{c.limits, c.threads, c.steps}, []any{limits, threads, p.Steps}); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestMake_AnyMemoryConsumed_LimitedOrRefused plays schedulers that charge what was never offered.
 func TestMake_AnyMemoryConsumed_LimitedOrRefused(t *testing.T) {
 	limited, refused := 0, 0
@@ -190,7 +234,10 @@ func TestMake_InvalidShare_ReturnsError(t *testing.T) {
 		change func(*Node)
 		texts  []string
 	}{
-		"MPS of two GPUs":             {claim(nil, taken(first, "10Gi"), twice), nil, []string{first, "one device only"}},
+		"MPS of two GPUs": {claim(nil, taken(first, "10Gi"), twice), nil, []string{first, "one device only"}},
+		"shares that disagree": {claim(configs(config(fromClaim, byTime, "a"), config(fromClaim, byMPS, "b")), of("a", taken(first, "10Gi")), of("b", taken(first, "10Gi"))), nil,
+			[]string{`request "a"`, "shares it by TimeSlicing, this claim wants MPS"}},
+		"a share beside the whole":    {claim(nil, of("a", taken(first, "81559Mi")), of("b", taken(first, "1Gi"))), nil, []string{"the two overlap"}},
 		"MPS where the GPU has none":  {claim(configs(config(fromClaim, byMPS)), taken(guest, "1Gi")), nil, []string{"GRID A100-10C", "compute capability 7.0"}},
 		"MPS where the node has none": {claim(configs(config(fromClaim, byMPS)), taken(first, "1Gi")), func(n *Node) { n.NoMPS = "switched off" }, []string{"switched off", "TimeSlicing"}},
 		"parameters of another kind":  {claim(configs(config(fromClaim, ofMIG, "gpu")), taken(first, "1Gi")), nil, []string{"MigDeviceConfig is not for"}},

@@ -144,6 +144,7 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"fraction-refused":         checkSharesOn(2, 1),
 	"fraction-users":           checkShares(2),
 	"fraction-two-processes":   checkProcesses,
+	"fraction-two-containers":  checkSharesByRequest,
 	"fraction-compute":         checkShares(2),
 	"fraction-of-mig":          checkShares(2),
 	"fraction-mixed":           checkShares(2),

@@ -111,6 +111,14 @@ func sharedDevices(ctx context.Context, t *testing.T, pods []corev1.Pod, want in
 	return on
 }
 
+// usableBytes is a share without its part of what the simulated H100 says its driver keeps.
+func usableBytes(d gpu.Device, share int64) uint64 {
+	if d.Kind == gpu.KindGPU {
+		return uint64(share) >> 20 * (81559 - 454) / 81559 << 20
+	}
+	return uint64(share)
+}
+
 // checkShare asserts from inside each container of a pod what its share of a device is worth.
 func checkShare(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) {
 	t.Helper()
@@ -127,10 +135,7 @@ func checkShare(ctx context.Context, t *testing.T, p corev1.Pod, claim, device s
 	bytes, _ := env.Share(result)
 	d, err := gpu.ParseName(device)
 	must(t, err)
-	usable := uint64(bytes)
-	if d.Kind == gpu.KindGPU {
-		usable = usable >> 20 * (81559 - 454) / 81559 << 20 // What the simulated H100 says its driver keeps.
-	}
+	usable := usableBytes(d, bytes)
 	for _, c := range p.Spec.Containers {
 		view, err := cluster.Inspect(ctx, p.Namespace, p.Name, c.Name)
 		must(t, err)
@@ -193,6 +198,39 @@ func checkProcesses(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	if diff := cmp.Diff(view.CUDA.Allocs, view.Processes[0].Allocs); diff != "" || view.CUDA.LimitBytes != view.Processes[0].LimitBytes {
 		t.Errorf("the two processes do not have the same (-first +second):\n%s", diff)
 	}
+}
+
+// checkSharesByRequest checks that each container of a pod, named like a request of its claim, has that request's share.
+func checkSharesByRequest(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	t.Helper()
+	for _, p := range pods {
+		claims, err := cluster.Claims(ctx, p)
+		must(t, err)
+		results := env.Results(claims[0])
+		if len(results) != len(p.Spec.Containers) || (results[0].Device == results[1].Device) != (p.Name == "pair") {
+			t.Fatalf("the claim of %s has the shares %v", p.Name, results)
+		}
+		for _, r := range results {
+			checkShareOfRequest(ctx, t, p, r)
+		}
+	}
+}
+
+func checkShareOfRequest(ctx context.Context, t *testing.T, p corev1.Pod, r resourceapi.DeviceRequestAllocationResult) {
+	t.Helper()
+	view, err := cluster.Inspect(ctx, p.Namespace, p.Name, r.Request)
+	must(t, err)
+	bytes, _ := env.Share(r)
+	d, err := gpu.ParseName(r.Device)
+	must(t, err)
+	if !view.CUDA.MPS || len(view.CUDA.Allocs) != 2 || !view.CUDA.Allocs[0].OK || view.CUDA.Allocs[1].OK {
+		t.Errorf("%s/%s does not compute within its share: %+v", p.Name, r.Request, view.CUDA)
+	}
+	usable := usableBytes(d, bytes)
+	if got := view.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; got != strconv.FormatUint(usable>>20, 10) {
+		t.Errorf("%s/%s has a share of %s MiB by its environment, want %d", p.Name, r.Request, got, usable>>20)
+	}
+	checkMPSLimits(t, p, d, view, usable, r)
 }
 
 // checkConfiguredLimits checks the limits that a GpuConfig sets for the containers of a claim.

@@ -216,6 +216,31 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
 	},
 	{
+		Name: "two requests have the limit of the first", File: "pkg/plan/parameters.go",
+		Old: "= new(d.Share.UsableBytes), d.Share.Compute", New: "= new(p.Devices[0].Share.UsableBytes), d.Share.Compute",
+		Package: "./pkg/plan", Test: "TestMake_SeveralShares_LimitsEachRequest",
+	},
+	{
+		Name: "a request has two daemons", File: "pkg/plan/parameters.go",
+		Old: "d.Request == other.Request && d.Name != other.Name:", New: "d.Request == other.Request && d.Name == other.Name:",
+		Package: "./pkg/plan", Test: "TestMake_InvalidShare_ReturnsError",
+	},
+	{
+		Name: "a daemon is limited to the first request", File: "pkg/plan/share.go",
+		Old: "w.Devices[i].Name == w.Target().Name && w", New: "i == w.Device && w",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "a claim's second share of a GPU is not counted", File: "pkg/devicestate/overlap.go",
+		Old: "		t.use[d.Name].Add(d.Share)\n	}\n	return t", New: "		*t.use[d.Name] = plan.Use{}\n		t.use[d.Name].Add(d.Share)\n	}\n	return t",
+		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
+	},
+	{
+		Name: "two requests of a partition do not share it", File: "pkg/devicestate/steps.go",
+		Old: "if p.Devices[j].Name == w.Target().Name {", New: "if j == w.Device {",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
 		Name: "a share can be of next to nothing", File: "pkg/resourceslices/catalogue.go",
 		Old: "Min: bytes(sharing.MinMemory)", New: "Min: bytes(0 * sharing.MinMemory)",
 		Package: slices, Test: "TestBuild_AnyMemoryRequested_LimitsProcessToCharge",
@@ -247,7 +272,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a daemon is limited to the newest share", File: "pkg/executor/mps/executor.go",
-		Old: "out.MemoryLimit = loosest(out.MemoryLimit, t.Device.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, t.Device.Sharing.MemoryLimit)",
+		Old: "out.MemoryLimit = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{

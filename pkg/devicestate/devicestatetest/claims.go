@@ -86,13 +86,15 @@ func (e *Env) GroupClaim(uid string, first, size int) *resourceapi.ResourceClaim
 	return c
 }
 
-// SharedClaim creates an allocated claim for some GiB of a device, 0 for the whole device.
-func (e *Env) SharedClaim(uid string, gib int, parameters, device string) *resourceapi.ResourceClaim {
-	c := e.Claim(uid, device)
-	if gib > 0 {
-		r := &c.Status.Allocation.Devices.Results[0]
-		r.ShareID = new(types.UID("share-" + uid))
-		r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(fmt.Sprintf("%dGi", gib))}
+// SharedClaim creates an allocated claim with a request for some GiB of each device, 0 for the whole device.
+func (e *Env) SharedClaim(uid string, gib int, parameters string, devices ...string) *resourceapi.ResourceClaim {
+	c := e.Claim(uid, devices...)
+	for i := range c.Status.Allocation.Devices.Results {
+		if gib > 0 {
+			r := &c.Status.Allocation.Devices.Results[i]
+			r.ShareID = new(types.UID(fmt.Sprintf("share-%s-%d", uid, i)))
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(fmt.Sprintf("%dGi", gib+i))}
+		}
 	}
 	if parameters != "" {
 		configure(c, parameters)

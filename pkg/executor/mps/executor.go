@@ -126,10 +126,10 @@ func Daemon(w plan.Work) mpsd.Daemon {
 	if d.Kind == gpu.KindMIG {
 		out.UUID = d.Partition.UUID
 	}
-	for _, t := range w.CoTenants() {
-		if t.Device.MPS() {
-			out.MemoryLimit = loosest(out.MemoryLimit, t.Device.Sharing.MemoryLimit)
-			out.Threads = max(cmp.Or(out.Threads, 100), cmp.Or(t.Device.Sharing.ActiveThreadPercentage, 100))
+	for _, s := range w.Sharers() {
+		if s.MPS() {
+			out.MemoryLimit = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)
+			out.Threads = max(cmp.Or(out.Threads, 100), cmp.Or(s.Sharing.ActiveThreadPercentage, 100))
 		}
 	}
 	return out

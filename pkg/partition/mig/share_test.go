@@ -29,9 +29,14 @@ const (
 
 // shares makes claims with a share each of one device, of which those named are prepared.
 func shares(parameters, device string, uids []string, prepared ...string) func(*env, *process) {
+	return sharesOf(parameters, []string{device}, uids, prepared...)
+}
+
+// sharesOf makes claims with a request for a share of each of the devices.
+func sharesOf(parameters string, devices, uids []string, prepared ...string) func(*env, *process) {
 	return func(e *env, p *process) {
 		for n, uid := range uids {
-			e.SharedClaim(uid, 3+n, parameters, device)
+			e.SharedClaim(uid, 3+n, parameters, devices...)
 		}
 		for _, uid := range prepared {
 			e.Prepare(p, uid)
@@ -41,7 +46,7 @@ func shares(parameters, device string, uids []string, prepared ...string) func(*
 
 var shareScenarios = func() []devicestatetest.Scenario {
 	a, ab := []string{"a"}, []string{"a", "b"}
-	part := "0 1g.10gb 4"
+	part, twice := "0 1g.10gb 4", []string{"0", "0"}
 	return []devicestatetest.Scenario{
 		{New: h100, Name: "the first share of a GPU", Given: shares(byMPS, "0", a), When: prepares("a"), Then: a},
 		{New: h100, Name: "a share beside another", Given: shares(byMPS, "0", ab, "a"), When: prepares("b"), Then: ab},
@@ -63,6 +68,22 @@ var shareScenarios = func() []devicestatetest.Scenario {
 		{New: h100, Name: "a share by long time slices", Given: shares(byLong, "0", a), When: prepares("a"), Then: a},
 		{New: h100, Name: "unprepare one of two by time slices", Given: shares(byLong, "0", ab, "a", "b"), When: unprepares("a"), Then: []string{"b"}},
 		{New: h100, Name: "unprepare the last by time slices", Given: shares(byLong, "0", a, "a"), When: unprepares("a")},
+		{New: h100, Name: "two requests of one GPU", Given: sharesOf(byMPS, twice, a), When: prepares("a"), Then: a},
+		{New: h100, Name: "two requests of one GPU beside two more", Given: sharesOf(byMPS, twice, ab, "b"), When: prepares("a"), Then: ab},
+		{New: h100, Name: "two requests of one GPU after a reboot", Given: func(e *env, p *process) { sharesOf(byMPS, twice, a, "a")(e, p); e.Reboot(false) },
+			When: prepares("a"), Then: a},
+		{New: h100, Name: "unprepare two requests of one GPU", Given: sharesOf(byMPS, twice, ab, "a", "b"), When: unprepares("a"), Then: []string{"b"}},
+		{New: h100, Name: "unprepare two requests of one GPU over a damaged record", Given: func(e *env, p *process) { sharesOf(byMPS, twice, ab, "a", "b")(e, p); e.Damage("a") },
+			When: unprepares("a"), Then: []string{"b"}},
+		{New: h100, Name: "two requests of two GPUs", Given: sharesOf(byMPS, []string{"0", "1"}, ab, "b"), When: prepares("a"), Then: ab},
+		{New: h100, Name: "unprepare two requests of two GPUs", Given: sharesOf(byMPS, []string{"0", "1"}, a, "a"), When: unprepares("a")},
+		{New: h100, Name: "two requests of one partition", Given: sharesOf(ofMIG, []string{part, part}, a), When: prepares("a"), Then: a},
+		{New: h100, Name: "two requests of a partition that vanished", Given: func(e *env, p *process) {
+			sharesOf(ofMIG, []string{part, part}, a, "a")(e, p)
+			e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], 4) })
+		}, When: prepares("a"), Then: a},
+		{New: h100, Name: "unprepare two requests of one partition", Given: sharesOf(ofMIG, []string{part, part}, a, "a"), When: unprepares("a")},
+		{New: h100, Name: "unprepare two requests by time slices", Given: sharesOf(byLong, twice, a, "a"), When: unprepares("a")},
 		{New: h100, Name: "unprepare a share of a lost GPU", Unmended: true, Given: func(e *env, p *process) {
 			shares(byMPS, "0", a, "a")(e, p)
 			e.Sim.Change(func(s *engine.State) { s.GPUs[0].Lost, s.GPUs[0].ComputeMode = true, 0 })
@@ -89,6 +110,18 @@ func TestPrepare_SharesExceedGPU_Refused(t *testing.T) {
 	e.Unprepare(p, "a")
 	e.Prepare(p, "c")
 	e.CheckClean(p, "b", "c")
+	// Beside b and c are 39 GiB: one claim takes them with two requests, and another is too much.
+	e.SharedClaim("e", 19, byMPS, "0", "0")
+	e.SharedClaim("f", 1, byMPS, "0")
+	e.SharedClaim("g", 20, byMPS, "0", "0")
+	if _, err := p.Prepare(context.Background(), e.Claims["g"]); err == nil {
+		t.Error("claim g has two shares, of which the GPU has room for one")
+	}
+	e.Prepare(p, "e")
+	if _, err := p.Prepare(context.Background(), e.Claims["f"]); err == nil {
+		t.Error("claim f has a share of a GPU that is full by a claim with two")
+	}
+	e.CheckClean(p, "b", "c", "e")
 }
 
 // TestPrepare_SharingPolicyChanges_KeepsShares has a kubelet that restarts prepare them again.
@@ -239,5 +272,6 @@ func anyShare(e *env, random *rand.Rand, uid string) {
 	default:
 		device = fmt.Sprint(n)
 	}
-	e.SharedClaim(uid, random.IntN(20), parameters, device)
+	devices := []string{device, device}
+	e.SharedClaim(uid, random.IntN(20), parameters, devices[:1+random.IntN(2)]...)
 }
