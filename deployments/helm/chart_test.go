@@ -115,6 +115,10 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"a protection that is no bool", "uninstall.protect=always", "/uninstall/protect"},
 		{"labels of nodes as a bool", "nodeLabels=false", "/nodeLabels"},
 		{"an API server at no port", "networkPolicies.apiServerPorts={0}", "/networkPolicies/apiServerPorts/0"},
+		{"fewer replicas than one", "sharing.config.sharing.timeSlicing.replicas=-3", "/sharing/config/sharing/timeSlicing/replicas"},
+		{"a resource of no replicas", "sharing.config.sharing.mps.resources[0].replicas=0", "/sharing/config/sharing/mps/resources/0/replicas"},
+		{"more shares than MPS has clients", "sharing.config.sharing.maxShares=49", "/sharing/config/sharing/maxShares"},
+		{"an unknown strategy", "sharing.config.sharing.strategy=Turns", "/sharing/config/sharing/strategy"},
 		{"an interval that Prometheus does not read", "serviceMonitor.interval=1.5m", "/serviceMonitor/interval"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

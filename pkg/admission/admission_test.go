@@ -174,8 +174,10 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 		"a share of less":            {claim("  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: -10Gi}}}]}]"), "requests[r/a].capacity.requests[memory]: Forbidden: -10Gi is less"},
 		"negative compute":           {of("gpu.nvidia.com", ", capacity: {requests: {memory: 10Gi, compute: -5}}"), "-5 is less than the least share, 0"},
 		"the least share":            {of("gpu.nvidia.com", ", capacity: {requests: {memory: 16Mi}}"), ""},
-		"another driver's capacity":  {of("nic.example.com", ", capacity: {requests: {memory: 1}}"), ""},
-		"another driver's class":     {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
+		"a capacity with the driver's domain": {of("gpu.nvidia.com", ", capacity: {requests: {gpu.nvidia.com/memory: 10Gi}}"),
+			"capacity.requests[gpu.nvidia.com/memory]: Forbidden: no device has a capacity of this name, because the scheduler compares it as it is published; write memory: 10Gi"},
+		"another driver's capacity": {of("nic.example.com", ", capacity: {requests: {memory: 1}}"), ""},
+		"another driver's class":    {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Review(t.Context(), v, asked(t, c.object), true)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -88,7 +89,7 @@ func (v *ClusterView) selected(expressions []string) (driver string, kind gpu.Ki
 	return driver, kind
 }
 
-// capacities denies amounts that the scheduler would round up to what nobody asked for.
+// capacities denies amounts that the scheduler would round up to what nobody asked for, and names that match no device.
 func (v *ClusterView) capacities(requests []request, path *field.Path) (errs field.ErrorList) {
 	for _, q := range requests {
 		if q.driver != v.driver {
@@ -96,6 +97,10 @@ func (v *ClusterView) capacities(requests []request, path *field.Path) (errs fie
 		}
 		for _, name := range slices.Sorted(maps.Keys(q.capacity)) {
 			at, amount := path.Key(q.name).Child("capacity", "requests").Key(string(name)), q.capacity[name]
+			if short, ok := strings.CutPrefix(string(name), v.driver+"/"); ok {
+				errs = append(errs, field.Forbidden(at, fmt.Sprintf("no device has a capacity of this name, because the scheduler compares it as it is published; write %s: %s", short, amount.String())))
+				continue
+			}
 			least := int64(0)
 			if name == "memory" {
 				least = sharing.MinMemory
