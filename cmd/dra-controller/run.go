@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.
+// Command dra-controller manages a cluster's DeviceClasses and node labels, and validates claims.
 package main
 
 import (
@@ -37,13 +37,13 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// run is the program: 0 when it was asked to end or a check found all well, 1 when it cannot go on or a check did not, 2
-// for a command line that makes no sense.
+// run is the program. It returns 0 after a signal or a successful check, 1 after an error or a failed check, and 2
+// for an invalid command line.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "dra-controller keeps what a cluster needs for its GPUs: DeviceClasses, node labels, and reviews of claims.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
+		fmt.Fprint(stdout, "dra-controller manages a cluster's DeviceClasses and node labels, and validates claims.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "%v\nsee dra-controller --help\n", err)
@@ -70,18 +70,18 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		klog.Background().Error(err, "Ending")
 		return 1
 	}
-	klog.Background().Info("Ended as asked")
+	klog.Background().Info("Shutting down")
 	return 0
 }
 
-// serve puts the parts together and runs them until the context ends.
+// serve constructs the controllers and runs them until the context ends.
 func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrl.SetLogger(klog.Background())
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme.Scheme,
 		Metrics:        metricsserver.Options{BindAddress: orNone(c.HTTPEndpoint)},
 		LeaderElection: c.LeaderElect, LeaderElectionID: c.LeaseName, LeaderElectionNamespace: c.PodNamespace,
-		// A new version leads at once, not when the lease of the old has run out.
+		// A new version becomes the leader at once, before the old version's lease expires.
 		LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress:        orNone(c.HealthEndpoint), PprofBindAddress: c.PprofEndpoint,
 	})
@@ -150,7 +150,7 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 	)
 }
 
-// runnable is a part of the program; leads says that it waits until this instance does.
+// runnable is a part of the program. If leads is set, it starts when this instance becomes the leader.
 type runnable struct {
 	run   func(context.Context) error
 	leads bool
@@ -160,7 +160,7 @@ func (r runnable) Start(ctx context.Context) error { return r.run(ctx) }
 
 func (r runnable) NeedLeaderElection() bool { return r.leads }
 
-// orNone is an address, or how controller-runtime says that there is none.
+// orNone returns an address, or controller-runtime's value for no server.
 func orNone(address string) string {
 	if address == "" {
 		return "0"
@@ -168,10 +168,10 @@ func orNone(address string) string {
 	return address
 }
 
-// checkFor bounds a check.
+// checkFor is the time limit of a check.
 const checkFor = 50 * time.Second
 
-// check runs the check that the flags ask for, and says what it found.
+// check runs the check that the flags select, and prints its result.
 func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, checkFor)
 	defer cancel()
@@ -186,7 +186,7 @@ func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writ
 	case flags.CheckUninstall:
 		return checks.Uninstall(ctx)
 	}
-	return errors.New("there is no such check")
+	return errors.New("unknown check")
 }
 
 // version is set by the build.

@@ -42,7 +42,7 @@ func TestRun_CommandLines_ExitCodes(t *testing.T) {
 	}
 }
 
-// TestCheck_Uninstall_ReportsAndSetsExitCode asks a server of which only the claims matter.
+// TestCheck_Uninstall_ReportsAndSetsExitCode uses an API server that serves only claims.
 func TestCheck_Uninstall_ReportsAndSetsExitCode(t *testing.T) {
 	for name, c := range map[string]struct {
 		items string

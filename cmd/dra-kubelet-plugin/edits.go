@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// edits gives container edits only once the hook that they call is installed where the container runtime finds it.
+// edits returns container edits after it has installed their hook where the container runtime finds it.
 type edits struct {
 	root    *driverroot.Root
 	install func(context.Context) error
@@ -31,7 +31,7 @@ func (e *edits) installHook(ctx context.Context) error {
 		return nil
 	}
 	if err := e.install(ctx); err != nil {
-		return fmt.Errorf("%w; the image of the plugin should hold it at --nvidia-cdi-hook-path", err)
+		return fmt.Errorf("%w; set --nvidia-cdi-hook-path to the hook in the plugin's image", err)
 	}
 	e.installed = true
 	return nil
@@ -48,7 +48,8 @@ func (e *edits) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdi
 	return e.root.GPU(ctx, driverDevice(device))
 }
 
-// driverDevice is a planned device in the driver root's terms. A claim with admin access gets the GPU, not the partition.
+// driverDevice converts a planned device to the driver root's type. A claim with admin access gets the GPU instead of
+// the partition.
 func driverDevice(d plan.Device) driverroot.Device {
 	out := driverroot.Device{
 		Name: d.Name, PCIAddress: d.PCIAddress, UUID: d.UUID, Minor: d.Minor, Switches: d.Kind == gpu.KindGroup,

@@ -29,7 +29,8 @@ type executors struct {
 	timeSlice *timeslice.Executor
 }
 
-// newExecutors opens the records of the settings that executors change. scanLock is held while a MIG mode is switched.
+// newExecutors opens the records of the settings that executors change. The MIG executor holds scanLock while it
+// switches a MIG mode.
 func newExecutors(
 	machine *host.Host, library nvml.Library, scanLock sync.Locker, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
 ) (*executors, error) {
@@ -70,7 +71,8 @@ func dataDir(c flags.Config) string { return filepath.Join(c.KubeletPluginsDir, 
 
 func stateDir(c flags.Config) string { return filepath.Join(dataDir(c), "state") }
 
-// mpsDir is the daemons' directory, also where the node has MPS no more: claims prepared before must end all the same.
+// mpsDir is the directory of MPS daemons. It is set even if the node no longer has MPS, so that claims of earlier
+// configurations can be unprepared.
 func mpsDir(c flags.Config) string {
 	if c.MPSDir != "" {
 		return c.MPSDir
@@ -78,10 +80,10 @@ func mpsDir(c flags.Config) string {
 	return filepath.Join(dataDir(c), "mps")
 }
 
-// noMPS says why the node has no MPS, and is empty where it has.
+// noMPS returns why the node has no MPS. It is empty if the node has MPS.
 func noMPS(c flags.Config) string {
 	if c.MPSDir != "" {
 		return ""
 	}
-	return "MPS is not switched on on this node (--mps-dir is empty; chart value mps.enabled)"
+	return "MPS is not enabled on this node (--mps-dir is empty; chart value mps.enabled)"
 }

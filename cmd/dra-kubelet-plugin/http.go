@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// serveHTTP serves metrics and, where asked for, profiles, until stop is called.
+// serveHTTP serves metrics and, if configured, profiles, until stop is called.
 func serveHTTP(c flags.Config, m *metrics.Metrics) (stop func(), err error) {
 	if c.HTTPEndpoint == "" {
 		return func() {}, nil
@@ -30,7 +30,7 @@ func serveHTTP(c flags.Config, m *metrics.Metrics) (stop func(), err error) {
 	server := &http.Server{Handler: routes(c, m), ReadHeaderTimeout: 10 * time.Second}
 	go func() {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			klog.Background().Error(err, "Metrics are not served any more")
+			klog.Background().Error(err, "Serving metrics failed")
 		}
 	}()
 	klog.Background().Info("Serving HTTP", "address", listener.Addr(), "metrics", c.MetricsPath, "profiles", c.PprofPath)
@@ -48,7 +48,7 @@ func routes(c flags.Config, m *metrics.Metrics) http.Handler {
 	return mux
 }
 
-// profiles are Go's, under a path of choice; pprof's own index only works under /debug/pprof/.
+// profiles serves Go's profiles under any path; pprof's own index works only under /debug/pprof/.
 func profiles(mux *http.ServeMux, path string) {
 	mux.HandleFunc("GET "+path+"/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET "+path+"/profile", pprof.Profile)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// tuneMemory trades a little processor time, of which the plugin needs next to none, for a small heap. An operator's
-// own setting stands.
+// tuneMemory trades processor time, which the plugin rarely needs, for a small heap. An operator's own setting has
+// priority.
 func tuneMemory(environ []string) {
 	const percent = 50
 	if !slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, "GOGC=") }) {
@@ -23,9 +23,8 @@ func tuneMemory(environ []string) {
 	}
 }
 
-// freeMemory returns the memory that work left behind: free heap, and the pages of the binary. Nearly all of these are
-// read in while Go's packages and Kubernetes' types initialise, and few again; what is needed comes back from the page
-// cache with the next use.
+// freeMemory returns free heap and the pages of the binary to the kernel. Most of these pages are used only while
+// Go's packages and Kubernetes' types initialise. The next use reads them from the page cache.
 func freeMemory() {
 	debug.FreeOSMemory()
 	if err := dropBinary(); err != nil {
@@ -33,9 +32,9 @@ func freeMemory() {
 	}
 }
 
-// dropBinary unmaps the pages of this program's code and constants. Only segments that the file says are never written
-// are touched: what the dynamic linker wrote to and then protected looks read-only in /proc/self/maps too, and would be
-// lost.
+// dropBinary unmaps the pages of this program's code and constants, but only segments that the file marks read-only.
+// The dynamic linker writes to other segments and then protects them, so they look read-only in /proc/self/maps;
+// without them, their data is lost.
 func dropBinary() error {
 	program, err := elf.Open("/proc/self/exe")
 	if err != nil {

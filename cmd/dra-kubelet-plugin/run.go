@@ -37,7 +37,7 @@ import (
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
-// run is the program: 0 when it was asked to end, 1 when it cannot go on, 2 for a command line that makes no sense.
+// run is the program. It returns 0 after a signal, 1 after an error, and 2 for an invalid command line.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	c, err := flags.Parse(args, environ)
 	switch {
@@ -60,11 +60,11 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		klog.Background().Error(err, "Ending")
 		return 1
 	}
-	klog.Background().Info("Ended as asked")
+	klog.Background().Info("Shutting down")
 	return 0
 }
 
-// newClient reaches the API server without connecting to it.
+// newClient returns a client of the API server. It does not connect yet.
 func newClient(kubeconfig string) (kubernetes.Interface, error) {
 	config, err := setup.ClientConfig(kubeconfig, "dra-kubelet-plugin/"+version)
 	switch {
@@ -80,11 +80,11 @@ func newClient(kubeconfig string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// LabelMkdir is the making of the plugin's directories.
+// LabelMkdir labels the creation of the plugin's directories.
 const LabelMkdir host.Label = "plugin.mkdir"
 
-// serve builds the plugin and runs it until the context ends. Each value gets those that it needs when it is made, so the
-// order is: reports and Snapshots, executors, engine, plugin.
+// serve constructs the plugin and runs it until the context ends. Dependencies determine the order: reports and
+// Snapshots, executors, engine, plugin.
 func serve(ctx context.Context, c flags.Config) error {
 	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
 	defer machine.Close()
@@ -102,7 +102,8 @@ func serve(ctx context.Context, c flags.Config) error {
 	devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 	settings := newSharingSettings(c, events.Report, changed.Fire)
 
-	// Switches of MIG modes share it, a scan of the node has it alone: a scan would see the GPU come and go.
+	// MIG mode switches hold it shared and a scan holds it exclusively: during a switch, a scan would see the GPU
+	// vanish and return.
 	var scanLock sync.RWMutex
 	library := real.New(c.ContainerDriverRoot)
 	executors, err := newExecutors(machine, library, scanLock.RLocker(), scans.Snapshot, events.Report, c)
@@ -117,8 +118,8 @@ func serve(ctx context.Context, c flags.Config) error {
 		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
 	}}
 	if err := edits.installHook(ctx); err != nil {
-		// Pods can end without it, and Prepare tries again.
-		klog.Background().Error(err, "No container can get a GPU until this is mended")
+		// Pods can end without the hook, and Prepare installs it again.
+		klog.Background().Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
 	}
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, c.DriverName),
@@ -165,7 +166,7 @@ func serve(ctx context.Context, c flags.Config) error {
 	}).Run(ctx)
 }
 
-// capability names the device node of a partition's compute instance, and nothing where the partition is gone.
+// capability returns the device node of a partition's compute instance. It is empty if the partition does not exist.
 func capability(root *driverroot.Root) func(plan.Device) (string, error) {
 	return func(d plan.Device) (string, error) {
 		node, err := root.ComputeCapability(driverDevice(d))

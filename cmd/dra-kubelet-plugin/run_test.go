@@ -101,8 +101,8 @@ func TestServeHTTP_BadAddress_ReturnsError(t *testing.T) {
 	stop()
 }
 
-// With html/template or text/template linked in, whose calls of methods by name are not known at link time, the linker
-// keeps every method of every Kubernetes type: 20 MB.
+// TestImports_Templates_AreNotLinked guards the binary's size: html/template and text/template call methods by name.
+// With them, the linker keeps every method of every Kubernetes type: 20 MB.
 func TestImports_Templates_AreNotLinked(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", ".").Output()
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// settingsInterval is how often the file of settings is checked. It is mounted from a ConfigMap, which the kubelet takes a
-// minute to update anyway.
+// settingsInterval is the poll interval of the settings file. It is mounted from a ConfigMap, which the kubelet
+// updates about once a minute.
 const settingsInterval = 5 * time.Second
 
-// sharingSettings are the node's, from a file that can change.
+// sharingSettings are the node's sharing settings, from a file that can change.
 type sharingSettings struct {
 	path, node string
 	mps        bool
@@ -48,7 +48,7 @@ func newSharingSettings(c flags.Config, report func(error), changed func()) *sha
 	return s
 }
 
-// reload reads the file if it changed. Where it cannot be parsed, the settings before stay in force and an error is reported.
+// reload reads a changed file. If it is invalid, the previous settings stay in force, and an error is reported.
 func (s *sharingSettings) reload() {
 	data, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) && !s.read {
@@ -68,21 +68,21 @@ func (s *sharingSettings) reload() {
 			s.lastError = err.Error()
 			s.report(&claimerror.Error{
 				Reason: claimerror.InvalidParameters, Attempt: "read the sharing settings " + s.path,
-				Cause: err, Remedy: "the last good settings stay in force; correct the file (chart value sharing)",
+				Cause: err, Remedy: "the previous settings stay in force; correct the file (chart value sharing)",
 			})
 		}
 		return
 	}
 	s.lastError = ""
 	for _, field := range ignored {
-		klog.Background().Info("A field of the sharing settings means nothing to this driver", "field", field)
+		klog.Background().Info("The sharing settings have an unknown field", "field", field)
 	}
 	s.current.Store(&parsed)
 	klog.Background().Info("Sharing settings", "file", s.path, "bytes", len(data))
 	s.changed()
 }
 
-// run reloads the file at intervals until the context ends.
+// run polls the file until the context ends.
 func (s *sharingSettings) run(ctx context.Context) {
 	if s.path != "" {
 		wait.UntilWithContext(ctx, func(context.Context) { s.reload() }, settingsInterval)

@@ -28,7 +28,7 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 		s.reload()
 		s.reload()
 	}
-	// The file is not there yet.
+	// The file does not exist yet.
 	if replicas() != 0 || len(reports) != 0 {
 		t.Fatalf("%d, %v", replicas(), reports)
 	}
@@ -37,7 +37,7 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 		t.Errorf("%d replicas after %d changes", replicas(), changes)
 	}
 	write("sharing: {timeSlicing: {replicas: none}}")
-	if replicas() != 4 || len(reports) != 1 || !strings.Contains(reports[0].Error(), "last good settings") {
+	if replicas() != 4 || len(reports) != 1 || !strings.Contains(reports[0].Error(), "previous settings") {
 		t.Errorf("after a bad file: %d replicas, %v", replicas(), reports)
 	}
 	if err := os.Remove(path); err != nil {

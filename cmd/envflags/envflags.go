@@ -1,10 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package envflags starts a program whose flags are environment variables as well.
+// Package envflags starts a program whose flags can also be set by environment variables.
 //
-// A flag on the command line wins. An environment variable that is set and empty counts: it says "none" where that is a
-// choice.
+// A flag on the command line has priority. An environment variable with an empty value sets the flag to empty.
 package envflags
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// New returns an empty set of flags that keeps its order and leaves it to the caller to print errors and help.
+// New returns an empty flag set that keeps the flags' order. The caller prints errors and help.
 func New(program string) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	fs.SortFlags = false
@@ -29,7 +28,8 @@ func New(program string) *pflag.FlagSet {
 	return fs
 }
 
-// Env returns the environment variable of a flag: its name in upper case with underscores. Empty: it has none.
+// Env returns the environment variable of a flag: its name in upper case with underscores. It is empty if the flag
+// has none.
 func Env(flag string) string {
 	switch flag {
 	case "version":
@@ -78,14 +78,14 @@ func read(fs *pflag.FlagSet, args, environ []string) error {
 	return failed
 }
 
-// Main runs a program until SIGTERM or SIGINT ends its context. A second signal ends the process at once.
+// Main runs a program until SIGTERM or SIGINT cancels its context. A second signal kills the process.
 func Main(run func(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// Usage returns the help text, in which each flag names its environment variable. It changes the flags' usage texts.
+// Usage returns the help text, which names each flag's environment variable. It changes the flags' usage texts.
 func Usage(fs *pflag.FlagSet) string {
 	fs.VisitAll(func(f *pflag.Flag) {
 		if env := Env(f.Name); env != "" {
@@ -98,12 +98,12 @@ func Usage(fs *pflag.FlagSet) string {
 // Problems collects flags with invalid values.
 type Problems []error
 
-// Add notes a flag's invalid value.
+// Add records a flag's invalid value.
 func (p *Problems) Add(flag, format string, args ...any) {
 	*p = append(*p, fmt.Errorf("--"+flag+": "+format, args...))
 }
 
-// Err joins the problems in an order that does not change, because people compare messages.
+// Err joins the problems in a fixed order, so that messages can be compared.
 func (p Problems) Err() error {
 	slices.SortFunc(p, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(p...)

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mps-supervisor runs the MPS daemons that shares of GPUs need, on demand of the kubelet plugin of its node. It is
-// a process of its own so that an upgrade of the plugin ends no daemon, and it has no access to Kubernetes.
+// Command mps-supervisor runs the MPS daemons of shared GPUs for the kubelet plugin of its node. It is a separate
+// process, so that daemons outlive an upgrade of the plugin, and it has no access to Kubernetes.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"gpu-dra-driver/internal/mpsd/supervisor"
 )
 
-// run is the program: 0 when it was asked to end, 1 when it cannot go on, 2 for a command line that makes no sense.
+// run is the program. It returns 0 after a signal, 1 after an error, and 2 for an invalid command line.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == supervisor.EnterVerb {
 		fmt.Fprintln(stderr, "mps-supervisor:", supervisor.Enter(args[1:]))
@@ -41,7 +41,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	c, err := flags.Parse(args, environ)
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
-		fmt.Fprint(stdout, "mps-supervisor runs the MPS daemons that shares of GPUs need.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
+		fmt.Fprint(stdout, "mps-supervisor runs the MPS daemons of shared GPUs.\n\n"+envflags.Usage(flags.New(new(flags.Config))))
 		return 0
 	case err != nil:
 		fmt.Fprintf(stderr, "mps-supervisor: %v\n", err)
@@ -50,7 +50,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		fmt.Fprintln(stdout, version)
 		return 0
 	}
-	// It holds next to nothing: a small heap costs next to no time.
+	// The heap is tiny, so frequent garbage collection costs little.
 	debug.SetGCPercent(20)
 	logger := log.New(stderr, "", log.LstdFlags|log.LUTC)
 	boot, err := os.ReadFile(c.BootIDFile)
@@ -74,7 +74,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return 0
 }
 
-// checkVerb asks the supervisor that runs whether it answers, for a pod's readiness.
+// checkVerb is the argument that checks whether the running supervisor answers, for the pod's readiness probe.
 const checkVerb = "check"
 
 func check(ctx context.Context, args, environ []string) error {

@@ -77,6 +77,6 @@ func TestRun_ContextEnds_ExitsWith0(t *testing.T) {
 		t.Errorf("it ended with %d: %s", code, &errOut)
 	}
 	if code := checked(); code != 1 {
-		t.Errorf("nobody answers, and the check says %d", code)
+		t.Errorf("without a supervisor, the check returns %d", code)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package setup gives the commands that use the API server their way to it, and their log.
+// Package setup configures the API client and the log of the commands.
 package setup
 
 import (
@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ClientConfig reaches the API server with the pod's service account, or as a kubeconfig file says. It does not connect.
+// ClientConfig returns the configuration of the pod's service account, or of a kubeconfig file. It does not connect.
 func ClientConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	config, err := rest.InClusterConfig()
 	if kubeconfig != "" {
@@ -23,8 +23,8 @@ func ClientConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The API server shares itself out fairly. A claim is looked up for each Prepare, and client-go's own limit of 5 a
-	// second would hold pods up; in the controller it would make a large cluster slow.
+	// The API server has its own fair queueing. Each Prepare reads a claim, and client-go's limit of 5 requests a
+	// second would delay pods. It would also slow the controller of a large cluster.
 	config.QPS = -1
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -32,7 +32,7 @@ func ClientConfig(kubeconfig, userAgent string) (*rest.Config, error) {
 	return config, nil
 }
 
-// StartLogging sends klog, which every library here logs through, to one stream.
+// StartLogging writes the logs of all libraries, which use klog, to one stream.
 func StartLogging(verbosity int, out io.Writer) {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)

@@ -57,7 +57,12 @@ func goProse(source []byte) (comments, messages page, unnamed []int, err error) 
 	comments, messages = newPage(source), newPage(source)
 	lines := strings.Split(string(source), "\n")
 	starts := map[int]string{} // names at the start of doc comments, by line
+	preamble := map[*ast.CommentGroup]bool{}
 	for _, decl := range file.Decls {
+		if d, ok := decl.(*ast.GenDecl); ok && d.Tok == token.IMPORT && d.Specs[0].(*ast.ImportSpec).Path.Value == `"C"` {
+			preamble[d.Doc] = true
+			continue
+		}
 		doc, name := documented(decl)
 		if doc == nil {
 			continue
@@ -70,6 +75,9 @@ func goProse(source []byte) (comments, messages page, unnamed []int, err error) 
 		}
 	}
 	for _, group := range file.Comments {
+		if preamble[group] {
+			continue // C
+		}
 		for _, comment := range group.List {
 			at := files.Position(comment.Pos())
 			if notProse.MatchString(comment.Text) {

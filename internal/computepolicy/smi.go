@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package computepolicy reads and sets a GPU's time slice by nvidia-smi compute-policy, because NVML has no call for it.
-// The driver root is the program's root directory.
+// Package computepolicy reads and sets a GPU's time slice with nvidia-smi compute-policy, because NVML has no
+// function for it. The program runs with the driver root as its root directory.
 package computepolicy
 
 import (
@@ -19,14 +19,14 @@ import (
 )
 
 type SMI struct {
-	// Root is the driver's as this process sees it.
+	// Root is the driver root as this process sees it.
 	Root string
 }
 
-// names are the time slices by their numbers, as nvidia-smi prints them.
+// names holds the time slices by number, as nvidia-smi prints them.
 var names = []string{"default", "short", "medium", "long"}
 
-// Set sets the time slice, 0 (default) to 3 (long), of a GPU by its UUID.
+// Set sets the time slice, 0 (default) to 3 (long), of the GPU with a UUID.
 func (s SMI) Set(ctx context.Context, uuid string, interval int) error {
 	if interval < 0 || interval >= len(names) {
 		return fmt.Errorf("%d is no time slice (0 to 3)", interval)
@@ -44,7 +44,7 @@ func (s SMI) Get(ctx context.Context, uuid string) (int, error) {
 	return parse(out)
 }
 
-// row is the line of the table that names the time slice.
+// row matches the table line with the time slice.
 var row = regexp.MustCompile(`(?im)^.*\btimeslice\b[^A-Za-z\n]*([A-Za-z]+)`)
 
 func parse(out string) (int, error) {
@@ -81,7 +81,7 @@ func (s SMI) run(ctx context.Context, args ...string) (string, error) {
 	return text, nil
 }
 
-// clip keeps a program's noise from filling an Event.
+// clip shortens a program's output, so that it does not fill an Event.
 func clip(s string) string {
 	const most = 200
 	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// script puts a program in the place of nvidia-smi.
+// script replaces nvidia-smi with a shell script.
 func script(t *testing.T, text string) SMI {
 	t.Helper()
 	root := t.TempDir()
@@ -61,7 +61,7 @@ func TestSMI_CannotRun_ReturnsError(t *testing.T) {
 	if err := script(t, "").Set(t.Context(), "GPU-0", 4); err == nil || !strings.Contains(err.Error(), "0 to 3") {
 		t.Error(err)
 	}
-	// No interpreter is in the root, so that the program cannot start.
+	// The root has no interpreter, so the program cannot start.
 	if _, err := script(t, "#!/none\n").Get(t.Context(), "GPU-0"); err == nil {
 		t.Error("a program that cannot start has an answer")
 	}

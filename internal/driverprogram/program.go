@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driverprogram finds programs of the driver root and bounds what is kept of their output.
+// Package driverprogram finds programs in the driver root and limits the size of their kept output.
 package driverprogram
 
 import (
@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// Find returns the path of a program inside the driver root. remedy ends the error of one that is not there.
+// Find returns the path of a program inside the driver root. The error for a missing program ends with remedy.
 func Find(root, name, remedy string) (string, error) {
 	for _, dir := range []string{"usr/bin", "bin", "usr/local/bin", "opt/bin"} {
 		path := filepath.Join("/", dir, name)
@@ -23,7 +23,7 @@ func Find(root, name, remedy string) (string, error) {
 	return "", fmt.Errorf("%s is not in the driver root; %s", name, remedy)
 }
 
-// Output keeps the first 64 KiB that are written to it. It can be read while a process still writes.
+// Output keeps the first 64 KiB of its input. It can be read while a process still writes.
 type Output struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer

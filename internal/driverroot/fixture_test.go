@@ -17,7 +17,7 @@ const version = "580.126.09"
 // device is the GPU at minor 1 of the test driver root.
 var device = Device{Name: "gpu-0000-1b-00-0", PCIAddress: "0000:1b:00.0", UUID: "GPU-00112233-4455-6677-8899-aabbccddeeff", Minor: 1}
 
-// newEnv makes a driver root with two GPUs, and the machine's /proc beside it. Making device nodes needs CAP_MKNOD.
+// newEnv makes a driver root with two GPUs, and a /proc for it. Making device nodes needs CAP_MKNOD.
 func newEnv(t testing.TB) (dir string, o Options) {
 	t.Helper()
 	dir = t.TempDir()
@@ -39,7 +39,7 @@ func newEnv(t testing.TB) (dir string, o Options) {
 	}
 }
 
-// install puts the user space and the kernel module of a version in place.
+// install writes the user space and the kernel module of a driver version.
 func install(t testing.TB, dir, version string) {
 	t.Helper()
 	lib := filepath.Join(dir, "root/usr/lib64")

@@ -19,7 +19,7 @@ func TestGPU_Group_AddsSwitches(t *testing.T) {
 	for name, minor := range map[string]uint32{"nvidia-nvswitch0": 0, "nvidia-nvswitch1": 1, "nvidia-nvswitchctl": 255} {
 		mknod(t, filepath.Join(root, "root/dev", name), uint32(unix.Mkdev(236, minor)))
 	}
-	// What is no device there is not one in a container.
+	// A regular file on the host is not a device in a container.
 	if err := os.WriteFile(filepath.Join(root, "root/dev/nvidia-nvswitch2"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestGPU_Group_AddsSwitches(t *testing.T) {
 	if len(found) != 3 {
 		t.Errorf("switches: %v", found)
 	}
-	// A GPU by itself needs none, also after a group was asked for.
+	// A single GPU needs no switch, even after a group was requested.
 	if slices.ContainsFunc(nodes(gpuEdits(t, r)), func(n specs.DeviceNode) bool { return n.Major == 236 }) {
 		t.Error("a GPU that is in no group has switches")
 	}

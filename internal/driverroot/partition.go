@@ -21,9 +21,9 @@ import (
 // ErrNoPartition says that the kernel driver does not have the MIG partition.
 var ErrNoPartition = errors.New("the NVIDIA kernel driver has no such MIG partition")
 
-// addPartition turns a GPU's edits into those of one of its partitions: the capabilities of the GPU instance and of the
-// compute instance, without which CUDA sees nothing and with which it sees that partition alone. Their nodes are
-// described in full, for on the host there may be none. The edits are the caller's.
+// addPartition adds the capabilities of a partition's GPU instance and compute instance to a GPU's edits. Without
+// them CUDA sees no device; with them it sees only that partition. The edits describe their device nodes in full,
+// because the host may lack the nodes. The caller owns the edits.
 func (r *Root) addPartition(edits *specs.ContainerEdits, device Device) error {
 	p := device.Partition
 	if p.UUID == "" {
@@ -44,15 +44,15 @@ func (r *Root) addPartition(edits *specs.ContainerEdits, device Device) error {
 			Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n), Type: "c", Major: major, Minor: int64(n), FileMode: &mode, Permissions: "r",
 		})
 	}
-	// The hook limits what CUDA takes of a GPU by the GPU's UUID, which is not that of the partition.
+	// The hook limits CUDA by the GPU's UUID, which differs from the partition's UUID.
 	edits.Hooks = slices.DeleteFunc(edits.Hooks, func(h *specs.Hook) bool { return slices.Contains(h.Args, "apply-cuda-memory-limits") })
 	return nil
 }
 
-// accessForm is a line of a capability's access file.
+// accessForm matches a line of a capability's access file.
 var accessForm = regexp.MustCompile(`(?m)^DeviceFileMinor:\s*(\d+)\s*$`)
 
-// capability is the minor number of a capability of the GPU with that minor, "gi7" or "gi7/ci0".
+// capability returns the minor number of a GPU's capability, such as "gi7" or "gi7/ci0".
 func (r *Root) capability(gpu int, name string) (int, error) {
 	path := r.proc("capabilities", fmt.Sprintf("gpu%d", gpu), "mig", name, "access")
 	data, err := os.ReadFile(path)
@@ -68,7 +68,7 @@ func (r *Root) capability(gpu int, name string) (int, error) {
 	return 0, fmt.Errorf("%w: %s names no minor number", ErrIncomplete, path)
 }
 
-// capsMajor is the major number that the kernel gave the driver for capabilities.
+// capsMajor returns the kernel's major number for the driver's capabilities.
 func (r *Root) capsMajor() (int64, error) {
 	path := filepath.Join(r.o.ProcRoot, "devices")
 	data, err := os.ReadFile(path)
@@ -93,8 +93,8 @@ func parseMajor(data []byte, name string) (int64, bool) {
 	return 0, false
 }
 
-// ComputeCapability is the device node of a partition's compute instance, by name: who uses the partition has it open.
-// ErrNoPartition where the partition is gone.
+// ComputeCapability returns the device node of a partition's compute instance. Processes that use the partition have
+// it open. It returns ErrNoPartition if the partition does not exist.
 func (r *Root) ComputeCapability(device Device) (string, error) {
 	minor, err := r.minor(device)
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *Root) ComputeCapability(device Device) (string, error) {
 	return fmt.Sprintf("nvidia-cap%d", n), nil
 }
 
-// addSwitches adds to a group's edits the NVSwitches that connect its GPUs, where the node has device nodes for them.
+// addSwitches adds the NVSwitches of the group's GPUs to its edits, if the node has device nodes for them.
 func (r *Root) addSwitches(edits *specs.ContainerEdits) error {
 	paths, err := filepath.Glob(filepath.Join(r.o.DevRoot, "dev", "nvidia-nvswitch*"))
 	if err != nil || len(paths) == 0 {
@@ -118,7 +118,7 @@ func (r *Root) addSwitches(edits *specs.ContainerEdits) error {
 	for _, path := range paths {
 		var s unix.Stat_t
 		if unix.Lstat(path, &s) != nil || s.Mode&unix.S_IFMT != unix.S_IFCHR {
-			continue // Gone since, or no device: a group works without it.
+			continue // Removed meanwhile, or no device: a group works without it.
 		}
 		switches.DeviceNodes = append(switches.DeviceNodes, &specs.DeviceNode{
 			Path: filepath.Join("/dev", filepath.Base(path)), HostPath: path, Major: int64(unix.Major(s.Rdev)), Minor: int64(unix.Minor(s.Rdev)),
@@ -131,17 +131,17 @@ func (r *Root) addSwitches(edits *specs.ContainerEdits) error {
 	return nil
 }
 
-// NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build …
+// versionForm matches "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build …".
 var versionForm = regexp.MustCompile(`(?m)^NVRM version:.*?Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s`)
 
-// minorForm is a line of /proc/driver/nvidia/gpus/<address>/information.
+// minorForm matches a line of /proc/driver/nvidia/gpus/<address>/information.
 var minorForm = regexp.MustCompile(`(?m)^Device Minor:\s*(\d+)\s*$`)
 
 func (r *Root) proc(elem ...string) string {
 	return filepath.Join(append([]string{r.o.ProcRoot, "driver", "nvidia"}, elem...)...)
 }
 
-// driverVersion is that of the kernel module, which the libraries must match.
+// driverVersion returns the version of the kernel module. The libraries must have the same version.
 func (r *Root) driverVersion() (string, error) {
 	path := r.proc("version")
 	data, err := os.ReadFile(path)
@@ -163,7 +163,7 @@ func parseVersion(path string, data []byte) (string, error) {
 	return string(m[1]), nil
 }
 
-// minor asks the kernel for the GPU's minor number of this boot. Where it does not tell, the plan's is taken.
+// minor returns the GPU's minor number of this boot from the kernel, or else the plan's.
 func (r *Root) minor(device Device) (int, error) {
 	path := r.proc("gpus", device.PCIAddress, "information")
 	data, err := os.ReadFile(path)

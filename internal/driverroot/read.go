@@ -41,7 +41,7 @@ func (r *Root) readCommon(version string) (edits specs.ContainerEdits, err error
 		return edits, fmt.Errorf("%w: no libcuda.so.%s under %s, though the kernel module is of that version; install the user space of the same driver",
 			ErrIncomplete, version, r.o.DriverRoot)
 	}
-	// nvcdi finds the pipe directory of an MPS daemon of the host. MPS is for claims that ask for it, with daemons of their own.
+	// nvcdi adds the pipe directory of the host's MPS daemon. Containers must use the daemons of their claims only.
 	edits.Mounts = slices.DeleteFunc(edits.Mounts, named("nvidia-mps"))
 	return edits, r.finish(&edits)
 }
@@ -63,8 +63,8 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 		return nil
 	})
 	if err == nil && !slices.ContainsFunc(edits.DeviceNodes, func(n *specs.DeviceNode) bool { return n.Path == node(device) }) {
-		// The node was there a moment ago: the driver root is being changed. The next call reads again.
-		err = fmt.Errorf("%w: %s went while it was read", ErrIncomplete, node(device))
+		// The node existed a moment ago: the driver root is changing. The next call reads it again.
+		err = fmt.Errorf("%w: %s was removed while it was read", ErrIncomplete, node(device))
 	}
 	if err == nil {
 		err = r.finish(&edits)
@@ -75,7 +75,7 @@ func (r *Root) readGPU(version string, device Device) (edits specs.ContainerEdit
 	return edits, nil
 }
 
-// checkNode says which device node is missing and what makes it.
+// checkNode returns an error if a device node is missing. remedy says how to create it.
 func (r *Root) checkNode(path, remedy string) error {
 	seen := filepath.Join(r.o.DevRoot, path)
 	var s unix.Stat_t
@@ -88,15 +88,15 @@ func (r *Root) checkNode(path, remedy string) error {
 	return nil
 }
 
-// ask runs one question to nvcdi. A driver root is others' data, and a newer nvcdi may ask NVML what Described does not
-// know: neither may end the plugin.
+// ask calls nvcdi and recovers from panics. The files are foreign data, and a newer nvcdi may call NVML functions
+// that Described lacks.
 func (r *Root) ask(lib real.Described, question func(nvcdi.Interface) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("nvcdi failed on the driver root %s: %v", r.o.DriverRoot, p)
 		}
 	}()
-	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot) // nvcdi's own results are evaluated, and compared with it
+	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot) // nvcdi evaluates links in its results, so compare with the evaluated root
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrIncomplete, err)
 	}
@@ -115,8 +115,8 @@ func (r *Root) ask(lib real.Described, question func(nvcdi.Interface) error) (er
 	return question(l)
 }
 
-// finish turns what this process sees into what the container runtime needs: host paths, and device nodes described so
-// fully that the runtime looks nothing up.
+// finish converts paths of this process to host paths. It describes device nodes in full, so that the container
+// runtime need not read them.
 func (r *Root) finish(edits *specs.ContainerEdits) error {
 	driverRoot, err := filepath.EvalSymlinks(r.o.DriverRoot)
 	if err != nil {
@@ -139,11 +139,11 @@ func (r *Root) finish(edits *specs.ContainerEdits) error {
 	}
 	*edits = spec.ContainerEdits
 	for _, h := range edits.Hooks {
-		h.Path = r.o.HookPath // a host path already, whatever it begins with
+		h.Path = r.o.HookPath // already a host path, whatever its prefix
 	}
 	for _, n := range edits.DeviceNodes {
 		if n.HostPath == n.Path {
-			n.HostPath = "" // the same meaning, and readable by every CDI version
+			n.HostPath = "" // same meaning, and every CDI version can read it
 		}
 	}
 	return nil
@@ -153,7 +153,7 @@ func named(file string) func(*specs.Mount) bool {
 	return func(m *specs.Mount) bool { return strings.HasSuffix(m.ContainerPath, "/"+file) }
 }
 
-// logger passes nvcdi's messages on at a level that nobody runs with by default: it warns of every optional file.
+// logger logs nvcdi's messages at a verbosity above the default: nvcdi warns about every missing optional file.
 type logger struct{}
 
 func (logger) Errorf(f string, a ...any)   { klog.V(6).Infof("nvcdi: "+f, a...) }

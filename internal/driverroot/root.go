@@ -1,14 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driverroot reads from a driver's files what a container needs to use a GPU: device nodes, libraries, hooks.
+// Package driverroot reads from a driver's files the container edits of a GPU: device nodes, libraries, hooks.
 //
-// It asks nvidia-container-toolkit's nvcdi, of which it is the only importer, and the kernel's files under /proc. NVML
-// is not asked, so that preparing a claim holds no /dev/nvidiactl open.
+// It is the only importer of nvidia-container-toolkit's nvcdi, and also reads the kernel's files under /proc. It does
+// not call NVML, so that preparing a claim does not hold /dev/nvidiactl open.
 //
-// Traps. The plugin sees the driver under other paths than the container runtime does; edits hold the runtime's. nvcdi
-// only warns where a file is missing, and would give a container that sees no GPU: what must be there is checked here.
-// Answers are kept for as long as the files they came from look the same, so an upgraded driver is noticed at once.
+// Traps. The plugin and the container runtime see the driver under different paths; edits contain the runtime's
+// paths. nvcdi only warns about a missing file, and the container would then see no GPU: this package checks the
+// required files. Results are cached until their source files change, so a driver upgrade takes effect at once.
 package driverroot
 
 import (
@@ -25,7 +25,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 )
 
-// What keeps a GPU from being handed out for now. Each may clear without a restart.
+// Errors that make a GPU unavailable for now. Each can clear without a restart.
 var (
 	ErrDriverNotLoaded = errors.New("the NVIDIA kernel driver is not loaded")
 	ErrNoGPU           = errors.New("the NVIDIA kernel driver has no such GPU")
@@ -34,17 +34,17 @@ var (
 )
 
 type Options struct {
-	// DriverRoot is where this process sees the driver's user space, HostDriverRoot where the container runtime does.
+	// DriverRoot is the driver's user space as this process sees it, HostDriverRoot as the container runtime sees it.
 	// Defaults: / and DriverRoot.
 	DriverRoot, HostDriverRoot string
-	// DevRoot is the directory that holds /dev, as this process and as the runtime see it. Defaults: the driver roots.
+	// DevRoot is the parent of /dev, as this process and as the runtime see it. Defaults: the driver roots.
 	DevRoot, HostDevRoot string
 	ProcRoot             string
 	// HookPath is the host path of nvidia-cdi-hook.
 	HookPath string
 }
 
-// Root is a driver root. Its methods may be called at once.
+// Root is a driver root. Its methods are safe for concurrent use.
 type Root struct {
 	o Options
 
@@ -56,13 +56,13 @@ type Root struct {
 type Device struct {
 	Name       string
 	PCIAddress string
-	// UUID is the GPU's, also of a partition.
+	// UUID is the GPU's UUID, even for a partition.
 	UUID string
-	// Minor is used where the kernel does not tell the GPU's minor number.
+	// Minor is used if the kernel does not report the GPU's minor number.
 	Minor int
 	// Partition is nil for a whole GPU.
 	Partition *Partition
-	// Switches adds the node's NVSwitches, which a group of GPUs needs.
+	// Switches adds the node's NVSwitches, for a group of GPUs.
 	Switches bool
 }
 
@@ -72,13 +72,13 @@ type Partition struct {
 	GPUInstance, ComputeInstance int
 }
 
-// entry holds edits and the stamps of the files that they were read from.
+// entry holds edits and the stamps of their source files.
 type entry struct {
 	key   string
 	edits specs.ContainerEdits
 }
 
-// New makes a Root. The driver need not be there yet.
+// New makes a Root. The driver may be installed later.
 func New(o Options) *Root {
 	o.DriverRoot = cmp.Or(o.DriverRoot, "/")
 	o.HostDriverRoot = cmp.Or(o.HostDriverRoot, o.DriverRoot)
@@ -88,8 +88,8 @@ func New(o Options) *Root {
 	return &Root{o: o, entries: map[string]entry{}}
 }
 
-// Common is what every container with a GPU gets: control nodes, libraries, binaries, hooks. The slices are the
-// caller's, what they point to is shared and must not be changed.
+// Common returns the edits for every container with a GPU: control nodes, libraries, binaries, hooks. The caller owns
+// the slices; their elements are shared and must not be changed.
 func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	version, err := r.driverVersion()
 	if err != nil {
@@ -98,9 +98,9 @@ func (r *Root) Common(ctx context.Context) (specs.ContainerEdits, error) {
 	return r.cached(ctx, "", version+r.commonStamp(), func() (specs.ContainerEdits, error) { return r.readCommon(version) })
 }
 
-// GPU is what a container gets for one device: a whole GPU, or a partition of one, which is never kept, for instance IDs
-// are used again. The kernel is asked for the minor number: the one in device may be an earlier boot's. Sharing is as
-// with Common.
+// GPU returns the edits for one device: a whole GPU or a partition. Partitions' edits are not cached, because
+// instance IDs are reused. The kernel reports the minor number, because the number in device may be from an earlier
+// boot. The elements of the slices are shared, as with Common.
 func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, error) {
 	version, err := r.driverVersion()
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	return edits, err
 }
 
-// cached returns the edits of a name as last read, or reads them where the key has changed. The slices are the caller's.
+// cached returns the cached edits of a name, or reads them if the key has changed. The caller owns the slices.
 func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.ContainerEdits, error)) (specs.ContainerEdits, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +143,8 @@ func (r *Root) cached(ctx context.Context, name, key string, read func() (specs.
 	return edits, nil
 }
 
-// directories are those of the driver root that nvcdi searches. Installing or removing a driver changes one of them.
+// directories lists the directories of the driver root that nvcdi searches. Installing or removing a driver changes
+// one of them.
 var directories = []string{
 	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib/x86_64-linux-gnu/nvidia/current",
 	"usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
@@ -153,7 +154,7 @@ var directories = []string{
 	"tmp/nvidia-mps",
 }
 
-// controlNodes are the device nodes that belong to no GPU. A container cannot use CUDA without the needed ones.
+// controlNodes lists the device nodes that belong to no GPU. CUDA needs those marked as needed.
 var controlNodes = []struct {
 	path   string
 	needed bool
@@ -165,7 +166,7 @@ var controlNodes = []struct {
 	{"/dev/nvidia-modeset", false, ""},
 }
 
-// commonStamp changes when the files change that Common is read from.
+// commonStamp changes whenever the source files of Common change.
 func (r *Root) commonStamp() string {
 	var b strings.Builder
 	for _, dir := range directories {
@@ -177,7 +178,7 @@ func (r *Root) commonStamp() string {
 	return b.String()
 }
 
-// gpuStamp changes when the nodes change that a GPU's edits are read from.
+// gpuStamp changes whenever the device nodes of a GPU change.
 func (r *Root) gpuStamp(device Device) string {
 	var b strings.Builder
 	nodeStamp(&b, filepath.Join(r.o.DevRoot, node(device)))
@@ -188,7 +189,7 @@ func (r *Root) gpuStamp(device Device) string {
 
 func node(device Device) string { return fmt.Sprintf("/dev/nvidia%d", device.Minor) }
 
-// stamp tells a file or directory from what it was before. Absence is a stamp too.
+// stamp identifies the state of a file or directory. A missing file has a stamp too.
 func stamp(b *strings.Builder, path string) {
 	var s unix.Stat_t
 	if unix.Stat(path, &s) != nil {
@@ -198,7 +199,7 @@ func stamp(b *strings.Builder, path string) {
 	fmt.Fprintf(b, " %d:%d:%d", s.Ino, s.Mtim.Sec, s.Mtim.Nsec)
 }
 
-// nodeStamp tells a device node by what a container is told of it.
+// nodeStamp identifies the state of a device node that containers receive.
 func nodeStamp(b *strings.Builder, path string) {
 	var s unix.Stat_t
 	if unix.Lstat(path, &s) != nil {

@@ -90,7 +90,7 @@ func TestCommon_OtherHostRoot_ReturnsHostPaths(t *testing.T) {
 
 func TestCommon_HookBelowDriverRoot_KeepsHookPath(t *testing.T) {
 	_, o := newEnv(t)
-	o.HookPath = o.DriverRoot + "-hooks/nvidia-cdi-hook" // begins like a path of the driver root, and is none
+	o.HookPath = o.DriverRoot + "-hooks/nvidia-cdi-hook" // shares a prefix with the driver root, but is outside of it
 	for _, h := range common(t, New(o)).Hooks {
 		if h.Path != o.HookPath {
 			t.Errorf("hook %v runs %s, want %s", h.Args, h.Path, o.HookPath)
@@ -159,7 +159,7 @@ func TestRoot_FileMissing_NamesIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, o := newEnv(t)
 			r := New(o)
-			// Filled caches must not hide what has gone.
+			// Filled caches must not hide a removed file.
 			common(t, r)
 			gpuEdits(t, r)
 			tc.spoil(t, dir)

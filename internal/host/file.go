@@ -19,11 +19,11 @@ const (
 	tempSuffix = ".tmp"
 )
 
-// ReadFile is os.ReadFile. A missing file is fs.ErrNotExist.
+// ReadFile reads a file. The error for a missing file is fs.ErrNotExist.
 func (h *Host) ReadFile(path string) ([]byte, error) { return h.o.ReadFile(path) }
 
-// List lists a directory's entries in order, and apart from them the targets whose temporary files a crash left in it. A
-// missing directory has none.
+// List returns a directory's entries in order. unfinished lists the targets whose temporary files a crash left
+// behind. A missing directory has no entries.
 func (h *Host) List(dir string) (names, unfinished []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileM
 		err = h.do(label, CallRename, path, func() error { return os.Rename(temp, path) })
 	}
 	if err != nil {
-		// The target is unchanged, and the rest of the temporary file would only use up space.
+		// The target is unchanged; the temporary file would only use space.
 		_ = h.do(label, CallRemove, temp, func() error { return os.Remove(temp) })
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -69,14 +69,14 @@ func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode) err
 		_, err = f.Write(data)
 		return err
 	})
-	defer f.Close() // nil after a failed open: Close allows that
+	defer f.Close() // Close allows nil after a failed open
 	if err != nil {
 		return err
 	}
 	return h.do(label, CallSync, path, f.Sync)
 }
 
-// Remove unlinks a file and returns once that is on disk. Removing a missing file succeeds.
+// Remove unlinks a file durably. Removing a missing file succeeds.
 func (h *Host) Remove(label Label, path string) error {
 	err := h.do(label, CallRemove, path, func() error { return os.Remove(path) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,12 +88,12 @@ func (h *Host) Remove(label Label, path string) error {
 	return h.SyncDir(label, filepath.Dir(path))
 }
 
-// RemoveUnfinished removes the temporary file that a crash left beside path, if any.
+// RemoveUnfinished removes the temporary file that a crash left for path, if any.
 func (h *Host) RemoveUnfinished(label Label, path string) error { return h.Remove(label, tempOf(path)) }
 
-// MkdirAll makes directories and their parents and returns once their names are on disk: a file is only as durable as the
-// directories above it. MkdirAll also syncs directories that exist already, up to the root of their file system, because
-// the process that made them may have died before it synced them.
+// MkdirAll makes directories and their parents durably: a file is only as durable as the directories above it. It also
+// syncs existing directories, up to the root of their file system, because the process that made them may have
+// crashed before it synced them.
 func (h *Host) MkdirAll(label Label, perm fs.FileMode, dirs ...string) error {
 	synced := map[string]bool{}
 	for _, dir := range dirs {
@@ -131,7 +131,7 @@ func deviceOf(path string) (uint64, error) {
 	return st.Dev, nil
 }
 
-// Link gives a file a second name and returns once that is on disk. Unlike a copy it works for an unreadable file.
+// Link durably gives a file a second name. Unlike a copy it works for an unreadable file.
 func (h *Host) Link(label Label, from, to string) error {
 	if err := h.do(label, CallLink, to, func() error { return os.Link(from, to) }); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (h *Host) Link(label Label, from, to string) error {
 	return h.SyncDir(label, filepath.Dir(to))
 }
 
-// SyncDir returns once the names in a directory are on disk.
+// SyncDir makes the names in a directory durable.
 func (h *Host) SyncDir(label Label, dir string) error {
 	err := h.do(label, CallSyncDir, dir, func() error {
 		d, err := os.Open(dir)
@@ -155,7 +155,7 @@ func (h *Host) SyncDir(label Label, dir string) error {
 	return nil
 }
 
-// Unlinked says whether a directory was deleted while this process still sees it: a container's mount outlives its
+// Unlinked reports whether a directory was deleted while this process still sees it: a container's mount outlives its
 // source. No file can be created in such a directory.
 func (h *Host) Unlinked(dir string) (bool, error) {
 	var st unix.Stat_t

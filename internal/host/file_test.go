@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 )
 
-// calls are the operations that a Faults has counted, as text.
+// calls lists the operations that a Faults has counted, as text.
 func calls(f *hosttest.Faults) (out []string) {
 	for _, o := range f.Seen() {
 		out = append(out, o.String())
@@ -195,7 +195,8 @@ func TestLink_UnreadableFile_Succeeds(t *testing.T) {
 	}
 }
 
-// An open directory that was removed is seen through /proc/self/fd as a container sees a mount of it.
+// TestUnlinked_RemovedDirectoryStillOpen_True opens the removed directory through /proc/self/fd, as a container's
+// mount does.
 func TestUnlinked_RemovedDirectoryStillOpen_True(t *testing.T) {
 	h := host.New(host.Options{})
 	dir := filepath.Join(t.TempDir(), "cdi")

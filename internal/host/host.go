@@ -1,13 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the border to the machine: durable files, locks that hold across processes, the clock and the boot ID.
+// Package host changes the machine: durable files, locks that hold across processes, the clock and the boot ID.
 //
 // Every system call that changes the machine is an Operation with a label. Production has no FaultHook. A test's hook
-// runs each operation: it can make one operation fail, or end the simulated process before or after it (see hosttest).
+// runs each operation: it can make one operation fail, or end the simulated process before or after it (see
+// `hosttest`).
 //
-// Traps. A rename is durable only once its directory is synced. A temporary file has a fixed name beside its target. The
-// holder of the target's lock owns the temporary file, and the next write overwrites the file that a crash left.
+// Traps. A rename is durable only once its directory is synced. A temporary file has a fixed name next to its target.
+// The holder of the target's lock owns the temporary file, and the next write overwrites the file that a crash left.
 package host
 
 import (
@@ -22,7 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Label says what an operation is for, such as "record.commit". The crash matrix checks that it met every label.
+// Label names the purpose of an operation, such as "record.commit". The crash matrix checks that it covers every
+// label.
 type Label string
 
 type Call string
@@ -102,19 +104,21 @@ func (h *Host) do(label Label, call Call, path string, act func() error) error {
 	return h.o.FaultHook(Operation{label, call, path}, act)
 }
 
-// Close releases every lock that this Host holds, as the end of the process does. Later calls of Lock fail.
+// Close releases every lock that this Host holds, as the kernel does at the end of the process. Later calls of Lock
+// fail.
 func (h *Host) Close() {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()
 	h.locks.closed = true
 	for _, f := range h.locks.files {
-		// A thread that waits in the kernel for one byte of the file keeps it open, and with it the other bytes' locks.
+		// A thread that waits in the kernel for one byte of the file keeps the file open, and so keeps the locks on
+		// its other bytes.
 		_ = control(f, unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 		_ = f.Close()
 	}
 }
 
-// Parallel calls work for each item at once, and returns when all calls have ended, with all their errors. A host with a
+// Parallel calls work for each item concurrently. It returns all errors once all calls have ended. A host with a
 // fault hook calls it in order up to the first error, since the hook may end the process in the middle.
 func Parallel[T any](h *Host, items []T, work func(T) error) error {
 	if h.o.FaultHook != nil || len(items) < 2 {

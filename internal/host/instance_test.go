@@ -13,7 +13,7 @@ import (
 
 func TestNewest_InstancesComeAndGo_YoungestOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "instances")
-	// What an earlier version or a person left in the file says nothing.
+	// Content from an earlier version or from a person is ignored.
 	if err := os.WriteFile(path, []byte("99999999999999\nx"), 0o600); err != nil {
 		t.Fatal(err)
 	}

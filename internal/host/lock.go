@@ -23,15 +23,15 @@ type Lock struct {
 	file  *os.File
 }
 
-// lockKey is one byte of one file. The kernel locks byte ranges, so that one file holds a lock for every claim, and no
+// lockKey is one byte of one file. The kernel locks byte ranges, so one file holds a lock for every claim, and no
 // claim needs a lock file of its own.
 type lockKey struct {
 	path string
 	at   int64
 }
 
-// locker grants locks that hold across processes, because two plugins run side by side during an upgrade. Within the
-// process waiters queue first come, first served, and only the first waiter asks the kernel for the lock.
+// locker grants locks that hold across processes, because two plugins run at the same time during an upgrade. Within
+// the process waiters queue first come, first served, and only the first waiter calls the kernel for the lock.
 type locker struct {
 	mu     sync.Mutex
 	closed bool
@@ -88,7 +88,7 @@ func (l *locker) lock(ctx context.Context, key lockKey) (*Lock, error) {
 	return nil, context.Cause(ctx)
 }
 
-// open returns the one descriptor that this Host has of a lock file: locks belong to the descriptor. l.mu is held.
+// open returns this Host's only descriptor of a lock file: locks belong to the descriptor. The caller holds l.mu.
 func (l *locker) open(path string) (*os.File, error) {
 	if l.closed {
 		return nil, os.ErrClosed
@@ -104,7 +104,7 @@ func (l *locker) open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// advance acquires the file's lock for the first waiter, unless that is in progress. l.mu is held.
+// advance acquires the file's lock for the first waiter, unless that is in progress. The caller holds l.mu.
 func (l *locker) advance(key lockKey, file *os.File, queue *lockQueue) {
 	if queue.busy {
 		return
@@ -127,7 +127,7 @@ func (l *locker) advance(key lockKey, file *os.File, queue *lockQueue) {
 	}()
 }
 
-// grant gives an acquired lock to the first waiter, or back to the kernel when no waiter is left. l.mu is held.
+// grant gives an acquired lock to the first waiter, or back to the kernel without waiters. The caller holds l.mu.
 func (l *locker) grant(key lockKey, file *os.File, queue *lockQueue, err error) {
 	if len(queue.waiters) > 0 {
 		head := queue.waiters[0]
@@ -143,7 +143,7 @@ func (l *locker) grant(key lockKey, file *os.File, queue *lockQueue, err error) 
 	l.advance(key, file, queue)
 }
 
-// leave removes a waiter from its queue and says whether it was still there.
+// leave removes a waiter from its queue and reports whether it was still in the queue.
 func (l *locker) leave(key lockKey, turn chan error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +174,7 @@ func setLock(file *os.File, cmd int, kind int16, at int64) error {
 	return control(file, cmd, &unix.Flock_t{Type: kind, Start: at, Len: 1})
 }
 
-// control makes an fcntl call on a lock file, which Close may close meanwhile.
+// control calls `fcntl` on a lock file. Close may close the file at the same time.
 func control(file *os.File, cmd int, lock *unix.Flock_t) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -188,8 +188,8 @@ func control(file *os.File, cmd int, lock *unix.Flock_t) error {
 	return errors.Join(outer, err)
 }
 
-// A lock's file can hold notes: lines that only the holder of the lock reads and writes. Notes are not durable: they
-// survive a crash of the process, not of the machine, so a durable file must hold the same information.
+// A lock's file can hold notes: lines that only the holder of the lock reads and writes. Notes survive a crash of the
+// process, not of the machine, so a durable file must hold the same information.
 
 func (k *Lock) Notes() ([]string, error) {
 	data, err := io.ReadAll(io.NewSectionReader(k.file, 0, 1<<20))
@@ -224,8 +224,8 @@ func (h *Host) SetNotes(label Label, k *Lock, was, lines []string) error {
 	return nil
 }
 
-// Instance is this process's place, by age, among those that share a lock file. During an upgrade two plugins run side
-// by side; tasks for one plugin only belong to the newest until it ends.
+// Instance is this process's rank by age among the processes that share a lock file. During an upgrade two plugins
+// run at the same time. Only the newest performs tasks for a single plugin, until it ends.
 type Instance struct {
 	host   *Host
 	path   string
@@ -257,7 +257,7 @@ func (h *Host) Enlist(ctx context.Context, path string) (*Instance, error) {
 	return i, nil
 }
 
-// Newest says whether no younger instance is alive.
+// Newest reports whether no younger instance is alive.
 func (i *Instance) Newest(ctx context.Context) (bool, error) {
 	lock, err := i.host.Lock(ctx, i.path, 0)
 	if err != nil {

@@ -27,7 +27,7 @@ func mustLock(t *testing.T, h *Host, path string, at int64) *Lock {
 	return l
 }
 
-// until polls, for what the kernel and the scheduler do in their own time.
+// until polls for asynchronous changes of the kernel and the scheduler.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
@@ -136,7 +136,7 @@ func TestLock_LastWaiterLeaves_GivenBackToKernel(t *testing.T) {
 	until(t, "the waiter", func() bool { return h.waiting(path, 0) == 1 })
 	cancel()
 	<-left
-	held.Release() // The kernel now gives it to h, where nobody wants it.
+	held.Release() // The kernel now gives it to h, which has no waiter.
 	mustLock(t, other, path, 0).Release()
 	mustLock(t, h, path, 0).Release()
 }
@@ -169,7 +169,7 @@ func TestLock_TwoProcesses_Exclude(t *testing.T) {
 						t.Error("two inside")
 					}
 					mu.Unlock()
-					runtime.Gosched() // Long enough inside for another to come in.
+					runtime.Gosched() // Lets the other process run while the lock is held.
 					mu.Lock()
 					inside[w%2]--
 					mu.Unlock()
@@ -186,7 +186,7 @@ func TestClose_HeldLocks_Released(t *testing.T) {
 	dead, alive := New(Options{}), New(Options{})
 	mine := mustLock(t, alive, path, 7)
 	_ = mustLock(t, dead, path, 1)
-	// A thread of the dead one hangs in the kernel on another byte of the same file.
+	// A thread of the ended process waits in the kernel for another byte of the same file.
 	go func() { _, _ = dead.Lock(background, path, 7) }()
 	until(t, "the thread to hang", func() bool { return dead.waiting(path, 7) == 1 })
 	dead.Close()

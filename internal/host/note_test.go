@@ -74,7 +74,7 @@ func TestSetNotes_KilledBeforeTruncate_ReadsNewLines(t *testing.T) {
 	if err := h.SetNotes("l", l, nil, long); err != nil {
 		t.Fatal(err)
 	}
-	// The new lines padded over the old, and no truncation any more.
+	// The new lines are padded to the old length; the truncation is missing.
 	padded := "x\n" + strings.Repeat("\n", 3*37-2)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mpsd is what the kubelet plugin and the supervisor of MPS daemons say to each other: JSON over HTTP on a unix
-// socket, which only root can open. The supervisor outlives the plugin, so either side can be of an older version: fields
-// are only ever added.
+// Package mpsd is the protocol between the kubelet plugin and the supervisor of MPS daemons: JSON over HTTP on a unix
+// socket, which only root can open. The supervisor outlives the plugin, so either side can be older: new versions
+// only add fields.
 package mpsd
 
 import (
@@ -23,17 +23,17 @@ import (
 	"time"
 )
 
-// What a Client's errors can be.
+// Errors of a Client.
 var (
 	ErrAway = errors.New("the supervisor of MPS daemons does not run on this node")
-	// ErrRefused says that the supervisor was reached and could not do it.
+	// ErrRefused means that the supervisor answered with an error.
 	ErrRefused = errors.New("the supervisor of MPS daemons")
 )
 
-// Client speaks to the supervisor. Several goroutines may use it.
+// Client calls the supervisor. Its methods are safe for concurrent use.
 type Client struct{ http http.Client }
 
-// NewClient does not connect yet.
+// NewClient makes a Client. It does not connect yet.
 func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -41,26 +41,26 @@ func NewClient(socket string) *Client {
 	return &Client{http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
 }
 
-// Ensure has a daemon run as described and returns once it serves. A daemon that runs is only told its limits, unless
-// its device is another by now. It waits as long as the context does.
+// Ensure makes a daemon run as described, and returns once it serves. A running daemon only gets new limits, unless
+// its device or mode changed. Ensure waits until the context ends.
 func (c *Client) Ensure(ctx context.Context, d Daemon) (Status, error) {
 	var s Status
 	path := "/v1/daemons/" + url.PathEscape(d.Name)
 	if deadline, ok := ctx.Deadline(); ok {
-		const answerTime = 500 * time.Millisecond // for an answer to arrive, at the most
+		const answerTime = 500 * time.Millisecond // maximum time for an answer to arrive
 		path += "?wait=" + url.QueryEscape(max(time.Until(deadline)-answerTime, 0).String())
 	}
 	err := c.call(ctx, http.MethodPut, path, d, &s)
 	return s, err
 }
 
-// Stop ends a daemon and removes its directory. None there is a success.
+// Stop ends a daemon and removes its directory. Stopping an unknown daemon succeeds.
 func (c *Client) Stop(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/daemons/"+url.PathEscape(name), nil, nil)
 }
 
-// List says how all daemons are. With the version of an earlier answer it returns when something changed since, or after
-// half a minute.
+// List returns the status of all daemons. With the version of an earlier answer it waits for a change, up to half a
+// minute.
 func (c *Client) List(ctx context.Context, after string) (List, error) {
 	var l List
 	err := c.call(ctx, http.MethodGet, "/v1/daemons?after="+url.QueryEscape(after), nil, &l)
@@ -103,40 +103,40 @@ func (c *Client) call(ctx context.Context, method, path string, send, receive an
 	return nil
 }
 
-// SocketName is the supervisor's socket in the directory of the daemons.
+// SocketName is the name of the supervisor's socket in the directory of the daemons.
 const SocketName = "supervisor.sock"
 
-// Daemon is an MPS control daemon as it should be.
+// Daemon is the desired state of an MPS control daemon.
 type Daemon struct {
-	// Name is the device's, and the name of its directory.
+	// Name is the name of the device and of the daemon's directory.
 	Name string `json:"name"`
-	// UUID is the GPU's or the MIG device's.
+	// UUID is the UUID of the GPU or MIG device.
 	UUID string `json:"uuid"`
-	// MemoryLimit is what each client may allocate, in bytes, unless it is told less; nil: all there is.
+	// MemoryLimit is the default memory limit of each client, in bytes. nil means no limit.
 	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
-	// Threads is the part of the SMs each client may use, in percent, unless it is told less; 0: all.
+	// Threads is the default limit of each client's SMs, in percent. 0 means all SMs.
 	Threads int `json:"threads,omitempty"`
-	// Users is "many" for a daemon that must serve several users at once, "one" for one that must not, empty for one that
-	// does where the driver can.
+	// Users is "many" for a daemon that must serve several users at once, "one" for a daemon that must not, and empty
+	// for several users if the driver supports it.
 	Users string `json:"users,omitempty"`
 }
 
-// Status is a daemon as it is.
+// Status is the actual state of a daemon.
 type Status struct {
 	Daemon
 	// PID is its process as the supervisor sees it, 0 while it does not run.
 	PID int `json:"pid,omitempty"`
-	// Since is when it was ready; zero while it is not.
+	// Since is the time at which it became ready, zero before.
 	Since time.Time `json:"since,omitzero"`
-	// Restarts counts how often it died and was started again: what its clients computed was lost each time.
+	// Restarts counts restarts after unexpected exits. Each one loses the clients' computations.
 	Restarts int `json:"restarts,omitempty"`
-	// ManyUsers says that it serves several users at once.
+	// ManyUsers means that it serves several users at once.
 	ManyUsers bool `json:"manyUsers,omitempty"`
-	// Problem says why it does not run, or why it ended last.
+	// Problem is the reason why it does not run, or of its last exit.
 	Problem string `json:"problem,omitempty"`
 }
 
-// List is the answer to a question for all daemons. Version changes with any of them.
+// List holds the status of all daemons. Version changes with each change of a status.
 type List struct {
 	Version string   `json:"version"`
 	Daemons []Status `json:"daemons"`
@@ -147,7 +147,7 @@ var (
 	uuidForm = regexp.MustCompile(`^(GPU|MIG)-[0-9a-zA-Z/-]{1,80}$`)
 )
 
-// Validate refuses what must not become a path, an argument or a line of a command.
+// Validate returns an error for values that could be abused in a path, an argument or a command line.
 func (d Daemon) Validate() error {
 	switch {
 	case !nameForm.MatchString(d.Name):

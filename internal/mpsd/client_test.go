@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// serve answers on a socket as a supervisor would.
+// serve answers on a socket in place of a supervisor.
 func serve(t *testing.T, answer http.HandlerFunc) *mpsd.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -68,7 +68,7 @@ func TestEnsure_Deadline_SentAsWait(t *testing.T) {
 	defer cancel()
 	s, err := c.Ensure(ctx, mpsd.Daemon{Name: "gpu-0"})
 	if err != nil || s.PID != 7 || asked > time.Minute || asked < 50*time.Second {
-		t.Errorf("%+v, %v, told to take %s", s, err, asked)
+		t.Errorf("%+v, %v, wait %s", s, err, asked)
 	}
 }
 

@@ -3,12 +3,13 @@
 
 package nvml
 
-// The values are those of nvml.h, so that the NVML fake can pass them through. An unlisted value prints as "Unknown".
+// The values equal those of nvml.h, so that the NVML fake can pass them through. An unlisted value prints as
+// "Unknown".
 
 // Brand is the marketing family of a board (nvmlBrandType_t).
 type Brand int
 
-// Brands that the driver tells apart: Tesla, and the vGPU licences.
+// Brands that the driver uses: Tesla, and the vGPU licences.
 const (
 	BrandTesla Brand = 2
 	BrandGrid  Brand = 4
@@ -28,7 +29,7 @@ func (b Brand) String() string { return nameOf(brandNames, b) }
 // Architecture is the GPU's generation (nvmlDeviceArchitecture_t).
 type Architecture int
 
-// Architectures that the driver tells apart.
+// Architectures that the driver uses.
 const (
 	ArchAmpere Architecture = 7
 	ArchHopper Architecture = 9
@@ -41,14 +42,14 @@ var architectureNames = map[Architecture]string{
 
 func (a Architecture) String() string { return nameOf(architectureNames, a) }
 
-// AddressingMode says how the GPU addresses system memory (nvmlDeviceAddressingModeType_t).
+// AddressingMode is the mode in which the GPU addresses system memory (nvmlDeviceAddressingModeType_t).
 type AddressingMode int
 
 var addressingModeNames = map[AddressingMode]string{0: "None", 1: "HMM", 2: "ATS"}
 
 func (m AddressingMode) String() string { return nameOf(addressingModeNames, m) }
 
-// ComputeMode says which processes may use the GPU (nvmlComputeMode_t).
+// ComputeMode determines the processes that may use the GPU (nvmlComputeMode_t).
 type ComputeMode int
 
 const (
@@ -68,7 +69,7 @@ func nameOf[T comparable](names map[T]string, v T) string {
 	return "Unknown"
 }
 
-// RemoteDevice is what is at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
+// RemoteDevice is the type of device at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
 type RemoteDevice int
 
 const (
@@ -77,7 +78,7 @@ const (
 	RemoteUnknown RemoteDevice = 255
 )
 
-// MaxNVLinks is how many links NVML can tell of (NVML_NVLINK_MAX_LINKS).
+// MaxNVLinks is the largest number of links that NVML reports (NVML_NVLINK_MAX_LINKS).
 const MaxNVLinks = 36
 
 // FabricState is the state of a GPU's registration (nvmlGpuFabricState_t).

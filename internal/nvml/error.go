@@ -8,10 +8,10 @@ import (
 	"fmt"
 )
 
-// Code is NVML's answer to a query that failed (nvmlReturn_t). It is an error, so errors.Is finds it inside an *Error.
+// Code is NVML's code of a failed query (nvmlReturn_t). It is an error, so errors.Is finds it inside an *Error.
 type Code int
 
-// The codes that the driver tells apart, with the values of nvml.h.
+// The codes that the driver uses, with the values of nvml.h.
 const (
 	Uninitialized         Code = 1
 	InvalidArgument       Code = 2
@@ -52,7 +52,7 @@ func (c Code) Error() string {
 }
 
 type Error struct {
-	// Query is NVML's own name of it, "nvmlDeviceGetMemoryInfo_v2".
+	// Query is NVML's own name of the query, "nvmlDeviceGetMemoryInfo_v2".
 	Query string
 	Code  Code
 }
@@ -61,12 +61,12 @@ func (e *Error) Error() string { return e.Query + ": " + e.Code.Error() }
 
 func (e *Error) Unwrap() error { return e.Code }
 
-// ErrReplaced says that the NVML library on disk is not the one this process loaded: the driver was upgraded under it.
-// The dynamic linker keeps the first for the life of the process, so only a restart helps.
+// ErrReplaced means that the NVML library on disk is not the one this process loaded, because of a driver upgrade.
+// The dynamic linker keeps the first library for the life of the process, so only a restart helps.
 var ErrReplaced = errors.New("the driver was replaced since this process loaded it; the process must start again")
 
-// Unavailable says that err means "this GPU or driver does not offer that", as against a failure: the attribute is
-// left out and nothing is wrong.
+// Unavailable reports that err means "this GPU or driver does not have it", as opposed to a failure: the caller
+// leaves the attribute out, without an error.
 func Unavailable(err error) bool {
 	return errors.Is(err, NotSupported) || errors.Is(err, FunctionNotFound)
 }

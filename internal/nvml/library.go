@@ -1,37 +1,36 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml is the border to NVIDIA's management library, in the driver's own types.
+// Package nvml is the interface to NVIDIA's management library, in the driver's own types.
 //
-// Each method is one NVML query and fails as that query fails: an *Error that names the query and carries NVML's
-// return code, tested with errors.Is(err, NotSupported). A GPU that cannot answer one query can often answer the
-// others, so nothing is bundled.
+// Each method is one NVML query and fails as that query fails: with an *Error that names the query and has NVML's
+// return code. Test it with errors.Is(err, NotSupported). Queries are not combined, because a GPU that cannot answer
+// one query can often answer the others.
 //
-// Traps. A session keeps /dev/nvidiactl open, and a driver that is held cannot be unloaded: open one, look, close it.
-// NVML's state is one per process, so sessions are counted and the last Close shuts the library down. Calling a symbol
-// that an older driver lacks ends the process; the real binding looks each newer symbol up first and answers
-// FunctionNotFound.
+// Traps. A session keeps /dev/nvidiactl open, and then the driver cannot be unloaded: close a session soon. NVML's
+// state belongs to the process, so sessions are counted and the last Close shuts the library down. A call of a
+// function that an older driver lacks ends the process; the real binding looks each newer function up first and
+// returns FunctionNotFound.
 package nvml
 
 // Library opens sessions with the driver.
 type Library interface {
-	// Open loads the library and initialises it. It may be tried again after an error: LibraryNotFound where the
-	// driver's user space is absent, DriverNotLoaded where its kernel module is, others as NVML says. ErrReplaced does
-	// not clear.
+	// Open loads and initialises the library. It may be retried after an error: LibraryNotFound without the driver's
+	// user space, DriverNotLoaded without its kernel module, or another code of NVML. ErrReplaced is permanent.
 	Open() (Session, error)
 }
 
-// Session is an initialised library. Its methods may be called from several goroutines at once.
+// Session is an initialised library. Its methods are safe for concurrent use.
 type Session interface {
-	// DriverVersion is the kernel driver's version as it spells it, "580.126.09".
+	// DriverVersion is the kernel driver's version in its own format, "580.126.09".
 	DriverVersion() (string, error)
-	// CUDAVersion is the newest CUDA the driver supports, in NVML's form: 1000 × major + 10 × minor.
+	// CUDAVersion is the newest CUDA version of the driver, in NVML's form: 1000 × major + 10 × minor.
 	CUDAVersion() (int, error)
-	// DeviceCount counts the GPUs, lost ones included.
+	// DeviceCount counts the GPUs, including lost ones.
 	DeviceCount() (int, error)
-	// Device gives the GPU at an index below DeviceCount. GPUIsLost where it fell off the bus.
+	// Device returns the GPU at an index below DeviceCount. The error is GPUIsLost for a GPU that fell off the bus.
 	Device(index int) (Device, error)
-	// Close ends the session; devices got from it must not be used after. A second Close does nothing.
+	// Close ends the session. Its devices must not be used afterwards. A second Close does nothing.
 	Close() error
 }
 
@@ -51,54 +50,54 @@ type Device interface {
 	Cores() (int, error)
 	AddressingMode() (AddressingMode, error)
 	ComputeMode() (ComputeMode, error)
-	// SetComputeMode is in force when it returns nil. NotSupported on a GPU whose MIG mode is on.
+	// SetComputeMode takes effect before it returns. It returns NotSupported on a GPU in MIG mode.
 	SetComputeMode(ComputeMode) error
-	// Processes are those that hold the GPU or a part of it, compute and graphics, in order of their process IDs, then
-	// instances, each once.
+	// Processes returns the processes that use the GPU or a part of it, compute and graphics. They are unique and
+	// ordered by process ID, then instances.
 	Processes() ([]Process, error)
-	// NVLinks are those that are up, in order of their index. NotSupported where the GPU has none.
+	// NVLinks returns the active links, ordered by index. It returns NotSupported on a GPU without NVLink.
 	NVLinks() ([]NVLink, error)
-	// NVLinkPeer says whether the driver has the GPU and another one of the session talk over NVLink.
+	// NVLinkPeer reports whether the driver connects the GPU and another GPU of the session over NVLink.
 	NVLinkPeer(other Device) (bool, error)
-	// Fabric is its registration with an NVLink fabric. NotSupported where it has none.
+	// Fabric returns the GPU's registration with an NVLink fabric. It returns NotSupported on a GPU without one.
 	Fabric() (Fabric, error)
 	Partitionable
 }
 
-// NVLink is a link of a GPU that is up.
+// NVLink is an active link of a GPU.
 type NVLink struct {
 	Index int
-	// Version is the generation, 0 where the driver does not say.
+	// Version is the generation, 0 if the driver does not report it.
 	Version int
 	Remote  RemoteDevice
-	// RemoteBusID is NVML's spelling of the other end's PCI address, empty where it does not tell.
+	// RemoteBusID is the PCI address of the other end in NVML's format, empty if it is unknown.
 	RemoteBusID string
 }
 
-// Fabric is how far a GPU's registration has come, and with what.
+// Fabric is the state of a GPU's registration with a fabric.
 type Fabric struct {
 	State FabricState
-	// Status is what a completed registration came to: nil, or NVML's error.
+	// Status is the result of a completed registration: nil, or NVML's error.
 	Status error
-	// ClusterUUID is all zero where the fabric ends at the node.
+	// ClusterUUID is all zero for a fabric within one node.
 	ClusterUUID [16]byte
 	CliqueID    int
 }
 
 type PCIInfo struct {
-	// BusID is NVML's spelling, "00000000:1B:00.0".
+	// BusID is the PCI address in NVML's format, "00000000:1B:00.0".
 	BusID string
-	// DeviceID is device << 16 | vendor, SubsystemID likewise.
+	// DeviceID is device << 16 | vendor; SubsystemID has the same form.
 	DeviceID, SubsystemID uint32
 }
 
-// MemoryInfo is in bytes. Total includes Reserved, what the driver keeps for itself.
+// MemoryInfo is in bytes. Total includes Reserved, the driver's own memory.
 type MemoryInfo struct {
 	Total, Reserved, Free, Used uint64
 }
 
 type Process struct {
 	PID uint32
-	// GPUInstance and ComputeInstance are what it runs on, -1 where that is the whole GPU.
+	// GPUInstance and ComputeInstance are the instances it uses, -1 for the whole GPU.
 	GPUInstance, ComputeInstance int
 }

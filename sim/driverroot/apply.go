@@ -21,11 +21,11 @@ import (
 
 const manifestFile = engine.Dir + "/manifest"
 
-// rootItself is in the manifest where Up made the root directory too.
+// rootItself is in the manifest if Up created the root directory too.
 const rootItself = "."
 
-// converge makes the root hold the entries, and removes what an earlier call made and is no longer wanted. The manifest
-// is written first, so that what a crash leaves behind is still known.
+// converge creates the entries and removes the earlier entries that are no longer listed. It writes the manifest
+// first, so that Down can remove everything after a crash.
 func converge(root string, entries []Entry) error {
 	before, err := readManifest(root)
 	if err != nil {
@@ -102,7 +102,7 @@ func mknod(tmp, at string, device uint64, mode fs.FileMode) error {
 		}
 		return fmt.Errorf("making the device node %s: %w", at, err)
 	}
-	return os.Chmod(tmp, mode) // past the umask
+	return os.Chmod(tmp, mode) // regardless of the umask
 }
 
 func replace(at string, create func(tmp string) error) error {
@@ -119,7 +119,7 @@ func replace(at string, create func(tmp string) error) error {
 	return nil
 }
 
-// removeAll removes paths, deepest first, and leaves a directory that holds something else.
+// removeAll removes paths, deepest first, and keeps directories with other content.
 func removeAll(root string, paths []string) error {
 	paths = slices.Clone(paths)
 	slices.SortFunc(paths, func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })

@@ -34,13 +34,13 @@ func capNode(minor uint32, mode int) Entry {
 	return e
 }
 
-// The modes of capability files, in decimal where the kernel prints them.
+// The modes of capability files, in decimal as the kernel prints them.
 const (
 	configMode = 0o400
 	useMode    = 0o444
 )
 
-// capabilities are the files and nodes of MIG: those of the machine and, for each instance that exists, its own.
+// capabilities returns the files and nodes of MIG: those of the machine and those of each instance.
 func capabilities(s *engine.State) []Entry {
 	if !s.Profile.Board.MIGCapable {
 		return nil
@@ -67,7 +67,7 @@ func capabilities(s *engine.State) []Entry {
 	return entries
 }
 
-// migMinors is the kernel's table of all capabilities that there can be.
+// migMinors is the kernel's table of all possible capabilities.
 func migMinors(s *engine.State) string {
 	var b strings.Builder
 	b.WriteString("config 1\nmonitor 2\n")
@@ -83,9 +83,9 @@ func migMinors(s *engine.State) string {
 	return b.String()
 }
 
-// Follow keeps the capabilities in a root as the state says, and the file of MIG devices for containers, and nothing
-// else: what libnvidia-ml.so.1 does after each change, as the kernel module would. Where device nodes cannot be made, as in a container without CAP_MKNOD, they are
-// left out.
+// Follow updates a root's capabilities and its file of MIG devices to match the state. libnvidia-ml.so.1 calls it
+// after each change, in place of the kernel module. It leaves device nodes out if it cannot make them, as in a
+// container without CAP_MKNOD.
 func Follow(root string) func(*engine.State) error {
 	return func(s *engine.State) error {
 		if err := writeContainerFile(root, s); err != nil {
@@ -117,8 +117,8 @@ func Follow(root string) func(*engine.State) error {
 	}
 }
 
-// writeContainerFile writes the MIG devices into the file that containers get a mount of. One that runs keeps the file of its
-// start, which has its own partition.
+// writeContainerFile writes the MIG devices into the file that containers mount. A running container keeps the file
+// of its start, with its own partition.
 func writeContainerFile(root string, s *engine.State) error {
 	content, err := smi.Partitions(s).Firmware()
 	if err != nil {

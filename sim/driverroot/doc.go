@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driverroot lays a simulated machine out as a directory: the driver's libraries and programs, device nodes,
-// and the parts of /proc and /sys that show GPUs.
+// Package driverroot writes a simulated machine into a directory: the driver's libraries and programs, device nodes,
+// and the GPU parts of /proc and /sys.
 //
-// Plan says what the directory holds, a pure function of the machine's state; Root makes it so, and again after each
-// change. A manifest lists what was made, so that Down removes that and nothing else.
+// Plan computes the directory's content from the machine's state; Root writes it, and updates it after each change. A
+// manifest lists the written files, so that Down removes nothing else.
 //
 // Trap. Device nodes need root and CAP_MKNOD.
 package driverroot

@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// Kind of an entry.
+// Kind is the kind of an entry.
 type Kind int
 
 // Kinds.
@@ -21,11 +21,11 @@ const (
 	File
 	Symlink
 	CharDevice
-	// Installed is a file that Up puts in place and that no change of state touches.
+	// Installed is a file that Up installs and that changes of the state do not affect.
 	Installed
 )
 
-// Entry is one thing in the root.
+// Entry is a file, directory, link or device node in the root.
 type Entry struct {
 	// Path is relative to the root.
 	Path    string
@@ -49,7 +49,7 @@ const (
 	BootIDFile = "proc/sys/kernel/random/boot_id"
 )
 
-// Device numbers of the driver's nodes. 195 is registered with the kernel; the others it hands out as it loads.
+// Device numbers of the driver's nodes. 195 is registered with the kernel; the kernel assigns the others dynamically.
 const (
 	majorGPU    = 195
 	majorUVM    = 510
@@ -60,7 +60,7 @@ const (
 	minorModeset = 254
 )
 
-// Plan is everything the root of a machine holds, parents before children.
+// Plan lists the entries of a machine's root, parents before children.
 func Plan(s *engine.State) ([]Entry, error) {
 	facts, err := firmware(s)
 	if err != nil {
@@ -97,7 +97,8 @@ func file(p, content string) Entry {
 	return Entry{Path: p, Kind: File, Mode: 0o644, Content: []byte(content)}
 }
 
-// link is a symbolic link relative to its own directory, from p to target, both relative to the root.
+// link returns a symbolic link from p to target, both relative to the root. The link is relative to its own
+// directory.
 func link(p, target string) Entry {
 	from, to := strings.Split(p, "/"), strings.Split(target, "/")
 	for len(from) > 1 && len(to) > 1 && from[0] == to[0] {

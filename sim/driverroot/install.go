@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// How the two binaries are built, for the error that misses them.
+// Build commands of the two binaries, for the error about a missing one.
 const (
 	BuildLibrary = `go build -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1' -o bin/sim/libnvidia-ml.so.1 ./sim/libnvidiaml`
 	BuildSMI     = `CGO_ENABLED=0 go build -ldflags '-s -w' -o bin/sim/nvidia-smi ./sim/cmd/nvidia-smi`

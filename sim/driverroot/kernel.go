@@ -87,7 +87,8 @@ func cpuList(node int) string {
 	return fmt.Sprintf("%d-%d", first, last)
 }
 
-// distances is a node's row of the ACPI SLIT: 10 to itself; 12 within a socket of four and 32 across, or 21 between two sockets.
+// distances returns a node's row of the ACPI SLIT: 10 to itself; 12 within a socket of four and 32 across, or 21
+// between two sockets.
 func distances(n, nodes int) string {
 	row := make([]string, nodes)
 	for i := range row {

@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// TestUp_ContainerToolkit_MakesFullSpec is what the driver root is for.
+// TestUp_ContainerToolkit_MakesFullSpec checks that nvidia-container-toolkit accepts the driver root.
 func TestUp_ContainerToolkit_MakesFullSpec(t *testing.T) {
 	r := simtest.Root(t, "hgx-h100", nil)
 	r.Use(t)

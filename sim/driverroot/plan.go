@@ -11,10 +11,10 @@ import (
 	"gpu-dra-driver/sim/smi"
 )
 
-// mpsProgram is the nvidia-smi stand-in by another name: see package mps.
+// mpsProgram is another name of the nvidia-smi replacement: see sim/mps.
 const mpsProgram = "nvidia-cuda-mps-control"
 
-// sonames are the driver's libraries that clients load, each with its SONAME's number.
+// sonames lists the driver's libraries that clients load, each with its SONAME's number.
 var sonames = []struct{ name, number string }{
 	{"libcuda", "1"}, {"libcudadebugger", "1"}, {"libnvcuvid", "1"}, {"libnvidia-allocator", "1"}, {"libnvidia-cfg", "1"},
 	{"libnvidia-encode", "1"}, {"libnvidia-nvvm", "4"}, {"libnvidia-opencl", "1"}, {"libnvidia-opticalflow", "1"},
@@ -29,7 +29,7 @@ func libraries(s *engine.State) []Entry {
 		{Path: path.Join(LibDir, "libnvidia-ml.so.1"), Kind: Symlink, Target: nvmlFile},
 		{Path: path.Join(BinDir, "nvidia-smi"), Kind: Installed, Mode: 0o755},
 		{Path: path.Join(BinDir, mpsProgram), Kind: Installed, Mode: 0o755},
-		// What a process that is chrooted here needs to mount over.
+		// Mount points for a process that is chrooted here.
 		{Path: "tmp", Kind: Dir}, {Path: "dev/shm", Kind: Dir},
 	}
 	for _, lib := range sonames {
@@ -46,7 +46,7 @@ func libraries(s *engine.State) []Entry {
 	return entries
 }
 
-// firmware carries the boards' facts into containers: see package smi.
+// firmware files carry the boards' facts into containers: see sim/smi.
 func firmware(s *engine.State) ([]Entry, error) {
 	content, err := smi.Static(s).Firmware()
 	if err != nil {
@@ -67,7 +67,7 @@ func firmwareDir(s *engine.State) string {
 	return path.Join("lib/firmware/nvidia", s.Profile.Driver.Version)
 }
 
-// devices outlive the driver's unloading, as nodes made by nvidia-modprobe do, and leave with their GPU.
+// devices stay when the driver is unloaded, like nodes made by nvidia-modprobe, and vanish with their GPU.
 func devices(s *engine.State) []Entry {
 	entries := []Entry{
 		node("dev/nvidiactl", majorGPU, minorControl), node("dev/nvidia-modeset", majorGPU, minorModeset),

@@ -16,27 +16,27 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Root is a machine laid out in a directory.
+// Root is a machine in a directory.
 type Root struct {
 	// Path is absolute.
 	Path string
 	*engine.Engine
 }
 
-// Options of Up.
+// Options configures Up.
 type Options struct {
 	Profile string
 	// Library and SMI are the files to install: see BuildLibrary and BuildSMI.
 	Library, SMI string
-	// GPUs fills only the first slots; 0 fills all.
+	// GPUs is the number of filled slots; 0 fills all.
 	GPUs int
 	// Seed varies UUIDs and serial numbers.
 	Seed string
-	// Without are NVML functions that the installed library shall lack.
+	// Without lists NVML functions that the installed library lacks.
 	Without []string
 }
 
-// Open is the machine laid out in a directory. engine.ErrNoMachine where there is none.
+// Open returns the machine in a directory, or engine.ErrNoMachine.
 func Open(dir string) (*Root, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -63,7 +63,7 @@ func (r *Root) sync(s *engine.State) error {
 	return converge(r.Path, entries)
 }
 
-// Up makes a machine in a directory that is empty or does not exist. What a failure has made is removed.
+// Up makes a machine in an empty or new directory. After an error it removes its files.
 func Up(dir string, o Options) (_ *Root, err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -98,7 +98,7 @@ func Up(dir string, o Options) (_ *Root, err error) {
 	installed := map[string][]byte{
 		filepath.Join(LibDir, "libnvidia-ml.so."+profile.Driver.Version): library,
 		filepath.Join(BinDir, "nvidia-smi"):                              smi,
-		filepath.Join(BinDir, mpsProgram):                                smi, // It goes by its name.
+		filepath.Join(BinDir, mpsProgram):                                smi, // Its name selects the program.
 	}
 	if err := install(abs, installed); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func install(abs string, files map[string][]byte) error {
 	return converge(abs, entries)
 }
 
-// Down removes what Up and later changes made, and nothing else: what others put there stays.
+// Down removes the files of Up and of later changes, and keeps all others.
 func Down(dir string) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -160,7 +160,7 @@ func Down(dir string) error {
 	if err := removeAll(abs, made); err != nil {
 		return fmt.Errorf("removing the machine in %s: %w", abs, err)
 	}
-	// The manifest goes last: until then another Down can finish.
+	// The manifest is removed last: until then another Down can finish.
 	last := []string{manifestFile, engine.Dir, path.Dir(engine.Dir), "var"}
 	if slices.Contains(made, rootItself) {
 		last = append(last, rootItself)

@@ -24,7 +24,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// tree lists what a directory holds, device numbers and link targets included.
+// tree lists a directory's content, with device numbers and link targets.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -160,7 +160,7 @@ func TestDown_ForeignFiles_KeepsThem(t *testing.T) {
 		}
 	}
 	if err := driverroot.Down(r.Path); err == nil || !strings.Contains(err.Error(), "left") {
-		t.Errorf("got %v, want to be told what was left", err)
+		t.Errorf("got %v, want an error about the remaining files", err)
 	}
 	if diff := cmp.Diff([]string{"d--------- .", "d--------- dev", "---------- dev/other", "---------- notes.txt"}, tree(t, r.Path)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
@@ -254,7 +254,7 @@ func TestPlan_Repeated_IsEqual(t *testing.T) {
 func TestPlaceholder_Library_IsELFSharedObject(t *testing.T) {
 	r := simtest.Root(t, "t4-1", nil)
 	lib64 := filepath.Join(r.Path, driverroot.LibDir)
-	// ldconfig reads each file as the loader would and links SONAMEs to them.
+	// ldconfig reads each file as the loader does and links its SONAME to it.
 	for _, soname := range []string{"libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4"} {
 		if err := os.Remove(filepath.Join(lib64, soname)); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Find resolves what a person calls a GPU: its index among those on the bus, its UUID, its PCI address, or "slot<N>".
+// Find returns a GPU by its index on the bus, UUID, PCI address, or "slot<N>".
 func (s *State) Find(name string) (*GPU, error) {
 	on := s.OnBus()
 	if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(on) {
@@ -30,7 +30,7 @@ func (s *State) Find(name string) (*GPU, error) {
 	return nil, fmt.Errorf("no GPU %q: give an index below %d, a UUID, a PCI address, or slot<N>", name, len(on))
 }
 
-// OnBus are the positions in GPUs of those the kernel sees, in NVML's order of enumeration.
+// OnBus returns the positions in GPUs of those that the kernel sees, in NVML's order of enumeration.
 func (s *State) OnBus() []int {
 	var on []int
 	for i, g := range s.GPUs {
@@ -41,7 +41,7 @@ func (s *State) OnBus() []int {
 	return on
 }
 
-// Remove takes a GPU off the bus. Its processes and readings go with it.
+// Remove takes a GPU off the bus, with its processes and readings.
 func (s *State) Remove(g *GPU) {
 	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: true, Made: g.Made, MIGPending: g.MIGPending && !s.Profile.Board.MIG.ResetFree}
 }
@@ -58,7 +58,7 @@ func (s *State) Add(g *GPU) {
 	s.start(g, minor)
 }
 
-// AddProcess makes a process hold a GPU. One of the same PID is replaced.
+// AddProcess adds a process to a GPU, or replaces the process with the same PID.
 func (s *State) AddProcess(g *GPU, p Process) error {
 	if p.PID == 0 {
 		return fmt.Errorf("a process needs a PID above 0")
@@ -80,7 +80,7 @@ func (s *State) AddProcess(g *GPU, p Process) error {
 	return nil
 }
 
-// RemoveProcess ends a process's hold on a GPU.
+// RemoveProcess removes a process from a GPU.
 func (s *State) RemoveProcess(g *GPU, pid uint32) error {
 	n := len(g.Processes)
 	g.Processes = slices.DeleteFunc(g.Processes, func(p Process) bool { return p.PID == pid })

@@ -14,7 +14,7 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Encode is the state file's content.
+// Encode returns the content of the state file.
 func (s *State) Encode() ([]byte, error) {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *State) Encode() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// Decode reads a state file and validates it. An unknown field or another version is an error.
+// Decode reads and validates a state file. An unknown field or another version is an error.
 func Decode(b []byte) (*State, error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -73,7 +73,7 @@ func (s *State) validate() error {
 	return nil
 }
 
-// Clone is a deep copy.
+// Clone returns a deep copy.
 func (s *State) Clone() *State {
 	c := *s
 	c.AbsentSymbols = append([]string(nil), s.AbsentSymbols...)

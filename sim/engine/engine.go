@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// Dir is where a root keeps the simulator's own files.
+// Dir is the directory of the simulator's own files in a root.
 const Dir = "var/lib/gpusim"
 
 // ErrNoMachine means that the root holds no simulated machine.
 var ErrNoMachine = errors.New("no simulated machine")
 
-// Engine is the machine of a root directory. Its methods may be called from several goroutines and processes at once.
+// Engine is the machine of a root directory. Several goroutines and processes can use it concurrently.
 type Engine struct {
 	dir    string // "" of a machine in memory
 	onSync func(*State) error
@@ -36,14 +36,14 @@ type stamp struct {
 	mtime       syscall.Timespec
 }
 
-// Open is the machine under root. Nothing is read yet. With onSync, every Update calls it with the new state while it
-// still holds the lock, so that what else the root shows follows the state.
+// Open returns the machine under root, without reading it. Every Update calls onSync, if set, with the new state and
+// with the lock held, so that other files of the root follow the state.
 func Open(root string, onSync func(*State) error) *Engine {
 	return &Engine{dir: filepath.Join(root, Dir), onSync: onSync}
 }
 
-// InMemory is a machine of one test, which no other process can see. It has no files, so that its queries cost no system
-// calls.
+// InMemory returns a machine of one test, which other processes cannot see. It has no files, so its queries need no
+// system calls.
 func InMemory(s *State) (*Engine, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func InMemory(s *State) (*Engine, error) {
 	return &Engine{cached: s.Clone()}, nil
 }
 
-// State is the machine now. It is shared: do not change it. The file is read only when it changed.
+// State returns the machine's current state. It is shared: do not change it. The file is read only if it changed.
 func (e *Engine) State() (*State, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,7 +88,7 @@ func (e *Engine) read() (*State, error) {
 	return s, nil
 }
 
-// Create writes the first state of a root that has none.
+// Create writes the first state of an empty root.
 func (e *Engine) Create(s *State) error {
 	if err := os.MkdirAll(e.dir, 0o755); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (e *Engine) Create(s *State) error {
 	})
 }
 
-// Update changes the machine: change gets a copy, and what it leaves is written unless it returns an error.
+// Update changes the machine: change modifies a copy, which Update writes unless change returns an error.
 func (e *Engine) Update(change func(*State) error) error {
 	return e.locked(func() error {
 		e.mu.Lock()
@@ -124,7 +124,7 @@ func (e *Engine) commit(s, old *State) error {
 	}
 	if !s.DriverLoaded {
 		for i := range s.GPUs {
-			s.GPUs[i].Instances = nil // They live in the driver.
+			s.GPUs[i].Instances = nil // Instances belong to the driver.
 		}
 	}
 	if err := s.validate(); err != nil {
@@ -149,8 +149,8 @@ func (e *Engine) commit(s, old *State) error {
 	return nil
 }
 
-// write replaces the file. Its time is the generation in microseconds past the last whole second, so that two writes
-// within a clock tick, the second of which gets the first one's inode back, still differ.
+// write replaces the file. Its time is the generation in microseconds past the last whole second. So two writes
+// within a clock tick differ, even if the second file reuses the first one's inode.
 func (e *Engine) write(b []byte, generation uint64) error {
 	path := filepath.Join(e.dir, "state.json")
 	tmp := path + ".tmp"

@@ -156,7 +156,7 @@ func TestReboot_Always_ClearsVolatileState(t *testing.T) {
 	}
 	want := fresh.Clone()
 	want.Generation, want.Boots, want.BootID = got.Generation, got.Boots, got.BootID
-	want.Remove(&want.GPUs[5]) // unplugged boards stay unplugged, and the minors close up
+	want.Remove(&want.GPUs[5]) // unplugged boards stay unplugged, and the minor numbers are assigned without a gap
 	want.GPUs[6].Minor, want.GPUs[7].Minor = 5, 6
 	if diff := cmp.Diff(want, got, cmp.Transformer("nil", func(f []Fault) []Fault { return append([]Fault{}, f...) }),
 		cmp.Transformer("nilp", func(p []Process) []Process { return append([]Process{}, p...) })); diff != "" {

@@ -11,19 +11,19 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// Fault makes a query fail or slow.
+// Fault makes a query fail, or delays it.
 type Fault struct {
-	// Query is NVML's function name. Without a version suffix it stands for all versions; "*" for every query.
+	// Query is NVML's function name. A name without a version suffix covers all versions; "*" covers every query.
 	Query string `json:"query"`
-	// GPU is a UUID, empty for any GPU and for queries of no GPU.
+	// GPU is a UUID, empty for any GPU and for queries without a GPU.
 	GPU string `json:"gpu,omitempty"`
-	// Code is the answer; 0 lets the query go on, after Latency.
+	// Code is the answer; 0 only delays the query by Latency.
 	Code nvml.Code `json:"code,omitempty"`
-	// After lets that many calls pass first. Times is how many calls are hit then, 0 for all.
+	// After is the number of calls that succeed first. Times is the number of calls that fail then, 0 for all.
 	After   int           `json:"after,omitempty"`
 	Times   int           `json:"times,omitempty"`
 	Latency time.Duration `json:"latency,omitempty"`
-	// AfterEffect has a query that changes something change it before it answers with Code.
+	// AfterEffect makes a changing query change the state before it returns Code.
 	AfterEffect bool `json:"afterEffect,omitempty"`
 }
 
@@ -63,7 +63,7 @@ func (f Fault) matches(query, uuid string, afterEffect bool) bool {
 	return f.Query == "*" || f.Query == query || f.Query == BaseName(query)
 }
 
-// BaseName is a function's name without its version: nvmlDeviceGetMemoryInfo for nvmlDeviceGetMemoryInfo_v2.
+// BaseName returns a function's name without its version: nvmlDeviceGetMemoryInfo for nvmlDeviceGetMemoryInfo_v2.
 func BaseName(query string) string {
 	if i := strings.LastIndex(query, "_v"); i > 0 && i+2 < len(query) && strings.Trim(query[i+2:], "0123456789") == "" {
 		return query[:i]
@@ -71,8 +71,8 @@ func BaseName(query string) string {
 	return query
 }
 
-// applyFaults counts one call of a query against the faults and returns the effect of those that match. Faults that are used
-// up are removed.
+// applyFaults counts one call of a query against the faults and returns the effect of the matching ones. It removes
+// exhausted faults.
 func (s *State) applyFaults(query, uuid string, afterEffect bool) (code nvml.Code, latency time.Duration, changed bool) {
 	kept := s.Faults[:0]
 	for _, f := range s.Faults {

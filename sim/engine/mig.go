@@ -21,26 +21,26 @@ type Instance struct {
 	Computes  []Compute `json:"computes,omitempty"`
 }
 
-// Compute is a compute instance: what has a UUID and runs processes.
+// Compute is a compute instance: it has a UUID and runs processes.
 type Compute struct {
 	ID        int `json:"id"`
 	ProfileID int `json:"profileID"`
-	// Start and Slices are its place among the instance's compute slices.
+	// Start and Slices are its position among the instance's compute slices.
 	Start  int    `json:"start"`
 	Slices int    `json:"slices"`
 	UUID   string `json:"uuid"`
 }
 
-// Place is where on a cut GPU a process runs.
+// Place is the instance on which a process runs.
 type Place struct {
 	GPUInstance     int `json:"gpuInstance"`
 	ComputeInstance int `json:"computeInstance"`
 }
 
-// idle says that nothing holds the GPU as a whole.
+// idle reports that no process or monitor uses the whole GPU.
 func (g *GPU) idle() bool { return len(g.Processes) == 0 && len(g.Monitors) == 0 }
 
-// SetMIGMode is what the driver does when asked to switch the mode. The code is the status of the activation.
+// SetMIGMode switches the mode as the driver does. The code is the status of the activation.
 func (s *State) SetMIGMode(g *GPU, on bool) nvml.Code {
 	b := s.Profile.Board
 	switch {
@@ -49,7 +49,7 @@ func (s *State) SetMIGMode(g *GPU, on bool) nvml.Code {
 	case !on && len(g.Instances) > 0:
 		return nvml.InUse
 	case g.MIGEnabled == on:
-		g.MIGPending = on // A pending change is taken back.
+		g.MIGPending = on // A pending change is reverted.
 		return 0
 	case g.ResetHidden:
 		g.MIGPending = on
@@ -57,14 +57,14 @@ func (s *State) SetMIGMode(g *GPU, on bool) nvml.Code {
 	case !g.idle() && b.MIG.ResetFree:
 		return nvml.InUse
 	case !g.idle():
-		g.MIGPending = on // It waits for a reset that cannot happen now.
+		g.MIGPending = on // The mode waits for a reset, which is impossible now.
 		return nvml.InUse
 	}
 	g.MIGEnabled, g.MIGPending = on, on
 	return 0
 }
 
-// ResetGPU is nvidia-smi --gpu-reset: instances go, a pending mode becomes the mode.
+// ResetGPU does what nvidia-smi --gpu-reset does: it removes instances and applies a pending mode.
 func (s *State) ResetGPU(g *GPU) nvml.Code {
 	if !g.idle() {
 		return nvml.InUse
@@ -74,7 +74,7 @@ func (s *State) ResetGPU(g *GPU) nvml.Code {
 	return 0
 }
 
-// RemainingInstances says how many more GPU instances of a profile the GPU can hold as it is now.
+// RemainingInstances returns the number of GPU instances of a profile that still fit on the GPU.
 func (s *State) RemainingInstances(g *GPU, profileID int) (int, nvml.Code) {
 	p, ok := s.Profile.Board.MIG.Profile(profileID)
 	if !ok {
@@ -90,10 +90,10 @@ func (s *State) RemainingInstances(g *GPU, profileID int) (int, nvml.Code) {
 	return n, 0
 }
 
-// AnyStart has the driver choose the placement: the first that is free, from the end, as hardware does.
+// AnyStart makes the driver choose the placement: the first free one from the end, as hardware does.
 const AnyStart = -1
 
-// CreateInstance makes a GPU instance.
+// CreateInstance creates a GPU instance.
 func (s *State) CreateInstance(g *GPU, profileID, start int) (Instance, nvml.Code) {
 	m := s.Profile.Board.MIG
 	if m == nil || !g.MIGEnabled {
@@ -136,7 +136,7 @@ func (s *State) CreateInstance(g *GPU, profileID, start int) (Instance, nvml.Cod
 	return i, 0
 }
 
-// freeInstanceID numbers instances as hardware does: from a base that grows as the size shrinks, the lowest free.
+// freeInstanceID returns the lowest free ID as hardware assigns them: from a base that grows as the size shrinks.
 func (g *GPU) freeInstanceID(size, all int) int {
 	id := 7
 	switch {
@@ -173,7 +173,7 @@ func (i *Instance) Compute(id int) *Compute {
 	return nil
 }
 
-// DestroyInstance unmakes a GPU instance.
+// DestroyInstance destroys a GPU instance.
 func (s *State) DestroyInstance(g *GPU, id int) nvml.Code {
 	i := g.Instance(id)
 	switch {
@@ -186,7 +186,7 @@ func (s *State) DestroyInstance(g *GPU, id int) nvml.Code {
 	return 0
 }
 
-// CreateCompute makes a compute instance in a GPU instance.
+// CreateCompute creates a compute instance in a GPU instance.
 func (s *State) CreateCompute(g *GPU, gpuInstance, profileID int) (Compute, nvml.Code) {
 	i := g.Instance(gpuInstance)
 	if i == nil {
@@ -221,7 +221,7 @@ func (s *State) CreateCompute(g *GPU, gpuInstance, profileID int) (Compute, nvml
 	return c, 0
 }
 
-// DestroyCompute unmakes a compute instance.
+// DestroyCompute destroys a compute instance.
 func (s *State) DestroyCompute(g *GPU, gpuInstance, id int) nvml.Code {
 	i := g.Instance(gpuInstance)
 	if i == nil || i.Compute(id) == nil {
@@ -236,7 +236,7 @@ func (s *State) DestroyCompute(g *GPU, gpuInstance, id int) nvml.Code {
 	return 0
 }
 
-// Vanish takes all instances of a GPU, or the one at a start, away under whatever runs on them, as a reset does.
+// Vanish removes all instances of a GPU, or the one at a start, despite running processes, as a reset does.
 func (s *State) Vanish(g *GPU, start int) bool {
 	n := len(g.Instances)
 	g.Instances = slices.DeleteFunc(g.Instances, func(i Instance) bool {

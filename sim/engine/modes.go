@@ -5,8 +5,8 @@ package engine
 
 import "gpu-dra-driver/internal/nvml"
 
-// SetComputeMode is what the driver does when asked to: the mode EXCLUSIVE_THREAD went with old drivers, and a cut GPU
-// has no mode.
+// SetComputeMode sets the mode as the driver does: EXCLUSIVE_THREAD exists only in old drivers, and a GPU in MIG mode
+// has no compute mode.
 func (g *GPU) SetComputeMode(m nvml.ComputeMode) nvml.Code {
 	const exclusiveThread = 1
 	switch {

@@ -12,8 +12,8 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// Mutate is a query that changes a GPU. Faults are met, and their latency is waited for, before the machine's lock is
-// taken, so that GPUs are worked on at once; a fault that comes after the effect replaces the answer.
+// Mutate runs a query that changes a GPU. Faults and their latency come before the machine's lock, so that changes of
+// several GPUs overlap. A fault after the effect replaces the answer.
 func (s *Session) Mutate(query string, slot int, change func(*State, *GPU) nvml.Code) nvml.Code {
 	if _, code := s.Query(query, slot); code != 0 {
 		return code

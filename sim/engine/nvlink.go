@@ -14,11 +14,11 @@ type NVLink struct {
 	Up      bool
 	Version int
 	Remote  nvml.RemoteDevice
-	// Peer is the GPU at the other end, nil of a switch, whose address this driver does not tell.
+	// Peer is the GPU at the other end. It is nil for a switch, whose address this driver does not report.
 	Peer *GPU
 }
 
-// RemoteBusID is NVML's spelling of the other end's address, empty of a switch.
+// RemoteBusID is the PCI address of the other end in NVML's format, empty for a switch.
 func (l NVLink) RemoteBusID() string {
 	if l.Peer == nil {
 		return ""
@@ -26,7 +26,7 @@ func (l NVLink) RemoteBusID() string {
 	return l.Peer.BusID()
 }
 
-// NVLinks are all of a GPU that lead somewhere, in order of their index. A link is down where either end has it down.
+// NVLinks returns the connected links of a GPU, ordered by index. A link is down if either end has it down.
 func (s *State) NVLinks(g *GPU) []NVLink {
 	b := s.Profile.Board
 	if len(s.Profile.Wires) == 0 {
@@ -61,8 +61,8 @@ func (s *State) NVLinks(g *GPU) []NVLink {
 	return out
 }
 
-// Peers says whether two GPUs talk over NVLink: over a link between them; over switches as long as neither lacks a link,
-// for then the fabric manager, as it is set by default, takes the GPU out. A GPU that is cut has no peers.
+// Peers reports whether two GPUs communicate over NVLink, through a direct link or through switches. A missing link
+// to a switch isolates the GPU, as with the fabric manager's default setting. A GPU in MIG mode has no peers.
 func (s *State) Peers(a, b *GPU) bool {
 	if a.MIGEnabled || b.MIGEnabled || s.Profile.Board.NVLinks == 0 {
 		return false
@@ -73,7 +73,7 @@ func (s *State) Peers(a, b *GPU) bool {
 	return slices.ContainsFunc(s.NVLinks(a), func(l NVLink) bool { return l.Up && l.Peer.Address == b.Address })
 }
 
-// FabricFault is what keeps a GPU from its fabric.
+// FabricFault is a reason for a failed registration with the fabric.
 type FabricFault string
 
 // The faults.
@@ -82,7 +82,7 @@ const (
 	FabricFailed  FabricFault = "failed"
 )
 
-// FabricOf is a GPU's registration.
+// FabricOf returns a GPU's registration.
 func (s *State) FabricOf(g *GPU) nvml.Fabric {
 	var out nvml.Fabric
 	switch {

@@ -19,22 +19,22 @@ type Session struct {
 	slots  []int
 
 	mu    sync.Mutex
-	local []Fault // counted here where the state file cannot be written
-	seen  uint64  // the generation local was taken from
+	local []Fault // counted here if the state file is read-only
+	seen  uint64  // the generation at which local was copied
 }
 
-// View is a GPU as a query sees it: one consistent state.
+// View is a GPU in one consistent state, for a query.
 type View struct {
 	*State
 	*GPU
 	Board profiles.Board
-	// Slot is the GPU's position in State.GPUs, its handle for as long as the machine exists.
+	// Slot is the GPU's position in State.GPUs, its handle for the life of the machine.
 	Slot int
-	// Index is NVML's.
+	// Index is NVML's index.
 	Index int
 }
 
-// Init begins a session: the GPUs that are on the bus now are those it will know.
+// Init starts a session with the GPUs that are on the bus now.
 func (e *Engine) Init(query string) (*Session, nvml.Code) {
 	s := &Session{engine: e}
 	st, code := s.Ask(query)
@@ -45,7 +45,7 @@ func (e *Engine) Init(query string) (*Session, nvml.Code) {
 	return s, 0
 }
 
-// Ask begins a query of no GPU.
+// Ask starts a query without a GPU.
 func (s *Session) Ask(query string) (*State, nvml.Code) {
 	st, code := s.state()
 	if code != 0 {
@@ -57,10 +57,10 @@ func (s *Session) Ask(query string) (*State, nvml.Code) {
 	return st, 0
 }
 
-// Count is the number of GPUs the session knows, lost ones included.
+// Count returns the number of the session's GPUs, including lost ones.
 func (s *Session) Count() int { return len(s.slots) }
 
-// SlotOf is the handle of the GPU at an index.
+// SlotOf returns the slot of the GPU at an index.
 func (s *Session) SlotOf(index int) (int, bool) {
 	if index < 0 || index >= len(s.slots) {
 		return 0, false
@@ -68,7 +68,7 @@ func (s *Session) SlotOf(index int) (int, bool) {
 	return s.slots[index], true
 }
 
-// Find is the slot of the GPU that match accepts, among those the session knows.
+// Find returns the slot of the session's GPU that match accepts.
 func (s *Session) Find(query string, match func(*GPU) bool) (int, nvml.Code) {
 	st, code := s.state()
 	if code != 0 {
@@ -86,7 +86,7 @@ func (s *Session) Find(query string, match func(*GPU) bool) (int, nvml.Code) {
 	return 0, nvml.NotFound
 }
 
-// Query begins a query of the GPU in a slot.
+// Query starts a query of the GPU in a slot.
 func (s *Session) Query(query string, slot int) (View, nvml.Code) {
 	st, code := s.state()
 	if code != 0 {
@@ -114,8 +114,8 @@ func (s *Session) state() (*State, nvml.Code) {
 	return st, 0
 }
 
-// applyFaults returns the faults of a query. Faults that count are counted in the state file; where that cannot be written, as through a
-// read-only mount, the session counts for itself.
+// applyFaults returns the faults of a query. It counts calls in the state file, or in the session if the file is
+// read-only.
 func (s *Session) applyFaults(st *State, query, uuid string) nvml.Code {
 	return s.applyFaultsAt(st, query, uuid, false)
 }
@@ -148,7 +148,7 @@ func (s *Session) applyFaultsAt(st *State, query, uuid string, afterEffect bool)
 	return code
 }
 
-// count is Update without the sync: counting a call changes nothing that the root shows.
+// count is Update without the sync: counting a call changes no visible file.
 func (e *Engine) count(change func(*State)) error {
 	withoutSync := e
 	if e.onSync != nil {
@@ -169,7 +169,7 @@ func (s *Session) applyFaultsLocal(st *State, query, uuid string, afterEffect bo
 	return code, latency
 }
 
-// Memory is the GPU's memory as NVML's second version splits it.
+// Memory returns the GPU's memory as NVML's second version splits it.
 func (v View) Memory() nvml.MemoryInfo {
 	const mib = 1 << 20
 	m := nvml.MemoryInfo{Total: v.Board.MemoryMiB * mib, Reserved: v.Board.ReservedMiB * mib, Used: v.UsedMiB() * mib}

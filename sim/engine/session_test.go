@@ -64,7 +64,7 @@ func TestFault_Count_EndsAfterIt(t *testing.T) {
 			s := begin(t, e)
 			change(t, e, func(s *State) { s.Faults = []Fault{{Query: query, Code: nvml.Unknown, After: 2, Times: 2}} })
 			if !writable {
-				// A directory in the place of the temporary file: no write gets through, even as root.
+				// A directory in place of the temporary file makes every write fail, even for root.
 				inTheWay := filepath.Join(root, Dir, "state.json.tmp")
 				if err := os.Mkdir(inTheWay, 0o755); err != nil {
 					t.Fatal(err)

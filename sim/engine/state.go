@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Version of the state file. A file of another version is refused.
+// Version is the version of the state file. A file of another version is an error.
 const Version = 1
 
 // State is a machine.
@@ -21,15 +21,15 @@ type State struct {
 	// Generation grows with each write.
 	Generation uint64           `json:"generation"`
 	Profile    profiles.Profile `json:"profile"`
-	// Seed is what UUIDs and serial numbers are made from, so that two machines of a profile can differ.
+	// Seed determines UUIDs and serial numbers, so that two machines of a profile can differ.
 	Seed   string `json:"seed,omitempty"`
 	BootID string `json:"bootID"`
 	Boots  int    `json:"boots"`
-	// DriverLoaded says that the kernel module is there.
+	// DriverLoaded means that the kernel module is loaded.
 	DriverLoaded bool `json:"driverLoaded"`
-	// AbsentSymbols are the NVML functions that this driver's library lacks.
+	// AbsentSymbols lists the NVML functions that this driver's library lacks.
 	AbsentSymbols []string `json:"absentSymbols,omitempty"`
-	// GPUs are one for each slot, in order of their addresses, those off the bus included.
+	// GPUs has one element for each slot, ordered by address, including those off the bus.
 	GPUs   []GPU   `json:"gpus"`
 	Faults []Fault `json:"faults,omitempty"`
 }
@@ -41,28 +41,29 @@ type GPU struct {
 	Serial  string `json:"serial"`
 	// Minor is the number in /dev/nvidia<minor>.
 	Minor int `json:"minor"`
-	// OffBus says that the GPU was removed: the kernel does not see it.
+	// OffBus means that the GPU was removed: the kernel does not see it.
 	OffBus bool `json:"offBus,omitempty"`
-	// Lost says that the kernel sees it and the driver cannot reach it.
+	// Lost means that the kernel sees it and the driver cannot reach it.
 	Lost bool `json:"lost,omitempty"`
-	// NodeMissing says that its device node is absent from /dev.
+	// NodeMissing means that its device node is absent from /dev.
 	NodeMissing bool `json:"nodeMissing,omitempty"`
 
-	// MIGEnabled is the mode now, MIGPending after the next reset.
+	// MIGEnabled is the current mode, MIGPending the mode after the next reset.
 	MIGEnabled bool `json:"migEnabled,omitempty"`
 	MIGPending bool `json:"migPending,omitempty"`
-	// ResetHidden says that the driver cannot reset the GPU, as in a virtual machine: a switch of the mode stays pending.
+	// ResetHidden means that the driver cannot reset the GPU, as in a virtual machine: a switch of the mode stays
+	// pending.
 	ResetHidden bool `json:"resetHidden,omitempty"`
-	// Instances are the GPU instances, in order of their IDs. Made counts the compute instances there ever were.
+	// Instances lists the GPU instances, ordered by ID. Made counts all compute instances since the boot.
 	Instances []Instance `json:"instances,omitempty"`
 	Made      int        `json:"made,omitempty"`
-	// Monitors are clients that hold the GPU and are no processes on it, such as DCGM.
+	// Monitors lists clients that use the GPU without being processes on it, such as DCGM.
 	Monitors []string `json:"monitors,omitempty"`
 
 	ComputeMode int `json:"computeMode"`
-	// LinksDown are the NVLinks that are down, by index.
+	// LinksDown lists the NVLinks that are down, by index.
 	LinksDown []int `json:"linksDown,omitempty"`
-	// Fabric is how its registration stands where the board has one; empty: completed.
+	// Fabric is the fault of its registration; empty: completed.
 	Fabric FabricFault `json:"fabric,omitempty"`
 	// TimeSlice is 0 (default) to 3 (long).
 	TimeSlice    int       `json:"timeSlice,omitempty"`
@@ -74,18 +75,19 @@ type GPU struct {
 	Processes    []Process `json:"processes,omitempty"`
 }
 
-// Process holds a GPU.
+// Process is a process that uses a GPU.
 type Process struct {
 	PID       uint32 `json:"pid"`
 	Name      string `json:"name,omitempty"`
 	MemoryMiB uint64 `json:"memoryMiB"`
-	// Graphics says that it is no compute process.
+	// Graphics means that it is a graphics process.
 	Graphics bool `json:"graphics,omitempty"`
-	// Place is where on a cut GPU it runs; nil is the whole GPU.
+	// Place is its instance on a GPU in MIG mode; nil means the whole GPU.
 	Place *Place `json:"place,omitempty"`
 }
 
-// New is a machine of the profile, first boot, driver loaded, idle. Gpus limits how many of the slots are filled; 0 is all.
+// New returns an idle machine of the profile after its first boot, with the driver loaded. 0 GPUs fill all
+// slots.
 func New(p profiles.Profile, seed string, gpus int) (*State, error) {
 	if gpus < 0 || gpus > len(p.Slots) {
 		return nil, fmt.Errorf("profile %s has %d slots, %d GPUs asked for", p.Name, len(p.Slots), gpus)
@@ -106,7 +108,7 @@ func New(p profiles.Profile, seed string, gpus int) (*State, error) {
 	return s, nil
 }
 
-// Reboot ends everything that dies with a boot: processes, readings, modes, faults, a lost GPU. What is plugged in stays.
+// Reboot removes all volatile state: processes, readings, modes, faults, lost GPUs. The boards stay.
 func (s *State) Reboot() { s.boot() }
 
 func (s *State) boot() {
@@ -127,17 +129,17 @@ func (s *State) boot() {
 	}
 }
 
-// start makes a GPU idle, as a driver finds it.
+// start makes a GPU idle, as after a driver's start.
 func (s *State) start(g *GPU, minor int) {
 	b := s.Profile.Board
-	// Where the mode needs a reset it is kept in the board, and outlives a boot.
+	// A mode that needs a reset is stored on the board and survives a boot.
 	mode := b.MIG != nil && !b.MIG.ResetFree && g.MIGPending
 	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Made: g.Made, ResetHidden: g.ResetHidden,
 		MIGEnabled: mode, MIGPending: mode,
 		Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
 }
 
-// Slot is where a GPU sits.
+// Slot returns a GPU's slot.
 func (s *State) Slot(g *GPU) profiles.Slot {
 	for _, slot := range s.Profile.Slots {
 		if slot.Address == g.Address {
@@ -147,7 +149,7 @@ func (s *State) Slot(g *GPU) profiles.Slot {
 	return profiles.Slot{Address: g.Address, NUMANode: -1}
 }
 
-// UsedMiB is what the processes of a GPU hold.
+// UsedMiB returns the memory of a GPU's processes.
 func (g *GPU) UsedMiB() uint64 {
 	var sum uint64
 	for _, p := range g.Processes {
@@ -156,7 +158,7 @@ func (g *GPU) UsedMiB() uint64 {
 	return sum
 }
 
-// BusID is NVML's spelling of the address, "00000000:1B:00.0".
+// BusID returns the address in NVML's format, "00000000:1B:00.0".
 func (g *GPU) BusID() string { return "0000" + strings.ToUpper(g.Address) }
 
 func uuidOf(b []byte) string {

@@ -9,7 +9,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// How near two GPUs are by PCIe, with the values of nvml.h.
+// Distances between two GPUs over PCIe, with the values of nvml.h.
 const (
 	Internal   = 0
 	Single     = 10
@@ -19,7 +19,7 @@ const (
 	System     = 50
 )
 
-// CommonAncestor is what two GPUs meet at.
+// CommonAncestor returns the distance of two GPUs.
 func CommonAncestor(a, b View) int {
 	sa, sb := a.State.Slot(a.GPU), b.State.Slot(b.GPU)
 	common := 0
@@ -44,13 +44,13 @@ func CommonAncestor(a, b View) int {
 // cpusPerNode is the size of a NUMA node's CPU set in every simulated machine.
 const cpusPerNode = 16
 
-// CPUs are the first and last CPU of a NUMA node; those of node 0 where there is none.
+// CPUs returns the first and last CPU of a NUMA node, or of node 0 for a GPU without a node.
 func CPUs(node int) (first, last int) {
 	first = max(node, 0) * cpusPerNode
 	return first, first + cpusPerNode - 1
 }
 
-// Peer is a GPU as a part of another query: no fault of its own is met.
+// Peer returns the second GPU of a query, whose own faults do not apply.
 func (s *Session) Peer(slot int) (View, nvml.Code) {
 	st, code := s.state()
 	if code != 0 {

@@ -55,7 +55,7 @@ func nvmlGpuInstanceGetComputeInstanceProfileInfo(h C.handle, index, engines C.u
 	})
 }
 
-// The third version is the second with a word of capabilities behind it.
+// The third version adds a word of capabilities to the second.
 
 //export nvmlGpuInstanceGetComputeInstanceProfileInfoV
 func nvmlGpuInstanceGetComputeInstanceProfileInfoV(h C.handle, index, engines C.u32, to *C.computeProfileV2) C.u32 {

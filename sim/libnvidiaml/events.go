@@ -16,13 +16,13 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// supportedEvents are those a data-centre board can raise: ECC errors, P-state, critical XID, clock.
+// supportedEvents lists the events of a data-centre board: ECC errors, P-state, critical XID, clock.
 const supportedEvents = 0x1f
 
-// eventPoll is how soon a waiter notices that a GPU it watches is lost.
+// eventPoll is the poll interval for lost GPUs.
 const eventPoll = 50 * time.Millisecond
 
-// eventSets are the sets that live. A handle is the address of a byte of C memory.
+// eventSets holds the existing sets. A handle is the address of a byte of C memory.
 var eventSets struct {
 	sync.Mutex
 	slots map[C.handle]map[int]bool
@@ -91,7 +91,7 @@ func nvmlEventSetWait_v2(set C.handle, data *C.eventData, timeoutMS C.u32) C.u32
 	return wait("nvmlEventSetWait_v2", set, data != nil, timeoutMS)
 }
 
-// wait ends with the timeout, or when a watched GPU is lost. The simulated boards raise no events.
+// wait returns at the timeout, or when a watched GPU is lost. The simulated boards raise no events.
 func wait(query string, set C.handle, ok bool, timeoutMS C.u32) C.u32 {
 	return system(query, set != nil && ok, func(*engine.State) nvml.Code {
 		deadline := time.Now().Add(time.Duration(timeoutMS) * time.Millisecond)

@@ -14,7 +14,8 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// lastGPUProfile is the largest index of nvml.h: above it a query answers INVALID_ARGUMENT, which ends an enumeration.
+// lastGPUProfile is the largest index of nvml.h: above it a query returns INVALID_ARGUMENT, which ends an
+// enumeration.
 const lastGPUProfile = 17
 
 func gpuProfileByIndex(v engine.View, index C.u32) (profiles.GPUInstanceProfile, nvml.Code) {

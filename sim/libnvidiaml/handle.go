@@ -85,7 +85,7 @@ func byBusID(query string, busID *C.char, dev *C.handle) C.u32 {
 	return find(query, busID != nil, dev, func(g *engine.GPU) bool { return sameAddress(C.GoString(busID), g.Address) })
 }
 
-// sameAddress compares as NVML does: any case, a domain of any width or none.
+// sameAddress compares addresses as NVML does: any case, a domain of any width or none.
 func sameAddress(given, address string) bool {
 	if strings.Count(given, ":") == 1 {
 		given = "0:" + given

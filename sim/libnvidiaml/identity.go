@@ -24,7 +24,7 @@ func text(query string, dev C.handle, to *C.char, length C.u32, value func(engin
 	})
 }
 
-// number answers NotSupported for a negative value.
+// number returns NotSupported for a negative value.
 func number(query string, dev C.handle, to *C.u32, value func(engine.View) int) C.u32 {
 	return device(query, dev, to != nil, func(v engine.View) nvml.Code {
 		n := value(v)

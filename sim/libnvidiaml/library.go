@@ -25,7 +25,7 @@ import (
 func main() {}
 
 func init() {
-	// The host's memory budget counts this runtime's too.
+	// This Go runtime's heap counts against the host process's memory budget.
 	debug.SetGCPercent(20)
 	runtime.GOMAXPROCS(1)
 }
@@ -92,7 +92,7 @@ func guard(code *nvml.Code) {
 	}
 }
 
-// system runs a query of no GPU. ok is false where an argument is NULL.
+// system runs a query without a GPU. ok is false if an argument is NULL.
 func system(query string, ok bool, answer func(*engine.State) nvml.Code) C.u32 {
 	return C.u32(func() (code nvml.Code) {
 		defer guard(&code)
@@ -111,7 +111,7 @@ func system(query string, ok bool, answer func(*engine.State) nvml.Code) C.u32 {
 	}())
 }
 
-// device runs a query of a GPU. ok is false where an argument is NULL.
+// device runs a query of a GPU. ok is false if an argument is NULL.
 func device(query string, dev C.handle, ok bool, answer func(engine.View) nvml.Code) C.u32 {
 	return C.u32(func() (code nvml.Code) {
 		defer guard(&code)
@@ -122,7 +122,7 @@ func device(query string, dev C.handle, ok bool, answer func(engine.View) nvml.C
 		slot, known := slotOf(dev)
 		if !ok || !known {
 			if _, mig := partOf(dev, migDevice); ok && mig {
-				return nvml.NotSupported // a query that only whole GPUs answer
+				return nvml.NotSupported // only whole GPUs support the query
 			}
 			return nvml.InvalidArgument
 		}
@@ -191,7 +191,7 @@ func nvmlInit_v2() C.u32 { return C.u32(start("nvmlInit_v2")) }
 
 //export nvmlInitWithFlags
 func nvmlInitWithFlags(flags C.u32) C.u32 {
-	_ = flags // NO_GPUS and NO_ATTACH only spare work that the simulator does not do
+	_ = flags // NO_GPUS and NO_ATTACH only save work that the simulator does not do
 	return C.u32(start("nvmlInitWithFlags"))
 }
 

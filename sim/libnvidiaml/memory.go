@@ -15,7 +15,7 @@ import (
 
 const mib = 1 << 20
 
-// The first version counts what the driver reserves as used.
+// The first version includes the driver's reserved memory in the used memory.
 
 //export nvmlDeviceGetMemoryInfo
 func nvmlDeviceGetMemoryInfo(dev C.handle, m *C.memoryV1) C.u32 {
@@ -49,7 +49,8 @@ func nvmlDeviceGetBAR1MemoryInfo(dev C.handle, m *C.bar1Memory) C.u32 {
 	})
 }
 
-// processes fills a counted array: of a GPU all that hold it or a part of it, of a MIG device its own. With too small a count it answers INSUFFICIENT_SIZE and the count needed.
+// processes fills a counted array: for a GPU the processes that use it or a part of it, for a MIG device its own. If
+// the count is too small, it returns INSUFFICIENT_SIZE and the required count.
 func processes(query string, dev C.handle, count *C.u32, graphics bool, room unsafe.Pointer, fill func(i int, p engine.Process)) C.u32 {
 	answer := func(all []engine.Process, on func(engine.Process) bool) nvml.Code {
 		var held []engine.Process

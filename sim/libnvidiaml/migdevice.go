@@ -13,9 +13,9 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// A MIG device is a compute instance as a device: it has a handle like a GPU's, which some of the queries of GPUs take.
+// A MIG device represents a compute instance. It has a handle like a GPU's, which some of the GPU queries accept.
 
-// either runs a query that takes a GPU's handle or a MIG device's.
+// either runs a query that accepts the handle of a GPU or of a MIG device.
 func either(query string, dev C.handle, ok bool, whole func(engine.View) nvml.Code, partition func(found) nvml.Code) C.u32 {
 	if _, is := partOf(dev, migDevice); is {
 		return ofPart(query, dev, migDevice, ok, partition)
@@ -23,7 +23,7 @@ func either(query string, dev C.handle, ok bool, whole func(engine.View) nvml.Co
 	return device(query, dev, ok, whole)
 }
 
-// migUUID finds the MIG device of a UUID on a GPU.
+// migUUID finds the MIG device with a UUID on a GPU.
 func migUUID(slot int, g *engine.GPU, uuid string) (part, bool) {
 	for i := range g.Instances {
 		for c := range g.Instances[i].Computes {
@@ -111,7 +111,7 @@ func nvmlDeviceIsMigDeviceHandle(dev C.handle, to *C.u32) C.u32 {
 		func(engine.View) nvml.Code { return put(to, 0) }, func(found) nvml.Code { return put(to, 1) })
 }
 
-// ofMIG runs a query that only a MIG device answers.
+// ofMIG runs a query that only a MIG device supports.
 func ofMIG(query string, dev C.handle, ok bool, answer func(found) nvml.Code) C.u32 {
 	return either(query, dev, ok, func(engine.View) nvml.Code { return nvml.InvalidArgument }, answer)
 }
@@ -157,7 +157,7 @@ func nvmlDeviceGetAttributes_v2(dev C.handle, a *C.deviceAttributes) C.u32 {
 	return attributes("nvmlDeviceGetAttributes_v2", dev, a)
 }
 
-// memory is the GPU instance's, which its compute instances share.
+// memory returns the GPU instance's memory, which its compute instances share.
 func (f found) memory() nvml.MemoryInfo {
 	m := nvml.MemoryInfo{Total: f.profile.MemoryMiB * mib}
 	for _, p := range f.Processes {
@@ -170,5 +170,5 @@ func (f found) memory() nvml.MemoryInfo {
 	return m
 }
 
-// name is that of the GPU and of what of it this is: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
+// name returns the names of the GPU and of the instance: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
 func (f found) name() string { return f.Board.ProductName + " MIG " + f.computeProfile.Name }

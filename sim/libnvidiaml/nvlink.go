@@ -49,7 +49,7 @@ func nvmlDeviceGetNvLinkRemoteDeviceType(dev C.handle, link C.u32, remote *C.u32
 	return nvlink("nvmlDeviceGetNvLinkRemoteDeviceType", dev, link, remote != nil, func(v engine.View) nvml.Code {
 		links := v.NVLinks(v.GPU)
 		if int(link) >= len(links) {
-			return nvml.NotSupported // It leads nowhere.
+			return nvml.NotSupported // The link is not connected.
 		}
 		return put(remote, int(links[link].Remote))
 	})
@@ -71,7 +71,7 @@ func nvmlDeviceGetNvLinkErrorCounter(dev C.handle, link, counter C.u32, to *C.u6
 	})
 }
 
-// remotePCI is the other end of a link: a GPU's PCI device. Of a switch this driver does not tell.
+// remotePCI returns the GPU at the other end of a link. This driver does not report switches.
 func remotePCI(query string, dev C.handle, link C.u32, ok bool, fill func(engine.View, profiles.Address)) C.u32 {
 	return nvlink(query, dev, link, ok, func(v engine.View) nvml.Code {
 		links := v.NVLinks(v.GPU)
@@ -99,7 +99,7 @@ func nvmlDeviceGetNvLinkRemotePciInfo_v2(dev C.handle, link C.u32, info *C.pciIn
 	return remotePCI("nvmlDeviceGetNvLinkRemotePciInfo_v2", dev, link, info != nil, func(v engine.View, a profiles.Address) { fillPCI(info, v, a) })
 }
 
-// healthUnset is the health of nvml.h of which nothing is known.
+// healthUnset is nvml.h's value for an unknown health.
 const healthUnset = 0
 
 func fabric(query string, dev C.handle, ok bool, fill func(f nvml.Fabric, cluster [16]C.uchar, status C.u32)) C.u32 {

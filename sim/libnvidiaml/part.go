@@ -16,7 +16,8 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// part is what a handle of an instance or a MIG device stands for. Its mark tells it from another that has its ID later.
+// part identifies the instance or MIG device of a handle. Its mark distinguishes it from a later one with the same
+// ID.
 type part struct {
 	kind         kind
 	slot, gi, ci int
@@ -31,8 +32,7 @@ const (
 	migDevice
 )
 
-// parts are the handles given out. A part has one handle for as long as it lives; a handle is used again only when all
-// others were.
+// parts holds the assigned handles. A part has one handle for its life; a handle is reused only after all others.
 var parts = struct {
 	sync.Mutex
 	byIndex []part
@@ -64,7 +64,7 @@ func handleOfPart(p part) C.handle {
 	return C.handle(unsafe.Pointer(&C.gpusimParts[n]))
 }
 
-// partOf is what a handle stands for, if it is one of this kind that was given out.
+// partOf returns the part of a handle, if the handle was assigned and has the kind.
 func partOf(h C.handle, k kind) (part, bool) {
 	at := uintptr(h) - uintptr(unsafe.Pointer(&C.gpusimParts[0]))
 	parts.Lock()
@@ -75,7 +75,7 @@ func partOf(h C.handle, k kind) (part, bool) {
 	return parts.byIndex[at], true
 }
 
-// forget makes the handle of a part that was destroyed invalid, even where the next has its ID and its place.
+// forget invalidates the handle of a destroyed part, even if the next part has its ID and placement.
 func forget(p part) {
 	parts.Lock()
 	defer parts.Unlock()
@@ -85,7 +85,7 @@ func forget(p part) {
 	}
 }
 
-// found is a part as a query sees it. Compute is nil for a GPU instance.
+// found is a part in a state. Compute is nil for a GPU instance.
 type found struct {
 	engine.View
 	part
@@ -95,7 +95,7 @@ type found struct {
 	computeProfile profiles.ComputeInstanceProfile
 }
 
-// in finds the part in a state. False: it is gone, or another has its ID.
+// in finds the part in a state. It returns false if the part does not exist, or another one has its ID.
 func (p part) in(s *engine.State, g *engine.GPU) (f found, ok bool) {
 	f.part = p
 	if f.instance = g.Instance(p.gi); f.instance == nil {
@@ -118,7 +118,7 @@ func (p part) in(s *engine.State, g *engine.GPU) (f found, ok bool) {
 	return f, true
 }
 
-// ofPart runs a query of an instance or a MIG device. ok is false where an argument is NULL.
+// ofPart runs a query of an instance or a MIG device. ok is false if an argument is NULL.
 func ofPart(query string, h C.handle, k kind, ok bool, answer func(found) nvml.Code) C.u32 {
 	return C.u32(func() (code nvml.Code) {
 		defer guard(&code)
@@ -143,7 +143,7 @@ func ofPart(query string, h C.handle, k kind, ok bool, answer func(found) nvml.C
 	}())
 }
 
-// mutate runs a call that changes a GPU. ok is false where an argument is NULL.
+// mutate runs a call that changes a GPU. ok is false if an argument is NULL.
 func mutate(query string, dev C.handle, ok bool, change func(slot int, s *engine.State, g *engine.GPU) nvml.Code) C.u32 {
 	slot, known := slotOf(dev)
 	return mutateSlot(query, slot, ok && known, func(s *engine.State, g *engine.GPU) nvml.Code { return change(slot, s, g) })
@@ -163,7 +163,7 @@ func mutateSlot(query string, slot int, ok bool, change func(*engine.State, *eng
 	}())
 }
 
-// mutatePart runs a call that changes an instance, or makes one in it.
+// mutatePart runs a call that changes an instance, or creates one in it.
 func mutatePart(query string, h C.handle, k kind, ok bool, change func(f found, s *engine.State, g *engine.GPU) nvml.Code) C.u32 {
 	p, known := partOf(h, k)
 	return mutateSlot(query, p.slot, ok && known, func(s *engine.State, g *engine.GPU) nvml.Code {

@@ -84,7 +84,7 @@ func nvmlDeviceGetTemperatureThreshold(dev C.handle, kind C.u32, to *C.u32) C.u3
 	})
 }
 
-// Power is in milliwatts throughout.
+// All powers are in milliwatts.
 
 //export nvmlDeviceGetPowerUsage
 func nvmlDeviceGetPowerUsage(dev C.handle, to *C.u32) C.u32 {
@@ -127,7 +127,7 @@ func nvmlDeviceGetTotalEnergyConsumption(dev C.handle, to *C.u64) C.u32 {
 	})
 }
 
-// energy is in millijoules, and grows with the clock.
+// energy is in millijoules, and grows with time.
 func energy(v engine.View) uint64 { return uint64(time.Now().UnixMilli()) * uint64(max(v.PowerW, 0)) }
 
 func perfState(query string, dev C.handle, to *C.u32) C.u32 {

@@ -15,15 +15,15 @@ import (
 	"strings"
 )
 
-// Client is a process of CUDA that computes by MPS.
+// Client is a CUDA process that computes through MPS.
 type Client struct {
 	Info
 	conn net.Conn
 	read *bufio.Reader
 }
 
-// Connect does what CUDA does at its start: it finds the daemon by the environment and waits for a server. Root is "/" but
-// for tests.
+// Connect does what CUDA does at its start: it finds the daemon through the environment and waits for a server. root
+// is "/" except in tests.
 func Connect(ctx context.Context, environ []string, root string) (*Client, error) {
 	env := environment(environ)
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(root, env[envPipe], ControlSocket))
@@ -53,17 +53,17 @@ func Connect(ctx context.Context, environ []string, root string) (*Client, error
 	return c, nil
 }
 
-// Alloc asks for memory of the device, in bytes.
+// Alloc allocates memory of the device, in bytes.
 func (c *Client) Alloc(bytes uint64) error {
 	_, err := c.ask(request{Alloc: bytes})
 	return err
 }
 
-// Lost returns when the connection breaks, with why: the server died, or Close was called.
+// Lost waits until the connection breaks and returns the cause: the server ended, or Close was called.
 func (c *Client) Lost() error {
 	_, err := c.read.ReadByte()
 	if err == nil {
-		return errors.New("the MPS server spoke unasked")
+		return errors.New("the MPS server sent an unexpected message")
 	}
 	return fmt.Errorf("the MPS server is gone: %w", err)
 }

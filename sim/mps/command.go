@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// command carries out one line of the control program. Only the daemon's own user may.
+// command carries out one line of the control program. Only the daemon's own user may send commands.
 func (d *daemon) command(line string, uid uint32) (string, error) {
 	if uid != uint32(os.Getuid()) {
 		return "", errors.New("permission denied")
@@ -112,7 +112,7 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	return "", fmt.Errorf("unknown command: %s", name)
 }
 
-// terminate ends a process's contexts. d.mu is held.
+// terminate ends a process's contexts. The caller holds d.mu.
 func (d *daemon) terminate(pid int) error {
 	err := errors.New("failed to find the MPS client")
 	for c := range d.clients {
@@ -123,7 +123,7 @@ func (d *daemon) terminate(pid int) error {
 	return err
 }
 
-// table prints the clients in order. d.mu is held.
+// table prints the clients in order. The caller holds d.mu.
 func (d *daemon) table(row func(*client) string) string {
 	var rows []string
 	for c := range d.clients {
@@ -147,7 +147,7 @@ func last(args []string) string {
 	return args[len(args)-1]
 }
 
-// number reads a number, -1 where it is none.
+// number parses a number, or returns -1.
 func number(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -156,7 +156,7 @@ func number(s string) int {
 	return n
 }
 
-// mebibytes reads "10G", "512M" or a number of bytes; 0 where it is none.
+// mebibytes parses "10G", "512M" or a number of bytes, or returns 0.
 func mebibytes(s string) uint64 {
 	digits, shift := s, -20
 	if d, ok := strings.CutSuffix(s, "G"); ok {

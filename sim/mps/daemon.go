@@ -22,18 +22,18 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// maxClients is how many a server has at the most, with a whole GPU.
+// maxClients is the largest number of clients of a server, on a whole GPU.
 const maxClients = 48
 
-// processName is what the engine calls a client: by it a daemon knows what an earlier one left.
+// processName is the name of a client in the engine. A daemon uses it to find the clients of an earlier one.
 const processName = "mps-client"
 
-// daemon is a control daemon and the one server that it runs at a time.
+// daemon is a control daemon with its server; it has at most one.
 type daemon struct {
 	engine *engine.Engine
-	// device is what it serves: a UUID, or an index.
+	// device is a UUID or an index.
 	device string
-	// shm is /dev/shm; root is where the machine lies.
+	// shm is /dev/shm; root is the machine's directory.
 	shm, root string
 	anyUser   bool
 	log       *log.Logger
@@ -41,10 +41,10 @@ type daemon struct {
 	once      sync.Once
 
 	mu sync.Mutex
-	// What servers to come start with; 0: no limit.
+	// Limits of future servers; 0: no limit.
 	defaultMiB     uint64
 	defaultThreads int
-	// The server's: its user, whether it takes no more clients, and the limits of clients to come.
+	// The server's user, whether it refuses new clients, and the limits of future clients.
 	user     uint32
 	running  bool
 	closing  bool
@@ -62,7 +62,7 @@ type client struct {
 	limitMiB uint64
 	usedMiB  uint64
 	shm      string
-	// end breaks its connection, with which its context ends.
+	// end closes its connection, and so ends its context.
 	end func() error
 }
 
@@ -134,7 +134,7 @@ func peer(conn *net.UnixConn) (*unix.Ucred, error) {
 	return cred, errors.Join(err, credErr)
 }
 
-// admit gives a process a context, once the server is for its user.
+// admit gives a process a context, once the server belongs to its user.
 func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) (*Info, *client, error) {
 	user := cred.Uid
 	if d.anyUser {
@@ -171,11 +171,11 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	if n := number(h.Threads); n > 0 {
 		threads = min(threads, n)
 	}
-	// The daemon's PID keeps apart those that share a /dev/shm.
+	// The daemon's PID separates daemons that share a /dev/shm.
 	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: os.Getpid(), UUID: d.device, Minor: g.Minor, Shm: shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)}
 	c.shm = filepath.Join(d.shm, info.Shm)
 	if err := os.WriteFile(c.shm, make([]byte, 4096), 0o666); err != nil {
-		_ = os.Remove(c.shm) // Where it is full, the empty file is there.
+		_ = os.Remove(c.shm) // If it is full, an empty file exists.
 		return nil, nil, fmt.Errorf("make shared memory: %w", err)
 	}
 	d.clients[c] = true
@@ -187,7 +187,8 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	return info, c, nil
 }
 
-// waitTurn waits until the server is for a user, or there is none. d.mu is held, but while it waits.
+// waitTurn waits until the server belongs to a user, or there is no server. The caller holds d.mu; waiting releases
+// it.
 func (d *daemon) waitTurn(user uint32, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) error {
 	var gone <-chan struct{}
 	for d.running && (d.user != user || d.closing) {
@@ -218,7 +219,7 @@ func (d *daemon) waitTurn(user uint32, cred *unix.Ucred, conn *net.UnixConn, rea
 	return nil
 }
 
-// broken tells when a client that has nothing to say yet goes. It reads ahead until stop.
+// broken detects that a waiting client has disconnected. It reads ahead until stop.
 func broken(conn *net.UnixConn, read *bufio.Reader) (gone <-chan struct{}, stop func()) {
 	broke, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -234,7 +235,7 @@ func broken(conn *net.UnixConn, read *bufio.Reader) (gone <-chan struct{}, stop 
 	}
 }
 
-// foreignPID is a PID for a process whose own the daemon cannot see.
+// foreignPID makes up a PID for a process in another PID namespace.
 func (d *daemon) foreignPID(g *engine.GPU) uint32 {
 	pid := 1<<22 + uint32(os.Getpid())<<8 + uint32(d.made)
 	for slices.ContainsFunc(g.Processes, func(p engine.Process) bool { return p.PID == pid }) {
@@ -243,10 +244,10 @@ func (d *daemon) foreignPID(g *engine.GPU) uint32 {
 	return pid
 }
 
-// shmPrefix begins the names of a daemon's shared memory.
+// shmPrefix is the prefix of a daemon's shared memory files.
 func shmPrefix(user uint32, pid int) string { return fmt.Sprintf("cuda.shm.%x.%x.", user, pid) }
 
-// start makes the server. d.mu is held.
+// start starts the server. The caller holds d.mu.
 func (d *daemon) start(user uint32) {
 	if d.anyUser {
 		user = 0
@@ -256,7 +257,7 @@ func (d *daemon) start(user uint32) {
 	d.log.Printf("NEW SERVER %d: Ready", os.Getpid())
 }
 
-// leave ends a client's context. The server stays, until somebody else wants one.
+// leave ends a client's context. The server stays until another user's client needs it.
 func (d *daemon) leave(c *client) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -272,7 +273,7 @@ func (d *daemon) leave(c *client) {
 	}
 }
 
-// shut ends the server: at once with the contexts of its clients, or when they are gone. d.mu is held.
+// shut ends the server: at once with the contexts of its clients, or after they have ended. The caller holds d.mu.
 func (d *daemon) shut(force bool) {
 	d.closing = true
 	d.running = !force && len(d.clients) > 0
@@ -283,7 +284,7 @@ func (d *daemon) shut(force bool) {
 	}
 }
 
-// alloc gives a client memory, within its limit and what the device has.
+// alloc gives a client memory, within its limit and the device's memory.
 func (d *daemon) alloc(c *client, bytes uint64) error {
 	const most = 1 << 50
 	if bytes > most {
@@ -303,7 +304,7 @@ func (d *daemon) alloc(c *client, bytes uint64) error {
 	return nil
 }
 
-// account tells the machine what a client's process holds by all its connections, or that it has none any more.
+// account updates the memory of a client's process, over all its connections, in the machine's state, or removes it.
 func (d *daemon) account(c *client) error {
 	held, gone := uint64(0), true
 	for o := range d.clients {
@@ -334,12 +335,12 @@ func (d *daemon) account(c *client) error {
 	})
 }
 
-// forget removes what the clients of this device's daemons hold, at start and end.
+// forget removes the processes of this device's clients, at start and end.
 func (d *daemon) forget() error {
 	return d.engine.Update(func(s *engine.State) error {
 		g, place, _, err := find(s, d.device)
 		if err != nil {
-			return nil // The device is gone, and its processes with it.
+			return nil // The device is gone, with its processes.
 		}
 		kept := g.Processes[:0]
 		for _, p := range g.Processes {
@@ -353,7 +354,7 @@ func (d *daemon) forget() error {
 	})
 }
 
-// find is a device by UUID or index: its GPU, its place there if it is a MIG device, and its memory.
+// find returns the GPU of a UUID or index, its place for a MIG device, and its memory.
 func find(s *engine.State, device string) (g *engine.GPU, place *engine.Place, totalMiB uint64, err error) {
 	if s.DriverLoaded {
 		for i := range s.GPUs {
@@ -382,7 +383,7 @@ func find(s *engine.State, device string) (g *engine.GPU, place *engine.Place, t
 	return nil, nil, 0, fmt.Errorf("no CUDA-capable device is detected: %s", device)
 }
 
-// least is the smallest of limits, of which 0 is none.
+// least returns the smallest limit; 0 means no limit.
 func least(n uint64, limits ...uint64) uint64 {
 	for _, l := range limits {
 		if l > 0 {
@@ -392,7 +393,7 @@ func least(n uint64, limits ...uint64) uint64 {
 	return n
 }
 
-// clientLimit reads "0=10240M" for the one device that there is.
+// clientLimit parses "0=10240M" for the only device.
 func clientLimit(s string) uint64 {
 	for part := range strings.SplitSeq(s, ",") {
 		if index, value, ok := strings.Cut(strings.TrimSpace(part), "="); ok && index == "0" {

@@ -1,18 +1,18 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mps stands in for NVIDIA's MPS on simulated GPUs: the control daemon with its commands, pipes and limits, and a
-// client that does what CUDA does when CUDA_MPS_PIPE_DIRECTORY is set.
+// Package mps replaces NVIDIA's MPS on simulated GPUs: the control daemon with its commands, pipes and limits. Its
+// client does what CUDA does when CUDA_MPS_PIPE_DIRECTORY is set.
 //
-// As with the real one: a server is for one user, and clients of another wait until it has none, unless the daemon
-// serves all users; each client is a process with limits of its own; who dies takes its memory with it; a daemon that is
-// killed takes its clients' contexts with it. Unlike the real one, a server is no process of its own.
+// As with the real one, a server belongs to one user. Clients of another user wait until it has no client, unless the
+// daemon serves all users. Each client is a process with limits of its own, and the end of a process frees its
+// memory. Killing a daemon ends its clients' contexts. Unlike the real one, a server is not a separate process.
 package mps
 
-// ControlSocket is the daemon's in its pipe directory.
+// ControlSocket is the name of the daemon's socket in its pipe directory.
 const ControlSocket = "control"
 
-// Environment of daemon and clients, as NVIDIA's.
+// Environment variables of daemon and clients, as NVIDIA's.
 const (
 	envPipe    = "CUDA_MPS_PIPE_DIRECTORY"
 	envLog     = "CUDA_MPS_LOG_DIRECTORY"
@@ -26,12 +26,12 @@ const (
 	defaultLog  = "/var/log/nvidia-mps"
 )
 
-// request is what goes to the daemon, one JSON object a line.
+// request is a message to the daemon, one JSON object a line.
 type request struct {
-	// Hello is a client's first word, Command one of the control program.
+	// Hello is a client's first message, Command a line of the control program.
 	Hello   *hello `json:"hello,omitempty"`
 	Command string `json:"command,omitempty"`
-	// Alloc asks for memory, in bytes.
+	// Alloc requests memory, in bytes.
 	Alloc uint64 `json:"alloc,omitempty"`
 }
 
@@ -41,21 +41,21 @@ type hello struct {
 	Name    string `json:"name,omitempty"`
 }
 
-// response is the daemon's.
+// response is a message of the daemon.
 type response struct {
 	Error  string `json:"error,omitempty"`
 	Output string `json:"output,omitempty"`
 	Info   *Info  `json:"info,omitempty"`
 }
 
-// Info is what a client gets.
+// Info describes a client's context.
 type Info struct {
-	// LimitMiB is what it may allocate; Threads the percentage of the SMs it may use.
+	// LimitMiB is the memory limit; Threads the limit of SMs in percent.
 	LimitMiB uint64 `json:"limitMiB"`
 	Threads  int    `json:"threads"`
 	Server   int    `json:"server"`
 	UUID     string `json:"uuid"`
 	Minor    int    `json:"minor"`
-	// Shm is the name of the shared memory that it must find in its /dev/shm.
+	// Shm is the name of the shared memory file that must exist in the client's /dev/shm.
 	Shm string `json:"shm"`
 }

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// TestMain lets the test's binary be a process of CUDA of another user.
+// TestMain lets the test's binary run as a CUDA process of another user.
 func TestMain(m *testing.M) {
 	if root := os.Getenv("MPS_TEST_CLIENT"); root != "" {
 		c, err := Connect(context.Background(), os.Environ(), root)
@@ -143,7 +143,7 @@ func TestClient_Limits_BoundMemoryAndThreads(t *testing.T) {
 		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
-		for len(s.gpu().Processes) > 0 { // Until the daemon has noticed.
+		for len(s.gpu().Processes) > 0 { // Wait until the daemon has noticed.
 			if t.Context().Err() != nil {
 				t.Fatal("the process is left")
 			}
@@ -173,7 +173,7 @@ func TestCommand_Each_Answers(t *testing.T) {
 	if err := run(s.variables, s.root, false, os.Stderr); err == nil || !strings.Contains(err.Error(), "already running") {
 		t.Errorf("a second daemon on the same pipes: %v", err)
 	}
-	// A container that lacks the daemon's shared memory has no context.
+	// A container without the daemon's shared memory gets no context.
 	if err := os.Rename(filepath.Join(s.root, "dev/shm"), filepath.Join(s.root, "dev/other")); err != nil {
 		t.Fatal(err)
 	}
@@ -182,10 +182,10 @@ func TestCommand_Each_Answers(t *testing.T) {
 	}
 }
 
-// another is a process of another user that connects, says so, and ends.
+// another starts a process of another user that connects, prints that, and ends.
 func (s *env) another() *exec.Cmd {
 	s.t.Helper()
-	for _, dir := range []string{s.root, filepath.Dir(s.root)} { // The test's directories are root's alone.
+	for _, dir := range []string{s.root, filepath.Dir(s.root)} { // Only root can read the test's directories.
 		if err := os.Chmod(dir, 0o755); err != nil {
 			s.t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func TestAdmit_OtherUser_WaitsUnlessMultiUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(s.variables[envLog], "control.log")
-	for { // Until the daemon has put it on its list.
+	for { // Wait until the daemon lists it.
 		if data, err := os.ReadFile(log); err == nil && strings.Contains(string(data), "push client to pending list") {
 			break
 		}

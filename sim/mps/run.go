@@ -22,16 +22,16 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// Program is the name under which the stand-in is this package.
+// Program is the program's name for which this package runs.
 const Program = "nvidia-cuda-mps-control"
 
-// startLimit is how long the parent of a daemon waits for it.
+// startLimit is the time limit of a daemon's start.
 const startLimit = time.Minute
 
 const usage = `usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]
 `
 
-// Run is nvidia-cuda-mps-control; root is that of the simulated machine.
+// Run is nvidia-cuda-mps-control; root is the simulated machine's directory.
 func Run(args, environ []string, root string, in io.Reader, out, errOut io.Writer) int {
 	background, foreground, anyUser := false, false, false
 	for _, a := range args {
@@ -61,8 +61,9 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 	return control(env, in, out, errOut)
 }
 
-// fault reads the MPS fault of a device from the file mps-fault in the simulator's state directory. A line is a fault, a
-// device or "all", and for "slow" the time that a start takes: "fail", "hang", "old" (no multi-user mode), "slow all 1s".
+// fault reads the MPS fault of a device from the file mps-fault in the simulator's state directory. A line has a
+// fault, a device or "all", and for "slow" the time of a start: "fail", "hang", "old" (no multi-user mode), "slow all
+// 1s".
 func fault(root, device string) (word, rest string) {
 	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
 	if err != nil {
@@ -87,7 +88,7 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	}
 	switch word, rest := fault(root, device); {
 	case word == "fail":
-		return errors.New("cannot start: the simulator was told so")
+		return errors.New("cannot start: injected fault")
 	case word == "old" && anyUser:
 		return fmt.Errorf("unknown option -multiuser-server\n%s", usage)
 	case word == "hang":
@@ -152,14 +153,14 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	case <-d.quit:
 	}
 	d.stop()
-	// A moment for the answer to who asked for the end.
+	// Time for the answer to the command that ended the daemon.
 	time.Sleep(20 * time.Millisecond)
 	err = errors.Join(listener.Close(), d.forget())
 	sweep(pidFile, d.shm)
 	return errors.Join(err, os.Remove(pidFile))
 }
 
-// lock is held by the one daemon of a pipe directory, for as long as it lives.
+// lock is the lock of a pipe directory; its daemon holds it until it ends.
 func lock(pipe string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(pipe, "control_lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -172,7 +173,7 @@ func lock(pipe string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// sweep removes the shared memory of the daemon whose PID a file has, if it has one.
+// sweep removes the shared memory of the daemon with the PID in a file.
 func sweep(pidFile, shm string) {
 	data, err := os.ReadFile(pidFile)
 	if err != nil {
@@ -191,7 +192,7 @@ func sweep(pidFile, shm string) {
 	}
 }
 
-// serves says whether a daemon listens there.
+// serves reports whether a daemon listens there.
 func serves(socket string) bool {
 	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", socket)
 	if err != nil {
@@ -201,7 +202,7 @@ func serves(socket string) bool {
 	return true
 }
 
-// shmOf is /dev/shm; a test has one of its own.
+// shmOf returns /dev/shm, or a test's own directory.
 func shmOf(env map[string]string) string {
 	if dir := env["GPUSIM_SHM"]; dir != "" {
 		return dir
@@ -238,7 +239,7 @@ func detach(args, environ []string, env map[string]string, errOut io.Writer) int
 			fmt.Fprintf(errOut, "the daemon was not ready within %s: run it with -f to see why\n", startLimit)
 			return 1
 		case <-tick.C:
-			// Another one may serve there, because of which this one ends.
+			// This one may have ended because another one serves there.
 			pid, err := os.ReadFile(filepath.Join(env[envPipe], Program+".pid"))
 			if err == nil && number(strings.TrimSpace(string(pid))) == cmd.Process.Pid && serves(filepath.Join(env[envPipe], ControlSocket)) {
 				return 0
@@ -247,7 +248,7 @@ func detach(args, environ []string, env map[string]string, errOut io.Writer) int
 	}
 }
 
-// control hands commands from in to the daemon.
+// control sends the commands of in to the daemon.
 func control(env map[string]string, in io.Reader, out, errOut io.Writer) int {
 	conn, err := new(net.Dialer).DialContext(context.Background(), "unix", filepath.Join(env[envPipe], ControlSocket))
 	if err != nil {

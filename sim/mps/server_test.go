@@ -22,7 +22,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// until waits for what the daemon does on its own time.
+// until polls until a condition holds.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for limit := time.After(10 * time.Second); !done(); {
@@ -61,7 +61,8 @@ func TestLeave_ClientGone_RemovesSharedMemory(t *testing.T) {
 	until(t, "the shared memory is removed", func() bool { return len(s.shm()) == 0 })
 }
 
-// What a daemon that was killed left is the next one's to remove; what another one uses is not.
+// TestRun_DeadDaemonsFiles_RemovesThem checks that a daemon removes the files of a killed daemon, but not those in
+// use.
 func TestRun_DeadDaemonsFiles_RemovesThem(t *testing.T) {
 	root := t.TempDir()
 	e := simtest.MachineIn(t, root, "hgx-h100")
@@ -128,13 +129,14 @@ func TestShut_Forced_EndsClients(t *testing.T) {
 				t.Errorf("the server runs: %t", running)
 			}
 			_ = client.Close()
-			client = s.must() // There is a server again.
+			client = s.must() // The server runs again.
 			_ = client.Close()
 		})
 	}
 }
 
-// Without force the clients that it has go on, and those to come wait for the next server.
+// TestShut_NotForced_WaitsForClients checks that the server's clients continue without force, and that new clients
+// wait for the next server.
 func TestShut_NotForced_WaitsForClients(t *testing.T) {
 	s := serve(t, false)
 	first := s.must()
@@ -169,7 +171,7 @@ func (s *env) log() string {
 	return string(data)
 }
 
-// A daemon for all users has its server for user 0, whoever it was started for.
+// TestAdmit_MultiUser_ServesAll checks that a multi-user daemon's server belongs to user 0.
 func TestAdmit_MultiUser_ServesAll(t *testing.T) {
 	s := serve(t, true)
 	s.control("start_server -uid 1000")
@@ -177,7 +179,7 @@ func TestAdmit_MultiUser_ServesAll(t *testing.T) {
 	_ = c.Close()
 }
 
-// A server stays with its limits when its clients have gone.
+// TestLeave_LastClient_ServerStays checks that the server keeps its limits without clients.
 func TestLeave_LastClient_ServerStays(t *testing.T) {
 	s := serve(t, false)
 	c := s.must()
@@ -191,7 +193,8 @@ func TestLeave_LastClient_ServerStays(t *testing.T) {
 	_ = c.Close()
 }
 
-// One process with two connections is one process of the GPU, until both are gone.
+// TestAccount_TwoConnections_OneProcess checks that a process with two connections counts once, until both are
+// closed.
 func TestAccount_TwoConnections_OneProcess(t *testing.T) {
 	s := serve(t, true)
 	a, b := s.must(), s.must()
@@ -206,7 +209,7 @@ func TestAccount_TwoConnections_OneProcess(t *testing.T) {
 	_ = b.Close()
 }
 
-// A process that dies while it waits for a server is not waited for.
+// TestAdmit_ClientGoesWhileWaiting_Ends checks that the daemon does not wait for an ended process.
 func TestAdmit_ClientGoesWhileWaiting_Ends(t *testing.T) {
 	root := t.TempDir()
 	d := newDaemon(engine.Open(root, nil), root, "0", t.TempDir(), false, log.New(io.Discard, "", 0))
@@ -262,7 +265,7 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// What a connection says is read, and answered or not, and ends with the connection.
+// FuzzConnection checks that the daemon reads any input and closes the connection.
 func FuzzConnection(f *testing.F) {
 	for _, r := range []request{{Command: "ps"}, {Alloc: 1 << 60}, {Hello: &hello{Memory: "0=1G", Threads: "50"}}} {
 		line, err := json.Marshal(r)

@@ -17,7 +17,7 @@ type device struct {
 	slot    int
 }
 
-// ask runs a query and takes its answer from what the query sees.
+// ask runs a query and computes its answer from the view.
 func ask[T any](d *device, query string, answer func(engine.View) (T, nvml.Code)) (T, error) {
 	var none T
 	inner, code := d.session.open()

@@ -1,12 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvmlfake is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a driver
-// root or device nodes.
+// Package nvmlfake is NVML over a simulated machine, in process: internal/nvml's Library without a shared library, a
+// driver root or device nodes.
 //
-// Each method asks the queries that the real binding asks, by their C names and in its order, so that a fault injected
-// for a query is met here too. Trap: as in a process that loads the real library, sessions that overlap are one NVML: the
-// GPUs are enumerated when the first of them opens.
+// Each method runs the same queries as the real binding, by their C names and in its order, so that an injected fault
+// applies here too. Trap: as in a process that loads the real library, overlapping sessions share one NVML: it
+// enumerates the GPUs when the first of them opens.
 package nvmlfake
 
 import (
@@ -16,10 +16,10 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// New is the machine's NVML.
+// New returns the machine's NVML.
 func New(e *engine.Engine) nvml.Library { return &library{engine: e} }
 
-// NewRoot is the NVML of the machine in a root directory.
+// NewRoot returns the NVML of the machine in a root directory.
 func NewRoot(root string) nvml.Library { return New(engine.Open(root, nil)) }
 
 type library struct {

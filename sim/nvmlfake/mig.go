@@ -19,7 +19,7 @@ func (d *device) mutate(query string, change func(*engine.State, *engine.GPU) nv
 	return failed(query, inner.Mutate(query, d.slot, change))
 }
 
-// cut answers only of a GPU whose MIG mode is on.
+// cut runs a query of a GPU whose MIG mode is on.
 func cut[T any](d *device, query string, answer func(engine.View) (T, nvml.Code)) (T, error) {
 	return ask(d, query, func(v engine.View) (T, nvml.Code) {
 		if !v.MIGEnabled {
@@ -35,7 +35,7 @@ func (d *device) SetMIGMode(on bool) error {
 		settled := g.MIGEnabled == g.MIGPending
 		code := s.SetMIGMode(g, on)
 		if code == nvml.InUse && settled {
-			g.MIGPending = g.MIGEnabled // the real binding takes back what would come at a reset that nobody asked for
+			g.MIGPending = g.MIGEnabled // the real binding reverts a mode that a later reset would apply
 		}
 		return code
 	})
@@ -123,7 +123,7 @@ type gpuInstance struct {
 	id     int
 }
 
-// inside answers a query of a GPU instance that is there.
+// inside runs a query of an existing GPU instance.
 func inside[T any](i gpuInstance, query string, answer func(engine.View, *engine.Instance) (T, nvml.Code)) (T, error) {
 	return cut(i.device, query, func(v engine.View) (T, nvml.Code) {
 		found := v.Instance(i.id)

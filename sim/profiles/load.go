@@ -28,7 +28,7 @@ func Names() []string {
 	return names
 }
 
-// Load reads the profile of that name.
+// Load reads the profile with that name.
 func Load(name string) (Profile, error) {
 	b, err := data.ReadFile("data/" + name + ".json")
 	if err != nil {
@@ -41,7 +41,7 @@ func Load(name string) (Profile, error) {
 	return p, nil
 }
 
-// Decode reads one profile and validates it. An unknown field is an error.
+// Decode reads and validates one profile. An unknown field is an error.
 func Decode(b []byte) (Profile, error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()

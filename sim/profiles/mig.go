@@ -9,31 +9,31 @@ import (
 	"slices"
 )
 
-// MIG is how a board can be cut into partitions.
+// MIG describes the partitions of a board.
 type MIG struct {
 	// Slices is the number of memory slices.
 	Slices int `json:"slices"`
-	// ResetFree says that the mode is switched without a reset of the GPU.
+	// ResetFree means that switching the mode needs no reset of the GPU.
 	ResetFree bool `json:"resetFree"`
-	// GPUInstances are in order of their Index.
+	// GPUInstances are ordered by Index.
 	GPUInstances []GPUInstanceProfile `json:"gpuInstances"`
 }
 
-// GPUInstanceProfile is a shape of partition.
+// GPUInstanceProfile is a profile for partitions.
 type GPUInstanceProfile struct {
-	// Index is nvml.h's NVML_GPU_INSTANCE_PROFILE_*, ID what instances are made with.
+	// Index is nvml.h's NVML_GPU_INSTANCE_PROFILE_*, ID the profile's ID for creating instances.
 	Index int `json:"index"`
 	ID    int `json:"id"`
-	// Name is without the "MIG " in front of it.
+	// Name lacks NVML's prefix "MIG ".
 	Name string `json:"name"`
-	// Slices is the number of compute slices, Instances how many there can be at once.
+	// Slices is the number of compute slices, Instances the largest number of instances at once.
 	Slices    int    `json:"slices"`
 	Instances int    `json:"instances"`
 	MemoryMiB uint64 `json:"memoryMiB"`
 
 	Multiprocessors int     `json:"multiprocessors"`
 	Engines         Engines `json:"engines"`
-	// Starts are the memory slices at which one can begin, Size how many it takes.
+	// Starts lists the possible first memory slices, Size is the number of memory slices.
 	Starts []int `json:"starts"`
 	Size   int   `json:"size"`
 }
@@ -47,10 +47,10 @@ type ComputeInstanceProfile struct {
 	Multiprocessors   int
 }
 
-// computeSizes are those of nvml.h by index.
+// computeSizes holds nvml.h's sizes by index.
 var computeSizes = []int{1, 2, 3, 4, 7, 8, 6}
 
-// ComputeInstances are what a GPU instance of the profile can be cut into; the last takes all of it.
+// ComputeInstances returns the compute instance profiles of a GPU instance; the last one takes all of it.
 func (p GPUInstanceProfile) ComputeInstances() []ComputeInstanceProfile {
 	var out []ComputeInstanceProfile
 	for index, size := range computeSizes {
@@ -82,7 +82,7 @@ func (m *MIG) Profile(id int) (GPUInstanceProfile, bool) {
 	return m.GPUInstances[i], true
 }
 
-// Engines are those of the whole board, as far as partitions share them.
+// Engines returns the whole board's engines that partitions share.
 func (m *MIG) Engines() Engines {
 	var e Engines
 	for _, p := range m.GPUInstances {

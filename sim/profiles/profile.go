@@ -10,16 +10,16 @@ type Profile struct {
 	Driver      Driver `json:"driver"`
 	Board       Board  `json:"board"`
 	Slots       []Slot `json:"slots"`
-	// Wires are the NVLinks between GPUs, none of a board with switches.
+	// Wires lists the NVLinks between GPUs. It is empty for a board with switches.
 	Wires []Wire `json:"wires,omitempty"`
-	// Fabric is what the GPUs are registered with beyond the node, if anything.
+	// Fabric is the GPUs' fabric beyond the node, if any.
 	Fabric  *Fabric  `json:"fabric,omitempty"`
 	Sources []Source `json:"sources"`
 }
 
-// Driver is what the kernel driver and its user space say of themselves.
+// Driver describes the kernel driver and its user space.
 type Driver struct {
-	// Version as the driver spells it, "580.126.09".
+	// Version is in the driver's format, "580.126.09".
 	Version string `json:"version"`
 	// NVMLVersion is nvmlSystemGetNVMLVersion's answer.
 	NVMLVersion string `json:"nvmlVersion"`
@@ -27,18 +27,18 @@ type Driver struct {
 	CUDA int `json:"cuda"`
 }
 
-// Board is one model of GPU. Zero means that the board has no such thing.
+// Board is one model of GPU. Zero means that the board lacks the feature.
 type Board struct {
 	ProductName  string `json:"productName"`
 	Brand        int    `json:"brand"`
 	Architecture int    `json:"architecture"`
 	ComputeMajor int    `json:"computeMajor"`
 	ComputeMinor int    `json:"computeMinor"`
-	// PCIDeviceID is device << 16 | vendor, in hex: "0x233010DE". PCISubsystemID likewise.
+	// PCIDeviceID is device << 16 | vendor, in hex: "0x233010DE". PCISubsystemID has the same form.
 	PCIDeviceID    string `json:"pciDeviceID"`
 	PCISubsystemID string `json:"pciSubsystemID"`
 
-	// MemoryMiB is NVML's total; ReservedMiB the part of it that the driver keeps.
+	// MemoryMiB is NVML's total; ReservedMiB is the driver's own part of it.
 	MemoryMiB   uint64 `json:"memoryMiB"`
 	ReservedMiB uint64 `json:"reservedMiB"`
 	BAR1MiB     uint64 `json:"bar1MiB"`
@@ -48,21 +48,21 @@ type Board struct {
 	Multiprocessors int     `json:"multiprocessors"`
 	Engines         Engines `json:"engines"`
 
-	// AddressingMode is NVML's value; AddressingModeReported says that the board answers the query at all.
+	// AddressingMode is NVML's value; AddressingModeReported means that the board supports the query.
 	AddressingMode         int  `json:"addressingMode"`
 	AddressingModeReported bool `json:"addressingModeReported"`
 	MIGCapable             bool `json:"migCapable"`
 	MaxMIGDevices          int  `json:"maxMIGDevices"`
-	// MIG is nil where the board is not MIG capable.
+	// MIG is nil for a board without MIG.
 	MIG *MIG `json:"mig,omitempty"`
 	ECC bool `json:"ecc"`
-	// NVLinks is the number of links of each GPU; NVLinkVersion as NVML numbers it. They lead to switches, unless the profile
-	// says how GPUs are wired to each other.
+	// NVLinks is the number of links of each GPU; NVLinkVersion as NVML numbers it. They lead to switches, unless the
+	// profile has Wires.
 	NVLinks       int `json:"nvlinks"`
 	NVLinkVersion int `json:"nvlinkVersion"`
-	// Switches is how many NVSwitches have a device node.
+	// Switches is the number of NVSwitches with a device node.
 	Switches int `json:"switches,omitempty"`
-	// Fabric says that the GPU registers with a fabric manager.
+	// Fabric means that the GPU registers with a fabric manager.
 	Fabric bool `json:"fabric"`
 
 	PCIeGen        int    `json:"pcieGen"`
@@ -112,13 +112,13 @@ type Slot struct {
 	Address string `json:"address"`
 	// Path is the chain from the PCIe root complex down to the bridge above the GPU: "pci0000:15", "0000:15:01.0", ….
 	Path []string `json:"path"`
-	// NUMANode is -1 where the firmware gives none.
+	// NUMANode is -1 if the firmware reports none.
 	NUMANode int `json:"numaNode"`
 	// ModuleID is the position on the baseboard.
 	ModuleID int `json:"moduleID"`
 }
 
-// Wire is some NVLinks between two GPUs, by slot.
+// Wire is a number of NVLinks between two GPUs, by slot.
 type Wire struct {
 	A     int `json:"a"`
 	B     int `json:"b"`
@@ -127,12 +127,12 @@ type Wire struct {
 
 // Fabric is an NVLink fabric of several nodes.
 type Fabric struct {
-	// ClusterUUID is of the usual form.
+	// ClusterUUID is in the usual format.
 	ClusterUUID string `json:"clusterUUID"`
 	CliqueID    int    `json:"cliqueID"`
 }
 
-// Source says where facts come from.
+// Source is the source of some facts.
 type Source struct {
 	Facts  string `json:"facts"`
 	Source string `json:"source"`

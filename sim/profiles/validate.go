@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// MaxGPUs is the most GPUs a machine can have: one byte of minors less what the control nodes take.
+// MaxGPUs is the largest number of GPUs in a machine: 256 minor numbers, less those of the control nodes.
 const MaxGPUs = 64
 
-// Validate says what is wrong with a profile, all of it.
+// Validate returns all errors of a profile.
 func (p Profile) Validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -114,7 +114,7 @@ func (s Slot) validate() error {
 	return nil
 }
 
-// Cluster is ClusterUUID as NVML gives it.
+// Cluster returns ClusterUUID in NVML's format.
 func (f Fabric) Cluster() (out [16]byte, err error) {
 	data, err := hex.DecodeString(strings.ReplaceAll(f.ClusterUUID, "-", ""))
 	if err != nil || len(data) != len(out) {
@@ -128,7 +128,7 @@ type Address struct {
 	Domain, Bus, Device, Function uint32
 }
 
-// ParseAddress reads the kernel's spelling, "0000:1b:00.0", and nothing else.
+// ParseAddress parses the kernel's format only, "0000:1b:00.0".
 func ParseAddress(s string) (Address, error) {
 	var a Address
 	fail := fmt.Errorf("%q is no PCI address of the form dddd:bb:dd.f in lower-case hex", s)
@@ -148,10 +148,10 @@ func ParseAddress(s string) (Address, error) {
 	return a, nil
 }
 
-// DeviceID is PCIDeviceID as a number. A validated board has one.
+// DeviceID returns PCIDeviceID as a number. A validated board has one.
 func (b Board) DeviceID() uint32 { v, _ := parseID(b.PCIDeviceID); return v }
 
-// SubsystemID is PCISubsystemID as a number.
+// SubsystemID returns PCISubsystemID as a number.
 func (b Board) SubsystemID() uint32 { v, _ := parseID(b.PCISubsystemID); return v }
 
 func parseID(s string) (uint32, error) {

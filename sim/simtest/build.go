@@ -19,8 +19,8 @@ var built struct {
 	err  error
 }
 
-// withBinaries calls use with the simulator's built library and nvidia-smi. They lie in bin/sim of the module, where the
-// go command leaves them alone while they are up to date; a lock keeps the test binaries that run beside this one away.
+// withBinaries calls use with the simulator's built library and nvidia-smi. They are in the module's bin/sim, where
+// the go command keeps them while they are up to date. A lock excludes other test binaries.
 func withBinaries(use func(library, smi string) error) error {
 	mod, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "gpu-dra-driver").Output()
 	if err != nil {

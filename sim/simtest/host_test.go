@@ -11,7 +11,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestRoot_Made_LeavesHostUnchanged: two Go runtimes share a process, and with it its signal handlers.
+// TestRoot_Made_LeavesHostUnchanged checks signal handlers, because two Go runtimes share the process.
 func TestRoot_Made_LeavesHostUnchanged(t *testing.T) {
 	lib := initialised(t, Root(t, "hgx-h100", nil))
 	var wg sync.WaitGroup

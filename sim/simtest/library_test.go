@@ -45,7 +45,7 @@ func first(t *testing.T, lib gonvml.Interface) gonvml.Device {
 	return d
 }
 
-// answer is what a query of go-nvml gave.
+// answer is the result of a go-nvml query.
 func answer[T any](v T, ret gonvml.Return) any {
 	if ret != gonvml.SUCCESS {
 		return ret
@@ -209,7 +209,7 @@ func symbols(t *testing.T, path string) []string {
 	return defined
 }
 
-// TestLibrary_FromC_Works runs testdata/abi.c in processes of its own: what go-nvml never passes, a C client may.
+// TestLibrary_FromC_Works runs testdata/abi.c in separate processes, for arguments that go-nvml never passes.
 func TestLibrary_FromC_Works(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "abi")
 	if out, err := exec.Command("cc", "-Wall", "-Werror", "-o", program, "testdata/abi.c", "-ldl").CombinedOutput(); err != nil {
@@ -261,7 +261,7 @@ func TestLibrary_FromC_Works(t *testing.T) {
 	})
 }
 
-// reachable lets any user pass through a directory of the test.
+// reachable gives all users access to a directory of the test.
 func reachable(t *testing.T, dir string) {
 	t.Helper()
 	for top := filepath.Clean(os.TempDir()); dir != top && dir != "/"; dir = filepath.Dir(dir) {

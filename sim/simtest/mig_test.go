@@ -23,7 +23,7 @@ func cutting(t *testing.T, lib gonvml.Interface) gonvml.Device {
 	return d
 }
 
-// partition makes one with a compute instance that takes all of it.
+// partition creates a GPU instance with a compute instance of full size.
 func partition(t *testing.T, d gonvml.Device, profile, computeProfile, start int) (gonvml.GpuInstance, gonvml.ComputeInstance) {
 	t.Helper()
 	info, ret := d.GetGpuInstanceProfileInfo(profile)
@@ -195,7 +195,7 @@ func TestLibrary_StaleHandle_ReturnsError(t *testing.T) {
 	ok(t, "GetMigDeviceHandleByIndex", ret)
 	ok(t, "destroy the compute instance", c.Destroy())
 	ok(t, "destroy the GPU instance", g.Destroy())
-	// The next has the same IDs, and is not it.
+	// The next one is another instance with the same IDs.
 	_, second := partition(t, d, gonvml.GPU_INSTANCE_PROFILE_1_SLICE, gonvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 0)
 	expect(t, map[string]struct{ got, want any }{
 		"GPU instance":          {answer(g.GetInfo()), gonvml.ERROR_INVALID_ARGUMENT},

@@ -1,13 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simtest gives tests simulated machines.
+// Package simtest makes simulated machines for tests.
 //
-// Machine is one in the test's directory, for the in-process NVML fake: no root, no device nodes, no compiler.
-// Root is a whole driver root with libnvidia-ml.so.1, which it builds: it needs a C compiler, and root for device nodes.
+// Machine makes one in the test's directory, for the in-process NVML fake: no root, no device nodes, no compiler.
+// Root makes a whole driver root with libnvidia-ml.so.1, which it builds: it needs a C compiler, and root for device
+// nodes.
 //
 // Trap. NVML's symbols bind once in a process, to the first simulated library that go-nvml opens. A test binary that
-// opens libraries of several roots says which machine is meant with Root.Use, which sets GPUSIM_ROOT.
+// opens libraries of several roots selects a machine with Root.Use, which sets GPUSIM_ROOT.
 package simtest
 
 import (
@@ -19,13 +20,13 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Machine is a machine of the profile in a directory of the test.
+// Machine returns a machine of the profile in a directory of the test.
 func Machine(t testing.TB, profile string) *engine.Engine {
 	t.Helper()
 	return MachineIn(t, t.TempDir(), profile)
 }
 
-// MachineIn is a machine of the profile in a directory.
+// MachineIn returns a machine of the profile in a directory.
 func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
 	t.Helper()
 	e := engine.Open(dir, nil)
@@ -35,7 +36,7 @@ func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
 	return e
 }
 
-// MachineInMemory is a machine of the profile without files.
+// MachineInMemory returns a machine of the profile without files.
 func MachineInMemory(t testing.TB, profile string) *engine.Engine {
 	t.Helper()
 	e, err := engine.InMemory(newState(t, profile))
@@ -58,16 +59,17 @@ func newState(t testing.TB, profile string) *engine.State {
 	return s
 }
 
-// DriverRoot is a machine laid out in a directory of the test.
+// DriverRoot is a driver root in a directory of the test.
 type DriverRoot struct {
 	*driverroot.Root
-	// Library is libnvidia-ml.so.1 in the root.
+	// Library is the path of libnvidia-ml.so.1 in the root.
 	Library string
-	// ProcRoot, SysRoot and BootIDFile are what the plugin's flags of those names take. The root is also the device root.
+	// ProcRoot, SysRoot and BootIDFile are values for the plugin's flags of those names. The root is also the device
+	// root.
 	ProcRoot, SysRoot, BootIDFile string
 }
 
-// Root is a driver root with a machine of the profile. Change may be nil.
+// Root returns a driver root with a machine of the profile. change may be nil.
 func Root(t testing.TB, profile string, change func(*driverroot.Options)) *DriverRoot {
 	t.Helper()
 	o := driverroot.Options{Profile: profile}
@@ -91,7 +93,7 @@ func Root(t testing.TB, profile string, change func(*driverroot.Options)) *Drive
 	}
 }
 
-// Use makes a simulated library that is initialised from now on, in this process, speak for this machine.
+// Use selects this machine for simulated libraries that this process initialises from now on.
 func (r *DriverRoot) Use(t testing.TB) {
 	t.Helper()
 	t.Setenv("GPUSIM_ROOT", r.Path)

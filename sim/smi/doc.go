@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package smi is the nvidia-smi stand-in: what it knows and what it prints.
+// Package smi replaces nvidia-smi: it collects the facts and prints them.
 //
-// On the simulated host it reads the machine's state. In a container the state is not at hand; the driver's firmware
-// files are, for the container toolkit mounts them, so the static facts of every board travel in the placeholder
-// firmware, and only GPUs whose device node is in /dev are shown, as the kernel would have it.
+// On the simulated host it reads the machine's state. A container has no state file, but the container toolkit mounts
+// the driver's firmware files. So the placeholder firmware holds the static facts of every board. Only GPUs with a
+// device node in /dev are shown, as with the real kernel.
 package smi

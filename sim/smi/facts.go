@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// Facts are what nvidia-smi prints from.
+// Facts are the data that nvidia-smi prints.
 type Facts struct {
 	Driver string `json:"driver"`
 	// CUDA is 1000 × major + 10 × minor.
@@ -35,7 +35,7 @@ type GPU struct {
 	ComputeMinor int    `json:"computeMinor"`
 	MIGCapable   bool   `json:"migCapable"`
 	MIGEnabled   bool   `json:"migEnabled,omitempty"`
-	// Partitions are its MIG devices.
+	// Partitions lists its MIG devices.
 	Partitions []Partition `json:"partitions,omitempty"`
 	ECC        bool        `json:"ecc"`
 	PerfState  int         `json:"perfState"`
@@ -54,7 +54,7 @@ type GPU struct {
 	Clocks       map[string][2]int `json:"clocks,omitempty"`
 }
 
-// UsedMiB is what the processes hold.
+// UsedMiB returns the memory of the processes.
 func (g GPU) UsedMiB() uint64 {
 	var sum uint64
 	for _, p := range g.Processes {
@@ -63,7 +63,7 @@ func (g GPU) UsedMiB() uint64 {
 	return sum
 }
 
-// FromState is what a machine's nvidia-smi knows.
+// FromState returns the facts of a machine.
 func FromState(s *engine.State) Facts {
 	f := Facts{Driver: s.Profile.Driver.Version, CUDA: s.Profile.Driver.CUDA}
 	b := s.Profile.Board
@@ -85,7 +85,7 @@ func FromState(s *engine.State) Facts {
 	return f
 }
 
-// Static is what does not change while a machine runs: its GPUs, idle. It is what the firmware files carry.
+// Static returns the facts that are constant while a machine runs: its idle GPUs. The firmware files contain them.
 func Static(s *engine.State) Facts {
 	idle := s.Clone()
 	b := s.Profile.Board
@@ -99,13 +99,13 @@ func Static(s *engine.State) Facts {
 
 const firmwareMagic = "gpusim placeholder firmware\n"
 
-// Firmware is the content of a placeholder firmware file.
+// Firmware returns the content of a placeholder firmware file.
 func (f Facts) Firmware() ([]byte, error) {
 	b, err := json.Marshal(f)
 	return append([]byte(firmwareMagic), append(b, '\n')...), err
 }
 
-// DecodeFirmware reads what Firmware wrote.
+// DecodeFirmware decodes the content that Firmware returns.
 func DecodeFirmware(b []byte) (Facts, error) {
 	body, ok := bytes.CutPrefix(b, []byte(firmwareMagic))
 	if !ok {

@@ -14,8 +14,8 @@ import (
 
 const errNoDriver message = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."
 
-// Find gathers what there is to print: of the machine at root, else of the one that the executable at own belongs to,
-// else, as in a container, what the firmware under / says of the GPUs in /dev.
+// Find returns the facts of the machine at root, else of the machine that holds the executable at own. In a container
+// it returns the firmware's facts about the GPUs in /dev.
 func Find(root, own string) (Facts, error) {
 	roots := []string{root}
 	if root == "" {

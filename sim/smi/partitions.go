@@ -11,8 +11,8 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// PartitionsFile is the firmware file that tells containers of MIG devices. It changes while a machine runs, the other
-// files do not.
+// PartitionsFile is the firmware file with the MIG devices for containers. It changes while a machine runs, unlike
+// the other files.
 const PartitionsFile = "gsp_mig.bin"
 
 // Partition is a MIG device.
@@ -38,7 +38,7 @@ func partitionsOf(s *engine.State, g *engine.GPU) []Partition {
 	return out
 }
 
-// Partitions are the MIG devices of a machine and nothing else.
+// Partitions returns the MIG devices of a machine without other facts.
 func Partitions(s *engine.State) Facts {
 	var f Facts
 	for _, i := range s.OnBus() {
@@ -49,11 +49,11 @@ func Partitions(s *engine.State) Facts {
 	return f
 }
 
-// addPartitions gives the GPUs of a container those MIG devices whose capabilities it holds.
+// addPartitions adds to a container's GPUs the MIG devices whose capabilities it has.
 func addPartitions(f *Facts, root, dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, PartitionsFile))
 	if err != nil {
-		return nil // A machine that has no such file has no MIG.
+		return nil // A machine without this file has no MIG.
 	}
 	parts, err := DecodeFirmware(b)
 	if err != nil {

@@ -20,7 +20,7 @@ const policyUsage = `    nvidia-smi compute-policy [-i ID,…] -l               
 
 var timeSlices = []string{"Default", "Short", "Medium", "Long"}
 
-// computePolicy is nvidia-smi compute-policy. In a container there is no machine to change.
+// computePolicy is nvidia-smi compute-policy. A container has no machine to change.
 func computePolicy(args []string, root, own string, out, errOut io.Writer) int {
 	var ids []string
 	set, list := "", false

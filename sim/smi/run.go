@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Exit codes, as the real program's.
+// Exit codes of the real program.
 const (
 	exitInvalid = 2
 	exitNoFound = 6
@@ -27,7 +27,7 @@ type message string
 
 func (m message) Error() string { return string(m) }
 
-// Run is the program. Root is empty where the environment names none.
+// Run is the program. root is empty if the environment names none.
 func Run(args []string, root string, out, errOut io.Writer) int {
 	own, err := os.Executable()
 	if err != nil {

@@ -89,7 +89,7 @@ func TestRun_NoArguments_PrintsTable(t *testing.T) {
 	}
 }
 
-// onHost lays a machine's state and no more at a root.
+// onHost writes only a machine's state to a root.
 func onHost(t *testing.T, profile string) string {
 	t.Helper()
 	p, err := profiles.Load(profile)

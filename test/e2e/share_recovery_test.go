@@ -290,7 +290,7 @@ func TestMPSDaemon_DoesNotStart_OtherGPUsAreServed(t *testing.T) {
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("a share of another GPU took %s", took)
 	}
-	waitEvent(ctx, t, stuck, "fails", "the simulator was told so", "mps-supervisor")
+	waitEvent(ctx, t, stuck, "fails", "injected fault", "mps-supervisor")
 	waitEvent(ctx, t, stuck, "hangs", "not ready", "mps-supervisor")
 	deletePod(ctx, t, stuck, "fails")
 	deletePod(ctx, t, stuck, "hangs")

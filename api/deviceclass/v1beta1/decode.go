@@ -19,7 +19,7 @@ var ErrUnsupported = errors.New("not supported by this driver")
 // maxBytes is the API's own limit on opaque parameters (ResourceClaim, v1).
 const maxBytes = 10 * 1024
 
-// notServed are the group's kinds that other drivers of the group serve.
+// notServed lists the group's kinds that only other drivers serve.
 var notServed = []string{"VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"}
 
 // Decode reads one parameter object and fills in its defaults. Every error is or wraps a FieldError.
@@ -27,7 +27,7 @@ func Decode(data []byte) (Config, error) {
 	if len(data) > maxBytes {
 		return Config{}, invalid("", "parameters are %d bytes, the API allows %d", len(data), maxBytes)
 	}
-	// The kind comes first: the fields of an unserved kind are not this driver's to judge.
+	// The kind is decoded first: this driver does not validate the fields of a kind that it does not serve.
 	var header struct {
 		APIVersion any `json:"apiVersion"`
 		Kind       any `json:"kind"`
@@ -72,9 +72,9 @@ func text(field string, value any) (string, error) {
 }
 
 type FieldError struct {
-	// Path is below the object, as sharing.mpsConfig.multiUser; empty for the object as a whole.
+	// Path is relative to the object, such as sharing.mpsConfig.multiUser. It is empty for the object as a whole.
 	Path string
-	// Problem names the value and what is allowed instead.
+	// Problem names the value and the allowed values.
 	Problem error
 }
 
@@ -108,7 +108,7 @@ func Unmarshal(data []byte, into any) error {
 	if !errors.As(strict[0], &field) {
 		return &FieldError{"", strict[0]}
 	}
-	// The parent is the path, so that the text says which of its fields is unknown.
+	// The path's parent makes the text name the object with the unknown field.
 	parent, name := "", field.FieldPath()
 	if i := strings.LastIndexByte(name, '.'); i >= 0 {
 		parent, name = name[:i], name[i+1:]
@@ -117,7 +117,7 @@ func Unmarshal(data []byte, into any) error {
 	return &FieldError{clip(parent), field}
 }
 
-// clip keeps a user's long texts from filling an Event.
+// clip shortens a user's long texts, so that they do not fill an Event.
 func clip(s string) string {
 	const limit = 64
 	if len(s) <= limit {

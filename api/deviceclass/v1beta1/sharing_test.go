@@ -110,7 +110,7 @@ func TestLimitFor_SeveralDevices_PrefersUUIDThenPosition(t *testing.T) {
 	}
 }
 
-// TestFields_Types_DescribeEveryField walks the types as they are written in JSON.
+// TestFields_Types_DescribeEveryField walks the types in their JSON form.
 func TestFields_Types_DescribeEveryField(t *testing.T) {
 	var have []string
 	var walk func(prefix string, of reflect.Type)

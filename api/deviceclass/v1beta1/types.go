@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1beta1 holds the opaque parameters that claims and DeviceClasses may carry for this driver, in the group
-// resource.nvidia.com that users of NVIDIA's DRA driver write.
+// Package v1beta1 holds the opaque parameters of claims and DeviceClasses for this driver. Users of NVIDIA's DRA
+// driver write the same group, resource.nvidia.com.
 //
-// Decoding is strict: an unknown kind, field or type is an error that names it, because a parameter that is quietly
-// ignored is a GPU that is quietly not what was asked for.
+// Decoding is strict: the error names the unknown kind, field or type. If the driver ignored such a parameter, the
+// pod would get a differently configured GPU, without an error.
 package v1beta1
 
 import (
@@ -17,44 +17,44 @@ import (
 // GroupVersion is the apiVersion of every parameter kind.
 const GroupVersion = "resource.nvidia.com/v1beta1"
 
-// The kinds.
+// The kinds of parameters.
 const (
 	KindGPUConfig       = "GpuConfig"
 	KindMIGDeviceConfig = "MigDeviceConfig"
 )
 
-// Config is a parameter object of either kind: the parameters of a GPU, whole or in shares, or of a MIG partition. Without
-// settings the defaults hold.
+// Config is a parameter object of either kind: parameters of a GPU, whole or shared, or of a MIG partition. Empty
+// fields have defaults.
 type Config struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
 	Sharing    *Sharing `json:"sharing,omitempty"`
-	// Topology is for KindGPUConfig only: for whole GPUs and groups of them.
+	// Topology is valid only in KindGPUConfig: for whole GPUs and groups of GPUs.
 	Topology *Topology `json:"topology,omitempty"`
 }
 
-// Topology says what containers are told of how the GPUs of the request are wired.
+// Topology describes the interconnect of the request's GPUs to containers.
 type Topology struct {
-	// CUDAVisibleDevices sets CUDA_VISIBLE_DEVICES to them, those that NVLink connects best side by side.
+	// CUDAVisibleDevices sets CUDA_VISIBLE_DEVICES to the request's GPUs, with the best connected GPUs adjacent.
 	CUDAVisibleDevices bool `json:"cudaVisibleDevices,omitempty"`
-	// NCCLTopology mounts a file that describes exactly them for NCCL, and sets NCCL_TOPO_FILE.
+	// NCCLTopology mounts a topology file for NCCL with these GPUs only, and sets NCCL_TOPO_FILE.
 	NCCLTopology bool `json:"ncclTopology,omitempty"`
 }
 
-// Strategy is how the processes on a device share it.
+// Strategy selects how processes share a device.
 type Strategy string
 
 const (
-	// StrategyTimeSlicing has them take turns. Nothing limits the memory of one.
+	// StrategyTimeSlicing makes processes take turns. It limits no process's memory.
 	StrategyTimeSlicing Strategy = "TimeSlicing"
-	// StrategyMPS has an MPS daemon run them at once, each within limits.
+	// StrategyMPS runs processes at the same time through an MPS daemon, each within its limits.
 	StrategyMPS Strategy = "MPS"
 )
 
-// Interval is how long a process computes before it is another's turn.
+// Interval is the length of a process's time slice.
 type Interval string
 
-// The intervals that nvidia-smi compute-policy knows.
+// The intervals of nvidia-smi compute-policy.
 const (
 	IntervalDefault Interval = "Default"
 	IntervalShort   Interval = "Short"
@@ -62,59 +62,61 @@ const (
 	IntervalLong    Interval = "Long"
 )
 
-// Intervals are all of them, in the order of the driver's numbers, 0 (default) to 3 (long).
+// Intervals lists the intervals in the order of the driver's numbers, 0 (default) to 3 (long).
 var Intervals = []Interval{IntervalDefault, IntervalShort, IntervalMedium, IntervalLong}
 
-// Number is the driver's number of an interval, that of the default for any other text.
+// Number returns the driver's number of an interval. An unknown text gets the default's number.
 func (i Interval) Number() int { return max(0, slices.Index(Intervals, i)) }
 
-// Sharing says how the processes on a device share it. Exactly the configuration of the strategy may be given.
+// Sharing configures how processes share a device. Only the configuration of the selected strategy may be set.
 type Sharing struct {
 	// Strategy is required.
 	Strategy Strategy `json:"strategy"`
 	// TimeSlicing defaults to {interval: Default}.
 	TimeSlicing *TimeSlicingConfig `json:"timeSlicingConfig,omitempty"`
-	// MPS defaults to no limits beyond those of the share.
+	// MPS defaults to the share's limits only.
 	MPS *MPSConfig `json:"mpsConfig,omitempty"`
 }
 
-// TimeSlicingConfig configures time-slicing. A MIG device takes turns too, and has no interval to set.
+// TimeSlicingConfig configures time-slicing. Processes on a MIG device take turns as well, but its interval cannot be
+// set.
 type TimeSlicingConfig struct {
 	// Interval defaults to Default.
 	Interval Interval `json:"interval,omitempty"`
 }
 
-// MPSConfig configures the MPS daemon of a device. Where the claim has a share of the device, the share's limits hold too,
-// and the smaller one counts.
+// MPSConfig configures the MPS daemon of a device. If the claim has a share of the device, the smaller of both limits
+// applies.
 type MPSConfig struct {
-	// DefaultActiveThreadPercentage is the part of the SMs that each process may use, in percent. 0 and none: all.
+	// DefaultActiveThreadPercentage limits the SMs of each process, in percent. 0 or unset means all SMs.
 	DefaultActiveThreadPercentage *int `json:"defaultActiveThreadPercentage,omitempty"`
-	// DefaultPinnedDeviceMemoryLimit is the memory that each process may allocate. None: all of the share.
+	// DefaultPinnedDeviceMemoryLimit limits the memory of each process. Unset means the share's memory.
 	DefaultPinnedDeviceMemoryLimit *resource.Quantity `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
-	// DefaultPerDevicePinnedMemoryLimit is the same for single devices, by UUID or by position in the claim.
+	// DefaultPerDevicePinnedMemoryLimit is the same limit for single devices, by UUID or by position in the claim.
 	DefaultPerDevicePinnedMemoryLimit map[string]resource.Quantity `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
-	// MultiUser says whether processes of different users compute at once. None: where the driver can.
+	// MultiUser lets processes of different users compute at the same time. Unset means yes if the driver supports
+	// it.
 	MultiUser *bool `json:"multiUser,omitempty"`
 }
 
 // Field describes a parameter for the reference documentation.
 type Field struct {
-	// Path is below the object, as sharing.strategy.
+	// Path is relative to the object, such as sharing.strategy.
 	Path, Type, Default, Meaning string
 }
 
-// Fields are those of both kinds, in the order of the documentation.
+// Fields lists the fields of both kinds, in the order of the documentation.
 var Fields = []Field{
-	{"sharing", "object", "none", "How the processes on the device share it. Without it a share follows the node's setting, and a device that a claim has to itself is left alone."},
-	{"sharing.strategy", "string", "required", "TimeSlicing: processes take turns, and nothing limits the memory of one. MPS: an MPS daemon runs them at once, each within limits."},
+	{"sharing", "object", "none", "How processes share the device. If unset, a share follows the node's setting, and an exclusive device keeps its settings."},
+	{"sharing.strategy", "string", "required", "TimeSlicing: processes take turns, without memory limits. MPS: an MPS daemon runs processes at the same time, each within limits."},
 	{"sharing.timeSlicingConfig", "object", "{interval: Default}", "For TimeSlicing only."},
-	{"sharing.timeSlicingConfig.interval", "string", "Default", "How long a process computes before it is another's turn: Default, Short, Medium or Long. It is the GPU's: sharers must agree. A MIG device has none to set."},
-	{"sharing.mpsConfig", "object", "{}", "For MPS only. Where the claim has a share of the device, the share's limits hold too, and the smaller one counts."},
-	{"sharing.mpsConfig.defaultActiveThreadPercentage", "int, 0 to 100", "all, or the share's compute", "The part of the SMs that each process may use, in percent. 0 is all."},
-	{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit", "quantity, at least 1Mi", "all, or the share's memory", "The memory that each process may allocate."},
-	{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "map of quantities", "none", "The same for single devices, by UUID or by position in the claim (0, 1, …); it goes before the limit for all."},
-	{"sharing.mpsConfig.multiUser", "bool", "where the driver can", "Whether processes of different users compute at once. true is refused where the driver's MPS cannot; with false they wait for each other."},
-	{"topology", "object, in " + KindGPUConfig + " only", "none", "What containers are told of how the GPUs of the request are wired. For whole GPUs and NVLink groups, in one request of a claim."},
-	{"topology.cudaVisibleDevices", "bool", "false", "Sets CUDA_VISIBLE_DEVICES to the request's GPUs by UUID, those that NVLink connects best side by side. CUDA then uses no GPU of another request in the same container."},
-	{"topology.ncclTopology", "bool", "false", "Mounts a file that describes exactly the request's GPUs for NCCL (PCIe bridges, NUMA nodes, NVLinks) and sets NCCL_TOPO_FILE to it."},
+	{"sharing.timeSlicingConfig.interval", "string", "Default", "The length of a process's time slice: Default, Short, Medium or Long. It applies to the whole GPU: all its claims must agree. Not for MIG devices."},
+	{"sharing.mpsConfig", "object", "{}", "For MPS only. If the claim has a share of the device, the smaller of both limits applies."},
+	{"sharing.mpsConfig.defaultActiveThreadPercentage", "int, 0 to 100", "all, or the share's compute", "The limit of each process's SMs, in percent. 0 means all."},
+	{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit", "quantity, at least 1Mi", "all, or the share's memory", "The limit of each process's memory."},
+	{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "map of quantities", "none", "The same limit for single devices, by UUID or by position in the claim (0, 1, …). It overrides the limit for all devices."},
+	{"sharing.mpsConfig.multiUser", "bool", "if the driver supports it", "Whether processes of different users compute at the same time. true is an error if the driver's MPS cannot do it. With false, they wait for each other."},
+	{"topology", "object, in " + KindGPUConfig + " only", "none", "Describes the interconnect of the request's GPUs to containers. For whole GPUs and NVLink groups, in one request of a claim."},
+	{"topology.cudaVisibleDevices", "bool", "false", "Sets CUDA_VISIBLE_DEVICES to the UUIDs of the request's GPUs, with the best connected GPUs adjacent. CUDA then ignores the GPUs of other requests in the same container."},
+	{"topology.ncclTopology", "bool", "false", "Mounts a topology file for NCCL with the request's GPUs only (PCIe bridges, NUMA nodes, NVLinks), and sets NCCL_TOPO_FILE to its path."},
 }

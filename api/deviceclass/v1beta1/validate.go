@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// minLimit is the smallest limit that MPS takes (CUDA MPS documentation: limits are in whole mebibytes).
+// minLimit is the smallest limit that MPS accepts (CUDA MPS documentation: limits are in whole mebibytes).
 const minLimit = 1 << 20
 
 // MaxMemory is more than any device has, in bytes: who writes more has made a mistake.
@@ -24,7 +24,7 @@ var (
 	indexKey = regexp.MustCompile(`^(0|[1-9][0-9]{0,2})$`)
 )
 
-// complete refuses what is wrong whatever the devices are, and fills the defaults in.
+// complete returns an error for parameters that are invalid for every device, and sets the defaults.
 func (c *Config) complete() error {
 	mig := c.Kind == KindMIGDeviceConfig
 	if mig && c.Topology != nil {
@@ -107,12 +107,12 @@ func checkLimit(path string, q resource.Quantity) error {
 	return nil
 }
 
-// Device is a device of a claim, as limits are checked against it.
+// Device is a device of a claim, for checking limits against it.
 type Device struct {
 	UUID string
-	// Index is its position in the claim.
+	// Index is the device's position in the claim.
 	Index int
-	// MemoryBytes is 0 where it is unknown.
+	// MemoryBytes is 0 if it is unknown.
 	MemoryBytes uint64
 }
 
@@ -134,8 +134,8 @@ func (s *Sharing) Check(device Device, claimed []Device) error {
 	return nil
 }
 
-// LimitFor is the memory that each process may allocate on a device, in bytes: by its UUID, else by its position in the
-// claim, else the default.
+// LimitFor returns the memory limit of each process on a device, in bytes: the limit by UUID, then by position in the
+// claim, then the default.
 func (m *MPSConfig) LimitFor(device Device) (bytes uint64, ok bool) {
 	q, ok := m.DefaultPerDevicePinnedMemoryLimit[device.UUID]
 	if !ok || device.UUID == "" {

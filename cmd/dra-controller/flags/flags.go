@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flags is the command line of the controller. Each flag is an environment variable as well.
+// Package flags parses the command line of the controller. Each flag can also be set by an environment variable.
 package flags
 
 import (
@@ -44,7 +44,7 @@ const (
 	CheckUninstall    = "uninstall"
 )
 
-// New returns the flags, in the order of their reference. Parsing them fills c.
+// New returns the flags, in the order of their reference. Parsing them sets the fields of c.
 func New(c *Config) *pflag.FlagSet {
 	fs := envflags.New("dra-controller")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "Kubeconfig file. Empty: the service account of the pod.")
@@ -53,43 +53,44 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.PodNamespace, "pod-namespace", "",
 		"Namespace of this pod, for the lease and the certificate. Required.")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", true,
-		"Write DeviceClasses and node labels only while this instance leads. All instances review.")
+		"Write DeviceClasses and node labels only while this instance is the leader. All instances validate claims.")
 	fs.StringVar(&c.LeaseName, "lease-name", "",
-		"Name of the Lease that says who leads. Empty: dra-controller.<driver-name>.")
+		"Name of the Lease for leader election. Empty: dra-controller.<driver-name>.")
 	fs.StringVar(&c.HTTPEndpoint, "http-endpoint", "",
-		"Address of the metrics server, as \":8080\", which serves /metrics. Empty: none.")
+		"Address of the metrics server (/metrics), such as \":8080\". Empty: none.")
 	fs.StringVar(&c.HealthEndpoint, "health-endpoint", "",
-		"Address of the server of /healthz and /readyz, as \":8081\". Empty: none.")
+		"Address of the server of /healthz and /readyz, such as \":8081\". Empty: none.")
 	fs.StringVar(&c.PprofEndpoint, "pprof-endpoint", "",
-		"Address of the server of Go's profiles, as \":6060\", which serves /debug/pprof. Empty: none.")
-	fs.BoolVar(&c.Webhook, "webhook", true, "Review ResourceClaims, ResourceClaimTemplates and DeviceClasses.")
+		"Address of the server of Go's profiles (/debug/pprof), such as \":6060\". Empty: none.")
+	fs.BoolVar(&c.Webhook, "webhook", true, "Validate ResourceClaims, ResourceClaimTemplates and DeviceClasses.")
 	fs.IntVar(&c.WebhookPort, "webhook-port", 9443, "TCP port of the webhook.")
 	fs.StringVar(&c.WebhookService, "webhook-service", "",
-		"Name of the Service before it, for which its certificate is made.")
+		"Name of the webhook's Service. The certificate is issued for it.")
 	fs.StringVar(&c.WebhookConfiguration, "webhook-configuration", "",
-		"Name of the ValidatingWebhookConfiguration that is told the certificate's authority.")
+		"Name of the ValidatingWebhookConfiguration. The controller writes the certificate's authority to it.")
 	fs.StringVar(&c.CertSecret, "cert-secret", "",
-		"Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs it is made "+
-			"where there is none, and goes with the Service.")
+		"Name of the Secret with the webhook's certificate, in this pod's namespace. With --rotate-certs the "+
+			"controller creates a missing Secret, and the Service owns it.")
 	fs.BoolVar(&c.RotateCerts, "rotate-certs", true,
-		"Make the certificate and renew it in time. Without it somebody else keeps the Secret, such as cert-manager.")
-	fs.BoolVar(&c.ModelClasses, "model-classes", true, "Keep a DeviceClass for each GPU model of the cluster.")
+		"Create and renew the webhook's certificate. If false, another controller such as cert-manager writes the "+
+			"Secret.")
+	fs.BoolVar(&c.ModelClasses, "model-classes", true, "Create a DeviceClass for each GPU model of the cluster.")
 	fs.BoolVar(&c.ProfileClasses, "profile-classes", true,
-		"Keep a DeviceClass for each MIG profile that GPUs of the cluster can be cut into.")
-	fs.StringVar(&c.ModelClassPrefix, "model-class-prefix", "", "Begins the names of the models' classes.")
+		"Create a DeviceClass for each MIG profile that the cluster's GPUs support.")
+	fs.StringVar(&c.ModelClassPrefix, "model-class-prefix", "", "Prefix of the names of the models' classes.")
 	fs.StringVar(&c.ExtendedResourcePrefix, "extended-resource-prefix", "nvidia.com/mig-",
-		"Begins the extended resource names under which pods without a claim get a partition of a profile. Empty: "+
-			"none.")
+		"Prefix of the extended resource names by which pods without a claim request a partition of a profile. "+
+			"Empty: none.")
 	fs.DurationVar(&c.ClassGrace, "class-grace", 10*time.Minute,
-		"How long a model or profile must be gone from the cluster before its class is removed, or a node's GPUs "+
-			"before its labels are.")
+		"Time between the removal of the last GPU of a model or profile and the removal of its class; also "+
+			"between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
-		"Label nodes as NVIDIA's feature discovery does. Labels that others wrote stay.")
+		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
 	fs.StringVar(&c.Check, "check", "",
-		"Check something once, say what was found, and end: installation, whether the driver works; uninstall, "+
-			"whether no claim has devices of the driver.")
+		"Run one check, print its result and exit. installation: the driver works. uninstall: no claim has devices "+
+			"of the driver.")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
-		"Verbosity of the log: 0 problems and configuration, 2 what is written, 4 details, 6 API requests.")
+		"Verbosity of the log: 0 problems and configuration, 2 written objects, 4 details, 6 API requests.")
 	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
 	return fs
 }
@@ -106,7 +107,7 @@ func (c *Config) complete() error {
 		p.Add("driver-name", "%q: %s", c.DriverName, strings.Join(problems, "; "))
 	}
 	if c.PodNamespace == "" {
-		p.Add("pod-namespace", "must name the namespace this runs in (in a pod: POD_NAMESPACE from metadata.namespace)")
+		p.Add("pod-namespace", "must name the namespace of this process (in a pod: POD_NAMESPACE from metadata.namespace)")
 	}
 	switch c.Check {
 	case "", CheckInstallation, CheckUninstall:
@@ -116,7 +117,7 @@ func (c *Config) complete() error {
 	if c.Webhook && c.Check == "" {
 		for flag, value := range map[string]string{"webhook-service": c.WebhookService, "webhook-configuration": c.WebhookConfiguration, "cert-secret": c.CertSecret} {
 			if value == "" {
-				p.Add(flag, "is needed for the webhook; --webhook=false does without")
+				p.Add(flag, "is required for the webhook; to run without a webhook, use --webhook=false")
 			}
 		}
 		if c.WebhookPort < 1 || c.WebhookPort > 65535 {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flags is the command line of the kubelet plugin. Each flag is an environment variable as well.
+// Package flags parses the command line of the kubelet plugin. Each flag can also be set by an environment variable.
 package flags
 
 import (
@@ -42,18 +42,18 @@ type Config struct {
 	Version   bool
 }
 
-// New returns the flags, in the order of their reference. Parsing them fills c.
+// New returns the flags, in the order of their reference. Parsing them sets the fields of c.
 func New(c *Config) *pflag.FlagSet {
 	fs := envflags.New("dra-kubelet-plugin")
 	fs.StringVar(&c.NodeName, "node-name", "", "Name of the Node this plugin runs on. Required.")
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", "", "Kubeconfig file. Empty: the service account of the pod.")
 	fs.StringVar(&c.DriverName, "driver-name", "gpu.nvidia.com",
-		"Name under which the plugin registers with the kubelet and publishes devices; their attributes and "+
-			"DeviceClasses are named after it.")
+		"Name of the driver for the kubelet and in published devices; their attributes and DeviceClasses are "+
+			"named after it.")
 	fs.StringVar(&c.NvidiaDriverRoot, "nvidia-driver-root", "/",
-		"Root of the NVIDIA driver as the container runtime on the node sees it: / where it is installed on the "+
-			"host, /run/nvidia/driver for the GPU operator's driver container.")
-	fs.StringVar(&c.ContainerDriverRoot, "container-driver-root", "/driver-root", "Where this process sees that root.")
+		"Root of the NVIDIA driver as the container runtime on the node sees it: / for a driver on the host, "+
+			"/run/nvidia/driver for the GPU operator's driver container.")
+	fs.StringVar(&c.ContainerDriverRoot, "container-driver-root", "/driver-root", "The same root as this process sees it.")
 	fs.StringVar(&c.DevRoot, "dev-root", "",
 		"Directory whose dev/ holds the GPUs' device nodes, at the same path for this process and the container "+
 			"runtime. Empty: the driver root.")
@@ -67,38 +67,39 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.KubeletRegistrarDir, "kubelet-registrar-directory-path", "/var/lib/kubelet/plugins_registry",
 		"The kubelet's directory for plugin registration.")
 	fs.StringVar(&c.KubeletPodResourcesDir, "kubelet-pod-resources-directory-path", "/var/lib/kubelet/pod-resources",
-		"The kubelet's directory with the pod-resources socket, asked before a vanished claim is released.")
-	fs.StringVar(&c.ProcRoot, "proc-root", "/proc", "Where this process sees the node's /proc.")
-	fs.StringVar(&c.SysRoot, "sys-root", "/sys", "Where this process sees the node's /sys.")
+		"The kubelet's directory with the pod-resources socket. The plugin queries it before it unprepares a "+
+			"deleted claim.")
+	fs.StringVar(&c.ProcRoot, "proc-root", "/proc", "The node's /proc as this process sees it.")
+	fs.StringVar(&c.SysRoot, "sys-root", "/sys", "The node's /sys as this process sees it.")
 	fs.StringVar(&c.BootIDFile, "boot-id-file", "/proc/sys/kernel/random/boot_id",
 		"File with the ID of the node's boot.")
-	fs.StringVar(&c.HTTPEndpoint, "http-endpoint", "", "Address of the metrics server, as \":8080\". Empty: none.")
+	fs.StringVar(&c.HTTPEndpoint, "http-endpoint", "", "Address of the metrics server, such as \":8080\". Empty: none.")
 	fs.StringVar(&c.MetricsPath, "metrics-path", "/metrics", "Path of the metrics on that server. Empty: none.")
 	fs.StringVar(&c.PprofPath, "pprof-path", "",
-		"Path of Go's profiles on that server, as \"/debug/pprof\". Empty: none.")
+		"Path of Go's profiles on that server, such as \"/debug/pprof\". Empty: none.")
 	fs.IntVar(&c.HealthcheckPort, "healthcheck-port", 51515, "TCP port of the gRPC health service. Negative: none.")
 	fs.StringVar(&c.PodUID, "pod-uid", "",
-		"UID of this pod. With it a newer instance can start while this one still runs, as an update with maxSurge "+
-			"does; that needs a kubelet of 1.33 or newer.")
+		"UID of this pod. If set, a newer instance can start while this one still runs, for updates with maxSurge; "+
+			"needs a kubelet of 1.33 or newer.")
 	fs.StringVar(&c.PodNamespace, "pod-namespace", "", "Namespace of this pod, for the log.")
 	fs.BoolVar(&c.AllowGPUReset, "allow-gpu-reset", false,
-		"Switch the MIG mode of idle GPUs also where that resets the GPU (Ampere). Without it the mode is taken as "+
-			"found there.")
+		"Switch the MIG mode of idle GPUs even if that resets the GPU (Ampere). If false, such GPUs keep their "+
+			"mode.")
 	fs.BoolVar(&c.AdoptForeignMIG, "adopt-foreign-mig", false,
-		"Take MIG partitions and modes that no claim owns for leftovers: they are destroyed, and switched off, where "+
-			"a claim needs their place. Without it they belong to whoever made them and are published as they are.")
+		"Destroy external MIG partitions and switch MIG off if a claim needs their place. If false, partitions "+
+			"and modes that no claim owns stay, and the partitions are published.")
 	fs.DurationVar(&c.MIGModeIdle, "mig-mode-idle", 10*time.Minute,
-		"How long a GPU whose MIG mode this driver switched on must be unused before the mode is switched back. 0: "+
-			"only when a claim needs the GPU whole.")
+		"Idle time after which the driver switches MIG off on a GPU where it had switched MIG on. 0: only when a "+
+			"claim needs the whole GPU.")
 	fs.StringVar(&c.MPSDir, "mps-dir", "",
-		"Directory of the MPS daemons, with the socket of mps-supervisor, at the same path on the node. Empty: the "+
-			"node has no MPS, and shares take turns.")
+		"Directory of the MPS daemons and of mps-supervisor's socket, at the same path on the node. Empty: the "+
+			"node has no MPS, and shares use time-slicing.")
 	fs.StringVar(&c.SharingConfig, "sharing-config", "",
-		"File with the node's settings of sharing; a config file of NVIDIA's device plugin is one. It is read again "+
-			"when it changes, and one that makes no sense leaves the last one in force. Empty: none.")
+		"File with the node's sharing settings; a config file of NVIDIA's device plugin works too. The plugin "+
+			"reloads a changed file. If the file is invalid, the previous settings stay in force. Empty: none.")
 	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
-		"How long a prepared claim must be gone from the API server before its devices are released without the "+
-			"kubelet asking. Kubelet and processes must be done with it too.")
+		"Time after the deletion of a prepared claim at which the plugin releases its devices without the "+
+			"kubelet's call. No pod or process may use them any more.")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flags is the command line of the MPS supervisor. Each flag is an environment variable as well.
+// Package flags parses the command line of the MPS supervisor. Each flag can also be set by an environment variable.
 package flags
 
 import (
@@ -24,15 +24,15 @@ type Config struct {
 	ShmBytes uint64
 }
 
-// New returns the flags. Parsing them fills c.
+// New returns the flags. Parsing them sets the fields of c.
 func New(c *Config) *pflag.FlagSet {
 	fs := envflags.New("mps-supervisor")
 	fs.StringVar(&c.MPSDir, "mps-dir", "/var/lib/kubelet/plugins/gpu.nvidia.com/mps",
-		"Directory of the daemons, at the same path on the node; mounts made in it must be seen there.")
-	fs.StringVar(&c.DriverRoot, "driver-root", "/driver-root", "Where this process sees the root of the NVIDIA driver.")
+		"Directory of the daemons, at the same path on the node; its mounts must propagate to the node.")
+	fs.StringVar(&c.DriverRoot, "driver-root", "/driver-root", "Root of the NVIDIA driver as this process sees it.")
 	fs.StringVar(&c.DevRoot, "dev-root", "", "Directory whose dev/ holds the GPUs' device nodes. Empty: the driver root.")
 	fs.StringVar(&c.ShmSize, "mps-shm-size", "64Mi",
-		"Size of the shared memory that the clients of one device have together.")
+		"Size of the shared memory of all clients of one device.")
 	fs.StringVar(&c.BootIDFile, "boot-id-file", "/proc/sys/kernel/random/boot_id", "File with the ID of the node's boot.")
 	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
 	return fs
@@ -54,7 +54,7 @@ func (c *Config) complete() (err error) {
 	return nil
 }
 
-// size reads 64Mi, 1Gi or 65536Ki.
+// size parses a size such as 64Mi, 1Gi or 65536Ki.
 func size(s string) (uint64, error) {
 	for suffix, shift := range map[string]uint{"Ki": 10, "Mi": 20, "Gi": 30} {
 		digits, ok := strings.CutSuffix(s, suffix)
@@ -66,5 +66,5 @@ func size(s string) (uint64, error) {
 			return n << shift, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no size of at least 1Mi (like 64Mi or 1Gi)", s)
+	return 0, fmt.Errorf("%q is not a size of at least 1Mi (such as 64Mi or 1Gi)", s)
 }

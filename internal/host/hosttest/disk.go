@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/internal/host"
 )
 
-// Disk is a directory as a power cut leaves it: a file has its synced content, and a directory has the names that it had
-// when it was synced. Everything else is lost, which is the worst case that POSIX allows.
+// Disk is a directory as a power cut leaves it. A file has its synced content, and a directory has its synced names.
+// All other data is lost, which is the worst case that POSIX allows.
 type Disk struct {
 	root string
 	// live is the content that the running system sees, durable the content that survives a power cut.
@@ -44,7 +44,7 @@ func NewDisk(root string) *Disk {
 	return d
 }
 
-// Hook is next, with every successful operation noted.
+// Hook calls next, and records every successful operation.
 func (d *Disk) Hook(next host.FaultHook) host.FaultHook {
 	return func(o host.Operation, do func() error) error {
 		return next(o, func() error {
@@ -90,7 +90,8 @@ func (d *Disk) note(o host.Operation) {
 	}
 }
 
-// CutPower gives the directory its durable content. Lock files and their notes, which nobody syncs, are gone.
+// CutPower gives the directory its durable content. It drops lock files and their notes, because they are never
+// synced.
 func (d *Disk) CutPower() error {
 	entries, err := os.ReadDir(d.root)
 	errs := []error{err}

@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/internal/host"
 )
 
-// Kind is what happens to an operation.
+// Kind is the kind of an injected fault.
 type Kind string
 
 // The kinds of faults.
@@ -23,14 +23,15 @@ const (
 	CrashAfter  Kind = "crashes after"
 )
 
-// The errors of operations. ErrCrashed is that of every operation that deferred code tries after the crash.
+// ErrInjected and ErrCrashed are the errors of operations. ErrCrashed is the error of every operation after the
+// crash.
 var (
 	ErrInjected   = errors.New("injected fault")
 	ErrAnswerLost = errors.New("injected loss of the answer")
 	ErrCrashed    = errors.New("this process has crashed")
 )
 
-// Faults counts the operations of one process while it is armed, and strikes at the chosen ones.
+// Faults counts the operations of one process while it is armed, and injects faults into the chosen ones.
 type Faults struct {
 	mu             sync.Mutex
 	armed, crashed bool
@@ -43,7 +44,7 @@ type Faults struct {
 // Trace only counts operations.
 func Trace() *Faults { return At(-1, Fail) }
 
-// At strikes at the n-th operation, counted from 0.
+// At injects a fault into the n-th operation, counted from 0.
 func At(n int, kind Kind) *Faults {
 	return &Faults{kind: kind, strikes: func(i int, _ host.Operation) bool { return i == n }}
 }
@@ -53,20 +54,20 @@ func FailAll(match func(host.Operation) bool, err error) *Faults {
 	return &Faults{kind: Fail, err: err, strikes: func(_ int, o host.Operation) bool { return match(o) }}
 }
 
-// Arm begins to count, from 0.
+// Arm starts to count, from 0.
 func (f *Faults) Arm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.armed, f.seen = true, nil
 }
 
-// ArmAt begins to count, from 0, and strikes at the n-th operation.
+// ArmAt starts to count, from 0, and injects a fault into the n-th operation.
 func (f *Faults) ArmAt(n int, kind Kind) {
 	f.Arm()
 	f.kind, f.strikes = kind, At(n, kind).strikes
 }
 
-// Disarm ends the counting. A crashed process stays crashed.
+// Disarm stops the counting. A crashed process stays crashed.
 func (f *Faults) Disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +103,7 @@ func (f *Faults) Do(o host.Operation, do func() error) error {
 	return err
 }
 
-// next counts an operation and returns the kind of fault that strikes it, "" for none.
+// next counts an operation and returns its kind of fault, "" for none.
 func (f *Faults) next(o host.Operation) (Kind, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +124,7 @@ func (f *Faults) next(o host.Operation) (Kind, error) {
 // crash is the panic that ends a simulated process.
 type crash struct{}
 
-// Run calls do and says whether the process crashed in it.
+// Run calls do and reports whether the process crashed in it.
 func Run(do func() error) (crashed bool, err error) {
 	defer func() {
 		switch r := recover(); r.(type) {

@@ -24,7 +24,7 @@ const (
 	logDir  = "log"
 )
 
-// Times. A daemon takes about a second to start; one that takes a minute hangs.
+// Time limits. A daemon takes about a second to start; after a minute it counts as hanging.
 const (
 	startLimit  = 40 * time.Second
 	answerLimit = 5 * time.Second
@@ -33,7 +33,7 @@ const (
 	lastPause   = 10 * time.Second
 )
 
-// daemon is one desired daemon. Fields below s.mu are guarded by the supervisor's mutex.
+// daemon is one desired daemon. The supervisor's mutex guards the fields below s.mu.
 type daemon struct {
 	s      *Supervisor
 	dir    string
@@ -46,7 +46,7 @@ type daemon struct {
 	// s.mu
 	want       mpsd.Daemon
 	generation int // counts the changes of want
-	applied    int // the last generation that the running daemon has
+	applied    int // generation of the running daemon
 	failures   int
 	status     mpsd.Status
 }
@@ -58,7 +58,7 @@ func (d *daemon) wake() {
 	}
 }
 
-// desired returns the daemon as it should be now, and its generation.
+// desired returns the desired state and its generation.
 func (d *daemon) desired() (mpsd.Daemon, int) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *daemon) update(change func()) {
 	d.s.notify()
 }
 
-// run keeps the daemon running until it is not needed any more.
+// run keeps the daemon running until it is stopped.
 func (d *daemon) run() {
 	pause := firstPause
 	for {
@@ -82,7 +82,7 @@ func (d *daemon) run() {
 		d.update(func() {
 			d.status.PID = 0
 			if ended || err == nil {
-				return // Another device or another mode: it is started anew at once.
+				return // Another device or another mode: restart at once.
 			}
 			d.failures++
 			d.status.Problem = err.Error()
@@ -102,7 +102,7 @@ func (d *daemon) run() {
 		select {
 		case <-d.ctx.Done():
 			return
-		case <-d.wakeup: // A caller waits for it: not longer than needed.
+		case <-d.wakeup: // A caller waits for it: restart at once.
 			d.wake()
 			time.Sleep(firstPause)
 		case <-time.After(pause):
@@ -122,7 +122,8 @@ func (d *daemon) namespace(want mpsd.Daemon) namespace {
 	}
 }
 
-// runOnce runs the daemon from start to end. ready says that it served; a nil error means that it was ended on purpose.
+// runOnce runs the daemon from start to end. ready reports that it served; a nil error means that the supervisor
+// ended it.
 func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err error) {
 	if err := d.prepare(want); err != nil {
 		return false, err
@@ -133,7 +134,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	many := want.Users != "one"
 	p, refused, err := d.start(want, many)
 	if refused && want.Users == "" {
-		// This driver's daemon has no such mode: without it users wait for each other.
+		// This driver's daemon lacks the mode: users wait for each other.
 		many = false
 		p, _, err = d.start(want, many)
 	}
@@ -176,14 +177,14 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	}
 }
 
-// prepare makes the daemon's directories, without the files of an earlier daemon.
+// prepare makes the daemon's directories and removes the files of an earlier daemon.
 func (d *daemon) prepare(want mpsd.Daemon) error {
 	if d.old.PID != 0 {
 		d.old.kill()
 		d.old = note{}
 	}
 	for _, name := range []string{pipeDir, shmDir, logDir} {
-		// The umask must not keep clients of other users out.
+		// The umask must not lock out clients of other users.
 		dir := filepath.Join(d.dir, name)
 		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(d.dir, 0o755)); err != nil {
 			return fmt.Errorf("make the directory of an MPS daemon: %w", err)
@@ -198,7 +199,8 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 	return writeNote(d.dir, d.s.o.BootID, want, 0)
 }
 
-// start starts the daemon and returns once it serves within its limits. refused says that it does not know an argument.
+// start starts the daemon and returns once it serves within its limits. refused reports that it does not know an
+// argument.
 func (d *daemon) start(want mpsd.Daemon, many bool) (p *process, refused bool, err error) {
 	args := []string{"-f"}
 	if many {
@@ -245,8 +247,8 @@ func (d *daemon) awaitReady(p *process, want mpsd.Daemon) error {
 	}
 }
 
-// limit sets the limits of each client, for servers to come and for running servers. An error says that the daemon did
-// not answer; a starting daemon does not at first.
+// limit sets the limits of each client, for future and for running servers. An error means that the daemon did not
+// answer; a starting daemon does not answer at first.
 func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 	ctx, cancel := context.WithTimeout(d.ctx, answerLimit)
 	defer cancel()
@@ -282,7 +284,7 @@ func (d *daemon) limit(want mpsd.Daemon, running bool) error {
 	return nil
 }
 
-// quit asks a serving daemon to end, and kills it where it does not.
+// quit asks a serving daemon to end, and kills it after a timeout.
 func (d *daemon) quit(want mpsd.Daemon, p *process) {
 	ctx, cancel := context.WithTimeout(context.Background(), quitLimit)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// mountShm gives clients and daemon a /dev/shm of their own, as large as configured.
+// mountShm mounts a separate /dev/shm of the configured size for the clients and the daemon.
 func mountShm(dir string, bytes uint64) error {
 	if mounted(dir) {
 		return nil
@@ -29,7 +29,7 @@ func mountShm(dir string, bytes uint64) error {
 	return nil
 }
 
-// mounted says whether a directory is the root of a mount.
+// mounted reports whether a directory is the root of a mount.
 func mounted(dir string) bool {
 	var here, above unix.Stat_t
 	return unix.Lstat(dir, &here) == nil && unix.Lstat(filepath.Dir(dir), &above) == nil && here.Dev != above.Dev
@@ -49,10 +49,10 @@ func emptied(dir string) error {
 	return nil
 }
 
-// removeDir removes a daemon's directory, and nothing that is mounted in it.
+// removeDir removes a daemon's directory, but does not delete files inside of its mounts.
 func removeDir(dir string) error {
 	shm := filepath.Join(dir, shmDir)
-	for mounted(shm) { // Containers that still have it keep it.
+	for mounted(shm) { // Containers that have it mounted keep it.
 		if err := unix.Unmount(shm, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount shared memory at %s: %w", shm, err)
 		}
@@ -69,7 +69,7 @@ const noteFile = "daemon.json"
 type note struct {
 	BootID string      `json:"bootID"`
 	Daemon mpsd.Daemon `json:"daemon"`
-	// PID and Started identify the daemon's process, should it have outlived its supervisor.
+	// PID and Started identify the daemon's process if it outlives its supervisor.
 	PID     int    `json:"pid,omitempty"`
 	Started string `json:"started,omitempty"`
 }
@@ -90,11 +90,11 @@ func decodeNote(data []byte) (note, error) {
 	return n, nil
 }
 
-// writeNote replaces the note. It need not be durable: it is of no use after the machine went down.
+// writeNote replaces the note. It need not be durable: it has no use after the machine went down.
 func writeNote(dir, boot string, want mpsd.Daemon, pid int) error {
 	n := note{BootID: boot, Daemon: want, PID: pid}
 	if pid != 0 {
-		n.Started, _ = started(pid) // Gone already: then there is nothing to end later.
+		n.Started, _ = started(pid) // Gone already: there is no process to end later.
 	}
 	data, err := json.Marshal(n)
 	if err != nil {
@@ -110,7 +110,8 @@ func writeNote(dir, boot string, want mpsd.Daemon, pid int) error {
 	return nil
 }
 
-// kill ends a process that outlived its supervisor, with its group, unless its number is another's by now.
+// kill ends a process that outlived its supervisor, with its process group, unless its number belongs to another
+// process now.
 func (n note) kill() {
 	if now, err := started(n.PID); err != nil || now != n.Started {
 		return
@@ -118,13 +119,13 @@ func (n note) kill() {
 	_ = syscall.Kill(-n.PID, syscall.SIGKILL)
 }
 
-// started is when a process was started, in clock ticks since the boot (proc(5), field 22 of stat).
+// started returns the start time of a process, in clock ticks since the boot (proc(5), field 22 of stat).
 func started(pid int) (string, error) {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return "", err
 	}
-	// The second field is the program's name in brackets, which may hold anything.
+	// The second field is the program's name in brackets, which may contain spaces and brackets.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	const at = 22 - 3
 	if len(fields) <= at {

@@ -21,10 +21,10 @@ import (
 	"gpu-dra-driver/internal/driverprogram"
 )
 
-// program is NVIDIA's control daemon, and the command that speaks to it.
+// program is NVIDIA's control daemon, which also sends commands to a running daemon.
 const program = "nvidia-cuda-mps-control"
 
-// Where the daemon finds its directories in its own mount namespace.
+// Directories of the daemon in its own mount namespace.
 const (
 	insidePipe = "/tmp/nvidia-mps"
 	insideLog  = "/tmp/nvidia-mps-log"
@@ -42,10 +42,10 @@ type namespace struct {
 	Args    []string `json:"args,omitempty"`
 }
 
-// EnterVerb is the first argument with which the supervisor's binary becomes a process of MPS.
+// EnterVerb is the first argument of the supervisor's binary when it runs as an MPS process.
 const EnterVerb = "enter"
 
-// Enter turns this process, which has a mount namespace of its own, into one of MPS. It returns only an error.
+// Enter turns this process, which has a mount namespace of its own, into an MPS process. It returns only an error.
 func Enter(args []string) error {
 	if len(args) != 1 {
 		return errors.New("this verb is the supervisor's own")
@@ -120,7 +120,7 @@ func (n namespace) command(ctx context.Context, args ...string) (*exec.Cmd, erro
 	return cmd, nil
 }
 
-// ask has the running daemon carry out commands and gives what it printed.
+// ask sends commands to the running daemon and returns its output.
 func (n namespace) ask(ctx context.Context, commands ...string) (string, error) {
 	cmd, err := n.command(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (n namespace) ask(ctx context.Context, commands ...string) (string, error) 
 	return text, nil
 }
 
-// clip keeps a program's noise from filling an Event.
+// clip shortens a program's output, so that it does not fill an Event.
 func clip(s string) string {
 	const most = 300
 	s = strings.ToValidUTF8(strings.TrimSpace(s), "?")
@@ -173,7 +173,7 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// cause describes how an ended process ended.
+// cause describes how the process ended.
 func (p *process) cause() string {
 	text := clip(p.out.String())
 	if p.err != nil {
@@ -182,7 +182,7 @@ func (p *process) cause() string {
 	return cmp.Or(text, "exited with no output")
 }
 
-// refusedOption says that the process ended because it does not know one of its arguments.
+// refusedOption reports that the process ended because it does not know one of its arguments.
 func (p *process) refusedOption() bool {
 	select {
 	case <-p.gone:

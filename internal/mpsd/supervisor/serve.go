@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// Serve answers on the socket until the context ends. One supervisor at a time has it: a file lock tells.
+// Serve answers on the socket until the context ends. A file lock ensures that only one supervisor serves at a time.
 func (s *Supervisor) Serve(ctx context.Context) error {
 	path := filepath.Join(s.o.Dir, mpsd.SocketName)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -40,17 +40,17 @@ func (s *Supervisor) Serve(ctx context.Context) error {
 	return nil
 }
 
-// Handler is the protocol of package mpsd.
+// Handler serves the protocol of package `mpsd`.
 func (s *Supervisor) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
 		var d mpsd.Daemon
-		// A field that a later plugin knows is no reason to refuse.
+		// Unknown fields of a newer plugin are ignored.
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&d); err != nil || d.Name != r.PathValue("name") {
 			http.Error(w, "the description of the daemon is not readable", http.StatusBadRequest)
 			return
 		}
-		// The answer must come before the plugin's patience ends, or it does not say why.
+		// The answer must arrive before the plugin's timeout, or it cannot give the reason.
 		ctx := r.Context()
 		if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
 			var cancel context.CancelFunc
@@ -64,7 +64,7 @@ func (s *Supervisor) Handler() http.Handler {
 		answer(w, struct{}{}, s.Stop(r.Context(), r.PathValue("name")))
 	})
 	mux.HandleFunc("GET /v1/daemons", func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second) // The question is held open so long.
+		ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second) // The request waits so long for a change.
 		defer cancel()
 		answer(w, s.List(ctx, r.URL.Query().Get("after")), nil)
 	})
@@ -77,5 +77,5 @@ func answer(w http.ResponseWriter, v any, err error) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // The plugin is gone: it asks again.
+	_ = json.NewEncoder(w).Encode(v) // The plugin closed the connection: it asks again.
 }

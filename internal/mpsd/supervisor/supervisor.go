@@ -1,16 +1,16 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package supervisor runs MPS control daemons: at most one for a device, on demand, restarted when it dies, ended on
-// request.
+// Package supervisor runs MPS control daemons: at most one for a device, on demand. It restarts them after an exit,
+// and ends them on request.
 //
-// Each daemon lives in a mount namespace of its own, at the root of the driver, with the device's own /dev/shm and pipe
-// directory. Nothing is looked up in Kubernetes, and no token is held: the desired daemons arrive over a socket and are kept in
-// a file for each, so that a supervisor which starts anew brings them back by itself.
+// Each daemon runs in a mount namespace of its own, at the root of the driver, with the device's own /dev/shm and
+// pipe directory. The supervisor does not use Kubernetes and holds no token. The desired daemons arrive over a
+// socket, and a file for each of them lets a restarted supervisor start them again.
 //
-// Traps. A daemon's clients lose what they computed when it ends, so nothing that goes on does so because of the
-// plugin's comings and goings. A hanging daemon must not hold up another: each has its own goroutine, and each question to
-// one has an end.
+// Traps. A daemon's clients lose their computations when it ends, so no daemon ends because of a restart of the
+// plugin. A hanging daemon must not delay another: each has its own goroutine, and each query of a daemon has a
+// timeout.
 package supervisor
 
 import (
@@ -31,20 +31,19 @@ import (
 
 // Options configures a Supervisor; all fields but DevRoot are required.
 type Options struct {
-	// Dir holds a directory for each daemon, at the same path for the container runtime, which must see what is mounted
-	// there.
+	// Dir holds a directory for each daemon. The container runtime must see it, with its mounts, at the same path.
 	Dir string
-	// Root is the driver's as this process sees it; DevRoot holds dev/ where it is not the root's own.
+	// Root is the driver root as this process sees it. DevRoot holds dev/ if it is outside of Root.
 	Root, DevRoot string
 	// ShmBytes is the size of the shared memory of a device.
 	ShmBytes uint64
-	// BootID names this boot: what ran in another does not run any more.
+	// BootID identifies this boot: processes of another boot do not run any more.
 	BootID string
 	// Log is called with each event. It must not block.
 	Log func(format string, args ...any)
 }
 
-// Supervisor runs daemons. Its methods may be called from several goroutines.
+// Supervisor runs daemons. Its methods are safe for concurrent use.
 type Supervisor struct {
 	o    Options
 	ctx  context.Context
@@ -59,7 +58,7 @@ type Supervisor struct {
 
 var errStopping = errors.New("the supervisor is stopping")
 
-// New takes up what an earlier supervisor of this boot ran, and removes what one of another boot left.
+// New takes over the daemons of an earlier supervisor of this boot, and removes the remains of another boot.
 func New(o Options) (*Supervisor, error) {
 	s := &Supervisor{o: o, daemons: map[string]*daemon{}, changed: make(chan struct{})}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
@@ -76,11 +75,11 @@ func New(o Options) (*Supervisor, error) {
 		}
 		note, err := readNote(filepath.Join(o.Dir, e.Name()))
 		if err == nil && note.BootID == o.BootID && note.Daemon.Name == e.Name() && note.Daemon.Validate() == nil {
-			o.Log("daemon of %s: taken up", e.Name())
+			o.Log("daemon of %s: taken over", e.Name())
 			s.begin(note.Daemon, note)
 			continue
 		}
-		o.Log("daemon of %s: its directory is left over (%v), removing it", e.Name(), err)
+		o.Log("daemon of %s: removing its leftover directory (%v)", e.Name(), err)
 		if err := removeDir(filepath.Join(o.Dir, e.Name())); err != nil {
 			o.Log("daemon of %s: %v", e.Name(), err)
 		}
@@ -88,13 +87,13 @@ func New(o Options) (*Supervisor, error) {
 	return s, nil
 }
 
-// Close ends all daemons, whose notes stay for the next supervisor.
+// Close ends all daemons. Their notes stay for the next supervisor.
 func (s *Supervisor) Close() {
 	s.stop(errStopping)
 	s.wg.Wait()
 }
 
-// begin starts to run a daemon. s.mu is held, or s is not shared yet.
+// begin starts to run a daemon. The caller holds s.mu, or s is not shared yet.
 func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
 	d := &daemon{
 		s: s, dir: filepath.Join(s.o.Dir, want.Name), wakeup: make(chan struct{}, 1), ended: make(chan struct{}),
@@ -109,7 +108,7 @@ func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
 	return d
 }
 
-// Ensure has a daemon run as described, and returns once it does, or with the reason why it does not.
+// Ensure makes a daemon run as described. It returns once the daemon serves, or the reason why it does not.
 func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
 	if err := want.Validate(); err != nil {
 		return mpsd.Status{}, err
@@ -162,7 +161,7 @@ func (s *Supervisor) request(want mpsd.Daemon) (d *daemon, generation, failures 
 	return d, d.generation, d.failures, nil
 }
 
-// Stop ends a daemon and removes what it had.
+// Stop ends a daemon and removes its directory.
 func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	if err := (mpsd.Daemon{Name: name, UUID: "GPU-0"}).Validate(); err != nil {
 		return err
@@ -192,7 +191,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	return err
 }
 
-// List gives all daemons, once something differs from a version, or the context ends.
+// List returns the status of all daemons, once its version differs from after or the context ends.
 func (s *Supervisor) List(ctx context.Context, after string) mpsd.List {
 	s.mu.Lock()
 	for after == s.versionText() && ctx.Err() == nil {
@@ -215,12 +214,13 @@ func (s *Supervisor) List(ctx context.Context, after string) mpsd.List {
 	return l
 }
 
-// versionText is of this process: one that starts anew has another. s.mu is held.
+// versionText starts with an ID of this process, so that a restarted supervisor's versions differ. The caller holds
+// s.mu.
 func (s *Supervisor) versionText() string {
 	return strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(s.version, 10)
 }
 
-// notify wakes callers that wait for a change. s.mu is held.
+// notify wakes callers that wait for a change. The caller holds s.mu.
 func (s *Supervisor) notify() {
 	s.version++
 	close(s.changed)

@@ -24,7 +24,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// TestMain lets the test's binary be a process of MPS, as the supervisor's is.
+// TestMain lets the test's binary run as an MPS process, as the supervisor's binary does.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == EnterVerb {
 		fmt.Fprintln(os.Stderr, Enter(os.Args[2:]))
@@ -43,7 +43,7 @@ type env struct {
 func newEnv(t *testing.T) *env {
 	t.Helper()
 	root := simtest.Root(t, "hgx-h100", nil).Root
-	// Mounts must be gone before the directory is removed.
+	// Unmount everything before the directory is removed.
 	dir, err := os.MkdirTemp("", "mps")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func newEnv(t *testing.T) *env {
 	}}
 }
 
-// start begins a supervisor that is closed with the test, and whose daemons are removed.
+// start starts a supervisor. The test's cleanup closes it and removes its daemons.
 func (e *env) start() *Supervisor {
 	e.t.Helper()
 	s, err := New(e.o)
@@ -108,7 +108,7 @@ func (e *env) ensure(s *Supervisor, d mpsd.Daemon) mpsd.Status {
 	return status
 }
 
-// client computes on a device as a process in a container would, which sees the device's own directories.
+// client computes on a device as a process in a container does, with the device's own directories.
 func (e *env) client(d mpsd.Daemon, limit string) (*mps.Client, error) {
 	e.t.Helper()
 	inside := e.t.TempDir()
@@ -161,7 +161,7 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	if used := e.gpu(0); used.UsedMiB() != 4096 {
 		t.Errorf("the GPU's processes hold %d MiB", used.UsedMiB())
 	}
-	// A larger share joins: the daemon's limit grows, and it goes on.
+	// A larger share joins: the daemon's limit grows without a restart.
 	d.MemoryLimit, d.Threads = new(uint64(20<<30)), 0
 	if again := e.ensure(s, d); again.PID != status.PID {
 		t.Error("the daemon was started anew for another limit")
@@ -199,9 +199,9 @@ func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 	}
 	defer c.Close()
 	before := s.List(t.Context(), "")
-	// A container has the directory itself mounted, whatever its name leads to later.
+	// A container mounts the directory itself, not its path.
 	pipe := filepath.Join(e.o.Dir, d.Name, pipeDir)
-	held, err := os.Open(pipe) // Its number is not given to another while it is open.
+	held, err := os.Open(pipe) // The inode number is not reused while it is open.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
 	s := e.start()
 	d := e.daemon(0)
 	first := e.ensure(s, d)
-	d.UUID = e.gpu(1).UUID // The name is the place's, and another board is in it now.
+	d.UUID = e.gpu(1).UUID // The device name is for a slot, which now holds another board.
 	second := e.ensure(s, d)
 	if first.PID == second.PID || second.Restarts != 0 {
 		t.Errorf("%+v, then %+v", first, second)
@@ -260,7 +260,7 @@ func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
 	}
 	d := e.daemon(2)
 	was := e.ensure(old, d)
-	// It dies: its daemon goes on, and nobody is left to end it.
+	// The supervisor is killed: its daemon keeps running, without a parent that could end it.
 	old.stop(errStopping)
 	s := e.start()
 	now := e.ensure(s, d)
@@ -298,7 +298,7 @@ func TestNew_NoteOfOtherBoot_RemovesDirectory(t *testing.T) {
 }
 
 func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
-	for fault, want := range map[string]string{"fail": "the simulator was told so", "hang": "not ready in time"} {
+	for fault, want := range map[string]string{"fail": "injected fault", "hang": "not ready in time"} {
 		t.Run(fault, func(t *testing.T) {
 			e := newEnv(t)
 			s := e.start()
@@ -311,7 +311,7 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 			defer cancel()
 			done := make(chan error, 1)
 			go func() { _, err := s.Ensure(ctx, stuck); done <- err }()
-			e.ensure(s, fine) // One that hangs holds up no other.
+			e.ensure(s, fine) // A hanging daemon does not delay another.
 			if err := <-done; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), stuck.Name) {
 				t.Errorf("%v, want %q in it", err, want)
 			}

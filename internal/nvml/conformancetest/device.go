@@ -22,13 +22,13 @@ import (
 
 var uuidForm = regexp.MustCompile("^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
 
-// query is one method of nvml.Device, its answer as text.
+// query is one method of nvml.Device, with its answer as text.
 type query struct {
 	name string
 	ask  func(nvml.Device) (string, error)
-	// moves says that the answer may differ from one moment to the next.
+	// moves means that the answer may differ from one moment to the next.
 	moves bool
-	// check says what is wrong with an answer.
+	// check returns an error for a malformed answer.
 	check func(answer string) error
 }
 
@@ -191,7 +191,7 @@ func distinct(t *testing.T, s nvml.Session) {
 	}
 }
 
-// read gives every answer that should not move, by GPU and query, an error as its text.
+// read returns every answer that should not change, by GPU and query. Errors are texts.
 func read(s nvml.Session) map[string]string {
 	out := map[string]string{}
 	each(s, func(i int, d nvml.Device) {

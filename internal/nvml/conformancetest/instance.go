@@ -57,10 +57,10 @@ func (p *partition) invalidPlacements(t *testing.T) {
 	}
 	for _, id := range []int{-1, 1 << 20} {
 		_, err := p.gpu.CreateGPUInstance(id, at[0])
-		refused(t, "a profile that is none", err, nvml.InvalidArgument, nvml.NotSupported)
+		refused(t, "an unknown profile", err, nvml.InvalidArgument, nvml.NotSupported)
 	}
 	if made := p.instances(t); len(made) != 0 {
-		t.Errorf("refused, and made: %v", made)
+		t.Errorf("refused, but created: %v", made)
 	}
 }
 
@@ -86,7 +86,7 @@ func (p *partition) untilFull(t *testing.T) {
 	}
 }
 
-// full is the compute instance profile that takes a whole GPU instance.
+// full returns the compute instance profile that takes a whole GPU instance.
 func full(t *testing.T, g nvml.GPUInstance, profile nvml.GPUInstanceProfile) nvml.ComputeInstanceProfile {
 	t.Helper()
 	found, err := g.ComputeInstanceProfiles()
@@ -126,7 +126,7 @@ func (p *partition) device(t *testing.T) {
 		t.Fatalf("devices: %v, want one with a UUID", first)
 	}
 	_, err = g.CreateComputeInstance(full(t, g, profile).ID)
-	refused(t, "a second compute instance that takes all", err, nvml.InsufficientResources)
+	refused(t, "a second compute instance of full size", err, nvml.InsufficientResources)
 	refused(t, "Destroy with a compute instance", g.Destroy(), nvml.InUse)
 
 	again := open(t, p.lib)
@@ -165,9 +165,9 @@ func (p *partition) shared(t *testing.T) {
 	_, err = g.CreateComputeInstance(one.ID)
 	refused(t, "one more compute instance", err, nvml.InsufficientResources)
 	_, err = g.CreateComputeInstance(whole.ID)
-	refused(t, "all of it, over others", err, nvml.InsufficientResources)
+	refused(t, "a compute instance of full size, over others", err, nvml.InsufficientResources)
 	_, err = g.CreateComputeInstance(1 << 20)
-	refused(t, "a compute profile that is none", err, nvml.InvalidArgument, nvml.NotSupported)
+	refused(t, "an unknown compute profile", err, nvml.InvalidArgument, nvml.NotSupported)
 	p.instances(t) // checks that each is a device
 	for _, c := range made {
 		p.destroy(t, c)

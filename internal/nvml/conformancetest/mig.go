@@ -19,7 +19,7 @@ var (
 	migUUIDForm = regexp.MustCompile("^MIG-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
 )
 
-// partitions checks what each GPU says of MIG, without changing any of it.
+// partitions checks each GPU's MIG answers, without changing the GPU.
 func partitions(t *testing.T, s nvml.Session) {
 	each(s, func(i int, d nvml.Device) {
 		on, _, err := d.MIGMode()
@@ -41,7 +41,7 @@ func partitions(t *testing.T, s nvml.Session) {
 	})
 }
 
-// whole is a GPU without MIG: it says so whatever is asked.
+// whole is a GPU without MIG: every MIG query returns NotSupported.
 func whole(t *testing.T, i int, d nvml.Device) {
 	_, profiles := d.GPUInstanceProfiles()
 	_, placements := d.GPUInstancePlacements(0)
@@ -53,7 +53,7 @@ func whole(t *testing.T, i int, d nvml.Device) {
 	unpartitioned(t, i, d)
 }
 
-// unpartitioned is a GPU that has no partitions, since its mode is off or it has none.
+// unpartitioned is a GPU without partitions: its MIG mode is off or it has no instances.
 func unpartitioned(t *testing.T, i int, d nvml.Device) {
 	_, instances := d.GPUInstances()
 	_, devices := d.MIGDevices()
@@ -99,7 +99,7 @@ func offers(t *testing.T, i int, d nvml.Device) {
 	}
 	const none = 1 << 20
 	if p, err := d.GPUInstancePlacements(none); !errors.Is(err, nvml.InvalidArgument) && !errors.Is(err, nvml.NotSupported) {
-		t.Errorf("GPU %d: placements of profile %d, which it has not: %v, %v", i, none, p, err)
+		t.Errorf("GPU %d: placements of unknown profile %d: %v, %v", i, none, p, err)
 	}
 }
 
@@ -118,14 +118,14 @@ func places(t *testing.T, what string, p nvml.GPUInstanceProfile, placements []n
 	}
 }
 
-// partitioning is how a GPU is cut at a moment.
+// partitioning holds the partitions of a GPU at one moment.
 type partitioning struct {
 	Instances map[int]nvml.GPUInstanceInfo
 	Compute   map[[2]int]nvml.ComputeInstanceInfo
 	Devices   []nvml.MIGDevice
 }
 
-// settled reads until two readings agree, since others may cut a real GPU meanwhile.
+// settled reads until two readings agree, since other processes may partition a real GPU meanwhile.
 func settled(t *testing.T, i int, d nvml.Device) (c partitioning, ok bool) {
 	before, err := readPartitioning(t, i, d)
 	for range 5 {

@@ -11,35 +11,36 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// Machine is what Partition needs of a simulated machine beside its NVML.
+// Machine is a simulated machine for Partition, in addition to its NVML.
 type Machine struct {
-	// Hold puts a process on a part of the first GPU, -1 and -1 for the whole of it, and gives what ends it.
+	// Hold makes a process use a part of the first GPU, -1 and -1 for the whole GPU, and returns a function that ends
+	// it.
 	Hold func(t *testing.T, gpuInstance, computeInstance int) (release func())
 }
 
-// Partition checks how GPUs are cut, by partitioning: for simulated machines only, with two GPUs at least that have MIG, its
-// mode off, and no process. It leaves the machine as it was.
+// Partition checks MIG partitioning on simulated machines. They need at least two GPUs with MIG, with the mode off
+// and without processes. Partition restores the machine's state.
 func Partition(t *testing.T, lib nvml.Library, m Machine) {
 	t.Helper()
 	s := open(t, lib)
 	defer closed(t, s)
 	p := &partition{lib: lib, machine: m, gpu: gpuAt(t, s, 0), other: gpuAt(t, s, 1)}
 
-	t.Run("the mode is not switched under a process", p.modeWhileHeld)
-	t.Run("with the mode off nothing is made", p.modeOff)
-	t.Run("the compute mode is what was set", p.computeMode)
+	t.Run("the mode does not change while a process uses the GPU", p.modeWhileHeld)
+	t.Run("no instance is created while the mode is off", p.modeOff)
+	t.Run("the compute mode changes as requested", p.computeMode)
 	p.mode(t, true)
-	t.Run("a GPU that is cut has no compute mode to set", p.noComputeMode)
+	t.Run("the compute mode of a GPU in MIG mode cannot change", p.noComputeMode)
 	t.Run("profiles are the same in either mode", p.sameOffers)
-	t.Run("an instance is made exactly where asked, and keeps others out", p.everyPlacement)
-	t.Run("a place that the profile has not is refused", p.invalidPlacements)
-	t.Run("no more than fit", p.untilFull)
-	t.Run("a partition is a device while it has a compute instance", p.device)
+	t.Run("an instance takes exactly the requested placement", p.everyPlacement)
+	t.Run("an invalid placement is an error", p.invalidPlacements)
+	t.Run("a full GPU refuses instances", p.untilFull)
+	t.Run("a partition with a compute instance is a device", p.device)
 	t.Run("compute instances share a GPU instance", p.shared)
 	t.Run("the mode is not switched off under an instance", p.modeUnderInstance)
-	t.Run("what a process holds stays", p.held)
-	t.Run("one GPU's partitions are not another's", p.separateGPUs)
-	t.Run("of many who want a place one gets it", p.race)
+	t.Run("an instance in use is not destroyed", p.held)
+	t.Run("partitions of two GPUs are independent", p.separateGPUs)
+	t.Run("one of several concurrent callers gets a placement", p.race)
 	p.mode(t, false)
 	t.Run("a closed session changes nothing", p.afterClose)
 }
@@ -114,7 +115,7 @@ func (p *partition) computeMode(t *testing.T) {
 	if other, err := p.other.ComputeMode(); err != nil || other != found {
 		t.Errorf("another GPU's compute mode is %s (%v)", other, err)
 	}
-	refused(t, "SetComputeMode to what is no mode", p.gpu.SetComputeMode(17), nvml.InvalidArgument)
+	refused(t, "SetComputeMode with an unknown mode", p.gpu.SetComputeMode(17), nvml.InvalidArgument)
 }
 
 func (p *partition) noComputeMode(t *testing.T) {
@@ -134,7 +135,7 @@ func (p *partition) sameOffers(t *testing.T) {
 	}
 }
 
-// profiles are what the GPU offers, each with its placements.
+// profiles returns the GPU's profiles, each with its placements.
 func (p *partition) profiles(t *testing.T) ([]nvml.GPUInstanceProfile, [][]nvml.MIGPlacement) {
 	t.Helper()
 	profiles, err := p.gpu.GPUInstanceProfiles()
@@ -152,7 +153,7 @@ func (p *partition) profiles(t *testing.T) ([]nvml.GPUInstanceProfile, [][]nvml.
 	return profiles, all
 }
 
-// smallest is the profile of which the most fit, largest the one with the most compute slices.
+// smallest returns the profile with the most instances, largest the profile with the most compute slices.
 func (p *partition) smallest(t *testing.T) (nvml.GPUInstanceProfile, []nvml.MIGPlacement) {
 	t.Helper()
 	profiles, at := p.profiles(t)
@@ -193,7 +194,7 @@ func (p *partition) destroy(t *testing.T, part interface{ Destroy() error }) {
 	}
 }
 
-// instances are those there now.
+// instances returns the present instances.
 func (p *partition) instances(t *testing.T) []nvml.GPUInstanceInfo {
 	t.Helper()
 	c, err := readPartitioning(t, 0, p.gpu)

@@ -12,30 +12,30 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// Options say what else the machine offers to check against.
+// Options configures the checks for a machine.
 type Options struct {
-	// DevRoot is where /dev is found; each GPU's minor must have its node there. Empty: not checked.
+	// DevRoot holds /dev with a node for each GPU's minor number. Empty: not checked.
 	DevRoot string
-	// GPUs is how many there must be. Negative: any number.
+	// GPUs is the expected number of GPUs. Negative: any number.
 	GPUs int
 }
 
-// Run checks every rule, each as a subtest named for it. The library must open.
+// Run checks every rule, each in a subtest. The library must open.
 func Run(t *testing.T, lib nvml.Library, o Options) {
 	t.Helper()
 	first := open(t, lib)
 	defer closed(t, first)
 
 	t.Run("the driver names its versions", func(t *testing.T) { versions(t, first) })
-	t.Run("as many GPUs as counted", func(t *testing.T) { count(t, first, o) })
+	t.Run("the number of GPUs is right", func(t *testing.T) { count(t, first, o) })
 	t.Run("an index out of range is refused", func(t *testing.T) { outOfRange(t, first) })
-	t.Run("each GPU answers in form", func(t *testing.T) { devices(t, first, o) })
-	t.Run("partitions are what each GPU offers and has", func(t *testing.T) { partitions(t, first) })
+	t.Run("each GPU's answers are well-formed", func(t *testing.T) { devices(t, first, o) })
+	t.Run("partitions match each GPU's profiles and instances", func(t *testing.T) { partitions(t, first) })
 	t.Run("no two GPUs share an identity", func(t *testing.T) { distinct(t, first) })
-	t.Run("what does not change reads the same again", func(t *testing.T) { repeatable(t, lib) })
+	t.Run("constant answers do not change", func(t *testing.T) { repeatable(t, lib) })
 	t.Run("sessions are counted", func(t *testing.T) { counting(t, lib) })
 	t.Run("a closed session answers Uninitialized", func(t *testing.T) { afterClose(t, lib) })
-	t.Run("many may ask at once", func(t *testing.T) { concurrent(t, lib) })
+	t.Run("concurrent queries succeed", func(t *testing.T) { concurrent(t, lib) })
 }
 
 func open(t *testing.T, lib nvml.Library) nvml.Session {
@@ -54,7 +54,7 @@ func closed(t *testing.T, s nvml.Session) {
 	}
 }
 
-// typed checks an error that NVML may give: it names NVML's query and carries a code.
+// typed checks an error of NVML: it names NVML's query and has a code.
 func typed(t *testing.T, err error) {
 	t.Helper()
 	var e *nvml.Error

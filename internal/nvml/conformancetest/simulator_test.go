@@ -49,7 +49,7 @@ func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 	}
 }
 
-// machine is what Partition needs of a simulated one.
+// machine returns the Machine of a simulated machine.
 func machine(e interface {
 	Update(func(*engine.State) error) error
 }) conformancetest.Machine {
@@ -64,7 +64,7 @@ func machine(e interface {
 	}}
 }
 
-// partitionable are the profiles of machines with two GPUs that have MIG.
+// partitionable lists the profiles of machines with two GPUs that have MIG.
 func partitionable(t *testing.T) (names []string) {
 	for _, name := range profiles.Names() {
 		p, err := profiles.Load(name)
@@ -100,7 +100,8 @@ func TestPartition_SimulatedLibrary_Conforms(t *testing.T) {
 	}
 }
 
-// partitionFirstGPU leaves the first GPU with two partitions, one of them in two parts and one without any, and a process.
+// partitionFirstGPU creates two GPU instances and a process on the first GPU. One instance has two compute instances,
+// the other has none.
 func partitionFirstGPU(t *testing.T, s *engine.State) {
 	g := &s.GPUs[0]
 	if code := s.SetMIGMode(g, true); code != 0 {

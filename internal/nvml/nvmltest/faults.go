@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvmltest makes NVML's changes fail: each one that the driver makes goes through a host.FaultHook.
+// Package nvmltest makes changes through NVML fail: each change of the driver goes through a host.FaultHook.
 package nvmltest
 
 import (
@@ -13,10 +13,10 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// Label is that of NVML's operations.
+// Label is the label of NVML's operations.
 const Label host.Label = "nvml"
 
-// WithFaults is a library whose changes go through a hook.
+// WithFaults returns a library whose changes go through a hook.
 func WithFaults(l nvml.Library, hook host.FaultHook) nvml.Library { return library{l, hook} }
 
 // do makes a change. NVML answers an injected fault with its own errors.

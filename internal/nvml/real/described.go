@@ -5,12 +5,12 @@ package real
 
 import gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// Described is an NVML that repeats given facts, for a library that wants an NVML where the facts are known. It opens
-// nothing and knows at most one GPU. Methods that nvcdi does not need panic.
+// Described is an NVML with given facts, for nvcdi, which calls NVML. It opens no device and has at most one GPU.
+// Methods that nvcdi does not call panic.
 type Described struct {
 	gonvml.Interface
 	DriverVersion string
-	// UUID, BusID and Minor are the GPU's; without a UUID there is none.
+	// UUID, BusID and Minor are the GPU's. An empty UUID means no GPU.
 	UUID, BusID string
 	Minor       int
 }
@@ -36,7 +36,7 @@ type describedDevice struct {
 
 func (d describedDevice) IsMigDeviceHandle() (bool, gonvml.Return) { return false, gonvml.SUCCESS }
 
-// GetIndex is used for names only, and a caller that knows one GPU needs no other.
+// GetIndex is used for names only, and there is at most one GPU.
 func (d describedDevice) GetIndex() (int, gonvml.Return) { return 0, gonvml.SUCCESS }
 
 func (d describedDevice) GetUUID() (string, gonvml.Return) { return d.facts.UUID, gonvml.SUCCESS }

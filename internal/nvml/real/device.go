@@ -14,7 +14,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// device is a GPU's handle; it is of use while its session is open.
+// device is a GPU's handle. It is valid until its session is closed.
 type device struct {
 	session *session
 	handle  gonvml.Device
@@ -95,7 +95,8 @@ func (d *device) Processes() ([]nvml.Process, error) {
 	return merge(append(compute, graphics...)), nil
 }
 
-// merge lists each process once for each instance it holds, in order. One that computes and draws is reported twice.
+// merge lists each process once for each instance it uses, in order. NVML reports a process with compute and graphics
+// contexts twice.
 func merge(infos []gonvml.ProcessInfo) []nvml.Process {
 	var out []nvml.Process
 	for _, i := range infos {
@@ -120,7 +121,8 @@ func text[T ~int8 | ~uint8](buffer []T) string {
 	return out.String()
 }
 
-// NVLinks asks link by link: a GPU has fewer than NVML knows of, and says so of the first that it lacks.
+// NVLinks queries each link: a GPU has fewer links than NVML's maximum, and returns InvalidArgument for the first
+// missing one.
 func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	var out []nvml.NVLink
 	for i := range nvml.MaxNVLinks {
@@ -142,7 +144,7 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	return out, nil
 }
 
-// nvlink is what is known of a link that is up. It may go down meanwhile, and old drivers tell less.
+// nvlink returns the facts of an active link. The link may go down meanwhile, and old drivers report less.
 func (d *device) nvlink(i int) (nvml.NVLink, error) {
 	link := nvml.NVLink{Index: i, Remote: nvml.RemoteUnknown}
 	version, err := get(d.session, "nvmlDeviceGetNvLinkVersion", with(d.handle.GetNvLinkVersion, i))
@@ -173,7 +175,7 @@ func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {
 	return err == nil && status == gonvml.P2P_STATUS_OK, err
 }
 
-// Fabric asks in the newer form first, which drivers before 545 lack.
+// Fabric queries the newer function first, which drivers before 545 lack.
 func (d *device) Fabric() (nvml.Fabric, error) {
 	info, err := get(d.session, "nvmlDeviceGetGpuFabricInfoV", d.handle.GetGpuFabricInfoV().V2)
 	if errors.Is(err, nvml.FunctionNotFound) {

@@ -1,13 +1,14 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package real is the border to the driver's own libnvidia-ml.so.1, through go-nvml. Nothing else imports go-nvml.
+// Package real is the binding to the driver's own libnvidia-ml.so.1, through go-nvml. No other package imports
+// go-nvml.
 //
-// Traps. The dynamic linker binds NVML's functions once: the first library that a process loads answers for all its
-// life, whatever is on disk later. After a driver upgrade that library no longer speaks to the kernel module, so Open
-// answers nvml.ErrReplaced and the process has to start again. A process therefore reaches one library, and two driver roots
-// need two processes. A function that the installed driver lacks ends the process when it is called, so each is looked
-// up before. Never link with -z now or run under LD_BIND_NOW=1: every absent function would count as called.
+// Traps. The dynamic linker binds NVML's functions once: the process uses the first loaded library until it ends.
+// After a driver upgrade that library does not match the kernel module, so Open returns nvml.ErrReplaced and the
+// process must restart. A process therefore uses one library, and two driver roots need two processes. A call of a
+// function that the installed driver lacks ends the process, so each function is looked up before. Never link with -z
+// now or run under LD_BIND_NOW=1: they resolve every function at the start, including the missing ones.
 package real
 
 import (
@@ -24,7 +25,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// loaded is the library that the dynamic linker bound for this process, whichever Library opened it.
+// loaded is the library that the dynamic linker bound for this process; all Libraries share it.
 var loaded struct {
 	sync.Mutex
 	path string
@@ -41,11 +42,11 @@ type Library struct {
 	symbols  map[string]bool
 }
 
-// New makes a Library for the driver under driverRoot ("/" for the machine's own). It loads nothing: the driver may
-// appear later.
+// New makes a Library for the driver under driverRoot ("/" for the machine's own). It loads no library: the driver
+// may be installed later.
 func New(driverRoot string) *Library { return &Library{driverRoot: driverRoot} }
 
-// Open finds and loads the library and initialises it. See nvml.Library for its errors.
+// Open finds, loads and initialises the library. See nvml.Library for its errors.
 func (l *Library) Open() (nvml.Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +79,7 @@ func (l *Library) start() error {
 	}
 	ret := l.lib.Init()
 	if ret == gonvml.ERROR_LIBRARY_NOT_FOUND && loaded.info == nil {
-		// dlopen refused the file: not a library, of another machine, or itself short of a library.
+		// dlopen rejected the file: not a library, for another machine, or with a missing dependency.
 		l.lib = nil
 		return fmt.Errorf("load %s: %w", path, nvml.LibraryNotFound)
 	}
@@ -90,8 +91,8 @@ func (l *Library) start() error {
 	return nil
 }
 
-// replaced says that a library is another version than the loaded one. A file's name tells the version; where it does
-// not, any other file counts. The caller holds the lock.
+// replaced returns an error if a library is another version than the loaded one. A file's name contains the version;
+// otherwise any other file counts as another version. The caller holds the lock.
 func replaced(path string, info os.FileInfo) bool {
 	if loaded.info == nil || os.SameFile(loaded.info, info) {
 		return false
@@ -99,7 +100,7 @@ func replaced(path string, info os.FileInfo) bool {
 	return filepath.Base(path) != filepath.Base(loaded.path) || filepath.Base(path) == soname
 }
 
-// release ends a session, and NVML's initialisation with the last.
+// release ends a session. The last one shuts NVML down.
 func (l *Library) release() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +111,7 @@ func (l *Library) release() error {
 	return failed("nvmlShutdown", l.lib.Shutdown())
 }
 
-// has says whether the loaded library has a function.
+// has reports whether the loaded library has a function.
 func (l *Library) has(symbol string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +123,7 @@ func (l *Library) has(symbol string) bool {
 	return known
 }
 
-// failed is nil on success and otherwise the query with NVML's code.
+// failed returns nil on success and otherwise an error with the query and NVML's code.
 func failed(query string, ret gonvml.Return) error {
 	if ret == gonvml.SUCCESS {
 		return nil
@@ -130,19 +131,19 @@ func failed(query string, ret gonvml.Return) error {
 	return &nvml.Error{Query: query, Code: nvml.Code(ret)}
 }
 
-// soname is the name that every driver's NVML can be found under.
+// soname is the library name that every driver provides.
 const soname = "libnvidia-ml.so.1"
 
-// directories is where drivers put their libraries below the driver root, in the order nvidia-container-toolkit looks.
+// directories lists the library directories below the driver root, in the order of nvidia-container-toolkit.
 var directories = []string{
 	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu",
 	"usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/aarch64-linux-gnu/nvidia/current", "usr/lib",
 	"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib", "",
 }
 
-// Find looks for the NVML library under a driver root. Links are followed as the driver's own machine would: an
-// absolute one starts at the root, and none leads out of it. Without a library the error is nvml.LibraryNotFound and
-// names the directories.
+// Find looks for the NVML library under a driver root. It follows links within the root: an absolute link starts at
+// the root, and no link leads out of it. Without a library the error is nvml.LibraryNotFound and names the
+// directories.
 func Find(driverRoot string) (string, error) {
 	for _, dir := range directories {
 		path, err := securejoin.SecureJoin(driverRoot, filepath.Join(dir, soname))

@@ -14,13 +14,13 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// requireMIG answers NotSupported for a GPU without MIG, where NVML's other queries differ in what they say.
+// requireMIG returns NotSupported for a GPU without MIG, for which NVML's other queries return different codes.
 func (d *device) requireMIG() error {
 	_, _, err := d.MIGMode()
 	return err
 }
 
-// requireMIGOn refuses a query of what is there while the mode is off, since drivers differ in what they answer then.
+// requireMIGOn returns NotSupported for instances while the mode is off, since drivers return different codes then.
 func (d *device) requireMIGOn(symbol string) error {
 	on, _, err := d.MIGMode()
 	if err == nil && !on {
@@ -29,7 +29,7 @@ func (d *device) requireMIGOn(symbol string) error {
 	return err
 }
 
-// SetMIGMode heeds both of NVML's answers: whether the mode was taken, and whether it came into force.
+// SetMIGMode checks both of NVML's results: whether the driver accepted the mode, and whether it is in force.
 func (d *device) SetMIGMode(on bool) error {
 	before, pendingBefore, err := d.MIGMode()
 	if err != nil {
@@ -37,7 +37,7 @@ func (d *device) SetMIGMode(on bool) error {
 	}
 	err = d.setMIGMode(on)
 	if errors.Is(err, nvml.InUse) && before == pendingBefore && on != before {
-		// NVML leaves the mode pending, to come at some later reset that nobody asked for.
+		// NVML would leave the mode pending, and a later unrelated reset would apply it.
 		if _, pending, asked := d.MIGMode(); asked == nil && pending != before {
 			_ = d.setMIGMode(before)
 		}
@@ -96,7 +96,7 @@ func (d *device) GPUInstancePlacements(profileID int) ([]nvml.MIGPlacement, erro
 	return out, nil
 }
 
-// GPUInstances asks for those of each profile: NVML has no list of all.
+// GPUInstances queries each profile's instances: NVML cannot list all instances.
 func (d *device) GPUInstances() ([]nvml.GPUInstance, error) {
 	const symbol = "nvmlDeviceGetGpuInstances"
 	if err := d.requireMIGOn(symbol); err != nil {
@@ -149,7 +149,7 @@ func (d *device) MIGDevices() ([]nvml.MIGDevice, error) {
 	for index := range min(count, most) {
 		m, err := d.migDevice(symbol, index)
 		if gone(err) {
-			continue // none at this index, or it went between two queries
+			continue // none at this index, or it vanished between two queries
 		}
 		if err != nil {
 			return nil, err
@@ -178,7 +178,7 @@ func (d *device) migDevice(symbol string, index int) (m nvml.MIGDevice, err erro
 	return m, err
 }
 
-// gpuInstance is a handle that can be used while its session is open.
+// gpuInstance is a handle. It is valid until its session is closed.
 type gpuInstance struct {
 	destroyable
 	handle gonvml.GpuInstance

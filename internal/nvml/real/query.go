@@ -15,16 +15,16 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// most bounds lists and loops: no GPU has more profiles, slices or MIG devices. It ends a loop over a driver that never
-// says "no more".
+// most limits lists and loops: no GPU has more profiles, slices or MIG devices. It ends a loop over a driver that
+// never reports the end.
 const most = 64
 
-// querier runs one call of NVML: a session, or an instance that may be gone.
+// querier calls NVML: a session, or an instance that may be gone.
 type querier interface {
 	query(symbol string, call func() gonvml.Return) error
 }
 
-// get runs one query that has one answer.
+// get runs a query with one result.
 func get[T any](q querier, symbol string, call func() (T, gonvml.Return)) (T, error) {
 	var v, none T
 	err := q.query(symbol, func() (ret gonvml.Return) {
@@ -42,8 +42,8 @@ func with[A, T any](call func(A) (T, gonvml.Return), a A) func() (T, gonvml.Retu
 	return func() (T, gonvml.Return) { return call(a) }
 }
 
-// list runs one query that has several answers. go-nvml cuts its array at the count that NVML gives, and panics where
-// that is beyond the array.
+// list runs a query with several results. go-nvml cuts its array at NVML's count, and panics if that exceeds the
+// array.
 func list[T any](q querier, symbol string, call func() ([]T, gonvml.Return)) ([]T, error) {
 	return get(q, symbol, func() (v []T, ret gonvml.Return) {
 		defer func() {
@@ -55,7 +55,7 @@ func list[T any](q querier, symbol string, call func() ([]T, gonvml.Return)) ([]
 	})
 }
 
-// each asks for profiles by index, until there are no more; those that the GPU does not offer are left out.
+// each queries profiles by index until the last one. It leaves out the profiles that the GPU does not have.
 func each[T any](ask func(index int) (T, error)) ([]T, error) {
 	var out []T
 	for index := range most {
@@ -71,7 +71,7 @@ func each[T any](ask func(index int) (T, error)) ([]T, error) {
 	return out, nil
 }
 
-// inOrder sorts instances by their IDs, each once, without those that went since they were listed.
+// inOrder sorts instances by ID, without duplicates and without those that vanished after the listing.
 func inOrder[T any](all []T, id func(T) (int, error)) ([]T, error) {
 	byID := map[int]T{}
 	for _, i := range all {
@@ -90,13 +90,13 @@ func inOrder[T any](all []T, id func(T) (int, error)) ([]T, error) {
 	return out, nil
 }
 
-// gone says that a query met something that is no longer there.
+// gone reports that a queried instance does not exist any more.
 func gone(err error) bool {
 	return errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument)
 }
 
-// destroyable passes queries of an instance on until the instance was destroyed through it: NVML need not survive the use
-// of a destroyed handle.
+// destroyable forwards queries of an instance until the instance was destroyed through it: NVML may crash on a
+// destroyed handle.
 type destroyable struct {
 	querier
 	destroyed atomic.Bool
@@ -117,8 +117,8 @@ func (d *destroyable) destroy(symbol string, call func() gonvml.Return) error {
 	return err
 }
 
-// session is one count of an initialised library. Queries hold mu for reading, so that none is under way when the
-// library is shut down.
+// session is one reference to an initialised library. Queries hold mu for reading, so that the library is not shut
+// down during a query.
 type session struct {
 	library *Library
 	mu      sync.RWMutex
@@ -135,7 +135,7 @@ func (s *session) Close() error {
 	return s.library.release()
 }
 
-// query runs one call of NVML: not on a closed session, and not where the driver lacks the function.
+// query runs one call of NVML, unless the session is closed or the driver lacks the function.
 func (s *session) query(symbol string, call func() gonvml.Return) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

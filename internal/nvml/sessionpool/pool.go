@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sessionpool shares one open NVML session among operations that follow each other, and finds GPUs in it.
+// Package sessionpool shares one open NVML session among successive operations, and finds GPUs in it.
 package sessionpool
 
 import (
@@ -13,11 +13,12 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// linger is how long NVML stays open after an operation: the steps of one claim, and the claims of a restart, follow each
-// other within it, and opening NVML costs more than most of them. No longer, for it keeps the driver from being unloaded.
+// linger is the time that NVML stays open after an operation. The steps of one claim, and the claims after a restart,
+// reuse the session, because opening NVML costs more than most operations. An open session prevents unloading the
+// driver, so the time is short.
 const linger = 500 * time.Millisecond
 
-// Pool shares one open NVML session among operations. Several goroutines may use it.
+// Pool shares one open NVML session among operations. It is safe for concurrent use.
 type Pool struct {
 	library nvml.Library
 	report  func(error)
@@ -28,7 +29,7 @@ type Pool struct {
 	idle    *time.Timer
 }
 
-// New makes a Pool; report is called with errors of closing a session.
+// New makes a Pool. It calls report with errors of closing a session.
 func New(library nvml.Library, report func(error)) *Pool {
 	p := &Pool{library: library, report: report}
 	p.idle = time.AfterFunc(linger, func() {
@@ -39,10 +40,10 @@ func New(library nvml.Library, report func(error)) *Pool {
 	return p
 }
 
-// ErrNoGPU says that the driver does not list the GPU.
+// ErrNoGPU means that the driver does not list the GPU.
 var ErrNoGPU = errors.New("the driver lists no such GPU")
 
-// Device finds a GPU by its UUID. The handle is good until a MIG mode is switched.
+// Device finds a GPU by its UUID. The handle is valid until a MIG mode is switched.
 func Device(session nvml.Session, uuid string) (nvml.Device, error) {
 	n, err := session.DeviceCount()
 	if err != nil {
@@ -65,14 +66,14 @@ func Device(session nvml.Session, uuid string) (nvml.Device, error) {
 	return nil, fmt.Errorf("find GPU %s: %w", uuid, missing)
 }
 
-// IsGone says that an error means the GPU is not there, and so neither is anything that was made on it.
+// IsGone reports that an error means a missing GPU, and so no partition of it exists either.
 func IsGone(err error) bool {
 	return errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.DriverNotLoaded) ||
 		errors.Is(err, nvml.GPUNotFound)
 }
 
-// With runs an operation on the session. NVML enumerates GPUs when it is opened, so a GPU that is missing from a session
-// which has been open for a while is looked for in a new one.
+// With runs an operation on the session. NVML lists GPUs only when it is opened. If a GPU is missing from an older
+// session, With tries a new one.
 func (p *Pool) With(do func(nvml.Session) error) error {
 	for {
 		session, fresh, err := p.acquire()
@@ -81,14 +82,14 @@ func (p *Pool) With(do func(nvml.Session) error) error {
 		}
 		err = do(session)
 		stale := !fresh && (errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.Uninitialized))
-		// While other operations use a stale session, it stays: a later attempt gets a new one.
+		// A stale session stays while other operations use it: a later attempt gets a new one.
 		if closed := p.release(session, stale); !stale || !closed {
 			return err
 		}
 	}
 }
 
-// acquire returns the session; fresh says that it has just been opened.
+// acquire returns the session; fresh reports that it has just been opened.
 func (p *Pool) acquire() (session nvml.Session, fresh bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +105,8 @@ func (p *Pool) acquire() (session nvml.Session, fresh bool, err error) {
 	return p.session, fresh, nil
 }
 
-// release ends a use of a session, and says whether the session is closed or replaced. A stale one is closed at once.
+// release ends a use of a session, and reports whether the session is closed or replaced. A stale one is closed at
+// once.
 func (p *Pool) release(session nvml.Session, stale bool) (closed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +119,7 @@ func (p *Pool) release(session nvml.Session, stale bool) (closed bool) {
 	return p.session != session
 }
 
-// closeUnused closes the session if no operation uses it. p.mu is held.
+// closeUnused closes the session if no operation uses it. The caller holds p.mu.
 func (p *Pool) closeUnused() {
 	if p.users > 0 || p.session == nil {
 		return

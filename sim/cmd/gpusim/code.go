@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 )
 
-// codes are NVML's return codes by nvml.h's names, without NVML_ERROR_.
+// codes maps nvml.h's names, without NVML_ERROR_, to return codes.
 var codes = map[string]nvml.Code{
 	"UNINITIALIZED": nvml.Uninitialized, "INVALID_ARGUMENT": nvml.InvalidArgument, "NOT_SUPPORTED": nvml.NotSupported,
 	"NO_PERMISSION": nvml.NoPermission, "NOT_FOUND": nvml.NotFound, "INSUFFICIENT_SIZE": nvml.InsufficientSize,

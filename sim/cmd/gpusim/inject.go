@@ -39,7 +39,7 @@ its versions; "*" means every query.
 
 `
 
-// injection is a command line of inject.
+// injection is a parsed command line of inject.
 type injection struct {
 	root, fault, target string
 	gpu, code           string
@@ -70,16 +70,16 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f.StringVar(&in.root, "root", "", "directory of the machine")
 	f.StringVar(&in.gpu, "gpu", "", "only on this `GPU`")
 	f.StringVar(&in.code, "code", "UNKNOWN", "NVML's answer, by `name` (GPU_IS_LOST) or number")
-	f.IntVar(&in.after, "after", 0, "let `N` calls pass first")
-	f.IntVar(&in.times, "times", 0, "hit only `N` calls (0: all)")
+	f.IntVar(&in.after, "after", 0, "number `N` of calls that succeed first")
+	f.IntVar(&in.times, "times", 0, "number `N` of calls that fail (0: all)")
 	f.DurationVar(&in.latency, "latency", 0, "`time` that the query takes")
 	f.Uint64Var(&in.pid, "pid", 0, "process ID")
 	f.Uint64Var(&in.memory, "memory", 0, "memory that the process holds, in `MiB`")
 	f.StringVar(&in.name, "name", "", "name of the process")
-	f.IntVar(&in.link, "link", 0, "NVLink that link-down and link-up are for, by `index`")
+	f.IntVar(&in.link, "link", 0, "NVLink for link-down and link-up, by `index`")
 	f.IntVar(&in.gi, "gpu-instance", -1, "GPU instance that the process runs on, by `ID`")
 	f.IntVar(&in.ci, "compute-instance", 0, "compute instance of it, by `ID`")
-	f.BoolVar(&in.late, "after-effect", false, "fail answers --code only after the query did what it does")
+	f.BoolVar(&in.late, "after-effect", false, "fail returns --code after the query has changed the state")
 	f.BoolVar(&in.graphics, "graphics", false, "a graphics process")
 	for _, name := range []string{"utilization", "memory-utilization", "temperature", "power", "compute-mode"} {
 		f.Func(name, "`value` for set: percent, degrees Celsius, watts, NVML's number", func(s string) error {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpusim makes, shows, disturbs and removes simulated machines with GPUs.
+// Command gpusim creates, shows, changes and removes simulated machines with GPUs.
 package main
 
 import (
@@ -36,7 +36,7 @@ func verbs() map[string]verb {
 		"down":   {"down --root DIR", "remove a machine and nothing else", down},
 		"list":   {"list [--root DIR]", "show a machine's GPUs and faults, or the profiles there are", list},
 		"inject": {"inject --root DIR FAULT [GPU or QUERY] [flags]", "break, restore or load a machine", inject},
-		"mig":    {"mig --root DIR mode|create|destroy|vanish|reset|list [GPU] [WHAT]", "what an administrator does with nvidia-smi mig, and worse", mig},
+		"mig":    {"mig --root DIR mode|create|destroy|vanish|reset|list [GPU] [WHAT]", "change MIG as nvidia-smi mig does, or remove instances in use", mig},
 		"reboot": {"reboot --root DIR", "reboot a machine: new boot ID; faults, processes and lost GPUs are gone", reboot},
 	}
 }
@@ -73,7 +73,7 @@ func newFlags(v verb, out io.Writer, more string) *flag.FlagSet {
 	return f
 }
 
-// parse reads flags wherever they stand and returns the words between them.
+// parse reads flags at any position and returns the other words.
 func parse(f *flag.FlagSet, args []string) ([]string, error) {
 	usage := f.Usage
 	f.Usage = func() {}
@@ -122,7 +122,7 @@ func up(v verb, args []string, out io.Writer) error {
 	f.StringVar(&o.Seed, "seed", "", "vary UUIDs and serial numbers, for several machines of one profile")
 	f.StringVar(&o.Library, "lib", beside("libnvidia-ml.so.1"), "NVML library to install")
 	f.StringVar(&o.SMI, "smi", beside("nvidia-smi"), "nvidia-smi stand-in to install")
-	f.Func("without-symbol", "NVML `function` that the library shall lack, as an older driver's does; may be repeated", func(s string) error {
+	f.Func("without-symbol", "NVML `function` that the library lacks, as in an older driver; may be repeated", func(s string) error {
 		o.Without = append(o.Without, s)
 		return nil
 	})

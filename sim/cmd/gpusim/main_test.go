@@ -113,7 +113,7 @@ func TestRun_InvalidCommandLine_ReturnsRemedy(t *testing.T) {
 	}
 }
 
-// injected runs the words against a machine without a root.
+// injected runs a command line on a machine without a root directory.
 func injected(t *testing.T, s *engine.State, args ...string) error {
 	t.Helper()
 	var got error

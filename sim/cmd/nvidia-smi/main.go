@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nvidia-smi stands in for NVIDIA's, on a simulated host and in its containers. By the name
-// nvidia-cuda-mps-control it stands in for that.
+// Command nvidia-smi replaces NVIDIA's, on a simulated host and in its containers. Under the name
+// nvidia-cuda-mps-control it replaces the MPS control program.
 package main
 
 import (
