@@ -9,7 +9,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// claims makes allocated claims, each for the device of its index.
+// claims creates allocated claims, each for the device of its index.
 func (b *bench) claims(ctx context.Context, devices []string, admin bool) ([]*drapb.Claim, error) {
 	return b.stage.AllocatedClaims(ctx, b.node+"/gpu", devices, admin)
 }

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// floor is one GET of the claim, one durable file and one RPC that does nothing.
+// floor is one GET of the claim, one durable file and one empty RPC.
 func (b *bench) floor(ctx context.Context, c *drapb.Claim) (time.Duration, error) {
 	began := time.Now()
 	if _, err := b.stage.Client.ResourceV1().ResourceClaims(env.ByHand).Get(ctx, c.Name, metav1.GetOptions{}); err != nil {
@@ -34,7 +34,7 @@ func (b *bench) floor(ctx context.Context, c *drapb.Claim) (time.Duration, error
 	return time.Since(began), nil
 }
 
-// sample interleaves floor and Prepare of one claim, which is unprepared in between.
+// sample interleaves floor and Prepare of one claim, with an Unprepare in between.
 func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]table.Pair, error) {
 	var out []table.Pair
 	for range n {
@@ -54,7 +54,7 @@ func (b *bench) sample(ctx context.Context, c *drapb.Claim, n int) ([]table.Pair
 	return out, nil
 }
 
-// inTurn interleaves the Prepare of one claim with that of another, which is the floor; each is unprepared in between.
+// inTurn interleaves the Prepare of one claim with that of another, which is the floor, with an Unprepare in between.
 func (b *bench) inTurn(ctx context.Context, figure, floor *drapb.Claim, n int) ([]table.Pair, error) {
 	var out []table.Pair
 	for range n {
@@ -133,7 +133,7 @@ func (b *bench) eight(ctx context.Context) error {
 	return b.keep("eight", pairs)
 }
 
-// growth compares Prepare beside many prepared claims with Prepare beside none, each over its own floor.
+// growth compares Prepare with many prepared claims and Prepare without any, each relative to its own floor.
 func (b *bench) growth(ctx context.Context) error {
 	names, err := b.names(ctx)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench plays the kubelet on the socket of the shipped plugin, against a real API server and the simulated
-// library, and prints each figure beside a floor taken in the same run with the same client.
+// Command bench calls the socket of the shipped plugin as the kubelet does, against a real API server and the
+// simulated library. It prints each measurement with a floor from the same run and client.
 //
-// The floor of a Prepare is what no implementation can leave out: one GET of the claim, one durable file, one RPC.
-// Floor and figure are interleaved, so that a busy machine slows both. Raw samples go to the directory given by -raw.
+// The floor of a Prepare is the minimum of any implementation: one GET of the claim, one durable file, one RPC. Floor
+// and measurement are interleaved, so that a busy machine slows both. Raw samples go to the directory of -raw.
 package main
 
 import (
@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	return b.report(out)
 }
 
-// report prints the table, and fails over budget if asked to.
+// report prints the table, and fails over budget if requested.
 func (b *bench) report(out io.Writer) error {
 	over, err := table.Print(out, b.rows)
 	if err != nil {

@@ -25,14 +25,14 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// The partition that is cut: the second half's first slice, a profile that every GPU here has.
+// The partition to create: the second half's first slice, with a profile of every GPU here.
 const (
 	profile   = "1g.10gb"
 	profileID = 19
 	start     = 4
 )
 
-// size weighs what is published.
+// size measures the published slices.
 func (b *bench) size(ctx context.Context) error {
 	list, err := b.stage.Client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + env.Driver})
 	if err != nil {
@@ -53,7 +53,7 @@ func (b *bench) size(ctx context.Context) error {
 	return nil
 }
 
-// partitions are claims for a partition of each GPU.
+// partitions returns claims for a partition of each GPU.
 func (b *bench) partitions(ctx context.Context) ([]*drapb.Claim, error) {
 	names, err := b.names(ctx)
 	if err != nil {
@@ -65,8 +65,8 @@ func (b *bench) partitions(ctx context.Context) ([]*drapb.Claim, error) {
 	return b.claims(ctx, names, false)
 }
 
-// mig compares the Prepare of a partition with what no implementation can leave out: NVML's own time for looking, making
-// and describing it, one and a half floors, and a durable file, the intent.
+// mig compares the Prepare of a partition with the minimum of any implementation. That is NVML's own time to find,
+// create and describe it, one and a half floors, and a durable file, the intent.
 func (b *bench) mig(ctx context.Context) error {
 	claims, err := b.partitions(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func (b *bench) mig(ctx context.Context) error {
 	}
 	machine := engine.Open(b.stage.Root, driverroot.Follow(b.stage.Root))
 	library := nvmlfake.New(machine)
-	// The first switches the mode, which the claim after it finds on. The spare GPU is for NVML's own time.
+	// The first claim switches the mode on for the second one. The spare GPU is for NVML's own time.
 	for _, c := range []*drapb.Claim{claims[0], claims[1]} {
 		if err := errors.Join(b.prepare(ctx, c), b.unprepare(ctx, c)); err != nil {
 			return err
@@ -108,8 +108,8 @@ func (b *bench) mig(ctx context.Context) error {
 	return b.keep("mig", pairs)
 }
 
-// cutDirectly is NVML's own time for a partition: the GPU found, what is there looked at, both instances made, the device
-// found. What it made is unmade, unmeasured.
+// cutDirectly measures NVML's own time for a partition: find the GPU, list its instances, create both instances, find
+// the device. Destroying them is not measured.
 func cutDirectly(library nvml.Library, index int) (time.Duration, error) {
 	began := time.Now()
 	s, err := library.Open()
@@ -138,7 +138,7 @@ func cutDirectly(library nvml.Library, index int) (time.Duration, error) {
 	return took, errors.Join(ci.Destroy(), gi.Destroy())
 }
 
-// cutAtOnce compares cutting eight GPUs with cutting one, where hardware takes its time.
+// cutAtOnce compares eight GPUs with one, with hardware's delay for creating partitions.
 func (b *bench) cutAtOnce(ctx context.Context) error {
 	claims, err := b.partitions(ctx)
 	if err != nil {

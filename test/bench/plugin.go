@@ -23,7 +23,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// bench is the fake kubelet and its notes.
+// bench is the fake kubelet with its state.
 type bench struct {
 	options
 	stage *env.Env

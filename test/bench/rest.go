@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/test/bench/table"
 )
 
-// rest reads memory and CPU of the plugin after a while with nothing to do, the claims of growth still prepared.
+// rest reads memory and CPU time of the idle plugin, with the claims of growth still prepared.
 func (b *bench) rest(ctx context.Context) error {
 	before, err := b.cpu()
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *bench) leaks(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := round(50); err != nil { // what is made once is made now
+	if err := round(50); err != nil { // initialises everything that is initialised once
 		return err
 	}
 	before, err := b.counts()
@@ -136,7 +136,7 @@ func (b *bench) rss() (float64, error) {
 	return 0, fmt.Errorf("no VmRSS in %s", b.proc("status"))
 }
 
-// cpu is the time spent so far, in seconds. The kernel counts it in hundredths.
+// cpu is the CPU time so far, in seconds. The kernel counts it in hundredths.
 func (b *bench) cpu() (float64, error) {
 	data, err := os.ReadFile(b.proc("stat"))
 	if err != nil {

@@ -38,7 +38,7 @@ func (b *bench) startSupervisor() error {
 	return b.mps.Start()
 }
 
-// closeSupervisor ends it, and first the daemons that an interrupted run left.
+// closeSupervisor ends the daemons of an interrupted run, and then the supervisor.
 func (b *bench) closeSupervisor() {
 	if b.mps == nil || b.mps.Process == nil {
 		return
@@ -55,7 +55,7 @@ func (b *bench) closeSupervisor() {
 	_ = b.mps.Wait()
 }
 
-// fault says what the stand-in of MPS is to do; empty: its work.
+// fault sets the fault of the simulated MPS; empty: none.
 func (b *bench) fault(text string) error {
 	path := filepath.Join(b.stage.Root, engine.Dir, "mps-fault")
 	if text == "" {
@@ -64,7 +64,7 @@ func (b *bench) fault(text string) error {
 	return os.WriteFile(path, []byte(text+"\n"), 0o644)
 }
 
-// shares makes claims for a GiB each of a GPU.
+// shares creates claims for a GiB each of a GPU.
 func (b *bench) shares(ctx context.Context, gpu, count int) ([]*drapb.Claim, error) {
 	names, err := b.names(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (b *bench) firstShare(ctx context.Context) error {
 	return b.keep("first-share", pairs)
 }
 
-// ownStart is how long a daemon takes from its start to its first answer.
+// ownStart measures the time from a daemon's start to its first answer.
 func (b *bench) ownStart(ctx context.Context) (time.Duration, error) {
 	dir, err := os.MkdirTemp(b.dir, "own")
 	if err != nil {
@@ -135,7 +135,7 @@ func (b *bench) ownStart(ctx context.Context) (time.Duration, error) {
 	return took, errors.Join(daemon.Process.Signal(syscall.SIGTERM), daemon.Wait())
 }
 
-// furtherShares compares the Prepare of a share whose daemon runs with that of a whole GPU.
+// furtherShares compares the Prepare of a share with a running daemon and that of a whole GPU.
 func (b *bench) furtherShares(ctx context.Context) error {
 	claims, err := b.shares(ctx, 0, 2)
 	if err != nil {
@@ -160,7 +160,8 @@ func (b *bench) furtherShares(ctx context.Context) error {
 	return errors.Join(b.unprepare(ctx, claims[0]), b.keep("further-share", pairs))
 }
 
-// manyShares prepares as many shares of one GPU as MPS has clients, at once, and weighs the supervisor with them.
+// manyShares prepares as many shares of one GPU as MPS has clients, concurrently, and measures the supervisor's
+// memory.
 func (b *bench) manyShares(ctx context.Context) error {
 	const count, budget = 48, 500 * time.Millisecond
 	claims, err := b.shares(ctx, 0, count)
@@ -184,7 +185,7 @@ func (b *bench) manyShares(ctx context.Context) error {
 	return errors.Join(append(errs, rssErr)...)
 }
 
-// besideStuck compares Prepare of another GPU while a daemon hangs with Prepare while none does.
+// besideStuck compares Prepare of another GPU with and without a hanging daemon.
 func (b *bench) besideStuck(ctx context.Context) error {
 	names, err := b.names(ctx)
 	if err != nil {
@@ -210,7 +211,7 @@ func (b *bench) besideStuck(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = b.prepare(stuck, claims[0]) // It fails, in its own time.
+		_ = b.prepare(stuck, claims[0]) // It fails after its timeout.
 	}()
 	beside, err := b.sample(ctx, whole[0], n)
 	cancel()
@@ -222,7 +223,7 @@ func (b *bench) besideStuck(ctx context.Context) error {
 	return errors.Join(b.unprepare(ctx, claims[0]), b.keep("beside-stuck", beside))
 }
 
-// memoryOf is the resident set of a process, in MB.
+// memoryOf returns the resident set of a process, in MB.
 func memoryOf(pid int) (float64, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

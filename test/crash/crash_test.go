@@ -42,7 +42,7 @@ func newEnv(t *testing.T) *crashEnv {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A short path of its own: sockets have little room for one.
+	// A short path: a socket's path has a length limit.
 	dir, err := os.MkdirTemp("", "crash")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func (e *crashEnv) unprepare(c *drapb.Claim) error {
 	return err
 }
 
-// files lists the files of a claim, temporary ones included.
+// files lists the files of a claim, including temporary ones.
 func (e *crashEnv) files(uid string) []string {
 	var out []string
 	for _, dir := range e.state {
@@ -128,9 +128,9 @@ func (e *crashEnv) files(uid string) []string {
 	return out
 }
 
-// TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart kills the plugin at the first, second, … system call that would
-// change its state, first in Prepare, then in Unprepare, until no call is left. Each time a restarted plugin must serve the
-// claim and leave nothing of it after Unprepare.
+// TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart kills the plugin at the first, second, … system call that
+// would change its state, first in Prepare, then in Unprepare, until the last call. Each time a restarted plugin must
+// serve the claim and remove its files in Unprepare.
 func TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart(t *testing.T) {
 	e := newEnv(t)
 	claims, err := e.env.AllocatedClaims(t.Context(), node+"/gpu", []string{"gpu-0000-1b-00-0"}, false)

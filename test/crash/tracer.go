@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package crash kills the shipped plugin at single system calls, on a real API server and the simulated library, and
-// checks the state after a restart. It does not use the plugin's labels of effects: it counts the calls that change a file.
+// checks the state after a restart. It does not use the plugin's operation labels: it counts the calls that change a
+// file.
 package crash
 
 import (
@@ -26,10 +27,10 @@ type Process struct {
 	ended chan struct{}
 
 	mu sync.Mutex
-	// dirs are watched; a mutating call below one counts while armed.
+	// The watched directories; a changing call below one counts while armed.
 	dirs  []string
 	armed bool
-	// left is how many such calls may still happen; the next one kills instead.
+	// left is the number of such calls that may still happen; the next one kills the process.
 	left int
 	seen []string
 }
@@ -42,14 +43,14 @@ func Start(cmd *exec.Cmd, dirs ...string) (*Process, error) {
 	return p, <-started
 }
 
-// Arm lets n mutating calls pass and kills the process at the entry of the next.
+// Arm lets n changing calls pass and kills the process at the entry of the next.
 func (p *Process) Arm(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed, p.left, p.seen = true, n, nil
 }
 
-// Seen lists the mutating calls since Arm.
+// Seen lists the changing calls since Arm.
 func (p *Process) Seen() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,11 +109,11 @@ func (p *Process) trace(cmd *exec.Cmd, started chan<- error) {
 		default:
 			deliver = int(signal)
 		}
-		_ = unix.PtraceSyscall(tid, deliver) // Fails only for a thread that is gone, which the next Wait4 tells.
+		_ = unix.PtraceSyscall(tid, deliver) // Fails only for an ended thread, which the next Wait4 reports.
 	}
 }
 
-// entry looks at the call that a thread is about to make.
+// entry handles the call that a thread is about to make.
 func (p *Process) entry(tid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// createNamespace makes a namespace for a test and removes it after.
+// createNamespace creates a namespace for a test, which removes it at the end.
 func createNamespace(ctx context.Context, t *testing.T, labels map[string]string) string {
 	t.Helper()
 	made, err := cluster.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
@@ -37,7 +37,7 @@ func createNamespace(ctx context.Context, t *testing.T, labels map[string]string
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
 		must(t, cluster.Client.CoreV1().Namespaces().Delete(ctx, made.Name, metav1.DeleteOptions{}))
-		// The namespace itself takes Kubernetes longer, and its name is not used again.
+		// Kubernetes takes longer to remove the namespace itself, and its name is not reused.
 		must(t, cluster.Eventually(ctx, "pods and claims gone", 90*time.Second, func(ctx context.Context) (bool, string) {
 			pods, err := cluster.Client.CoreV1().Pods(made.Name).List(ctx, metav1.ListOptions{})
 			if err != nil {
@@ -54,7 +54,7 @@ func createNamespace(ctx context.Context, t *testing.T, labels map[string]string
 	return made.Name
 }
 
-// createClaim makes a claim for one GPU, with parameters if given.
+// createClaim creates a claim for one GPU, with parameters if given.
 func createClaim(ctx context.Context, t *testing.T, namespace, name, parameters string) {
 	t.Helper()
 	c := &resourceapi.ResourceClaim{
@@ -72,7 +72,7 @@ func createClaim(ctx context.Context, t *testing.T, namespace, name, parameters 
 	must(t, err)
 }
 
-// createPod makes a pod that uses a claim.
+// createPod creates a pod that uses a claim.
 func createPod(ctx context.Context, t *testing.T, namespace, name, claim string, change func(*corev1.PodSpec)) *corev1.Pod {
 	t.Helper()
 	image := probeImage(t)
@@ -93,7 +93,7 @@ func createPod(ctx context.Context, t *testing.T, namespace, name, claim string,
 	return p
 }
 
-// probeImage is the image that the demos use.
+// probeImage returns the image of the demos.
 func probeImage(t *testing.T) string {
 	t.Helper()
 	demos, err := cluster.Demos()
@@ -109,7 +109,7 @@ func probeImage(t *testing.T) string {
 	return ""
 }
 
-// waitEvent waits for a Warning about an object with a text in it.
+// waitEvent waits for a Warning about an object that contains a text.
 func waitEvent(ctx context.Context, t *testing.T, namespace, object string, texts ...string) {
 	t.Helper()
 	must(t, cluster.Eventually(ctx, "Event on "+object, 60*time.Second, func(ctx context.Context) (bool, string) {
@@ -129,7 +129,7 @@ func waitEvent(ctx context.Context, t *testing.T, namespace, object string, text
 	}))
 }
 
-// withoutWebhook calls do while no webhook reviews claims, as in a cluster without the webhook or for claims older than it.
+// withoutWebhook calls do while the webhook is disabled, as in a cluster without the webhook.
 func withoutWebhook(ctx context.Context, t *testing.T, do func()) {
 	t.Helper()
 	hooks := cluster.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
@@ -163,7 +163,7 @@ func TestParameters_UnknownField_EventNamesIt(t *testing.T) {
 	createPod(ctx, t, ns, "typo-pod", "typo", nil)
 	waitEvent(ctx, t, ns, "typo", "sharring", "create the claim anew")
 	waitEvent(ctx, t, ns, "typo-pod", "sharring")
-	// Once the pod is deleted nothing of it holds the GPU.
+	// After the deletion of the pod, the GPU is not in use.
 	must(t, cluster.Client.CoreV1().Pods(ns).Delete(ctx, "typo-pod", metav1.DeleteOptions{}))
 	must(t, cluster.Eventually(ctx, "the pod gone", 60*time.Second, func(ctx context.Context) (bool, string) {
 		_, err := cluster.Client.CoreV1().Pods(ns).Get(ctx, "typo-pod", metav1.GetOptions{})

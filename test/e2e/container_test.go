@@ -24,8 +24,8 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// checkPod asserts from within each container of a pod that it has the device nodes of the GPUs its claims hold, and no
-// others, and the driver's files.
+// checkPod asserts from within each container of a pod that it has the device nodes of its claims' GPUs, no others,
+// and the driver's files.
 func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 	t.Helper()
 	claims, err := cluster.Claims(ctx, p)
@@ -79,7 +79,7 @@ func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 	}
 }
 
-// deviceNames lists the devices that a container's claims and requests give it.
+// deviceNames lists the devices of a container's claims and requests.
 func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.ResourceClaim) []string {
 	byName := map[string]resourceapi.ResourceClaim{}
 	for _, claim := range claims {
@@ -122,8 +122,8 @@ func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.Resource
 
 func isGroup(device string) bool { return strings.HasPrefix(device, "nvlink-") }
 
-// expandGroups replaces each group by its GPUs. It takes them from the simulator, which has no groups: on a board with
-// switches the GPUs of a group are neighbours.
+// expandGroups replaces each group by its GPUs. They come from the simulator, which has no groups: on a board with
+// switches the GPUs of a group are adjacent.
 func expandGroups(t *testing.T, devices []string) []string {
 	t.Helper()
 	var out []string
@@ -147,7 +147,7 @@ func expandGroups(t *testing.T, devices []string) []string {
 	return out
 }
 
-// nvswitchNodes are the device nodes of the simulated board's NVSwitches.
+// nvswitchNodes lists the device nodes of the simulated board's NVSwitches.
 func nvswitchNodes(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(cluster.Root, "dev/nvidia-nvswitch*"))
@@ -161,7 +161,7 @@ func nvswitchNodes(t *testing.T) []string {
 	return paths
 }
 
-// minorAndUUID reads a device's minor number and UUID from the simulated /proc, which knows nothing of the driver.
+// minorAndUUID reads a device's minor number and UUID from the simulated /proc, which is independent of the driver.
 func minorAndUUID(t *testing.T, device string) (minor int, uuid string) {
 	t.Helper()
 	d, err := gpu.ParseName(device)
@@ -185,8 +185,8 @@ func minorAndUUID(t *testing.T, device string) (minor int, uuid string) {
 	return minor, uuid
 }
 
-// partitionNodes returns the capability nodes of a MIG device and its UUID in nvidia-smi, from the simulated kernel and
-// machine, which do not depend on the driver. A whole GPU has none.
+// partitionNodes returns the capability nodes of a MIG device and its UUID in nvidia-smi, from the simulated kernel
+// and machine, which are independent of the driver. A whole GPU has none.
 func partitionNodes(t *testing.T, device string) (nodes, uuids []string) {
 	t.Helper()
 	d, err := gpu.ParseName(device)
@@ -215,7 +215,7 @@ func partitionNodes(t *testing.T, device string) (nodes, uuids []string) {
 	return nil, nil
 }
 
-// simulatedGPU is a GPU as the simulator has it.
+// simulatedGPU is a GPU in the simulator's state.
 func simulatedGPU(t *testing.T, address string) engine.GPU {
 	t.Helper()
 	state, err := engine.Open(cluster.Root, nil).State()
@@ -229,7 +229,7 @@ func simulatedGPU(t *testing.T, address string) engine.GPU {
 	return engine.GPU{}
 }
 
-// capsMajor is the major number of the simulated kernel's capabilities.
+// capsMajor returns the major number of the simulated kernel's capabilities.
 func capsMajor(t *testing.T) int {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(cluster.Root, "proc/devices"))

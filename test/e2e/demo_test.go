@@ -66,7 +66,7 @@ func TestDemos(t *testing.T) {
 					continue
 				}
 				if p.Labels["batch.kubernetes.io/job-name"] != "" {
-					continue // It ends when it pleases, and its devices are another's then.
+					continue // It may end at any time, and then its devices are free.
 				}
 				checkPod(ctx, t, p)
 				for claim, devices := range devicesByClaim(ctx, t, p) {
@@ -99,7 +99,8 @@ func TestDemos(t *testing.T) {
 	}
 }
 
-// devicesByClaim lists by claim the GPUs that a pod does not merely watch, those of a group one by one.
+// devicesByClaim lists the GPUs of a pod by claim, with those of a group one by one, and without claims that only
+// monitor.
 func devicesByClaim(ctx context.Context, t *testing.T, p corev1.Pod) map[string][]string {
 	t.Helper()
 	claims, err := cluster.Claims(ctx, p)
@@ -115,7 +116,7 @@ func devicesByClaim(ctx context.Context, t *testing.T, p corev1.Pod) map[string]
 	return out
 }
 
-// demoChecks is what single demos promise beyond what holds for every container.
+// demoChecks holds the checks of single demos, in addition to the checks of every container.
 var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"one-gpu":                  checkDevices(1),
 	"two-containers-one-claim": checkDevices(1),
@@ -154,7 +155,7 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"replicas-mig-28":          checkShares(28),
 }
 
-// checkDevices checks how many different GPUs a demo's pods hold.
+// checkDevices checks the number of different GPUs of a demo's pods.
 func checkDevices(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
@@ -172,7 +173,7 @@ func checkDevices(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	}
 }
 
-// checkMonitor checks that the monitoring pod sees the GPU that the other one uses.
+// checkMonitor checks that the monitoring pod sees the other pod's GPU.
 func checkMonitor(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	var using, watching []string

@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// TestDevicePlugin_ServesGPUs_TheyAreWithheld starts and stops a device plugin. The driver withholds its GPUs meanwhile,
-// with an Event.
+// TestDevicePlugin_ServesGPUs_TheyAreWithheld starts and stops a device plugin. The driver withholds its GPUs
+// meanwhile, with an Event.
 func TestDevicePlugin_ServesGPUs_TheyAreWithheld(t *testing.T) {
 	ctx := testContext(t)
 	state, err := engine.Open(cluster.Root, nil).State()

@@ -3,7 +3,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e runs the shipped images and chart on real Kubernetes and looks from inside the containers.
+// Package e2e runs the shipped images and chart on real Kubernetes and inspects the containers from inside.
 package e2e
 
 import (

@@ -25,7 +25,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// storedRecords lists what the plugin has on disk: claims, and GPUs whose mode it has to put back.
+// storedRecords lists the plugin's files: claims, and GPUs whose MIG mode it must restore.
 func storedRecords(ctx context.Context, t *testing.T) (claims, gpus []string) {
 	t.Helper()
 	dir := "/var/lib/kubelet/plugins/" + env.Driver + "/state"
@@ -58,8 +58,8 @@ func gpusInMIGMode(t *testing.T) []string {
 	return out
 }
 
-// checkRecords checks that as many claims have records, and that each GPU in MIG mode is remembered as one to put back. A mode
-// that ended with the node's last boot may be remembered too.
+// checkRecords checks the number of claims with records, and that each GPU in MIG mode has a record to restore it.
+// Records of modes that ended with the node's last boot may also exist.
 func checkRecords(ctx context.Context, t *testing.T, prepared int) {
 	t.Helper()
 	claims, gpus := storedRecords(ctx, t)
@@ -73,8 +73,8 @@ func checkRecords(ctx context.Context, t *testing.T, prepared int) {
 	}
 }
 
-// retryPods makes the kubelet sync pods that are not ready. The kubelet repeats a failed Prepare only after its resync
-// interval of a minute or more, but syncs a changed pod at once.
+// retryPods makes the kubelet sync pods that are not ready. The kubelet repeats a failed Prepare only after its
+// resync interval of a minute or more, but syncs a changed pod at once.
 func retryPods(ctx context.Context, t *testing.T, namespace string) {
 	t.Helper()
 	list, err := cluster.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
@@ -100,7 +100,7 @@ func TestPartitions_PodsEnd_GPUsAreWholeAgain(t *testing.T) {
 	ctx := testContext(t)
 	checkClean(ctx, t)
 	checkRecords(ctx, t, 0)
-	// Who wants the GPUs whole gets them out of the mode.
+	// Claims for whole GPUs switch MIG off.
 	for _, p := range runDemo(ctx, t, "eight-gpus") {
 		checkPod(ctx, t, p)
 	}
@@ -149,7 +149,7 @@ func waitReady(ctx context.Context, t *testing.T, namespace string, count int, o
 	return out
 }
 
-// deployPartitions deploys pods of a partition each.
+// deployPartitions creates a Deployment of pods with one partition each.
 func deployPartitions(ctx context.Context, t *testing.T, namespace, profile string, replicas int32) {
 	t.Helper()
 	_, err := cluster.Client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, &resourceapi.ResourceClaimTemplate{

@@ -39,7 +39,7 @@ func checkClean(ctx context.Context, t *testing.T) {
 	}))
 }
 
-// checkOneGPU checks how many devices a demo's pods hold, and that they are of one GPU.
+// checkOneGPU checks the number of devices of a demo's pods, and that they belong to one GPU.
 func checkOneGPU(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
@@ -92,7 +92,7 @@ func publishedDevice(ctx context.Context, t *testing.T, kind, name string) (reso
 	return resourceapi.Device{}, false
 }
 
-// createPartitionClaim makes a claim for a partition that a CEL expression selects.
+// createPartitionClaim creates a claim for a partition that a CEL expression selects.
 func createPartitionClaim(ctx context.Context, t *testing.T, namespace, name, expression string) {
 	t.Helper()
 	_, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
@@ -107,7 +107,7 @@ func createPartitionClaim(ctx context.Context, t *testing.T, namespace, name, ex
 	must(t, err)
 }
 
-// waitRunning waits until a pod is ready and gives it.
+// waitRunning waits until a pod is ready and returns it.
 func waitRunning(ctx context.Context, t *testing.T, namespace, name string) corev1.Pod {
 	t.Helper()
 	var pod *corev1.Pod
@@ -124,7 +124,7 @@ func waitRunning(ctx context.Context, t *testing.T, namespace, name string) core
 func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 	ctx := testContext(t)
 	namespace := createNamespace(ctx, t, nil)
-	// A 4g.40gb fits once on a GPU: each of the eight is cut.
+	// A 4g.40gb fits once on a GPU: each of the eight has one.
 	deployPartitions(ctx, t, namespace, "4g.40gb", 8)
 	waitReady(ctx, t, namespace, 8, nil)
 	createClaim(ctx, t, namespace, "one", "")
@@ -136,7 +136,7 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 		}
 		return env.Unschedulable(*p) != "", string(p.Status.Phase)
 	}))
-	// Nothing but the end of the partitions is done for the pod.
+	// Only the end of the partitions helps the pod.
 	must(t, cluster.Client.AppsV1().Deployments(namespace).Delete(ctx, "partitions", metav1.DeleteOptions{}))
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "waits"))
 }
@@ -210,7 +210,7 @@ func TestPartitions_MonitoringAgentUsesGPU_EventNamesIt(t *testing.T) {
 	ctx := testContext(t)
 	namespace := createNamespace(ctx, t, nil)
 	for i := range 8 {
-		// A GPU whose mode is on already would not be held up.
+		// A GPU in MIG mode would not delay the scan.
 		must(t, cluster.Sim(ctx, "mig", "mode", fmt.Sprint(i), "off"))
 		must(t, cluster.Sim(ctx, "inject", "monitor", fmt.Sprint(i), "--name", "nv-hostengine"))
 	}
@@ -253,7 +253,7 @@ func TestPartitions_PluginKilled_NoneLeakedNorLost(t *testing.T) {
 	namespace := createNamespace(ctx, t, nil)
 	deployPartitions(ctx, t, namespace, "1g.10gb", replicas)
 	old := waitReady(ctx, t, namespace, replicas, nil)
-	// Kill it while pods are replaced, so that partitions are being made and taken away.
+	// Kill the plugin while pods are replaced, so that it is creating and destroying partitions.
 	for name := range old {
 		must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
 	}

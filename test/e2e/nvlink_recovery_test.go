@@ -36,7 +36,7 @@ func request(name, class string, expressions ...string) resourceapi.DeviceReques
 	return resourceapi.DeviceRequest{Name: name, Exactly: exact}
 }
 
-// createRequests makes a claim; matching is an attribute that all its devices share, or empty.
+// createRequests creates a claim; matching is an attribute that all its devices share, or empty.
 func createRequests(ctx context.Context, t *testing.T, namespace, name, matching string, requests ...resourceapi.DeviceRequest) {
 	t.Helper()
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}}
@@ -52,7 +52,7 @@ func groupOf(size int) resourceapi.DeviceRequest {
 	return request("gpu", "nvlink.gpu.nvidia.com", fmt.Sprintf("device.attributes['gpu.nvidia.com'].gpuCount == %d", size))
 }
 
-// podDevices are the GPUs of a pod, those of a group one by one.
+// podDevices lists the GPUs of a pod, with those of a group one by one.
 func podDevices(ctx context.Context, t *testing.T, p corev1.Pod) (out []string) {
 	t.Helper()
 	for _, devices := range devicesByClaim(ctx, t, p) {
@@ -82,7 +82,7 @@ func TestGroups_GPUHasPartitions_PodWaitsUntilTheyEnd(t *testing.T) {
 	createRequests(ctx, t, namespace, "eight", "", groupOf(8))
 	createPod(ctx, t, namespace, "eight", "eight", nil)
 	waitUnschedulable(ctx, t, namespace, "eight")
-	// Links of a GPU that is cut cannot be read: a plugin that starts now knows them from the one before.
+	// The links of a GPU in MIG mode cannot be read: a restarted plugin uses the links that its predecessor stored.
 	before := pluginPods(ctx, t, 1)[0]
 	must(t, cluster.Client.CoreV1().Pods(before.Namespace).Delete(ctx, before.Name, metav1.DeleteOptions{}))
 	must(t, cluster.Eventually(ctx, "another plugin", 60*time.Second, func(ctx context.Context) (bool, string) {
@@ -97,8 +97,8 @@ func TestGroups_GPUHasPartitions_PodWaitsUntilTheyEnd(t *testing.T) {
 	}
 }
 
-// triggerScan makes the plugin scan the GPUs soon, because it watches the device nodes. Each call creates a file of another
-// name: the plugin does not notice one that goes and comes again between two scans.
+// triggerScan makes the plugin scan the GPUs soon, because it watches the device nodes. Each call creates a file with
+// another name: the plugin does not notice a file that vanishes and returns between two scans.
 func triggerScan(t *testing.T) {
 	t.Helper()
 	scanTriggers++
@@ -109,7 +109,8 @@ func triggerScan(t *testing.T) {
 
 var scanTriggers int
 
-// TestGroups_LinkFails_IdleOnesAreWithdrawn leaves the one that a pod has published, and tainted, until it is released.
+// TestGroups_LinkFails_IdleOnesAreWithdrawn checks that a pod's group stays published, with a taint, until it is
+// released.
 func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
 	ctx := testContext(t)
 	namespace := createNamespace(ctx, t, nil)
@@ -170,7 +171,7 @@ func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
 		return false, fmt.Sprintf("%+v", p.Status.ContainerStatuses)
 	}))
 	waitEvent(ctx, t, namespace, "pair", name, "NVLink no longer connects its GPUs", "delete the pod to run it on other GPUs")
-	// Its GPUs are nobody else's: six are left, and no seventh.
+	// The group holds its GPUs: six are free, and no seventh.
 	for i := range 7 {
 		one := fmt.Sprintf("one-%d", i)
 		createClaim(ctx, t, namespace, one, "")
@@ -191,7 +192,7 @@ func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
 		}
 		return six == 6 && stuck == 1, fmt.Sprintf("%d run, %d wait", six, stuck)
 	}))
-	// A container that starts again in the pod finds its GPUs as they were.
+	// A restarted container of the pod has the same GPUs.
 	must(t, cluster.Node(ctx, "restart", "kubelet"))
 	must(t, cluster.Eventually(ctx, "the node", 60*time.Second, nodeReady))
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "pair"))
@@ -218,7 +219,7 @@ func startOnNode(ctx context.Context, t *testing.T, pkg string, args ...string) 
 	must(t, err)
 	must(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
-		_ = stdin.Close() // It ends with its input.
+		_ = stdin.Close() // It exits when its input is closed.
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v\n%s", pkg, err, said.String())
 		}
@@ -227,7 +228,7 @@ func startOnNode(ctx context.Context, t *testing.T, pkg string, args ...string) 
 	return stop
 }
 
-// startNetworkCards runs a second DRA driver on the node, whose network cards are on PCIe roots and NUMA nodes as given.
+// startNetworkCards runs a second DRA driver on the node, with network cards on the given PCIe roots and NUMA nodes.
 func startNetworkCards(ctx context.Context, t *testing.T, args ...string) {
 	t.Helper()
 	const driver, class = "nic.example.com", "nic.example.com"
@@ -252,7 +253,7 @@ func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
 	must(t, err)
 	slot := state.Profile.Slots[5]
 	startNetworkCards(ctx, t, "close,"+slot.Path[0]+",", fmt.Sprintf("near,,%d", slot.NUMANode))
-	namespace := createNamespace(ctx, t, nil) // It goes first: its pods' end needs both drivers.
+	namespace := createNamespace(ctx, t, nil) // Its cleanup runs first: the end of its pods needs both drivers.
 	gpus := map[string]bool{}
 	for _, attribute := range []string{"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"} {
 		name := strings.ToLower(strings.TrimPrefix(attribute, "resource.kubernetes.io/"))
@@ -281,7 +282,7 @@ func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
 	if len(gpus) != 2 {
 		t.Errorf("the pods have %v", gpus)
 	}
-	// A third has no card to go with.
+	// The third GPU has no network card on its root.
 	createRequests(ctx, t, namespace, "third", "resource.kubernetes.io/pcieRoot", request("gpu", "gpu.nvidia.com"), request("nic", "nic.example.com"))
 	createPod(ctx, t, namespace, "third", "third", nil)
 	waitUnschedulable(ctx, t, namespace, "third")

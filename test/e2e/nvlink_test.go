@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// checkOneNVLinkGroup checks how many GPUs a demo's pods hold, and that they are of one NVLink group.
+// checkOneNVLinkGroup checks the number of GPUs of a demo's pods, and that they belong to one NVLink group.
 func checkOneNVLinkGroup(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
@@ -42,18 +42,18 @@ func checkOneNVLinkGroup(want int) func(context.Context, *testing.T, []corev1.Po
 	}
 }
 
-// checkTopologyEnv checks from inside the container that CUDA has the UUID of each GPU, and NCCL a file with each.
+// checkTopologyEnv checks from inside the container that CUDA has the UUID of each GPU, and NCCL's file has each GPU.
 func checkTopologyEnv(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	checkDevices(8)(ctx, t, pods)
 	view, err := cluster.Inspect(ctx, pods[0].Namespace, pods[0].Name, "probe")
 	must(t, err)
-	told := strings.Split(view.Env["CUDA_VISIBLE_DEVICES"], ",")
-	slices.Sort(told)
+	got := strings.Split(view.Env["CUDA_VISIBLE_DEVICES"], ",")
+	slices.Sort(got)
 	seen := view.UUIDs()
 	slices.Sort(seen)
-	if diff := cmp.Diff(seen, told); diff != "" {
-		t.Errorf("CUDA_VISIBLE_DEVICES (-nvidia-smi +told):\n%s", diff)
+	if diff := cmp.Diff(seen, got); diff != "" {
+		t.Errorf("CUDA_VISIBLE_DEVICES (-nvidia-smi +environment):\n%s", diff)
 	}
 	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)

@@ -21,7 +21,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestPolicies_ForbiddenObjects_RefusedWithReason has every policy of the chart in force, on a real API server.
+// TestPolicies_ForbiddenObjects_RefusedWithReason enables every policy of the chart, on a real API server.
 func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
 	ctx := testContext(t)
 	claimed := func(namespace string, r resourceapi.DeviceRequest) error {
@@ -35,7 +35,7 @@ func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
 	t.Cleanup(func() {
 		ctx = context.WithoutCancel(ctx)
 		must(t, cluster.Helm(ctx))
-		// It is so for a moment after it was removed, too, and the next test has fractions.
+		// A removed policy stays in force for a moment, and the next test uses fractions.
 		must(t, cluster.Eventually(ctx, "the policies gone", 60*time.Second, func(context.Context) (bool, string) {
 			err := claimed("default", fraction)
 			return err == nil, fmt.Sprint(err)
@@ -55,7 +55,7 @@ func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
 		_, err := cluster.Client.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	// A policy is in force a moment after it was made.
+	// A new policy takes effect after a moment.
 	must(t, cluster.Eventually(ctx, "the policies", 60*time.Second, func(context.Context) (bool, string) {
 		return gpus("5", func(*corev1.Pod) {}) != nil && claimed(namespace, fraction) != nil, "they refuse nothing yet"
 	}))
@@ -89,7 +89,7 @@ func TestPolicies_ForbiddenObjects_RefusedWithReason(t *testing.T) {
 	}
 }
 
-// checkQuotaEvent checks that the pod that waits is told why, as a user reads it.
+// checkQuotaEvent checks the Event that gives the reason for a pending pod.
 func checkQuotaEvent(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	checkDevices(2)(ctx, t, pods)

@@ -44,7 +44,7 @@ func pluginPods(ctx context.Context, t *testing.T, count int) []corev1.Pod {
 	return driverPods(ctx, t, "kubelet-plugin", count)
 }
 
-// driverPods does so for one of the chart's DaemonSets.
+// driverPods waits for the pods of one of the chart's DaemonSets to be ready and lists them.
 func driverPods(ctx context.Context, t *testing.T, component string, count int) []corev1.Pod {
 	t.Helper()
 	var pods []corev1.Pod
@@ -73,7 +73,7 @@ func ready(p corev1.Pod) bool {
 	return false
 }
 
-// checkServes proves that the node still serves: a new pod gets a GPU.
+// checkServes checks that the plugin still works: a new pod gets a GPU.
 func checkServes(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, p := range runDemo(ctx, t, "one-gpu") {
@@ -97,7 +97,7 @@ func TestCDISpecs_Deleted_WrittenAgain(t *testing.T) {
 		}
 		return len(strings.Fields(out)) == len(before), out
 	}))
-	// A container that ends now is started again by the runtime alone, from the spec.
+	// The runtime restarts an ended container with the CDI spec, without the plugin.
 	p := pods[0]
 	_, err = cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, p, 0))
 	must(t, err)
@@ -185,7 +185,7 @@ func TestPlugin_NodeReboots_PodsStartAgain(t *testing.T) {
 	must(t, err)
 	owners := map[string]string{}
 	for _, p := range now {
-		// What a kubelet could not prepare, for the plugin was not there yet, it tries again after 60 to 90 s.
+		// The kubelet retries a Prepare that failed without the plugin after 60 to 90 s.
 		must(t, cluster.Eventually(ctx, p.Name+" started again", 120*time.Second, func(ctx context.Context) (bool, string) {
 			q, err := cluster.Client.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
 			if err != nil {
@@ -265,7 +265,7 @@ func taintCount(ctx context.Context, t *testing.T, device string) (int, bool) {
 func TestPlugin_Killed_LosesNoClaim(t *testing.T) {
 	ctx := testContext(t)
 	demo := runDemo(ctx, t, "deployment-of-8")
-	// Kill it while pods are replaced, so that Prepare and Unprepare are under way.
+	// Kill the plugin while pods are replaced, so that Prepare and Unprepare are in progress.
 	for _, p := range demo {
 		must(t, cluster.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
 	}

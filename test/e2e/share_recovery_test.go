@@ -33,13 +33,13 @@ const (
 	byTimeParameters = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing"}}`
 )
 
-// createShare makes a pod with so much memory of one GPU, by its NVML index, and parameters if given.
+// createShare creates a pod with the given memory of one GPU, by its NVML index, and parameters if given.
 func createShare(ctx context.Context, t *testing.T, namespace, name, memory string, index int, parameters string, args ...string) {
 	t.Helper()
 	createShareAs(ctx, t, nil, namespace, name, memory, index, parameters, args...)
 }
 
-// createShareAs does so for a user.
+// createShareAs does the same for a user.
 func createShareAs(ctx context.Context, t *testing.T, user *int64, namespace, name, memory string, index int, parameters string, args ...string) {
 	t.Helper()
 	exact := &resourceapi.ExactDeviceRequest{
@@ -68,7 +68,7 @@ func createShareAs(ctx context.Context, t *testing.T, user *int64, namespace, na
 	})
 }
 
-// logLines are what a pod's probe printed so far.
+// logLines returns the output of a pod's probe so far.
 func logLines(ctx context.Context, t *testing.T, namespace, pod string) []string {
 	t.Helper()
 	data, err := cluster.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
@@ -76,7 +76,7 @@ func logLines(ctx context.Context, t *testing.T, namespace, pod string) []string
 	return strings.Split(strings.TrimSpace(string(data)), "\n")
 }
 
-// deletePod deletes a pod and waits until it is.
+// deletePod deletes a pod and waits until it is gone.
 func deletePod(ctx context.Context, t *testing.T, namespace, name string) {
 	t.Helper()
 	must(t, cluster.Client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
@@ -86,7 +86,7 @@ func deletePod(ctx context.Context, t *testing.T, namespace, name string) {
 	}))
 }
 
-// daemonPID is the process of a device's MPS daemon, as the node numbers it.
+// daemonPID returns the PID of a device's MPS daemon on the node.
 func daemonPID(ctx context.Context, t *testing.T, device string) int {
 	t.Helper()
 	out, err := cluster.OnNode(ctx, "cat", "/var/lib/kubelet/plugins/"+env.Driver+"/mps/"+device+"/daemon.json")

@@ -20,7 +20,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// memoryBytes is what a published device has, in bytes.
+// memoryBytes returns the memory of a published device, in bytes.
 func memoryBytes(ctx context.Context, t *testing.T, device string) int64 {
 	t.Helper()
 	for _, kind := range []string{"gpu", "mig"} {
@@ -37,7 +37,7 @@ func memoryBytes(ctx context.Context, t *testing.T, device string) int64 {
 	return 0
 }
 
-// shareBytes says how much of a device's memory a claim of a pod has, if that is not all.
+// shareBytes returns the memory of a pod's claim on a device, if the claim has a share.
 func shareBytes(ctx context.Context, t *testing.T, p corev1.Pod, claim, device string) (int64, bool) {
 	t.Helper()
 	claims, err := cluster.Claims(ctx, p)
@@ -53,7 +53,7 @@ func shareBytes(ctx context.Context, t *testing.T, p corev1.Pod, claim, device s
 	return 0, false
 }
 
-// checkSharesFit checks that shares, by "device claim", are not more than their device.
+// checkSharesFit checks that the shares, by "device claim", do not exceed their device.
 func checkSharesFit(ctx context.Context, t *testing.T, taken map[string]int64) {
 	t.Helper()
 	sums := map[string]int64{}
@@ -68,7 +68,8 @@ func checkSharesFit(ctx context.Context, t *testing.T, taken map[string]int64) {
 	}
 }
 
-// checkSharesOn checks how many shares a demo's pods have, of how many devices, and that each container has its own share.
+// checkSharesOn checks the number of shares of a demo's pods, the number of their devices, and that each container
+// has its own share.
 func checkSharesOn(want, devices int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
@@ -78,8 +79,9 @@ func checkSharesOn(want, devices int) func(context.Context, *testing.T, []corev1
 	}
 }
 
-// checkShares does so where the scheduler chooses the devices. It may spread the shares: when it places the first pod, it
-// can still count claims of an earlier demo. TestShares_FourOfOneGPU_EachHasItsLimit puts them on one GPU.
+// checkShares does the same for devices that the scheduler chooses. It may spread the shares: when it places the
+// first pod, it can still count claims of an earlier demo. TestShares_FourOfOneGPU_EachHasItsLimit puts them on one
+// GPU.
 func checkShares(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	return func(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 		t.Helper()
@@ -87,7 +89,7 @@ func checkShares(want int) func(context.Context, *testing.T, []corev1.Pod) {
 	}
 }
 
-// sharedDevices checks each share of the pods, and how many there are, and returns their devices.
+// sharedDevices checks each share of the pods, and their number, and returns their devices.
 func sharedDevices(ctx context.Context, t *testing.T, pods []corev1.Pod, want int) map[string]bool {
 	t.Helper()
 	on, got := map[string]bool{}, 0
@@ -140,7 +142,7 @@ func checkShare(ctx context.Context, t *testing.T, p corev1.Pod, claim, device s
 		view, err := cluster.Inspect(ctx, p.Namespace, p.Name, c.Name)
 		must(t, err)
 		if got := view.Env["NVIDIA_DRA_SHARE_MEMORY_MIB"]; got != strconv.FormatUint(usable>>20, 10) {
-			t.Errorf("%s/%s is told of a share of %s MiB, want %d", p.Name, c.Name, got, usable>>20)
+			t.Errorf("%s/%s has a share of %s MiB in its environment, want %d", p.Name, c.Name, got, usable>>20)
 		}
 		if view.Env["NVIDIA_DRA_SHARING_STRATEGY"] != "MPS" {
 			if view.CUDA.MPS {
@@ -152,7 +154,7 @@ func checkShare(ctx context.Context, t *testing.T, p corev1.Pod, claim, device s
 	}
 }
 
-// checkMPSLimits checks the limits of a container that computes by MPS.
+// checkMPSLimits checks the limits of a container that computes through MPS.
 func checkMPSLimits(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usable uint64, result resourceapi.DeviceRequestAllocationResult) {
 	t.Helper()
 	if view.Env["CUDA_MPS_PIPE_DIRECTORY"] == "" {
@@ -163,7 +165,7 @@ func checkMPSLimits(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usa
 		t.Errorf("the GPU of %s is in compute mode %s, want %s", p.Name, mode, want)
 	}
 	if !view.CUDA.MPS {
-		return // It only looks.
+		return // It only monitors.
 	}
 	if view.CUDA.Error != "" || view.CUDA.LimitBytes != usable {
 		t.Errorf("%s has a limit of %d MiB, want %d: %s", p.Name, view.CUDA.LimitBytes>>20, usable>>20, view.CUDA.Error)
@@ -246,7 +248,7 @@ func checkConfiguredLimits(ctx context.Context, t *testing.T, pods []corev1.Pod)
 	}
 }
 
-// checkLongTimeSlice checks the time slice of the GPU, while the claim has it.
+// checkLongTimeSlice checks the GPU's time slice while the claim is prepared.
 func checkLongTimeSlice(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	t.Helper()
 	checkDevices(1)(ctx, t, pods)

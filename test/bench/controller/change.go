@@ -15,21 +15,21 @@ import (
 	"gpu-dra-driver/test/fleetserver"
 )
 
-// collected is how long the controller collects changes before it looks at all of them.
+// collected is the time for which the controller collects changes before it handles them.
 const collected = 50 * time.Millisecond
 
-// changes puts other GPUs into one node, again and again, and measures until the node's label and the model's class follow.
-// The floor is an empty request to the controller, and for the class a timer before it: what collecting costs.
+// changes replaces the GPUs of one node repeatedly, and measures the time to the node's label and the model's class.
+// The floor is an empty request to the controller; for the class also the collection time.
 func (b *bench) changes(ctx context.Context, s *fleetserver.Server) error {
 	defer b.profileDuring(ctx, "changes")()
 	a := newAsker(s.Authority())
 	defer a.client.CloseIdleConnections()
-	if _, err := a.ask(ctx, "/", nil); err != nil { // It makes the connection.
+	if _, err := a.ask(ctx, "/", nil); err != nil { // Opens the connection.
 		return err
 	}
 	node := b.cut + b.whole - 1
 	var labels, classes []table.Pair
-	pace := time.NewTicker(250 * time.Millisecond) // What a change set off has ended by the next.
+	pace := time.NewTicker(250 * time.Millisecond) // The effects of a change end before the next.
 	defer pace.Stop()
 	for i := range b.updates {
 		select {
@@ -81,7 +81,7 @@ func (b *bench) changes(ctx context.Context, s *fleetserver.Server) error {
 	return nil
 }
 
-// within adds rows of p50 and p99, the latter with what it may be at most, 0 for whatever it is.
+// within adds rows of p50 and p99 with the limit of the p99, 0 for no limit.
 func (b *bench) within(figure string, pairs []table.Pair, most time.Duration) {
 	for _, q := range []float64{0.5, 0.99} {
 		value, floor := table.Quantile(table.Figures(pairs), q), table.Quantile(table.Floors(pairs), q)

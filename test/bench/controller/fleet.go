@@ -56,7 +56,7 @@ func (b *bench) all(ctx context.Context) error {
 	return nil
 }
 
-// with runs a part beside a controller that is ended after it.
+// with runs a part with a controller, which it stops at the end.
 func (b *bench) with(ctx context.Context, cut, whole int, before func(*fleetserver.Server), run func(context.Context, *fleetserver.Server, *process) error) (err error) {
 	dir, err := os.MkdirTemp(os.Getenv(inside), "")
 	if err != nil {
@@ -103,7 +103,7 @@ func (b *bench) with(ctx context.Context, cut, whole int, before func(*fleetserv
 	return run(ctx, s, p)
 }
 
-// expected are the classes that follow from the nodes: one of each model and one of each profile.
+// expected lists the classes for the nodes: one of each model and one of each profile.
 func expected() (int, error) {
 	found := map[string]bool{}
 	for _, profile := range []string{cutProfile, wholeProfile} {
@@ -124,7 +124,7 @@ func expected() (int, error) {
 	return len(found), nil
 }
 
-// cold waits until every class is made and every node is labelled.
+// cold waits until every class exists and every node has its labels.
 func (b *bench) cold(ctx context.Context, s *fleetserver.Server, p *process, nodes int) (time.Duration, error) {
 	classes, err := expected()
 	if err != nil {
@@ -146,7 +146,7 @@ func (b *bench) cold(ctx context.Context, s *fleetserver.Server, p *process, nod
 	return last.At.Sub(p.began), nil
 }
 
-// start measures a start beside a fleet.
+// start measures a start with a fleet.
 func (b *bench) start(ctx context.Context, s *fleetserver.Server, p *process, how string) error {
 	defer b.profileDuring(ctx, how)()
 	_, before, err := p.both()
@@ -174,12 +174,12 @@ func (b *bench) start(ctx context.Context, s *fleetserver.Server, p *process, ho
 	return b.profile(ctx, "allocs", "allocs-"+how)
 }
 
-// pages is a start against a server that lists in pages.
+// pages measures a start with a server that lists in pages.
 func (b *bench) pages(ctx context.Context, s *fleetserver.Server, p *process) error {
 	return b.start(ctx, s, p, "in pages")
 }
 
-// fleet is all that is measured of a large cluster.
+// fleet measures a large cluster.
 func (b *bench) fleet(ctx context.Context, s *fleetserver.Server, p *process) error {
 	if err := b.start(ctx, s, p, "by watch"); err != nil {
 		return err
@@ -199,9 +199,9 @@ func (b *bench) fleet(ctx context.Context, s *fleetserver.Server, p *process) er
 	return b.review(ctx, s, p, fmt.Sprintf("%d nodes", b.cut+b.whole))
 }
 
-// unchanged counts writes while nothing changes. That the instance still leads is written every few seconds, as asked.
+// unchanged counts writes while the cluster does not change. The leader renews its lease every few seconds.
 func (b *bench) unchanged(ctx context.Context, s *fleetserver.Server, p *process) error {
-	// What follows from its own writes has settled when nothing was written for a second.
+	// Wait until the controller's own writes have no more effects: no write for a second.
 	for before := -1; before != len(s.Writes(0)); {
 		before = len(s.Writes(0))
 		if err := wait(ctx, time.Second); err != nil {

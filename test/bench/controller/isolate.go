@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is set where the program runs in its own network namespace: to a directory for its files. Whoever set it
-// removes that, should the program be killed.
+// inside is set if the program runs in its own network namespace: to a directory for its files. The parent removes
+// it, in case the program is killed.
 const inside = "BENCH_ISOLATED"
 
 func isolated() bool { return os.Getenv(inside) != "" }
@@ -30,7 +30,7 @@ func isolate(ctx context.Context, out, log io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// The kernel ends the child with the thread that made it.
+	// The kernel ends the child with the thread that started it.
 	runtime.LockOSThread()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"="+dir)

@@ -1,8 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command controller measures the shipped dra-controller against the API server of a fleet that does not exist: 5,000
-// nodes from cold, one change among them, none, and reviews beside an empty request to the same server.
+// Command controller measures the shipped dra-controller against the API server of a simulated fleet: 5,000 nodes
+// from cold, one change among them, no change, and claim validation. The floor is an empty request to the same
+// server.
 //
 // It runs in a network namespace of its own, since the controller's webhook listens on all addresses.
 package main
@@ -60,7 +61,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	if !isolated() {
 		return isolate(ctx, out, log)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(os.Getenv(inside))) }() // Who made it may be gone.
+	defer func() { err = errors.Join(err, os.RemoveAll(os.Getenv(inside))) }() // The parent may be gone.
 	if err := loopback(); err != nil {
 		return err
 	}

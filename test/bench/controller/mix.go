@@ -15,24 +15,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mixed is one kind of object among those that are reviewed.
+// mixed is one kind of object in the mix of reviews.
 type mixed struct {
 	what string
 	// answer is allowed, warned or denied.
 	answer string
-	// admit says that the object names the driver, so that the API server asks the webhook that denies.
+	// admit means that the object names the driver, so that the API server calls the webhook that denies.
 	admit bool
 	kind  string
-	// spec is YAML. Each object has another number in place of N.
+	// spec is YAML. In each object a number replaces N.
 	spec string
 }
 
-// claim is a request, given as what is said of its devices.
+// claim returns a request with the given fields of its devices.
 func claim(exactly string) string {
 	return "{devices: {requests: [{name: gpu, exactly: {" + exactly + ", allocationMode: ExactCount, count: 1}}]}}"
 }
 
-// with gives a claim parameters.
+// with adds parameters to a claim.
 func with(exactly, parameters string) string {
 	return strings.TrimSuffix(claim(exactly), "}}") +
 		", config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, " + parameters + "}}}]}}"
@@ -44,7 +44,7 @@ func by(expression string) string {
 
 const attribute = `device.attributes["gpu.nvidia.com"].`
 
-// mix is what is asked in turn. One in seven is of a kind that repeats nothing.
+// mix lists the objects to review in turn. One in seven does not repeat earlier content.
 var mix = []mixed{
 	{"one GPU", "allowed", false, "ResourceClaim", claim("deviceClassName: gpu.nvidia.com")},
 	{"one GPU, template", "allowed", false, "ResourceClaimTemplate", "{spec: " + claim("deviceClassName: gpu.nvidia.com") + "}"},
@@ -72,7 +72,7 @@ var mix = []mixed{
 
 var resources = map[string]string{"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses"}
 
-// reviews are as many as are wanted.
+// reviews returns n reviews.
 func reviews(n int) ([]question, error) {
 	out := make([]question, n)
 	for i := range out {

@@ -21,7 +21,7 @@ import (
 	"gpu-dra-driver/test/fleetserver"
 )
 
-// Where the controller is reached, in a namespace that has no other.
+// Addresses of the controller in its own network namespace.
 const (
 	webhookPort = 9443
 	metricsAt   = "127.0.0.1:8080"
@@ -30,7 +30,7 @@ const (
 	secret      = "webhook-cert"
 )
 
-// process is a controller that runs.
+// process is a running controller.
 type process struct {
 	cmd   *exec.Cmd
 	log   bytes.Buffer
@@ -38,7 +38,7 @@ type process struct {
 	began time.Time
 }
 
-// startController starts the shipped binary against a server. The directory gets its files.
+// startController starts the shipped binary against a server. Its files are in the directory.
 func startController(binary, dir string, s *fleetserver.Server) (*process, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(kubeconfig, []byte(s.Kubeconfig()), 0o600); err != nil {
@@ -73,7 +73,7 @@ func (p *process) stop() error {
 	}
 }
 
-// memory is a line of the process's status, in MB of 10^6 bytes.
+// memory returns a line of the process's status, in MB of 10^6 bytes.
 func (p *process) memory(line string) (float64, error) {
 	path := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "status")
 	data, err := os.ReadFile(path)
@@ -89,7 +89,7 @@ func (p *process) memory(line string) (float64, error) {
 	return 0, fmt.Errorf("no %s in %s", line, path)
 }
 
-// cpu is the time that a process has spent. The kernel counts it in hundredths of a second.
+// cpu returns the CPU time of a process. The kernel counts it in hundredths of a second.
 func cpu(pid string) (time.Duration, error) {
 	data, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
 	if err != nil {
@@ -108,7 +108,7 @@ func cpu(pid string) (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, err
 }
 
-// both are the times that controller and server have spent.
+// both returns the CPU times of controller and server.
 func (p *process) both() (controller, server time.Duration, err error) {
 	controller, err = cpu(strconv.Itoa(p.cmd.Process.Pid))
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *process) both() (controller, server time.Duration, err error) {
 	return controller, server, err
 }
 
-// fetch asks one of the controller's servers.
+// fetch sends a GET request to one of the controller's servers.
 func fetch(ctx context.Context, address, path string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -136,7 +136,7 @@ func fetch(ctx context.Context, address, path string) ([]byte, error) {
 	return data, err
 }
 
-// profile keeps one of Go's profiles, where they are wanted.
+// profile stores one of Go's profiles, if profiles are enabled.
 func (b *bench) profile(ctx context.Context, path, name string) error {
 	if b.profiles == "" {
 		return nil
@@ -151,7 +151,8 @@ func (b *bench) profile(ctx context.Context, path, name string) error {
 	return os.WriteFile(filepath.Join(b.profiles, name), data, 0o644)
 }
 
-// profileDuring takes the profile of five seconds, once the controller answers, and gives what waits for it.
+// profileDuring takes a profile of five seconds, once the controller answers. It returns a function that waits for
+// it.
 func (b *bench) profileDuring(ctx context.Context, name string) (done func()) {
 	if b.profiles == "" {
 		return func() {}

@@ -23,7 +23,7 @@ import (
 	"gpu-dra-driver/test/fleetserver"
 )
 
-// small is a cluster of a few nodes.
+// small measures a cluster of a few nodes.
 func (b *bench) small(ctx context.Context, s *fleetserver.Server, p *process) error {
 	if _, err := b.cold(ctx, s, p, 8); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (b *bench) small(ctx context.Context, s *fleetserver.Server, p *process) er
 	return b.review(ctx, s, p, "8 nodes")
 }
 
-// asker asks the webhook as the API server does: over HTTP/1.1, connections kept.
+// asker calls the webhook as the API server does: over HTTP/1.1, with persistent connections.
 type asker struct{ client *http.Client }
 
 func newAsker(authority []byte) asker {
@@ -47,7 +47,7 @@ func newAsker(authority []byte) asker {
 	}}}
 }
 
-// ask posts a body, none for nil, and gives the answer's.
+// ask posts a body, none for nil, and returns the answer's body.
 func (a asker) ask(ctx context.Context, path string, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("https://127.0.0.1:%d%s", webhookPort, path), bytes.NewReader(body))
 	if err != nil {
@@ -62,8 +62,8 @@ func (a asker) ask(ctx context.Context, path string, body []byte) ([]byte, error
 	return io.ReadAll(response.Body)
 }
 
-// review asks at a steady rate, whether or not answers are slow, each review followed by an empty request half a beat
-// later. Both are timed from when they were due.
+// review sends reviews at a steady rate, regardless of slow answers. Half an interval after each review it sends an
+// empty request. Latencies count from the scheduled times.
 func (b *bench) review(ctx context.Context, s *fleetserver.Server, p *process, where string) error {
 	beat, n := time.Second/time.Duration(b.rate), int(b.reviews.Seconds()*float64(b.rate))
 	asked, err := reviews(n)
@@ -72,7 +72,7 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, p *process, w
 	}
 	a := newAsker(s.Authority())
 	defer a.client.CloseIdleConnections()
-	for i := range len(mix) { // The first of each kind compiles what all others find compiled.
+	for i := range len(mix) { // The first of each kind compiles expressions for all others.
 		if _, err := a.ask(ctx, asked[i].path, asked[i].body); err != nil {
 			return err
 		}
@@ -141,8 +141,8 @@ func (b *bench) review(ctx context.Context, s *fleetserver.Server, p *process, w
 	return table.Keep(b.raw, "review-"+strings.ReplaceAll(where, " ", "-"), pairs)
 }
 
-// calm are the samples between two empty requests that were answered as they mostly are: a machine that others keep busy
-// stands still for tens of milliseconds, whatever is asked of it.
+// calm selects the samples between two empty requests with typical latencies: other load stalls the machine for tens
+// of milliseconds.
 func calm(pairs []table.Pair) (out []table.Pair) {
 	usual := 3 * table.Quantile(table.Floors(pairs), 0.5)
 	for i := 1; i < len(pairs); i++ {
@@ -153,7 +153,7 @@ func calm(pairs []table.Pair) (out []table.Pair) {
 	return out
 }
 
-// slowest says on the log which kinds of object take longest.
+// slowest logs the kinds of object with the largest latencies.
 func (b *bench) slowest(pairs []table.Pair) {
 	for k, m := range mix {
 		var of []table.Pair
@@ -173,8 +173,8 @@ type question struct {
 	body []byte
 }
 
-// check sees that the answer is the one that the object deserves. A warning that takes too long to find is left out.
-func (q question) check(answer []byte) (told bool, err error) {
+// check compares the answer with the expected one. A slow review may omit its warning.
+func (q question) check(answer []byte) (warned bool, err error) {
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(answer, &review); err != nil {
 		return true, fmt.Errorf("read the answer %q: %w", answer, err)

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package table prints figures beside their floors and budgets, and keeps the raw samples.
+// Package table prints measurements with their floors and budgets, and stores the raw samples.
 package table
 
 import (
@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// Row is one figure.
+// Row is one measurement.
 type Row struct {
 	Figure, Value, Floor, Ratio, Budget string
 	Over                                bool
 }
 
-// Plain is a figure without a floor.
+// Plain returns a measurement without a floor.
 func Plain(figure, value, budget string, over bool) Row {
 	return Row{Figure: figure, Value: value, Floor: "-", Ratio: "-", Budget: budget, Over: over}
 }
 
-// Print writes the rows and says how many are over budget.
+// Print writes the rows and returns the number of rows over budget.
 func Print(out io.Writer, rows []Row) (over int, err error) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "FIGURE\tVALUE\tFLOOR\tRATIO\tBUDGET\t")
@@ -41,10 +41,10 @@ func Print(out io.Writer, rows []Row) (over int, err error) {
 	return over, w.Flush()
 }
 
-// Pair is one sample of a figure beside one of its floor.
+// Pair is one sample of a measurement and one of its floor.
 type Pair struct{ Figure, Floor time.Duration }
 
-// Keep writes raw samples into a directory, none where it has no name.
+// Keep writes raw samples into a directory, unless its name is empty.
 func Keep(dir, name string, pairs []Pair) error {
 	if dir == "" {
 		return nil
@@ -60,12 +60,12 @@ func Keep(dir, name string, pairs []Pair) error {
 	return os.WriteFile(filepath.Join(dir, name+".csv"), []byte(text.String()), 0o644)
 }
 
-// Figures are the samples of the figure, in order; Floors those of the floor.
+// Figures returns the samples of the measurement, in order.
 func Figures(pairs []Pair) []time.Duration {
 	return column(pairs, func(p Pair) time.Duration { return p.Figure })
 }
 
-// Floors are the samples of the floor, in order.
+// Floors returns the samples of the floor, in order.
 func Floors(pairs []Pair) []time.Duration {
 	return column(pairs, func(p Pair) time.Duration { return p.Floor })
 }
@@ -79,10 +79,10 @@ func column(pairs []Pair, of func(Pair) time.Duration) []time.Duration {
 	return out
 }
 
-// Quantile reads a sorted list.
+// Quantile returns the value of a sorted list at a fraction of its length.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }
 
-// Millis is a duration in milliseconds, for people.
+// Millis formats a duration in milliseconds.
 func Millis(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }

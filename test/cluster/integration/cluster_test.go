@@ -121,7 +121,7 @@ func TestUp_OneNode_RunsPodsAndLeavesNothing(t *testing.T) {
 		if now := c.must("exec", "--", "sh", "-c", state); now == old || strings.Contains(now, "mark") {
 			t.Errorf("boot ID and /run/cdi before:\n%s\nafter:\n%s", old, now)
 		}
-		// A container may start in vain until the new kubelet has seen the services.
+		// A container may fail to start until the new kubelet has seen the services.
 		eventually(t, 90*time.Second, func() string {
 			out, err := c.kubectl("", "get", "pods", "-o", `jsonpath={range .items[*]}{.status.containerStatuses[0].ready}{.status.containerStatuses[0].restartCount}{" "}{end}`)
 			if err != nil || strings.Count(out, "true") != 3 || strings.Contains(out, "true0") {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// machine is what a cluster could leave on the machine.
+// machine is the machine's state that a cluster could change.
 type machine struct {
 	mounts, links, cgroups, files []string
 }
@@ -42,7 +42,7 @@ func observe(t *testing.T) machine {
 		}
 		m.cgroups = append(m.cgroups, dirs...)
 	}
-	// What kubelet, containerd and CNI would write to, had they not their own.
+	// Directories of kubelet, containerd and CNI on the machine; the cluster has its own.
 	for _, dir := range []string{"/etc", "/etc/cdi", "/etc/cni", "/opt", "/run", "/var/lib", "/var/lib/kubelet", "/var/lib/cni", "/var/log", "/var/log/pods"} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !os.IsNotExist(err) {
@@ -62,7 +62,7 @@ func observe(t *testing.T) machine {
 	return m
 }
 
-// identity reads the name of the cluster's cgroup, which nothing else has.
+// identity reads the unique name of the cluster's cgroup.
 func (c cluster) identity() string {
 	c.t.Helper()
 	b, err := os.ReadFile(filepath.Join(c.dir, "onenode.json"))
@@ -76,8 +76,8 @@ func (c cluster) identity() string {
 	return "onenode-" + spec.ID
 }
 
-// assertNothingLeft fails the test unless the machine is soon as it was. Other clusters may come and go
-// meanwhile: of processes and cgroups only this cluster's count.
+// assertNothingLeft fails the test unless the machine soon has its old state. Only this cluster's processes and
+// cgroups count, because other clusters may start and stop meanwhile.
 func (c cluster) assertNothingLeft(before machine, identity string) {
 	c.t.Helper()
 	eventually(c.t, 15*time.Second, func() string {
@@ -107,7 +107,7 @@ func (c cluster) assertNothingLeft(before machine, identity string) {
 	})
 }
 
-// processes lists those of the cluster: in its cgroup, or with its directory in their arguments.
+// processes lists the cluster's processes: in its cgroup, or with its directory in their arguments.
 func (c cluster) processes(identity string) []string {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

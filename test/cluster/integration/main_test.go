@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package integration runs the onenode command as its users do. It needs root and, the first time, some
-// ten minutes to build Kubernetes.
+// Package integration runs the onenode command as its users do. It needs root and, the first time, some ten minutes
+// to build Kubernetes.
 package integration
 
 import (
@@ -63,7 +63,7 @@ func buildPrograms(dir string) error {
 	return err
 }
 
-// cluster is one under test.
+// cluster is a cluster under test.
 type cluster struct {
 	t   *testing.T
 	dir string
@@ -117,7 +117,7 @@ func output(cmd *exec.Cmd) (string, error) {
 	return b.String(), err
 }
 
-// eventually polls until try returns an empty string; that it still has something to say fails the test.
+// eventually polls until try returns an empty string; otherwise the last string fails the test.
 func eventually(t *testing.T, within time.Duration, try func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)

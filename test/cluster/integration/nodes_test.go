@@ -15,8 +15,8 @@ import (
 
 var nodeNames = []string{"onenode", "onenode-2"}
 
-// pinned is a pod on a node, of the node's name, that has the CDI directory and the driver root and serves what is
-// in them.
+// pinned is a pod on a node, with the node's name. It mounts the CDI directory and the driver root and serves their
+// files.
 func (c cluster) pinned(node string) string {
 	p := strings.Replace(pod(node, ""), "spec:", fmt.Sprintf(`spec:
   nodeName: %s
@@ -30,7 +30,7 @@ func (c cluster) pinned(node string) string {
 `
 }
 
-// served is what a pod answers to the API server, which dials the pod's address.
+// served returns a pod's answer to the API server, which dials the pod's address.
 func (c cluster) served(pod string) (string, error) {
 	return c.kubectl("", "get", "--raw", "/api/v1/namespaces/default/pods/"+pod+":8080/proxy/")
 }

@@ -21,8 +21,8 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved allocates a claim and calls the plugin's socket, in place of
-// scheduler and kubelet: on some of these clusters neither can.
+// TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved allocates a claim and calls the plugin's socket, because the
+// scheduler and kubelet of some of these clusters cannot.
 func TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved(t *testing.T) {
 	ctx := testContext(t)
 	devices, err := cluster.Devices(ctx, "gpu")
@@ -36,13 +36,13 @@ func TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved(t *testing.T) {
 		ctx := context.WithoutCancel(ctx)
 		must(t, api.Delete(ctx, claims[0].Name, metav1.DeleteOptions{}))
 	})
-	// The kubelet's directory on the node is one of the cluster's. Each instance of the plugin has a socket of its own in it.
+	// The cluster's directory holds the kubelet's directory. Each instance of the plugin has a socket in it.
 	sockets, err := filepath.Glob(filepath.Join(cluster.Dir, "node/kubelet/plugins", env.Driver, "dra*.sock"))
 	must(t, err)
 	if len(sockets) != 1 {
 		t.Fatalf("the plugin's sockets are %v", sockets)
 	}
-	// The whole path can be longer than a socket's may be.
+	// The whole path can exceed the length limit of a socket's path.
 	dir, err := os.Open(filepath.Dir(sockets[0]))
 	must(t, err)
 	defer dir.Close()
@@ -72,7 +72,7 @@ func TestPrepare_ClaimAllocatedByHand_SpecWrittenAndRemoved(t *testing.T) {
 	}
 }
 
-// waitPrepared waits until a claim's status says of its device that it is prepared.
+// waitPrepared waits until the status of a claim's device reports it as prepared.
 func waitPrepared(ctx context.Context, t *testing.T, namespace, name string) {
 	t.Helper()
 	eventually(ctx, t, "the status of the device", func(ctx context.Context) (bool, string) {

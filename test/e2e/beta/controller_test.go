@@ -22,7 +22,7 @@ func helm(ctx context.Context, args ...string) (string, error) {
 	return cluster.Run(ctx, filepath.Join(cluster.Tree, "hack", "tool.sh"), append([]string{"helm", "-n", env.Namespace}, args...)...)
 }
 
-// TestWebhook_WrongParameters_Refused writes the same claim with wrong parameters and with right ones.
+// TestWebhook_WrongParameters_Refused writes the same claim with invalid and with valid parameters.
 func TestWebhook_WrongParameters_Refused(t *testing.T) {
 	ctx := testContext(t)
 	const want = `spec.devices.config[0].opaque.parameters.sharing.strategy: Forbidden: "Turns" is not known, use TimeSlicing or MPS`
@@ -73,7 +73,7 @@ func TestController_BetaAPI_RepairsClassesAndLabels(t *testing.T) {
 	})
 }
 
-// TestHelm_Test_Passes has the chart's own test look at all of it.
+// TestHelm_Test_Passes runs the chart's own test.
 func TestHelm_Test_Passes(t *testing.T) {
 	out, err := helm(testContext(t), "test", env.Release)
 	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {

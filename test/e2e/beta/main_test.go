@@ -3,7 +3,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package beta runs the shipped images and chart on an API server that serves resource.k8s.io in its beta versions alone.
+// Package beta runs the shipped images and chart on an API server that serves resource.k8s.io only in its beta
+// versions.
 package beta
 
 import (
@@ -44,7 +45,7 @@ func run(m *testing.M) (int, error) {
 	defer cancel()
 	var settings []string
 	if !usesClaims() {
-		// No kubelet registers the plugin, by which its pod would become ready.
+		// No kubelet registers the plugin, which the pod's readiness requires.
 		settings = []string{"--set", "kubeletPlugin.containers.gpus.healthcheckPort=-1"}
 	}
 	if err := cluster.Install(ctx, "hgx-h100", 8, settings...); err != nil {
@@ -53,8 +54,9 @@ func run(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// usesClaims says whether scheduler and kubelet do. Up to 1.33 they speak v1beta1. Later ones speak v1 alone, and so does
-// the API server to itself: without v1 it gets ready only with the feature gate DynamicResourceAllocation off.
+// usesClaims reports whether scheduler and kubelet use claims. Up to 1.33 they use v1beta1. Later ones use v1 only,
+// and so does the API server internally: without v1 it becomes ready only if the feature gate
+// DynamicResourceAllocation is off.
 func usesClaims() bool {
 	version, err := cluster.Client.Discovery().ServerVersion()
 	return err == nil && version.Major == "1" && version.Minor <= "33"
@@ -75,7 +77,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually waits for what the driver is to do.
+// eventually waits for an action of the driver.
 func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
 	t.Helper()
 	must(t, cluster.Eventually(ctx, what, 60*time.Second, ok))

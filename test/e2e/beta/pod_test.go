@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestPod_ClaimOfItsVersion_HasGPU has the cluster do all of it.
+// TestPod_ClaimOfItsVersion_HasGPU uses the cluster's own scheduler and kubelet.
 func TestPod_ClaimOfItsVersion_HasGPU(t *testing.T) {
 	if !usesClaims() {
 		t.Skip("scheduler and kubelet of this version speak resource.k8s.io/v1 alone, which this API server does not serve")

@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestHelm_Uninstall_LeavesNoCDISpec is the last one. The check before it reads every claim.
+// TestHelm_Uninstall_LeavesNoCDISpec is the last test. The uninstall check reads every claim.
 func TestHelm_Uninstall_LeavesNoCDISpec(t *testing.T) {
 	ctx := testContext(t)
 	_, err := helm(ctx, "uninstall", env.Release, "--wait")

@@ -15,18 +15,18 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 )
 
-// ByHand is the namespace of the claims that AllocatedClaims makes.
+// ByHand is the namespace of the claims of AllocatedClaims.
 const ByHand = "by-hand"
 
 const classByHand = "by-hand.gpu.nvidia.com"
 
-// AllocatedClaims makes claims and allocates them as a scheduler would, each for the device of its index in a pool. It
-// serves tests that call the plugin in place of the kubelet.
+// AllocatedClaims creates claims and allocates them as a scheduler would, each with the device of its index in a
+// pool. It is for tests that call the plugin in place of the kubelet.
 func (e *Env) AllocatedClaims(ctx context.Context, pool string, devices []string, admin bool) ([]*drapb.Claim, error) {
 	return e.createAllocated(ctx, pool, devices, admin, "")
 }
 
-// AllocatedShares makes claims with so much memory each of the device of its index.
+// AllocatedShares creates claims that have a share each, with the given memory, of the device of its index.
 func (e *Env) AllocatedShares(ctx context.Context, pool string, devices []string, memory string) ([]*drapb.Claim, error) {
 	return e.createAllocated(ctx, pool, devices, false, memory)
 }

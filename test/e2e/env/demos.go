@@ -25,7 +25,7 @@ type Demo = demos.Demo
 // Demos lists demo/*.yaml in order of their names.
 func (e *Env) Demos() ([]Demo, error) { return demos.List(e.Tree) }
 
-// Apply creates what a demo's file says, once what an earlier run of it made is gone.
+// Apply creates the objects of a demo's file, after those of an earlier run have been deleted.
 func (e *Env) Apply(ctx context.Context, d Demo) error {
 	if err := e.WaitNamespaceGone(ctx, d.Namespace()); err != nil {
 		return err
@@ -34,7 +34,8 @@ func (e *Env) Apply(ctx context.Context, d Demo) error {
 	return err
 }
 
-// Remove deletes it and waits until its pods and claims are gone. The namespace itself takes Kubernetes longer.
+// Remove deletes the demo and waits until its pods and claims are gone. Kubernetes takes longer to remove the
+// namespace itself.
 func (e *Env) Remove(ctx context.Context, d Demo) error {
 	if _, err := e.Kubectl(ctx, "delete", "-f", d.Path, "--ignore-not-found", "--wait=false"); err != nil {
 		return err
@@ -60,7 +61,7 @@ func (e *Env) WaitNamespaceGone(ctx context.Context, namespace string) error {
 	})
 }
 
-// View is what the probe saw from inside a container.
+// View is the probe's report from inside a container.
 type View struct {
 	Devices []struct {
 		Path     string `json:"path"`
@@ -73,14 +74,14 @@ type View struct {
 	Mounts    []string          `json:"mounts"`
 	UID       int               `json:"uid"`
 	NvidiaSMI string            `json:"nvidiaSMI"`
-	// NCCLTopology is the content of the file that NCCL_TOPO_FILE names.
+	// NCCLTopology is the content of the file in NCCL_TOPO_FILE.
 	NCCLTopology string `json:"ncclTopology"`
-	// CUDA is what the process could have of its device, Processes what others of its container could.
+	// CUDA is the report of the process, Processes those of the container's other processes.
 	CUDA      CUDA   `json:"cuda"`
 	Processes []CUDA `json:"processes"`
 }
 
-// CUDA is what a process of CUDA meets.
+// CUDA is the report of a CUDA process about its device.
 type CUDA struct {
 	MPS        bool   `json:"mps"`
 	LimitBytes uint64 `json:"limitBytes"`
@@ -94,13 +95,13 @@ type CUDA struct {
 	Error string `json:"error"`
 }
 
-// Share says of an allocation whether it is a share of its device, and how much of its memory, in bytes.
+// Share reports whether an allocation is a share of its device, and the size of its memory in bytes.
 func Share(r resourceapi.DeviceRequestAllocationResult) (bytes int64, ok bool) {
 	q, ok := r.ConsumedCapacity["memory"]
 	return q.Value(), ok && r.ShareID != nil
 }
 
-// GPUs are the /dev/nvidia<N> that the container has.
+// GPUs lists the container's /dev/nvidia<N>.
 func (v View) GPUs() []string {
 	var out []string
 	for _, d := range v.Devices {
@@ -111,7 +112,7 @@ func (v View) GPUs() []string {
 	return out
 }
 
-// Capabilities are the MIG capabilities that the container has, by their nodes in /dev/nvidia-caps.
+// Capabilities lists the container's MIG capabilities, by their nodes in /dev/nvidia-caps.
 func (v View) Capabilities() []string {
 	var out []string
 	for _, d := range v.Devices {
@@ -122,7 +123,7 @@ func (v View) Capabilities() []string {
 	return out
 }
 
-// UUIDs are the GPUs that nvidia-smi -L lists in the container.
+// UUIDs lists the GPUs in the output of nvidia-smi -L in the container.
 func (v View) UUIDs() []string {
 	var out []string
 	for line := range strings.Lines(v.NvidiaSMI) {
@@ -151,7 +152,7 @@ func (e *Env) Inspect(ctx context.Context, namespace, pod, container string) (Vi
 	return v, err
 }
 
-// WaitPods waits until a namespace has so many pods that run or have succeeded, and lists them by name.
+// WaitPods waits until a namespace has count pods that run or have succeeded, and lists them by name.
 func (e *Env) WaitPods(ctx context.Context, namespace string, count int) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	err := e.Eventually(ctx, fmt.Sprintf("%d pods in %s", count, namespace), 90*time.Second, func(ctx context.Context) (bool, string) {
@@ -174,7 +175,7 @@ func (e *Env) WaitPods(ctx context.Context, namespace string, count int) ([]core
 	return pods, err
 }
 
-// WaitSettled waits until a demo's pods run, or cannot be scheduled, as its file says, and lists them by name.
+// WaitSettled waits until the demo's numbers of pods run and are unschedulable, and lists the pods by name.
 func (e *Env) WaitSettled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	err := e.Eventually(ctx, "demo "+d.Name, 120*time.Second, func(ctx context.Context) (bool, string) {
@@ -202,7 +203,7 @@ func (e *Env) WaitSettled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 	return pods, err
 }
 
-// Unschedulable is the scheduler's reason for not placing a pod, or empty.
+// Unschedulable returns the scheduler's reason for not placing a pod, or "".
 func Unschedulable(p corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
@@ -212,7 +213,8 @@ func Unschedulable(p corev1.Pod) string {
 	return ""
 }
 
-// PendingReason returns why a pod stays pending, or nothing: the scheduler's reason, or why its claim is not created.
+// PendingReason returns the reason why a pod stays pending, or "": the scheduler's, or that its claim cannot be
+// created.
 func (e *Env) PendingReason(ctx context.Context, p corev1.Pod) string {
 	if reason := Unschedulable(p); reason != "" {
 		return reason
@@ -223,7 +225,7 @@ func (e *Env) PendingReason(ctx context.Context, p corev1.Pod) string {
 	return ""
 }
 
-// newestEvent returns the newest Event of a pod, or nothing.
+// newestEvent returns the newest Event of a pod, or "".
 func (e *Env) newestEvent(ctx context.Context, p corev1.Pod) string {
 	events, err := e.Client.CoreV1().Events(p.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name})
 	if err != nil || len(events.Items) == 0 {
@@ -233,8 +235,8 @@ func (e *Env) newestEvent(ctx context.Context, p corev1.Pod) string {
 	return ": " + last.Reason + ": " + last.Message
 }
 
-// Claims lists the claims that a pod uses, the one made for its extended resources included. Those of a pod that has
-// ended are gone.
+// Claims lists the claims of a pod, including the one for its extended resources. It leaves out the claims of an
+// ended pod.
 func (e *Env) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.ResourceClaim, error) {
 	var names []string
 	for _, status := range p.Status.ResourceClaimStatuses {
@@ -265,7 +267,7 @@ func (e *Env) Claims(ctx context.Context, p corev1.Pod) ([]resourceapi.ResourceC
 	return out, nil
 }
 
-// Results are a claim's devices of this driver.
+// Results returns a claim's devices of this driver.
 func Results(c resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
 	if c.Status.Allocation == nil {
 		return nil

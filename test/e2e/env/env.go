@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package env is the environment of the end-to-end tests. It installs the driver on the one-machine Kubernetes as a user
-// does, with images, chart and demos, and inspects the result from inside the containers.
+// Package env is the environment of the end-to-end tests. It installs the driver on the one-machine Kubernetes as a
+// user does, with images, chart and demos, and inspects the result from inside the containers.
 //
-// It runs under onenode, which names the cluster in the environment: KUBECONFIG, ONENODE, ONENODE_DIR.
+// It runs under onenode, which names the cluster in environment variables: KUBECONFIG, ONENODE, ONENODE_DIR.
 package env
 
 import (
@@ -26,7 +26,7 @@ import (
 	"gpu-dra-driver/test/demos"
 )
 
-// Namespace is where the chart is installed, Release its Helm release.
+// Namespace is the chart's namespace, Release its Helm release.
 const (
 	Namespace = "gpu-dra-driver"
 	Release   = "gpu-dra-driver"
@@ -43,13 +43,13 @@ type Env struct {
 	Onenode     string
 	KubectlPath string
 	Client      kubernetes.Interface
-	// Log receives the progress.
+	// Log receives progress messages.
 	Log io.Writer
 
 	settings string // those in force, see Configure
 }
 
-// FromEnvironment finds the cluster that onenode runs this process in.
+// FromEnvironment returns the cluster of the environment variables that onenode sets.
 func FromEnvironment(log io.Writer) (*Env, error) {
 	s := &Env{Dir: os.Getenv("ONENODE_DIR"), Onenode: os.Getenv("ONENODE"), Log: log}
 	kubeconfig := os.Getenv("KUBECONFIG")
@@ -79,7 +79,7 @@ func FromEnvironment(log io.Writer) (*Env, error) {
 	return s, err
 }
 
-// Run runs a program and returns what it printed; an error carries that too.
+// Run runs a program and returns its output; an error contains the output too.
 func (e *Env) Run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = e.Tree
@@ -96,19 +96,19 @@ func (e *Env) OnNode(ctx context.Context, args ...string) (string, error) {
 	return e.Run(ctx, e.Onenode, append([]string{"exec", "--dir", e.Dir, "--"}, args...)...)
 }
 
-// Node does something with the node itself: "restart", "kubelet".
+// Node runs a verb of onenode on the node: "restart", "kubelet".
 func (e *Env) Node(ctx context.Context, verb string, args ...string) error {
 	_, err := e.Run(ctx, e.Onenode, append([]string{verb, "--dir", e.Dir}, args...)...)
 	return err
 }
 
-// Sim runs a gpusim verb on the driver root.
+// Sim runs a verb of `gpusim` on the driver root.
 func (e *Env) Sim(ctx context.Context, verb string, args ...string) error {
 	_, err := e.Run(ctx, filepath.Join(e.Tree, "bin", "gpusim"), append([]string{verb, "--root", e.Root}, args...)...)
 	return err
 }
 
-// RootOf is the simulated driver root of a node, 1 being the first.
+// RootOf returns the simulated driver root of a node, counted from 1.
 func (e *Env) RootOf(node int) string {
 	if node == 1 {
 		return e.Root
@@ -116,7 +116,7 @@ func (e *Env) RootOf(node int) string {
 	return filepath.Join(e.Dir, fmt.Sprintf("node-%d", node), "driver")
 }
 
-// SimOn runs a gpusim verb on the driver root of a node.
+// SimOn runs a verb of `gpusim` on the driver root of a node.
 func (e *Env) SimOn(ctx context.Context, node int, verb string, args ...string) error {
 	_, err := e.Run(ctx, filepath.Join(e.Tree, "bin", "gpusim"), append([]string{verb, "--root", e.RootOf(node)}, args...)...)
 	return err
@@ -127,7 +127,7 @@ func (e *Env) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return e.Run(ctx, e.KubectlPath, args...)
 }
 
-// Eventually calls ok until it reports true or the limit passes. The error then has the last reason that ok gave.
+// Eventually calls ok until it reports true or the limit passes. The error then has ok's last reason.
 func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -150,7 +150,7 @@ func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, 
 	}
 }
 
-// Step runs one part of a longer work and says how long it took.
+// Step runs one part of a longer task and logs its duration.
 func (e *Env) Step(what string, do func() error) error {
 	fmt.Fprintf(e.Log, "%-58s", what)
 	line, err := timed(do)
@@ -158,7 +158,7 @@ func (e *Env) Step(what string, do func() error) error {
 	return err
 }
 
-// Parallel runs steps at once, so many at a time, and says of each when it is done.
+// Parallel runs at most limit steps at once, and logs the end of each.
 func (e *Env) Parallel(limit int, whats []string, do func(i int) error) error {
 	var mu sync.Mutex
 	var group sync.WaitGroup

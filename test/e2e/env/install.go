@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Install makes the simulated GPUs, loads the images and installs the chart, with more Helm arguments if given.
+// Install creates the simulated GPUs, loads the images and installs the chart, with more Helm arguments if given.
 func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...string) error {
 	if err := e.Step("simulate "+profile, func() error { return e.Sim(ctx, "up", "--profile", profile) }); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 	return err
 }
 
-// WaitPublished waits until the node's slices hold as many whole GPUs.
+// WaitPublished waits until the node's slices have the given number of whole GPUs.
 func (e *Env) WaitPublished(ctx context.Context, gpus int) error {
 	return e.Eventually(ctx, fmt.Sprintf("%d GPUs published", gpus), 60*time.Second, func(ctx context.Context) (bool, string) {
 		devices, err := e.Devices(ctx, "gpu")

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// PluginDirectories makes below dir what a node has for a plugin that runs as a process of its own.
+// PluginDirectories creates below dir the node's directories for a plugin that runs as a separate process.
 func (e *Env) PluginDirectories(dir string) error {
 	for _, d := range []string{"plugins", "registry", "cdi"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
@@ -18,7 +18,8 @@ func (e *Env) PluginDirectories(dir string) error {
 	return nil
 }
 
-// PluginArguments are those of the shipped binary on the simulated machine, with its directories below dir.
+// PluginArguments returns the arguments of the shipped binary on the simulated machine, with its directories below
+// dir.
 func (e *Env) PluginArguments(dir, node string) []string {
 	return []string{
 		"--node-name", node, "--kubeconfig", os.Getenv("KUBECONFIG"),

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Configure upgrades the chart to the settings that a demo needs, a file of demo/settings or none, unless they are in
-// force, and waits until what is published follows them.
+// Configure upgrades the chart to the settings of a demo, a file of demo/settings or none, unless they are in force.
+// It waits until the published devices match.
 func (e *Env) Configure(ctx context.Context, settings string) error {
 	if settings == e.settings {
 		return nil

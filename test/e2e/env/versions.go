@@ -16,8 +16,8 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 )
 
-// newestVersion is a client that speaks of resource.k8s.io/v1, whatever version of it the server has. Where there is a v1 it
-// is the plain one, for the other cannot patch.
+// newestVersion returns a client with the interface of resource.k8s.io/v1 for any version of the server. For v1 it is
+// the plain client, because the converting client cannot patch.
 func newestVersion(client kubernetes.Interface) (kubernetes.Interface, error) {
 	_, err := client.Discovery().ServerResourcesForGroupVersion(resourceapi.SchemeGroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -47,7 +47,8 @@ type olderClaims struct {
 	namespace string
 }
 
-// UpdateStatus is the library's, which panics on its way past v1beta2. A status reads the same in every version.
+// UpdateStatus replaces the library's function, which panics for versions before v1beta2. A status has the same JSON
+// in every version.
 func (o olderClaims) UpdateStatus(ctx context.Context, claim *resourceapi.ResourceClaim, _ metav1.UpdateOptions) (*resourceapi.ResourceClaim, error) {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": claim.UID, "resourceVersion": claim.ResourceVersion}, "status": claim.Status,

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// waitClass waits until a class is there, or not.
+// waitClass waits until a class exists, or does not.
 func waitClass(ctx context.Context, t *testing.T, name string, there bool) *resourceapi.DeviceClass {
 	t.Helper()
 	var out *resourceapi.DeviceClass
@@ -45,7 +45,7 @@ func TestDeviceClasses_GPUModelsChange_FollowThem(t *testing.T) {
 			t.Errorf("%s has the extended resource %v, want %s", name, got, resource)
 		}
 	}
-	// A class of ours that somebody deletes or changes comes right.
+	// The controller restores its deleted or changed class.
 	classes := cluster.Client.ResourceV1().DeviceClasses()
 	must(t, classes.Delete(ctx, "nvidia-l40s.gpu.nvidia.com", metav1.DeleteOptions{}))
 	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
@@ -55,13 +55,13 @@ func TestDeviceClasses_GPUModelsChange_FollowThem(t *testing.T) {
 		c, err := classes.Get(ctx, "mig-1g.10gb.nvidia.com", metav1.GetOptions{})
 		return err == nil && *c.Spec.ExtendedResourceName == "nvidia.com/mig-1g.10gb", fmt.Sprint(err)
 	})
-	// The boards of the second node are exchanged. The administrator has a class of the new model's name already.
+	// The boards of the second node are exchanged. The administrator already has a class with the new model's name.
 	own := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "tesla-t4.gpu.nvidia.com"}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && false`}}},
 	}}
 	_, err = classes.Create(ctx, own, metav1.CreateOptions{})
 	must(t, err)
-	// A claim that waits names the class that goes.
+	// A pending claim names the class that is deleted.
 	claims := cluster.Client.ResourceV1().ResourceClaims("default")
 	_, err = claims.Create(ctx, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "waits"}, Spec: resourceapi.ResourceClaimSpec{
 		Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "nvidia-l40s.gpu.nvidia.com"}}}},
@@ -82,18 +82,18 @@ func TestDeviceClasses_GPUModelsChange_FollowThem(t *testing.T) {
 	must(t, claims.Delete(ctx, "waits", metav1.DeleteOptions{}))
 	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", false)
 	must(t, classes.Delete(ctx, own.Name, metav1.DeleteOptions{}))
-	waitClass(ctx, t, own.Name, true) // Now it is the controller's.
+	waitClass(ctx, t, own.Name, true) // Now the controller owns it.
 	replaceGPUs(ctx, t, "l40s-4", 12)
 	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
 	waitClass(ctx, t, own.Name, false)
 }
 
-// replaceGPUs puts other boards into the second node.
+// replaceGPUs installs other boards in the second node.
 func replaceGPUs(ctx context.Context, t *testing.T, profile string, total int) {
 	t.Helper()
 	must(t, cluster.SimOn(ctx, 2, "down"))
 	must(t, cluster.SimOn(ctx, 2, "up", "--profile", profile))
-	// The driver's pods have mounts of what was there before, as after no power cycle.
+	// The driver's pods still have mounts of the old boards, because the node was not rebooted.
 	pods := cluster.Client.CoreV1().Pods(env.Namespace)
 	must(t, pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
 		FieldSelector: "spec.nodeName=onenode-2", LabelSelector: "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)",
@@ -101,7 +101,7 @@ func replaceGPUs(ctx context.Context, t *testing.T, profile string, total int) {
 	must(t, cluster.WaitPublished(ctx, total))
 }
 
-// TestController_NothingChanges_WritesNothing has both controllers restart, and a node's slices come and go.
+// TestController_NothingChanges_WritesNothing restarts both controllers, and makes a node's slices vanish and return.
 func TestController_NothingChanges_WritesNothing(t *testing.T) {
 	ctx := testContext(t)
 	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
@@ -124,7 +124,7 @@ func TestController_NothingChanges_WritesNothing(t *testing.T) {
 	before := versions()
 	_, err := cluster.Kubectl(ctx, "-n", "gpu-dra-driver", "rollout", "restart", "deployment/gpu-dra-driver-controller")
 	must(t, err)
-	must(t, cluster.Node(ctx, "restart", "--node", "2", "kubelet")) // It takes the node's slices away; the plugin brings them back.
+	must(t, cluster.Node(ctx, "restart", "--node", "2", "kubelet")) // A restart removes the node's slices; the plugin publishes them again.
 	_, err = cluster.Kubectl(ctx, "-n", "gpu-dra-driver", "rollout", "status", "deployment/gpu-dra-driver-controller", "--timeout=90s")
 	must(t, err)
 	must(t, cluster.WaitPublished(ctx, 12))
@@ -134,10 +134,10 @@ func TestController_NothingChanges_WritesNothing(t *testing.T) {
 	}
 }
 
-// sampleClass is the class by which waitLeader sees that a controller works, one that every version of Kubernetes gets.
+// sampleClass is the class that waitLeader changes; every version of Kubernetes gets it.
 const sampleClass = "nvidia-h100-80gb-hbm3.gpu.nvidia.com"
 
-// waitLeader waits until some controller does its work: it puts a class right.
+// waitLeader waits until a controller restores a changed class.
 func waitLeader(ctx context.Context, t *testing.T) {
 	t.Helper()
 	classes := cluster.Client.ResourceV1().DeviceClasses()

@@ -72,7 +72,7 @@ func TestNodeLabels_WrittenByOthers_Kept(t *testing.T) {
 	patch(`{"nvidia.com/gpu.count":"3","nvidia.com/gpu.family":null}`)
 	has("the label that is free", func(l map[string]string) bool { return l["nvidia.com/gpu.family"] == "ada-lovelace" })
 	has("the other's label", func(l map[string]string) bool { return l["nvidia.com/gpu.count"] == "3" })
-	// The node loses its GPUs, and with them our labels alone.
+	// The node loses its GPUs, and so only the controller's labels.
 	must(t, cluster.SimOn(ctx, 2, "inject", "unload"))
 	t.Cleanup(func() { _ = cluster.SimOn(context.WithoutCancel(ctx), 2, "inject", "load") })
 	has("only the other's label", func(l map[string]string) bool {

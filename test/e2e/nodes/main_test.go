@@ -3,7 +3,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodes runs the shipped images and chart on two nodes of different make: what the controller does for a cluster.
+// Package nodes runs the shipped images and chart on two nodes with different GPUs, for the controller's tests.
 package nodes
 
 import (
@@ -18,7 +18,7 @@ import (
 
 var cluster *env.Env
 
-// shortGrace is the grace period of classes and labels, so that a test sees its end.
+// shortGrace is the grace period of classes and labels, short enough for a test.
 const shortGrace = "deviceClasses.grace=4s"
 
 func TestMain(m *testing.M) {
@@ -61,7 +61,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually waits for what the controller is to do.
+// eventually waits for an action of the controller.
 func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
 	t.Helper()
 	must(t, cluster.Eventually(ctx, what, 60*time.Second, ok))

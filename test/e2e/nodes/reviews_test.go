@@ -22,7 +22,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings writes what demo/reviews has.
+// TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings applies the files of demo/reviews.
 func TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings(t *testing.T) {
 	ctx := testContext(t)
 	waitWebhook(ctx, t)
@@ -49,7 +49,7 @@ func TestWebhook_ReviewDemos_KubectlShowsErrorsAndWarnings(t *testing.T) {
 	}
 }
 
-// newClaim returns a claim with parameters for a driver, or without any.
+// newClaim returns a claim with parameters for a driver, or without parameters.
 func newClaim(driver, parameters string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-"}, Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: env.Driver}}},
@@ -69,7 +69,7 @@ func dryRunCreate(ctx context.Context, c *resourceapi.ResourceClaim) error {
 	return err
 }
 
-// waitWebhook waits until the webhook refuses what is wrong, and takes what is right.
+// waitWebhook waits until the webhook denies an invalid claim and allows a valid one.
 func waitWebhook(ctx context.Context, t *testing.T) {
 	t.Helper()
 	eventually(ctx, t, "the webhook to answer", func(ctx context.Context) (bool, string) {
@@ -78,7 +78,7 @@ func waitWebhook(ctx context.Context, t *testing.T) {
 	})
 }
 
-// TestWebhook_ControllerStopped_OnlyOurClaimsAreRefused ends both controllers.
+// TestWebhook_ControllerStopped_OnlyOurClaimsAreRefused stops both controllers.
 func TestWebhook_ControllerStopped_OnlyOurClaimsAreRefused(t *testing.T) {
 	ctx := testContext(t)
 	waitWebhook(ctx, t)
@@ -213,7 +213,7 @@ func TestDeviceClasses_MatchNothing_EventSaysSo(t *testing.T) {
 	})
 }
 
-// TestHelm_PodHasGPU_TestPassesAndUninstallRefuses has Helm do both.
+// TestHelm_PodHasGPU_TestPassesAndUninstallRefuses runs both with Helm.
 func TestHelm_PodHasGPU_TestPassesAndUninstallRefuses(t *testing.T) {
 	ctx := testContext(t)
 	helm := func(args ...string) (string, error) {

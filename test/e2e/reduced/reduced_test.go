@@ -3,8 +3,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reduced runs the shipped images and chart on a Kubernetes that has no shared counters: started with the
-// feature gate DRAPartitionableDevices off. There, devices that overlap would each be handed out.
+// Package reduced runs the shipped images and chart on a Kubernetes without shared counters: with the feature gate
+// DRAPartitionableDevices off. Its scheduler would allocate overlapping devices at the same time.
 package reduced
 
 import (
@@ -39,7 +39,7 @@ func TestSlices_NoCountersNorShares_OnlyWholeGPUs(t *testing.T) {
 	for _, d := range demos {
 		byName[d.Name] = d
 	}
-	// Pods that want partitions wait, beside eight GPUs that are free.
+	// Pods for partitions stay pending, although eight GPUs are free.
 	slice := byName["mig-one"]
 	must(t, s.Apply(ctx, slice))
 	must(t, s.Eventually(ctx, "the pod to find no partition", 60*time.Second, func(ctx context.Context) (bool, string) {
@@ -49,7 +49,7 @@ func TestSlices_NoCountersNorShares_OnlyWholeGPUs(t *testing.T) {
 		}
 		return env.Unschedulable(pods.Items[0]) != "", string(pods.Items[0].Status.Phase)
 	}))
-	// All of the node's GPUs are handed out, each once.
+	// The scheduler allocates all of the node's GPUs, each once.
 	all := byName["deployment-of-8"]
 	must(t, s.Apply(ctx, all))
 	pods, err := s.WaitSettled(ctx, all)
@@ -85,7 +85,7 @@ func TestSlices_NoCountersNorShares_OnlyWholeGPUs(t *testing.T) {
 	}
 	must(t, s.Remove(ctx, all))
 	must(t, s.Remove(ctx, slice))
-	// GPUs that are linked are to be had all the same, one by one.
+	// Linked GPUs can still be allocated, one by one.
 	four := byName["nvlink-four"]
 	must(t, s.Apply(ctx, four))
 	pods, err = s.WaitSettled(ctx, four)

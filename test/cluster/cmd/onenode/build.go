@@ -22,7 +22,7 @@ func openCache(std streams) (cache.Cache, error) {
 	return cache.Cache{Dir: dir, Progress: std.err}, err
 }
 
-// built makes sure of every program and returns their directories.
+// built builds missing programs and returns their directories.
 func built(ctx context.Context, version string, std streams) ([]string, error) {
 	c, err := openCache(std)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command onenode builds and runs a Kubernetes of one node, or a few, on this machine, beside whatever else runs here.
+// Command onenode builds and runs a Kubernetes of one node, or a few, on this machine, isolated from its other
+// software.
 package main
 
 import (
@@ -19,7 +20,8 @@ import (
 	"gpu-dra-driver/test/cluster/internal/owner"
 )
 
-// The children's parent-death signals are bound to the thread that starts them (see package owner).
+// init locks the main thread: the children's parent-death signals are bound to the thread that starts them (see
+// package owner).
 func init() { runtime.LockOSThread() }
 
 const usage = `onenode runs a Kubernetes of one node on this machine, built from Go modules.
@@ -42,7 +44,7 @@ exec and reboot act on the first, or on the one whose number --node gives; logs 
 DIR may come from $ONENODE_DIR. The cache is $GPU_DRA_CACHE or gpu-dra-driver in the user's cache directory.
 `
 
-// exitCode is a program's own result, passed on without a message.
+// exitCode is a program's exit code, without a message.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
@@ -108,7 +110,7 @@ func run(args []string, std streams) error {
 	return command(ctx, args, std)
 }
 
-// flags is a flag set with the directory that nearly every command takes.
+// flags is a flag set with the directory, which nearly every command has.
 type flags struct {
 	*flag.FlagSet
 	dir string
@@ -125,7 +127,7 @@ func (f *flags) withDir() *flags {
 	return f
 }
 
-// parse reads flags wherever they stand before "--" and returns the rest.
+// parse reads flags at any position before "--" and returns the rest.
 func (f *flags) parse(args []string) ([]string, error) {
 	var rest []string
 	for len(args) > 0 {

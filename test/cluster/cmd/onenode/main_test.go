@@ -98,7 +98,7 @@ func TestClaim_Leftover_OnlyItIsReplaced(t *testing.T) {
 	if err := left.Save(); err != nil {
 		t.Fatal(err)
 	}
-	// A copy of another cluster's file must not lead the cleaning there.
+	// A copy of another cluster's file must not cause that cluster's removal.
 	b, err := os.ReadFile(left.Path(spec.File))
 	if err != nil {
 		t.Fatal(err)

@@ -81,7 +81,7 @@ func logs(ctx context.Context, args []string, std streams) error {
 	return fmt.Errorf("logs takes one of %s", strings.Join(names, ", "))
 }
 
-// component is a command that the node carries out on one component, or, for reboot, on itself.
+// component is a command that the node runs for one component, or, for reboot, for itself.
 func component(verb string) func(context.Context, []string, streams) error {
 	return func(ctx context.Context, args []string, std streams) error {
 		s, rest, err := existingNode(verb, args, std)
@@ -168,7 +168,7 @@ func loadOn(ctx context.Context, s spec.Spec, archive string, std streams) error
 	return nil
 }
 
-// existingNode parses the flags of a command on one node of a cluster that is there.
+// existingNode parses the flags of a command for one node of an existing cluster.
 func existingNode(verb string, args []string, std streams) (spec.Spec, []string, error) {
 	f := newFlags(verb, std).withDir()
 	number := f.Int("node", 1, "the number of the node")
@@ -183,7 +183,7 @@ func existingNode(verb string, args []string, std streams) (spec.Spec, []string,
 	return s.On(*number), rest, err
 }
 
-// existing parses the flags of a command on a cluster that is there.
+// existing parses the flags of a command for an existing cluster.
 func existing(verb string, args []string, std streams) (spec.Spec, []string, error) {
 	f := newFlags(verb, std).withDir()
 	rest, err := f.parse(args)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// commandGrace is how long the command of run has to end after a signal.
+// commandGrace is the time between a signal and the kill of run's command.
 const commandGrace = 10 * time.Second
 
 func runWith(ctx context.Context, args []string, std streams) error {

@@ -22,10 +22,10 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// downTimeout bounds the end of a cluster.
+// downTimeout limits the time of removing a cluster.
 const downTimeout = time.Minute
 
-// upOptions are what up and run share.
+// upOptions are the common options of up and run.
 type upOptions struct {
 	kubernetes           string
 	gates, runtimeConfig string
@@ -56,14 +56,14 @@ func up(ctx context.Context, args []string, std streams) error {
 	return err
 }
 
-// bringUp builds what is missing and starts a cluster. When it fails, nothing is left of it.
+// bringUp builds missing programs and starts a cluster. After an error it removes the cluster.
 func bringUp(ctx context.Context, dir string, o upOptions, tethered bool, std streams) (spec.Spec, error) {
 	start := time.Now()
 	s, err := newSpec(dir, o)
 	if err != nil {
 		return s, err
 	}
-	// Before the build, so that a directory that is taken is told at once.
+	// Before the build, so that the error for a used directory comes at once.
 	lock, err := claim(s.Dir)
 	if err != nil {
 		return s, err
@@ -128,7 +128,7 @@ func pairs(flag, value string) ([]string, error) {
 	return list, nil
 }
 
-// claim makes the directory ours: it must be empty, or hold a cluster whose processes are gone.
+// claim takes over the directory: it must be empty, or hold a cluster whose processes are gone.
 func claim(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -200,13 +200,13 @@ func down(ctx context.Context, args []string, std streams) error {
 	return takeDown(s)
 }
 
-// takeDown ends a cluster and waits until nothing is left of it.
+// takeDown ends a cluster and waits until everything is removed.
 func takeDown(s spec.Spec) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	go control.Call(s.Dir, control.Request{Verb: "down"}) // the node ends without an answer
 	if spec.WaitGone(ctx, s.Dir) != nil {
-		// It did not hear, or its processes take long to die.
+		// The node did not answer, or its processes take long to exit.
 		if err := owner.Kill(s.Dir); err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func waitGone(s spec.Spec) error {
 	if err := spec.WaitGone(ctx, s.Dir); err != nil {
 		return err
 	}
-	// The watcher has done this, unless it was killed, too.
+	// The watcher removes it as well, unless it was killed.
 	if _, err := os.Stat(s.Path(spec.File)); err != nil {
 		return nil
 	}

@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cache keeps the built programs: one directory per recipe, made once.
+// Package cache stores the built programs: one directory per recipe, built once.
 //
-// An entry appears by a rename when it is complete, so a directory that is there can be used. Builders
-// of the same entry, in any process, take turns by a file lock, and the second finds the first's work.
+// A complete entry appears by a rename, so an existing directory can be used. Builders of the same entry, in any
+// process, take turns by a file lock, and the second one finds the first one's result.
 package cache
 
 import (
@@ -38,7 +38,7 @@ func Dir() (string, error) {
 	return filepath.Join(base, "gpu-dra-driver"), nil
 }
 
-// Cache builds what is missing in Dir and says so on Progress.
+// Cache builds missing programs in Dir and reports that on Progress.
 type Cache struct {
 	Dir      string
 	Progress io.Writer
@@ -58,8 +58,8 @@ func (c Cache) Components(ctx context.Context, version string) ([]recipe.Compone
 	return append(recipe.Node(), k), nil
 }
 
-// upstreamGoMod is the go.mod of k8s.io/kubernetes, kept in the cache: the module cache may be cleaned
-// while the programs built from it are still good.
+// upstreamGoMod is the go.mod of k8s.io/kubernetes, stored in the cache: the module cache may be cleaned while its
+// programs are still valid.
 func (c Cache) upstreamGoMod(ctx context.Context, version string) (string, error) {
 	v, err := recipe.ParseVersion(version)
 	if err != nil {
@@ -99,14 +99,14 @@ func (c Cache) upstreamGoMod(ctx context.Context, version string) (string, error
 	return string(b), nil
 }
 
-// Bin is the directory of a component's programs, and whether it has been built.
+// Bin returns the directory of a component's programs, and whether it has been built.
 func (c Cache) Bin(component recipe.Component) (string, bool) {
 	dir := filepath.Join(c.Dir, component.Key(), "bin")
 	_, err := os.Stat(dir)
 	return dir, err == nil
 }
 
-// Build makes every component that is missing, in order, and returns each one's program directory.
+// Build builds the missing components in order, and returns each one's program directory.
 func (c Cache) Build(ctx context.Context, components []recipe.Component) ([]string, error) {
 	start := time.Now()
 	bins := make([]string, len(components))
@@ -146,7 +146,7 @@ func (c Cache) buildOne(ctx context.Context, component recipe.Component, label s
 	if err := compile(ctx, component, tmp, label, c.Progress); err != nil {
 		return fmt.Errorf("build %s %s: %w", component.Name, component.Version, err)
 	}
-	// Without bin, which every complete entry has, this is not an entry.
+	// An entry without bin is not complete.
 	if err := errors.Join(os.RemoveAll(entry), os.Rename(tmp, entry)); err != nil {
 		return err
 	}
@@ -203,8 +203,8 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lock takes the entry's file lock, saying so when it must wait. The lock file stays: unlinking it would
-// let two builders hold locks on different files of the same name.
+// lock takes the entry's file lock, and reports if it must wait. The lock file stays: unlinking it would let two
+// builders hold locks on different files of the same name.
 func (c Cache) lock(ctx context.Context, key, label string) (func(), error) {
 	f, err := os.OpenFile(filepath.Join(c.Dir, "."+key+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

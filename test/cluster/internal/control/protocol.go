@@ -1,11 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control is how commands outside reach a node: a unix socket in its directory, one request a
-// connection.
+// Package control lets outside commands call a node: a unix socket in its directory, one request a connection.
 //
-// The request is one JSON line; a request to run a program carries its three standard files beside it.
-// The answer is one JSON line. A caller that goes away ends the program that it asked for.
+// The request is one JSON line; a request to run a program also passes its three standard files. The answer is one
+// JSON line. When a caller disconnects, its program ends.
 package control
 
 import (
@@ -20,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Request is what a caller wants.
+// Request is a caller's request.
 type Request struct {
 	// Verb is status, stop, start, restart, exec, reboot or down.
 	Verb      string   `json:"verb"`
@@ -30,14 +29,14 @@ type Request struct {
 	Env       []string `json:"env,omitempty"`
 }
 
-// Response is what came of it.
+// Response is the result of a request.
 type Response struct {
 	Error    string   `json:"error,omitempty"`
 	ExitCode int      `json:"exitCode,omitempty"`
 	Status   []Status `json:"status,omitempty"`
 }
 
-// Status is one component's.
+// Status is the status of a component.
 type Status struct {
 	Component string    `json:"component"`
 	PID       int       `json:"pid,omitempty"` // in the node's PID namespace; zero when it does not run
@@ -47,7 +46,7 @@ type Status struct {
 
 const socket = "control.sock"
 
-// maxRequest bounds a request with its environment, in bytes.
+// maxRequest limits a request with its environment, in bytes.
 const maxRequest = 1 << 20
 
 // Listen makes the socket in dir.
@@ -61,12 +60,12 @@ func Listen(dir string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", filepath.Join(dir, socket), err)
 	}
-	l.SetUnlinkOnClose(false) // the name is gone with done
+	l.SetUnlinkOnClose(false) // done removes the name
 	return l, nil
 }
 
-// Call sends one request to the node in dir and waits for the answer. An answer that names an error is
-// that error. files, for exec, are handed over; they stay open here.
+// Call sends one request to the node in dir and waits for the answer. An error in the answer becomes its error.
+// files, for exec, are passed to the node; they stay open here.
 func Call(dir string, request Request, files ...*os.File) (Response, error) {
 	path, done, err := short(dir)
 	if err != nil {
@@ -93,7 +92,7 @@ func Call(dir string, request Request, files ...*os.File) (Response, error) {
 		}
 		rights = unix.UnixRights(fds...)
 	}
-	// The files travel with the first byte.
+	// The files are sent with the first byte.
 	if _, _, err := conn.WriteMsgUnix(b[:1], rights, nil); err != nil {
 		return Response{}, err
 	}
@@ -110,7 +109,7 @@ func Call(dir string, request Request, files ...*os.File) (Response, error) {
 	return response, nil
 }
 
-// Receive reads a request and its files. The files are the caller's to close.
+// Receive reads a request and its files. The caller must close the files.
 func Receive(conn *net.UnixConn) (Request, []*os.File, error) {
 	first := make([]byte, 1)
 	oob := make([]byte, unix.CmsgSpace(3*4))
@@ -170,7 +169,7 @@ func received(oob []byte) ([]*os.File, error) {
 	return files, nil
 }
 
-// short is a name for the socket that fits a socket address, which holds 107 bytes, however deep dir lies.
+// short returns a name of the socket within the limit of a socket address, 107 bytes, for any depth of dir.
 func short(dir string) (path string, done func(), err error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

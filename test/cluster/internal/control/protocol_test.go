@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// deep is a directory whose path is longer than a socket address.
+// deep returns a directory whose path is longer than a socket address.
 func deep(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 120))

@@ -18,8 +18,9 @@ import (
 // barWidth keeps a line of progress within 80 columns.
 const barWidth = 16
 
-// meter shows how far a build is. It reads the messages of the go command: downloaded modules, compiled packages, and the
-// last lines, which the error message quotes. On a terminal it redraws one line; elsewhere it writes a line at each tick.
+// meter shows the progress of a build. It reads the messages of the go command: downloaded modules, compiled
+// packages, and the last lines, which the error message quotes. On a terminal it redraws one line; elsewhere it
+// writes a line at each tick.
 type meter struct {
 	out      io.Writer
 	label    string
@@ -81,7 +82,7 @@ func (m *meter) show(now time.Time) {
 	fmt.Fprintln(m.out, m.line(now))
 }
 
-// compiles says that the compilation of total packages begins.
+// compiles starts the compilation of total packages.
 func (m *meter) compiles(total int, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,8 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package image makes image archives of one static program, as the sandbox image of a pod is and as
-// tests need.
+// Package image makes image archives of one static program, such as the sandbox image of a pod and images for tests.
 package image
 
 import (
@@ -20,8 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Write makes a docker archive at path of an image with nothing in it but the program, as its entry
-// point /<base>, under the reference.
+// Write writes a docker archive of an image that contains only the program, as its entry point /<base>, under the
+// reference.
 func Write(path, reference, program, base string) error {
 	binary, err := os.ReadFile(program)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 type Component struct {
 	Name string // also the program's
 	Args []string
-	// Health is the URL that answers 200 when the component works; empty where there is none.
+	// Health is the URL that answers 200 when the component works, or empty.
 	Health string
 }
 
@@ -70,7 +70,7 @@ func Components(s spec.Spec) []Component {
 			"--listen-peer-urls=http://127.0.0.1:2380",
 			"--initial-advertise-peer-urls=http://127.0.0.1:2380",
 			"--initial-cluster=" + s.NodeName() + "=http://127.0.0.1:2380",
-			"--unsafe-no-fsync", // nothing of the cluster outlives it
+			"--unsafe-no-fsync", // the cluster's data does not outlive it
 			"--log-level=warn",
 		}},
 		containerd,

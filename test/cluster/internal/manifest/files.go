@@ -129,7 +129,7 @@ evictionHard:
   imagefs.inodesFree: 1%%
 `, s.PKI("ca.crt"), s.PKI(s.KubeletIdentity()+".crt"), s.PKI(s.KubeletIdentity()+".key"), s.Cgroup(), spec.ContainerdSocket, spec.DNSIP, s.Conf("resolv.conf"), s.Node("volume-plugins"))
 	if !s.First() {
-		// The first node's kubelet listens on every address of the network that they share.
+		// The first node's kubelet listens on all addresses of the shared network.
 		fmt.Fprintf(&b, "port: %d\nhealthzPort: %d\n", s.KubeletPort(), s.KubeletHealthPort())
 	}
 	if len(s.FeatureGates) > 0 {

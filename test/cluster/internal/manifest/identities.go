@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// Identities are the certificates of a cluster. The admin's is the API server's towards the kubelet, too.
+// Identities lists the certificates of a cluster. The API server uses the admin's for the kubelet as well.
 func Identities(s spec.Spec) []pki.Identity {
 	identities := []pki.Identity{
 		{Name: "apiserver", User: "kube-apiserver", Hosts: []string{
@@ -32,7 +32,7 @@ func Identities(s spec.Spec) []pki.Identity {
 	return identities
 }
 
-// Kubeconfig is a kubeconfig with everything inline.
+// Kubeconfig returns a kubeconfig with everything inline.
 func Kubeconfig(server string, ca, cert, key []byte) string {
 	b64 := base64.StdEncoding.EncodeToString
 	return fmt.Sprintf(`apiVersion: v1

@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// writeFiles makes the certificates and every component's configuration, on all nodes.
+// writeFiles writes the certificates and every component's configuration, on all nodes.
 func writeFiles(s spec.Spec) error {
 	if err := os.MkdirAll(s.Path("pki"), 0o700); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// forward passes connections to the API server. A socket stays in the network namespace in which it was
-// made, so a listener from outside, handed in, is the way from the machine into the node.
+// forward passes connections to the API server. A socket stays in the network namespace of its creation, so a
+// listener from outside connects the machine with the node.
 func forward(l net.Listener) {
 	for {
 		outer, err := l.Accept()
@@ -36,7 +36,7 @@ func forward(l net.Listener) {
 	}
 }
 
-// pass copies one direction and passes its end on, so that each side may finish for itself.
+// pass copies one direction and its end of file, so that each side may finish independently.
 func pass(to, from net.Conn) {
 	io.Copy(to, from)
 	if c, ok := to.(*net.TCPConn); ok {

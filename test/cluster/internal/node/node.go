@@ -1,16 +1,15 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package node is the first process inside a cluster's namespaces: it builds the node's surroundings,
-// starts the components, reaps what they leave and answers requests from outside.
+// Package node is the first process inside a cluster's namespaces: it prepares the node's environment, starts the
+// components, reaps their orphans and answers requests from outside.
 //
-// When it ends, for whatever reason, the kernel kills every process of the PID namespace, and with them go
-// the node's mounts, links and addresses. It ends with its owner: by the parent-death signal and, should
-// that not come, by the end of a pipe.
+// When it ends, for any reason, the kernel kills every process of the PID namespace, and removes the node's mounts,
+// links and addresses. It ends with its owner: by the parent-death signal or by the end of a pipe.
 //
 // Further nodes (worker.go) are PID and mount namespaces inside the first node's, which end with it.
 //
-// Trap: nothing here may use os/exec (processes.go says why).
+// Trap: this package must not use os/exec (see processes.go).
 package node
 
 import (
@@ -34,7 +33,7 @@ import (
 // File descriptors that the owner passes, after the standard three.
 const (
 	ListenerFD = 3 + iota // listens for the API server's clients on the machine's loopback
-	OwnerFD               // reads its end when the owner is gone
+	OwnerFD               // end of file when the owner is gone
 	LifeFD                // held open for the watcher, which reads its end when the node is gone
 	ReportFD              // takes Reports until the node is up
 )
@@ -47,10 +46,10 @@ type Report struct {
 	Error string        `json:"error,omitempty"`
 }
 
-// upTimeout bounds each step of the way up; a slow machine that compiles beside needs most of it.
+// upTimeout limits each step of the start; a slow machine under load needs most of it.
 const upTimeout = 2 * time.Minute
 
-// Main is the first process. It returns only when the node could not be brought up.
+// Main is the first process. It returns only if the node could not start.
 func Main(dir string, keep []string) error {
 	for fd := ListenerFD; fd <= ReportFD; fd++ {
 		unix.CloseOnExec(fd)
@@ -64,7 +63,7 @@ func Main(dir string, keep []string) error {
 	})
 }
 
-// tellAndServe brings a node up, tells how that goes, and answers requests from then on.
+// tellAndServe starts a node, reports its progress, and then answers requests.
 func tellAndServe(reports *os.File, up func(*json.Encoder) (*node, error)) error {
 	report := json.NewEncoder(reports)
 	n, err := up(report)
@@ -80,14 +79,14 @@ func tellAndServe(reports *os.File, up func(*json.Encoder) (*node, error)) error
 	return nil
 }
 
-// node is a node that is up.
+// node is a running node.
 type node struct {
 	spec       spec.Spec
 	procs      *processes
 	supervisor *supervisor
 	probe      *prober
 	listener   *net.UnixListener
-	mounts     []string // those that a reboot leaves
+	mounts     []string // those that a reboot keeps
 	workers    []*worker
 }
 
@@ -124,13 +123,13 @@ func up(dir string, keep []string, report *json.Encoder) (*node, error) {
 	return n, walk(steps, report)
 }
 
-// step is one part of the way up.
+// step is one part of the start.
 type step struct {
 	name string
 	do   func(context.Context) error
 }
 
-// walk goes the steps one after the other and reports each.
+// walk runs the steps in order and reports each.
 func walk(steps []step, report *json.Encoder) error {
 	last := time.Now()
 	for _, st := range steps {
@@ -138,7 +137,7 @@ func walk(steps []step, report *json.Encoder) error {
 		err := st.do(ctx)
 		cancel()
 		if err == nil {
-			// Who reads the reports wants the node; when he is gone before it is up, nobody does.
+			// The reader of the reports may be gone: the node then ends with its owner.
 			err = report.Encode(Report{Step: st.name, Took: time.Since(last)})
 		}
 		if err != nil {
@@ -149,7 +148,7 @@ func walk(steps []step, report *json.Encoder) error {
 	return nil
 }
 
-// ready waits until the API server calls the node Ready.
+// ready waits until the API server reports the node as Ready.
 func (n *node) ready(ctx context.Context) error {
 	if err := poll(ctx, func() error { return n.probe.nodeReady(ctx, "") }); err != nil {
 		return fmt.Errorf("%w\n%s", err, tail(n.spec.Log("kubelet"), 15))
@@ -157,7 +156,7 @@ func (n *node) ready(ctx context.Context) error {
 	return nil
 }
 
-// surroundings builds what the components need to find.
+// surroundings prepares the components' environment.
 func (n *node) surroundings(keep []string) error {
 	if err := n.enter(); err != nil {
 		return err
@@ -198,7 +197,7 @@ func (n *node) surroundings(keep []string) error {
 	if err != nil {
 		return err
 	}
-	// The same address works inside, so that one kubeconfig does for both.
+	// The same address works inside, so that one kubeconfig serves both.
 	inside, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
 	if err != nil {
 		return err
@@ -216,7 +215,7 @@ func (n *node) enter() error {
 	return sandbox.JoinCgroup(n.spec.Cgroup())
 }
 
-// mount builds the node's file system.
+// mount prepares the node's file system.
 func (n *node) mount(keep []string) error {
 	if err := sandbox.Mounts(n.spec, keep...); err != nil {
 		return err
@@ -226,7 +225,7 @@ func (n *node) mount(keep []string) error {
 	return err
 }
 
-// listen makes what answers requests. The certificates must be there.
+// listen opens the sockets for requests. The certificates must exist.
 func (n *node) listen() error {
 	var err error
 	if n.probe, err = newProber(n.spec); err != nil {
@@ -250,7 +249,7 @@ func (n *node) startAll(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// importPause gives containerd the sandbox image.
+// importPause imports the sandbox image into containerd.
 func (n *node) importPause(ctx context.Context) error {
 	program, err := n.spec.Program("pause")
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// prober asks components and the API server how they are.
+// prober queries the health of components and of the API server.
 type prober struct {
-	node string       // the name of the one that nodeReady asks for
-	api  *http.Client // the administrator's
-	// local skips verification: scheduler and controller manager serve with certificates of their own
-	// making, on a loopback device that nobody else is on.
+	node string       // the name of the node for nodeReady
+	api  *http.Client // with the administrator's certificate
+	// local skips verification: scheduler and controller manager serve with self-signed certificates, on the
+	// cluster's own loopback device.
 	local *http.Client
 }
 
@@ -70,7 +70,7 @@ func (p *prober) wait(ctx context.Context, c manifest.Component) error {
 	})
 }
 
-// nodeReady is nil when the node object says Ready and, unless bootID is empty, that the node has booted with it.
+// nodeReady returns nil when the node object is Ready and, unless bootID is empty, has that boot ID.
 func (p *prober) nodeReady(ctx context.Context, bootID string) error {
 	b, err := get(ctx, p.api, apiURL("/api/v1/nodes/"+p.node))
 	if err != nil {
@@ -98,13 +98,13 @@ func (p *prober) nodeReady(ctx context.Context, bootID string) error {
 	return fmt.Errorf("node %s is not Ready: %w", p.node, err)
 }
 
-// apiServerReady is nil when the API server, which may be another node's, works.
+// apiServerReady returns nil when the API server, possibly on another node, works.
 func (p *prober) apiServerReady(ctx context.Context) error {
 	_, err := get(ctx, p.api, apiURL("/readyz"))
 	return err
 }
 
-// defaultServiceAccount is nil when pods can be created in the default namespace.
+// defaultServiceAccount returns nil when pods can be created in the default namespace.
 func (p *prober) defaultServiceAccount(ctx context.Context) error {
 	_, err := get(ctx, p.api, apiURL("/api/v1/namespaces/default/serviceaccounts/default"))
 	return err
@@ -132,7 +132,7 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	return b, nil
 }
 
-// poll tries until it works or the context ends, and then returns the last real error.
+// poll retries until success or the end of the context, and then returns the last real error.
 func poll(ctx context.Context, try func() error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()

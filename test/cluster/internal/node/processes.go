@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// processes starts children and reaps everything: the first process of a PID namespace inherits every
-// orphan. os/exec cannot be used beside it, for whoever waits for any child takes the exit status of all.
+// processes starts children and reaps all orphans, which the first process of a PID namespace inherits. os/exec
+// cannot be used with it, because its wait for all children takes every exit status.
 type processes struct {
 	mu      sync.Mutex
 	waiting map[int]chan syscall.WaitStatus
@@ -28,7 +28,7 @@ func newProcesses() *processes {
 	return p
 }
 
-// start runs argv. The channel gets the exit status once and is then closed.
+// start runs argv. The channel receives the exit status once and is then closed.
 func (p *processes) start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 	p.mu.Lock() // holds the reaper off until the child is known
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *processes) reap() {
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch {
 		case err == syscall.EINTR:
-		case err != nil: // no child, and none to come but through start
+		case err != nil: // no child, and only start can add one
 			<-p.started
 		default:
 			p.mu.Lock()
@@ -65,7 +65,7 @@ func (p *processes) reap() {
 	}
 }
 
-// killExcept kills every process of the PID namespace but this one and those to spare, and waits for their end.
+// killExcept kills every process of the PID namespace except this one and the spared ones, and waits for their end.
 func (p *processes) killExcept(ctx context.Context, spare func(pid int) bool) error {
 	return poll(ctx, func() error {
 		entries, err := os.ReadDir("/proc")

@@ -14,9 +14,8 @@ import (
 	"gpu-dra-driver/test/cluster/internal/sandbox"
 )
 
-// reboot does to the node what a reboot of the machine would: every container dies at once, /run and
-// /dev/shm are empty, the boot ID is new. The control plane, which would be on other machines, stays, and so do
-// the other nodes.
+// reboot does to the node what a reboot of the machine does: every container ends at once, /run and /dev/shm are
+// empty, the boot ID is new. The control plane and the other nodes stay, as on other machines.
 func (n *node) reboot(ctx context.Context) error {
 	for _, name := range []string{"kubelet", "containerd"} {
 		if err := n.supervisor.stop(ctx, name); err != nil {
@@ -38,7 +37,7 @@ func (n *node) reboot(ctx context.Context) error {
 			return err
 		}
 	}
-	// Until the kubelet has reported, the API server shows the node of before.
+	// Until the kubelet has reported, the API server shows the node's old status.
 	bootID, err := os.ReadFile(sandbox.BootIDFile)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/test/cluster/internal/control"
 )
 
-// verbTimeout bounds stop, start, restart and reboot.
+// verbTimeout limits stop, start, restart and reboot.
 const verbTimeout = 2 * time.Minute
 
 func (n *node) serve() {
@@ -78,8 +78,8 @@ func (n *node) answer(conn *net.UnixConn, request control.Request, files []*os.F
 	return control.Response{}
 }
 
-// exec runs a program in the node with the caller's standard files. The program and its children end
-// when the caller goes away.
+// exec runs a program in the node with the caller's standard files. The program and its children end when the caller
+// disconnects.
 func (n *node) exec(conn *net.UnixConn, request control.Request, files []*os.File) (int, error) {
 	if len(request.Args) == 0 || len(files) != 3 {
 		return 0, fmt.Errorf("exec needs a program and three files, got %d arguments and %d files", len(request.Args), len(files))
@@ -88,7 +88,7 @@ func (n *node) exec(conn *net.UnixConn, request control.Request, files []*os.Fil
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		dir = "/"
 	}
-	// What the node says of itself wins over what the caller's environment says.
+	// The node's environment overrides the caller's.
 	env := slices.DeleteFunc(request.Env, func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.ContainsFunc(environment(n.spec), func(own string) bool { return strings.HasPrefix(own, name+"=") })
@@ -107,7 +107,7 @@ func (n *node) exec(conn *net.UnixConn, request control.Request, files []*os.Fil
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
-		conn.Read(make([]byte, 1)) // nothing is sent: this returns when the caller is gone
+		conn.Read(make([]byte, 1)) // no data arrives: this returns when the caller is gone
 		select {
 		case <-ended:
 		default:

@@ -18,18 +18,18 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// stopGrace is how long a component has between SIGTERM and SIGKILL. The API server would take a minute
-// to see its watchers off.
+// stopGrace is the time between SIGTERM and SIGKILL for a component. The API server would wait a minute for its
+// watchers.
 const stopGrace = 5 * time.Second
 
-// supervisor starts and stops components. A component that dies by itself stays dead and is shown as
-// such: a test wants to see it.
+// supervisor starts and stops components. A component that exits stays down, with that status, for tests that check
+// it.
 type supervisor struct {
 	spec  spec.Spec
 	procs *processes
 	probe *prober
 
-	mu    sync.Mutex // over state
+	mu    sync.Mutex // protects state
 	state map[string]*component
 	order []string
 }
@@ -61,7 +61,7 @@ func (v *supervisor) find(name string) (*component, error) {
 	return nil, fmt.Errorf("no component %q: there are %s", name, strings.Join(v.order, ", "))
 }
 
-// start runs a component and waits until it is healthy. A running one is left as it is.
+// start runs a component and waits until it is healthy. It does not restart a running one.
 func (v *supervisor) start(ctx context.Context, name string) error {
 	c, err := v.find(name)
 	if err != nil {
@@ -146,14 +146,14 @@ func (v *supervisor) stop(ctx context.Context, name string) error {
 	return nil
 }
 
-// running is the channel that closes when the component's process ends; nil when it does not run.
+// running returns the channel that closes when the component's process ends; nil when it does not run.
 func (v *supervisor) running(c *component) <-chan struct{} {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return c.done
 }
 
-// healthy waits until the component answers. Its death ends the wait, with the end of its log.
+// healthy waits until the component answers. If the component exits, the error has the end of its log.
 func (v *supervisor) healthy(ctx context.Context, c *component) error {
 	done := v.running(c)
 	ctx, cancel := context.WithCancel(ctx)
@@ -200,7 +200,7 @@ func (v *supervisor) statuses() []control.Status {
 	return all
 }
 
-// pids are those of the components that run.
+// pids returns the PIDs of the running components.
 func (v *supervisor) pids() []int {
 	var pids []int
 	for _, s := range v.statuses() {
@@ -211,7 +211,7 @@ func (v *supervisor) pids() []int {
 	return pids
 }
 
-// environment is what components and programs run in the node find, besides what a caller gives.
+// environment returns the variables of components and programs in the node, in addition to the caller's.
 func environment(s spec.Spec) []string {
 	return []string{
 		"PATH=" + s.PATH(),
@@ -229,7 +229,7 @@ func describe(status syscall.WaitStatus) string {
 	return fmt.Sprintf("exited with code %d", status.ExitStatus())
 }
 
-// tail is the last lines of a log.
+// tail returns the last lines of a log.
 func tail(path string, lines int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -19,21 +19,22 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// WorkerCommand is the hidden command of the program by which the first node starts a further one.
+// WorkerCommand is the program's hidden command with which the first node starts a further one.
 const WorkerCommand = "__worker"
 
-// workerReportFD takes a further node's Reports until it is up. Its standard input ends when its files are written.
+// workerReportFD receives a further node's Reports until it is up. Its standard input ends when its files are
+// written.
 const workerReportFD = 3
 
-// worker is a further node as the first one knows it.
+// worker is a further node, in the first node's process.
 type worker struct {
 	spec    spec.Spec
-	release *os.File // its end tells the node that its configuration and certificates are written
+	release *os.File // closed when the node's configuration and certificates are written
 	reports *os.File
 }
 
-// startWorkers starts the first process of each further node. It shares this one's network, and nothing else that
-// a namespace can keep apart.
+// startWorkers starts the first process of each further node. It shares this one's network, and has its own PID and
+// mount namespaces.
 func (n *node) startWorkers(keep []string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -68,7 +69,7 @@ func (n *node) startWorkers(keep []string) error {
 	return nil
 }
 
-// releaseWorkers tells the further nodes that their files are there.
+// releaseWorkers signals the further nodes that their files are written.
 func (n *node) releaseWorkers() {
 	for _, w := range n.workers {
 		w.release.Close()
@@ -94,7 +95,7 @@ func (n *node) awaitWorkers(ctx context.Context) error {
 	return nil
 }
 
-// await reads a further node's reports to the last.
+// await reads all of a further node's reports.
 func (w *worker) await() error {
 	defer w.reports.Close()
 	for reports := json.NewDecoder(w.reports); ; {
@@ -110,7 +111,7 @@ func (w *worker) await() error {
 	}
 }
 
-// onFurtherNode reports whether a process belongs to a node that this one has started.
+// onFurtherNode reports whether a process belongs to a further node.
 func (n *node) onFurtherNode(pid int) bool {
 	for _, w := range n.workers {
 		if sandbox.InCgroup(pid, w.spec.Cgroup()) {
@@ -120,8 +121,8 @@ func (n *node) onFurtherNode(pid int) bool {
 	return false
 }
 
-// WorkerMain is the first process of a further node; args are the cluster's directory, the node's number and what
-// to keep visible. It returns only when the node could not be brought up.
+// WorkerMain is the first process of a further node; args are the cluster's directory, the node's number and the
+// directories to keep visible. It returns only if the node could not start.
 func WorkerMain(args []string) error {
 	if len(args) < 2 {
 		return errors.New("a further node needs a directory and a number")
@@ -161,7 +162,7 @@ func workerUp(dir string, number int, keep []string, report *json.Encoder) (*nod
 			}
 			return n.importPause(ctx)
 		}},
-		// A kubelet that finds no API server comes back only after a while.
+		// A kubelet without an API server retries only after a while.
 		{"wait for kube-apiserver", func(ctx context.Context) error {
 			return poll(ctx, func() error { return n.probe.apiServerReady(ctx) })
 		}},

@@ -3,14 +3,13 @@
 
 // Package owner holds the processes of a cluster that live outside its namespaces.
 //
-// The owner starts the node's first process and dies with it; the node dies with its owner. The watcher,
-// a process of its own session, outlives both by a moment: it holds the reading end of a pipe whose
-// writing ends are theirs, so it sees the end of both however they end, and removes what namespaces do
-// not: cgroups and the cluster's directory. All cleaning is the watcher's, be it after `down`, Ctrl-C or
-// SIGKILL, so there is one way for it to go.
+// The owner starts the node's first process and ends with it; the node ends with its owner. The watcher, a process of
+// its own session, outlives both for a moment. It holds the reading end of a pipe and they hold the writing ends, so
+// it detects any end of both. Then it removes the cgroups and the cluster's directory, which namespaces do not. Only
+// the watcher cleans up, after `down`, Ctrl-C or SIGKILL.
 //
-// Trap: a parent-death signal comes when the parent's *thread* ends. Whoever starts a child with one must
-// do so on a thread that stays, which the main goroutine's is once locked in an init function.
+// Trap: a parent-death signal comes when the parent's *thread* ends. A child with such a signal must be started on a
+// thread that stays, such as the main goroutine's once it is locked in an init function.
 package owner
 
 import (
@@ -31,7 +30,7 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// Hidden commands of the program, by which it runs itself.
+// Hidden commands of the program, with which it starts itself.
 const (
 	OwnerCommand = "__owner"
 	NodeCommand  = "__node"
@@ -44,9 +43,9 @@ const (
 	reportFD
 )
 
-// Start runs the owner of a cluster whose Spec is saved and whose lock is held, and tells each Report
-// until the node is up. With tethered, the cluster ends with the calling process; the caller must be on
-// its main thread. The error, if any, is what kept the node from coming up; everything is being cleaned then.
+// Start runs the owner of a cluster whose Spec is saved and whose lock is held, and passes each Report to report
+// until the node is up. With tethered, the cluster ends with the calling process; the caller must be on its main
+// thread. On an error, the cluster is being removed.
 func Start(s spec.Spec, lock *os.File, tethered bool, tell func(node.Report)) error {
 	log, err := os.OpenFile(s.Log("onenode"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
 	if err != nil {
@@ -80,7 +79,7 @@ func Start(s spec.Spec, lock *os.File, tethered bool, tell func(node.Report)) er
 		err := reports.Decode(&report)
 		switch {
 		case err != nil:
-			// The log may have no name any more, but it is open here.
+			// The log may have been unlinked, but it is open here.
 			b, _ := io.ReadAll(io.NewSectionReader(log, 0, 1<<20))
 			lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 			return fmt.Errorf("the node ended before it was up\n  %s", strings.Join(lines[max(0, len(lines)-20):], "\n  "))
@@ -164,12 +163,12 @@ func Main(dir string) error {
 	return err
 }
 
-// keep lists what the node must see wherever it lies.
+// keep lists the directories that must stay visible in the node.
 func keep(s spec.Spec) []string {
 	return append([]string{s.Dir}, s.Bins...)
 }
 
-// self is a command that runs this program again, in a session of its own and without standard files.
+// self returns a command that runs this program again, in a session of its own and without standard files.
 func self(args ...string) (*exec.Cmd, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -181,7 +180,7 @@ func self(args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Kill ends the owner of the cluster in dir, for when the node does not answer. With the owner goes the rest.
+// Kill ends the owner of the cluster in dir, for a node that does not answer. The other processes end with it.
 func Kill(dir string) error {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// keepLogs is a file whose presence saves the logs from Clean.
+// keepLogs is a file whose presence makes Clean keep the logs.
 const keepLogs = "keep-logs"
 
-// cleanTimeout bounds the wait for killed processes to leave their cgroups.
+// cleanTimeout limits the wait for killed processes to leave their cgroups.
 const cleanTimeout = 30 * time.Second
 
-// KeepLogs makes the cluster's end leave its logs where they are.
+// KeepLogs makes the cluster's end keep its logs.
 func KeepLogs(dir string) error {
 	return os.WriteFile(filepath.Join(dir, keepLogs), nil, 0o600)
 }
 
-// Watch waits for the end of standard input and cleans up after the cluster in dir. It inherits the
-// cluster's lock, which is free only when it has finished.
+// Watch waits for the end of standard input and cleans up after the cluster in dir. It inherits the cluster's lock,
+// which is free only when it has finished.
 func Watch(dir string) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	s, err := spec.Load(dir)
@@ -42,7 +42,7 @@ func Watch(dir string) error {
 	return Clean(s)
 }
 
-// Clean removes what a cluster without living processes has left.
+// Clean removes the files and cgroups of a cluster without living processes.
 func Clean(s spec.Spec) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 	defer cancel()

@@ -1,8 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki makes the certificates and keys of one cluster: a certificate authority that lives as long
-// as the cluster, and what it signs.
+// Package pki makes the certificates and keys of one cluster, with a certificate authority of its own.
 package pki
 
 import (
@@ -20,7 +19,7 @@ import (
 	"time"
 )
 
-// Identity is what a certificate says of its holder.
+// Identity is the content of a certificate.
 type Identity struct {
 	Name   string   // file name without suffix
 	User   string   // common name: the user name that the API server sees
@@ -36,8 +35,8 @@ type Authority struct {
 	PEM  []byte
 }
 
-// NewAuthority makes a certificate authority whose certificates are valid from an hour before now, for
-// clocks that differ, to a year after.
+// NewAuthority makes a certificate authority whose certificates are valid from an hour before now, for clocks that
+// differ, to a year after.
 func NewAuthority(now time.Time) (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -58,7 +57,7 @@ func NewAuthority(now time.Time) (*Authority, error) {
 	return &Authority{cert: cert, key: key, now: now, PEM: block("CERTIFICATE", der)}, nil
 }
 
-// Sign makes a key and a certificate, both PEM, for use as a client and, where the identity has hosts, as a server.
+// Sign makes a key and a certificate, both PEM, for a client and, with hosts, also for a server.
 func (a *Authority) Sign(id Identity) (cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -85,8 +84,8 @@ func (a *Authority) Sign(id Identity) (cert, key []byte, err error) {
 	return block("CERTIFICATE", der), key, err
 }
 
-// Write makes the authority's certificate (ca.crt), each identity's pair (<name>.crt, <name>.key) and the
-// service account key pair (sa.key, sa.pub) in dir.
+// Write writes the authority's certificate (ca.crt), each identity's pair (<name>.crt, <name>.key) and the service
+// account key pair (sa.key, sa.pub) to dir.
 func (a *Authority) Write(dir string, ids []Identity) error {
 	files := map[string][]byte{"ca.crt": a.PEM}
 	for _, id := range ids {

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// DefaultKubernetes is the Kubernetes version that is built and run unless another is named.
+// DefaultKubernetes is the default Kubernetes version.
 const DefaultKubernetes = "v1.37.1"
 
-// KubernetesVersions are the versions that the project tests on, newest first.
+// KubernetesVersions are the tested versions, newest first.
 var KubernetesVersions = []string{DefaultKubernetes, "v1.36.3", "v1.35.4", "v1.34.4"}
 
 // KubernetesModule is the module path of Kubernetes.
 const KubernetesModule = "k8s.io/kubernetes"
 
-// Kubernetes is the recipe for the programs of one Kubernetes version. goMod is the text of the go.mod
-// that k8s.io/kubernetes has at that version: its replaces and godebug settings are carried over.
+// Kubernetes is the recipe for the programs of one Kubernetes version. goMod is the text of k8s.io/kubernetes's
+// go.mod at that version: its replace directives and `godebug` settings are used.
 func Kubernetes(version, upstreamGoMod string) (Component, error) {
 	v, err := ParseVersion(version)
 	if err != nil {

@@ -14,7 +14,7 @@ var runtimeSource string
 // Runtime is the program that containerd runs as its OCI runtime.
 const Runtime = "runc-without-seccomp"
 
-// Node lists what the node and the control plane need besides Kubernetes itself, quickest build first.
+// Node lists the programs of the node and the control plane except Kubernetes itself, quickest build first.
 func Node() []Component {
 	components := []Component{
 		{

@@ -1,15 +1,15 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recipe says how each program of the one-node Kubernetes is built from its Go module.
+// Package recipe describes how each program of the one-node Kubernetes is built from its Go module.
 //
-// A recipe is a plain value: the go.mod of a throw-away module, the packages to build in it and the
-// flags. Its Key changes with anything that changes the result, so that a cache entry never goes stale.
+// A recipe is a plain value: the go.mod of a temporary module, the packages to build in it and the flags. Its Key
+// changes with anything that changes the result, so that a cache entry never goes stale.
 //
-// Traps: k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them by directories, so
-// it builds in a module of its own alone, with each of those replaces turned into a published version
-// (staging.go); `go install pkg@version` refuses modules with replaces, hence the throw-away module;
-// runc needs cgo, everything else is built without it and is static.
+// Traps: k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them by directories. So it builds in a
+// module of its own, with each of those replaced by a published version (staging.go). `go install pkg@version`
+// rejects modules with replace directives, hence the temporary module. runc needs cgo; everything else is built
+// without it and is static.
 package recipe
 
 import (
@@ -27,15 +27,15 @@ type Component struct {
 	Name    string // cache entry and the name in progress lines
 	Module  string // module path; empty for sources of our own
 	Version string // module version, with the v
-	Binary  string // the program's name where Packages is one package; else each is named after its package
+	Binary  string // the program's name if Packages is one package; else each is named after its package
 	// Packages are import paths of main packages.
 	Packages []string
 	Tags     []string
 	CGO      bool
 	LDFlags  []string
-	// GoMod is the text of the throw-away module's go.mod.
+	// GoMod is the text of the temporary module's go.mod.
 	GoMod string
-	// Sources are files of the throw-away module beside go.mod, by relative path.
+	// Sources are more files of the temporary module, by relative path.
 	Sources map[string]string
 }
 
@@ -82,7 +82,7 @@ func (c Component) Flags() []string {
 	return flags
 }
 
-// goMod is the go.mod of a throw-away module that requires one other.
+// goMod is the go.mod of a temporary module that requires one other.
 func goMod(name, module, version string) string {
 	m := "module onenode.invalid/" + name + "\n\ngo 1.26.0\n"
 	if module != "" {

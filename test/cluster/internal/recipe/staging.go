@@ -27,8 +27,8 @@ func stagingModules(goMod string) ([]string, error) {
 	return modules, nil
 }
 
-// godebugSettings lists the key=value pairs of a go.mod's godebug directives: they count only in a main
-// module's go.mod, so a program built from another module loses them unless they are carried over.
+// godebugSettings lists the key=value pairs of a go.mod's `godebug` directives. They count only in a main module's
+// go.mod, so a program built from another module needs a copy of them.
 func godebugSettings(goMod string) []string {
 	return directives(goMod, "godebug")
 }

@@ -27,11 +27,11 @@ func ParseVersion(s string) (Version, error) {
 
 func (v Version) String() string { return "v1." + v.Minor + "." + v.Patch }
 
-// Staging is the version under which the staging modules (k8s.io/api and its kin) of this release are published.
+// Staging is the version of this release's staging modules (k8s.io/api and others).
 func (v Version) Staging() string { return "v0." + v.Minor + "." + v.Patch }
 
-// LDFlags set the version that the programs report. Without them they say v0.0.0-master, which clients'
-// and kubelets' version-skew checks take at its word.
+// LDFlags set the version that the programs report. Without them they report v0.0.0-master, which breaks the
+// version-skew checks of clients and kubelets.
 func (v Version) LDFlags() []string {
 	var flags []string
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {

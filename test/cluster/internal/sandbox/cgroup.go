@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// system is the cgroup, beside the kubelet's, of everything that is not a pod. On cgroup v2 a cgroup
-// that hands controllers to its children may not hold processes itself.
+// system is the cgroup of everything that is not a pod, a sibling of the kubelet's. On cgroup v2 a cgroup that
+// delegates controllers to its children may not hold processes itself.
 const system = "system"
 
-// Hierarchies lists where cgroup hierarchies are mounted: one on v2, several on v1 and on a hybrid.
+// Hierarchies lists the mount points of cgroup hierarchies: one on v2, several on v1 and on a hybrid.
 func Hierarchies() ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -52,8 +52,8 @@ func parseHierarchies(mountinfo string) []string {
 	return roots
 }
 
-// JoinCgroup makes the cgroup name, directly under the root or in a cgroup that is there, in every hierarchy
-// and moves the calling process to its child for what is not a pod.
+// JoinCgroup creates the cgroup name in every hierarchy, under the root or in an existing cgroup. It moves the
+// calling process to the child cgroup for processes outside of pods.
 func JoinCgroup(name string) error {
 	roots, err := Hierarchies()
 	if err != nil {
@@ -82,7 +82,7 @@ func makeCgroup(parent, dir string) error {
 	if controllers, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers")); err == nil && len(bytes.TrimSpace(controllers)) > 0 {
 		return delegate(parent, dir, strings.Fields(string(controllers)))
 	}
-	// v1: a cpuset without CPUs and memory nodes takes no process.
+	// v1: a cpuset without CPUs and memory nodes accepts no process.
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		if value, err := os.ReadFile(filepath.Join(parent, file)); err == nil {
 			if err := os.WriteFile(filepath.Join(dir, file), value, 0); err != nil {
@@ -93,8 +93,8 @@ func makeCgroup(parent, dir string) error {
 	return nil
 }
 
-// delegate hands the parent's v2 controllers to its children. The leaf for processes gets them as well;
-// it hands on none.
+// delegate delegates the parent's v2 controllers to its children. The leaf for processes has them as well and
+// delegates none.
 func delegate(parent, dir string, controllers []string) error {
 	for _, c := range controllers {
 		err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+c), 0)
@@ -111,8 +111,8 @@ func InCgroup(pid int, name string) bool {
 	return err == nil && parseInCgroup(string(b), name)
 }
 
-// parseInCgroup looks for the name anywhere in the paths: where the root that is mounted is a container's, they
-// begin with what lies above it.
+// parseInCgroup looks for the name anywhere in the paths: if the mounted root is a container's, they begin with the
+// levels above it.
 func parseInCgroup(cgroups, name string) bool {
 	for line := range strings.Lines(cgroups) {
 		if strings.Contains(strings.TrimSpace(line)+"/", "/"+name+"/") {
@@ -122,8 +122,8 @@ func parseInCgroup(cgroups, name string) bool {
 	return false
 }
 
-// RemoveCgroup removes the cgroup name and everything under it, once its processes are gone; those that
-// are still there it kills. It is for use after the cluster's processes have been told to die.
+// RemoveCgroup removes the cgroup name and its children, once its processes are gone; it kills the remaining ones. It
+// is for use after the cluster's processes have been signalled.
 func RemoveCgroup(ctx context.Context, name string) error {
 	roots, err := Hierarchies()
 	if err != nil {
@@ -147,12 +147,12 @@ func RemoveCgroup(ctx context.Context, name string) error {
 	}
 }
 
-// ClearPods kills what is left in the pods' cgroups under name and removes these.
+// ClearPods kills the processes in the pods' cgroups under name and removes the cgroups.
 func ClearPods(ctx context.Context, name string) error {
 	return RemoveCgroup(ctx, filepath.Join(name, "kubepods"))
 }
 
-// removeTree removes a cgroup depth first, killing processes in the way.
+// removeTree removes a cgroup depth first, and kills its processes.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -174,7 +174,7 @@ func removeTree(dir string) error {
 			}
 		}
 	}
-	// os.Remove would try unlink first; either way only an empty cgroup goes.
+	// os.Remove would try unlink first; either way only an empty cgroup is removed.
 	if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
 		errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handles are files and directories held open while something is mounted over their names.
+// handles are files and directories that stay open while their names are mounted over.
 type handles []handle
 
 type handle struct {
@@ -39,7 +39,7 @@ func (hs handles) close() {
 	}
 }
 
-// restore mounts each held file at its name again where another, or none, is found there now.
+// restore mounts each held file at its name again if the name now leads to another file or none.
 func (hs handles) restore() error {
 	for _, h := range hs {
 		var held, found unix.Stat_t

@@ -1,20 +1,21 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sandbox makes the place in which a node lives: its view of the file system, its addresses and
-// its cgroups, such that nothing outside the cluster's directory changes and nothing of it stays.
+// Package sandbox makes the environment of a node: its file system, its addresses and its cgroups. It changes no file
+// outside of the cluster's directory, and leaves none behind.
 //
-// The node sees the machine's own file system, so that host paths work and files made outside are seen
-// inside at once, except where Kubernetes and its plugins write: /run, /etc, /var/lib, /var/log and
-// /dev/shm are the node's own. The default paths of kubelet, CDI and every chart therefore work
-// unmodified beside a kubelet or a container runtime of the machine.
+// The node sees the machine's own file system, so that host paths work and new files outside appear inside at once.
+// The exceptions are the directories that Kubernetes and its plugins write: /run, /etc, /var/lib, /var/log and
+// /dev/shm are the node's own. The default paths of kubelet, CDI and every chart therefore work unmodified, even on a
+// machine with a kubelet or a container runtime.
 //
-// A further node of a cluster has all this over again, and a simulated driver root of its own at the first's path.
+// A further node of a cluster has copies of all this, and a simulated driver root of its own at the first node's
+// path.
 //
-// Traps: this code runs in a mount namespace of its own, first made private and, at the end, shared
-// within itself, for the kubelet wants that; /etc is an overlay and does not see what the machine changes
-// in its own later; a directory under /run, /etc, /var/lib or /var/log of the machine that is to be seen
-// inside must be kept explicitly (keep).
+// Traps: this code runs in a mount namespace of its own. It is private at first and shared within itself at the end,
+// because the kubelet requires that. /etc is an overlay and does not show later changes of the machine's /etc. A
+// directory under /run, /etc, /var/lib or /var/log of the machine must be kept explicitly to be visible inside
+// (keep).
 package sandbox
 
 import (
@@ -31,11 +32,11 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// masked are the directories that the node has to itself.
+// masked lists the directories that the node does not share.
 var masked = []string{"/run", "/etc", "/var/lib", "/var/log", "/dev/shm"}
 
-// tunables are the kernel settings that a kubelet changes for the whole machine unless it finds these
-// values; the node sees files in their place.
+// tunables are the kernel settings that a kubelet changes for the whole machine unless they have these values; the
+// node sees files in their place.
 var tunables = map[string]string{
 	"vm/overcommit_memory":      "1\n",
 	"vm/panic_on_oom":           "0\n",
@@ -45,13 +46,13 @@ var tunables = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000\n",
 }
 
-// BootIDFile is where the kubelet, among others, reads which boot this is.
+// BootIDFile is the file from which the kubelet and others read the boot ID.
 const BootIDFile = "/proc/sys/" + bootID
 
 const bootID = "kernel/random/boot_id"
 
-// Mounts builds the node's file system. It must run in a fresh mount and PID namespace, by its first
-// process. keep are directories that stay visible wherever they lie.
+// Mounts makes the node's file system. It must run in a fresh mount and PID namespace, by its first process. The
+// directories of keep stay visible anywhere.
 func Mounts(s spec.Spec, keep ...string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the node's mounts private: %w", err)
@@ -91,9 +92,9 @@ func Mounts(s spec.Spec, keep ...string) error {
 	return nil
 }
 
-// ownDriver puts a driver root of a further node's own at the path where the first node has one below the
-// cluster's directory, so that one hostPath means, on each node, that node's GPUs. Such a mount is gone when
-// the directory beneath is removed from outside: it must stay as long as the cluster does.
+// ownDriver mounts a further node's own driver root at the path of the first node's, below the cluster's directory,
+// so that the same hostPath leads to each node's GPUs. The mount vanishes if the directory beneath is removed from
+// outside: it must stay as long as the cluster does.
 func ownDriver(s spec.Spec) error {
 	if s.First() {
 		return nil
@@ -105,7 +106,7 @@ func ownDriver(s spec.Spec) error {
 	return bind(own, common)
 }
 
-// volatile mounts what is empty after a boot.
+// volatile mounts the directories that are empty after a boot.
 func volatile() error {
 	if err := mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return err
@@ -122,7 +123,7 @@ func volatile() error {
 	return mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
 }
 
-// overlayEtc lets the node write to /etc without the machine's changing.
+// overlayEtc lets the node write to /etc without changing the machine's.
 func overlayEtc(dir string) error {
 	if err := mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
 		return err
@@ -131,7 +132,7 @@ func overlayEtc(dir string) error {
 	if err := errors.Join(os.Mkdir(upper, 0o755), os.Mkdir(work, 0o755)); err != nil {
 		return err
 	}
-	// Containers have resolv.conf and hosts mounted into /etc; an overlay shows what lies beneath them.
+	// Containers have resolv.conf and hosts mounted into /etc; an overlay shows the files beneath these mounts.
 	var files []string
 	mountpoints, err := mountpoints()
 	if err != nil {
@@ -154,8 +155,8 @@ func overlayEtc(dir string) error {
 	return kept.restore()
 }
 
-// replica mounts a copy of a directory over it that has every entry by bind mount, except some: in it,
-// mount points can be made that the original lacks.
+// replica mounts a copy of a directory over it. It has every entry by bind mount, with exceptions, and new mount
+// points can be created in it.
 func replica(dir, staging string, except ...string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -220,7 +221,7 @@ func NewBootID(s spec.Spec) error {
 	return maskProcSys(s, bootID, fmt.Sprintf("%x-%x-%x-%x-%x\n", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
-// maskProcSys makes a file of /proc/sys read as the value. Where the kernel lacks the file there is nothing to mask.
+// maskProcSys makes a file of /proc/sys read as the value, if the kernel has the file.
 func maskProcSys(s spec.Spec, name, value string) error {
 	target := filepath.Join("/proc/sys", name)
 	if _, err := os.Stat(target); err != nil {

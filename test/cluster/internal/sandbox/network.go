@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loopback brings up the loopback device and gives it further addresses. An address there is reachable
-// from every pod through its gateway, without any address translation.
+// Loopback brings up the loopback device and adds addresses to it. Every pod reaches such an address through its
+// gateway, without any address translation.
 func Loopback(addresses ...string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

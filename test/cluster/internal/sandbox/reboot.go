@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// MountIDs identifies the mounts that are there now, for Reboot.
+// MountIDs returns the IDs of the present mounts, for Reboot.
 func MountIDs() ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -30,8 +30,8 @@ func MountIDs() ([]string, error) {
 	return ids, nil
 }
 
-// Reboot leaves of the node's file system what a reboot of a machine would: it undoes every mount that is
-// not among base, empties /run and /dev/shm and changes the boot ID.
+// Reboot changes the node's file system as a reboot of a machine does: it undoes every mount that is not in base,
+// empties /run and /dev/shm and changes the boot ID.
 func Reboot(s spec.Spec, base []string) error {
 	ids, err := MountIDs()
 	if err != nil {
@@ -50,7 +50,7 @@ func Reboot(s spec.Spec, base []string) error {
 			stay = append(stay, points[i])
 			continue
 		}
-		// A mount inside one that went before it is gone already.
+		// A mount inside an unmounted one is gone already.
 		if err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 			return fmt.Errorf("unmount %s: %w", points[i], err)
 		}
@@ -63,7 +63,7 @@ func Reboot(s spec.Spec, base []string) error {
 	return NewBootID(s)
 }
 
-// empty removes what is in dir, except mount points and what leads to them.
+// empty removes the content of dir, except mount points and their parents.
 func empty(dir string, mountpoints []string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

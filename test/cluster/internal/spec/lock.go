@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUp says that a cluster lives in the directory.
+// ErrUp means that a cluster runs in the directory.
 var ErrUp = errors.New("a cluster is up here")
 
-// Lock takes the lock of a cluster directory. It is ErrUp when a process of a cluster holds it. The lock
-// passes to child processes with the file and ends when the last of them is gone.
+// Lock takes the lock of a cluster directory. It returns ErrUp if a process of a cluster holds the lock. The lock
+// passes to child processes with the file and ends when the last of them has ended.
 func Lock(dir string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -45,8 +45,8 @@ func Lock(dir string) (*os.File, error) {
 	}
 }
 
-// WaitGone waits until no process of the cluster in dir is left. It is also right when the directory is
-// removed meanwhile: the lock is on the open file, not on its name.
+// WaitGone waits until all processes of the cluster in dir have ended. It also works if the directory is removed
+// meanwhile: the lock is on the open file, not on its name.
 func WaitGone(ctx context.Context, dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {

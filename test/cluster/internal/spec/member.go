@@ -9,12 +9,12 @@ import (
 	"strconv"
 )
 
-// MaxNodes is how many nodes a cluster may have: a few kubelets are all that one machine carries, and the
-// addresses and ports below stay clear of each other up to there.
+// MaxNodes is the largest number of nodes of a cluster: one machine runs only a few kubelets, and the addresses and
+// ports below do not overlap up to this number.
 const MaxNodes = 8
 
-// On is the Spec as node number, from 1, sees it: its paths, names and addresses are that node's. The first
-// node, which also carries the control plane, is what a Spec means without On.
+// On returns the Spec of a node, counted from 1, with its paths, names and addresses. A Spec without On is the first
+// node's, which also runs the control plane.
 func (s Spec) On(number int) Spec {
 	s.Member = number
 	return s
@@ -29,19 +29,19 @@ func (s Spec) Members() []int {
 	return numbers
 }
 
-// Number is the node's, from 1.
+// Number is the node's number, from 1.
 func (s Spec) Number() int { return max(1, s.Member) }
 
-// First tells the node with the control plane from those that only run pods.
+// First reports whether the node runs the control plane.
 func (s Spec) First() bool { return s.Number() == 1 }
 
-// Paths of one node.
+// Node returns a path of one node.
 func (s Spec) Node(elem ...string) string {
 	return s.Path(append([]string{s.suffixed("node")}, elem...)...)
 }
 func (s Spec) Log(component string) string { return s.Path("logs", s.suffixed(component)+".log") }
 
-// Conf is a configuration file of the node's.
+// Conf returns a configuration file of the node.
 func (s Spec) Conf(name string) string {
 	if s.First() {
 		return s.Path("conf", name)
@@ -49,7 +49,7 @@ func (s Spec) Conf(name string) string {
 	return s.Node("conf", name)
 }
 
-// ControlDir is where the node's control socket lies.
+// ControlDir is the directory of the node's control socket.
 func (s Spec) ControlDir() string {
 	if s.First() {
 		return s.Dir
@@ -57,14 +57,14 @@ func (s Spec) ControlDir() string {
 	return s.Node()
 }
 
-// NodeName is the node's in Kubernetes.
+// NodeName is the node's name in Kubernetes.
 func (s Spec) NodeName() string { return s.suffixed("onenode") }
 
 // KubeletIdentity names the certificate of the node's kubelet and its kubeconfig.
 func (s Spec) KubeletIdentity() string { return s.suffixed("kubelet") }
 
-// Cgroup is the name of the node's own cgroup: the first's is the cluster's, directly under the root of each
-// hierarchy, the others' lie in it, so that one removal takes all.
+// Cgroup is the name of the node's own cgroup. The first node's is the cluster's, directly under the root of each
+// hierarchy. It contains the others, so that one removal removes all.
 func (s Spec) Cgroup() string {
 	if s.First() {
 		return "onenode-" + s.ID
@@ -72,12 +72,12 @@ func (s Spec) Cgroup() string {
 	return filepath.Join("onenode-"+s.ID, s.suffixed("node"))
 }
 
-// The nodes share a network namespace: addresses, ports and the bridge's name are each node's own.
+// The nodes share a network namespace: each node has its own addresses, ports and bridge.
 
 // NodeIP is the node's address.
 func (s Spec) NodeIP() string { return fmt.Sprintf("10.90.0.%d", s.Number()) }
 
-// PodRange is where the node's pods get their addresses.
+// PodRange is the address range of the node's pods.
 func (s Spec) PodRange() string {
 	if s.First() {
 		return "10.88.0.0/16"
@@ -85,16 +85,16 @@ func (s Spec) PodRange() string {
 	return fmt.Sprintf("10.%d.0.0/16", 100+s.Number())
 }
 
-// Bridge is the device that the node's pods hang on.
+// Bridge is the network bridge of the node's pods.
 func (s Spec) Bridge() string { return "cni" + strconv.Itoa(s.Number()-1) }
 
-// KubeletPort is where the API server reaches the node's kubelet.
+// KubeletPort is the port of the node's kubelet for the API server.
 func (s Spec) KubeletPort() int { return 10250 + 100*(s.Number()-1) }
 
-// KubeletHealthPort is where the kubelet says how it is, on the loopback address.
+// KubeletHealthPort is the port of the kubelet's health check on the loopback address.
 func (s Spec) KubeletHealthPort() int { return 10248 + 100*(s.Number()-1) }
 
-// suffixed is a name that the first node has as it is and the others with their number.
+// suffixed returns a name for the first node, and the name with a number for the others.
 func (s Spec) suffixed(name string) string {
 	if s.First() {
 		return name

@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spec describes one cluster: what was asked for and where it keeps its state.
+// Package spec describes one cluster: its options and the paths of its state.
 //
-// Everything of a cluster lies under one directory, beside its cgroups and its processes. The file Lock
-// in it is held by flock as long as any process of the cluster lives that could still write there; a
-// Spec whose lock can be taken is a leftover.
+// One directory holds all files of a cluster; only its cgroups and processes are outside. Every process of the
+// cluster that could write there holds the file Lock in it with flock. A Spec whose lock is free belongs to an ended
+// cluster.
 package spec
 
 import (
@@ -18,40 +18,40 @@ import (
 	"strings"
 )
 
-// Addresses inside the cluster's private network namespace. No other network sees them. What differs from
-// node to node is in member.go.
+// Addresses inside the cluster's private network namespace. No other network sees them. The addresses of a node are
+// in member.go.
 const (
 	ServiceIP        = "10.96.0.1" // the first of ServiceRange: kubernetes.default.svc
 	ServiceRange     = "10.96.0.0/16"
-	DNSIP            = "10.96.0.10" // nobody answers there
+	DNSIP            = "10.96.0.10" // without a DNS server
 	APIServerPort    = "443"
 	ContainerdSocket = "/run/containerd/containerd.sock"
-	// PauseImage is the sandbox image that the pinned containerd asks for.
+	// PauseImage is the pinned containerd's sandbox image.
 	PauseImage = "registry.k8s.io/pause:3.10.1"
 )
 
 // Spec is one cluster.
 type Spec struct {
-	// ID names what cannot lie under Dir: the cgroup.
+	// ID names the cgroup, which is outside of Dir.
 	ID         string `json:"id"`
 	Dir        string `json:"dir"`
 	Kubernetes string `json:"kubernetes"`
-	// Nodes is how many nodes there are; zero is one.
+	// Nodes is the number of nodes; zero means one.
 	Nodes         int      `json:"nodes,omitempty"`
 	FeatureGates  []string `json:"featureGates,omitempty"`  // name=true|false
 	RuntimeConfig []string `json:"runtimeConfig,omitempty"` // group/version=true|false
 	// Bins are the directories of the built programs.
 	Bins []string `json:"bins"`
-	// Port is the API server's on the host's loopback.
+	// Port is the API server's port on the host's loopback device.
 	Port int `json:"port,omitempty"`
-	// Snapshotter is containerd's: overlayfs, or native where Dir's file system cannot carry an overlay.
+	// Snapshotter is containerd's: overlayfs, or native if Dir's file system does not support an overlay.
 	Snapshotter string `json:"snapshotter,omitempty"`
 
-	// Member is the node whose paths and names these are, see On.
+	// Member is the node of these paths and names, see On.
 	Member int `json:"-"`
 }
 
-// Paths under Dir that are the same for every node.
+// Path returns a path under Dir that is the same for every node.
 func (s Spec) Path(elem ...string) string { return filepath.Join(append([]string{s.Dir}, elem...)...) }
 func (s Spec) PKI(name string) string     { return s.Path("pki", name) }
 func (s Spec) Kubeconfig() string         { return s.Path("kubeconfig") }
@@ -72,7 +72,7 @@ func (s Spec) PATH() string {
 	return strings.Join(append(slices.Clone(s.Bins), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ":")
 }
 
-// File is the Spec's name in its directory: where it is, the directory is a cluster's.
+// File is the Spec's file name in the cluster's directory.
 const File = "onenode.json"
 
 // Load reads the Spec of the cluster in dir. A directory without a cluster is ErrNoCluster.
@@ -92,7 +92,7 @@ func Load(dir string) (Spec, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return Spec{}, fmt.Errorf("read %s: %w", filepath.Join(dir, File), err)
 	}
-	// Cleaning removes Dir: it must be this one, wherever the file comes from.
+	// Cleaning removes Dir: it must be this directory, regardless of the file's content.
 	s.Dir = dir
 	return s, nil
 }
@@ -110,5 +110,5 @@ func (s Spec) Save() error {
 	return os.Rename(tmp, s.Path(File))
 }
 
-// ErrNoCluster says that a directory holds no cluster.
+// ErrNoCluster means that a directory has no cluster.
 var ErrNoCluster = errors.New("no cluster here")

@@ -76,7 +76,7 @@ func TestLock_Held_SecondFailsUntilReleased(t *testing.T) {
 	if err := WaitGone(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("wait while held: %v", err)
 	}
-	// The holder removes the directory before it lets go, and both see it.
+	// The holder removes the directory before it releases the lock.
 	waited := make(chan error, 1)
 	ready, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {

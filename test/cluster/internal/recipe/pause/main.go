@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pause holds a pod's namespaces: it waits to be told to end and reaps what is left to it.
-// It stands in for registry.k8s.io/pause, which cannot be pulled on a node without a registry.
+// Command pause holds a pod's namespaces: it waits for a signal and reaps orphans. It replaces registry.k8s.io/pause,
+// which cannot be pulled on a node without a registry.
 package main
 
 import (

@@ -1,10 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command runc-without-seccomp is runc for containers that ask for a seccomp profile, which every sandbox
-// does. runc filters system calls only when it is linked with libseccomp, a C library that a build from
-// Go modules does not have, and refuses a profile otherwise. This takes the profile out of a bundle
-// before runc sees it: pods run, and are not confined by seccomp.
+// Command runc-without-seccomp is runc for containers with a seccomp profile, which every sandbox has. runc filters
+// system calls only if it is linked with libseccomp, a C library that a build from Go modules lacks, and otherwise
+// rejects a profile. This program removes the profile from a bundle before it runs runc: pods run without seccomp.
 package main
 
 import (
@@ -54,8 +53,7 @@ func bundle(args []string) (string, bool) {
 	return "", false
 }
 
-// strip rewrites a runtime configuration without its seccomp profile and leaves every other byte of
-// meaning as it is.
+// strip rewrites a runtime configuration without its seccomp profile and keeps everything else.
 func strip(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
