@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	return fmt.Errorf("say check, install or all")
 }
 
-// check fails early, with what to do, where the cluster could not run.
+// check fails early, with a remedy, if this machine cannot run the cluster.
 func check() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the one-machine cluster needs root, for namespaces and device nodes: run it with sudo -E")

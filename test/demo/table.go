@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/test/table"
 )
 
-// atOnce is how many of the small demos there is room for on eight GPUs.
+// atOnce is the number of small demos that fit on eight GPUs.
 const atOnce = 4
 
 // all runs the demos, the small ones side by side, and prints a table of what their containers have.
@@ -176,7 +176,7 @@ func environment(v env.View) string {
 	return "-"
 }
 
-// allocations says which of its allocations of memory a CUDA process got.
+// allocations lists the successful allocations of memory of a CUDA process.
 func allocations(c env.CUDA) string {
 	out := ""
 	for _, a := range c.Allocs {
@@ -189,7 +189,8 @@ func allocations(c env.CUDA) string {
 	return out
 }
 
-// reason is why a pod waits, without the scheduler's text about preemption and the name of the object that a quota forbids.
+// reason returns why a pod is pending, without the scheduler's text about preemption and the name of the object that
+// a quota forbids.
 func reason(why string) string {
 	if _, after, ok := strings.Cut(why, "is forbidden: "); ok {
 		return after

@@ -1,8 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command deviceplugin is a device plugin that serves devices of the given IDs, for tests of a node on which one is at work
-// beside the driver. Containers get nothing of it but an environment variable. It ends with its standard input.
+// Command deviceplugin is a device plugin that serves devices with the given IDs, for tests of a node where it runs
+// at the same time as the driver. Containers only get an environment variable. It ends when its standard input is
+// closed.
 package main
 
 import (

@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// Pair is a certificate that is its own authority, and its key, in PEM.
+// Pair is a self-signed certificate and its key, in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// NewPair makes one for an address, valid for a day.
+// NewPair makes a Pair for an address, valid for a day.
 func NewPair(address string) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

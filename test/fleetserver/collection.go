@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// firstVersion is the resource version of all that was there at first: a number as long as any that comes.
+// firstVersion is the resource version of all initial objects: a number with as many digits as all later ones.
 const firstVersion = 1_000_000
 
-// object is what is stored, but for slices that are stamped.
+// object is the stored form of objects, except for stamped slices.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -24,12 +24,12 @@ type object interface {
 type entry struct {
 	key    string
 	object object
-	// stamp and node make a slice where there is no object.
+	// stamp and node make a slice in place of an object.
 	stamp *stamp
 	node  int
 }
 
-// raw is the object as it is sent, without envelope.
+// raw returns the encoded object, without envelope.
 func (e entry) raw(w encoding) ([]byte, error) {
 	switch {
 	case e.stamp != nil && w.format == protobuf:
@@ -59,14 +59,14 @@ type change struct {
 	entry   entry
 }
 
-// collection is all objects of one resource. Its server's lock guards it.
+// collection holds all objects of one resource. Its server's lock guards it.
 type collection struct {
 	kind     metav1.TypeMeta
 	resource string
 	entries  map[string]entry
-	// keys are in order, nil while they are not known.
+	// keys are ordered. They are nil until they are computed.
 	keys []string
-	// log is every change there was; more is closed at the next.
+	// log holds every change so far; more is closed at the next change.
 	log  []change
 	more chan struct{}
 }
@@ -92,7 +92,7 @@ func (c *collection) put(e entry) {
 	c.entries[e.key] = e
 }
 
-// happen stores or removes an entry, and tells those who watch.
+// happen stores or removes an entry, and notifies watchers.
 func (c *collection) happen(what string, version int64, e entry) {
 	if what == "DELETED" {
 		delete(c.entries, e.key)
@@ -105,7 +105,7 @@ func (c *collection) happen(what string, version int64, e entry) {
 	c.more = make(chan struct{})
 }
 
-// page is up to limit entries after a key, all for 0, and how many are left.
+// page returns up to limit entries after a key, all for 0, and the number of remaining ones.
 func (c *collection) page(prefix, after string, limit int) (out []entry, left int) {
 	if c.keys == nil {
 		for key := range c.entries {
@@ -128,7 +128,7 @@ func (c *collection) page(prefix, after string, limit int) (out []entry, left in
 	return out, 0
 }
 
-// since is the place in the log of the first change after a version.
+// since returns the log's index of the first change after a version.
 func (c *collection) since(version int64) int {
 	at, _ := slices.BinarySearchFunc(c.log, version+1, func(e change, v int64) int { return int(e.version - v) })
 	return at

@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleetserver serves a cluster of thousands of nodes that does not exist: their ResourceSlices, Nodes and whatever
-// a controller writes, as an API server would, over TLS on a loopback port.
+// Package fleetserver simulates the API server of a cluster with thousands of nodes, over TLS on a loopback port. It
+// serves their ResourceSlices and Nodes, and the objects that a controller writes.
 //
-// What a node publishes is encoded once for each profile; a node's own copy is these bytes with its name and the UUIDs of
-// its boards put in, so that a server beside the program under test takes little of the machine. Selectors are not looked
-// at, but for a name: what is stored is what the program asks for.
+// It encodes a node's slices once for each profile. A node's own copy is these bytes with its name and its boards'
+// UUIDs, so that the server uses little processor time on the machine of the measured program. It ignores selectors,
+// except for a name.
 package fleetserver

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// format is how a client wants objects.
+// format is a client's requested encoding.
 type format int
 
 const (
@@ -26,7 +26,7 @@ const (
 // encoding is the form in which a client accepts objects.
 type encoding struct {
 	format format
-	// partial asks for metadata alone.
+	// partial requests metadata only.
 	partial bool
 }
 
@@ -49,7 +49,7 @@ func (e encoding) contentType(watch bool) string {
 	return runtime.ContentTypeProtobuf
 }
 
-// typeOf is the type of what is sent of a resource.
+// typeOf returns the type of a resource's objects in this encoding.
 func (e encoding) typeOf(c *collection) metav1.TypeMeta {
 	if e.partial {
 		return metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}
@@ -57,7 +57,7 @@ func (e encoding) typeOf(c *collection) metav1.TypeMeta {
 	return c.kind
 }
 
-// encode is an object as JSON, or in protobuf without its envelope.
+// encode returns an object as JSON, or in protobuf without its envelope.
 func encode(object any, f format) ([]byte, error) {
 	if f == json {
 		return stdjson.Marshal(object)
@@ -69,14 +69,14 @@ func encode(object any, f format) ([]byte, error) {
 	return m.Marshal()
 }
 
-// envelope is what stands around an object in protobuf.
+// envelope wraps an object in protobuf.
 func envelope(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
 	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.APIVersion, Kind: kind.Kind}, Raw: raw}
 	out, err := unknown.Marshal()
 	return append([]byte("k8s\x00"), out...), err
 }
 
-// one is an object as it is sent alone.
+// one returns a single object with its envelope.
 func (e encoding) one(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
 	if e.format == json {
 		return raw, nil
@@ -84,7 +84,7 @@ func (e encoding) one(raw []byte, kind metav1.TypeMeta) ([]byte, error) {
 	return envelope(raw, kind)
 }
 
-// event is one event of a watch, with what stands between events.
+// event returns one event of a watch, with its separator.
 func (e encoding) event(what string, raw []byte, kind metav1.TypeMeta) ([]byte, error) {
 	object, err := e.one(raw, kind)
 	if err != nil {
@@ -98,7 +98,7 @@ func (e encoding) event(what string, raw []byte, kind metav1.TypeMeta) ([]byte, 
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...), err
 }
 
-// list is a list of encoded objects.
+// list returns a list of encoded objects.
 func (e encoding) list(items [][]byte, meta metav1.ListMeta, kind metav1.TypeMeta) ([]byte, error) {
 	kind.Kind += "List"
 	if e.format == json {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// newNode has as much metadata as a node of a GPU cluster: what the kubelet, the cloud and feature discovery write.
+// newNode returns a Node with as much metadata as a real GPU node: from the kubelet, the cloud and feature discovery.
 func newNode(node int) *corev1.Node {
 	name := NodeName(node)
 	labels := map[string]string{

@@ -18,13 +18,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// target is what a request is about.
+// target is the resource and object of a request.
 type target struct {
 	*collection
 	namespace, name string
 }
 
-// find reads a path: /api/v1/… or /apis/group/version/…, with or without a namespace.
+// find parses a path: /api/v1/… or /apis/group/version/…, with or without a namespace.
 func (s *Server) find(path string) (target, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if len(parts) > 0 && parts[0] == "api" {
@@ -70,7 +70,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// fail answers as an API server does: the status is JSON, whatever was asked for.
+// fail answers as an API server does: the status is always JSON.
 func fail(w http.ResponseWriter, err error) {
 	status, ok := err.(apierrors.APIStatus)
 	if !ok {
@@ -78,10 +78,10 @@ func fail(w http.ResponseWriter, err error) {
 	}
 	what := status.Status()
 	what.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-	text, _ := stdjson.Marshal(what) // It encodes.
+	text, _ := stdjson.Marshal(what) // A Status always encodes.
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(int(what.Code))
-	_, _ = w.Write(text) // Who does not read it is gone.
+	_, _ = w.Write(text) // The client may have disconnected.
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, t target) error {
@@ -109,11 +109,11 @@ func answer(w http.ResponseWriter, r *http.Request, t target, e entry, code int)
 	}
 	w.Header().Set("Content-Type", enc.contentType(false))
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // Who does not read it is gone.
+	_, _ = w.Write(text) // The client may have disconnected.
 	return nil
 }
 
-// list serves a page. From the cache, which version 0 asks for, a list comes in one piece.
+// list serves a page. A list from the cache, which version 0 requests, has a single page.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) error {
 	q, enc := r.URL.Query(), encodingOf(r)
 	limit, _ := strconv.Atoi(q.Get("limit")) // No limit is 0.
@@ -144,11 +144,11 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, t target) error {
 		return err
 	}
 	w.Header().Set("Content-Type", enc.contentType(false))
-	_, _ = w.Write(text) // Who does not read it is gone.
+	_, _ = w.Write(text) // The client may have disconnected.
 	return nil
 }
 
-// watch serves what is there, if that is asked for, and every change until the client goes.
+// watch serves the present objects, if requested, and every change until the client disconnects.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, t target) error {
 	q, enc := r.URL.Query(), encodingOf(r)
 	if q.Get("sendInitialEvents") != "" && s.WithoutWatchList {

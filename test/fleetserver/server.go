@@ -21,9 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Write is a change that a client made.
+// Write is a client's change.
 type Write struct {
-	// At is when the server had stored it.
+	// At is the time at which the server had stored it.
 	At             time.Time
 	What, Resource string
 	Object         metav1.Object
@@ -31,7 +31,7 @@ type Write struct {
 
 // Server is an API server.
 type Server struct {
-	// WithoutWatchList has it refuse lists by watch, as servers before 1.34 do.
+	// WithoutWatchList rejects lists by watch, as servers before 1.34 do.
 	WithoutWatchList bool
 
 	collections map[string]*collection
@@ -97,17 +97,17 @@ func (s *Server) Start() error {
 		Handler: s, TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
-	go func() { _ = s.http.ServeTLS(listener, "", "") }() // It ends at Close, with an error that says so.
+	go func() { _ = s.http.ServeTLS(listener, "", "") }() // It returns an error after Close.
 	return nil
 }
 
-// Close ends it, and every watch.
+// Close stops the server and ends every watch.
 func (s *Server) Close() error {
 	close(s.done)
 	return s.http.Close()
 }
 
-// Kubeconfig is a file by which a client reaches it.
+// Kubeconfig writes a file for clients.
 func (s *Server) Kubeconfig() string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -118,7 +118,7 @@ current-context: fleet
 `, s.address, s.pair.authority())
 }
 
-// Add stores an object that is there from the beginning.
+// Add stores an initial object.
 func (s *Server) Add(resource string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *Server) Add(resource string, o object) {
 	c.put(entry{key: keyOf(o.GetNamespace(), o.GetName()), object: o})
 }
 
-// AddNode stores a node and what it publishes.
+// AddNode stores a node and its slices.
 func (s *Server) AddNode(node int, profile string) error {
 	all, ok := s.stamps[profile]
 	if !ok {
@@ -150,7 +150,7 @@ func (s *Server) AddNode(node int, profile string) error {
 	return nil
 }
 
-// ChangeNode has a node publish a slice anew, changed, and says when.
+// ChangeNode publishes a changed slice of a node, and returns the time.
 func (s *Server) ChangeNode(node int, profile string, slice int, change func(*resourceapi.ResourceSlice)) time.Time {
 	o := s.stamps[profile][slice].of(node)
 	change(o)
@@ -175,7 +175,7 @@ func (s *Server) store(c *collection, what string, o object) entry {
 	return e
 }
 
-// happen stores what a client wrote.
+// happen stores an object that a client wrote.
 func (s *Server) happen(c *collection, what string, o object) entry {
 	e := s.store(c, what, o)
 	s.writes = append(s.writes, Write{time.Now(), what, c.resource, o})
@@ -184,14 +184,14 @@ func (s *Server) happen(c *collection, what string, o object) entry {
 	return e
 }
 
-// Writes are those of clients so far, after the first so many.
+// Writes returns the clients' writes so far, without the first ones.
 func (s *Server) Writes(after int) []Write {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.writes[after:len(s.writes):len(s.writes)]
 }
 
-// Await calls see with each write after the first so many, until it says true; it is the write that did.
+// Await calls see with each write after the first ones, until it returns true, and returns that write.
 func (s *Server) Await(ctx context.Context, after int, see func(Write) bool) (Write, error) {
 	for {
 		s.mu.Lock()
@@ -211,7 +211,7 @@ func (s *Server) Await(ctx context.Context, after int, see func(Write) bool) (Wr
 	}
 }
 
-// Secret is one of the server's own certificate.
+// Secret returns a Secret with the server's own certificate.
 func (s *Server) Secret(namespace, name string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: corev1.SecretTypeTLS,
@@ -219,5 +219,5 @@ func (s *Server) Secret(namespace, name string) *corev1.Secret {
 	}
 }
 
-// Authority is whom to trust for the certificate.
+// Authority is the certificate authority that clients must trust.
 func (s *Server) Authority() []byte { return s.pair.Cert }

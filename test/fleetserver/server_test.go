@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// serve starts a server of a few nodes and gives how to reach it in a format.
+// serve starts a server with a few nodes and returns a client configuration for a format.
 func serve(t *testing.T, format string) (*Server, *rest.Config) {
 	t.Helper()
 	s, err := New()
@@ -53,7 +53,7 @@ func formats(t *testing.T, test func(t *testing.T, s *Server, config *rest.Confi
 	}
 }
 
-// want is what a node publishes, as objects.
+// want lists a node's published slices as objects.
 func want(s *Server, node int) map[string]resourceapi.ResourceSlice {
 	out := map[string]resourceapi.ResourceSlice{}
 	for _, one := range s.stamps["dgx-1-v100"] {

@@ -15,27 +15,27 @@ import (
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
-// blank is the node by whose name and UUIDs the places are found that differ from node to node.
+// blank is the node whose name and UUIDs mark the places that differ from node to node.
 const blank = 77777
 
-// NodeName is a node's name. All are of one length.
+// NodeName returns a node's name. All have the same length.
 func NodeName(node int) string { return fmt.Sprintf("node-%05d", node) }
 
-// stamp is a slice that many nodes publish alike.
+// stamp is a slice template for many nodes.
 type stamp struct {
 	slice *resourceapi.ResourceSlice
-	// protobuf and json are the slice of the blank node, encoded.
+	// The slice of the blank node in both encodings.
 	protobuf, json blankForm
 }
 
-// blankForm is encoded text with the places of what is a node's own.
+// blankForm is encoded text with the places of a node's own values.
 type blankForm struct {
 	text []byte
-	// names are the places of the five digits of a node, ids those of eight digits of a UUID.
+	// names are the positions of a node's five digits, ids those of a UUID's eight digits.
 	names, ids []int
 }
 
-// stamps are the slices of a node of a profile.
+// stamps returns the slices of a node of a profile.
 func stamps(profile string) ([]*stamp, error) {
 	slices, err := slicetest.Node(profile, NodeName(blank), 0)
 	if err != nil {
@@ -111,7 +111,7 @@ func (b blankForm) appendFor(dst []byte, node int) []byte {
 	return dst
 }
 
-// of is a node's slice as an object, to change it.
+// of returns a node's slice as an object that the caller may change.
 func (s *stamp) of(node int) *resourceapi.ResourceSlice {
 	out := s.slice.DeepCopy()
 	name := NodeName(node)

@@ -56,7 +56,7 @@ import (
 	"unsafe"
 )
 
-// allocate is how much memory, in MiB, this process can have of the first GPU that CUDA shows it, up to most.
+// allocate returns how much memory, in MiB, this process can allocate on the first GPU of CUDA, up to most.
 func allocate(most int64) (int64, error) {
 	const step = 64 << 20
 	why := (*C.char)(C.calloc(1, 256))

@@ -34,7 +34,7 @@ var (
 	record     = flag.String("record", "", "write what was read to this file, as a profile of the simulator")
 )
 
-// machine opens the driver. Without one there is nothing to check, and that is said.
+// machine opens the driver. Without a driver it logs that, and the tests check no GPU.
 func machine(t *testing.T) (nvml.Library, gpu.Snapshot, bool) {
 	t.Helper()
 	lib := real.New(*driverRoot)
@@ -95,7 +95,7 @@ func TestInventory_RealGPUs_Read(t *testing.T) {
 	}
 }
 
-// TestPartitions_RealGPUs_Described only reads: no mode is switched and no partition made.
+// TestPartitions_RealGPUs_Described only reads: it switches no mode and creates no partition.
 func TestPartitions_RealGPUs_Described(t *testing.T) {
 	lib, s, ok := machine(t)
 	if !ok {
@@ -153,7 +153,7 @@ func TestSlices_RealGPUs_Published(t *testing.T) {
 	for _, w := range warnings {
 		fmt.Printf("warning: %s %s\n", w.Device, w.Message)
 	}
-	// How an administrator has cut the GPUs is no fault of the hardware's values.
+	// An administrator's partitions are not errors of the hardware's values.
 	uncut := s
 	uncut.GPUs = slices.Clone(s.GPUs)
 	for i := range uncut.GPUs {
@@ -173,8 +173,8 @@ func TestSlices_RealGPUs_Published(t *testing.T) {
 	}
 }
 
-// TestContainerEdits_RealGPUs_NameDriverFiles reads what a container would get. A container that this runs in may lack some of the driver's
-// files; then the error must say which.
+// TestContainerEdits_RealGPUs_NameDriverFiles reads the edits for a container. If the test runs in a container, some
+// of the driver's files may be missing; then the error must name them.
 func TestContainerEdits_RealGPUs_NameDriverFiles(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {

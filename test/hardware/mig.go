@@ -12,8 +12,7 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// recordMIG makes a board's table of partitions from what the GPU says, whatever its mode is. It needs no MIG mode, and
-// changes none.
+// recordMIG makes a board's table of partitions from the GPU's profiles, in any MIG mode.
 func recordMIG(d nvml.Device) (*profiles.MIG, error) {
 	offered, err := d.GPUInstanceProfiles()
 	if err != nil {
@@ -50,8 +49,8 @@ func recordMIG(d nvml.Device) (*profiles.MIG, error) {
 	return m, nil
 }
 
-// indexesOf are nvml.h's profile indexes that a profile can have, by its slices and what its name adds to them: our
-// border carries IDs, not indexes. A second profile of the same slices is a later revision.
+// indexesOf lists nvml.h's possible profile indexes of a profile, by its slices and the suffix of its name: package
+// nvml has IDs, not indexes. A second profile of the same slices is a later revision.
 func indexesOf(p nvml.GPUInstanceProfile) []int {
 	_, added, _ := strings.Cut(p.Name, "gb")
 	switch added {
@@ -69,7 +68,7 @@ func indexesOf(p nvml.GPUInstanceProfile) []int {
 	return nil
 }
 
-// describeMIG says how a GPU is and can be cut, a line for each profile and each partition.
+// describeMIG describes a GPU's profiles and partitions, one per line.
 func describeMIG(d nvml.Device) ([]string, error) {
 	on, pending, err := d.MIGMode()
 	if nvml.Unavailable(err) {

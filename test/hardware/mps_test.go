@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// clientVerb turns this test's binary into a process of CUDA.
+// clientVerb makes this test's binary run as a CUDA process.
 const clientVerb = "GPU_DRA_HARDWARE_CLIENT"
 
 func TestMain(m *testing.M) {
@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestMPS_MemoryLimit_BindsEachClient starts an MPS daemon of its own, in directories of its own, and measures what a process can allocate
-// under each kind of limit. No setting of the GPU is changed: its compute mode stays as it is.
+// TestMPS_MemoryLimit_BindsEachClient starts an MPS daemon of its own, in directories of its own, and measures a
+// process's allocations under each kind of limit. It changes no setting of the GPU: its compute mode stays.
 func TestMPS_MemoryLimit_BindsEachClient(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {
@@ -54,7 +54,7 @@ func TestMPS_MemoryLimit_BindsEachClient(t *testing.T) {
 		return
 	}
 	g := s.GPUs[0]
-	// A little memory: others may be computing.
+	// A little memory: other processes may be computing.
 	const most = 8 << 10
 	dir := t.TempDir()
 	env := append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(dir, "pipe"), "CUDA_MPS_LOG_DIRECTORY="+filepath.Join(dir, "log"), "CUDA_VISIBLE_DEVICES="+g.UUID)
@@ -100,7 +100,7 @@ func TestMPS_MemoryLimit_BindsEachClient(t *testing.T) {
 			if out, err := ask(env, program, "set_default_device_pinned_mem_limit "+c.daemon); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			// The default is for servers to come.
+			// The default is for future servers.
 			if list, err := ask(env, program, "get_server_list"); err == nil {
 				for _, pid := range strings.Fields(list) {
 					_, _ = ask(env, program, "set_device_pinned_mem_limit "+pid+" "+c.daemon)
@@ -131,13 +131,13 @@ func ask(env []string, program, command string) (string, error) {
 	return string(out), err
 }
 
-// client runs a process of CUDA and says how many MiB it had.
+// client runs a CUDA process and returns its allocated MiB.
 func client(ctx context.Context, env []string, limit string, most int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Env = append(append([]string(nil), env...), fmt.Sprintf("%s=%d", clientVerb, most))
-	// The daemon was told the UUID; to its clients the device is number 0.
+	// The daemon has the UUID; its clients see the device as number 0.
 	cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES=0")
 	if limit != "" {
 		cmd.Env = append(cmd.Env, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+limit)

@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// TestLinks_RealGPUs_Read prints how the GPUs are wired and which groups are made of it. A link that one end alone reports is a fault
-// of the machine, or of how it is read.
+// TestLinks_RealGPUs_Read prints the GPUs' links and groups. A link that only one end reports is a fault of the
+// machine, or of this reading.
 func TestLinks_RealGPUs_Read(t *testing.T) {
 	_, s, ok := machine(t)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
-// Record makes a profile of the simulator from a machine: its first model of GPU, and a slot for each GPU of that model.
-// What is not read is zero, but for two facts that a profile must have; its sources say which.
+// Record makes a profile of the simulator from a machine: its first model of GPU, and a slot for each GPU of that
+// model. Unread facts are zero, except two facts that a profile must have; its sources name them.
 func Record(session nvml.Session, snapshot gpu.Snapshot, sysRoot string) (profiles.Profile, error) {
 	if len(snapshot.GPUs) == 0 {
 		return profiles.Profile{}, fmt.Errorf("no GPU to record")
@@ -66,7 +66,7 @@ func Record(session nvml.Session, snapshot gpu.Snapshot, sysRoot string) (profil
 	return p, p.Validate()
 }
 
-// recordLinks notes how the GPUs are wired, of links that are up.
+// recordLinks records the GPUs' links that are up.
 func recordLinks(p *profiles.Profile, snapshot gpu.Snapshot) {
 	at := map[string]int{}
 	for n, s := range p.Slots {

@@ -40,7 +40,7 @@ func TestRecord_Simulator_IsItsProfile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// What NVML's border does not carry is left for people to complete.
+			// A person completes the facts that package `nvml` lacks.
 			b := want.Board
 			want.Board = profiles.Board{
 				ProductName: b.ProductName, Brand: b.Brand, Architecture: b.Architecture, ComputeMajor: b.ComputeMajor,

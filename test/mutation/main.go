@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mutation breaks the code, one named way at a time, and checks that the named test catches it. A test that
-// stays green over broken code is worth nothing.
+// Command mutation breaks the code, one named change at a time, and checks that the named test fails. A test that
+// passes with broken code has no value.
 //
-// Each mutation is one replaced text in one file, given to the compiler as an overlay: the tree itself is not touched.
+// Each mutation replaces one text in one file through a compiler overlay: the tree itself stays unchanged.
 package main
 
 import (
@@ -23,13 +23,13 @@ import (
 	"time"
 )
 
-// Mutation is a fault put into the code on purpose.
+// Mutation is a deliberate fault in the code.
 type Mutation struct {
-	// Name says what the code no longer does.
+	// Name describes the fault.
 	Name string
-	// File is the mutated file; Old must stand in it exactly once and becomes New.
+	// File is the mutated file; it must contain Old exactly once, which becomes New.
 	File, Old, New string
-	// Package and Test are what must fail.
+	// Package and Test name the test that must fail.
 	Package, Test string
 }
 

@@ -12,7 +12,8 @@ import (
 
 const root = "../.."
 
-// A mutation whose text or test is gone proves nothing, so code that changes takes its mutations along.
+// TestMutations_Tree_HasEachTextOnceAndItsTest makes changes of the code update their mutations: a mutation without
+// its text or test proves nothing.
 func TestMutations_Tree_HasEachTextOnceAndItsTest(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range mutations {

@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nic is a DRA driver of network cards that are none, for tests of claims that want a GPU and a network card side
-// by side. It publishes what its arguments say and prepares nothing. It ends with its standard input.
+// Command nic is a DRA driver of simulated network cards, for tests of claims for a GPU and a network card. It
+// publishes the cards of its arguments, and its Prepare does nothing. It ends when its standard input is closed.
 package main
 
 import (
@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// cards are given as name,pcieRoot,numaNode; either may be empty.
+// cards parses name,pcieRoot,numaNode; either may be empty.
 func cards(args []string) ([]resourceapi.Device, error) {
 	var out []resourceapi.Device
 	for _, arg := range args {

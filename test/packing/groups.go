@@ -17,13 +17,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// groupSize is the number of GPUs that a request for a group asks for, 0 of any other.
+// groupSize is the number of GPUs in a request for a group, 0 for any other request.
 func groupSize(profile string) int {
 	n, _ := strconv.Atoi(strings.TrimPrefix(profile, "nvlink-"))
 	return n
 }
 
-// groupMixes are of groups beside GPUs and partitions.
+// groupMixes are mixes of groups, GPUs and partitions.
 var groupMixes = []mix{
 	{"notebooks and training", map[string]int{"1g.10gb": 45, "2g.20gb": 15, "": 20, "nvlink-2": 10, "nvlink-4": 10}},
 	{"inference and training", map[string]int{"": 50, "nvlink-2": 30, "nvlink-4": 20}},
@@ -31,7 +31,7 @@ var groupMixes = []mix{
 
 var groupLoads = []float64{0.4, 0.6, 0.8}
 
-// groupOrder is in which order groups are offered, by their first GPUs. GPUs are offered from 0 on.
+// groupOrder is the order of the published groups, by their first GPUs. GPUs start at 0.
 type groupOrder struct {
 	name   string
 	starts func(seed uint64) map[int][]int
@@ -65,7 +65,7 @@ func newLinkedFit(groups map[int][]int) *linkedFit {
 	return &linkedFit{firstFit{starts: ourStarts(), masks: make([]uint16, gpus)}, groups}
 }
 
-// find is where a group could be had, by its first GPU, or -1.
+// find returns the first GPU of a free group, or -1.
 func (f *linkedFit) find(size int) int {
 	for _, first := range f.groups[size] {
 		if !slices.ContainsFunc(f.masks[first:first+size], func(m uint16) bool { return m != 0 }) {
@@ -102,15 +102,15 @@ func (f *linkedFit) release(d gpu.Device) {
 	}
 }
 
-// groupScore is what a replay of groups came to: of the requests how many were accepted, and in which share of the time a
-// group of each size could still be had.
+// groupScore is the result of a replay of groups: the number of accepted requests, and the share of the time in which
+// a group of each size was free.
 type groupScore struct {
 	accepted  int
 	available map[int]float64
 	log       []string
 }
 
-// replayGroups plays a trace. Available is nil for a placer that cannot say.
+// replayGroups plays a trace. available may be nil.
 func replayGroups(p placer, available func(size int) bool, requests []request) (groupScore, error) {
 	s := groupScore{available: map[int]float64{}}
 	type stay struct {
@@ -153,8 +153,8 @@ func replayGroups(p placer, available func(size int) bool, requests []request) (
 	return s, nil
 }
 
-// compareGroups prints how often groups are still to be had under each order, and fails where the naive order or a random one
-// is as good as ours as far as chance goes, or ours accepts less.
+// compareGroups prints how often groups are free under each order. It fails if the naive or a random order is as good
+// as the driver's within statistical error, or if the driver's order accepts less.
 func compareGroups(out io.Writer) error {
 	fmt.Fprintf(out, "\nGroups: %d linked GPUs, %d requests a trace, mean of %d traces\n\n", gpus, requests, traces)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -18,7 +18,7 @@ import (
 const (
 	gpus     = 8
 	requests = 800
-	// traces is how many traces a figure is the mean of; every order is tried on the first few.
+	// traces is the number of traces for a mean; every order is tried on the first few.
 	traces, tried = 24, 2
 )
 
@@ -83,9 +83,10 @@ func run(dir string, out, log io.Writer) error {
 	return errors.Join(missed...)
 }
 
-// comparison is of the orders under one mix and load.
+// comparison holds the results of the orders under one mix and load.
 type comparison struct {
-	// scores are the allocator's, of one trace; accepted are first-fit's, of all, and firsts of those that best is of.
+	// scores are the allocator's, of one trace; accepted are first-fit's, of all traces, and firsts those of the
+	// traces of best.
 	scores       map[string]score
 	accepted     map[string][]int
 	firsts       map[string]int
@@ -126,8 +127,8 @@ func compare(m mix, load float64) (comparison, error) {
 	return c, nil
 }
 
-// evaluate says where our order is not what it must be: within 3 % of the best fixed one, never below the naive or a random
-// one by more than chance explains, and above both where GPUs are busy.
+// evaluate reports the failures of the driver's order. It must be within 3 % of the best fixed one, and not below the
+// naive or a random one by more than the statistical error. With busy GPUs it must be above both.
 func evaluate(m mix, load float64, c comparison) (missed []error) {
 	at := fmt.Sprintf("mix %s at load %.2f: ours accepts", m.name, load)
 	if float64(c.firsts["ours"]) < 0.97*float64(c.best) {
@@ -161,7 +162,7 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// small compares with the clairvoyant optimum on one GPU, where that can be computed.
+// small compares with the clairvoyant optimum on one GPU, where it can be computed.
 func small(out io.Writer) {
 	const cases, length = 40, 14
 	fmt.Fprintf(out, "\none GPU, %d traces of %d requests at a load of 110 %%: accepted, of what the clairvoyant optimum accepts\n\n", cases, length)

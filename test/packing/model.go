@@ -14,9 +14,9 @@ import (
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
-// firstFit is a model of the scheduler over GPUs that are all ordered alike, fast enough to try every order.
+// firstFit is a model of the scheduler over GPUs with the same order, fast enough to try every order.
 type firstFit struct {
-	// starts are the placements of each profile in the order to try them.
+	// starts lists the placements of each profile in the order of the attempts.
 	starts map[string][]int
 	masks  []uint16
 }
@@ -45,7 +45,7 @@ func (f *firstFit) release(d gpu.Device) {
 	f.masks[i-0x10] &^= uint16(1<<slicesOf[d.Profile]-1) << d.Start
 }
 
-// ourStarts is our order, as the model takes it.
+// ourStarts returns the driver's order for the model.
 func ourStarts() map[string][]int {
 	out := map[string][]int{"": {0}}
 	for _, c := range layout.Order(layouttest.H100().Profiles) {
@@ -54,7 +54,7 @@ func ourStarts() map[string][]int {
 	return out
 }
 
-// naiveStarts are by start.
+// naiveStarts returns the placements ordered by start.
 func naiveStarts() map[string][]int {
 	out := ourStarts()
 	for name := range out {
@@ -63,7 +63,7 @@ func naiveStarts() map[string][]int {
 	return out
 }
 
-// randomStarts are in no order.
+// randomStarts returns the placements in random order.
 func randomStarts(seed uint64) map[string][]int {
 	random, out := rand.New(rand.NewPCG(seed, 7)), naiveStarts()
 	for _, name := range slices.Sorted(maps.Keys(out)) {
@@ -72,7 +72,7 @@ func randomStarts(seed uint64) map[string][]int {
 	return out
 }
 
-// accepted counts what first-fit accepts, and nothing else.
+// accepted counts the requests that first-fit accepts.
 func accepted(starts map[string][]int, gpus int, requests []request) int {
 	masks := make([]uint16, gpus)
 	type stay struct {
@@ -106,11 +106,11 @@ func accepted(starts map[string][]int, gpus int, requests []request) int {
 	return n
 }
 
-// twins are pairs of placements that no other tells apart: whoever overlaps one of the first two slices overlaps both, and
-// so on. Orders that differ by their exchange accept the same, so one of each is tried.
+// twins are pairs of equivalent placements: a placement that overlaps one of the first two slices overlaps both, and
+// so on. Orders that differ only in twins accept the same requests, so one of them is tried.
 var twins = map[string][][2]int{"1g.10gb": {{0, 1}, {2, 3}, {4, 5}}, "2g.20gb": {{0, 2}}}
 
-// canonical says whether an order is the one of its twins that is tried.
+// canonical reports whether an order is the tried one among its twins.
 func canonical(profile string, starts []int) bool {
 	for _, pair := range twins[profile] {
 		if slices.Index(starts, pair[0]) > slices.Index(starts, pair[1]) {
@@ -120,7 +120,7 @@ func canonical(profile string, starts []int) bool {
 	return true
 }
 
-// bestFixed tries every order of the placements that the mix uses, and gives the most that any accepts of the traces.
+// bestFixed tries every order of the mix's placements, and returns the largest number of accepted requests.
 func bestFixed(m mix, gpus int, traces [][]request) (best, tried int) {
 	starts := ourStarts()
 	var names []string
@@ -151,7 +151,7 @@ func bestFixed(m mix, gpus int, traces [][]request) (best, tried int) {
 	return best, tried
 }
 
-// permute calls each with every order of a list, and leaves it as it was.
+// permute calls each with every order of a list, and restores the list.
 func permute(list []int, from int, each func()) {
 	if from == len(list)-1 {
 		each()
@@ -164,8 +164,8 @@ func permute(list []int, from int, each func()) {
 	}
 }
 
-// optimum is the most requests that could be accepted on one GPU by who knows the future and may refuse: every choice of
-// who gets what place is tried, with those that cannot beat the best left out.
+// optimum is the largest number of requests that one GPU can accept with knowledge of the future and the right to
+// refuse. It tries every assignment, except those that cannot beat the best.
 func optimum(requests []request) int {
 	starts := ourStarts()
 	best := 0

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The model that tries every order places requests where the scheduler's allocator does.
+// TestFirstFit_Partitions_PlacesLikeAllocator compares the model of partitions with the scheduler's allocator.
 func TestFirstFit_Partitions_PlacesLikeAllocator(t *testing.T) {
 	for _, m := range mixes {
 		requests := trace(m, 0.9, 2, 150, 3)
@@ -28,8 +28,8 @@ func TestFirstFit_Partitions_PlacesLikeAllocator(t *testing.T) {
 	}
 }
 
-// The model of groups places requests where the scheduler's allocator does over what is published, so that the model's order
-// is the driver's.
+// TestLinkedFit_Groups_PlacesLikeAllocator compares the model of groups with the scheduler's allocator over the
+// published slices.
 func TestLinkedFit_Groups_PlacesLikeAllocator(t *testing.T) {
 	for _, m := range groupMixes {
 		requests := trace(m, 0.7, gpus, 150, 3)

@@ -80,12 +80,12 @@ func sorted(s []resourceslices.Slice, compare func(a, b gpu.Device) int) []resou
 func parsed(d resourceapi.Device) gpu.Device {
 	p, err := gpu.ParseName(d.Name)
 	if err != nil {
-		panic(err) // The driver's own names.
+		panic(err) // The driver's own names parse.
 	}
 	return p
 }
 
-// allocator is the scheduler's, over a node's slices in some order.
+// allocator is the scheduler's allocator, over a node's slices in some order.
 type allocator struct {
 	slices    []*resourceapi.ResourceSlice
 	allocated sets.Set[structured.DeviceID]
@@ -94,7 +94,7 @@ type allocator struct {
 
 func newAllocator(gpus int, o order) *allocator { return newLinked(gpus, 0, o) }
 
-// newLinked is of GPUs with so many links to switches.
+// newLinked makes an allocator over GPUs with the given number of links to switches.
 func newLinked(gpus, links int, o order) *allocator {
 	var s gpu.Snapshot
 	s.Driver.Version = "580.126.09"
@@ -123,10 +123,10 @@ func newLinked(gpus, links int, o order) *allocator {
 	return a
 }
 
-// List and Get implement the lister of classes: one for each profile, and one for whole GPUs.
+// List implements the lister of classes: one for each profile, and one for whole GPUs.
 func (a *allocator) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
 
-// Get gives a class by its name: a profile's, "nvlink-4" for groups, or empty for whole GPUs.
+// Get returns a class by its name: a profile's, "nvlink-4" for groups, or empty for whole GPUs.
 func (a *allocator) Get(name string) (*resourceapi.DeviceClass, error) {
 	expression := `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
 	if size := groupSize(name); size > 0 {
@@ -140,7 +140,7 @@ func (a *allocator) Get(name string) (*resourceapi.DeviceClass, error) {
 	}, nil
 }
 
-// place gives a request a device, or says that there is none.
+// place allocates a device for a request, or reports that none is free.
 func (a *allocator) place(profile string) (gpu.Device, bool, error) {
 	class := cmp.Or(profile, "gpu")
 	claim := &resourceapi.ResourceClaim{

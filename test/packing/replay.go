@@ -12,13 +12,13 @@ import (
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
-// score is what a replay came to.
+// score is the result of a replay.
 type score struct {
 	accepted, asked int
-	// stranded is the mean number of free memory slices of the node that no profile can use any more; whole the share of
-	// the time in which a 7g.80gb could still be had.
+	// stranded is the mean number of the node's free memory slices that no profile can use. whole is the share of the
+	// time in which a 7g.80gb was free.
 	stranded, whole float64
-	// log says of each request where it was placed, "" where it was refused.
+	// log holds the place of each request, "" for a refused one.
 	log []string
 }
 
@@ -30,7 +30,7 @@ type placer interface {
 	release(gpu.Device)
 }
 
-// replay plays a trace. A request that finds no place leaves at once, as a pod that is scheduled elsewhere.
+// replay plays a trace. A request without a place leaves at once, like a pod that runs on another node.
 func replay(p placer, gpus int, requests []request) (score, error) {
 	s := score{asked: len(requests)}
 	type stay struct {

@@ -15,13 +15,13 @@ type request struct {
 	arrives, departs float64
 }
 
-// mix is what people ask for, by weight.
+// mix is a distribution of requests, by weight.
 type mix struct {
 	name    string
 	weights map[string]int
 }
 
-// mixes are made of the profiles of an H100; the whole GPU is the empty one.
+// mixes use the profiles of an H100; the empty profile is the whole GPU.
 var mixes = []mix{
 	{"small", map[string]int{"1g.10gb": 70, "1g.20gb": 10, "2g.20gb": 15, "3g.40gb": 5}},
 	{"even", map[string]int{"1g.10gb": 40, "2g.20gb": 25, "3g.40gb": 20, "4g.40gb": 10, "7g.80gb": 5}},
@@ -29,12 +29,12 @@ var mixes = []mix{
 	{"whole too", map[string]int{"1g.10gb": 45, "2g.20gb": 20, "3g.40gb": 20, "": 15}},
 }
 
-// slicesOf is how many memory slices a request takes.
+// slicesOf holds the number of memory slices of a request.
 var slicesOf = map[string]int{"1g.10gb": 1, "1g.20gb": 2, "2g.20gb": 2, "3g.40gb": 4, "4g.40gb": 4, "7g.80gb": 8, "": 8,
 	"nvlink-2": 16, "nvlink-4": 32, "nvlink-8": 64}
 
-// trace makes n requests with exponential times between arrivals and of stay, such that all the requests that are there
-// at once, were none refused, would take the load's share of the slices on average.
+// trace makes n requests with exponential durations and times between arrivals. If none were refused, the concurrent
+// requests would take the load's share of the slices on average.
 func trace(m mix, load float64, gpus, n int, seed uint64) []request {
 	random := rand.New(rand.NewPCG(seed, uint64(load*1000)))
 	var profiles []string

@@ -21,7 +21,7 @@ import (
 	"gpu-dra-driver/sim/mps"
 )
 
-// cuda is what a process of CUDA meets: an MPS daemon, if the environment says so, its limits, and what it gives.
+// cuda is the report of a CUDA process: the MPS daemon of its environment, its limits, and its allocations.
 type cuda struct {
 	MPS        bool    `json:"mps"`
 	LimitBytes uint64  `json:"limitBytes,omitempty"`
@@ -29,7 +29,7 @@ type cuda struct {
 	Device     string  `json:"device,omitempty"`
 	Allocs     []alloc `json:"allocs,omitempty"`
 	Error      string  `json:"error,omitempty"`
-	// Lost is why the connection broke, Reconnected that there is another.
+	// Lost is the reason of the broken connection, Reconnected means that there is another.
 	Lost        string `json:"lost,omitempty"`
 	Reconnected bool   `json:"reconnected,omitempty"`
 }
@@ -43,12 +43,12 @@ type alloc struct {
 type cudaView struct {
 	view
 	CUDA cuda `json:"cuda"`
-	// Processes are those of other processes of the same container.
+	// Processes holds the reports of other processes of the same container.
 	Processes []cuda `json:"processes,omitempty"`
 }
 
-// runCUDA is the verb cuda: it connects as CUDA does, allocates, prints what came of it, and with --hold goes on until it
-// is told to end, printing a line when it loses its device and one when it has it again.
+// runCUDA is the verb `cuda`: it connects as CUDA does, allocates, and prints the result. With --hold it waits for a
+// signal, and prints a line when it loses its device and another when it has it again.
 func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) error {
 	fs := flag.NewFlagSet("cuda", flag.ContinueOnError)
 	amounts := fs.String("alloc", "", "amounts of memory to allocate in turn, as 10Gi,1Gi")
@@ -120,7 +120,7 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 	return nil
 }
 
-// parse reads amounts of memory.
+// parse parses amounts of memory.
 func parse(amounts string) (sizes []uint64, err error) {
 	if amounts == "" {
 		return nil, nil
@@ -135,7 +135,7 @@ func parse(amounts string) (sizes []uint64, err error) {
 	return sizes, nil
 }
 
-// connect is one process's way to its device. Without MPS in its environment there is nothing to simulate.
+// connect connects one process to its device. Without MPS in its environment there is no simulation.
 func connect(ctx context.Context, root string, amounts []uint64) (cuda, *mps.Client) {
 	if os.Getenv("CUDA_MPS_PIPE_DIRECTORY") == "" {
 		return cuda{}, nil
@@ -157,7 +157,7 @@ func connect(ctx context.Context, root string, amounts []uint64) (cuda, *mps.Cli
 	return c, client
 }
 
-// child is another process that does the same and holds on as long as this one.
+// child starts another process that does the same and ends with this one.
 func child(ctx context.Context, children *sync.WaitGroup, amounts string) cuda {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "cuda", "--short", "--hold", "--alloc", amounts)
 	pipe, err := cmd.StdoutPipe()

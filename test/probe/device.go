@@ -21,16 +21,15 @@ type device struct {
 	Major uint32 `json:"major"`
 	Minor uint32 `json:"minor"`
 	Mode  string `json:"mode"` // permission bits, octal
-	// Openable is true where permissions and the device cgroup let this
-	// process open the node for reading and, unless nobody may, writing. A node with no driver
-	// behind it (ENXIO, ENODEV), as on simulated hardware, counts as openable;
-	// OpenError then says so.
+	// Openable means that permissions and the device cgroup let this process open the node for reading and, unless it
+	// is read-only, writing. A node without a driver (ENXIO, ENODEV), as on simulated hardware, counts as openable,
+	// with an OpenError.
 	Openable  bool   `json:"openable"`
 	OpenError string `json:"openError,omitempty"`
 }
 
-// devices lists the nvidia* nodes of root's /dev, in directories as well
-// (nvidia-caps), sorted by path. What cannot be read is left out.
+// devices lists the nvidia* nodes of root's /dev, including directories (nvidia-caps), sorted by path. It leaves out
+// unreadable entries.
 func devices(root string) []device {
 	found := []device{}
 	dev := filepath.Join(root, "dev")
@@ -75,7 +74,7 @@ func inspect(path string) (device, bool) {
 		Minor: unix.Minor(st.Rdev),
 		Mode:  fmt.Sprintf("%04o", st.Mode&0o7777),
 	}
-	// A capability is a node that nobody can write to: having it open is what counts.
+	// A capability's node is read-only: a process uses the capability by having it open.
 	access := unix.O_RDWR
 	if st.Mode&0o222 == 0 {
 		access = unix.O_RDONLY

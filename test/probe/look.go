@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// smiTimeout bounds nvidia-smi, which can hang on a broken driver.
+// smiTimeout limits nvidia-smi, which can hang on a broken driver.
 const smiTimeout = 20 * time.Second
 
-// view is what a container sees. Every list is sorted, and empty rather than null.
+// view is a container's view of its GPUs. Every list is sorted, and empty rather than null.
 type view struct {
 	Devices []device          `json:"devices"`
 	Env     map[string]string `json:"env"`    // NVIDIA_*, CUDA_* and NCCL_*
 	Mounts  []string          `json:"mounts"` // mount points of driver files
 	UID     int               `json:"uid"`
-	// NvidiaSMI is what `nvidia-smi -L` printed; NvidiaSMIError why it could
-	// not be run. Both are empty where there is no nvidia-smi.
+	// NvidiaSMI is the output of `nvidia-smi -L`; NvidiaSMIError the error of running it. Both are empty without
+	// nvidia-smi.
 	NvidiaSMI      string `json:"nvidiaSMI,omitempty"`
 	NvidiaSMIError string `json:"nvidiaSMIError,omitempty"`
-	// NCCLTopology is the content of the file that NCCL_TOPO_FILE names.
+	// NCCLTopology is the content of the file in NCCL_TOPO_FILE.
 	NCCLTopology string `json:"ncclTopology,omitempty"`
 }
 
@@ -67,9 +67,8 @@ func driverEnv(environ []string) map[string]string {
 	return env
 }
 
-// driverMounts picks the mount points that belong to a GPU driver out of
-// /proc/self/mountinfo (proc(5): the fifth field, with octal escapes, which no
-// driver file needs).
+// driverMounts selects the mount points of a GPU driver from /proc/self/mountinfo (proc(5): the fifth field; its
+// octal escapes do not occur in driver files).
 func driverMounts(mountinfo []byte) []string {
 	points := []string{}
 	lines := bufio.NewScanner(bytes.NewReader(mountinfo))
@@ -79,7 +78,7 @@ func driverMounts(mountinfo []byte) []string {
 			continue
 		}
 		point := fields[4]
-		// MPS brings a shared memory of its own.
+		// MPS mounts a shared memory of its own.
 		if lower := strings.ToLower(point); strings.Contains(lower, "nvidia") || strings.Contains(lower, "libcuda") || point == "/dev/shm" {
 			points = append(points, point)
 		}

@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// run executes one verb. root is the file system to look at, "/" but for tests.
+// run executes one verb. root is the file system, "/" except in tests.
 func run(ctx context.Context, args []string, root string, stdout io.Writer) error {
 	verb, rest := "look", args
 	if len(args) > 0 {

@@ -56,8 +56,8 @@ func TestLook_Container_OneLineOfJSON(t *testing.T) {
 	}
 }
 
-// A node with major 195 is what the simulator makes; where the machine has no
-// driver, opening it gives ENXIO, which is not a refusal.
+// TestDevices_Nodes_TypesAndNumbers makes a node with major 195, as the simulator does. Without a driver, opening it
+// returns ENXIO, which is not a refusal.
 func TestDevices_Nodes_TypesAndNumbers(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"dev/nvidia-caps", "dev/other"} {
@@ -70,7 +70,7 @@ func TestDevices_Nodes_TypesAndNumbers(t *testing.T) {
 		return err == nil
 	}
 	if !node("null", 1, 3) {
-		// Unprivileged: the listing still works on what exists.
+		// Unprivileged: the listing still works on the existing nodes.
 		if got := devices(root); len(got) != 0 {
 			t.Fatalf("devices = %v", got)
 		}
@@ -133,7 +133,7 @@ func TestRun_Verbs_TakenOrRefused(t *testing.T) {
 	}
 }
 
-// While held, the process waits for the signal after having printed.
+// TestRun_Hold_WaitsAfterPrinting checks that the held process prints before it waits for the signal.
 func TestRun_Hold_WaitsAfterPrinting(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	waiting := make(chan struct{})
@@ -154,7 +154,7 @@ func TestRun_Hold_WaitsAfterPrinting(t *testing.T) {
 	}
 }
 
-// watched tells when somebody waits for its end.
+// watched detects that a caller waits for its end.
 type watched struct {
 	context.Context
 	waiting chan struct{}

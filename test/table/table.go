@@ -66,7 +66,7 @@ func (t *Table) start(widths []int, column int) int {
 	return at
 }
 
-// widths are those of the columns, wrapped ones included.
+// widths returns the widths of the columns, including wrapped ones.
 func (t *Table) widths(room int) []int {
 	columns := 0
 	for _, row := range t.rows {
@@ -95,8 +95,8 @@ func (t *Table) widths(room int) []int {
 	}
 }
 
-// Wrap breaks a text at blanks into lines of at most width characters, each with the blanks that the text begins with. A
-// word that is longer than a line is broken.
+// Wrap breaks a text at blanks into lines of at most width characters, and keeps the text's indentation. It breaks a
+// word that is longer than a line.
 func Wrap(text string, width int) []string {
 	indent := text[:len(text)-len(strings.TrimLeft(text, " "))]
 	if indent != "" {

@@ -20,7 +20,7 @@ const (
 
 var groupColours = map[int]string{2: "#0b6e4f", 4: "#2a6f97", 8: "#7b2d8b"}
 
-// Draw is a picture of a board as SVG: the GPUs in link order, above them their NVLinks, below them the groups.
+// Draw returns a picture of a board as SVG: the GPUs in link order, above them their NVLinks, below them the groups.
 func Draw(title string, s gpu.Snapshot) string {
 	islands := topology.Find(s.GPUs)
 	order := slices.Clone(s.GPUs)
@@ -73,7 +73,7 @@ func sizesOf(islands []topology.Island) []int {
 	return slices.Compact(out)
 }
 
-// height is what the links need above the GPUs.
+// height is the height of the links above the GPUs.
 func height(order []gpu.GPU, at map[string]int, islands []topology.Island) int {
 	if len(islands) == 0 {
 		return 0
@@ -90,7 +90,8 @@ func height(order []gpu.GPU, at map[string]int, islands []topology.Island) int {
 	return 16 * far
 }
 
-// links draws a bar for the switches with a line from each GPU, or an arc between two GPUs as wide as their links are many.
+// links draws a bar for the switches with a line from each GPU, or an arc between two GPUs whose width is the number
+// of links.
 func links(b *strings.Builder, order []gpu.GPU, at map[string]int, islands []topology.Island, x func(int) int, top int) {
 	if len(islands) == 0 {
 		fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\" fill=\"#555\">no NVLink: no groups</text>\n", margin, margin+24)

@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "draw the pictures anew")
 
 const pictures = "../../docs/topology"
 
-// seen is what the inventory sees of a profile's machine, with its GPUs where the profile puts them.
+// seen returns the inventory of a profile's machine, with its GPUs in the profile's slots.
 func seen(t *testing.T, p profiles.Profile) gpu.Snapshot {
 	t.Helper()
 	none := t.TempDir()
