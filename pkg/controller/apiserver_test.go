@@ -32,8 +32,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// env is an API server in memory, as far as a controller can tell: versions, preconditions, pages and watches. Clients
-// reach it without a network, so that a synctest bubble can hold all of it.
+// env is an API server in memory with versions, preconditions, pages and watches. Clients
+// reach it without a network, so that a bubble of testing/synctest can hold all of it.
 type env struct {
 	t testing.TB
 
@@ -114,7 +114,7 @@ func (e *env) metadata() metadata.Interface {
 	return client
 }
 
-// put writes an object as somebody else would, whatever is there.
+// put writes an object like another program, without a precondition.
 func (e *env) put(o runtime.Object) {
 	e.t.Helper()
 	found, _, err := scheme.Scheme.ObjectKinds(o)
@@ -138,7 +138,7 @@ func (e *env) put(o runtime.Object) {
 	e.t.Fatalf("%v is not served", found[0])
 }
 
-// remove removes an object as somebody else would.
+// remove removes an object like another program.
 func (e *env) remove(resource, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -201,7 +201,7 @@ func key(o *unstructured.Unstructured) string {
 	return strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
 }
 
-// keep stores an object and tells of it; what does not differ is no change.
+// keep stores an object and sends a watch event, unless the object is unchanged.
 func (e *env) keep(resource string, o *unstructured.Unstructured) *unstructured.Unstructured {
 	if e.stored != nil {
 		e.stored(resource, o)
@@ -288,7 +288,7 @@ func (e *env) RoundTrip(r *http.Request) (*http.Response, error) {
 	if e.fault != nil {
 		var refused error
 		if refused, lost = e.fault(is); refused != nil {
-			return answer(r, nil, refused) // What is no status breaks the connection.
+			return answer(r, nil, refused) // Errors other than a status break the connection.
 		}
 	}
 	out, stream, err := e.do(r, is, namespace, body)

@@ -84,7 +84,7 @@ func TestInstallation_PartMissing_NamesIt(t *testing.T) {
 	}
 }
 
-// says compares what is said with parts of it.
+// says compares the output with parts of it.
 func says(t *testing.T, out string, outs []string, err error, errs []string) {
 	t.Helper()
 	for _, want := range outs {
@@ -134,7 +134,7 @@ func TestUninstall_ClaimsHoldDevices_NamesThem(t *testing.T) {
 		"nothing": {nil, nil, []string{"No claim has devices of gpu.nvidia.com\n"}, nil},
 		"claims of others, and those that have nothing": {
 			[]*resourceapi.ResourceClaim{holding("nic", "a", "?eth0"), waiting("w", request1("gpu.nvidia.com"))}, nil, []string{"No claim"}, nil},
-		"a claim that nobody uses": {[]*resourceapi.ResourceClaim{holding("idle", "a", "?eth0", "gpu-0")}, nil, nil, []string{
+		"a claim without pods": {[]*resourceapi.ResourceClaim{holding("idle", "a", "?eth0", "gpu-0")}, nil, nil, []string{
 			"claims have devices of gpu.nvidia.com, and without the driver their pods cannot end:\n  ns/idle\nDelete these pods first", "helm uninstall --no-hooks"}},
 		"a claim for watching": {[]*resourceapi.ResourceClaim{reserved(holding("m", "a", "!monitor-0"))}, nil, nil, []string{"  ns/m (m-pod)\n"}},
 		"many":                 {many(20), nil, nil, []string{"  ns/c019 (c019-pod)\nDelete these"}},

@@ -26,7 +26,7 @@ import (
 	"gpu-dra-driver/pkg/deviceclasses"
 )
 
-// h100Classes are what one GPU that can be cut brings: a class of its model and one of each profile.
+// h100Classes are the classes for one GPU with MIG: one of its model and one of each profile.
 var h100Classes = []string{
 	smallest, "mig-1g.10gb.me.nvidia.com", "mig-1g.20gb.nvidia.com", "mig-2g.20gb.nvidia.com", "mig-3g.40gb.nvidia.com", "mig-4g.40gb.nvidia.com",
 	"mig-7g.80gb.nvidia.com", h100Class,
@@ -130,7 +130,7 @@ func TestReconcileClasses_AdministratorsClass_LeftAlone(t *testing.T) {
 	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, e *env, _ *Controller) {
 		for _, w := range e.written() {
 			if strings.Contains(w, "deviceclasses") {
-				t.Errorf("%s, and the class is somebody else's", w)
+				t.Errorf("%s, but the class belongs to another program", w)
 			}
 		}
 		if is := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass); len(is.Labels) > 0 || cmp.Diff(theirs.Spec, is.Spec) != "" {
@@ -361,7 +361,7 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	}
 	edited := get[resourceapi.DeviceClass](e, "deviceclasses", t4Class)
 	if edited == nil {
-		return // What is missing is said.
+		return // The error names the missing class.
 	}
 	want := edited.Spec.DeepCopy()
 	edited.Spec.Selectors[0].CEL.Expression = "true"
@@ -370,14 +370,14 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	e.put(edited)
 	pass(10 * time.Minute)
 	if diff := cmp.Diff(*want, get[resourceapi.DeviceClass](e, "deviceclasses", t4Class).Spec); diff != "" {
-		t.Errorf("the class is not put right\n%s", diff)
+		t.Errorf("the class is not restored\n%s", diff)
 	}
 	fail()
 	e.withdraw("a")
 	pass(3 * grace)
 	wantClasses(t, e, l40sClass)
 	if node := get[corev1.Node](e, "nodes", "a"); len(node.Labels) != 1 {
-		t.Errorf("labels that nobody publishes stay: %v", node.Labels)
+		t.Errorf("labels of a node without devices stay: %v", node.Labels)
 	}
 	e.written()
 	pass(time.Hour)

@@ -61,7 +61,7 @@ func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 			pass(time.Minute)
 		}
 		if got := told(events); len(got) > 0 {
-			t.Errorf("it was told before: %v", got)
+			t.Errorf("the Event is repeated: %v", got)
 		}
 		e.publish("t4-1", "c", 0)
 		pass(time.Minute)

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 var known sync.Map
 
-// slicesAt is what a node with the first GPUs of a profile publishes, 0 for all of them.
+// slicesAt returns the slices of a node with the first GPUs of a profile, 0 for all of them.
 func slicesAt(t testing.TB, profile, node string, gpus int) (out []*resourceapi.ResourceSlice) {
 	t.Helper()
 	key := fmt.Sprint(profile, " ", gpus)

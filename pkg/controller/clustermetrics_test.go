@@ -21,8 +21,8 @@ import (
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
-// holding is a claim that has devices of a node's, each by its name; a name that begins with an exclamation mark is had for
-// watching, one with a question mark is another driver's.
+// holding returns a claim that holds devices of a node, by name. A name with an exclamation mark is held with admin
+// access; one with a question mark belongs to another driver.
 func holding(name, node string, devices ...string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: request1("gpu.nvidia.com")}
 	c.Status.Allocation = &resourceapi.AllocationResult{}

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// state is what a controller writes, as it stands.
+// state returns the objects that a controller writes.
 func (e *env) state() map[string]any {
 	out := map[string]any{}
 	for _, name := range e.names("deviceclasses") {
@@ -30,12 +30,12 @@ func (e *env) state() map[string]any {
 	return out
 }
 
-// play is a cluster of which a model goes, one comes, a class is edited and a node has a label of somebody else's; dies is
-// called wherever a controller could have ended, and starts another if it has.
-func play(t *testing.T, e *env, dies func()) {
+// play changes a cluster: a model goes, one comes, a class is edited, and a node has another program's label. It calls
+// crash wherever a controller can have ended; crash starts another one then.
+func play(t *testing.T, e *env, crash func()) {
 	t.Helper()
 	pass(time.Minute)
-	dies()
+	crash()
 	edited := get[resourceapi.DeviceClass](e, "deviceclasses", l40sClass)
 	edited.Spec.Selectors = nil
 	e.put(edited)
@@ -43,12 +43,12 @@ func play(t *testing.T, e *env, dies func()) {
 		e.put(o)
 	}
 	pass(time.Minute)
-	dies()
+	crash()
 	e.withdraw("a")
 	pass(time.Minute)
-	dies()
+	crash()
 	pass(2 * grace)
-	dies()
+	crash()
 	pass(2 * grace)
 }
 

@@ -184,11 +184,11 @@ func TestTrim_Bookmark_KeepsAnnotations(t *testing.T) {
 		}
 		e.publish("t4-1", "b", 0)
 		synctest.Wait()
-		slices.Stop() // An event is at hand, and nobody reads it.
+		slices.Stop() // An event is pending without a reader.
 		slices.Stop()
 		synctest.Wait()
 		if e, open := <-slices.ResultChan(); open {
-			t.Errorf("it waits until somebody reads %v", e.Type)
+			t.Errorf("it waits for a reader of %v", e.Type)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func TestLabel_PoolIncomplete_ChangesNothing(t *testing.T) {
 		if diff := cmp.Diff(before, labelsOf(t, e, "a")); diff != "" {
 			t.Errorf("a slice is not there yet\n%s", diff)
 		}
-		// What goes again has been there, and its grace begins anew.
+		// A second removal starts a new grace period.
 		e.withdraw("a")
 		pass(grace - time.Minute)
 		if diff := cmp.Diff(before, labelsOf(t, e, "a")); diff != "" {

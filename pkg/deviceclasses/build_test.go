@@ -60,7 +60,7 @@ func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
 		t.Errorf("%d classes, problems %v", len(classes), problems)
 	}
 	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
-		t.Error("classes that nobody wants are made")
+		t.Error("disabled classes are built")
 	}
 }
 
@@ -70,7 +70,7 @@ func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
 	is := want.DeepCopy()
 	is.ResourceVersion, is.UID, is.Labels["team"] = "7", "u", "ml"
 	if _, changed := Changed(is, want, true); changed {
-		t.Error("what others added to it counts as a change")
+		t.Error("additions of other programs count as a change")
 	}
 	is.Spec.ExtendedResourceName = nil
 	if _, changed := Changed(is, want, false); changed {
@@ -81,6 +81,6 @@ func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
 	}
 	is.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
 	if _, changed := Changed(is, want, false); !changed {
-		t.Error("a selector that somebody changed is not put right")
+		t.Error("a changed selector is not restored")
 	}
 }

@@ -43,7 +43,7 @@ func TestPrepare_GPULockedByAnotherProcess_Waits(t *testing.T) {
 	_, err := other.Prepare(briefly(t), e.Claims["b"])
 	devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.Interrupted, "default/claim-b")
 	e.Claim("c", "2")
-	e.Prepare(other, "c") // Another GPU waits for nobody.
+	e.Prepare(other, "c") // A claim of another GPU does not wait.
 	e.Must(letGo())
 	e.CheckRefused(other, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
 	e.CheckClean(other, "a", "c")
@@ -122,7 +122,7 @@ func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 	close(done)
 	recoveries.Wait()
 	if won == 0 {
-		t.Error("nobody ever got a GPU")
+		t.Error("no claim ever got a GPU")
 	}
 	e.CheckClean(e.Start())
 	t.Logf("%d of 480 attempts got their GPUs", won)

@@ -15,7 +15,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// usage is what the node says of a claim.
+// usage implements devicestate.Usage with fixed answers.
 type usage struct {
 	named   bool
 	holder  string
@@ -115,7 +115,7 @@ func TestRelease_APIServerDown_Keeps(t *testing.T) {
 	l.kept(l.after(2 * grace))
 	l.kept(l.after(2 * grace))
 	l.server.Down = nil
-	// The clock starts anew, for nobody knows what was in between.
+	// The grace period restarts, because the state in between is unknown.
 	l.kept(l.after(grace))
 	l.released(l.after(grace))
 }
@@ -177,7 +177,7 @@ func TestRelease_UnknownRecord_Releases(t *testing.T) {
 	l.Damage("a")
 	l.Must(os.Remove(l.SpecFile("a")))
 	l.Recover(l.process)
-	l.Empty(l.StepFiles, "") // What was lost with the record nobody can revert.
+	l.Empty(l.StepFiles, "") // Effects of a lost record cannot be reverted.
 	if f := l.after(0); len(f) > 0 {
 		t.Fatal(f)
 	}

@@ -26,7 +26,7 @@ func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e.Claim("a", "1")
 	e.Prepare(p, "a")
 	served = devicestatetest.Address(1)
-	e.Prepare(p, "a") // What stands, stands.
+	e.Prepare(p, "a") // A prepared claim stays prepared.
 	e.Unprepare(p, "a")
 	e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "device plugin", "nvidia.com/gpu", "Remove the device plugin")
 	e.Claim("b", "0", "1")

@@ -109,7 +109,7 @@ func TestPrepare_PreparedGroupChanges_KeepsItsGPUs(t *testing.T) {
 	e.Unprepare(p, "a")
 	e.Prepare(p, "b")
 	e.CheckClean(p, "b")
-	// A member that is gone is said to be, and its claim can end.
+	// An error names a missing member, and its claim can end.
 	e.Snapshot.GPUs = append(e.Snapshot.GPUs[:2:2], e.Snapshot.GPUs[3])
 	e.CheckRefused(p, "b", claimerror.Transient, claimerror.UnknownDevice, devicestatetest.Address(2))
 	e.Unprepare(p, "b")

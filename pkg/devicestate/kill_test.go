@@ -70,7 +70,7 @@ func TestPrepare_ProcessKilled_ReleasesLocks(t *testing.T) {
 			e.Must(recoverErr)
 			left := 1
 			if label == record.LabelIntent {
-				left = 0 // It died before it had made anything.
+				left = 0 // It was killed before it created any file.
 			}
 			if len(findings) != left || left > 0 && (findings[0].Err != nil || findings[0].Claim.UID != "a") {
 				t.Errorf("Recover of what the dead left: %+v", findings)

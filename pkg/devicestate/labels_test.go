@@ -25,7 +25,7 @@ func labels(t *testing.T) []string {
 		}
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") || file == "../record/gpu.go" {
-				continue // Records of GPUs are met in the crash matrix of partitions, which are what changes a GPU.
+				continue // The crash matrix of partitions covers the records of GPUs.
 			}
 			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 			if err != nil {

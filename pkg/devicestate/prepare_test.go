@@ -324,7 +324,7 @@ func TestPrepare_OtherRecordUnreadable_PreparedClaimSucceeds(t *testing.T) {
 	e.Prepare(p, "b")
 	e.Claim("c", "2")
 	e.CheckRefused(p, "c", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")
-	// What b wrote down did not drop a, which may yet turn out to be anywhere.
+	// The notes of b did not drop a, which may hold any GPU.
 	e.Unprepare(p, "b")
 	e.Claim("d", "1")
 	e.CheckRefused(p, "d", claimerror.Transient, claimerror.DeviceInUse, "record of claim a")

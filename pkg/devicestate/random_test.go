@@ -130,7 +130,7 @@ func (w *randomized) ask(i int, uid string) string {
 
 func (w *randomized) unprepareSome() string { return w.UnprepareAny(w.processes[w.Rand.IntN(2)]) }
 
-// faulted does something to a claim with a fault armed in one process.
+// faulted works on a claim with a fault armed in one process.
 func (w *randomized) faulted(k hosttest.Kind) string {
 	i := w.Rand.IntN(2)
 	text := w.Strike(w.processes[i], w.faults[i], w.Rand.IntN(14), k)
@@ -171,7 +171,7 @@ func (w *randomized) damageSome() string {
 		return "nothing"
 	}
 	if _, err := os.Stat(w.SpecFile(uid)); err != nil && w.Claims[uid].Labels[devicestatetest.Stepped] != "" {
-		return "nothing" // Without both, nobody knows the steps: Unprepare could not revert them.
+		return "nothing" // Without both the steps are unknown, and Unprepare could not revert them.
 	}
 	w.Damage(uid)
 	if w.Rand.IntN(2) == 0 && w.Claims[uid].Labels[devicestatetest.Stepped] == "" {

@@ -125,7 +125,7 @@ func TestRecover_UnreadableRecord_RebuildsOrBlocks(t *testing.T) {
 				first := e.Start()
 				e.Claim("z", "3")
 				e.Prepare(first, "z")
-				// GPU 1 was somebody's in this boot, so that its notes are there and name nobody.
+				// A claim had GPU 1 in this boot, so its notes exist but contain no UID.
 				e.Claim("y", "1")
 				e.Prepare(first, "y")
 				e.Unprepare(first, "y")

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// placed is what the inventory sees of a machine, with GPUs on the NUMA nodes that the profile says.
+// placed returns the inventory's Snapshot of a machine, with GPUs on the profile's NUMA nodes.
 func placed(t *testing.T, machine *engine.Engine) gpu.Snapshot {
 	t.Helper()
 	st, err := machine.State()

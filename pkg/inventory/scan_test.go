@@ -226,7 +226,7 @@ func TestScan_LostGPU_AddressFromKernelList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := scan(t, i); s.Problems[0].PCIAddress != "" {
-		t.Errorf("problems %+v: three addresses cannot be told to two GPUs", s.Problems)
+		t.Errorf("problems %+v: two GPUs cannot get one of three addresses", s.Problems)
 	}
 }
 

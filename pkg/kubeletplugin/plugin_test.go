@@ -93,7 +93,7 @@ func TestPlugin_ClaimOfAGPU_IsPreparedAndUnprepared(t *testing.T) {
 	}
 	devices := answers["u-1"].Devices
 	if len(devices) != 1 || devices[0].DeviceName != first || devices[0].PoolName != env.Node+"/gpu" || len(devices[0].CdiDeviceIds) != 1 {
-		t.Errorf("the kubelet is told %v", devices)
+		t.Errorf("the kubelet receives %v", devices)
 	}
 	if len(e.Specs()) != 1 {
 		t.Errorf("specs: %v", e.Specs())
@@ -126,7 +126,7 @@ func TestPlugin_InvalidClaimInACall_FailsAlone(t *testing.T) {
 	e.Event("Pod", "pod-u-2", "InvalidParameters", "sharring")
 	other := e.AddClaim("u-3", first, "")
 	if err := e.Prepare(other)["u-3"]; !strings.Contains(err, good.Name) {
-		t.Errorf("the second owner of a GPU hears %q", err)
+		t.Errorf("the second claim of a GPU gets the error %q", err)
 	}
 	e.Event("ResourceClaim", other.Name, "DeviceInUse")
 }
@@ -164,7 +164,7 @@ func TestPlugin_GPUsLost_SlicesFollowAndHeldStay(t *testing.T) {
 	e.Published(gpu.KindGPU, 7)
 	e.Eventually("the held GPU tainted", func() (bool, string) { return len(e.Devices()[first].Taints) == 1, "no taint" })
 	if err := e.Prepare(e.AddClaim("u-2", second, ""))["u-2"]; !strings.Contains(err, "lost") {
-		t.Errorf("a claim for a lost GPU hears %q", err)
+		t.Errorf("a claim for a lost GPU gets the error %q", err)
 	}
 	simtest.Change(t, e.Machine, func(s *engine.State) { s.GPUs[0].Lost, s.GPUs[1].Lost = false, false })
 	e.Published(gpu.KindGPU, 8)

@@ -86,6 +86,6 @@ func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 	node := publishing.NewNode("n1", inventory.NewLatest(), nil, nil, nil, publishing.NodeOptions{})
 	p := &Plugin{node: node, recovery: r}
 	if err := p.ready(gone); claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(err.Error(), "just started") {
-		t.Errorf("before the first look: %v", err)
+		t.Errorf("before the first pass: %v", err)
 	}
 }

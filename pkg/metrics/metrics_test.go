@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// fakeRecords is what some records say.
+// fakeRecords implements Records with fixed answers.
 type fakeRecords struct {
 	plans       []plan.Plan
 	quarantined int
@@ -169,6 +169,6 @@ func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 		collected = append(collected, c)
 	}
 	if len(collected) != 2 {
-		t.Errorf("%d errors are told of two metrics", len(collected))
+		t.Errorf("%d errors for two metrics", len(collected))
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Earlier versions of the plugin wrote this key.
+// TestGPU_EarlierVersion_ReadsInterconnect reads the key that earlier versions of the plugin wrote.
 func TestGPU_EarlierVersion_ReadsInterconnect(t *testing.T) {
 	const earlier = `{"bootID":"b","pciAddress":"0000:1b:00.0","uuid":"GPU-0","found":0,"set":1,
 		"wiring":{"links":[{"index":3,"peer":"switch"}],"fabric":{"state":"ready"}}}`

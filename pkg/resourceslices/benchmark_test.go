@@ -49,8 +49,8 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// BenchmarkAllocate is the scheduler's look at one node for one partition: with the slices of that node alone, with those
-// of 500, and how the two compare: at most 2.5 ×.
+// BenchmarkAllocate measures the scheduler on one node, for one partition: with that node's slices alone and with those
+// of 500 nodes. The second may take 2.5 times as long.
 func BenchmarkAllocate(b *testing.B) {
 	one := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer})
 	many := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
@@ -72,8 +72,8 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
-// BenchmarkAllocateGroup is the scheduler's look at one of 500 nodes for a group of four beside that for one GPU, on an idle
-// node: at most 1.5 ×; and beside that for four GPUs by matchAttribute, on a node where some are taken and one is cut: less.
+// BenchmarkAllocateGroup measures the scheduler on one of 500 nodes. On an idle node, a group of four may take 1.5
+// times as long as one GPU. On a partly used node it must be faster than four GPUs by matchAttribute.
 func BenchmarkAllocateGroup(b *testing.B) {
 	idle := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
 	busy := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()

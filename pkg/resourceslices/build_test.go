@@ -44,7 +44,7 @@ func with(o Options, held ...Held) Options {
 	return o
 }
 
-// heldWhole and heldMonitor are what a claim has of a GPU.
+// heldWhole and heldMonitor are held devices of a GPU.
 func heldWhole(g gpu.GPU) Held {
 	return Held{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}, GPU: g}
 }
@@ -85,28 +85,28 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 		want       []string
 		warnings   int
 	}{
-		"no driver":                             {gpu.Snapshot{}, nil, full, []string{}, 0},
-		"well":                                  {node(1), nil, full, []string{held, "monitor-0000-10-00-0"}, 0},
-		"no monitor without taints":             {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
-		"no monitor without sharing":            {node(1), nil, Options{Taints: true}, []string{held}, 0},
-		"lost":                                  {lost, nil, full, []string{}, 1},
-		"lost and held":                         {lost, nil, with(full, heldWhole(h100(0))), []string{held + " lost"}, 1},
-		"lost and held, no taints":              {lost, nil, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
-		"gone and held":                         {gone, nil, with(full, heldWhole(bare)), []string{held + " absent"}, 1},
-		"gone and watched":                      {gone, nil, with(full, heldMonitor(bare)), []string{"monitor-0000-10-00-0"}, 0},
-		"gone and watched, no taints":           {gone, nil, with(Options{SharedDevices: true}, heldMonitor(bare)), []string{}, 0},
-		"driver gone and held":                  {gpu.Snapshot{}, nil, with(full, heldWhole(h100(0))), []string{held + " absent"}, 1},
-		"withheld is tainted":                   {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
-		"withheld is left out without taints":   {node(1), withheld, Options{}, []string{}, 1},
-		"withheld, held and no taints":          {node(1), withheld, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
-		"MIG mode is watched, not given out":    {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
-		"MIG mode under a claim":                {mig, nil, with(full, heldWhole(h100(0))), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
-		"well and held":                         {node(1), nil, with(full, heldWhole(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
-		"a problem without an address":          {gpu.Snapshot{Problems: []gpu.Problem{{Index: 3, Message: "?"}}}, nil, full, []string{}, 1},
-		"a held device without a proper name":   {gone, nil, with(full, heldWhole(gpu.GPU{PCIAddress: "nowhere"})), []string{}, 1},
-		"a GPU without a proper address":        {gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1B:00.0"}}}, nil, full, []string{}, 1},
-		"two GPUs of one address are nobody's":  {gpu.Snapshot{GPUs: []gpu.GPU{h100(0), h100(0), h100(1)}}, nil, Options{}, []string{other}, 1},
-		"a neighbour's condition is his affair": {node(2), withheld, Options{}, []string{other}, 1},
+		"no driver":                               {gpu.Snapshot{}, nil, full, []string{}, 0},
+		"well":                                    {node(1), nil, full, []string{held, "monitor-0000-10-00-0"}, 0},
+		"no monitor without taints":               {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
+		"no monitor without sharing":              {node(1), nil, Options{Taints: true}, []string{held}, 0},
+		"lost":                                    {lost, nil, full, []string{}, 1},
+		"lost and held":                           {lost, nil, with(full, heldWhole(h100(0))), []string{held + " lost"}, 1},
+		"lost and held, no taints":                {lost, nil, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
+		"gone and held":                           {gone, nil, with(full, heldWhole(bare)), []string{held + " absent"}, 1},
+		"gone and watched":                        {gone, nil, with(full, heldMonitor(bare)), []string{"monitor-0000-10-00-0"}, 0},
+		"gone and watched, no taints":             {gone, nil, with(Options{SharedDevices: true}, heldMonitor(bare)), []string{}, 0},
+		"driver gone and held":                    {gpu.Snapshot{}, nil, with(full, heldWhole(h100(0))), []string{held + " absent"}, 1},
+		"withheld is tainted":                     {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
+		"withheld is left out without taints":     {node(1), withheld, Options{}, []string{}, 1},
+		"withheld, held and no taints":            {node(1), withheld, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
+		"MIG mode is watched, not given out":      {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
+		"MIG mode under a claim":                  {mig, nil, with(full, heldWhole(h100(0))), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},
+		"well and held":                           {node(1), nil, with(full, heldWhole(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
+		"a problem without an address":            {gpu.Snapshot{Problems: []gpu.Problem{{Index: 3, Message: "?"}}}, nil, full, []string{}, 1},
+		"a held device without a proper name":     {gone, nil, with(full, heldWhole(gpu.GPU{PCIAddress: "nowhere"})), []string{}, 1},
+		"a GPU without a proper address":          {gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1B:00.0"}}}, nil, full, []string{}, 1},
+		"two GPUs of one address are unavailable": {gpu.Snapshot{GPUs: []gpu.GPU{h100(0), h100(0), h100(1)}}, nil, Options{}, []string{other}, 1},
+		"a neighbour's condition is his affair":   {node(2), withheld, Options{}, []string{other}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, warnings := Build(tc.snapshot, tc.conditions, tc.o)

@@ -28,7 +28,7 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens anew")
 
-// snapshot is what the inventory sees of the first GPUs of a profile, with their places as the profile has them.
+// snapshot returns the inventory's Snapshot of the first GPUs of a profile, in the profile's places.
 func snapshot(t *testing.T, profile string, gpus int) gpu.Snapshot {
 	t.Helper()
 	p, err := profiles.Load(profile)
@@ -167,7 +167,7 @@ func TestRender_AnythingChanged_TextChanges(t *testing.T) {
 	})
 }
 
-// mutate changes a tree in one place at a time and tells where; each change is taken back.
+// mutate changes a tree in one place at a time, reports the place and undoes the change.
 func mutate(v any, path string, changed func(path string)) {
 	switch v := v.(type) {
 	case object:

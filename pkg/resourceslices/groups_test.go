@@ -143,7 +143,7 @@ func TestBuild_RandomGroupClaims_NeverOverlap(t *testing.T) {
 	}
 }
 
-// held is what a claim that has a group holds.
+// held returns the held devices of a claim with a group.
 func held(s gpu.Snapshot, name string, members ...int) []resourceslices.Held {
 	d, err := gpu.ParseName(name)
 	if err != nil {

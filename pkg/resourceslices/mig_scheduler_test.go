@@ -122,7 +122,7 @@ func TestBuild_RandomPartitionClaims_NeverOverlap(t *testing.T) {
 				failOnOverlap(t, m, s.allocated)
 			}
 			if given < 100 {
-				t.Errorf("only %d claims got something, which proves little", given)
+				t.Errorf("only %d claims got a device, which proves little", given)
 			}
 		})
 	}

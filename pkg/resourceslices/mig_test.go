@@ -52,7 +52,8 @@ func heldPartition(profile string, start, size int) Held {
 	}
 }
 
-// deviceList lists devices without monitors, in order of their names, for the order they are offered in is the geometry's: "whole", "1g@3"; with "*" one that has a UUID, with its taint after it.
+// deviceList lists devices except monitors by name: "whole", "1g@3". It adds "*" to one that has a UUID, then its
+// taint.
 func deviceList(p Pool) string {
 	var out []string
 	for _, s := range p.Slices {
@@ -189,7 +190,7 @@ func TestBuild_GPUWithheld_TaintsAllDevices(t *testing.T) {
 	p, _ := Build(smallGPU(switchable), conditions, full)
 	for _, name := range strings.Fields(deviceList(p)) {
 		if !strings.HasSuffix(name, "(withheld)") {
-			t.Errorf("%s is for anybody", name)
+			t.Errorf("%s is available to new claims", name)
 		}
 	}
 	if n := len(strings.Fields(deviceList(p))); n != 8 {

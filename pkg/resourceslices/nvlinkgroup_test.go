@@ -32,7 +32,7 @@ func linked(c *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 func TestBuild_NVLinkGroupMatched_AllocatesLinkedGPUs(t *testing.T) {
 	s := newScheduler(t, bridged(), resourceslices.Options{})
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
-	// The first is taken, so its peer has nobody: the other two have each other.
+	// The first is taken, so its peer has no partner. The other two have each other.
 	s.want(linked(s.claim("gpu.nvidia.com", 2)), "gpu-0000-11-00-0", "gpu-0000-13-00-0")
 	s.want(linked(s.claim("gpu.nvidia.com", 2)))
 }

@@ -110,7 +110,7 @@ func (s *scheduler) allocate(claim *resourceapi.ResourceClaim) []string {
 	return devices
 }
 
-// results is what the scheduler would give to a claim. It remembers nothing.
+// results returns the scheduler's allocation for a claim, without keeping it.
 func (s *scheduler) results(claim *resourceapi.ResourceClaim) (out []resourceapi.DeviceRequestAllocationResult, err error) {
 	s.t.Helper()
 	ctx := context.Background()
@@ -178,7 +178,7 @@ func TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly(t *testing.T) {
 			t.Fatalf("got %v, want a GPU", got)
 		}
 	}
-	s.want(s.claim("any.example.com", 1)) // the monitors that are left are nobody's by accident
+	s.want(s.claim("any.example.com", 1)) // No claim gets a monitor by accident.
 }
 
 func TestBuild_CELSelectors_MatchAttributes(t *testing.T) {

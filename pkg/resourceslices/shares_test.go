@@ -189,7 +189,7 @@ func TestBuild_RandomShareClaims_NeverOverdraw(t *testing.T) {
 		s.checkShares(m)
 	}
 	if given < 150 {
-		t.Errorf("only %d claims got something, which proves little", given)
+		t.Errorf("only %d claims got a share, which proves little", given)
 	}
 }
 

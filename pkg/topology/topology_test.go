@@ -46,7 +46,7 @@ func hgx(n int) []gpu.GPU {
 	return gpus
 }
 
-// cubeMesh is a DGX-1 with V100, as nvidia-smi topo shows it.
+// cubeMesh is a DGX-1 with V100, as `nvidia-smi topo` shows it.
 func cubeMesh() []gpu.GPU {
 	gpus := machine(8)
 	for _, l := range [][3]int{

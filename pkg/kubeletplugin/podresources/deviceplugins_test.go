@@ -32,7 +32,7 @@ func TestAllocations_IDs_NameGPUs(t *testing.T) {
 		"by index":                       {Allocations{"nvidia.com/gpu": {"2", "2::1"}}, map[string]string{"0000:12:00.0": "nvidia.com/gpu"}},
 		"another name of the resource":   {Allocations{"example.com/gpu": {"GPU-a"}}, map[string]string{"0000:10:00.0": "example.com/gpu"}},
 		"a network card":                 {Allocations{"nvidia.com/rdma": {"0", "eth0"}}, map[string]string{}},
-		"what tells nothing may be any":  {Allocations{"nvidia.com/gpu": {"GPU-of-old"}}, all("nvidia.com/gpu")},
+		"an unknown ID may be any":       {Allocations{"nvidia.com/gpu": {"GPU-of-old"}}, all("nvidia.com/gpu")},
 		"an index that is none":          {Allocations{"nvidia.com/gpu": {"9"}}, all("nvidia.com/gpu")},
 		"a partition that is gone":       {Allocations{"nvidia.com/mig-1g.10gb": {"MIG-9"}}, all("nvidia.com/mig-1g.10gb")},
 		"an ID of nothing":               {Allocations{"nvidia.com/gpu": {""}}, all("nvidia.com/gpu")},

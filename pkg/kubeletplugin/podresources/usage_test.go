@@ -79,7 +79,7 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	}
 	u.o.Held = func() ([]plan.Plan, bool, error) { return nil, false, errors.New("disk") }
 	if _, err := u.OpenedBy(t.Context(), nil); err == nil {
-		t.Error("nobody knows what is held, and no error says so")
+		t.Error("the held devices are unknown, but there is no error")
 	}
 	u.o.ProcRoot = filepath.Join(proc, "absent")
 	if _, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err == nil {

@@ -158,7 +158,7 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, ok := n.build(allFeatures); ok {
-			t.Error("something is published before the kubelet was asked")
+			t.Error("slices are published before the kubelet was asked")
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		go devicePlugins.Run(ctx)

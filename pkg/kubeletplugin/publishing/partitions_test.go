@@ -75,7 +75,7 @@ func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign(t *testing.T) {
 	if foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
 		t.Errorf("a partition that a claim holds: %+v", d)
 	}
-	// The claim is released after the look that shows its partition, before the slices are built from it.
+	// The claim is released after the scan that shows its partition, before the slices are built from it.
 	n.records, switched = held{}, map[string]bool{}
 	d = n.published(t, cuttable(true, 4, 5))
 	if foreign(d) {
@@ -85,7 +85,7 @@ func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign(t *testing.T) {
 		t.Error("the whole is offered beside an administrator's partition")
 	}
 	if d := n.published(t, cuttable(true, 4)); !foreign(d) {
-		t.Error("a partition that outlived its claim is nobody's")
+		t.Error("a partition that outlived its claim is not external")
 	}
 	n.o.AdoptForeign = true
 	if d := n.published(t, cuttable(true, 4)); foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
@@ -130,7 +130,7 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 		want  int
 	}{
 		{"it is new", 0, cuttable(true), 0},
-		{"a look may still be older than it", settled - 1, cuttable(true), 0},
+		{"the scan may be older than the partition", settled - 1, cuttable(true), 0},
 		{"it is there", settled, cuttable(true, 4), 0},
 		{"it is gone", 2 * settled, cuttable(true), 1},
 		{"another is in its place", 2 * settled, func() gpu.Snapshot {

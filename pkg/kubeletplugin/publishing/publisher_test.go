@@ -106,7 +106,7 @@ func TestPublisher_PoolUnchanged_IsNotWritten(t *testing.T) {
 		p.Trigger()
 		p.Eventually("another build", func() (bool, string) { return len(p.triggered) == 0, "not yet" })
 	}
-	// What a foreign hand does is undone after everything that was queued before.
+	// A foreign edit is undone after everything that was queued before.
 	p.edit()
 	p.expect("gpu-0", "monitor-0")
 	if n := p.Writes.Load(); n != 2 {

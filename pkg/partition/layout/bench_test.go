@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
-// BenchmarkBindingAndOrder is what each building of the slices costs a GPU.
+// BenchmarkBindingAndOrder measures one build of the slices for one GPU.
 func BenchmarkBindingAndOrder(b *testing.B) {
 	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "RTXPRO6000": layouttest.RTXPRO6000()} {
 		b.Run("binding/"+name, func(b *testing.B) {

@@ -48,7 +48,7 @@ func TestCheck_ProfilesMisreported_ReturnsError(t *testing.T) {
 	}
 }
 
-// FuzzOrder holds for any profiles: what is offered is what there is, and nothing panics.
+// FuzzOrder checks for any profiles that Order offers every choice once, and nothing panics.
 func FuzzOrder(f *testing.F) {
 	for _, m := range []gpu.MIG{layouttest.H100(), layouttest.A100(), layouttest.A30(), layouttest.RTXPRO6000()} {
 		text, err := json.Marshal(m)

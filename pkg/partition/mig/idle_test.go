@@ -44,9 +44,9 @@ func TestReconcile_GPUUnused_RestoresMode(t *testing.T) {
 		}
 	}
 	e.Unprepare(p, "a")
-	i.Reconcile(context.Background()) // The first look starts the clock.
+	i.Reconcile(context.Background()) // The first call starts the period.
 	if !e.Sim.State().GPUs[0].MIGEnabled {
-		t.Error("put back at the first look")
+		t.Error("restored at the first call")
 	}
 	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Monitors = []string{"dcgm"} })
 	if errs := i.Reconcile(context.Background()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "monitoring agent") || !switched(e, p) {

@@ -28,7 +28,7 @@ var (
 // randomGPUs is how many GPUs the randomized test uses: few, so that claims often meet.
 const randomGPUs = 3
 
-// randomized is a simulated machine. Prepared leaves out the claims whose partitions somebody destroyed.
+// randomized is a simulated machine. Prepared leaves out the claims whose partitions an administrator destroyed.
 type randomized struct {
 	*devicestatetest.Random
 	p *process
@@ -58,7 +58,7 @@ func (w *randomized) restart() {
 	p, err := w.StartWith(w.f.Do)
 	w.Must(err)
 	w.p = p
-	_ = p.RecoverAll() // What it cannot mend, a lost GPU or a partition that is gone, is for Prepare and Unprepare.
+	_ = p.RecoverAll() // A lost GPU or a missing partition is left to Prepare and Unprepare.
 }
 
 // taken says what the scheduler has given out on a GPU, and what is published as foreign there.
@@ -154,7 +154,7 @@ func (w *randomized) ask(uid string) string {
 
 func (w *randomized) unprepareSome() string { return w.UnprepareAny(w.p) }
 
-// faulted does something to a claim with a fault armed.
+// faulted works on a claim with a fault armed.
 func (w *randomized) faulted() string {
 	text := w.Strike(w.p, w.f, w.Rand.IntN(24), kinds[w.Rand.IntN(len(kinds))])
 	w.restart()
@@ -198,7 +198,7 @@ func (w *randomized) destroyExternal() string {
 	return told
 }
 
-// unanswer forgets what was answered on a GPU: somebody took partitions of it away.
+// unanswer forgets the answers on a GPU after an administrator removed partitions.
 func (w *randomized) unanswer(address string) {
 	for uid, c := range w.Claims {
 		for _, r := range c.Status.Allocation.Devices.Results {

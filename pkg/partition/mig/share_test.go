@@ -159,7 +159,7 @@ func TestPrepare_SharingPolicyChanges_KeepsShares(t *testing.T) {
 func TestPrepare_ShareOfHalfPreparedDevice_Refused(t *testing.T) {
 	for name, c := range map[string]struct{ parameters, device string }{"MPS": {byMPS, "0"}, "partition": {`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"TimeSlicing"}}`, "0 1g.10gb 4"}} {
 		t.Run(name, func(t *testing.T) {
-			// It dies at each effect in turn, until it leaves an intent behind.
+			// It crashes at each effect in turn, until it leaves an intent behind.
 			for at := range 40 {
 				e := devicestatetest.NewSimulated(t, "hgx-h100")
 				e.SharedClaim("a", 3, c.parameters, c.device)
@@ -260,7 +260,7 @@ func TestShares_RandomMoves_KeepsInvariants(t *testing.T) {
 	}
 }
 
-// anyShare makes a claim of something.
+// anyShare creates a claim of any shared device.
 func anyShare(e *env, random *rand.Rand, uid string) {
 	device, n := "", random.IntN(3)
 	parameters := []string{byMPS, byLong, ""}[random.IntN(3)]
