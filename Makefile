@@ -39,7 +39,10 @@ demo: images cluster-build ## See it work: a cluster, 8 simulated H100s, the dri
 
 .PHONY: try
 try: ## See without a cluster, root or a GPU what the driver does with the demos; BOARD=NAME, DEMO=NAME for one in full
-	@CGO_ENABLED=0 go -C test run ./try -board "$(or $(BOARD),hgx-h100)" $(DEMO)
+	@mkdir -p $(BIN)
+	@go -C test/cluster build -trimpath -o $(BIN)/gobuild ./cmd/gobuild
+	@cd test && CGO_ENABLED=0 $(BIN)/gobuild "build try" $(BIN)/try -trimpath ./try
+	@$(BIN)/try -board "$(or $(BOARD),hgx-h100)" $(DEMO)
 
 .PHONY: demo-up
 demo-up: images cluster-build ## The same cluster and driver, left running for you
