@@ -19,6 +19,14 @@ import (
 // its record is written, so one read finds all candidates, however many claims the node has; a note without a record
 // means nothing. Without notes of this boot, some may be lost, so all records are read.
 
+// HeldError says which other claim holds the device of a refused claim.
+type HeldError struct {
+	Claim plan.Claim
+	text  string
+}
+
+func (e *HeldError) Error() string { return e.text }
+
 // claimGPUs refuses the plan if another claim holds one of its GPUs, and notes the claim on each. A prepared claim
 // conflicts only with readable records that name its GPU. The caller holds the locks.
 func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bool) error {
@@ -41,12 +49,12 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record was unreadable", uid))
 			default:
 				if device, taken := p.Conflict(r.Plan, address); taken {
-					return inUse(p, device.Name, fmt.Errorf("%s is held by claim %s (UID %s, %s)",
-						overlapText(r.Plan, device), r.Plan.Claim, uid, r.State))
+					return inUse(p, device.Name, &HeldError{r.Plan.Claim, fmt.Sprintf("%s is held by claim %s (UID %s, %s)",
+						overlapText(r.Plan, device), r.Plan.Claim, uid, r.State)})
 				}
 				// A prepared claim keeps its shares, whichever claims came later.
 				if device, why := totals.add(r.Plan); why != "" && !prepared {
-					return inUse(p, device, errors.New(why))
+					return inUse(p, device, &HeldError{r.Plan.Claim, why})
 				}
 			}
 			return nil

@@ -100,7 +100,7 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	p.recovery = newRecovery(engine, claims, events, m, node.Released, p.fail, o)
 	p.calls = newCalls(m, p.publisher.Trigger)
 	p.service = &service{
-		engine: engine, metrics: m, events: events, status: p.status, ready: p.ready, prepared: node.Prepared,
+		engine: engine, claims: claims, metrics: m, events: events, status: p.status, ready: p.ready, prepared: node.Prepared,
 		released: node.Released, absent: o.Inventory.Trigger, health: p.health, fail: p.fail,
 	}
 	return p

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -129,6 +130,52 @@ func TestPlugin_InvalidClaimInACall_FailsAlone(t *testing.T) {
 		t.Errorf("the second claim of a GPU gets the error %q", err)
 	}
 	e.Event("ResourceClaim", other.Name, "DeviceInUse")
+}
+
+func TestPlugin_DeviceOfEndingClaim_IsWaitedFor(t *testing.T) {
+	for name, end := range map[string]func(e testEnv, claim string) error{
+		"claim deleted": func(e testEnv, claim string) error {
+			return e.Client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), claim, metav1.DeleteOptions{})
+		},
+		"claim not reserved": func(e testEnv, claim string) error {
+			c := e.StoredClaim(claim)
+			c.Status.ReservedFor = nil
+			_, err := e.Client.ResourceV1().ResourceClaims("ns").UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.start()
+			e.Published(gpu.KindGPU, 8)
+			old, next := e.AddClaim("u-1", first, ""), e.AddClaim("u-2", first, "")
+			if err := e.Prepare(old)["u-1"]; err != "" {
+				t.Fatal(err)
+			}
+			if err := end(e, old.Name); err != nil {
+				t.Fatal(err)
+			}
+			seen := make(chan struct{})
+			var once sync.Once
+			e.Client.PrependReactor("get", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				if a.(clienttesting.GetAction).GetName() == old.Name {
+					once.Do(func() { close(seen) })
+				}
+				return false, nil, nil
+			})
+			prepared := make(chan string, 1)
+			go func() { prepared <- e.Prepare(next)["u-2"] }()
+			select {
+			case err := <-prepared:
+				t.Fatalf("the claim was not waited for: %q", err)
+			case <-seen:
+			}
+			e.Unprepare(old)
+			if err := <-prepared; err != "" {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestPlugin_PanicInOneClaim_FailsThatClaimOnly(t *testing.T) {

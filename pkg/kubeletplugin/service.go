@@ -13,6 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
@@ -29,9 +30,14 @@ type preparer interface {
 	Unprepare(context.Context, plan.Claim) error
 }
 
+// How often and how long Prepare tries to get a device from a claim that is ending. The kubelet stops a pod's containers
+// before it unprepares the pod's claims.
+const endingInterval, endingTimeout = 200 * time.Millisecond, 10 * time.Second
+
 // service handles the kubelet's calls.
 type service struct {
 	engine  preparer
+	claims  devicestate.Claims
 	metrics *metrics.Metrics
 	events  *reporting.Events
 	status  *reporting.ClaimStatus
@@ -90,6 +96,17 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 		return nil, err
 	}
 	prepared, err := s.engine.Prepare(ctx, claim)
+	if held := (*devicestate.HeldError)(nil); errors.As(err, &held) && s.ending(ctx, held.Claim) {
+		// The kubelet is about to unprepare the other claim, and its next attempt for this one can be a minute away. The
+		// wait polls, because another instance may serve that call.
+		_ = wait.PollUntilContextTimeout(ctx, endingInterval, endingTimeout, false, func(context.Context) (bool, error) {
+			prepared, err = s.engine.Prepare(ctx, claim)
+			return !errors.As(err, &held), nil
+		})
+		if refused := (*claimerror.Error)(nil); errors.As(err, &held) && errors.As(err, &refused) {
+			refused.Remedy = "the pod of that claim is ending; the kubelet retries in about a minute"
+		}
+	}
 	if err != nil {
 		switch claimerror.ReasonOf(err) {
 		case claimerror.DriverNotReady, claimerror.DeviceNotReady, claimerror.DeviceLost, claimerror.UnknownDevice:
@@ -105,6 +122,12 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 	s.status.Prepared(claim, prepared)
 	s.prepared(prepared)
 	return devices, nil
+}
+
+// ending reports whether no pod will use a prepared claim again, so that the kubelet unprepares it soon.
+func (s *service) ending(ctx context.Context, claim plan.Claim) bool {
+	c, err := s.claims.Get(ctx, claim)
+	return errors.Is(err, devicestate.ErrNoClaim) || err == nil && (c.DeletionTimestamp != nil || len(c.Status.ReservedFor) == 0)
 }
 
 func answer(d devicestate.PreparedDevice) draplugin.Device {

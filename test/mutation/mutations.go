@@ -499,4 +499,9 @@ var mutations = []Mutation{
 		Old: "rest := r.grace - time.Since(s.at)", New: "rest := -time.Since(s.at)",
 		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
 	},
+	{
+		Name: "the device of an ending claim is refused at once", File: "pkg/kubeletplugin/service.go",
+		Old: "errors.As(err, &held) && s.ending(ctx, held.Claim) {", New: "errors.As(err, &held) && false {",
+		Package: "./pkg/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
+	},
 }
