@@ -22,13 +22,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/test/demos"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "try:", err)
@@ -130,6 +131,9 @@ func play(ctx context.Context, tree, profile string, d demos.Demo) (result, erro
 	s := &scheduler{board: b, quota: w.quota}
 	r := result{demo: d, board: b}
 	for i, p := range w.pods {
+		if err := ctx.Err(); err != nil {
+			return result{}, err
+		}
 		one := placed{pod: p}
 		if one.waits, err = s.place(ctx, p); err != nil {
 			return result{}, err

@@ -5,6 +5,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -166,6 +168,15 @@ func TestRun_WrongArguments_ReturnError(t *testing.T) {
 		if err := run(t.Context(), args, &out, &out); err == nil || out.Len() > 0 {
 			t.Errorf("%q: error %v, output %q", args, err, out.String())
 		}
+	}
+}
+
+func TestPlay_Interrupted_ReturnsError(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tree, _ := sourceTree(t)
+	if _, err := play(ctx, tree, standard, demo(t, "one-gpu")); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
 	}
 }
 
