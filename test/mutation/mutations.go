@@ -238,7 +238,12 @@ var mutations = []Mutation{
 	{
 		Name: "two requests of a partition do not share it", File: "pkg/devicestate/steps.go",
 		Old: "if p.Devices[j].Name == w.Target().Name {", New: "if j == w.Device {",
-		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+		Package: partitions, Test: "TestPrepare_TwoRequestsOfPartition_ShareIt",
+	},
+	{
+		Name: "a claim that ends is taken for somebody who changes the compute mode", File: "pkg/executor/mps/watcher.go",
+		Old: "				mode := w.wrongMode(d)\n				if mode == nil || len(clients(now, d.Name)) == 0 {", New: "				mode := new(nvml.ComputeDefault)\n				if now != nil {",
+		Package: "./pkg/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
 	{
 		Name: "a share can be of next to nothing", File: "pkg/resourceslices/catalogue.go",

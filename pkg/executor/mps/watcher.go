@@ -76,7 +76,7 @@ func (w *Watcher) scan(ctx context.Context) error {
 			w.endUnneeded(ctx, s)
 		}
 	}
-	w.checkModes(plans)
+	w.checkModes(ctx, plans)
 	return nil
 }
 
@@ -141,28 +141,26 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 }
 
 // checkModes reports GPUs whose compute mode changed under the shares: processes can bypass their daemon then.
-func (w *Watcher) checkModes(plans []plan.Plan) {
+func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 	changed := map[string]nvml.ComputeMode{}
 	for _, p := range plans {
 		for _, d := range p.Devices {
-			if _, done := changed[d.Name]; done || !d.MPS() || d.Kind != gpu.KindGPU {
+			if _, done := changed[d.Name]; done || !d.MPS() || d.Kind != gpu.KindGPU || w.wrongMode(d) == nil {
 				continue
 			}
-			r, err := w.x.modes.Get(d.PCIAddress)
-			if err != nil || r.UUID != d.UUID {
-				continue
-			}
-			_ = w.x.withMode(d.UUID, func(_ nvml.Device, mode nvml.ComputeMode) error { // One that cannot be read is read again.
-				if int(mode) == r.Set {
+			// With the lock no claim of the GPU is being prepared or unprepared, which changes the mode too.
+			_ = w.claims.WithGPULock(ctx, d.PCIAddress, func(now []plan.Plan) error {
+				mode := w.wrongMode(d)
+				if mode == nil || len(clients(now, d.Name)) == 0 {
 					return nil
 				}
-				changed[d.Name] = mode
-				if last, ok := w.reported[d.Name]; ok && last == mode {
+				changed[d.Name] = *mode
+				if last, ok := w.reported[d.Name]; ok && last == *mode {
 					return nil
 				}
 				w.report(&claimerror.Error{
 					Reason: claimerror.DeviceNotReady, Attempt: "share", Device: d.Name, Claim: p.Claim.String(),
-					Cause:  fmt.Errorf("somebody set its compute mode to %s, with which processes can have it without their share's limits", mode),
+					Cause:  fmt.Errorf("its compute mode was changed to %s, in which processes bypass the limits of their shares", *mode),
 					Remedy: "set it back with nvidia-smi -c EXCLUSIVE_PROCESS",
 				})
 				return nil
@@ -170,4 +168,19 @@ func (w *Watcher) checkModes(plans []plan.Plan) {
 		}
 	}
 	w.reported = changed
+}
+
+// wrongMode returns the compute mode of a GPU, nil if it is the one that was set, or cannot be read now.
+func (w *Watcher) wrongMode(d plan.Device) (wrong *nvml.ComputeMode) {
+	r, err := w.x.modes.Get(d.PCIAddress)
+	if err != nil || r.UUID != d.UUID {
+		return nil
+	}
+	_ = w.x.withMode(d.UUID, func(_ nvml.Device, mode nvml.ComputeMode) error {
+		if int(mode) != r.Set {
+			wrong = &mode
+		}
+		return nil
+	})
+	return wrong
 }

@@ -49,7 +49,9 @@ type env struct {
 	machine    *engine.Engine
 	plans      []plan.Plan
 	incomplete bool
-	reports    []error
+	// locked is what happens before a GPU's lock is there.
+	locked  func()
+	reports []error
 }
 
 func newEnv(t *testing.T) *env {
@@ -70,6 +72,9 @@ func newEnv(t *testing.T) *env {
 func (e *env) Held() ([]plan.Plan, bool, error) { return e.plans, e.incomplete, nil }
 
 func (e *env) WithGPULock(_ context.Context, _ string, do func([]plan.Plan) error) error {
+	if e.locked != nil {
+		e.locked()
+	}
 	return do(e.plans)
 }
 
@@ -169,5 +174,29 @@ func TestScan_ComputeModeChanged_ReportsOnce(t *testing.T) {
 	e.mustScan(t)
 	if len(e.reports) != 1 || !strings.Contains(e.reports[0].Error(), "EXCLUSIVE_PROCESS") {
 		t.Errorf("%v", e.reports)
+	}
+}
+
+// TestScan_ClaimUnpreparedMeanwhile_ReportsNothing has a claim end between the scan's look at it and at the compute mode.
+func TestScan_ClaimUnpreparedMeanwhile_ReportsNothing(t *testing.T) {
+	e := newEnv(t)
+	e.plans = []plan.Plan{e.share(t, 0, "a")}
+	d := e.plans[0].Devices[0]
+	if err := e.setExclusive(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.machine.Update(func(s *engine.State) error { s.GPUs[0].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	// Unprepare has set the mode back, and holds the lock until its records are gone.
+	e.locked = func() {
+		if err := e.restore(d); err != nil {
+			t.Fatal(err)
+		}
+		e.plans = nil
+	}
+	e.mustScan(t)
+	if len(e.reports) != 0 {
+		t.Errorf("nobody but this driver changed anything: %v", e.reports)
 	}
 }

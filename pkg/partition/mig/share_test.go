@@ -275,3 +275,14 @@ func anyShare(e *env, random *rand.Rand, uid string) {
 	devices := []string{device, device}
 	e.SharedClaim(uid, random.IntN(20), parameters, devices[:1+random.IntN(2)]...)
 }
+
+func TestPrepare_TwoRequestsOfPartition_ShareIt(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	e.SharedClaim("a", 3, ofMIG, "0 1g.10gb 4", "0 1g.10gb 4")
+	devices := e.Prepare(p, "a")
+	if len(devices) != 2 || devices[0].Partition.UUID == "" || devices[0].Partition != devices[1].Partition {
+		t.Errorf("the requests have the partitions %+v", devices)
+	}
+	e.CheckClean(p, "a")
+}
