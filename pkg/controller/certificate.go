@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -123,7 +122,11 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 	if secret == nil && c.service == "" {
 		return checkInterval, nil
 	}
-	pair, err := pairOf(secret)
+	var data map[string][]byte
+	if secret != nil {
+		data = secret.Data
+	}
+	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	switch {
 	case c.service != "":
 		if host := c.service + "." + c.namespace + ".svc"; err != nil || !lasts(pair, host) {
@@ -132,7 +135,7 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 		if err := c.announce(ctx, authorityOf(pair)); err != nil {
 			return checkInterval, err
 		}
-	case len(secret.Data[corev1.TLSCertKey]) == 0, len(secret.Data[corev1.TLSPrivateKeyKey]) == 0:
+	case len(data[corev1.TLSCertKey]) == 0, len(data[corev1.TLSPrivateKeyKey]) == 0:
 		klog.FromContext(ctx).V(2).Info("The Secret of the webhook's certificate is still empty", "secret", klog.KObj(secret))
 		return checkInterval, nil
 	case err != nil:
@@ -140,13 +143,6 @@ func (c *Certificate) reconcile(ctx context.Context) (again time.Duration, err e
 		return checkInterval, nil
 	}
 	return c.serve(&pair), nil
-}
-
-func pairOf(secret *corev1.Secret) (tls.Certificate, error) {
-	if secret == nil {
-		return tls.Certificate{}, errors.New("the Secret does not exist")
-	}
-	return tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 }
 
 // authorityOf returns the last certificate of the chain in DER, which clients trust.

@@ -27,7 +27,6 @@ const (
 
 // classStatuses holds the states of the existing classes. A DeviceClass has no status field for them.
 type classStatuses struct {
-	driver string
 	events record.EventRecorder
 
 	mu    sync.Mutex
@@ -39,10 +38,6 @@ type evaluated struct {
 	admission.ClassStatus
 	version string
 	view    *admission.ClusterView
-}
-
-func newClassStatuses(driver string, events record.EventRecorder) *classStatuses {
-	return &classStatuses{driver: driver, events: events, known: map[types.UID]evaluated{}}
 }
 
 // evaluate finds the state of every class for this driver's devices. It emits an Event for each class that became

@@ -108,10 +108,6 @@ type nodes struct {
 	changed map[string]bool
 }
 
-func newNodes(slices cache.Indexer) *nodes {
-	return &nodes{slices: slices, known: map[string]fleet.Pool{}, changed: map[string]bool{}}
-}
-
 func (n *nodes) invalidate(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

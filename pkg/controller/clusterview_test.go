@@ -83,3 +83,7 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 		t.Errorf("a node of another model makes none: %d pools", len(was.Pools()))
 	}
 }
+
+func newNodes(slices cache.Indexer) *nodes {
+	return &nodes{slices: slices, known: map[string]fleet.Pool{}, changed: map[string]bool{}}
+}

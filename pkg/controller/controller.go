@@ -18,6 +18,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -77,9 +78,9 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 	}
 	c.slices = newSlices(c.versions, driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
-	c.nodes = newNodes(c.slices.GetIndexer())
+	c.nodes = &nodes{slices: c.slices.GetIndexer(), known: map[string]fleet.Pool{}, changed: map[string]bool{}}
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, func() { c.enqueue(task{}) })
-	c.classStatuses = newClassStatuses(driver, o.Events)
+	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
 

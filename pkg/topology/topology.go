@@ -86,3 +86,128 @@ func Sort(gpus []gpu.GPU, addresses []string) []string {
 	slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare(place(a), place(b)) })
 	return out
 }
+
+// maxExhaustive is the largest island for which every pairing is tried: 8 GPUs have 105 pairings, 12 have 10,395.
+const maxExhaustive = 12
+
+// cliques finds the groups of an island without switches. A group is a clique: two GPUs without a link would
+// communicate through others. It chooses the pairs that form the most cliques of four, then of eight, and so on.
+// Among equals it takes the groups with the most links.
+func (w interconnect) cliques(members []string) (order []string, groups []Group) {
+	levels := w.levels(w.pair(members))
+	groups = slices.Concat(levels...)
+	// The largest groups come first in the order, then the GPUs outside of them.
+	for _, level := range slices.Backward(slices.Insert(levels, 0, singles(members))) {
+		for _, g := range level {
+			if !slices.Contains(order, g.Members[0]) {
+				order = append(order, g.Members...)
+			}
+		}
+	}
+	return order, groups
+}
+
+// pair chooses disjoint pairs of linked GPUs.
+func (w interconnect) pair(members []string) []Group {
+	if len(members) > maxExhaustive {
+		return w.greedy(singles(members))
+	}
+	var best []Group
+	var bestScore []int
+	var try func(left []string, chosen []Group)
+	try = func(left []string, chosen []Group) {
+		if len(left) == 0 {
+			if score := w.score(chosen); best == nil || slices.Compare(score, bestScore) > 0 {
+				best, bestScore = slices.Clone(chosen), score
+			}
+			return
+		}
+		first, rest := left[0], left[1:]
+		for i, other := range rest {
+			if n := w.between(first, other); n > 0 {
+				without := slices.Delete(slices.Clone(rest), i, i+1)
+				try(without, append(chosen, Group{Members: []string{first, other}, Links: n}))
+			}
+		}
+		try(rest, chosen) // first stays without a pair.
+	}
+	try(members, nil)
+	return best
+}
+
+// score ranks a choice of pairs; a larger score is better. It holds the size of the largest level, its number of groups
+// and their links, then the same numbers of each level below.
+func (w interconnect) score(pairs []Group) []int {
+	levels := w.levels(pairs)
+	out := []int{len(levels)}
+	for _, level := range slices.Backward(levels) {
+		links := 0
+		for _, g := range level {
+			links += g.Links
+		}
+		out = append(out, len(level), links)
+	}
+	return out
+}
+
+// levels returns the groups of 2, of 4, of 8, …; each group joins two of the previous level.
+func (w interconnect) levels(pairs []Group) [][]Group {
+	var out [][]Group
+	for level := pairs; len(level) > 0; level = w.greedy(level) {
+		out = append(out, level)
+	}
+	return out
+}
+
+// greedy joins pairs of groups in which every two GPUs are linked, those with the most links first.
+func (w interconnect) greedy(level []Group) []Group {
+	type choice struct {
+		a, b  int
+		group Group
+	}
+	var choices []choice
+	for a := range level {
+		for b := a + 1; b < len(level); b++ {
+			if g, ok := w.join(level[a], level[b]); ok {
+				choices = append(choices, choice{a, b, g})
+			}
+		}
+	}
+	slices.SortStableFunc(choices, func(x, y choice) int { return cmp.Compare(y.group.Links, x.group.Links) })
+	taken := map[int]bool{}
+	choices = slices.DeleteFunc(choices, func(c choice) bool {
+		clash := taken[c.a] || taken[c.b]
+		if !clash {
+			taken[c.a], taken[c.b] = true, true
+		}
+		return clash
+	})
+	slices.SortFunc(choices, func(x, y choice) int { return cmp.Compare(x.a, y.a) })
+	var out []Group
+	for _, c := range choices {
+		out = append(out, c.group)
+	}
+	return out
+}
+
+func (w interconnect) join(a, b Group) (Group, bool) {
+	links := a.Links + b.Links
+	for _, x := range a.Members {
+		for _, y := range b.Members {
+			n := w.between(x, y)
+			if n == 0 {
+				return Group{}, false
+			}
+			links += n
+		}
+	}
+	return Group{Members: slices.Concat(a.Members, b.Members), Links: links}, true
+}
+
+func singles(members []string) []Group {
+	var out []Group
+	for _, m := range members {
+		out = append(out, Group{Members: []string{m}})
+	}
+	return out
+}

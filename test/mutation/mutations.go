@@ -327,7 +327,7 @@ var mutations = []Mutation{
 		Package: slices, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
 	},
 	{
-		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/nvlinkcounters.go",
+		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/counters.go",
 		Old:     "	if c.size[address] == 0 {\n		return nil",
 		New:     "	if c.size[address] == 0 || e.device.Kind == gpu.KindMIG {\n		return nil",
 		Package: slices, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
