@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-// reviewClaim reviews the spec of a ResourceClaim, or of a template of them; path is where it stands in the object.
+// reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
 func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) result {
 	var r result
 	requests := v.requests(spec.Devices)
@@ -38,7 +38,7 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	return r
 }
 
-// advise warns of what the cluster as it is cannot give.
+// advise warns of requests that the cluster cannot satisfy now.
 func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request, chosen map[string]*config) {
 	for _, q := range requests {
 		v.unknownClass(r, q)
@@ -61,7 +61,7 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 		}
 	}
 	if len(r.Errors)+len(r.Warnings) > 0 {
-		return // One warning tells enough.
+		return // One warning is enough.
 	}
 	if text := v.unsatisfiable(ctx, spec, requests); text != "" {
 		r.warn("%s", text)
@@ -70,8 +70,8 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 	v.shares(r, requests, chosen)
 }
 
-// shares warns of requests that, by MPS, need containers of their own: a process reaches the MPS daemon of one device, with
-// the limit of one request.
+// shares warns of requests that need their own containers with MPS: a process reaches the MPS daemon of one device,
+// with the limit of one request.
 func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*config) {
 	var parts []string
 	for _, q := range requests {
@@ -93,7 +93,7 @@ func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*c
 	}
 }
 
-// unknownClass warns of a class that does not exist, where its name is like one of this driver's.
+// unknownClass warns of a missing class whose name resembles one of this driver's.
 func (v *ClusterView) unknownClass(r *result, q request) {
 	if q.classFound != nil || q.class == "" {
 		return
@@ -114,7 +114,7 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 	}
 }
 
-// checkAttributes warns of names, and if asked of values, that no device has.
+// checkAttributes warns of names, and if valued is set of values, that no device has.
 func (v *ClusterView) checkAttributes(r *result, where, expression string, valued bool) {
 	read := v.cache.read(expression)
 	for i, n := range read.Names {
@@ -135,7 +135,7 @@ func (v *ClusterView) checkAttributes(r *result, where, expression string, value
 	}
 }
 
-// checkName warns of a name in the driver's domain that no device has; shown is the name as the object has it.
+// checkName warns of a name in the driver's domain that no device has. shown is the name in the object.
 func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown string) {
 	if n.Domain != v.driver || v.names.Has(n) {
 		return
@@ -160,8 +160,8 @@ func (v *ClusterView) instead(n selector.Name) string {
 	return "; there are " + strings.Join(v.known(n.Capacity), ", ")
 }
 
-// nearest is the candidate that is most like the text, empty where none is: one that it begins or is begun by, else the one
-// that differs in the fewest letters. Of equals it is the first.
+// nearest returns the candidate most similar to the text, or "": a prefix or an extension of it, otherwise the one with
+// the smallest distance. The first of equals wins.
 func nearest(text string, candidates []string) string {
 	best, least := "", len(text)/2+1
 	lower := strings.ToLower(text)
@@ -178,7 +178,7 @@ func nearest(text string, candidates []string) string {
 	return best
 }
 
-// distance is the number of bytes to insert, delete or replace between two texts (Levenshtein's).
+// distance is the number of bytes to insert, delete or replace (Levenshtein distance).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -199,7 +199,6 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// few names the first of many.
 func few(values sets.Set[string]) []string {
 	out := sets.List(values)
 	const limit = 6

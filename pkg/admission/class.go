@@ -19,15 +19,15 @@ import (
 )
 
 type result struct {
-	// Errors are why the object is denied.
+	// Errors are the reasons for a denial.
 	Errors field.ErrorList
-	// Warnings are for whoever writes the object; it is taken as it is.
+	// Warnings are for the author of the object; they do not prevent it.
 	Warnings []string
 }
 
 func (r *result) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	// The API server cuts a warning at 256 bytes where there are many.
+	// The API server cuts long lists of warnings to 256 bytes each.
 	const limit = 250
 	if len(text) > limit {
 		text = text[:limit] + "…"
@@ -63,29 +63,29 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 	return r
 }
 
-// evaluationTimeout bounds how long selectors are tried: an expression can be expensive, and a cluster can have many shapes.
+// evaluationTimeout limits the evaluation of selectors: expressions can be slow, and clusters can have many shapes.
 const evaluationTimeout = 100 * time.Millisecond
 
-// concerns says whether selectors are about this driver's devices: they name the driver, or read what its devices have.
+// concerns reports whether selectors are about this driver's devices: they name the driver or read its attributes.
 func (v *ClusterView) concerns(expressions []string) bool {
 	driver, _ := v.selected(expressions)
 	return driver == v.driver || driver == "" && v.reads(expressions, func(selector.Name) bool { return true })
 }
 
-// reads says whether selectors name such an attribute or capacity of the driver's domain.
+// reads reports whether selectors read such an attribute or capacity of the driver's domain.
 func (v *ClusterView) reads(expressions []string, such func(selector.Name) bool) bool {
 	return slices.ContainsFunc(expressions, func(e string) bool {
 		return slices.ContainsFunc(v.cache.read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
 	})
 }
 
-// identified says whether selectors ask for certain boards. Which boards there are the shapes do not say.
+// identified reports whether selectors ask for certain boards, whose identities are not in shapes.
 func (v *ClusterView) identified(expressions []string) bool {
 	return v.reads(expressions, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
 }
 
-// failing tries the selectors, one after the other as the scheduler does, and says which fails on what. Of selectors that
-// are not about this driver's devices it says nothing, and nothing once the time is over.
+// failing evaluates the selectors in turn, as the scheduler does, and returns the first error with its device. It
+// ignores selectors for other drivers, and returns nothing after the timeout.
 func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
 	if !v.concerns(expressions(selectors)) {
 		return nil
@@ -115,7 +115,7 @@ func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.Devic
 	return nil
 }
 
-// matches says whether some device of the cluster satisfies all selectors; true where that cannot be told.
+// matches reports whether a device of the cluster satisfies all selectors. It returns true if that is unknown.
 func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 	if len(v.pools) == 0 || v.identified(expressions) {
 		return true
@@ -130,7 +130,7 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 	return false
 }
 
-// satisfies tries the selectors one after the other, as the scheduler does.
+// satisfies evaluates the selectors in turn, as the scheduler does.
 func (v *ClusterView) satisfies(ctx context.Context, expressions []string, c candidate) (bool, error) {
 	for _, e := range expressions {
 		ok, err := v.try(ctx, e, c)
@@ -148,27 +148,27 @@ const (
 	ClassInvalid   = "invalid"
 )
 
-// ClassStatus is the state of an existing class, and the reason for a person.
+// ClassStatus is the state of an existing class, with a reason for people.
 type ClassStatus struct{ State, Reason string }
 
-// Ours says whether a class selects devices of this driver and of no other.
+// Ours reports whether a class selects only devices of this driver.
 func (v *ClusterView) Ours(class string) bool {
 	c := v.class(class)
 	return c != nil && v.driverOf(c) == v.driver
 }
 
-// driverOf is the only driver whose devices a class selects, empty where it may be any.
+// driverOf returns the only driver whose devices a class selects, or "".
 func (v *ClusterView) driverOf(class *resourceapi.DeviceClass) string {
 	driver, _ := v.selected(expressions(class.Spec.Selectors))
 	return driver
 }
 
-// Concerns says whether a class is about this driver's devices, be it without saying so.
+// Concerns reports whether a class is about this driver's devices, even without naming the driver.
 func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 	return v.concerns(expressions(class.Spec.Selectors))
 }
 
-// Evaluate finds whether an existing class would be denied now, or matches nothing.
+// Evaluate returns whether an existing class would be denied now, or matches no device.
 func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) ClassStatus {
 	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
 	defer cancel()

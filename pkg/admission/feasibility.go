@@ -25,15 +25,15 @@ import (
 	"gpu-dra-driver/pkg/fleet"
 )
 
-// searchTimeout bounds the search where the options do not: the scheduler's takes long where it must try many combinations in
-// vain, and a review that cannot tell in time says nothing.
+// searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations. A review
+// without a result in time gives no warning.
 const searchTimeout = 25 * time.Millisecond
 
-// features are all of the allocator's that this driver's devices need.
+// features are the allocator's features that this driver's devices need.
 var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 
-// unsatisfiable tries the claim with the scheduler's own allocator on an empty node of each shape. The text names the request
-// that none of them satisfies; it is empty where one does, or where the claim depends on anything unknown.
+// unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
+// names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices.
 func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) string {
 	if len(v.pools) == 0 || len(requests) == 0 {
 		return ""
@@ -65,9 +65,9 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 	return text
 }
 
-// question is the same for claims that ask for the same by the same classes: many claims are alike.
+// question is equal for claims with equal requests and classes, because many claims are alike.
 func question(devices resourceapi.DeviceClaim, requests []request) string {
-	key, _ := json.Marshal(devices) // What was decoded encodes.
+	key, _ := json.Marshal(devices) // A decoded object always encodes.
 	for _, q := range requests {
 		key = fmt.Appendf(key, " %s %s", q.class, q.classFound.ResourceVersion)
 	}
@@ -75,11 +75,11 @@ func question(devices resourceapi.DeviceClaim, requests []request) string {
 	return string(sum[:])
 }
 
-// search tries; sure is false where the time did not suffice to tell.
+// search tries the requests; sure is false after a timeout.
 func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string, sure bool) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(v.timeout, searchTimeout))
 	defer cancel()
-	// The allocator takes long to find that there are too few: it tries them in every order.
+	// The allocator is slow if there are too few devices, because it tries them in every order.
 	for _, q := range requests {
 		if !v.foreign(q) && !q.alternative() && v.tooFew(ctx, q) {
 			return none(q.name), true
@@ -104,8 +104,8 @@ func none(request string) string {
 	return fmt.Sprintf("request %s: no node of the cluster as it is now could satisfy it, even if it were empty", request)
 }
 
-// tooFew says that every node has fewer devices of the kind than the request counts. Where a selector fails, it says
-// nothing.
+// tooFew reports whether every node has fewer matching devices than the request counts. It returns false if a selector
+// fails.
 func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
 	expressions := q.all()
 	for _, p := range v.pools {
@@ -126,8 +126,8 @@ func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
 	return true
 }
 
-// anywhere says whether an empty node of some shape satisfies the requests; problem is an error with which the scheduler
-// would give up.
+// anywhere reports whether an empty node of any shape satisfies the requests. problem is an error that ends the
+// scheduler's attempt.
 func (v *ClusterView) anywhere(ctx context.Context, devices resourceapi.DeviceClaim) (ok bool, problem string) {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "review", Namespace: "review", UID: "review"},
@@ -167,7 +167,7 @@ func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
 	return l.DeviceClassLister.List(labels.Everything())
 }
 
-// only keeps some requests, and the constraints on them.
+// only keeps some requests, and their constraints.
 func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resourceapi.DeviceClaim {
 	var out resourceapi.DeviceClaim
 	for _, r := range devices.Requests {
@@ -185,7 +185,7 @@ func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resou
 	return out
 }
 
-// defaulted fills in what the API server would have: objects that were made before a default was, lack it.
+// defaulted sets the API server's defaults, which older objects lack.
 func defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	r = *r.DeepCopy()
 	if e := r.Exactly; e != nil && e.AllocationMode == "" {

@@ -18,25 +18,25 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// config is one parameter object for this driver and where it stands.
+// config is one parameter object for this driver, and its path.
 type config struct {
 	v1beta1.Config
 	requests []string
 	path     *field.Path
 }
 
-// of says whether the object is for a request, as resourceclaim.ConfigForResult decides it: named, or by its parent's
-// name, or all are.
+// of reports whether the object applies to a request, like resourceclaim.ConfigForResult: it names the request or its
+// parent, or no request at all.
 func (c config) of(r request) bool {
 	return len(c.requests) == 0 || slices.Contains(c.requests, r.name) || r.parent != "" && slices.Contains(c.requests, r.parent)
 }
 
-// fits says whether the object is of the kind that devices of the request take.
+// fits reports whether the object has the right kind for the request's devices.
 func (c config) fits(r request) bool {
 	return r.kind == "" || (c.Kind == v1beta1.KindMIGDeviceConfig) == (r.kind == gpu.KindMIG)
 }
 
-// decode reads every parameter object for this driver.
+// decode decodes every parameter object for this driver.
 func (v *ClusterView) decode(opaque []resourceapi.DeviceClaimConfiguration, path *field.Path) (configs []config, errs field.ErrorList) {
 	for i, c := range opaque {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
@@ -53,7 +53,7 @@ func (v *ClusterView) decode(opaque []resourceapi.DeviceClaimConfiguration, path
 	return configs, errs
 }
 
-// invalid puts the field that an error of the parameters names below their path.
+// invalid returns the error with the path of its field inside the parameters.
 func invalid(parameters *field.Path, err error) *field.Error {
 	var wrong *v1beta1.FieldError
 	if errors.As(err, &wrong) {
@@ -62,16 +62,16 @@ func invalid(parameters *field.Path, err error) *field.Error {
 			parameters = parameters.Child(wrong.Path)
 		}
 	}
-	// Forbidden is the type whose text is the detail alone: the value is in it already.
+	// The text of Forbidden is only the detail, which already contains the value.
 	return field.Forbidden(parameters, err.Error())
 }
 
-// parameters denies what Prepare would refuse of the parameters, as far as the claim alone shows it.
+// parameters denies parameters that Prepare would refuse, as far as the claim alone shows it.
 func (v *ClusterView) parameters(configs []config, requests []request) (chosen map[string]*config, errs field.ErrorList) {
 	for _, c := range configs {
 		errs = append(errs, v.aimed(c, requests)...)
 	}
-	chosen = map[string]*config{} // the last that fits holds
+	chosen = map[string]*config{} // The last fitting one counts.
 	for i := range configs {
 		for _, r := range requests {
 			if configs[i].of(r) && configs[i].fits(r) && !v.foreign(r) && r.kind != "" {
@@ -80,7 +80,7 @@ func (v *ClusterView) parameters(configs []config, requests []request) (chosen m
 		}
 	}
 	for _, r := range requests {
-		// Parameters that no device gets do no harm.
+		// Parameters without a device are harmless.
 		if c := chosen[r.name]; c != nil && c.Sharing != nil && r.kind == gpu.KindGroup && !r.admin && !r.alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "sharing"),
 				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.name)))
@@ -89,7 +89,7 @@ func (v *ClusterView) parameters(configs []config, requests []request) (chosen m
 	return chosen, append(errs, v.together(chosen, requests)...)
 }
 
-// aimed checks for whom a parameter object is meant.
+// aimed checks the requests of a parameter object.
 func (v *ClusterView) aimed(c config, requests []request) (errs field.ErrorList) {
 	ours, others := 0, []string{}
 	for _, r := range requests {
@@ -121,8 +121,7 @@ func other(kind string) string {
 	return v1beta1.KindGPUConfig
 }
 
-// together checks what several devices of one claim may have. It says nothing where the claim does not tell how many it
-// will get.
+// together checks the devices of one claim in combination. It skips claims whose number of devices is open.
 func (v *ClusterView) together(chosen map[string]*config, requests []request) (errs field.ErrorList) {
 	var devices []v1beta1.Device
 	var owners []request
@@ -130,7 +129,7 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 		if v.foreign(r) {
 			continue
 		}
-		// A group counts as its GPUs, and how many these are the claim need not say.
+		// A group counts as its GPUs, whose number the claim need not contain.
 		if r.alternative() || r.count == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.count, 64)) > 64 {
 			return nil
 		}
@@ -157,7 +156,7 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 	return errs
 }
 
-// positions is a sharing without the limits of devices by UUID: which ones a claim gets is not known before it has them.
+// positions removes the limits of devices by UUID, because the devices are unknown before the allocation.
 func positions(s v1beta1.Sharing) *v1beta1.Sharing {
 	if s.MPS != nil {
 		mps := *s.MPS

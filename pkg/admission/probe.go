@@ -16,16 +16,16 @@ import (
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
-// probe is a device to try a selector on.
+// probe is a device to evaluate selectors on.
 type probe struct {
 	description string
 	candidate
-	// invented says that the cluster has no such device: its values are examples, and only what it lacks counts.
+	// invented means that the cluster has no such device: its values are examples, and only missing names count.
 	invented bool
 }
 
-// probeDevices are devices of which some cluster has one: another driver's, each kind of this driver's with nothing but what
-// every device of the kind has, and those of this cluster without what others of their model may lack.
+// probeDevices returns devices that can exist in some cluster: one of another driver, one of each kind with only the
+// attributes that every such device has, and this cluster's devices without those that others of their model may lack.
 func (v *ClusterView) probeDevices() []probe {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
 	out := []probe{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
@@ -48,7 +48,7 @@ func (v *ClusterView) probeDevices() []probe {
 	return out
 }
 
-// stripped is a device without the attributes and capacities that others of its kind may lack.
+// stripped removes the attributes and capacities that other devices of the kind may lack.
 func stripped(c candidate, kind gpu.Kind) candidate {
 	c.index += c.of / 2
 	c.device.Attributes, c.device.Capacity = maps.Clone(c.device.Attributes), maps.Clone(c.device.Capacity)
@@ -61,7 +61,7 @@ func stripped(c candidate, kind gpu.Kind) candidate {
 	return c
 }
 
-// examples are values as some device has them, so that what a selector does with a text works on them, too.
+// examples are realistic values, so that string functions of selectors work on them.
 var examples = map[string]string{
 	"productName": "NVIDIA H100 80GB HBM3", "architecture": "Hopper", "profile": "1g.10gb", "driverVersionRaw": "580.126.09",
 	"uuid": "GPU-00000000-0000-0000-0000-000000000000", "parentUUID": "GPU-00000000-0000-0000-0000-000000000000",
@@ -69,7 +69,7 @@ var examples = map[string]string{
 	string(deviceattribute.StandardDeviceAttributePCIBusID): "0000:00:00.0",
 }
 
-// minimal is a device with the attributes and capacities that every device of the kind has.
+// minimal returns a device with only the attributes and capacities of every device of the kind.
 func (v *ClusterView) minimal(kind gpu.Kind) cel.Device {
 	d := cel.Device{
 		Driver: v.driver, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},

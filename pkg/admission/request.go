@@ -18,27 +18,27 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// request is one request of a claim, or one alternative of it, with what its class and selectors say.
+// request is one request of a claim, or one alternative of it, with the analysis of its class and selectors.
 type request struct {
-	// name is as an allocation has it: request, or request/alternative. parent is the request of an alternative.
+	// name is the name in an allocation: request, or request/alternative. parent is the request of an alternative.
 	name, parent string
 	class        string
 	classFound   *resourceapi.DeviceClass
-	// expressions are the selectors of the request, without those of the class.
+	// expressions are the request's selectors, without those of the class.
 	expressions []string
 	capacity    map[resourceapi.QualifiedName]resource.Quantity
-	// count is how many devices it takes, 0 where that is not said.
+	// count is the number of devices, or 0 if it is open.
 	count int64
 	admin bool
-	// driver and kind are of the devices that it selects, empty where they are not said.
+	// driver and kind are those of the selected devices, or empty if they are open.
 	driver string
 	kind   gpu.Kind
 }
 
-// alternative says that the request may get nothing, another of its parent being chosen.
+// alternative reports whether the request is one of several, of which only one gets devices.
 func (r request) alternative() bool { return r.parent != "" }
 
-// foreign says that devices of other drivers are selected, for sure.
+// foreign reports whether the request selects only devices of another driver.
 func (v *ClusterView) foreign(r request) bool { return r.driver != "" && r.driver != v.driver }
 
 func (v *ClusterView) requests(devices resourceapi.DeviceClaim) []request {
@@ -65,13 +65,13 @@ func (v *ClusterView) request(class string, selectors []resourceapi.DeviceSelect
 		q.capacity = capacity.Requests
 	}
 	if mode != resourceapi.DeviceAllocationModeAll {
-		q.count = max(count, 1) // The API's default, which older versions of an object may lack.
+		q.count = max(count, 1) // The API's default; older objects lack it.
 	}
 	q.driver, q.kind = v.selected(q.all())
 	return q
 }
 
-// all are the expressions of the class and of the request, in the scheduler's order.
+// all returns the expressions of the class, then those of the request, as the scheduler does.
 func (r request) all() []string {
 	if r.classFound == nil {
 		return r.expressions
@@ -79,7 +79,7 @@ func (r request) all() []string {
 	return slices.Concat(expressions(r.classFound.Spec.Selectors), r.expressions)
 }
 
-// selected is the driver and the kind of device that expressions leave, empty where they do not say.
+// selected returns the driver and the kind of device that expressions require, or empty strings.
 func (v *ClusterView) selected(expressions []string) (driver string, kind gpu.Kind) {
 	for _, e := range expressions {
 		r := v.cache.read(e)
@@ -89,7 +89,7 @@ func (v *ClusterView) selected(expressions []string) (driver string, kind gpu.Ki
 	return driver, kind
 }
 
-// capacities denies amounts that the scheduler would round up to what nobody asked for, and names that match no device.
+// capacities denies amounts that the scheduler would round up, and names that match no device.
 func (v *ClusterView) capacities(requests []request, path *field.Path) (errs field.ErrorList) {
 	for _, q := range requests {
 		if q.driver != v.driver {

@@ -1,12 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission reviews what people write: ResourceClaims, ResourceClaimTemplates and DeviceClasses.
+// Package admission reviews ResourceClaims, ResourceClaimTemplates and DeviceClasses.
 //
-// A review denies what is wrong whatever the cluster looks like: parameters that Prepare would refuse, by Prepare's own
-// code, and class selectors that fail on some device and with it every allocation that meets that device. It warns of
-// what the cluster as it is cannot give: it can change, and the object is then right. Reviews read a ClusterView and change
-// nothing; traps: specs of claims never change, so a claim is reviewed once, when it is made.
+// A review denies objects that are wrong in any cluster: parameters that Prepare would refuse, checked by Prepare's own
+// code, and class selectors that fail on a device and thus end every allocation that reaches it. It warns of requests
+// that the cluster cannot satisfy now, because the cluster can change. Reviews only read a ClusterView. Trap: the spec
+// of a claim never changes, so a claim is reviewed only at its creation.
 package admission
 
 import (
@@ -30,8 +30,8 @@ import (
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 )
 
-// Review answers a request. A binding review denies; one that is not only warns: its objects are other drivers' as far as
-// the API server can see, and nothing may hold them up.
+// Review answers a request. If binding is false, problems become warnings: the objects can belong to other drivers, and
+// this driver must not block them.
 func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, binding bool) *admissionv1.AdmissionResponse {
 	if request == nil {
 		return refuse("", binding, "the AdmissionReview holds no request")
@@ -72,7 +72,7 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 	switch request.Resource.Resource {
 	case "resourceclaims":
 		if request.Operation == admissionv1.Update || request.SubResource != "" {
-			return result{}, nil // Specs do not change, and an end of a claim is never held up.
+			return result{}, nil // Specs do not change, and a deletion must not be blocked.
 		}
 		var claim resourceapi.ResourceClaim
 		if err := read(request.Object, request.Resource.Version, "ResourceClaim", &claim); err != nil {
@@ -103,7 +103,7 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 	return result{}, nil
 }
 
-// versions has the types of all versions of the API, and the conversions to v1.
+// versions knows all versions of the API and their conversions to v1.
 var versions = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{resourceapi.AddToScheme, draapiv1beta1.AddToScheme, draapiv1beta2.AddToScheme} {
@@ -112,13 +112,13 @@ var versions = sync.OnceValue(func() *runtime.Scheme {
 	return scheme
 })
 
-// read decodes an object of any version of the API. The API server has refused or dropped unknown fields.
+// read decodes an object of any API version. The API server has already refused or dropped unknown fields.
 func read(raw runtime.RawExtension, version, kind string, into runtime.Object) error {
 	object := into
 	if version != resourceapi.SchemeGroupVersion.Version {
 		var err error
 		if object, err = versions().New(schema.GroupVersionKind{Group: resourceapi.GroupName, Version: version, Kind: kind}); err != nil {
-			return fmt.Errorf("objects of the version %q are not known", version)
+			return fmt.Errorf("objects of version %q are unknown", version)
 		}
 	}
 	if err := json.Unmarshal(raw.Raw, object); err != nil {

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-// ClusterView is the cluster as reviews see it. It is never changed, and safe for concurrent use.
+// ClusterView is the view of the cluster for reviews. It is immutable and safe for concurrent use.
 type ClusterView struct {
 	driver  string
 	classes resourcelisters.DeviceClassLister
@@ -27,25 +27,25 @@ type ClusterView struct {
 	cache   *Cache
 	timeout time.Duration
 
-	// names are the published ones; values are those of attributes by which people choose among models.
+	// names are the published names; values are those of the attributes in chosen.
 	names  sets.Set[selector.Name]
 	values map[selector.Name]sets.Set[string]
-	// largest is the memory of the largest GPU, in bytes; 0: unknown.
+	// largest is the memory of the largest GPU, in bytes; 0 means unknown.
 	largest uint64
-	// probes are the devices to try selectors of classes on.
+	// probes are the devices to evaluate the selectors of classes on.
 	probes []probe
-	// feasible remembers what the search found, by what claims ask for.
+	// feasible caches the results of the search, by question.
 	feasible *lru.Cache
 }
 
 type Options struct {
-	// Cache is shared by the views of a process. Nil: one of its own.
+	// Cache is shared by the views of a process. Nil means a new one.
 	Cache *Cache
-	// SearchTimeout bounds the search for a node that could satisfy a claim. 0: as long as a webhook can take.
+	// SearchTimeout limits the search for a node that satisfies a claim. 0 means searchTimeout.
 	SearchTimeout time.Duration
 }
 
-// NewClusterView makes the view of a cluster from one pool for each distinct shape of a node. Without pools the devices are
+// NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
 // unknown, and no review warns of missing ones.
 func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, o Options) *ClusterView {
 	v := &ClusterView{
@@ -57,9 +57,9 @@ func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, po
 	}
 	v.probes = v.probeDevices()
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
-		v.value(v.name("type", false), string(kind)) // All types are right, also where there is none of one yet.
+		v.value(v.name("type", false), string(kind)) // All types are valid, even without a device.
 	}
-	// Devices of some cluster have these. Whether one of this cluster has, trying the selector tells.
+	// Some cluster's devices have these. Evaluating the selector shows whether this cluster's do.
 	for _, e := range resourceslices.Catalogue() {
 		v.names.Insert(v.name(resourceapi.QualifiedName(e.Name), e.Capacity))
 	}
@@ -83,7 +83,7 @@ func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, po
 	return v
 }
 
-// chosen are the attributes by whose values people choose among models; of the others no list would help.
+// chosen are the attributes by which people choose models. For others a list of values would not help.
 var chosen = map[string]bool{"productName": true, "profile": true, "architecture": true, "brand": true}
 
 func (v *ClusterView) value(n selector.Name, value string) {
@@ -93,10 +93,10 @@ func (v *ClusterView) value(n selector.Name, value string) {
 	v.values[n].Insert(value)
 }
 
-// Pools are one of each distinct shape.
+// Pools returns one pool of each shape.
 func (v *ClusterView) Pools() []fleet.Pool { return v.pools }
 
-// class finds a DeviceClass, nil where there is none.
+// class returns a DeviceClass, or nil.
 func (v *ClusterView) class(name string) *resourceapi.DeviceClass {
 	class, _ := v.classes.Get(name)
 	return class
@@ -110,7 +110,7 @@ func (v *ClusterView) name(name resourceapi.QualifiedName, capacity bool) select
 	return selector.Name{Domain: domain, ID: id, Capacity: capacity}
 }
 
-// known are the names of the driver's domain, of attributes or of capacities.
+// known lists the attributes or capacities of the driver's domain.
 func (v *ClusterView) known(capacity bool) []string {
 	var out []string
 	for n := range v.names {

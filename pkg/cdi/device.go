@@ -13,15 +13,15 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Clients find an MPS daemon's directory at these paths. The first is CUDA's default, so that a process which lost its
-// environment still meets the daemon.
+// Container paths of an MPS daemon's directories. The first is CUDA's default, so a process that lost its environment
+// still finds the daemon.
 const (
 	containerPipe     = "/tmp/nvidia-mps"
 	containerShm      = "/dev/shm"
 	containerTopology = "/run/nvidia/nccl-topology.xml"
 )
 
-// Environment of containers. Names without DRA in them are CUDA's and NCCL's.
+// Environment of containers. Names without DRA belong to CUDA and NCCL.
 const (
 	envStrategy       = "NVIDIA_DRA_SHARING_STRATEGY"
 	envShare          = "NVIDIA_DRA_SHARE_MEMORY_MIB"
@@ -32,8 +32,8 @@ const (
 	envTopologyFile   = "NCCL_TOPO_FILE"
 )
 
-// DeviceEdits adds to the edits of a GPU what the claim's device calls for: its sharing, the claim's share, the MPS daemon,
-// whose directory is below mpsDir, and the topology of the request's GPUs, whose file for NCCL is at that path of the node.
+// DeviceEdits adds the claim's parts to a GPU's edits: its share, the MPS daemon, whose directory is below mpsDir, and
+// the topology of the request's GPUs, with topologyFile as the node's path of the file for NCCL.
 func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile string) specs.ContainerEdits {
 	if d.Admin {
 		return edits

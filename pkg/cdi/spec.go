@@ -1,13 +1,13 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cdi turns the container edits of a claim's devices into one CDI spec.
+// Package cdi builds one CDI spec from the container edits of a claim's devices.
 //
-// One spec a claim, one CDI device an allocated device, so that a container gets what its requests name and no more.
-// The spec carries the claim's plan in an annotation: should the record be lost, the spec tells whose devices these are.
+// A claim has one spec with one CDI device for each allocated device, so a container gets only the devices of its
+// requests. An annotation holds the claim's plan, which replaces a lost record.
 //
-// Traps. An edit without device nodes would start a container that sees no GPU, so it is an error here. A runtime may
-// cache specs by device name; names hold the claim's UID and are never used twice.
+// Traps. Edits without device nodes are an error, because the container would start without a GPU. A runtime can cache
+// specs by device name; names contain the claim's UID and are never used twice.
 package cdi
 
 import (
@@ -31,22 +31,22 @@ const Class = "claim"
 
 func Vendor(driver string) string { return "k8s." + driver }
 
-// Annotations of a spec: the plan as JSON, and the boot in which it was carried out.
+// Annotations of a spec: the plan as JSON, and the boot of its effects.
 const (
 	planAnnotation = "plan"
 	bootAnnotation = "boot"
 )
 
-// Edits are what a claim's containers get.
+// Edits are the container edits of a claim.
 type Edits struct {
-	// Common goes to each container that gets any device of the claim.
+	// Common applies to each container with any device of the claim.
 	Common specs.ContainerEdits
-	// Devices are in the order of the plan's.
+	// Devices are in the order of the plan's devices.
 	Devices []specs.ContainerEdits
 }
 
-// DeviceName is the CDI name of the plan's i-th device. The share is part of it, since two requests of one claim may
-// hold shares of one device.
+// DeviceName is the CDI name of the plan's i-th device. It contains the share, because two requests of a claim can have
+// shares of one device.
 func DeviceName(p plan.Plan, i int) string {
 	d := p.Devices[i]
 	name := p.Claim.UID + "-" + d.Name
@@ -56,12 +56,12 @@ func DeviceName(p plan.Plan, i int) string {
 	return name
 }
 
-// DeviceID is the qualified name that the kubelet hands to the runtime.
+// DeviceID is the qualified name that the kubelet passes to the runtime.
 func DeviceID(driver string, p plan.Plan, i int) string {
 	return parser.QualifiedName(Vendor(driver), Class, DeviceName(p, i))
 }
 
-// Spec builds the claim's spec for a boot of the machine, in the lowest CDI version that can say it.
+// Spec builds the claim's spec for a boot, in the lowest possible CDI version.
 func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, error) {
 	if len(edits.Devices) != len(p.Devices) {
 		return nil, fmt.Errorf("%d devices have %d container edits", len(p.Devices), len(edits.Devices))
@@ -79,14 +79,14 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 	for i := range p.Devices {
 		name := DeviceName(p, i)
 		if len(edits.Devices[i].DeviceNodes) == 0 {
-			return nil, fmt.Errorf("device %s has no device node to give a container", p.Devices[i].Name)
+			return nil, fmt.Errorf("device %s has no device node for a container", p.Devices[i].Name)
 		}
 		if p.Continues(i) {
 			join(&spec.Devices[at[name]].ContainerEdits, edits.Devices[i])
 			continue
 		}
 		if _, seen := at[name]; seen {
-			continue // Admin access may name a device twice; one CDI device serves both requests.
+			continue // With admin access two requests can name a device; one CDI device serves both.
 		}
 		at[name] = len(spec.Devices)
 		if err := parser.ValidateDeviceName(name); err != nil {
@@ -100,7 +100,7 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 	return spec, validate(spec)
 }
 
-// join adds the edits of one more GPU to a group's, each node, mount and hook once.
+// join adds the edits of another GPU to a group's, without duplicate nodes, mounts and hooks.
 func join(group *specs.ContainerEdits, one specs.ContainerEdits) {
 	group.Env = unique(group.Env, one.Env)
 	group.DeviceNodes = unique(group.DeviceNodes, one.DeviceNodes)
@@ -119,7 +119,7 @@ func unique[T any](have, more []T) []T {
 	return out
 }
 
-// validate checks what a runtime would refuse, which would otherwise show as a pod that never starts.
+// validate finds the errors for which a runtime would refuse the spec and the pod would never start.
 func validate(spec *specs.Spec) error {
 	errs := []error{parser.ValidateVendorName(strings.TrimSuffix(spec.Kind, "/"+Class)), validateEdits("the claim", spec.ContainerEdits)}
 	for _, d := range spec.Devices {
@@ -135,7 +135,7 @@ func validateEdits(what string, edits specs.ContainerEdits) error {
 	return nil
 }
 
-// Encode gives the spec's bytes, the same for the same spec.
+// Encode encodes a spec; equal specs have equal bytes.
 func Encode(spec *specs.Spec) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -146,7 +146,7 @@ func Encode(spec *specs.Spec) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// PlanOf reads the plan back out of a spec's bytes, and the boot, which is empty where the spec does not say.
+// PlanOf reads the plan and the boot from a spec's bytes. The boot is empty if the spec has none.
 func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	var spec specs.Spec
 	if err := json.Unmarshal(data, &spec); err != nil {
@@ -154,13 +154,13 @@ func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	}
 	text, ok := spec.Annotations[Vendor(driver)+"/"+planAnnotation]
 	if !ok {
-		return plan.Plan{}, "", errors.New("the CDI spec names no plan")
+		return plan.Plan{}, "", errors.New("the CDI spec contains no plan")
 	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return plan.Plan{}, "", errors.New("the CDI spec's plan is not readable")
 	}
 	if p.Claim.UID == "" {
-		return plan.Plan{}, "", errors.New("the CDI spec's plan names no claim")
+		return plan.Plan{}, "", errors.New("the CDI spec's plan contains no claim")
 	}
 	return p, spec.Annotations[Vendor(driver)+"/"+bootAnnotation], nil
 }

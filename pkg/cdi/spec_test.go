@@ -136,9 +136,9 @@ func TestSpec_UnusableEdits_ReturnsError(t *testing.T) {
 
 func TestPlanOf_NoPlan_ReturnsError(t *testing.T) {
 	for in, want := range map[string]string{
-		"x": "not JSON", "{}": "names no plan",
+		"x": "not JSON", "{}": "contains no plan",
 		`{"annotations":{"k8s.gpu.nvidia.com/plan":"x"}}`:  "not readable",
-		`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`: "names no claim",
+		`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`: "contains no claim",
 	} {
 		if _, _, err := cdi.PlanOf(driver, []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("PlanOf(%s): %v, want %q in it", in, err, want)

@@ -97,7 +97,7 @@ func TestPrepare_PreparedGroupChanges_KeepsItsGPUs(t *testing.T) {
 	e.Prepare(p, "a")
 	e.CheckClean(p, "a")
 	e.GroupClaim("b", 0, 2)
-	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceNotReady, "NVLink does not connect 2 GPUs", devicestatetest.Address(0), "nvidia-smi nvlink")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceNotReady, "NVLink no longer connects 2 GPUs", devicestatetest.Address(0), "nvidia-smi nvlink")
 	// GPU 1 is another model now, and 0 and 2 stand side by side: the name is free to mean them, the claim's GPUs are not.
 	e.Snapshot.GPUs[1].ProductName = "another"
 	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "default/claim-a")

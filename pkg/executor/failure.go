@@ -48,7 +48,7 @@ func Failure(ctx context.Context, attempt string, d plan.Device, err error, reme
 	case ctx.Err() != nil:
 		e.Reason = claimerror.Interrupted
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):
-		e.Reason, e.Remedy = claimerror.DriverNotReady, "it is retried; load the driver on the node (nvidia-smi must work there)"
+		e.Reason, e.Remedy = claimerror.DriverNotReady, "the operation is retried; load the driver on the node (nvidia-smi must work there)"
 	case sessionpool.IsGone(err):
 		e.Reason = claimerror.DeviceLost
 		e.Remedy = "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
@@ -67,7 +67,7 @@ func CoTenants(w plan.Work) ([]plan.CoTenant, error) {
 			return nil, &claimerror.Error{
 				Reason: claimerror.DeviceInUse, Attempt: "prepare", Device: w.Target().Name,
 				Cause:  fmt.Errorf("claim %s, which shares the device, is being prepared or unprepared", t.Claim),
-				Remedy: "it is retried; if it persists, see the plugin's log for that claim",
+				Remedy: "the operation is retried; if it persists, see the plugin's log for that claim",
 			}
 		}
 	}

@@ -130,7 +130,7 @@ func TestMake_InvalidGroup_ReturnsError(t *testing.T) {
 		"a GPU that is gone":          {claim(nil, result("nvlink-2-0000-1f-00-0")), claimerror.Transient, claimerror.UnknownDevice, []string{"0000:1f:00.0"}},
 		"a member beside it":          {claim(nil, result(outer), result("gpu-0000-13-00-0")), claimerror.Permanent, claimerror.InvalidAllocation, []string{"gpu-0000-13-00-0", outer}},
 		"sharing": {claim(configs(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS"}}`), result(outer)),
-			claimerror.Permanent, claimerror.InvalidParameters, []string{"sharing", "one claim as a whole", "the claim"}},
+			claimerror.Permanent, claimerror.InvalidParameters, []string{"sharing", "one claim gets all of it", "the claim"}},
 		"a MIG device's parameters": {claim([]resourceapi.DeviceAllocationConfiguration{config(claimed, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig"}`, "gpu")}, result(outer)),
 			claimerror.Permanent, claimerror.InvalidParameters, []string{"MigDeviceConfig", "nvlink-group"}},
 		"topology in two requests": {claim(configs(told), result(outer), result(inner, request("other"))),

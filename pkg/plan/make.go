@@ -19,23 +19,21 @@ import (
 	"gpu-dra-driver/pkg/topology"
 )
 
-// Node is what a plan needs to know of where it will be carried out.
+// Node holds the node's part of a plan's input.
 type Node struct {
-	// Driver is the driver's name; results of other drivers are none of ours.
+	// Driver is the driver's name; Make ignores results of other drivers.
 	Driver   string
 	Pool     string
 	Snapshot gpu.Snapshot
-	// Policy is the node's setting for a GPU, or a MIG profile of it. Nil: none.
+	// Policy returns the node's setting for a GPU or a MIG profile of it. Optional.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
-	// Prepared is the plan by which the claim is prepared already, if it is: the GPUs of its groups stay, whatever has become
-	// of the links since.
+	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed.
 	Prepared Plan
-	// NoMPS says why this node has no MPS, and is empty where it has.
+	// NoMPS is the reason why this node has no MPS; empty if it has.
 	NoMPS string
 }
 
-// Make plans an allocated claim. A claim without results of this driver gives a plan without devices. Errors are
-// *claimerror.Error.
+// Make plans an allocated claim. Without results of this driver the plan has no devices. Errors are *claimerror.Error.
 func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 	m := maker{node: node, claim: Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}}
 	if claim.Status.Allocation == nil {
@@ -68,7 +66,7 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 	return p, nil
 }
 
-// steps are what a device needs beyond its CDI spec, the partition before what works on it.
+// steps adds the steps that a device needs besides its CDI spec: its partition first, then the sharing.
 func (p *Plan) steps() {
 	for i, d := range p.Devices {
 		step := func(executor string) {
@@ -95,11 +93,11 @@ func (p *Plan) steps() {
 type maker struct {
 	node  Node
 	claim Claim
-	// results are what the plan's devices were allocated as, in their order; those of a group have the same.
+	// results are the allocation results of the plan's devices, by index. All GPUs of a group have the same one.
 	results []*resourceapi.DeviceRequestAllocationResult
 }
 
-// devices are what a result stands for: a device, or the GPUs of a group in link order.
+// devices returns the devices of a result: one, or the GPUs of a group in link order.
 func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Device, error) {
 	named, err := gpu.ParseName(result.Device)
 	if err == nil && result.Pool != m.node.Pool {
@@ -112,7 +110,7 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 	admin := result.AdminAccess != nil && *result.AdminAccess
 	if named.Kind == gpu.KindMonitor && !admin {
 		return nil, m.claim.Refuse(result.Device, claimerror.InvalidAllocation,
-			errors.New("a monitor device is for watching only"),
+			errors.New("a monitor device is for monitoring only"),
 			"set adminAccess: true on the request, or ask for the class gpu.nvidia.com to use a GPU")
 	}
 	members, err := m.members(result.Device, named)
@@ -132,7 +130,7 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 		if named.Kind == gpu.KindMIG {
 			if d.Partition, err = partition(found.MIG, named); err != nil {
 				return nil, m.claim.Refuse(result.Device, claimerror.UnknownDevice, err,
-					"it is retried; if it persists, delete the pod and its claim so that the scheduler allocates again")
+					"the kubelet retries; if it persists, delete the pod and its claim so that the scheduler allocates again")
 			}
 		}
 		if result.ShareID != nil {
@@ -143,8 +141,8 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 	return out, nil
 }
 
-// members are the PCI addresses of a device's GPUs: a group's are those that the node's NVLinks make one now, for that is
-// what is published under its name.
+// members returns the PCI addresses of a device's GPUs. A group's are those that the node's links define now, because
+// they are published under its name.
 func (m maker) members(device string, named gpu.Device) ([]string, error) {
 	if named.Kind != gpu.KindGroup {
 		return []string{named.PCIAddress}, nil
@@ -165,11 +163,11 @@ func (m maker) members(device string, named gpu.Device) ([]string, error) {
 		return nil, m.missing(device, named.PCIAddress)
 	}
 	return nil, m.claim.Refuse(device, claimerror.DeviceNotReady,
-		fmt.Errorf("NVLink does not connect %d GPUs from %s on now", named.Size, named.PCIAddress),
-		"look at nvidia-smi nvlink --status on the node; delete the pod and its claim so that it is scheduled elsewhere")
+		fmt.Errorf("NVLink no longer connects %d GPUs from %s on", named.Size, named.PCIAddress),
+		"run nvidia-smi nvlink --status on the node; delete the pod and its claim so that it is scheduled elsewhere")
 }
 
-// partition is what the GPU says of a profile at a placement.
+// partition returns the partition with this profile and start on the GPU.
 func partition(m gpu.MIG, named gpu.Device) (Partition, error) {
 	profile, ok := m.ProfileNamed(named.Profile)
 	if !ok {
@@ -190,13 +188,13 @@ func (m maker) missing(device, address string) error {
 	if m.node.Snapshot.Driver.Version == "" {
 		return m.claim.Refuse(device, claimerror.DriverNotReady,
 			errors.New("the NVIDIA driver is not loaded on this node"),
-			"load the driver on the node (nvidia-smi must work there); the pod starts by itself then")
+			"load the driver on the node (nvidia-smi must work there); the pod starts afterwards")
 	}
 	for _, p := range m.node.Snapshot.Problems {
 		if p.PCIAddress != address {
 			continue
 		}
-		reason, remedy := claimerror.DeviceNotReady, "look at the node's kernel log for NVRM messages of that address"
+		reason, remedy := claimerror.DeviceNotReady, "see the node's kernel log for NVRM messages with that address"
 		if p.Lost {
 			reason, remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 		}
@@ -207,8 +205,8 @@ func (m maker) missing(device, address string) error {
 		"bring the GPU back, or delete the pod and its claim so that it is scheduled elsewhere")
 }
 
-// digest identifies an allocation by all that changes what is prepared: our results and the parameters. It names the
-// fields, for a field that a later API adds must not make a running pod's allocation look like another.
+// digest identifies an allocation by our results and the parameters. It lists the fields, because a new field of a
+// later API must not change the digest of a running pod's allocation.
 func digest(devices resourceapi.DeviceAllocationResult, driver string) string {
 	type result struct {
 		Request, Pool, Device string

@@ -18,14 +18,14 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// Names of the capacities that shares of a device are measured in.
+// Names of the capacities of shares.
 const (
 	MemoryCapacity  = "memory"
 	ComputeCapacity = "compute"
 )
 
-// configure works out what part of each device the claim has and how it is used: the class's parameters, then the
-// claim's, which replace them, then the node's setting.
+// configure sets each device's share and sharing. The claim's parameters replace the class's; the node's setting is the
+// default.
 func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfiguration) error {
 	chosen := make([]parameters, len(p.Devices))
 	for i := range p.Devices {
@@ -53,16 +53,16 @@ func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfigur
 	return m.setTopologyEnv(p, chosen)
 }
 
-// parameters are those that hold for a device.
+// parameters are those of a device.
 type parameters struct {
 	sharing  *v1beta1.Sharing
 	topology *v1beta1.Topology
-	// where says whose they are, for errors.
+	// where names their source, for errors.
 	where string
 }
 
-// parameters decodes every opaque configuration that applies to a result, the class's as well as the claim's, and gives
-// the last one that is of the device's kind.
+// parameters decodes every opaque configuration for a result, from the class and the claim. It returns the last one for
+// the device's kind.
 func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult, kind gpu.Kind) (parameters, error) {
 	var chosen parameters
 	for _, config := range resourceclaim.ConfigForResult(configs, result) {
@@ -94,16 +94,16 @@ func (m maker) invalid(device, request, from string, err error) error {
 		"correct them in "+from+" and create the claim anew")
 }
 
-// share is the share that the scheduler gave, zero where it gave all.
+// share returns the scheduler's share, or zero if the scheduler gave the whole device.
 func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
 	total, reserved := memory(g, d.Partition)
 	total = cmp.Or(total, v1beta1.MaxMemory)
 	charged := result.ConsumedCapacity[MemoryCapacity]
 	if result.ShareID == nil || charged.CmpInt64(int64(total-sharing.Step)) > 0 {
-		return Share{} // Less is left than can be asked for.
+		return Share{} // The rest is smaller than the least share.
 	}
 	s := Share{TotalBytes: total, MaxShares: m.offer(g, d.Partition.Profile).MaxShares}
-	if charged.Sign() > 0 { // Value wraps beyond int64.
+	if charged.Sign() > 0 { // Value overflows above int64.
 		s.MemoryBytes = uint64(charged.Value())
 	}
 	if s.MemoryBytes < sharing.MinMemory && p.Refused == nil {
@@ -130,7 +130,7 @@ func (m maker) offer(g gpu.GPU, profile string) sharing.Offer {
 	return o
 }
 
-// claimed are the claim's devices, as parameters can name them.
+// claimed lists the claim's devices for parameters that name them.
 func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
 	var out []v1beta1.Device
 	for i, d := range devices {
@@ -145,7 +145,7 @@ func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
 	return out
 }
 
-// decideSharing decides how the processes on one device get along.
+// decideSharing chooses the sharing of one device.
 func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta1.Device) error {
 	d := &p.Devices[i]
 	asked, where := chosen.sharing, chosen.where
@@ -153,7 +153,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 		if asked == nil {
 			return nil
 		}
-		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs is for one claim as a whole, and there is nothing to share"))
+		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs cannot be shared, because one claim gets all of it"))
 	}
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
 	policy := m.policy(g, d.Partition.Profile)
@@ -177,11 +177,11 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 	}
 	if !g.MPSCapable {
 		return m.invalid(d.Name, d.Request, cmp.Or(where, "the node's setting"),
-			fmt.Errorf("sharing.strategy: MPS is not for this GPU: %s cannot limit its clients (it takes compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
+			fmt.Errorf("sharing.strategy: MPS does not support this GPU: %s cannot limit its clients (MPS needs compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
 	}
 	if m.node.NoMPS != "" && p.Refused == nil {
 		p.Refused = m.claim.Refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
-			"have an administrator switch it on, or name the strategy TimeSlicing in a GpuConfig")
+			"ask an administrator to enable it, or name the strategy TimeSlicing in a GpuConfig")
 	}
 	if d.Partial() {
 		d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = new(d.Share.UsableBytes), d.Share.Compute
@@ -204,7 +204,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 	return nil
 }
 
-// checkClaim checks what no device shows alone.
+// checkClaim checks the devices of the claim together.
 func (m maker) checkClaim(p *Plan) error {
 	requests := map[string]string{}
 	const again = "delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this"

@@ -1,11 +1,11 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan turns an allocated claim into what must be done for it on this node: a plain value, the same for the
-// same claim and hardware, with a stable JSON form that records keep.
+// Package plan computes the work for an allocated claim on this node. A Plan is a plain value, equal for the same claim
+// and hardware, with a stable JSON form for records.
 //
-// A plan holds identities (PCI address, UUID), from which every effect can be found again, and the few facts that
-// belong to one boot (the minor number), which a plan made after a reboot replaces.
+// A plan holds identities (PCI address, UUID), which are enough to find every effect again. It also holds a few values
+// of one boot (the minor number), which a new plan after a reboot replaces.
 package plan
 
 import (
@@ -18,34 +18,33 @@ import (
 )
 
 const (
-	// MIGExecutor makes partitions.
+	// MIGExecutor creates partitions.
 	MIGExecutor = "mig"
-	// MPSExecutor has an MPS daemon serve a device.
+	// MPSExecutor runs an MPS daemon for a device.
 	MPSExecutor = "mps"
 	// TimeSliceExecutor sets a GPU's time slice.
 	TimeSliceExecutor = "time-slice"
 )
 
-// What an executor's errors can be marked as.
+// Marks of an executor's errors.
 var (
-	// ErrUnchanged changed nothing, so that there is nothing to revert.
+	// ErrUnchanged means that nothing changed, so there is nothing to revert.
 	ErrUnchanged = errors.New("nothing was changed")
-	// ErrDestroyed changed nothing either: what was made for the device is gone, and can be made again once the claim's
-	// record says that it may be.
-	ErrDestroyed = errors.New("somebody destroyed it outside of this driver")
+	// ErrDestroyed means that nothing changed, but the device's effect is gone. It can be created again after the
+	// claim's record allows it.
+	ErrDestroyed = errors.New("it was destroyed outside of this driver")
 )
 
-// Plan is what one claim needs on this node.
+// Plan is the work for one claim on this node.
 type Plan struct {
 	Claim Claim `json:"claim"`
-	// Allocation identifies what the scheduler gave the claim: two plans of a claim UID with different allocations
-	// are different plans, never "already prepared".
+	// Allocation identifies the scheduler's allocation. Plans of one claim UID with different allocations are different:
+	// the second claim is not "already prepared".
 	Allocation string   `json:"allocation"`
 	Devices    []Device `json:"devices"`
-	// Refused says why the node's settings keep the claim from being prepared. One that is prepared already stands, whatever
-	// they say today.
+	// Refused is the reason why the node's settings forbid the claim. It does not affect a prepared claim.
 	Refused error `json:"-"`
-	// Steps are the effects beyond the CDI spec that a crash could strand, in the order of execution.
+	// Steps are the effects besides the CDI spec that a crash could strand, in order of execution.
 	Steps []Step `json:"steps,omitempty"`
 }
 
@@ -58,12 +57,12 @@ type Claim struct {
 
 func (c Claim) String() string {
 	if c.Name == "" {
-		return "UID " + c.UID // Its record was unreadable, and nothing else says more.
+		return "UID " + c.UID // The record was unreadable and no other source has the name.
 	}
 	return c.Namespace + "/" + c.Name
 }
 
-// Refuse explains why the claim cannot be prepared. The device is empty where it concerns none.
+// Refuse returns an error with the reason why the claim cannot be prepared. device may be empty.
 func (c Claim) Refuse(device string, reason claimerror.Reason, cause error, remedy string) error {
 	return &claimerror.Error{
 		Reason: reason, Attempt: "prepare", Claim: c.String(), Device: device, Cause: cause, Remedy: remedy,
@@ -78,52 +77,52 @@ type Device struct {
 	Name    string   `json:"name"`
 	ShareID string   `json:"shareID,omitempty"`
 	Kind    gpu.Kind `json:"kind"`
-	// Admin says that the claim only watches: it neither blocks others nor is blocked by them.
+	// Admin means admin access: the device blocks no other claim and is not blocked by others.
 	Admin      bool   `json:"admin,omitempty"`
 	PCIAddress string `json:"pciAddress"`
-	// UUID is the GPU's, of a MIG device its parent's.
+	// UUID is the GPU's; for a MIG device it is the parent's.
 	UUID string `json:"uuid"`
-	// Minor is the number in /dev/nvidia<minor>, of the boot that the plan was made in.
+	// Minor is the number in /dev/nvidia<minor>, in the boot of the plan.
 	Minor int `json:"minor"`
-	// Partition is a MIG device's, zero of any other.
+	// Partition is zero for devices other than MIG devices.
 	Partition Partition `json:"partition,omitzero"`
-	// Share is the part of the device that the claim has, zero where it has all of it.
+	// Share is the claim's part of the device, zero if it has all of it.
 	Share Share `json:"share,omitzero"`
-	// Sharing is how the processes on it get along.
+	// Sharing configures the processes on the device.
 	Sharing Sharing `json:"sharing,omitzero"`
-	// TopologyEnv is what containers are told of the GPUs of the request, on the request's first device only.
+	// TopologyEnv is the environment for the GPUs of the request. Only the request's first device has it.
 	TopologyEnv TopologyEnv `json:"told,omitzero"`
 }
 
-// TopologyEnv is how GPUs are wired, for programs.
+// TopologyEnv describes the connections of GPUs to programs.
 type TopologyEnv struct {
-	// VisibleDevices is the value of CUDA_VISIBLE_DEVICES, empty where it is left alone.
+	// VisibleDevices is the value of CUDA_VISIBLE_DEVICES, or empty to leave it alone.
 	VisibleDevices string `json:"visibleDevices,omitempty"`
-	// NCCLTopology is the content of the file for NCCL, empty where there is none.
+	// NCCLTopology is the content of the file for NCCL, or empty for no file.
 	NCCLTopology string `json:"ncclTopology,omitempty"`
 }
 
-// Continues says that the device is one more GPU of the group that the device before it is of: a group is as many devices
-// of its name, in link order, so that whatever concerns a GPU finds each.
+// Continues reports whether the device is a further GPU of the previous device's group. A group has one device with its
+// name for each GPU, in link order, so that code for single GPUs also finds these.
 func (p Plan) Continues(i int) bool {
 	return i > 0 && p.Devices[i].Kind == gpu.KindGroup && p.Devices[i-1].Kind == gpu.KindGroup &&
 		p.Devices[i].Name == p.Devices[i-1].Name && p.Devices[i].Request == p.Devices[i-1].Request
 }
 
-// WholeGPU says that the device is all of a GPU, by itself or in a group.
+// WholeGPU reports whether the device is all of a GPU, alone or in a group.
 func (d Device) WholeGPU() bool { return d.Kind == gpu.KindGPU || d.Kind == gpu.KindGroup }
 
-// Partition is a part of a GPU: what identifies it, and what the executor found or made of it in this boot.
+// Partition identifies a part of a GPU, and holds the executor's IDs of this boot.
 type Partition struct {
 	Profile     string `json:"profile"`
 	Start       int    `json:"start"`
 	Size        int    `json:"size"`
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
-	// Foreign says that an administrator made it: it is used as it is, and never destroyed.
+	// Foreign means that the partition is external: the driver uses it unchanged, and never destroys it.
 	Foreign bool `json:"foreign,omitempty"`
-	// Lost says that it vanished under its claim and is being made again: what is of its profile in its place is it.
+	// Lost means that the partition was destroyed and is being created again: one of its profile in its place is it.
 	Lost bool `json:"lost,omitempty"`
-	// UUID is "MIG-…", empty until the partition exists; the instance IDs mean nothing without it.
+	// UUID is "MIG-…", or empty before the partition exists. Without it the instance IDs are meaningless.
 	UUID            string `json:"uuid,omitempty"`
 	GPUInstance     int    `json:"gpuInstance,omitempty"`
 	ComputeInstance int    `json:"computeInstance,omitempty"`
@@ -131,9 +130,8 @@ type Partition struct {
 
 func (p Partition) Placement() gpu.Placement { return gpu.Placement{Start: p.Start, Size: p.Size} }
 
-// Overlaps says whether two devices cannot be had at once by two claims: the whole of a GPU overlaps everything on it,
-// partitions do where they share a memory slice, shares of one device do not by themselves (Use counts them), and
-// watching overlaps nothing.
+// Overlaps reports whether two claims cannot have both devices. A whole GPU overlaps everything on it, and partitions
+// overlap if they share a memory slice. Shares of one device do not (Use adds them up), nor does admin access.
 func (d Device) Overlaps(o Device) bool {
 	if d.PCIAddress != o.PCIAddress || d.Admin || o.Admin || d.Shares(o) {
 		return false
@@ -143,18 +141,18 @@ func (d Device) Overlaps(o Device) bool {
 
 // Step is one effect of an executor.
 type Step struct {
-	// Executor names who carries it out and takes it back.
+	// Executor is the name of its executor.
 	Executor string `json:"executor"`
-	// PCIAddress is the GPU it changes.
+	// PCIAddress is the address of the changed GPU.
 	PCIAddress string `json:"pciAddress"`
-	// Device is the position in the plan's Devices of the one that it is for.
+	// Device is its device's index in the plan's Devices.
 	Device int `json:"device,omitempty"`
-	// Spec is the executor's own, enough to find the effect again.
+	// Spec is the executor's data, enough to find the effect again.
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
-// HeldGPUs returns the physical GPUs that the plan has, whole or in part, in locking order, each once. Admin
-// access does not count.
+// HeldGPUs returns the physical GPUs of the plan's devices, without duplicates, in locking order. It ignores admin
+// access.
 func (p Plan) HeldGPUs() []string {
 	var out []string
 	for _, d := range p.Devices {
@@ -166,7 +164,7 @@ func (p Plan) HeldGPUs() []string {
 	return slices.Compact(out)
 }
 
-// Conflict finds a device of p that a plan of another claim makes impossible, on one GPU.
+// Conflict finds a device of p that overlaps another claim's plan on one GPU.
 func (p Plan) Conflict(o Plan, address string) (mine Device, found bool) {
 	for _, d := range p.Devices {
 		if d.PCIAddress == address && slices.ContainsFunc(o.Devices, d.Overlaps) {

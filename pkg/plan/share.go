@@ -12,58 +12,57 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// Share is the part of a device that a claim has beside other claims. The zero Share is a device to itself.
+// Share is a claim's part of a shared device. The zero Share means the whole device.
 type Share struct {
-	// MemoryBytes is what the scheduler charged, of TotalBytes that the device has.
+	// MemoryBytes is the scheduler's charge; TotalBytes is the device's memory.
 	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
 	TotalBytes  uint64 `json:"ofBytes,omitempty"`
-	// Compute is the part of the SMs that is reserved, in percent; 0 reserves none.
+	// Compute is the reserved part of the SMs in percent; 0 reserves none.
 	Compute int `json:"compute,omitempty"`
-	// MaxShares is how many claims can have a share of the device at once.
+	// MaxShares is the maximum number of concurrent shares of the device.
 	MaxShares int `json:"most,omitempty"`
-	// UsableBytes is what of MemoryBytes the claim can use: what the driver keeps of the device is taken from each share
-	// in proportion.
+	// UsableBytes is MemoryBytes without its part of the driver's reserve, which all shares bear in proportion.
 	UsableBytes uint64 `json:"usableBytes,omitempty"`
 }
 
-// Sharing is how the processes on a device get along. The zero Sharing leaves it to the GPU.
+// Sharing configures the processes on a device. The zero Sharing keeps the GPU's settings.
 type Sharing struct {
 	Strategy v1beta1.Strategy `json:"strategy,omitempty"`
-	// Interval is the time slice, 0 (default) to 3 (long), where Timed says that the claim named one.
+	// Interval is the time slice, 0 (default) to 3 (long). It is valid if Timed is set.
 	Interval int  `json:"interval,omitempty"`
 	Timed    bool `json:"timed,omitempty"`
-	// MemoryLimit is what each process may allocate, in bytes. Nil is a device to itself: a share has a limit.
+	// MemoryLimit is each process's limit, in bytes. Nil means no limit, for a device without shares.
 	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
-	// ActiveThreadPercentage is the part of the SMs that each process may use, in percent; 0: all.
+	// ActiveThreadPercentage is each process's limit of the SMs in percent; 0 means no limit.
 	ActiveThreadPercentage int `json:"threads,omitempty"`
-	// MultiUser says whether processes of different users work at once.
+	// MultiUser says whether processes of different users run concurrently.
 	MultiUser MultiUser `json:"users,omitempty"`
 }
 
-// MultiUser says whether an MPS daemon serves several users at once.
+// MultiUser says whether an MPS daemon serves several users concurrently.
 type MultiUser string
 
 const (
-	// MultiUserUnset has them work at once where the driver can.
+	// MultiUserUnset serves them concurrently if the driver can.
 	MultiUserUnset MultiUser = ""
-	// MultiUserOn insists on it.
+	// MultiUserOn requires it.
 	MultiUserOn MultiUser = "many"
-	// MultiUserOff has the processes of one user wait for those of another.
+	// MultiUserOff makes processes of one user wait for those of another.
 	MultiUserOff MultiUser = "one"
 )
 
-// Partial says that other claims may have the rest of the device.
+// Partial reports whether other claims can have the rest of the device.
 func (d Device) Partial() bool { return d.Share != Share{} }
 
-// MPS says that an MPS daemon stands between the claim's processes and the device.
+// MPS reports whether the claim's processes use the device through an MPS daemon.
 func (d Device) MPS() bool { return d.Sharing.Strategy == v1beta1.StrategyMPS }
 
-// Shares says whether two devices are shares of one.
+// Shares reports whether two devices are shares of one.
 func (d Device) Shares(o Device) bool {
 	return d.Name == o.Name && !d.Admin && !o.Admin && d.Partial() && o.Partial()
 }
 
-// Disagrees says why a share cannot be beside another that was there first, and is empty where it can.
+// Disagrees returns the reason why a share cannot join an earlier one, or "".
 func (d Device) Disagrees(first Device) string {
 	a, b := d.Sharing, first.Sharing
 	switch {
@@ -87,7 +86,7 @@ func (m MultiUser) text() string {
 	return "unset"
 }
 
-// Use is how much of one device its shares take together.
+// Use is the sum of the shares of one device.
 type Use struct {
 	MemoryBytes uint64
 	Compute     int
@@ -100,8 +99,8 @@ func (u *Use) Add(s Share) {
 	u.Count++
 }
 
-// Excess says what of a device is overdrawn, and is empty where nothing is. It says for the last line of defence what
-// the scheduler sees to in the first place.
+// Excess describes the resource that shares overdraw, or returns "". The scheduler already checks it; this is the last
+// line of defence.
 func (u Use) Excess(s Share) string {
 	switch {
 	case u.MemoryBytes > s.TotalBytes:
@@ -114,12 +113,12 @@ func (u Use) Excess(s Share) string {
 	return ""
 }
 
-// Work is a step with the plans around it: the argument of an executor's methods.
+// Work is a step with its device's context, the argument of an executor's methods.
 type Work struct {
 	Step
-	// Devices are the plan's. Only the step's may be written to.
+	// Devices are the plan's devices. Executors may only change the step's one.
 	Devices []Device
-	// OnGPU are the devices of other claims whose effects of this boot may be on the GPU, in order of the claims' UIDs.
+	// OnGPU are the devices of other claims that may have effects of this boot on the GPU, by claim UID.
 	OnGPU []CoTenant
 }
 
@@ -127,21 +126,21 @@ type Work struct {
 type CoTenant struct {
 	Claim  Claim
 	Device Device
-	// Committed says that all effects of the claim exist, not only some.
+	// Committed means that all effects of the claim exist.
 	Committed bool
 }
 
 func (w Work) Target() *Device { return &w.Devices[w.Device] }
 
-// CoTenants are the other claims' shares of the step's device.
+// CoTenants returns the other claims' shares of the step's device.
 func (w Work) CoTenants() []CoTenant {
 	return slices.DeleteFunc(slices.Clone(w.OnGPU), func(t CoTenant) bool { return !t.Device.Shares(*w.Target()) })
 }
 
-// Sharers are all shares of the step's device, those of the plan and those of other claims.
+// Sharers returns all shares of the step's device, from the plan and from other claims.
 func (w Work) Sharers() (out []Device) {
 	for i := range w.Devices {
-		// Those of other GPUs may be written to meanwhile.
+		// Devices on other GPUs may change concurrently.
 		if w.Devices[i].Name == w.Target().Name && w.Devices[i].Shares(*w.Target()) {
 			out = append(out, w.Devices[i])
 		}
@@ -152,7 +151,7 @@ func (w Work) Sharers() (out []Device) {
 	return out
 }
 
-// usable takes what the driver keeps of a GPU from a share, in proportion, in whole steps, and leaves one at least.
+// usable returns a share without its part of the driver's reserve, in whole steps, and at least one step.
 func usable(share, total, reserved uint64) uint64 {
 	if total == 0 || reserved >= total || share > total {
 		return share
@@ -161,7 +160,7 @@ func usable(share, total, reserved uint64) uint64 {
 	return max(share/sharing.Step*((total-reserved)/sharing.Step)/(total/sharing.Step), 1) * sharing.Step
 }
 
-// memory is what a device of the GPU has, and what the driver keeps of it.
+// memory returns the memory of a device of the GPU, and the driver's reserve in it.
 func memory(g gpu.GPU, p Partition) (total, reserved uint64) {
 	if p.Profile != "" {
 		return p.MemoryBytes, 0

@@ -13,8 +13,8 @@ import (
 	"gpu-dra-driver/pkg/topology/nccl"
 )
 
-// setTopologyEnv puts on the first device of a request what its containers are to be told of its GPUs. A container gets all devices
-// of a request, so one says it for all; a second request would overwrite it.
+// setTopologyEnv sets the environment of a request's GPUs on its first device, because a container gets all devices of
+// a request. A second request would overwrite it.
 func (m maker) setTopologyEnv(p *Plan, chosen []parameters) error {
 	first := -1
 	for i, d := range p.Devices {
@@ -27,11 +27,11 @@ func (m maker) setTopologyEnv(p *Plan, chosen []parameters) error {
 		}
 		switch {
 		case d.Partial():
-			return wrong(errors.New("it is for whole GPUs, and this is a share of one"))
+			return wrong(errors.New("it is only for whole GPUs, but this is a share of one"))
 		case first >= 0 && p.Devices[first].Request == d.Request:
 			continue
 		case first >= 0:
-			return wrong(fmt.Errorf("request %q asks for it too, and a container has one CUDA_VISIBLE_DEVICES and one NCCL_TOPO_FILE; ask in one request, and name the request in the container",
+			return wrong(fmt.Errorf("request %q asks for it too, but a container has only one CUDA_VISIBLE_DEVICES and one NCCL_TOPO_FILE; ask in one request, and name the request in the container",
 				p.Devices[first].Request))
 		}
 		first = i
@@ -50,7 +50,7 @@ func (m maker) setTopologyEnv(p *Plan, chosen []parameters) error {
 	return nil
 }
 
-// gpusOf are the GPUs of a request in link order.
+// gpusOf returns the GPUs of a request in link order.
 func (m maker) gpusOf(p Plan, request string) []gpu.GPU {
 	var addresses []string
 	for _, d := range p.Devices {
@@ -60,7 +60,7 @@ func (m maker) gpusOf(p Plan, request string) []gpu.GPU {
 	}
 	var out []gpu.GPU
 	for _, address := range topology.Sort(m.node.Snapshot.GPUs, addresses) {
-		g, _ := m.node.Snapshot.ByAddress(address) // Planned devices were found in it.
+		g, _ := m.node.Snapshot.ByAddress(address) // The Snapshot contains all planned devices.
 		out = append(out, g)
 	}
 	return out

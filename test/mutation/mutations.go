@@ -272,7 +272,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "the first of two sharers to leave ends the daemon", File: "pkg/executor/mps/executor.go",
-		Old: "return nil // Its limits stay", New: "continue // Its limits stay",
+		Old: "return nil // The daemon keeps its limits", New: "continue // The daemon keeps its limits",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{

@@ -3,8 +3,8 @@
 
 // Package store keeps CDI specs on disk, one file a claim, named by the claim's UID.
 //
-// The CDI library's own writer does not flush, so the host border writes. The directory is shared with other drivers
-// and usually on tmpfs: after a reboot it is empty, and nothing may be concluded from a file's absence but absence.
+// The host package writes the files, because the CDI library's writer does not sync. Other drivers use the same
+// directory. It is usually on tmpfs and empty after a reboot, so a missing file proves nothing about the claim.
 package store
 
 import (
@@ -26,7 +26,7 @@ const (
 	LabelRemove host.Label = "spec.remove"
 )
 
-// Store is one driver's specs in a CDI directory.
+// Store holds one driver's specs in a CDI directory.
 type Store struct {
 	host   *host.Host
 	dir    string
@@ -35,28 +35,28 @@ type Store struct {
 
 const (
 	suffix = ".json"
-	// topologySuffix is of the file for NCCL that a claim's spec mounts; the runtime takes it for no spec.
+	// topologySuffix ends the name of a claim's file for NCCL; the runtime does not read it as a spec.
 	topologySuffix = ".nccl.xml"
 )
 
-// New names a store; the directory is made with the first spec.
+// New returns a store. The first write creates the directory.
 func New(h *host.Host, dir, driver string) *Store {
 	return &Store{host: h, dir: dir, prefix: cdi.Vendor(driver) + "-" + cdi.Class + "_"}
 }
 
 func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+suffix) }
 
-// Write makes the claim's spec what data says. A spec that says it already is not written.
+// Write writes the claim's spec, unless it already has this content.
 func (s *Store) Write(uid string, data []byte) error {
 	return s.write("write the CDI spec", s.path(uid), data)
 }
 
-// TopologyPath is where the claim's file for NCCL is.
+// TopologyPath returns the path of the claim's file for NCCL.
 func (s *Store) TopologyPath(uid string) string {
 	return filepath.Join(s.dir, s.prefix+uid+topologySuffix)
 }
 
-// WriteTopology makes the claim's file for NCCL what data says. It goes with the spec.
+// WriteTopology writes the claim's file for NCCL, unless it already has this content. Remove removes it too.
 func (s *Store) WriteTopology(uid string, data []byte) error {
 	return s.write("write the topology file for NCCL", s.TopologyPath(uid), data)
 }
@@ -68,7 +68,7 @@ func (s *Store) write(attempt, path string, data []byte) error {
 	err := s.host.WriteDurable(LabelWrite, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.host.MkdirAll(LabelMkdir, 0o755, s.dir); err != nil {
-			return fmt.Errorf("%s: make the CDI directory: %w", attempt, err)
+			return fmt.Errorf("%s: create the CDI directory: %w", attempt, err)
 		}
 		err = s.host.WriteDurable(LabelWrite, path, data, 0o644)
 	}
@@ -78,14 +78,13 @@ func (s *Store) write(attempt, path string, data []byte) error {
 	return nil
 }
 
-// Read gives the claim's spec. A missing one is fs.ErrNotExist.
+// Read returns the claim's spec. A missing one is fs.ErrNotExist.
 func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path(uid)) }
 
-// ReadTopology gives the claim's file for NCCL. A missing one is fs.ErrNotExist.
+// ReadTopology returns the claim's file for NCCL. A missing one is fs.ErrNotExist.
 func (s *Store) ReadTopology(uid string) ([]byte, error) { return s.host.ReadFile(s.TopologyPath(uid)) }
 
-// Remove removes the claim's spec, then the file that it mounts, and what an interrupted write left. None there is a
-// success.
+// Remove removes the claim's spec, then its file for NCCL, and unfinished writes. Missing files are no error.
 func (s *Store) Remove(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
@@ -98,7 +97,7 @@ func (s *Store) Remove(uid string) error {
 	return s.RemoveUnfinished(uid)
 }
 
-// RemoveUnfinished removes what an interrupted write of the claim's spec left.
+// RemoveUnfinished removes unfinished writes of the claim's spec.
 func (s *Store) RemoveUnfinished(uid string) error {
 	for _, path := range []string{s.path(uid), s.TopologyPath(uid)} {
 		if err := s.host.RemoveUnfinished(LabelRemove, path); err != nil {
@@ -108,7 +107,7 @@ func (s *Store) RemoveUnfinished(uid string) error {
 	return nil
 }
 
-// UIDs lists the claims that have a spec, whole or unfinished, in order.
+// UIDs lists the claims with a complete or unfinished spec, sorted.
 func (s *Store) UIDs() ([]string, error) {
 	names, unfinished, err := s.host.List(s.dir)
 	if err != nil {
@@ -129,10 +128,10 @@ func (s *Store) UIDs() ([]string, error) {
 	return slices.Compact(uids), nil
 }
 
-// ErrUnlinked says that the CDI directory was deleted and this process is left with its corpse, through a mount.
-var ErrUnlinked = errors.New("the CDI directory was deleted and the container's mount of it leads nowhere")
+// ErrUnlinked means that the CDI directory was deleted while this process still has the old one mounted.
+var ErrUnlinked = errors.New("the CDI directory was deleted, but this container still has the old one mounted")
 
-// Usable is ErrUnlinked where no spec can ever be written again by this process.
+// Usable returns ErrUnlinked if only a new process can write specs.
 func (s *Store) Usable() error {
 	gone, err := s.host.Unlinked(s.dir)
 	if err == nil && gone {

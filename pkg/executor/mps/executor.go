@@ -1,12 +1,12 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mps has an MPS daemon serve a device for as long as a claim needs it: the daemon itself is the supervisor's,
-// the GPU's compute mode is set here, so that only the daemon reaches the GPU, and goes back to what it was.
+// Package mps runs an MPS daemon for a device while a claim needs it. The supervisor runs the daemon. This package sets
+// the GPU's compute mode, so that only the daemon reaches the GPU, and restores it afterwards.
 //
-// Traps. A daemon's limit must be at least that of its largest client, so a smaller share is held to its own limit by its
-// environment alone. In the compute mode DEFAULT a process that unsets CUDA_MPS_PIPE_DIRECTORY has the whole GPU; in
-// EXCLUSIVE_PROCESS it has nothing. A MIG device has no compute mode.
+// Traps. A daemon's limit must be at least that of its largest client, so only the environment limits a smaller share.
+// In the compute mode DEFAULT a process without CUDA_MPS_PIPE_DIRECTORY can use the whole GPU; in EXCLUSIVE_PROCESS it
+// gets nothing. A MIG device has no compute mode.
 package mps
 
 import (
@@ -28,14 +28,14 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Daemons runs MPS daemons; *mpsd.Client is the one.
+// Daemons runs MPS daemons. *mpsd.Client implements it.
 type Daemons interface {
 	Ensure(ctx context.Context, d mpsd.Daemon) (mpsd.Status, error)
 	Stop(ctx context.Context, name string) error
 	List(ctx context.Context, after string) (mpsd.List, error)
 }
 
-// timeout bounds the wait of one call for a daemon, well within the kubelet's 45 s.
+// timeout limits one call's wait for a daemon, well below the kubelet's 45 s.
 const timeout = 20 * time.Second
 
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
@@ -47,14 +47,14 @@ type Executor struct {
 	procRoot string
 }
 
-// New makes an Executor. The records are of the compute modes that this driver set; procRoot is the machine's /proc, for
-// the names of processes.
+// New returns an Executor. modes are the records of the compute modes that this driver set; procRoot is the machine's
+// /proc, for the names of processes.
 func New(h *host.Host, sessions *sessionpool.Pool, daemons Daemons, modes *record.GPUs, procRoot string) *Executor {
 	return &Executor{host: h, sessions: sessions, daemons: daemons, modes: modes, procRoot: procRoot}
 }
 
-// Admit implements devicestate.Executor. The compute mode would lock processes outside of the daemon out of the GPU, or
-// they would keep the daemon from it.
+// Admit implements devicestate.Executor. It refuses a GPU that other processes use: the compute mode would exclude
+// them, or they would keep the daemon from the GPU.
 func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	d := w.Target()
 	tenants, err := executor.CoTenants(w)
@@ -64,12 +64,12 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	return failure(ctx, "prepare", *d, err)
 }
 
-// free refuses a GPU on which no daemon could work.
+// free returns an error if no daemon could use the GPU.
 func (x *Executor) free(ctx context.Context, g nvml.Device, mode nvml.ComputeMode, device string) error {
 	if mode == nvml.ComputeProhibited {
 		return &executor.Busy{
 			Obstacle: "its compute mode is PROHIBITED, which this driver did not set",
-			Remedy:   "it is retried; set it back with nvidia-smi -c DEFAULT",
+			Remedy:   "the kubelet retries; restore it with nvidia-smi -c DEFAULT",
 		}
 	}
 	processes, err := g.Processes()
@@ -87,14 +87,14 @@ func (x *Executor) free(ctx context.Context, g nvml.Device, mode nvml.ComputeMod
 		return nil
 	}
 	return &executor.Busy{
-		Obstacle: "it is held by " + strings.Join(names, ", ") + ", outside of this driver", Remedy: "it is retried; end those processes",
+		Obstacle: "processes outside of this driver use it: " + strings.Join(names, ", "), Remedy: "the kubelet retries; end those processes",
 	}
 }
 
-// serverComm is how the kernel calls MPS's programs: by fifteen characters of their names.
+// serverComm is the kernel's name of MPS's programs, which is limited to fifteen characters.
 const serverComm = "nvidia-cuda-mps"
 
-// runs says that the supervisor has a daemon for the device: one of a claim that was released while it was away.
+// runs reports whether the supervisor has a daemon for the device, as for a claim that was released while it was away.
 func (x *Executor) runs(ctx context.Context, device string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -116,7 +116,8 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	return failure(ctx, "prepare", d, err)
 }
 
-// Daemon is the one that a device's shares need: its limits are those of the largest share, for they bind each client.
+// Daemon returns the daemon of a device's shares. Its limits are the largest share's, because they apply to every
+// client.
 func Daemon(w plan.Work) mpsd.Daemon {
 	d := *w.Target()
 	out := mpsd.Daemon{
@@ -135,7 +136,7 @@ func Daemon(w plan.Work) mpsd.Daemon {
 	return out
 }
 
-// loosest is the larger of two limits, of which nil is none.
+// loosest returns the larger of two limits; nil means no limit.
 func loosest(a, b *uint64) *uint64 {
 	if a == nil || b != nil && *a >= *b {
 		return a
@@ -143,10 +144,10 @@ func loosest(a, b *uint64) *uint64 {
 	return b
 }
 
-// Check implements devicestate.Executor. A daemon that died is started again by its supervisor; until then Check fails.
+// Check implements devicestate.Executor. It fails until the supervisor has restarted an ended daemon.
 func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	// Claims are checked one after the other when the plugin starts: one that hangs must not hold up all.
+	// The plugin checks claims one after the other at start, so one must not block for long.
 	limited, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	list, err := x.daemons.List(limited, "")
@@ -165,14 +166,14 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	for _, t := range w.CoTenants() {
 		if t.Device.MPS() {
-			return nil // Its limits stay as they are: a client that runs keeps its own anyway.
+			return nil // The daemon keeps its limits, because running clients keep theirs.
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := x.daemons.Stop(limited, d.Name)
 	if errors.Is(err, mpsd.ErrAway) {
-		// It ended with its supervisor, and the next one ends what no claim needs.
+		// The daemon ended with its supervisor. The next supervisor ends unneeded daemons.
 		err = nil
 	}
 	if err == nil && d.Kind == gpu.KindGPU {
@@ -182,9 +183,9 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
-	remedy := "it is retried; if it persists, look at the log of the node's mps-supervisor pod"
+	remedy := "the operation is retried; if it persists, see the log of the node's mps-supervisor pod"
 	if errors.Is(err, mpsd.ErrAway) {
-		remedy = "it is retried; see that the node has a running mps-supervisor pod (chart value mps.enabled)"
+		remedy = "the operation is retried; check that the node has a running mps-supervisor pod (chart value mps.enabled)"
 	}
 	return executor.Failure(ctx, attempt, d, err, remedy)
 }

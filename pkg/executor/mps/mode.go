@@ -12,10 +12,10 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Setting is the word for compute modes among GPU records.
+// Setting names the GPU records of compute modes.
 const Setting = "compute-mode"
 
-// withMode calls do with a GPU and its compute mode. It does nothing on a GPU that has none.
+// withMode calls do with a GPU and its compute mode. It does nothing on a device without compute mode.
 func (x *Executor) withMode(uuid string, do func(nvml.Device, nvml.ComputeMode) error) error {
 	return x.sessions.With(func(s nvml.Session) error {
 		g, err := sessionpool.Device(s, uuid)
@@ -33,13 +33,13 @@ func (x *Executor) withMode(uuid string, do func(nvml.Device, nvml.ComputeMode) 
 	})
 }
 
-// setExclusive sets the compute mode in which only the daemon reaches the GPU. The mode it finds is recorded first.
+// setExclusive sets the compute mode in which only the daemon reaches the GPU. It records the previous mode first.
 func (x *Executor) setExclusive(d plan.Device) error {
 	return x.withMode(d.UUID, func(g nvml.Device, mode nvml.ComputeMode) error {
 		if mode == nvml.ComputeExclusiveProcess {
-			return nil // Ours, or an administrator's who wants it so.
+			return nil // This driver or an administrator set it.
 		}
-		// A record of this boot holds what was found before the driver set anything, which somebody undid meanwhile.
+		// A record of this boot holds the mode from before the driver's first change, which was undone meanwhile.
 		r, known, err := x.modes.OfBoot(d.PCIAddress, d.UUID)
 		if err != nil {
 			return err
@@ -54,7 +54,7 @@ func (x *Executor) setExclusive(d plan.Device) error {
 	})
 }
 
-// set changes the mode and looks whether it is so: an answer may be lost.
+// set sets the mode and reads it back, because the answer may be lost.
 func set(g nvml.Device, want nvml.ComputeMode) error {
 	setErr := g.SetComputeMode(want)
 	if nvml.Unavailable(setErr) {
@@ -67,23 +67,23 @@ func set(g nvml.Device, want nvml.ComputeMode) error {
 	case now == want:
 		return nil
 	case setErr == nil:
-		setErr = errors.New("the driver accepted it and the mode did not change")
+		setErr = errors.New("the driver accepted the change but the mode did not change")
 	}
 	return fmt.Errorf("set the compute mode %s: %w", want, setErr)
 }
 
-// restore sets the mode that was found.
+// restore restores the recorded mode.
 func (x *Executor) restore(d plan.Device) error {
 	err := x.modes.Restore(d.PCIAddress, d.UUID, false, func(found int) error {
 		return x.withMode(d.UUID, func(g nvml.Device, mode nvml.ComputeMode) error {
 			if mode != nvml.ComputeExclusiveProcess {
-				return nil // Another changed it since, and it stays theirs.
+				return nil // Another program changed the mode since, so it stays.
 			}
 			return set(g, nvml.ComputeMode(found))
 		})
 	})
 	if sessionpool.IsGone(err) {
-		return nil // The record stays: the GPU may come back.
+		return nil // The record stays, because the GPU may return.
 	}
 	return err
 }

@@ -17,31 +17,31 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// Claims tells which claims are prepared; *devicestate.Engine is the one.
+// Claims lists the prepared claims. *devicestate.Engine implements it.
 type Claims interface {
-	// Held lists the plans of all records; incomplete says that some are not known.
+	// Held lists the plans of all records; incomplete means that some are unknown.
 	Held() (plans []plan.Plan, incomplete bool, err error)
-	// WithGPULock calls do with the lock of a GPU, and the plans that have a part of it.
+	// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it.
 	WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error
 }
 
-// Watcher watches the daemons: it reports one that died to its claims, and ends those that no claim needs.
+// Watcher reports restarts of daemons to their claims, and ends unneeded daemons.
 type Watcher struct {
 	x       *Executor
 	claims  Claims
 	report  func(error)
 	version string
-	// restarts are those of each daemon, reported the wrong compute mode of each GPU, by device name.
+	// restarts counts each daemon's restarts; reported holds each GPU's reported compute mode. Both are by device name.
 	restarts map[string]int
 	reported map[string]nvml.ComputeMode
 }
 
-// NewWatcher makes a Watcher of an Executor's daemons. The report must not block.
+// NewWatcher returns a Watcher of an Executor's daemons. report must not block.
 func NewWatcher(x *Executor, claims Claims, report func(error)) *Watcher {
 	return &Watcher{x: x, claims: claims, report: report}
 }
 
-// retryInterval is between scans when the supervisor is away.
+// retryInterval is the pause between scans while the supervisor is away.
 const retryInterval = 5 * time.Second
 
 // Run watches until the context ends.
@@ -50,7 +50,7 @@ func (w *Watcher) Run(ctx context.Context) {
 		if err := w.scan(ctx); err == nil {
 			continue
 		}
-		// The supervisor is away: it takes up its daemons by itself when it is back.
+		// The supervisor is away. After its restart it restores its daemons by itself.
 		w.version = ""
 		select {
 		case <-ctx.Done():
@@ -59,7 +59,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// scan waits for a change of the daemons, half a minute at the most, and acts on it.
+// scan waits up to half a minute for a change of the daemons, and handles it.
 func (w *Watcher) scan(ctx context.Context) error {
 	list, err := w.x.daemons.List(ctx, w.version)
 	if err != nil {
@@ -90,7 +90,7 @@ func clients(plans []plan.Plan, device string) []plan.Claim {
 	return out
 }
 
-// reportRestarts reports each daemon that died since the last scan to its claims.
+// reportRestarts reports to claims that their daemon ended since the last scan.
 func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
 	restarts := map[string]int{}
 	for _, s := range daemons {
@@ -105,19 +105,19 @@ func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
 			}
 			w.report(&claimerror.Error{
 				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), Device: s.Name,
-				Cause:  errors.New(why + " and is started again; what ran on it has lost the device"),
-				Remedy: "restart the processes that use it; the log of the node's mps-supervisor pod says more",
+				Cause:  errors.New(why + ", and the supervisor restarts it; its processes lost the device"),
+				Remedy: "restart the processes that use it; see the log of the node's mps-supervisor pod",
 			})
 		}
 	}
 	w.restarts = restarts
 }
 
-// endUnneeded ends a daemon of which no record knows: one of a claim that was released while the supervisor was away.
+// endUnneeded ends a daemon without a record, as of a claim that was released while the supervisor was away.
 func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 	named, err := gpu.ParseName(s.Name)
 	if err != nil {
-		_ = w.x.daemons.Stop(ctx, s.Name) // No device of this driver's: tried again with the next scan.
+		_ = w.x.daemons.Stop(ctx, s.Name) // The name is not from this driver. The next scan retries.
 		return
 	}
 	err = w.claims.WithGPULock(ctx, named.PCIAddress, func(plans []plan.Plan) error {
@@ -135,12 +135,12 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 	if err != nil {
 		w.report(&claimerror.Error{
 			Reason: claimerror.DeviceNotReady, Attempt: "end the MPS daemon that no claim needs", Device: s.Name,
-			Cause: err, Remedy: "it is retried",
+			Cause: err, Remedy: "the plugin retries",
 		})
 	}
 }
 
-// checkModes reports GPUs whose compute mode changed under the shares: processes can bypass their daemon then.
+// checkModes reports GPUs whose compute mode changed, because processes can then bypass the daemon.
 func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 	changed := map[string]nvml.ComputeMode{}
 	for _, p := range plans {
@@ -160,8 +160,8 @@ func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 				}
 				w.report(&claimerror.Error{
 					Reason: claimerror.DeviceNotReady, Attempt: "share", Device: d.Name, Claim: p.Claim.String(),
-					Cause:  fmt.Errorf("its compute mode was changed to %s, in which processes bypass the limits of their shares", *mode),
-					Remedy: "set it back with nvidia-smi -c EXCLUSIVE_PROCESS",
+					Cause:  fmt.Errorf("the GPU's compute mode was changed to %s: processes can now bypass their share's limits", *mode),
+					Remedy: "restore it with nvidia-smi -c EXCLUSIVE_PROCESS",
 				})
 				return nil
 			})

@@ -107,5 +107,5 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
-	return executor.Failure(ctx, attempt, d, err, "it is retried; check that nvidia-smi compute-policy works on the node")
+	return executor.Failure(ctx, attempt, d, err, "the operation is retried; check that nvidia-smi compute-policy works on the node")
 }

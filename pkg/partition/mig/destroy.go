@@ -92,7 +92,7 @@ func (g *openGPU) inUse(err error, gpuInstance int) error {
 	}
 	obstacle := "NVML lists no process on it; a monitoring agent may use it"
 	if names := g.processes(gpuInstance); len(names) > 0 {
-		obstacle = "it is held by " + strings.Join(names, ", ")
+		obstacle = "it is in use by " + strings.Join(names, ", ")
 	}
 	return &executor.Busy{
 		Cause: err, Obstacle: obstacle,
