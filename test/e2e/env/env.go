@@ -152,7 +152,7 @@ func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, 
 
 // Step runs one part of a longer task and logs its duration.
 func (e *Env) Step(what string, do func() error) error {
-	fmt.Fprintf(e.Log, "%-58s", what)
+	fmt.Fprintf(e.Log, "%-80s", what)
 	line, err := timed(do)
 	fmt.Fprintln(e.Log, line)
 	return err
@@ -170,7 +170,7 @@ func (e *Env) Parallel(limit int, whats []string, do func(i int) error) error {
 			mu.Lock()
 			defer mu.Unlock()
 			errs[i] = err
-			fmt.Fprintf(e.Log, "%-58s%s\n", what, line)
+			fmt.Fprintf(e.Log, "%-80s%s\n", what, line)
 			<-room
 		})
 	}
