@@ -1,9 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo_test checks the demos without a cluster: their form, their
-// fields against the API's schemas, and that their CEL finds the GPUs it is
-// meant to find. The end-to-end tests run them.
+// Package demo_test checks the demos without a cluster: their form, their fields against the API's schemas, and that
+// their CEL expressions match the intended GPUs. The end-to-end tests run them.
 package demo_test
 
 import (
@@ -52,7 +51,7 @@ func TestDemos_Schemas_Valid(t *testing.T) {
 	}
 }
 
-// object is what the checks look at, of any kind.
+// object is an object of any kind.
 type object struct {
 	Kind     string `json:"kind"`
 	Metadata struct {
@@ -139,7 +138,7 @@ func TestDemos_Files_FollowConventions(t *testing.T) {
 	}
 }
 
-// Every claim that a pod names is in its demo, and every claim there is used.
+// TestDemos_PodClaims_AreDeclared checks that each demo contains its pods' claims and uses all of them.
 func TestDemos_PodClaims_AreDeclared(t *testing.T) {
 	for name, text := range demos(t) {
 		objs := objects(t, text)
@@ -235,7 +234,7 @@ var groups = func() map[string]dracel.Device {
 
 var sizes = []string{"2", "4", "8"}
 
-// found lists the devices that all selectors match: whole boards, or partitions where the class is one of theirs.
+// found lists the devices that all selectors match: whole boards, or partitions for a partition class.
 func found(t *testing.T, class string, selectors []resourceapi.DeviceSelector) string {
 	t.Helper()
 	var names []string
@@ -341,7 +340,7 @@ func TestDemos_Selectors_MatchTheirGPUs(t *testing.T) {
 	}
 }
 
-// The demo of monitoring asks for everything that monitoring needs.
+// TestDemos_AdminAccess_AsksInFull checks that the monitoring demo has all requirements of monitoring.
 func TestDemos_AdminAccess_AsksInFull(t *testing.T) {
 	text := demos(t)["admin-access"]
 	for _, o := range objects(t, text) {

@@ -1,4 +1,4 @@
-# Sourced by the scripts that run phases of the tests side by side.
+# Functions for scripts that run phases of the tests concurrently.
 #
 #   phase NAME COMMAND...   runs a command and records its time; its output has the name before each line
 #   lane COMMAND...         runs a command, mostly a function of phases, beside the caller

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs everything that CI runs, in two lanes: the large end-to-end suite waits for Kubernetes most of its time, and the
-# phases that compute run beside it, at a lower priority. Usage: test.sh KUBERNETES COVERAGE-MINIMUM
+# Runs everything that CI runs, in two lanes. The large end-to-end suite mostly waits for Kubernetes; the other phases
+# compute at the same time, at a lower priority. Usage: test.sh KUBERNETES COVERAGE-MINIMUM
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/phases.sh

@@ -9,9 +9,8 @@
 #   demo/kind/kind.sh down          remove the cluster
 #   demo/kind/kind.sh --dry-run …   print the commands instead
 #
-# Needs Docker with BuildKit, kind 0.27 or later (its nodes run containerd 2,
-# which reads CDI specs by default) and kubectl. Helm is built by hack/tool.sh,
-# which needs Go.
+# Needs Docker with BuildKit, kind 0.27 or later, kubectl and Go. Kind's nodes run
+# containerd 2, which reads CDI specs by default. hack/tool.sh builds Helm.
 #
 # Environment: CLUSTER (gpu-demo), PROFILE (hgx-h100), KIND_NODE_IMAGE (kind's
 # default; the demos need Kubernetes 1.36), VERSION (the chart's appVersion).
@@ -35,7 +34,7 @@ usage() {
 	exit 2
 }
 
-# run does a command, or prints it as it could be typed.
+# run runs a command, or prints it.
 run() {
 	if $dry; then
 		printf '%q ' "$@" | sed 's/ $/\n/'
@@ -56,7 +55,7 @@ need() {
 
 kc() { run kubectl --context "$context" "$@"; }
 
-# All that the chart runs, and what the demos run.
+# The images of the chart and of the demos.
 images=(dra-kubelet-plugin mps-supervisor dra-controller probe)
 
 up() {
@@ -70,8 +69,8 @@ up() {
 	run kind create cluster --name "$cluster" --config demo/kind/cluster.yaml \
 		${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"} --wait 120s
 
-	# The simulated machine lives on the node: its device nodes are what the
-	# containers get, its libraries what they load.
+	# The simulated machine is on the node: containers get its device nodes and
+	# load its libraries.
 	run docker exec "$node" mkdir -p /opt/gpusim
 	run docker cp "$simulator/." "$node:/opt/gpusim"
 	run docker exec "$node" /opt/gpusim/gpusim up --profile "$profile" --root "$root"
@@ -91,8 +90,8 @@ chart() {
 		--set kubeletPlugin.driverRootReadOnly=false "$@"
 }
 
-# configure upgrades the chart to a file of demo/settings or none, and waits until the slices follow it: the default share
-# of a GPU is then less than the GPU, or all of it.
+# configure upgrades the chart to a file of demo/settings or none, and waits until the slices match it. The default
+# share of a GPU is then less than the GPU, or all of it.
 configure() {
 	local deadline=$((SECONDS + 150)) want=whole shares
 	[ -z "$1" ] || want=shared
@@ -122,7 +121,7 @@ warned() {
 			--field-selector "type=Warning,involvedObject.name=$pod" | tail -n 1; done 2>/dev/null
 }
 
-# settled waits until as many pods of a namespace run, and as many wait for a reason, as the demo's head says.
+# settled waits until the numbers of running and pending pods match the demo's head.
 settled() {
 	local space=$1 want=${2:-0} pending=${3:-0} deadline=$((SECONDS + 120)) have=0 waiting=0
 	while [ "$SECONDS" -lt "$deadline" ]; do

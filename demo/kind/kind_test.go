@@ -1,9 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kind_test checks the kind scripts as far as that goes without Docker
-// and kind: their syntax, the commands they would run, and that every file in
-// those is there.
+// Package kind_test checks the kind scripts without Docker and kind: their syntax, their commands, and that the files
+// of those exist.
 package kind_test
 
 import (
@@ -40,7 +39,8 @@ func TestKind_Script_HasNoSyntaxError(t *testing.T) {
 	}
 }
 
-// TestKind_Images_HaveDockerfiles holds the script against the images that there are: a pod whose image is missing waits for ever.
+// TestKind_Images_HaveDockerfiles checks that the script builds all images: a pod with a missing image would stay
+// pending.
 func TestKind_Images_HaveDockerfiles(t *testing.T) {
 	out, err := script(t, "--dry-run", "up")
 	if err != nil {
@@ -81,7 +81,7 @@ func TestKind_DryRun_PrintsGolden(t *testing.T) {
 	}
 }
 
-// Files that the commands name after -f, --config or as the chart are there.
+// TestKind_NamedFiles_Exist checks the files after -f, --config or as the chart.
 func TestKind_NamedFiles_Exist(t *testing.T) {
 	out, err := script(t, "--dry-run", "up")
 	if err != nil {
@@ -106,7 +106,7 @@ func TestKind_NamedFiles_Exist(t *testing.T) {
 	}
 }
 
-// Without arguments, the run covers every demo.
+// TestKind_Run_CoversEveryDemo runs without arguments.
 func TestKind_Run_CoversEveryDemo(t *testing.T) {
 	out, err := script(t, "--dry-run", "run")
 	if err != nil {
@@ -134,7 +134,7 @@ func TestKind_BadArguments_PrintUsage(t *testing.T) {
 	}
 }
 
-// The packages that the simulator's image is built from are there.
+// TestSimulatorDockerfile_PackagesAndCopies_Exist checks the packages of the simulator's image.
 func TestSimulatorDockerfile_PackagesAndCopies_Exist(t *testing.T) {
 	data, err := os.ReadFile("simulator.Dockerfile")
 	if err != nil {

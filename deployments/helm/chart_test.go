@@ -17,20 +17,19 @@ var update = flag.Bool("update", false, "write the goldens")
 
 const chart = "gpu-dra-driver"
 
-// tool runs a program of hack/tool.sh and returns what it printed to stdout and
-// to stderr.
+// tool runs a program of hack/tool.sh and returns its stdout and stderr.
 func tool(t *testing.T, stdin []byte, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "hack", "tool.sh"), args...)
 	var out, problems bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &problems
-	// No cluster and no user's settings may show in what is rendered.
+	// The output must not depend on a cluster or on user settings.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull, "HELM_NAMESPACE=")
 	err = cmd.Run()
 	return out.String(), problems.String(), err
 }
 
-// render gives the manifests of the chart in a directory.
+// render returns the manifests of the chart in a directory.
 func render(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	out, problems, err := tool(t, nil, append([]string{"helm", "template", "gpu-dra-driver", dir, "--namespace", "gpu-dra-driver"}, args...)...)
@@ -40,7 +39,7 @@ func render(t *testing.T, dir string, args ...string) string {
 	return out
 }
 
-// conform checks manifests against the API's schemas; no other are consulted.
+// conform checks manifests against the API's schemas only.
 func conform(t *testing.T, manifests string) {
 	t.Helper()
 	out, problems, err := tool(t, []byte(manifests), "kubeconform", "-strict",
@@ -50,9 +49,8 @@ func conform(t *testing.T, manifests string) {
 	}
 }
 
-// cases are the value sets of testdata/values; each has a golden of that name.
-// Which API version the chart chooses by itself shows on a cluster only: helm
-// template adds to the versions it was built with and can take none away.
+// cases are the value sets of testdata/values; each has a golden with the same name. The chart's own choice of the
+// API version is visible only on a cluster: helm template can add versions to its built-in ones, but not remove any.
 var cases = []string{
 	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
 }
@@ -70,7 +68,7 @@ func TestChart_Lint_Passes(t *testing.T) {
 	}
 }
 
-// kubeconform would be no check at all if a wrong manifest passed.
+// TestKubeconform_WrongManifest_Fails proves that kubeconform detects an invalid manifest.
 func TestKubeconform_WrongManifest_Fails(t *testing.T) {
 	good := render(t, chart)
 	for name, change := range map[string][2]string{

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// decode gives the objects of a kind in manifests, by name.
+// decode returns the objects of a kind in manifests, by name.
 func decode[T any](t *testing.T, manifests, kind string) map[string]T {
 	t.Helper()
 	out := map[string]T{}
@@ -56,7 +56,7 @@ func environ(c corev1.Container) map[string]string {
 	return out
 }
 
-// What the controller is told are the names that things have.
+// TestController_Environment_NamesItsObjects compares the controller's variables with the objects' names.
 func TestController_Environment_NamesItsObjects(t *testing.T) {
 	for _, values := range []string{"default", "renamed", "cert-manager"} {
 		manifests := render(t, chart, "--values", "testdata/values/"+values+".yaml")
@@ -83,7 +83,7 @@ func TestController_Environment_NamesItsObjects(t *testing.T) {
 				}
 			}
 			if secrets := decode[corev1.Secret](t, manifests, "Secret"); len(secrets) > 0 {
-				t.Errorf("%s: whoever makes certificates makes their Secret, and the chart has %v", name, secrets)
+				t.Errorf("%s: the certificate's issuer must create the Secret, but the chart has %v", name, secrets)
 			}
 			if len(pod.Volumes) > 0 {
 				t.Errorf("%s: the certificate's key is to be in memory only, and there are %+v", name, pod.Volumes)
@@ -92,7 +92,8 @@ func TestController_Environment_NamesItsObjects(t *testing.T) {
 	}
 }
 
-// The checks know what the controller knows, and no controller is taken for one of them.
+// TestChecks_PodAndJob_RunLikeTheController checks that the checks have the controller's settings and different
+// labels.
 func TestChecks_PodAndJob_RunLikeTheController(t *testing.T) {
 	manifests := render(t, chart)
 	d := decode[appsv1.Deployment](t, manifests, "Deployment")["gpu-dra-driver-controller"]
@@ -120,7 +121,7 @@ func TestChecks_PodAndJob_RunLikeTheController(t *testing.T) {
 	}
 }
 
-// One replica answers throughout an update and a drain.
+// TestController_Updates_OneReplicaAlwaysAnswers checks updates and drains.
 func TestController_Updates_OneReplicaAlwaysAnswers(t *testing.T) {
 	for replicas, budgets := range map[string]int{"1": 0, "2": 1, "3": 1} {
 		manifests := render(t, chart, "--set", "controller.replicas="+replicas)
@@ -134,7 +135,8 @@ func TestController_Updates_OneReplicaAlwaysAnswers(t *testing.T) {
 	}
 }
 
-// The controller may do what its features need.
+// TestController_FeatureOff_LosesItsPermissions checks that the controller has only the permissions of its enabled
+// features.
 func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 	for _, c := range []struct {
 		set  string
@@ -170,7 +172,7 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 	}
 }
 
-// permissions are the controller's, as "verb resource" or "verb resource/name".
+// permissions lists the controller's permissions, as "verb resource" or "verb resource/name".
 func permissions(t *testing.T, args ...string) map[string]bool {
 	t.Helper()
 	manifests := render(t, chart, append([]string{"--show-only", "templates/controllerrbac.yaml"}, args...)...)

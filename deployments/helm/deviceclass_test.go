@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Each class finds the devices of its type and no other driver's, under any
-// name of the driver. A selector that fails on one device would abort every
-// allocation, so that another driver's device must not make it fail.
+// TestDeviceClasses_Selectors_MatchOwnDevicesOnly checks each class with its own devices and another driver's, under
+// any name of the driver. A selector that fails on one device would abort every allocation, so another driver's
+// device must not make it fail.
 func TestDeviceClasses_Selectors_MatchOwnDevicesOnly(t *testing.T) {
 	for _, driver := range []string{"gpu.nvidia.com", "gpu.example.com"} {
 		manifests := render(t, chart, "--set", "controller.enabled=false,driverName="+driver, "--show-only", "templates/deviceclasses.yaml")
@@ -72,7 +72,7 @@ func TestDeviceClasses_Selectors_MatchOwnDevicesOnly(t *testing.T) {
 	}
 }
 
-// Two writers of one class would take turns.
+// TestDeviceClasses_WithController_NoProfileClasses prevents that chart and controller write the same class.
 func TestDeviceClasses_WithController_NoProfileClasses(t *testing.T) {
 	manifests := render(t, chart, "--show-only", "templates/deviceclasses.yaml")
 	if strings.Contains(manifests, "name: mig-") || !strings.Contains(manifests, "name: mig.nvidia.com") {

@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/cmd/envflags"
 )
 
-// The plugin takes the arguments and the environment that the chart gives it,
-// and every variable there is one of its flags.
+// TestPluginFlags_ChartArguments_Parsed checks that the plugin accepts the chart's arguments and environment, and
+// that every variable belongs to a flag.
 func TestPluginFlags_ChartArguments_Parsed(t *testing.T) {
 	known := map[string]bool{"NVIDIA_VISIBLE_DEVICES": true} // for the NVIDIA runtime
 	pluginflags.New(new(pluginflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })
@@ -48,7 +48,7 @@ func TestPluginFlags_ChartArguments_Parsed(t *testing.T) {
 	}
 }
 
-// The controller, and the checks that run its image, take what the chart gives them.
+// TestControllerFlags_ChartArguments_Parsed checks the same for the controller and the checks with its image.
 func TestControllerFlags_ChartArguments_Parsed(t *testing.T) {
 	known := map[string]bool{"GOMAXPROCS": true} // an administrator's own
 	controllerflags.New(new(controllerflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })

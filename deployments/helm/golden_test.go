@@ -19,11 +19,11 @@ import (
 const (
 	// contextLines stand before and after each change of a golden.
 	contextLines = 2
-	// shownLines is how many lines of the default a golden shows of a longer removal.
+	// shownLines is the number of lines that a golden shows of a longer removal.
 	shownLines = 2
 )
 
-// golden is what the default's golden and that of the values file say is rendered.
+// golden returns the rendered manifests according to the goldens of the default and of the values file.
 func golden(name string) (string, error) {
 	base, err := os.ReadFile(filepath.Join("testdata", "golden", "default.yaml"))
 	if err != nil || name == "default" {
@@ -36,7 +36,7 @@ func golden(name string) (string, error) {
 	return patch(string(base), string(diff))
 }
 
-// writeGolden writes the default in full, and anything else as its difference from the default.
+// writeGolden writes the default in full, and every other golden as its difference from the default.
 func writeGolden(name, rendered string) error {
 	if name == "default" {
 		return os.WriteFile(filepath.Join("testdata", "golden", "default.yaml"), []byte(rendered), 0o644)
@@ -48,7 +48,7 @@ func writeGolden(name, rendered string) error {
 	return os.WriteFile(filepath.Join("testdata", "golden", name+".diff"), []byte(unified(base, rendered)), 0o644)
 }
 
-// place names a line of manifests: its object, and how far into it the line is.
+// place names a line of manifests: its object and its number in the object.
 type place struct {
 	object string
 	line   int
@@ -56,7 +56,7 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("@@ %s, line %d @@", p.object, p.line) }
 
-// places gives the place of each line, and of the end.
+// places returns the place of each line, and of the end.
 func places(lines []string) []place {
 	out := make([]place, 0, len(lines)+1)
 	seen := map[string]int{}
@@ -86,13 +86,14 @@ func places(lines []string) []place {
 	return append(out, place{"end", 1})
 }
 
-// edit is a line that both texts have (' '), or that the change removes ('-') or adds ('+').
+// edit is a line of both texts (' '), or one that the change removes ('-') or adds ('+').
 type edit struct {
 	op   byte
 	text string
 }
 
-// edits turns one list of lines into the other by a longest common subsequence; it prefers to remove before it adds.
+// edits converts one list of lines into the other by a longest common subsequence; it prefers to remove before it
+// adds.
 func edits(a, b []string) []edit {
 	length := make([][]int32, len(a)+1)
 	for i := range length {
@@ -125,8 +126,8 @@ func edits(a, b []string) []edit {
 	return out
 }
 
-// unified renders the difference of two texts with some lines around each change. A hunk begins with the place of its first
-// line in the first text. "-… N lines" stands for the middle of a long removal.
+// unified renders the difference of two texts with some lines around each change. A hunk begins with the place of its
+// first line in the first text. "-… N lines" replaces the middle of a long removal.
 func unified(a, b string) string {
 	lines := strings.Split(a, "\n")
 	at := places(lines)
@@ -171,7 +172,7 @@ func unified(a, b string) string {
 	return out.String()
 }
 
-// patch applies what unified renders. Since it is a function, a golden that fits one text fits no other.
+// patch applies the output of unified. Since it is a function, a golden that fits one text fits no other.
 func patch(base, diff string) (string, error) {
 	lines := strings.Split(base, "\n")
 	at := map[string]int{}
@@ -255,7 +256,7 @@ func TestChart_ValuesAndGoldens_BelongTogether(t *testing.T) {
 	}
 }
 
-// TestPatch_AnyTexts_RestoresTheSecond also removes, adds and changes objects whole.
+// TestPatch_AnyTexts_RestoresTheSecond also removes, adds and changes whole objects.
 func TestPatch_AnyTexts_RestoresTheSecond(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	text := func() string {

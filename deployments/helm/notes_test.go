@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// notesMap renders the text that Helm prints after installing, which helm
-// template leaves out, by way of a ConfigMap.
+// notesMap renders the text that Helm prints after installing, through a ConfigMap, because helm template leaves it
+// out.
 const notesMap = `apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -43,7 +43,7 @@ func notes(t *testing.T, set string) string {
 	return m.Data["notes"]
 }
 
-// A value that means nothing here is explained when it is set, and only then.
+// TestNotes_ValueWithoutEffect_Explained checks that the notes explain a value without effect, only if it is set.
 func TestNotes_ValueWithoutEffect_Explained(t *testing.T) {
 	for _, c := range []struct{ set, names string }{
 		{"resources.computeDomains.enabled=true", "resources.computeDomains.enabled"},
@@ -72,7 +72,7 @@ func TestNotes_ValueWithoutEffect_Explained(t *testing.T) {
 	}
 }
 
-// What is not there is not spoken of.
+// TestNotes_ComponentOff_NotMentioned checks the notes without the disabled component.
 func TestNotes_ComponentOff_NotMentioned(t *testing.T) {
 	for _, c := range []struct {
 		set            string

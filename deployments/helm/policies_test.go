@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// object is an API object as a policy sees it.
+// object returns an API object as a policy receives it.
 func object(t *testing.T, text string) map[string]any {
 	t.Helper()
 	var out map[string]any

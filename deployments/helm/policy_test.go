@@ -14,9 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// policy is the rendered ValidatingAdmissionPolicy, its expressions compiled
-// with the CEL library and the extensions that an API server gives them. The
-// end-to-end tests show it on one; this shows every branch.
+// policy is the rendered ValidatingAdmissionPolicy, compiled with the CEL library and extensions of an API server.
+// The end-to-end tests use a real server; this covers every branch.
 type policy struct {
 	spec admissionv1.ValidatingAdmissionPolicySpec
 	env  *cel.Env
@@ -24,7 +23,7 @@ type policy struct {
 
 func loadPolicy(t *testing.T) policy { return loadPolicies(t, "admissionpolicy.yaml")["own-slices"] }
 
-// loadPolicies are those of a template, by the end of their names.
+// loadPolicies returns the policies of a template, by their name suffixes.
 func loadPolicies(t *testing.T, template string, args ...string) map[string]policy {
 	t.Helper()
 	base, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Env(environment.NewExpressions)
@@ -70,8 +69,7 @@ func (p policy) eval(t *testing.T, expression string, in map[string]any) any {
 	return out.Value()
 }
 
-// decide returns whether the policy is for the request at all, and the message
-// of the first validation that fails.
+// decide returns whether the policy matches the request, and the message of the first failing validation.
 func (p policy) decide(t *testing.T, in map[string]any) (matched bool, denied string) {
 	t.Helper()
 	for _, c := range p.spec.MatchConditions {
@@ -154,14 +152,14 @@ func TestSlicesPolicy_OtherNodesSlices_Denied(t *testing.T) {
 	}
 }
 
-// expression is one of the policy's, with a name if it is a variable.
+// expression is an expression of the policy, with a name if it is a variable.
 type expression struct{ name, text string }
 
 func (e expression) GetName() string          { return e.name }
 func (e expression) GetExpression() string    { return e.text }
 func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType} }
 
-// An API server refuses a policy whose expressions do not type-check.
+// TestPolicies_Expressions_TypeCheck guards against policies that an API server rejects.
 func TestPolicies_Expressions_TypeCheck(t *testing.T) {
 	loadPolicy(t).typeChecks(t)
 	for _, p := range loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml") {

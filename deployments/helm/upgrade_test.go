@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// upgraded is an object after Helm has taken it from one manifest to another: a patch that says what the manifests differ
-// in, and puts right what somebody else changed of what the new one says.
+// upgraded returns an object after Helm's upgrade from one manifest to another. Helm's patch contains the manifests'
+// differences, and restores fields of the new manifest that another client changed.
 func upgraded[T any](t *testing.T, was, becomes, is T) (out T) {
 	t.Helper()
 	meta, err := strategicpatch.NewPatchMetaFromStruct(is)
@@ -41,8 +41,8 @@ func upgraded[T any](t *testing.T, was, becomes, is T) (out T) {
 	return out
 }
 
-// What the controller put into the chart's objects is there after an upgrade that
-// changes everything around it.
+// TestUpgrade_EverythingChanges_KeepsAuthority checks that the controller's changes of the chart's objects survive an
+// upgrade.
 func TestUpgrade_EverythingChanges_KeepsAuthority(t *testing.T) {
 	was := render(t, chart, "--show-only", "templates/webhook.yaml")
 	becomes := strings.ReplaceAll(render(t, chart, "--show-only", "templates/webhook.yaml", "--set", "webhook.failurePolicy=Ignore,nameOverride=other,fullnameOverride=gpu-dra-driver"),

@@ -38,13 +38,13 @@ func loadWebhooks(t *testing.T, args ...string) []admissionv1.ValidatingWebhook 
 	return nil
 }
 
-// request is one to an API server.
+// request is a request to an API server.
 type request struct {
 	version, kind string
 	user          string
 	dryRun        bool
 	old, object   string
-	typed         bool // As a server has it, and not as somebody wrote it.
+	typed         bool // As a server converts it, unlike the client's text.
 }
 
 var resourceOf = map[string]string{
@@ -70,7 +70,7 @@ func (r request) read(t *testing.T, text string) runtime.Object {
 	return o
 }
 
-// asked are the webhooks that an API server asks about a request, by the first part of their names.
+// asked lists the webhooks that an API server calls for a request, by the first part of their names.
 func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []string {
 	t.Helper()
 	gvk := schema.GroupVersionKind{Group: "resource.k8s.io", Version: r.version, Kind: r.kind}
@@ -98,7 +98,7 @@ func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []st
 		for _, c := range h.MatchConditions {
 			conditions = append(conditions, &matchconditions.MatchCondition{Name: c.Name, Expression: c.Expression})
 		}
-		// Fail whatever the webhook's policy is: an error is to show, not to pass for "no".
+		// Fail regardless of the webhook's policy: an error must not count as "no match".
 		fail := admissionv1.Fail
 		matcher := matchconditions.NewMatcher(compiler.CompileCondition(conditions, plugincel.OptionalVariableDeclarations{HasAuthorizer: true},
 			environment.StoredExpressions), &fail, "webhook", "validating", h.Name)
@@ -170,7 +170,7 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 		for _, version := range []string{"v1", "v1beta1", "v1beta2"} {
 			for _, typed := range []bool{true, false} {
 				if typed && version == "v1beta1" && strings.Contains(c.object, "exactly") {
-					continue // Requests of that version are flat; no condition looks at them.
+					continue // Requests of that version are flat; no condition uses them.
 				}
 				r := request{version, c.kind, c.user, c.dryRun, c.old, c.object, typed}
 				if got := strings.Join(r.asked(t, hooks), " "); got != c.want {
@@ -181,7 +181,7 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 	}
 }
 
-// The driver's name and the controller's are those of the release.
+// TestWebhooks_DriverRenamed_MatchItsName renders a release with other names of driver and controller.
 func TestWebhooks_DriverRenamed_MatchItsName(t *testing.T) {
 	hooks := loadWebhooks(t, "--values", "testdata/values/renamed.yaml")
 	for config, want := range map[string]string{"gpu.example.com": "parameters", "gpu.nvidia.com": "advice"} {
@@ -196,7 +196,7 @@ func TestWebhooks_DriverRenamed_MatchItsName(t *testing.T) {
 	}
 }
 
-// An API server refuses a configuration whose conditions do not type-check.
+// TestWebhooks_Conditions_TypeCheck guards against configurations that an API server rejects.
 func TestWebhooks_Conditions_TypeCheck(t *testing.T) {
 	for _, h := range loadWebhooks(t) {
 		policy{spec: admissionv1.ValidatingAdmissionPolicySpec{MatchConditions: h.MatchConditions}}.typeChecks(t)
@@ -206,8 +206,8 @@ func TestWebhooks_Conditions_TypeCheck(t *testing.T) {
 	}
 }
 
-// What holds while nobody answers: a mistake must not get past parameters, and
-// advice must hold up nobody.
+// TestWebhooks_NoAnswer_FailurePolicyPerHook checks the policies without a running controller: invalid parameters are
+// denied, and the warning webhook blocks no request.
 func TestWebhooks_NoAnswer_FailurePolicyPerHook(t *testing.T) {
 	for set, want := range map[string]admissionv1.FailurePolicyType{"webhook.failurePolicy=Fail": admissionv1.Fail, "webhook.failurePolicy=Ignore": admissionv1.Ignore} {
 		hooks := loadWebhooks(t, "--set", set)

@@ -23,12 +23,12 @@ import (
 type builder struct {
 	root     string // of the repository
 	version  string
-	work     string // keeps the binaries between runs, so that go build can see they are fresh
+	work     string // keeps the binaries between runs, so that go build reuses them
 	progress io.Writer
 }
 
-// build writes the image to file.tar and the list of its parts to file.cdx.json. It returns the image's reference and its
-// size in bytes. A file that could not be finished is not left behind.
+// build writes the image to file.tar and the list of its parts to file.cdx.json. It returns the image's reference and
+// its size in bytes. It removes unfinished files.
 func (b builder) build(ctx context.Context, im image, file string) (ref string, size int64, err error) {
 	tag, err := name.NewTag(repository + "/" + im.name + ":" + b.version)
 	if err != nil {
@@ -68,8 +68,7 @@ func (b builder) build(ctx context.Context, im image, file string) (ref string, 
 	return tag.String(), size, err
 }
 
-// compile builds one binary, stripped and without paths of this machine, and
-// returns where it lies.
+// compile builds one binary, stripped and without paths of this machine, and returns its path.
 func (b builder) compile(ctx context.Context, im image, bin binary) (string, error) {
 	out := filepath.Join(b.work, im.name, path.Base(bin.path))
 	version := b.version
@@ -86,8 +85,8 @@ func (b builder) compile(ctx context.Context, im image, bin binary) (string, err
 	}
 	env := []string{"CGO_ENABLED=0"}
 	if bin.cgo {
-		// go-nvml leaves NVML's symbols to be found by dlopen; a distribution
-		// whose gcc binds at start by default would make that fatal.
+		// go-nvml resolves NVML's functions with dlopen; the default of some distributions' gcc, binding at start,
+		// would make that fatal.
 		ldflags += " '-extldflags=-Wl,-z,lazy'"
 		env = []string{"CGO_ENABLED=1"}
 	}

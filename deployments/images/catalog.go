@@ -3,45 +3,43 @@
 
 package main
 
-// image is one image as a value: what is built into it, and how it starts.
+// image describes one image: its content and its entrypoint.
 type image struct {
 	name     string   // last part of the repository and of the file name
 	binaries []binary // the first is the entrypoint
-	libs     []string // sonames wanted beside the binaries' own, for what they dlopen
+	libs     []string // sonames that the binaries load with dlopen
 	user     string   // numeric, "uid:gid"
 	env      []string
 	title    string
 }
 
-// binary is one Go program and where it lies in the image.
+// binary is one Go program and its path in the image.
 type binary struct {
 	dir  string // module that the package is built in, relative to the repository
 	pkg  string // import path, or ./path in the module
 	path string // in the image
 	cgo  bool   // links the C library
-	// stamp names the string variable set to the image's version, or to the
-	// version of the module the package comes from if that is another one.
+	// stamp names the string variable for the image's version, or for the version of the package's module if that is
+	// another one.
 	stamp string
 }
 
 // repository is the prefix of every image's name.
 const repository = "gpu-dra-driver"
 
-// rootUser is what the plugin runs as: it writes into the kubelet's and the
-// CDI directories, which root owns.
+// rootUser is the plugin's user: it writes into the kubelet's and the CDI directories, which root owns.
 const rootUser = "0:0"
 
 // nonRoot is the conventional unprivileged user of distroless images.
 const nonRoot = "65532:65532"
 
-// nvmlLibs are the sonames a real libnvidia-ml.so.1 or a Go c-shared object
-// is linked to. The C library merged most of them in 2.34, but the driver's
-// binaries still name them.
+// nvmlLibs are the sonames that a real libnvidia-ml.so.1 or a Go c-shared object needs. The C library merged most of
+// them in 2.34, but the driver's binaries still name them.
 var nvmlLibs = []string{
 	"libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1",
 }
 
-// catalog is every image of the project. A new one is one entry.
+// catalog lists every image of the project.
 var catalog = []image{
 	{
 		name:  "dra-kubelet-plugin",

@@ -18,9 +18,8 @@ import (
 	"strings"
 )
 
-// libDirs are the directories a dynamic linker searches by itself on the
-// distributions in use, in its order. The image carries no ld.so.cache, so a
-// library must lie in one of them there too.
+// libDirs lists the default directories of dynamic linkers on the supported distributions, in their order. The image
+// has no ld.so.cache, so its libraries must be in one of them too.
 func libDirs() []string {
 	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
 	dirs := []string{"lib64", "usr/lib64", "lib", "usr/lib"}
@@ -30,10 +29,9 @@ func libDirs() []string {
 	return dirs
 }
 
-// closure returns every shared object that the binaries (paths on this machine)
-// and the extra sonames need, with the dynamic linker itself, each at the path
-// where root has it. Symbolic links are followed: an image needs the soname,
-// not the versioned file behind it.
+// closure returns every shared object that the binaries (paths on this machine) and the extra sonames need, and the
+// dynamic linker, each at its path in root. It follows symbolic links: an image needs the soname, not the versioned
+// file.
 func closure(root fs.FS, extra []string, binaries ...string) ([]entry, error) {
 	found := map[string]entry{}
 	queue := slices.Clone(extra)
@@ -92,8 +90,7 @@ func findLib(root fs.FS, soname string) (entry, error) {
 		soname, strings.Join(libDirs(), ", "))
 }
 
-// elfNeeds reads the dynamic linker and the needed sonames of an ELF object;
-// both are empty for a static one.
+// elfNeeds returns the dynamic linker and the needed sonames of an ELF object; both are empty for a static one.
 func elfNeeds(data []byte) (interp string, needed []string, err error) {
 	f, err := elf.NewFile(strings.NewReader(string(data)))
 	if err != nil {

@@ -40,7 +40,7 @@ func parseDockerfile(t *testing.T, file string) []instruction {
 	return parsed
 }
 
-// outputs lists what `go build -o` in a RUN instruction writes, by package, with the module's directory before it.
+// outputs lists the results of `go build -o` in a RUN instruction, by package, prefixed with the module's directory.
 func outputs(run []string) map[string]string {
 	built := map[string]string{}
 	dir := ""
@@ -55,9 +55,8 @@ func outputs(run []string) map[string]string {
 	return built
 }
 
-// Each image has a Dockerfile that puts the same packages at the same paths
-// and starts them the same way, and whose every COPY has a source: in the
-// repository, or among what an earlier stage built.
+// TestDockerfiles_EachImage_MatchesCatalog compares each image with its Dockerfile: packages, paths and entrypoint.
+// Every COPY must have a source in the repository or in an earlier stage.
 func TestDockerfiles_EachImage_MatchesCatalog(t *testing.T) {
 	root := filepath.Join("..", "..")
 	for _, im := range catalog {
@@ -124,8 +123,8 @@ func TestDockerfiles_EachImage_MatchesCatalog(t *testing.T) {
 	}
 }
 
-// No Dockerfile is left behind by an image that is gone, and every package of
-// this module that the catalog names is there.
+// TestCatalog_Dockerfiles_OneForEachImage checks that no Dockerfile lacks an image, and that the catalog's packages
+// exist.
 func TestCatalog_Dockerfiles_OneForEachImage(t *testing.T) {
 	files, err := filepath.Glob("*.Dockerfile")
 	if err != nil {

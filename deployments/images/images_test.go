@@ -82,7 +82,7 @@ func toyImage(t *testing.T) (file string, built v1.Image) {
 	return file, built
 }
 
-// Two builds from different directories give the same bytes.
+// TestBuild_TwoDirectories_SameBytes builds in two directories.
 func TestBuild_TwoDirectories_SameBytes(t *testing.T) {
 	var sums [2][sha256.Size]byte
 	for i := range sums {
@@ -98,8 +98,8 @@ func TestBuild_TwoDirectories_SameBytes(t *testing.T) {
 	}
 }
 
-// The program starts with nothing but what the image holds, which is what
-// makes the closure of libraries complete.
+// TestBuild_Image_RunsByItself runs the program with the image's files only, which proves that the libraries are
+// complete.
 func TestBuild_Image_RunsByItself(t *testing.T) {
 	_, built := toyImage(t)
 	if err := validate.Image(built); err != nil {

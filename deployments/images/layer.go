@@ -23,8 +23,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// entry is a file or directory of an image. A directory's name ends in "/".
-// Contents come from data, or from the file source names if that is set.
+// entry is a file or directory of an image. A directory's name ends in "/". The content is data, or the file source
+// if that is set.
 type entry struct {
 	name   string
 	mode   int64
@@ -32,8 +32,8 @@ type entry struct {
 	source string
 }
 
-// baseFiles are the few files programs expect of any root: users by name, the
-// order of name look-ups, and a place for temporary files.
+// baseFiles lists the few files that programs expect: users, the order of name look-ups, and a directory for
+// temporary files.
 func baseFiles() []entry {
 	text := func(name, contents string) entry {
 		return entry{name: name, mode: 0o644, data: []byte(contents)}
@@ -46,8 +46,7 @@ func baseFiles() []entry {
 	}
 }
 
-// tarLayer renders entries as a tar whose bytes depend on nothing but them:
-// sorted, parents first, owned by root, with no times.
+// tarLayer renders entries as a reproducible tar: sorted, parents first, owned by root, without times.
 func tarLayer(entries []entry) ([]byte, error) {
 	all := map[string]entry{}
 	for _, e := range entries {

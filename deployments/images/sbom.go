@@ -30,7 +30,7 @@ type hash struct {
 }
 
 // sbom lists an image's files and the Go modules in its binaries, as CycloneDX in JSON. It has no time and no serial
-// number, so that the same image has the same list.
+// number, so that equal images have equal lists.
 func sbom(name, version string, files []entry) ([]byte, error) {
 	parts := map[string]component{}
 	for _, f := range files {

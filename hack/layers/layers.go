@@ -15,7 +15,7 @@ import (
 //go:embed layers.tsv
 var table string
 
-// Kind says which part of the world a package may know.
+// Kind restricts the imports of a package.
 type Kind string
 
 // The kinds of packages.

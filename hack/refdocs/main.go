@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command refdocs writes what is generated in Markdown: the pages of docs/reference and the table of layers in
+// Command refdocs writes the generated Markdown: the pages of docs/reference and the table of layers in
 // ARCHITECTURE.md.
 package main
 
@@ -40,7 +40,7 @@ func write(root string) error {
 	return architecture(filepath.Join(root, "ARCHITECTURE.md"))
 }
 
-// architecture replaces the table of layers, which stands between two comments.
+// architecture replaces the table of layers between two comments.
 func architecture(path string) error {
 	const begin, end = "<!-- layers: generated from hack/layers/layers.tsv -->\n", "<!-- end of layers -->\n"
 	data, err := os.ReadFile(path)

@@ -123,7 +123,7 @@ func parameters() string {
 	return b.String()
 }
 
-// row writes one row of a table; a bar in a cell would begin another.
+// row writes one row of a table and escapes bars in its cells.
 func row(b *strings.Builder, cells ...string) {
 	for _, c := range cells {
 		b.WriteString("| " + strings.ReplaceAll(c, "|", `\|`) + " ")

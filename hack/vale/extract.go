@@ -22,7 +22,7 @@ func (p page) bytes() []byte { return []byte(strings.Join(p, "\n") + "\n") }
 
 var (
 	// notProse matches comments that tools read.
-	notProse = regexp.MustCompile(`^(//[a-z]+:\S|//nolint|//export |// \+build|// (Copyright|SPDX-|Output:|want )|#!|# (Copyright|SPDX-))`)
+	notProse = regexp.MustCompile(`^(//[a-z]+:\S|//nolint|//export |// \+build|// (Copyright|SPDX-|Output:|want )|#!|# (Copyright|SPDX-|shellcheck ))`)
 	// name matches a word that is an identifier, a path, an address or a number.
 	name = regexp.MustCompile(`[^\s"'(),;]*([a-z0-9)][A-Z]|[_/=@\\<>{}|$]|\w\.\w|\w\(\)|--?[a-z]+-|[0-9])[^\s"',;]*`)
 	// verb matches a formatting verb.
@@ -180,8 +180,11 @@ func hashProse(source []byte) page {
 			continue
 		}
 		line = strings.TrimPrefix(strings.TrimLeft(line, "#"), " ")
-		if setting.MatchString(line) || strings.HasPrefix(line, "   ") {
+		if setting.MatchString(line) || strings.HasPrefix(line, "  ") {
 			continue
+		}
+		if i == 0 && !strings.HasSuffix(line, ".") {
+			line = "# " + line // a demo's title
 		}
 		p[i] = text(strings.TrimPrefix(line, "-- "))
 	}

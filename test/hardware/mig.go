@@ -49,8 +49,8 @@ func recordMIG(d nvml.Device) (*profiles.MIG, error) {
 	return m, nil
 }
 
-// indexesOf lists nvml.h's possible profile indexes of a profile, by its slices and the suffix of its name: package
-// nvml has IDs, not indexes. A second profile of the same slices is a later revision.
+// indexesOf lists nvml.h's possible profile indexes of a profile, by its slices and the suffix of its name. The
+// type `GPUInstanceProfile` has IDs, not indexes. A second profile of the same slices is a later revision.
 func indexesOf(p nvml.GPUInstanceProfile) []int {
 	_, added, _ := strings.Cut(p.Name, "gb")
 	switch added {

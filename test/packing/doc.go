@@ -6,8 +6,8 @@
 // draws a plot.
 //
 // The scheduler takes the first device that fits, so the order of the devices is the only policy. The driver's order
-// is compared with several others: the whole GPUs in a slice of their own and from the other end; GPUs by index with
-// placements by start; a random order; and the best fixed order of placements. The best one comes from trying all
+// is compared with four others. One has the whole GPUs in a slice of their own and from the other end. One has GPUs by
+// index with placements by start. One is random, and one is the best fixed order of placements. The best one comes from trying all
 // orders on the same trace in a model of first-fit, which is checked against the allocator. In small cases the upper
 // bound is the optimum of an allocator that knows the future and may refuse requests.
 package main

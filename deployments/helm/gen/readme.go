@@ -60,8 +60,8 @@ func valuesTable(values []byte) (string, error) {
 	return b.String(), nil
 }
 
-// rows writes one row for each documented key of a mapping and goes down into
-// the mappings that have no comment of their own.
+// rows writes one row for each documented key of a mapping and descends into the mappings without a comment of their
+// own.
 func rows(b *strings.Builder, prefix string, mapping *yaml.Node) error {
 	for i := 0; i+1 < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]

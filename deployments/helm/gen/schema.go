@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// schema is a JSON schema, or an OpenAPI document that holds some.
+// schema is a JSON schema, or an OpenAPI document that contains some.
 type schema = map[string]any
 
 const refPrefix = "#/components/schemas/"
 
-// writeSchemas writes a self-contained schema for each kind, in the file name
-// that kubeconform's pattern {{.ResourceKind}}{{.KindSuffix}}.json gives it.
+// writeSchemas writes a self-contained schema for each kind, under the file name of kubeconform's pattern
+// {{.ResourceKind}}{{.KindSuffix}}.json.
 func writeSchemas(specs, out string, kinds []string) error {
 	for _, k := range kinds {
 		part := strings.Split(k, "/")
@@ -55,8 +55,7 @@ func writeSchemas(specs, out string, kinds []string) error {
 	return nil
 }
 
-// kindSchema takes the schema of a kind out of an OpenAPI document, with those
-// it refers to.
+// kindSchema extracts the schema of a kind from an OpenAPI document, with the schemas that it refers to.
 func kindSchema(doc schema, group, version, kind string) (schema, error) {
 	components, _ := doc["components"].(schema)
 	all, _ := components["schemas"].(schema)
@@ -93,8 +92,8 @@ func kindSchema(doc schema, group, version, kind string) (schema, error) {
 	}, nil
 }
 
-// strict renders one schema for validation: no prose, no extensions, no other
-// fields than those declared. Names it refers to are added to the queue.
+// strict renders one schema for validation: no prose, no extensions, no undeclared fields. It adds the names of
+// referenced schemas to the queue.
 func strict(s schema, queue *[]string) any {
 	if s["x-kubernetes-int-or-string"] == true || s["format"] == "int-or-string" {
 		return schema{"type": []any{"integer", "string"}}

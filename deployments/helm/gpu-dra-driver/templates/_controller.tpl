@@ -1,4 +1,4 @@
-{{/* "true" where there is a controller, and what of it there is. */}}
+{{/* "true" if the controller is enabled, and if each of its parts is. */}}
 {{- define "gpu-dra-driver.controller" -}}
 {{- if and .Values.resources.gpus.enabled .Values.controller.enabled -}}
 true
@@ -11,7 +11,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{/* "true" where the controller makes the webhook's certificate itself. */}}
+{{/* "true" if the controller makes the webhook's certificate itself. */}}
 {{- define "gpu-dra-driver.rotatesCerts" -}}
 {{- if and (include "gpu-dra-driver.webhook" .) (not .Values.webhook.certManager.enabled) -}}
 true
@@ -30,7 +30,7 @@ true
 dra-controller.{{ .Values.driverName }}
 {{- end }}
 
-{{/* Where and as whom the controller's image runs, be it the controller or one of its checks. */}}
+{{/* Scheduling and security context of the controller's image, for the controller and its checks. */}}
 {{- define "gpu-dra-driver.controllerPod" -}}
 serviceAccountName: {{ include "gpu-dra-driver.controllerName" . }}
 automountServiceAccountToken: true
@@ -53,7 +53,7 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* The checks get the controller's own environment, so that they look for what was installed. */}}
+{{/* The checks have the controller's environment, so that they check the installed objects. */}}
 {{- define "gpu-dra-driver.controllerContainer" -}}
 image: {{ .Values.controller.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -107,6 +107,6 @@ resources:
 securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-# So that the reason of an end shows in the pod's status.
+# Shows the reason of an exit in the pod's status.
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end }}

@@ -60,7 +60,7 @@ resource.k8s.io/v1
 {{ printf "%s/%s" (trimSuffix "/" .Values.kubeletPlugin.kubeletPluginsDirectoryPath) .Values.driverName }}
 {{- end }}
 
-{{/* "true" where the device nodes are not below the driver root. */}}
+{{/* "true" if the device nodes are not below the driver root. */}}
 {{- define "gpu-dra-driver.separateDevRoot" -}}
 {{- if and .Values.nvidiaDevRoot (ne (clean .Values.nvidiaDevRoot) (clean .Values.nvidiaDriverRoot)) -}}
 true

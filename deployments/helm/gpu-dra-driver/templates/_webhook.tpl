@@ -20,8 +20,8 @@ s.?selectors.orValue([]).map(x, x.?cel.?expression.orValue('')).exists(x, x.cont
 {{- end }}
 
 {{- define "gpu-dra-driver.webhookConditions" -}}
-# What the controller writes must not wait for the controller. What it only
-# tries out, it does to see the webhook answer.
+# The controller's own writes must not wait for the controller, except dry runs,
+# with which it tests the webhook.
 - name: not-the-controller
   expression: >-
     request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra-driver.controllerName" . }}' ||

@@ -62,8 +62,8 @@ func (c Component) Key() string {
 	return fmt.Sprintf("%s-%s-%s", c.Name, c.Version, hex.EncodeToString(h.Sum(nil))[:8])
 }
 
-// Target is what go build writes: a program, or all of them into the directory out. All packages go into one invocation,
-// so that what they share is compiled once.
+// Target is the output path of go build: a program, or the directory out for several programs. One invocation builds all
+// packages, so that their common packages are compiled once.
 func (c Component) Target(out string) string {
 	if c.Binary != "" {
 		return path.Join(out, c.Binary)

@@ -30,8 +30,8 @@ func MountIDs() ([]string, error) {
 	return ids, nil
 }
 
-// Reboot changes the node's file system as a reboot of a machine does: it undoes every mount that is not in base,
-// empties /run and /dev/shm and changes the boot ID.
+// Reboot changes the node's file system as a reboot does: it undoes every mount outside of base, empties /run and
+// /dev/shm, and changes the boot ID.
 func Reboot(s spec.Spec, base []string) error {
 	ids, err := MountIDs()
 	if err != nil {
