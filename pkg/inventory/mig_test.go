@@ -127,7 +127,7 @@ func TestWatch_ExternalPartition_SeenAtNextPoll(t *testing.T) {
 	seen := make(chan gpu.Snapshot)
 	done := make(chan error)
 	go func() {
-		done <- i.Watch(ctx, Cadence{PollsPerScan: 1 << 30}, func(s gpu.Snapshot, _ error) { seen <- s })
+		done <- i.Watch(ctx, func(s gpu.Snapshot, _ error) { seen <- s })
 	}()
 	<-seen
 	partition(t, machine, 19, 0, false)

@@ -20,14 +20,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Cadence configures how often Watch polls files and scans. Zero values mean the defaults.
-type Cadence struct {
-	// PollInterval is the time between two reads of the watched files, which are cheap. Default 2 s.
-	PollInterval time.Duration
-	// PollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
-	// GPU. Default 15.
-	PollsPerScan int
-}
+const (
+	// pollInterval is the time between two reads of the watched files, which are cheap.
+	pollInterval = 2 * time.Second
+	// pollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
+	// GPU.
+	pollsPerScan = 15
+)
 
 // Watch calls found at the start and whenever the Snapshot or the error changes, until the context ends. It returns the
 // context's error. found runs in Watch's goroutine: the next scan waits for it.
@@ -35,14 +34,8 @@ type Cadence struct {
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
 // NVML does not withdraw a node's devices. Without a driver, or with another one than this process can use, the
 // Snapshot is zero. While scans fail, each poll is a scan.
-func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapshot, error)) error {
-	if c.PollInterval <= 0 {
-		c.PollInterval = 2 * time.Second
-	}
-	if c.PollsPerScan <= 0 {
-		c.PollsPerScan = 15
-	}
-	ticks, stop := i.o.Tick(c.PollInterval)
+func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
+	ticks, stop := i.o.Tick(pollInterval)
 	defer stop()
 
 	var last result
@@ -60,7 +53,7 @@ func (i *Inventory) Watch(ctx context.Context, c Cadence, found func(gpu.Snapsho
 			found(now.snapshot, now.err)
 		}
 		last = now
-		if err := i.wait(ctx, ticks, c.PollsPerScan, last); err != nil {
+		if err := i.wait(ctx, ticks, last); err != nil {
 			return err
 		}
 	}
@@ -82,7 +75,7 @@ type result struct {
 }
 
 // wait returns when the next scan is due.
-func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, last result) error {
+func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last result) error {
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
@@ -90,7 +83,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, full int, 
 		case <-i.trigger:
 			return nil
 		case <-ticks:
-			if n >= full || last.err != nil || i.files() != last.files {
+			if n >= pollsPerScan || last.err != nil || i.files() != last.files {
 				return nil
 			}
 		}

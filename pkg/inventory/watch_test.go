@@ -53,7 +53,7 @@ func startWatch(t *testing.T, change func(*engine.State)) *env {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() {
-		w.ended <- w.i.Watch(ctx, Cadence{PollsPerScan: 3}, func(s gpu.Snapshot, err error) { w.seen <- delivery{s, err} })
+		w.ended <- w.i.Watch(ctx, func(s gpu.Snapshot, err error) { w.seen <- delivery{s, err} })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -110,7 +110,7 @@ func TestWatch_Unchanged_ReportsOnce(t *testing.T) {
 	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
 		t.Fatalf("delivered %d GPUs, %v", len(d.snapshot.GPUs), d.err)
 	}
-	w.tick(8) // two scans
+	w.tick(2*pollsPerScan + 2) // two scans
 	w.nothingDelivered()
 }
 
@@ -118,7 +118,7 @@ func TestWatch_LostGPU_SeenAfterPollsPerScan(t *testing.T) {
 	w := startWatch(t, nil)
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[1].Lost = true })
-	w.tick(3)
+	w.tick(pollsPerScan)
 	if d := w.next(); len(d.snapshot.GPUs) != 7 || len(d.snapshot.Problems) != 1 {
 		t.Errorf("delivered %d GPUs, %d problems", len(d.snapshot.GPUs), len(d.snapshot.Problems))
 	}
@@ -144,9 +144,8 @@ func TestWatch_OtherDeviceNode_DoesNotScan(t *testing.T) {
 	w.next()
 	w.tick(1)
 	w.write("dev/loop7")
-	w.tick(1)
-	w.tick(1) // the third poll begins a scan
-	w.tick(1) // it is over
+	w.tick(pollsPerScan - 1) // the last poll begins a scan
+	w.tick(1)                // it is over
 	if w.lib.opened != 2 {
 		t.Errorf("%d scans, want one at the start and one after the polls", w.lib.opened)
 	}
@@ -177,7 +176,7 @@ func TestWatch_DriverLoadedLater_ReportsGPUs(t *testing.T) {
 		t.Fatalf("delivered %d GPUs, %v; want 8", len(d.snapshot.GPUs), d.err)
 	}
 	simtest.Change(t, w.machine, func(s *engine.State) { s.DriverLoaded = false })
-	w.tick(3)
+	w.tick(pollsPerScan)
 	if d := w.next(); !errors.Is(d.err, ErrNoDriver) || len(d.snapshot.GPUs) != 0 {
 		t.Errorf("after unloading: %d GPUs, %v", len(d.snapshot.GPUs), d.err)
 	}
@@ -189,7 +188,7 @@ func TestWatch_ScanFails_KeepsLastSnapshot(t *testing.T) {
 	simtest.Change(t, w.machine, func(s *engine.State) {
 		s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}}
 	})
-	w.tick(3)
+	w.tick(pollsPerScan)
 	if d := w.next(); len(d.snapshot.GPUs) != 8 || !errors.Is(d.err, nvml.Unknown) {
 		t.Fatalf("delivered %d GPUs, %v; want the last 8 and the error", len(d.snapshot.GPUs), d.err)
 	}

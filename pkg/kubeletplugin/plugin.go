@@ -34,7 +34,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// Options configures a Plugin. Cadence, PodUID, Idle, Reconcile and Background are optional.
+// Options configures a Plugin. PodUID, Idle, Reconcile and Background are optional.
 type Options struct {
 	Driver, Node string
 	// PodUID allows two instances at once; it is empty for a single one.
@@ -45,7 +45,6 @@ type Options struct {
 	HealthcheckPort int
 	Client          kubernetes.Interface
 	Inventory       *inventory.Inventory
-	Cadence         inventory.Cadence
 	// Newest reports whether this instance should publish.
 	Newest func(context.Context) (bool, error)
 	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
@@ -171,7 +170,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 }
 
 func (p *Plugin) watchInventory(ctx context.Context) {
-	_ = p.o.Inventory.Watch(ctx, p.o.Cadence, func(s gpu.Snapshot, err error) {
+	_ = p.o.Inventory.Watch(ctx, func(s gpu.Snapshot, err error) {
 		reporting.Protect(p.metrics, func() {
 			if err := p.node.Found(ctx, s, err); err != nil {
 				p.fail(err)

@@ -67,9 +67,10 @@ func (e testEnv) start() {
 		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{DevicePlugins: devicePlugins.GPUs})
 		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
-			Client: e.Client, Cadence: inventory.Cadence{PollInterval: 20 * time.Millisecond, PollsPerScan: 3},
+			Client: e.Client,
 			Inventory: inventory.New(inventory.Options{
 				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
+				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },
 			}),
 			Newest: func(context.Context) (bool, error) { return e.Newest.Load(), nil },
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
