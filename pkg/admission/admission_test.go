@@ -263,10 +263,10 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	}
 	both := asked(t, claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]"))
 	if r := Review(t.Context(), newView(t, patient, "l40s-4"), both, true); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
-		t.Errorf("of requests that exclude each other it is said: %v", r.Warnings)
+		t.Errorf("warnings for requests that exclude each other: %v", r.Warnings)
 	}
 	if r := Review(t.Context(), newView(t, patient), asked(t, of("gpu.nvidia.com", ", count: 900")), true); len(r.Warnings) > 0 {
-		t.Errorf("of an unknown cluster it is said: %v", r.Warnings)
+		t.Errorf("warnings for an unknown cluster: %v", r.Warnings)
 	}
 }
 
@@ -353,7 +353,7 @@ func FuzzReview(f *testing.F) {
 			t.Error("advice denies")
 		}
 		if got := Review(context.Background(), v, &r, true); !got.Allowed && got.Result.Message == "" {
-			t.Error("denied without a word")
+			t.Error("denied without a message")
 		}
 	})
 }

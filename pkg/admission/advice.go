@@ -178,7 +178,7 @@ func nearest(text string, candidates []string) string {
 	return best
 }
 
-// distance is the number of bytes to insert, delete or replace (Levenshtein distance).
+// distance is the number of bytes to insert, delete or replace from one text to the other.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

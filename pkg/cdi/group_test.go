@@ -63,7 +63,7 @@ func TestSpec_Group_IsOneDevice(t *testing.T) {
 func TestDeviceEdits_Topology_GetsEnvironmentAndMount(t *testing.T) {
 	given := specs.ContainerEdits{Env: []string{"A=1"}}
 	if diff := cmp.Diff(given, cdi.DeviceEdits(given, plan.Device{}, "", "/f")); diff != "" {
-		t.Errorf("told nothing (-want +got):\n%s", diff)
+		t.Errorf("without topology (-want +got):\n%s", diff)
 	}
 	got := cdi.DeviceEdits(given, plan.Device{TopologyEnv: plan.TopologyEnv{VisibleDevices: "GPU-1,GPU-0", NCCLTopology: "<system/>"}}, "", "/f")
 	want := specs.ContainerEdits{

@@ -53,12 +53,12 @@ const (
 	RecordUnreadable Reason = "RecordUnreadable"
 	// Interrupted: the kubelet stopped waiting for the operation. It is retried; if it persists, read the plugin's log.
 	Interrupted Reason = "Interrupted"
-	// MPSDaemonDied: the MPS daemon of a shared device ended, and is started again. Restart the processes on the device.
+	// MPSDaemonDied: the MPS daemon of a shared device ended, and the supervisor restarts it. Restart the processes on the device.
 	MPSDaemonDied Reason = "MPSDaemonDied"
-	// NVLinkDown: NVLink does not connect the GPUs of a claim's group any more. Run nvidia-smi nvlink --status on the
-	// node; delete the pod to run it elsewhere.
+	// NVLinkDown: NVLink no longer connects the GPUs of a claim's group. Run `nvidia-smi nvlink --status` on the node;
+	// delete the pod to run it elsewhere.
 	NVLinkDown Reason = "NVLinkDown"
-	// InternalFault: the driver has a bug, and goes on. Report the stack from the plugin's log.
+	// InternalFault: the driver has a bug, and continues. Report the stack from the plugin's log.
 	InternalFault Reason = "InternalFault"
 )
 

@@ -115,7 +115,7 @@ func (t *trimming) Stop() {
 
 func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
 
-// trimmed trims the slice of an event. It keeps a bookmark, whose annotations tell the reflector that a list is
+// trimmed trims the slice of an event. It keeps a bookmark, whose annotations show the reflector that a list is
 // complete.
 func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
 	slice, ok := e.Object.(*resourceapi.ResourceSlice)

@@ -36,7 +36,7 @@ func (r *reader) optional(what string, err error) bool {
 	return err == nil
 }
 
-// name returns the name of an enumeration's value, or "" if nvml defines none.
+// name returns the name of an enumeration's value, or "" if NVML defines none.
 func (r *reader) name(what string, value fmt.Stringer, err error) string {
 	if !r.optional(what, err) || value.String() == "Unknown" {
 		return ""

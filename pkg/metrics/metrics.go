@@ -124,7 +124,7 @@ func (m *Metrics) Begin(operation string) (end func(ok bool)) {
 	}
 }
 
-// ClaimFailed counts a failed preparation or unpreparation of a claim.
+// ClaimFailed counts a failed Prepare or Unprepare of a claim.
 func (m *Metrics) ClaimFailed(operation string, reason claimerror.Reason) {
 	errors := m.prepareErrors
 	if operation == Unprepare {
@@ -230,7 +230,7 @@ var (
 	requestsTotal = Entry{"nvidia_dra_requests_total", "counter", []string{"driver", "operation", "result"},
 		"Completed calls of the kubelet. operation is prepare or unprepare; result is success, or error if any claim of the call failed."}
 	requestDuration = Entry{"nvidia_dra_request_duration_seconds", "histogram", []string{"driver", "operation"},
-		"Time from a call of the kubelet to its answer, including the look-up of its claims in the API server."}
+		"Time from a call of the kubelet to its answer, including the time to read its claims from the API server."}
 	requestsInflight = Entry{"nvidia_dra_requests_inflight", "gauge", []string{"driver", "operation"},
 		"Calls of the kubelet in progress."}
 	prepareErrors = Entry{"nvidia_dra_node_prepare_errors_total", "counter", []string{"driver", "error_type"},

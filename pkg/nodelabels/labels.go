@@ -236,7 +236,7 @@ func (c Change) Patch(resourceVersion string) []byte {
 			metadata[name] = values
 		}
 	}
-	data, _ := json.Marshal(map[string]any{"metadata": metadata}) // Strings and nils always encode.
+	data, _ := json.Marshal(map[string]any{"metadata": metadata}) // Strings and nil always encode.
 	return data
 }
 

@@ -108,7 +108,7 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 		"not allocated": {
 			&resourceapi.ResourceClaim{}, node, claimerror.Permanent, claimerror.InvalidAllocation, []string{"not allocated"},
 		},
-		"a device of nobody": {
+		"a device of no driver": {
 			claim(nil, result("gpu-7")), node, claimerror.Transient, claimerror.UnknownDevice, []string{"gpu-7", "ns/c", "allocates again"},
 		},
 		"another node's pool": {

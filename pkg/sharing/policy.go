@@ -57,8 +57,8 @@ type Offer struct {
 	MaxShares int
 }
 
-// OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. mps: the node supports
-// MPS.
+// OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. The last argument says
+// whether the node supports MPS.
 func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	total := g.MemoryBytes
 	if profile != "" {

@@ -86,7 +86,7 @@ func TestWrite_SameSpec_WritesNothing(t *testing.T) {
 	must(t, s.Write("u-1", []byte("a")))
 	before := len(f.Seen())
 	must(t, s.Write("u-1", []byte("a")))
-	if n := len(f.Seen()); n > before+1 { // It may be synced: who wrote it may have died before that.
+	if n := len(f.Seen()); n > before+1 { // A sync is allowed: the writer may have crashed before its own.
 		t.Errorf("%d operations for a spec that says it already", n-before)
 	}
 	must(t, s.Write("u-1", []byte("b")))

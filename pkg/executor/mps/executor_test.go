@@ -53,7 +53,7 @@ func TestAdmit_OwnDaemonOnGPU_Succeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := e.Admit(t.Context(), plan.Work{Devices: p.Devices}); err == nil {
-		t.Error("a stranger's MPS server is not in the way")
+		t.Error("an external MPS server is not in the way")
 	}
 	e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: p.Devices[0].Name}}}}
 	if err := e.Admit(t.Context(), plan.Work{Devices: p.Devices}); err != nil {

@@ -49,7 +49,7 @@ type env struct {
 	machine    *engine.Engine
 	plans      []plan.Plan
 	incomplete bool
-	// locked is what happens before a GPU's lock is there.
+	// locked runs before a GPU's lock is taken.
 	locked  func()
 	reports []error
 }
@@ -197,6 +197,6 @@ func TestScan_ClaimUnpreparedMeanwhile_ReportsNothing(t *testing.T) {
 	}
 	e.mustScan(t)
 	if len(e.reports) != 0 {
-		t.Errorf("nobody but this driver changed anything: %v", e.reports)
+		t.Errorf("only this driver made changes, but there are reports: %v", e.reports)
 	}
 }
