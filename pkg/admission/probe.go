@@ -24,8 +24,9 @@ type probe struct {
 	invented bool
 }
 
-// probeDevices returns devices that can exist in some cluster: one of another driver, and one of each kind with only the
-// attributes of every such device. It adds this cluster's devices without the attributes that some of their model lack.
+// probeDevices returns devices that can exist in some cluster: one of another driver, and one of each kind with only
+// the attributes of every such device. It adds this cluster's devices without the attributes that some of their model
+// lack.
 func (v *ClusterView) probeDevices() []probe {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
 	out := []probe{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}

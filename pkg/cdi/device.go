@@ -32,8 +32,8 @@ const (
 	envTopologyFile   = "NCCL_TOPO_FILE"
 )
 
-// DeviceEdits adds the claim's parts to a GPU's edits: its share, the MPS daemon and the topology of the request's GPUs.
-// The daemon's directory is below mpsDir; topologyFile is the node's path of the file for NCCL.
+// DeviceEdits adds the claim's parts to a GPU's edits: its share, the MPS daemon and the topology of the request's
+// GPUs. The daemon's directory is below mpsDir; topologyFile is the node's path of the file for NCCL.
 func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile string) specs.ContainerEdits {
 	if d.Admin {
 		return edits

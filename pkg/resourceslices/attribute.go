@@ -21,7 +21,7 @@ type attributeSource struct {
 	driver gpu.Driver
 	// profile is that of a MIG device; for a whole GPU it is the profile with all engines. nil means unknown.
 	profile *gpu.Profile
-	// The uuid is the device's own. It is empty for a partition that does not exist yet.
+	// Partitions that do not exist yet have no UUID.
 	uuid string
 	// group names the device's NVLink group, if any.
 	group string

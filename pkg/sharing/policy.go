@@ -35,8 +35,8 @@ type Policy struct {
 	None bool
 }
 
-// Step is the unit of a memory request, in bytes; MinMemory is the minimum. A CUDA context takes many times that, and no
-// driver reserves so much of a board that nothing of it is left.
+// Step is the unit of a memory request, in bytes; MinMemory is the minimum. A CUDA context takes many times that, and
+// no driver reserves so much of a board that nothing of it is left.
 const (
 	Step      = 1 << 20
 	MinMemory = 16 * Step

@@ -177,7 +177,8 @@ func TestScan_ComputeModeChanged_ReportsOnce(t *testing.T) {
 	}
 }
 
-// TestScan_ClaimUnpreparedMeanwhile_ReportsNothing has a claim end between the scan's look at it and at the compute mode.
+// TestScan_ClaimUnpreparedMeanwhile_ReportsNothing has a claim end between the scan's look at it and at the compute
+// mode.
 func TestScan_ClaimUnpreparedMeanwhile_ReportsNothing(t *testing.T) {
 	e := newEnv(t)
 	e.plans = []plan.Plan{e.share(t, 0, "a")}
