@@ -7,6 +7,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,7 +24,7 @@ func main() {
 	config := flag.String("config", "hack/vale/.vale.ini", "Vale's configuration")
 	count := flag.Bool("count", false, "print the number of findings of each rule instead of the findings")
 	flag.Parse()
-	findings, err := check(*vale, *config, flag.Args())
+	findings, err := check(context.Background(), *vale, *config, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "vale:", err)
 		os.Exit(2)
@@ -44,12 +45,13 @@ func main() {
 var excluded = regexp.MustCompile(`(^|/)testdata/|^docs/reference/|^test/mutation/mutations\.go$|^demo/reviews/`)
 
 // check runs Vale over the tracked files under the paths.
-func check(vale, config string, paths []string) ([]string, error) {
+func check(ctx context.Context, vale, config string, paths []string) ([]string, error) {
 	config, err := filepath.Abs(config)
 	if err != nil {
 		return nil, err
 	}
-	tracked, err := exec.Command("git", append([]string{"ls-files", "--cached", "--others", "--exclude-standard", "--"}, paths...)...).Output()
+	args := append([]string{"ls-files", "--cached", "--others", "--exclude-standard", "--"}, paths...)
+	tracked, err := exec.CommandContext(ctx, "git", args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("git ls-files: %w", err)
 	}
@@ -71,7 +73,7 @@ func check(vale, config string, paths []string) ([]string, error) {
 			findings = append(findings, fmt.Sprintf("%s:%d:1:plain.DocName:Start the doc comment with the name.", path, line))
 		}
 	}
-	cmd := exec.Command(vale, "--config="+config, "--output=line", "--no-wrap", ".")
+	cmd := exec.CommandContext(ctx, vale, "--config="+config, "--output=line", "--no-wrap", ".")
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	out, err := cmd.Output()
 	var exit *exec.ExitError
