@@ -260,6 +260,24 @@ func TestPod_ForceDeletedAndCreatedAgain_HasGPU(t *testing.T) {
 	}))
 }
 
+func TestPod_GPUOfForceDeletedPod_IsWaitedFor(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	zero := int64(0)
+	for _, name := range []string{"old", "new"} {
+		createClaim(ctx, t, ns, name, "") // The scheduler gives both the first GPU.
+		createPod(ctx, t, ns, name, name, func(s *corev1.PodSpec) { s.TerminationGracePeriodSeconds = new(int64(3)) })
+		// The kubelet's second attempt to prepare a claim comes after more than a minute.
+		must(t, cluster.Eventually(ctx, "pod "+name+" running", 40*time.Second, func(ctx context.Context) (bool, string) {
+			p, err := cluster.Client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
+			return err == nil && p.Status.Phase == corev1.PodRunning, fmt.Sprint(err, p.Status.Phase)
+		}))
+		if name == "old" {
+			must(t, cluster.Client.CoreV1().Pods(ns).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &zero}))
+		}
+	}
+}
+
 func TestSlices_OfOtherNode_PluginCannotWrite(t *testing.T) {
 	ctx := testContext(t)
 	p := pluginPods(ctx, t, 1)[0]
