@@ -6,6 +6,7 @@ package admission
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -25,8 +26,8 @@ type probe struct {
 }
 
 // probeDevices returns devices that can exist in some cluster: one of another driver, and one of each kind with only
-// the attributes of every such device. It adds this cluster's devices without the attributes that some of their model
-// lack.
+// the attributes of every such device. It also adds each kind of device of this cluster twice: as published, and
+// without the attributes that not every device of that kind has.
 func (v *ClusterView) probeDevices() []probe {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
 	out := []probe{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
@@ -37,11 +38,11 @@ func (v *ClusterView) probeDevices() []probe {
 	for _, p := range v.pools {
 		for _, slice := range p.Slices {
 			for i, kind := range slice.Shape.Kinds {
-				description := "type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile
+				description := strings.TrimSpace("type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile)
 				if !seen[description] {
 					seen[description] = true
 					whole := v.published(slice.Shape, i)
-					out = append(out, probe{description, whole, false}, probe{description + " that lacks what not every one has", stripped(whole, kind.Type), true})
+					out = append(out, probe{description, whole, false}, probe{description + " without its optional attributes", stripped(whole, kind.Type), true})
 				}
 			}
 		}

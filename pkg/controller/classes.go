@@ -38,16 +38,16 @@ type classReconciler struct {
 	templates        func(namespace string) resourcev1.ResourceClaimTemplateInterface
 	pods             kubernetes.Interface
 
-	// made are the classes that this instance created, with the time: the cache receives them later.
+	// made holds when this instance created a class, or found it created, until the cache receives it.
 	made map[string]time.Time
-	// unwanted are our classes without devices, with the time since when.
+	// unwanted holds since when each of our classes has had no devices.
 	unwanted map[string]time.Time
-	// dropsResourceNames means that the API server drops extended resource names, as its answer to a write shows.
+	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
 	dropsResourceNames bool
 	reported           map[string]bool
 }
 
-// kinds returns the kinds of all slices, also from incomplete pools: their devices exist.
+// kinds counts the devices of each kind, including those of incomplete pools.
 func (k *classReconciler) kinds() map[fleet.Kind]int {
 	shapes := map[*fleet.Shape]int{}
 	for _, o := range k.slices.List() {
@@ -64,7 +64,7 @@ func (k *classReconciler) kinds() map[fleet.Kind]int {
 	return out
 }
 
-// reconcile creates and removes classes. It returns when to run again without a change; 0 means not.
+// reconcile creates and removes classes. It returns the delay until the next run if nothing changes; 0: none.
 func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, err error) {
 	wanted, problems := deviceclasses.Build(k.kinds(), k.options)
 	for _, p := range problems {
@@ -97,10 +97,10 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 	return again, errors.Join(errs...)
 }
 
-// put creates a class, or updates one of ours. If another program changed it first, put returns when to run again:
-// usually an event triggers it earlier, but not if the change is undone before the cache receives it.
+// put creates a class, or updates one of ours. If another program writes it at the same time, put returns a delay,
+// because no event follows if that program undoes its write before the cache receives it.
 func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass) (again time.Duration, err error) {
-	object, exists, _ := k.existing.GetByKey(want.Name) // The cache has no errors.
+	object, exists, _ := k.existing.GetByKey(want.Name) // Reading the cache cannot fail.
 	is, _ := object.(*resourceapi.DeviceClass)
 	if !exists || is == nil {
 		if since, ours := k.made[want.Name]; ours && time.Since(since) < cacheLag {
@@ -139,15 +139,15 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	return 0, nil
 }
 
-// probeResourceNames finds out from an answer whether the API server keeps extended resource names.
+// probeResourceNames sets dropsResourceNames from the API server's answer to a write.
 func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass) {
 	if want.Spec.ExtendedResourceName != nil {
 		k.dropsResourceNames = made.Spec.ExtendedResourceName == nil
 	}
 }
 
-// remove removes one of our classes if no device needed it for the grace period and no object refers to it. Otherwise
-// it returns the remaining time.
+// remove deletes one of our classes that has had no devices for the grace period, unless an object refers to it. It
+// returns the delay until the next attempt; 0: none.
 func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
 	since, known := k.unwanted[class.Name]
 	if !known {

@@ -6,7 +6,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -29,13 +28,13 @@ type labeller struct {
 	client metadata.Getter
 
 	mu sync.Mutex
-	// gone are the nodes without slices, with the time since when.
+	// gone holds since when each node has had no slices.
 	gone map[string]time.Time
 }
 
-// label updates one node's labels. It returns when to run again without a change; 0 means not.
+// label updates one node's labels. It returns the delay until the next run if nothing changes; 0: none.
 func (l *labeller) label(ctx context.Context, node string) (again time.Duration, err error) {
-	object, exists, _ := l.nodes.GetByKey(node) // The cache has no errors.
+	object, exists, _ := l.nodes.GetByKey(node) // Reading the cache cannot fail.
 	meta, ok := object.(*metav1.PartialObjectMetadata)
 	if !exists || !ok {
 		l.resetGrace(node)
@@ -47,11 +46,11 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	if len(slices) > 0 {
 		l.resetGrace(node)
 		if !pool.Whole {
-			return 0, nil // The missing slices trigger this again.
+			return 0, nil // The arrival of the missing slices triggers the next run.
 		}
 		want = nodelabels.Of(pool, l.driver)
 	} else if rest := l.graceLeft(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
-		return rest, nil // A starting kubelet removes its slices for a moment.
+		return rest, nil // A kubelet that starts removes its node's slices; the plugin publishes them again.
 	}
 	change := nodelabels.Plan(meta.Labels, meta.Annotations, want)
 	if change.None() {
@@ -68,7 +67,6 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	return 0, nil
 }
 
-// resetGrace ends the grace period of a node.
 func (l *labeller) resetGrace(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,15 +93,17 @@ func trimNode(driver string) cache.TransformFunc {
 			return object, nil
 		}
 		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
-		// A new map, because a map keeps the memory of deleted keys.
-		labels := map[string]string{}
+		// New maps, because a map keeps the memory of deleted keys.
+		labels, annotations := map[string]string{}, map[string]string{}
 		for key, value := range meta.Labels {
 			if nodelabels.Concerns(key, driver) {
 				labels[key] = value
 			}
 		}
-		meta.Labels = labels
-		maps.DeleteFunc(meta.Annotations, func(key, _ string) bool { return key != nodelabels.Written })
+		if written, ok := meta.Annotations[nodelabels.Written]; ok {
+			annotations[nodelabels.Written] = written
+		}
+		meta.Labels, meta.Annotations = labels, annotations
 		return meta, nil
 	}
 }

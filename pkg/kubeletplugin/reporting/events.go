@@ -1,8 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reporting reports errors on claims and the node in the background: by Events, in status.devices of claims,
-// and for partitions that were destroyed under prepared claims.
+// Package reporting reports errors in the background: as Events on claims, their pods and the node, and in
+// status.devices of claims. It also reports partitions that were destroyed while a prepared claim had them.
 //
 // Prepare never waits for it. While the API server is away, Events queue up and statuses are retried.
 package reporting
@@ -118,8 +118,7 @@ func (e *Events) Run(ctx context.Context) {
 	}
 }
 
-// notify looks up the claim of an error, whose UID and pods the Event needs. Without a claim the Event is about the
-// node.
+// notify writes Events about the claim that an error names and its pods, or about the node if there is no such claim.
 func (e *Events) notify(ctx context.Context, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -135,8 +134,7 @@ func (e *Events) notify(ctx context.Context, err error) {
 	e.Warn(plan.Claim{}, err)
 }
 
-// Protect recovers a panic of background work, because pods can only end while the plugin runs. The work runs again in
-// the next round.
+// Protect runs background work and reports a panic instead of ending the plugin, without which no pod can end.
 func Protect(m *metrics.Metrics, work func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -163,7 +161,7 @@ func NewLostPartitions(engine *devicestate.Engine, claims devicestate.Claims, e 
 	return &LostPartitions{engine: engine, claims: claims, events: e, status: s, metrics: m}
 }
 
-// Missing is a claim with partitions that a scan does not show. They may be lost.
+// Missing is a prepared claim and those of its partitions that a scan did not find. They may be lost.
 type Missing struct {
 	Plan    plan.Plan
 	Devices []string
@@ -200,12 +198,12 @@ func (l *LostPartitions) check(ctx context.Context, missing []Missing) {
 	l.notified = notified
 }
 
-// notify returns whether the claim needs no further notification.
+// notify reports a loss. It returns false if it must be called again, because the claim could not be read.
 func (l *LostPartitions) notify(ctx context.Context, m Missing, err error) bool {
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KRef(m.Plan.Claim.Namespace, m.Plan.Claim.Name))
 	claim, getErr := l.claims.Get(ctx, m.Plan.Claim)
 	if getErr != nil {
-		logger.Error(err, "A partition is gone, but its claim could not be notified", "cause", getErr)
+		logger.Error(err, "A partition is gone; its claim could not be read to report it there", "cause", getErr)
 		return errors.Is(getErr, devicestate.ErrNoClaim)
 	}
 	logger.Error(err, "A partition is gone")

@@ -36,9 +36,9 @@ func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) er
 	}
 	gi, err := g.device.CreateGPUInstance(profile.ID, nvml.MIGPlacement{Start: p.Start, Size: p.Size})
 	if err != nil {
-		made, nothing := g.createdDespite(*p, err)
+		made, failure := g.createdDespite(*p, err)
 		if made == nil {
-			return nothing
+			return failure
 		}
 		gi = made.GPUInstance
 	}
@@ -57,8 +57,8 @@ func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) er
 }
 
 // createdDespite looks for the instance after a failed creation, because a call that timed out can still have created
-// it. If there is none, the error nothing explains why.
-func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance, nothing error) {
+// it. If there is none, failure explains why.
+func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance, failure error) {
 	cause = fmt.Errorf("create a GPU instance of profile %s at slice %d: %w", p.Profile, p.Start, cause)
 	exact, obstacles, err := g.at(p)
 	switch {
@@ -101,7 +101,8 @@ func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile n
 	return nil
 }
 
-// verify checks a recorded partition, because containers may run on it. It marks a missing one as lost.
+// verify checks a recorded partition and changes nothing on the GPU, because containers may run on it. It marks the
+// partition as lost if it is gone, has no compute instance, or was created again by a co-tenant.
 func (x *Executor) verify(g *openGPU, p *plan.Partition, tenants []plan.CoTenant) error {
 	exact, obstacles, err := g.at(*p)
 	switch {
