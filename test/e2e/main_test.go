@@ -44,7 +44,7 @@ func run(m *testing.M) (int, error) {
 // testContext gives a test a context that ends before the test's own limit.
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

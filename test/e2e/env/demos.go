@@ -178,7 +178,9 @@ func (e *Env) WaitPods(ctx context.Context, namespace string, count int) ([]core
 // WaitSettled waits until the demo's numbers of pods run and are unschedulable, and lists the pods by name.
 func (e *Env) WaitSettled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
-	err := e.Eventually(ctx, "demo "+d.Name, 120*time.Second, func(ctx context.Context) (bool, string) {
+	// Each pod is several processes to start, which takes seconds on a small and busy machine.
+	limit := 90*time.Second + time.Duration(d.Pods)*2*time.Second
+	err := e.Eventually(ctx, "demo "+d.Name, limit, func(ctx context.Context) (bool, string) {
 		list, err := e.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -186,13 +188,12 @@ func (e *Env) WaitSettled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 		pods = list.Items
 		up, stuck, reason := 0, 0, ""
 		for _, p := range pods {
-			switch {
-			case p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded:
+			if p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded {
 				up++
-			case e.PendingReason(ctx, p) != "":
+			} else if why := e.PendingReason(ctx, p); why != "" {
 				stuck++
-				reason = e.PendingReason(ctx, p)
-			default:
+				reason = why
+			} else if reason == "" { // One pod's Events are enough: each costs a request.
 				reason = p.Name + " is " + string(p.Status.Phase) + e.newestEvent(ctx, p)
 			}
 		}
@@ -219,7 +220,10 @@ func (e *Env) PendingReason(ctx context.Context, p corev1.Pod) string {
 	if reason := Unschedulable(p); reason != "" {
 		return reason
 	}
-	if why := e.newestEvent(ctx, p); p.Spec.NodeName == "" && strings.Contains(why, "FailedResourceClaimCreation") {
+	if p.Spec.NodeName != "" {
+		return ""
+	}
+	if why := e.newestEvent(ctx, p); strings.Contains(why, "FailedResourceClaimCreation") {
 		return why
 	}
 	return ""
