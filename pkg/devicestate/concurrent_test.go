@@ -16,15 +16,16 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// briefly is a caller of little patience, for calls that must still be waiting when it ends.
+// briefly returns a context for calls that must still wait for a lock when it ends.
 func briefly(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// held is a machine on which one process is stopped inside Prepare of claim a, just before its commit.
-func held(t *testing.T, gpus ...string) (e *env, other *process, letGo func() error) {
+// held returns a machine on which a process is stopped inside Prepare of claim a, just before its commit, and a second
+// process. resume lets the first one continue, and returns the error of its Prepare.
+func held(t *testing.T, gpus ...string) (e *env, other *process, resume func() error) {
 	e = devicestatetest.New(t)
 	g := hosttest.NewGate(record.LabelCommit)
 	first, err := e.StartWith(g.Do)
@@ -38,31 +39,31 @@ func held(t *testing.T, gpus ...string) (e *env, other *process, letGo func() er
 }
 
 func TestPrepare_GPULockedByAnotherProcess_Waits(t *testing.T) {
-	e, other, letGo := held(t, "0", "1")
+	e, other, resume := held(t, "0", "1")
 	e.Claim("b", "1")
 	_, err := other.Prepare(briefly(t), e.Claims["b"])
 	devicestatetest.CheckError(t, err, claimerror.Transient, claimerror.Interrupted, "default/claim-b")
 	e.Claim("c", "2")
 	e.Prepare(other, "c") // A claim of another GPU does not wait.
-	e.Must(letGo())
+	e.Must(resume())
 	e.CheckRefused(other, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
 	e.CheckClean(other, "a", "c")
 }
 
 func TestUnprepare_ClaimLockedByAnotherProcess_Waits(t *testing.T) {
-	e, other, letGo := held(t, "monitor 0") // A monitor: the claim's lock is the only one.
+	e, other, resume := held(t, "monitor 0") // A monitor device: Prepare locks the claim and no GPU.
 	devicestatetest.CheckError(t, other.Unprepare(briefly(t), devicestatetest.ClaimID("a")), claimerror.Transient, claimerror.Interrupted)
 	if findings, err := other.Recover(briefly(t)); err == nil && len(findings) == 0 {
-		t.Error("Recover went past a claim in work")
+		t.Error("Recover did not wait for the claim's lock")
 	}
-	e.Must(letGo())
+	e.Must(resume())
 	e.CheckClean(other, "a")
 	e.Unprepare(other, "a")
 	e.CheckClean(other)
 }
 
-// TestPrepare_TwoProcessesContend_OneOwnerPerGPU lets claims of one and of two GPUs, in either order, fight for three GPUs in two
-// processes, with Recover running all the while.
+// TestPrepare_TwoProcessesContend_OneOwnerPerGPU prepares and unprepares claims of one and of two of three GPUs, in either
+// order, at the same time in two processes, which also run Recover all the time.
 func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 	e := devicestatetest.New(t)
 	var mu sync.Mutex
@@ -71,7 +72,7 @@ func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 	var workers, recoveries sync.WaitGroup
 	done := make(chan struct{})
 	for n := range 2 {
-		// The host's clock is the world's, which is not for sharing: each process has a world on the same directory.
+		// An Env has one clock, which is not safe for concurrent use. So each process has its own Env on the directory.
 		mine := devicestatetest.Attach(t, e.Dir)
 		p := mine.Start()
 		recoveries.Go(func() {
@@ -82,7 +83,7 @@ func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 				default:
 				}
 				if findings, err := p.Recover(context.Background()); err != nil || len(findings) > 0 {
-					t.Errorf("Recover meddled: %+v, %v", findings, err)
+					t.Errorf("Recover found work: %+v, %v", findings, err)
 				}
 			}
 		})
@@ -105,6 +106,7 @@ func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 							owner[g] = uid
 						}
 						mu.Unlock()
+						// Here a worker that wrongly gets one of the GPUs too finds its owner.
 						mu.Lock()
 						for _, g := range gpus {
 							delete(owner, g)
@@ -122,7 +124,7 @@ func TestPrepare_TwoProcessesContend_OneOwnerPerGPU(t *testing.T) {
 	close(done)
 	recoveries.Wait()
 	if won == 0 {
-		t.Error("no claim ever got a GPU")
+		t.Error("no claim got a GPU")
 	}
 	e.CheckClean(e.Start())
 	t.Logf("%d of 480 attempts got their GPUs", won)

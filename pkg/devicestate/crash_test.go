@@ -35,7 +35,7 @@ func unprepares(uid string) func(*env, *process) error {
 
 func recovers(_ *env, p *process) error { return p.RecoverAll() }
 
-// Two claims stand by in most scenarios: a (what is acted on) and z, which must come through untouched.
+// Most scenarios have two claims: the operation is on a, and z must stay prepared.
 var scenarios = []devicestatetest.Scenario{
 	{Name: "start on an empty machine", Given: first, When: func(*env, *process) error { return nil }, Starts: true},
 	{Name: "first claim of an empty machine", Given: first, When: prepares("a"), Then: []string{"a"}, Starts: true},
@@ -52,41 +52,41 @@ var scenarios = []devicestatetest.Scenario{
 		e.LoseCDI()
 	},
 		When: prepares("a"), Then: []string{"a"}},
-	{Name: "prepare again", Given: twice, When: prepares("a"), Then: []string{"a", "z"}},
+	{Name: "prepare again", Given: bothPrepared, When: prepares("a"), Then: []string{"a", "z"}},
 	{Name: "prepare again without the spec", Given: func(e *env, p *process) {
-		twice(e, p)
+		bothPrepared(e, p)
 		e.Must(os.Remove(e.SpecFile("a")))
 	}, When: prepares("a"), Then: []string{"a", "z"}},
-	{Name: "prepare again with another minor number", Given: func(e *env, p *process) { twice(e, p); e.Snapshot.GPUs[0].Minor = 7 }, When: prepares("a"), Then: []string{"a", "z"}},
+	{Name: "prepare again with another minor number", Given: func(e *env, p *process) { bothPrepared(e, p); e.Snapshot.GPUs[0].Minor = 7 }, When: prepares("a"), Then: []string{"a", "z"}},
 	{Name: "prepare another allocation", Given: func(e *env, p *process) {
-		twice(e, p)
+		bothPrepared(e, p)
 		e.Allocate(e.Claims["a"], "1", "2")
 	}, When: prepares("a"), Then: []string{"a", "z"}},
-	{Name: "prepare what is deallocated", Given: func(e *env, p *process) { twice(e, p); e.Allocate(e.Claims["a"]) }, When: prepares("a"), Then: []string{"z"}},
-	{Name: "prepare after a reboot", Given: func(e *env, p *process) { twice(e, p); e.Reboot(false) }, When: prepares("a"), Then: []string{"a", "z"}},
+	{Name: "prepare a deallocated claim", Given: func(e *env, p *process) { bothPrepared(e, p); e.Allocate(e.Claims["a"]) }, When: prepares("a"), Then: []string{"z"}},
+	{Name: "prepare after a reboot", Given: func(e *env, p *process) { bothPrepared(e, p); e.Reboot(false) }, When: prepares("a"), Then: []string{"a", "z"}},
 	{Name: "unprepare", Given: func(e *env, p *process) {
 		standby(e, p)
 		e.Claim("a", "0")
 		e.Prepare(p, "a")
 	}, When: unprepares("a"), Then: []string{"z"}},
-	{Name: "unprepare two GPUs with steps", Given: twice, When: unprepares("a"), Then: []string{"z"}},
-	{Name: "unprepare after a reboot", Given: func(e *env, p *process) { twice(e, p); e.Reboot(true) }, When: unprepares("a"), Then: []string{"z"}},
-	{Name: "unprepare what never was", Given: standby, When: unprepares("a"), Then: []string{"z"}},
+	{Name: "unprepare two GPUs with steps", Given: bothPrepared, When: unprepares("a"), Then: []string{"z"}},
+	{Name: "unprepare after a reboot", Given: func(e *env, p *process) { bothPrepared(e, p); e.Reboot(true) }, When: unprepares("a"), Then: []string{"z"}},
+	{Name: "unprepare an unknown claim", Given: standby, When: unprepares("a"), Then: []string{"z"}},
 	{Name: "recover without specs", Given: func(e *env, p *process) {
-		twice(e, p)
+		bothPrepared(e, p)
 		e.Must(os.Remove(e.SpecFile("a")))
 		e.Must(os.Remove(e.SpecFile("z")))
 	},
 		When: recovers, Then: []string{"a", "z"}},
-	{Name: "recover after a reboot that kept the specs", Given: func(e *env, p *process) { twice(e, p); e.Reboot(true) }, When: recovers, Then: []string{"a", "z"}},
+	{Name: "recover after a reboot that kept the specs", Given: func(e *env, p *process) { bothPrepared(e, p); e.Reboot(true) }, When: recovers, Then: []string{"a", "z"}},
 	{Name: "recover an orphan spec", Given: func(e *env, p *process) {
-		twice(e, p)
+		bothPrepared(e, p)
 		e.Must(os.Remove(e.RecordFile("a")))
 		e.LoseSteps("a")
 	}, When: recovers, Then: []string{"z"}},
-	{Name: "recover a damaged record", Given: func(e *env, p *process) { twice(e, p); e.Damage("a") }, When: recovers, Then: []string{"a", "z"}},
-	{Name: "prepare over a damaged record", Given: func(e *env, p *process) { twice(e, p); e.Damage("a") }, When: prepares("a"), Then: []string{"a", "z"}},
-	{Name: "unprepare a damaged record", Given: func(e *env, p *process) { twice(e, p); e.Damage("a") }, When: unprepares("a"), Then: []string{"z"}},
+	{Name: "recover a damaged record", Given: func(e *env, p *process) { bothPrepared(e, p); e.Damage("a") }, When: recovers, Then: []string{"a", "z"}},
+	{Name: "prepare over a damaged record", Given: func(e *env, p *process) { bothPrepared(e, p); e.Damage("a") }, When: prepares("a"), Then: []string{"a", "z"}},
+	{Name: "unprepare a damaged record", Given: func(e *env, p *process) { bothPrepared(e, p); e.Damage("a") }, When: unprepares("a"), Then: []string{"z"}},
 	{Name: "prepare a group", Given: func(e *env, p *process) { standby(e, p); e.GroupClaim("a", 0, 2) }, When: prepares("a"), Then: []string{"a", "z"}},
 	{Name: "prepare a group with steps", Given: func(e *env, p *process) {
 		standby(e, p)
@@ -163,19 +163,19 @@ func grouped(e *env, p *process) {
 	e.Prepare(p, "a")
 }
 
-func twice(e *env, p *process) {
+func bothPrepared(e *env, p *process) {
 	standby(e, p)
 	e.SteppedClaim("a", "0", "1")
 	e.Prepare(p, "a")
 }
 
 func lost(e *env, p *process) {
-	twice(e, p)
+	bothPrepared(e, p)
 	e.Damage("a")
 	e.Must(os.Remove(e.SpecFile("a")))
 }
 
-// TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing leaves out the loss of answers: a system call's answer is not lost.
+// TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing loses no answers, because system calls always return.
 func TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing(t *testing.T) {
 	kinds := []hosttest.Kind{hosttest.Fail, hosttest.CrashBefore, hosttest.CrashAfter}
 	devicestatetest.RunCrashMatrix(t, scenarios, kinds, labels(t))

@@ -36,7 +36,7 @@ func (x *usage) OpenedBy(_ context.Context, devices []plan.Device) (string, erro
 
 const grace = time.Minute
 
-// deletion is a machine and its DeletedClaims.
+// deletion is a machine with the DeletedClaims of its process.
 type deletion struct {
 	*devicestatetest.Env
 	process *process
@@ -45,7 +45,7 @@ type deletion struct {
 	usage  *usage
 }
 
-// vanishing is a machine whose claim a was force-deleted; b exists.
+// vanishing returns a machine with prepared claims a and b. Claim a was force-deleted from the API server.
 func vanishing(t *testing.T) *deletion {
 	e := devicestatetest.New(t)
 	p := e.Start()
@@ -59,13 +59,13 @@ func vanishing(t *testing.T) *deletion {
 	return l
 }
 
-// restart continues with another process.
+// restart continues with another process. Its DeletedClaims starts every grace period again.
 func (l *deletion) restart(p *process) {
 	l.process = p
 	l.DeletedClaims = devicestate.NewDeletedClaims(p.Engine, l.server, l.usage, grace)
 }
 
-// after scans again once some time has passed.
+// after advances the clock and runs Release.
 func (l *deletion) after(d time.Duration) []devicestate.Finding {
 	l.T.Helper()
 	l.Now = l.Now.Add(d)
@@ -104,7 +104,7 @@ func TestRelease_ClaimGoneForGrace_Releases(t *testing.T) {
 		t.Errorf("asked for holders of %+v", l.usage.devices)
 	}
 	if f := l.after(grace); len(f) > 0 {
-		t.Errorf("once more: %+v", f)
+		t.Errorf("a second release: %+v", f)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestRelease_APIServerDown_Keeps(t *testing.T) {
 	l.kept(l.after(2 * grace))
 	l.kept(l.after(2 * grace))
 	l.server.Down = nil
-	// The grace period restarts, because the state in between is unknown.
+	// The grace period starts again, because the claim could have existed meanwhile.
 	l.kept(l.after(grace))
 	l.released(l.after(grace))
 }
@@ -144,11 +144,11 @@ func TestRelease_ClaimInUse_KeepsAndReports(t *testing.T) {
 			for range 3 {
 				findings := l.after(grace)
 				l.kept(findings)
-				if len(findings) == 0 {
+				if len(findings) == 0 { // After a report the grace period starts again.
 					findings = l.after(grace)
 				}
 				if len(findings) != 1 || findings[0].Err == nil {
-					t.Fatalf("not told: %+v", findings)
+					t.Fatalf("not reported: %+v", findings)
 				}
 			}
 			*l.usage = usage{}
@@ -177,7 +177,7 @@ func TestRelease_UnknownRecord_Releases(t *testing.T) {
 	l.Damage("a")
 	l.Must(os.Remove(l.SpecFile("a")))
 	l.Recover(l.process)
-	l.Empty(l.StepFiles, "") // Effects of a lost record cannot be reverted.
+	l.Empty(l.StepFiles, "") // Without the record its effects cannot be found, so the test reverts them.
 	if f := l.after(0); len(f) > 0 {
 		t.Fatal(f)
 	}

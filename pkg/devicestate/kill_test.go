@@ -17,10 +17,10 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// victimDir is set in the process that TestPrepare_ProcessKilled_ReleasesLocks starts and kills.
+// victimDir is set in the process that TestPrepare_ProcessKilled_LocksReleasedAndUndone starts and kills.
 const victimDir = "DEVICESTATE_VICTIM_DIR"
 
-// victim prepares claim a and stops before the effect that the parent named, until it is killed.
+// victim prepares claim a, and stops before the operation that the parent named. The parent kills it there.
 func victim(t *testing.T, dir string) {
 	e := devicestatetest.Attach(t, dir)
 	label := host.Label(os.Getenv(victimDir + "_AT"))
@@ -36,8 +36,9 @@ func victim(t *testing.T, dir string) {
 	t.Fatal("not killed:", err)
 }
 
-// TestPrepare_ProcessKilled_ReleasesLocks has two real processes at work on one GPU and kills the one that has the locks.
-func TestPrepare_ProcessKilled_ReleasesLocks(t *testing.T) {
+// TestPrepare_ProcessKilled_LocksReleasedAndUndone runs Prepare for one GPU in two operating system processes, and kills
+// the one that has the locks with SIGKILL.
+func TestPrepare_ProcessKilled_LocksReleasedAndUndone(t *testing.T) {
 	if dir := os.Getenv(victimDir); dir != "" {
 		victim(t, dir)
 		return
@@ -45,7 +46,7 @@ func TestPrepare_ProcessKilled_ReleasesLocks(t *testing.T) {
 	for _, label := range []host.Label{record.LabelIntent, "test.apply", "spec.write", record.LabelCommit} {
 		t.Run(string(label), func(t *testing.T) {
 			e := devicestatetest.New(t)
-			cmd := exec.Command(os.Args[0], "-test.run=^TestPrepare_ProcessKilled_ReleasesLocks$")
+			cmd := exec.Command(os.Args[0], "-test.run=^TestPrepare_ProcessKilled_LocksReleasedAndUndone$")
 			cmd.Env = append(os.Environ(), victimDir+"="+e.Dir, victimDir+"_AT="+string(label))
 			out, err := cmd.StdoutPipe()
 			e.Must(err)
@@ -57,25 +58,25 @@ func TestPrepare_ProcessKilled_ReleasesLocks(t *testing.T) {
 			e.Claim("b", "0")
 			waiting := make(chan error, 1)
 			go func() { _, err := p.Prepare(context.Background(), e.Claims["b"]); waiting <- err }()
-			// It may be in the queue already or not yet; it must not get through before the kill.
+			// Whether or not the call above waits for the lock yet, no Prepare may succeed before the kill.
 			_, early := p.Prepare(briefly(t), e.Claims["b"])
 			killed := cmd.Process.Kill()
 			_ = cmd.Wait()
 			e.Must(killed)
 			if early == nil {
-				t.Error("two processes were at work on one GPU")
+				t.Error("two processes prepared one GPU")
 			}
 			err = <-waiting
 			findings, recoverErr := p.Recover(context.Background())
 			e.Must(recoverErr)
 			left := 1
 			if label == record.LabelIntent {
-				left = 0 // It was killed before it created any file.
+				left = 0 // The process was killed before it created a file.
 			}
 			if len(findings) != left || left > 0 && (findings[0].Err != nil || findings[0].Claim.UID != "a") {
-				t.Errorf("Recover of what the dead left: %+v", findings)
+				t.Errorf("Recover after the kill: %+v", findings)
 			}
-			if err != nil { // An intent of the dead stands in the way until it is undone.
+			if err != nil { // It came before Recover, and the intent of the killed process still had the GPU.
 				e.Prepare(p, "b")
 			}
 			e.CheckClean(p, "b")

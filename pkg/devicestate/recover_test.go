@@ -21,7 +21,7 @@ import (
 func TestRecover_NothingWrong_FindsNothing(t *testing.T) {
 	e := devicestatetest.New(t)
 	p := e.Start()
-	twice(e, p)
+	bothPrepared(e, p)
 	f := hosttest.Trace()
 	q, err := e.StartWith(f.Do)
 	e.Must(err)

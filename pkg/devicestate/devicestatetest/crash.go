@@ -80,9 +80,10 @@ func (s Scenario) recovered(e *Env) *Process {
 	return p
 }
 
-// after starts a new process, recovers, prepares the claims again if asked to, and unprepares them all, as the kubelet
-// does after a crash. It checks each time that nothing leaked, was lost, or touched an external device.
-func (s Scenario) after(e *Env, again bool) {
+// after starts a new process, recovers, and unprepares all claims, as the kubelet does after a crash. If their pods are
+// still wanted, it prepares the claims first. It checks each time that nothing leaked or was lost, and that external
+// devices are unchanged.
+func (s Scenario) after(e *Env, podWanted bool) {
 	e.T.Helper()
 	p := s.recovered(e)
 	if e.Sim == nil && !s.Unknown {
@@ -97,7 +98,7 @@ func (s Scenario) after(e *Env, again bool) {
 		}
 	}
 	uids := slices.Sorted(maps.Keys(e.Claims))
-	if again {
+	if podWanted {
 		var prepared []string
 		failed := false
 		for _, uid := range uids {
@@ -116,7 +117,7 @@ func (s Scenario) after(e *Env, again bool) {
 	for _, uid := range uids {
 		e.Unprepare(p, uid)
 	}
-	if !again && s.Unknown {
+	if !podWanted && s.Unknown {
 		// The steps of the lost record are unknown to the engine; only the executor's checks find them.
 		e.Empty(e.StepFiles, "")
 	}
@@ -215,7 +216,7 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 
 // strike runs a scenario with one fault. Then a new process recovers, with and without another Prepare.
 func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kind) {
-	for _, again := range []bool{true, false} {
+	for _, podWanted := range []bool{true, false} {
 		e, p, crashed, err := s.begin(t, hosttest.At(at, kind), false)
 		if crashed != (kind == hosttest.CrashBefore || kind == hosttest.CrashAfter) {
 			t.Errorf("crashed: %v, %v", crashed, err)
@@ -226,20 +227,20 @@ func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kin
 			e.CheckClean(p, s.Then...)
 		}
 		p.Crash()
-		if !m.after(s, e, again) {
+		if !m.after(s, e, podWanted) {
 			return // An earlier run checked both continuations.
 		}
 	}
 }
 
 // after checks one continuation of a machine, unless an earlier run has.
-func (m *crashMatrix) after(s Scenario, e *Env, again bool) bool {
+func (m *crashMatrix) after(s Scenario, e *Env, podWanted bool) bool {
 	e.T.Helper()
-	if !m.isNew(e, fmt.Sprint(again)) {
+	if !m.isNew(e, fmt.Sprint(podWanted)) {
 		e.Must(os.RemoveAll(e.Dir))
 		return false
 	}
-	s.after(e, again)
+	s.after(e, podWanted)
 	return true
 }
 
