@@ -67,8 +67,8 @@ test-cluster: cluster-build ## The one-machine Kubernetes itself
 	@cd test/cluster && go test -count=1 -timeout 15m ./...
 
 .PHONY: test-e2e
-test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart; RUN=REGEX for some
-	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)"
+test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart; RUN=REGEX or SUITE=nodes for some
+	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-versions
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
