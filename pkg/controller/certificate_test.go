@@ -23,7 +23,7 @@ import (
 
 const webhookHost = "webhook.ns.svc"
 
-// pairs makes certificates in the bubble that calls it, whose time they need.
+// pairs returns n certificates with their keys. Call it inside synctest.Test, because certificates contain the time.
 func pairs(t *testing.T, n int) (out []map[string][]byte) {
 	t.Helper()
 	for range n {
@@ -40,7 +40,7 @@ func secret(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: data}
 }
 
-// webhookEnv is an API server before which the chart put a Service and a webhook configuration.
+// webhookEnv returns an API server with the chart's Service and webhook configuration.
 func webhookEnv(t *testing.T) *env {
 	return newEnv(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "webhook"}},
 		&admissionv1.ValidatingWebhookConfiguration{
@@ -48,7 +48,8 @@ func webhookEnv(t *testing.T) *env {
 		})
 }
 
-// startCertificate runs an instance until stop is called. It renews the certificate if it has a service.
+// startCertificate runs an instance until stop is called. With a service, the instance creates and renews the
+// certificate. Without one, it serves the certificate of another program.
 func (e *env) startCertificate(service string) (c *Certificate, stop func()) {
 	c = NewCertificate(e.client(), "ns", "cert", service, "config")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -65,7 +66,7 @@ func (e *env) startCertificate(service string) (c *Certificate, stop func()) {
 	}
 }
 
-// served returns the certificate in PEM, and nil before there is one.
+// served returns the certificate that an instance serves, or nil before it has one.
 func served(c *Certificate) *x509.Certificate {
 	pair, err := c.Get(nil)
 	if err != nil {
@@ -74,7 +75,7 @@ func served(c *Certificate) *x509.Certificate {
 	return pair.Leaf
 }
 
-// checkTrusted makes the handshake of an API server, with the authorities of each webhook.
+// checkTrusted verifies the served certificate as an API server does, with the CA bundle of each webhook.
 func (e *env) checkTrusted(when string, c *Certificate) {
 	e.t.Helper()
 	cert := served(c)
@@ -141,14 +142,14 @@ func TestCertificate_SecretChanges_LastWholePairIsServed(t *testing.T) {
 		pass(time.Minute)
 		want("made again", p[2])
 		if writes := e.written(); len(writes) > 0 {
-			t.Errorf("another program keeps the Secret, and this one writes %v", writes)
+			t.Errorf("another program manages the Secret, but there are writes: %v", writes)
 		}
 	})
 }
 
-// TestCertificate_SecretMissing_MadeForService has it gone at the start, and later.
+// TestCertificate_SecretMissing_MadeForService starts without the Secret, and deletes it later.
 func TestCertificate_SecretMissing_MadeForService(t *testing.T) {
-	for name, service := range map[string]string{"ours to fill": "webhook", "another's to fill": ""} {
+	for name, service := range map[string]string{"with a Service": "webhook", "without a Service": ""} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := webhookEnv(t)
@@ -172,7 +173,7 @@ func TestCertificate_SecretMissing_MadeForService(t *testing.T) {
 				e.remove("secrets", "ns/cert")
 				want("deleted with the Service", false)
 				pass(time.Minute)
-				want("the driver is gone", false)
+				want("a minute after the Service was deleted", false)
 			})
 		})
 	}
@@ -202,7 +203,7 @@ func TestCertificate_TimePasses_AlwaysTrusted(t *testing.T) {
 	})
 }
 
-// TestCertificate_NearItsEnd_RenewedWhileRunning runs over the day on which 90 days are left.
+// TestCertificate_NearItsEnd_RenewedWhileRunning runs an instance during the day on which the certificate has 90 days left.
 func TestCertificate_NearItsEnd_RenewedWhileRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := webhookEnv(t)
@@ -250,9 +251,9 @@ func TestCertificate_Damaged_RepairedAndAlwaysTrusted(t *testing.T) {
 				e.put(config)
 			}, 1},
 			{"the Secret deleted", func() { e.remove("secrets", "ns/cert") }, 2},
-			{"another's certificate", func() { damage(func(d map[string][]byte) { maps.Copy(d, other) }) }, 3},
-			{"deleted again", func() { e.remove("secrets", "ns/cert") }, 4},
-			{"once more", func() { e.remove("secrets", "ns/cert") }, 4},
+			{"the certificate of another host", func() { damage(func(d map[string][]byte) { maps.Copy(d, other) }) }, 3},
+			{"the Secret deleted again", func() { e.remove("secrets", "ns/cert") }, 4},
+			{"the Secret deleted once more", func() { e.remove("secrets", "ns/cert") }, 4},
 		} {
 			tc.damage()
 			for range 8 {

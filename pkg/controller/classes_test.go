@@ -54,9 +54,9 @@ func TestReconcileClasses_ModelsAndProfiles_OneClassEach(t *testing.T) {
 		e.publish("t4-1", "c", 0)
 		pass(time.Second)
 		wantClasses(t, e, append([]string{l40sClass, t4Class}, h100Classes...)...)
-		quarter := get[resourceapi.DeviceClass](e, "deviceclasses", smallest)
-		if name := quarter.Spec.ExtendedResourceName; name == nil || *name != "nvidia.com/mig-1g.10gb" || quarter.Labels[deviceclasses.ManagedBy] != "gpu.nvidia.com" {
-			t.Errorf("%+v", quarter)
+		oneSlice := get[resourceapi.DeviceClass](e, "deviceclasses", smallest)
+		if name := oneSlice.Spec.ExtendedResourceName; name == nil || *name != "nvidia.com/mig-1g.10gb" || oneSlice.Labels[deviceclasses.ManagedBy] != "gpu.nvidia.com" {
+			t.Errorf("%+v", oneSlice)
 		}
 	})
 }
@@ -83,7 +83,7 @@ func TestReconcileClasses_Restart_WritesNothing(t *testing.T) {
 			pass(time.Hour)
 			stop()
 			if i > 0 {
-				wantNoWrites(t, e, "it is as it should be")
+				wantNoWrites(t, e, "nothing changed")
 			}
 			e.written()
 		}
@@ -98,12 +98,12 @@ func TestReconcileClasses_TwoLeaders_DoNotUndoEachOther(t *testing.T) {
 		_, stopSecond := e.start()
 		defer stopSecond()
 		pass(time.Minute)
-		// Each can be late by one write of what the other has written, and no more.
+		// Each instance can write an object once before its cache receives the other's write.
 		if n, most := len(e.written()), 2*(len(h100Classes)+1); n > most {
 			t.Errorf("%d writes, want at most %d", n, most)
 		}
 		pass(time.Hour)
-		wantNoWrites(t, e, "both have what they want")
+		wantNoWrites(t, e, "both instances are done")
 		wantClasses(t, e, h100Classes...)
 		e.publish("l40s-4", "b", 0)
 		pass(time.Minute)
@@ -179,7 +179,7 @@ func TestReconcileClasses_ServerDropsExtendedResourceNames_NotWrittenAgain(t *te
 		if n := len(e.written()); n != len(h100Classes)+1 {
 			t.Errorf("%d writes for %d classes and a node", n, len(h100Classes))
 		}
-		e.publish("l40s-4", "b", 0) // A round of all classes.
+		e.publish("l40s-4", "b", 0) // The controller reconciles all classes.
 		pass(time.Hour)
 		if w := e.written(); len(w) != 1 {
 			t.Errorf("writes %v", w)
@@ -189,7 +189,7 @@ func TestReconcileClasses_ServerDropsExtendedResourceNames_NotWrittenAgain(t *te
 		defer stop()
 		pass(time.Hour)
 		if w := e.written(); len(w) > 1 {
-			t.Errorf("a new controller finds out by one write what the server drops, not by %v", w)
+			t.Errorf("a new controller needs more than one write to notice that the server drops the names: %v", w)
 		}
 	})
 }
@@ -223,8 +223,8 @@ func pod(name string, phase corev1.PodPhase, init bool, resources ...string) *co
 
 var named = metav1.ObjectMeta{Namespace: "ns", Name: "user"}
 
-// TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse has what names the class among many that do not, on a page of
-// its own.
+// TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse adds one object, which can refer to the class, to more than a
+// page of objects that do not.
 func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 	var crowd []runtime.Object
 	for i := range pageSize + 1 {
@@ -239,18 +239,17 @@ func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 		user     runtime.Object
 		holds    bool
 	}{
-		"a claim":                       {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1(smallest)}, true},
-		"an alternative of a claim":     {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: alternative(smallest)}, true},
-		"a template":                    {"resourceclaimtemplates", &resourceapi.ResourceClaimTemplate{ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: request1(smallest)}}, true},
-		"an alternative of a template":  {"resourceclaimtemplates", &resourceapi.ResourceClaimTemplate{ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: alternative(smallest)}}, true},
-		"a pod by the resource's name":  {"pods", pod("user", corev1.PodPending, false, "nvidia.com/mig-1g.10gb"), true},
-		"an init container":             {"pods", pod("user", corev1.PodPending, true, "nvidia.com/mig-1g.10gb"), true},
-		"a pod by the class's name":     {"pods", pod("user", corev1.PodPending, false, "deviceclass.resource.kubernetes.io/"+smallest), true},
-		"a pod that has ended":          {"pods", pod("user", corev1.PodSucceeded, false, "nvidia.com/mig-1g.10gb"), false},
-		"a pod that wants another":      {"pods", pod("user", corev1.PodPending, false, "nvidia.com/mig-9g.90gb"), false},
-		"a claim of another class":      {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1("mig.nvidia.com")}, false},
-		"nothing":                       {"", nil, false},
-		"a claim that appears too late": {"", nil, false},
+		"a claim":                      {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1(smallest)}, true},
+		"an alternative of a claim":    {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: alternative(smallest)}, true},
+		"a template":                   {"resourceclaimtemplates", &resourceapi.ResourceClaimTemplate{ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: request1(smallest)}}, true},
+		"an alternative of a template": {"resourceclaimtemplates", &resourceapi.ResourceClaimTemplate{ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: alternative(smallest)}}, true},
+		"a pod by the resource's name": {"pods", pod("user", corev1.PodPending, false, "nvidia.com/mig-1g.10gb"), true},
+		"an init container":            {"pods", pod("user", corev1.PodPending, true, "nvidia.com/mig-1g.10gb"), true},
+		"a pod by the class's name":    {"pods", pod("user", corev1.PodPending, false, "deviceclass.resource.kubernetes.io/"+smallest), true},
+		"a pod that has ended":         {"pods", pod("user", corev1.PodSucceeded, false, "nvidia.com/mig-1g.10gb"), false},
+		"a pod that wants another":     {"pods", pod("user", corev1.PodPending, false, "nvidia.com/mig-9g.90gb"), false},
+		"a claim of another class":     {"resourceclaims", &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1("mig.nvidia.com")}, false},
+		"nothing":                      {"", nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...)
@@ -293,7 +292,7 @@ func TestReconcileClasses_ModelReturnsWithinGrace_GraceStartsAgain(t *testing.T)
 
 var classResource = schema.GroupResource{Group: "resource.k8s.io", Resource: "deviceclasses"}
 
-// failures are the answers of a server that is asked at a bad time.
+// failures returns errors of an API server, by name.
 func failures(name string) map[string]error {
 	return map[string]error{
 		"conflict":       apierrors.NewConflict(classResource, name, errors.New("modified")),
@@ -306,8 +305,8 @@ func failures(name string) map[string]error {
 	}
 }
 
-// TestController_ServerFails_Converges has each verb on each resource fail some times, before what it does is done and
-// after, while a model comes, is edited, and goes.
+// TestController_ServerFails_Converges makes each verb on each resource fail six times, before or after the server carries
+// it out. Meanwhile a model arrives, its class is edited, and the model is removed.
 func TestController_ServerFails_Converges(t *testing.T) {
 	for _, failing := range []request{
 		{Verb: "create", Resource: "deviceclasses"}, {Verb: "update", Resource: "deviceclasses"}, {Verb: "delete", Resource: "deviceclasses"},
@@ -318,7 +317,7 @@ func TestController_ServerFails_Converges(t *testing.T) {
 		for failure, err := range failures(t4Class) {
 			for _, late := range []bool{false, true} {
 				if late && !failing.write() {
-					continue // To who asks, it is the same.
+					continue // For a read there is no difference.
 				}
 				t.Run(fmt.Sprint(failing, " ", failure, " ", late), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) { survives(t, failing, err, late) })
@@ -381,5 +380,5 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	}
 	e.written()
 	pass(time.Hour)
-	wantNoWrites(t, e, "all is as it should be")
+	wantNoWrites(t, e, "nothing changed")
 }

@@ -22,21 +22,21 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// emptyView is a cluster without devices, of one class.
+// emptyView returns a cluster with one class and no devices.
 func emptyView() *admission.ClusterView {
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	_ = classes.Add(class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`))
 	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), nil, admission.Options{})
 }
 
-// brokenLister is a bug.
+// brokenLister simulates a bug: it panics.
 type brokenLister struct {
 	resourcelisters.DeviceClassLister
 }
 
 func (brokenLister) Get(string) (*resourceapi.DeviceClass, error) { panic("a bug") }
 
-// ask posts a body as the API server does. ok is whether what comes back would be taken for an answer.
+// ask posts a body as the API server does. ok means that the API server would accept the answer.
 func ask(t testing.TB, handlers map[string]http.Handler, path, body string) (answer admissionv1.AdmissionResponse, ok bool) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
@@ -45,7 +45,7 @@ func ask(t testing.TB, handlers map[string]http.Handler, path, body string) (ans
 	handlers[path].ServeHTTP(out, r)
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(out.Body.Bytes(), &review); err != nil || review.Response == nil {
-		t.Fatalf("%s: %q is no review: %v", path, out.Body, err)
+		t.Fatalf("%s: %q is not a review: %v", path, out.Body, err)
 	}
 	return *review.Response, out.Code == http.StatusOK && review.Kind == "AdmissionReview" && review.APIVersion == "admission.k8s.io/v1"
 }
@@ -61,7 +61,7 @@ const (
 	goodClaim = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c"},"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"gpu.nvidia.com"}}]}}}`
 )
 
-// counted are the reviews by webhook, kind and result.
+// counted returns the number of reviews by kind, result and webhook.
 func counted(t *testing.T, r *prometheus.Registry) map[string]int {
 	t.Helper()
 	families, err := r.Gather()
@@ -157,7 +157,7 @@ func TestWebhooks_NoReview_Answered(t *testing.T) {
 		for name, r := range map[string]*http.Request{
 			"no body":   httptest.NewRequest(http.MethodGet, path, nil),
 			"a form":    httptest.NewRequest(http.MethodPost, path, strings.NewReader("a=b")),
-			"very much": httptest.NewRequest(http.MethodPost, path, strings.NewReader(strings.Repeat("x", 8<<20))),
+			"too large": httptest.NewRequest(http.MethodPost, path, strings.NewReader(strings.Repeat("x", 8<<20))),
 		} {
 			out := httptest.NewRecorder()
 			h.ServeHTTP(out, r)
