@@ -6,12 +6,14 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	controllerflags "gpu-dra-driver/cmd/dra-controller/flags"
 	pluginflags "gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/cmd/envflags"
@@ -52,6 +54,30 @@ func TestPages_Flags_EachHasRow(t *testing.T) {
 				t.Errorf("--%s of %s is not in the page", f.Name, fs.Name())
 			}
 		})
+	}
+}
+
+// TestParameterFields_Types_DescribeEveryField walks the types in their JSON form.
+func TestParameterFields_Types_DescribeEveryField(t *testing.T) {
+	var have []string
+	var walk func(prefix string, of reflect.Type)
+	walk = func(prefix string, of reflect.Type) {
+		for i := range of.NumField() {
+			f := of.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			have = append(have, prefix+name)
+			if inner := f.Type; inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct && inner.Elem().PkgPath() == of.PkgPath() {
+				walk(prefix+name+".", inner.Elem())
+			}
+		}
+	}
+	walk("", reflect.TypeFor[v1beta1.Config]())
+	var described []string
+	for _, f := range parameterFields {
+		described = append(described, f.Path)
+	}
+	if diff := cmp.Diff(have, append([]string{"apiVersion", "kind"}, described...)); diff != "" {
+		t.Errorf("(-types +reference):\n%s", diff)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 )
 
 // newView is the view of a cluster with the given machines and the chart's classes.
-func newView(t testing.TB, o Options, makes ...string) *ClusterView {
+func newView(t testing.TB, timeout time.Duration, makes ...string) *ClusterView {
 	t.Helper()
 	shapes, pools := &fleet.Shapes{}, []fleet.Pool{}
 	for i, profile := range makes {
@@ -55,11 +55,13 @@ func newView(t testing.TB, o Options, makes ...string) *ClusterView {
 			t.Fatal(err)
 		}
 	}
-	return NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, o)
+	v := NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, NewCache())
+	v.timeout = timeout
+	return v
 }
 
 // patient lets the search end on a busy machine, too.
-var patient = Options{SearchTimeout: time.Minute}
+const patient = time.Minute
 
 var resources = map[string]string{"ResourceClaim": "resourceclaims", "ResourceClaimTemplate": "resourceclaimtemplates", "DeviceClass": "deviceclasses"}
 
@@ -364,7 +366,7 @@ func FuzzReview(f *testing.F) {
 // BenchmarkReview reviews in a cluster whose nodes are all alike, and in one with nodes of every make.
 func BenchmarkReview(b *testing.B) {
 	for cluster, makes := range map[string][]string{"alike": {"hgx-h100"}, "every make": profiles.Names()} {
-		v := newView(b, Options{}, makes...)
+		v := newView(b, searchTimeout, makes...)
 		for name, object := range map[string]string{
 			"parameters": with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"),
 			"profile":    of("mig.nvidia.com", selecting(attr+`profile == "3g.40gb"`)),

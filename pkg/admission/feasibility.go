@@ -77,7 +77,7 @@ func question(devices resourceapi.DeviceClaim, requests []request) string {
 
 // search tries the requests; sure is false after a timeout.
 func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string, sure bool) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(v.timeout, searchTimeout))
+	ctx, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
 	// The allocator is slow if there are too few devices, because it tries them in every order.
 	for _, q := range requests {

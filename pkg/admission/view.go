@@ -25,6 +25,7 @@ type ClusterView struct {
 	classes resourcelisters.DeviceClassLister
 	pools   []fleet.Pool
 	cache   *Cache
+	// timeout limits the search for a node that satisfies a claim.
 	timeout time.Duration
 
 	// names are the published names; values are those of the attributes in chosen.
@@ -38,22 +39,12 @@ type ClusterView struct {
 	feasible *lru.Cache
 }
 
-type Options struct {
-	// Cache is shared by the views of a process. Nil means a new one.
-	Cache *Cache
-	// SearchTimeout limits the search for a node that satisfies a claim. 0 means searchTimeout.
-	SearchTimeout time.Duration
-}
-
 // NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
-// unknown, and no review warns of missing ones.
-func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, o Options) *ClusterView {
+// unknown, and no review warns of missing ones. All views of a process share the cache.
+func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, cache *Cache) *ClusterView {
 	v := &ClusterView{
-		driver: driver, classes: classes, pools: pools, cache: o.Cache, timeout: o.SearchTimeout,
+		driver: driver, classes: classes, pools: pools, cache: cache, timeout: searchTimeout,
 		names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
-	}
-	if v.cache == nil {
-		v.cache = NewCache()
 	}
 	v.probes = v.probeDevices()
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {

@@ -42,12 +42,10 @@ func (c Checks) Installation(ctx context.Context) error {
 		return fmt.Errorf("get DeviceClass %s: %w", c.Driver, err)
 	}
 	fmt.Fprintf(c.Out, "DeviceClass %s exists\n", c.Driver)
-	var last error
-	err = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+	err = await(ctx, func(ctx context.Context) error {
 		slices, err := versions.ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.driver=" + c.Driver})
 		if err != nil {
-			last = newerError(ctx, last, err)
-			return false, nil
+			return err
 		}
 		nodes, devices := map[string]bool{}, 0
 		for _, s := range slices.Items {
@@ -56,14 +54,14 @@ func (c Checks) Installation(ctx context.Context) error {
 			}
 			devices += len(s.Spec.Devices)
 		}
-		if last = errors.New("no node publishes a device"); devices == 0 {
-			return false, nil
+		if devices == 0 {
+			return errors.New("no node publishes a device")
 		}
 		fmt.Fprintf(c.Out, "%d nodes publish %d devices\n", len(nodes), devices)
-		return true, nil
+		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("list the devices of %s: %w; see the logs of the kubelet plugin's pods", c.Driver, last)
+		return fmt.Errorf("list the devices of %s: %w; see the logs of the kubelet plugin's pods", c.Driver, err)
 	}
 	if !c.Webhook {
 		return nil
@@ -71,12 +69,17 @@ func (c Checks) Installation(ctx context.Context) error {
 	return c.webhook(ctx, versions)
 }
 
-// newerError returns the newer of two errors, but not one that only reports the end of the context.
-func newerError(ctx context.Context, last, err error) error {
-	if last != nil && ctx.Err() != nil {
-		return last
-	}
-	return err
+// await repeats a check every second until it succeeds. After the context's end it returns the check's newest error, but
+// not one that only reports that end.
+func await(ctx context.Context, check func(context.Context) error) (last error) {
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		err := check(ctx)
+		if err == nil || last == nil || ctx.Err() == nil {
+			last = err
+		}
+		return err == nil, nil
+	})
+	return last
 }
 
 // webhook creates an invalid claim as a dry run.
@@ -92,21 +95,19 @@ func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 			}}}},
 		}},
 	}
-	var last error
-	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+	err := await(ctx, func(ctx context.Context) error {
 		_, err := versions.ResourceClaims(c.Namespace).Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "opaque.parameters") {
 			fmt.Fprintln(c.Out, "The webhook refuses a claim with invalid parameters")
-			return true, nil
+			return nil
 		}
 		if err == nil {
 			err = errors.New("it accepts a claim with invalid parameters")
 		}
-		last = newerError(ctx, last, err)
-		return false, nil
+		return err
 	})
 	if err != nil {
-		return fmt.Errorf("check the webhook: %w; see the logs of the controller's pods", last)
+		return fmt.Errorf("check the webhook: %w; see the logs of the controller's pods", err)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func (k *viewKeeper) run(ctx context.Context) {
 func (k *viewKeeper) build() (again time.Duration) {
 	pools, again := k.recent.with(distinct(k.nodes.pools()))
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
-		k.current.Store(admission.NewClusterView(k.driver, k.classes, pools, admission.Options{Cache: k.cache}))
+		k.current.Store(admission.NewClusterView(k.driver, k.classes, pools, k.cache))
 	}
 	return again
 }

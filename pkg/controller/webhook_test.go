@@ -26,7 +26,7 @@ import (
 func emptyView() *admission.ClusterView {
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	_ = classes.Add(class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`))
-	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), nil, admission.Options{})
+	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), nil, admission.NewCache())
 }
 
 // brokenLister simulates a bug: it panics.
@@ -112,7 +112,7 @@ func TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns(t *testing.T) {
 
 func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	view := admission.NewClusterView("gpu.nvidia.com", brokenLister{}, nil, admission.Options{})
+	view := admission.NewClusterView("gpu.nvidia.com", brokenLister{}, nil, admission.NewCache())
 	handlers := Webhooks(func() *admission.ClusterView { return view }, metrics.NewReviews(registry, "v"))
 	body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
 	if a, ok := ask(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {

@@ -34,7 +34,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 )
 
-// Options configures a Plugin. PodUID, Idle, Reconcile and Background are optional.
+// Options configures a Plugin. PodUID and Background are optional.
 type Options struct {
 	Driver, Node string
 	// PodUID allows two instances at once; it is empty for a single one.
@@ -241,9 +241,6 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, lat
 
 // watchIdle calls Idle at intervals while the kubelet does not call, because periodic work allocates memory too.
 func (p *Plugin) watchIdle(ctx context.Context) {
-	if p.o.Idle == nil {
-		return
-	}
 	last := uint64(math.MaxUint64)
 	wait.UntilWithContext(ctx, func(context.Context) {
 		now := p.calls.count.Load()

@@ -64,7 +64,10 @@ func (e testEnv) start() {
 			e.Fatal(err)
 		}
 		m.CollectRecords(engine)
-		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{DevicePlugins: devicePlugins.GPUs})
+		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{
+			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
+			RecordedInterconnect: func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} },
+		})
 		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
 			Client: e.Client,
@@ -76,7 +79,7 @@ func (e testEnv) start() {
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
 			}),
-			VanishedGrace: time.Hour, Background: []func(context.Context){devicePlugins.Run},
+			VanishedGrace: time.Hour, Idle: func() {}, Reconcile: func(context.Context) []error { return nil }, Background: []func(context.Context){devicePlugins.Run},
 		}).Run
 	})
 }

@@ -128,16 +128,12 @@ func (r *recovery) watchClaims(ctx context.Context) {
 				r.notify(ctx, findings)
 			})
 		}
-		if r.o.Reconcile != nil {
-			reporting.Protect(r.metrics, func() {
-				for _, err := range r.o.Reconcile(ctx) {
-					klog.FromContext(ctx).Error(err, "Restoring the settings of an idle GPU failed; trying again")
-				}
-			})
-		}
-		if r.o.Idle != nil {
-			r.o.Idle()
-		}
+		reporting.Protect(r.metrics, func() {
+			for _, err := range r.o.Reconcile(ctx) {
+				klog.FromContext(ctx).Error(err, "Restoring the settings of an idle GPU failed; trying again")
+			}
+		})
+		r.o.Idle()
 	}, claimInterval)
 }
 
@@ -183,12 +179,8 @@ func typed(f devicestate.Finding) error {
 	if errors.As(f.Err, &already) {
 		return f.Err
 	}
-	claim := f.Claim.String()
-	if f.Claim.Name == "" {
-		claim = "UID " + f.Claim.UID
-	}
 	return &claimerror.Error{
-		Reason: claimerror.HostFailure, Attempt: "recovery", Claim: claim,
+		Reason: claimerror.HostFailure, Attempt: "recovery", Claim: f.Claim.String(),
 		Cause: f.Err, Remedy: "the plugin retries",
 	}
 }

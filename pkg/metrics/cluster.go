@@ -60,23 +60,18 @@ type Cluster struct {
 
 // clusterCollector collects the cluster metrics at each scrape.
 type clusterCollector struct {
-	read  func() (Cluster, bool)
-	descs map[string]*prometheus.Desc
+	read func() (Cluster, bool)
 }
 
 // NewCluster returns a collector of the Cluster that read returns; false means no data, as on an instance without the
 // lead.
 func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
-	c := &clusterCollector{read: read, descs: map[string]*prometheus.Desc{}}
-	for _, e := range clusterGauges {
-		c.descs[e.Name] = e.desc()
-	}
-	return c
+	return &clusterCollector{read}
 }
 
 func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range c.descs {
-		out <- d
+	for _, e := range clusterGauges {
+		out <- e.desc()
 	}
 }
 
@@ -86,7 +81,7 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	put := func(e Entry, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(c.descs[e.Name], prometheus.GaugeValue, value, labels...)
+		out <- prometheus.MustNewConstMetric(e.desc(), prometheus.GaugeValue, value, labels...)
 	}
 	put(clusterNodes, float64(now.Nodes))
 	type row struct{ model, kind, profile, state string }

@@ -82,7 +82,7 @@ func New(o Options) *Metrics {
 
 // CollectRecords adds the metrics of the records, which each scrape reads.
 func (m *Metrics) CollectRecords(r Records) {
-	m.registry.MustRegister(newRecordsCollector(r, m.node, m.driver))
+	m.registry.MustRegister(&recordsCollector{r, m.node, m.driver})
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
@@ -174,28 +174,20 @@ type Records interface {
 }
 
 type recordsCollector struct {
-	records               Records
-	node, driver          string
-	prepared, quarantined *prometheus.Desc
-}
-
-func newRecordsCollector(r Records, node, driver string) *recordsCollector {
-	return &recordsCollector{
-		records: r, node: node, driver: driver,
-		prepared: preparedDevices.desc(), quarantined: quarantinedRecords.desc(),
-	}
+	records      Records
+	node, driver string
 }
 
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
-	out <- c.prepared
-	out <- c.quarantined
+	out <- preparedDevices.desc()
+	out <- quarantinedRecords.desc()
 }
 
 // Collect implements prometheus.Collector. Unreadable records fail the scrape instead of counting as zero.
 func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 	plans, _, err := c.records.Held()
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(c.prepared, err)
+		out <- prometheus.NewInvalidMetric(preparedDevices.desc(), err)
 	} else {
 		count := map[string]int{"gpu": 0}
 		for _, p := range plans {
@@ -206,15 +198,15 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 		for kind, n := range count {
-			out <- prometheus.MustNewConstMetric(c.prepared, prometheus.GaugeValue, float64(n), c.node, c.driver, kind)
+			out <- prometheus.MustNewConstMetric(preparedDevices.desc(), prometheus.GaugeValue, float64(n), c.node, c.driver, kind)
 		}
 	}
 	n, err := c.records.Quarantined()
 	if err != nil {
-		out <- prometheus.NewInvalidMetric(c.quarantined, err)
+		out <- prometheus.NewInvalidMetric(quarantinedRecords.desc(), err)
 		return
 	}
-	out <- prometheus.MustNewConstMetric(c.quarantined, prometheus.GaugeValue, float64(n))
+	out <- prometheus.MustNewConstMetric(quarantinedRecords.desc(), prometheus.GaugeValue, float64(n))
 }
 
 type Entry struct {

@@ -163,7 +163,7 @@ func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	lacks(t, samples, "gpu_dra_quarantined_records")
 	var collected []prometheus.Metric
 	out := make(chan prometheus.Metric, 8)
-	newRecordsCollector(fakeRecords{err: errors.New("disk")}, "n", "d").Collect(out)
+	(&recordsCollector{fakeRecords{err: errors.New("disk")}, "n", "d"}).Collect(out)
 	close(out)
 	for c := range out {
 		collected = append(collected, c)

@@ -39,12 +39,10 @@ type Sharing struct {
 	MultiUser MultiUser `json:"users,omitempty"`
 }
 
-// MultiUser says whether an MPS daemon serves several users concurrently.
+// MultiUser says whether an MPS daemon serves several users concurrently. Empty: if the driver can.
 type MultiUser string
 
 const (
-	// MultiUserUnset serves them concurrently if the driver can.
-	MultiUserUnset MultiUser = ""
 	// MultiUserOn requires it.
 	MultiUserOn MultiUser = "many"
 	// MultiUserOff makes processes of one user wait for those of another.

@@ -13,9 +13,6 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// ErrUnsupported marks a kind that exists in the group and that this driver does not serve.
-var ErrUnsupported = errors.New("not supported by this driver")
-
 // maxBytes is the API's own limit on opaque parameters (ResourceClaim, v1).
 const maxBytes = 10 * 1024
 
@@ -46,7 +43,7 @@ func Decode(data []byte) (Config, error) {
 	case apiVersion != GroupVersion:
 		return Config{}, invalid("apiVersion", "%q is not known, use %q", clip(apiVersion), GroupVersion)
 	case slices.Contains(notServed, kind):
-		return Config{}, invalid("kind", "%s is %w, use %s or %s", kind, ErrUnsupported, KindGPUConfig, KindMIGDeviceConfig)
+		return Config{}, invalid("kind", "%s is not supported by this driver, use %s or %s", kind, KindGPUConfig, KindMIGDeviceConfig)
 	case kind != KindGPUConfig && kind != KindMIGDeviceConfig:
 		return Config{}, invalid("kind", "%q is not known, use %s or %s", clip(kind), KindGPUConfig, KindMIGDeviceConfig)
 	}

@@ -5,7 +5,6 @@ package v1beta1
 
 import (
 	"encoding/json"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -107,30 +106,6 @@ func TestLimitFor_SeveralDevices_PrefersUUIDThenPosition(t *testing.T) {
 	}
 	if err := big.Check(devices[1], devices); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestFields_Types_DescribeEveryField walks the types in their JSON form.
-func TestFields_Types_DescribeEveryField(t *testing.T) {
-	var have []string
-	var walk func(prefix string, of reflect.Type)
-	walk = func(prefix string, of reflect.Type) {
-		for i := range of.NumField() {
-			f := of.Field(i)
-			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			have = append(have, prefix+name)
-			if inner := f.Type; inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct && inner.Elem().PkgPath() == of.PkgPath() {
-				walk(prefix+name+".", inner.Elem())
-			}
-		}
-	}
-	walk("", reflect.TypeFor[Config]())
-	var described []string
-	for _, f := range Fields {
-		described = append(described, f.Path)
-	}
-	if diff := cmp.Diff(have, append([]string{"apiVersion", "kind"}, described...)); diff != "" {
-		t.Errorf("(-types +reference):\n%s", diff)
 	}
 }
 

@@ -98,25 +98,3 @@ type MPSConfig struct {
 	// it.
 	MultiUser *bool `json:"multiUser,omitempty"`
 }
-
-// Field describes a parameter for the reference documentation.
-type Field struct {
-	// Path is relative to the object, such as sharing.strategy.
-	Path, Type, Default, Meaning string
-}
-
-// Fields lists the fields of both kinds, in the order of the documentation.
-var Fields = []Field{
-	{"sharing", "object", "none", "How processes share the device. If unset, a share follows the node's setting, and an exclusive device keeps its settings."},
-	{"sharing.strategy", "string", "required", "TimeSlicing: processes take turns, without memory limits. MPS: an MPS daemon runs processes at the same time, each within limits."},
-	{"sharing.timeSlicingConfig", "object", "{interval: Default}", "For TimeSlicing only."},
-	{"sharing.timeSlicingConfig.interval", "string", "Default", "The length of a process's time slice: Default, Short, Medium or Long. It applies to the whole GPU: all its claims must agree. Not for MIG devices."},
-	{"sharing.mpsConfig", "object", "{}", "For MPS only. If the claim has a share of the device, the smaller of both limits applies."},
-	{"sharing.mpsConfig.defaultActiveThreadPercentage", "int, 0 to 100", "all, or the share's compute", "The limit of each process's SMs, in percent. 0 means all."},
-	{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit", "quantity, at least 1Mi", "all, or the share's memory", "The limit of each process's memory."},
-	{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "map of quantities", "none", "The same limit for single devices, by UUID or by position in the claim (0, 1, …). It overrides the limit for all devices."},
-	{"sharing.mpsConfig.multiUser", "bool", "if the driver supports it", "Whether processes of different users compute at the same time. true is an error if the driver's MPS cannot do it. With false, they wait for each other."},
-	{"topology", "object, in " + KindGPUConfig + " only", "none", "Describes the interconnect of the request's GPUs to containers. For whole GPUs and NVLink groups, in one request of a claim."},
-	{"topology.cudaVisibleDevices", "bool", "false", "Sets CUDA_VISIBLE_DEVICES to the UUIDs of the request's GPUs, with the best connected GPUs adjacent. CUDA then ignores the GPUs of other requests in the same container."},
-	{"topology.ncclTopology", "bool", "false", "Mounts a topology file for NCCL with the request's GPUs only (PCIe bridges, NUMA nodes, NVLinks), and sets NCCL_TOPO_FILE to its path."},
-}

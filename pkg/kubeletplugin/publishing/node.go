@@ -28,7 +28,7 @@ type records interface {
 	Held() (plans []plan.Plan, incomplete bool, err error)
 }
 
-// NodeOptions configures a Node. Nil functions disable partitions, shares or questions about device plugins.
+// NodeOptions configures a Node; all functions but Offer are required.
 type NodeOptions struct {
 	// AllowReset allows switches of MIG modes that reset the GPU.
 	AllowReset bool
@@ -115,7 +115,7 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 		// MIG mode hides the links, so use those of the last scan: partitions must not change the GPU's group.
 		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
 			g.Interconnect = last.Interconnect
-		} else if g.MIG.Enabled && n.o.RecordedInterconnect != nil {
+		} else if g.MIG.Enabled {
 			g.Interconnect = n.o.RecordedInterconnect(g)
 		}
 		s.GPUs[i], n.last[g.PCIAddress] = g, g
@@ -133,7 +133,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	plans, incomplete, err := n.records.Held()
 	attempt := "read the held devices"
 	var switched map[string]bool
-	if err == nil && n.o.Switched != nil {
+	if err == nil {
 		attempt = "read the switched MIG modes"
 		switched, err = n.o.Switched()
 	}
@@ -152,12 +152,9 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	default:
 		return nil, false
 	}
-	var served map[string]string
-	if n.o.DevicePlugins != nil {
-		asked := false
-		if served, asked = n.o.DevicePlugins(); !asked {
-			return nil, false
-		}
+	served, asked := n.o.DevicePlugins()
+	if !asked {
+		return nil, false
 	}
 	s := n.scans.Snapshot()
 	held, exclusive := n.held(s, plans)

@@ -31,6 +31,15 @@ func (h held) Held() ([]plan.Plan, bool, error) { return h.plans, h.incomplete, 
 
 // newNode makes a Node without held devices, whose reports go to the test's log.
 func newNode(t *testing.T, o NodeOptions) *Node {
+	if o.Switched == nil {
+		o.Switched = func() (map[string]bool, error) { return nil, nil }
+	}
+	if o.RecordedInterconnect == nil {
+		o.RecordedInterconnect = func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} }
+	}
+	if o.DevicePlugins == nil {
+		o.DevicePlugins = func() (map[string]string, bool) { return nil, true }
+	}
 	return NewNode(env.Node, inventory.NewLatest(), held{}, NewTrigger(), func(err error) { t.Log(err) }, o)
 }
 
@@ -153,7 +162,9 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		}, scans.Snapshot, changed.Fire, metrics.New(metrics.Options{}))
-		n := NewNode("n", scans, held{}, changed, func(err error) { reports = append(reports, err) }, NodeOptions{DevicePlugins: devicePlugins.GPUs})
+		n := NewNode("n", scans, held{}, changed, func(err error) { reports = append(reports, err) }, NodeOptions{
+			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
+		})
 		if err := n.Found(t.Context(), three, nil); err != nil {
 			t.Fatal(err)
 		}
