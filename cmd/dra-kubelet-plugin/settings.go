@@ -90,10 +90,7 @@ func (s *sharingSettings) run(ctx context.Context) {
 }
 
 func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
-	if profile != "" {
-		return s.current.Load().MIG(s.node, g, profile)
-	}
-	return s.current.Load().GPU(s.node, g)
+	return s.current.Load().Policy(s.node, g, profile)
 }
 
 func (s *sharingSettings) offer(g gpu.GPU, profile string) (sharing.Offer, bool) {

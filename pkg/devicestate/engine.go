@@ -55,7 +55,7 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Planner, Policy, NoMPS and MPSDir are required.
+// Options configures an Engine. All fields but Planner, NoMPS and MPSDir are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
@@ -69,8 +69,7 @@ type Options struct {
 	Executors map[string]Executor
 	// Planner plans a claim. Default: plan.Make.
 	Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
-	// Policy returns the node's setting for sharing a GPU or a MIG profile of it. Optional. NoMPS is the reason for no
-	// MPS.
+	// Policy returns the node's setting for sharing a GPU or a MIG profile of it. NoMPS is the reason for no MPS.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
 	NoMPS  string
 	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path.

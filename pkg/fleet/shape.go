@@ -144,8 +144,3 @@ func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {
 	a := d.Attributes[name]
 	return ptr.Deref(cmp.Or(a.StringValue, a.VersionValue), "")
 }
-
-// Bool returns a boolean attribute of a device, or false without one.
-func Bool(d resourceapi.Device, name resourceapi.QualifiedName) bool {
-	return ptr.Deref(d.Attributes[name].BoolValue, false)
-}

@@ -29,11 +29,10 @@ import (
 // ErrNoDriver means that the node has no NVIDIA driver now: its library or its kernel module is missing.
 var ErrNoDriver = errors.New("no NVIDIA driver is loaded")
 
-// Options configures an Inventory; only Library is required.
+// Options configures an Inventory. Library and the roots are required.
 type Options struct {
 	Library nvml.Library
-	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev. Defaults:
-	// /proc, /sys, /.
+	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev.
 	ProcRoot, SysRoot, DevRoot string
 	// ScanLock is held during a scan. Operations that make a GPU disappear for a moment, such as a switch of its MIG
 	// mode, hold it too. Default: none.
@@ -50,9 +49,6 @@ type Inventory struct {
 
 // New returns an Inventory without reading the node.
 func New(o Options) *Inventory {
-	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
-	o.SysRoot = cmp.Or(o.SysRoot, "/sys")
-	o.DevRoot = cmp.Or(o.DevRoot, "/")
 	if o.ScanLock == nil {
 		o.ScanLock = new(sync.Mutex)
 	}

@@ -36,6 +36,7 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
@@ -59,6 +60,7 @@ func (e testEnv) start() {
 			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
 			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
 			MakeWhole: func(context.Context, *plan.Device) error { return nil }, DevicePlugin: devicePlugins.Resource,
+			Policy: func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
 		})
 		if err != nil {
 			e.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
@@ -36,7 +37,7 @@ func Of(p fleet.Pool, driver string) map[string]string {
 		switch kind.Type {
 		case gpu.KindGPU:
 			models[kind.Product] = append(models[kind.Product], d)
-			capable = capable || fleet.Bool(d, "migCapable")
+			capable = capable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
 		case gpu.KindMIG:
 			cut, capable = true, true
 			if parent := fleet.Text(d, "parentUUID"); !parents[parent] {
@@ -102,7 +103,7 @@ func (l labels) board(product string, model []resourceapi.Device) {
 		l.put("gpu.memory", strconv.FormatInt(memory.Value.Value()>>20, 10))
 	}
 	if parts := strings.Split(fleet.Text(d, "cudaComputeCapability"), "."); len(parts) == 3 {
-		l.put("gpu.family", family(parts[0], parts[1]))
+		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])
 		l.put("gpu.compute.minor", parts[1])
 	}
@@ -157,11 +158,7 @@ func island(model []resourceapi.Device) int {
 	return most
 }
 
-// family returns the architecture of a compute capability, as named by feature discovery.
-func family(major, minor string) string {
-	return cmp.Or(families[major+"."+minor], families[major], "undefined")
-}
-
+// families are the architectures of compute capabilities, as named by feature discovery.
 var families = map[string]string{
 	"5": "maxwell", "6": "pascal",
 	"7": "turing", "7.0": "volta", "7.1": "volta", "7.2": "volta", "7.3": "volta", "7.4": "volta",

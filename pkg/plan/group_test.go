@@ -18,7 +18,7 @@ import (
 
 // meshed has four GPUs of which the outer two are linked, and the inner two.
 func meshed() Node {
-	n := Node{Driver: driver, Pool: "n/gpu", Snapshot: gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}}}
+	n := Node{Driver: driver, Pool: "n/gpu", Policy: noSettings, Snapshot: gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}}}
 	at := func(i int) string { return []string{"0000:10:00.0", "0000:11:00.0", "0000:12:00.0", "0000:13:00.0"}[i] }
 	for i := range 4 {
 		n.Snapshot.GPUs = append(n.Snapshot.GPUs, gpu.GPU{PCIAddress: at(i), UUID: "GPU-" + string('a'+rune(i)), Minor: 7 - i, MemoryBytes: 80 << 30,

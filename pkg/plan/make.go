@@ -25,7 +25,7 @@ type Node struct {
 	Driver   string
 	Pool     string
 	Snapshot gpu.Snapshot
-	// Policy returns the node's setting for a GPU or a MIG profile of it. Optional.
+	// Policy returns the node's setting for a GPU or a MIG profile of it.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
 	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed.
 	Prepared Plan

@@ -16,11 +16,15 @@ import (
 
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 const driver = "gpu.nvidia.com"
 
-var node = Node{Driver: driver, Pool: "n/gpu", Snapshot: gpu.Snapshot{
+// noSettings is the Policy of a node without settings.
+func noSettings(gpu.GPU, string) sharing.Policy { return sharing.Policy{} }
+
+var node = Node{Driver: driver, Pool: "n/gpu", Policy: noSettings, Snapshot: gpu.Snapshot{
 	Driver: gpu.Driver{Version: "580.126.09"},
 	GPUs: []gpu.GPU{
 		{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Minor: 0}, {PCIAddress: "0000:43:00.0", UUID: "GPU-1", Minor: 5},
@@ -128,7 +132,7 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 			claim(nil, result("gpu-0000-99-00-0")), node, claimerror.Transient, claimerror.UnknownDevice, []string{"0000:99:00.0"},
 		},
 		"no driver": {
-			claim(nil, result(good)), Node{Driver: driver, Pool: "n/gpu"}, claimerror.Transient, claimerror.DriverNotReady, []string{"not loaded"},
+			claim(nil, result(good)), Node{Driver: driver, Pool: "n/gpu", Policy: noSettings}, claimerror.Transient, claimerror.DriverNotReady, []string{"not loaded"},
 		},
 		"a typo in the claim": {
 			claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClaim, typo)}, result(good)), node,

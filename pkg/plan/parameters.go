@@ -118,15 +118,8 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	return s
 }
 
-func (m maker) policy(g gpu.GPU, profile string) sharing.Policy {
-	if m.node.Policy == nil {
-		return sharing.Policy{}
-	}
-	return m.node.Policy(g, profile)
-}
-
 func (m maker) offer(g gpu.GPU, profile string) sharing.Offer {
-	o, _ := sharing.OfferOf(m.policy(g, profile), g, profile, m.node.NoMPS == "")
+	o, _ := sharing.OfferOf(m.node.Policy(g, profile), g, profile, m.node.NoMPS == "")
 	return o
 }
 
@@ -156,7 +149,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs cannot be shared, because one claim gets all of it"))
 	}
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
-	policy := m.policy(g, d.Partition.Profile)
+	policy := m.node.Policy(g, d.Partition.Profile)
 	switch {
 	case asked != nil:
 		if err := asked.Check(checked[i], checked); err != nil {
@@ -232,7 +225,7 @@ func (m maker) checkClaim(p *Plan) error {
 			}
 		}
 		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
-		if !d.Partial() || !m.policy(g, d.Partition.Profile).FailMany {
+		if !d.Partial() || !m.node.Policy(g, d.Partition.Profile).FailMany {
 			continue
 		}
 		if other, many := requests[d.Request]; many && p.Refused == nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // shared is a node with two H100, a T4 and a GPU without MPS.
-var shared = Node{Driver: driver, Pool: "n/gpu", Snapshot: gpu.Snapshot{
+var shared = Node{Driver: driver, Pool: "n/gpu", Policy: noSettings, Snapshot: gpu.Snapshot{
 	Driver: gpu.Driver{Version: "580.126.09"},
 	GPUs: []gpu.GPU{
 		{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", MPSCapable: true, MemoryBytes: 81559 << 20, ReservedBytes: 454 << 20, MIG: gpu.MIG{

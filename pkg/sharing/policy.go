@@ -137,14 +137,13 @@ type devices struct {
 	ids   []string
 }
 
-func (s Settings) GPU(node string, g gpu.GPU) Policy { return s.policy(node, g, "nvidia.com/gpu") }
-
-func (s Settings) MIG(node string, g gpu.GPU, profile string) Policy {
-	return s.policy(node, g, "nvidia.com/mig-"+strings.ReplaceAll(profile, "+", "."))
-}
-
-// policy finds the rule for a resource by the name that pods of the device plugin request.
-func (s Settings) policy(node string, g gpu.GPU, resource string) Policy {
+// Policy finds the rule for a GPU, or for a MIG profile of it, by the resource name that pods of the device plugin
+// request.
+func (s Settings) Policy(node string, g gpu.GPU, profile string) Policy {
+	resource := "nvidia.com/gpu"
+	if profile != "" {
+		resource = "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
+	}
 	for _, r := range s.rules {
 		if r.fits(node, g, resource) {
 			p := r.policy

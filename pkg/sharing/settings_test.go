@@ -79,7 +79,7 @@ sharing:
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff([]Policy{c.h100, c.t4, c.mig}, []Policy{s.GPU("gpu-7", h100), s.GPU("gpu-7", t4), s.MIG("gpu-7", h100, "1g.10gb")}); diff != "" {
+			if diff := cmp.Diff([]Policy{c.h100, c.t4, c.mig}, []Policy{s.Policy("gpu-7", h100, ""), s.Policy("gpu-7", t4, ""), s.Policy("gpu-7", h100, "1g.10gb")}); diff != "" {
 				t.Errorf("policies of H100, T4 and 1g.10gb (-want +got):\n%s", diff)
 			}
 			if !slices.Equal(ignored, c.ignored) {
@@ -160,10 +160,10 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, g := range []gpu.GPU{h100, t4, {}} {
-			if p := s.GPU("n", g); p.Replicas < 0 || p.Replicas > maxReplicas || p.MaxShares < 0 || p.MaxShares > clients {
+			if p := s.Policy("n", g, ""); p.Replicas < 0 || p.Replicas > maxReplicas || p.MaxShares < 0 || p.MaxShares > clients {
 				t.Errorf("%+v", p)
 			}
-			s.MIG("n", g, "1g.10gb")
+			s.Policy("n", g, "1g.10gb")
 		}
 	})
 }

@@ -69,10 +69,7 @@ func newBoard(ctx context.Context, tree, profile, settings string) (*board, erro
 		return nil, err
 	}
 	b.policy = func(g gpu.GPU, profile string) sharing.Policy {
-		if profile != "" {
-			return parsed.MIG(nodeName, g, profile)
-		}
-		return parsed.GPU(nodeName, g)
+		return parsed.Policy(nodeName, g, profile)
 	}
 	b.slices = slicetest.Slices(b.snapshot, nodeName, b.policy)
 	pool := b.pool()

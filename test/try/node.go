@@ -80,7 +80,10 @@ func startNode(b *board, dir string) (*node, error) {
 		return nil, err
 	}
 	sessions := sessionpool.New(nvmlfake.New(b.machine), func(error) {})
-	partitions := mig.New(n.host, sessions, modes, mig.Options{AllowReset: true, ProcRoot: dir, Timeout: time.Second})
+	partitions := mig.New(n.host, sessions, modes, mig.Options{
+		AllowReset: true, ProcRoot: dir, Timeout: time.Second, ScanLock: new(sync.Mutex),
+		Interconnect: func(string) gpu.Interconnect { return gpu.Interconnect{} },
+	})
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), driver), Driver: driver,
 		Pool: resourceslices.PoolName(nodeName), Edits: n, Policy: b.policy, MPSDir: mpsDir,

@@ -74,16 +74,11 @@ type note struct {
 	Started string `json:"started,omitempty"`
 }
 
-func readNote(dir string) (note, error) {
+func readNote(dir string) (n note, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, noteFile))
 	if err != nil {
 		return note{}, err
 	}
-	return decodeNote(data)
-}
-
-func decodeNote(data []byte) (note, error) {
-	var n note
 	if err := json.Unmarshal(data, &n); err != nil {
 		return note{}, fmt.Errorf("its note is not readable: %w", err)
 	}

@@ -376,10 +376,14 @@ func TestEnsure_NoMPSProgram_ReturnsRemedy(t *testing.T) {
 	}
 }
 
-func FuzzDecodeNote(f *testing.F) {
+func FuzzReadNote(f *testing.F) {
 	f.Add([]byte(`{"bootID":"b","daemon":{"name":"gpu-0","uuid":"GPU-0"},"pid":7,"started":"9"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if n, err := decodeNote(data); err == nil {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, noteFile), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := readNote(dir); err == nil {
 			_ = n.Daemon.Validate()
 		}
 	})

@@ -28,6 +28,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // The driver and the node's pool.
@@ -217,6 +218,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
 		MakeWhole:    func(context.Context, *plan.Device) error { return nil },
 		DevicePlugin: func(string) string { return "" },
+		Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
 		Report:       func(err error) { e.Reports = append(e.Reports, err) },
 	}
 	err := e.simulate(&o, p, hook)

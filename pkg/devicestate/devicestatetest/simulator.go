@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,6 +71,12 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	sessions := sessionpool.New(nvmltest.WithFaults(nvmlfake.New(s.machine), hook), func(error) {})
 	m := s.MIG
 	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
+	if m.ScanLock == nil {
+		m.ScanLock = new(sync.RWMutex).RLocker()
+	}
+	if m.Interconnect == nil {
+		m.Interconnect = func(string) gpu.Interconnect { return gpu.Interconnect{} }
+	}
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
 	o.Executors[plan.MPSExecutor] = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)

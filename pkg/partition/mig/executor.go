@@ -32,22 +32,22 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Options configures an Executor; the zero value is usable.
+// Options configures an Executor. ScanLock, ProcRoot and Interconnect are required.
 type Options struct {
 	// AllowReset allows switches of the mode that reset the GPU.
 	AllowReset bool
 	// AdoptForeign allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
 	// claim. Without it they belong to their creator.
 	AdoptForeign bool
-	// ScanLock is held during a switch of a mode, because the GPU disappears for a moment. Default: none.
+	// ScanLock is held during a switch of a mode, because the GPU disappears for a moment.
 	ScanLock sync.Locker
-	// ProcRoot is the machine's /proc, for the names of processes. Default: /proc.
+	// ProcRoot is the machine's /proc, for the names of processes.
 	ProcRoot string
 	// Timeout limits the retries on a busy partition. Default: 8 s, because the kubelet repeats an unprepare within
 	// seconds. A switch of the mode gets four times as long, nearly the kubelet's timeout of 45 s, because the kubelet
 	// repeats a failed prepare only after a minute or more.
 	Timeout time.Duration
-	// Interconnect returns the interconnect of a GPU, which the record keeps while the GPU is partitioned. Optional.
+	// Interconnect returns the interconnect of a GPU, which the record keeps while the GPU is partitioned.
 	Interconnect func(uuid string) gpu.Interconnect
 }
 
@@ -61,11 +61,7 @@ type Executor struct {
 
 // New returns an Executor. modes are the records of the MIG modes that this driver switched on.
 func New(h *host.Host, sessions *sessionpool.Pool, modes *record.GPUs, o Options) *Executor {
-	o.ProcRoot = cmp.Or(o.ProcRoot, "/proc")
 	o.Timeout = cmp.Or(o.Timeout, 8*time.Second)
-	if o.ScanLock == nil {
-		o.ScanLock = new(sync.RWMutex).RLocker()
-	}
 	return &Executor{host: h, sessions: sessions, modes: modes, o: o}
 }
 

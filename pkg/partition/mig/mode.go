@@ -70,9 +70,7 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 		return unchanged(err)
 	}
 	r.Found, r.Set = 0, 1 // NVML's values for off and on.
-	if x.o.Interconnect != nil {
-		r.Interconnect = x.o.Interconnect(d.UUID)
-	}
+	r.Interconnect = x.o.Interconnect(d.UUID)
 	if err := x.modes.Put(r); err != nil {
 		return unchanged(err)
 	}
