@@ -70,7 +70,7 @@ var mutations = []Mutation{
 		Package: state, Test: "TestRecover_UnreadableRecord_RebuildsOrBlocks",
 	},
 	{
-		Name: "the spec outlives its claim", File: "pkg/devicestate/steps.go",
+		Name: "the spec outlives its claim", File: "pkg/devicestate/unprepare.go",
 		Old: "	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
@@ -161,17 +161,17 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "what took a partition's place is destroyed for it", File: "pkg/partition/mig/destroy.go",
+		Name: "what took a partition's place is destroyed for it", File: "pkg/partition/mig/partition.go",
 		Old: "	return i.hasDevice(p.UUID)\n", New: "	return true\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a GPU instance is left behind", File: "pkg/partition/mig/destroy.go",
+		Name: "a GPU instance is left behind", File: "pkg/partition/mig/partition.go",
 		Old: "		if err := i.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {\n			return g.inUse(fmt.Errorf(\"destroy %s: %w\", i, err), i.info.ID)\n		}\n", New: "",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/create.go",
+		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/partition.go",
 		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "	case exact != nil && errors.Is(cause, plan.ErrUnchanged):\n		return exact, nil\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
@@ -236,7 +236,7 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
 	},
 	{
-		Name: "two requests of a partition do not share it", File: "pkg/devicestate/steps.go",
+		Name: "two requests of a partition do not share it", File: "pkg/devicestate/unprepare.go",
 		Old: "if p.Devices[j].Name == w.Target().Name {", New: "if j == w.Device {",
 		Package: partitions, Test: "TestPrepare_TwoRequestsOfPartition_ShareIt",
 	},
