@@ -14,9 +14,8 @@ import (
 // Brand is the marketing family of a board (nvmlBrandType_t).
 type Brand int
 
-// Brands that the driver uses: Tesla, and the vGPU licences.
+// Brands that the driver uses: the vGPU licences.
 const (
-	BrandTesla Brand = 2
 	BrandGrid  Brand = 4
 	BrandVApps Brand = 7
 	BrandVPC   Brand = 8
@@ -34,11 +33,8 @@ func (b Brand) String() string { return nameOf(brandNames, b) }
 // Architecture is the GPU's generation (nvmlDeviceArchitecture_t).
 type Architecture int
 
-// Architectures that the driver uses.
-const (
-	ArchAmpere Architecture = 7
-	ArchHopper Architecture = 9
-)
+// ArchHopper is the first architecture whose MIG mode changes without a reset.
+const ArchHopper Architecture = 9
 
 var architectureNames = map[Architecture]string{
 	2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada Lovelace", 9: "Hopper",

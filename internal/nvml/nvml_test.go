@@ -37,7 +37,7 @@ func TestUnavailable_Failure_IsFalse(t *testing.T) {
 
 func TestString_Enumerations_PrintNames(t *testing.T) {
 	for got, want := range map[fmt.Stringer]string{
-		BrandTesla: "Tesla", Brand(99): "Unknown", Architecture(8): "Ada Lovelace", Architecture(-1): "Unknown",
+		Brand(2): "Tesla", Brand(99): "Unknown", Architecture(8): "Ada Lovelace", Architecture(-1): "Unknown",
 		AddressingMode(2): "ATS", ComputeExclusiveProcess: "ExclusiveProcess", ComputeMode(1): "Unknown",
 	} {
 		if got.String() != want {

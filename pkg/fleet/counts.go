@@ -78,7 +78,8 @@ func (c DeviceCounts) Fragmentation(model string) float64 {
 func Count(pools []Pool, held map[string][]string) DeviceCounts {
 	total, idle := newCounts(), map[[32]*Shape]int{}
 	for _, p := range pools {
-		if key, ok := p.Key(); ok && len(held[p.Node]) == 0 {
+		healthy := !slices.ContainsFunc(p.Slices, func(s *Slice) bool { return len(s.Unhealthy) > 0 })
+		if key, ok := p.Shape(); ok && healthy && len(held[p.Node]) == 0 {
 			idle[key]++
 			continue
 		}

@@ -43,8 +43,8 @@ func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
 	if shapes.Len() != known {
 		t.Errorf("a second node of the same make brought %d shapes", shapes.Len()-known)
 	}
-	keyA, okA := a.Key()
-	keyB, okB := b.Key()
+	keyA, okA := a.Shape()
+	keyB, okB := b.Shape()
 	if keyA != keyB || !okA || !okB {
 		t.Error("their pools have different keys")
 	}

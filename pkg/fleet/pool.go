@@ -54,16 +54,6 @@ func (p Pool) Shape() (shape [32]*Shape, ok bool) {
 	return shape, true
 }
 
-// Key is the shape of a pool without unhealthy devices; ok is false otherwise.
-func (p Pool) Key() (key [32]*Shape, ok bool) {
-	for _, s := range p.Slices {
-		if len(s.Unhealthy) > 0 {
-			return key, false
-		}
-	}
-	return p.Shape()
-}
-
 // Devices iterates over the pool's devices and their kinds.
 func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] {
 	return func(yield func(resourceapi.Device, Kind) bool) {

@@ -70,7 +70,8 @@ func nvmlDeviceGetMemoryErrorCounter(dev C.handle, errorType, counter, location 
 func nvmlDeviceGetRemappedRows(dev C.handle, corrected, uncorrected, pending, failed *C.u32) C.u32 {
 	ok := corrected != nil && uncorrected != nil && pending != nil && failed != nil
 	return device("nvmlDeviceGetRemappedRows", dev, ok, func(v engine.View) nvml.Code {
-		if nvml.Architecture(v.Board.Architecture) < nvml.ArchAmpere {
+		const ampere = 7 // The first architecture that remaps rows.
+		if v.Board.Architecture < ampere {
 			return nvml.NotSupported
 		}
 		*corrected, *uncorrected, *pending, *failed = 0, 0, 0, 0

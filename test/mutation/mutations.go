@@ -191,7 +191,7 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "partitions that overlap do not", File: "pkg/gpu/mig.go",
+		Name: "partitions that overlap do not", File: "pkg/gpu/snapshot.go",
 		Old: "return p.Start < o.End() && o.Start < p.End()", New: "return p.Start == o.Start && p.End() == o.End()",
 		Package: slices, Test: "TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices",
 	},
@@ -281,7 +281,7 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a compute mode is set and nobody notes it", File: "pkg/executor/mps/mode.go",
+		Name: "a compute mode is set and nobody notes it", File: "pkg/executor/mps/executor.go",
 		Old: "			if err := x.modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
@@ -369,7 +369,7 @@ var mutations = []Mutation{
 		Package: state, Test: "TestPrepare_Group_OneDeviceWithOwnNCCLFile",
 	},
 	{
-		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/topologyenv.go",
+		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/parameters.go",
 		Old:     "nccl.File(gpus)",
 		New:     "nccl.File(m.node.Snapshot.GPUs)",
 		Package: "./pkg/plan", Test: "TestMake_Topology_NamesTheRequestsGPUs",
@@ -490,7 +490,7 @@ var mutations = []Mutation{
 		Package: reviews, Test: "TestReview_UpdateOrDelete_IsNotHeldUp",
 	},
 	{
-		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/probe.go",
+		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/class.go",
 		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), v.minimal(gpu.KindGPU)}",
 		Package: reviews, Test: "TestReview_InvalidObject_IsDenied",
 	},

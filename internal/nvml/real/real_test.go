@@ -158,7 +158,7 @@ func TestDevice_Queries_ReturnOwnTypes(t *testing.T) {
 	}
 	want := answers{
 		PCI:       nvml.PCIInfo{BusID: "00000000:3B:00.0", DeviceID: 0x1EB810DE, SubsystemID: 0x12A210DE},
-		Brand:     nvml.BrandTesla,
+		Brand:     2, // Tesla
 		Compute:   nvml.ComputeExclusiveProcess,
 		Processes: []nvml.Process{{PID: 7, GPUInstance: -1, ComputeInstance: -1}, {PID: 42, GPUInstance: -1, ComputeInstance: -1}},
 	}
