@@ -14,7 +14,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// TestSpec_Group_IsOneDevice has two groups, and a watcher of the first one who names it again behind another device.
+// TestSpec_Group_IsOneDevice prepares two groups and a monitor of the first one, which comes after another device.
 func TestSpec_Group_IsOneDevice(t *testing.T) {
 	p := onePlan()
 	p.Devices = nil

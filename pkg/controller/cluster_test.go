@@ -69,7 +69,7 @@ func machine(t testing.TB, profile, node string, gpus int) []runtime.Object {
 	return out
 }
 
-// publish has a node publish what it has; withdraw takes it all away, as a kubelet does that starts.
+// publish writes the ResourceSlices of a node; withdraw deletes them all, as a starting kubelet does.
 func (e *env) publish(profile, node string, gpus int) {
 	e.t.Helper()
 	for _, slice := range slicesAt(e.t, profile, node, gpus) {
