@@ -31,7 +31,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "effects begin without an intent record", File: "pkg/devicestate/prepare.go",
-		Old: "			if err := e.records.Put(intent); err != nil {\n				return p, err\n			}\n", New: "",
+		Old: "err := e.records.Put(intent); err != nil", New: `err := error(nil); intent.State == ""`,
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
