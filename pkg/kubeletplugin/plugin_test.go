@@ -138,6 +138,23 @@ func TestPlugin_InvalidClaimInACall_FailsAlone(t *testing.T) {
 	e.Event("ResourceClaim", other.Name, "DeviceInUse")
 }
 
+func TestPlugin_HolderOfDeviceUnreadable_IsRefusedAtOnce(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	old, next := e.AddClaim("u-1", first, ""), e.AddClaim("u-2", first, "")
+	if err := e.Prepare(old)["u-1"]; err != "" {
+		t.Fatal(err)
+	}
+	e.Client.PrependReactor("get", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.(clienttesting.GetAction).GetName() == old.Name, nil, errors.New("connection refused")
+	})
+	// A wait for the claim ends with another remedy.
+	if err := e.Prepare(next)["u-2"]; !strings.Contains(err, "is held by claim ns/"+old.Name) || strings.Contains(err, "is ending") {
+		t.Errorf("%q", err)
+	}
+}
+
 func TestPlugin_DeviceOfEndingClaim_IsWaitedFor(t *testing.T) {
 	for name, end := range map[string]func(e testEnv, claim string) error{
 		"claim deleted": func(e testEnv, claim string) error {
