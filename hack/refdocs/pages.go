@@ -86,7 +86,7 @@ func attributes() string {
 	var b strings.Builder
 	b.WriteString(notice + "# Attributes and capacities of devices\n\n" +
 		"A name without a domain is in the driver's: in CEL, `device.attributes[\"gpu.nvidia.com\"].productName` and " +
-		"`device.capacity[\"gpu.nvidia.com\"].memory`. What NVML or the kernel cannot say is left out: " +
+		"`device.capacity[\"gpu.nvidia.com\"].memory`. The driver omits values that NVML and the kernel do not report: " +
 		"a selector of a class asks `has(…)` first, unless the device is of a type that always has it.\n")
 	for _, part := range []struct {
 		title    string
