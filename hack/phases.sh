@@ -2,7 +2,7 @@
 #
 #   phase NAME COMMAND...   runs a command and records its time; its output has the name before each line
 #   lane COMMAND...         runs a command, mostly a function of phases, beside the caller
-#   finish                  waits for all lanes, prints the table of phases, exits 1 if one has failed
+#   finish                  waits for all lanes, prints the table of phases and the end of what failed, exits 1 if one has
 #
 # A script that another one runs in a lane adds its phases to the caller's table.
 # shellcheck shell=bash
@@ -15,7 +15,7 @@ end_lanes() {
   trap '' INT TERM
   for lane in "${lanes[@]}"; do kill -TERM -- "-$lane" 2>/dev/null || true; done
   wait || true
-  [ -n "$table" ] || rm -f "$PHASES"
+  [ -n "$table" ] || rm -f "$PHASES" "$PHASES".*
   exit 130
 }
 trap end_lanes INT TERM
@@ -23,9 +23,16 @@ trap end_lanes INT TERM
 phase() {
   local name=$1 began=$EPOCHREALTIME result=ok
   shift
-  "$@" 2>&1 | sed -u "s/^/$name: /" || result=failed
+  "$@" 2>&1 | tee "$PHASES.$name" | sed -u "s/^/$name: /" || result=failed
   awk -v n="$name" -v b="$began" -v e="$EPOCHREALTIME" -v r="$result" \
     'BEGIN {printf "%-24s %6.1f s  %s\n", n, e - b, r}' >>"$PHASES"
+  # The end of a log is what a CI service keeps: the causes stand there, below the table.
+  if [ "$result" != ok ]; then
+    printf '\n%s failed:\n' "$name"
+    awk '/^=== Failed/ {n = 0} {line[n++] = substr($0, 1, 200)} END {for (i = n > 20 ? n - 20 : 0; i < n; i++) print line[i]}' \
+      "$PHASES.$name"
+  fi >>"$PHASES.failed"
+  rm -f "$PHASES.$name"
   [ "$result" = ok ]
 }
 
@@ -38,7 +45,8 @@ finish() {
   for lane in "${lanes[@]}"; do wait "$lane" || failed=1; done
   if [ -z "$table" ]; then
     printf '\nphases, side by side, %d s together:\n%s\n' "$SECONDS" "$(cat "$PHASES")" >&2
-    rm -f "$PHASES"
+    cat "$PHASES.failed" >&2 2>/dev/null || true
+    rm -f "$PHASES" "$PHASES".*
   fi
   exit "$failed"
 }
