@@ -13,9 +13,14 @@ import (
 	"gpu-dra-driver/sim/profiles"
 )
 
+// Hook answers a query of a test in place of the machine: 0 lets it pass. A query without a GPU has no UUID. A query
+// that changes the machine calls it again after the effect. It may block, and no lock is held.
+type Hook func(query, uuid string, afterEffect bool) nvml.Code
+
 // Session is an initialised NVML. A code of 0 is success.
 type Session struct {
 	engine *Engine
+	hook   Hook
 	slots  []int
 
 	mu    sync.Mutex
@@ -35,8 +40,11 @@ type View struct {
 }
 
 // Init starts a session with the GPUs that are on the bus now.
-func (e *Engine) Init(query string) (*Session, nvml.Code) {
-	s := &Session{engine: e}
+func (e *Engine) Init(query string) (*Session, nvml.Code) { return e.InitWith(query, nil) }
+
+// InitWith is Init with a hook on the session's queries.
+func (e *Engine) InitWith(query string, hook Hook) (*Session, nvml.Code) {
+	s := &Session{engine: e, hook: hook}
 	st, code := s.Ask(query)
 	if code != 0 {
 		return nil, code
@@ -123,6 +131,11 @@ func (s *Session) applyFaults(st *State, query, uuid string) nvml.Code {
 func (s *Session) applyFaultsAt(st *State, query, uuid string, afterEffect bool) nvml.Code {
 	if slices.Contains(st.AbsentSymbols, query) {
 		return nvml.FunctionNotFound
+	}
+	if s.hook != nil {
+		if code := s.hook(query, uuid, afterEffect); code != 0 {
+			return code
+		}
 	}
 	counted, hit := false, false
 	for _, f := range st.Faults {

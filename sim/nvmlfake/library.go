@@ -19,11 +19,17 @@ import (
 // New returns the machine's NVML.
 func New(e *engine.Engine) nvml.Library { return &library{engine: e} }
 
+// WithHook returns the machine's NVML with a hook on its queries.
+func WithHook(e *engine.Engine, hook engine.Hook) nvml.Library {
+	return &library{engine: e, hook: hook}
+}
+
 // NewRoot returns the NVML of the machine in a root directory.
 func NewRoot(root string) nvml.Library { return New(engine.Open(root, nil)) }
 
 type library struct {
 	engine *engine.Engine
+	hook   engine.Hook
 
 	mu     sync.Mutex
 	opened int
@@ -35,7 +41,7 @@ func (l *library) Open() (nvml.Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.opened == 0 {
-		s, code := l.engine.Init(query)
+		s, code := l.engine.InitWith(query, l.hook)
 		if code != 0 {
 			return nil, failed(query, code)
 		}

@@ -37,6 +37,8 @@ type Simulator struct {
 	machine *engine.Engine
 	// MIG configures the MIG executor of processes that start later.
 	MIG mig.Options
+	// NVML makes calls of the executors fail or hang. The inventory's scans, which run in the background, pass.
+	NVML nvmltest.Calls
 	// External are the UUIDs of external partitions, ExternalModes the GPUs whose MIG mode an administrator set.
 	External, ExternalModes map[string]bool
 
@@ -68,7 +70,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if err != nil {
 		return err
 	}
-	sessions := sessionpool.New(nvmltest.WithFaults(nvmlfake.New(s.machine), hook), func(error) {})
+	sessions := sessionpool.New(nvmltest.WithFaults(nvmlfake.WithHook(s.machine, s.NVML.Do), hook), func(error) {})
 	m := s.MIG
 	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
 	if m.ScanLock == nil {
