@@ -58,7 +58,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		logger.Printf("read the boot's ID: %v", err)
 		return 1
 	}
-	s, err := supervisor.New(supervisor.Options{
+	s, err := supervisor.New(ctx, supervisor.Options{
 		Dir: c.MPSDir, Root: c.DriverRoot, DevRoot: c.DevRoot, ShmBytes: c.ShmBytes,
 		BootID: strings.TrimSpace(string(boot)), Log: logger.Printf,
 	})
@@ -67,7 +67,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		logger.Printf("supervisor of MPS daemons %s, daemons in %s, driver root %s", version, c.MPSDir, c.DriverRoot)
 		err = s.Serve(ctx)
 	}
-	if err != nil {
+	if err != nil && ctx.Err() == nil {
 		logger.Print(err)
 		return 1
 	}

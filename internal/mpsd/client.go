@@ -143,14 +143,17 @@ type List struct {
 }
 
 var (
-	nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	nameForm = regexp.MustCompile(`^gpu-([a-z0-9-]{0,58}[a-z0-9])$`)
 	uuidForm = regexp.MustCompile(`^(GPU|MIG)-[0-9a-zA-Z/-]{1,80}$`)
 )
+
+// IsDeviceName reports whether a daemon can have the name.
+func IsDeviceName(name string) bool { return nameForm.MatchString(name) }
 
 // Validate returns an error for values that could be abused in a path, an argument or a command line.
 func (d Daemon) Validate() error {
 	switch {
-	case !nameForm.MatchString(d.Name):
+	case !IsDeviceName(d.Name):
 		return fmt.Errorf("name: %q is no device's name", d.Name)
 	case !uuidForm.MatchString(d.UUID):
 		return fmt.Errorf("uuid: %q is no UUID of a GPU or MIG device", d.UUID)

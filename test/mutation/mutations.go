@@ -261,6 +261,16 @@ var mutations = []Mutation{
 		Package: "./pkg/plan", Test: "TestMake_AnyMemoryConsumed_LimitedOrRefused",
 	},
 	{
+		Name: "a process with a daemon's old number is ended", File: "internal/mpsd/supervisor/directory.go",
+		Old: "err != nil || now != n.Started", New: "err != nil || now == \"\"",
+		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
+	},
+	{
+		Name: "two supervisors use one directory", File: "internal/mpsd/supervisor/supervisor.go",
+		Old: "filepath.Join(o.Dir, lockFile), 0)", New: "filepath.Join(o.Dir, lockFile+fmt.Sprintf(\"%p\", &o)), 0)",
+		Package: "./internal/mpsd/supervisor", Test: "TestNew_SecondSupervisor_WaitsForTheFirst",
+	},
+	{
 		Name: "a daemon is limited to the smaller share", File: "pkg/executor/mps/executor.go",
 		Old: "if a == nil || b != nil && *a >= *b {", New: "if a == nil || b != nil && *a <= *b {",
 		Package: "./pkg/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",

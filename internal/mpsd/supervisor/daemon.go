@@ -152,7 +152,6 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 	for {
 		select {
 		case <-p.gone:
-			p.kill() // Its servers are in its process group.
 			return true, fmt.Errorf("it ended: %s", p.cause())
 		case <-d.ctx.Done():
 			d.quit(want, p)
@@ -183,20 +182,23 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 		d.old.kill()
 		d.old = note{}
 	}
+	// The umask must not lock out clients of other users.
+	if err := errors.Join(os.MkdirAll(d.dir, 0o755), os.Chmod(d.dir, 0o755)); err != nil {
+		return fmt.Errorf("make the directory of an MPS daemon: %w", err)
+	}
+	// The note comes first: a directory without one is not the supervisor's.
+	if err := writeNote(d.dir, d.s.o.BootID, want, 0); err != nil {
+		return err
+	}
 	for _, name := range []string{pipeDir, shmDir, logDir} {
-		// The umask must not lock out clients of other users.
-		dir := filepath.Join(d.dir, name)
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(d.dir, 0o755)); err != nil {
+		if err := os.MkdirAll(filepath.Join(d.dir, name), 0o755); err != nil {
 			return fmt.Errorf("make the directory of an MPS daemon: %w", err)
 		}
 	}
 	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {
 		return err
 	}
-	if err := mountShm(filepath.Join(d.dir, shmDir), d.s.o.ShmBytes); err != nil {
-		return err
-	}
-	return writeNote(d.dir, d.s.o.BootID, want, 0)
+	return mountShm(filepath.Join(d.dir, shmDir), d.s.o.ShmBytes)
 }
 
 // start starts the daemon and returns once it serves within its limits. refused reports that it does not know an

@@ -6,7 +6,9 @@ package supervisor
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -49,7 +51,15 @@ func emptied(dir string) error {
 	return nil
 }
 
-// removeDir removes a daemon's directory, but does not delete files inside of its mounts.
+// removeLeftover removes a directory if it has the note of a daemon. Others are not the supervisor's.
+func removeLeftover(dir string) error {
+	if _, err := os.Lstat(filepath.Join(dir, noteFile)); err != nil {
+		return nil
+	}
+	return removeDir(dir)
+}
+
+// removeDir removes a daemon's files, but none inside of its mounts, and its directory unless it has other files too.
 func removeDir(dir string) error {
 	shm := filepath.Join(dir, shmDir)
 	for mounted(shm) { // Containers that have it mounted keep it.
@@ -57,7 +67,13 @@ func removeDir(dir string) error {
 			return fmt.Errorf("unmount shared memory at %s: %w", shm, err)
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	// The note is last: with it the next supervisor continues.
+	for _, name := range []string{pipeDir, shmDir, logDir, noteFile + ".tmp", noteFile} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("remove the directory of an MPS daemon: %w", err)
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("remove the directory of an MPS daemon: %w", err)
 	}
 	return nil

@@ -165,6 +165,10 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
 	go func() {
+		// Its servers are in its process group. The number of the group is certainly its own until Wait.
+		for unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
+		_ = syscall.Kill(-p.pid(), syscall.SIGKILL)
 		p.err = cmd.Wait()
 		close(p.gone)
 	}()
@@ -193,8 +197,8 @@ func (p *process) refusedOption() bool {
 	return strings.Contains(text, "usage") || strings.Contains(text, "option") || strings.Contains(text, "argument")
 }
 
-// kill ends the process group and waits for the process.
+// kill ends the process and its group, and waits for the process.
 func (p *process) kill() {
-	_ = syscall.Kill(-p.pid(), syscall.SIGKILL)
+	_ = p.cmd.Process.Kill()
 	<-p.gone
 }

@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// Serve answers on the socket until the context ends. A file lock ensures that only one supervisor serves at a time.
+// Serve answers on the socket until the context ends.
 func (s *Supervisor) Serve(ctx context.Context) error {
 	path := filepath.Join(s.o.Dir, mpsd.SocketName)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

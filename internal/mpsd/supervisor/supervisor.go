@@ -26,6 +26,7 @@ import (
 	"strconv"
 	"sync"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 )
 
@@ -43,12 +44,16 @@ type Options struct {
 	Log func(format string, args ...any)
 }
 
+const lockFile = "supervisor.lock"
+
 // Supervisor runs daemons. Its methods are safe for concurrent use.
 type Supervisor struct {
 	o    Options
 	ctx  context.Context
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
+
+	machine *host.Host // holds the directory's lock
 
 	mu      sync.Mutex
 	daemons map[string]*daemon
@@ -58,19 +63,26 @@ type Supervisor struct {
 
 var errStopping = errors.New("the supervisor is stopping")
 
-// New takes over the daemons of an earlier supervisor of this boot, and removes the remains of another boot.
-func New(o Options) (*Supervisor, error) {
-	s := &Supervisor{o: o, daemons: map[string]*daemon{}, changed: make(chan struct{})}
-	s.ctx, s.stop = context.WithCancelCause(context.Background())
+// New takes over the daemons of an earlier supervisor of this boot, and removes the remains of another boot. It waits
+// until no other supervisor uses the directory: two would empty each other's pipe directories.
+func New(ctx context.Context, o Options) (*Supervisor, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of MPS daemons: %w", err)
 	}
+	o.Log("waiting until no other supervisor uses %s", o.Dir)
+	machine := host.New(host.Options{})
+	if _, err := machine.Lock(ctx, filepath.Join(o.Dir, lockFile), 0); err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(o.Dir)
 	if err != nil {
+		machine.Close()
 		return nil, fmt.Errorf("list the MPS daemons: %w", err)
 	}
+	s := &Supervisor{o: o, machine: machine, daemons: map[string]*daemon{}, changed: make(chan struct{})}
+	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() || !mpsd.IsDeviceName(e.Name()) {
 			continue
 		}
 		note, err := readNote(filepath.Join(o.Dir, e.Name()))
@@ -79,8 +91,8 @@ func New(o Options) (*Supervisor, error) {
 			s.begin(note.Daemon, note)
 			continue
 		}
-		o.Log("daemon of %s: removing its leftover directory (%v)", e.Name(), err)
-		if err := removeDir(filepath.Join(o.Dir, e.Name())); err != nil {
+		o.Log("daemon of %s: not taken over; its files are removed if it has a note (%v)", e.Name(), err)
+		if err := removeLeftover(filepath.Join(o.Dir, e.Name())); err != nil {
 			o.Log("daemon of %s: %v", e.Name(), err)
 		}
 	}
@@ -91,6 +103,7 @@ func New(o Options) (*Supervisor, error) {
 func (s *Supervisor) Close() {
 	s.stop(errStopping)
 	s.wg.Wait()
+	s.machine.Close()
 }
 
 // begin starts to run a daemon. The caller holds s.mu, or s is not shared yet.
@@ -170,7 +183,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	d, ok := s.daemons[name]
 	s.mu.Unlock()
 	if !ok {
-		return removeDir(filepath.Join(s.o.Dir, name))
+		return removeLeftover(filepath.Join(s.o.Dir, name))
 	}
 	d.cancel(errors.New("it is not needed any more"))
 	select {

@@ -5,17 +5,17 @@ package supervisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/sim/driverroot"
@@ -64,7 +64,7 @@ func newEnv(t *testing.T) *env {
 // start starts a supervisor. The test's cleanup closes it and removes its daemons.
 func (e *env) start() *Supervisor {
 	e.t.Helper()
-	s, err := New(e.o)
+	s, err := New(e.t.Context(), e.o)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -77,6 +77,31 @@ func (e *env) start() *Supervisor {
 		s.Close()
 	})
 	return s
+}
+
+// leave makes a directory in that of the daemons: with a note, if it is not nil, and with other files.
+func (e *env) leave(name string, note any, files ...string) {
+	e.t.Helper()
+	dir := filepath.Join(e.o.Dir, name)
+	text, isText := note.(string)
+	if !isText {
+		data, err := json.Marshal(note)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		text = string(data)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, logDir), 0o755); err != nil {
+		e.t.Fatal(err)
+	}
+	if note != nil {
+		files = append(files, noteFile)
+	}
+	for _, f := range files {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600); err != nil {
+			e.t.Fatal(err)
+		}
+	}
 }
 
 func (e *env) gpu(n int) engine.GPU {
@@ -254,46 +279,98 @@ func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
 
 func TestNew_NoteOfThisBoot_RestoresDaemon(t *testing.T) {
 	e := newEnv(t)
-	old, err := New(e.o)
+	old, err := New(t.Context(), e.o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := e.daemon(2)
 	was := e.ensure(old, d)
-	// The supervisor is killed: its daemon keeps running, without a parent that could end it.
-	old.stop(errStopping)
-	s := e.start()
-	now := e.ensure(s, d)
-	if now.PID == was.PID {
+	old.Close()
+	if now := e.ensure(e.start(), d); now.PID == was.PID {
 		t.Error("the daemon is not the new supervisor's")
 	}
-	if err := unix.Kill(was.PID, 0); err == nil {
-		t.Error("the earlier supervisor's daemon runs beside")
-	}
-	old.Close()
 }
 
-func TestNew_NoteOfOtherBoot_RemovesDirectory(t *testing.T) {
-	e := newEnv(t)
-	for name, text := range map[string]string{
-		"gpu-0000-1b-00-0": `{"bootID":"boot-0","daemon":{"name":"gpu-0000-1b-00-0","uuid":"GPU-1"},"pid":1,"started":"1"}`,
-		"damaged":          `{`, "empty": "",
-		"other": `{"bootID":"boot-1","daemon":{"name":"else","uuid":"GPU-1"}}`,
-	} {
-		dir := filepath.Join(e.o.Dir, name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if text != "" {
-			if err := os.WriteFile(filepath.Join(dir, noteFile), []byte(text), 0o644); err != nil {
+// TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess: such a daemon runs on, and its number may be reused.
+func TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess(t *testing.T) {
+	for start, ends := range map[string]bool{"its own": true, "another": false, "": false} {
+		t.Run(start, func(t *testing.T) {
+			e := newEnv(t)
+			cmd := exec.Command("sleep", "600")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			p, err := startProcess(cmd)
+			if err != nil {
 				t.Fatal(err)
 			}
+			t.Cleanup(p.kill)
+			n := note{BootID: e.o.BootID, Daemon: e.daemon(0), PID: p.pid(), Started: start}
+			if ends {
+				if n.Started, err = started(p.pid()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e.leave(n.Daemon.Name, n)
+			e.ensure(e.start(), n.Daemon)
+			if ends {
+				<-p.gone
+			} else if now, err := started(p.pid()); err != nil {
+				t.Errorf("the process that has the number now was ended (%s, %v)", now, err)
+			}
+		})
+	}
+}
+
+func TestNew_SecondSupervisor_WaitsForTheFirst(t *testing.T) {
+	e := newEnv(t)
+	first := e.start()
+	d := e.daemon(0)
+	e.ensure(first, d)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if second, err := New(ctx, e.o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second supervisor started beside the first: %v", err)
+		second.Close()
+	}
+	c, err := e.client(d, "")
+	if err != nil {
+		t.Fatalf("the daemon of the first is not reachable: %v", err)
+	}
+	_ = c.Close()
+	first.Close()
+	e.ensure(e.start(), d)
+}
+
+func TestNew_DirectoriesOfOthers_Stay(t *testing.T) {
+	e := newEnv(t)
+	other := note{BootID: "boot-0", Daemon: mpsd.Daemon{Name: "gpu-0000-1b-00-0", UUID: "GPU-1"}, PID: 1, Started: "1"}
+	e.leave("gpu-0000-1b-00-0", other)
+	e.leave("gpu-1", "{")
+	e.leave("gpu-2", note{BootID: e.o.BootID, Daemon: mpsd.Daemon{Name: "gpu-9", UUID: "GPU-1"}})
+	e.leave("gpu-3", other, "claim.json") // With a file of an administrator.
+	e.leave("gpu-4", nil, "claim.json", "log/claim.json")
+	e.leave("records", nil, "claim.json") // The directory is one level too high.
+	e.leave("plugin", other)
+	s := e.start()
+	if l := s.List(t.Context(), "").Daemons; len(l) != 0 {
+		t.Errorf("daemons are started: %+v", l)
+	}
+	// A claim whose daemon was removed already must end.
+	for _, name := range []string{"gpu-3", "gpu-4", "gpu-7"} {
+		if err := s.Stop(t.Context(), name); err != nil {
+			t.Error(err)
 		}
 	}
-	s := e.start()
-	entries, err := os.ReadDir(e.o.Dir)
-	if err != nil || len(entries) != 0 || len(s.List(t.Context(), "").Daemons) != 0 {
-		t.Errorf("%v are left (%v)", entries, err)
+	var left []string
+	_ = fs.WalkDir(os.DirFS(e.o.Dir), ".", func(path string, f fs.DirEntry, err error) error {
+		if err == nil && !f.IsDir() && path != lockFile {
+			left = append(left, path)
+		} else if strings.HasPrefix(path, "gpu-") && f.IsDir() && !strings.Contains("gpu-3 gpu-4/log", path) {
+			left = append(left, path+"/")
+		}
+		return err
+	})
+	if want := "gpu-3/claim.json gpu-4/claim.json gpu-4/log/claim.json plugin/daemon.json records/claim.json"; strings.Join(left, " ") != want {
+		t.Errorf("%v are left, want %s", left, want)
 	}
 }
 
