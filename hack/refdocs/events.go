@@ -28,9 +28,11 @@ func events(root string) (string, error) {
 		return "", err
 	}
 	var b strings.Builder
-	b.WriteString(notice + "# Events\n\nThe message of an Event names the attempt, the device, the claim, the cause and what to do.\n\n" +
+	b.WriteString(notice + "# Events\n\nThe message of an Event names the attempt, the device, the cause and what to do.\n\n" +
 		"## On claims, pods and nodes\n\n" +
 		"The kubelet plugin writes these Warnings on a ResourceClaim and its Pods; on the Node where no claim is affected. " +
+		"A failed preparation is one Event on each: the kubelet writes the Pod's, with its own reason " +
+		"`FailedPrepareDynamicResources`, and puts this reason before the message. " +
 		"The metrics `nvidia_dra_node_prepare_errors_total`, `nvidia_dra_node_unprepare_errors_total` and " +
 		"`gpu_dra_background_errors_total` count them by the same reasons. " +
 		"The kubelet retries every failed preparation; after a permanent error each retry fails.\n\n" +

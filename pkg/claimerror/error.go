@@ -28,7 +28,7 @@ type Reason string
 
 const (
 	// InvalidParameters: parameters of the claim, its class or the node's settings are wrong. Correct the field that the
-	// message names and create the claim again.
+	// message names, then create the claim again; delete the pod if its claim comes from a template.
 	InvalidParameters Reason = "InvalidParameters"
 	// InvalidAllocation: the claim has no allocation, or one that a single claim cannot have. Follow the message, then
 	// delete the pod and its claim.
@@ -75,15 +75,17 @@ type Error struct {
 	Remedy string
 }
 
-func (e *Error) Error() string {
+func (e *Error) Error() string { return e.text(e.Claim) }
+
+func (e *Error) text(claim string) string {
 	text, cause := e.Attempt+" failed", string(e.Reason)
 	switch {
-	case e.Device != "" && e.Claim != "":
-		text += " for " + e.Device + " of claim " + e.Claim
+	case e.Device != "" && claim != "":
+		text += " for " + e.Device + " of claim " + claim
 	case e.Device != "":
 		text += " for " + e.Device
-	case e.Claim != "":
-		text += " for claim " + e.Claim
+	case claim != "":
+		text += " for claim " + claim
 	}
 	if e.Cause != nil {
 		cause = e.Cause.Error()
@@ -95,6 +97,22 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
+
+// TextOnClaim returns err's text without the name of the claim, for an Event on it.
+func TextOnClaim(err error) string {
+	if e, ok := err.(*Error); ok {
+		return e.text("")
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err.Error()
+	}
+	var texts []string
+	for _, one := range joined.Unwrap() {
+		texts = append(texts, TextOnClaim(one))
+	}
+	return strings.Join(texts, "\n")
+}
 
 // KindOf derives the kind from the reason. Errors that can be of either kind are transient, because a retry is safe.
 func KindOf(err error) Kind {

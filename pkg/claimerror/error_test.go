@@ -17,6 +17,11 @@ func TestError_Text_NamesAttemptDeviceClaimCauseAndRemedy(t *testing.T) {
 	if want := "prepare failed for gpu-0000-1b-00-0 of claim ns/c: it is lost. Reset it"; e.Error() != want {
 		t.Errorf("%q, want %q", e.Error(), want)
 	}
+	joined := errors.Join(e, &Error{Attempt: "prepare", Claim: "ns/c", Cause: errors.New("a full disk")}, errors.New("undo: it failed"))
+	want := "prepare failed for gpu-0000-1b-00-0: it is lost. Reset it\nprepare failed: a full disk\nundo: it failed"
+	if got := TextOnClaim(joined); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	if want := "prepare failed: DeviceLost"; (&Error{Attempt: "prepare", Reason: DeviceLost}).Error() != want {
 		t.Errorf("the text of an error without a cause is not %q", want)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
@@ -54,8 +55,15 @@ func Failure(ctx context.Context, attempt string, d plan.Device, err error, reme
 		e.Remedy = "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
 	case errors.As(err, &busy):
 		e.Reason, e.Remedy = claimerror.DeviceInUse, busy.Remedy
+	case diskFull(err):
+		e.Reason, e.Remedy = claimerror.HostFailure, "make room on the node's disk; the operation is retried"
 	}
 	return e
+}
+
+// diskFull also finds errors of the supervisor of MPS daemons, which arrive as text.
+func diskFull(err error) bool {
+	return strings.Contains(err.Error(), syscall.ENOSPC.Error()) || strings.Contains(err.Error(), syscall.EDQUOT.Error())
 }
 
 // CoTenants returns the co-tenants on the step's device. It returns an error while one of them is being prepared or

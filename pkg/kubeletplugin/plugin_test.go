@@ -130,7 +130,6 @@ func TestPlugin_InvalidClaimInACall_FailsAlone(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 	e.Event("ResourceClaim", bad.Name, "InvalidParameters", "sharring", "create the claim anew")
-	e.Event("Pod", "pod-u-2", "InvalidParameters", "sharring")
 	other := e.AddClaim("u-3", first, "")
 	if err := e.Prepare(other)["u-3"]; !strings.Contains(err, good.Name) {
 		t.Errorf("the second claim of a GPU gets the error %q", err)

@@ -56,14 +56,14 @@ type service struct {
 func (s *service) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]draplugin.PrepareResult, error) {
 	return inParallel(claims, func(c *resourceapi.ResourceClaim) (types.UID, draplugin.PrepareResult) {
 		devices, err := s.prepare(ctx, c)
-		return c.UID, draplugin.PrepareResult{Devices: devices, Err: err}
+		return c.UID, draplugin.PrepareResult{Devices: devices, Err: forKubelet(err)}
 	}), nil
 }
 
 // UnprepareResourceClaims unprepares the claims of a call concurrently.
 func (s *service) UnprepareResourceClaims(ctx context.Context, claims []draplugin.NamespacedObject) (map[types.UID]error, error) {
 	return inParallel(claims, func(c draplugin.NamespacedObject) (types.UID, error) {
-		return c.UID, s.unprepare(ctx, plan.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)})
+		return c.UID, forKubelet(s.unprepare(ctx, plan.Claim{Namespace: c.Namespace, Name: c.Name, UID: string(c.UID)}))
 	}), nil
 }
 
@@ -83,13 +83,33 @@ func inParallel[C, R any](claims []C, do func(C) (types.UID, R)) map[types.UID]R
 	return results
 }
 
+// claimFailure has the text for the kubelet, which puts the claim's name before it in an Event on the pod.
+type claimFailure struct{ error }
+
+func forKubelet(err error) error {
+	if err == nil {
+		return nil
+	}
+	return claimFailure{err}
+}
+
+func (e claimFailure) Error() string {
+	return string(claimerror.ReasonOf(e.error)) + ": " + claimerror.TextOnClaim(e.error)
+}
+
+func (e claimFailure) Unwrap() error { return e.error }
+
 func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) (devices []draplugin.Device, err error) {
 	began := time.Now()
 	logger := klog.FromContext(ctx).WithValues("claim", klog.KObj(claim), "claimUID", claim.UID)
 	defer func() {
 		if err = s.end(ctx, logger, metrics.Prepare, klog.KObj(claim).String(), began, recover(), err); err != nil {
 			devices = nil
-			s.events.ClaimFailed(claim, err)
+			if ctx.Err() == nil { // The kubelet writes the Event on the pod.
+				s.events.Warn(plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}, err)
+			} else {
+				s.events.ClaimFailed(claim, err)
+			}
 		}
 	}()
 	if err := s.ready(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -80,7 +81,6 @@ func TestService_PanicInOneClaim_FailsThatClaimOnly(t *testing.T) {
 		t.Errorf("the bad claim: %v", err)
 	}
 	e.Event("ResourceClaim", "claim-bad", "InternalFault")
-	e.Event("Pod", "pod-bad", "InternalFault")
 	e.Metric(`nvidia_dra_node_prepare_errors_total{driver="gpu.nvidia.com",error_type="InternalFault"} 1`)
 
 	object := func(name string) draplugin.NamespacedObject {
@@ -110,15 +110,32 @@ func TestAnswer_SharedDevice_NamesRequestShareAndCDIDevice(t *testing.T) {
 func TestService_PrepareFails_WritesEventsAndTriggersAScan(t *testing.T) {
 	e := env.New(t)
 	lost := func() ([]devicestate.PreparedDevice, error) {
-		return nil, &claimerror.Error{Reason: claimerror.DeviceLost, Attempt: "prepare", Cause: errors.New("GPU is lost"), Remedy: "reset it"}
+		return nil, &claimerror.Error{
+			Reason: claimerror.DeviceLost, Attempt: "prepare", Claim: "ns/claim-lost", Device: "gpu-0000-1b-00-0",
+			Cause: errors.New("GPU is lost"), Remedy: "reset it",
+		}
 	}
 	s, n := newService(e, scripted{"claim-lost": lost, "claim-good": fine})
 	r, _ := s.PrepareResourceClaims(t.Context(), []*resourceapi.ResourceClaim{claimed("lost")})
 	if r["lost"].Err == nil || n.absent != 1 {
 		t.Errorf("answer %v; inventory was asked %d times", r["lost"].Err, n.absent)
 	}
-	if event := e.Event("Pod", "pod-lost", "DeviceLost", "GPU is lost. Reset it"); event.Type != "Warning" {
+	// The kubelet writes its answer, with the claim's name, into an Event on the pod.
+	const text = "prepare failed for gpu-0000-1b-00-0: GPU is lost. Reset it"
+	if answer := r["lost"].Err.Error(); answer != "DeviceLost: "+text {
+		t.Errorf("answer %q", answer)
+	}
+	if event := e.Event("ResourceClaim", "claim-lost", "DeviceLost", text); event.Type != "Warning" || event.Message != text {
 		t.Errorf("Event %s %q", event.Type, event.Message)
+	}
+	// The kubelet does not receive the answer to a call that it gave up.
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.PrepareResourceClaims(late, []*resourceapi.ResourceClaim{claimed("lost")})
+	e.Event("Pod", "pod-lost", "DeviceLost", text)
+	list, err := e.Client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 2 {
+		t.Errorf("%d Events (%v), want one on the claim and one on the pod", len(list.Items), err)
 	}
 	if err := s.unprepare(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-lost", UID: "lost"}); err == nil || n.released != 0 {
 		t.Errorf("unprepare: %v, released %d", err, n.released)

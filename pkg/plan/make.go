@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
@@ -36,6 +37,10 @@ type Node struct {
 // Make plans an allocated claim. Without results of this driver the plan has no devices. Errors are *claimerror.Error.
 func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 	m := maker{node: node, claim: Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}}
+	m.source, m.renew = "the claim", "create the claim anew"
+	if owner := metav1.GetControllerOf(claim); owner != nil && owner.Kind == "Pod" {
+		m.source, m.renew = "the template", "delete the pod"
+	}
 	if claim.Status.Allocation == nil {
 		return Plan{}, m.claim.Refuse("", claimerror.InvalidAllocation,
 			errors.New("the claim is not allocated"), "wait for the scheduler to allocate it")
@@ -93,6 +98,8 @@ func (p *Plan) steps() {
 type maker struct {
 	node  Node
 	claim Claim
+	// source is the object with the claim's text, and renew what a corrected one needs, for remedies.
+	source, renew string
 	// results are the allocation results of the plan's devices, by index. All GPUs of a group have the same one.
 	results []*resourceapi.DeviceRequestAllocationResult
 }

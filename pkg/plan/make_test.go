@@ -102,6 +102,8 @@ func TestMake_Allocation_NamesItsDevices(t *testing.T) {
 func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 	good := "gpu-0000-1b-00-0"
 	typo := `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`
+	ofTemplate := claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClaim, typo)}, result(good))
+	ofTemplate.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", Controller: new(true)}}
 	for name, c := range map[string]struct {
 		claim  *resourceapi.ResourceClaim
 		node   Node
@@ -136,7 +138,10 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 		},
 		"a typo in the claim": {
 			claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClaim, typo)}, result(good)), node,
-			claimerror.Permanent, claimerror.InvalidParameters, []string{"sharring", "the claim", `"gpu"`},
+			claimerror.Permanent, claimerror.InvalidParameters, []string{"sharring", `"gpu"`, "Correct the claim, then create the claim anew"},
+		},
+		"a typo in the claim's template": {
+			ofTemplate, node, claimerror.Permanent, claimerror.InvalidParameters, []string{"sharring", "Correct the template, then delete the pod"},
 		},
 		"a typo in the class": {
 			claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClass, typo, "gpu")}, result(good)), node,

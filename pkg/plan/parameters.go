@@ -72,7 +72,7 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 		if config.Opaque == nil || config.Opaque.Driver != m.node.Driver {
 			continue
 		}
-		from := "the claim"
+		from := m.source
 		if config.Source == resourceapi.AllocationConfigSourceClass {
 			from = "the DeviceClass"
 		}
@@ -94,7 +94,7 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 func (m maker) invalid(device, request, from string, err error) error {
 	return m.claim.Refuse(device, claimerror.InvalidParameters,
 		fmt.Errorf("parameters from %s for request %q: %w", from, request, err),
-		"correct them in "+from+" and create the claim anew")
+		"correct "+from+", then "+m.renew)
 }
 
 // share returns the scheduler's share, or zero if the scheduler gave the whole device.
@@ -112,7 +112,7 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	if s.MemoryBytes < sharing.MinMemory && p.Refused == nil {
 		p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation,
 			fmt.Errorf("request %q: capacity.requests.memory: %s is less than %dMi, the least share", d.Request, charged.String(), sharing.MinMemory>>20),
-			"ask for more, and create the claim anew")
+			"ask for more in "+m.source+", then "+m.renew)
 	}
 	if compute, ok := result.ConsumedCapacity[ComputeCapacity]; ok {
 		s.Compute = int(compute.Value())
@@ -220,7 +220,7 @@ func (m maker) checkClaim(p *Plan) error {
 					fmt.Errorf("the allocation also holds %s, and the two overlap", other.Name), again)
 			case d.Shares(other) && reason != "":
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters, fmt.Errorf("request %q %s", other.Request, reason),
-					"give the requests the same strategy, time slice and multiUser, and create the claim anew")
+					"give the requests the same strategy, time slice and multiUser in "+m.source+", then "+m.renew)
 			case d.MPS() && other.MPS() && d.Request == other.Request && d.Name != other.Name:
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
 					fmt.Errorf("request %q has %s by MPS as well, and a process reaches the MPS daemon of one device only", d.Request, other.Name),

@@ -162,7 +162,18 @@ func TestParameters_UnknownField_EventNamesIt(t *testing.T) {
 	})
 	createPod(ctx, t, ns, "typo-pod", "typo", nil)
 	waitEvent(ctx, t, ns, "typo", "sharring", "create the claim anew")
-	waitEvent(ctx, t, ns, "typo-pod", "sharring")
+	waitEvent(ctx, t, ns, "typo-pod", "InvalidParameters: prepare failed for", "sharring") // From the kubelet.
+	list, err := cluster.Client.CoreV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning"})
+	must(t, err)
+	told := map[string]int{}
+	for _, e := range list.Items {
+		if strings.Contains(e.Message, "sharring") {
+			told[e.InvolvedObject.Kind]++
+		}
+	}
+	if told["Pod"] != 1 || told["ResourceClaim"] != 1 {
+		t.Errorf("Events by object: %v, want one on the pod and one on the claim", told)
+	}
 	// After the deletion of the pod, the GPU is not in use.
 	must(t, cluster.Client.CoreV1().Pods(ns).Delete(ctx, "typo-pod", metav1.DeleteOptions{}))
 	must(t, cluster.Eventually(ctx, "the pod gone", 60*time.Second, func(ctx context.Context) (bool, string) {

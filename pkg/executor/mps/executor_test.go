@@ -6,30 +6,56 @@ package mps
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/engine"
 )
 
-func TestExecutor_SupervisorAway_ReturnsErrorButReverts(t *testing.T) {
-	e := newEnv(t)
-	e.supervisor.err = mpsd.ErrAway
-	p := e.share(t, 0, "a")
-	p.Steps = []plan.Step{{Executor: plan.MPSExecutor, PCIAddress: p.Devices[0].PCIAddress}}
-	work := plan.Work{Step: p.Steps[0], Devices: p.Devices}
-	for name, do := range map[string]func(context.Context, plan.Work) error{"apply": e.Apply, "check": e.Check} {
-		if err := do(t.Context(), work); err == nil || !strings.Contains(err.Error(), "mps.enabled") {
-			t.Errorf("%s: %v", name, err)
+func TestExecutor_SupervisorFails_ReturnsCauseAndRemedy(t *testing.T) {
+	full := "the supervisor of MPS daemons: note an MPS daemon: write /var/lib/mps/gpu-0/daemon.json.tmp: "
+	for name, c := range map[string]struct {
+		err    error
+		reason claimerror.Reason
+		text   string
+	}{
+		"it is away":        {mpsd.ErrAway, claimerror.DeviceNotReady, "mps.enabled"},
+		"its disk is full":  {errors.New(full + syscall.ENOSPC.Error()), claimerror.HostFailure, "daemon.json.tmp: no space left on device. Make room"},
+		"its quota is full": {errors.New(full + syscall.EDQUOT.Error()), claimerror.HostFailure, "daemon.json.tmp: disk quota exceeded. Make room"},
+		"our disk is full":  {&fs.PathError{Op: "write", Path: "/state/x", Err: syscall.ENOSPC}, claimerror.HostFailure, "/state/x: no space"},
+		"another failure":   {mpsd.ErrRefused, claimerror.DeviceNotReady, "log of the node's mps-supervisor"},
+	} {
+		e := newEnv(t)
+		e.supervisor.err = c.err
+		p := e.share(t, 0, "a")
+		work := plan.Work{Step: plan.Step{PCIAddress: p.Devices[0].PCIAddress}, Devices: p.Devices}
+		for call, do := range map[string]func(context.Context, plan.Work) error{"apply": e.Apply, "check": e.Check} {
+			if err := do(t.Context(), work); claimerror.ReasonOf(err) != c.reason || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s, %s: %s: %v", name, call, claimerror.ReasonOf(err), err)
+			}
 		}
 	}
+}
+
+func TestRevert_SupervisorAway_RestoresTheComputeMode(t *testing.T) {
+	e := newEnv(t)
+	p := e.share(t, 0, "a")
+	work := plan.Work{Step: plan.Step{PCIAddress: p.Devices[0].PCIAddress}, Devices: p.Devices}
+	if err := e.Apply(t.Context(), work); err != nil {
+		t.Fatal(err)
+	}
+	e.supervisor.err = mpsd.ErrAway
 	// A claim must end all the same, and with it the compute mode.
 	if err := e.Revert(t.Context(), work); err != nil {
 		t.Error(err)

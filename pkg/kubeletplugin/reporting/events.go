@@ -89,6 +89,9 @@ func (e *Events) ClaimFailed(claim *resourceapi.ResourceClaim, err error) {
 
 func (e *Events) warn(about corev1.ObjectReference, err error) {
 	message := err.Error()
+	if about.Kind != "Node" {
+		message = claimerror.TextOnClaim(err)
+	}
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "…"
 	}
