@@ -4,6 +4,8 @@
 package inventory
 
 import (
+	"sync/atomic"
+
 	"gpu-dra-driver/internal/nvml"
 )
 
@@ -53,13 +55,17 @@ func (d alteredDevice) PCI() (nvml.PCIInfo, error) { return nvml.PCIInfo{BusID: 
 func (d alteredDevice) UUID() (string, error)      { return d.a.uuid, nil }
 func (d alteredDevice) Brand() (nvml.Brand, error) { return d.a.brand, nil }
 
-// counting counts sessions.
+// counting counts sessions. While hang is not nil, calls wait until it is closed.
 type counting struct {
 	nvml.Library
+	hang           atomic.Pointer[chan struct{}]
 	opened, closed int
 }
 
 func (c *counting) Open() (nvml.Session, error) {
+	if hang := c.hang.Load(); hang != nil {
+		<-*hang
+	}
 	s, err := c.Library.Open()
 	if err == nil {
 		c.opened++

@@ -26,28 +26,45 @@ const (
 	// pollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
 	// GPU.
 	pollsPerScan = 15
+	// pollsToUnknown is the number of polls without an answer of NVML after which the GPUs' health is unknown. A switch of
+	// a MIG mode may delay a scan by some seconds.
+	pollsToUnknown = 30
 )
+
+// ErrHealthUnknown means that NVML has failed as a whole, or has not answered, for a minute.
+var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NVML has not answered for a minute")
 
 // Watch calls found at the start and whenever the Snapshot or the error changes, until the context ends. It returns the
 // context's error. found runs in Watch's goroutine: the next scan waits for it.
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
-// NVML does not withdraw a node's devices. Without a driver, or with another one than this process can use, the
-// Snapshot is zero. While scans fail, each poll is a scan.
+// NVML does not withdraw a node's devices. If scans fail or hang for longer, the error is ErrHealthUnknown. Without a
+// driver, or with another one than this process can use, the Snapshot is zero. While scans fail, each poll is a scan.
 func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
 	ticks, stop := i.o.Tick(pollInterval)
 	defer stop()
 
 	var last result
+	silent := 0 // polls without an answer of NVML
 	for first := true; ; first = false {
 		now := result{files: i.files()} // Before the scan: the next poll shows a change during it.
-		now.snapshot, now.err = i.Scan(ctx)
+		i.scan(ctx, &now, func() {
+			if silent++; silent == pollsToUnknown {
+				last.err, first = ErrHealthUnknown, false
+				found(last.snapshot, last.err)
+			}
+		})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
-		if now.err != nil && !gone {
+		if now.err == nil || gone {
+			silent = 0
+		} else {
 			now.snapshot = last.snapshot
+			if silent++; silent >= pollsToUnknown {
+				now.err = fmt.Errorf("%w: %w", ErrHealthUnknown, now.err)
+			}
 		}
 		if first || fmt.Sprint(now.err) != fmt.Sprint(last.err) || !reflect.DeepEqual(now.snapshot, last.snapshot) {
 			found(now.snapshot, now.err)
@@ -55,6 +72,25 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		last = now
 		if err := i.wait(ctx, ticks, last); err != nil {
 			return err
+		}
+	}
+}
+
+// scan stores a scan's result in r, and calls late at each poll interval meanwhile, because NVML can hang.
+func (i *Inventory) scan(ctx context.Context, r *result, late func()) {
+	ticks, stop := i.o.Tick(pollInterval)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.snapshot, r.err = i.Scan(ctx)
+	}()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ticks:
+			late()
 		}
 	}
 }

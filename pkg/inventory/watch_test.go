@@ -6,6 +6,7 @@ package inventory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -26,9 +27,12 @@ type env struct {
 	i       *Inventory
 	dir     string
 	ticks   chan time.Time
+	late    chan time.Time // ticks during a scan
 	seen    chan delivery
 	ended   chan error
 	cancel  context.CancelFunc
+
+	watching bool
 }
 
 type delivery struct {
@@ -38,9 +42,16 @@ type delivery struct {
 
 func startWatch(t *testing.T, change func(*engine.State)) *env {
 	t.Helper()
+	w := newWatch(t, change)
+	w.start()
+	return w
+}
+
+func newWatch(t *testing.T, change func(*engine.State)) *env {
+	t.Helper()
 	w := &env{
 		t: t, machine: simtest.Machine(t, "hgx-h100"), dir: t.TempDir(),
-		ticks: make(chan time.Time), seen: make(chan delivery, 16), ended: make(chan error, 1),
+		ticks: make(chan time.Time), late: make(chan time.Time), seen: make(chan delivery, 16), ended: make(chan error, 1),
 	}
 	if change != nil {
 		simtest.Change(t, w.machine, change)
@@ -48,18 +59,27 @@ func startWatch(t *testing.T, change func(*engine.State)) *env {
 	w.lib = &counting{Library: nvmlfake.New(w.machine)}
 	w.i = New(Options{
 		Library: w.lib, ProcRoot: w.dir, SysRoot: w.dir, DevRoot: w.dir,
-		Tick: func(time.Duration) (<-chan time.Time, func()) { return w.ticks, func() {} },
+		Tick: func(time.Duration) (<-chan time.Time, func()) {
+			if !w.watching {
+				w.watching = true
+				return w.ticks, func() {}
+			}
+			return w.late, func() {} // of a scan
+		},
 	})
+	return w
+}
+
+func (w *env) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	go func() {
 		w.ended <- w.i.Watch(ctx, func(s gpu.Snapshot, err error) { w.seen <- delivery{s, err} })
 	}()
-	t.Cleanup(func() {
+	w.t.Cleanup(func() {
 		cancel()
 		<-w.ended
 	})
-	return w
 }
 
 func (w *env) next() delivery {
@@ -76,9 +96,14 @@ func (w *env) next() delivery {
 // tick returns when Watch has taken the tick, so that after a second one the first has been acted on.
 func (w *env) tick(n int) {
 	w.t.Helper()
+	w.send(w.ticks, n)
+}
+
+func (w *env) send(ticks chan time.Time, n int) {
+	w.t.Helper()
 	for range n {
 		select {
-		case w.ticks <- time.Time{}:
+		case ticks <- time.Time{}:
 		case <-time.After(30 * time.Second):
 			w.t.Fatal("Watch takes no tick")
 		}
@@ -196,6 +221,62 @@ func TestWatch_ScanFails_KeepsLastSnapshot(t *testing.T) {
 	w.tick(1)
 	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
 		t.Errorf("delivered %d GPUs, %v; want 8 and no error", len(d.snapshot.GPUs), d.err)
+	}
+}
+
+func TestWatch_NVMLFailsForLong_ReportsHealthUnknown(t *testing.T) {
+	w := startWatch(t, nil)
+	w.next()
+	simtest.Change(t, w.machine, func(s *engine.State) {
+		s.Faults = []engine.Fault{{Query: "nvmlInit", Code: nvml.Unknown}}
+	})
+	w.tick(pollsPerScan)
+	if d := w.next(); !errors.Is(d.err, nvml.Unknown) || errors.Is(d.err, ErrHealthUnknown) {
+		t.Fatalf("after one failure: %v", d.err)
+	}
+	w.tick(pollsToUnknown - 2)
+	w.nothingDelivered()
+	w.tick(1)
+	if d := w.next(); len(d.snapshot.GPUs) != 8 || !errors.Is(d.err, nvml.Unknown) || !errors.Is(d.err, ErrHealthUnknown) {
+		t.Fatalf("%d GPUs, %v; want the last 8, the cause and ErrHealthUnknown", len(d.snapshot.GPUs), d.err)
+	}
+	w.tick(2 * pollsToUnknown)
+	w.nothingDelivered()
+	simtest.Change(t, w.machine, func(s *engine.State) { s.Faults = nil })
+	w.tick(1)
+	if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
+		t.Errorf("delivered %d GPUs, %v; want 8 and no error", len(d.snapshot.GPUs), d.err)
+	}
+}
+
+func TestWatch_NVMLHangs_ReportsHealthUnknown(t *testing.T) {
+	for _, atStart := range []bool{false, true} {
+		t.Run(fmt.Sprint("at start ", atStart), func(t *testing.T) {
+			w := newWatch(t, nil)
+			hang, gpus := make(chan struct{}), 0
+			if atStart {
+				w.lib.hang.Store(&hang)
+				w.start()
+			} else {
+				w.start()
+				gpus = len(w.next().snapshot.GPUs)
+				w.lib.hang.Store(&hang)
+				w.tick(pollsPerScan)
+			}
+			w.send(w.late, pollsToUnknown-1)
+			w.nothingDelivered()
+			w.send(w.late, 1)
+			if d := w.next(); len(d.snapshot.GPUs) != gpus || !errors.Is(d.err, ErrHealthUnknown) {
+				t.Fatalf("%d GPUs, %v; want the last %d and ErrHealthUnknown", len(d.snapshot.GPUs), d.err, gpus)
+			}
+			w.send(w.late, 2*pollsToUnknown)
+			w.nothingDelivered()
+			w.lib.hang.Store(nil)
+			close(hang)
+			if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
+				t.Errorf("delivered %d GPUs, %v; want 8 and no error", len(d.snapshot.GPUs), d.err)
+			}
+		})
 	}
 }
 

@@ -87,7 +87,12 @@ const (
 	DevicePlugin State = "device-plugin"
 	// Withheld GPUs may belong to a claim with an unreadable record.
 	Withheld State = "withheld"
+	// Unknown GPUs were readable, but NVML has not answered for a while.
+	Unknown State = "unknown"
 )
+
+// temporary means that the GPU's devices stay published, with taints where the server has them.
+func (s State) temporary() bool { return s == Withheld || s == Unknown }
 
 // Condition is the reason why a readable GPU is unavailable to new claims.
 type Condition struct {

@@ -76,6 +76,7 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 	mig := node(1)
 	mig.GPUs[0].MIG.Enabled = true
 	withheld := map[string]Condition{"0000:10:00.0": {State: Withheld, Message: "a record cannot be read"}}
+	unknown := map[string]Condition{"0000:10:00.0": {State: Unknown, Message: "NVML does not answer"}}
 	bare := gpu.GPU{PCIAddress: "0000:10:00.0", UUID: "GPU-1"}
 
 	for name, tc := range map[string]struct {
@@ -98,6 +99,9 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 		"driver gone and held":                    {gpu.Snapshot{}, nil, with(full, heldWhole(h100(0))), []string{held + " absent"}, 1},
 		"withheld is tainted":                     {node(1), withheld, full, []string{held + " withheld", "monitor-0000-10-00-0"}, 1},
 		"withheld is left out without taints":     {node(1), withheld, Options{}, []string{}, 1},
+		"unknown is tainted":                      {node(1), unknown, full, []string{held + " unknown", "monitor-0000-10-00-0"}, 1},
+		"unknown is left out without taints":      {node(1), unknown, Options{}, []string{}, 1},
+		"unknown, held and no taints":             {node(1), unknown, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
 		"withheld, held and no taints":            {node(1), withheld, with(Options{}, heldWhole(h100(0))), []string{held}, 1},
 		"MIG mode is watched, not given out":      {mig, nil, full, []string{"monitor-0000-10-00-0"}, 1},
 		"MIG mode under a claim":                  {mig, nil, with(full, heldWhole(h100(0))), []string{held + " mig-mode", "monitor-0000-10-00-0"}, 1},

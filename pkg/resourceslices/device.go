@@ -51,7 +51,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 	}
 	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
 		switch {
-		case c.State == Withheld && b.o.Taints:
+		case c.State.temporary() && b.o.Taints:
 			b.warn(g.name(), c.State, "GPU at %s is unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
 		case c.State != Absent:
 			b.warn(g.name(), c.State, "GPU at %s is not published: %s", g.gpu.PCIAddress, c.Message)

@@ -54,13 +54,13 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 	if !b.o.Counters {
 		excludeOverlaps(entries, g.holds(gpu.KindGroup))
 	}
-	if g.unhealthy.State == Withheld {
+	if g.unhealthy.State.temporary() {
 		for n := range entries {
-			entries[n].exclude(Withheld, g.unhealthy.Message)
+			entries[n].exclude(g.unhealthy.State, g.unhealthy.Message)
 		}
 	}
 	return slices.DeleteFunc(entries, func(e deviceEntry) bool {
-		return !e.held && e.state != "" && (e.state != Withheld || !b.o.Taints)
+		return !e.held && e.state != "" && (!e.state.temporary() || !b.o.Taints)
 	})
 }
 

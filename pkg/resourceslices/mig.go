@@ -74,7 +74,7 @@ func (b *builder) mode(g gpuState, geometry geometry) mode {
 	note := func(format string) { b.warn(g.name(), "", format, g.gpu.PCIAddress) }
 	off := mode{partitions: MIGMode, why: "the GPU's MIG mode is off"}
 	switch {
-	case g.unhealthy.State != "" && g.unhealthy.State != Withheld:
+	case g.unhealthy.State != "" && !g.unhealthy.State.temporary():
 		return mode{whole: g.unhealthy.State, partitions: g.unhealthy.State, why: g.unhealthy.Message}
 	case geometry.err != nil && m.Enabled:
 		why := "its MIG mode is on, and its partitions are unknown: " + geometry.err.Error()

@@ -266,6 +266,16 @@ var mutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
 	},
 	{
+		Name: "GPUs stay healthy while NVML hangs", File: "pkg/inventory/watch.go",
+		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
+		Package: "./pkg/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",
+	},
+	{
+		Name: "GPUs stay healthy while NVML fails", File: "pkg/inventory/watch.go",
+		Old: "if silent++; silent >= pollsToUnknown {", New: "if silent++; silent < 0 {",
+		Package: "./pkg/inventory", Test: "TestWatch_NVMLFailsForLong_ReportsHealthUnknown",
+	},
+	{
 		Name: "two supervisors use one directory", File: "internal/mpsd/supervisor/supervisor.go",
 		Old: "filepath.Join(o.Dir, lockFile), 0)", New: "filepath.Join(o.Dir, lockFile+fmt.Sprintf(\"%p\", &o)), 0)",
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_SecondSupervisor_WaitsForTheFirst",

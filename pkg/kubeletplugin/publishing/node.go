@@ -69,6 +69,8 @@ type Node struct {
 	due bool
 	// split are the groups whose claims were notified, by claim UID and group name.
 	split map[string]bool
+	// unknown means that NVML has not answered for a while.
+	unknown bool
 	// dependsOnHeld means that a release changes the slices.
 	dependsOnHeld bool
 	warnings      []resourceslices.Warning
@@ -109,6 +111,7 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.owned, n.switched = n.ownedNow, n.switchedNow
+	n.unknown = errors.Is(err, inventory.ErrHealthUnknown)
 	// The inventory compares its next scan with these GPUs.
 	s.GPUs = slices.Clone(s.GPUs)
 	for i, g := range s.GPUs {
@@ -162,13 +165,15 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	n.findMissing(s, plans)
 	n.findSplitGroups(s, plans)
 	conditions := map[string]resourceslices.Condition{}
-	if incomplete {
-		for _, g := range s.GPUs {
-			if !exclusive[g.PCIAddress] {
-				conditions[g.PCIAddress] = resourceslices.Condition{
-					State:   resourceslices.Withheld,
-					Message: "a claim with an unreadable record may hold it; it is available again when that claim is looked up or released",
-				}
+	for _, g := range s.GPUs {
+		if n.unknown {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State: resourceslices.Unknown, Message: inventory.ErrHealthUnknown.Error(),
+			}
+		} else if incomplete && !exclusive[g.PCIAddress] {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State:   resourceslices.Withheld,
+				Message: "a claim with an unreadable record may hold it; it is available again when that claim is looked up or released",
 			}
 		}
 	}
@@ -182,7 +187,8 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
 		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Offer: n.o.Offer,
 	})
-	n.notify(warnings)
+	// Found reports once for the node that NVML does not answer.
+	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
 	out := make([]resourceslice.Slice, len(pool.Slices))
 	for i, s := range pool.Slices {
 		out[i] = resourceslice.Slice{Devices: s.Devices, SharedCounters: s.SharedCounters}

@@ -134,6 +134,27 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	if err := n.Found(t.Context(), both, errors.New("NVML failed")); err != nil || len(reports) != 2 {
 		t.Errorf("%v, reports %v", err, reports)
 	}
+	// NVML fails for long: every GPU is tainted until it answers, with one report for the node.
+	reports, n.records = nil, held{plans: one}
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{{inventory.ErrHealthUnknown, a + " unknown " + b + " unknown"}, {nil, a + " " + b}} {
+		if err := n.Found(t.Context(), both, tc.err); err != nil || !n.fired() {
+			t.Error(err)
+		}
+		slices, _ := n.build(features{taints: true})
+		var got []string
+		for _, d := range slices[0].Devices {
+			got = append(got, d.Name)
+			for _, taint := range d.Taints {
+				got = append(got, taint.Value)
+			}
+		}
+		if got := strings.Join(got, " "); got != tc.want || len(reports) != 1 {
+			t.Errorf("%v: %s, want %s; reports %v", tc.err, got, tc.want, reports)
+		}
+	}
 	if err := n.Found(t.Context(), gpu.Snapshot{}, nvml.ErrReplaced); !errors.Is(err, nvml.ErrReplaced) {
 		t.Errorf("a replaced driver does not end the plugin: %v", err)
 	}

@@ -68,7 +68,8 @@ func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger,
 // Trigger requests a build of the slices. It does not block.
 func (p *Publisher) Trigger() { p.triggered.Fire() }
 
-// Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy.
+// Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy, unless it says that
+// their health is unknown.
 func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,8 +78,12 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 		for _, d := range s.Devices {
 			h := draplugin.DeviceHealth{PoolName: p.pool, DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
-				if taint.Key == resourceslices.UnhealthyTaint && taint.Value != string(resourceslices.Withheld) {
-					h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
+				if taint.Key != resourceslices.UnhealthyTaint || taint.Value == string(resourceslices.Withheld) {
+					continue
+				}
+				h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
+				if taint.Value == string(resourceslices.Unknown) {
+					h.Health = draplugin.HealthStatusUnknown
 				}
 			}
 			out = append(out, h)

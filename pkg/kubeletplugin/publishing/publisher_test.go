@@ -205,6 +205,7 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 		device("well"), device("lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}),
 		device("monitor", resourceapi.DeviceTaint{Key: resourceslices.MonitorTaint}),
 		device("withheld", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Withheld)}),
+		device("silent", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Unknown)}),
 	}}}
 	now := time.Now()
 	got := map[string]string{}
@@ -214,7 +215,7 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the device is tainted as lost", "monitor": "Healthy", "withheld": "Healthy"}
+	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the device is tainted as lost", "monitor": "Healthy", "withheld": "Healthy", "silent": "Unknown the device is tainted as unknown"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
