@@ -17,8 +17,9 @@ import (
 
 // Usage finds the users of a claim that was deleted from the API server.
 type Usage interface {
-	// ReferencedByKubelet reports whether the kubelet's state refers to the claim; the kubelet will call Unprepare then.
-	ReferencedByKubelet(ctx context.Context, claim plan.Claim) (bool, error)
+	// ReferencedByKubelet returns a function that reports whether the kubelet's present state refers to a claim; the
+	// kubelet will call Unprepare then.
+	ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool, error)
 	// OpenedBy returns the name of a process that has one of the devices open, or "".
 	OpenedBy(ctx context.Context, devices []plan.Device) (string, error)
 }
@@ -26,7 +27,8 @@ type Usage interface {
 // DeletedClaims releases the records of claims that are deleted, or have no device of this node any more: after a
 // force-deleted pod or the loss of the kubelet's state. A mistake would take a GPU from a running pod. So a claim must
 // be gone for the whole grace period, and neither the kubelet nor a process may use it. A failed look-up restarts the
-// period.
+// period. The API server is asked only about claims that the kubelet does not know, and only its cache until the end of
+// the period: a cluster has many nodes.
 type DeletedClaims struct {
 	engine *Engine
 	claims Claims
@@ -40,23 +42,23 @@ func NewDeletedClaims(e *Engine, claims Claims, usage Usage, grace time.Duration
 	return &DeletedClaims{engine: e, claims: claims, usage: usage, grace: grace}
 }
 
-// Release looks up the claim of every record, and releases those after their grace period. Call it from one goroutine,
+// Release looks up the claims of the records that the kubelet does not know, and releases them after their grace period. Call it from one goroutine,
 // at intervals shorter than the grace period.
 func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	records, _, err := d.engine.records.All()
-	if err != nil {
+	if err != nil || len(records) == 0 {
 		return nil, err
+	}
+	referenced, unknown := d.usage.ReferencedByKubelet(ctx)
+	if unknown != nil { // A deleted claim is reported then.
+		referenced = func(plan.Claim) bool { return false }
 	}
 	var findings []Finding
 	since := map[string]time.Time{}
 	for _, r := range records {
 		c := r.Plan.Claim
-		claim, err := d.claims.Get(ctx, c)
-		if err == nil && !d.onThisNode(claim) {
-			err = ErrNoClaim
-		}
-		if !errors.Is(err, ErrNoClaim) {
-			continue // It exists, or the API server did not answer: the period restarts.
+		if referenced(c) || !d.gone(ctx, c, d.claims.GetCached) {
+			continue // The period restarts.
 		}
 		first, seen := d.since[c.UID]
 		if !seen {
@@ -66,8 +68,11 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 			since[c.UID] = first
 			continue
 		}
+		if !d.gone(ctx, c, d.claims.Get) {
+			continue
+		}
 		f := Finding{Claim: c, Found: string(r.State)}
-		if f.Err = d.unused(ctx, r.Plan); f.Err == nil {
+		if f.Err = d.unused(ctx, r.Plan, unknown); f.Err == nil {
 			if f.Err = d.engine.Unprepare(ctx, c); f.Err == nil {
 				f.Did = "released, because the claim is deleted"
 			}
@@ -78,6 +83,14 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	return findings, nil
 }
 
+// gone reports whether the API server has no such claim, or none with a device of this node.
+func (d *DeletedClaims) gone(
+	ctx context.Context, c plan.Claim, get func(context.Context, plan.Claim) (*resourceapi.ResourceClaim, error),
+) bool {
+	claim, err := get(ctx, c)
+	return errors.Is(err, ErrNoClaim) || err == nil && !d.onThisNode(claim)
+}
+
 // onThisNode reports whether the claim has an allocated device of this node.
 func (d *DeletedClaims) onThisNode(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil &&
@@ -86,14 +99,10 @@ func (d *DeletedClaims) onThisNode(claim *resourceapi.ResourceClaim) bool {
 		})
 }
 
-// unused returns an error with the user of the claim's devices, or if the usage is unknown.
-func (d *DeletedClaims) unused(ctx context.Context, p plan.Plan) error {
-	named, err := d.usage.ReferencedByKubelet(ctx, p.Claim)
-	if err != nil {
-		return fmt.Errorf("the claim is deleted, but its usage is unknown: ask the kubelet: %w", err)
-	}
-	if named {
-		return errors.New("the claim is deleted, but the kubelet still refers to it; delete its pod")
+// unused returns an error with the user of the claim's devices, or if the usage is unknown. unknown is the kubelet's.
+func (d *DeletedClaims) unused(ctx context.Context, p plan.Plan, unknown error) error {
+	if unknown != nil {
+		return fmt.Errorf("the claim is deleted, but its usage is unknown: ask the kubelet: %w", unknown)
 	}
 	holder, err := d.usage.OpenedBy(ctx, p.Devices)
 	if err != nil {

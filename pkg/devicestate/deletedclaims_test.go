@@ -17,16 +17,16 @@ import (
 
 // usage implements devicestate.Usage with fixed answers.
 type usage struct {
-	named   bool
+	named   map[string]bool // by UID
 	holder  string
 	err     error
 	asked   int
 	devices []plan.Device
 }
 
-func (x *usage) ReferencedByKubelet(context.Context, plan.Claim) (bool, error) {
+func (x *usage) ReferencedByKubelet(context.Context) (func(plan.Claim) bool, error) {
 	x.asked++
-	return x.named, x.err
+	return func(c plan.Claim) bool { return x.named[c.UID] }, x.err
 }
 
 func (x *usage) OpenedBy(_ context.Context, devices []plan.Device) (string, error) {
@@ -96,8 +96,8 @@ func TestRelease_ClaimGoneForGrace_Releases(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))
 	l.kept(l.after(grace - time.Second))
-	if l.usage.asked > 0 {
-		t.Error("the kubelet was asked within the grace period")
+	if l.server.Gets > 0 {
+		t.Errorf("%d claims were read past the cache within the grace period", l.server.Gets)
 	}
 	l.released(l.after(time.Second))
 	if len(l.usage.devices) != 1 || l.usage.devices[0].PCIAddress != devicestatetest.Address(0) {
@@ -132,10 +132,9 @@ func TestRelease_ClaimReturns_Keeps(t *testing.T) {
 
 func TestRelease_ClaimInUse_KeepsAndReports(t *testing.T) {
 	for name, test := range map[string]usage{
-		"kubelet names it":  {named: true},
 		"kubelet unknown":   {err: errors.New("permission denied")},
 		"process holds it":  {holder: "process 4711 (python)"},
-		"both and an error": {named: true, holder: "process 1", err: errors.New("x")},
+		"both and an error": {named: map[string]bool{"a": true}, holder: "process 1", err: errors.New("x")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := vanishing(t)
@@ -155,6 +154,32 @@ func TestRelease_ClaimInUse_KeepsAndReports(t *testing.T) {
 			l.kept(l.after(0))
 			l.released(l.after(grace))
 		})
+	}
+}
+
+func TestRelease_KubeletKnowsClaims_DoesNotAskAPIServer(t *testing.T) {
+	l := vanishing(t)
+	l.usage.named = map[string]bool{"a": true, "b": true}
+	for range 3 {
+		l.kept(l.after(grace))
+	}
+	if l.server.Gets+l.server.CachedGets > 0 || l.usage.asked != 3 {
+		t.Errorf("%d calls of the API server and %d of the kubelet in three rounds, want none and 3", l.server.Gets+l.server.CachedGets, l.usage.asked)
+	}
+	delete(l.usage.named, "a") // Its pod ended without an Unprepare.
+	l.kept(l.after(0))
+	l.released(l.after(grace))
+	if l.server.Gets != 1 || l.server.CachedGets != 2 {
+		t.Errorf("%d reads and %d of the cache for one claim, want 1 and 2", l.server.Gets, l.server.CachedGets)
+	}
+}
+
+func TestRelease_CacheLags_Keeps(t *testing.T) {
+	l := vanishing(t)
+	l.SteppedClaim("a", "0")
+	l.server.Cached = devicestate.ErrNoClaim
+	for range 3 {
+		l.kept(l.after(grace))
 	}
 }
 

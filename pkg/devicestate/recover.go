@@ -25,6 +25,8 @@ var ErrNoClaim = errors.New("no such claim")
 type Claims interface {
 	// Get returns ErrNoClaim if the claim is deleted or another claim has its name. Without a name it searches.
 	Get(ctx context.Context, claim plan.Claim) (*resourceapi.ResourceClaim, error)
+	// GetCached is Get from the server's cache, which costs less and may be a moment old.
+	GetCached(ctx context.Context, claim plan.Claim) (*resourceapi.ResourceClaim, error)
 }
 
 // Finding is Recover's result for one claim.

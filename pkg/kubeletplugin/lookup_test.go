@@ -58,6 +58,29 @@ func TestLookup_Errors_OnlyNotFoundMeansGone(t *testing.T) {
 	}
 }
 
+func TestGetCached_Claim_AllowsServersCache(t *testing.T) {
+	for want, get := range map[string]func(lookup) (*resourceapi.ResourceClaim, error){
+		"0": func(l lookup) (*resourceapi.ResourceClaim, error) {
+			return l.GetCached(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-one", UID: "one"})
+		},
+		"": func(l lookup) (*resourceapi.ResourceClaim, error) {
+			return l.Get(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-one", UID: "one"})
+		},
+	} {
+		e := env.New(t, env.Claim("one", "", ""))
+		asked := "none"
+		e.Client.PrependReactor("get", "resourceclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if get, ok := a.(clienttesting.GetActionImpl); ok {
+				asked = get.GetOptions.ResourceVersion
+			}
+			return false, nil, nil
+		})
+		if _, err := get(lookup{e.Client.ResourceV1()}); err != nil || asked != want {
+			t.Errorf("%v, asked for resourceVersion %q, want %q", err, asked, want)
+		}
+	}
+}
+
 func TestLookup_ByUID_ReadsEveryPage(t *testing.T) {
 	e := env.New(t)
 	pages := 0

@@ -32,6 +32,8 @@ const (
 	specInterval = 5 * time.Second
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
+	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an upgrade.
+	claimJitter = 0.2
 )
 
 type recovery struct {
@@ -118,7 +120,7 @@ func (r *recovery) wait(ctx context.Context, limit time.Duration) error {
 // watchClaims rebuilds missing records of claims, and releases the devices of deleted claims.
 func (r *recovery) watchClaims(ctx context.Context) {
 	identify := func(ctx context.Context) ([]devicestate.Finding, error) { return r.engine.Identify(ctx, r.claims) }
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
+	wait.JitterUntilWithContext(ctx, func(ctx context.Context) {
 		for _, check := range []func(context.Context) ([]devicestate.Finding, error){identify, r.deleted.Release} {
 			reporting.Protect(r.metrics, func() {
 				findings, err := check(ctx)
@@ -134,7 +136,7 @@ func (r *recovery) watchClaims(ctx context.Context) {
 			}
 		})
 		r.o.Idle()
-	}, claimInterval)
+	}, claimInterval, claimJitter, true)
 }
 
 // notify logs, counts and reports findings. It returns whether all claims are done.
@@ -191,12 +193,20 @@ type lookup struct {
 }
 
 func (l lookup) Get(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	return l.get(ctx, c, metav1.GetOptions{})
+}
+
+func (l lookup) GetCached(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	return l.get(ctx, c, metav1.GetOptions{ResourceVersion: "0"})
+}
+
+func (l lookup) get(ctx context.Context, c plan.Claim, o metav1.GetOptions) (*resourceapi.ResourceClaim, error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	if c.Name == "" {
 		return l.search(ctx, c)
 	}
-	claim, err := l.client.ResourceClaims(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	claim, err := l.client.ResourceClaims(c.Namespace).Get(ctx, c.Name, o)
 	if err != nil {
 		if missing(err) {
 			err = devicestate.ErrNoClaim

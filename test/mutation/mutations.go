@@ -266,6 +266,16 @@ var mutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
 	},
 	{
+		Name: "the API server is asked about each record", File: "pkg/devicestate/deletedclaims.go",
+		Old: "if referenced(c) || !d.gone", New: "if !d.gone",
+		Package: state, Test: "TestRelease_KubeletKnowsClaims_DoesNotAskAPIServer",
+	},
+	{
+		Name: "a server's cache decides that a claim is deleted", File: "pkg/devicestate/deletedclaims.go",
+		Old: "d.gone(ctx, c, d.claims.Get)", New: "d.gone(ctx, c, d.claims.GetCached)",
+		Package: state, Test: "TestRelease_CacheLags_Keeps",
+	},
+	{
 		Name: "GPUs stay healthy while NVML hangs", File: "pkg/inventory/watch.go",
 		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
 		Package: "./pkg/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",

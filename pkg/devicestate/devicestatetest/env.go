@@ -298,10 +298,25 @@ func joined(findings []devicestate.Finding, err error) error {
 type APIServer struct {
 	*Env
 	Down error
+	// Cached replaces the answers of the server's cache, if it is not nil.
+	Cached error
+	// Gets and CachedGets count the calls.
+	Gets, CachedGets int
+}
+
+// GetCached implements devicestate.Claims.
+func (s *APIServer) GetCached(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	s.CachedGets++
+	if s.Cached != nil {
+		return nil, s.Cached
+	}
+	s.Gets-- // It counts the others.
+	return s.Get(ctx, c)
 }
 
 // Get implements devicestate.Claims.
 func (s *APIServer) Get(_ context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	s.Gets++
 	if s.Down != nil {
 		return nil, s.Down
 	}

@@ -45,15 +45,16 @@ type UsageOptions struct {
 
 func NewUsage(kubelet Kubelet, o UsageOptions) *Usage { return &Usage{kubelet, o} }
 
-// ReferencedByKubelet implements devicestate.Usage. It compares the claim's UID in the CDI devices that the kubelet
+// ReferencedByKubelet implements devicestate.Usage with one question for all claims. It compares the claim's UID in the CDI devices that the kubelet
 // lists, so that a new claim with the same name is not mistaken for the old one.
-func (u *Usage) ReferencedByKubelet(ctx context.Context, claim plan.Claim) (referenced bool, err error) {
-	err = u.kubelet.containers(ctx, func(c *podresources.ContainerResources) {
-		for _, r := range c.GetDynamicResources() {
-			referenced = referenced || refersTo(r, claim)
-		}
+func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool, error) {
+	var resources []*podresources.DynamicResource
+	err := u.kubelet.containers(ctx, func(c *podresources.ContainerResources) {
+		resources = append(resources, c.GetDynamicResources()...)
 	})
-	return referenced, err
+	return func(claim plan.Claim) bool {
+		return slices.ContainsFunc(resources, func(r *podresources.DynamicResource) bool { return refersTo(r, claim) })
+	}, err
 }
 
 func refersTo(r *podresources.DynamicResource, claim plan.Claim) bool {
