@@ -50,7 +50,7 @@ func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileM
 	temp := tempOf(path)
 	err := h.fill(label, temp, data, perm)
 	if err == nil {
-		err = h.do(label, CallRename, path, func() error { return os.Rename(temp, path) })
+		err = h.rename(label, temp, path)
 	}
 	if err != nil {
 		// The target is unchanged; the temporary file would only use space.
@@ -74,6 +74,18 @@ func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode) err
 		return err
 	}
 	return h.do(label, CallSync, path, f.Sync)
+}
+
+// Rename durably gives a file another name in its directory. It needs no space on the disk.
+func (h *Host) Rename(label Label, from, to string) error {
+	if err := h.rename(label, from, to); err != nil {
+		return err
+	}
+	return h.SyncDir(label, filepath.Dir(to))
+}
+
+func (h *Host) rename(label Label, from, to string) error {
+	return h.run(Operation{Label: label, Call: CallRename, Path: to, From: from}, func() error { return os.Rename(from, to) })
 }
 
 // Remove unlinks a file durably. Removing a missing file succeeds.

@@ -45,6 +45,8 @@ type Operation struct {
 	Label Label
 	Call  Call
 	Path  string
+	// From is the earlier name of a renamed file.
+	From string
 }
 
 func (o Operation) String() string { return string(o.Label) + "/" + string(o.Call) }
@@ -98,10 +100,14 @@ func (h *Host) BootID() (string, error) {
 
 // do runs one operation, through the fault hook if there is one.
 func (h *Host) do(label Label, call Call, path string, act func() error) error {
+	return h.run(Operation{Label: label, Call: call, Path: path}, act)
+}
+
+func (h *Host) run(o Operation, act func() error) error {
 	if h.o.FaultHook == nil {
 		return act()
 	}
-	return h.o.FaultHook(Operation{label, call, path}, act)
+	return h.o.FaultHook(o, act)
 }
 
 // Close releases every lock that this Host holds, as the kernel does at the end of the process. Later calls of Lock

@@ -5,7 +5,7 @@
 //
 // The protocol. Work on a claim holds the claim's lock, then the locks of its GPUs, in order; all work across
 // processes. Prepare: plan, refuse overlap, write the intent record (if a crash could strand an effect), apply effects,
-// write the CDI spec, write the commit record, answer. Unprepare: write the releasing record, remove the spec, revert
+// write the CDI spec, write the commit record, answer. Unprepare: make the record an intent, remove the spec, revert
 // effects in reverse, remove the record. After a crash at any point, Recover finds a record of all possible effects.
 //
 // Traps. An answer before the commit promises devices that a crash forgets. If the spec outlived the effects, a

@@ -99,7 +99,7 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 	case r.State == record.Intent && r.Renews != "":
 		_, err = e.restoreCommit(ctx, r, boot, locks)
 		return "undone; the claim keeps its devices", err
-	case r.State == record.Intent || r.State == record.Releasing:
+	case r.State == record.Intent:
 		return "undone", e.release(ctx, r, boot, locks)
 	case r.State == record.Committed && r.BootID != boot:
 		// The effects ended with their boot. The record stays, because the claim is still allocated and the next Prepare
@@ -221,7 +221,7 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 
 // rebuild replaces an unreadable record and keeps the damaged file in quarantine. The plan in the CDI spec keeps its
 // devices blocked. Without a spec, the new record blocks every GPU that no other claim holds, until the claim is looked
-// up or released. The caller holds the claim's lock.
+// up or released. If the disk is full, it returns the new record beside the error. The caller holds the claim's lock.
 func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	boot, err := e.o.Host.BootID()
 	if err != nil {
@@ -235,11 +235,11 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 		blocked = "the claim keeps its devices, according to its CDI spec"
 	}
 	aside, err := e.records.SetAside(uid)
-	if err != nil {
-		return record.Record{}, errors.Join(damage, err)
+	if err == nil {
+		err = e.records.Put(r)
 	}
-	if err := e.records.Put(r); err != nil {
-		return record.Record{}, errors.Join(damage, err)
+	if err != nil {
+		return r, errors.Join(damage, err)
 	}
 	e.o.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),

@@ -32,8 +32,8 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 	}
 	defer lock.Release()
 	old, err := e.current(claim.UID)
-	if err != nil {
-		return err
+	if err != nil && old.State == "" {
+		return err // A full disk prevents the replacement of an unreadable record, but not its release.
 	}
 	if old.State == "" {
 		return e.removeOrphan(claim.UID)
@@ -50,12 +50,11 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 	return e.release(ctx, old, boot, locks)
 }
 
-// release undoes a record's effects and removes the record. It writes a releasing record only if a crash could strand
-// an effect, so that pods with whole GPUs can end while the disk is full. The caller holds the claim and GPU locks.
+// release undoes a record's effects and removes the record. It writes no file, so that pods can end while the disk is
+// full. The caller holds the claim and GPU locks.
 func (e *Engine) release(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
-	if r.State != record.Releasing && len(r.Plan.Steps) > 0 {
-		r.State = record.Releasing
-		if err := e.records.Put(r); err != nil {
+	if r.State == record.Committed && len(r.Plan.Steps) > 0 { // Otherwise a crash leaves nothing to undo.
+		if err := e.records.Undo(r.Plan.Claim.UID); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,7 @@ func TestUnprepare_UnknownExecutor_ReturnsErrorAndKeepsDevices(t *testing.T) {
 		t.Fatalf("findings %+v", findings)
 	}
 	e.Claim("b", "0")
-	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a, releasing")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a, intent")
 	p.Crash()
 	e.Configure = nil
 	p = e.Start()

@@ -27,7 +27,7 @@ func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
 	r := newRecovery(nil, nil, newEvents(e), e.Metrics, func() { released++ }, nil, Options{})
 	named, nameless := plan.Claim{Namespace: "ns", Name: "one", UID: "u1"}, plan.Claim{UID: "u2"}
 	stuck := []devicestate.Finding{
-		{Claim: named, Found: "releasing", Err: errors.New("disk full")},
+		{Claim: named, Found: "intent", Err: errors.New("disk full")},
 		{Claim: nameless, Found: "unknown", Err: errors.New("API away")},
 		{Claim: plan.Claim{UID: "u3"}, Found: "committed"}, // nothing to notify
 	}
@@ -38,14 +38,14 @@ func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
 	}
 	e.Event("ResourceClaim", "one", "HostFailure")
 	e.Event("Node", "n1", "HostFailure", "UID u2", "API away")
-	e.Metric(`gpu_dra_recoveries_total{found="releasing",result="error"} 3`)
+	e.Metric(`gpu_dra_recoveries_total{found="intent",result="error"} 3`)
 	if event := e.Event("ResourceClaim", "one", "HostFailure"); event.Count > 1 {
 		t.Errorf("notified %d times", event.Count)
 	}
-	if !r.notify(t.Context(), []devicestate.Finding{{Claim: named, Found: "releasing", Did: "undone"}}) || released != 1 {
+	if !r.notify(t.Context(), []devicestate.Finding{{Claim: named, Found: "intent", Did: "undone"}}) || released != 1 {
 		t.Errorf("released %d times", released)
 	}
-	e.Metric(`gpu_dra_recoveries_total{found="releasing",result="done"} 1`)
+	e.Metric(`gpu_dra_recoveries_total{found="intent",result="done"} 1`)
 	if !r.isNew("u1", "disk full") {
 		t.Error("an error that comes back is not notified again")
 	}

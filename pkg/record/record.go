@@ -25,12 +25,10 @@ import (
 type State string
 
 const (
-	// Intent: the driver may have begun to make effects.
+	// Intent: some effects may exist. The driver makes them or undoes them.
 	Intent State = "intent"
 	// Committed: all effects exist, and the kubelet may know of them.
 	Committed State = "committed"
-	// Releasing: the undoing has begun and must be completed.
-	Releasing State = "releasing"
 	// Unknown: the record was unreadable, and no other source shows the claim's devices.
 	Unknown State = "unknown"
 )
@@ -113,7 +111,7 @@ func Decode(data []byte, uid string) (Record, error) {
 		return Record{}, err
 	}
 	switch r.State {
-	case Intent, Committed, Releasing, Unknown:
+	case Intent, Committed, Unknown:
 	default:
 		return Record{}, unreadable("state %q is not known", r.State)
 	}

@@ -19,7 +19,7 @@ const (
 	LabelMkdir      host.Label = "record.mkdir"
 	LabelIntent     host.Label = "record.intent"
 	LabelCommit     host.Label = "record.commit"
-	LabelReleasing  host.Label = "record.releasing"
+	LabelUndo       host.Label = "record.undo"
 	LabelUnknown    host.Label = "record.unknown"
 	LabelRemove     host.Label = "record.remove"
 	LabelConfirm    host.Label = "record.confirm"
@@ -27,7 +27,7 @@ const (
 )
 
 var labels = map[State]host.Label{
-	Intent: LabelIntent, Committed: LabelCommit, Releasing: LabelReleasing, Unknown: LabelUnknown,
+	Intent: LabelIntent, Committed: LabelCommit, Unknown: LabelUnknown,
 }
 
 // Store keeps records in a directory: claims/ for readable ones, unknown/ for the state Unknown, so that one listing
@@ -37,7 +37,8 @@ type Store struct {
 	claims, unknown, quarantine string
 }
 
-const suffix = ".json"
+// A record with undoSuffix is an intent, whichever state is in the file: a full disk allows a rename, but no write.
+const suffix, undoSuffix = ".json", ".undo"
 
 func Open(h *host.Host, dir string) (*Store, error) {
 	s := &Store{h, filepath.Join(dir, "claims"), filepath.Join(dir, "unknown"), filepath.Join(dir, "quarantine")}
@@ -57,8 +58,9 @@ func (s *Store) Get(uid string) (Record, error) {
 	// Without the claim's lock the record can move meanwhile. It is in the new directory before it leaves the old one.
 	var data []byte
 	var err error
-	for _, dir := range []string{s.claims, s.unknown, s.claims} {
-		if data, err = s.host.ReadFile(file(dir, uid)); !errors.Is(err, fs.ErrNotExist) {
+	path := ""
+	for _, path = range append(s.files(uid), file(s.claims, uid)) {
+		if data, err = s.host.ReadFile(path); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
@@ -73,7 +75,27 @@ func (s *Store) Get(uid string) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("read the record of claim %s: %w", uid, err)
 	}
+	if path == s.undo(uid) {
+		r.State, r.Renews = Intent, ""
+	}
 	return r, nil
+}
+
+func (s *Store) undo(uid string) string { return filepath.Join(s.claims, uid+undoSuffix) }
+
+// files are the paths of a claim's record, newest first if a crash left two.
+func (s *Store) files(uid string) []string {
+	return []string{file(s.claims, uid), file(s.unknown, uid), s.undo(uid)}
+}
+
+// Undo durably turns a claim's committed record into an intent, before its effects are undone. It writes no file. The
+// caller holds the claim's lock.
+func (s *Store) Undo(uid string) error {
+	err := s.host.Rename(LabelUndo, file(s.claims, uid), s.undo(uid))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // It is one already, but unreadable.
+	}
+	return err
 }
 
 // Put writes a claim's record durably. The caller holds the claim's lock.
@@ -112,10 +134,12 @@ func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 	if !ValidUID(uid) {
 		return nil
 	}
-	if err := remove(LabelRemove, file(s.unknown, uid)); err != nil {
-		return err
+	for _, path := range []string{file(s.unknown, uid), file(s.claims, uid), s.undo(uid)} {
+		if err := remove(LabelRemove, path); err != nil {
+			return err
+		}
 	}
-	return remove(LabelRemove, file(s.claims, uid))
+	return nil
 }
 
 // Confirm syncs the records' directory: a process can end between writing a record and syncing its name.
@@ -125,9 +149,11 @@ func (s *Store) Confirm() error { return s.host.SyncDir(LabelConfirm, s.claims) 
 // it.
 func (s *Store) SetAside(uid string) (string, error) {
 	aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, s.host.Now().UnixNano()))
-	err := s.host.Link(LabelQuarantine, file(s.claims, uid), aside)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = s.host.Link(LabelQuarantine, file(s.unknown, uid), aside)
+	err := fs.ErrNotExist
+	for _, path := range s.files(uid) {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = s.host.Link(LabelQuarantine, path, aside)
+		}
 	}
 	if err != nil {
 		return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
@@ -145,7 +171,8 @@ func (s *Store) UIDs() ([]string, error) {
 			return nil, fmt.Errorf("list records: %w", err)
 		}
 		for _, name := range slices.Concat(names, unfinished) {
-			if uid, ok := strings.CutSuffix(name, suffix); ok && ValidUID(uid) {
+			uid := strings.TrimSuffix(strings.TrimSuffix(name, suffix), undoSuffix)
+			if uid != name && ValidUID(uid) {
 				uids = append(uids, uid)
 			}
 		}

@@ -44,7 +44,7 @@ func TestStore_PutAndRemove_ReplaceAndForget(t *testing.T) {
 	if _, err := s.Get("a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	for _, state := range []State{Intent, Committed, Unknown, Releasing, Unknown} {
+	for _, state := range []State{Intent, Committed, Unknown, Committed, Unknown} {
 		put(t, s, of("a", state))
 		if r, err := s.Get("a"); err != nil || r.State != state {
 			t.Errorf("%+v, %v, want %s", r, err, state)
@@ -61,6 +61,43 @@ func TestStore_PutAndRemove_ReplaceAndForget(t *testing.T) {
 		if err := s.Remove("a"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if uids, err := s.UIDs(); len(uids) > 0 || err != nil {
+		t.Error(uids, err)
+	}
+}
+
+func TestUndo_CommittedRecord_BecomesIntentUntilPut(t *testing.T) {
+	s, dir := open(t)
+	r := of("a", Committed)
+	r.Renews = "b0"
+	put(t, s, r)
+	for range 2 {
+		if err := s.Undo("a"); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := s.Get("a"); err != nil || r.State != Intent || r.Renews != "" || r.BootID != "b" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if uids, err := s.UIDs(); len(uids) != 1 || err != nil {
+			t.Error(uids, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "claims/a.undo"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get("a"); !errors.Is(err, ErrUnreadable) {
+		t.Error(err)
+	}
+	if _, err := s.SetAside("a"); err != nil {
+		t.Error(err)
+	}
+	put(t, s, of("a", Unknown))
+	if r, err := s.Get("a"); err != nil || r.State != Unknown {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := s.Remove("a"); err != nil {
+		t.Error(err)
 	}
 	if uids, err := s.UIDs(); len(uids) > 0 || err != nil {
 		t.Error(uids, err)

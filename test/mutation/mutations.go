@@ -81,13 +81,13 @@ var mutations = []Mutation{
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a started release is not finished", File: "pkg/devicestate/recover.go",
-		Old: "	case r.State == record.Intent || r.State == record.Releasing:", New: "	case r.State == record.Intent:",
+		Name: "a release is not recorded before it begins", File: "pkg/devicestate/unprepare.go",
+		Old: "if r.State == record.Committed && len(r.Plan.Steps) > 0 {", New: "if r.State == record.Unknown {",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
 		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
-		Old: "	case r.State == record.Intent || r.State == record.Releasing:", New: "	case r.State == record.Releasing:",
+		Old: "	case r.State == record.Intent:", New: "	case r.State == \"\":",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{

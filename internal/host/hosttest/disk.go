@@ -64,9 +64,8 @@ func (d *Disk) note(o host.Operation) {
 	case host.CallSync:
 		d.live[o.Path].synced, _ = os.ReadFile(o.Path)
 	case host.CallRename:
-		temp := filepath.Join(filepath.Dir(o.Path), "."+filepath.Base(o.Path)+".tmp")
-		d.live[o.Path] = d.live[temp]
-		delete(d.live, temp)
+		d.live[o.Path] = d.live[o.From]
+		delete(d.live, o.From)
 	case host.CallLink:
 		data, _ := os.ReadFile(o.Path) // The first name is on disk already.
 		d.live[o.Path] = &inode{synced: data}

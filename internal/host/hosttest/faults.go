@@ -6,8 +6,10 @@ package hosttest
 import (
 	"cmp"
 	"errors"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 
 	"gpu-dra-driver/internal/host"
 )
@@ -21,6 +23,7 @@ const (
 	LoseAnswer  Kind = "succeeds and is reported as failed"
 	CrashBefore Kind = "crashes before"
 	CrashAfter  Kind = "crashes after"
+	DiskFull    Kind = "finds the disk full from"
 )
 
 // ErrInjected and ErrCrashed are the errors of operations. ErrCrashed is the error of every operation after the
@@ -44,14 +47,33 @@ type Faults struct {
 // Trace only counts operations.
 func Trace() *Faults { return At(-1, Fail) }
 
-// At injects a fault into the n-th operation, counted from 0.
+// At injects a fault into the n-th operation, counted from 0; DiskFull into later ones too.
 func At(n int, kind Kind) *Faults {
-	return &Faults{kind: kind, strikes: func(i int, _ host.Operation) bool { return i == n }}
+	f := &Faults{kind: kind, strikes: func(i int, _ host.Operation) bool { return i == n }}
+	if kind == DiskFull {
+		f.err, f.strikes = syscall.ENOSPC, func(i int, o host.Operation) bool { return i >= n && needsSpace(o) }
+	}
+	return f
 }
 
 // FailAll makes all operations for which match is true fail with err.
 func FailAll(match func(host.Operation) bool, err error) *Faults {
 	return &Faults{kind: Fail, err: err, strikes: func(_ int, o host.Operation) bool { return match(o) }}
+}
+
+// FullDisk makes all operations fail that need space on the disk.
+func FullDisk(err error) *Faults { return FailAll(needsSpace, err) }
+
+// needsSpace reports whether an operation fails on a full disk. A rename and a removal succeed.
+func needsSpace(o host.Operation) bool {
+	switch o.Call {
+	case host.CallMkdir:
+		_, err := os.Stat(o.Path)
+		return err != nil
+	case host.CallWrite, host.CallNote, host.CallLink:
+		return true
+	}
+	return false
 }
 
 // Arm starts to count, from 0.
@@ -88,7 +110,10 @@ func (f *Faults) Do(o host.Operation, do func() error) error {
 		return err
 	}
 	switch kind {
-	case Fail:
+	case Fail, DiskFull:
+		if o.Call == host.CallWrite && errors.Is(f.err, syscall.ENOSPC) {
+			_ = os.WriteFile(o.Path, nil, 0o600) // The file can be created, but not filled.
+		}
 		return cmp.Or(f.err, ErrInjected)
 	case CrashBefore:
 		panic(crash{})

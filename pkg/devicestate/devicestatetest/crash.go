@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"gpu-dra-driver/internal/host"
@@ -207,6 +208,10 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 				t.Fatalf("%s operation %d, %s %s", kind, i, o, o.Path)
 			}
 		}
+		m.fillDisk(t, s, i)
+		if t.Failed() {
+			t.Fatalf("full disk from operation %d, %s %s", i, o, o.Path)
+		}
 		m.crashInRecover(t, s, i)
 		if t.Failed() {
 			t.Fatalf("crash before operation %d, %s %s, and in Recover", i, o, o.Path)
@@ -242,6 +247,32 @@ func (m *crashMatrix) after(s Scenario, e *Env, podWanted bool) bool {
 	}
 	s.after(e, podWanted)
 	return true
+}
+
+// fillDisk finds the disk full from an operation on, or after a crash before it. While it is full, Unprepare succeeds.
+func (m *crashMatrix) fillDisk(t *testing.T, s Scenario, at int) {
+	for _, kind := range []hosttest.Kind{hosttest.DiskFull, hosttest.CrashBefore} {
+		e, p, _, _ := s.begin(t, hosttest.At(at, kind), false)
+		p.Crash()
+		if !m.isNew(e, "full disk") {
+			e.Must(os.RemoveAll(e.Dir))
+			continue
+		}
+		full := hosttest.FullDisk([]error{syscall.ENOSPC, syscall.EDQUOT}[at%2])
+		q, err := e.StartWith(full.Do)
+		e.Must(err)
+		full.Arm()
+		_ = q.RecoverAll() // It needs space to rewrite a spec or to rebuild a record.
+		for _, uid := range slices.Sorted(maps.Keys(e.Claims)) {
+			e.Unprepare(q, uid)
+		}
+		if s.Unknown {
+			e.Empty(e.StepFiles, "")
+		}
+		e.CheckClean(q)
+		q.Crash()
+		e.Must(os.RemoveAll(e.Dir))
+	}
 }
 
 // crashInRecover crashes before an operation, and again after each operation of Recover.

@@ -128,6 +128,6 @@ var kinds = []hosttest.Kind{hosttest.Fail, hosttest.LoseAnswer, hosttest.CrashBe
 func TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing(t *testing.T) {
 	devicestatetest.RunCrashMatrix(t, slices.Concat(scenarios, shareScenarios), kinds, []string{
 		"nvml/set-mig-mode", "nvml/create-gpu-instance", "nvml/create-compute-instance", "nvml/destroy-compute-instance",
-		"nvml/destroy-gpu-instance", "record.gpu", "record.gpu-remove", "record.intent", "record.commit", "record.releasing",
+		"nvml/destroy-gpu-instance", "record.gpu", "record.gpu-remove", "record.intent", "record.commit", "record.undo",
 	})
 }
