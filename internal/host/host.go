@@ -17,10 +17,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // Label names the purpose of an operation, such as "record.commit". The crash matrix checks that it covers every
@@ -124,12 +126,26 @@ func (h *Host) Close() {
 	}
 }
 
-// Parallel calls work for each item concurrently. It returns all errors once all calls have ended. A host with a
-// fault hook calls it in order up to the first error, since the hook may end the process in the middle.
+// ErrPanic is the error of a function that panicked.
+var ErrPanic = errors.New("a bug of the driver stopped it")
+
+// Guard calls do. It logs a panic and returns it as an error, so that a bug fails one operation, not the process.
+func Guard(do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.Background().Error(nil, "A bug of the driver stopped an operation", "panic", p, "stack", string(debug.Stack()))
+			err = ErrPanic
+		}
+	}()
+	return do()
+}
+
+// Parallel calls work for each item concurrently, guarded. It returns all errors once all calls have ended. A host with
+// a fault hook calls it in order up to the first error, since the hook may end the process in the middle.
 func Parallel[T any](h *Host, items []T, work func(T) error) error {
 	if h.o.FaultHook != nil || len(items) < 2 {
 		for _, item := range items {
-			if err := work(item); err != nil {
+			if err := Guard(func() error { return work(item) }); err != nil {
 				return err
 			}
 		}
@@ -138,7 +154,7 @@ func Parallel[T any](h *Host, items []T, work func(T) error) error {
 	errs := make([]error, len(items))
 	var group sync.WaitGroup
 	for i, item := range items {
-		group.Go(func() { errs[i] = work(item) })
+		group.Go(func() { errs[i] = Guard(func() error { return work(item) }) })
 	}
 	group.Wait()
 	return errors.Join(errs...)

@@ -25,6 +25,22 @@ func TestParallel_Production_RunsAtOnceAndReturnsAllErrors(t *testing.T) {
 	}
 }
 
+func TestParallel_WorkPanics_CompletesOthers(t *testing.T) {
+	for _, hook := range []host.FaultHook{nil, func(_ host.Operation, do func() error) error { return do() }} {
+		var ended sync.Map
+		err := host.Parallel(host.New(host.Options{FaultHook: hook}), []int{1, 2, 0}, func(i int) error {
+			_ = 1 / i
+			ended.Store(i, true)
+			return nil
+		})
+		for i := range 2 {
+			if _, ok := ended.Load(i + 1); !ok || !errors.Is(err, host.ErrPanic) {
+				t.Error(i+1, ok, err)
+			}
+		}
+	}
+}
+
 func TestParallel_FaultHook_RunsInOrderUpToTheFirstError(t *testing.T) {
 	h := host.New(host.Options{FaultHook: func(_ host.Operation, do func() error) error { return do() }})
 	var called []int

@@ -163,7 +163,11 @@ func failure(ctx context.Context, attempt string, claim plan.Claim, cause error)
 		Reason: claimerror.HostFailure, Attempt: attempt, Claim: claim.String(), Cause: cause,
 		Remedy: "the operation is retried; if it persists, check the node's disk and the log of its kubelet plugin",
 	}
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(cause, host.ErrPanic):
+		f.Reason = claimerror.InternalFault
+		f.Remedy = "the operation is retried; please report the stack in the log of the node's kubelet plugin"
+	case ctx.Err() != nil:
 		f.Reason = claimerror.Interrupted
 		f.Remedy = "the kubelet retries; another operation on the same GPU or claim took longer than the kubelet waits"
 	}

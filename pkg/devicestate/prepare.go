@@ -13,6 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
@@ -33,7 +34,11 @@ type PreparedDevice struct {
 // after an error, a record describes all remaining effects.
 func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]PreparedDevice, error) {
 	c := plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
-	p, err := e.prepare(ctx, claim, c)
+	var p plan.Plan
+	err := host.Guard(func() (err error) {
+		p, err = e.prepare(ctx, claim, c)
+		return err
+	})
 	if err != nil {
 		return nil, failure(ctx, "prepare", c, err)
 	}
@@ -231,6 +236,7 @@ func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coT
 	changed = make([]bool, len(p.Steps))
 	err = e.eachGPU(p, func(address string) error {
 		return e.eachStep(p, address, others, func(i int, x Executor, w plan.Work) error {
+			changed[i] = true // A panic can change the GPU.
 			err := x.Apply(ctx, w)
 			changed[i] = !errors.Is(err, plan.ErrUnchanged)
 			return err

@@ -13,6 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/plan"
@@ -57,7 +58,11 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 			return findings, context.Cause(ctx)
 		}
 		f := Finding{Claim: plan.Claim{UID: uid}}
-		if f.Did, f.Err = e.recoverClaim(ctx, &f, boot); f.Did != "" || f.Err != nil {
+		f.Err = host.Guard(func() (err error) {
+			f.Did, err = e.recoverClaim(ctx, &f, boot)
+			return failure(ctx, "recovery", f.Claim, err)
+		})
+		if f.Did != "" || f.Err != nil {
 			findings = append(findings, f)
 		}
 	}

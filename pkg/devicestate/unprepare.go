@@ -22,7 +22,7 @@ func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 	if !record.ValidUID(claim.UID) {
 		return nil // No claim with such a UID was ever prepared.
 	}
-	return failure(ctx, "unprepare", claim, e.unprepare(ctx, claim))
+	return failure(ctx, "unprepare", claim, host.Guard(func() error { return e.unprepare(ctx, claim) }))
 }
 
 func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {

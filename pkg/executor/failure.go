@@ -46,6 +46,8 @@ func Failure(ctx context.Context, attempt string, d plan.Device, err error, reme
 	}
 	var busy *Busy
 	switch {
+	case errors.Is(err, host.ErrPanic):
+		e.Reason = claimerror.InternalFault
 	case ctx.Err() != nil:
 		e.Reason = claimerror.Interrupted
 	case errors.Is(err, nvml.DriverNotLoaded), errors.Is(err, nvml.LibraryNotFound):

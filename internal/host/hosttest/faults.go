@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -116,12 +117,12 @@ func (f *Faults) Do(o host.Operation, do func() error) error {
 		}
 		return cmp.Or(f.err, ErrInjected)
 	case CrashBefore:
-		panic(crash{})
+		runtime.Goexit()
 	}
 	err = do()
 	switch {
 	case kind == CrashAfter:
-		panic(crash{})
+		runtime.Goexit()
 	case kind == LoseAnswer && err == nil:
 		return ErrAnswerLost
 	}
@@ -146,19 +147,16 @@ func (f *Faults) next(o host.Operation) (Kind, error) {
 	return f.kind, nil
 }
 
-// crash is the panic that ends a simulated process.
-type crash struct{}
-
-// Run calls do and reports whether the process crashed in it.
+// Run calls do and reports whether the process crashed in it. A crash ends do's goroutine: unlike a panic, nobody can
+// recover it.
 func Run(do func() error) (crashed bool, err error) {
-	defer func() {
-		switch r := recover(); r.(type) {
-		case nil:
-		case crash:
-			crashed = true
-		default:
-			panic(r)
-		}
+	crashed = true
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = do()
+		crashed = false
 	}()
-	return false, do()
+	<-ended
+	return crashed, err
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
 )
 
@@ -80,7 +81,7 @@ func (p *Pool) With(do func(nvml.Session) error) error {
 		if err != nil {
 			return err
 		}
-		err = do(session)
+		err = host.Guard(func() error { return do(session) })
 		stale := !fresh && (errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.Uninitialized))
 		// A stale session stays while other operations use it: a later attempt gets a new one.
 		if closed := p.release(session, stale); !stale || !closed {
