@@ -56,7 +56,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	tuneMemory(environ)
 	klog.Background().Info("Starting", "version", version, "node", c.NodeName, "driver", c.DriverName,
 		"podNamespace", c.PodNamespace, "podUID", c.PodUID)
-	if err := serve(ctx, c); err != nil {
+	// Nothing closes the machine. Its locks end with the process, and so with the work that needs them.
+	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
+	if err := serve(ctx, c, machine); err != nil {
 		klog.Background().Error(err, "Ending")
 		return 1
 	}
@@ -85,9 +87,7 @@ const LabelMkdir host.Label = "plugin.mkdir"
 
 // serve constructs the plugin and runs it until the context ends. Dependencies determine the order: reports and
 // Snapshots, executors, engine, plugin.
-func serve(ctx context.Context, c flags.Config) error {
-	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
-	defer machine.Close()
+func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err := machine.MkdirAll(LabelMkdir, 0o750, dataDir(c), c.KubeletRegistrarDir); err != nil {
 		return fmt.Errorf("make the plugin's directories: %w", err)
 	}

@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,8 +15,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/metrics"
 )
 
@@ -46,6 +49,36 @@ func TestRun_CommandLines_GiveExitCodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServe_Ends_KeepsLocks checks that work in flight at the end keeps its locks until the process is gone.
+func TestServe_Ends_KeepsLocks(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	text := "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := flags.Parse([]string{
+		"--node-name=n", "--kubeconfig=" + kubeconfig, "--http-endpoint=256.0.0.1:1", "--kubelet-plugins-directory-path=" + dir,
+		"--kubelet-registrar-directory-path=" + filepath.Join(dir, "r"), "--cdi-root=" + filepath.Join(dir, "cdi"),
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine := host.New(host.Options{})
+	if err := serve(t.Context(), c, machine); err == nil || !strings.Contains(err.Error(), "--http-endpoint") {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	next := host.New(host.Options{})
+	defer next.Close()
+	lock, err := next.Lock(ctx, filepath.Join(dataDir(c), "instance.lock"), 1)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the next process has the lock of this one: %v, %v", lock, err)
+	}
+	machine.Close() // It was reachable, and so open, until here.
 }
 
 func TestRoutes_Profiles_AreServedOnlyIfConfigured(t *testing.T) {

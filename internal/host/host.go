@@ -112,8 +112,8 @@ func (h *Host) run(o Operation, act func() error) error {
 	return h.o.FaultHook(o, act)
 }
 
-// Close releases every lock that this Host holds, as the kernel does at the end of the process. Later calls of Lock
-// fail.
+// Close ends a simulated process: it releases every lock that this Host holds, as the kernel does at the end of a
+// process. A real process does not call it, because work can be in flight until its end. Later calls of Lock fail.
 func (h *Host) Close() {
 	h.locks.mu.Lock()
 	defer h.locks.mu.Unlock()
