@@ -161,6 +161,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		}),
 		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 			ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
+			Ignored: c.IgnoredProcesses,
 		}),
 		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: idleModes.Reconcile, Background: background,
 	}).Run(ctx)

@@ -276,6 +276,11 @@ var mutations = []Mutation{
 		Package: state, Test: "TestRelease_CacheLags_Keeps",
 	},
 	{
+		Name: "a process that computes on all GPUs is taken for an agent", File: "pkg/kubeletplugin/podresources/usage.go",
+		Old: `isNode(file)("dev/nvidia-uvm")`, New: `file == ""`,
+		Package: "./pkg/kubeletplugin/podresources", Test: "TestUsage_OpenDeviceNodes_NameTheProcess",
+	},
+	{
 		Name: "GPUs stay healthy while NVML hangs", File: "pkg/inventory/watch.go",
 		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
 		Package: "./pkg/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",

@@ -37,6 +37,7 @@ type Config struct {
 	MPSDir, SharingConfig string
 
 	VanishedClaimGrace time.Duration
+	IgnoredProcesses   []string
 
 	Verbosity int
 	Version   bool
@@ -100,6 +101,10 @@ func New(c *Config) *pflag.FlagSet {
 	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
 		"Time after the deletion of a prepared claim at which the plugin releases its devices without the "+
 			"kubelet's call. No pod or process may use them any more.")
+	fs.StringSliceVar(&c.IgnoredProcesses, "ignored-processes", nil,
+		"Names of further processes, separated by commas, that open GPUs without using them and do not delay such a "+
+			"release. Known are NVIDIA's daemons, and each process that has every GPU of the node but not "+
+			"/dev/nvidia-uvm open.")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")

@@ -16,7 +16,7 @@ import (
 
 func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
 	c, err := Parse([]string{"--node-name=n", "-v", "4"}, []string{
-		"NODE_NAME=env", "CDI_ROOT=/cdi", "VANISHED_CLAIM_GRACE=90s", "HEALTHCHECK_PORT=-1", "LOG_VERBOSITY=6", "VERSION=true", "ODD",
+		"NODE_NAME=env", "CDI_ROOT=/cdi", "VANISHED_CLAIM_GRACE=90s", "IGNORED_PROCESSES=a,b", "HEALTHCHECK_PORT=-1", "LOG_VERBOSITY=6", "VERSION=true", "ODD",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,7 @@ func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
 	if c.NodeName != "n" || c.Verbosity != 4 {
 		t.Errorf("the environment overrides the command line: %+v", c)
 	}
-	if c.CDIRoot != "/cdi" || c.VanishedClaimGrace != 90*time.Second || c.HealthcheckPort != -1 {
+	if c.CDIRoot != "/cdi" || len(c.IgnoredProcesses) != 2 || c.VanishedClaimGrace != 90*time.Second || c.HealthcheckPort != -1 {
 		t.Errorf("the environment is not read: %+v", c)
 	}
 	if c.DriverName != "gpu.nvidia.com" || c.Version {

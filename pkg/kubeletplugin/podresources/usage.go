@@ -21,7 +21,8 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// ignoredProcesses open GPUs without using them. MPS daemons use them for other processes, and survive a killed pod.
+// ignoredProcesses are names, as the kernel cuts them, of processes that open GPUs without using them. MPS daemons use
+// them for other processes, and survive a killed pod.
 var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps"}
 
 // Usage finds out from the kubelet and the process table whether a deleted claim is still in use.
@@ -30,7 +31,7 @@ type Usage struct {
 	o       UsageOptions
 }
 
-// UsageOptions configures a Usage; all fields are required.
+// UsageOptions configures a Usage; all fields but Ignored are required.
 type UsageOptions struct {
 	// ProcRoot is the node's /proc, of its own PID namespace.
 	ProcRoot string
@@ -41,9 +42,18 @@ type UsageOptions struct {
 	Capability func(plan.Device) (string, error)
 	// Held returns the devices of all claims: an unknown claim may be on any GPU that no other claim holds.
 	Held func() (plans []plan.Plan, incomplete bool, err error)
+	// Ignored are the names of further processes that open GPUs without using them.
+	Ignored []string
 }
 
-func NewUsage(kubelet Kubelet, o UsageOptions) *Usage { return &Usage{kubelet, o} }
+func NewUsage(kubelet Kubelet, o UsageOptions) *Usage {
+	ignored := slices.Clone(ignoredProcesses)
+	for _, name := range o.Ignored {
+		ignored = append(ignored, name[:min(len(name), 15)]) // The kernel cuts names.
+	}
+	o.Ignored = ignored
+	return &Usage{kubelet, o}
+}
 
 // ReferencedByKubelet implements devicestate.Usage with one question for all claims. It compares the claim's UID in the CDI devices that the kubelet
 // lists, so that a new claim with the same name is not mistaken for the old one.
@@ -87,20 +97,38 @@ func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, er
 			return "", err
 		}
 		dir := filepath.Join(u.o.ProcRoot, p.Name())
-		device, err := openNode(dir, nodes)
+		open, err := openFiles(dir)
 		if err != nil {
 			return "", err
 		}
-		if device == "" {
+		at := slices.IndexFunc(open, func(file string) bool { return slices.ContainsFunc(nodes, isNode(file)) })
+		if at < 0 || u.monitors(open) {
 			continue
 		}
 		name, _ := os.ReadFile(filepath.Join(dir, "comm"))
 		comm := strings.TrimSpace(string(name))
-		if !slices.Contains(ignoredProcesses, comm) {
-			return fmt.Sprintf("process %s (%s, with %s open)", p.Name(), comm, device), nil
+		if !slices.Contains(u.o.Ignored, comm) {
+			return fmt.Sprintf("process %s (%s, with %s open)", p.Name(), comm, filepath.Base(open[at])), nil
 		}
 	}
 	return "", nil
+}
+
+// monitors reports whether a process with these open files is a monitoring agent: it has every GPU open, but not the
+// device of unified memory, which each compute context needs. A single GPU is no evidence.
+func (u *Usage) monitors(open []string) bool {
+	gpus := u.o.Snapshot().GPUs
+	return len(gpus) > 1 && !slices.ContainsFunc(open, func(file string) bool { return isNode(file)("dev/nvidia-uvm") }) &&
+		!slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
+			return !slices.ContainsFunc(open, func(file string) bool { return isNode(file)(nodeOf(g.Minor)) })
+		})
+}
+
+func nodeOf(minor int) string { return fmt.Sprintf("dev/nvidia%d", minor) }
+
+// isNode returns a function that compares a file with the paths of device nodes below the root.
+func isNode(file string) func(node string) bool {
+	return func(node string) bool { return strings.HasSuffix(file, "/"+node) }
 }
 
 // deviceNodes returns the device nodes to search for, as paths below the root.
@@ -117,7 +145,7 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 		}
 		for _, g := range snapshot.GPUs {
 			if !slices.Contains(taken, g.PCIAddress) {
-				nodes = append(nodes, fmt.Sprintf("dev/nvidia%d", g.Minor))
+				nodes = append(nodes, nodeOf(g.Minor))
 			}
 		}
 		return nodes, nil
@@ -138,26 +166,25 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 			if g, ok := snapshot.ByAddress(d.PCIAddress); ok {
 				minor = g.Minor // The plan's may be from an earlier boot.
 			}
-			nodes = append(nodes, fmt.Sprintf("dev/nvidia%d", minor))
+			nodes = append(nodes, nodeOf(minor))
 		}
 	}
 	return nodes, nil
 }
 
-// openNode returns the first of the nodes that a process has open, or "". A process that just ended has none.
-func openNode(dir string, nodes []string) (string, error) {
+// openFiles returns the files that a process has open. A process that just ended has none.
+func openFiles(dir string) (open []string, err error) {
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-		return "", nil
+		return nil, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("list the open files of a process: %w", err)
+		return nil, fmt.Errorf("list the open files of a process: %w", err)
 	}
 	for _, fd := range fds {
-		target, _ := os.Readlink(filepath.Join(dir, "fd", fd.Name())) // Empty if the process just closed it.
-		if slices.ContainsFunc(nodes, func(node string) bool { return strings.HasSuffix(target, "/"+node) }) {
-			return filepath.Base(target), nil
+		if target, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil { // Otherwise it was just closed.
+			open = append(open, target)
 		}
 	}
-	return "", nil
+	return open, nil
 }

@@ -39,6 +39,8 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	process(t, proc, 30, "python3", "socket:[1]", "/run/sim/dev/nvidia1")
 	process(t, proc, 35, "nvidia-cuda-mps", "/dev/nvidia2")
 	process(t, proc, 40, "cat", "/home/me/nvidia0", "/dev/nvidiactl")
+	process(t, proc, 45, "any-agent", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2")
+	process(t, proc, 46, "site-agent-with", "/dev/nvidia0")
 	if err := os.Mkdir(filepath.Join(proc, "55"), 0o755); err != nil { // It ended while it was looked at.
 		t.Fatal(err)
 	}
@@ -46,12 +48,11 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := []plan.Plan{{Devices: []plan.Device{{PCIAddress: "b"}}}}
+	gpus := []gpu.GPU{{PCIAddress: "a", Minor: 0}, {PCIAddress: "b", Minor: 1}, {PCIAddress: "c", Minor: 2}}
 	u := NewUsage("", UsageOptions{
-		ProcRoot: proc,
-		Snapshot: func() gpu.Snapshot {
-			return gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "a", Minor: 0}, {PCIAddress: "b", Minor: 1}, {PCIAddress: "c", Minor: 2}}}
-		},
-		Held: func() ([]plan.Plan, bool, error) { return held, true, nil },
+		ProcRoot: proc, Ignored: []string{"site-agent-with-a-long-name"},
+		Snapshot: func() gpu.Snapshot { return gpu.Snapshot{GPUs: gpus} },
+		Held:     func() ([]plan.Plan, bool, error) { return held, true, nil },
 	})
 	for name, tc := range map[string]struct {
 		devices []plan.Device
@@ -61,7 +62,7 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 		"one of several":                              {[]plan.Device{{PCIAddress: "a"}, {PCIAddress: "b"}}, "process 30 (python3, with nvidia1 open)"},
 		"today's minor counts, not the plan's":        {[]plan.Device{{PCIAddress: "c", Minor: 1}}, ""},
 		"a GPU that is gone keeps the plan's":         {[]plan.Device{{PCIAddress: "gone", Minor: 1}}, "process 30 (python3, with nvidia1 open)"},
-		"only the persistence daemon":                 {[]plan.Device{{PCIAddress: "a"}}, ""},
+		"only agents":                                 {[]plan.Device{{PCIAddress: "a"}}, ""},
 		"watching holds nothing up":                   {[]plan.Device{{PCIAddress: "b", Admin: true}}, ""},
 		"only an MPS daemon":                          {[]plan.Device{{PCIAddress: "c"}}, ""},
 		"a share, whose device others have open":      {[]plan.Device{{PCIAddress: "b", Share: plan.Share{MemoryBytes: 1}}}, ""},
@@ -73,6 +74,21 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 			}
 		})
 	}
+	process(t, proc, 41, "train", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia-uvm")
+	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "c"}}); err != nil || !strings.Contains(got, "train") {
+		t.Errorf("a process with a compute context on every GPU: %q, %v", got, err)
+	}
+	gpus = gpus[:1]
+	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err != nil || !strings.Contains(got, "train") {
+		t.Errorf("the node's only GPU: %q, %v", got, err)
+	}
+	if err := os.RemoveAll(filepath.Join(proc, "41")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err != nil || !strings.Contains(got, "any-agent") {
+		t.Errorf("a process with the node's only GPU open: %q, %v", got, err)
+	}
+	gpus = append(gpus, gpu.GPU{PCIAddress: "b", Minor: 1})
 	held = nil
 	if got, err := u.OpenedBy(t.Context(), nil); err != nil || !strings.Contains(got, "nvidia1") {
 		t.Errorf("an unknown claim may be on any GPU: %q, %v", got, err)
