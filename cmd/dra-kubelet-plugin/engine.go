@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -46,28 +45,14 @@ func newExecutors(
 			return nil, fmt.Errorf("open the plugin's state: %w", err)
 		}
 	}
-	find := func(uuid string) (gpu.GPU, bool) {
-		gpus := snapshot().GPUs
-		i := slices.IndexFunc(gpus, func(g gpu.GPU) bool { return g.UUID == uuid })
-		if i < 0 {
-			return gpu.GPU{}, false
-		}
-		return gpus[i], true
-	}
-	sessions := sessionpool.New(library, report)
+	sessions := sessionpool.New(library, sessionpool.Listed(c.ProcRoot), report)
 	return &executors{
 		mig: mig.New(machine, sessions, records[mig.Setting], mig.Options{
 			AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, ScanLock: scanLock, ProcRoot: c.ProcRoot,
-			Interconnect: func(uuid string) gpu.Interconnect {
-				g, _ := find(uuid)
-				return g.Interconnect
-			},
+			Snapshot: snapshot,
 		}),
 		mps: mps.New(machine, sessions, mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)), records[mps.Setting], c.ProcRoot),
-		timeSlice: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, records[timeslice.Setting], func(uuid string) bool {
-			_, listed := find(uuid)
-			return listed
-		}),
+		timeSlice: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, records[timeslice.Setting], sessions.Gone),
 	}, nil
 }
 

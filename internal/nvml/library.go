@@ -30,6 +30,8 @@ type Session interface {
 	DeviceCount() (int, error)
 	// Device returns the GPU at an index below DeviceCount. The error is GPUIsLost for a GPU that fell off the bus.
 	Device(index int) (Device, error)
+	// DeviceAt returns the GPU at a PCI address, and asks no other GPU. The error is NotFound if there is none.
+	DeviceAt(address string) (Device, error)
 	// Close ends the session. Its devices must not be used afterwards. A second Close does nothing.
 	Close() error
 }

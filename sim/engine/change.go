@@ -30,6 +30,16 @@ func (s *State) Find(name string) (*GPU, error) {
 	return nil, fmt.Errorf("no GPU %q: give an index below %d, a UUID, a PCI address, or slot<N>", name, len(on))
 }
 
+// At reports whether the GPU is at a PCI address, which NVML compares in any case, with a domain of any width or none.
+func (g *GPU) At(address string) bool {
+	if strings.Count(address, ":") == 1 {
+		address = "0:" + address
+	}
+	domain, rest, _ := strings.Cut(address, ":")
+	ownDomain, ownRest, _ := strings.Cut(g.Address, ":")
+	return strings.EqualFold(rest, ownRest) && strings.EqualFold(strings.TrimLeft(domain, "0"), strings.TrimLeft(ownDomain, "0"))
+}
+
 // OnBus returns the positions in GPUs of those that the kernel sees, in NVML's order of enumeration.
 func (s *State) OnBus() []int {
 	var on []int

@@ -82,17 +82,7 @@ func nvmlDeviceGetHandleBySerial(serial *C.char, dev *C.handle) C.u32 {
 }
 
 func byBusID(query string, busID *C.char, dev *C.handle) C.u32 {
-	return find(query, busID != nil, dev, func(g *engine.GPU) bool { return sameAddress(C.GoString(busID), g.Address) })
-}
-
-// sameAddress compares addresses as NVML does: any case, a domain of any width or none.
-func sameAddress(given, address string) bool {
-	if strings.Count(given, ":") == 1 {
-		given = "0:" + given
-	}
-	d, rest, _ := strings.Cut(given, ":")
-	ownDomain, ownRest, _ := strings.Cut(address, ":")
-	return equalFold(rest, ownRest) && equalFold(strings.TrimLeft(d, "0"), strings.TrimLeft(ownDomain, "0"))
+	return find(query, busID != nil, dev, func(g *engine.GPU) bool { return g.At(C.GoString(busID)) })
 }
 
 //export nvmlDeviceGetHandleByPciBusId

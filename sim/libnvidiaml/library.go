@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"unsafe"
 
@@ -208,5 +207,3 @@ func nvmlShutdown() C.u32 {
 	}
 	return 0
 }
-
-func equalFold(a, b string) bool { return strings.EqualFold(a, b) }

@@ -119,6 +119,19 @@ func (s *session) Device(index int) (nvml.Device, error) {
 	return &device{session: s, slot: slot}, nil
 }
 
+func (s *session) DeviceAt(address string) (nvml.Device, error) {
+	const query = "nvmlDeviceGetHandleByPciBusId_v2"
+	inner, code := s.open()
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	slot, code := inner.Find(query, func(g *engine.GPU) bool { return g.At(address) })
+	if code != 0 {
+		return nil, failed(query, code)
+	}
+	return &device{session: s, slot: slot}, nil
+}
+
 func (s *session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -79,22 +79,22 @@ func startNode(b *board, dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions := sessionpool.New(nvmlfake.New(b.machine), func(error) {})
+	sessions := sessionpool.New(nvmlfake.New(b.machine), func(string) bool { return true }, func(error) {})
+	snapshot := func() gpu.Snapshot {
+		s, _ := b.scan(context.Background()) // The first scan succeeded, and the simulated board does not fail.
+		return s
+	}
 	partitions := mig.New(n.host, sessions, modes, mig.Options{
-		AllowReset: true, ProcRoot: dir, Timeout: time.Second, ScanLock: new(sync.Mutex),
-		Interconnect: func(string) gpu.Interconnect { return gpu.Interconnect{} },
+		AllowReset: true, ProcRoot: dir, Timeout: time.Second, ScanLock: new(sync.Mutex), Snapshot: snapshot,
 	})
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), driver), Driver: driver,
 		Pool: resourceslices.PoolName(nodeName), Edits: n, Policy: b.policy, MPSDir: mpsDir,
-		Snapshot: func() gpu.Snapshot {
-			s, _ := b.scan(context.Background()) // The first scan succeeded, and the simulated board does not fail.
-			return s
-		},
+		Snapshot: snapshot,
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor:       partitions,
 			plan.MPSExecutor:       mps.New(n.host, sessions, n, computeModes, dir),
-			plan.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices, func(string) bool { return true }),
+			plan.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices, sessions.Gone),
 		},
 		MakeWhole:    partitions.MakeWhole,
 		DevicePlugin: func(string) string { return "" },

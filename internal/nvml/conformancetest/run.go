@@ -29,6 +29,7 @@ func Run(t *testing.T, lib nvml.Library, o Options) {
 	t.Run("the driver names its versions", func(t *testing.T) { versions(t, first) })
 	t.Run("the number of GPUs is right", func(t *testing.T) { count(t, first, o) })
 	t.Run("an index out of range is refused", func(t *testing.T) { outOfRange(t, first) })
+	t.Run("a GPU is found at its address", func(t *testing.T) { byAddress(t, first) })
 	t.Run("each GPU's answers are well-formed", func(t *testing.T) { devices(t, first, o) })
 	t.Run("partitions match each GPU's profiles and instances", func(t *testing.T) { partitions(t, first) })
 	t.Run("no two GPUs share an identity", func(t *testing.T) { distinct(t, first) })
@@ -108,6 +109,35 @@ func outOfRange(t *testing.T, s nvml.Session) {
 		d, err := s.Device(i)
 		if !errors.Is(err, nvml.InvalidArgument) && !errors.Is(err, nvml.NotFound) {
 			t.Errorf("Device(%d) of %d = %v, %v; want InvalidArgument", i, n, d, err)
+			continue
+		}
+		typed(t, err)
+	}
+}
+
+func byAddress(t *testing.T, s nvml.Session) {
+	each(s, func(i int, d nvml.Device) {
+		pci, err := d.PCI()
+		if err != nil {
+			return
+		}
+		// NVML's format has a domain of eight digits, the kernel's of four.
+		for _, address := range []string{pci.BusID, strings.ToLower(strings.TrimPrefix(pci.BusID, "0000"))} {
+			found, err := s.DeviceAt(address)
+			if err != nil {
+				t.Errorf("DeviceAt(%s): %v", address, err)
+				continue
+			}
+			want, _ := d.UUID()
+			if uuid, err := found.UUID(); err != nil || uuid != want {
+				t.Errorf("DeviceAt(%s) is %s, %v; want GPU %d, %s", address, uuid, err, i, want)
+			}
+		}
+	})
+	for address, want := range map[string]nvml.Code{"0000:fe:1f.7": nvml.NotFound, "": nvml.InvalidArgument} {
+		d, err := s.DeviceAt(address)
+		if !errors.Is(err, want) && !errors.Is(err, nvml.NotFound) {
+			t.Errorf("DeviceAt(%q) = %v, %v; want %v", address, d, err, want)
 			continue
 		}
 		typed(t, err)

@@ -58,6 +58,14 @@ func (s *session) Device(index int) (nvml.Device, error) {
 	return device{d, s.hook}, nil
 }
 
+func (s *session) DeviceAt(address string) (nvml.Device, error) {
+	d, err := s.Session.DeviceAt(address)
+	if err != nil {
+		return nil, err
+	}
+	return device{d, s.hook}, nil
+}
+
 type device struct {
 	nvml.Device
 	hook host.FaultHook

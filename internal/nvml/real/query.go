@@ -165,7 +165,15 @@ func (s *session) Device(index int) (nvml.Device, error) {
 	if index < 0 {
 		return nil, &nvml.Error{Query: symbol, Code: nvml.InvalidArgument}
 	}
-	handle, err := get(s, symbol, with(s.library.lib.DeviceGetHandleByIndex, index))
+	return s.device(symbol, with(s.library.lib.DeviceGetHandleByIndex, index))
+}
+
+func (s *session) DeviceAt(address string) (nvml.Device, error) {
+	return s.device("nvmlDeviceGetHandleByPciBusId_v2", with(s.library.lib.DeviceGetHandleByPciBusId, address))
+}
+
+func (s *session) device(symbol string, find func() (gonvml.Device, gonvml.Return)) (nvml.Device, error) {
+	handle, err := get(s, symbol, find)
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,16 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sessionpool shares one open NVML session among successive operations, and finds GPUs in it.
+// Package sessionpool shares one open NVML session among successive operations on GPUs, and decides whether a GPU is
+// gone.
 package sessionpool
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -22,6 +26,7 @@ const linger = 500 * time.Millisecond
 // Pool shares one open NVML session among operations. It is safe for concurrent use.
 type Pool struct {
 	library nvml.Library
+	listed  func(address string) bool
 	report  func(error)
 
 	mu      sync.Mutex
@@ -30,9 +35,10 @@ type Pool struct {
 	idle    *time.Timer
 }
 
-// New makes a Pool. It calls report with errors of closing a session.
-func New(library nvml.Library, report func(error)) *Pool {
-	p := &Pool{library: library, report: report}
+// New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address; Listed makes it. The Pool
+// calls report with errors of closing a session.
+func New(library nvml.Library, listed func(address string) bool, report func(error)) *Pool {
+	p := &Pool{library: library, listed: listed, report: report}
 	p.idle = time.AfterFunc(linger, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -41,53 +47,93 @@ func New(library nvml.Library, report func(error)) *Pool {
 	return p
 }
 
-// ErrNoGPU means that the driver does not list the GPU.
-var ErrNoGPU = errors.New("the driver lists no such GPU")
+// ErrNoGPU means that the kernel driver has no such GPU: it is unplugged, unbound or replaced, or no driver is loaded.
+var ErrNoGPU = errors.New("the driver has no such GPU")
 
-// Device finds a GPU by its UUID. The handle is valid until a MIG mode is switched.
-func Device(session nvml.Session, uuid string) (nvml.Device, error) {
-	n, err := session.DeviceCount()
-	if err != nil {
-		return nil, fmt.Errorf("count the GPUs: %w", err)
-	}
-	missing := ErrNoGPU
-	for i := range n {
-		d, err := session.Device(i)
-		var is string
-		if err == nil {
-			is, err = d.UUID()
-		}
-		switch {
-		case errors.Is(err, nvml.GPUIsLost):
-			missing = nvml.GPUIsLost
-		case err == nil && is == uuid:
-			return d, nil
-		}
-	}
-	return nil, fmt.Errorf("find GPU %s: %w", uuid, missing)
-}
-
-// IsGone reports that an error means a missing GPU, and so no partition of it exists either.
+// IsGone reports that an error means a GPU without its partitions and settings: the driver does not have it, or it is
+// lost until a reset, which removes them. Any other error leaves open what is on the GPU.
 func IsGone(err error) bool {
-	return errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.DriverNotLoaded) ||
-		errors.Is(err, nvml.GPUNotFound)
+	return errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired)
 }
 
-// With runs an operation on the session. NVML lists GPUs only when it is opened. If a GPU is missing from an older
-// session, With tries a new one.
-func (p *Pool) With(do func(nvml.Session) error) error {
+// GPU is a GPU of an open session.
+type GPU struct {
+	nvml.Device
+	session       nvml.Session
+	address, uuid string
+}
+
+// Reopen gets the GPU's handle again, which a switch of the MIG mode invalidates. It asks no other GPU, because that
+// one may hang.
+func (g *GPU) Reopen() error {
+	d, err := g.session.DeviceAt(g.address)
+	if err != nil {
+		return fmt.Errorf("find the GPU at %s: %w", g.address, err)
+	}
+	is, err := d.UUID()
+	if err != nil {
+		return fmt.Errorf("read the UUID of the GPU at %s: %w", g.address, err)
+	}
+	if is != g.uuid {
+		return fmt.Errorf("%w: at %s is %s instead of %s", ErrNoGPU, g.address, is, g.uuid)
+	}
+	g.Device = d
+	return nil
+}
+
+// With runs an operation on a GPU. NVML lists GPUs only when it is opened: if an older session does not find the GPU,
+// With tries a new one. The error is ErrNoGPU if the kernel driver does not have the GPU.
+func (p *Pool) With(address, uuid string, do func(*GPU) error) error {
 	for {
 		session, fresh, err := p.acquire()
 		if err != nil {
-			return err
+			return p.explain(address, err)
 		}
-		err = host.Guard(func() error { return do(session) })
-		stale := !fresh && (errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.Uninitialized))
+		g := &GPU{session: session, address: address, uuid: uuid}
+		stale := false
+		err = host.Guard(func() error {
+			err := g.Reopen()
+			if stale = !fresh && err != nil; err != nil {
+				return err
+			}
+			return do(g)
+		})
 		// A stale session stays while other operations use it: a later attempt gets a new one.
 		if closed := p.release(session, stale); !stale || !closed {
-			return err
+			return p.explain(address, err)
 		}
 	}
+}
+
+func (p *Pool) explain(address string, err error) error {
+	if err == nil || IsGone(err) || p.listed(address) {
+		return err
+	}
+	return fmt.Errorf("%w at %s: %w", ErrNoGPU, address, err)
+}
+
+// Undo removes an effect from a GPU. do reports whether it removed the effect. If there is nothing to remove, or the
+// GPU is gone, Undo looks again in a new session, because one wrong answer would leave the effect without an owner.
+func (p *Pool) Undo(address, uuid string, do func(*GPU) (removed bool, err error)) (err error) {
+	for range 2 {
+		removed := false
+		err = p.With(address, uuid, func(g *GPU) (err error) {
+			removed, err = do(g)
+			return err
+		})
+		if removed || err != nil && !IsGone(err) {
+			return err
+		}
+		p.mu.Lock()
+		p.closeUnused()
+		p.mu.Unlock()
+	}
+	return err
+}
+
+// Gone reports whether a GPU is gone, after two looks.
+func (p *Pool) Gone(address, uuid string) bool {
+	return IsGone(p.Undo(address, uuid, func(*GPU) (bool, error) { return true, nil }))
 }
 
 // acquire returns the session; fresh reports that it has just been opened.
@@ -118,6 +164,15 @@ func (p *Pool) release(session nvml.Session, stale bool) (closed bool) {
 		p.idle.Reset(linger)
 	}
 	return p.session != session
+}
+
+// Listed reads the kernel driver's own list of GPUs, which needs neither NVML nor device nodes. A failed read counts as
+// listed.
+func Listed(procRoot string) func(address string) bool {
+	return func(address string) bool {
+		_, err := os.Stat(filepath.Join(procRoot, "driver/nvidia/gpus", address))
+		return !errors.Is(err, fs.ErrNotExist)
+	}
 }
 
 // closeUnused closes the session if no operation uses it. The caller holds p.mu.

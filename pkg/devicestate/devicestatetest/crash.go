@@ -37,13 +37,13 @@ type Scenario struct {
 	Refused, Unmended bool
 }
 
-// begin creates a scenario's machine, and runs the operation in a new process with faults armed.
-func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *Env, p *Process, crashed bool, err error) {
+// machine creates a scenario's machine.
+func (s Scenario) machine(t *testing.T) *Env {
 	make := s.New
 	if make == nil {
 		make = New
 	}
-	e = make(t)
+	e := make(t)
 	e.clockStands = true
 	if s.Starts {
 		s.Given(e, nil)
@@ -52,6 +52,12 @@ func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *En
 		s.Given(e, q)
 		q.Crash()
 	}
+	return e
+}
+
+// begin creates a scenario's machine, and runs the operation in a new process with faults armed.
+func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *Env, p *Process, crashed bool, err error) {
+	e = s.machine(t)
 	if cutsPower {
 		e.Disk = hosttest.NewDisk(e.Dir)
 	}

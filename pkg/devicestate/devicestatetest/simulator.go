@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -39,6 +40,8 @@ type Simulator struct {
 	MIG mig.Options
 	// NVML makes calls of the executors fail or hang. The inventory's scans, which run in the background, pass.
 	NVML nvmltest.Calls
+	// Wrap changes the NVML of processes that start later; it may be nil.
+	Wrap func(nvml.Library) nvml.Library
 	// External are the UUIDs of external partitions, ExternalModes the GPUs whose MIG mode an administrator set.
 	External, ExternalModes map[string]bool
 
@@ -70,20 +73,23 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if err != nil {
 		return err
 	}
-	sessions := sessionpool.New(nvmltest.WithFaults(nvmlfake.WithHook(s.machine, s.NVML.Do), hook), func(error) {})
+	library := nvmltest.WithFaults(nvmlfake.WithHook(s.machine, s.NVML.Do), hook)
+	if s.Wrap != nil {
+		library = s.Wrap(library)
+	}
+	sessions := sessionpool.New(library, s.listed, func(error) {})
 	m := s.MIG
 	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
 	if m.ScanLock == nil {
 		m.ScanLock = new(sync.RWMutex).RLocker()
 	}
-	if m.Interconnect == nil {
-		m.Interconnect = func(string) gpu.Interconnect { return gpu.Interconnect{} }
+	if m.Snapshot == nil {
+		m.Snapshot = func() gpu.Snapshot { return o.Snapshot() }
 	}
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
 	o.Executors[plan.MPSExecutor] = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
-	present := func(uuid string) bool { return s.present(uuid) != nil }
-	o.Executors[plan.TimeSliceExecutor] = timeslice.New(nvidiaSMI{s, hook}, timeSlices, present)
+	o.Executors[plan.TimeSliceExecutor] = timeslice.New(nvidiaSMI{s, hook}, timeSlices, sessions.Gone)
 	o.MakeWhole, o.MPSDir = p.MIG.MakeWhole, "/mps"
 	root := s.env.Dir
 	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
@@ -118,10 +124,28 @@ func (s *Simulator) Change(do func(*engine.State)) {
 	s.env.Must(s.machine.Update(func(now *engine.State) error { do(now); return nil }))
 }
 
+// reset resets a GPU, or all without a UUID. It ends with the settings of its boot.
+func (s *Simulator) reset(uuid string) {
+	s.Change(func(now *engine.State) {
+		for i := range now.GPUs {
+			if g := &now.GPUs[i]; uuid == "" || g.UUID == uuid {
+				now.ResetGPU(g)
+				g.ComputeMode, g.TimeSlice = 0, 0
+			}
+		}
+	})
+}
+
 // GPU returns a GPU like the inventory.
 func (s *Simulator) GPU(n int) gpu.GPU {
 	g := s.State().GPUs[n]
 	return gpu.GPU{PCIAddress: g.Address, UUID: g.UUID, Minor: g.Minor}
+}
+
+// listed reports whether the kernel driver has a GPU.
+func (s *Simulator) listed(address string) bool {
+	now := s.State()
+	return now.DriverLoaded && slices.ContainsFunc(now.GPUs, func(g engine.GPU) bool { return g.Address == address && !g.OffBus })
 }
 
 // present returns the GPU with a UUID, or nil if it is lost.
@@ -196,6 +220,9 @@ func (d daemons) List(context.Context, string) (l mpsd.List, err error) {
 	return l, nil
 }
 
+// SMI is the call of NVML that stands for a run of nvidia-smi.
+const SMI = "nvidia-smi"
+
 // nvidiaSMI sets time slices.
 type nvidiaSMI struct {
 	s    *Simulator
@@ -205,7 +232,7 @@ type nvidiaSMI struct {
 var errLost = errors.New("GPU is lost")
 
 func (t nvidiaSMI) Get(_ context.Context, uuid string) (int, error) {
-	if g := t.s.present(uuid); g != nil {
+	if g := t.s.present(uuid); g != nil && t.s.NVML.Do(SMI, uuid, false) == 0 {
 		return g.TimeSlice, nil
 	}
 	return 0, errLost
@@ -213,7 +240,7 @@ func (t nvidiaSMI) Get(_ context.Context, uuid string) (int, error) {
 
 func (t nvidiaSMI) Set(_ context.Context, uuid string, interval int) error {
 	return t.hook(host.Operation{Label: "nvidia-smi", Call: "set-time-slice"}, func() error {
-		if t.s.present(uuid) == nil {
+		if t.s.present(uuid) == nil || t.s.NVML.Do(SMI, uuid, false) != 0 {
 			return errLost
 		}
 		t.s.Change(func(now *engine.State) {

@@ -59,7 +59,7 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 	d := w.Target()
 	tenants, err := executor.CoTenants(w)
 	if err == nil && len(tenants) == 0 && d.Kind == gpu.KindGPU {
-		err = x.withMode(d.UUID, func(g nvml.Device, mode nvml.ComputeMode) error { return x.free(ctx, g, mode, d.Name) })
+		err = x.withMode(*d, func(g nvml.Device, mode nvml.ComputeMode) error { return x.free(ctx, g, mode, d.Name) })
 	}
 	return failure(ctx, "prepare", *d, err)
 }
@@ -194,13 +194,9 @@ func failure(ctx context.Context, attempt string, d plan.Device, err error) erro
 const Setting = "compute-mode"
 
 // withMode calls do with a GPU and its compute mode. It does nothing on a device without compute mode.
-func (x *Executor) withMode(uuid string, do func(nvml.Device, nvml.ComputeMode) error) error {
-	return x.sessions.With(func(s nvml.Session) error {
-		g, err := sessionpool.Device(s, uuid)
-		if err != nil {
-			return err
-		}
-		mode, err := g.ComputeMode()
+func (x *Executor) withMode(d plan.Device, do func(nvml.Device, nvml.ComputeMode) error) error {
+	return x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error {
+		mode, err := twice(g.ComputeMode)
 		switch {
 		case nvml.Unavailable(err):
 			return nil
@@ -213,7 +209,7 @@ func (x *Executor) withMode(uuid string, do func(nvml.Device, nvml.ComputeMode) 
 
 // setExclusive sets the compute mode in which only the daemon reaches the GPU. It records the previous mode first.
 func (x *Executor) setExclusive(d plan.Device) error {
-	return x.withMode(d.UUID, func(g nvml.Device, mode nvml.ComputeMode) error {
+	return x.withMode(d, func(g nvml.Device, mode nvml.ComputeMode) error {
 		if mode == nvml.ComputeExclusiveProcess {
 			return nil // This driver or an administrator set it.
 		}
@@ -228,16 +224,26 @@ func (x *Executor) setExclusive(d plan.Device) error {
 				return err
 			}
 		}
-		return set(g, nvml.ComputeExclusiveProcess)
+		_, err = twice(func() (any, error) { return nil, set(g, nvml.ComputeExclusiveProcess) })
+		if nvml.Unavailable(err) {
+			return nil // The limits hold for processes that use the daemon.
+		}
+		return err
 	})
+}
+
+// twice asks again if the answer is that the GPU lacks the setting, because without it a share is no limit.
+func twice[T any](ask func() (T, error)) (T, error) {
+	value, err := ask()
+	if nvml.Unavailable(err) {
+		return ask()
+	}
+	return value, err
 }
 
 // set sets the mode and reads it back, because the answer may be lost.
 func set(g nvml.Device, want nvml.ComputeMode) error {
 	setErr := g.SetComputeMode(want)
-	if nvml.Unavailable(setErr) {
-		return nil
-	}
 	now, err := g.ComputeMode()
 	switch {
 	case err != nil:
@@ -253,11 +259,18 @@ func set(g nvml.Device, want nvml.ComputeMode) error {
 // restore restores the recorded mode.
 func (x *Executor) restore(d plan.Device) error {
 	err := x.modes.Restore(d.PCIAddress, d.UUID, false, func(found int) error {
-		return x.withMode(d.UUID, func(g nvml.Device, mode nvml.ComputeMode) error {
-			if mode != nvml.ComputeExclusiveProcess {
-				return nil // Another program changed the mode since, so it stays.
+		return x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (known bool, err error) {
+			mode, err := g.ComputeMode()
+			switch {
+			case nvml.Unavailable(err):
+				return false, nil
+			case err != nil:
+				return false, fmt.Errorf("read the compute mode: %w", err)
+			case mode != nvml.ComputeExclusiveProcess:
+				return true, nil // Another program changed the mode since, so it stays.
 			}
-			return set(g, nvml.ComputeMode(found))
+			err = set(g, nvml.ComputeMode(found))
+			return err == nil, err
 		})
 	})
 	if sessionpool.IsGone(err) {

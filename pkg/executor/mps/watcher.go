@@ -176,7 +176,7 @@ func (w *Watcher) wrongMode(d plan.Device) (wrong *nvml.ComputeMode) {
 	if err != nil || r.UUID != d.UUID {
 		return nil
 	}
-	_ = w.x.withMode(d.UUID, func(_ nvml.Device, mode nvml.ComputeMode) error {
+	_ = w.x.withMode(d, func(_ nvml.Device, mode nvml.ComputeMode) error {
 		if int(mode) != r.Set {
 			wrong = &mode
 		}

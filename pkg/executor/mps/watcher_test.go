@@ -63,7 +63,7 @@ func newEnv(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Executor = New(h, sessionpool.New(nvmlfake.New(e.machine), func(error) {}), e.supervisor, modes, "/proc")
+	e.Executor = New(h, sessionpool.New(nvmlfake.New(e.machine), func(string) bool { return true }, func(error) {}), e.supervisor, modes, "/proc")
 	e.Watcher = NewWatcher(e.Executor, e, func(err error) { e.reports = append(e.reports, err) })
 	return e
 }

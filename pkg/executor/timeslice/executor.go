@@ -34,13 +34,13 @@ type Tool interface {
 type Executor struct {
 	tool    Tool
 	records *record.GPUs
-	listed  func(uuid string) bool
+	gone    func(address, uuid string) bool
 }
 
-// New returns an Executor. records hold the time slices that this driver set. listed reports whether the driver lists
-// a GPU: Revert skips a GPU that is gone.
-func New(tool Tool, records *record.GPUs, listed func(uuid string) bool) *Executor {
-	return &Executor{tool: tool, records: records, listed: listed}
+// New returns an Executor. records hold the time slices that this driver set. gone reports whether a GPU is gone: then
+// Revert skips it.
+func New(tool Tool, records *record.GPUs, gone func(address, uuid string) bool) *Executor {
+	return &Executor{tool: tool, records: records, gone: gone}
 }
 
 // Admit implements devicestate.Executor. It does nothing, because the overlap check already refuses conflicting claims.
@@ -95,7 +95,7 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 		switch {
 		case err == nil:
 			return nil
-		case !x.listed(d.UUID):
+		case x.gone(d.PCIAddress, d.UUID):
 			return sessionpool.ErrNoGPU
 		}
 		return fmt.Errorf("set the time slice back: %w", err)

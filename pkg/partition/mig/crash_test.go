@@ -111,6 +111,10 @@ var scenarios = []devicestatetest.Scenario{
 	{New: h100, Name: "unprepare an administrator's partition", Given: func(e *env, p *process) { e.Sim.Administrator(0, 19, 4, false); given(one, "a")(e, p) }, When: unprepares("a")},
 	{New: h100, Name: "an administrator's partition in the way", Refused: true, Given: func(e *env, p *process) { e.Sim.Administrator(0, 14, 4, false); given(one)(e, p) }, When: prepares("a")},
 	{New: h100, Name: "an administrator's half partition in the way", Refused: true, Given: func(e *env, p *process) { e.Sim.Administrator(0, 19, 4, true); given(one)(e, p) }, When: prepares("a")},
+	{New: h100, Name: "an administrator's partition on a whole GPU", Refused: true, Given: func(e *env, p *process) {
+		e.Sim.Administrator(0, 19, 4, false)
+		e.Claim("a", "0")
+	}, When: prepares("a")},
 	{New: h100, Name: "beside an administrator's partition", Given: func(e *env, p *process) { e.Sim.Administrator(0, 9, 0, false); given(one)(e, p) }, When: prepares("a"), Then: []string{"a"}},
 	{New: h100, Name: "an unused mode is put back", Given: func(e *env, p *process) {
 		given(one, "a")(e, p)

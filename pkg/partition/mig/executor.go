@@ -17,14 +17,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/gpu"
@@ -32,7 +29,7 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Options configures an Executor. ScanLock, ProcRoot and Interconnect are required.
+// Options configures an Executor. ScanLock, ProcRoot and Snapshot are required.
 type Options struct {
 	// AllowReset allows switches of the mode that reset the GPU.
 	AllowReset bool
@@ -47,8 +44,8 @@ type Options struct {
 	// seconds. A switch of the mode gets four times as long, nearly the kubelet's timeout of 45 s, because the kubelet
 	// repeats a failed prepare only after a minute or more.
 	Timeout time.Duration
-	// Interconnect returns the interconnect of a GPU, which the record keeps while the GPU is partitioned.
-	Interconnect func(uuid string) gpu.Interconnect
+	// Snapshot returns the newest scan of the node; it must not block.
+	Snapshot func() gpu.Snapshot
 }
 
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
@@ -125,11 +122,13 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {
 		return nil
 	}
-	err := x.onGPU(ctx, "unprepare", d, func(g *openGPU) error { return x.destroy(ctx, g, d.Partition) })
-	if sessionpool.IsGone(err) || errors.Is(err, nvml.LibraryNotFound) && !x.driverLoaded() {
+	err := x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (bool, error) {
+		return x.destroy(ctx, &openGPU{GPU: g, x: x}, d.Partition)
+	})
+	if sessionpool.IsGone(err) {
 		return nil
 	}
-	return err
+	return explain(ctx, "unprepare", d, err)
 }
 
 // uses returns whether a co-tenant uses the same instance of a partition. An instance that was created again for the
@@ -141,21 +140,13 @@ func uses(p plan.Partition) func(plan.CoTenant) bool {
 	}
 }
 
-// driverLoaded reports whether the kernel driver is loaded; NVML cannot report it while its library is missing.
-func (x *Executor) driverLoaded() bool {
-	_, err := x.host.ReadFile(filepath.Join(x.o.ProcRoot, "driver/nvidia/version"))
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
 // onGPU opens NVML and the GPU for one operation, and explains its error.
 func (x *Executor) onGPU(ctx context.Context, attempt string, d plan.Device, do func(*openGPU) error) error {
-	err := x.sessions.With(func(s nvml.Session) error {
-		g := &openGPU{x: x, session: s, uuid: d.UUID}
-		if err := g.open(); err != nil {
-			return err
-		}
-		return do(g)
-	})
+	err := x.sessions.With(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) error { return do(&openGPU{GPU: g, x: x}) })
+	return explain(ctx, attempt, d, err)
+}
+
+func explain(ctx context.Context, attempt string, d plan.Device, err error) error {
 	remedy := "the operation is retried; if it persists, run nvidia-smi and read the kernel log on the node"
 	if errors.Is(err, errGone) {
 		remedy = "delete the pod, because its processes lost the partition"

@@ -93,11 +93,10 @@ func TestRestore_OtherGPUInSlot_LeavesMode(t *testing.T) {
 func TestSwitchOn_LinkedGPU_RecordsInterconnect(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	noted := gpu.Interconnect{Links: []gpu.Link{{Index: 3, Version: 4, Peer: gpu.PeerSwitch}}, Fabric: gpu.Fabric{State: gpu.FabricReady}}
-	e.Sim.MIG.Interconnect = func(uuid string) gpu.Interconnect {
-		if uuid != e.Sim.State().GPUs[0].UUID {
-			t.Errorf("asked of %s", uuid)
-		}
-		return noted
+	e.Sim.MIG.Snapshot = func() gpu.Snapshot {
+		g := e.Sim.GPU(0)
+		g.Interconnect = noted
+		return gpu.Snapshot{GPUs: []gpu.GPU{g}}
 	}
 	p := e.Start()
 	given(one, "a")(e, p)

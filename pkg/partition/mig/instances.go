@@ -17,22 +17,14 @@ import (
 )
 
 type openGPU struct {
-	x       *Executor
-	session nvml.Session
-	uuid    string
-	device  nvml.Device
+	*sessionpool.GPU
+	x *Executor
 	// offered caches the profiles, because NVML needs a query for each.
 	offered []nvml.GPUInstanceProfile
 }
 
-// open gets the GPU's handle, which a switch of the mode invalidates.
-func (g *openGPU) open() (err error) {
-	g.device, err = sessionpool.Device(g.session, g.uuid)
-	return err
-}
-
 func (g *openGPU) modeOn() (bool, error) {
-	current, _, err := g.device.MIGMode()
+	current, _, err := g.MIGMode()
 	if err != nil {
 		return false, fmt.Errorf("read the MIG mode: %w", err)
 	}
@@ -76,7 +68,7 @@ func (g *openGPU) instances() ([]*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := g.device.GPUInstances()
+	list, err := g.GPUInstances()
 	if err != nil {
 		return nil, fmt.Errorf("list the GPU instances: %w", err)
 	}
@@ -97,7 +89,7 @@ func (g *openGPU) instances() ([]*instance, error) {
 		}
 		out = append(out, i)
 	}
-	devices, err := g.device.MIGDevices()
+	devices, err := g.MIGDevices()
 	if err != nil {
 		return nil, fmt.Errorf("list the MIG devices: %w", err)
 	}
@@ -111,13 +103,10 @@ func (g *openGPU) instances() ([]*instance, error) {
 	return out, nil
 }
 
-// at returns the instance that matches a partition exactly, and all instances that overlap its place.
+// at returns the instance that matches a partition exactly, and all instances that overlap its place. An instance whose
+// profile the driver does not list any more matches by its place.
 func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, err error) {
 	there, err := g.instances()
-	if err != nil {
-		return nil, nil, err
-	}
-	profile, err := g.profile(p.Profile)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,7 +114,7 @@ func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, 
 		if i.placement().Overlaps(p.Placement()) {
 			obstacles = append(obstacles, i)
 		}
-		if i.info.ProfileID == profile.ID && i.placement() == p.Placement() {
+		if (i.profile.Name == p.Profile || i.profile.Name == "") && i.placement() == p.Placement() {
 			exact = i
 		}
 	}
@@ -134,7 +123,7 @@ func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, 
 
 func (g *openGPU) profiles() ([]nvml.GPUInstanceProfile, error) {
 	if g.offered == nil {
-		profiles, err := g.device.GPUInstanceProfiles()
+		profiles, err := g.GPUInstanceProfiles()
 		if err != nil {
 			return nil, fmt.Errorf("list the MIG profiles: %w", err)
 		}

@@ -43,14 +43,14 @@ func (x *Executor) RecordedInterconnect(g gpu.GPU) gpu.Interconnect {
 
 // switchOn switches the MIG mode on if it is off. It writes a record first.
 func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) error {
-	current, pending, err := g.device.MIGMode()
+	current, pending, err := g.MIGMode()
 	if err != nil {
 		return unchanged(fmt.Errorf("read the MIG mode: %w", err))
 	}
 	if current {
 		return nil
 	}
-	architecture, err := g.device.Architecture()
+	architecture, err := g.Architecture()
 	if err != nil {
 		return unchanged(fmt.Errorf("read the architecture: %w", err))
 	}
@@ -70,7 +70,9 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 		return unchanged(err)
 	}
 	r.Found, r.Set = 0, 1 // NVML's values for off and on.
-	r.Interconnect = x.o.Interconnect(d.UUID)
+	if scanned, _ := x.o.Snapshot().ByAddress(d.PCIAddress); scanned.UUID == d.UUID {
+		r.Interconnect = scanned.Interconnect // The mode hides it.
+	}
 	if err := x.modes.Put(r); err != nil {
 		return unchanged(err)
 	}
@@ -90,11 +92,11 @@ func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want
 	return x.retryInUse(ctx, 4*x.o.Timeout, func() error {
 		x.o.ScanLock.Lock()
 		defer x.o.ScanLock.Unlock()
-		setErr := g.device.SetMIGMode(want)
-		if err := g.open(); err != nil {
+		setErr := g.SetMIGMode(want)
+		if err := g.Reopen(); err != nil {
 			return errors.Join(setErr, err)
 		}
-		current, _, err := g.device.MIGMode()
+		current, _, err := g.MIGMode()
 		if err != nil {
 			return errors.Join(setErr, fmt.Errorf("read the MIG mode: %w", err))
 		}
@@ -105,7 +107,7 @@ func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want
 			word := map[bool]string{true: "on", false: "off"}[want]
 			return g.inUse(fmt.Errorf("switch the MIG mode %s: %w", word, setErr), anyInstance)
 		}
-		if d.Minor, err = g.device.MinorNumber(); err != nil {
+		if d.Minor, err = g.MinorNumber(); err != nil {
 			return fmt.Errorf("read the minor number: %w", err)
 		}
 		return nil
@@ -114,14 +116,17 @@ func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want
 
 // clearMode switches the mode off, and cancels a pending switch.
 func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) error {
-	current, pending, err := g.device.MIGMode()
+	if err := g.Reopen(); err != nil {
+		return err // The handle is of before a switch.
+	}
+	current, pending, err := g.MIGMode()
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the MIG mode: %w", err)
 	case current:
 		return x.setMode(ctx, g, d, false)
 	case pending:
-		if err := g.device.SetMIGMode(false); err != nil {
+		if err := g.SetMIGMode(false); err != nil {
 			return fmt.Errorf("cancel the pending MIG mode: %w", err)
 		}
 	}
@@ -129,17 +134,22 @@ func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) er
 }
 
 // MakeWhole implements devicestate.Options.MakeWhole: it switches off a MIG mode that this driver switched on, before a
-// claim gets the whole GPU. Without a record of the mode it only reads one file. On some boards the mode survives a
-// boot, so its record does too.
+// claim gets the whole GPU, and refuses a GPU with another's mode. Without a record and a scanned mode it only reads one
+// file. On some boards the mode survives a boot, so its record does too.
 func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
 	// The driver only switches modes on, so the previous mode was off even if the record is damaged.
 	toFound := func(int) error {
 		return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error { return x.switchOff(ctx, g, d) })
 	}
-	if x.o.AdoptForeign {
-		if _, err := x.modes.Get(d.PCIAddress); errors.Is(err, fs.ErrNotExist) {
+	if _, err := x.modes.Get(d.PCIAddress); errors.Is(err, fs.ErrNotExist) {
+		scanned, _ := x.o.Snapshot().ByAddress(d.PCIAddress)
+		switch {
+		case x.o.AdoptForeign && scanned.MIG.Capable:
 			return toFound(0)
+		case scanned.MIG.Enabled: // The scan may be older than the end of this driver's last partition.
+			return x.onGPU(ctx, "prepare", *d, (*openGPU).refuseMode)
 		}
+		return nil
 	}
 	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)
 }
@@ -151,12 +161,28 @@ func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	return x.MakeWhole(ctx, &d)
 }
 
+// refuseMode returns an error while the mode is on, which an administrator set.
+func (g *openGPU) refuseMode() error {
+	on, err := g.modeOn()
+	if err != nil || !on {
+		return err
+	}
+	there, err := g.instances()
+	if err == nil && len(there) > 0 {
+		err = obstructed(there)
+	}
+	if err != nil {
+		return err
+	}
+	return &executor.Busy{
+		Obstacle: "its MIG mode is on, which this driver did not set",
+		Remedy:   "the kubelet retries; switch the mode off (nvidia-smi -mig 0), or let the driver do so with --adopt-foreign-mig",
+	}
+}
+
 // switchOff switches the mode off on a GPU without partitions.
 func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) error {
 	current, err := g.modeOn()
-	if nvml.Unavailable(err) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) er
 	if err != nil {
 		return unchanged(err)
 	}
-	gi, err := g.device.CreateGPUInstance(profile.ID, nvml.MIGPlacement{Start: p.Start, Size: p.Size})
+	gi, err := g.CreateGPUInstance(profile.ID, nvml.MIGPlacement{Start: p.Start, Size: p.Size})
 	if err != nil {
 		made, failure := g.createdDespite(*p, err)
 		if made == nil {
@@ -155,19 +155,23 @@ func (m marked) Unwrap() error        { return m.error }
 func unchanged(err error) error { return marked{err, plan.ErrUnchanged} }
 
 // destroy destroys a partition if it exists and has the recorded UUID. It keeps another partition in its place.
-func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) error {
+func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) (destroyed bool, err error) {
 	on, err := g.modeOn()
 	if nvml.Unavailable(err) || err == nil && !on {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	exact, _, err := g.at(p)
 	if err != nil || exact == nil || !owned(exact, p) {
-		return err
+		return false, err
 	}
-	return x.remove(ctx, g, exact)
+	err = x.remove(ctx, g, exact)
+	if errors.Is(err, nvml.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // owned reports whether an instance in a partition's place is that partition or its remains after a crash. Without a
@@ -182,13 +186,11 @@ func owned(i *instance, p plan.Partition) bool {
 	return i.hasDevice(p.UUID)
 }
 
-// remove destroys an instance and its compute instances. It retries while a process uses it.
+// remove destroys an instance and its compute instances. It retries while a process uses it. The error is NotFound if
+// it was destroyed meanwhile.
 func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 	return x.retryInUse(ctx, x.o.Timeout, func() error {
 		computes, err := i.ComputeInstances()
-		if errors.Is(err, nvml.NotFound) || errors.Is(err, nvml.InvalidArgument) {
-			return nil
-		}
 		if err != nil {
 			return fmt.Errorf("list the compute instances of %s: %w", i, err)
 		}
@@ -197,7 +199,7 @@ func (x *Executor) remove(ctx context.Context, g *openGPU, i *instance) error {
 				return g.inUse(fmt.Errorf("destroy the compute instance of %s: %w", i, err), i.info.ID)
 			}
 		}
-		if err := i.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {
+		if err := i.Destroy(); err != nil {
 			return g.inUse(fmt.Errorf("destroy %s: %w", i, err), i.info.ID)
 		}
 		return nil
@@ -240,7 +242,7 @@ func (g *openGPU) inUse(err error, gpuInstance int) error {
 }
 
 func (g *openGPU) processes(gpuInstance int) []string {
-	processes, err := g.device.Processes()
+	processes, err := g.Processes()
 	if err != nil {
 		return nil
 	}

@@ -5,6 +5,7 @@
 // by mistake. NVML_INIT makes nvmlInit_v2 answer that code; NVML_LOST makes the GPU answer "lost".
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 typedef struct {
   char busIdLegacy[16];
@@ -42,6 +43,13 @@ int nvmlDeviceGetCount_v2(unsigned *n) { return ready() ? 1 : (*n = 1, 0); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) {
   if (ready()) return 1;
   if (i) return 2;
+  *d = &initialised;
+  return 0;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *at, void **d) {
+  size_t n = strlen(at);
+  if (ready()) return 1;
+  if (n < 7 || strcasecmp(at + n - 7, "3b:00.0")) return 6;
   *d = &initialised;
   return 0;
 }

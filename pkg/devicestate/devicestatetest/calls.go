@@ -1,0 +1,223 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestatetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
+)
+
+// RunCallMatrix makes each call of NVML in each scenario's operation fail: once, for as long as the operation lasts,
+// and by hanging. Then the same process goes on without the fault, as the kubelet repeats its calls. Nothing may be
+// leaked, lost or stuck, and a claim of another GPU is served during the fault. Scenarios need simulated GPUs.
+//
+// The first scenario gets every code of nvml.h, the others one code of each kind that the driver distinguishes.
+func RunCallMatrix(t *testing.T, scenarios []Scenario) {
+	var calls, runs, states int
+	for i, s := range scenarios {
+		t.Run(s.Name, func(t *testing.T) {
+			m := &callMatrix{t: t, s: s, every: i == 0, crashMatrix: crashMatrix{checked: map[string]bool{}}}
+			m.run()
+			calls, runs, states = calls+m.calls, runs+m.runs, states+m.states
+		})
+	}
+	t.Logf("call matrix: %d scenarios, %d calls, %d runs, %d states", len(scenarios), calls, runs, states)
+}
+
+type callMatrix struct {
+	crashMatrix
+	t           *testing.T
+	s           Scenario
+	every       bool
+	calls, runs int
+}
+
+// callFault is a fault of one run.
+type callFault struct {
+	call  nvmltest.Call
+	match func(int, nvmltest.Call) bool
+	code  nvml.Code
+	// lasts means that the fault lasts until the operation ends.
+	lasts bool
+}
+
+func (f callFault) String() string {
+	switch {
+	case f.code == 0:
+		return f.call.String() + " hangs"
+	case f.lasts:
+		return fmt.Sprintf("%s always answers %d", f.call, f.code)
+	}
+	return fmt.Sprintf("%s answers %d", f.call, f.code)
+}
+
+// resets reports whether the GPU itself is at fault: it loses its state before it works again.
+func (f callFault) resets() bool {
+	return f.lasts && (f.code == nvml.GPUIsLost || f.code == nvml.ResetRequired)
+}
+
+func (m *callMatrix) run() {
+	e, p := m.begin(m.t)
+	e.Sim.NVML.Answer(0, nvmltest.Nth(-1))
+	if err := m.s.When(e, p); (err != nil) != m.s.Refused {
+		m.t.Fatalf("refused: %v", err)
+	}
+	calls := e.Sim.NVML.Clear()
+	m.calls = len(calls)
+	run := func(f callFault, do func(*testing.T, callFault)) {
+		m.t.Run(f.String(), func(t *testing.T) { do(t, f) })
+	}
+	met := map[nvmltest.Call]bool{}
+	for n, c := range calls {
+		for _, code := range m.codes(c, false) {
+			run(callFault{call: c, match: nvmltest.Nth(n), code: code}, m.strike)
+		}
+		if met[c] {
+			continue
+		}
+		met[c] = true
+		same := func(_ int, other nvmltest.Call) bool { return other == c }
+		for _, code := range m.codes(c, true) {
+			f := callFault{call: c, match: same, code: code, lasts: true}
+			if f.resets() && c.GPU != "" {
+				f.match = nvmltest.On(c.GPU)
+			}
+			run(f, m.strike)
+		}
+		run(callFault{call: c, match: nvmltest.Nth(n)}, m.hang)
+	}
+}
+
+// kinds are codes that the driver handles in different ways. Codes in lacks mean that a GPU does not have the thing; if
+// the answer lasts, it is true.
+var (
+	kinds = []nvml.Code{
+		nvml.NotSupported, nvml.NotFound, nvml.DriverNotLoaded, nvml.GPUIsLost, nvml.InUse, nvml.InsufficientResources, nvml.Unknown,
+	}
+	lacks = []nvml.Code{nvml.NotSupported, nvml.NotFound, nvml.InvalidArgument, nvml.FunctionNotFound}
+)
+
+func (m *callMatrix) codes(c nvmltest.Call, last bool) []nvml.Code {
+	if c.AfterEffect {
+		return []nvml.Code{nvml.Timeout, nvml.GPUIsLost} // The answer of a change that succeeded is lost.
+	}
+	if c.Query == SMI {
+		return []nvml.Code{nvml.Unknown, nvml.GPUIsLost}
+	}
+	return slices.DeleteFunc(nvmltest.Codes(m.t, c.Query), func(code nvml.Code) bool {
+		return last && slices.Contains(lacks, code) || !m.every && !slices.Contains(kinds, code)
+	})
+}
+
+func (m *callMatrix) begin(t *testing.T) (*Env, *Process) {
+	m.runs++
+	e := m.s.machine(t)
+	return e, e.Start()
+}
+
+// strike runs the scenario with a fault, and goes on with and without another Prepare.
+func (m *callMatrix) strike(t *testing.T, f callFault) {
+	for _, podWanted := range []bool{true, false} {
+		e, p := m.begin(t)
+		e.Sim.NVML.Answer(f.code, f.match)
+		err := m.s.When(e, p)
+		if f.lasts && f.code == nvml.Unknown {
+			serveOther(e, p, f)
+		}
+		if f.resets() && f.call.GPU != "" {
+			for uid := range e.Claims {
+				e.Unprepare(p, uid) // Pods end, so that the node can be drained for the reset.
+			}
+		}
+		if !m.goOn(e, p, f, err, podWanted) {
+			return // An earlier run checked both continuations.
+		}
+	}
+}
+
+// hang runs the scenario while a call hangs, then releases it.
+func (m *callMatrix) hang(t *testing.T, f callFault) {
+	e, p := m.begin(t)
+	hung := e.Sim.NVML.Hang(f.match)
+	done := make(chan error, 1)
+	go func() { done <- m.s.When(e, p) }()
+	<-hung
+	serveOther(e, p, f)
+	e.Sim.NVML.Clear()
+	m.goOn(e, p, f, <-done, true)
+}
+
+// serveOther prepares and unprepares a partition of another GPU.
+func serveOther(e *Env, p *Process, f callFault) {
+	const uid, last = "other", 7
+	if f.call.GPU == "" || f.call.GPU == e.Sim.State().GPUs[last].UUID {
+		return // NVML as a whole is at fault.
+	}
+	e.Claim(uid, fmt.Sprintf("%d 1g.10gb 0", last))
+	served := make(chan error, 1)
+	go func() {
+		_, err := p.Prepare(context.Background(), e.Claims[uid])
+		if err == nil {
+			err = p.Unprepare(context.Background(), ClaimID(uid))
+		}
+		served <- err
+	}()
+	select {
+	case err := <-served:
+		if err != nil {
+			e.T.Errorf("a claim of another GPU is refused: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		e.T.Error("a claim of another GPU waits")
+		e.Sim.NVML.Clear()
+		<-served
+	}
+	delete(e.Claims, uid)
+}
+
+// goOn ends the fault and checks the rest of the claims' lives, unless an earlier run has.
+func (m *callMatrix) goOn(e *Env, p *Process, f callFault, err error, podWanted bool) bool {
+	if f.resets() {
+		e.Sim.reset(f.call.GPU)
+		podWanted = false
+	}
+	e.Sim.NVML.Clear()
+	if err == nil && !f.resets() {
+		e.CheckClean(p, m.s.Then...)
+	}
+	if !m.isNew(e, fmt.Sprint(podWanted)) {
+		return false
+	}
+	uids := slices.Sorted(maps.Keys(e.Claims))
+	if podWanted {
+		var prepared []string
+		failed := false
+		for _, uid := range uids {
+			_, err := p.Prepare(context.Background(), e.Claims[uid])
+			switch {
+			case err == nil:
+				prepared = append(prepared, uid)
+			case m.s.Refused || m.s.Unmended:
+				failed = true
+			default:
+				e.T.Fatalf("prepare %s again: %v", uid, err)
+			}
+		}
+		if !failed || m.s.Refused {
+			e.CheckClean(p, prepared...)
+		}
+	}
+	for _, uid := range uids {
+		e.Unprepare(p, uid)
+	}
+	e.CheckClean(p)
+	return true
+}
