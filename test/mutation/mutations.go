@@ -167,8 +167,33 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a GPU instance is left behind", File: "pkg/partition/mig/partition.go",
-		Old: "		if err := i.Destroy(); err != nil && !errors.Is(err, nvml.NotFound) {\n			return g.inUse(fmt.Errorf(\"destroy %s: %w\", i, err), i.info.ID)\n		}\n", New: "",
+		Old: "		if err := i.Destroy(); err != nil {\n			return g.inUse(fmt.Errorf(\"destroy %s: %w\", i, err), i.info.ID)\n		}\n", New: "",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/pool.go",
+		Old: "return errors.Is(err, ErrNoGPU) ||", New: "return err != nil ||",
+		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
+		Name: "one answer is enough to give up a partition", File: "internal/nvml/sessionpool/pool.go",
+		Old: "	for range 2 {", New: "	for range 1 {",
+		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a pending MIG mode is not refused", File: "pkg/partition/mig/mode.go",
+		Old: "	if pending {\n		return unchanged(", New: "	if pending && current {\n		return unchanged(",
+		Package: partitions, Test: "TestPrepare_MIGModePending_Refused",
+	},
+	{
+		Name: "an administrator's MIG mode on a whole GPU is not refused", File: "pkg/partition/mig/mode.go",
+		Old: "case scanned.MIG.Enabled:", New: "case scanned.MIG.Enabled && x.o.AdoptForeign:",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a spec is repaired without a check of its partitions", File: "pkg/devicestate/recover.go",
+		Old: "	if err := e.checkSteps(ctx, r.Plan); err != nil {\n		return \"\", err\n	}\n	if _, err := e.o.Specs", New: "	if _, err := e.o.Specs",
+		Package: partitions, Test: "TestRecover_PartitionVanished_ReportsAndWritesNoSpec",
 	},
 	{
 		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/partition.go",

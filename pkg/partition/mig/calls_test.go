@@ -5,12 +5,16 @@ package mig_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"slices"
 	"testing"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/engine"
 )
 
@@ -117,4 +121,29 @@ func TestUnprepare_DriverUnloaded_Succeeds(t *testing.T) {
 	e.Unprepare(p, "a")
 	e.Sim.NVML.Clear()
 	e.CheckClean(p)
+}
+
+func TestPrepare_MIGModePending_Refused(t *testing.T) {
+	e := h100(t)
+	p := e.Start()
+	e.Sim.Change(func(s *engine.State) { s.GPUs[0].MIGPending = true })
+	given(one)(e, p)
+	e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "waits for a reset")
+	if g := e.Sim.State().GPUs[0]; g.MIGEnabled || !g.MIGPending || switched(e, p) {
+		t.Errorf("the administrator's pending mode: on %v, pending %v, recorded as the driver's %v", g.MIGEnabled, g.MIGPending, switched(e, p))
+	}
+}
+
+func TestRecover_PartitionVanished_ReportsAndWritesNoSpec(t *testing.T) {
+	e := h100(t)
+	p := e.Start()
+	given(one, "a")(e, p)
+	e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], 4) })
+	e.Must(os.Remove(e.SpecFile("a")))
+	if err := p.RecoverAll(); !errors.Is(err, plan.ErrDestroyed) {
+		t.Errorf("recovery found %v", err)
+	}
+	if _, err := os.Stat(e.SpecFile("a")); err == nil {
+		t.Error("a container can start on a partition that does not exist")
+	}
 }
