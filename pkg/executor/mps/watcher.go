@@ -140,7 +140,9 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 	}
 }
 
-// checkModes reports GPUs whose compute mode changed, because processes can then bypass the daemon.
+// checkModes sets lost compute modes again and reports them, because processes can bypass the daemon meanwhile. Without
+// persistence mode a GPU loses its mode when the last program closes it, and with it when the driver is reloaded or the
+// GPU is reset.
 func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 	changed := map[string]nvml.ComputeMode{}
 	for _, p := range plans {
@@ -154,15 +156,20 @@ func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
 				if mode == nil || len(clients(now, d.Name)) == 0 {
 					return nil
 				}
-				changed[d.Name] = *mode
-				if last, ok := w.reported[d.Name]; ok && last == *mode {
-					return nil
+				problem := &claimerror.Error{
+					Reason: claimerror.DeviceNotReady, Attempt: "keep the compute mode", Device: d.Name, Claim: p.Claim.String(),
+					Cause:  fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
+					Remedy: "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
 				}
-				w.report(&claimerror.Error{
-					Reason: claimerror.DeviceNotReady, Attempt: "share", Device: d.Name, Claim: p.Claim.String(),
-					Cause:  fmt.Errorf("the GPU's compute mode was changed to %s: processes can now bypass their share's limits", *mode),
-					Remedy: "restore it with nvidia-smi -c EXCLUSIVE_PROCESS",
-				})
+				if err := w.x.setExclusive(d); err != nil {
+					changed[d.Name] = *mode
+					if last, ok := w.reported[d.Name]; ok && last == *mode {
+						return nil
+					}
+					problem.Cause = fmt.Errorf("it is %s: processes can bypass their share's limits: %w", *mode, err)
+					problem.Remedy = "the plugin retries; set it with nvidia-smi -c EXCLUSIVE_PROCESS"
+				}
+				w.report(problem)
 				return nil
 			})
 		}

@@ -156,7 +156,7 @@ func TestScan_UnneededDaemon_StopsItAndRestoresMode(t *testing.T) {
 	}
 }
 
-func TestScan_ComputeModeChanged_ReportsOnce(t *testing.T) {
+func TestScan_ComputeModeLost_SetsItAgainAndReports(t *testing.T) {
 	e := newEnv(t)
 	e.plans = []plan.Plan{e.share(t, 0, "a")}
 	d := e.plans[0].Devices[0]
@@ -172,7 +172,26 @@ func TestScan_ComputeModeChanged_ReportsOnce(t *testing.T) {
 	}
 	e.mustScan(t)
 	e.mustScan(t)
-	if len(e.reports) != 1 || !strings.Contains(e.reports[0].Error(), "EXCLUSIVE_PROCESS") {
+	if len(e.reports) != 1 || !strings.Contains(e.reports[0].Error(), "persistence mode") {
+		t.Errorf("%v", e.reports)
+	}
+	if s, err := e.machine.State(); err != nil || s.GPUs[0].ComputeMode != int(nvml.ComputeExclusiveProcess) {
+		t.Errorf("the compute mode is %d (%v)", s.GPUs[0].ComputeMode, err)
+	}
+	if r, err := e.modes.Get(d.PCIAddress); err != nil || r.Found != int(nvml.ComputeDefault) {
+		t.Errorf("the mode to restore is %+v (%v)", r, err)
+	}
+	// A mode that cannot be set is reported once.
+	if err := e.machine.Update(func(s *engine.State) error {
+		s.GPUs[0].ComputeMode = int(nvml.ComputeDefault)
+		s.Faults = []engine.Fault{{Query: "nvmlDeviceSetComputeMode", Code: nvml.NoPermission}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e.mustScan(t)
+	e.mustScan(t)
+	if len(e.reports) != 2 || !errors.Is(e.reports[1], nvml.NoPermission) {
 		t.Errorf("%v", e.reports)
 	}
 }
