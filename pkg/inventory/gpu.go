@@ -12,6 +12,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -27,10 +28,19 @@ func (r *reader) require(what string, err error) {
 	}
 }
 
-// optional reports whether a query succeeded. The answers "not supported" and "not permitted" leave the field empty;
-// other errors mean an unhealthy GPU.
+// essential reports whether a query succeeded that decides which devices the GPU offers. Only the answer "not
+// supported" leaves the field empty.
+func (r *reader) essential(what string, err error) bool {
+	if !nvml.Unavailable(err) {
+		r.require(what, err)
+	}
+	return err == nil
+}
+
+// optional reports whether a query that describes the GPU succeeded. Its error leaves the field empty, unless the GPU
+// is lost or needs a reset.
 func (r *reader) optional(what string, err error) bool {
-	if err != nil && !nvml.Unavailable(err) && !errors.Is(err, nvml.NoPermission) {
+	if sessionpool.IsGone(err) {
 		r.require(what, err)
 	}
 	return err == nil
@@ -100,7 +110,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 		g.ComputeCapability = gpu.Version{Major: major, Minor: minor}
 	}
 	memory, err := d.Memory()
-	if r.optional("the memory", err) {
+	if r.essential("the memory", err) {
 		g.MemoryBytes, g.ReservedBytes = memory.Total, memory.Reserved
 	}
 	cores, err := d.Cores()

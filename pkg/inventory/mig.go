@@ -10,14 +10,15 @@ import (
 	"slices"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/gpu"
 )
 
 // mig reads the MIG modes, profiles and partitions. A failure only becomes this GPU's MIG.Fault, unless the GPU is
-// lost.
+// lost or needs a reset.
 func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) {
 	current, pending, err := d.MIGMode()
-	if !r.optional("the MIG mode", err) {
+	if !r.essential("the MIG mode", err) {
 		return
 	}
 	*m = gpu.MIG{Capable: true, Enabled: current, Pending: pending, Switchable: architecture >= nvml.ArchHopper}
@@ -25,7 +26,7 @@ func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) 
 	if err == nil && m.Enabled {
 		err = readPartitions(d, m)
 	}
-	if errors.Is(err, nvml.GPUIsLost) {
+	if sessionpool.IsGone(err) {
 		r.require("the MIG state", err)
 	}
 	if err != nil {

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -179,6 +181,44 @@ func TestScan_OneGPUFails_ReadsOthers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable makes each call for one GPU fail with each code.
+func TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable(t *testing.T) {
+	needed := []string{
+		"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber",
+		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode",
+	}
+	for _, enabled := range []bool{false, true} {
+		machine := simtest.MachineInMemory(t, "hgx-h100")
+		var uuid string
+		simtest.Change(t, machine, func(s *engine.State) {
+			s.GPUs[3].MIGEnabled, s.GPUs[3].MIGPending, uuid = enabled, enabled, s.GPUs[3].UUID
+		})
+		var calls nvmltest.Calls
+		i := bare(t, nvmlfake.WithHook(machine, calls.Do))
+		calls.Answer(0, nvmltest.On(uuid))
+		scan(t, i)
+		met := map[string]bool{}
+		for _, c := range calls.Clear() {
+			if c.GPU != uuid || met[c.Query] {
+				continue
+			}
+			met[c.Query] = true
+			for _, code := range nvmltest.Codes(t, c.Query) {
+				calls.Answer(code, nvmltest.Of(c.Query, uuid))
+				s := scan(t, i)
+				gone := code == nvml.GPUIsLost || code == nvml.ResetRequired
+				unusable := gone || slices.Contains(needed, c.Query) && (!nvml.Unavailable(code) || slices.Contains(needed[:4], c.Query))
+				if c.Query == "nvmlDeviceGetP2PStatus" {
+					unusable = false // It asks about two GPUs.
+				}
+				if there := len(s.Problems) == 0; there == unusable || len(s.GPUs)+len(s.Problems) != 8 {
+					t.Errorf("%s answers %d: %d GPUs, problems %+v", c.Query, code, len(s.GPUs), s.Problems)
+				}
+			}
+		}
 	}
 }
 
