@@ -9,6 +9,8 @@ LDFLAGS    := -s -w -X main.version=$(VERSION)
 DEMO_DIR   ?= $(if $(XDG_RUNTIME_DIR),$(XDG_RUNTIME_DIR),/tmp)/gpu-dra-driver-demo
 COVER_MIN  := 85
 # go-nvml calls functions that nvml.h declares deprecated. Without this flag gcc prints hundreds of warnings about them.
+# Paths are trimmed, so that another clone's builds and tests come from the same build cache.
+export GOFLAGS ?= -trimpath
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 .PHONY: help

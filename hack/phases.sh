@@ -1,6 +1,6 @@
 # Functions for scripts that run phases of the tests concurrently.
 #
-#   phase NAME COMMAND...   runs a command and records its time; its output has the name before each line
+#   phase NAME COMMAND...   runs a command and records its times; its output has the name before each line
 #   lane COMMAND...         runs a command, mostly a function of phases, beside the caller
 #   finish                  waits for all lanes, prints the table of phases and the end of what failed, exits 1 if one has
 #
@@ -23,16 +23,23 @@ trap end_lanes INT TERM
 phase() {
   local name=$1 began=$EPOCHREALTIME result=ok
   shift
-  "$@" 2>&1 | tee "$PHASES.$name" | sed -u "s/^/$name: /" || result=failed
-  awk -v n="$name" -v b="$began" -v e="$EPOCHREALTIME" -v r="$result" \
-    'BEGIN {printf "%-24s %6.1f s  %s\n", n, e - b, r}' >>"$PHASES"
+  (
+    rc=0
+    "$@" || rc=$?
+    times >"$PHASES.$name.times" # The last line is that of the command and its children, as in 1m2.5s 0m3.1s.
+    exit $rc
+  ) 2>&1 | tee "$PHASES.$name" | sed -u "s/^/$name: /" || result=failed
+  awk -v n="$name" -v b="$began" -v e="$EPOCHREALTIME" -v r="$result" '
+    {split($1, u, "[ms]"); split($2, s, "[ms]")}
+    END {printf "%-16s %6.0f s  %6.0f s of CPU  %s\n", n, e - b, 60 * (u[1] + s[1]) + u[2] + s[2], r}' \
+    "$PHASES.$name.times" >>"$PHASES"
   # The end of a log is what a CI service keeps: the causes stand there, below the table.
   if [ "$result" != ok ]; then
     printf '\n%s failed:\n' "$name"
     awk '/^=== Failed/ {n = 0} {line[n++] = substr($0, 1, 200)} END {for (i = n > 20 ? n - 20 : 0; i < n; i++) print line[i]}' \
       "$PHASES.$name"
   fi >>"$PHASES.failed"
-  rm -f "$PHASES.$name"
+  rm -f "$PHASES.$name" "$PHASES.$name.times"
   [ "$result" = ok ]
 }
 

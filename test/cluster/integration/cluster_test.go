@@ -4,6 +4,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -83,7 +84,7 @@ func TestUp_OneNode_RunsPodsAndLeavesNothing(t *testing.T) {
 			t.Errorf("got %q", out)
 		}
 		_, err := c.try("exec", "--", "sh", "-c", "exit 42")
-		if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 42 {
+		if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 42 {
 			t.Errorf("exit code 42 became %v", err)
 		}
 		cmd := exec.Command(programs.onenode, "exec", "--dir", c.dir, "--", "cat")
@@ -141,7 +142,7 @@ func TestRun_CommandFails_PassesExitCodeAndLeavesNothing(t *testing.T) {
 	c := newCluster(t)
 	note := filepath.Join(t.TempDir(), "identity")
 	out, err := c.try("run", "--", "sh", "-c", `grep -o '"id": "[^"]*' $ONENODE_DIR/onenode.json | cut -d'"' -f4 > `+note+`; kubectl get node onenode && exit 3`)
-	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != 3 {
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 3 {
 		t.Fatalf("exit code 3 became %v\n%s", err, out)
 	}
 	b, err := os.ReadFile(note)

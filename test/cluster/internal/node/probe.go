@@ -53,14 +53,14 @@ func newProber(s spec.Spec) (*prober, error) {
 // wait polls until the component is healthy or the context ends; the error is then the last answer's.
 func (p *prober) wait(ctx context.Context, c manifest.Component) error {
 	return poll(ctx, func() error {
-		switch {
-		case c.Name == "containerd":
+		switch c.Name {
+		case "containerd":
 			conn, err := net.Dial("unix", spec.ContainerdSocket)
 			if err != nil {
 				return err
 			}
 			return conn.Close()
-		case c.Name == "kube-apiserver":
+		case "kube-apiserver":
 			_, err := get(ctx, p.api, c.Health)
 			return err
 		default:

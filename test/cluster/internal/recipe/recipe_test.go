@@ -130,7 +130,7 @@ func TestKey_RecipeChanges_KeyChanges(t *testing.T) {
 		}
 		keys[c.Key()] = name
 	}
-	if base.Key() != base.Key() || !strings.HasPrefix(base.Key(), "x-v1-") {
+	if again := base; again.Key() != base.Key() || !strings.HasPrefix(base.Key(), "x-v1-") {
 		t.Errorf("key %q is not stable or not readable", base.Key())
 	}
 }

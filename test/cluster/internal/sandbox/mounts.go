@@ -32,9 +32,6 @@ import (
 	"gpu-dra-driver/test/cluster/internal/spec"
 )
 
-// masked lists the directories that the node does not share.
-var masked = []string{"/run", "/etc", "/var/lib", "/var/log", "/dev/shm"}
-
 // tunables are the kernel settings that a kubelet changes for the whole machine unless they have these values; the
 // node sees files in their place.
 var tunables = map[string]string{
