@@ -33,7 +33,7 @@ phase() {
     {split($1, u, "[ms]"); split($2, s, "[ms]")}
     END {printf "%-16s %6.0f s  %6.0f s of CPU  %s\n", n, e - b, 60 * (u[1] + s[1]) + u[2] + s[2], r}' \
     "$PHASES.$name.times" >>"$PHASES"
-  # The end of a log is what a CI service keeps: the causes stand there, below the table.
+  # A CI service keeps the end of a log, so the causes stand there, below the table.
   if [ "$result" != ok ]; then
     printf '\n%s failed:\n' "$name"
     awk '/^=== Failed/ {n = 0} {line[n++] = substr($0, 1, 200)} END {for (i = n > 20 ? n - 20 : 0; i < n; i++) print line[i]}' \

@@ -26,10 +26,10 @@ suite() {
     "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e -run "${run:-.}" $packages
 }
 main() { suite main ./e2e; }
-# The second node is of another make, for what the controller does.
-nodes() { suite nodes ./e2e/nodes --nodes 2; }
-# An API server without shared counters and shared devices drops them silently. The crash tests need an API server only.
-reduced() { suite reduced "./e2e/reduced ./crash" --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
+# The second node is of another make, for what the controller does. The crash tests need an API server only.
+nodes() { suite nodes "./e2e/nodes ./crash" --nodes 2; }
+# An API server without shared counters and shared devices drops them silently.
+reduced() { suite reduced ./e2e/reduced --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false; }
 
 suites() {
   local rc=0

@@ -8,10 +8,13 @@ package crash
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,18 +22,25 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )
 
 const node = "crash-node"
 
-// crashEnv is the plugin's environment: a machine, its state on disk, and at most one plugin.
+const longSlices = `{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
+	"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}}`
+
+// crashEnv is the plugin's environment: a machine, its state on disk, a supervisor of MPS daemons, and at most one
+// plugin.
 type crashEnv struct {
-	t     *testing.T
-	env   *env.Env
-	dir   string
-	state []string
-	log   *os.File
+	t    *testing.T
+	env  *env.Env
+	dir  string
+	log  *os.File
+	mps  *mpsd.Client
+	sims *engine.Engine
 
 	plugin *Process
 	conn   *grpc.ClientConn
@@ -53,21 +63,62 @@ func newEnv(t *testing.T) *crashEnv {
 	if err := errors.Join(s.Sim(t.Context(), "up", "--profile", "hgx-h100"), s.PluginDirectories(dir)); err != nil {
 		t.Fatal(err)
 	}
-	e.state = []string{filepath.Join(dir, "cdi"), filepath.Join(dir, "plugins", env.Driver)}
+	e.sims = engine.Open(s.Root, nil)
 	if e.log, err = os.Create(filepath.Join(dir, "plugin.log")); err != nil {
 		t.Fatal(err)
 	}
+	e.startSupervisor()
 	t.Cleanup(e.crash)
 	return e
+}
+
+func (e *crashEnv) startSupervisor() {
+	cmd := exec.Command(filepath.Join(e.env.Tree, "bin", "mps-supervisor"), "--mps-dir="+e.mpsDir(),
+		"--driver-root="+e.env.Root, "--boot-id-file="+filepath.Join(e.env.Root, "proc/sys/kernel/random/boot_id"))
+	cmd.Stdout, cmd.Stderr = e.log, e.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // The signal comes when the thread that started the process ends.
+		started <- cmd.Start()
+		ended <- cmd.Wait()
+	}()
+	if err := <-started; err != nil {
+		e.t.Fatal(err)
+	}
+	e.mps = mpsd.NewClient(filepath.Join(e.mpsDir(), mpsd.SocketName))
+	e.t.Cleanup(func() {
+		// The test's context has ended.
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if list, err := e.mps.List(ctx, ""); err == nil {
+			for _, d := range list.Daemons {
+				_ = e.mps.Stop(ctx, d.Name)
+			}
+		}
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+	})
+}
+
+func (e *crashEnv) mpsDir() string { return filepath.Join(e.dir, "mps") }
+
+// stateDirs are the plugin's directories.
+func (e *crashEnv) stateDirs() []string {
+	return []string{filepath.Join(e.dir, "cdi"), filepath.Join(e.dir, "plugins", env.Driver)}
 }
 
 // start starts the shipped binary and waits until it answers.
 func (e *crashEnv) start() {
 	e.t.Helper()
-	cmd := exec.Command(filepath.Join(e.env.Tree, "bin", "dra-kubelet-plugin"), e.env.PluginArguments(e.dir, node)...)
+	cmd := exec.Command(filepath.Join(e.env.Tree, "bin", "dra-kubelet-plugin"),
+		append(e.env.PluginArguments(e.dir, node), "--mps-dir="+e.mpsDir())...)
 	cmd.Stdout, cmd.Stderr = e.log, e.log
+	// A rename of the simulated machine's state is one effect on a GPU: the kernel driver does each call whole or not at
+	// all.
+	watched := append(e.stateDirs(), filepath.Join(e.env.Root, engine.Dir, "state.json"))
 	var err error
-	if e.plugin, err = Start(cmd, e.state...); err != nil {
+	if e.plugin, err = Start(cmd, watched...); err != nil {
 		e.t.Fatal(err)
 	}
 	e.conn, err = grpc.NewClient("unix://"+filepath.Join(e.dir, "plugins", env.Driver, "dra.sock"),
@@ -117,7 +168,7 @@ func (e *crashEnv) unprepare(c *drapb.Claim) error {
 // files lists the files of a claim, including temporary ones.
 func (e *crashEnv) files(uid string) []string {
 	var out []string
-	for _, dir := range e.state {
+	for _, dir := range e.stateDirs() {
 		_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
 			if err == nil && !d.IsDir() && (strings.Contains(path, uid) || strings.HasSuffix(path, ".tmp")) {
 				out = append(out, path)
@@ -128,62 +179,122 @@ func (e *crashEnv) files(uid string) []string {
 	return out
 }
 
-// TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart kills the plugin at the first, second, … system call that
-// would change its state, first in Prepare, then in Unprepare, until the last call. Each time a restarted plugin must
-// serve the claim and remove its files in Unprepare.
-func TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart(t *testing.T) {
-	e := newEnv(t)
-	claims, err := e.env.AllocatedClaims(t.Context(), node+"/gpu", []string{"gpu-0000-1b-00-0"}, false)
+// effects lists what claims have on GPUs that no claim has.
+func (e *crashEnv) effects() []string {
+	machine, err := e.sims.State()
 	if err != nil {
-		t.Fatal(err)
+		e.t.Fatal(err)
 	}
-	c := claims[0]
-	for _, phase := range []struct {
-		name          string
-		before, armed func(*drapb.Claim) error
+	daemons, err := e.mps.List(e.t.Context(), "")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var out []string
+	for _, g := range machine.GPUs {
+		if len(g.Instances) > 0 {
+			out = append(out, fmt.Sprintf("%d partitions of GPU %s", len(g.Instances), g.Address))
+		}
+	}
+	for _, d := range daemons.Daemons {
+		out = append(out, "MPS daemon "+d.Name)
+	}
+	return out
+}
+
+// TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart kills the plugin at the first, second, … system call that
+// would change its state or the GPUs', first in Prepare, then in Unprepare, until the last call. Each time a restarted
+// plugin must serve the claim and remove its files in Unprepare.
+func TestPlugin_KilledAtEveryEffect_ServesClaimAfterRestart(t *testing.T) {
+	for _, claim := range []struct {
+		name  string
+		parts []env.Part
 	}{
-		{"prepare", func(*drapb.Claim) error { return nil }, e.prepare},
-		{"unprepare", e.prepare, e.unprepare},
+		{"whole", []env.Part{{Device: "gpu-0000-1b-00-0"}}},
+		{"cut, shared, sliced and linked", []env.Part{
+			{Device: "gpu-0000-1b-00-0-mig-1g-10gb-0"},
+			{Device: "gpu-0000-43-00-0", Memory: "10Gi"},
+			{Device: "gpu-0000-52-00-0", Parameters: longSlices},
+			{Device: "nvlink-2-0000-9d-00-0"},
+		}},
 	} {
-		points := 0
-		for through := false; !through; points++ {
-			e.start()
-			if err := phase.before(c); err != nil {
+		t.Run(claim.name, func(t *testing.T) {
+			e := newEnv(t)
+			c, err := e.env.AllocatedClaim(t.Context(), node+"/gpu", claim.parts...)
+			if err != nil {
 				t.Fatal(err)
 			}
-			e.plugin.Arm(points)
-			if err := phase.armed(c); err == nil {
-				through = true
-				e.plugin.Arm(1 << 30)
-			} else {
-				seen := e.plugin.Seen()
-				e.plugin.Wait()
-				e.crash()
-				if len(seen) != points+1 {
-					t.Fatalf("%s failed without being killed, at %v: %v", phase.name, seen, err)
-				}
-				t.Logf("%s: killed at %s", phase.name, seen[points])
-				e.start()
-			}
-			if phase.name == "prepare" {
+			e.killAtEach(c, "prepare", func() {}, func() error { return e.prepare(c) })
+			e.killAtEach(c, "unprepare", func() {
 				if err := e.prepare(c); err != nil {
-					t.Fatalf("prepare again after a kill at effect %d: %v", points, err)
+					e.t.Fatal(err)
 				}
-				if len(e.files(c.Uid)) != 2 {
-					t.Errorf("a prepared claim has a record and a spec; there are %v", e.files(c.Uid))
-				}
+			}, func() error { return e.unprepare(c) })
+			e.settingsRestored()
+		})
+	}
+}
+
+// settingsRestored waits until all GPUs have their own compute mode and time slice again, which is not Unprepare's task.
+func (e *crashEnv) settingsRestored() {
+	e.t.Helper()
+	var changed []string
+	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		machine, err := e.sims.State()
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		changed = nil
+		for _, g := range machine.GPUs {
+			if g.ComputeMode != 0 || g.TimeSlice != 0 {
+				changed = append(changed, fmt.Sprintf("%s: compute mode %d, time slice %d", g.Address, g.ComputeMode, g.TimeSlice))
 			}
-			if err := e.unprepare(c); err != nil {
-				t.Fatalf("unprepare after a kill at effect %d: %v", points, err)
-			}
-			if left := e.files(c.Uid); len(left) > 0 {
-				t.Errorf("after a kill at effect %d of %s there is left: %v", points, phase.name, left)
+		}
+		if len(changed) == 0 {
+			return
+		}
+	}
+	e.t.Errorf("settings of GPUs without claims: %v", changed)
+}
+
+// killAtEach kills the plugin at each effect of a call, each time after before, until the call succeeds.
+func (e *crashEnv) killAtEach(c *drapb.Claim, phase string, before func(), call func() error) {
+	e.t.Helper()
+	points := 0
+	for through := false; !through; points++ {
+		if e.plugin == nil {
+			e.start()
+		}
+		before()
+		e.plugin.Arm(points)
+		if err := call(); err == nil {
+			through = true
+			e.plugin.Disarm()
+		} else {
+			seen := e.plugin.Seen()
+			if len(seen) != points+1 {
+				e.t.Fatalf("%s failed without being killed, at %v: %v", phase, seen, err)
 			}
 			e.crash()
+			e.t.Logf("%s: killed at %s", phase, seen[points])
+			e.start()
 		}
-		if points < 5 {
-			t.Errorf("%s has %d effects, too few to believe", phase.name, points)
+		if phase == "prepare" {
+			if err := e.prepare(c); err != nil {
+				e.t.Fatalf("prepare again after a kill at effect %d: %v", points, err)
+			}
+			if len(e.files(c.Uid)) != 2 {
+				e.t.Errorf("a prepared claim has a record and a spec; there are %v", e.files(c.Uid))
+			}
 		}
-		t.Logf("%s: killed at each of %d effects", phase.name, points-1)
+		if err := e.unprepare(c); err != nil {
+			e.t.Fatalf("unprepare after a kill at effect %d: %v", points, err)
+		}
+		if left := append(e.files(c.Uid), e.effects()...); len(left) > 0 {
+			e.t.Errorf("after a kill at effect %d of %s there is left: %v", points, phase, left)
+		}
 	}
+	if points < 5 {
+		e.t.Errorf("%s has %d effects, too few to believe", phase, points)
+	}
+	e.t.Logf("%s: killed at each of %d effects", phase, points-1)
 }

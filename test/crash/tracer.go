@@ -14,6 +14,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,8 +29,8 @@ type Process struct {
 	ended chan struct{}
 
 	mu sync.Mutex
-	// The watched directories; a changing call below one counts while armed.
-	dirs  []string
+	// A changing call of one of these files, or below one of these directories, counts while armed.
+	paths []string
 	armed bool
 	// left is the number of such calls that may still happen; the next one kills the process.
 	left int
@@ -36,8 +38,8 @@ type Process struct {
 }
 
 // Start starts a program under trace, unarmed.
-func Start(cmd *exec.Cmd, dirs ...string) (*Process, error) {
-	p := &Process{ended: make(chan struct{}), dirs: dirs}
+func Start(cmd *exec.Cmd, paths ...string) (*Process, error) {
+	p := &Process{ended: make(chan struct{}), paths: paths}
 	started := make(chan error)
 	go p.trace(cmd, started)
 	return p, <-started
@@ -48,6 +50,26 @@ func (p *Process) Arm(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed, p.left, p.seen = true, n, nil
+	// Threads run freely until now. The Go runtime takes a SIGURG that it did not send for nothing.
+	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.pid))
+	for _, task := range tasks {
+		if tid, err := strconv.Atoi(task.Name()); err == nil {
+			_ = unix.Tgkill(p.pid, tid, unix.SIGURG)
+		}
+	}
+}
+
+// Disarm lets all calls pass.
+func (p *Process) Disarm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.armed = false
+}
+
+func (p *Process) isArmed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.armed
 }
 
 // Seen lists the changing calls since Arm.
@@ -79,7 +101,7 @@ func (p *Process) trace(cmd *exec.Cmd, started chan<- error) {
 		err = unix.PtraceSetOptions(p.pid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL)
 	}
 	if err == nil {
-		err = unix.PtraceSyscall(p.pid, 0)
+		err = unix.PtraceCont(p.pid, 0)
 	}
 	started <- err
 	if err != nil {
@@ -109,7 +131,13 @@ func (p *Process) trace(cmd *exec.Cmd, started chan<- error) {
 		default:
 			deliver = int(signal)
 		}
-		_ = unix.PtraceSyscall(tid, deliver) // Fails only for an ended thread, which the next Wait4 reports.
+		// Fails only for an ended thread, which the next Wait4 reports.
+		if p.isArmed() {
+			_ = unix.PtraceSyscall(tid, deliver)
+		} else {
+			delete(inside, tid)
+			_ = unix.PtraceCont(tid, deliver)
+		}
 	}
 }
 
@@ -138,15 +166,11 @@ func (p *Process) entry(tid int) {
 }
 
 func (p *Process) watched(path string) bool {
-	for _, dir := range p.dirs {
-		if strings.HasPrefix(path, dir+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.paths, func(w string) bool { return path == w || strings.HasPrefix(path, w+"/") })
 }
 
-// mutation names a call that changes a file system, and the file. The numbers are those of amd64.
+// mutation names a call that changes a file system, and the file. The numbers are those of amd64. A sync is none: what
+// was written outlives the process without it.
 func (p *Process) mutation(tid int, regs *unix.PtraceRegs) (name, path string) {
 	switch regs.Orig_rax {
 	case unix.SYS_OPENAT:
@@ -157,7 +181,9 @@ func (p *Process) mutation(tid int, regs *unix.PtraceRegs) (name, path string) {
 	case unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2:
 		return "rename", p.text(tid, regs.R10)
 	case unix.SYS_UNLINKAT:
-		return "unlink", p.text(tid, regs.Rsi)
+		if path := p.text(tid, regs.Rsi); exists(path) {
+			return "unlink", path
+		}
 	case unix.SYS_LINKAT:
 		return "link", p.text(tid, regs.R10)
 	case unix.SYS_MKDIRAT:
@@ -168,10 +194,13 @@ func (p *Process) mutation(tid int, regs *unix.PtraceRegs) (name, path string) {
 		return "pwrite", p.file(regs.Rdi)
 	case unix.SYS_FTRUNCATE:
 		return "truncate", p.file(regs.Rdi)
-	case unix.SYS_FSYNC:
-		return "fsync", p.file(regs.Rdi)
 	}
 	return "", ""
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func (p *Process) text(tid int, address uint64) string {
@@ -188,10 +217,6 @@ func (p *Process) file(fd uint64) string {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", p.pid, int32(fd)))
 	if err != nil {
 		return ""
-	}
-	// A directory's own sync counts as a change below it.
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path += "/."
 	}
 	return path
 }
