@@ -293,6 +293,11 @@ func (e *Engine) current(uid string) (record.Record, error) {
 		return record.Record{}, nil
 	case errors.Is(err, record.ErrUnreadable):
 		return e.rebuild(uid, err)
+	case r.State == record.Unknown:
+		// The spec may have been missing only while the record was rebuilt.
+		if r, err = e.ofSpec(uid); err == nil && r.State != record.Unknown {
+			err = e.records.Put(r)
+		}
 	}
 	return r, err
 }

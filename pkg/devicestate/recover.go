@@ -209,9 +209,9 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 		return "", err
 	}
 	defer locks.release()
-	r, err := e.records.Get(uid)
+	r, err := e.current(uid)
 	if err != nil || r.State != record.Unknown {
-		return "", nil // Another call rebuilt it meanwhile.
+		return "", err // Its spec is back, or another call rebuilt it meanwhile.
 	}
 	boot, err := e.o.Host.BootID()
 	if err != nil {
@@ -228,16 +228,13 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 // devices blocked. Without a spec, the new record blocks every GPU that no other claim holds, until the claim is looked
 // up or released. If the disk is full, it returns the new record beside the error. The caller holds the claim's lock.
 func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
-	boot, err := e.o.Host.BootID()
+	r, err := e.ofSpec(uid)
 	if err != nil {
-		return record.Record{}, err
+		return record.Record{}, errors.Join(damage, err) // A failed read must not turn its partitions into external ones.
 	}
-	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
-	blocked := "GPUs that no claim holds are unavailable until this claim is looked up or released"
-	spec, _ := e.o.Specs.Read(uid) // Without a spec there is no plan.
-	if p, carriedOut, err := cdi.PlanOf(e.o.Driver, spec); err == nil && p.Claim.UID == uid {
-		r.State, r.Plan, r.BootID = record.Committed, p, cmp.Or(carriedOut, boot)
-		blocked = "the claim keeps its devices, according to its CDI spec"
+	blocked := "the claim keeps its devices, according to its CDI spec"
+	if r.State == record.Unknown {
+		blocked = "GPUs that no claim holds are unavailable until this claim is looked up or released"
 	}
 	aside, err := e.records.SetAside(uid)
 	if err == nil {
@@ -250,5 +247,22 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
 		Cause: damage, Remedy: "the damaged file is in " + aside + "; " + blocked,
 	})
+	return r, nil
+}
+
+// ofSpec returns a record from the plan in the claim's CDI spec. Without that plan the record is unknown.
+func (e *Engine) ofSpec(uid string) (record.Record, error) {
+	boot, err := e.o.Host.BootID()
+	if err != nil {
+		return record.Record{}, err
+	}
+	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
+	spec, err := e.o.Specs.Read(uid)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return record.Record{}, fmt.Errorf("read the CDI spec: %w", err)
+	}
+	if p, carriedOut, err := cdi.PlanOf(e.o.Driver, spec); err == nil && p.Claim.UID == uid {
+		r.State, r.Plan, r.BootID = record.Committed, p, cmp.Or(carriedOut, boot)
+	}
 	return r, nil
 }

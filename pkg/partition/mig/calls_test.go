@@ -6,8 +6,11 @@ package mig_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 
 	"gpu-dra-driver/internal/nvml"
@@ -145,5 +148,37 @@ func TestRecover_PartitionVanished_ReportsAndWritesNoSpec(t *testing.T) {
 	}
 	if _, err := os.Stat(e.SpecFile("a")); err == nil {
 		t.Error("a container can start on a partition that does not exist")
+	}
+}
+
+// TestUnprepare_RecordDamagedAndSpecMissingOnce_DestroysPartition recovers while the CDI spec cannot be read.
+func TestUnprepare_RecordDamagedAndSpecMissingOnce_DestroysPartition(t *testing.T) {
+	for name, cause := range map[string]error{"not there": fs.ErrNotExist, "unreadable": syscall.EIO} {
+		for _, podWanted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, pod wanted %v", name, podWanted), func(t *testing.T) {
+				e := h100(t)
+				p := e.Start()
+				given(one, "a")(e, p)
+				p.Crash()
+				e.Damage("a")
+				e.ReadFile = func(path string) ([]byte, error) {
+					if path == e.SpecFile("a") {
+						return nil, &fs.PathError{Op: "open", Path: path, Err: cause}
+					}
+					return os.ReadFile(path)
+				}
+				p = e.Start()
+				_ = p.RecoverAll()
+				p.Crash()
+				e.ReadFile = nil
+				p = e.Start()
+				if podWanted {
+					e.Prepare(p, "a")
+					e.CheckClean(p, "a")
+				}
+				e.Unprepare(p, "a")
+				e.CheckClean(p)
+			})
+		}
 	}
 }
