@@ -181,6 +181,21 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
 	{
+		Name: "an odd error of a description withdraws a GPU", File: "pkg/inventory/gpu.go",
+		Old: "	if sessionpool.IsGone(err) {\n", New: "	if sessionpool.IsGone(err) || err != nil {\n",
+		Package: "./pkg/inventory", Test: "TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable",
+	},
+	{
+		Name: "a claim's name counts although its UID differs", File: "pkg/kubeletplugin/podresources/usage.go",
+		Old: "return !prepared && claim.Name", New: "return claim.Name",
+		Package: "./pkg/kubeletplugin/podresources", Test: "TestKubelet_AwayAndThere_AnswersOnlyWhenThere",
+	},
+	{
+		Name: "a spec that returns is not read again", File: "pkg/devicestate/prepare.go",
+		Old: "	case r.State == record.Unknown:\n", New: "	case r.State == record.Unknown && uid == \"\":\n",
+		Package: partitions, Test: "TestUnprepare_RecordDamagedAndSpecMissingOnce_DestroysPartition",
+	},
+	{
 		Name: "a pending MIG mode is not refused", File: "pkg/partition/mig/mode.go",
 		Old: "	if pending {\n		return unchanged(", New: "	if pending && current {\n		return unchanged(",
 		Package: partitions, Test: "TestPrepare_MIGModePending_Refused",

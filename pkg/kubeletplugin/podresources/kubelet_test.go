@@ -27,6 +27,9 @@ func (kubeletState) List(context.Context, *podresources.ListPodResourcesRequest)
 		Containers: []*podresources.ContainerResources{{Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-7"}}}, DynamicResources: []*podresources.DynamicResource{{
 			ClaimNamespace: "ns", ClaimName: "used",
 			ClaimResources: []*podresources.ClaimResource{{CdiDevices: []*podresources.CDIDevice{{Name: "k8s.gpu.nvidia.com/claim=u-7-gpu"}}}},
+		}, {
+			ClaimNamespace: "ns", ClaimName: "unprepared",
+			ClaimResources: []*podresources.ClaimResource{{CdiDevices: []*podresources.CDIDevice{{Name: "example.com/nic=eth0"}}}},
 		}}}},
 	}}}, nil
 }
@@ -72,9 +75,11 @@ func TestKubelet_AwayAndThere_AnswersOnlyWhenThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for claim, want := range map[plan.Claim]bool{
-		{Namespace: "ns", Name: "used", UID: "u-1"}:  true,
-		{Namespace: "ns", Name: "other", UID: "u-7"}: true,
-		{Namespace: "ns", Name: "other", UID: "u-8"}: false,
+		{Namespace: "ns", Name: "used", UID: "u-7"}:       true,
+		{Namespace: "ns", Name: "used", UID: "u-1"}:       false, // Deleted; its name is used again.
+		{Namespace: "ns", Name: "unprepared", UID: "u-1"}: true,
+		{Namespace: "ns", Name: "other", UID: "u-7"}:      true,
+		{Namespace: "ns", Name: "other", UID: "u-8"}:      false,
 	} {
 		if got := referenced(claim); got != want {
 			t.Errorf("%+v: %v", claim, got)

@@ -17,6 +17,7 @@ import (
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 )
@@ -55,8 +56,7 @@ func NewUsage(kubelet Kubelet, o UsageOptions) *Usage {
 	return &Usage{kubelet, o}
 }
 
-// ReferencedByKubelet implements devicestate.Usage with one question for all claims. It compares the claim's UID in the CDI devices that the kubelet
-// lists, so that a new claim with the same name is not mistaken for the old one.
+// ReferencedByKubelet implements devicestate.Usage with one question for all claims.
 func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool, error) {
 	var resources []*podresources.DynamicResource
 	err := u.kubelet.containers(ctx, func(c *podresources.ContainerResources) {
@@ -67,15 +67,20 @@ func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool,
 	}, err
 }
 
+// refersTo compares the claim's UID with those in CDI devices, so that a new claim with the same name is not mistaken
+// for the old one. Before the kubelet has CDI devices, it compares the name.
 func refersTo(r *podresources.DynamicResource, claim plan.Claim) bool {
-	if claim.Name != "" && r.GetClaimName() == claim.Name && r.GetClaimNamespace() == claim.Namespace {
-		return true
+	prepared := false
+	for _, c := range r.GetClaimResources() {
+		for _, d := range c.GetCdiDevices() {
+			_, device, ofClaim := strings.Cut(d.GetName(), "/"+cdi.Class+"=")
+			if ofClaim && strings.HasPrefix(device, claim.UID+"-") {
+				return true
+			}
+			prepared = prepared || ofClaim
+		}
 	}
-	return slices.ContainsFunc(r.GetClaimResources(), func(c *podresources.ClaimResource) bool {
-		return slices.ContainsFunc(c.GetCdiDevices(), func(d *podresources.CDIDevice) bool {
-			return strings.Contains(d.GetName(), claim.UID)
-		})
-	})
+	return !prepared && claim.Name != "" && r.GetClaimName() == claim.Name && r.GetClaimNamespace() == claim.Namespace
 }
 
 // OpenedBy implements devicestate.Usage. It ignores devices with admin access, because monitoring must not delay a
