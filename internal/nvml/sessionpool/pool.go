@@ -113,7 +113,7 @@ func (p *Pool) explain(address string, err error) error {
 }
 
 // Undo removes an effect from a GPU. do reports whether it removed the effect. If there is nothing to remove, or the
-// GPU is gone, Undo looks again in a new session, because one wrong answer would leave the effect without an owner.
+// GPU is gone, Undo asks again in a new session, because one wrong answer would leave the effect without an owner.
 func (p *Pool) Undo(address, uuid string, do func(*GPU) (removed bool, err error)) (err error) {
 	for range 2 {
 		removed := false
