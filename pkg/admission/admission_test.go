@@ -49,9 +49,13 @@ func newView(t testing.TB, timeout time.Duration, makes ...string) *ClusterView 
 		"nic.example.com":        `device.driver == 'nic.example.com'`,
 		"any.example.com":        `true`,
 	} {
-		if err := classes.Add(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
-		}}); err != nil {
+		}}
+		if name == "gpu.nvidia.com" {
+			class.Spec.ExtendedResourceName = new("nvidia.com/gpu")
+		}
+		if err := classes.Add(class); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -205,25 +209,28 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	v := newView(t, patient, "hgx-h100", "l40s-4")
 	for name, c := range map[string]struct{ object, want string }{
 		"an attribute that is not there":  {of("gpu.nvidia.com", selecting(attr+`product == "x"`)), `request r: no device has the attribute product; is productName meant?`},
+		"an attribute of the standard":    {of("gpu.nvidia.com", selecting(attr+`numaNode == 0`)), "request r: no device has the attribute numaNode; is resource.kubernetes.io/numaNode meant?"},
+		"an attribute of no board here":   {of("gpu.nvidia.com", selecting(attr+`fabricCluster == "x"`)), "no device has the attribute fabricCluster; there are "},
+		"a part of more than a partition": {of("mig.nvidia.com", ", capacity: {requests: {memory: 80Gi}}"), "the largest partition has 80896Mi|request r: it asks 80Gi of memory; the largest partition has"},
 		"a capacity that is not there":    {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].mem.compareTo(quantity("1Gi")) > 0`)), "no device has the capacity mem"},
 		"an attribute that is a capacity": {of("gpu.nvidia.com", selecting(attr+`memory > 4`)), "memory"},
 		"a capacity request":              {of("gpu.nvidia.com", ", capacity: {requests: {memori: 10Gi}}"), "no device has the capacity memori; is memory meant?"},
 		"a constraint":                    {of("gpu.nvidia.com", ", count: 2") + "\n  constraints: [{matchAttribute: gpu.nvidia.com/nvlinkgroup}]", "constraints: no device has the attribute gpu.nvidia.com/nvlinkgroup; is nvlinkGroup meant?"},
-		"a constraint of the standard":    {of("gpu.nvidia.com", ", count: 3") + "\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]", "request r: no node"},
+		"a constraint of the standard":    {of("gpu.nvidia.com", ", count: 3") + "\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]", "request r: no node of the cluster as it is now could satisfy it, even if it were empty"},
 		"a model that is not there":       {of("gpu.nvidia.com", selecting(attr+`productName == "NVIDIA H100 80GB HBM2"`)), `no device of the cluster has the productName "NVIDIA H100 80GB HBM2"; is "NVIDIA H100 80GB HBM3" meant?`},
 		"a profile that is not there":     {of("mig.nvidia.com", selecting(attr+`profile in ["1g.5gb"]`)), `has the profile "1g.5gb"`},
 		"a class that is not there":       {of("gpu.nvdia.com", ""), "there is no DeviceClass gpu.nvdia.com; is gpu.nvidia.com meant?"},
-		"more GPUs than a node has":       {of("gpu.nvidia.com", ", count: 9"), "request r: no node of the cluster as it is now could satisfy it, even if it were empty"},
+		"more GPUs than a node has":       {of("gpu.nvidia.com", ", count: 9"), "request r: it asks for 9 devices; no node of the cluster as it is now has more than 8 that match"},
 		"as many as a node has":           {of("gpu.nvidia.com", ", count: 8"), ""},
-		"more memory than a GPU has":      {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("100Gi")) >= 0`)), "request r: no node"},
+		"more memory than a GPU has":      {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("100Gi")) >= 0`)), "request r: no device of the cluster as it is now matches its class and selectors"},
 		"a selector that fails":           {of("gpu.nvidia.com", selecting(attr+`profile == "1g.10gb"`)), "the scheduler would give up"},
 		"a fraction":                      {of("gpu.nvidia.com", ", capacity: {requests: {memory: 10Gi}}"), ""},
-		"more than all of it":             {of("gpu.nvidia.com", ", capacity: {requests: {memory: 100Gi}}"), "request r: no node"},
+		"more than all of it":             {of("gpu.nvidia.com", ", capacity: {requests: {memory: 100Gi}}"), "request r: it asks 100Gi of memory; the largest GPU has 81559Mi"},
 		"a limit above the largest GPU": {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 81Gi}}`),
 			"spec.devices.config[0].opaque.parameters.sharing.mpsConfig: a memory limit of 82944 MiB is more than any GPU of the cluster has (81559 MiB)"},
 		"a limit below the largest GPU":       {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 79Gi}}`), ""},
 		"a group of eight":                    {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 8`)), ""},
-		"a group of five":                     {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 5`)), "request r: no node"},
+		"a group of five":                     {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 5`)), "request r: no device of the cluster as it is now matches its class"},
 		"alternatives, one of which there is": {claim("  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com" + selecting(attr+`productName == "NVIDIA B300"`) + "}, {name: b, deviceClassName: gpu.nvidia.com}]}]"), ""},
 		"one GPU and a network card":          {claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}, {name: nic, exactly: {deviceClassName: nic.example.com}}]\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]"), ""},
 		"a certain board":                     {of("gpu.nvidia.com", selecting(attr+`uuid == "GPU-of-the-second-node"`)), ""},
@@ -232,7 +239,7 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 			"requests a and b: by MPS"},
 		"two shares by turns": {with(claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}]"),
 			"kind: GpuConfig, sharing: {strategy: TimeSlicing}"), ""},
-		"two shares that cannot be": {claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 100Gi}}}}]"), "request b: no node"},
+		"two shares that cannot be": {claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 100Gi}}}}]"), "request b: it asks 100Gi of memory; the largest GPU has 81559Mi"},
 		"two shares in a request": {of("gpu.nvidia.com", ", count: 2, capacity: {requests: {memory: 10Gi}}"),
 			"request r: its shares are of different GPUs, and by MPS a container reaches one; ask for one share in a request, or name the strategy TimeSlicing in a GpuConfig"},
 		"all shares":                          {of("gpu.nvidia.com", ", allocationMode: All, capacity: {requests: {memory: 10Gi}}"), "request r: its shares are of different GPUs"},
@@ -242,8 +249,11 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 		"another driver's claim":              {of("nic.example.com", ", count: 100"), ""},
 		"monitoring":                          {of("monitor.gpu.nvidia.com", ", adminAccess: true, tolerations: [{key: gpu.nvidia.com/monitor, operator: Exists}]"), ""},
 		"monitoring without the toleration":   {of("monitor.gpu.nvidia.com", ", adminAccess: true"), "request r: no node"},
-		"a class that matches nothing":        {class(whole + `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("400Gi")) >= 0`), "matches no device of the cluster"},
-		"a class of a model that is not here": {class(whole + attr + `productName == "NVIDIA B300"`), "has the productName"},
+		"a class of the chart's extended resource": {class(whole+`true`) + " extendedResourceName: nvidia.com/gpu\n",
+			"DeviceClass gpu.nvidia.com has the extendedResourceName nvidia.com/gpu too; the scheduler uses the newest class only"},
+		"a class of its own extended resource": {class(whole+`true`) + " extendedResourceName: example.com/gpu\n", ""},
+		"a class that matches nothing":         {class(whole + `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("400Gi")) >= 0`), "matches no device of the cluster"},
+		"a class of a model that is not here":  {class(whole + attr + `productName == "NVIDIA B300"`), "has the productName"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, binding := range []bool{true, false} {

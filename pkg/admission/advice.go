@@ -147,17 +147,18 @@ func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown 
 	r.warn("%s: no device has the %s %s%s", where, kind, shown, v.instead(n))
 }
 
+// instead suggests a name that a device of the cluster has, in any domain.
 func (v *ClusterView) instead(n selector.Name) string {
-	if near := nearest(n.ID, v.known(n.Capacity)); near != "" {
-		return "; is " + near + " meant?"
+	known := v.known(n.Capacity)
+	if near := nearest(n.ID, slices.Sorted(maps.Keys(known))); near != "" {
+		return "; is " + known[near] + " meant?"
 	}
-	other := n
-	if other.Capacity = !n.Capacity; v.names.Has(other) && n.Capacity {
+	if _, other := v.known(!n.Capacity)[n.ID]; other && n.Capacity {
 		return "; it is an attribute, see device.attributes"
-	} else if v.names.Has(other) {
+	} else if other {
 		return "; it is a capacity, see device.capacity"
 	}
-	return "; there are " + strings.Join(v.known(n.Capacity), ", ")
+	return "; there are " + strings.Join(slices.Sorted(maps.Values(known)), ", ")
 }
 
 // nearest returns the candidate most similar to the text, or "": a prefix or an extension of it, otherwise the one with

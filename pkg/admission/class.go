@@ -13,9 +13,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/fleet"
@@ -63,10 +65,27 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 	for _, e := range expressions(class.Spec.Selectors) {
 		v.checkAttributes(&r, "the class", e, true)
 	}
+	v.checkResourceName(&r, class)
 	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, expressions(class.Spec.Selectors)) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
 	}
 	return r
+}
+
+// checkResourceName warns of an extended resource that another class has already. The scheduler serves it from the
+// newest class only, and forgets it when either class goes.
+func (v *ClusterView) checkResourceName(r *result, class *resourceapi.DeviceClass) {
+	if class.Spec.ExtendedResourceName == nil {
+		return
+	}
+	all, _ := v.classes.List(labels.Everything()) // A cache has no errors.
+	for _, c := range all {
+		if c.Name != class.Name && ptr.Equal(c.Spec.ExtendedResourceName, class.Spec.ExtendedResourceName) &&
+			(v.Concerns(c) || v.Concerns(class)) {
+			r.warn("DeviceClass %s has the extendedResourceName %s too; the scheduler uses the newest class only, for every pod that asks for it",
+				c.Name, *class.Spec.ExtendedResourceName)
+		}
+	}
 }
 
 // evaluationTimeout limits the evaluation of selectors: expressions can be slow, and clusters can have many shapes.

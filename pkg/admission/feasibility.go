@@ -10,12 +10,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -23,6 +25,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations. A review
@@ -82,7 +85,7 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 	// The allocator is slow if there are too few devices, because it tries them in every order.
 	for _, q := range requests {
 		if !v.foreign(q) && !q.alternative() && v.tooFew(ctx, q) {
-			return none(q.name), true
+			return v.obstacle(ctx, q.name, requests), true
 		}
 	}
 	if ok, problem := v.anywhere(ctx, ours); ok || problem != "" {
@@ -91,7 +94,7 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 	for _, r := range ours.Requests {
 		one := only(ours, func(name string) bool { return name == r.Name })
 		if ok, _ := v.anywhere(ctx, one); !ok {
-			return none(r.Name), true
+			return v.obstacle(ctx, r.Name, requests), true
 		}
 	}
 	if ctx.Err() != nil {
@@ -100,9 +103,44 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty", true
 }
 
-func none(request string) string {
-	return fmt.Sprintf("request %s: no node of the cluster as it is now could satisfy it, even if it were empty", request)
+// obstacle says which part of a request no node can satisfy.
+func (v *ClusterView) obstacle(ctx context.Context, name string, requests []request) string {
+	text := "request " + name + ": "
+	i := slices.IndexFunc(requests, func(q request) bool { return q.name == name })
+	if i < 0 { // It has alternatives.
+		return text + "no node of the cluster as it is now could satisfy it, even if it were empty"
+	}
+	q, most, largest := requests[i], int64(0), map[resourceapi.QualifiedName]resource.Quantity{}
+	for _, p := range v.pools {
+		n := int64(0)
+		for c := range v.candidates(p) {
+			if ok, err := v.satisfies(ctx, q.all(), c); !ok || err != nil {
+				continue
+			}
+			n++
+			for id, capacity := range c.device.Capacity {
+				if best := largest[id]; capacity.Value.Cmp(best) > 0 {
+					largest[id] = capacity.Value
+				}
+			}
+		}
+		most = max(most, n)
+	}
+	for _, id := range slices.Sorted(maps.Keys(q.capacity)) {
+		if asked, has := q.capacity[id], largest[id]; most > 0 && asked.Cmp(has) > 0 {
+			return fmt.Sprintf("%sit asks %s of %s; the largest %s has %s", text, asked.String(), id, nouns[q.kind], has.String())
+		}
+	}
+	switch {
+	case most == 0:
+		return text + "no device of the cluster as it is now matches its class and selectors"
+	case q.count > most:
+		return fmt.Sprintf("%sit asks for %d devices; no node of the cluster as it is now has more than %d that match", text, q.count, most)
+	}
+	return text + "no node of the cluster as it is now could satisfy it, even if it were empty"
 }
+
+var nouns = map[gpu.Kind]string{"": "device", gpu.KindGPU: "GPU", gpu.KindMIG: "partition", gpu.KindGroup: "group", gpu.KindMonitor: "device"}
 
 // tooFew reports whether every node has fewer matching devices than the request counts. It returns false if a selector
 // fails.

@@ -4,7 +4,6 @@
 package admission
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -28,9 +27,10 @@ type ClusterView struct {
 	// timeout limits the search for a node that satisfies a claim.
 	timeout time.Duration
 
-	// names are the published names; values are those of the attributes in chosen.
-	names  sets.Set[selector.Name]
-	values map[selector.Name]sets.Set[string]
+	// here are the names that devices of the cluster have. names also has those of devices elsewhere; values are those of
+	// the attributes in chosen.
+	here, names sets.Set[selector.Name]
+	values      map[selector.Name]sets.Set[string]
 	// largest is the memory of the largest GPU, in bytes; 0 means unknown.
 	largest uint64
 	// probes are the devices to evaluate the selectors of classes on.
@@ -44,7 +44,7 @@ type ClusterView struct {
 func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, cache *Cache) *ClusterView {
 	v := &ClusterView{
 		driver: driver, classes: classes, pools: pools, cache: cache, timeout: searchTimeout,
-		names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
+		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
 	}
 	v.probes = v.probeDevices()
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
@@ -61,15 +61,19 @@ func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, po
 			}
 			for name, a := range d.Attributes {
 				n := v.name(name, false)
-				v.names.Insert(n)
+				v.here.Insert(n)
 				if a.StringValue != nil && chosen[n.ID] {
 					v.value(n, *a.StringValue)
 				}
 			}
 			for name := range d.Capacity {
-				v.names.Insert(v.name(name, true))
+				v.here.Insert(v.name(name, true))
 			}
 		}
+	}
+	v.names = v.names.Union(v.here)
+	if len(v.here) == 0 { // The devices are unknown.
+		v.here = v.names
 	}
 	return v
 }
@@ -101,14 +105,17 @@ func (v *ClusterView) name(name resourceapi.QualifiedName, capacity bool) select
 	return selector.Name{Domain: domain, ID: id, Capacity: capacity}
 }
 
-// known lists the attributes or capacities of the driver's domain.
-func (v *ClusterView) known(capacity bool) []string {
-	var out []string
-	for n := range v.names {
-		if n.Domain == v.driver && n.Capacity == capacity {
-			out = append(out, n.ID)
+// known returns the attributes or capacities of the cluster's devices, as they are written, by the name without domain.
+func (v *ClusterView) known(capacity bool) map[string]string {
+	out := map[string]string{}
+	for n := range v.here {
+		switch {
+		case n.Capacity != capacity:
+		case n.Domain == v.driver:
+			out[n.ID] = n.ID
+		case out[n.ID] == "":
+			out[n.ID] = n.Domain + "/" + n.ID
 		}
 	}
-	slices.Sort(out)
 	return out
 }
