@@ -24,6 +24,7 @@ import (
 	"tags.cncf.io/container-device-interface/pkg/parser"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -86,19 +87,40 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 			join(&spec.Devices[at[name]].ContainerEdits, edits.Devices[i])
 			continue
 		}
-		if _, seen := at[name]; seen {
-			continue // With admin access two requests can name a device; one CDI device serves both.
+		if n, seen := at[name]; seen { // With admin access two requests can name a device; one CDI device serves both.
+			spec.Devices[n].ContainerEdits.Env = unique(spec.Devices[n].ContainerEdits.Env, identity(p, i))
+			continue
 		}
 		at[name] = len(spec.Devices)
 		if err := parser.ValidateDeviceName(name); err != nil {
 			return nil, fmt.Errorf("device %s: %w", p.Devices[i].Name, err)
 		}
-		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: edits.Devices[i]})
+		one := edits.Devices[i]
+		one.Env = slices.Concat(one.Env, identity(p, i))
+		spec.Devices = append(spec.Devices, specs.Device{Name: name, ContainerEdits: one})
 	}
 	if spec.Version, err = specs.MinimumRequiredVersion(spec); err != nil {
 		return nil, fmt.Errorf("find the CDI version: %w", err)
 	}
 	return spec, validate(spec)
+}
+
+// identity is the variable with the UUID of a device, or of each GPU of a group. Its name contains the device, so another
+// claim of the container can only set it to the same value.
+func identity(p plan.Plan, i int) []string {
+	d := p.Devices[i]
+	uuids := []string{d.UUID}
+	if d.Kind == gpu.KindMIG {
+		uuids[0] = d.Partition.UUID
+	}
+	for i++; i < len(p.Devices) && p.Continues(i); i++ {
+		uuids = append(uuids, p.Devices[i].UUID)
+	}
+	if uuids[0] == "" {
+		return nil // An adopted partition that no scan has found yet.
+	}
+	name := strings.NewReplacer("-", "_", "/", "_").Replace(d.Request + "_" + d.Name)
+	return []string{envUUID + strings.ToUpper(name) + "=" + strings.Join(uuids, ",")}
 }
 
 // join adds the edits of another GPU to a group's, without duplicate nodes, mounts and hooks.
@@ -176,6 +198,7 @@ const (
 
 // Environment of containers. Names without DRA belong to CUDA and NCCL.
 const (
+	envUUID           = "NVIDIA_DRA_UUID_" // A prefix: the request and the device follow.
 	envStrategy       = "NVIDIA_DRA_SHARING_STRATEGY"
 	envShare          = "NVIDIA_DRA_SHARE_MEMORY_MIB"
 	envPipe           = "CUDA_MPS_PIPE_DIRECTORY"

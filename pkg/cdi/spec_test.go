@@ -6,6 +6,7 @@ package cdi_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,7 +44,7 @@ func edits() cdi.Edits {
 	}
 }
 
-const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
+const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"env":["NVIDIA_DRA_UUID_GPU_GPU_0000_1B_00_0=GPU-0"],"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
 `
 
 func encoded(t *testing.T, p plan.Plan, e cdi.Edits) []byte {
@@ -90,7 +91,7 @@ func TestSpec_Runtime_InjectsTheDevice(t *testing.T) {
 	if diff := cmp.Diff([]string{"/dev/nvidiactl", "/dev/nvidia0"}, paths); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"NVIDIA_VISIBLE_DEVICES=void"}, container.Process.Env); diff != "" {
+	if diff := cmp.Diff([]string{"NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRA_UUID_GPU_GPU_0000_1B_00_0=GPU-0"}, container.Process.Env); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -112,6 +113,35 @@ func TestSpec_SharesAndRepeats_HaveOneDeviceEach(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"u-1-gpu-0000-1b-00-0", "u-1-gpu-0000-1b-00-0-s"}, names); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestSpec_EveryKindOfDevice_HasItsUUIDs(t *testing.T) {
+	p, e := onePlan(), edits()
+	p.Devices = []plan.Device{
+		{Request: "ring", Name: "nvlink-2-0000-10-00-0", Kind: gpu.KindGroup, UUID: "GPU-1"},
+		{Request: "ring", Name: "nvlink-2-0000-10-00-0", Kind: gpu.KindGroup, UUID: "GPU-2"},
+		{Request: "any/a-part", Name: "gpu-0000-1b-00-0-mig-1g-10gb-4", Kind: gpu.KindMIG, UUID: "GPU-3", Partition: plan.Partition{UUID: "MIG-4"}},
+		{Request: "lost", Name: "gpu-0000-1b-00-0-mig-1g-10gb-5", Kind: gpu.KindMIG, UUID: "GPU-3"},
+		{Request: "watch", Name: "monitor-0000-1b-00-0", Kind: gpu.KindMonitor, Admin: true, UUID: "GPU-3"},
+		{Request: "also", Name: "monitor-0000-1b-00-0", Kind: gpu.KindMonitor, Admin: true, UUID: "GPU-3"},
+	}
+	e.Devices = slices.Repeat(e.Devices, len(p.Devices))
+	spec, err := cdi.Spec(driver, p, "boot-1", e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for _, d := range spec.Devices {
+		got[d.Name] = d.ContainerEdits.Env
+	}
+	if diff := cmp.Diff(map[string][]string{
+		"u-1-nvlink-2-0000-10-00-0":          {"NVIDIA_DRA_UUID_RING_NVLINK_2_0000_10_00_0=GPU-1,GPU-2"},
+		"u-1-gpu-0000-1b-00-0-mig-1g-10gb-4": {"NVIDIA_DRA_UUID_ANY_A_PART_GPU_0000_1B_00_0_MIG_1G_10GB_4=MIG-4"},
+		"u-1-gpu-0000-1b-00-0-mig-1g-10gb-5": nil,
+		"u-1-monitor-0000-1b-00-0":           {"NVIDIA_DRA_UUID_WATCH_MONITOR_0000_1B_00_0=GPU-3", "NVIDIA_DRA_UUID_ALSO_MONITOR_0000_1B_00_0=GPU-3"},
+	}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -34,7 +34,7 @@ func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 		view, err := cluster.Inspect(ctx, p.Namespace, p.Name, c.Name)
 		must(t, err)
 		devices := deviceNames(p, c, claims)
-		var nodes, uuids []string
+		var nodes, uuids, named []string
 		if slices.ContainsFunc(devices, isGroup) {
 			nodes = append(nodes, nvswitchNodes(t)...)
 		}
@@ -45,6 +45,10 @@ func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 			capabilities, partition := partitionNodes(t, device)
 			nodes = append(nodes, capabilities...)
 			uuids = append(uuids, partition...)
+			if len(partition) == 0 {
+				partition = []string{uuid}
+			}
+			named = append(named, partition...)
 		}
 		if len(devices) > 0 {
 			nodes = append(nodes, "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl")
@@ -69,6 +73,17 @@ func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 		slices.Sort(got)
 		if diff := cmp.Diff(uuids, got); diff != "" {
 			t.Errorf("%s/%s: nvidia-smi -L (-want +seen):\n%s\n%s", p.Name, c.Name, diff, view.NvidiaSMI)
+		}
+		var told []string
+		for name, value := range view.Env {
+			if strings.HasPrefix(name, "NVIDIA_DRA_UUID_") {
+				told = append(told, strings.Split(value, ",")...)
+			}
+		}
+		slices.Sort(named)
+		slices.Sort(told)
+		if diff := cmp.Diff(slices.Compact(named), slices.Compact(told)); diff != "" {
+			t.Errorf("%s/%s: NVIDIA_DRA_UUID_… (-want +seen):\n%s\n%v", p.Name, c.Name, diff, view.Env)
 		}
 		if len(devices) > 0 && view.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 			t.Errorf("%s/%s: NVIDIA_VISIBLE_DEVICES is %q, want void", p.Name, c.Name, view.Env["NVIDIA_VISIBLE_DEVICES"])
