@@ -144,7 +144,7 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 	}{
 		{"deviceClasses.mig.enabled=false", nil},
 		{"deviceClasses.mig.enabled=false,deviceClasses.models.enabled=false", []string{
-			"create deviceclasses", "patch deviceclasses", "update deviceclasses",
+			"create deviceclasses", "patch deviceclasses",
 		}},
 		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},
 		{"webhook.enabled=false", []string{

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,10 @@ type classReconciler struct {
 	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
 	dropsResourceNames bool
 	reported           map[string]bool
+	// resources holds every servedResource that an event showed, also of classes that were gone at once.
+	resources *sync.Map
+	// concerns reports whether a class is about this driver's devices.
+	concerns func(*resourceapi.DeviceClass) bool
 }
 
 // kinds counts the devices of each kind, including those of incomplete pools.
@@ -94,7 +99,65 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 		done(k.remove(ctx, class))
 	}
 	maps.DeleteFunc(k.unwanted, func(name string, _ time.Time) bool { return !unwanted[name] })
+	done(0, k.refresh(ctx))
 	return again, errors.Join(errs...)
+}
+
+// refreshed is the annotation that refresh changes.
+const refreshed = "gpu-dra-driver/refreshed"
+
+// refresh writes the classes whose extended resource another class gave up. The scheduler forgets a resource with one of
+// its classes, and finds the other class only at an event about it; until then every pod waits for "Insufficient".
+func (k *classReconciler) refresh(ctx context.Context) (err error) {
+	var seen []servedResource
+	k.resources.Range(func(key, _ any) bool {
+		if one, ok := key.(servedResource); ok {
+			seen = append(seen, one)
+		}
+		k.resources.Delete(key) // Before the cache is read, so that a later event is not lost.
+		return true
+	})
+	now, lost := map[servedResource]*resourceapi.DeviceClass{}, map[string]bool{}
+	for _, o := range k.existing.List() {
+		if one, ok := resourceOf(o); ok {
+			now[one], _ = o.(*resourceapi.DeviceClass)
+		}
+	}
+	for _, one := range seen {
+		if now[one] == nil {
+			lost[one.resource] = true
+		}
+	}
+	defer func() {
+		for _, one := range seen {
+			if err != nil || now[one] != nil {
+				k.resources.Store(one, true)
+			}
+		}
+	}()
+	for one, class := range now {
+		if !lost[one.resource] || !k.concerns(class) {
+			continue
+		}
+		class = class.DeepCopy()
+		metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
+		if _, err := k.classes.Update(ctx, class, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
+		}
+		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another class with its extended resource is gone", "class", class.Name)
+	}
+	return nil
+}
+
+// servedResource is a class and its extended resource.
+type servedResource struct{ class, resource string }
+
+func resourceOf(object any) (servedResource, bool) {
+	class, ok := object.(*resourceapi.DeviceClass)
+	if !ok || class.Spec.ExtendedResourceName == nil {
+		return servedResource{}, false
+	}
+	return servedResource{class.Name, *class.Spec.ExtendedResourceName}, true
 }
 
 // put creates a class, or updates one of ours. If another program writes it at the same time, put returns a delay,

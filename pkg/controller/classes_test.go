@@ -125,6 +125,46 @@ func class(name, expression string) *resourceapi.DeviceClass {
 	}}
 }
 
+func TestReconcileClasses_ClassOfSameResourceGone_RefreshesTheOther(t *testing.T) {
+	const expression = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`
+	chart, newer, other := class("gpu.nvidia.com", expression), class("newer", expression), class("other", `device.driver == "nic.example.com"`)
+	for _, c := range []*resourceapi.DeviceClass{chart, newer, other} {
+		c.Spec.ExtendedResourceName = new("nvidia.com/gpu")
+	}
+	at(t, append(machine(t, "l40s-4", "a", 0), chart, newer, other), func(t *testing.T, e *env, _ *Controller) {
+		e.written()
+		for name, gone := range map[string]func(){
+			"changed": func() {
+				c := get[resourceapi.DeviceClass](e, "deviceclasses", "newer")
+				c.Spec.ExtendedResourceName = new("example.com/gpu")
+				e.put(c)
+			},
+			"deleted": func() { e.remove("deviceclasses", "newer") },
+			"gone at once": func() {
+				brief := newer.DeepCopy()
+				brief.Name = "brief"
+				e.put(brief)
+				e.remove("deviceclasses", "brief")
+				e.remove("deviceclasses", "newer")
+			},
+		} {
+			e.put(newer)
+			pass(time.Minute)
+			was := get[resourceapi.DeviceClass](e, "deviceclasses", "gpu.nvidia.com")
+			e.written()
+			gone()
+			pass(time.Minute)
+			if is := get[resourceapi.DeviceClass](e, "deviceclasses", "gpu.nvidia.com"); is.Annotations[refreshed] == was.Annotations[refreshed] {
+				t.Errorf("%s: the other class was not refreshed: %v", name, e.written())
+			}
+			pass(time.Hour)
+			if w := e.written(); len(w) != 1 {
+				t.Errorf("%s: writes %v, want one", name, w)
+			}
+		}
+	})
+}
+
 func TestReconcileClasses_AdministratorsClass_LeftAlone(t *testing.T) {
 	theirs := class(l40sClass, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
 	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, e *env, _ *Controller) {

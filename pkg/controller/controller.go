@@ -54,6 +54,8 @@ type Controller struct {
 	nodes           *nodes
 	view            *viewKeeper
 	classStatuses   *classStatuses
+	// resources holds each servedResource that an event showed.
+	resources sync.Map
 
 	mu sync.Mutex
 	// leading is nil unless this instance leads.
@@ -109,7 +111,12 @@ func (c *Controller) Observe(ctx context.Context) error {
 			}
 			trigger(c.view.dirty)
 		}),
-		on(c.classes, func(any) { trigger(c.view.dirty) }),
+		on(c.classes, func(o any) {
+			if one, ok := resourceOf(o); ok {
+				c.resources.Store(one, true)
+			}
+			trigger(c.view.dirty)
+		}),
 	); err != nil {
 		return err
 	}
@@ -183,6 +190,8 @@ func (c *Controller) newLeading() *leading {
 		options: c.o.Classes, grace: c.o.Grace, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
 		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.client,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
+		resources: &c.resources,
+		concerns:  func(class *resourceapi.DeviceClass) bool { return c.ClusterView().Concerns(class) },
 	}
 	l.labeller = &labeller{
 		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),

@@ -8,6 +8,7 @@ package nodes
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,4 +148,27 @@ func waitLeader(ctx context.Context, t *testing.T) {
 		c, err := classes.Get(ctx, sampleClass, metav1.GetOptions{})
 		return err == nil && c.Spec.Selectors[0].CEL.Expression != "false", fmt.Sprint(err)
 	})
+}
+
+// TestDeviceClass_OtherOfSameResourceDeleted_PodsStillStart is about the scheduler, which forgets an extended resource
+// with one of its classes.
+func TestDeviceClass_OtherOfSameResourceDeleted_PodsStillStart(t *testing.T) {
+	ctx := testContext(t)
+	classes := cluster.Client.ResourceV1().DeviceClasses()
+	chart, err := classes.Get(ctx, env.Driver, metav1.GetOptions{})
+	must(t, err)
+	_, err = classes.Create(ctx, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "other.example.com"}, Spec: chart.Spec}, metav1.CreateOptions{})
+	must(t, err)
+	must(t, classes.Delete(ctx, "other.example.com", metav1.DeleteOptions{}))
+	eventually(ctx, t, "the chart's class to be written again", func(ctx context.Context) (bool, string) {
+		c, err := classes.Get(ctx, env.Driver, metav1.GetOptions{})
+		return err == nil && c.ResourceVersion != chart.ResourceVersion, fmt.Sprint(err)
+	})
+	demos, err := cluster.Demos()
+	must(t, err)
+	i := slices.IndexFunc(demos, func(d env.Demo) bool { return d.Name == "extended-resource" })
+	must(t, cluster.Apply(ctx, demos[i]))
+	t.Cleanup(func() { must(t, cluster.Remove(context.WithoutCancel(ctx), demos[i])) })
+	_, err = cluster.WaitSettled(ctx, demos[i])
+	must(t, err)
 }

@@ -237,6 +237,9 @@ func TestHelm_PodHasGPU_TestPassesAndUninstallRefuses(t *testing.T) {
 	if out, err := helm("uninstall", env.Release); err == nil || !strings.Contains(out, "demo-one-gpu/") || !strings.Contains(out, "helm uninstall --no-hooks") {
 		t.Errorf("uninstalling while a pod has a GPU: %v\n%s", err, out)
 	}
+	if out, err := helm("status", env.Release); err != nil || !strings.Contains(out, "STATUS: deployed") {
+		t.Errorf("an upgrade would find no deployed release: %v\n%s", err, out)
+	}
 	pods, err := cluster.Client.CoreV1().Pods(env.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=controller"})
 	if err != nil || len(pods.Items) < 2 {
 		t.Errorf("the driver is gone: %d controllers, %v", len(pods.Items), err)
