@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"syscall"
 
 	"gpu-dra-driver/test/bench/table"
@@ -34,7 +35,7 @@ func main() {
 type options struct {
 	samples, rounds, prepared int
 	idle                      int
-	raw                       string
+	raw, only, profile        string
 	strict                    bool
 }
 
@@ -46,8 +47,14 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	flags.IntVar(&o.prepared, "prepared", 200, "claims prepared at once in the growth check")
 	flags.IntVar(&o.idle, "idle", 60, "seconds at rest before memory and CPU are read")
 	flags.StringVar(&o.raw, "raw", "", "directory for the raw samples")
+	flags.StringVar(&o.only, "only", "", "regular expression of the parts to run; the plugin always starts")
+	flags.StringVar(&o.profile, "profile", "", "host:port of the plugin's metrics; its CPU profile at rest goes to the raw samples")
 	flags.BoolVar(&o.strict, "strict", false, "fail when a figure is over its budget")
 	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	only, err := regexp.Compile("^start to published$|" + o.only)
+	if err != nil {
 		return err
 	}
 	s, err := env.FromEnvironment(log)
@@ -78,6 +85,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		{"rest", b.rest},
 		{"rounds", b.leaks},
 	} {
+		if !only.MatchString(part.name) {
+			continue
+		}
 		if err := s.Step(part.name, func() error { return part.run(ctx) }); err != nil {
 			return err
 		}

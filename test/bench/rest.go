@@ -6,7 +6,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,10 +24,16 @@ func (b *bench) rest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	rested := time.After(time.Duration(b.idle) * time.Second)
+	if b.profile != "" { // Its signals come with CPU time only, so at rest it costs little.
+		if err := b.keepProfile(ctx); err != nil {
+			return err
+		}
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(time.Duration(b.idle) * time.Second):
+	case <-rested:
 	}
 	after, err := b.cpu()
 	if err != nil {
@@ -37,8 +45,28 @@ func (b *bench) rest(ctx context.Context) error {
 	}
 	b.rows = append(b.rows,
 		table.Plain(fmt.Sprintf("memory at rest, %d prepared", b.prepared), fmt.Sprintf("%.1f MB", rss), "45 MB", rss > 45),
-		table.Plain("CPU at rest", fmt.Sprintf("%.2f %%", 100*(after-before)/float64(b.idle)), "-", false))
+		table.Plain("CPU at rest", fmt.Sprintf("%.2f %%", 100*(after-before)/float64(b.idle)), "0.15 %",
+			after-before > 0.0015*float64(b.idle)))
 	return nil
+}
+
+// keepProfile keeps the plugin's CPU profile of the time at rest.
+func (b *bench) keepProfile(ctx context.Context) error {
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", b.profile, b.idle)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.raw, "rest.pprof"), data, 0o644)
 }
 
 // leaks prepares and unprepares many times and compares files, descriptors and memory before and after.
