@@ -30,7 +30,7 @@ const (
 	// successionInterval is the interval of checks whether this instance is still the newest.
 	successionInterval = 2 * time.Second
 	// rebuildInterval covers changes without a trigger, such as a record of the other instance.
-	rebuildInterval = time.Minute
+	rebuildInterval = 5 * time.Minute
 	// probeInterval is the interval of feature probes, which notice an upgrade of the API server.
 	probeInterval = time.Hour
 )
