@@ -117,10 +117,6 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	edits := &edits{root: root, install: func(ctx context.Context) error {
 		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
 	}}
-	if err := edits.installHook(ctx); err != nil {
-		// Pods can end without the hook, and Prepare installs it again.
-		klog.Background().Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
-	}
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
@@ -148,7 +144,12 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: executors.mig.Switched, RecordedInterconnect: executors.mig.RecordedInterconnect,
 		Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
 	})
-	background := []func(context.Context){devicePlugins.Run, settings.run}
+	background := []func(context.Context){devicePlugins.Run, settings.run, func(ctx context.Context) {
+		// Publishing need not wait for the copy of the hook; Prepare does, and installs it again after a failure.
+		if err := edits.installHook(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
+		}
+	}}
 	if c.MPSDir != "" {
 		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)
 	}
