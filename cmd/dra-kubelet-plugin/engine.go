@@ -33,10 +33,10 @@ type executors struct {
 	timeSlice *timeslice.Executor
 }
 
-// newExecutors opens the records of the settings that executors change. The MIG executor holds scanLock while it
-// switches a MIG mode.
+// newExecutors opens the records of the settings that executors change. The MIG executor notes its
+// switches of MIG modes.
 func newExecutors(
-	machine *host.Host, library nvml.Library, scanLock sync.Locker, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
+	machine *host.Host, library nvml.Library, switches sync.Locker, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
 ) (*executors, error) {
 	records := map[string]*record.GPUs{}
 	for _, setting := range []string{mig.Setting, mps.Setting, timeslice.Setting} {
@@ -48,7 +48,7 @@ func newExecutors(
 	sessions := sessionpool.New(library, sessionpool.Listed(c.ProcRoot), report)
 	return &executors{
 		mig: mig.New(machine, sessions, records[mig.Setting], mig.Options{
-			AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, ScanLock: scanLock, ProcRoot: c.ProcRoot,
+			AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switches: switches, ProcRoot: c.ProcRoot,
 			Snapshot: snapshot,
 		}),
 		mps:       mps.New(machine, sessions, mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)), records[mps.Setting], c.ProcRoot),

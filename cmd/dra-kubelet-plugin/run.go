@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"sync"
 
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/kubernetes"
@@ -102,11 +101,9 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 	settings := newSharingSettings(c, events.Report, changed.Fire)
 
-	// MIG mode switches hold it shared and a scan holds it exclusively: during a switch, a scan would see the GPU
-	// vanish and return.
-	var scanLock sync.RWMutex
+	var switches inventory.Switches
 	library := real.New(c.ContainerDriverRoot)
-	executors, err := newExecutors(machine, library, scanLock.RLocker(), scans.Snapshot, events.Report, c)
+	executors, err := newExecutors(machine, library, &switches, scans.Snapshot, events.Report, c)
 	if err != nil {
 		return err
 	}
@@ -158,7 +155,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
 		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
 		Inventory: inventory.New(inventory.Options{
-			Library: library, ScanLock: &scanLock, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
+			Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
 		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 			ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),

@@ -19,7 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
@@ -34,12 +34,19 @@ type Options struct {
 	Library nvml.Library
 	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev.
 	ProcRoot, SysRoot, DevRoot string
-	// ScanLock is held during a scan. Operations that make a GPU disappear for a moment, such as a switch of its MIG
-	// mode, hold it too. Default: none.
-	ScanLock sync.Locker
+	// Switches notes operations that make a GPU disappear for a moment. Default: none.
+	Switches *Switches
 	// Tick creates the ticks of Watch. Default: a time.Ticker.
 	Tick func(time.Duration) (ticks <-chan time.Time, stop func())
 }
+
+// Switches notes switches of MIG modes, during which a GPU disappears for a moment. It is a sync.Locker that never
+// waits, because a switch or a scan of one GPU can hang: Watch repeats a scan that overlapped a switch.
+type Switches struct{ begun, ended atomic.Int64 }
+
+func (s *Switches) Lock() { s.begun.Add(1) }
+
+func (s *Switches) Unlock() { s.ended.Add(1) }
 
 // Inventory scans a node.
 type Inventory struct {
@@ -49,8 +56,8 @@ type Inventory struct {
 
 // New returns an Inventory without reading the node.
 func New(o Options) *Inventory {
-	if o.ScanLock == nil {
-		o.ScanLock = new(sync.Mutex)
+	if o.Switches == nil {
+		o.Switches = new(Switches)
 	}
 	if o.Tick == nil {
 		o.Tick = func(d time.Duration) (<-chan time.Time, func()) {
@@ -64,8 +71,6 @@ func New(o Options) *Inventory {
 // Scan reads the node once. With an error the Snapshot is zero: ErrNoDriver without a driver, nvml.ErrReplaced if this
 // process must restart to use the new driver, another error if NVML failed as a whole.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
-	i.o.ScanLock.Lock()
-	defer i.o.ScanLock.Unlock()
 	session, err := i.o.Library.Open()
 	if errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded) {
 		return gpu.Snapshot{}, fmt.Errorf("%w: %w", ErrNoDriver, err)

@@ -26,8 +26,8 @@ const (
 	// pollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
 	// GPU.
 	pollsPerScan = 15
-	// pollsToUnknown is the number of polls without an answer of NVML after which the GPUs' health is unknown. A switch of
-	// a MIG mode may delay a scan by some seconds.
+	// pollsToUnknown is the number of polls without an answer of NVML after which the GPUs' health is unknown. After as
+	// many scans during switches of MIG modes, their result counts, because a switch hangs.
 	pollsToUnknown = 30
 )
 
@@ -45,8 +45,8 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 	defer stop()
 
 	var last result
-	silent := 0 // polls without an answer of NVML
-	for first := true; ; first = false {
+	silent, repeats := 0, 0 // polls without an answer of NVML, and scans in a row during switches
+	for first := true; ; {
 		now := result{files: i.files()} // Before the scan: the next poll shows a change during it.
 		i.scan(ctx, &now, func() {
 			if silent++; silent == pollsToUnknown {
@@ -56,6 +56,13 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+		if now.switched && repeats < pollsToUnknown {
+			repeats++
+			if err := i.poll(ctx, ticks); err != nil {
+				return err
+			}
+			continue
 		}
 		gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
 		if now.err == nil || gone {
@@ -69,7 +76,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		if first || fmt.Sprint(now.err) != fmt.Sprint(last.err) || !reflect.DeepEqual(now.snapshot, last.snapshot) {
 			found(now.snapshot, now.err)
 		}
-		last = now
+		last, first, repeats = now, false, 0
 		if err := i.wait(ctx, ticks, last); err != nil {
 			return err
 		}
@@ -83,7 +90,9 @@ func (i *Inventory) scan(ctx context.Context, r *result, late func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		ended := i.o.Switches.ended.Load()
 		r.snapshot, r.err = i.Scan(ctx)
+		r.switched = i.o.Switches.begun.Load() != ended
 	}()
 	for {
 		select {
@@ -108,6 +117,18 @@ type result struct {
 	files    string
 	snapshot gpu.Snapshot
 	err      error
+	// switched means that a MIG mode was switched meanwhile.
+	switched bool
+}
+
+// poll waits for the next poll.
+func (i *Inventory) poll(ctx context.Context, ticks <-chan time.Time) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-ticks:
+		return nil
+	}
 }
 
 // wait returns when the next scan is due.

@@ -280,6 +280,35 @@ func TestWatch_NVMLHangs_ReportsHealthUnknown(t *testing.T) {
 	}
 }
 
+func TestWatch_ModeSwitchedMeanwhile_ScansAgainButNotForLong(t *testing.T) {
+	w := startWatch(t, nil)
+	w.next()
+	take := func(off bool) {
+		simtest.Change(t, w.machine, func(s *engine.State) {
+			if g := &s.GPUs[0]; off {
+				s.Remove(g)
+			} else {
+				s.Add(g)
+			}
+		})
+	}
+	w.i.o.Switches.Lock()
+	take(true)
+	w.tick(pollsPerScan + 2)
+	w.nothingDelivered()
+	take(false)
+	w.i.o.Switches.Unlock()
+	w.tick(2)
+	w.nothingDelivered()
+	// A switch that hangs does not hide the other GPUs' changes for ever.
+	w.i.o.Switches.Lock()
+	take(true)
+	w.tick(pollsPerScan + pollsToUnknown)
+	if d := w.next(); len(d.snapshot.GPUs) != 7 || d.err != nil {
+		t.Errorf("delivered %d GPUs, %v; want 7", len(d.snapshot.GPUs), d.err)
+	}
+}
+
 func TestWatch_ContextEnds_ReturnsItsError(t *testing.T) {
 	w := startWatch(t, nil)
 	w.next()

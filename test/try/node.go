@@ -27,6 +27,7 @@ import (
 	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/executor/timeslice"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
@@ -85,7 +86,7 @@ func startNode(b *board, dir string) (*node, error) {
 		return s
 	}
 	partitions := mig.New(n.host, sessions, modes, mig.Options{
-		AllowReset: true, ProcRoot: dir, Timeout: time.Second, ScanLock: new(sync.Mutex), Snapshot: snapshot,
+		AllowReset: true, ProcRoot: dir, Timeout: time.Second, Switches: new(inventory.Switches), Snapshot: snapshot,
 	})
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), driver), Driver: driver,

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -80,8 +79,8 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	sessions := sessionpool.New(library, s.listed, func(error) {})
 	m := s.MIG
 	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
-	if m.ScanLock == nil {
-		m.ScanLock = new(sync.RWMutex).RLocker()
+	if m.Switches == nil {
+		m.Switches = new(inventory.Switches)
 	}
 	if m.Snapshot == nil {
 		m.Snapshot = func() gpu.Snapshot { return o.Snapshot() }

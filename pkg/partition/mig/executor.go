@@ -29,15 +29,15 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// Options configures an Executor. ScanLock, ProcRoot and Snapshot are required.
+// Options configures an Executor. Switches, ProcRoot and Snapshot are required.
 type Options struct {
 	// AllowReset allows switches of the mode that reset the GPU.
 	AllowReset bool
 	// AdoptForeign allows the driver to destroy instances, and to switch off modes, that no record owns if they block a
 	// claim. Without it they belong to their creator.
 	AdoptForeign bool
-	// ScanLock is held during a switch of a mode, because the GPU disappears for a moment.
-	ScanLock sync.Locker
+	// Switches is held during a switch of a mode, because the GPU disappears for a moment.
+	Switches sync.Locker
 	// ProcRoot is the machine's /proc, for the names of processes.
 	ProcRoot string
 	// Timeout limits the retries on a busy partition. Default: 8 s, because the kubelet repeats an unprepare within
