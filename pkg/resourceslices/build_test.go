@@ -145,18 +145,33 @@ func TestBuild_WholeGPUs_ComeBeforeMonitors(t *testing.T) {
 func TestBuild_Monitors_AreSharedAndTainted(t *testing.T) {
 	p, _ := Build(node(1), nil, full)
 	d := p.Slices[1].Devices[0]
-	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations || len(d.Capacity) != 0 {
-		t.Errorf("monitor %+v: want it shareable and without capacity", d)
+	if d.AllowMultipleAllocations == nil || !*d.AllowMultipleAllocations {
+		t.Errorf("monitor %+v: want it shareable", d)
 	}
 	want := []resourceapi.DeviceTaint{{Key: "gpu.nvidia.com/monitor", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	if diff := cmp.Diff(want, d.Taints); diff != "" {
 		t.Errorf("taints (-want +got):\n%s", diff)
 	}
-	got := sortedKeys(d.Attributes)
-	if diff := cmp.Diff([]string{"resource.kubernetes.io/numaNode", "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot",
-		"productName", "type", "uuid"}, toStrings(got)); diff != "" {
-		slices.Sort(got)
-		t.Errorf("attributes %v:\n%s", got, diff)
+}
+
+// A selector that no GPU fails must not fail on a monitor device: the scheduler then refuses the whole claim.
+func TestBuild_Monitors_HaveWhatEveryGPUHas(t *testing.T) {
+	p, _ := Build(node(1), nil, full)
+	d := p.Slices[1].Devices[0]
+	for _, e := range Catalogue() {
+		if !slices.Contains(e.Always, gpu.KindGPU) {
+			continue
+		}
+		if !slices.Contains(e.Always, gpu.KindMonitor) {
+			t.Errorf("%s is not always on monitor devices", e.Name)
+		}
+		name := resourceapi.QualifiedName(e.Name)
+		if c, ok := d.Capacity[name]; e.Capacity && (!ok || c.RequestPolicy.Default.Sign() != 0) {
+			t.Errorf("capacity %s is %+v, want one of which claims consume nothing", name, c)
+		}
+		if _, ok := d.Attributes[name]; !e.Capacity && !ok {
+			t.Errorf("attribute %s is missing", name)
+		}
 	}
 }
 

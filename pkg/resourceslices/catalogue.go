@@ -58,12 +58,13 @@ type capacity struct {
 }
 
 // requestPolicy returns the API's policy. A shared device needs one for every capacity: otherwise the first share takes
-// it all.
+// it all. Claims of a monitor device consume nothing.
 func (c capacity) requestPolicy(s attributeSource) *resourceapi.CapacityRequestPolicy {
+	monitor := s.device.Kind == gpu.KindMonitor
 	switch {
-	case s.offer == nil:
+	case s.offer == nil && !monitor:
 		return nil
-	case c.policy == nil:
+	case c.policy == nil || monitor:
 		return &resourceapi.CapacityRequestPolicy{Default: amount(0), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: amount(0)}}
 	}
 	return c.policy(*s.offer, *c.quantity(s))
@@ -83,11 +84,11 @@ func amount(n int64) *resource.Quantity { return resource.NewQuantity(n, resourc
 
 func bytes(n uint64) *resource.Quantity { return resource.NewQuantity(int64(n), resource.BinarySI) }
 
-// Lists of kinds, for Entry.Devices and Entry.Always.
+// Lists of kinds, for Entry.Devices and Entry.Always. A monitor device has what every GPU has: a class that asks only for
+// such attributes, without the type, must not fail on it.
 var (
 	allKinds     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
 	ofOneGPU     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindMonitor}
-	computing    = []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup}
 	gpuOrMIG     = []gpu.Kind{gpu.KindGPU, gpu.KindMIG}
 	gpuOrGroup   = []gpu.Kind{gpu.KindGPU, gpu.KindGroup}
 	gpuOrMonitor = []gpu.Kind{gpu.KindGPU, gpu.KindMonitor}
@@ -112,22 +113,22 @@ var attributes = []attribute{
 	{Entry{Name: "productName", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetName",
 		Meaning: "The model as nvidia-smi shows it, such as NVIDIA H100 80GB HBM3. A mig device has its GPU's model; a group has the common model of its GPUs."},
 		text(func(s attributeSource) string { return s.gpu.ProductName })},
-	{Entry{Name: "brand", Type: "string", Devices: computing, Source: "nvmlDeviceGetBrand",
+	{Entry{Name: "brand", Type: "string", Devices: allKinds, Source: "nvmlDeviceGetBrand",
 		Meaning: "The product family, such as Tesla or Nvidia. Missing if the driver reports none."},
 		text(func(s attributeSource) string { return s.gpu.Brand })},
-	{Entry{Name: "architecture", Type: "string", Devices: computing, Always: computing, Source: "nvmlDeviceGetArchitecture",
+	{Entry{Name: "architecture", Type: "string", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetArchitecture",
 		Meaning: "The generation, such as Ampere, Hopper or Ada Lovelace."},
 		text(func(s attributeSource) string { return s.gpu.Architecture })},
-	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: computing, Always: computing, Source: "nvmlDeviceGetCudaComputeCapability",
+	{Entry{Name: "cudaComputeCapability", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetCudaComputeCapability",
 		Meaning: "The CUDA compute capability with a third part of 0, such as 9.0.0."},
 		version(func(s attributeSource) string { return versionText(s.gpu.ComputeCapability) })},
-	{Entry{Name: "driverVersion", Type: "version", Devices: computing, Always: computing, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersion", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as a semantic version: 580.126.09 is published as 580.126.9."},
 		version(func(s attributeSource) string { return s.driver.Version })},
-	{Entry{Name: "driverVersionRaw", Type: "string", Devices: gpuOnly, Always: gpuOnly, Source: "nvmlSystemGetDriverVersion",
+	{Entry{Name: "driverVersionRaw", Type: "string", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "nvmlSystemGetDriverVersion",
 		Meaning: "The kernel driver's version as the driver spells it, such as 580.126.09."},
 		text(func(s attributeSource) string { return s.driver.Version })},
-	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: computing, Always: computing, Source: "nvmlSystemGetCudaDriverVersion_v2",
+	{Entry{Name: "cudaDriverVersion", Type: "version", Devices: allKinds, Always: allKinds, Source: "nvmlSystemGetCudaDriverVersion_v2",
 		Meaning: "The newest CUDA version that the driver supports, such as 13.0.0."},
 		version(func(s attributeSource) string { return versionText(s.driver.CUDA) })},
 	{Entry{Name: "addressingMode", Type: "string", Devices: gpuOrMIG, Source: "nvmlDeviceGetAddressingMode",
@@ -142,13 +143,13 @@ var attributes = []attribute{
 	{Entry{Name: string(deviceattribute.StandardDeviceAttributeNUMANode), Type: "int", Devices: allKinds, Source: "sysfs",
 		Meaning: "The NUMA node. Missing if the machine assigns none. A group has one if its GPUs share it."},
 		number(func(s attributeSource) (int, bool) { return ptr.Deref(s.gpu.NUMANode, 0), s.gpu.NUMANode != nil })},
-	{Entry{Name: "index", Type: "int", Devices: gpuOnly, Always: gpuOnly, Source: "NVML's enumeration",
+	{Entry{Name: "index", Type: "int", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "NVML's enumeration",
 		Meaning: "The number that nvidia-smi shows. It can change with every boot and does not identify the device."},
 		number(func(s attributeSource) (int, bool) { return s.gpu.Index, true })},
-	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "nvmlDeviceGetMigMode",
+	{Entry{Name: "migCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "nvmlDeviceGetMigMode",
 		Meaning: "Whether the GPU supports MIG, in whichever mode it is now."},
 		boolean(func(s attributeSource) bool { return s.gpu.MIG.Capable })},
-	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOnly, Always: gpuOnly, Source: "compute capability and brand",
+	{Entry{Name: "mpsCapable", Type: "bool", Devices: gpuOrMonitor, Always: gpuOrMonitor, Source: "compute capability and brand",
 		Meaning: "Whether MPS can limit the memory and SMs of its clients: from compute capability 7.0 on, except in vGPU guests."},
 		boolean(func(s attributeSource) bool { return s.gpu.MPSCapable })},
 	{Entry{Name: "nvlinkGroup", Type: "string", Devices: gpuOrGroup, Source: "nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkRemoteDeviceType, nvmlDeviceGetNvLinkRemotePciInfo_v2",
@@ -184,10 +185,12 @@ var attributes = []attribute{
 		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
 			return &resourceapi.DeviceAttribute{IntValue: new(int64(s.device.Size))}, ""
 		}},
-	{Entry{Name: "isolation", Type: "string", Devices: gpuOrMIG, Always: gpuOrMIG, Source: "the driver and the node's settings",
-		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns without limits) or hardware (the device is not shared)."},
+	{Entry{Name: "isolation", Type: "string", Devices: ofOneGPU, Always: ofOneGPU, Source: "the driver and the node's settings",
+		Meaning: "The isolation between shares of the device: mps (MPS limits the memory and SMs of its clients), time-slicing (shares take turns without limits) or hardware (the device is not shared). A monitor device has none."},
 		text(func(s attributeSource) string {
 			switch {
+			case s.device.Kind == gpu.KindMonitor:
+				return "none"
 			case s.offer == nil:
 				return "hardware"
 			case s.offer.Strategy == v1beta1.StrategyMPS:
@@ -198,7 +201,7 @@ var attributes = []attribute{
 }
 
 var capacities = []capacity{
-	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: computing, Always: computing, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
+	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",
 		Meaning: "The total memory in bytes, including the driver's reserve: of the board, of a mig device's partition, or of all GPUs of a group. Missing if NVML does not report it."},
 		func(s attributeSource) *resource.Quantity {
 			n := s.gpu.MemoryBytes
