@@ -49,6 +49,55 @@ func TestRun_SimulatedLibrary_Conforms(t *testing.T) {
 	}
 }
 
+// TestNVLinks_SeveralScans_ReadEndsOnce fails each query of a link's end after the first scan.
+func TestNVLinks_SeveralScans_ReadEndsOnce(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	root.Use(t)
+	library := real.New(root.Path)
+	scan := func() (known, links int) {
+		t.Helper()
+		s, err := library.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		d, err := s.Device(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := d.NVLinks()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range all {
+			if l.Version != 0 && l.Remote == nvml.RemoteSwitch {
+				known++
+			}
+		}
+		return known, len(all)
+	}
+	if known, links := scan(); known != 18 || links != 18 {
+		t.Fatalf("%d of %d links are known", known, links)
+	}
+	simtest.Change(t, root, func(s *engine.State) {
+		s.GPUs[0].LinksDown = []int{3}
+		for _, query := range []string{"nvmlDeviceGetNvLinkVersion", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo_v2"} {
+			s.Faults = append(s.Faults, engine.Fault{Query: query, Code: nvml.Unknown})
+		}
+	})
+	if known, links := scan(); known != 17 || links != 17 {
+		t.Errorf("with one link down, %d of %d links are known, want 17", known, links)
+	}
+	simtest.Change(t, root, func(s *engine.State) { s.GPUs[0].LinksDown = nil })
+	if known, links := scan(); known != 17 || links != 18 {
+		t.Errorf("after its return, %d of %d links are known, want 17: its end may be another", known, links)
+	}
+	simtest.Change(t, root, func(s *engine.State) { s.Faults = nil })
+	if known, links := scan(); known != 18 || links != 18 {
+		t.Errorf("%d of %d links are known at the end", known, links)
+	}
+}
+
 // machine returns the Machine of a simulated machine.
 func machine(e interface {
 	Update(func(*engine.State) error) error

@@ -125,6 +125,10 @@ func text[T ~int8 | ~uint8](buffer []T) string {
 // missing one.
 func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	var out []nvml.NVLink
+	uuid, err := d.UUID()
+	if err != nil {
+		return nil, err
+	}
 	for i := range nvml.MaxNVLinks {
 		state, err := get(d.session, "nvmlDeviceGetNvLinkState", with(d.handle.GetNvLinkState, i))
 		switch {
@@ -133,9 +137,10 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 		case err != nil:
 			return nil, err
 		case state != gonvml.FEATURE_ENABLED:
+			d.session.library.forgetLink(linkKey{uuid, i})
 			continue
 		}
-		link, err := d.nvlink(i)
+		link, err := d.session.library.link(linkKey{uuid, i}, func() (nvml.NVLink, bool, error) { return d.nvlink(i) })
 		if err != nil {
 			return nil, err
 		}
@@ -144,24 +149,30 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	return out, nil
 }
 
-// nvlink returns the facts of an active link. The link may go down meanwhile, and old drivers report less.
-func (d *device) nvlink(i int) (nvml.NVLink, error) {
-	link := nvml.NVLink{Index: i, Remote: nvml.RemoteUnknown}
-	version, err := get(d.session, "nvmlDeviceGetNvLinkVersion", with(d.handle.GetNvLinkVersion, i))
-	if err == nil {
+// nvlink returns the facts of an active link, and whether NVML reported all that it has. The link may go down meanwhile, and
+// old drivers report less.
+func (d *device) nvlink(i int) (link nvml.NVLink, complete bool, err error) {
+	link = nvml.NVLink{Index: i, Remote: nvml.RemoteUnknown}
+	version, versionErr := get(d.session, "nvmlDeviceGetNvLinkVersion", with(d.handle.GetNvLinkVersion, i))
+	if versionErr == nil {
 		link.Version = int(version)
-	} else if errors.Is(err, nvml.GPUIsLost) {
-		return link, err
+	} else if errors.Is(versionErr, nvml.GPUIsLost) {
+		return link, false, versionErr
 	}
-	remote, err := get(d.session, "nvmlDeviceGetNvLinkRemoteDeviceType", with(d.handle.GetNvLinkRemoteDeviceType, i))
-	if err == nil {
+	remote, remoteErr := get(d.session, "nvmlDeviceGetNvLinkRemoteDeviceType", with(d.handle.GetNvLinkRemoteDeviceType, i))
+	if remoteErr == nil {
 		link.Remote = nvml.RemoteDevice(remote)
 	}
-	at, err := get(d.session, "nvmlDeviceGetNvLinkRemotePciInfo_v2", with(d.handle.GetNvLinkRemotePciInfo, i))
-	if err == nil {
+	at, atErr := get(d.session, "nvmlDeviceGetNvLinkRemotePciInfo_v2", with(d.handle.GetNvLinkRemotePciInfo, i))
+	if atErr == nil {
 		link.RemoteBusID = text(at.BusId[:])
 	}
-	return link, nil
+	for _, err := range []error{versionErr, remoteErr, atErr} {
+		if err != nil && !nvml.Unavailable(err) {
+			return link, false, nil
+		}
+	}
+	return link, true, nil
 }
 
 func (d *device) NVLinkPeer(other nvml.Device) (bool, error) {

@@ -40,11 +40,45 @@ type Library struct {
 	lib      gonvml.Interface
 	sessions int
 	symbols  map[string]bool
+	// links are the ends of active links. A link keeps its end while it is active, so a scan of unchanged links asks for
+	// their states only.
+	links map[linkKey]nvml.NVLink
+}
+
+type linkKey struct {
+	uuid  string
+	index int
+}
+
+// link returns the end of an active link, which read reads unless it is known.
+func (l *Library) link(key linkKey, read func() (nvml.NVLink, bool, error)) (nvml.NVLink, error) {
+	l.mu.Lock()
+	known, ok := l.links[key]
+	l.mu.Unlock()
+	if ok {
+		return known, nil
+	}
+	link, complete, err := read()
+	if complete {
+		l.mu.Lock()
+		l.links[key] = link
+		l.mu.Unlock()
+	}
+	return link, err
+}
+
+// forgetLink forgets the end of a link that is not active.
+func (l *Library) forgetLink(key linkKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.links, key)
 }
 
 // New makes a Library for the driver under driverRoot ("/" for the machine's own). It loads no library: the driver
 // may be installed later.
-func New(driverRoot string) *Library { return &Library{driverRoot: driverRoot} }
+func New(driverRoot string) *Library {
+	return &Library{driverRoot: driverRoot, links: map[linkKey]nvml.NVLink{}}
+}
 
 // Open finds, loads and initialises the library. See nvml.Library for its errors.
 func (l *Library) Open() (nvml.Session, error) {
