@@ -154,7 +154,8 @@ func TestBuild_Monitors_AreSharedAndTainted(t *testing.T) {
 	}
 }
 
-// A selector that no GPU fails must not fail on a monitor device: the scheduler then refuses the whole claim.
+// TestBuild_Monitors_HaveWhatEveryGPUHas: a selector that no GPU fails must not fail on a monitor device, because the
+// scheduler then refuses the whole claim.
 func TestBuild_Monitors_HaveWhatEveryGPUHas(t *testing.T) {
 	p, _ := Build(node(1), nil, full)
 	d := p.Slices[1].Devices[0]
