@@ -148,13 +148,14 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 func TestCluster_NotLeading_ReportsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
-		c, stop := e.start()
-		if _, ok := c.Cluster(); ok {
+		idle := New(slicetest.Driver, e.client(), e.metadata(), Options{})
+		if _, ok := idle.Cluster(); ok {
 			t.Error("it reports before it knows the cluster")
 		}
-		if c.Synced() == nil {
+		if idle.Synced() == nil {
 			t.Error("it is ready before it knows the cluster")
 		}
+		c, stop := e.start()
 		pass(time.Second)
 		if _, ok := c.Cluster(); !ok || c.Synced() != nil {
 			t.Error("it leads and reports nothing")
