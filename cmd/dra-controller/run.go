@@ -103,6 +103,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace,
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"}),
 		Classes: deviceclasses.Options{
+			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,
 		},
 	})

@@ -28,6 +28,9 @@ import (
 // cacheLag is the time for a cache to receive another program's write.
 const cacheLag = time.Second
 
+// chartLag is the time that Helm has to write the chart's class or, at the end of the release, to end the controller.
+const chartLag = 10 * time.Second
+
 // classReconciler creates and removes DeviceClasses.
 type classReconciler struct {
 	options deviceclasses.Options
@@ -41,6 +44,8 @@ type classReconciler struct {
 
 	// made holds when this instance created a class, or found it created, until the cache receives it.
 	made map[string]time.Time
+	// chartGone is the time since when the chart's class is missing, or zero.
+	chartGone time.Time
 	// unwanted holds since when each of our classes has had no devices.
 	unwanted map[string]time.Time
 	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
@@ -144,7 +149,8 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		if _, err := k.classes.Update(ctx, class, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
 		}
-		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another class with its extended resource is gone", "class", class.Name)
+		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another one with its extended resource is gone",
+			"class", class.Name)
 	}
 	return nil
 }
@@ -169,6 +175,14 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 		if since, ours := k.made[want.Name]; ours && time.Since(since) < cacheLag {
 			return cacheLag, nil
 		}
+		if want.Name == k.options.Driver {
+			if k.chartGone.IsZero() {
+				k.chartGone = time.Now()
+			}
+			if rest := chartLag - time.Since(k.chartGone); rest > 0 {
+				return rest, nil
+			}
+		}
 		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
@@ -183,6 +197,9 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 		return 0, nil
 	}
 	delete(k.made, want.Name)
+	if want.Name == k.options.Driver {
+		k.chartGone = time.Time{}
+	}
 	if !k.options.Ours(is) {
 		return 0, nil
 	}

@@ -165,6 +165,33 @@ func TestReconcileClasses_ClassOfSameResourceGone_RefreshesTheOther(t *testing.T
 	})
 }
 
+func TestReconcileClasses_ChartsClassDeleted_ComesBackAfterHelmIsDone(t *testing.T) {
+	chart := class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
+	chart.Labels, chart.Spec.ExtendedResourceName = map[string]string{"app.kubernetes.io/managed-by": "Helm"}, new("nvidia.com/gpu")
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, append(machine(t, "l40s-4", "a", 0), chart)...)
+		_, stop := e.start(func(o *Options) { o.Classes.GPUs, o.Classes.GPUResource = true, "nvidia.com/gpu" })
+		defer stop()
+		pass(time.Hour)
+		if is := get[resourceapi.DeviceClass](e, "deviceclasses", chart.Name); cmp.Diff(chart.Labels, is.Labels) != "" {
+			t.Errorf("the chart's class has the labels %v", is.Labels)
+		}
+		for range 2 {
+			e.remove("deviceclasses", chart.Name)
+			pass(chartLag / 2)
+			wantClasses(t, e, l40sClass)
+			pass(chartLag)
+			wantClasses(t, e, l40sClass, chart.Name)
+			if is := get[resourceapi.DeviceClass](e, "deviceclasses", chart.Name); cmp.Diff(chart.Spec, is.Spec) != "" {
+				t.Errorf("it comes back as %+v", is.Spec)
+			}
+		}
+		e.written()
+		pass(time.Hour)
+		wantNoWrites(t, e, "the class is back")
+	})
+}
+
 func TestReconcileClasses_AdministratorsClass_LeftAlone(t *testing.T) {
 	theirs := class(l40sClass, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)
 	at(t, append(machine(t, "l40s-4", "a", 0), theirs), func(t *testing.T, e *env, _ *Controller) {

@@ -37,6 +37,9 @@ type Options struct {
 	Models, Profiles bool
 	// ModelPrefix begins the name of a model's class.
 	ModelPrefix string
+	// GPUs enables the class of all GPUs, which the chart also creates, with the extended resource name GPUResource.
+	GPUs        bool
+	GPUResource string
 	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name.
 	ResourcePrefix string
 }
@@ -69,6 +72,13 @@ func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceCl
 		}
 		made[name] = what
 		classes = append(classes, c)
+	}
+	if o.GPUs {
+		c := o.class(o.Driver, gpu.KindGPU, "", "")
+		if o.GPUResource != "" {
+			c.Spec.ExtendedResourceName = &o.GPUResource
+		}
+		add("all GPUs", c)
 	}
 	for _, product := range slices.Sorted(maps.Keys(models)) {
 		add("the model "+product, o.class(o.ModelName(product), gpu.KindGPU, "productName", product))
@@ -103,12 +113,16 @@ func label(profile string) string {
 // class selects by driver first, then by attributes that every device of the type has. A selector that fails on one
 // device fails every allocation that reaches this device.
 func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
+	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver, string(kind))
+	if attribute != "" {
+		expression += fmt.Sprintf(" && has(device.attributes[%[1]q].%[2]s) && device.attributes[%[1]q].%[2]s == %[3]q",
+			o.Driver, attribute, value)
+	}
 	return &resourceapi.DeviceClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ManagedBy: o.Driver}},
-		Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q && "+
-				"has(device.attributes[%[1]q].%[3]s) && device.attributes[%[1]q].%[3]s == %[4]q", o.Driver, string(kind), attribute, value),
-		}}}},
+		Spec: resourceapi.DeviceClassSpec{
+			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
+		},
 	}
 }
 

@@ -28,7 +28,8 @@ type Config struct {
 	WebhookPort                                      int
 	WebhookService, WebhookConfiguration, CertSecret string
 
-	ModelClasses, ProfileClasses             bool
+	GPUClass, ModelClasses, ProfileClasses   bool
+	GPUResourceName                          string
 	ModelClassPrefix, ExtendedResourcePrefix string
 	ClassGrace                               time.Duration
 
@@ -74,6 +75,10 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.RotateCerts, "rotate-certs", true,
 		"Create and renew the webhook's certificate. If false, another controller such as cert-manager writes the "+
 			"Secret.")
+	fs.BoolVar(&c.GPUClass, "gpu-class", false,
+		"Create the chart's DeviceClass of all GPUs again, which has the driver's name, 10 s after its deletion.")
+	fs.StringVar(&c.GPUResourceName, "gpu-resource-name", "",
+		"Extended resource name of that class, such as nvidia.com/gpu. Empty: none.")
 	fs.BoolVar(&c.ModelClasses, "model-classes", true, "Create a DeviceClass for each GPU model of the cluster.")
 	fs.BoolVar(&c.ProfileClasses, "profile-classes", true,
 		"Create a DeviceClass for each MIG profile that the cluster's GPUs support.")

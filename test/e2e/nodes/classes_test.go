@@ -46,8 +46,10 @@ func TestDeviceClasses_GPUModelsChange_FollowThem(t *testing.T) {
 			t.Errorf("%s has the extended resource %v, want %s", name, got, resource)
 		}
 	}
-	// The controller restores its deleted or changed class.
+	// The controller restores its deleted or changed class, and after a while the chart's.
 	classes := cluster.Client.ResourceV1().DeviceClasses()
+	must(t, classes.Delete(ctx, env.Driver, metav1.DeleteOptions{}))
+	defer waitClass(ctx, t, env.Driver, true)
 	must(t, classes.Delete(ctx, "nvidia-l40s.gpu.nvidia.com", metav1.DeleteOptions{}))
 	waitClass(ctx, t, "nvidia-l40s.gpu.nvidia.com", true)
 	_, err := classes.Patch(ctx, "mig-1g.10gb.nvidia.com", types.MergePatchType, []byte(`{"spec":{"extendedResourceName":"example.com/other"}}`), metav1.PatchOptions{})

@@ -84,6 +84,10 @@ env:
   - name: ROTATE_CERTS
     value: {{ not .Values.webhook.certManager.enabled | quote }}
   {{- end }}
+  - name: GPU_CLASS
+    value: {{ .Values.deviceClasses.gpu.enabled | quote }}
+  - name: GPU_RESOURCE_NAME
+    value: {{ .Values.deviceClasses.gpu.extendedResourceName | quote }}
   - name: MODEL_CLASSES
     value: {{ .Values.deviceClasses.models.enabled | quote }}
   - name: MODEL_CLASS_PREFIX
