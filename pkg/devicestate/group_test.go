@@ -44,7 +44,11 @@ func TestPrepare_Group_OneDeviceWithOwnNCCLFile(t *testing.T) {
 	if diff := cmp.Diff([]string{"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3"}, nodes); diff != "" {
 		t.Errorf("device nodes (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"CUDA_VISIBLE_DEVICES=GPU-0,GPU-1,GPU-2,GPU-3", "NCCL_TOPO_FILE=/run/nvidia/nccl-topology.xml"}, edits.Env); diff != "" {
+	env := []string{
+		"CUDA_VISIBLE_DEVICES=GPU-0,GPU-1,GPU-2,GPU-3", "NCCL_TOPO_FILE=/run/nvidia/nccl-topology.xml",
+		"NVIDIA_DRA_UUID_R0_NVLINK_4_0000_10_00_0=GPU-0,GPU-1,GPU-2,GPU-3",
+	}
+	if diff := cmp.Diff(env, edits.Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
 	if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != e.TopologyFile("a") || edits.Mounts[0].ContainerPath != "/run/nvidia/nccl-topology.xml" {
