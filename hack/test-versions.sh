@@ -95,7 +95,7 @@ capacity=DRAConsumableCapacity=true
 # in a pod's status, and slices taken in order.
 shared='TestDemos/.*(fraction|replicas|sharing|admin-access).*|Share|MPS|Policies|Tutorial'
 cut='TestDemos/.*(mig|nvlink).*|Partition|Group|NetworkCard'
-shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas-32)$|Share|MPS|Policies'
+shared_whole='TestDemos/(admin-access|fraction-(compute|four|refused|two-processes|users)|sharing-.*|replicas)$|Share|MPS|Policies'
 nodes_cut='TestDeviceClasses_GPUModelsChange|TestNodeLabels_PodSelectsThem|TestWebhook_ReviewDemos|TestClusterMetrics'
 health=TestGroups_LinkFails
 order=TestDemos/nvlink-fill

@@ -60,7 +60,7 @@ func TestKind_Images_HaveDockerfiles(t *testing.T) {
 
 func TestKind_DryRun_PrintsGolden(t *testing.T) {
 	var got strings.Builder
-	for _, args := range [][]string{{"up"}, {"run", "one-gpu", "unsatisfiable", "replicas-32"}, {"down"}} {
+	for _, args := range [][]string{{"up"}, {"run", "one-gpu", "unsatisfiable", "replicas"}, {"down"}} {
 		out, err := script(t, append([]string{"--dry-run"}, args...)...)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", args, err, out)

@@ -151,8 +151,8 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"fraction-mixed":           checkShares(2),
 	"sharing-mps":              checkConfiguredLimits,
 	"sharing-time-slicing":     checkLongTimeSlice,
-	"replicas-32":              checkSharesOn(32, 8),
-	"replicas-mig-28":          checkShares(28),
+	"replicas":                 checkShares(12),
+	"replicas-mig":             checkShares(8),
 }
 
 // checkDevices checks the number of different GPUs of a demo's pods.
