@@ -52,7 +52,7 @@ func newExecutors(
 			Snapshot: snapshot,
 		}),
 		mps:       mps.New(machine, sessions, mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)), records[mps.Setting], c.ProcRoot),
-		timeSlice: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, records[timeslice.Setting], sessions.Gone),
+		timeSlice: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, records[timeslice.Setting]),
 	}, nil
 }
 

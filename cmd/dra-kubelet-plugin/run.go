@@ -24,6 +24,7 @@ import (
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
@@ -31,7 +32,6 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
-	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/resourceslices"
 )
@@ -120,7 +120,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor: executors.mig, plan.MPSExecutor: executors.mps, plan.TimeSliceExecutor: executors.timeSlice,
 		},
-		MakeWhole: executors.mig.MakeWhole, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
+		Settle: []func(context.Context, *plan.Device) error{executors.mig.Settle, executors.mps.Settle}, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
 		DevicePlugin: devicePlugins.Resource,
 	})
 	if err != nil {
@@ -150,7 +150,8 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if c.MPSDir != "" {
 		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)
 	}
-	idleModes := mig.NewIdleModes(executors.mig, engine, scans.Snapshot, c.MIGModeIdle)
+	gpuSettings := executor.NewSettings(machine, engine, scans.Snapshot,
+		executors.mig.Setting(c.MIGModeIdle), executors.mps.Setting(), executors.timeSlice.Setting())
 	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
 		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
@@ -161,7 +162,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
 			Ignored: c.IgnoredProcesses,
 		}),
-		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory(), Reconcile: idleModes.Reconcile, Background: background,
+		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory(), Reconcile: gpuSettings.Reconcile, Background: background,
 	}).Run(ctx)
 }
 

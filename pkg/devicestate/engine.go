@@ -74,9 +74,9 @@ type Options struct {
 	NoMPS  string
 	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path.
 	MPSDir string
-	// MakeWhole prepares a GPU for use as a whole, and updates the device. It is called under the GPU's lock, before
-	// anything is recorded.
-	MakeWhole func(ctx context.Context, device *plan.Device) error
+	// Settle restores settings of earlier claims that would be wrong for the device, and updates the device. It is called
+	// under the GPU's lock, before anything is recorded.
+	Settle []func(ctx context.Context, device *plan.Device) error
 	// DevicePlugin returns the extended resource under which a device plugin serves the GPU at a PCI address, or "".
 	DevicePlugin func(address string) string
 	// Report receives background errors, as *claimerror.Error. It must not block.

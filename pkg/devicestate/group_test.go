@@ -124,10 +124,10 @@ func TestPrepare_Group_MakesEachGPUWhole(t *testing.T) {
 	e := devicestatetest.New(t)
 	var made []string
 	e.Configure = func(o *devicestate.Options) {
-		o.MakeWhole = func(_ context.Context, d *plan.Device) error {
+		o.Settle = append(o.Settle, func(_ context.Context, d *plan.Device) error {
 			made = append(made, d.PCIAddress)
 			return nil
-		}
+		})
 	}
 	p := e.Start()
 	e.GroupClaim("a", 0, 4)
@@ -141,12 +141,12 @@ func TestPrepare_Group_MakesEachGPUWhole(t *testing.T) {
 func TestPrepare_OneGPUOfGroupFails_PreparesNone(t *testing.T) {
 	e := devicestatetest.New(t)
 	e.Configure = func(o *devicestate.Options) {
-		o.MakeWhole = func(_ context.Context, d *plan.Device) error {
+		o.Settle = append(o.Settle, func(_ context.Context, d *plan.Device) error {
 			if d.PCIAddress == devicestatetest.Address(2) {
 				return errors.New("process 7 holds it")
 			}
 			return nil
-		}
+		})
 	}
 	p := e.Start()
 	steps(e.GroupClaim("a", 0, 4))

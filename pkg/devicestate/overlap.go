@@ -239,17 +239,6 @@ func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan
 	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.HeldGPUs(), address) }))
 }
 
-// WithIdleGPU calls do with the lock of a GPU that no claim holds or may hold. It reports whether it did.
-func (e *Engine) WithIdleGPU(ctx context.Context, address string, do func() error) (idle bool, err error) {
-	err = e.WithGPULock(ctx, address, func(plans []plan.Plan) error {
-		if idle = len(plans) == 0; idle {
-			return do()
-		}
-		return nil
-	})
-	return idle, err
-}
-
 func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }
 
 // MissingSpecs reports whether a prepared claim lacks its CDI spec, which Recover rewrites: a restarting container

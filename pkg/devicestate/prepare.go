@@ -221,8 +221,11 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error {
 	return e.eachGPU(p, func(address string) error {
 		for i, d := range p.Devices {
-			if d.PCIAddress == address && d.WholeGPU() && !d.Admin {
-				if err := e.o.MakeWhole(ctx, &p.Devices[i]); err != nil {
+			if d.PCIAddress != address || d.Admin {
+				continue
+			}
+			for _, settle := range e.o.Settle {
+				if err := settle(ctx, &p.Devices[i]); err != nil {
 					return err
 				}
 			}

@@ -53,7 +53,7 @@ type Options struct {
 	VanishedGrace time.Duration
 	// Idle is called repeatedly while the kubelet does not call.
 	Idle func()
-	// Reconcile restores, at intervals, GPU settings that no claim needs any more.
+	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
 	// Background functions run concurrently until their context ends.
 	Background []func(context.Context)
@@ -96,13 +96,19 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	})
 	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
 	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m)
-	p.recovery = newRecovery(engine, claims, events, m, node.Released, p.fail, o)
+	p.recovery = newRecovery(engine, claims, events, m, p.released, p.fail, o)
 	p.calls = newCalls(m, p.publisher.Trigger)
 	p.service = &service{
 		engine: engine, claims: claims, metrics: m, events: events, status: p.status, ready: p.ready, prepared: node.Prepared,
-		released: node.Released, absent: o.Inventory.Trigger, health: p.health, fail: p.fail,
+		released: p.released, absent: o.Inventory.Trigger, health: p.health, fail: p.fail,
 	}
 	return p
+}
+
+// released is called after the release of a claim's devices.
+func (p *Plugin) released() {
+	p.node.Released()
+	p.recovery.unneeded.Fire()
 }
 
 // fail ends Run, so that the kubelet starts a new process.
@@ -139,7 +145,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 	}
 	start(background, p.events.Run, p.status.Run)
-	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.watchIdle,
+	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle,
 		func(ctx context.Context) { p.lost.Run(ctx, p.node.Missing()) })
 	for _, work := range p.o.Background {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work(ctx) }) })

@@ -59,8 +59,8 @@ func (e testEnv) start() {
 		engine, err := devicestate.Open(devicestate.Options{
 			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
 			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
-			MakeWhole: func(context.Context, *plan.Device) error { return nil }, DevicePlugin: devicePlugins.Resource,
-			Policy: func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
+			DevicePlugin: devicePlugins.Resource,
+			Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
 		})
 		if err != nil {
 			e.Fatal(err)

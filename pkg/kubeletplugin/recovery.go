@@ -20,12 +20,15 @@ import (
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
 )
 
 const (
+	// settingsInterval is the longest pause between two attempts to restore unneeded settings.
+	settingsInterval = time.Minute
 	// recoverPause is the pause after an incomplete pass.
 	recoverPause = 10 * time.Second
 	// specInterval is the interval of checks for missing CDI specs, which can be deleted while pods run.
@@ -45,6 +48,8 @@ type recovery struct {
 	released func()
 	fail     func(error)
 	o        Options
+	// unneeded requests a restoration of settings.
+	unneeded publishing.Trigger
 
 	once sync.Once
 	done chan struct{} // Closed after the first pass.
@@ -59,7 +64,7 @@ func newRecovery(
 	released func(), fail func(error), o Options,
 ) *recovery {
 	return &recovery{
-		engine: engine, claims: claims, metrics: m, events: e, released: released, fail: fail, o: o,
+		engine: engine, claims: claims, metrics: m, events: e, released: released, fail: fail, o: o, unneeded: publishing.NewTrigger(),
 		deleted: devicestate.NewDeletedClaims(engine, claims, o.Usage, o.VanishedGrace),
 		done:    make(chan struct{}), notified: map[string]string{},
 	}
@@ -130,13 +135,24 @@ func (r *recovery) watchClaims(ctx context.Context) {
 				r.notify(ctx, findings)
 			})
 		}
+		r.o.Idle()
+	}, claimInterval, claimJitter, true)
+}
+
+// watchSettings restores settings that no claim needs, after each release and at intervals.
+func (r *recovery) watchSettings(ctx context.Context) {
+	for ctx.Err() == nil {
 		reporting.Protect(r.metrics, func() {
 			for _, err := range r.o.Reconcile(ctx) {
 				klog.FromContext(ctx).Error(err, "Restoring the settings of an idle GPU failed; trying again")
 			}
 		})
-		r.o.Idle()
-	}, claimInterval, claimJitter, true)
+		select {
+		case <-ctx.Done():
+		case <-r.unneeded:
+		case <-time.After(settingsInterval):
+		}
+	}
 }
 
 // notify logs, counts and reports findings. It returns whether all claims are done.

@@ -366,6 +366,16 @@ var mutations = []Mutation{
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
+		Name: "a time slice is noted before it is set", File: "pkg/executor/timeslice/executor.go",
+		Old: "	r.Set = unknown\n", New: "	r.Set = d.Sharing.Interval\n",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "an unneeded setting is restored again and again", File: "pkg/executor/settings.go",
+		Old: " || now.Before(state.next) {", New: " {",
+		Package: partitions, Test: "TestReconcile_GPUUnused_RestoresMode",
+	},
+	{
 		Name: "a share joins a claim that is half prepared", File: "pkg/executor/failure.go",
 		Old: "if !t.Committed {", New: "if false {",
 		Package: partitions, Test: "TestPrepare_ShareOfHalfPreparedDevice_Refused",

@@ -88,16 +88,17 @@ func startNode(b *board, dir string) (*node, error) {
 	partitions := mig.New(n.host, sessions, modes, mig.Options{
 		AllowReset: true, ProcRoot: dir, Timeout: time.Second, Switches: new(inventory.Switches), Snapshot: snapshot,
 	})
+	shares := mps.New(n.host, sessions, n, computeModes, dir)
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), driver), Driver: driver,
 		Pool: resourceslices.PoolName(nodeName), Edits: n, Policy: b.policy, MPSDir: mpsDir,
 		Snapshot: snapshot,
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor:       partitions,
-			plan.MPSExecutor:       mps.New(n.host, sessions, n, computeModes, dir),
-			plan.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices, sessions.Gone),
+			plan.MPSExecutor:       shares,
+			plan.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices),
 		},
-		MakeWhole:    partitions.MakeWhole,
+		Settle:       []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
 		DevicePlugin: func(string) string { return "" },
 		Report:       func(error) {},
 	})

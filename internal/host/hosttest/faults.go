@@ -147,8 +147,8 @@ func (f *Faults) next(o host.Operation) (Kind, error) {
 	return f.kind, nil
 }
 
-// Run calls do and reports whether the process crashed in it. A crash ends do's goroutine: unlike a panic, nobody can
-// recover it.
+// Run calls do and reports whether the process crashed in it. A crash ends do's goroutine: unlike a panic,
+// no caller can recover it.
 func Run(do func() error) (crashed bool, err error) {
 	crashed = true
 	ended := make(chan struct{})

@@ -4,6 +4,7 @@
 package devicestatetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,9 +15,12 @@ import (
 	"strings"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/timeslice"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/sim/engine"
 )
 
 // CheckClean fails the test unless exactly the given claims are prepared, nothing of other claims remains, and external
@@ -220,12 +224,33 @@ func (c *check) shares(plans []plan.Plan) {
 	for name := range daemons {
 		c.problem("no daemon serves %s", name)
 	}
+	recorded := func(setting string, g engine.GPU) bool {
+		_, err := os.Stat(filepath.Join(c.StateDir, "gpus", setting, g.Address+".json"))
+		return err == nil
+	}
+	// Without a claim that needs it, the record of a setting explains it.
 	for _, g := range c.Sim.State().GPUs {
-		if want := nvml.ComputeExclusiveProcess; (nvml.ComputeMode(g.ComputeMode) == want) != exclusive[g.Address] {
+		is := nvml.ComputeMode(g.ComputeMode) == nvml.ComputeExclusiveProcess
+		if is != exclusive[g.Address] && (!is || !recorded(mps.Setting, g)) {
 			c.problem("the compute mode of %s is %d, with MPS: %v", g.Address, g.ComputeMode, exclusive[g.Address])
 		}
-		if (g.TimeSlice == 3) != long[g.Address] {
+		is = g.TimeSlice == 3
+		if is != long[g.Address] && (!is || !recorded(timeslice.Setting, g)) {
 			c.problem("the time slice of %s is %d, wanted long: %v", g.Address, g.TimeSlice, long[g.Address])
+		}
+	}
+}
+
+// CheckRestored restores the settings of GPUs, and fails the test unless none of a claim without record remains.
+func (e *Env) CheckRestored(p *Process) {
+	e.T.Helper()
+	if e.Sim == nil {
+		return
+	}
+	e.Must(errors.Join(p.Settings.Reconcile(context.Background())...))
+	for _, g := range e.Sim.State().GPUs {
+		if !g.Lost && (nvml.ComputeMode(g.ComputeMode) == nvml.ComputeExclusiveProcess || g.TimeSlice == 3) {
+			e.T.Fatalf("without claims %s has the compute mode %d and the time slice %d", g.Address, g.ComputeMode, g.TimeSlice)
 		}
 	}
 }

@@ -129,6 +129,7 @@ func (s Scenario) after(e *Env, podWanted bool) {
 		e.Empty(e.StepFiles, "")
 	}
 	e.CheckClean(p)
+	e.CheckRestored(p)
 	p.Crash()
 	e.Must(os.RemoveAll(e.Dir))
 }

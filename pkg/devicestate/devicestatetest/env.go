@@ -25,6 +25,9 @@ import (
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/executor"
+	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/timeslice"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/pkg/plan"
@@ -185,8 +188,11 @@ type Process struct {
 	*devicestate.Engine
 	Records
 	Host *host.Host
-	// MIG is nil without simulator.
-	MIG *mig.Executor
+	// MIG is nil without simulator. Settings restores compute modes and time slices.
+	MIG      *mig.Executor
+	Settings *executor.Settings
+	shares   *mps.Executor
+	slices   *timeslice.Executor
 }
 
 // Start starts a process, which ends with the test at the latest.
@@ -216,7 +222,6 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool,
 		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
 		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
-		MakeWhole:    func(context.Context, *plan.Device) error { return nil },
 		DevicePlugin: func(string) string { return "" },
 		Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
 		Report:       func(err error) { e.Reports = append(e.Reports, err) },
@@ -227,6 +232,9 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	}
 	if err == nil {
 		p.Engine, err = devicestate.Open(o)
+	}
+	if err == nil && e.Sim != nil {
+		p.Settings = executor.NewSettings(h, p, o.Snapshot, p.shares.Setting(), p.slices.Setting())
 	}
 	if err == nil {
 		reader := host.New(host.Options{BootIDFile: e.BootFile, ReadFile: e.ReadFile})

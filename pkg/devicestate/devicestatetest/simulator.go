@@ -87,9 +87,10 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	}
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
-	o.Executors[plan.MPSExecutor] = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
-	o.Executors[plan.TimeSliceExecutor] = timeslice.New(nvidiaSMI{s, hook}, timeSlices, sessions.Gone)
-	o.MakeWhole, o.MPSDir = p.MIG.MakeWhole, "/mps"
+	p.shares = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
+	p.slices = timeslice.New(nvidiaSMI{s, hook}, timeSlices)
+	o.Executors[plan.MPSExecutor], o.Executors[plan.TimeSliceExecutor] = p.shares, p.slices
+	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
 	root := s.env.Dir
 	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
 	o.Snapshot = func() gpu.Snapshot {

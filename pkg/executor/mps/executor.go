@@ -105,7 +105,7 @@ func (x *Executor) runs(ctx context.Context, device string) bool {
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	var err error
-	if d.Kind == gpu.KindGPU {
+	if exclusive(d) {
 		err = x.setExclusive(d)
 	}
 	if err == nil {
@@ -176,11 +176,29 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 		// The daemon ended with its supervisor. The next supervisor ends unneeded daemons.
 		err = nil
 	}
-	if err == nil && d.Kind == gpu.KindGPU {
-		err = x.restore(d)
-	}
 	return failure(ctx, "unprepare", d, err)
 }
+
+// Settle implements devicestate.Options.Settle: it restores the compute mode of a GPU that gets a claim without MPS.
+// Without a record of the mode it only reads one file.
+func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
+	if exclusive(*d) {
+		return nil
+	}
+	return failure(ctx, "prepare", *d, x.restore(*d))
+}
+
+// Setting is the compute mode as a setting that is restored once no claim of the GPU has MPS.
+func (x *Executor) Setting() executor.Setting {
+	return executor.Setting{Records: x.modes, NeededBy: exclusive, Restore: func(ctx context.Context, g gpu.GPU) error {
+		d := plan.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress, UUID: g.UUID}
+		d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
+		return failure(ctx, "restore the compute mode", d, x.restore(d))
+	}}
+}
+
+// exclusive reports whether a claim's device needs a GPU that only the daemon reaches.
+func exclusive(d plan.Device) bool { return d.Kind == gpu.KindGPU && d.MPS() }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
 	remedy := "the operation is retried; if it persists, see the log of the node's mps-supervisor pod"

@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/engine"
 )
@@ -48,7 +49,7 @@ func TestExecutor_SupervisorFails_ReturnsCauseAndRemedy(t *testing.T) {
 	}
 }
 
-func TestRevert_SupervisorAway_RestoresTheComputeMode(t *testing.T) {
+func TestRevert_SupervisorAway_LeavesModeToItsSetting(t *testing.T) {
 	e := newEnv(t)
 	p := e.share(t, 0, "a")
 	work := plan.Work{Step: plan.Step{PCIAddress: p.Devices[0].PCIAddress}, Devices: p.Devices}
@@ -56,8 +57,14 @@ func TestRevert_SupervisorAway_RestoresTheComputeMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.supervisor.err = mpsd.ErrAway
-	// A claim must end all the same, and with it the compute mode.
 	if err := e.Revert(t.Context(), work); err != nil {
+		t.Error(err) // A claim must end all the same.
+	}
+	d := p.Devices[0]
+	if !e.Setting().NeededBy(d) {
+		t.Error("a claim with MPS does not need the compute mode")
+	}
+	if err := e.Setting().Restore(t.Context(), gpu.GPU{PCIAddress: d.PCIAddress, UUID: d.UUID}); err != nil {
 		t.Error(err)
 	}
 	if s, err := e.machine.State(); err != nil || s.GPUs[0].ComputeMode != 0 {

@@ -124,13 +124,7 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 		if len(clients(plans, s.Name)) > 0 {
 			return nil
 		}
-		if err := w.x.daemons.Stop(ctx, s.Name); err != nil {
-			return err
-		}
-		if named.Kind != gpu.KindGPU {
-			return nil
-		}
-		return w.x.restore(plan.Device{Name: s.Name, PCIAddress: named.PCIAddress, UUID: s.UUID, Kind: named.Kind})
+		return w.x.daemons.Stop(ctx, s.Name)
 	})
 	if err != nil {
 		w.report(&claimerror.Error{

@@ -9,11 +9,10 @@ package timeslice
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
-	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/executor"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
@@ -34,14 +33,10 @@ type Tool interface {
 type Executor struct {
 	tool    Tool
 	records *record.GPUs
-	gone    func(address, uuid string) bool
 }
 
-// New returns an Executor. records hold the time slices that this driver set. gone reports whether a GPU is gone: then
-// Revert skips it.
-func New(tool Tool, records *record.GPUs, gone func(address, uuid string) bool) *Executor {
-	return &Executor{tool: tool, records: records, gone: gone}
-}
+// New returns an Executor. records hold the time slices that this driver set.
+func New(tool Tool, records *record.GPUs) *Executor { return &Executor{tool: tool, records: records} }
 
 // Admit implements devicestate.Executor. It does nothing, because the overlap check already refuses conflicting claims.
 func (x *Executor) Admit(context.Context, plan.Work) error { return nil }
@@ -83,27 +78,24 @@ const unknown = -1
 // Check implements devicestate.Executor. A changed time slice only affects speed, so Check does not compare it.
 func (x *Executor) Check(context.Context, plan.Work) error { return nil }
 
-func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
-	d := *w.Target()
-	if slices.ContainsFunc(w.CoTenants(), func(t plan.CoTenant) bool { return t.Device.Sharing.Timed }) {
-		return nil
+// Revert implements devicestate.Executor. It does nothing: the time slice is a Setting.
+func (x *Executor) Revert(context.Context, plan.Work) error { return nil }
+
+// Setting is the time slice as a setting that is restored once no claim of the GPU needs one.
+func (x *Executor) Setting() executor.Setting {
+	return executor.Setting{
+		Records: x.records, NeededBy: func(d plan.Device) bool { return d.Sharing.Timed }, Restore: x.restore,
 	}
-	err := x.records.Restore(d.PCIAddress, d.UUID, false, func(found int) error {
+}
+
+func (x *Executor) restore(ctx context.Context, g gpu.GPU) error {
+	err := x.records.Restore(g.PCIAddress, g.UUID, false, func(found int) error {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		err := x.tool.Set(ctx, d.UUID, found)
-		switch {
-		case err == nil:
-			return nil
-		case x.gone(d.PCIAddress, d.UUID):
-			return sessionpool.ErrNoGPU
-		}
-		return fmt.Errorf("set the time slice back: %w", err)
+		return x.tool.Set(ctx, g.UUID, found)
 	})
-	if sessionpool.IsGone(err) {
-		return nil // The record stays, because the GPU may return.
-	}
-	return failure(ctx, "unprepare", d, err)
+	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
+	return failure(ctx, "restore the time slice", d, err)
 }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {

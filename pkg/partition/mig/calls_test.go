@@ -56,9 +56,7 @@ var callScenarios = func() []devicestatetest.Scenario {
 			given(one, "a")(e, p)
 			e.Unprepare(p, "a")
 		}, When: func(e *env, p *process) error {
-			g := e.Sim.GPU(0)
-			_, err := p.WithIdleGPU(context.Background(), g.PCIAddress, func() error { return p.MIG.Restore(context.Background(), g) })
-			return err
+			return restoreIdle(p, e.Sim.GPU(0))
 		}},
 	}
 }()

@@ -11,6 +11,8 @@ import (
 
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/sim/engine"
 )
 
@@ -121,9 +123,18 @@ var scenarios = []devicestatetest.Scenario{
 		e.Unprepare(p, "a")
 	}, When: func(e *env, p *process) error {
 		g := e.Sim.GPU(0)
-		_, err := p.WithIdleGPU(context.Background(), g.PCIAddress, func() error { return p.MIG.Restore(context.Background(), g) })
-		return err
+		return restoreIdle(p, g)
 	}},
+}
+
+// restoreIdle restores the MIG mode of a GPU without claims.
+func restoreIdle(p *process, g gpu.GPU) error {
+	return p.WithGPULock(context.Background(), g.PCIAddress, func(plans []plan.Plan) error {
+		if len(plans) > 0 {
+			return nil
+		}
+		return p.MIG.Restore(context.Background(), g)
+	})
 }
 
 var kinds = []hosttest.Kind{hosttest.Fail, hosttest.LoseAnswer, hosttest.CrashBefore, hosttest.CrashAfter}

@@ -12,18 +12,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/sim/engine"
 )
 
-// idle is an Idle over the first GPU of a machine, as the inventory sees it.
-func idle(e *env, p *process, after time.Duration) *mig.IdleModes {
-	return mig.NewIdleModes(p.MIG, p, func() gpu.Snapshot {
+// idle restores the MIG mode of a machine's first GPU, as the inventory sees it.
+func idle(e *env, p *process, after time.Duration) *executor.Settings {
+	return executor.NewSettings(p.Host, p, func() gpu.Snapshot {
 		g, seen := e.Sim.State().GPUs[0], e.Sim.GPU(0)
 		seen.MIG = gpu.MIG{Capable: true, Enabled: g.MIGEnabled, Pending: g.MIGPending}
 		return gpu.Snapshot{GPUs: []gpu.GPU{seen}}
-	}, after)
+	}, p.MIG.Setting(after))
 }
 
 func switched(e *env, p *process) bool {
@@ -35,6 +35,7 @@ func switched(e *env, p *process) bool {
 
 func TestReconcile_GPUUnused_RestoresMode(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	e.Sim.MIG.Timeout = time.Hour
 	p := e.Start()
 	given(one, "a")(e, p)
 	i := idle(e, p, time.Nanosecond)
@@ -52,6 +53,15 @@ func TestReconcile_GPUUnused_RestoresMode(t *testing.T) {
 	if errs := i.Reconcile(context.Background()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "monitoring agent") || !switched(e, p) {
 		t.Errorf("while a monitoring agent holds the GPU: %v", errs)
 	}
+	// It made one attempt, although the executor retries for hours, and the next one is not due yet.
+	if errs := i.Reconcile(context.Background()); len(errs) != 0 || !switched(e, p) {
+		t.Errorf("immediately after a failure: %v", errs)
+	}
+	e.Now = e.Now.Add(time.Minute)
+	if errs := i.Reconcile(context.Background()); len(errs) != 1 {
+		t.Errorf("after the first pause: %v", errs)
+	}
+	e.Now = e.Now.Add(2 * time.Minute)
 	e.Sim.Change(func(s *engine.State) { s.GPUs[0].Monitors = nil })
 	if errs := i.Reconcile(context.Background()); len(errs) > 0 || e.Sim.State().GPUs[0].MIGEnabled || switched(e, p) {
 		t.Errorf("unused: %v, mode on %v, record %v", errs, e.Sim.State().GPUs[0].MIGEnabled, switched(e, p))

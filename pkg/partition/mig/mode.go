@@ -133,10 +133,13 @@ func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) er
 	return nil
 }
 
-// MakeWhole implements devicestate.Options.MakeWhole: it switches off a MIG mode that this driver switched on, before a
-// claim gets the whole GPU, and refuses a GPU with another's mode. Without a record and a scanned mode it only reads one
-// file. On some boards the mode survives a boot, so its record does too.
-func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
+// Settle implements devicestate.Options.Settle: it switches off a MIG mode that this driver switched on, before a claim
+// gets the whole GPU, and refuses a GPU with another's mode. Without a record and a scanned mode it only reads one file.
+// On some boards the mode survives a boot, so its record does too.
+func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
+	if !d.WholeGPU() {
+		return nil
+	}
 	// The driver only switches modes on, so the previous mode was off even if the record is damaged.
 	toFound := func(int) error {
 		return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error { return x.switchOff(ctx, g, d) })
@@ -156,9 +159,9 @@ func (x *Executor) MakeWhole(ctx context.Context, d *plan.Device) error {
 
 // Restore switches the mode of an idle GPU back. The caller holds the GPU's lock, and no claim has a part of it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
-	d := plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID}
+	d := plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID, Kind: gpu.KindGPU}
 	d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
-	return x.MakeWhole(ctx, &d)
+	return x.Settle(ctx, &d)
 }
 
 // refuseMode returns an error while the mode is on, which an administrator set.
@@ -217,58 +220,15 @@ func (x *Executor) dropDead(g gpu.GPU) error {
 	return x.modes.Remove(g.PCIAddress)
 }
 
-// Locker locks GPUs. *devicestate.Engine implements it.
-type Locker interface {
-	// WithIdleGPU calls do while it holds the lock of a GPU without claims, and reports whether it did.
-	WithIdleGPU(ctx context.Context, address string, do func() error) (bool, error)
-}
-
-// IdleModes restores the MIG modes of GPUs that no claim has used for a while.
-type IdleModes struct {
-	x        *Executor
-	locker   Locker
-	snapshot func() gpu.Snapshot
-	after    time.Duration
-	since    map[string]time.Time
-}
-
-// NewIdleModes returns IdleModes. A GPU must be idle for the duration after; 0 keeps modes on until a claim takes the
+// Setting is the MIG mode as a setting that is restored after an idle time; 0 keeps modes on until a claim takes the
 // whole GPU.
-func NewIdleModes(x *Executor, locker Locker, snapshot func() gpu.Snapshot, after time.Duration) *IdleModes {
-	return &IdleModes{x: x, locker: locker, snapshot: snapshot, after: after}
-}
-
-// Reconcile checks each GPU whose mode this driver switched on. Call it from one goroutine, at intervals shorter than
-// the duration. It returns the failed switches, which the next call repeats.
-func (i *IdleModes) Reconcile(ctx context.Context) (failed []error) {
-	addresses, err := i.x.modes.Addresses()
-	if err != nil {
-		return []error{err}
+func (x *Executor) Setting(after time.Duration) executor.Setting {
+	if after == 0 {
+		after = -1
 	}
-	snapshot, since := i.snapshot(), map[string]time.Time{}
-	for _, address := range addresses {
-		g, ok := snapshot.ByAddress(address)
-		if !ok {
-			continue // The GPU is gone. Its record stays until it returns.
-		}
-		first, seen := i.since[address]
-		if !seen {
-			first = i.x.host.Now()
-		}
-		due := seen && i.after > 0 && i.x.host.Now().Sub(first) >= i.after
-		idle, err := i.locker.WithIdleGPU(ctx, address, func() error {
-			if err := i.x.dropDead(g); err != nil || !due {
-				return err
-			}
-			return i.x.Restore(ctx, g)
-		})
-		if err != nil {
-			failed = append(failed, err)
-		}
-		if idle && (!due || err != nil) {
-			since[address] = first
-		}
+	once := *x
+	once.o.Timeout = time.Nanosecond // One attempt.
+	return executor.Setting{
+		Records: x.modes, After: after, NeededBy: func(plan.Device) bool { return true }, Restore: once.Restore, DropDead: x.dropDead,
 	}
-	i.since = since
-	return failed
 }

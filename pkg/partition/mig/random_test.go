@@ -4,7 +4,6 @@
 package mig_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -260,8 +259,7 @@ func (w *randomized) back() string {
 
 func (w *randomized) restore() string {
 	g := w.Sim.GPU(w.Rand.IntN(randomGPUs))
-	did, err := w.p.WithIdleGPU(context.Background(), g.PCIAddress, func() error { return w.p.MIG.Restore(context.Background(), g) })
-	return fmt.Sprint(g.PCIAddress, did, err)
+	return fmt.Sprint(g.PCIAddress, restoreIdle(w.p, g))
 }
 
 func (w *randomized) releaseAll() string {

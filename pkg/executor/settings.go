@@ -1,0 +1,164 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
+)
+
+// Setting is a GPU setting that an executor changes. It outlives its claims, so that none waits for its restoration.
+type Setting struct {
+	Records *record.GPUs
+	// NeededBy reports whether a claim's device needs the changed value.
+	NeededBy func(plan.Device) bool
+	// After is how long the value must be unneeded. If it is negative, the setting is not restored for an idle GPU.
+	After time.Duration
+	// Restore restores the recorded value, in one attempt, and removes the record.
+	Restore func(context.Context, gpu.GPU) error
+	// DropDead removes the record if a reboot ended the change. It may be nil.
+	DropDead func(gpu.GPU) error
+}
+
+// Locker locks GPUs. *devicestate.Engine implements it.
+type Locker interface {
+	// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it.
+	WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error
+}
+
+// Settings restores the settings that no claim needs.
+type Settings struct {
+	host     *host.Host
+	locker   Locker
+	snapshot func() gpu.Snapshot
+	settings []Setting
+
+	mu    sync.Mutex
+	state map[settingKey]*settingState
+}
+
+type settingKey struct {
+	setting int
+	address string
+}
+
+type settingState struct {
+	busy     bool
+	unneeded time.Time // Since then no claim needs the value; zero while one does.
+	failures int
+	next     time.Time
+}
+
+func NewSettings(h *host.Host, locker Locker, snapshot func() gpu.Snapshot, settings ...Setting) *Settings {
+	return &Settings{host: h, locker: locker, snapshot: snapshot, settings: settings, state: map[settingKey]*settingState{}}
+}
+
+const (
+	// roundLimit limits one Reconcile. A hanging GPU keeps only its own settings from being restored.
+	roundLimit = 10 * time.Second
+	// The pause after a failed attempt doubles between these bounds.
+	firstPause, longestPause = time.Minute, time.Hour
+)
+
+// Reconcile makes one attempt for each changed setting that no claim needs, concurrently. It holds a GPU's lock only
+// during the attempt. It returns the failures; later calls retry them at growing intervals. Call it from one goroutine.
+func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	snapshot, results, pending := s.snapshot(), make(chan error), 0
+	for i, setting := range s.settings {
+		addresses, err := setting.Records.Addresses()
+		if err != nil {
+			failed = append(failed, err)
+		}
+		for _, address := range addresses {
+			g, ok := snapshot.ByAddress(address)
+			if !ok {
+				continue // The GPU is gone. Its record stays until it returns.
+			}
+			state := s.take(settingKey{i, address})
+			if state == nil {
+				continue // An earlier attempt hangs.
+			}
+			pending++
+			go func() {
+				err := host.Guard(func() error { return s.reconcile(ctx, setting, g, state) })
+				s.mu.Lock()
+				state.busy = false
+				s.mu.Unlock()
+				select {
+				case results <- err:
+				case <-ctx.Done():
+				}
+			}()
+		}
+	}
+	for range pending {
+		select {
+		case err := <-results:
+			if err != nil {
+				failed = append(failed, err)
+			}
+		case <-ctx.Done():
+			return append(failed, fmt.Errorf("restore settings of idle GPUs: %w", context.Cause(ctx)))
+		}
+	}
+	return failed
+}
+
+// take returns the state of one GPU's setting, or nil while an attempt is in progress.
+func (s *Settings) take(key settingKey) *settingState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.state[key]
+	if state == nil {
+		state = &settingState{}
+		s.state[key] = state
+	}
+	if state.busy {
+		return nil
+	}
+	state.busy = true
+	return state
+}
+
+func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, state *settingState) error {
+	return s.locker.WithGPULock(ctx, g.PCIAddress, func(plans []plan.Plan) error {
+		for _, p := range plans {
+			if slices.ContainsFunc(p.Devices, func(d plan.Device) bool {
+				return d.PCIAddress == g.PCIAddress && !d.Admin && setting.NeededBy(d)
+			}) {
+				*state = settingState{busy: true}
+				return nil
+			}
+		}
+		if setting.DropDead != nil {
+			if err := setting.DropDead(g); err != nil {
+				return err
+			}
+		}
+		now := s.host.Now()
+		if state.unneeded.IsZero() {
+			state.unneeded = now
+		}
+		if setting.After < 0 || now.Sub(state.unneeded) < setting.After || now.Before(state.next) {
+			return nil
+		}
+		if err := setting.Restore(ctx, g); err != nil {
+			state.next = now.Add(min(firstPause<<min(state.failures, 10), longestPause))
+			state.failures++
+			return err
+		}
+		*state = settingState{busy: true}
+		return nil
+	})
+}
