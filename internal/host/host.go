@@ -140,10 +140,13 @@ func Guard(do func() error) (err error) {
 	return do()
 }
 
+// Ordered reports whether operations must run one after the other, because a fault hook may end the process at one.
+func (h *Host) Ordered() bool { return h.o.FaultHook != nil }
+
 // Parallel calls work for each item concurrently, guarded. It returns all errors once all calls have ended. A host with
 // a fault hook calls it in order up to the first error, since the hook may end the process in the middle.
 func Parallel[T any](h *Host, items []T, work func(T) error) error {
-	if h.o.FaultHook != nil || len(items) < 2 {
+	if h.Ordered() || len(items) < 2 {
 		for _, item := range items {
 			if err := Guard(func() error { return work(item) }); err != nil {
 				return err

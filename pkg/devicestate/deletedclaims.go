@@ -35,6 +35,8 @@ type DeletedClaims struct {
 	usage  Usage
 	grace  time.Duration
 	since  map[string]time.Time
+
+	releasing claimWork
 }
 
 // NewDeletedClaims returns a DeletedClaims. The first Release that misses a claim starts its grace period.
@@ -54,7 +56,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		referenced = func(plan.Claim) bool { return false }
 	}
 	var findings []Finding
-	since := map[string]time.Time{}
+	since, plans := map[string]time.Time{}, map[string]plan.Plan{}
 	for _, r := range records {
 		c := r.Plan.Claim
 		if referenced(c) || !d.gone(ctx, c, d.claims.GetCached) {
@@ -71,16 +73,21 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		if !d.gone(ctx, c, d.claims.Get) {
 			continue
 		}
-		f := Finding{Claim: c, Found: string(r.State)}
-		if f.Err = d.unused(ctx, r.Plan, unknown); f.Err == nil {
-			if f.Err = d.engine.Unprepare(ctx, c); f.Err == nil {
-				f.Did = "released, because the claim is deleted"
-			}
-		}
-		findings = append(findings, f)
+		plans[c.UID] = r.Plan
+		findings = append(findings, Finding{Claim: c, Found: string(r.State)})
 	}
 	d.since = since
-	return findings, nil
+	o := d.engine.o
+	return d.releasing.each(ctx, o.Host, o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+		if err := d.unused(ctx, plans[f.Claim.UID], unknown); err != nil {
+			return err
+		}
+		if err := d.engine.Unprepare(ctx, f.Claim); err != nil {
+			return err
+		}
+		f.Did = "released, because the claim is deleted"
+		return nil
+	}), nil
 }
 
 // gone reports whether the API server has no such claim, or none with a device of this node.

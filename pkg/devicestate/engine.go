@@ -13,11 +13,13 @@
 package devicestate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"path/filepath"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -55,7 +57,7 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Planner, NoMPS and MPSDir are required.
+// Options configures an Engine. All fields but Planner, NoMPS, MPSDir, Settle and WorkLimit are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
@@ -81,13 +83,18 @@ type Options struct {
 	DevicePlugin func(address string) string
 	// Report receives background errors, as *claimerror.Error. It must not block.
 	Report func(error)
+	// WorkLimit is how long Recover, Identify and DeletedClaims wait for their work on claims. Default: 2 s.
+	WorkLimit time.Duration
 }
 
-// Engine manages the node's claims. It keeps no state in memory: another process may work on the same files.
+// Engine manages the node's claims. In memory it keeps only which background work is in progress: another process may
+// work on the same files.
 type Engine struct {
 	o       Options
 	records *record.Store
 	locks   string
+
+	recovering, identifying claimWork
 }
 
 const (
@@ -100,6 +107,7 @@ func Open(o Options) (*Engine, error) {
 	if o.Planner == nil {
 		o.Planner = plan.Make
 	}
+	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks")}
 	if err := o.Host.MkdirAll(LabelMkdir, 0o700, e.locks); err != nil {
 		return nil, fmt.Errorf("make the state directory %s: %w", e.locks, err)

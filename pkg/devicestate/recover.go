@@ -13,7 +13,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/plan"
@@ -41,8 +40,9 @@ type Finding struct {
 	Err error
 }
 
-// Recover makes records and effects consistent, claim by claim; one failure does not delay the other claims. It may run
-// concurrently with Prepare and Unprepare and waits for their locks. Consistent claims yield no findings.
+// Recover makes records and effects consistent, for all claims concurrently. It waits for Options.WorkLimit; then work
+// continues on the remaining claims, each with a finding. It may run concurrently with Prepare and Unprepare and waits
+// for their locks. Consistent claims yield no findings.
 func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	boot, err := e.o.Host.BootID()
 	if err != nil {
@@ -52,21 +52,21 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	var findings []Finding
 	for _, uid := range union(uids, specs) {
-		if err := ctx.Err(); err != nil {
-			return findings, context.Cause(ctx)
-		}
 		f := Finding{Claim: plan.Claim{UID: uid}}
-		f.Err = host.Guard(func() (err error) {
-			f.Did, err = e.recoverClaim(ctx, &f, boot)
-			return failure(ctx, "recovery", f.Claim, err)
-		})
-		if f.Did != "" || f.Err != nil {
-			findings = append(findings, f)
+		if r, err := e.records.Get(uid); err == nil {
+			f.Claim, f.Found = r.Plan.Claim, string(r.State)
 		}
+		findings = append(findings, f)
 	}
-	return findings, nil
+	return e.recovering.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
+		f.Did, err = e.recoverClaim(ctx, f, boot)
+		return failure(ctx, "recovery", f.Claim, err)
+	}), nil
 }
 
 func (e *Engine) uids() (records, specs []string, err error) {
@@ -177,12 +177,15 @@ func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error)
 	var findings []Finding
 	for _, uid := range uids {
 		f := Finding{Claim: plan.Claim{UID: uid}, Found: string(record.Unknown)}
-		if f.Did, f.Err = e.identify(ctx, &f, claims); f.Err != nil {
-			f.Did = ""
-		}
 		findings = append(findings, f)
 	}
-	return findings, nil
+	return e.identifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+		did, err := e.identify(ctx, f, claims)
+		if err == nil {
+			f.Did = did
+		}
+		return err
+	}), nil
 }
 
 func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did string, err error) {

@@ -44,6 +44,7 @@ type Settings struct {
 
 	mu    sync.Mutex
 	state map[settingKey]*settingState
+	busy  map[settingKey]bool // An attempt is in progress, and only it uses the state.
 }
 
 type settingKey struct {
@@ -52,14 +53,16 @@ type settingKey struct {
 }
 
 type settingState struct {
-	busy     bool
 	unneeded time.Time // Since then no claim needs the value; zero while one does.
 	failures int
 	next     time.Time
 }
 
 func NewSettings(h *host.Host, locker Locker, snapshot func() gpu.Snapshot, settings ...Setting) *Settings {
-	return &Settings{host: h, locker: locker, snapshot: snapshot, settings: settings, state: map[settingKey]*settingState{}}
+	return &Settings{
+		host: h, locker: locker, snapshot: snapshot, settings: settings,
+		state: map[settingKey]*settingState{}, busy: map[settingKey]bool{},
+	}
 }
 
 const (
@@ -85,7 +88,8 @@ func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 			if !ok {
 				continue // The GPU is gone. Its record stays until it returns.
 			}
-			state := s.take(settingKey{i, address})
+			key := settingKey{i, address}
+			state := s.take(key)
 			if state == nil {
 				continue // An earlier attempt hangs.
 			}
@@ -93,7 +97,7 @@ func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 			go func() {
 				err := host.Guard(func() error { return s.reconcile(ctx, setting, g, state) })
 				s.mu.Lock()
-				state.busy = false
+				delete(s.busy, key)
 				s.mu.Unlock()
 				select {
 				case results <- err:
@@ -119,16 +123,14 @@ func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 func (s *Settings) take(key settingKey) *settingState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := s.state[key]
-	if state == nil {
-		state = &settingState{}
-		s.state[key] = state
-	}
-	if state.busy {
+	if s.busy[key] {
 		return nil
 	}
-	state.busy = true
-	return state
+	s.busy[key] = true
+	if s.state[key] == nil {
+		s.state[key] = &settingState{}
+	}
+	return s.state[key]
 }
 
 func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, state *settingState) error {
@@ -137,7 +139,7 @@ func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, st
 			if slices.ContainsFunc(p.Devices, func(d plan.Device) bool {
 				return d.PCIAddress == g.PCIAddress && !d.Admin && setting.NeededBy(d)
 			}) {
-				*state = settingState{busy: true}
+				*state = settingState{}
 				return nil
 			}
 		}
@@ -158,7 +160,7 @@ func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, st
 			state.failures++
 			return err
 		}
-		*state = settingState{busy: true}
+		*state = settingState{}
 		return nil
 	})
 }

@@ -91,6 +91,26 @@ var mutations = []Mutation{
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
+		Name: "Unprepare takes no GPU locks", File: "pkg/devicestate/unprepare.go",
+		Old: "	locks, err := e.lockGPUs(ctx, old.Plan.HeldGPUs()...)\n", New: "	locks, err := e.lockGPUs(ctx)\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "Unprepare lets GPU locks go at once", File: "pkg/devicestate/unprepare.go",
+		Old: "	defer locks.release()\n", New: "	locks.release()\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "Recover takes no GPU locks", File: "pkg/devicestate/recover.go",
+		Old: "	f.Claim, f.Found = r.Plan.Claim, string(r.State)\n	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)\n", New: "	f.Claim, f.Found = r.Plan.Claim, string(r.State)\n	locks, err := e.lockGPUs(ctx)\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "Recover lets GPU locks go at once", File: "pkg/devicestate/recover.go",
+		Old: "	defer locks.release()\n	switch {\n", New: "	locks.release()\n	switch {\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
 		Name: "a spec without a record stays", File: "pkg/devicestate/recover.go",
 		Old: "	return \"removed\", e.removeOrphan(f.Claim.UID)\n", New: "	return \"removed\", nil\n",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
@@ -437,8 +457,8 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "a group takes GPUs that are cut", File: "pkg/devicestate/prepare.go",
-		Old:     "if d.PCIAddress == address && d.WholeGPU() && !d.Admin {",
-		New:     "if d.PCIAddress == address && d.Kind == gpu.KindGPU && !d.Admin {",
+		Old:     "if d.PCIAddress != address || d.Admin {",
+		New:     "if d.PCIAddress != address || d.Admin || d.Kind == gpu.KindGroup {",
 		Package: state, Test: "TestPrepare_Group_MakesEachGPUWhole",
 	},
 	{

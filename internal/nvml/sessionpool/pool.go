@@ -131,11 +131,6 @@ func (p *Pool) Undo(address, uuid string, do func(*GPU) (removed bool, err error
 	return err
 }
 
-// Gone reports whether a GPU is gone, after two looks.
-func (p *Pool) Gone(address, uuid string) bool {
-	return IsGone(p.Undo(address, uuid, func(*GPU) (bool, error) { return true, nil }))
-}
-
 // acquire returns the session; fresh reports that it has just been opened.
 func (p *Pool) acquire() (session nvml.Session, fresh bool, err error) {
 	p.mu.Lock()

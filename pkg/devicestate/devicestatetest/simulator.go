@@ -59,6 +59,9 @@ func NewSimulated(t testing.TB, profile string) *Env {
 
 // configure creates the executors of a process.
 func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.FaultHook) error {
+	if hook == nil {
+		hook = func(_ host.Operation, do func() error) error { return do() }
+	}
 	settings := filepath.Join(s.env.StateDir, "gpus")
 	migModes, err := record.OpenGPUs(o.Host, settings, mig.Setting)
 	if err != nil {

@@ -1,0 +1,72 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/plan"
+)
+
+// TestUndo_GPULocks_HeldToTheEnd checks that Unprepare and Recover wait for the GPU's lock, and keep it while they undo.
+func TestUndo_GPULocks_HeldToTheEnd(t *testing.T) {
+	for name, undo := range map[string]func(context.Context, *process) error{
+		"unprepare": func(ctx context.Context, p *process) error { return p.Unprepare(ctx, devicestatetest.ClaimID("a")) },
+		"recover": func(ctx context.Context, p *process) error {
+			findings, err := p.Recover(ctx)
+			for _, f := range findings {
+				err = errors.Join(err, f.Err)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := devicestatetest.New(t)
+			first := e.Start()
+			e.SteppedClaim("a", "0")
+			e.Prepare(first, "a")
+			e.Must(os.Rename(e.RecordFile("a"), strings.TrimSuffix(e.RecordFile("a"), "json")+"undo"))
+			first.Crash()
+			reached, open := make(chan struct{}), make(chan struct{})
+			var armed atomic.Bool
+			p, err := e.StartWith(func(o host.Operation, do func() error) error {
+				if o.Label == "test.revert" && armed.CompareAndSwap(true, false) {
+					close(reached)
+					<-open
+				}
+				return do()
+			})
+			e.Must(err)
+			defer p.Crash()
+			other := e.Start()
+			e.Must(other.WithGPULock(t.Context(), e.Address(0), func([]plan.Plan) error {
+				if err := undo(briefly(t), p); err == nil {
+					t.Error("it does not wait for the lock of its GPU")
+				}
+				return nil
+			}))
+			armed.Store(true)
+			undone := make(chan error, 1)
+			go func() { undone <- undo(t.Context(), p) }()
+			select {
+			case <-reached:
+				if other.WithGPULock(briefly(t), e.Address(0), func([]plan.Plan) error { return nil }) == nil {
+					t.Error("it lets the lock of its GPU go before its end")
+				}
+				close(open)
+				e.Must(<-undone)
+			case err := <-undone:
+				t.Errorf("it ended without undoing steps: %v", err)
+			}
+			e.CheckClean(other)
+		})
+	}
+}
