@@ -133,7 +133,7 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"mig-mixed":                checkOneGPU(4),
 	"mig-and-whole":            checkDevices(5),
 	"mig-extended-resource":    checkDevices(1),
-	"mig-56":                   checkDevices(56),
+	"mig-fill":                 checkDevices(16),
 	"mig-queue":                checkQueueEnds,
 	"nvlink-four":              checkOneNVLinkGroup(4),
 	"quota":                    checkQuotaEvent,
