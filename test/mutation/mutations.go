@@ -402,7 +402,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "an informational capacity has no request policy", File: "pkg/resourceslices/catalogue.go",
-		Old: "	case c.policy == nil:\n		return &", New: "	case c.policy == nil && s.offer.MaxShares < 0:\n		return &",
+		Old: "	case c.policy == nil || monitor:\n		return &", New: "	case c.policy == nil && s.offer.MaxShares < 0:\n		return &",
 		Package: slices, Test: "TestBuild_MemoryRequested_AllocatesShares",
 	},
 	{
