@@ -178,7 +178,7 @@ func serveOther(e *Env, p *Process, f callFault) {
 	case <-time.After(10 * time.Second):
 		e.T.Error("a claim of another GPU waits")
 		e.Sim.NVML.Clear()
-		_ = <-served // The claim is not used any more.
+		<-served // The claim is not used any more.
 	}
 	delete(e.Claims, uid)
 }
