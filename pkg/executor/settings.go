@@ -25,6 +25,8 @@ type Setting struct {
 	After time.Duration
 	// Restore restores the recorded value, in one attempt, and removes the record.
 	Restore func(context.Context, gpu.GPU) error
+	// Keep sets the value again if the GPU lost it while a claim needs it. It may be nil.
+	Keep func(context.Context, gpu.GPU) error
 	// DropDead removes the record if a reboot ended the change. It may be nil.
 	DropDead func(gpu.GPU) error
 }
@@ -56,6 +58,7 @@ type settingState struct {
 	unneeded time.Time // Since then no claim needs the value; zero while one does.
 	failures int
 	next     time.Time
+	kept     time.Time // the last call of Keep
 }
 
 func NewSettings(h *host.Host, locker Locker, snapshot func() gpu.Snapshot, settings ...Setting) *Settings {
@@ -70,6 +73,8 @@ const (
 	roundLimit = 10 * time.Second
 	// The pause after a failed attempt doubles between these bounds.
 	firstPause, longestPause = time.Minute, time.Hour
+	// keepInterval is the interval of Keep, which may have to run a program.
+	keepInterval = 5 * time.Minute
 )
 
 // Reconcile makes one attempt for each changed setting that no claim needs, concurrently. It holds a GPU's lock only
@@ -139,7 +144,11 @@ func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, st
 			if slices.ContainsFunc(p.Devices, func(d plan.Device) bool {
 				return d.PCIAddress == g.PCIAddress && !d.Admin && setting.NeededBy(d)
 			}) {
-				*state = settingState{}
+				*state = settingState{kept: state.kept}
+				if now := s.host.Now(); setting.Keep != nil && now.Sub(state.kept) >= keepInterval {
+					state.kept = now
+					return setting.Keep(ctx, g)
+				}
 				return nil
 			}
 		}

@@ -84,8 +84,25 @@ func (x *Executor) Revert(context.Context, plan.Work) error { return nil }
 // Setting is the time slice as a setting that is restored once no claim of the GPU needs one.
 func (x *Executor) Setting() executor.Setting {
 	return executor.Setting{
-		Records: x.records, NeededBy: func(d plan.Device) bool { return d.Sharing.Timed }, Restore: x.restore,
+		Records: x.records, NeededBy: func(d plan.Device) bool { return d.Sharing.Timed }, Restore: x.restore, Keep: x.keep,
 	}
+}
+
+// keep sets the time slice again if the GPU lost it. A reset or a reload of the driver does that. Without persistence
+// mode the GPU loses it when the last program closes it.
+func (x *Executor) keep(ctx context.Context, g gpu.GPU) error {
+	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
+	r, known, err := x.records.OfBoot(g.PCIAddress, g.UUID)
+	if err != nil || !known || r.Set == unknown {
+		return failure(ctx, "keep the time slice", d, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	is, err := x.tool.Get(ctx, g.UUID)
+	if err == nil && is != r.Set {
+		err = x.tool.Set(ctx, g.UUID, r.Set)
+	}
+	return failure(ctx, "keep the time slice", d, err)
 }
 
 func (x *Executor) restore(ctx context.Context, g gpu.GPU) error {

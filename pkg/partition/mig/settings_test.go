@@ -11,6 +11,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/sim/engine"
 )
 
 // TestUnprepare_SettingCannotBeRestored_Succeeds checks that a setting which can be read but not set holds no claim.
@@ -59,4 +60,26 @@ func TestUnprepare_SettingCannotBeRestored_Succeeds(t *testing.T) {
 			e.CheckRestored(p)
 		})
 	}
+}
+
+func TestReconcile_TimeSliceLost_SetsItAgain(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	defer p.Crash()
+	shares(byLong, "0", []string{"a"}, "a")(e, p)
+	for _, c := range []struct {
+		pause time.Duration
+		want  int
+	}{{0, 3}, {time.Minute, 0}, {time.Hour, 3}} { // A program start a minute would be too much.
+		e.Sim.Change(func(s *engine.State) { s.GPUs[0].TimeSlice = 0 })
+		e.Now = e.Now.Add(c.pause)
+		for _, err := range p.Settings.Reconcile(context.Background()) {
+			t.Error(err)
+		}
+		if is := e.Sim.State().GPUs[0].TimeSlice; is != c.want {
+			t.Errorf("after %s the time slice is %d, want %d", c.pause, is, c.want)
+		}
+	}
+	e.Unprepare(p, "a")
+	e.CheckRestored(p)
 }
