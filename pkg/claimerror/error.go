@@ -100,18 +100,17 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 // TextOnClaim returns err's text without the name of the claim, for an Event on it.
 func TextOnClaim(err error) string {
-	if e, ok := err.(*Error); ok {
+	switch e := any(err).(type) { // errors.As would drop the text of a wrapping error.
+	case *Error:
 		return e.text("")
+	case interface{ Unwrap() []error }:
+		var texts []string
+		for _, one := range e.Unwrap() {
+			texts = append(texts, TextOnClaim(one))
+		}
+		return strings.Join(texts, "\n")
 	}
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return err.Error()
-	}
-	var texts []string
-	for _, one := range joined.Unwrap() {
-		texts = append(texts, TextOnClaim(one))
-	}
-	return strings.Join(texts, "\n")
+	return err.Error()
 }
 
 // KindOf derives the kind from the reason. Errors that can be of either kind are transient, because a retry is safe.
