@@ -105,7 +105,7 @@ func daemonPID(ctx context.Context, t *testing.T, device string) int {
 func checkNoDaemons(ctx context.Context, t *testing.T) {
 	t.Helper()
 	must(t, cluster.Eventually(ctx, "no MPS daemon left", 60*time.Second, func(ctx context.Context) (bool, string) {
-		out, err := cluster.OnNode(ctx, "find", "/var/lib/kubelet/plugins/"+env.Driver+"/mps", "-mindepth", "1", "-not", "-name", "supervisor.sock")
+		out, err := cluster.OnNode(ctx, "find", "/var/lib/kubelet/plugins/"+env.Driver+"/mps", "-mindepth", "1", "-not", "-name", "supervisor.*")
 		if err != nil {
 			return false, err.Error()
 		}
