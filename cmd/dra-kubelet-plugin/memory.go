@@ -7,10 +7,8 @@ import (
 	"debug/elf"
 	"fmt"
 	"runtime/debug"
-	"runtime/metrics"
 	"slices"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
@@ -25,29 +23,12 @@ func tuneMemory(environ []string) {
 	}
 }
 
-// freeAfter is the allocated memory after which freeMemory frees: a collection costs more than a minute at rest.
-const freeAfter = 4 << 20
-
-// freeMemory returns a function that returns free heap and the pages of the binary to the kernel, if the program has
-// allocated enough since. Most of these pages are used only while Go's packages and Kubernetes' types initialise. The
-// next use reads them from the page cache. The function is safe for concurrent use.
-func freeMemory() func() {
-	var mu sync.Mutex
-	var freed uint64
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
-		metrics.Read(sample)
-		allocated := sample[0].Value.Uint64()
-		if allocated-freed < freeAfter {
-			return
-		}
-		freed = allocated
-		debug.FreeOSMemory()
-		if err := dropBinary(); err != nil {
-			klog.Background().V(4).Info("The binary's pages stay in memory", "err", err)
-		}
+// freeMemory returns free heap and the pages of the binary to the kernel. Most of these pages are used only while
+// Go's packages and Kubernetes' types initialise. The next use reads them from the page cache.
+func freeMemory() {
+	debug.FreeOSMemory()
+	if err := dropBinary(); err != nil {
+		klog.Background().V(4).Info("The binary's pages stay in memory", "err", err)
 	}
 }
 

@@ -162,7 +162,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
 			Ignored: c.IgnoredProcesses,
 		}),
-		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory(), Reconcile: gpuSettings.Reconcile, Background: background,
+		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: gpuSettings.Reconcile, Background: background,
 	}).Run(ctx)
 }
 
