@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
@@ -93,6 +94,6 @@ func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
 	return s.current.Load().Policy(s.node, g, profile)
 }
 
-func (s *sharingSettings) offer(g gpu.GPU, profile string) (sharing.Offer, bool) {
-	return sharing.OfferOf(s.policy(g, profile), g, profile, s.mps)
+func (s *sharingSettings) offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+	return sharing.OfferOf(s.policy(g, profile).With(standing), g, profile, s.mps)
 }

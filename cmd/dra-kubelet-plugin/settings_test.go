@@ -51,7 +51,7 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 	if replicas() != 2 {
 		t.Errorf("%d replicas", replicas())
 	}
-	if o, ok := s.offer(gpu.GPU{MemoryBytes: 8 << 30}, ""); !ok || o.Memory != 4<<30 {
+	if o, ok := s.offer(gpu.GPU{MemoryBytes: 8 << 30}, "", ""); !ok || o.Memory != 4<<30 {
 		t.Errorf("%+v", o)
 	}
 }

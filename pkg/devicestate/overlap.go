@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"slices"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/plan"
@@ -24,6 +26,9 @@ import (
 type HeldError struct {
 	Claim plan.Claim
 	text  string
+	// device has shares of that claim, with this sharing; nil if the obstacle is another.
+	device  string
+	sharing *plan.Sharing
 }
 
 func (e *HeldError) Error() string { return e.text }
@@ -50,12 +55,12 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record was unreadable", uid))
 			default:
 				if device, taken := p.Conflict(r.Plan, address); taken {
-					return inUse(p, device.Name, &HeldError{r.Plan.Claim, fmt.Sprintf("%s is held by claim %s (UID %s, %s)",
+					return inUse(p, device.Name, &HeldError{Claim: r.Plan.Claim, text: fmt.Sprintf("%s is held by claim %s (UID %s, %s)",
 						overlapText(r.Plan, device), r.Plan.Claim, uid, r.State)})
 				}
 				// A prepared claim keeps its shares, whichever claims came later.
-				if device, why := totals.add(r.Plan); why != "" && !prepared {
-					return inUse(p, device, &HeldError{r.Plan.Claim, why})
+				if held := totals.add(r.Plan); held != nil && !prepared {
+					return inUse(p, held.device, held)
 				}
 			}
 			return nil
@@ -91,6 +96,29 @@ func (e *Engine) others(lock *host.Lock, address, boot, uid string, do func(stri
 		}
 	}
 	return was, nil
+}
+
+// join changes the plan to the sharing that devices have by other claims, as far as this claim names none, and calls
+// claimGPUs. The node's settings may have changed since those claims were prepared.
+func (e *Engine) join(p plan.Plan, claim *resourceapi.ResourceClaim, node plan.Node, boot string, locks gpuLocks) (plan.Plan, error) {
+	node.Standing = map[string]plan.Sharing{}
+	for {
+		err := e.claimGPUs(p, boot, locks, false)
+		held := (*HeldError)(nil)
+		if !errors.As(err, &held) || held.sharing == nil {
+			return p, err
+		}
+		if _, again := node.Standing[held.device]; again {
+			return p, err
+		}
+		node.Standing[held.device] = *held.sharing
+		if p, err = e.o.Planner(claim, node); err != nil {
+			return p, err
+		}
+		if p.Refused != nil {
+			return p, p.Refused
+		}
+	}
 }
 
 func mayHold(r record.Record, address string) bool {
@@ -129,23 +157,23 @@ func newShareTotals(p plan.Plan, address string) shareTotals {
 	return t
 }
 
-// add adds another claim's plan. It returns the device that becomes impossible, and the reason.
-func (t shareTotals) add(other plan.Plan) (device, why string) {
+// add adds another claim's plan. It returns an error if a device becomes impossible.
+func (t shareTotals) add(other plan.Plan) *HeldError {
 	for _, d := range t.shares {
 		for _, o := range other.Devices {
 			if !d.Shares(o) {
 				continue
 			}
 			if reason := d.Disagrees(o); reason != "" {
-				return d.Name, fmt.Sprintf("claim %s (UID %s), which came first, %s", other.Claim, other.Claim.UID, reason)
+				return &HeldError{other.Claim, fmt.Sprintf("claim %s (UID %s), which came first, %s", other.Claim, other.Claim.UID, reason), d.Name, &o.Sharing}
 			}
 			t.use[d.Name].Add(o.Share)
 		}
 		if excess := t.use[d.Name].Excess(d.Share); excess != "" {
-			return d.Name, fmt.Sprintf("with this claim and claim %s (UID %s) %s", other.Claim, other.Claim.UID, excess)
+			return &HeldError{other.Claim, fmt.Sprintf("with this claim and claim %s (UID %s) %s", other.Claim, other.Claim.UID, excess), d.Name, nil}
 		}
 	}
-	return "", ""
+	return nil
 }
 
 // noted returns a GPU's notes: the lines, and the UIDs of all claims that may hold it.

@@ -108,8 +108,11 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 		if err := e.refuseServed(p); err != nil {
 			return p, err
 		}
+		p, err = e.join(p, claim, node, boot, locks)
+	} else {
+		err = e.claimGPUs(p, boot, locks, true)
 	}
-	if err := e.claimGPUs(p, boot, locks, found); err != nil {
+	if err != nil {
 		return p, err
 	}
 	// A prepared claim keeps its steps, even if the node's settings would now plan others.

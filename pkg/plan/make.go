@@ -28,6 +28,9 @@ type Node struct {
 	Snapshot gpu.Snapshot
 	// Policy returns the node's setting for a GPU or a MIG profile of it.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
+	// Standing has the sharing of devices of which other claims have shares, by device name, as far as it differs from
+	// the settings. Claims that name no strategy join those shares.
+	Standing map[string]Sharing
 	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed.
 	Prepared Plan
 	// NoMPS is the reason why this node has no MPS; empty if it has.

@@ -105,7 +105,7 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	if result.ShareID == nil || charged.CmpInt64(int64(total-sharing.Step)) > 0 {
 		return Share{} // The rest is smaller than the least share.
 	}
-	s := Share{TotalBytes: total, MaxShares: m.offer(g, d.Partition.Profile).MaxShares}
+	s := Share{TotalBytes: total, MaxShares: m.offer(g, d).MaxShares}
 	if charged.Sign() > 0 { // Value overflows above int64.
 		s.MemoryBytes = uint64(charged.Value())
 	}
@@ -121,9 +121,13 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	return s
 }
 
-func (m maker) offer(g gpu.GPU, profile string) sharing.Offer {
-	o, _ := sharing.OfferOf(m.node.Policy(g, profile), g, profile, m.node.NoMPS == "")
+func (m maker) offer(g gpu.GPU, d Device) sharing.Offer {
+	o, _ := sharing.OfferOf(m.policy(g, d), g, d.Partition.Profile, m.node.NoMPS == "")
 	return o
+}
+
+func (m maker) policy(g gpu.GPU, d Device) sharing.Policy {
+	return m.node.Policy(g, d.Partition.Profile).With(m.node.Standing[d.Name].Strategy)
 }
 
 // claimed lists the claim's devices for parameters that name them.
@@ -152,7 +156,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs cannot be shared, because one claim gets all of it"))
 	}
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
-	policy := m.node.Policy(g, d.Partition.Profile)
+	policy := m.policy(g, *d)
 	switch {
 	case asked != nil:
 		if err := asked.Check(checked[i], checked); err != nil {
@@ -166,6 +170,9 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 		d.Sharing.Strategy = sharing.StrategyOf(policy, g, m.node.NoMPS == "")
 		if policy.Interval != "" && d.Sharing.Strategy == v1beta1.StrategyTimeSlicing && d.Kind == gpu.KindGPU {
 			d.Sharing.Timed, d.Sharing.Interval = true, policy.Interval.Number()
+		}
+		if first := m.node.Standing[d.Name]; first.Timed {
+			d.Sharing.Timed, d.Sharing.Interval = true, first.Interval
 		}
 	}
 	if !d.MPS() {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/sharing"
@@ -117,7 +118,7 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 		s.GPUs[i].Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "a1b2", CliqueID: 7}
 	}
 	o := full
-	o.Offer = func(g gpu.GPU, profile string) (sharing.Offer, bool) {
+	o.Offer = func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 		return sharing.OfferOf(sharing.Policy{}, g, profile, true)
 	}
 	p, _ := Build(s, nil, o)

@@ -18,6 +18,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/pkg/topology"
@@ -49,8 +50,9 @@ type Options struct {
 	Foreign map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
-	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. Nil: nothing is shared.
-	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
+	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. standing is the strategy of
+	// its present shares, empty without any. Nil: nothing is shared.
+	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 }
 
 // Held is a device of a claim, or one GPU of a claim's group.
@@ -62,6 +64,8 @@ type Held struct {
 	MemoryBytes uint64
 	// Foreign means that the partition is external.
 	Foreign bool
+	// Shared is the strategy of the claim's share; empty: the claim has the whole device.
+	Shared v1beta1.Strategy
 	// GPU is the last known state of its GPU, with at least the PCI address.
 	GPU gpu.GPU
 }

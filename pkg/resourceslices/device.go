@@ -9,6 +9,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/sharing"
 )
@@ -29,7 +30,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 	}
 	for n, e := range g.entries {
 		s := b.source(g.gpu, e.device)
-		s.uuid, s.offer, s.profile = e.uuid, b.offer(g.gpu, e.device.Profile), &e.profile
+		s.uuid, s.offer, s.profile = e.uuid, b.offer(g.gpu, e.device), &e.profile
 		if e.device.Kind == gpu.KindGPU {
 			s.profile = b.geometry(g.gpu.MIG).all
 		}
@@ -113,10 +114,16 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 	return d
 }
 
-// offer returns the shares of a GPU or of one of its profiles; nil if it is not shared.
-func (b *builder) offer(g gpu.GPU, profile string) *sharing.Offer {
+// offer returns the shares of a GPU or of one of its partitions; nil if it is not shared.
+func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
 	if b.o.SharedDevices && b.o.Offer != nil {
-		if o, ok := b.o.Offer(g, profile); ok {
+		var standing v1beta1.Strategy
+		for _, h := range b.o.Held {
+			if h.Device == d && h.Shared != "" {
+				standing = h.Shared
+			}
+		}
+		if o, ok := b.o.Offer(g, d.Profile, standing); ok {
 			return &o
 		}
 	}

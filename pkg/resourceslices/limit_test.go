@@ -55,7 +55,7 @@ func TestBuild_AnyMemoryRequested_LimitsProcessToCharge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, c.node, resourceslices.Options{
-				Offer: func(g gpu.GPU, profile string) (sharing.Offer, bool) {
+				Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 					return sharing.OfferOf(c.policy, g, profile, true)
 				},
 			})

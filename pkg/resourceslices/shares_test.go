@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -42,13 +43,13 @@ func (s *scheduler) unshare(n int) {
 }
 
 // offer is a node's without settings, which has MPS.
-func offer(g gpu.GPU, profile string) (sharing.Offer, bool) {
-	return sharing.OfferOf(sharing.Policy{}, g, profile, true)
+func offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+	return sharing.OfferOf(sharing.Policy{}.With(standing), g, profile, true)
 }
 
-func replicated(strategy v1beta1.Strategy, n int) func(gpu.GPU, string) (sharing.Offer, bool) {
-	return func(g gpu.GPU, profile string) (sharing.Offer, bool) {
-		return sharing.OfferOf(sharing.Policy{Strategy: strategy, Replicas: n}, g, profile, true)
+func replicated(strategy v1beta1.Strategy, n int) func(gpu.GPU, string, v1beta1.Strategy) (sharing.Offer, bool) {
+	return func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+		return sharing.OfferOf(sharing.Policy{Strategy: strategy, Replicas: n}.With(standing), g, profile, true)
 	}
 }
 
@@ -221,4 +222,29 @@ func (s *scheduler) checkShares(m gpu.MIG) {
 		}
 	}
 	failOnOverlap(s.t.(*testing.T), m, devices)
+}
+
+// TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre is for settings that changed while claims had shares.
+func TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre(t *testing.T) {
+	node := mpsBoards(2, layouttest.H100())
+	held := func(d gpu.Device) resourceslices.Held {
+		return resourceslices.Held{Device: d, Shared: v1beta1.StrategyMPS, GPU: node.GPUs[0]}
+	}
+	whole := gpu.Device{Kind: gpu.KindGPU, PCIAddress: node.GPUs[0].PCIAddress}
+	part := gpu.Device{Kind: gpu.KindMIG, PCIAddress: node.GPUs[0].PCIAddress, Profile: "1g.10gb", Start: 2}
+	pool, _ := resourceslices.Build(node, nil, resourceslices.Options{
+		Node: "n1", Taints: true, SharedDevices: true, Counters: true, Offer: replicated(v1beta1.StrategyTimeSlicing, 4),
+		Held: []resourceslices.Held{held(whole), held(part)},
+	})
+	for _, s := range pool.Slices {
+		for _, d := range s.Devices {
+			want := "time-slicing"
+			if d.Name == whole.Name() || d.Name == part.Name() {
+				want = "mps"
+			}
+			if a := d.Attributes["isolation"]; a.StringValue == nil || strings.HasPrefix(d.Name, "gpu-") && *a.StringValue != want {
+				t.Errorf("%s has the isolation %v, want %s", d.Name, a.StringValue, want)
+			}
+		}
+	}
 }

@@ -79,6 +79,15 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	return o, true
 }
 
+// With returns the policy of a device that has shares by a strategy; empty: it has none. Claims that name no strategy
+// join those shares, whatever the settings have become.
+func (p Policy) With(standing v1beta1.Strategy) Policy {
+	if standing != "" && standing != p.Strategy {
+		p.Strategy, p.Interval = standing, ""
+	}
+	return p
+}
+
 // StrategyOf returns the strategy of shares whose claims name none.
 func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
 	if p.Strategy == "" && mps && g.MPSCapable {

@@ -406,6 +406,16 @@ var mutations = []Mutation{
 		Package: slices, Test: "TestBuild_MemoryRequested_AllocatesShares",
 	},
 	{
+		Name: "a share ignores the strategy of those beside it", File: "pkg/devicestate/overlap.go",
+		Old: "node.Standing[held.device] = *held.sharing", New: "node.Standing[held.device] = plan.Sharing{}",
+		Package: "./pkg/partition/mig", Test: "TestPrepare_SharingPolicyChanged_JoinsShares",
+	},
+	{
+		Name: "slices show the settings and not the shares of a device", File: "pkg/resourceslices/device.go",
+		Old: "standing = h.Shared", New: "standing = \"\"",
+		Package: slices, Test: "TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre",
+	},
+	{
 		Name: "a claim that names no capacity gets a share", File: "pkg/sharing/policy.go",
 		Old: "Memory: total / Step * Step}", New: "Memory: total / Step / 2 * Step}",
 		Package: slices, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",

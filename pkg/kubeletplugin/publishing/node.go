@@ -13,6 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
@@ -38,8 +39,8 @@ type NodeOptions struct {
 	Switched func() (map[string]bool, error)
 	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
 	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
-	// Offer returns the shares of a GPU or of a MIG profile of it.
-	Offer func(g gpu.GPU, profile string) (sharing.Offer, bool)
+	// Offer is resourceslices.Options.Offer.
+	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
 	// false, nothing is published.
 	DevicePlugins func() (map[string]string, bool)
@@ -216,12 +217,27 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 			if d.Kind == gpu.KindGroup {
 				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. missing reports an invalid name.
 			}
+			var shared v1beta1.Strategy
+			if d.Partial() && !d.Admin {
+				shared = d.Sharing.Strategy
+				n.dependsOnHeld = n.dependsOnHeld || n.unlikeSettings(d)
+			}
 			held = append(held, resourceslices.Held{
-				Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
+				Shared: shared, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
 			})
 		}
 	}
 	return held, exclusive
+}
+
+// unlikeSettings reports whether a share has another strategy than a share of the device would have without it.
+func (n *Node) unlikeSettings(d plan.Device) bool {
+	if n.o.Offer == nil {
+		return false
+	}
+	g := n.last[d.PCIAddress]
+	o, ok := n.o.Offer(g, d.Partition.Profile, "")
+	return ok && o.Strategy != d.Sharing.Strategy
 }
 
 // notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.

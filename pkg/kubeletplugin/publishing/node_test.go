@@ -4,6 +4,7 @@
 package publishing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,13 +12,16 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // held are records with an answer.
@@ -65,6 +69,34 @@ func (n *Node) names(t *testing.T) (names []string) {
 		}
 	}
 	return names
+}
+
+func TestNode_SharesUnlikeSettings_TriggerAtPrepareAndRelease(t *testing.T) {
+	for _, strategy := range []v1beta1.Strategy{v1beta1.StrategyMPS, v1beta1.StrategyTimeSlicing} {
+		n := newNode(t, NodeOptions{Offer: func(_ gpu.GPU, _ string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+			return sharing.Offer{Strategy: cmp.Or(standing, v1beta1.StrategyTimeSlicing), Memory: 1 << 30, MaxShares: 2}, true
+		}})
+		node := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", MemoryBytes: 8 << 30}}}
+		if err := n.Found(t.Context(), node, nil); err != nil {
+			t.Fatal(err)
+		}
+		share := plan.Device{Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a",
+			Share: plan.Share{MemoryBytes: 1 << 30}, Sharing: plan.Sharing{Strategy: strategy}}
+		n.fired()
+		unlike := strategy == v1beta1.StrategyMPS
+		if n.Prepared([]devicestate.PreparedDevice{{Device: share}}); n.fired() != unlike {
+			t.Errorf("Prepare of a share by %s: want a trigger %t", strategy, unlike)
+		}
+		n.records = held{plans: []plan.Plan{{Devices: []plan.Device{share}}}}
+		slices, _ := n.build(allFeatures)
+		want := map[bool]string{true: "mps", false: "time-slicing"}[unlike]
+		if got := slices[0].Devices[0].Attributes["isolation"].StringValue; got == nil || *got != want {
+			t.Errorf("isolation %v beside a share by %s", got, strategy)
+		}
+		if n.Released(); n.fired() != unlike {
+			t.Errorf("release of a share by %s: want a trigger %t", strategy, unlike)
+		}
+	}
 }
 
 func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {

@@ -67,11 +67,15 @@ func (n *Node) modes(s gpu.Snapshot) map[string]bool {
 // settled is the time in a record after which a scan must show a partition.
 const settled = 5 * time.Second
 
-// Prepared notes new partitions, so that an early loss is noticed soon.
+// Prepared notes new partitions, so that an early loss is noticed soon. It rebuilds the slices if a claim shares its
+// device in another way than they say.
 func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, d := range devices {
+		if d.Partial() && !d.Admin && n.unlikeSettings(d.Device) {
+			n.changed.Fire()
+		}
 		uuid := d.Partition.UUID
 		if uuid == "" {
 			continue

@@ -16,6 +16,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 )
@@ -153,6 +154,50 @@ func TestPrepare_SharingPolicyChanges_KeepsShares(t *testing.T) {
 	e.CheckClean(p, "a")
 	e.Unprepare(p, "a")
 	e.CheckClean(p)
+}
+
+// TestPrepare_SharingPolicyChanged_JoinsShares: a GPU keeps the sharing of the claims that it has until the last is gone.
+func TestPrepare_SharingPolicyChanged_JoinsShares(t *testing.T) {
+	for name, c := range map[string]struct{ before, after sharing.Policy }{
+		"MPS to time-slicing": {sharing.Policy{}, sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Interval: v1beta1.IntervalLong}},
+		"time-slicing to MPS": {sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Interval: v1beta1.IntervalLong}, sharing.Policy{}},
+		"another interval": {sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Interval: v1beta1.IntervalLong},
+			sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Interval: v1beta1.IntervalShort}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := devicestatetest.NewSimulated(t, "hgx-h100")
+			policy := c.before
+			e.Configure = func(o *devicestate.Options) { o.Policy = func(gpu.GPU, string) sharing.Policy { return policy } }
+			p := e.Start()
+			prepare := func(uid, device string) plan.Sharing {
+				t.Helper()
+				e.SharedClaim(uid, 3, "", device)
+				devices, err := p.Prepare(t.Context(), e.Claims[uid])
+				e.Must(err)
+				return devices[0].Sharing
+			}
+			first := prepare("a", "0")
+			policy = c.after
+			joined, other := prepare("b", "0"), prepare("c", "1")
+			if joined.Strategy != first.Strategy || joined.Timed != first.Timed || joined.Interval != first.Interval {
+				t.Errorf("a share beside %+v is %+v", first, joined)
+			}
+			if other.Strategy == first.Strategy && other.Interval == first.Interval {
+				t.Errorf("the other GPU has the old setting: %+v", other)
+			}
+			e.SharedClaim("named", 3, map[bool]string{true: byLong, false: byMPS}[first.Strategy == v1beta1.StrategyMPS], "0")
+			if _, err := p.Prepare(t.Context(), e.Claims["named"]); err == nil || !strings.Contains(err.Error(), "this claim wants") {
+				t.Errorf("a claim that names another strategy: %v", err)
+			}
+			e.CheckClean(p, "a", "b", "c")
+			e.Unprepare(p, "a")
+			e.Unprepare(p, "b")
+			if d := prepare("d", "0"); d.Strategy != other.Strategy || d.Interval != other.Interval {
+				t.Errorf("the empty GPU has the old setting: %+v", d)
+			}
+			e.CheckClean(p, "c", "d")
+		})
+	}
 }
 
 // TestPrepare_ShareOfHalfPreparedDevice_Refused leaves a claim's undoing undone.

@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -38,7 +39,7 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 func Slices(snapshot gpu.Snapshot, node string, policy func(g gpu.GPU, profile string) sharing.Policy) []*resourceapi.ResourceSlice {
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
-		Offer: func(g gpu.GPU, profile string) (sharing.Offer, bool) {
+		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(policy(g, profile), g, profile, true)
 		},
 	})
