@@ -170,15 +170,12 @@ func serveOther(e *Env, p *Process, f callFault) {
 		}
 		served <- err
 	}()
-	select {
-	case err := <-served:
-		if err != nil {
-			e.T.Errorf("a claim of another GPU is refused: %v", err)
-		}
-	case <-time.After(10 * time.Second):
+	late := time.AfterFunc(10*time.Second, func() {
 		e.T.Error("a claim of another GPU waits")
 		e.Sim.NVML.Clear()
-		<-served // The claim is not used any more.
+	})
+	if err := <-served; late.Stop() && err != nil {
+		e.T.Errorf("a claim of another GPU is refused: %v", err)
 	}
 	delete(e.Claims, uid)
 }
