@@ -7,8 +7,11 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 runner=$(hack/tool.sh --path gotestsum)
 for module in . deployments test; do
+  # With coverage, go test links a program also for a package without tests.
+  packages=$(go -C "$module" list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
+  # shellcheck disable=SC2086 # packages are words
   (cd "$module" && "$runner" --format pkgname-and-test-fails -- -count=1 -vet=off -timeout 20m -coverprofile="$dir/one" \
-    -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/... ./...)
+    -coverpkg=gpu-dra-driver/pkg/...,gpu-dra-driver/internal/...,gpu-dra-driver/api/... $packages)
   [ -e "$dir/all" ] || head -n 1 "$dir/one" >"$dir/all"
   tail -n +2 "$dir/one" >>"$dir/all"
 done
