@@ -31,7 +31,8 @@ type Node struct {
 	// Standing has the sharing of devices of which other claims have shares, by device name, as far as it differs from
 	// the settings. Claims that name no strategy join those shares.
 	Standing map[string]Sharing
-	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed.
+	// Prepared is the plan of a claim that is prepared already: its groups keep their GPUs, even if links changed, and its
+	// shares their strategy.
 	Prepared Plan
 	// NoMPS is the reason why this node has no MPS; empty if it has.
 	NoMPS string

@@ -127,7 +127,21 @@ func (m maker) offer(g gpu.GPU, d Device) sharing.Offer {
 }
 
 func (m maker) policy(g gpu.GPU, d Device) sharing.Policy {
-	return m.node.Policy(g, d.Partition.Profile).With(m.node.Standing[d.Name].Strategy)
+	return m.node.Policy(g, d.Partition.Profile).With(m.standing(d).Strategy)
+}
+
+// standing returns the sharing that a share without a named strategy joins: that of other claims, or else its own from
+// before a reboot. After a reboot, claims are prepared one by one, and each counts on the others.
+func (m maker) standing(d Device) Sharing {
+	if s, ok := m.node.Standing[d.Name]; ok {
+		return s
+	}
+	for _, before := range m.node.Prepared.Devices {
+		if before.Name == d.Name && before.Partial() && (m.node.NoMPS == "" || !before.MPS()) {
+			return before.Sharing
+		}
+	}
+	return Sharing{}
 }
 
 // claimed lists the claim's devices for parameters that name them.
@@ -171,7 +185,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 		if policy.Interval != "" && d.Sharing.Strategy == v1beta1.StrategyTimeSlicing && d.Kind == gpu.KindGPU {
 			d.Sharing.Timed, d.Sharing.Interval = true, policy.Interval.Number()
 		}
-		if first := m.node.Standing[d.Name]; first.Timed {
+		if first := m.standing(*d); first.Timed {
 			d.Sharing.Timed, d.Sharing.Interval = true, first.Interval
 		}
 	}

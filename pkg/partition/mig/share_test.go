@@ -200,6 +200,22 @@ func TestPrepare_SharingPolicyChanged_JoinsShares(t *testing.T) {
 	}
 }
 
+// TestPrepare_JoinedSharesAfterReboot_Agree prepares the claim that named no strategy first.
+func TestPrepare_JoinedSharesAfterReboot_Agree(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	e.SharedClaim("named", 3, byLong, "0")
+	e.SharedClaim("joined", 3, "", "0")
+	e.Prepare(p, "named")
+	e.Prepare(p, "joined")
+	p.Crash()
+	e.Reboot(false)
+	p = e.Start()
+	e.Prepare(p, "joined")
+	e.Prepare(p, "named")
+	e.CheckClean(p, "named", "joined")
+}
+
 // TestPrepare_ShareOfHalfPreparedDevice_Refused leaves a claim's undoing undone.
 func TestPrepare_ShareOfHalfPreparedDevice_Refused(t *testing.T) {
 	for name, c := range map[string]struct{ parameters, device string }{"MPS": {byMPS, "0"}, "partition": {`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"TimeSlicing"}}`, "0 1g.10gb 4"}} {
