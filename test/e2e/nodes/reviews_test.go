@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -199,7 +200,8 @@ func TestDeviceClasses_MatchNothing_EventSaysSo(t *testing.T) {
 	}}, metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() { must(t, classes.Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{})) })
-	eventually(ctx, t, "an Event on the class", func(ctx context.Context) (bool, string) {
+	// After a restart of the API server, each watch of a client pauses for up to a minute before it begins again.
+	must(t, cluster.Eventually(ctx, "an Event on the class", 3*time.Minute, func(ctx context.Context) (bool, string) {
 		events, err := cluster.Client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + made.Name})
 		if err != nil {
 			return false, err.Error()
@@ -210,7 +212,7 @@ func TestDeviceClasses_MatchNothing_EventSaysSo(t *testing.T) {
 			}
 		}
 		return false, fmt.Sprint(len(events.Items), " Events")
-	})
+	}))
 }
 
 // TestHelm_PodHasGPU_TestPassesAndUninstallRefuses runs both with Helm.
