@@ -272,7 +272,7 @@ var mutations = []Mutation{
 	},
 	{
 		Name: "shares that are more than their GPU are handed out", File: "pkg/devicestate/overlap.go",
-		Old: `why := totals.add(r.Plan); why != "" && !prepared {`, New: `why := totals.add(r.Plan); why != "" && device == "" {`,
+		Old: `held := totals.add(r.Plan); held != nil && !prepared {`, New: `held := totals.add(r.Plan); held != nil && held.device == "" {`,
 		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
 	},
 	{
