@@ -33,8 +33,9 @@ type Process struct {
 	paths []string
 	armed bool
 	// left is the number of such calls that may still happen; the next one kills the process.
-	left int
-	seen []string
+	left   int
+	seen   []string
+	killed bool
 }
 
 // Start starts a program under trace, unarmed.
@@ -49,7 +50,7 @@ func Start(cmd *exec.Cmd, paths ...string) (*Process, error) {
 func (p *Process) Arm(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.armed, p.left, p.seen = true, n, nil
+	p.armed, p.left, p.seen, p.killed = true, n, nil, false
 	// Threads run freely until now. The Go runtime takes a SIGURG that it did not send for nothing.
 	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.pid))
 	for _, task := range tasks {
@@ -59,11 +60,12 @@ func (p *Process) Arm(n int) {
 	}
 }
 
-// Disarm lets all calls pass.
-func (p *Process) Disarm() {
+// Disarm lets all calls pass, and reports whether one has killed the process.
+func (p *Process) Disarm() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.armed = false
+	return p.killed
 }
 
 func (p *Process) isArmed() bool {
@@ -158,7 +160,7 @@ func (p *Process) entry(tid int) {
 	}
 	p.seen = append(p.seen, fmt.Sprintf("%s %s", name, filepath.Base(path)))
 	if p.left == 0 {
-		p.armed = false
+		p.armed, p.killed = false, true
 		p.Kill()
 		return
 	}
