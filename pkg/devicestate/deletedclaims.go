@@ -44,8 +44,8 @@ func NewDeletedClaims(e *Engine, claims Claims, usage Usage, grace time.Duration
 	return &DeletedClaims{engine: e, claims: claims, usage: usage, grace: grace}
 }
 
-// Release looks up the claims of the records that the kubelet does not know, and releases them after their grace period. Call it from one goroutine,
-// at intervals shorter than the grace period.
+// Release looks up the claims of the records that the kubelet does not know, and releases those after their grace
+// period. Call it from one goroutine, at intervals shorter than the grace period.
 func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	records, _, err := d.engine.records.All()
 	if err != nil || len(records) == 0 {
