@@ -1,0 +1,207 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// claimMutations change work on claims: the engine, its records, files and locks.
+var claimMutations = []Mutation{
+	{
+		Name: "a durable file is not flushed", File: "internal/host/file.go",
+		Old: "return h.do(label, CallSync, path, f.Sync)", New: "return nil",
+		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",
+	},
+	{
+		Name: "a new name is not flushed", File: "internal/host/file.go",
+		Old:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return h.SyncDir(label, filepath.Dir(path))",
+		New:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return nil",
+		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",
+	},
+	{
+		Name: "a failed write leaves its temporary file", File: "internal/host/file.go",
+		Old: "		_ = h.do(label, CallRemove, temp, func() error { return os.Remove(temp) })\n", New: "",
+		Package: "./internal/host", Test: "TestWriteDurable_OperationFails_KeepsOldFileAndNoOther",
+	},
+	{
+		Name: "effects begin without an intent record", File: "pkg/devicestate/prepare.go",
+		Old: "err := e.records.Put(intent); err != nil", New: `err := error(nil); intent.State == ""`,
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "the answer comes before the commit", File: "pkg/devicestate/prepare.go",
+		Old: "	if err == nil {\n		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})\n	}\n", New: "",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a GPU that another claim holds is handed out", File: "pkg/devicestate/overlap.go",
+		Old: "if device, taken := p.Conflict(r.Plan, address); taken {", New: "if device, taken := p.Conflict(r.Plan, address); taken && device.Name == \"\" {",
+		Package: state, Test: "TestPrepare_GPUHeldByClaim_RefusedUntilUnprepare",
+	},
+	{
+		Name: "a claim is not noted on its GPU", File: "pkg/devicestate/overlap.go",
+		Old: "notes := []string{p.Claim.UID}", New: "notes := []string{}",
+		Package: state, Test: "TestPrepare_GPUHeldByClaim_RefusedUntilUnprepare",
+	},
+	{
+		Name: "notes of another boot are believed", File: "pkg/devicestate/overlap.go",
+		Old: "if len(was) > 0 && was[0] == boot {", New: "if len(was) >= 0 {\n		if len(was) == 0 {\n			return was, nil, nil\n		}",
+		Package: state, Test: "TestPrepare_NotesLostInPowerCut_FindsHolders",
+	},
+	{
+		Name: "an unknown record blocks nothing", File: "pkg/devicestate/overlap.go",
+		Old: "	if len(addresses) > 0 && !prepared {", New: "	if len(addresses) > 0 && !prepared && false {",
+		Package: state, Test: "TestRecover_UnreadableRecord_RebuildsOrBlocks",
+	},
+	{
+		Name: "an unreadable record counts as none", File: "pkg/devicestate/prepare.go",
+		Old: "		return e.rebuild(uid, err)\n", New: "		return record.Record{}, nil\n",
+		Package: state, Test: "TestRecover_UnreadableRecord_RebuildsOrBlocks",
+	},
+	{
+		Name: "the spec outlives its claim", File: "pkg/devicestate/unprepare.go",
+		Old: "	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {\n		return err\n	}\n", New: "",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "the record goes before the effects", File: "pkg/devicestate/unprepare.go",
+		Old:     "	if err := e.undoRecord(ctx, r, boot, locks); err != nil {\n		return err\n	}\n	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n",
+		New:     "	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {\n		return err\n	}\n	if err := e.undoRecord(ctx, r, boot, locks); err != nil {\n		return err\n	}\n",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a release is not recorded before it begins", File: "pkg/devicestate/unprepare.go",
+		Old: "if r.State == record.Committed && len(r.Plan.Steps) > 0 {", New: "if r.State == record.Unknown {",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
+		Old: "	case r.State == record.Intent:", New: "	case r.State == \"\":",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "Unprepare takes no GPU locks", File: "pkg/devicestate/unprepare.go",
+		Old: "	locks, err := e.lockGPUs(ctx, old.Plan.HeldGPUs()...)\n", New: "	locks, err := e.lockGPUs(ctx)\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "Unprepare lets GPU locks go at once", File: "pkg/devicestate/unprepare.go",
+		Old: "	defer locks.release()\n", New: "	locks.release()\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "Recover takes no GPU locks", File: "pkg/devicestate/recover.go",
+		Old: "	f.Claim, f.Found = r.Plan.Claim, string(r.State)\n	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)\n", New: "	f.Claim, f.Found = r.Plan.Claim, string(r.State)\n	locks, err := e.lockGPUs(ctx)\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "Recover lets GPU locks go at once", File: "pkg/devicestate/recover.go",
+		Old: "	defer locks.release()\n	switch {\n", New: "	locks.release()\n	switch {\n",
+		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
+	},
+	{
+		Name: "a spec without a record stays", File: "pkg/devicestate/recover.go",
+		Old: "	return \"removed\", e.removeOrphan(f.Claim.UID)\n", New: "	return \"removed\", nil\n",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "the boot ID is ignored", File: "pkg/devicestate/prepare.go",
+		Old: "	standing := old.BootID == boot\n", New: "	standing := old.BootID != \"\"\n",
+		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",
+	},
+	{
+		Name: "another allocation counts as prepared", File: "pkg/devicestate/prepare.go",
+		Old: "	found := old.State == record.Committed && old.Plan.Allocation == p.Allocation\n", New: "	found := old.State == record.Committed\n",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a caller who left is not noticed", File: "pkg/devicestate/prepare.go",
+		Old: "		err = context.Cause(ctx)\n", New: "		err = nil\n",
+		Package: state, Test: "TestPrepare_CallerLeavesMeanwhile_LeavesNothing",
+	},
+	{
+		Name: "a claim is released on an API error", File: "pkg/devicestate/deletedclaims.go",
+		Old: "return errors.Is(err, ErrNoClaim) || err == nil", New: "return errors.Is(err, ErrNoClaim) || err != nil || err == nil",
+		Package: state, Test: "TestRelease_APIServerDown_Keeps",
+	},
+	{
+		Name: "there is no grace period", File: "pkg/devicestate/deletedclaims.go",
+		Old: "if d.engine.o.Host.Now().Sub(first) < d.grace {", New: "if d.grace < 0 {",
+		Package: state, Test: "TestRelease_ClaimGoneForGrace_Releases",
+	},
+	{
+		Name: "a claim is released under a process", File: "pkg/devicestate/deletedclaims.go",
+		Old: "	if holder != \"\" {\n", New: "	if false {\n",
+		Package: state, Test: "TestRelease_ClaimInUse_KeepsAndReports",
+	},
+	{
+		Name: "the checksum is not looked at", File: "pkg/record/record.go",
+		Old: "if hex.EncodeToString(sum[:]) != head.SHA256 {", New: "if len(sum) == 0 {",
+		Package: "./pkg/record", Test: "TestDecode_DamagedFile_ReturnsErrUnreadable",
+	},
+	{
+		Name: "waiters for a lock are served in any order", File: "internal/host/lock.go",
+		Old: "queue.waiters = append(queue.waiters, turn)", New: "queue.waiters = append([]chan error{turn}, queue.waiters...)",
+		Package: "./internal/host", Test: "TestLock_ManyWaiters_GrantedInOrder",
+	},
+	{
+		Name: "a lock holds in one process only", File: "internal/host/lock.go",
+		Old: "			err = unix.FcntlFlock(fd, cmd, lock)\n", New: "			err = nil\n",
+		Package: "./internal/host", Test: "TestLock_TwoProcesses_Exclude",
+	},
+	{
+		Name: "a spec that returns is not read again", File: "pkg/devicestate/prepare.go",
+		Old: "	case r.State == record.Unknown:\n", New: "	case r.State == record.Unknown && uid == \"\":\n",
+		Package: partitions, Test: "TestUnprepare_RecordDamagedAndSpecMissingOnce_DestroysPartition",
+	},
+	{
+		Name: "a spec is repaired without a check of its partitions", File: "pkg/devicestate/recover.go",
+		Old: "	if err := e.checkSteps(ctx, r.Plan); err != nil {\n		return \"\", err\n	}\n	if _, err := e.o.Specs", New: "	if _, err := e.o.Specs",
+		Package: partitions, Test: "TestRecover_PartitionVanished_ReportsAndWritesNoSpec",
+	},
+	{
+		Name: "a partition that vanished is made before the record says so", File: "pkg/devicestate/prepare.go",
+		Old: "if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {\n			_, err", New: "if standing {\n			_, err",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "shares that are more than their GPU are handed out", File: "pkg/devicestate/overlap.go",
+		Old: `held := totals.add(r.Plan); held != nil && !prepared {`, New: `held := totals.add(r.Plan); held != nil && held.device == "" {`,
+		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
+	},
+	{
+		Name: "a claim's second share of a GPU is not counted", File: "pkg/devicestate/overlap.go",
+		Old: "		t.use[d.Name].Add(d.Share)\n	}\n	return t", New: "		*t.use[d.Name] = plan.Use{}\n		t.use[d.Name].Add(d.Share)\n	}\n	return t",
+		Package: partitions, Test: "TestPrepare_SharesExceedGPU_Refused",
+	},
+	{
+		Name: "two requests of a partition do not share it", File: "pkg/devicestate/unprepare.go",
+		Old: "if p.Devices[j].Name == w.Target().Name {", New: "if j == w.Device {",
+		Package: partitions, Test: "TestPrepare_TwoRequestsOfPartition_ShareIt",
+	},
+	{
+		Name: "the API server is asked about each record", File: "pkg/devicestate/deletedclaims.go",
+		Old: "if referenced(c) || !d.gone", New: "if referenced(plan.Claim{}) || !d.gone",
+		Package: state, Test: "TestRelease_KubeletKnowsClaims_DoesNotAskAPIServer",
+	},
+	{
+		Name: "a server's cache decides that a claim is deleted", File: "pkg/devicestate/deletedclaims.go",
+		Old: "d.gone(ctx, c, d.claims.Get)", New: "d.gone(ctx, c, d.claims.GetCached)",
+		Package: state, Test: "TestRelease_CacheLags_Keeps",
+	},
+	{
+		Name: "a share ignores the strategy of those beside it", File: "pkg/devicestate/overlap.go",
+		Old: "node.Standing[held.device] = *held.sharing", New: "node.Standing[held.device] = plan.Sharing{}",
+		Package: "./pkg/partition/mig", Test: "TestPrepare_SharingPolicyChanged_JoinsShares",
+	},
+	{
+		Name: "a prepared group is planned anew", File: "pkg/devicestate/prepare.go",
+		Old:     "		node.Prepared = old.Plan\n",
+		New:     "",
+		Package: state, Test: "TestPrepare_PreparedGroupChanges_KeepsItsGPUs",
+	},
+	{
+		Name: "a group takes GPUs that are cut", File: "pkg/devicestate/prepare.go",
+		Old:     "if d.PCIAddress != address || d.Admin {",
+		New:     "if d.PCIAddress != address || d.Admin || d.Kind == gpu.KindGroup {",
+		Package: state, Test: "TestPrepare_Group_MakesEachGPUWhole",
+	},
+}

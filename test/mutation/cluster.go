@@ -1,0 +1,120 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// clusterMutations change the controller and its webhook.
+var clusterMutations = []Mutation{
+	{
+		Name: "a class is removed without the grace", File: "pkg/controller/classes.go",
+		Old: "if rest := k.grace - time.Since(since); rest > 0 {", New: "if rest := k.grace - time.Since(since); rest > k.grace {",
+		Package: control, Test: "TestReconcileClasses_SliceComesAndGoes_WritesNothing",
+	},
+	{
+		Name: "an administrator's class is changed", File: "pkg/controller/classes.go",
+		Old: "	if !k.options.Ours(is) {\n		return 0, nil\n	}\n", New: "",
+		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
+	},
+	{
+		Name: "an administrator's class is removed", File: "pkg/controller/classes.go",
+		Old: "!ok || names[class.Name] || !k.options.Ours(class) ||", New: "!ok || names[class.Name] ||",
+		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
+	},
+	{
+		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/controller/clustermetrics.go",
+		Old: "return ours(s.DeviceClassName) })", New: "return false })",
+		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
+	},
+	{
+		Name: "only the first page of a list is looked at for users of a class", File: "pkg/controller/informers.go",
+		Old:     "		if o.Continue = page.GetContinue(); o.Continue == \"\" {\n			return nil\n		}\n",
+		New:     "		return nil\n",
+		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
+	},
+	{
+		Name: "a server that drops extended resource names is written to for ever", File: "pkg/controller/classes.go",
+		Old: "k.dropsResourceNames = made.Spec.ExtendedResourceName == nil", New: "k.dropsResourceNames = false",
+		Package: control, Test: "TestReconcileClasses_ServerDropsExtendedResourceNames_NotWrittenAgain",
+	},
+	{
+		Name: "a class that somebody made and removed in a moment is forgotten", File: "pkg/controller/classes.go",
+		Old:     "			k.made[want.Name] = time.Now()\n			return cacheLag, nil\n",
+		New:     "			return 0, nil\n",
+		Package: control, Test: "TestController_ServerFails_Converges",
+	},
+	{
+		Name: "a failed write is not tried again", File: "pkg/controller/controller.go",
+		Old: "		l.queue.AddRateLimited(t)\n", New: "",
+		Package: control, Test: "TestController_ServerFails_Converges",
+	},
+	{
+		Name: "labels are planned by half a pool", File: "pkg/controller/labels.go",
+		Old: "if !pool.Whole {", New: "if false {",
+		Package: control, Test: "TestLabel_PoolIncomplete_ChangesNothing",
+	},
+	{
+		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/labels.go",
+		Old: "present && written && now == last, !present:", New: "present && now != value, present && written && now == last, !present:",
+		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
+	},
+	{
+		Name: "an unhealthy device has a shape of its own", File: "pkg/fleet/shape.go",
+		Old: "	d.Taints = rest\n", New: "	_ = rest\n",
+		Package: "./pkg/fleet", Test: "TestShapes_UnhealthyDevice_SameShape",
+	},
+	{
+		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/controller/informers.go",
+		Old: "t.stop = sync.OnceFunc(func() { close(t.stopped) })", New: "t.stop = sync.OnceFunc(func() {})",
+		Package: control, Test: "TestTrim_Bookmark_KeepsAnnotations",
+	},
+	{
+		Name: "watching counts as holding in the cluster metrics", File: "pkg/controller/clustermetrics.go",
+		Old: "if r.AdminAccess == nil || !*r.AdminAccess {", New: "if r.AdminAccess == nil || *r.AdminAccess {",
+		Package: control, Test: "TestCluster_ClaimsChange_MetricsFollow",
+	},
+	{
+		Name: "the webhook that only warns denies", File: "pkg/controller/webhook.go",
+		Old: "webhook(view, m, \"advise\", false)", New: "webhook(view, m, \"advise\", true)",
+		Package: control, Test: "TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns",
+	},
+	{
+		Name: "a bug of a review denies what the driver has no part in", File: "pkg/controller/webhook.go",
+		Old: "				if binding {\n					result, answer =", New: "				{\n					result, answer =",
+		Package: control, Test: "TestWebhooks_Panic_OnlyAdmitDenies",
+	},
+	{
+		Name: "a new certificate is served before API servers trust it", File: "pkg/controller/certificate.go",
+		Old: "if rest := trustDelay - time.Since(c.pendingSince); rest > 0 {", New: "if rest := trustDelay - time.Since(c.pendingSince); rest > trustDelay {",
+		Package: control, Test: "TestCertificate_SecretChanges_LastWholePairIsServed",
+	},
+	{
+		Name: "a new authority replaces the old one at once", File: "pkg/controller/certificate.go",
+		Old: "for n := 1; n < maxAuthorities; {", New: "for n := maxAuthorities; n < maxAuthorities; {",
+		Package: control, Test: "TestCertificate_Damaged_RepairedAndAlwaysTrusted",
+	},
+	{
+		Name: "a certificate is not renewed in time", File: "pkg/controller/certificate.go",
+		Old: "CurrentTime: time.Now().Add(renewBefore)", New: "CurrentTime: time.Now()",
+		Package: control, Test: "TestCertificate_NearItsEnd_RenewedWhileRunning",
+	},
+	{
+		Name: "the finalizers of a claim are reviewed", File: "pkg/admission/review.go",
+		Old: "if request.Operation == admissionv1.Update || request.SubResource != \"\" {", New: "if request.SubResource != \"\" {",
+		Package: reviews, Test: "TestReview_UpdateOrDelete_IsNotHeldUp",
+	},
+	{
+		Name: "classes are not tried on other drivers' devices", File: "pkg/admission/class.go",
+		Old: "candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: \"other.example.com\"}}", New: "candidate{nil, 0, 1 + len(kinds), v.minimal(gpu.KindGPU)}",
+		Package: reviews, Test: "TestReview_InvalidObject_IsDenied",
+	},
+	{
+		Name: "a certain board is searched among one of each shape", File: "pkg/admission/feasibility.go",
+		Old: "case v.identified(q.all()):", New: "case false:",
+		Package: reviews, Test: "TestReview_UnsatisfiableObject_Warns",
+	},
+	{
+		Name: "a node whose kubelet starts is missing at once", File: "pkg/controller/clusterview.go",
+		Old: "rest := r.grace - time.Since(s.at)", New: "rest := -time.Since(s.at)",
+		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
+	},
+}

@@ -1,0 +1,154 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// gpuMutations change work on GPUs: NVML, scans, partitions, shares and settings.
+var gpuMutations = []Mutation{
+	{
+		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
+		Old: "		return obstructed(obstacles)\n	})\n}\n\nfunc (x *Executor) Apply", New: "		return nil\n	})\n}\n\nfunc (x *Executor) Apply",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a foreign partition is not marked as one", File: "pkg/partition/mig/executor.go",
+		Old: "			d.Partition.Foreign = true\n", New: "",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "what took a partition's place is destroyed for it", File: "pkg/partition/mig/partition.go",
+		Old: "	return i.hasDevice(p.UUID)\n", New: "	return true\n",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a GPU instance is left behind", File: "pkg/partition/mig/partition.go",
+		Old: "		if err := i.Destroy(); err != nil {\n			return g.inUse(fmt.Errorf(\"destroy %s: %w\", i, err), i.info.ID)\n		}\n", New: "",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/pool.go",
+		Old: "return errors.Is(err, ErrNoGPU) ||", New: "return err != nil ||",
+		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
+		Name: "one answer is enough to give up a partition", File: "internal/nvml/sessionpool/pool.go",
+		Old: "	for range 2 {", New: "	for range 1 {",
+		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
+		Name: "an odd error of a description withdraws a GPU", File: "pkg/inventory/gpu.go",
+		Old: "	if sessionpool.IsGone(err) {\n", New: "	if sessionpool.IsGone(err) || err != nil {\n",
+		Package: "./pkg/inventory", Test: "TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable",
+	},
+	{
+		Name: "a pending MIG mode is not refused", File: "pkg/partition/mig/mode.go",
+		Old: "	if pending {\n		return unchanged(", New: "	if pending && current {\n		return unchanged(",
+		Package: partitions, Test: "TestPrepare_MIGModePending_Refused",
+	},
+	{
+		Name: "an administrator's MIG mode on a whole GPU is not refused", File: "pkg/partition/mig/mode.go",
+		Old: "case scanned.MIG.Enabled:", New: "case scanned.MIG.Enabled && x.o.AdoptForeign:",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a creation that timed out counts as none", File: "pkg/partition/mig/partition.go",
+		Old: "	case exact != nil && !errors.Is(cause, nvml.InsufficientResources):\n		return exact, nil\n", New: "	case exact != nil && errors.Is(cause, plan.ErrUnchanged):\n		return exact, nil\n",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a mode is switched on and nobody notes it", File: "pkg/partition/mig/mode.go",
+		Old: "	if err := x.modes.Put(r); err != nil {\n		return unchanged(err)\n	}\n", New: "	_ = r\n",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "the whole is handed out of a GPU in MIG mode", File: "pkg/partition/mig/mode.go",
+		Old: "	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)\n", New: "	return nil\n",
+		Package: partitions, Test: "TestExecutor_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "a capability is left out of the container", File: "internal/driverroot/partition.go",
+		Old: "[]string{instance, filepath.Join(", New: "[]string{filepath.Join(",
+		Package: "./internal/driverroot", Test: "TestGPU_Partition_AddsTwoCapabilities",
+	},
+	{
+		Name: "a claim that ends is taken for somebody who changes the compute mode", File: "pkg/executor/mps/watcher.go",
+		Old: "				mode := w.wrongMode(d)\n				if mode == nil || len(clients(now, d.Name)) == 0 {", New: "				mode := new(nvml.ComputeDefault)\n				if now != nil {",
+		Package: "./pkg/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
+	},
+	{
+		Name: "a process with a daemon's old number is ended", File: "internal/mpsd/supervisor/directory.go",
+		Old: "err != nil || now != n.Started", New: "err != nil || now == \"\"",
+		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
+	},
+	{
+		Name: "GPUs stay healthy while NVML hangs", File: "pkg/inventory/watch.go",
+		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
+		Package: "./pkg/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",
+	},
+	{
+		Name: "GPUs stay healthy while NVML fails", File: "pkg/inventory/watch.go",
+		Old: "if silent++; silent >= pollsToUnknown {", New: "if silent++; silent < 0 {",
+		Package: "./pkg/inventory", Test: "TestWatch_NVMLFailsForLong_ReportsHealthUnknown",
+	},
+	{
+		Name: "two supervisors use one directory", File: "internal/mpsd/supervisor/supervisor.go",
+		Old: "filepath.Join(o.Dir, lockFile), 0)", New: "filepath.Join(o.Dir, lockFile+fmt.Sprintf(\"%p\", &o)), 0)",
+		Package: "./internal/mpsd/supervisor", Test: "TestNew_SecondSupervisor_WaitsForTheFirst",
+	},
+	{
+		Name: "a daemon is limited to the smaller share", File: "pkg/executor/mps/executor.go",
+		Old: "if a == nil || b != nil && *a >= *b {", New: "if a == nil || b != nil && *a <= *b {",
+		Package: "./pkg/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",
+	},
+	{
+		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
+		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)) {",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "the first of two sharers to leave ends the daemon", File: "pkg/executor/mps/executor.go",
+		Old: "return nil // The daemon keeps its limits", New: "continue // The daemon keeps its limits",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "a daemon is limited to the newest share", File: "pkg/executor/mps/executor.go",
+		Old: "out.MemoryLimit = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "a compute mode is set and nobody notes it", File: "pkg/executor/mps/executor.go",
+		Old: "			if err := x.modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "a time slice is set and nobody notes it", File: "pkg/executor/timeslice/executor.go",
+		Old: "	if err := x.records.Put(r); err != nil {\n		return err\n	}\n	if err := x.tool.Set(", New: "	if err := x.tool.Set(",
+		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+	},
+	{
+		Name: "a time slice is noted before it is set", File: "pkg/executor/timeslice/executor.go",
+		Old: "	r.Set = unknown\n", New: "	r.Set = d.Sharing.Interval\n",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "an unneeded setting is restored again and again", File: "pkg/executor/settings.go",
+		Old: " || now.Before(state.next) {", New: " {",
+		Package: partitions, Test: "TestReconcile_GPUUnused_RestoresMode",
+	},
+	{
+		Name: "a share joins a claim that is half prepared", File: "pkg/executor/failure.go",
+		Old: "if !t.Committed {", New: "if false {",
+		Package: partitions, Test: "TestPrepare_ShareOfHalfPreparedDevice_Refused",
+	},
+	{
+		Name: "a daemon that starts anew has another pipe directory", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "	if err := emptied(filepath.Join(d.dir, pipeDir)); err != nil {\n", New: "	if err := errors.Join(os.RemoveAll(filepath.Join(d.dir, pipeDir)), os.Mkdir(filepath.Join(d.dir, pipeDir), 0o755)); err != nil {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestSupervisor_DaemonDies_RestartsIt",
+	},
+	{
+		Name: "GPUs that are no peers are grouped", File: "pkg/inventory/inventory.go",
+		Old:     "	peers(s.GPUs, handles)\n",
+		New:     "	_ = handles\n",
+		Package: "./pkg/inventory", Test: "TestScan_LinkFails_RemovesGroups",
+	},
+}

@@ -1,0 +1,87 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+// pluginMutations change the kubelet plugin and its slices.
+var pluginMutations = []Mutation{
+	{
+		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/gpustate.go",
+		Old: "		g.held = append(g.held, h)\n", New: "		if h.Device.Kind != gpu.KindGPU {\n			g.held = append(g.held, h)\n		}\n",
+		Package: built, Test: "TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices",
+	},
+	{
+		Name: "a monitor is not tainted", File: "pkg/resourceslices/device.go",
+		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
+		Package: built, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",
+	},
+	{
+		Name: "a claim's name counts although its UID differs", File: "pkg/kubeletplugin/podresources/usage.go",
+		Old: "return !prepared && claim.Name", New: "return claim.Name",
+		Package: "./pkg/kubeletplugin/podresources", Test: "TestKubelet_AwayAndThere_AnswersOnlyWhenThere",
+	},
+	{
+		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/publishing/node.go",
+		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",
+	},
+	{
+		Name: "a server without counters gets partitions", File: "pkg/kubeletplugin/publishing/node.go",
+		Old: "Counters: f.counters,", New: "Counters: true,",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_ServerWithoutCounters_BuildsNothingThatOverlaps",
+	},
+	{
+		Name: "a share can be of next to nothing", File: "pkg/resourceslices/catalogue.go",
+		Old: "Min: bytes(sharing.MinMemory)", New: "Min: bytes(0 * sharing.MinMemory)",
+		Package: built, Test: "TestBuild_AnyMemoryRequested_LimitsProcessToCharge",
+	},
+	{
+		Name: "a process that computes on all GPUs is taken for an agent", File: "pkg/kubeletplugin/podresources/usage.go",
+		Old: `isNode(file)("dev/nvidia-uvm")`, New: `file == ""`,
+		Package: "./pkg/kubeletplugin/podresources", Test: "TestUsage_OpenDeviceNodes_NameTheProcess",
+	},
+	{
+		Name: "an informational capacity has no request policy", File: "pkg/resourceslices/catalogue.go",
+		Old: "	case c.policy == nil || monitor:\n		return &", New: "	case c.policy == nil && s.offer.MaxShares < 0:\n		return &",
+		Package: built, Test: "TestBuild_MemoryRequested_AllocatesShares",
+	},
+	{
+		Name: "slices show the settings and not the shares of a device", File: "pkg/resourceslices/device.go",
+		Old: "standing = h.Shared", New: "standing = \"\"",
+		Package: built, Test: "TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre",
+	},
+	{
+		Name: "a bad file of settings takes the good ones away", File: "cmd/dra-kubelet-plugin/settings.go",
+		Old: "	if err != nil {\n		if s.lastError", New: "	if err != nil {\n		s.current.Store(&parsed)\n		if s.lastError",
+		Package: "./cmd/dra-kubelet-plugin", Test: "TestSharingSettings_FileChanges_AreFollowed",
+	},
+	{
+		Name: "a group takes nothing of its GPUs", File: "pkg/resourceslices/group.go",
+		Old:     "d.ConsumesCounters = counters.consumedByGroup(g)",
+		New:     "_ = counters",
+		Package: built, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
+	},
+	{
+		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/counters.go",
+		Old:     "	if c.size[address] == 0 {\n		return nil",
+		New:     "	if c.size[address] == 0 || e.device.Kind == gpu.KindMIG {\n		return nil",
+		Package: built, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
+	},
+	{
+		Name: "a held group whose link failed is withdrawn", File: "pkg/resourceslices/group.go",
+		Old:     "for _, name := range sortedKeys(held) {",
+		New:     "for _, name := range sortedKeys(map[string][]gpuState{}) {",
+		Package: built, Test: "TestBuild_GroupHeld_KeepsItsGPUs",
+	},
+	{
+		Name: "groups are published without counters", File: "pkg/resourceslices/group.go",
+		Old:     "case isHeld || !b.o.Counters ||",
+		New:     "case isHeld ||",
+		Package: built, Test: "TestBuild_LinksAndHeldGroups_PublishesExpectedGroups",
+	},
+	{
+		Name: "the device of an ending claim is refused at once", File: "pkg/kubeletplugin/service.go",
+		Old: "errors.As(err, &held) && s.ending(ctx, held.Claim) {", New: "errors.As(err, &held) && false {",
+		Package: "./pkg/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
+	},
+}
