@@ -36,6 +36,11 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
 	{
+		Name: "NVML that hangs is opened again", File: "internal/nvml/sessionpool/pool.go",
+		Old: "if fresh = c == nil; fresh {", New: "if fresh = true; fresh {",
+		Package: "./internal/nvml/sessionpool", Test: "TestWith_NVMLHangs_FailsAtLimitAndRecovers",
+	},
+	{
 		Name: "an odd error of a description withdraws a GPU", File: "pkg/inventory/gpu.go",
 		Old: "	if sessionpool.IsGone(err) {\n", New: "	if sessionpool.IsGone(err) || err != nil {\n",
 		Package: "./pkg/inventory", Test: "TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable",

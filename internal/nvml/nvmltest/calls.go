@@ -6,6 +6,7 @@ package nvmltest
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"gpu-dra-driver/internal/nvml"
 )
@@ -36,6 +37,9 @@ type Calls struct {
 	// clear is closed by Clear, and releases hanging calls.
 	clear chan struct{}
 	seen  []Call
+	// limit is closed while the limits of calls have passed.
+	limit   chan time.Time
+	expired bool
 }
 
 // Nth matches one call, counted from 0.
@@ -74,7 +78,32 @@ func (f *Calls) Clear() []Call {
 	defer f.mu.Unlock()
 	f.release()
 	f.match = nil
+	if f.expired {
+		f.limit, f.expired = nil, false
+	}
 	return slices.Clone(f.seen)
+}
+
+// Expire makes all limits pass until Clear.
+func (f *Calls) Expire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.limitOf())
+	f.expired = true
+}
+
+// After is the clock of limits, on which time passes only by Expire.
+func (f *Calls) After(time.Duration) <-chan time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.limitOf()
+}
+
+func (f *Calls) limitOf() chan time.Time {
+	if f.limit == nil {
+		f.limit = make(chan time.Time)
+	}
+	return f.limit
 }
 
 func (f *Calls) release() {

@@ -23,8 +23,15 @@ import (
 // driver, so the time is short.
 const linger = 500 * time.Millisecond
 
+// callLimit limits the wait for NVML to open or close. It is below the kubelet's 45 s, and above the time that the driver
+// needs to initialise many GPUs.
+const callLimit = 30 * time.Second
+
 // Pool shares one open NVML session among operations. It is safe for concurrent use.
 type Pool struct {
+	// After is the clock of the limit of NVML's calls; a test may replace it. Default: time.After.
+	After func(time.Duration) <-chan time.Time
+
 	library nvml.Library
 	listed  func(address string) bool
 	report  func(error)
@@ -33,12 +40,21 @@ type Pool struct {
 	session nvml.Session
 	users   int
 	idle    *time.Timer
+	pending *call // nil if no call is in progress
+}
+
+// call is a call of NVML that opens or closes the session. There is one at a time: if it hangs, no second one joins it.
+type call struct {
+	query string
+	began time.Time
+	ended chan struct{}
+	err   error // set before ended is closed
 }
 
 // New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address; Listed makes it. The Pool
 // calls report with errors of closing a session.
 func New(library nvml.Library, listed func(address string) bool, report func(error)) *Pool {
-	p := &Pool{library: library, listed: listed, report: report}
+	p := &Pool{After: time.After, library: library, listed: listed, report: report}
 	p.idle = time.AfterFunc(linger, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -131,20 +147,50 @@ func (p *Pool) Undo(address, uuid string, do func(*GPU) (removed bool, err error
 	return err
 }
 
-// acquire returns the session; fresh reports that it has just been opened.
+// acquire returns the session; fresh reports that it has just been opened. While NVML hangs it returns an error: at the
+// call's limit, and then at once until the call answers.
 func (p *Pool) acquire() (session nvml.Session, fresh bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.idle.Stop()
-	if p.session == nil {
-		session, err := p.library.Open()
+	for p.session == nil {
+		c := p.pending
+		if fresh = c == nil; fresh {
+			c = p.begin("nvmlInit", p.library.Open)
+		}
+		p.mu.Unlock()
+		select {
+		case <-c.ended:
+			err = c.err
+		case <-p.After(callLimit - time.Since(c.began)):
+			err = fmt.Errorf("%s has not answered for %s: %w", c.query, callLimit, nvml.Timeout)
+		}
+		p.mu.Lock()
 		if err != nil {
 			return nil, false, fmt.Errorf("open NVML: %w", err)
 		}
-		p.session, fresh = session, true
 	}
+	p.idle.Stop()
 	p.users++
 	return p.session, fresh, nil
+}
+
+// begin calls NVML in a goroutine, because the call can hang. The caller holds p.mu.
+func (p *Pool) begin(query string, do func() (nvml.Session, error)) *call {
+	c := &call{query: query, began: time.Now(), ended: make(chan struct{})}
+	p.pending = c
+	go func() {
+		var session nvml.Session
+		c.err = host.Guard(func() (err error) {
+			session, err = do()
+			return err
+		})
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.session, p.pending = session, nil
+		p.idle.Reset(linger) // The callers may be gone.
+		close(c.ended)
+	}()
+	return c
 }
 
 // release ends a use of a session, and reports whether the session is closed or replaced. A stale one is closed at
@@ -170,13 +216,17 @@ func Listed(procRoot string) func(address string) bool {
 	}
 }
 
-// closeUnused closes the session if no operation uses it. The caller holds p.mu.
+// closeUnused closes the session if no operation uses it. It does not wait for NVML. The caller holds p.mu.
 func (p *Pool) closeUnused() {
-	if p.users > 0 || p.session == nil {
+	session := p.session
+	if p.users > 0 || session == nil {
 		return
 	}
-	if err := p.session.Close(); err != nil {
-		p.report(fmt.Errorf("close NVML: %w", err))
-	}
 	p.session = nil
+	p.begin("nvmlShutdown", func() (nvml.Session, error) {
+		if err := session.Close(); err != nil {
+			p.report(fmt.Errorf("close NVML: %w", err))
+		}
+		return nil, nil
+	})
 }

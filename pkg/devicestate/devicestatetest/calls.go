@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/pkg/claimerror"
 )
 
 // RunCallMatrix makes each call of NVML in each scenario's operation fail: once, for as long as the operation lasts,
@@ -143,7 +145,8 @@ func (m *callMatrix) strike(t *testing.T, f callFault) {
 	}
 }
 
-// hang runs the scenario while a call hangs, then releases it.
+// hang runs the scenario while a call hangs, then releases it. NVML that does not open delays the operation to the limit
+// only.
 func (m *callMatrix) hang(t *testing.T, f callFault) {
 	e, p := m.begin(t)
 	hung := e.Sim.NVML.Hang(f.match)
@@ -151,33 +154,60 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 	go func() { done <- m.s.When(e, p) }()
 	<-hung
 	serveOther(e, p, f)
+	if f.call.GPU == "" {
+		e.Sim.NVML.Expire()
+		inTime(e, "the operation", func() error { err := <-done; done <- err; return nil })
+		e.Claim("other", "7 1g.10gb 0")
+		inTime(e, "a claim of a partition", func() error {
+			_, err := p.Prepare(context.Background(), e.Claims["other"])
+			if claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(fmt.Sprint(err), "nvmlInit has not answered") {
+				return fmt.Errorf("refused with %w", err)
+			}
+			return nil
+		})
+		delete(e.Claims, "other")
+		if len(hung) > 0 {
+			e.T.Errorf("NVML was opened again while it hung: %s", <-hung)
+		}
+	}
 	e.Sim.NVML.Clear()
 	m.goOn(e, p, f, <-done, true)
 }
 
-// serveOther prepares and unprepares a partition of another GPU.
+// serveOther prepares and unprepares a partition of another GPU, or a whole GPU if NVML itself is at fault.
 func serveOther(e *Env, p *Process, f callFault) {
 	const uid, last = "other", 7
-	if f.call.GPU == "" || f.call.GPU == e.Sim.State().GPUs[last].UUID {
-		return // NVML as a whole is at fault.
+	device := fmt.Sprint(last)
+	switch f.call.GPU {
+	case "":
+	case e.Sim.State().GPUs[last].UUID:
+		return
+	default:
+		device += " 1g.10gb 0"
 	}
-	e.Claim(uid, fmt.Sprintf("%d 1g.10gb 0", last))
-	served := make(chan error, 1)
-	go func() {
+	e.Claim(uid, device)
+	inTime(e, "a claim of another GPU", func() error {
 		_, err := p.Prepare(context.Background(), e.Claims[uid])
 		if err == nil {
 			err = p.Unprepare(context.Background(), ClaimID(uid))
 		}
-		served <- err
-	}()
+		return err
+	})
+	delete(e.Claims, uid)
+}
+
+// inTime fails the test if the work waits for the fault to end, or returns an error.
+func inTime(e *Env, work string, do func() error) {
+	e.T.Helper()
+	served := make(chan error, 1)
+	go func() { served <- do() }()
 	late := time.AfterFunc(10*time.Second, func() {
-		e.T.Error("a claim of another GPU waits")
+		e.T.Error(work + " waits")
 		e.Sim.NVML.Clear()
 	})
 	if err := <-served; late.Stop() && err != nil {
-		e.T.Errorf("a claim of another GPU is refused: %v", err)
+		e.T.Errorf("%s fails: %v", work, err)
 	}
-	delete(e.Claims, uid)
 }
 
 // goOn ends the fault and checks the rest of the claims' lives, unless an earlier run has.

@@ -80,6 +80,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 		library = s.Wrap(library)
 	}
 	sessions := sessionpool.New(library, s.listed, func(error) {})
+	sessions.After = s.NVML.After
 	m := s.MIG
 	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
 	if m.Switches == nil {

@@ -1,0 +1,75 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sessionpool_test
+
+import (
+	"errors"
+	"testing"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/sim/nvmlfake"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// closing is an NVML whose nvmlShutdown goes through Calls.
+type closing struct {
+	nvml.Library
+	calls *nvmltest.Calls
+}
+
+func (l closing) Open() (nvml.Session, error) {
+	s, err := l.Library.Open()
+	return &closingSession{s, l.calls}, err
+}
+
+type closingSession struct {
+	nvml.Session
+	calls *nvmltest.Calls
+}
+
+func (s *closingSession) Close() error {
+	s.calls.Do("nvmlShutdown", "", false)
+	return s.Session.Close()
+}
+
+func TestWith_NVMLHangs_FailsAtLimitAndRecovers(t *testing.T) {
+	for _, query := range []string{"nvmlInit_v2", "nvmlShutdown"} {
+		t.Run(query, func(t *testing.T) {
+			machine := simtest.MachineInMemory(t, "hgx-h100")
+			state, err := machine.State()
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, calls := state.GPUs[0], &nvmltest.Calls{}
+			p := sessionpool.New(closing{nvmlfake.WithHook(machine, calls.Do), calls}, func(string) bool { return true }, func(error) {})
+			p.After = calls.After
+			use := func(*sessionpool.GPU) error { return nil }
+			hung := calls.Hang(nvmltest.Of(query, ""))
+			// Undo that removes nothing closes the session and opens it again.
+			done := make(chan error, 1)
+			go func() {
+				done <- p.Undo(g.Address, g.UUID, func(*sessionpool.GPU) (bool, error) { return false, nil })
+			}()
+			<-hung
+			calls.Expire()
+			if err := <-done; !errors.Is(err, nvml.Timeout) || sessionpool.IsGone(err) {
+				t.Errorf("the first operation: %v", err)
+			}
+			for range 3 {
+				if err := p.With(g.Address, g.UUID, use); !errors.Is(err, nvml.Timeout) {
+					t.Errorf("a later operation: %v", err)
+				}
+			}
+			if len(hung) > 0 {
+				t.Errorf("%d more calls hang", len(hung))
+			}
+			calls.Clear()
+			if err := p.With(g.Address, g.UUID, use); err != nil {
+				t.Errorf("after the call answered: %v", err)
+			}
+		})
+	}
+}
