@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the end-to-end suites, each on a cluster of its own. Usage: test-e2e.sh KUBERNETES [RUN [SUITE...]]
-# RUN selects tests as go test -run does; a suite without such a test starts no cluster. SUITE is main, nodes or reduced.
+# RUN selects tests as go test -run does; a suite without such a test starts no cluster.
+# SUITE is main, plugin, nodes or reduced.
 set -euo pipefail
 cd "$(dirname "$0")/../test"
 . ../hack/phases.sh
@@ -11,7 +12,7 @@ trap 'rmdir "$dir" 2>/dev/null || true' EXIT
 runner=$(../hack/tool.sh --path gotestsum)
 ran=
 
-# suite NAME PACKAGES [ONENODE-ARGUMENT...] runs the tests of some packages on a cluster.
+# suite NAME PACKAGES [ONENODE-ARGUMENT...] runs the tests of some packages on a cluster; select are arguments of go test.
 suite() {
   local name=$1 packages=$2
   shift 2
@@ -23,9 +24,14 @@ suite() {
   ran=1
   # shellcheck disable=SC2086
   phase "e2e-$name" ../bin/onenode run --dir "$dir/$name" --kubernetes "$version" "$@" -- \
-    "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e -run "${run:-.}" $packages
+    "$runner" --format testname -- -p 1 -count=1 -timeout 40m -tags e2e "${select[@]}" $packages
 }
-main() { suite main ./e2e; }
+# The package e2e mostly waits, so two suites share its tests, each with a cluster of its own. One suite runs what the
+# other one skips; a RUN is for the first.
+of_plugin='^Test(CDISpecs|ClaimStatus|Groups|Metrics|Partitions|Plugin|Pod|Slices)_'
+select=(-run "${run:-.}")
+main() { [ -n "$run" ] || local select=(-skip "$of_plugin") && suite main ./e2e; }
+plugin() { [ -n "$run" ] || { local select=(-run "$of_plugin") && suite plugin ./e2e; }; }
 # The second node is of another make, for what the controller does. The crash tests need an API server only.
 nodes() { suite nodes "./e2e/nodes ./crash" --nodes 2; }
 # An API server without shared counters and shared devices drops them silently.
@@ -33,7 +39,7 @@ reduced() { suite reduced ./e2e/reduced --feature-gates DRAPartitionableDevices=
 
 suites() {
   local rc=0
-  for s in "${@:-main nodes reduced}"; do
+  for s in "${@:-main plugin nodes reduced}"; do
     for one in $s; do "$one" || rc=1; done
   done
   [ -n "$ran" ] || { echo "no end-to-end test of test/e2e, nodes, reduced or test/crash matches $run" >&2 && rc=1; }

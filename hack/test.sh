@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs everything that CI runs, in two lanes. The large end-to-end suite mostly waits for Kubernetes; the other phases
+# Runs everything that CI runs, in three lanes. The end-to-end suites mostly wait for Kubernetes; the other phases
 # compute at the same time, at a lower priority. Usage: test.sh KUBERNETES COVERAGE-MINIMUM
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,9 +9,9 @@ compute() {
   phase lint nice hack/lint.sh || rc=1
   phase unit nice hack/test-unit.sh "$2" || rc=1
   phase cluster nice go -C test/cluster test -count=1 -timeout 15m ./... || rc=1
-  hack/test-e2e.sh "$1" "" nodes reduced || rc=1
   return $rc
 }
-lane hack/test-e2e.sh "$1" "" main
+lane hack/test-e2e.sh "$1" "" main reduced
+lane hack/test-e2e.sh "$1" "" plugin nodes
 lane compute "$@"
 finish

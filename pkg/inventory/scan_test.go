@@ -191,7 +191,7 @@ func TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable(t *testing.T) {
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode",
 	}
 	for _, enabled := range []bool{false, true} {
-		machine := simtest.MachineInMemory(t, "hgx-h100")
+		machine := simtest.MachineInMemory(t, "hgx-h100", 0)
 		var uuid string
 		simtest.Change(t, machine, func(s *engine.State) {
 			s.GPUs[3].MIGEnabled, s.GPUs[3].MIGPending, uuid = enabled, enabled, s.GPUs[3].UUID

@@ -30,29 +30,29 @@ func Machine(t testing.TB, profile string) *engine.Engine {
 func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
 	t.Helper()
 	e := engine.Open(dir, nil)
-	if err := e.Create(newState(t, profile)); err != nil {
+	if err := e.Create(newState(t, profile, 0)); err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-// MachineInMemory returns a machine of the profile without files.
-func MachineInMemory(t testing.TB, profile string) *engine.Engine {
+// MachineInMemory returns a machine of the profile without files. gpus is how many of the profile's GPUs it has, 0 for all.
+func MachineInMemory(t testing.TB, profile string, gpus int) *engine.Engine {
 	t.Helper()
-	e, err := engine.InMemory(newState(t, profile))
+	e, err := engine.InMemory(newState(t, profile, gpus))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-func newState(t testing.TB, profile string) *engine.State {
+func newState(t testing.TB, profile string, gpus int) *engine.State {
 	t.Helper()
 	p, err := profiles.Load(profile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := engine.New(p, "", 0)
+	s, err := engine.New(p, "", gpus)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 func devices(t *testing.T) (f *nvmltest.Calls, a, b nvml.Device, uuids []string) {
 	t.Helper()
 	f = &nvmltest.Calls{}
-	s, err := nvmlfake.WithHook(simtest.MachineInMemory(t, "hgx-h100"), f.Do).Open()
+	s, err := nvmlfake.WithHook(simtest.MachineInMemory(t, "hgx-h100", 0), f.Do).Open()
 	if err != nil {
 		t.Fatal(err)
 	}

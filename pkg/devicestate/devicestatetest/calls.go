@@ -176,7 +176,7 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 
 // serveOther prepares and unprepares a partition of another GPU, or a whole GPU if NVML itself is at fault.
 func serveOther(e *Env, p *Process, f callFault) {
-	const uid, last = "other", 7
+	const uid, last = "other", simulatedGPUs - 1
 	device := fmt.Sprint(last)
 	switch f.call.GPU {
 	case "":

@@ -47,11 +47,14 @@ type Simulator struct {
 	daemons map[string]mpsd.Daemon
 }
 
+// simulatedGPUs is enough for what claims do to each other, and one more. Each look at the machine reads all of them.
+const simulatedGPUs = 4
+
 func NewSimulated(t testing.TB, profile string) *Env {
 	t.Helper()
 	e := New(t)
 	e.Sim = &Simulator{
-		env: e, machine: simtest.MachineInMemory(t, profile),
+		env: e, machine: simtest.MachineInMemory(t, profile, simulatedGPUs),
 		External: map[string]bool{}, ExternalModes: map[string]bool{}, daemons: map[string]mpsd.Daemon{},
 	}
 	return e

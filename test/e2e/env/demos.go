@@ -152,10 +152,13 @@ func (e *Env) Inspect(ctx context.Context, namespace, pod, container string) (Vi
 	return v, err
 }
 
+// startLimit is twice the longest time between a kubelet's attempts to start a pod, which is 90 s after a failed Prepare.
+const startLimit = 3 * time.Minute
+
 // WaitPods waits until a namespace has count pods that run or have succeeded, and lists them by name.
 func (e *Env) WaitPods(ctx context.Context, namespace string, count int) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
-	err := e.Eventually(ctx, fmt.Sprintf("%d pods in %s", count, namespace), 90*time.Second, func(ctx context.Context) (bool, string) {
+	err := e.Eventually(ctx, fmt.Sprintf("%d pods in %s", count, namespace), startLimit, func(ctx context.Context) (bool, string) {
 		list, err := e.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -179,7 +182,7 @@ func (e *Env) WaitPods(ctx context.Context, namespace string, count int) ([]core
 func (e *Env) WaitSettled(ctx context.Context, d Demo) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	// Each pod is several processes to start, which takes seconds on a small and busy machine.
-	limit := 90*time.Second + time.Duration(d.Pods)*2*time.Second
+	limit := startLimit + time.Duration(d.Pods)*2*time.Second
 	err := e.Eventually(ctx, "demo "+d.Name, limit, func(ctx context.Context) (bool, string) {
 		list, err := e.Client.CoreV1().Pods(d.Namespace()).List(ctx, metav1.ListOptions{})
 		if err != nil {
