@@ -26,6 +26,21 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",
 	},
 	{
+		Name: "the first slices wait for the informer", File: "pkg/kubeletplugin/publishing/first.go",
+		Old: "len(found.Items) > 0 {", New: "len(found.Items) >= 0 {",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestPublisher_NodeWithoutSlices_DoesNotWaitForTheInformer",
+	},
+	{
+		Name: "slices of an earlier session are created again", File: "pkg/kubeletplugin/publishing/first.go",
+		Old: "len(found.Items) > 0 {", New: "len(found.Items) < 0 {",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestPublisher_NewerInstanceComesAndGoes_StopsAndPublishesAgain",
+	},
+	{
+		Name: "first slices are created for a server with unknown features", File: "pkg/kubeletplugin/publishing/first.go",
+		Old: "if !p.probed.Load() {", New: "if false {",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestPublisher_FeaturesUnknown_LeavesFirstSlicesToController",
+	},
+	{
 		Name: "a server without counters gets partitions", File: "pkg/kubeletplugin/publishing/node.go",
 		Old: "Counters: f.counters,", New: "Counters: true,",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_ServerWithoutCounters_BuildsNothingThatOverlaps",

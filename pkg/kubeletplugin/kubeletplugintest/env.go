@@ -62,7 +62,7 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 		if e.Drop != nil {
 			e.Drop(s)
 		}
-		s.ResourceVersion = fmt.Sprint(1000 + e.Writes.Load())
+		s.ResourceVersion = fmt.Sprint(10 * e.Writes.Load()) // Between two, tests change slices directly.
 	}
 	e.Client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		create := a.(clienttesting.CreateActionImpl)

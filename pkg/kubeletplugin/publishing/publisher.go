@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,7 +53,8 @@ type Publisher struct {
 	pool      string
 	build     func(features) ([]resourceslice.Slice, bool)
 	triggered Trigger
-	session   *session // Only Run uses it; nil while another instance is newer.
+	session   *session    // Only Run uses it; nil while another instance is newer.
+	probed    atomic.Bool // A probe succeeded.
 
 	mu       sync.Mutex
 	features features
@@ -207,6 +209,7 @@ func (p *Publisher) probe(ctx context.Context) {
 		klog.FromContext(ctx).V(2).Info("Cannot ask the API server for its features; dropped fields will show them", "err", err)
 		return
 	}
+	p.probed.Store(true)
 	if p.setFeatures(func(features) features { return f }) {
 		klog.FromContext(ctx).Info("Features of the API server", f.log()...)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +17,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
@@ -82,16 +85,27 @@ func (p testPublisher) expect(want ...string) {
 	})
 }
 
+// watched waits until the controller watches the slices: the fake API server sends no earlier changes.
+func (p testPublisher) watched() {
+	p.Helper()
+	p.Eventually("the controller watches", func() (bool, string) {
+		return slices.ContainsFunc(p.Client.Actions(), func(a clienttesting.Action) bool {
+			return a.Matches("watch", "resourceslices")
+		}), "not yet"
+	})
+}
+
 // edit removes a device from the published slice, as a foreign controller would.
 func (p testPublisher) edit() {
 	p.Helper()
+	p.watched()
 	all := p.Slices()
 	if len(all) != 1 {
 		p.Fatal(all)
 	}
 	s := &all[0]
 	s.Spec.Devices = s.Spec.Devices[:1]
-	s.ResourceVersion = "5000"
+	s.ResourceVersion = fmt.Sprint(10*p.Writes.Load() + 1)
 	if err := p.Client.Tracker().Update(resourceapi.SchemeGroupVersion.WithResource("resourceslices"), s, ""); err != nil {
 		p.Fatal(err)
 	}
@@ -115,11 +129,75 @@ func TestPublisher_PoolUnchanged_IsNotWritten(t *testing.T) {
 	p.Metric(`gpu_dra_published_devices{type="gpu"} 1`)
 }
 
+// failInformer makes the API server fail the informer's lists, and counts them.
+func (p testPublisher) failInformer() *atomic.Int64 {
+	lists := new(atomic.Int64)
+	p.Client.PrependReactor("list", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		fail := a.(clienttesting.ListActionImpl).ListOptions.ResourceVersion == "0"
+		if fail {
+			lists.Add(1)
+		}
+		return fail, nil, errors.New("overloaded")
+	})
+	return lists
+}
+
+func TestPublisher_FeaturesUnknown_LeavesFirstSlicesToController(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.NoDryRuns = apierrors.NewBadRequest("a webhook does not support dry runs")
+	lists := p.failInformer()
+	p.Go(p.Run)
+	p.Eventually("the controller runs", func() (bool, string) { return lists.Load() > 0, "not yet" })
+	p.expect()
+}
+
+// TestPublisher_NodeWithoutSlices_DoesNotWaitForTheInformer has an informer that never
+// gets its list.
+func TestPublisher_NodeWithoutSlices_DoesNotWaitForTheInformer(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.failInformer()
+	p.Go(p.Run)
+	p.expect("gpu-0", "monitor-0")
+	for _, s := range p.Slices() {
+		if len(s.OwnerReferences) != 1 || s.OwnerReferences[0].UID != "node-uid" {
+			t.Errorf("slice %s has the owners %v, want the node", s.Name, s.OwnerReferences)
+		}
+	}
+	p.Metric(`gpu_dra_published_devices{type="gpu"} 1`)
+}
+
+func TestPublisher_FirstCreateFailsHalfway_IsCompleted(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	one := p.build
+	p.build = func(f features) ([]resourceslice.Slice, bool) {
+		slices, ok := one(f)
+		return append(slices, resourceslice.Slice{Devices: []resourceapi.Device{{Name: "gpu-1"}}}), ok
+	}
+	creates := 0
+	p.Client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if len(a.(clienttesting.CreateActionImpl).CreateOptions.DryRun) == 0 {
+			creates++
+		}
+		return creates == 2, nil, errors.New("overloaded")
+	})
+	p.Go(p.Run)
+	p.expect("gpu-0", "monitor-0", "gpu-1")
+	for _, s := range p.Slices() {
+		if s.Spec.Pool.Generation != 2 || s.Spec.Pool.ResourceSliceCount != 2 {
+			t.Errorf("slice %s is of the pool %+v", s.Name, s.Spec.Pool)
+		}
+	}
+}
+
 func TestPublisher_SlicesDeleted_ComeBack(t *testing.T) {
 	t.Parallel()
 	p := newTestPublisher(t, features{})
 	p.Go(p.Run)
 	p.expect("gpu-0", "monitor-0")
+	p.watched()
 	for _, s := range p.Slices() {
 		if err := p.Client.ResourceV1().ResourceSlices().Delete(t.Context(), s.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -170,6 +248,9 @@ func TestPublisher_NewerInstanceComesAndGoes_StopsAndPublishesAgain(t *testing.T
 	p.edit()
 	p.Newest.Store(true)
 	p.expect("gpu-0", "monitor-0")
+	if n := p.Writes.Load(); n != 2 {
+		t.Errorf("%d writes, want one for the pool and one for the repair", n)
+	}
 }
 
 func TestPublisher_Errors_AreCountedByReason(t *testing.T) {

@@ -5,7 +5,6 @@ package publishing
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -28,17 +27,26 @@ type session struct {
 	updates chan *resourceslice.DriverResources
 }
 
-// startSession starts a controller in the background, because its informer takes a second or, without an API server,
-// longer.
+// startSession starts a controller in the background, because without an API server that takes long. The controller
+// starts with resources: without them it would delete the published slices.
 func (p *Publisher) startSession(ctx context.Context) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{cancel: cancel, done: make(chan struct{}), updates: make(chan *resourceslice.DriverResources, 1)}
-	queue := newQueue(p.synced)
 	go func() {
 		defer close(s.done)
+		var resources *resourceslice.DriverResources
+		select {
+		case <-ctx.Done():
+			return
+		case resources = <-s.updates:
+		}
+		owner := &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node}
+		if err := p.createFirst(ctx, owner, resources.Pools[p.pool].Slices); err != nil {
+			klog.FromContext(ctx).Info("The first slices are left to the controller, which takes a second longer", "err", err)
+		}
 		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
-			DriverName: p.o.Driver, KubeClient: p.o.Client, Queue: queue, SyncDelay: new(repairDelay), ErrorHandler: p.failed,
-			Owner: &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node},
+			DriverName: p.o.Driver, KubeClient: p.o.Client, Owner: owner, Resources: resources,
+			Queue: newQueue(p.synced), SyncDelay: new(repairDelay), ErrorHandler: p.failed,
 		})
 		if err != nil {
 			if ctx.Err() == nil {
@@ -53,7 +61,6 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 				return
 			case resources := <-s.updates:
 				controller.Update(resources)
-				queue.open()
 			}
 		}
 	}()
@@ -74,32 +81,15 @@ func (s *session) stop() {
 	<-s.done
 }
 
-// queue delays the controller until it has resources: without them it would delete the published slices. Starting the
-// controller later would add NVML's time to its informer's.
+// queue reports a pool without errors as synced.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
-	open   func()
-	opened chan struct{}
 	synced func()
 }
 
 func newQueue(synced func()) *queue {
-	opened := make(chan struct{})
-	return &queue{
-		TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)),
-		open: sync.OnceFunc(func() { close(opened) }), opened: opened, synced: synced,
-	}
-}
-
-func (q *queue) Get() (string, bool) {
-	<-q.opened
-	return q.TypedRateLimitingInterface.Get()
-}
-
-func (q *queue) ShutDown() {
-	q.TypedRateLimitingInterface.ShutDown()
-	q.open()
+	return &queue{workqueue.NewTypedRateLimitingQueue(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)), synced}
 }
 
 // Forget implements workqueue. The controller calls it for a pool without errors.

@@ -1,0 +1,56 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+)
+
+// createFirst creates the slices of a node that has none, and completes the owner. The controller would do the same,
+// but a second later: its initInformer waits for its cache with a sleep. It runs before the controller, which then finds
+// the slices by the index in their names, and completes or repairs them after an error.
+func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner, slices []resourceslice.Slice) error {
+	client := p.o.Versions.ResourceSlices()
+	selector := fields.Set{
+		resourceapi.ResourceSliceSelectorDriver: p.o.Driver, resourceapi.ResourceSliceSelectorNodeName: p.o.Node,
+	}
+	found, err := client.List(ctx, metav1.ListOptions{FieldSelector: selector.String()})
+	if err != nil || len(found.Items) > 0 {
+		return err
+	}
+	if !p.probed.Load() {
+		return errors.New("the features of the API server are unknown")
+	}
+	node, err := p.o.Client.CoreV1().Nodes().Get(ctx, p.o.Node, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	owner.UID = node.UID
+	for i, s := range slices {
+		_, err := client.Create(ctx, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{
+				GenerateName: fmt.Sprintf("%05x-%s-%s-", i, p.o.Driver, p.o.Node),
+				OwnerReferences: []metav1.OwnerReference{{
+					APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(true),
+				}},
+			},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: p.o.Driver, NodeName: &p.o.Node, Devices: s.Devices, SharedCounters: s.SharedCounters,
+				Pool: resourceapi.ResourcePool{Name: p.pool, Generation: 1, ResourceSliceCount: int64(len(slices))},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("create slice %d of %d: %w", i, len(slices), err)
+		}
+	}
+	p.synced()
+	return nil
+}
