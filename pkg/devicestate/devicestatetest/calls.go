@@ -157,7 +157,7 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 	if f.call.GPU == "" {
 		e.Sim.NVML.Expire()
 		inTime(e, "the operation", func() error { err := <-done; done <- err; return nil })
-		e.Claim("other", "7 1g.10gb 0")
+		e.Claim("other", fmt.Sprintf("%d 1g.10gb 0", simulatedGPUs-1))
 		inTime(e, "a claim of a partition", func() error {
 			_, err := p.Prepare(context.Background(), e.Claims["other"])
 			if claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(fmt.Sprint(err), "nvmlInit has not answered") {
