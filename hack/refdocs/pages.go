@@ -138,7 +138,7 @@ var parameterFields = []parameter{
 	{"sharing.mpsConfig", "object", "{}", "For MPS only. If the claim has a share of the device, the smaller of both limits applies."},
 	{"sharing.mpsConfig.defaultActiveThreadPercentage", "int, 0 to 100", "all, or the share's compute", "The limit of each process's SMs, in percent. 0 means all."},
 	{"sharing.mpsConfig.defaultPinnedDeviceMemoryLimit", "quantity, at least 1Mi", "all, or the share's memory", "The limit of each process's memory."},
-	{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "map of quantities", "none", "The same limit for single devices, by UUID or by position in the claim (0, 1, …). It overrides the limit for all devices."},
+	{"sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit", "map of quantities", "none", "The same limit for single devices, by UUID or by position among the claim's devices that have these parameters (0, 1, …). It overrides the limit for all devices."},
 	{"sharing.mpsConfig.multiUser", "bool", "if the driver supports it", "Whether processes of different users compute at the same time. true is an error if the driver's MPS cannot do it. With false, they wait for each other."},
 	{"topology", "object, in " + v1beta1.KindGPUConfig + " only", "none", "Describes the interconnect of the request's GPUs to containers. For whole GPUs and NVLink groups, in one request of a claim."},
 	{"topology.cudaVisibleDevices", "bool", "false", "Sets CUDA_VISIBLE_DEVICES to the UUIDs of the request's GPUs, with the best connected GPUs adjacent. CUDA then ignores the GPUs of other requests in the same container."},

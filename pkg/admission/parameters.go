@@ -123,7 +123,7 @@ func other(kind string) string {
 
 // together checks the devices of one claim in combination. It skips claims whose number of devices is open.
 func (v *ClusterView) together(chosen map[string]*config, requests []request) (errs field.ErrorList) {
-	var devices []v1beta1.Device
+	devices := map[*config][]v1beta1.Device{}
 	var owners []request
 	for _, r := range requests {
 		if v.foreign(r) {
@@ -134,17 +134,18 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			return nil
 		}
 		for range r.count {
-			devices = append(devices, v1beta1.Device{Index: len(devices)})
+			c := chosen[r.name]
+			devices[c] = append(devices[c], v1beta1.Device{Index: len(devices[c])})
 			owners = append(owners, r)
 		}
 	}
-	for i, r := range owners {
+	for _, r := range owners {
 		c := chosen[r.name]
 		if c == nil || c.Sharing == nil || r.admin {
 			continue
 		}
 		sharing, parameters := *c.Sharing, c.path.Child("opaque", "parameters")
-		if err := positions(sharing).Check(devices[i], devices); err != nil {
+		if err := positions(sharing).Check(devices[c][0], devices[c]); err != nil {
 			errs = append(errs, invalid(parameters, err))
 			return errs
 		}

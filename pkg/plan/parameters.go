@@ -41,12 +41,11 @@ func (m maker) configure(p *Plan, configs []resourceapi.DeviceAllocationConfigur
 			d.Share = m.share(p, *m.results[i], *d, g)
 		}
 	}
-	checked := claimed(p.Devices, m.node.Snapshot)
 	for i := range p.Devices {
 		if p.Devices[i].Admin {
 			continue
 		}
-		if err := m.decideSharing(p, i, chosen[i], checked); err != nil {
+		if err := m.decideSharing(p, i, chosen); err != nil {
 			return err
 		}
 	}
@@ -62,13 +61,18 @@ type parameters struct {
 	topology *v1beta1.Topology
 	// where names their source, for errors.
 	where string
+	// config is the index of their configuration in the allocation.
+	config int
 }
 
 // parameters decodes every opaque configuration for a result, from the class and the claim. It returns the last one for
 // the device's kind.
 func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, result resourceapi.DeviceRequestAllocationResult, kind gpu.Kind) (parameters, error) {
 	var chosen parameters
-	for _, config := range resourceclaim.ConfigForResult(configs, result) {
+	for i, config := range configs {
+		if len(resourceclaim.ConfigForResult(configs[i:i+1], result)) == 0 {
+			continue
+		}
 		if config.Opaque == nil || config.Opaque.Driver != m.node.Driver {
 			continue
 		}
@@ -85,7 +89,7 @@ func (m maker) parameters(configs []resourceapi.DeviceAllocationConfiguration, r
 			return parameters{}, m.invalid(result.Device, result.Request, from, err)
 		}
 		if fits {
-			chosen = parameters{sharing: decoded.Sharing, topology: decoded.Topology, where: from}
+			chosen = parameters{sharing: decoded.Sharing, topology: decoded.Topology, where: from, config: i}
 		}
 	}
 	return chosen, nil
@@ -144,36 +148,42 @@ func (m maker) standing(d Device) Sharing {
 	return Sharing{}
 }
 
-// claimed lists the claim's devices for parameters that name them.
-func claimed(devices []Device, s gpu.Snapshot) []v1beta1.Device {
-	var out []v1beta1.Device
-	for i, d := range devices {
+// configured lists the devices that have the i-th device's configuration, for limits that name them, and the i-th one.
+func configured(devices []Device, chosen []parameters, i int, s gpu.Snapshot) (all []v1beta1.Device, one v1beta1.Device) {
+	for j, d := range devices {
+		if chosen[j].config != chosen[i].config || chosen[j].sharing == nil {
+			continue
+		}
 		g, _ := s.ByAddress(d.PCIAddress)
 		total, _ := memory(g, d.Partition)
-		one := v1beta1.Device{UUID: d.UUID, Index: i, MemoryBytes: total}
+		next := v1beta1.Device{UUID: d.UUID, Index: len(all), MemoryBytes: total}
 		if d.Kind == gpu.KindMIG {
-			one.UUID = d.Partition.UUID
+			next.UUID = d.Partition.UUID
 		}
-		out = append(out, one)
+		if j == i {
+			one = next
+		}
+		all = append(all, next)
 	}
-	return out
+	return all, one
 }
 
 // decideSharing chooses the sharing of one device.
-func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta1.Device) error {
+func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 	d := &p.Devices[i]
-	asked, where := chosen.sharing, chosen.where
+	asked, where := all[i].sharing, all[i].where
 	if d.Kind == gpu.KindGroup {
 		if asked == nil {
 			return nil
 		}
 		return m.invalid(d.Name, d.Request, where, errors.New("sharing: a group of GPUs cannot be shared, because one claim gets all of it"))
 	}
+	checked, one := configured(p.Devices, all, i, m.node.Snapshot)
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
 	policy := m.policy(g, *d)
 	switch {
 	case asked != nil:
-		if err := asked.Check(checked[i], checked); err != nil {
+		if err := asked.Check(one, checked); err != nil {
 			return m.invalid(d.Name, d.Request, where, err)
 		}
 		d.Sharing.Strategy = asked.Strategy
@@ -206,7 +216,7 @@ func (m maker) decideSharing(p *Plan, i int, chosen parameters, checked []v1beta
 	if asked == nil || asked.MPS == nil {
 		return nil
 	}
-	if limit, ok := asked.MPS.LimitFor(checked[i]); ok && (d.Sharing.MemoryLimit == nil || limit < *d.Sharing.MemoryLimit) {
+	if limit, ok := asked.MPS.LimitFor(one); ok && (d.Sharing.MemoryLimit == nil || limit < *d.Sharing.MemoryLimit) {
 		d.Sharing.MemoryLimit = &limit
 	}
 	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {

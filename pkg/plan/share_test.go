@@ -227,6 +227,18 @@ func TestMake_AnyMemoryConsumed_LimitedOrRefused(t *testing.T) {
 	}
 }
 
+// TestMake_LimitByPosition_CountsDevicesOfTheConfig has the limit of device 0 in the configuration of the second request.
+func TestMake_LimitByPosition_CountsDevicesOfTheConfig(t *testing.T) {
+	limited := head + `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"5Gi"}}}}`
+	p, err := Make(claim(configs(config(fromClaim, byTime, "a"), config(fromClaim, limited, "b")), of("a", taken(first, "10Gi")), of("b", taken(second, "10Gi"))), shared)
+	if err != nil || p.Refused != nil {
+		t.Fatal(err, p.Refused)
+	}
+	if got := p.Devices[1].Sharing.MemoryLimit; got == nil || *got != 5<<30 || p.Devices[0].Sharing.MemoryLimit != nil {
+		t.Errorf("limits %v and %v, want none and 5 GiB", p.Devices[0].Sharing.MemoryLimit, got)
+	}
+}
+
 func TestMake_InvalidShare_ReturnsError(t *testing.T) {
 	twice := taken(second, "10Gi")
 	for name, c := range map[string]struct {

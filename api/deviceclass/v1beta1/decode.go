@@ -225,21 +225,21 @@ func checkLimit(path string, q resource.Quantity) error {
 // Device is a device of a claim, for checking limits against it.
 type Device struct {
 	UUID string
-	// Index is the device's position in the claim.
+	// Index is the device's position among those that have the configuration, as NVIDIA's driver counts.
 	Index int
 	// MemoryBytes is 0 if it is unknown.
 	MemoryBytes uint64
 }
 
-// Check checks the limits against a device, among all devices of the claim.
-func (s *Sharing) Check(device Device, claimed []Device) error {
+// Check checks the limits against a device, among all devices that have the configuration.
+func (s *Sharing) Check(device Device, configured []Device) error {
 	if s == nil || s.MPS == nil {
 		return nil
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.MPS.DefaultPerDevicePinnedMemoryLimit)) {
 		named := func(d Device) bool { return d.UUID != "" && d.UUID == key || strconv.Itoa(d.Index) == key }
-		if !slices.ContainsFunc(claimed, named) {
-			return invalid(deviceLimit(key), "the claim has no such device, it has %d (0 to %d)", len(claimed), len(claimed)-1)
+		if !slices.ContainsFunc(configured, named) {
+			return invalid(deviceLimit(key), "the claim has no such device with these parameters, it has %d (0 to %d)", len(configured), len(configured)-1)
 		}
 	}
 	n, ok := s.MPS.LimitFor(device)
@@ -249,8 +249,8 @@ func (s *Sharing) Check(device Device, claimed []Device) error {
 	return nil
 }
 
-// LimitFor returns the memory limit of each process on a device, in bytes: the limit by UUID, then by position in the
-// claim, then the default.
+// LimitFor returns the memory limit of each process on a device, in bytes: the limit by UUID, then by position
+// among the configured devices, then the default.
 func (m *MPSConfig) LimitFor(device Device) (bytes uint64, ok bool) {
 	q, ok := m.DefaultPerDevicePinnedMemoryLimit[device.UUID]
 	if !ok || device.UUID == "" {
