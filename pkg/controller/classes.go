@@ -36,17 +36,19 @@ type classReconciler struct {
 	options deviceclasses.Options
 	grace   time.Duration
 
-	slices, existing cache.Indexer
-	classes          resourcev1.DeviceClassInterface
-	claims           func(namespace string) resourcev1.ResourceClaimInterface
-	templates        func(namespace string) resourcev1.ResourceClaimTemplateInterface
-	pods             kubernetes.Interface
+	pools func() []fleet.Pool
+	// existing and known are the caches of classes and claims.
+	existing, known cache.Indexer
+	classes         resourcev1.DeviceClassInterface
+	claims          func(namespace string) resourcev1.ResourceClaimInterface
+	templates       func(namespace string) resourcev1.ResourceClaimTemplateInterface
+	pods            kubernetes.Interface
 
 	// made holds when this instance created a class, or found it created, until the cache receives it.
 	made map[string]time.Time
 	// chartGone is the time since when the chart's class is missing, or zero.
 	chartGone time.Time
-	// unwanted holds since when each of our classes has had no devices.
+	// unwanted holds when to check the users of each of our classes without devices.
 	unwanted map[string]time.Time
 	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
 	dropsResourceNames bool
@@ -57,32 +59,12 @@ type classReconciler struct {
 	concerns func(*resourceapi.DeviceClass) bool
 }
 
-// kinds counts the devices of each kind, including those of incomplete pools.
-func (k *classReconciler) kinds() map[fleet.Kind]int {
-	shapes := map[*fleet.Shape]int{}
-	for _, o := range k.slices.List() {
-		if s, ok := o.(*fleet.Slice); ok && s.Shape != nil {
-			shapes[s.Shape]++
-		}
-	}
-	out := map[fleet.Kind]int{}
-	for shape, n := range shapes {
-		for _, kind := range shape.Kinds {
-			out[kind] += n
-		}
-	}
-	return out
-}
+// maxClasses keeps faulty nodes from filling the API server with classes. It bounds the creation only.
+const maxClasses = 500
 
 // reconcile creates and removes classes. It returns the delay until the next run if nothing changes; 0: none.
 func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, err error) {
-	wanted, problems := deviceclasses.Build(k.kinds(), k.options)
-	for _, p := range problems {
-		if !k.reported[p.Error()] {
-			k.reported[p.Error()] = true
-			klog.FromContext(ctx).Error(p, "A kind of device gets no DeviceClass; claims can select it by CEL")
-		}
-	}
+	wanted, problems := deviceclasses.Build(fleet.Publishers(k.pools()), k.options)
 	var errs []error
 	done := func(wait time.Duration, err error) {
 		errs = append(errs, err)
@@ -90,20 +72,32 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 			again = wait
 		}
 	}
-	names, unwanted := map[string]bool{}, map[string]bool{}
-	for _, want := range wanted {
-		names[want.Name] = true
-		done(k.put(ctx, want))
-	}
+	ours := map[string]*resourceapi.DeviceClass{}
 	for _, o := range k.existing.List() {
-		class, ok := o.(*resourceapi.DeviceClass)
-		if !ok || names[class.Name] || !k.options.Ours(class) || class.DeletionTimestamp != nil {
-			continue
+		if class, ok := o.(*resourceapi.DeviceClass); ok && k.options.Ours(class) {
+			ours[class.Name] = class
 		}
-		unwanted[class.Name] = true
-		done(k.remove(ctx, class))
 	}
-	maps.DeleteFunc(k.unwanted, func(name string, _ time.Time) bool { return !unwanted[name] })
+	room := maxClasses - len(ours)
+	for _, want := range wanted {
+		if ours[want.Name] == nil && want.Name != k.options.Driver {
+			if want.Nodes == 0 || room <= 0 {
+				problems = append(problems, fmt.Errorf("no DeviceClass %s: only nodes with too many kinds publish its devices, or there are %d classes. Look for a node that publishes wrong models or profiles",
+					want.Name, maxClasses))
+				continue
+			}
+			room--
+		}
+		delete(ours, want.Name) // The remaining classes are unwanted.
+		done(k.put(ctx, want.DeviceClass))
+	}
+	for _, p := range problems {
+		if !k.reported[p.Error()] && len(k.reported) < maxClasses {
+			k.reported[p.Error()] = true
+			klog.FromContext(ctx).Error(p, "A kind of device gets no DeviceClass; claims can select it by CEL")
+		}
+	}
+	done(k.removeUnwanted(ctx, ours))
 	done(0, k.refresh(ctx))
 	return again, errors.Join(errs...)
 }
@@ -226,87 +220,106 @@ func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass
 	}
 }
 
-// remove deletes one of our classes that has had no devices for the grace period, unless an object refers to it. It
+// removeUnwanted deletes our classes that have had no devices for the grace period, unless an object refers to them. It
 // returns the delay until the next attempt; 0: none.
-func (k *classReconciler) remove(ctx context.Context, class *resourceapi.DeviceClass) (wait time.Duration, err error) {
-	since, known := k.unwanted[class.Name]
-	if !known {
-		since = time.Now()
-		k.unwanted[class.Name] = since
+func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (wait time.Duration, err error) {
+	maps.DeleteFunc(k.unwanted, func(name string, _ time.Time) bool { return classes[name] == nil })
+	due := map[string]*resourceapi.DeviceClass{}
+	for name, class := range classes {
+		if class.DeletionTimestamp != nil {
+			continue
+		}
+		if k.unwanted[name].IsZero() {
+			k.unwanted[name] = time.Now().Add(k.grace)
+		}
+		if !k.unwanted[name].After(time.Now()) {
+			due[name] = class
+		}
 	}
-	if rest := k.grace - time.Since(since); rest > 0 {
-		return rest, nil
-	}
-	user, err := k.user(ctx, class)
+	used, err := k.users(ctx, due)
 	if err != nil {
-		return 0, fmt.Errorf("check whether DeviceClass %s is in use: %w", class.Name, err)
+		return 0, fmt.Errorf("check whether DeviceClasses are in use: %w", err)
 	}
-	if user != "" {
-		klog.FromContext(ctx).V(4).Info("A DeviceClass without devices stays, because it is in use", "class", class.Name, "by", user)
-		return k.grace, nil
+	var errs []error
+	for name, class := range due {
+		if user := used[name]; user != "" {
+			klog.FromContext(ctx).V(4).Info("A DeviceClass without devices stays, because it is in use", "class", name, "by", user)
+			k.unwanted[name] = time.Now().Add(k.grace)
+			continue
+		}
+		err := k.classes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			k.unwanted[name] = time.Now().Add(cacheLag)
+		case err != nil:
+			errs = append(errs, fmt.Errorf("remove DeviceClass %s: %w", name, err))
+		default:
+			k.unwanted[name] = time.Now().Add(cacheLag) // Until the cache receives it.
+			klog.FromContext(ctx).V(2).Info("Removed an unused DeviceClass without devices", "class", name)
+		}
 	}
-	err = k.classes.Delete(ctx, class.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return cacheLag, nil
-	case err != nil:
-		return 0, fmt.Errorf("remove DeviceClass %s: %w", class.Name, err)
+	for _, at := range k.unwanted {
+		if rest := time.Until(at); rest > 0 && (wait == 0 || rest < wait) {
+			wait = rest
+		}
 	}
-	klog.FromContext(ctx).V(2).Info("Removed an unused DeviceClass without devices", "class", class.Name)
-	return 0, nil
+	return wait, errors.Join(errs...)
 }
 
-// user returns an object that refers to the class: a claim, a template, or a pod that waits for its extended resource.
-// It asks the API server, because a cache can be outdated.
-func (k *classReconciler) user(ctx context.Context, class *resourceapi.DeviceClass) (user string, err error) {
-	isClass := func(name string) bool { return name == class.Name }
+// users returns, for each class with one, an object that refers to it: a claim, a template, or a pod that waits for its
+// extended resource. The caches cannot show that a class is unused, so it asks the API server about the others, in one
+// pass for all.
+func (k *classReconciler) users(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (map[string]string, error) {
+	used := map[string]string{}
+	uses := func(spec resourceapi.ResourceClaimSpec, kind string, meta metav1.ObjectMeta) (enough bool) {
+		wants(spec, func(class string) bool {
+			if classes[class] != nil {
+				used[class] = kind + " " + meta.Namespace + "/" + meta.Name
+			}
+			return false
+		})
+		return len(used) == len(classes)
+	}
+	if len(classes) == 0 {
+		return used, nil
+	}
+	for _, o := range k.known.List() {
+		if c, ok := o.(*resourceapi.ResourceClaim); ok && uses(c.Spec, "ResourceClaim", c.ObjectMeta) {
+			return used, nil
+		}
+	}
 	claims, templates := k.claims(metav1.NamespaceAll).List, k.templates(metav1.NamespaceAll).List
-	err = eachPage(ctx, metav1.ListOptions{}, claims, func(page *resourceapi.ResourceClaimList) (enough bool) {
-		for _, c := range page.Items {
-			if wants(c.Spec, isClass) {
-				user = "ResourceClaim " + c.Namespace + "/" + c.Name
-				return true
-			}
-		}
-		return false
-	})
-	if err != nil || user != "" {
-		return user, err
+	if err := eachPage(ctx, metav1.ListOptions{}, claims, func(page *resourceapi.ResourceClaimList) (enough bool) {
+		return slices.ContainsFunc(page.Items, func(c resourceapi.ResourceClaim) bool { return uses(c.Spec, "ResourceClaim", c.ObjectMeta) })
+	}); err != nil || len(used) == len(classes) {
+		return used, err
 	}
-	err = eachPage(ctx, metav1.ListOptions{}, templates, func(page *resourceapi.ResourceClaimTemplateList) (enough bool) {
-		for _, t := range page.Items {
-			if wants(t.Spec.Spec, isClass) {
-				user = "ResourceClaimTemplate " + t.Namespace + "/" + t.Name
-				return true
-			}
-		}
-		return false
-	})
-	if err != nil || user != "" {
-		return user, err
+	if err := eachPage(ctx, metav1.ListOptions{}, templates, func(page *resourceapi.ResourceClaimTemplateList) (enough bool) {
+		return slices.ContainsFunc(page.Items, func(t resourceapi.ResourceClaimTemplate) bool {
+			return uses(t.Spec.Spec, "ResourceClaimTemplate", t.ObjectMeta)
+		})
+	}); err != nil || len(used) == len(classes) {
+		return used, err
 	}
-	wanted := []corev1.ResourceName{corev1.ResourceName("deviceclass.resource.kubernetes.io/" + class.Name)}
-	if name := class.Spec.ExtendedResourceName; name != nil {
-		wanted = append(wanted, corev1.ResourceName(*name))
+	resources := map[corev1.ResourceName]string{}
+	for name, class := range classes {
+		resources[corev1.ResourceName("deviceclass.resource.kubernetes.io/"+name)] = name
+		if resource := class.Spec.ExtendedResourceName; resource != nil {
+			resources[corev1.ResourceName(*resource)] = name
+		}
 	}
 	pods, pending := k.pods.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{FieldSelector: "status.phase=Pending"}
-	err = eachPage(ctx, pending, pods, func(page *corev1.PodList) (enough bool) {
+	err := eachPage(ctx, pending, pods, func(page *corev1.PodList) (enough bool) {
 		for _, p := range page.Items {
-			if asks(p.Spec, wanted) {
-				user = "Pod " + p.Namespace + "/" + p.Name
-				return true
+			for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+				for resource := range c.Resources.Limits {
+					if class, ok := resources[resource]; ok {
+						used[class] = "Pod " + p.Namespace + "/" + p.Name
+					}
+				}
 			}
 		}
-		return false
+		return len(used) == len(classes)
 	})
-	return user, err
-}
-
-func asks(spec corev1.PodSpec, resources []corev1.ResourceName) bool {
-	return slices.ContainsFunc(slices.Concat(spec.InitContainers, spec.Containers), func(c corev1.Container) bool {
-		return slices.ContainsFunc(resources, func(r corev1.ResourceName) bool {
-			_, ok := c.Resources.Limits[r]
-			return ok
-		})
-	})
+	return used, err
 }

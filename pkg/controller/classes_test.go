@@ -119,6 +119,65 @@ func TestReconcileClasses_TwoLeaders_DoNotUndoEachOther(t *testing.T) {
 	})
 }
 
+// invent publishes devices of invented models on a node, 100 in each slice.
+func (e *env) invent(node, prefix string, models int) {
+	e.t.Helper()
+	proto := slicesAt(e.t, "l40s-4", node, 1)[0]
+	device := proto.Spec.Devices[0]
+	for n := 0; n < models; n += 100 {
+		s := proto.DeepCopy()
+		s.Name, s.Spec.Pool.ResourceSliceCount = fmt.Sprintf("%s-%s-%05d", node, strings.ToLower(prefix), n), int64((models+99)/100)
+		s.Spec.Devices = nil
+		for i := n; i < min(n+100, models); i++ {
+			d := *device.DeepCopy()
+			d.Name = fmt.Sprintf("gpu-%d", i)
+			d.Attributes["productName"] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprintf("%s %d", prefix, i))}
+			s.Spec.Devices = append(s.Spec.Devices, d)
+		}
+		e.put(s)
+	}
+}
+
+// TestReconcileClasses_NodesInventModels_OthersClassesStay has one node publish more models than there can be classes,
+// and others publish many each.
+func TestReconcileClasses_NodesInventModels_OthersClassesStay(t *testing.T) {
+	at(t, append(machine(t, "hgx-h100", "a", 1), machine(t, "l40s-4", "b", 0)...), func(t *testing.T, e *env, c *Controller) {
+		honest := append([]string{l40sClass}, h100Classes...)
+		e.invent("x", "AAA", 700)
+		pass(3 * grace)
+		wantClasses(t, e, honest...)
+		e.publish("t4-1", "c", 0)
+		pass(time.Second)
+		honest = append(honest, t4Class)
+		wantClasses(t, e, honest...)
+		for i := range 4 {
+			e.invent(fmt.Sprintf("y%d", i), fmt.Sprintf("BBB%d", i), 125)
+		}
+		pass(3 * grace)
+		has := e.names("deviceclasses")
+		for _, name := range honest {
+			if !slices.Contains(has, name) {
+				t.Errorf("the class %s is removed", name)
+			}
+		}
+		if len(has) > 500 {
+			t.Errorf("%d classes", len(has))
+		}
+		e.written()
+		pass(3 * grace)
+		wantNoWrites(t, e, "nothing changed")
+		cluster, _ := c.Cluster()
+		if n := len(cluster.Counts.Devices); n > 2000 {
+			t.Errorf("%d kinds in the metrics", n)
+		}
+		for kind := range cluster.Counts.Devices {
+			if strings.HasPrefix(kind.Product, "AAA") {
+				t.Fatalf("the metrics have the model %s, which only a faulty node publishes", kind.Product)
+			}
+		}
+	})
+}
+
 func class(name, expression string) *resourceapi.DeviceClass {
 	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
@@ -338,6 +397,44 @@ func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 				e.remove(c.resource, "ns/user")
 				pass(grace)
 				wantClasses(t, e, l40sClass)
+			})
+		})
+	}
+}
+
+// TestReconcileClasses_StaleClassInUse_ListsOnceInGrace changes slices while the only user of a class without devices is
+// a claim, which the cache knows, or a template, which only the API server knows.
+func TestReconcileClasses_StaleClassInUse_ListsOnceInGrace(t *testing.T) {
+	for name, c := range map[string]struct {
+		user runtime.Object
+		most int
+	}{
+		"a claim": {&resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1(t4Class)}, 0},
+		"a template": {&resourceapi.ResourceClaimTemplate{
+			ObjectMeta: named, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: request1(t4Class)},
+		}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at(t, append(machine(t, "t4-1", "a", 0), c.user), func(t *testing.T, e *env, _ *Controller) {
+				e.withdraw("a")
+				pass(grace - time.Second)
+				e.readRequests()
+				for range 20 {
+					e.publish("l40s-4", "b", 0)
+					pass(time.Second)
+					e.withdraw("b")
+					pass(time.Second)
+				}
+				lists := 0
+				for _, read := range e.readRequests() {
+					if strings.HasPrefix(read, "list") {
+						lists++
+					}
+				}
+				if lists > c.most {
+					t.Errorf("%d LISTs in 40 changes, want at most %d", lists, c.most)
+				}
+				wantClasses(t, e, l40sClass, t4Class)
 			})
 		})
 	}

@@ -96,7 +96,7 @@ func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
 	for _, f := range change {
 		f(&o)
 	}
-	c = New(slicetest.Driver, e.client(), e.metadata(), o)
+	c = New(o.Classes.Driver, e.client(), e.metadata(), o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, part := range []func(context.Context) error{c.Observe, c.Lead} {

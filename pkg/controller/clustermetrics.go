@@ -20,6 +20,9 @@ const (
 	phaseDeleting  = "deleting"
 )
 
+// maxKinds limits the series of the cluster metrics, because nodes choose the names of models and profiles.
+const maxKinds = 1000
+
 // Cluster returns the numbers for the cluster metrics; false if this instance is not the leader.
 func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	c.mu.Lock()
@@ -40,7 +43,9 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 			last = s.Pool.Name
 		}
 	}
-	return metrics.Cluster{Nodes: len(all), Counts: fleet.Count(all, byNode), Claims: phases, Classes: c.classStatuses.states()}, true
+	counts := fleet.Count(all, byNode)
+	counts.Fold(fleet.Publishers(all), maxKinds)
+	return metrics.Cluster{Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states()}, true
 }
 
 // claims counts this driver's claims by phase, and returns their devices by pool.

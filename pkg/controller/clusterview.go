@@ -87,6 +87,8 @@ func distinct(all []fleet.Pool) []fleet.Pool {
 			first[key] = p
 		}
 	}
+	// Work on a faulty node's devices would be without limit.
+	maps.DeleteFunc(first, func(_ [32]*fleet.Shape, p fleet.Pool) bool { return p.Faulty() })
 	return slices.SortedFunc(maps.Values(first), func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
 }
 

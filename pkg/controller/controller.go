@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
@@ -187,7 +188,7 @@ func (c *Controller) newLeading() *leading {
 	nodes := c.metadata.Resource(nodeResource)
 	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{
-		options: c.o.Classes, grace: c.o.Grace, slices: c.slices.GetIndexer(), existing: c.classes.GetIndexer(),
+		options: c.o.Classes, grace: c.o.Grace, pools: c.nodes.pools, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),
 		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.client,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 		resources: &c.resources,
@@ -195,7 +196,7 @@ func (c *Controller) newLeading() *leading {
 	}
 	l.labeller = &labeller{
 		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
-		client: nodes, gone: map[string]time.Time{},
+		client: nodes, gone: map[string]time.Time{}, delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
 	}
 	return l
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/fleet"
@@ -26,6 +27,8 @@ type labeller struct {
 	slices cache.Indexer
 	nodes  cache.Indexer
 	client metadata.Getter
+	// delays limits the rate of writes to nodes whose labels another program changes again and again.
+	delays *flowcontrol.Backoff
 
 	mu sync.Mutex
 	// gone holds since when each node has had no slices.
@@ -38,6 +41,7 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	meta, ok := object.(*metav1.PartialObjectMetadata)
 	if !exists || !ok {
 		l.resetGrace(node)
+		l.delays.Reset(node)
 		return 0, nil
 	}
 	slices := slicesOf(l.slices, node)
@@ -49,17 +53,21 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 			return 0, nil // The arrival of the missing slices triggers the next run.
 		}
 		want = nodelabels.Of(pool, l.driver)
-	} else if rest := l.graceLeft(node); rest > 0 && meta.Annotations[nodelabels.Written] != "" {
+	} else if rest := l.graceLeft(node); rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {
 		return rest, nil // A kubelet that starts removes its node's slices; the plugin publishes them again.
 	}
-	change := nodelabels.Plan(meta.Labels, meta.Annotations, want)
+	change := nodelabels.Plan(meta.Labels, meta.Annotations, want, l.driver)
 	if change.None() {
 		return 0, nil
 	}
+	if l.delays.IsInBackOffSinceUpdate(node, time.Now()) {
+		return l.delays.Get(node), nil
+	}
+	l.delays.Next(node, time.Now())
 	_, err = l.client.Patch(ctx, node, types.MergePatchType, change.Patch(meta.ResourceVersion), metav1.PatchOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return cacheLag, nil
+		return l.delays.Get(node), nil
 	case err != nil:
 		return 0, fmt.Errorf("label Node %s: %w", node, err)
 	}
@@ -94,16 +102,15 @@ func trimNode(driver string) cache.TransformFunc {
 		}
 		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
 		// New maps, because a map keeps the memory of deleted keys.
-		labels, annotations := map[string]string{}, map[string]string{}
-		for key, value := range meta.Labels {
-			if nodelabels.Concerns(key, driver) {
-				labels[key] = value
+		for _, all := range []*map[string]string{&meta.Labels, &meta.Annotations} {
+			kept := map[string]string{}
+			for key, value := range *all {
+				if nodelabels.Concerns(key, driver) {
+					kept[key] = value
+				}
 			}
+			*all = kept
 		}
-		if written, ok := meta.Annotations[nodelabels.Written]; ok {
-			annotations[nodelabels.Written] = written
-		}
-		meta.Labels, meta.Annotations = labels, annotations
 		return meta, nil
 	}
 }

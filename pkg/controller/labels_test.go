@@ -5,6 +5,7 @@ package controller
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gpu-dra-driver/pkg/nodelabels"
@@ -161,6 +163,62 @@ func TestLabel_Conflict_TriedAgain(t *testing.T) {
 	})
 }
 
+// TestLabel_TwoDrivers_DoNotFight has two releases whose drivers publish different GPUs of one node.
+func TestLabel_TwoDrivers_DoNotFight(t *testing.T) {
+	const second = "gpu.example.com"
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
+		for _, s := range slicesAt(t, "l40s-4", "a", 1) {
+			s.Name, s.Spec.Driver = "second-"+s.Name, second
+			e.put(s)
+		}
+		_, stopFirst := e.start()
+		defer stopFirst()
+		_, stopSecond := e.start(func(o *Options) { o.Classes.Driver = second })
+		defer stopSecond()
+		e.wantFewPatches()
+		labels := labelsOf(t, e, "a")
+		if labels["gpu.nvidia.com/nvlink-enabled"] == "" || labels[second+"/nvlink-enabled"] == "" {
+			t.Errorf("labels %v", labels)
+		}
+	})
+}
+
+// TestLabel_LabelRemovedAgainAndAgain_BacksOff has another program remove a label whenever it exists.
+func TestLabel_LabelRemovedAgainAndAgain_BacksOff(t *testing.T) {
+	at(t, machine(t, "l40s-4", "a", 0), func(_ *testing.T, e *env, _ *Controller) {
+		e.stored = func(resource string, o *unstructured.Unstructured) {
+			if resource == "nodes" {
+				unstructured.RemoveNestedField(o.Object, "metadata", "labels", "nvidia.com/gpu.count")
+			}
+		}
+		node := get[corev1.Node](e, "nodes", "a")
+		go func() { // Every answer is an event for the controller.
+			for range 10_000 {
+				time.Sleep(10 * time.Millisecond)
+				node.Status.Phase = corev1.NodePhase(fmt.Sprint(time.Now()))
+				e.put(node)
+			}
+		}()
+		e.wantFewPatches()
+		pass(time.Minute)
+	})
+}
+
+func (e *env) wantFewPatches() {
+	e.t.Helper()
+	pass(time.Minute)
+	patches := 0
+	for _, w := range e.written() {
+		if strings.HasPrefix(w, "patch") {
+			patches++
+		}
+	}
+	if patches > 10 {
+		e.t.Errorf("%d PATCHes in a minute", patches)
+	}
+}
+
 func TestLabel_NodeRecreated_LabelledAgain(t *testing.T) {
 	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
 		e.remove("nodes", "a")
@@ -202,14 +260,14 @@ func TestTrimNode_Node_KeepsOwnLabelsOnly(t *testing.T) {
 	out, err := trimNode("gpu.nvidia.com")(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", ResourceVersion: "3", ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 		Labels:      map[string]string{"a": "b", "nvidia.com/x": "y", "gpu.nvidia.com/z": "w"},
-		Annotations: map[string]string{"a": "b", nodelabels.Written: "{}"},
+		Annotations: map[string]string{"a": "b", nodelabels.Written("gpu.nvidia.com"): "{}"},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Name: "a", ResourceVersion: "3",
-		Labels: map[string]string{"nvidia.com/x": "y", "gpu.nvidia.com/z": "w"}, Annotations: map[string]string{nodelabels.Written: "{}"},
+		Labels: map[string]string{"nvidia.com/x": "y", "gpu.nvidia.com/z": "w"}, Annotations: map[string]string{nodelabels.Written("gpu.nvidia.com"): "{}"},
 	}}, out); diff != "" {
 		t.Error(diff)
 	}

@@ -5,6 +5,7 @@
 package deviceclasses
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -24,9 +25,6 @@ import (
 // changes or removes a class without it.
 const ManagedBy = "gpu-dra-driver/managed-by"
 
-// maxClasses keeps a faulty node from filling the API server with classes.
-const maxClasses = 500
-
 // unusual matches the parts of a model's name that become a hyphen in the class name.
 var unusual = regexp.MustCompile(`[^a-z0-9]+`)
 
@@ -44,51 +42,55 @@ type Options struct {
 	ResourcePrefix string
 }
 
-// Build returns the classes for these kinds of devices, by name, and an error for each kind that gets no class.
-func Build(kinds map[fleet.Kind]int, o Options) (classes []*resourceapi.DeviceClass, problems []error) {
-	models, profiles := map[string]bool{}, map[string]bool{}
-	for k := range kinds {
+// Class is a wanted DeviceClass.
+type Class struct {
+	*resourceapi.DeviceClass
+	// Nodes is the number of nodes that publish its devices, without faulty ones; 0 for the class of all GPUs.
+	Nodes int
+}
+
+// Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
+// gets no class. publishers holds the number of nodes for each kind.
+func Build(publishers map[fleet.Kind]int, o Options) (classes []Class, problems []error) {
+	type choice struct{ what, name, attribute, value string }
+	choices := map[choice]int{}
+	for k, nodes := range publishers {
 		switch {
 		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
-			models[k.Product] = true
+			choices[choice{"model", o.ModelName(k.Product), "productName", k.Product}] += nodes
 		case k.Type == gpu.KindMIG && k.Profile != "" && o.Profiles:
-			profiles[k.Profile] = true
+			choices[choice{"MIG profile", o.ProfileName(k.Profile), "profile", k.Profile}] += nodes
 		}
-	}
-	made := map[string]string{}
-	add := func(what string, c *resourceapi.DeviceClass) {
-		name := c.Name
-		if len(classes) == maxClasses {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: the limit of %d classes is reached. Look for a node that publishes wrong models or profiles", what, maxClasses))
-			return
-		}
-		if problem := validation.IsDNS1123Subdomain(name); len(problem) > 0 {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: the name %q is invalid: %s", what, name, problem[0]))
-			return
-		}
-		if other, ok := made[name]; ok {
-			problems = append(problems, fmt.Errorf("no DeviceClass for %s: %s has the same name %q", what, name, other))
-			return
-		}
-		made[name] = what
-		classes = append(classes, c)
 	}
 	if o.GPUs {
 		c := o.class(o.Driver, gpu.KindGPU, "", "")
 		if o.GPUResource != "" {
 			c.Spec.ExtendedResourceName = &o.GPUResource
 		}
-		add("all GPUs", c)
+		classes = append(classes, Class{c, 0})
 	}
-	for _, product := range slices.Sorted(maps.Keys(models)) {
-		add("the model "+product, o.class(o.ModelName(product), gpu.KindGPU, "productName", product))
-	}
-	for _, profile := range slices.Sorted(maps.Keys(profiles)) {
-		c := o.class(o.ProfileName(profile), gpu.KindMIG, "profile", profile)
-		if o.ResourcePrefix != "" {
-			c.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(profile))
+	made := map[string]string{}
+	for _, c := range slices.SortedFunc(maps.Keys(choices), func(a, b choice) int {
+		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
+	}) {
+		if problem := validation.IsDNS1123Subdomain(c.name); len(problem) > 0 {
+			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: the name %q is invalid: %s", c.what, c.value, c.name, problem[0]))
+			continue
 		}
-		add("the MIG profile "+profile, c)
+		if first, ok := made[c.name]; ok {
+			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: %s has the same name %q", c.what, c.value, first, c.name))
+			continue
+		}
+		made[c.name] = c.value
+		kind := gpu.KindGPU
+		if c.attribute == "profile" {
+			kind = gpu.KindMIG
+		}
+		class := o.class(c.name, kind, c.attribute, c.value)
+		if c.attribute == "profile" && o.ResourcePrefix != "" {
+			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(c.value))
+		}
+		classes = append(classes, Class{class, choices[c]})
 	}
 	return classes, problems
 }

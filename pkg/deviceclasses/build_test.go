@@ -41,7 +41,7 @@ func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
 		}
 		got[c.Name] = resource
 		r, err := selector.Read(c.Spec.Selectors[0].CEL.Expression)
-		if err != nil || r.Driver != "gpu.nvidia.com" || !options.Ours(c) {
+		if err != nil || r.Driver != "gpu.nvidia.com" || !options.Ours(c.DeviceClass) {
 			t.Errorf("%s: %+v, %v", c.Name, r, err)
 		}
 	}
@@ -66,7 +66,7 @@ func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
 
 func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
 	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, options)
-	want := classes[0]
+	want := classes[0].DeviceClass
 	is := want.DeepCopy()
 	is.ResourceVersion, is.UID, is.Labels["team"] = "7", "u", "ml"
 	if _, changed := Changed(is, want, true); changed {

@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -76,25 +77,41 @@ func (c DeviceCounts) Fragmentation(model string) float64 {
 // Count counts all pools. held lists the allocated devices by node. Equal pools without allocated devices are counted
 // once and multiplied.
 func Count(pools []Pool, held map[string][]string) DeviceCounts {
-	total, idle := newCounts(), map[[32]*Shape]int{}
+	total := newCounts()
+	var idle []Pool
 	for _, p := range pools {
 		healthy := !slices.ContainsFunc(p.Slices, func(s *Slice) bool { return len(s.Unhealthy) > 0 })
-		if key, ok := p.Shape(); ok && healthy && len(held[p.Node]) == 0 {
-			idle[key]++
+		if healthy && len(held[p.Node]) == 0 {
+			idle = append(idle, p)
 			continue
 		}
 		total.add(p.Count(held[p.Node]), 1)
 	}
-	for key, times := range idle {
-		var p Pool
-		for _, shape := range key {
-			if shape != nil {
-				p.Slices = append(p.Slices, &Slice{Shape: shape})
-			}
-		}
+	for p, times := range distinct(idle) {
 		total.add(p.Count(nil), times)
 	}
 	return total
+}
+
+// distinct iterates over one pool of each shape and the number of pools that have it.
+func distinct(pools []Pool) iter.Seq2[Pool, int] {
+	return func(yield func(Pool, int) bool) {
+		first, times := map[[32]*Shape]Pool{}, map[[32]*Shape]int{}
+		for _, p := range pools {
+			key, ok := p.Shape()
+			if !ok && !yield(p, 1) {
+				return
+			} else if ok {
+				first[key] = p
+				times[key]++
+			}
+		}
+		for key, p := range first {
+			if !yield(p, times[key]) {
+				return
+			}
+		}
+	}
 }
 
 // Count counts the devices of one pool; held lists its allocated devices.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,30 +16,33 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Pool holds the slices of one node, sorted by name like the scheduler does.
+// Pool holds the slices of one node, of all its pools, sorted by name like the scheduler does.
 type Pool struct {
 	Node   string
 	Slices []*Slice
-	// Whole means that all slices of the newest generation exist; during an update of the pool some are missing.
+	// Whole means that all slices of each pool's newest generation exist; during an update some are missing.
 	Whole bool
 }
 
 // PoolOf returns the pool of a node's slices. Like the scheduler, it leaves out slices of older generations.
 func PoolOf(all []*Slice) Pool {
 	var p Pool
-	newest := int64(0)
+	newest, missing := map[string]int64{}, map[string]int64{}
 	for _, s := range all {
-		newest = max(newest, s.Pool.Generation)
+		newest[s.Pool.Name] = max(newest[s.Pool.Name], s.Pool.Generation)
 	}
-	want := int64(0)
 	for _, s := range all {
-		if s.Pool.Generation == newest && s.Shape != nil {
-			p.Node, want = s.Node, s.Pool.ResourceSliceCount
-			p.Slices = append(p.Slices, s)
+		if s.Pool.Generation != newest[s.Pool.Name] || s.Shape == nil {
+			continue
 		}
+		if _, known := missing[s.Pool.Name]; !known {
+			missing[s.Pool.Name] = s.Pool.ResourceSliceCount
+		}
+		missing[s.Pool.Name]--
+		p.Node, p.Slices = s.Node, append(p.Slices, s)
 	}
 	slices.SortFunc(p.Slices, func(a, b *Slice) int { return cmp.Compare(a.Name, b.Name) })
-	p.Whole = len(p.Slices) > 0 && int64(len(p.Slices)) == want
+	p.Whole = len(p.Slices) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(missing)), func(n int64) bool { return n != 0 })
 	return p
 }
 
@@ -70,9 +74,13 @@ func (p Pool) Devices() iter.Seq2[resourceapi.Device, Kind] {
 // Published returns the pool's slices for the scheduler's allocator, with all devices healthy.
 func (p Pool) Published(driver string) []*resourceapi.ResourceSlice {
 	var out []*resourceapi.ResourceSlice
+	count := map[string]int64{}
+	for _, s := range p.Slices {
+		count[s.Pool.Name]++
+	}
 	for _, s := range p.Slices {
 		pool := s.Pool
-		pool.Generation, pool.ResourceSliceCount = 1, int64(len(p.Slices))
+		pool.Generation, pool.ResourceSliceCount = 1, count[pool.Name]
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 			Spec: resourceapi.ResourceSliceSpec{

@@ -165,9 +165,34 @@ var families = map[string]string{
 	"8": "ampere", "8.9": "ada-lovelace", "9": "hopper", "10": "blackwell", "12": "blackwell",
 }
 
-// Written is the annotation of a node with the labels and values that the controller wrote. A label with another value
-// belongs to another writer.
-const Written = "gpu-dra-driver/labels"
+// legacy is the annotation of the driver gpu.nvidia.com, and of every driver in older versions.
+const legacy = "gpu-dra-driver/labels"
+
+// Written returns the annotation of a node with the labels and values that the controller of a driver wrote. A label with
+// another value belongs to another writer. Each driver has its own, so that two of them do not fight over labels.
+func Written(driver string) string {
+	if driver == "gpu.nvidia.com" {
+		return legacy
+	}
+	return driver + "/labels"
+}
+
+// written returns the labels that the driver's controller wrote. current is false if the annotation must be rewritten: an
+// unreadable one proves nothing, so no label counts as ours, and an older version wrote another one.
+func written(annotations map[string]string, driver string) (mine map[string]string, current bool) {
+	mine = map[string]string{}
+	text, current := annotations[Written(driver)]
+	switch {
+	case !current && strings.Contains(annotations[legacy], `"`+driver+`/nvlink-enabled"`):
+		text = annotations[legacy]
+	case !current:
+		return mine, true
+	}
+	if json.Unmarshal([]byte(text), &mine) != nil || mine == nil {
+		return map[string]string{}, false
+	}
+	return mine, current
+}
 
 // Change holds the values to write to a node; nil removes the key. An empty Change writes nothing.
 type Change struct {
@@ -177,24 +202,17 @@ type Change struct {
 // None reports whether the Change is empty.
 func (c Change) None() bool { return len(c.Labels)+len(c.Annotations) == 0 }
 
-// Plan compares a node's labels and annotations with the wanted labels. It changes and removes only labels that the
-// controller wrote, so that two writers never overwrite each other in turns.
-func Plan(has, annotations, want map[string]string) Change {
-	mine, readable := map[string]string{}, true
-	if text, ok := annotations[Written]; ok {
-		// An unreadable annotation proves nothing: no label counts as ours, and the annotation is rewritten.
-		readable = json.Unmarshal([]byte(text), &mine) == nil
-		if !readable || mine == nil {
-			mine = map[string]string{}
-		}
-	}
+// Plan compares a node's labels and annotations with the labels that a driver wants. It changes and removes only labels
+// that the driver's controller wrote, so that two writers never overwrite each other in turns.
+func Plan(has, annotations, want map[string]string, driver string) Change {
+	mine, current := written(annotations, driver)
 	change := Change{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	keeps := map[string]string{}
 	for key, value := range want {
 		now, present := has[key]
-		last, written := mine[key]
+		last, ours := mine[key]
 		switch {
-		case present && now == value && written, present && written && now == last, !present:
+		case present && now == value && ours, present && ours && now == last, !present:
 			keeps[key] = value
 			if !present || now != value {
 				change.Labels[key] = &value
@@ -207,22 +225,22 @@ func Plan(has, annotations, want map[string]string) Change {
 			change.Labels[key] = nil
 		}
 	}
-	if !maps.Equal(keeps, mine) || !readable {
-		change.Annotations[Written] = nil
+	if !maps.Equal(keeps, mine) || !current {
+		change.Annotations[Written(driver)] = nil
 		if len(keeps) > 0 {
 			text, _ := json.Marshal(keeps) // Strings always encode, and encoding/json sorts keys.
-			change.Annotations[Written] = new(string(text))
+			change.Annotations[Written(driver)] = new(string(text))
 		}
-		if _, present := annotations[Written]; !present && len(keeps) == 0 {
-			delete(change.Annotations, Written)
+		if _, present := annotations[Written(driver)]; !present && len(keeps) == 0 {
+			delete(change.Annotations, Written(driver))
 		}
 	}
 	return change
 }
 
-// Concerns reports whether Of can return a label with this key.
+// Concerns reports whether Plan reads a label or annotation with this key.
 func Concerns(key, driver string) bool {
-	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/")
+	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/") || key == legacy
 }
 
 // Patch encodes the change as a JSON merge patch for a node at a resource version.

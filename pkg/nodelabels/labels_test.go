@@ -100,6 +100,23 @@ func TestOf_Fabric_CliqueLabel(t *testing.T) {
 	}
 }
 
+const driver = "gpu.nvidia.com"
+
+// TestPlan_AnnotationOfOlderVersion_LabelsStayOurs has a driver with another name, whose older versions wrote the
+// annotation that is now of one driver only.
+func TestPlan_AnnotationOfOlderVersion_LabelsStayOurs(t *testing.T) {
+	labels := map[string]string{"nvidia.com/gpu.count": "8", "gpu.example.com/nvlink-enabled": "false"}
+	notes := map[string]string{legacy: `{"gpu.example.com/nvlink-enabled":"false","nvidia.com/gpu.count":"8"}`}
+	want := map[string]string{"nvidia.com/gpu.count": "4", "gpu.example.com/nvlink-enabled": "false"}
+	apply(Plan(labels, notes, want, "gpu.example.com"), labels, notes)
+	if labels["nvidia.com/gpu.count"] != "4" || notes["gpu.example.com/labels"] == "" {
+		t.Errorf("labels %v, annotations %v", labels, notes)
+	}
+	if c := Plan(labels, notes, want, "gpu.example.com"); !c.None() {
+		t.Errorf("more is written: %v", c.Keys())
+	}
+}
+
 func apply(c Change, labels, annotations map[string]string) {
 	for values, into := range map[*map[string]*string]map[string]string{&c.Labels: labels, &c.Annotations: annotations} {
 		for key, value := range *values {
@@ -115,34 +132,34 @@ func apply(c Change, labels, annotations map[string]string) {
 func TestPlan_LabelsOfOthers_LeftAlone(t *testing.T) {
 	labels, notes := map[string]string{"nvidia.com/gpu.count": "7", "team": "a"}, map[string]string{}
 	want := map[string]string{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.present": "true"}
-	apply(Plan(labels, notes, want), labels, notes)
+	apply(Plan(labels, notes, want, driver), labels, notes)
 	if diff := cmp.Diff(map[string]string{"nvidia.com/gpu.count": "7", "team": "a", "nvidia.com/gpu.present": "true"}, labels); diff != "" {
 		t.Fatal(diff)
 	}
-	if c := Plan(labels, notes, want); !c.None() {
+	if c := Plan(labels, notes, want, driver); !c.None() {
 		t.Errorf("it is as it should be, and %v is written", c.Keys())
 	}
 	labels["nvidia.com/gpu.present"] = "feature discovery's"
-	apply(Plan(labels, notes, want), labels, notes)
+	apply(Plan(labels, notes, want, driver), labels, notes)
 	if labels["nvidia.com/gpu.present"] != "feature discovery's" || len(notes) != 0 {
 		t.Errorf("what another took over is taken back: %v %v", labels, notes)
 	}
 	delete(labels, "nvidia.com/gpu.count")
-	apply(Plan(labels, notes, want), labels, notes)
+	apply(Plan(labels, notes, want, driver), labels, notes)
 	if labels["nvidia.com/gpu.count"] != "8" {
 		t.Error("a label that is free is not written")
 	}
-	apply(Plan(labels, notes, nil), labels, notes)
+	apply(Plan(labels, notes, nil, driver), labels, notes)
 	if diff := cmp.Diff(map[string]string{"nvidia.com/gpu.present": "feature discovery's", "team": "a"}, labels); diff != "" || len(notes) != 0 {
 		t.Errorf("%s%v", diff, notes)
 	}
-	notes[Written] = "{broken"
-	apply(Plan(labels, notes, want), labels, notes)
-	if c := Plan(labels, notes, want); !c.None() || labels["nvidia.com/gpu.count"] != "8" {
+	notes[Written(driver)] = "{broken"
+	apply(Plan(labels, notes, want, driver), labels, notes)
+	if c := Plan(labels, notes, want, driver); !c.None() || labels["nvidia.com/gpu.count"] != "8" {
 		t.Errorf("a broken annotation is not mended: %v %v", labels, notes)
 	}
 	var patch map[string]map[string]any
-	if err := json.Unmarshal(Plan(map[string]string{}, nil, want).Patch("5"), &patch); err != nil || patch["metadata"]["resourceVersion"] != "5" {
+	if err := json.Unmarshal(Plan(map[string]string{}, nil, want, driver).Patch("5"), &patch); err != nil || patch["metadata"]["resourceVersion"] != "5" {
 		t.Error(patch, err)
 	}
 }
@@ -174,8 +191,8 @@ func TestPlan_TwoWriters_DoNotUndoEachOther(t *testing.T) {
 			delete(foreign, key)
 		}
 		want := some(4)
-		apply(Plan(labels, notes, want), labels, notes)
-		if c := Plan(labels, notes, want); !c.None() {
+		apply(Plan(labels, notes, want, driver), labels, notes)
+		if c := Plan(labels, notes, want, driver); !c.None() {
 			t.Fatalf("after one write there is more to write: %v", c.Keys())
 		}
 		for key, value := range foreign {
@@ -196,9 +213,9 @@ func FuzzPlan(f *testing.F) {
 	f.Add(`null`)
 	f.Add(`[1]`)
 	f.Fuzz(func(t *testing.T, note string) {
-		labels, notes := map[string]string{"a": "b"}, map[string]string{Written: note}
-		apply(Plan(labels, notes, map[string]string{"c": "d"}), labels, notes)
-		if c := Plan(labels, notes, map[string]string{"c": "d"}); !c.None() {
+		labels, notes := map[string]string{"a": "b"}, map[string]string{Written(driver): note}
+		apply(Plan(labels, notes, map[string]string{"c": "d"}, driver), labels, notes)
+		if c := Plan(labels, notes, map[string]string{"c": "d"}, driver); !c.None() {
 			t.Errorf("%q is not mended", note)
 		}
 	})

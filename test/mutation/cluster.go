@@ -7,7 +7,7 @@ package main
 var clusterMutations = []Mutation{
 	{
 		Name: "a class is removed without the grace", File: "pkg/controller/classes.go",
-		Old: "if rest := k.grace - time.Since(since); rest > 0 {", New: "if rest := k.grace - time.Since(since); rest > k.grace {",
+		Old: "		if k.unwanted[name].IsZero() {\n			k.unwanted[name] = time.Now().Add(k.grace)\n", New: "		if k.unwanted[name].IsZero() {\n			k.unwanted[name] = time.Now()\n",
 		Package: control, Test: "TestReconcileClasses_SliceComesAndGoes_WritesNothing",
 	},
 	{
@@ -17,7 +17,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "an administrator's class is removed", File: "pkg/controller/classes.go",
-		Old: "!ok || names[class.Name] || !k.options.Ours(class) ||", New: "!ok || names[class.Name] ||",
+		Old: "ok && k.options.Ours(class) {", New: "ok {",
 		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
 	},
 	{
@@ -54,7 +54,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/labels.go",
-		Old: "present && written && now == last, !present:", New: "present && now != value, present && written && now == last, !present:",
+		Old: "present && ours && now == last, !present:", New: "present && now != value, present && ours && now == last, !present:",
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},
 	{

@@ -148,7 +148,7 @@ func (b *board) makeClasses(tree string, pool fleet.Pool) error {
 		return problems[0]
 	}
 	for _, class := range made {
-		b.classes[class.Name] = class
+		b.classes[class.Name] = class.DeviceClass
 	}
 	return nil
 }

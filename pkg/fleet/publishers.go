@@ -1,0 +1,63 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// maxPerNode is the number of kinds above which a node counts as faulty. A node with GPUs of one model publishes at most
+// twenty.
+const maxPerNode = 128
+
+// kinds returns the kinds of the pool's devices.
+func (p Pool) kinds() sets.Set[Kind] {
+	out := sets.New[Kind]()
+	for _, s := range p.Slices {
+		out.Insert(s.Shape.Kinds...)
+	}
+	return out
+}
+
+// Faulty reports whether the node publishes more kinds than any real node.
+func (p Pool) Faulty() bool { return p.kinds().Len() > maxPerNode }
+
+// Publishers returns the number of nodes that publish each kind. Nodes choose the names of kinds, so a node with too
+// many does not count: a kind that only such nodes publish has the number 0.
+func Publishers(pools []Pool) map[Kind]int {
+	out := map[Kind]int{}
+	for p, nodes := range distinct(pools) {
+		kinds := p.kinds()
+		if p.Faulty() {
+			nodes = 0
+		}
+		for k := range kinds {
+			out[k] += nodes
+		}
+	}
+	return out
+}
+
+// Fold counts the devices of kinds that only faulty nodes publish, and of kinds beyond the limit, as one kind: metrics
+// keep series for each. It prefers kinds with more publishers.
+func (c *DeviceCounts) Fold(publishers map[Kind]int, limit int) {
+	kinds := slices.SortedFunc(maps.Keys(publishers), func(a, b Kind) int {
+		return cmp.Or(cmp.Compare(publishers[b], publishers[a]), strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+	})
+	kept := sets.New(kinds[:min(limit, len(kinds))]...)
+	devices := map[KindState]int{}
+	for k, n := range c.Devices {
+		if publishers[k.Kind] == 0 || !kept.Has(k.Kind) {
+			k.Kind = Kind{Type: "other", Product: "other"}
+		}
+		devices[k] += n
+	}
+	c.Devices = devices
+}
