@@ -142,24 +142,25 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 			"config[0].opaque.parameters.kind: Forbidden: GpuConfig is not for a device of type mig, which request \"r\" selects; use MigDeviceConfig"},
 		"parameters for another driver's devices": {with(of("nic.example.com", ""), "kind: GpuConfig"),
 			`config[0].opaque.driver: Forbidden: gpu.nvidia.com: the parameters are for requests that select devices of another driver: "r" (DeviceClass nic.example.com, driver nic.example.com)`},
-		"parameters for a claim of both":       {with(nic, "kind: GpuConfig"), ""},
-		"parameters aimed at the other one":    {strings.Replace(with(nic, "kind: GpuConfig"), "[{opaque", "[{requests: [nic], opaque", 1), `"nic" (DeviceClass nic.example.com`},
-		"sharing of a group":                   {with(of("nvlink.gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: TimeSlicing}"), "there is nothing to share"},
-		"topology of a group":                  {with(of("nvlink.gpu.nvidia.com", ""), "kind: GpuConfig, topology: {ncclTopology: true}"), ""},
-		"two devices by MPS":                   {with(of("gpu.nvidia.com", ", count: 2"), "kind: GpuConfig, sharing: {strategy: MPS}"), "a process reaches the MPS daemon of one device only"},
-		"two requests by MPS":                  {with(two, "kind: GpuConfig, sharing: {strategy: MPS}"), ""},
-		"two devices by turns":                 {with(two, "kind: GpuConfig, sharing: {strategy: TimeSlicing}"), ""},
-		"a limit for a position there is not":  {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"1": 1Gi}}}`), "the claim has no such device"},
-		"a limit for a UUID":                   {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"GPU-1": 1Gi}}}`), ""},
-		"nothing wrong":                        {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"), ""},
-		"no parameters":                        {of("gpu.nvidia.com", ""), ""},
-		"parameters of an unknown class":       {with(of("new.example.com", ""), "kind: GpuConfig"), ""},
-		"parameters for a class of any driver": {with(of("any.example.com", ""), "kind: GpuConfig"), ""},
-		"a class with parameters of no kind":   {class(ours+attr+`type == "gpu"`) + " config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]", "spec.config[0].opaque.parameters.apiVersion: Forbidden: missing"},
-		"a class of another with ours":         {class(`device.driver == "x.example.com"`) + " config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}}]", "which does not read these parameters"},
-		"a class without a driver":             {class(attr + `type == "gpu"`), "spec.selectors[0].cel.expression: Forbidden: it fails on a device of another driver (no such key: type"},
-		"a class by what few devices have":     {class(whole + attr + `nvlinkLinks > 4`), "no such key: nvlinkLinks"},
-		"a class that asks first":              {class(whole + `has(` + attr + `nvlinkLinks) && ` + attr + `nvlinkLinks > 4`), ""},
+		"parameters for a claim of both":            {with(nic, "kind: GpuConfig"), ""},
+		"parameters aimed at the other one":         {strings.Replace(with(nic, "kind: GpuConfig"), "[{opaque", "[{requests: [nic], opaque", 1), `"nic" (DeviceClass nic.example.com`},
+		"sharing of a group":                        {with(of("nvlink.gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: TimeSlicing}"), "there is nothing to share"},
+		"topology of a group":                       {with(of("nvlink.gpu.nvidia.com", ""), "kind: GpuConfig, topology: {ncclTopology: true}"), ""},
+		"two devices by MPS":                        {with(of("gpu.nvidia.com", ", count: 2"), "kind: GpuConfig, sharing: {strategy: MPS}"), "a process reaches the MPS daemon of one device only"},
+		"two requests by MPS":                       {with(two, "kind: GpuConfig, sharing: {strategy: MPS}"), ""},
+		"two devices by turns":                      {with(two, "kind: GpuConfig, sharing: {strategy: TimeSlicing}"), ""},
+		"a limit for a position there is not":       {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"1": 1Gi}}}`), "the claim has no such device"},
+		"a limit for a position of another request": {strings.Replace(with(two, `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"1": 1Gi}}}`), "[{opaque", "[{requests: [b], opaque", 1), "the claim has no such device"},
+		"a limit for a UUID":                        {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPerDevicePinnedMemoryLimit: {"GPU-1": 1Gi}}}`), ""},
+		"nothing wrong":                             {with(of("gpu.nvidia.com", ""), "kind: GpuConfig, sharing: {strategy: MPS}"), ""},
+		"no parameters":                             {of("gpu.nvidia.com", ""), ""},
+		"parameters of an unknown class":            {with(of("new.example.com", ""), "kind: GpuConfig"), ""},
+		"parameters for a class of any driver":      {with(of("any.example.com", ""), "kind: GpuConfig"), ""},
+		"a class with parameters of no kind":        {class(ours+attr+`type == "gpu"`) + " config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]", "spec.config[0].opaque.parameters.apiVersion: Forbidden: missing"},
+		"a class of another with ours":              {class(`device.driver == "x.example.com"`) + " config: [{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}}]", "which does not read these parameters"},
+		"a class without a driver":                  {class(attr + `type == "gpu"`), "spec.selectors[0].cel.expression: Forbidden: it fails on a device of another driver (no such key: type"},
+		"a class by what few devices have":          {class(whole + attr + `nvlinkLinks > 4`), "no such key: nvlinkLinks"},
+		"a class that asks first":                   {class(whole + `has(` + attr + `nvlinkLinks) && ` + attr + `nvlinkLinks > 4`), ""},
 		"a class by model, then what few have": {class(whole + attr + `productName == "NVIDIA L40S" && ` + attr + `nvlinkLinks > 4`),
 			"a device of type gpu and model NVIDIA L40S (no such key: nvlinkLinks)"},
 		"a class by model, then what all have here": {class(whole + attr + `productName == "NVIDIA L40S" && ` + attr + `brand != ""`),
@@ -282,6 +283,44 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	}
 	if r := Review(t.Context(), newView(t, patient), asked(t, of("gpu.nvidia.com", ", count: 900")), true); len(r.Warnings) > 0 {
 		t.Errorf("warnings for an unknown cluster: %v", r.Warnings)
+	}
+}
+
+// TestReview_HugeObject_BoundedWork reviews objects that no API server accepts, but that any program can post.
+func TestReview_HugeObject_BoundedWork(t *testing.T) {
+	v := newView(t, patient, "hgx-h100", "l40s-4")
+	many := func(n int, text func(int) string) string {
+		var all []string
+		for i := range n {
+			all = append(all, text(i))
+		}
+		return strings.Join(all, ", ")
+	}
+	unknown := func(i int) string {
+		return fmt.Sprintf(`{cel: {expression: 'device.attributes["gpu.nvidia.com"].a%d == "x"'}}`, i)
+	}
+	for name, object := range map[string]string{
+		"many requests":     claim("  requests: [" + many(3000, func(i int) string { return fmt.Sprintf("{name: r%d, exactly: {deviceClassName: gpu.nvidia.con}}", i) }) + "]"),
+		"many selectors":    of("gpu.nvidia.com", ", selectors: ["+many(3000, unknown)+"]"),
+		"one long selector": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `, 4000)+"true")),
+		"many capacities":   of("gpu.nvidia.com", ", capacity: {requests: {"+many(3000, func(i int) string { return fmt.Sprintf("c%d: 1", i) })+"}}"),
+		"many constraints": claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}]\n  constraints: [" +
+			many(3000, func(i int) string { return fmt.Sprintf("{matchAttribute: gpu.nvidia.com/c%d}", i) }) + "]"),
+		"names within the API's limits": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `+attr+`x2 == "a" || `, 100)+
+			strings.Join(func() (all []string) {
+				for i := range 100 {
+					all = append(all, fmt.Sprintf("%sname%d == 1", attr, i))
+				}
+				return all
+			}(), " || "))),
+		"a class with a long selector": class(strings.Repeat(attr+`x1 == "a" || `, 4000) + "true"),
+	} {
+		began := time.Now()
+		a := Review(t.Context(), v, asked(t, object), false)
+		if len(a.Warnings) == 0 || len(a.Warnings) > maxWarnings {
+			t.Errorf("%s: %d warnings", name, len(a.Warnings))
+		}
+		t.Logf("%s: %d kB, %v, %d warnings", name, len(object)>>10, time.Since(began), len(a.Warnings))
 	}
 }
 

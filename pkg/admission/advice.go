@@ -12,6 +12,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
@@ -21,6 +22,11 @@ import (
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
 func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) result {
 	var r result
+	if tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize {
+		_, r.Errors = v.decode(spec.Devices.Config, path.Child("devices", "config"))
+		r.warn("%s is too large to be checked against the cluster", path)
+		return r
+	}
 	requests := v.requests(spec.Devices)
 	configs, errs := v.decode(spec.Devices.Config, path.Child("devices", "config"))
 	chosen, wrong := v.parameters(configs, requests)
@@ -38,9 +44,41 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	return r
 }
 
+// maxSelectors is the size of all selectors of an object, in bytes, that a review reads. The API server refuses objects
+// over the other limits, but any program can post a review.
+const maxSelectors = 64 << 10
+
+// tooLarge reports whether a review of the requests would take long.
+func tooLarge(requests ...resourceapi.DeviceRequest) bool {
+	size := 0
+	count := func(selectors []resourceapi.DeviceSelector, capacity *resourceapi.CapacityRequirements) (over bool) {
+		for _, e := range expressions(selectors) {
+			size += len(e)
+		}
+		return len(selectors) > resourceapi.DeviceSelectorsMaxSize ||
+			capacity != nil && len(capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
+	}
+	for _, r := range requests {
+		over := len(r.FirstAvailable) > resourceapi.FirstAvailableDeviceRequestMaxSize
+		if r.Exactly != nil {
+			over = over || count(r.Exactly.Selectors, r.Exactly.Capacity)
+		}
+		for _, s := range r.FirstAvailable {
+			over = over || count(s.Selectors, s.Capacity)
+		}
+		if over {
+			return true
+		}
+	}
+	return size > maxSelectors || len(requests) > resourceapi.DeviceRequestsMaxSize
+}
+
 // advise warns of requests that the cluster cannot satisfy now.
 func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request, chosen map[string]*config) {
 	for _, q := range requests {
+		if r.enough() || ctx.Err() != nil {
+			return
+		}
 		v.unknownClass(r, q)
 		where := "request " + q.name
 		for _, e := range q.expressions {
@@ -95,7 +133,7 @@ func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*c
 
 // unknownClass warns of a missing class whose name resembles one of this driver's.
 func (v *ClusterView) unknownClass(r *result, q request) {
-	if q.classFound != nil || q.class == "" {
+	if q.classFound != nil || q.class == "" || len(q.class) > validation.DNS1123SubdomainMaxLength {
 		return
 	}
 	var ours []string
@@ -118,12 +156,15 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 func (v *ClusterView) checkAttributes(r *result, where, expression string, valued bool) {
 	read := v.cache.read(expression)
 	for i, n := range read.Names {
-		if !slices.Contains(read.Names[:i], n) {
+		if !r.enough() && !slices.Contains(read.Names[:i], n) {
 			v.checkName(r, where, n, n.ID)
 		}
 	}
 	for _, c := range read.Comparisons {
 		values := v.values[c.Name]
+		if r.enough() {
+			return
+		}
 		if !valued || c.Domain != v.driver || len(values) == 0 || values.Has(c.Value) {
 			continue
 		}
@@ -137,7 +178,7 @@ func (v *ClusterView) checkAttributes(r *result, where, expression string, value
 
 // checkName warns of a name in the driver's domain that no device has. shown is the name in the object.
 func (v *ClusterView) checkName(r *result, where string, n selector.Name, shown string) {
-	if n.Domain != v.driver || v.names.Has(n) {
+	if n.Domain != v.driver || v.names.Has(n) || r.enough() {
 		return
 	}
 	kind := "attribute"
@@ -164,6 +205,9 @@ func (v *ClusterView) instead(n selector.Name) string {
 // nearest returns the candidate most similar to the text, or "": a prefix or an extension of it, otherwise the one with
 // the smallest distance. The first of equals wins.
 func nearest(text string, candidates []string) string {
+	if len(text) > validation.DNS1123SubdomainMaxLength {
+		return "" // No name is as long.
+	}
 	best, least := "", len(text)/2+1
 	lower := strings.ToLower(text)
 	for _, c := range candidates {

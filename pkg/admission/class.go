@@ -33,7 +33,16 @@ type result struct {
 	Warnings []string
 }
 
+// maxWarnings is the number of warnings of an answer. More do not help the author, and any program can post a review.
+const maxWarnings = 10
+
+// enough reports whether the review has all the warnings that it can give.
+func (r *result) enough() bool { return len(r.Warnings) >= maxWarnings }
+
 func (r *result) warn(format string, args ...any) {
+	if r.enough() {
+		return
+	}
 	text := fmt.Sprintf(format, args...)
 	// The API server cuts long lists of warnings to 256 bytes each.
 	const limit = 250
@@ -46,6 +55,10 @@ func (r *result) warn(format string, args ...any) {
 func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
 	var r result
 	spec := field.NewPath("spec")
+	if devices := (resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}); tooLarge(devices) {
+		r.warn("the selectors of DeviceClass %s are too long to be checked", class.Name)
+		return r
+	}
 	driver := v.driverOf(class)
 	for i, c := range class.Spec.Config {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
