@@ -83,7 +83,7 @@ type Options struct {
 	DevicePlugin func(address string) string
 	// Report receives background errors, as *claimerror.Error. It must not block.
 	Report func(error)
-	// WorkLimit is how long Recover, Identify and DeletedClaims wait for their work on claims. Default: 2 s.
+	// WorkLimit is how long Recover, Identify, Verify and DeletedClaims wait for their work on claims. Default: 2 s.
 	WorkLimit time.Duration
 }
 
@@ -94,7 +94,7 @@ type Engine struct {
 	records *record.Store
 	locks   string
 
-	recovering, identifying claimWork
+	recovering, identifying, verifying claimWork
 }
 
 const (

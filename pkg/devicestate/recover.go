@@ -142,8 +142,20 @@ func (e *Engine) repair(ctx context.Context, r record.Record) (did string, err e
 	return did, e.writeSpec(ctx, r.Plan, r.BootID)
 }
 
-// Verify checks the recorded effects of a claim and changes nothing. A claim without a commit of this boot has none.
-func (e *Engine) Verify(ctx context.Context, claim plan.Claim) error {
+// Verify checks the recorded effects of claims concurrently and changes nothing. It waits as Recover does, and its
+// findings have errors only.
+func (e *Engine) Verify(ctx context.Context, claims []plan.Claim) []Finding {
+	var findings []Finding
+	for _, c := range claims {
+		findings = append(findings, Finding{Claim: c, Found: string(record.Committed)})
+	}
+	return e.verifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+		return e.verify(ctx, f.Claim)
+	})
+}
+
+// verify checks one claim. A claim without a commit of this boot has no effects.
+func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
 	lock, err := e.lockClaim(ctx, claim.UID)
 	if err != nil {
 		return err

@@ -183,19 +183,21 @@ func (l *LostPartitions) Run(ctx context.Context, scans <-chan []Missing) {
 }
 
 func (l *LostPartitions) check(ctx context.Context, missing []Missing) {
-	notified := map[string][]string{}
+	notified, suspects := map[string][]string{}, map[string]Missing{}
+	var claims []plan.Claim
 	for _, m := range missing {
 		uid := m.Plan.Claim.UID
 		if slices.Equal(l.notified[uid], m.Devices) {
 			notified[uid] = m.Devices
 			continue
 		}
-		err := l.engine.Verify(ctx, m.Plan.Claim)
-		if !errors.Is(err, plan.ErrDestroyed) {
-			continue // It exists, or its state is unknown; the next scan repeats the check.
-		}
-		if l.notify(ctx, m, err) {
-			notified[uid] = m.Devices
+		suspects[uid], claims = m, append(claims, m.Plan.Claim)
+	}
+	for _, f := range l.engine.Verify(ctx, claims) {
+		// Any other error leaves open whether the partition exists; the next scan repeats the check.
+		m, suspect := suspects[f.Claim.UID]
+		if suspect && errors.Is(f.Err, plan.ErrDestroyed) && l.notify(ctx, m, f.Err) {
+			notified[f.Claim.UID] = m.Devices
 		}
 	}
 	l.notified = notified
