@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -146,19 +147,28 @@ func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 func (s *Store) Confirm() error { return s.host.SyncDir(LabelConfirm, s.claims) }
 
 // SetAside links a damaged record into quarantine for inspection. The record keeps its name until the caller replaces
-// it.
+// it; meanwhile another call returns the same link.
 func (s *Store) SetAside(uid string) (string, error) {
-	aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, s.host.Now().UnixNano()))
 	err := fs.ErrNotExist
 	for _, path := range s.files(uid) {
-		if errors.Is(err, fs.ErrNotExist) {
+		for n := 1; errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist); n++ {
+			aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, n)) // A time may repeat.
 			err = s.host.Link(LabelQuarantine, path, aside)
+			if err == nil || errors.Is(err, fs.ErrExist) && sameFile(path, aside) {
+				return aside, nil
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				break
+			}
 		}
 	}
-	if err != nil {
-		return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
-	}
-	return aside, nil
+	return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
+}
+
+func sameFile(a, b string) bool {
+	is, err := os.Stat(a)
+	other, otherErr := os.Stat(b)
+	return err == nil && otherErr == nil && os.SameFile(is, other)
 }
 
 // UIDs lists the claims with a readable, unreadable or unfinished record, sorted.
