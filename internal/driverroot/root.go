@@ -117,7 +117,10 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	if err == nil && device.Switches {
 		err = r.addSwitches(&edits)
 	}
-	return edits, err
+	if err != nil {
+		return specs.ContainerEdits{}, err
+	}
+	return edits, nil
 }
 
 // cached returns the cached edits of a name, or reads them if the key has changed. The caller owns the slices.
