@@ -52,7 +52,7 @@ func newSharingSettings(c flags.Config, report func(error), changed func()) *sha
 // reload reads a changed file. If it is invalid, the previous settings stay in force, and an error is reported.
 func (s *sharingSettings) reload() {
 	data, err := os.ReadFile(s.path)
-	if errors.Is(err, fs.ErrNotExist) && !s.read {
+	if errors.Is(err, fs.ErrNotExist) && s.lastData == nil {
 		data, err = nil, nil // Not mounted yet, or optional.
 	}
 	if err == nil && s.read && bytes.Equal(data, s.lastData) {

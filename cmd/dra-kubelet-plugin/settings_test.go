@@ -29,6 +29,7 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 		s.reload()
 	}
 	// The file does not exist yet.
+	s.reload()
 	if replicas() != 0 || len(reports) != 0 {
 		t.Fatalf("%d, %v", replicas(), reports)
 	}
