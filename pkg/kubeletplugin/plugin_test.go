@@ -52,7 +52,7 @@ func (e testEnv) start() {
 	e.Start(func(e *env.Env) func(context.Context) error {
 		m := metrics.New(metrics.Options{Driver: env.Driver, Node: env.Node, Version: "test"})
 		e.Metrics = m
-		events := reporting.NewEvents(e.Client, env.Node, env.Driver, m)
+		events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
 		scans, changed := inventory.NewLatest(), publishing.NewTrigger()
 		kubelet := podresources.Kubelet(filepath.Join(e.Dir, "none.sock"))
 		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
@@ -72,7 +72,7 @@ func (e testEnv) start() {
 		})
 		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
-			Client: e.Client,
+			Client: e.API(),
 			Inventory: inventory.New(inventory.Options{
 				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },

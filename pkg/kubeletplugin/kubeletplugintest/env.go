@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -38,7 +39,9 @@ const (
 // Env is the environment of one test.
 type Env struct {
 	*testing.T
-	Client  *fake.Clientset
+	Client *fake.Clientset
+	// Faults are faults of the requests of API, which is Client for the plugin.
+	Faults  Faults
 	Metrics *metrics.Metrics
 	// Drop, if set, removes the fields of a ResourceSlice that the API server does not know.
 	Drop func(*resourceapi.ResourceSlice)
@@ -84,6 +87,9 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 	})
 	return e
 }
+
+// API returns the client of the plugin.
+func (e *Env) API() kubernetes.Interface { return faultyClient{e.Client, &e.Faults} }
 
 // Go runs work until the test ends.
 func (e *Env) Go(work func(context.Context)) {
