@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -122,12 +123,31 @@ func writeNote(dir, boot string, want mpsd.Daemon, pid int) error {
 }
 
 // kill ends a process that outlived its supervisor, with its process group, unless its number belongs to another
-// process now.
+// process now. If only its servers are left, the group is known by their environment.
 func (n note) kill() {
-	if now, err := started(n.PID); err != nil || now != n.Started {
+	now, err := started(n.PID)
+	if err == nil && now != n.Started || err != nil && !n.leftServers() {
 		return
 	}
 	_ = syscall.Kill(-n.PID, syscall.SIGKILL)
+}
+
+// leftServers reports whether a process of the daemon's group runs that has the daemon's environment.
+func (n note) leftServers() bool {
+	entries, _ := os.ReadDir("/proc") // Without entries there is no process to end.
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return false
+		}
+		group, err := unix.Getpgid(pid)
+		if err != nil || group != n.PID {
+			return false
+		}
+		environ, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		variables := strings.Split(string(environ), "\x00")
+		return err == nil && slices.Contains(variables, pipeVariable) && slices.Contains(variables, deviceVariable+n.Daemon.UUID)
+	})
 }
 
 // started returns the start time of a process, in clock ticks since the boot (proc(5), field 22 of stat).

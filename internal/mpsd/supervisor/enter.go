@@ -30,6 +30,12 @@ const (
 	insideLog  = "/tmp/nvidia-mps-log"
 )
 
+// The environment of a daemon and its servers.
+const (
+	pipeVariable   = "CUDA_MPS_PIPE_DIRECTORY=" + insidePipe
+	deviceVariable = "CUDA_VISIBLE_DEVICES="
+)
+
 // namespace describes the mount namespace of an MPS process, and the process in it.
 type namespace struct {
 	// Root is the driver's, DevRoot holds the device nodes where they are not the root's own.
@@ -87,8 +93,7 @@ func Enter(args []string) error {
 		}
 	}
 	env := []string{
-		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CUDA_MPS_PIPE_DIRECTORY=" + insidePipe, "CUDA_MPS_LOG_DIRECTORY=" + insideLog,
-		"CUDA_VISIBLE_DEVICES=" + n.UUID,
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", pipeVariable, "CUDA_MPS_LOG_DIRECTORY=" + insideLog, deviceVariable + n.UUID,
 	}
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
 		env = append(env, "LD_LIBRARY_PATH="+v)

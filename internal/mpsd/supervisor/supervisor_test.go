@@ -320,6 +320,33 @@ func TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess(t *testing.T) {
 	}
 }
 
+// TestKill_DaemonGone_EndsItsServersOnly: a daemon can end together with its supervisor, and its servers run on.
+func TestKill_DaemonGone_EndsItsServersOnly(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "sleep 600 >/dev/null 2>&1 &")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Env = append(os.Environ(), pipeVariable, deviceVariable+"GPU-1")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	group := cmd.Process.Pid
+	t.Cleanup(func() { _ = syscall.Kill(-group, syscall.SIGKILL) })
+	of := func(uuid string, pid int) note {
+		return note{Daemon: mpsd.Daemon{UUID: uuid}, PID: pid, Started: "1"}
+	}
+	of("GPU-2", group).kill()
+	of("GPU-1", group+1).kill()
+	own := of("GPU-1", group)
+	if !own.leftServers() {
+		t.Fatal("the servers of another daemon were ended")
+	}
+	own.kill()
+	for deadline := time.Now().Add(10 * time.Second); own.leftServers(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the servers run on")
+		}
+	}
+}
+
 func TestNew_SecondSupervisor_WaitsForTheFirst(t *testing.T) {
 	e := newEnv(t)
 	first := e.start()
