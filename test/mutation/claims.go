@@ -73,6 +73,16 @@ var claimMutations = []Mutation{
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
+		Name: "a hanging GPU stops the check for lost partitions", File: "pkg/devicestate/recover.go",
+		Old: "e.verifying.each(ctx, e.o.Host, e.o.WorkLimit, findings", New: "e.verifying.each(ctx, e.o.Host, 1<<40, findings",
+		Package: "./pkg/kubeletplugin/reporting", Test: "TestLostPartitions_OneGPUHangs_ReportsOthers",
+	},
+	{
+		Name: "a second damaged record of a claim finds its name taken", File: "pkg/record/store.go",
+		Old: " || errors.Is(err, fs.ErrExist); n++ {", New: "; n++ {",
+		Package: "./pkg/record", Test: "TestSetAside_UnreadableRecord_StaysUntilReplaced",
+	},
+	{
 		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
 		Old: "	case r.State == record.Intent:", New: "	case r.State == \"\":",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",

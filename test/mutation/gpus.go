@@ -41,6 +41,16 @@ var gpuMutations = []Mutation{
 		Package: "./internal/nvml/sessionpool", Test: "TestWith_NVMLHangs_FailsAtLimitAndRecovers",
 	},
 	{
+		Name: "Unprepare fails while the supervisor hangs", File: "pkg/executor/mps/executor.go",
+		Old: " || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {", New: " {",
+		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
+	},
+	{
+		Name: "servers run on after their daemon and its supervisor", File: "internal/mpsd/supervisor/directory.go",
+		Old: "err != nil && !n.leftServers()", New: "err != nil",
+		Package: "./internal/mpsd/supervisor", Test: "TestKill_DaemonGone_EndsItsServersOnly",
+	},
+	{
 		Name: "an odd error of a description withdraws a GPU", File: "pkg/inventory/gpu.go",
 		Old: "	if sessionpool.IsGone(err) {\n", New: "	if sessionpool.IsGone(err) || err != nil {\n",
 		Package: "./pkg/inventory", Test: "TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable",
@@ -82,7 +92,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a process with a daemon's old number is ended", File: "internal/mpsd/supervisor/directory.go",
-		Old: "err != nil || now != n.Started", New: "err != nil || now == \"\"",
+		Old: "err == nil && now != n.Started ||", New: "now == \"\" && n.PID == 0 ||",
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
 	},
 	{

@@ -108,6 +108,9 @@ var (
 )
 
 func (m *callMatrix) codes(c nvmltest.Call, last bool) []nvml.Code {
+	if ofSupervisor(c) {
+		return []nvml.Code{nvml.Unknown, nvml.DriverNotLoaded}
+	}
 	if c.AfterEffect {
 		return []nvml.Code{nvml.Timeout, nvml.GPUIsLost} // The answer of a change that succeeded is lost.
 	}
@@ -118,6 +121,8 @@ func (m *callMatrix) codes(c nvmltest.Call, last bool) []nvml.Code {
 		return last && slices.Contains(lacks, code) || !m.every && !slices.Contains(kinds, code)
 	})
 }
+
+func ofSupervisor(c nvmltest.Call) bool { return strings.HasPrefix(c.Query, SupervisorCall) }
 
 func (m *callMatrix) begin(t *testing.T) (*Env, *Process) {
 	m.runs++
@@ -145,8 +150,8 @@ func (m *callMatrix) strike(t *testing.T, f callFault) {
 	}
 }
 
-// hang runs the scenario while a call hangs, then releases it. NVML that does not open delays the operation to the limit
-// only.
+// hang runs the scenario while a call hangs, then releases it. NVML that does not open, and the supervisor of MPS
+// daemons, delay the operation to the limit only.
 func (m *callMatrix) hang(t *testing.T, f callFault) {
 	e, p := m.begin(t)
 	hung := e.Sim.NVML.Hang(f.match)
@@ -156,7 +161,18 @@ func (m *callMatrix) hang(t *testing.T, f callFault) {
 	serveOther(e, p, f)
 	if f.call.GPU == "" {
 		e.Sim.NVML.Expire()
-		inTime(e, "the operation", func() error { err := <-done; done <- err; return nil })
+	}
+	if f.call.GPU == "" || ofSupervisor(f.call) {
+		inTime(e, "the operation", func() error {
+			err := <-done
+			done <- err
+			if ofSupervisor(f.call) && len(m.s.Then) == 0 {
+				return err // Unprepare does not need the supervisor.
+			}
+			return nil
+		})
+	}
+	if f.call.GPU == "" {
 		e.Claim("other", fmt.Sprintf("%d 1g.10gb 0", simulatedGPUs-1))
 		inTime(e, "a claim of a partition", func() error {
 			_, err := p.Prepare(context.Background(), e.Claims["other"])
@@ -217,6 +233,9 @@ func (m *callMatrix) goOn(e *Env, p *Process, f callFault, err error, podWanted 
 		podWanted = false
 	}
 	e.Sim.NVML.Clear()
+	if ofSupervisor(f.call) {
+		e.Must(p.EndUnneeded(context.Background()))
+	}
 	if err == nil && !f.resets() {
 		e.CheckClean(p, m.s.Then...)
 	}

@@ -8,6 +8,7 @@
 package devicestatetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,7 +76,8 @@ func New(t testing.TB) *Env {
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		root = "/dev/shm" // A crashed process needs no sync, and the crash matrix has thousands.
 	}
-	dir, err := os.MkdirTemp(root, "devicestate")
+	removeLeftovers(root)
+	dir, err := os.MkdirTemp(root, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,6 +90,25 @@ func New(t testing.TB) *Env {
 	e.NewBoot()
 	return e
 }
+
+// dirPrefix is before the number of the test process in the name of a machine's directory.
+const dirPrefix = "devicestate-"
+
+// removeLeftovers removes the machines of killed test processes, once.
+var removeLeftovers = func() func(root string) {
+	var once sync.Once
+	return func(root string) {
+		once.Do(func() {
+			dirs, _ := filepath.Glob(filepath.Join(cmp.Or(root, os.TempDir()), dirPrefix+"*-*")) // The pattern is valid.
+			for _, dir := range dirs {
+				pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), dirPrefix), "-")
+				if _, err := os.Stat("/proc/" + pid); errors.Is(err, fs.ErrNotExist) {
+					_ = os.RemoveAll(dir)
+				}
+			}
+		})
+	}
+}()
 
 // Attach returns a machine that another process or Env created.
 func Attach(t testing.TB, dir string) *Env {
@@ -265,6 +287,11 @@ func (p *Process) Crash() {
 func (p *Process) RecoverAll() error {
 	findings, err := p.Recover(context.Background())
 	return joined(findings, err)
+}
+
+// EndUnneeded ends MPS daemons that no claim needs, as the plugin does in the background.
+func (p *Process) EndUnneeded(ctx context.Context) error {
+	return mps.NewWatcher(p.shares, p.Engine, func(error) {}).Scan(ctx)
 }
 
 // Prepare prepares a claim.

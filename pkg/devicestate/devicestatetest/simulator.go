@@ -95,6 +95,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
 	p.shares = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
+	p.shares.StartLimit, p.shares.StopLimit = time.Second, time.Second
 	p.slices = timeslice.New(nvidiaSMI{s, hook}, timeSlices)
 	o.Executors[plan.MPSExecutor], o.Executors[plan.TimeSliceExecutor] = p.shares, p.slices
 	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
@@ -203,28 +204,58 @@ type daemons struct {
 	hook host.FaultHook
 }
 
-func (d daemons) Ensure(_ context.Context, want mpsd.Daemon) (mpsd.Status, error) {
+// SupervisorCall begins the name of each call of the supervisor's socket.
+const SupervisorCall = "mps-supervisor "
+
+// call sends a request, makes its change, and receives the answer. Calls of NVML stand for both ways.
+func (d daemons) call(ctx context.Context, request, device string, change func() error) error {
+	send := func(answered bool) error {
+		code := make(chan nvml.Code, 1)
+		go func() { code <- d.s.NVML.Do(SupervisorCall+request, device, answered) }()
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case c := <-code:
+			return map[nvml.Code]error{nvml.DriverNotLoaded: mpsd.ErrAway, nvml.Unknown: mpsd.ErrRefused}[c]
+		}
+	}
+	if err := send(false); err != nil {
+		return err
+	}
+	if err := change(); err != nil {
+		return err
+	}
+	return send(true)
+}
+
+func (d daemons) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
 	if err := want.Validate(); err != nil {
 		d.s.env.T.Error(err)
 	}
-	return mpsd.Status{Daemon: want, PID: 1}, d.hook(host.Operation{Label: "mpsd", Call: "ensure"}, func() error {
-		d.s.daemons[want.Name] = want
-		return nil
+	return mpsd.Status{Daemon: want, PID: 1}, d.call(ctx, "ensure", want.Name, func() error {
+		return d.hook(host.Operation{Label: "mpsd", Call: "ensure"}, func() error {
+			d.s.daemons[want.Name] = want
+			return nil
+		})
 	})
 }
 
-func (d daemons) Stop(_ context.Context, name string) error {
-	return d.hook(host.Operation{Label: "mpsd", Call: "stop"}, func() error {
-		delete(d.s.daemons, name)
-		return nil
+func (d daemons) Stop(ctx context.Context, name string) error {
+	return d.call(ctx, "stop", name, func() error {
+		return d.hook(host.Operation{Label: "mpsd", Call: "stop"}, func() error {
+			delete(d.s.daemons, name)
+			return nil
+		})
 	})
 }
 
-func (d daemons) List(context.Context, string) (l mpsd.List, err error) {
-	for _, one := range d.s.daemons {
-		l.Daemons = append(l.Daemons, mpsd.Status{Daemon: one, PID: 1})
-	}
-	return l, nil
+func (d daemons) List(ctx context.Context, _ string) (l mpsd.List, err error) {
+	return l, d.call(ctx, "list", "all", func() error {
+		for _, one := range d.s.daemons {
+			l.Daemons = append(l.Daemons, mpsd.Status{Daemon: one, PID: 1})
+		}
+		return nil
+	})
 }
 
 // SMI is the call of NVML that stands for a run of nvidia-smi.

@@ -35,11 +35,12 @@ type Daemons interface {
 	List(ctx context.Context, after string) (mpsd.List, error)
 }
 
-// timeout limits one call's wait for a daemon, well below the kubelet's 45 s.
-const timeout = 20 * time.Second
-
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.
 type Executor struct {
+	// StartLimit and StopLimit limit a claim's wait for the supervisor to start and end a daemon. Both are well below the
+	// kubelet's 45 s.
+	StartLimit, StopLimit time.Duration
+
 	host     *host.Host
 	sessions *sessionpool.Pool
 	daemons  Daemons
@@ -50,7 +51,10 @@ type Executor struct {
 // New returns an Executor. modes are the records of the compute modes that this driver set; procRoot is the machine's
 // /proc, for the names of processes.
 func New(h *host.Host, sessions *sessionpool.Pool, daemons Daemons, modes *record.GPUs, procRoot string) *Executor {
-	return &Executor{host: h, sessions: sessions, daemons: daemons, modes: modes, procRoot: procRoot}
+	return &Executor{
+		StartLimit: 20 * time.Second, StopLimit: 5 * time.Second,
+		host: h, sessions: sessions, daemons: daemons, modes: modes, procRoot: procRoot,
+	}
 }
 
 // Admit implements devicestate.Executor. It refuses a GPU that other processes use: the compute mode would exclude
@@ -109,7 +113,7 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 		err = x.setExclusive(d)
 	}
 	if err == nil {
-		limited, cancel := context.WithTimeout(ctx, timeout)
+		limited, cancel := context.WithTimeout(ctx, x.StartLimit)
 		defer cancel()
 		_, err = x.daemons.Ensure(limited, Daemon(w))
 	}
@@ -169,14 +173,18 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 			return nil // The daemon keeps its limits, because running clients keep theirs.
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err := x.daemons.Stop(limited, d.Name)
-	if errors.Is(err, mpsd.ErrAway) {
-		// The daemon ended with its supervisor. The next supervisor ends unneeded daemons.
+	err := x.stop(ctx, d.Name)
+	if errors.Is(err, mpsd.ErrAway) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		// The supervisor is away or hangs. The Watcher ends the unneeded daemon once it answers.
 		err = nil
 	}
 	return failure(ctx, "unprepare", d, err)
+}
+
+func (x *Executor) stop(ctx context.Context, device string) error {
+	limited, cancel := context.WithTimeout(ctx, x.StopLimit)
+	defer cancel()
+	return x.daemons.Stop(limited, device)
 }
 
 // Settle implements devicestate.Options.Settle: it restores the compute mode of a GPU that gets a claim without MPS.

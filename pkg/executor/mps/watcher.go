@@ -47,7 +47,7 @@ const retryInterval = 5 * time.Second
 // Run watches until the context ends.
 func (w *Watcher) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := w.scan(ctx); err == nil {
+		if err := w.Scan(ctx); err == nil {
 			continue
 		}
 		// The supervisor is away. After its restart it restores its daemons by itself.
@@ -59,9 +59,14 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-// scan waits up to half a minute for a change of the daemons, and handles it.
-func (w *Watcher) scan(ctx context.Context) error {
-	list, err := w.x.daemons.List(ctx, w.version)
+// listLimit limits the wait for a list. The supervisor answers after half a minute if nothing changed.
+const listLimit = 45 * time.Second
+
+// Scan waits up to half a minute for a change of the daemons, and handles it.
+func (w *Watcher) Scan(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	list, err := w.x.daemons.List(limited, w.version)
 	if err != nil {
 		return err
 	}
@@ -117,14 +122,14 @@ func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
 func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 	named, err := gpu.ParseName(s.Name)
 	if err != nil {
-		_ = w.x.daemons.Stop(ctx, s.Name) // The name is not from this driver. The next scan retries.
+		_ = w.x.stop(ctx, s.Name) // The name is not from this driver. The next scan retries.
 		return
 	}
 	err = w.claims.WithGPULock(ctx, named.PCIAddress, func(plans []plan.Plan) error {
 		if len(clients(plans, s.Name)) > 0 {
 			return nil
 		}
-		return w.x.daemons.Stop(ctx, s.Name)
+		return w.x.stop(ctx, s.Name)
 	})
 	if err != nil {
 		w.report(&claimerror.Error{

@@ -94,7 +94,7 @@ func (e *env) share(t *testing.T, n int, claim string) plan.Plan {
 
 func (e *env) mustScan(t *testing.T) {
 	t.Helper()
-	if err := e.scan(t.Context()); err != nil {
+	if err := e.Scan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
