@@ -94,6 +94,10 @@ func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
 	return s.current.Load().Policy(s.node, g, profile)
 }
 
+func (s *sharingSettings) profile(g gpu.GPU, profile string) bool {
+	return s.current.Load().Profile(s.node, g, profile)
+}
+
 func (s *sharingSettings) offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 	return sharing.OfferOf(s.policy(g, profile).With(standing), g, profile, s.mps)
 }

@@ -50,8 +50,11 @@ type Options struct {
 	Foreign map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
-	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. standing is the strategy of
-	// its present shares, empty without any. Nil: nothing is shared.
+	// Profile reports whether to publish a MIG profile of a GPU to new claims. Nil: every profile. External partitions are
+	// always published.
+	Profile func(g gpu.GPU, profile string) bool
+	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. An Offer with false is for
+	// a device with claims that share it. standing is their strategy, if known. Nil: nothing is shared.
 	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 }
 
@@ -66,6 +69,9 @@ type Held struct {
 	Foreign bool
 	// Shared is the strategy of the claim's share; empty: the claim has the whole device.
 	Shared v1beta1.Strategy
+	// Share means that the allocation is a share, possibly of the whole device. The scheduler counts such allocations
+	// only while the device allows several.
+	Share bool
 	// GPU is the last known state of its GPU, with at least the PCI address.
 	GPU gpu.GPU
 }

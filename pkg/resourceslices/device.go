@@ -4,6 +4,7 @@
 package resourceslices
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -118,12 +119,13 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
 	if b.o.SharedDevices && b.o.Offer != nil {
 		var standing v1beta1.Strategy
+		share := false
 		for _, h := range b.o.Held {
-			if h.Device == d && h.Shared != "" {
-				standing = h.Shared
+			if h.Device == d {
+				standing, share = cmp.Or(h.Shared, standing), share || h.Share
 			}
 		}
-		if o, ok := b.o.Offer(g, d.Profile, standing); ok {
+		if o, ok := b.o.Offer(g, d.Profile, standing); ok || share && o.MaxShares > 0 {
 			return &o
 		}
 	}

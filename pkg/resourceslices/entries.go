@@ -20,6 +20,8 @@ type deviceEntry struct {
 	// foreign partitions are external and exist.
 	foreign bool
 	held    bool
+	// hidden entries are not published for new claims, by the node's settings.
+	hidden bool
 	// state is set if the entry is unavailable to new claims.
 	state State
 	why   string
@@ -60,7 +62,7 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 		}
 	}
 	return slices.DeleteFunc(entries, func(e deviceEntry) bool {
-		return !e.held && e.state != "" && (!e.state.temporary() || !b.o.Taints)
+		return !e.held && (e.hidden && !e.foreign || e.state != "" && (!e.state.temporary() || !b.o.Taints))
 	})
 }
 
@@ -72,6 +74,7 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		e := deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{
 			Kind: gpu.KindMIG, PCIAddress: g.gpu.PCIAddress, Profile: choice.Profile.Name, Start: choice.Placement.Start,
 		}}
+		e.hidden = b.o.Profile != nil && !b.o.Profile(g.gpu, choice.Profile.Name)
 		e.exclude(m.partitions, m.why)
 		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {
 			e.held = true

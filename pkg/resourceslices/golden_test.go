@@ -29,7 +29,7 @@ import (
 var update = flag.Bool("update", false, "write the goldens anew")
 
 // snapshot returns the inventory's Snapshot of the first GPUs of a profile, in the profile's places.
-func snapshot(t *testing.T, profile string, gpus int) gpu.Snapshot {
+func snapshot(t testing.TB, profile string, gpus int) gpu.Snapshot {
 	t.Helper()
 	p, err := profiles.Load(profile)
 	if err != nil {

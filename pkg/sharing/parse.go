@@ -32,6 +32,7 @@ type file struct {
 	Resources json.RawMessage `json:"resources"`
 	Imex      json.RawMessage `json:"imex"`
 
+	Publish []publishEntry `json:"publish"`
 	Sharing struct {
 		TimeSlicing *shared `json:"timeSlicing"`
 		MPS         *shared `json:"mps"`
@@ -86,6 +87,13 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 	}
 	if err := s.defaults(f); err != nil {
 		return Settings{}, nil, err
+	}
+	for i, e := range f.Publish {
+		p, err := e.read(fmt.Sprintf("publish[%d]", i))
+		if err != nil {
+			return Settings{}, nil, err
+		}
+		s.publish = append(s.publish, p)
 	}
 	slicing, err := s.add("sharing.timeSlicing", v1beta1.StrategyTimeSlicing, f.Sharing.TimeSlicing)
 	if err != nil {

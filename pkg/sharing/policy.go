@@ -57,15 +57,15 @@ type Offer struct {
 	MaxShares int
 }
 
-// OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. The last argument says
-// whether the node supports MPS.
+// OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. If only the policy
+// forbids shares, the Offer describes those of earlier settings. The last argument says whether the node supports MPS.
 func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	total := g.MemoryBytes
 	if profile != "" {
 		found, _ := g.MIG.ProfileNamed(profile)
 		total = found.MemoryBytes
 	}
-	if p.None || total < 2*MinMemory {
+	if total < 2*MinMemory {
 		return Offer{}, false
 	}
 	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step}
@@ -76,7 +76,7 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 			o.Compute = max(100/p.Replicas, 1)
 		}
 	}
-	return o, true
+	return o, !p.None
 }
 
 // With returns the policy of a device that has shares by a strategy; empty: it has none. Claims that name no strategy
@@ -128,7 +128,8 @@ type Settings struct {
 	// common is the policy of devices without a matching rule.
 	common Policy
 	// rules are in order; the first match counts.
-	rules []rule
+	rules   []rule
+	publish []published
 }
 
 type rule struct {
@@ -153,18 +154,20 @@ func (s Settings) Policy(node string, g gpu.GPU, profile string) Policy {
 	if profile != "" {
 		resource = "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
 	}
+	policy := s.common
 	for _, r := range s.rules {
 		if r.fits(node, g, resource) {
-			p := r.policy
-			p.MaxShares = cmp.Or(p.MaxShares, s.common.MaxShares)
-			return p
+			policy = r.policy
+			policy.MaxShares = cmp.Or(policy.MaxShares, s.common.MaxShares)
+			break
 		}
 	}
-	return s.common
+	policy.None = policy.None || !s.published(node, g).shares(profile)
+	return policy
 }
 
 func (r rule) fits(node string, g gpu.GPU, resource string) bool {
-	return glob(r.name, resource) && oneOf(r.nodes, node) && oneOf(r.products, g.ProductName, strings.ReplaceAll(g.ProductName, " ", "-")) &&
+	return glob(r.name, resource) && oneOf(r.nodes, node) && oneOf(r.products, productNames(g)...) &&
 		r.devices.has(g)
 }
 

@@ -73,6 +73,11 @@ sharing:
 		},
 		"a strategy for fractions": {file: "sharing: {strategy: TimeSlicing}", h100: Policy{Strategy: slicing}, t4: Policy{Strategy: slicing}, mig: Policy{Strategy: slicing}},
 		"nothing is shared":        {file: "sharing: {strategy: None}", h100: Policy{None: true}, t4: Policy{None: true}, mig: Policy{None: true}},
+		"only partitions of a model are shared": {
+			file: "{publish: [{products: ['*H100*'], shareable: Partitions}], sharing: {mps: {replicas: 2}}}",
+			h100: Policy{Strategy: mps, Replicas: 2, None: true}, t4: Policy{Strategy: mps, Replicas: 2}, mig: Policy{Strategy: mps, Replicas: 2},
+		},
+		"only GPUs of the node are shared": {file: "publish: [{nodes: [gpu-7], shareable: GPUs}, {shareable: None}]", mig: Policy{None: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ignored, err := Parse([]byte(c.file))
@@ -107,6 +112,14 @@ func TestParse_SettingWrong_NamesField(t *testing.T) {
 		"sharing: {maxShares: 49}":                                                                    "1 to 48",
 		"sharing: {strategy: Both}":                                                                   `"Both"`,
 		"sharing: {timeSlicing: {replicas: 2}, mps: {replicas: 2}}":                                   "remove one",
+		"publish: {profiles: None}":                                                                   "publish",
+		"publish: [{profiles: Some}]":                                                                 "publish[0].profiles: \"Some\"",
+		"publish: [{}, {profiles: []}]":                                                               "publish[1].profiles: []",
+		"publish: [{profiles: [1]}]":                                                                  "publish[0].profiles: [1]",
+		"publish: [{profiles: ['']}]":                                                                 "publish[0].profiles: \"\" is not a valid pattern",
+		"publish: [{products: ['[']}]":                                                                "publish[0].products: \"[\" is not a valid pattern",
+		"publish: [{shareable: Maybe}]":                                                               "publish[0].shareable: \"Maybe\"",
+		"publish: [{profile: None}]":                                                                  "unknown field",
 	} {
 		if _, _, err := Parse([]byte(file)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sharing.file") {
 			t.Errorf("%s: %v, want %q in it", file, err, want)

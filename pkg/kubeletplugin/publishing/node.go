@@ -29,7 +29,7 @@ type records interface {
 	Held() (plans []plan.Plan, incomplete bool, err error)
 }
 
-// NodeOptions configures a Node; all functions but Offer are required.
+// NodeOptions configures a Node; all functions but Profile and Offer are required.
 type NodeOptions struct {
 	// AllowReset allows switches of MIG modes that reset the GPU.
 	AllowReset bool
@@ -39,8 +39,9 @@ type NodeOptions struct {
 	Switched func() (map[string]bool, error)
 	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
 	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
-	// Offer is resourceslices.Options.Offer.
-	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
+	// Profile and Offer are those of resourceslices.Options.
+	Profile func(g gpu.GPU, profile string) bool
+	Offer   func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
 	// false, nothing is published.
 	DevicePlugins func() (map[string]string, bool)
@@ -186,7 +187,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
-		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Offer: n.o.Offer,
+		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Profile: n.o.Profile, Offer: n.o.Offer,
 	})
 	// Found reports once for the node that NVML does not answer.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
@@ -220,24 +221,27 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 			var shared v1beta1.Strategy
 			if d.Partial() && !d.Admin {
 				shared = d.Sharing.Strategy
-				n.dependsOnHeld = n.dependsOnHeld || n.unlikeSettings(d)
 			}
+			n.dependsOnHeld = n.dependsOnHeld || !d.Admin && n.unlikeSettings(d)
 			held = append(held, resourceslices.Held{
-				Shared: shared, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
+				Shared: shared, Share: d.ShareID != "" && !d.Admin, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
 			})
 		}
 	}
 	return held, exclusive
 }
 
-// unlikeSettings reports whether a share has another strategy than a share of the device would have without it.
+// unlikeSettings reports whether the settings would publish a held device otherwise, or not at all, without its claim.
 func (n *Node) unlikeSettings(d plan.Device) bool {
-	if n.o.Offer == nil {
+	g := n.last[d.PCIAddress]
+	if d.Kind == gpu.KindMIG && n.o.Profile != nil && !n.o.Profile(g, d.Partition.Profile) {
+		return true
+	}
+	if n.o.Offer == nil || d.ShareID == "" {
 		return false
 	}
-	g := n.last[d.PCIAddress]
 	o, ok := n.o.Offer(g, d.Partition.Profile, "")
-	return ok && o.Strategy != d.Sharing.Strategy
+	return !ok || d.Partial() && o.Strategy != d.Sharing.Strategy
 }
 
 // notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"k8s.io/utils/ptr"
+
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/devicestate"
@@ -20,6 +22,7 @@ import (
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/sharing"
 )
@@ -71,31 +74,76 @@ func (n *Node) names(t *testing.T) (names []string) {
 	return names
 }
 
-func TestNode_SharesUnlikeSettings_TriggerAtPrepareAndRelease(t *testing.T) {
-	for _, strategy := range []v1beta1.Strategy{v1beta1.StrategyMPS, v1beta1.StrategyTimeSlicing} {
-		n := newNode(t, NodeOptions{Offer: func(_ gpu.GPU, _ string, standing v1beta1.Strategy) (sharing.Offer, bool) {
-			return sharing.Offer{Strategy: cmp.Or(standing, v1beta1.StrategyTimeSlicing), Memory: 1 << 30, MaxShares: 2}, true
-		}})
-		node := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", MemoryBytes: 8 << 30}}}
-		if err := n.Found(t.Context(), node, nil); err != nil {
-			t.Fatal(err)
-		}
-		share := plan.Device{Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a",
-			Share: plan.Share{MemoryBytes: 1 << 30}, Sharing: plan.Sharing{Strategy: strategy}}
-		n.fired()
-		unlike := strategy == v1beta1.StrategyMPS
-		if n.Prepared([]devicestate.PreparedDevice{{Device: share}}); n.fired() != unlike {
-			t.Errorf("Prepare of a share by %s: want a trigger %t", strategy, unlike)
-		}
-		n.records = held{plans: []plan.Plan{{Devices: []plan.Device{share}}}}
-		slices, _ := n.build(allFeatures)
-		want := map[bool]string{true: "mps", false: "time-slicing"}[unlike]
-		if got := slices[0].Devices[0].Attributes["isolation"].StringValue; got == nil || *got != want {
-			t.Errorf("isolation %v beside a share by %s", got, strategy)
-		}
-		if n.Released(); n.fired() != unlike {
-			t.Errorf("release of a share by %s: want a trigger %t", strategy, unlike)
-		}
+func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
+	slicing := func(_ gpu.GPU, _ string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+		return sharing.Offer{Strategy: cmp.Or(standing, v1beta1.StrategyTimeSlicing), Memory: 1 << 30, MaxShares: 2}, true
+	}
+	none := func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+		o, _ := slicing(g, profile, standing)
+		return o, false
+	}
+	hidden := func(gpu.GPU, string) bool { return false }
+	whole := plan.Device{Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}
+	share := func(strategy v1beta1.Strategy) plan.Device {
+		d := whole
+		d.ShareID, d.Share, d.Sharing.Strategy = "share", plan.Share{MemoryBytes: 1 << 30}, strategy
+		return d
+	}
+	all := whole
+	all.ShareID = "share"
+	partition := whole
+	partition.Kind, partition.Name = gpu.KindMIG, "gpu-0000-1b-00-0-mig-1g-10gb-3"
+	partition.Partition = plan.Partition{Profile: "1g.10gb", Start: 3, Size: 1}
+	for name, c := range map[string]struct {
+		o      NodeOptions
+		device plan.Device
+		unlike bool
+		// held and free are the device's isolation while the claim holds it and without claims; empty: not published.
+		held, free string
+	}{
+		"share by the settings' strategy": {NodeOptions{Offer: slicing}, share(v1beta1.StrategyTimeSlicing), false, "time-slicing", "time-slicing"},
+		"share by another strategy":       {NodeOptions{Offer: slicing}, share(v1beta1.StrategyMPS), true, "mps", "time-slicing"},
+		"share of an unshared GPU":        {NodeOptions{Offer: none}, share(v1beta1.StrategyMPS), true, "mps", "hardware"},
+		"a whole GPU, once shareable":     {NodeOptions{Offer: none}, all, true, "time-slicing", "hardware"},
+		"a whole GPU, never shareable":    {NodeOptions{Offer: none}, whole, false, "hardware", "hardware"},
+		"a hidden partition":              {NodeOptions{Profile: hidden}, partition, true, "hardware", ""},
+		"a published partition":           {NodeOptions{}, partition, false, "hardware", "hardware"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, c.o)
+			node := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", MemoryBytes: 80 << 30, MIG: layouttest.H100()}}}
+			if err := n.Found(t.Context(), node, nil); err != nil {
+				t.Fatal(err)
+			}
+			isolation := func() string {
+				slices, _ := n.build(allFeatures)
+				for _, s := range slices {
+					for _, d := range s.Devices {
+						if value := d.Attributes["isolation"].StringValue; d.Name == c.device.Name && value != nil {
+							if (*value != "hardware") != ptr.Deref(d.AllowMultipleAllocations, false) {
+								t.Errorf("isolation %s, several allocations %v", *value, d.AllowMultipleAllocations)
+							}
+							return *value
+						}
+					}
+				}
+				return ""
+			}
+			if got := isolation(); got != c.free {
+				t.Errorf("without claims: isolation %q, want %q", got, c.free)
+			}
+			n.fired()
+			if n.Prepared([]devicestate.PreparedDevice{{Device: c.device}}); n.fired() != c.unlike {
+				t.Errorf("Prepare: want a trigger %t", c.unlike)
+			}
+			n.records = held{plans: []plan.Plan{{Devices: []plan.Device{c.device}}}}
+			if got := isolation(); got != c.held {
+				t.Errorf("held: isolation %q, want %q", got, c.held)
+			}
+			if n.Released(); n.fired() != c.unlike {
+				t.Errorf("release: want a trigger %t", c.unlike)
+			}
+		})
 	}
 }
 

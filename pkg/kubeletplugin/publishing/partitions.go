@@ -73,7 +73,7 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, d := range devices {
-		if d.Partial() && !d.Admin && n.unlikeSettings(d.Device) {
+		if !d.Admin && n.unlikeSettings(d.Device) {
 			n.changed.Fire()
 		}
 		uuid := d.Partition.UUID

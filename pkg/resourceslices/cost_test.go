@@ -1,0 +1,189 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+// threadTime returns the CPU time of the calling thread. Other processes and the collector's threads do not add to it.
+func threadTime(t testing.TB) time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(now.Nano())
+}
+
+// settings are the rows of the table of docs/scaling.md.
+var settings = []struct{ name, file string }{
+	{"all offered", ""},
+	{"not shareable", "publish: [{shareable: None}]"},
+	{"profile 1g.10gb only", "publish: [{profiles: [1g.10gb]}]"},
+	{"1g.10gb only, not shareable", "publish: [{profiles: [1g.10gb], shareable: None}]"},
+	{"no partitions", "publish: [{profiles: None}]"},
+	{"no partitions, not shareable", "publish: [{profiles: None, shareable: None}]"},
+}
+
+// plainNode is a node of eight devices without counters, groups, shares and monitors.
+func plainNode(t testing.TB, board gpu.Snapshot) *scheduler {
+	for i := range board.GPUs {
+		board.GPUs[i].MIG, board.GPUs[i].Links = gpu.MIG{}, nil
+	}
+	s := newScheduler(t, board, resourceslices.Options{})
+	s.slices = s.slices[:1]
+	s.slices[0].Spec.Pool.ResourceSliceCount = 1
+	if n := len(s.slices[0].Spec.Devices); n != 8 {
+		t.Fatalf("a plain node has %d devices", n)
+	}
+	return s
+}
+
+// use allocates that many devices of the node to claims.
+func (s *scheduler) use(n int, claim func() *resourceapi.ResourceClaim) *scheduler {
+	for range n {
+		if len(s.allocate(claim())) != 1 {
+			s.t.Fatalf("no device for one of %d claims", n)
+		}
+	}
+	return s
+}
+
+// withClaimsElsewhere adds allocations of whole GPUs on other nodes with the same settings.
+func (s *scheduler) withClaimsElsewhere(n int) *scheduler {
+	shareable := s.slices[0].Spec.Devices[0].AllowMultipleAllocations != nil
+	for i := range n {
+		device := structured.MakeDeviceID(driver, fmt.Sprintf("other-%d/gpu", i/8), fmt.Sprintf("gpu-0000-1%d-00-0", i%8))
+		if shareable {
+			s.shares = append(s.shares, share{device: device, id: types.UID(fmt.Sprintf("elsewhere-%d", i))})
+		} else {
+			s.allocated.Insert(device)
+		}
+	}
+	return s
+}
+
+// cost is the least CPU time that the scheduler takes on the node for a claim, which gets a device or not. It repeats
+// the allocation up to 100 times, within the limit of all CPU time, but at least five times.
+func (s *scheduler) cost(claim *resourceapi.ResourceClaim, limit time.Duration) time.Duration {
+	s.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ctx := context.Background()
+	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+	state := structured.AllocatedState{
+		AllocatedDevices: s.allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: s.used,
+	}
+	for _, one := range s.shares {
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(one.device, &one.id))
+	}
+	node, least := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, time.Hour
+	begin := threadTime(s.t)
+	for n := 0; n < 5 || n < 100 && threadTime(s.t)-begin < limit; n++ {
+		// The scheduler makes an allocator for a pod, and asks it for each node.
+		allocator, err := structured.NewAllocator(ctx, features, state, s, s.slices, s.cache)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		start := threadTime(s.t)
+		_, err = allocator.Allocate(ctx, node, []*resourceapi.ResourceClaim{claim})
+		least = min(least, threadTime(s.t)-start)
+		if err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode) {
+			s.t.Fatal(err)
+		}
+	}
+	return max(least, time.Microsecond)
+}
+
+// states are the columns of the table: the part of the node that claims hold, in halves, and the claims elsewhere.
+var states = []struct {
+	name            string
+	halves, foreign int
+}{{"empty", 0, 0}, {"half", 1, 0}, {"full", 2, 0}, {"half, 4,000 claims elsewhere", 1, 4000}}
+
+// costs returns the row of a node: for whole GPUs and, if it has such partitions, for the smallest one.
+func costs(t testing.TB, fresh func() *scheduler, partitions bool, limit time.Duration) (wholes, smallest []time.Duration) {
+	for _, at := range states {
+		s := fresh()
+		whole := func() *resourceapi.ResourceClaim { return s.claim("gpu.nvidia.com", 1) }
+		s.use(4*at.halves, whole).withClaimsElsewhere(at.foreign)
+		wholes = append(wholes, s.cost(whole(), limit))
+		if !partitions {
+			continue
+		}
+		s = fresh()
+		small := func() *resourceapi.ResourceClaim { return s.claim("mig.nvidia.com", 1, profile("1g.10gb")) }
+		s.use(28*at.halves, small).withClaimsElsewhere(at.foreign)
+		smallest = append(smallest, s.cost(small(), limit))
+	}
+	return wholes, smallest
+}
+
+// BenchmarkAllocateCost prints the table of docs/scaling.md: the scheduler's CPU time for one node and one pod.
+func BenchmarkAllocateCost(b *testing.B) {
+	board := snapshot(b, "hgx-h100", 8)
+	row := func(name string, fresh func() *scheduler, partitions bool) {
+		wholes, smallest := costs(b, fresh, partitions, time.Minute)
+		line := fmt.Sprintf("| %s |", name)
+		for _, d := range append(wholes, smallest...) {
+			line += fmt.Sprintf(" %d |", d.Microseconds())
+		}
+		b.Log(line)
+	}
+	for b.Loop() {
+		for _, o := range settings {
+			s, _ := profilesOf(newScheduler(b, board, parsed(b, o.file)))
+			row(o.name, func() *scheduler { return newScheduler(b, board, parsed(b, o.file)) }, s["1g.10gb"] > 0)
+		}
+		row("plain", func() *scheduler { return plainNode(b, snapshot(b, "hgx-h100", 8)) }, false)
+	}
+}
+
+// TestAllocate_Settings_CostStaysInBudget compares CPU times with those of a plain node, so that the machine's speed and
+// load do not count. Budgets are about twice the measured ratios.
+func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
+	board := snapshot(t, "hgx-h100", 8)
+	unit, _ := costs(t, func() *scheduler { return plainNode(t, snapshot(t, "hgx-h100", 8)) }, false, 50*time.Millisecond)
+	for file, budget := range map[string]struct{ wholes, smallest []float64 }{
+		"": {[]float64{25, 40, 250}, []float64{40, 300, 450}},
+		"publish: [{profiles: [1g.10gb], shareable: None}]": {[]float64{10, 15, 80}, []float64{25, 30, 30}},
+		"publish: [{profiles: None, shareable: None}]":      {[]float64{5, 8, 15}, nil},
+	} {
+		o := parsed(t, file)
+		wholes, smallest := costs(t, func() *scheduler { return newScheduler(t, board, o) }, budget.smallest != nil, 50*time.Millisecond)
+		for what, c := range map[string]struct {
+			costs  []time.Duration
+			budget []float64
+		}{"whole GPU": {wholes, budget.wholes}, "1g.10gb": {smallest, budget.smallest}} {
+			for i, limit := range c.budget {
+				if ratio := float64(c.costs[i]) / float64(unit[0]); ratio > limit {
+					t.Errorf("%q, %s, node %s: %v, %.0f times that of a plain node (%v), want at most %.0f",
+						file, what, states[i].name, c.costs[i], ratio, unit[0], limit)
+				}
+			}
+			if file == "" || c.budget == nil {
+				continue
+			}
+			if half, elsewhere := c.costs[1], c.costs[3]; elsewhere > half+half/2+5*unit[0] {
+				t.Errorf("%q, %s: %v with claims on other nodes, %v without", file, what, elsewhere, half)
+			}
+		}
+	}
+}
