@@ -145,11 +145,24 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 	}
 	slices.Sort(ours)
 	const typos = 2
-	if near := nearest(q.class, ours); near != "" && distance(q.class, near) <= typos {
-		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one", q.name, q.class, near)
-	} else if strings.HasSuffix(q.class, "."+strings.TrimPrefix(v.driver, "gpu.")) {
-		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one", q.name, q.class)
+	hint := ""
+	if strings.HasPrefix(q.class, "mig-") {
+		hint = v.profileHint()
 	}
+	if near := nearest(q.class, ours); near != "" && distance(q.class, near) <= typos {
+		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.name, q.class, near, hint)
+	} else if strings.HasSuffix(q.class, "."+strings.TrimPrefix(v.driver, "gpu.")) {
+		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one%s", q.name, q.class, hint)
+	}
+}
+
+// profileHint ends warnings of missing partitions, because no slice shows the profiles that the settings leave out. It
+// is empty in a cluster without MIG.
+func (v *ClusterView) profileHint() string {
+	if !v.migCapable {
+		return ""
+	}
+	return ". Nodes publish only the profiles of their settings (chart value publish)"
 }
 
 // checkAttributes warns of names, and if valued is set of values, that no device has.
@@ -168,11 +181,15 @@ func (v *ClusterView) checkAttributes(r *result, where, expression string, value
 		if !valued || c.Domain != v.driver || len(values) == 0 || values.Has(c.Value) {
 			continue
 		}
+		hint := ""
+		if c.ID == "profile" {
+			hint = v.profileHint()
+		}
 		if near := nearest(c.Value, sets.List(values)); near != "" {
-			r.warn("%s: no device of the cluster has the %s %q; is %q meant?", where, c.ID, c.Value, near)
+			r.warn("%s: no device of the cluster has the %s %q; is %q meant?%s", where, c.ID, c.Value, near, strings.TrimPrefix(hint, "."))
 			continue
 		}
-		r.warn("%s: no device of the cluster has the %s %q; there are %s", where, c.ID, c.Value, strings.Join(few(values), ", "))
+		r.warn("%s: no device of the cluster has the %s %q; there are %s%s", where, c.ID, c.Value, strings.Join(few(values), ", "), hint)
 	}
 }
 

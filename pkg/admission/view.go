@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
@@ -33,6 +34,8 @@ type ClusterView struct {
 	values      map[selector.Name]sets.Set[string]
 	// largest is the memory of the largest GPU, in bytes; 0 means unknown.
 	largest uint64
+	// migCapable means that a GPU of the cluster supports MIG.
+	migCapable bool
 	// probes are the devices to evaluate the selectors of classes on.
 	probes []probe
 	// feasible caches the results of the search, by question.
@@ -59,6 +62,7 @@ func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, po
 			if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
 				v.largest = max(v.largest, uint64(memory.Value.Value()))
 			}
+			v.migCapable = v.migCapable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
 			for name, a := range d.Attributes {
 				n := v.name(name, false)
 				v.here.Insert(n)

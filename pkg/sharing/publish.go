@@ -19,7 +19,7 @@ type published struct {
 	// profiles are globs of the MIG profiles to publish; all publishes every profile.
 	profiles []string
 	all      bool
-	// gpus and partitions allow claims to share these devices.
+	// Claims can share devices of these kinds.
 	gpus, partitions bool
 }
 
