@@ -84,6 +84,8 @@ func New(o Options) *Host {
 	return &Host{o: o, locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}}}
 }
 
+// Now returns a time for differences. It has a monotonic reading, which a change of the clock does not affect. It is not
+// to be stored in a file, which loses that reading.
 func (h *Host) Now() time.Time { return h.o.Now() }
 
 // BootID identifies the running boot. An empty or unreadable file is an error: without it a record of an earlier boot

@@ -42,3 +42,10 @@ func TestNow_DefaultAndInjectedClock(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestNow_Machine_IsMonotonic(t *testing.T) {
+	now := host.New(host.Options{}).Now()
+	if now == now.Round(0) { //nolint:staticcheck // Equal ignores the monotonic reading.
+		t.Error("a change of the clock changes differences")
+	}
+}

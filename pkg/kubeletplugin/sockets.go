@@ -34,7 +34,8 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 			continue // It belongs to another driver.
 		}
 		info, err := os.Lstat(socket)
-		if err != nil || info.Mode()&os.ModeSocket == 0 || time.Since(info.ModTime()) < staleAge {
+		// A time in the future is of a clock that was set back since.
+		if err != nil || info.Mode()&os.ModeSocket == 0 || time.Since(info.ModTime()).Abs() < staleAge {
 			continue
 		}
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)

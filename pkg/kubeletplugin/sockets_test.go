@@ -56,6 +56,7 @@ func TestRemoveStale_Sockets_RemovesThoseOfKilledInstances(t *testing.T) {
 	}
 	goes := []string{
 		socket(filepath.Join(data, "dra-dead.sock"), false, old),
+		socket(filepath.Join(data, "dra-future.sock"), false, -time.Hour),
 		socket(filepath.Join(registrar, "gpu.nvidia.com-dead-reg.sock"), false, old),
 	}
 	removeStale(t.Context(), data, registrar, "gpu.nvidia.com")

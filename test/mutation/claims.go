@@ -83,6 +83,11 @@ var claimMutations = []Mutation{
 		Package: "./pkg/record", Test: "TestSetAside_UnreadableRecord_StaysUntilReplaced",
 	},
 	{
+		Name: "periods depend on the wall clock", File: "internal/host/host.go",
+		Old: "o.Now = time.Now", New: "o.Now = func() time.Time { return time.Now().Round(0) }",
+		Package: "./internal/host", Test: "TestNow_Machine_IsMonotonic",
+	},
+	{
 		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
 		Old: "	case r.State == record.Intent:", New: "	case r.State == \"\":",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
