@@ -6,6 +6,7 @@ package devicestate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -68,5 +69,29 @@ func TestUndo_GPULocks_HeldToTheEnd(t *testing.T) {
 			}
 			e.CheckClean(other)
 		})
+	}
+}
+
+func TestWithGPULock_RecordsOfOtherGPUs_AreNotRead(t *testing.T) {
+	e := devicestatetest.New(t)
+	p := e.Start()
+	for uid, device := range map[string]string{"a": "0", "z": "1"} {
+		e.Claim(uid, device)
+		e.Prepare(p, uid)
+	}
+	e.Damage("z")
+	for device, want := range []string{"[a]", "not called"} {
+		got := "not called"
+		e.Must(p.WithGPULock(t.Context(), e.Address(device), func(plans []plan.Plan) error {
+			var uids []string
+			for _, held := range plans {
+				uids = append(uids, held.Claim.UID)
+			}
+			got = fmt.Sprint(uids)
+			return nil
+		}))
+		if got != want {
+			t.Errorf("GPU %d: %s, want %s", device, got, want)
+		}
 	}
 }

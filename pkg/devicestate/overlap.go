@@ -252,19 +252,33 @@ func (e *Engine) Held() (plans []plan.Plan, incomplete bool, err error) {
 	return plans, incomplete, nil
 }
 
-// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it. It does nothing while some plans
-// are unknown.
+// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it. It does nothing while some of these
+// plans are unknown. It reads only the records that the GPU's notes name.
 func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error {
 	locks, err := e.lockGPUs(ctx, address)
 	if err != nil {
 		return err
 	}
 	defer locks.release()
-	plans, incomplete, err := e.Held()
+	boot, err := e.o.Host.BootID()
+	if err != nil {
+		return err
+	}
+	unknown, err := e.records.Unknown()
+	if err != nil || len(unknown) > 0 {
+		return err
+	}
+	var plans []plan.Plan
+	incomplete := false
+	_, err = e.others(locks[address], address, boot, "", func(_ string, r record.Record, err error) error {
+		incomplete = incomplete || err != nil || r.State == record.Unknown
+		plans = append(plans, r.Plan)
+		return nil
+	})
 	if err != nil || incomplete {
 		return err
 	}
-	return do(slices.DeleteFunc(plans, func(p plan.Plan) bool { return !slices.Contains(p.HeldGPUs(), address) }))
+	return do(plans)
 }
 
 func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }

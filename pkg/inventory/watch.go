@@ -157,16 +157,22 @@ func (i *Inventory) files() string {
 	b.Write(version)
 	nodes, _ := os.ReadDir(filepath.Join(i.o.DevRoot, "dev"))
 	for _, e := range nodes {
-		if nodeForm.MatchString(e.Name()) {
+		if strings.HasPrefix(e.Name(), "nvidia") && nodeForm.MatchString(e.Name()) {
 			b.WriteString("\n" + e.Name())
 		}
 	}
-	// Partitions appear and disappear as directories of the kernel's capabilities.
-	for _, pattern := range []string{"gpus/*", "capabilities/gpu*/mig/gi*", "capabilities/gpu*/mig/gi*/ci*"} {
-		dirs, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia", pattern))
-		for _, dir := range dirs {
-			b.WriteString("\n" + strings.TrimPrefix(dir, i.o.ProcRoot))
+	list := func(dir string) {
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			b.WriteString("\n" + e.Name())
 		}
+	}
+	list(filepath.Join(i.o.ProcRoot, "driver/nvidia/gpus"))
+	// Partitions appear and disappear as directories of the kernel's capabilities.
+	instances, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities/gpu*/mig/gi*"))
+	for _, dir := range instances {
+		b.WriteString("\n" + strings.TrimPrefix(dir, i.o.ProcRoot))
+		list(dir)
 	}
 	return b.String()
 }

@@ -51,7 +51,7 @@ type Options struct {
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called repeatedly while the kubelet does not call.
+	// Idle is called when the kubelet has stopped calling, and then rarely.
 	Idle func()
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
@@ -82,6 +82,9 @@ const (
 	stopLimit = 2 * time.Second
 	// idleAfter is the time without calls after which the plugin is idle.
 	idleAfter = 10 * time.Second
+	// idleAgain is the number of these times after which Idle is called again, because periodic work allocates memory
+	// too. Each call costs more processor time than all other work of a minute.
+	idleAgain = 60
 	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )
@@ -245,15 +248,19 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, lat
 	}
 }
 
-// watchIdle calls Idle at intervals while the kubelet does not call, because periodic work allocates memory too.
+// watchIdle calls Idle while the kubelet does not call.
 func (p *Plugin) watchIdle(ctx context.Context) {
-	last := uint64(math.MaxUint64)
+	last, idle := uint64(math.MaxUint64), 0
 	wait.UntilWithContext(ctx, func(context.Context) {
 		now := p.calls.count.Load()
-		if now == last {
+		if now != last {
+			last, idle = now, 0
+			return
+		}
+		if idle%idleAgain == 0 {
 			p.o.Idle()
 		}
-		last = now
+		idle++
 	}, idleAfter)
 }
 

@@ -135,7 +135,6 @@ func (r *recovery) watchClaims(ctx context.Context) {
 				r.notify(ctx, findings)
 			})
 		}
-		r.o.Idle()
 	}, claimInterval, claimJitter, true)
 }
 

@@ -36,6 +36,7 @@ type bench struct {
 	conn   *grpc.ClientConn
 	dra    drapb.DRAPluginClient
 	node   string
+	pods   pods
 }
 
 // start starts the shipped binary and waits for its eight GPUs in the API server.
@@ -55,11 +56,11 @@ func (b *bench) start(ctx context.Context) error {
 	}
 	defer logFile.Close()
 	binary := filepath.Join(b.stage.Tree, "bin", "dra-kubelet-plugin")
-	if err := b.startSupervisor(); err != nil {
+	if err := errors.Join(b.startSupervisor(), b.servePodResources()); err != nil {
 		return err
 	}
 	b.plugin = exec.Command(binary, append(b.stage.PluginArguments(b.dir, b.node), "--mps-dir="+b.mpsDir(),
-		"--http-endpoint="+b.profile, "--pprof-path=/debug/pprof")...)
+		"--kubelet-pod-resources-directory-path="+b.dir, "--http-endpoint="+b.profile, "--pprof-path=/debug/pprof")...)
 	b.plugin.Stdout, b.plugin.Stderr = logFile, logFile
 	b.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := time.Now()
@@ -112,6 +113,7 @@ func (b *bench) prepare(ctx context.Context, c *drapb.Claim) error {
 	if one.Error != "" {
 		return errors.New(one.Error)
 	}
+	b.pods.set(c, one.Devices)
 	return nil
 }
 
@@ -123,5 +125,6 @@ func (b *bench) unprepare(ctx context.Context, c *drapb.Claim) error {
 	if one := answer.Claims[c.Uid]; one != nil && one.Error != "" {
 		return errors.New(one.Error)
 	}
+	b.pods.set(c, nil)
 	return nil
 }

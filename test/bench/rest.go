@@ -18,8 +18,16 @@ import (
 	"gpu-dra-driver/test/bench/table"
 )
 
+// settle is the time after which the plugin is idle and has returned memory.
+const settle = 25 * time.Second
+
 // rest reads memory and CPU time of the idle plugin, with the claims of growth still prepared.
 func (b *bench) rest(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(settle):
+	}
 	before, err := b.cpu()
 	if err != nil {
 		return err

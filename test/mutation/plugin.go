@@ -26,6 +26,16 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",
 	},
 	{
+		Name: "an idle plugin frees memory all the time", File: "pkg/kubeletplugin/plugin.go",
+		Old: "if idle%idleAgain == 0 {", New: "if idle >= 0 {",
+		Package: "./pkg/kubeletplugin", Test: "TestWatchIdle_NoCalls_FreesMemoryOnceThenRarely",
+	},
+	{
+		Name: "a scan of MPS daemons always reads all records", File: "pkg/executor/mps/watcher.go",
+		Old: "if len(list.Daemons)+len(changed) > 0 {", New: "if len(list.Daemons)+len(changed) >= 0 {",
+		Package: "./pkg/executor/mps", Test: "TestScan_NoMPS_ReadsNoRecords",
+	},
+	{
 		Name: "the first slices wait for the informer", File: "pkg/kubeletplugin/publishing/first.go",
 		Old: "len(found.Items) > 0 {", New: "len(found.Items) >= 0 {",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestPublisher_NodeWithoutSlices_DoesNotWaitForTheInformer",

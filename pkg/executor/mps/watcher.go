@@ -70,9 +70,16 @@ func (w *Watcher) Scan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	plans, incomplete, err := w.claims.Held()
+	changed, err := w.x.modes.Addresses()
 	if err != nil {
 		return err
+	}
+	var plans []plan.Plan
+	incomplete := false
+	if len(list.Daemons)+len(changed) > 0 { // Otherwise no claim uses MPS, and all records need not be read.
+		if plans, incomplete, err = w.claims.Held(); err != nil {
+			return err
+		}
 	}
 	w.version = list.Version
 	w.reportRestarts(list.Daemons, plans)

@@ -50,7 +50,9 @@ type env struct {
 	plans      []plan.Plan
 	incomplete bool
 	// locked runs before a GPU's lock is taken.
-	locked  func()
+	locked func()
+	// reads counts the calls of Held.
+	reads   int
 	reports []error
 }
 
@@ -69,7 +71,10 @@ func newEnv(t *testing.T) *env {
 }
 
 // Held and WithGPULock are the engine's.
-func (e *env) Held() ([]plan.Plan, bool, error) { return e.plans, e.incomplete, nil }
+func (e *env) Held() ([]plan.Plan, bool, error) {
+	e.reads++
+	return e.plans, e.incomplete, nil
+}
 
 func (e *env) WithGPULock(_ context.Context, _ string, do func([]plan.Plan) error) error {
 	if e.locked != nil {
@@ -96,6 +101,23 @@ func (e *env) mustScan(t *testing.T) {
 	t.Helper()
 	if err := e.Scan(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestScan_NoMPS_ReadsNoRecords(t *testing.T) {
+	e := newEnv(t)
+	e.mustScan(t)
+	if e.reads != 0 {
+		t.Errorf("the records were read %d times", e.reads)
+	}
+	// A changed compute mode is watched while its daemon is away.
+	e.plans = []plan.Plan{e.share(t, 0, "a")}
+	if err := e.setExclusive(e.plans[0].Devices[0]); err != nil {
+		t.Fatal(err)
+	}
+	e.mustScan(t)
+	if e.reads != 1 {
+		t.Errorf("the records were read %d times, want once", e.reads)
 	}
 }
 

@@ -48,19 +48,17 @@ func (k Kubelet) call(ctx context.Context, do func(context.Context, podresources
 	return nil
 }
 
-func (k Kubelet) containers(ctx context.Context, visit func(*podresources.ContainerResources)) error {
-	return k.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
-		list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
-		if err != nil {
-			return fmt.Errorf("list the pods: %w", err)
+func containers(ctx context.Context, client podresources.PodResourcesListerClient, visit func(*podresources.ContainerResources)) error {
+	list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return fmt.Errorf("list the pods: %w", err)
+	}
+	for _, pod := range list.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			visit(container)
 		}
-		for _, pod := range list.GetPodResources() {
-			for _, container := range pod.GetContainers() {
-				visit(container)
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // Allocations are device IDs by resource name.
@@ -81,12 +79,9 @@ func (k Kubelet) DevicePlugins(ctx context.Context) (Allocations, error) {
 			return fmt.Errorf("list the devices of device plugins: %w", err)
 		}
 		add(offered.GetDevices())
-		return nil
+		return containers(ctx, client, func(c *podresources.ContainerResources) { add(c.GetDevices()) })
 	})
-	if err != nil {
-		return nil, err
-	}
-	return out, k.containers(ctx, func(c *podresources.ContainerResources) { add(c.GetDevices()) })
+	return out, err
 }
 
 // pollInterval is the interval of the questions about device plugins. GPUs that a device plugin newly offers are

@@ -59,8 +59,10 @@ func NewUsage(kubelet Kubelet, o UsageOptions) *Usage {
 // ReferencedByKubelet implements devicestate.Usage with one question for all claims.
 func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool, error) {
 	var resources []*podresources.DynamicResource
-	err := u.kubelet.containers(ctx, func(c *podresources.ContainerResources) {
-		resources = append(resources, c.GetDynamicResources()...)
+	err := u.kubelet.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
+		return containers(ctx, client, func(c *podresources.ContainerResources) {
+			resources = append(resources, c.GetDynamicResources()...)
+		})
 	})
 	return func(claim plan.Claim) bool {
 		return slices.ContainsFunc(resources, func(r *podresources.DynamicResource) bool { return refersTo(r, claim) })

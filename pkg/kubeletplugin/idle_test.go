@@ -1,0 +1,36 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWatchIdle_NoCalls_FreesMemoryOnceThenRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		freed := 0
+		p := &Plugin{o: Options{Idle: func() { freed++ }}, calls: newCalls(nil, func() {})}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go p.watchIdle(ctx)
+		expect := func(want int, after time.Duration) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if freed != want {
+				t.Errorf("memory is freed %d times, want %d", freed, want)
+			}
+		}
+		expect(1, idleAfter+time.Second)
+		expect(1, 5*time.Minute)
+		expect(2, 5*time.Minute)
+		p.calls.count.Add(1)
+		expect(2, idleAfter)
+		expect(3, idleAfter)
+		expect(3, 5*time.Minute)
+	})
+}
