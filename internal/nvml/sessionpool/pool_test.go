@@ -5,6 +5,7 @@ package sessionpool_test
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"gpu-dra-driver/internal/nvml"
@@ -14,13 +15,15 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// closing is an NVML whose nvmlShutdown goes through Calls.
+// closing is an NVML whose nvmlShutdown goes through Calls, and which counts calls of Open.
 type closing struct {
 	nvml.Library
 	calls *nvmltest.Calls
+	opens atomic.Int64
 }
 
-func (l closing) Open() (nvml.Session, error) {
+func (l *closing) Open() (nvml.Session, error) {
+	l.opens.Add(1)
 	s, err := l.Library.Open()
 	return &closingSession{s, l.calls}, err
 }
@@ -38,13 +41,14 @@ func (s *closingSession) Close() error {
 func TestWith_NVMLHangs_FailsAtLimitAndRecovers(t *testing.T) {
 	for _, query := range []string{"nvmlInit_v2", "nvmlShutdown"} {
 		t.Run(query, func(t *testing.T) {
-			machine := simtest.MachineInMemory(t, "hgx-h100")
+			machine := simtest.MachineInMemory(t, "hgx-h100", 1)
 			state, err := machine.State()
 			if err != nil {
 				t.Fatal(err)
 			}
 			g, calls := state.GPUs[0], &nvmltest.Calls{}
-			p := sessionpool.New(closing{nvmlfake.WithHook(machine, calls.Do), calls}, func(string) bool { return true }, func(error) {})
+			library := &closing{Library: nvmlfake.WithHook(machine, calls.Do), calls: calls}
+			p := sessionpool.New(library, func(string) bool { return true }, func(error) {})
 			p.After = calls.After
 			use := func(*sessionpool.GPU) error { return nil }
 			hung := calls.Hang(nvmltest.Of(query, ""))
@@ -63,8 +67,8 @@ func TestWith_NVMLHangs_FailsAtLimitAndRecovers(t *testing.T) {
 					t.Errorf("a later operation: %v", err)
 				}
 			}
-			if len(hung) > 0 {
-				t.Errorf("%d more calls hang", len(hung))
+			if n := library.opens.Load(); n != 1 || len(hung) > 0 {
+				t.Errorf("%d calls of Open, and %d more calls hang", n, len(hung))
 			}
 			calls.Clear()
 			if err := p.With(g.Address, g.UUID, use); err != nil {
