@@ -88,6 +88,7 @@ test-hardware: ## Checks on the real GPUs of this machine, if it has any; change
 bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)
 	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/resourceslices
+	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/resourceslices
 
 .PHONY: bench-packing
 bench-packing: ## How well partitions pack, beside other orders: a table, and a plot in dist/

@@ -36,6 +36,7 @@ func threadTime(t testing.TB) time.Duration {
 var settings = []struct{ name, file string }{
 	{"all offered", ""},
 	{"not shareable", "publish: [{shareable: None}]"},
+	{"without +me", "publish: [{profiles: [1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb]}]"},
 	{"profile 1g.10gb only", "publish: [{profiles: [1g.10gb]}]"},
 	{"1g.10gb only, not shareable", "publish: [{profiles: [1g.10gb], shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
@@ -136,8 +137,8 @@ func costs(t testing.TB, fresh func() *scheduler, partitions bool, limit time.Du
 	return wholes, smallest
 }
 
-// BenchmarkAllocateCost prints the table of docs/scaling.md: the scheduler's CPU time for one node and one pod.
-func BenchmarkAllocateCost(b *testing.B) {
+// BenchmarkSchedulingCost prints the table of docs/scaling.md: the scheduler's CPU time for one node and one pod.
+func BenchmarkSchedulingCost(b *testing.B) {
 	board := snapshot(b, "hgx-h100", 8)
 	row := func(name string, fresh func() *scheduler, partitions bool) {
 		wholes, smallest := costs(b, fresh, partitions, time.Minute)

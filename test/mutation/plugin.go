@@ -99,6 +99,18 @@ var pluginMutations = []Mutation{
 		Package: built, Test: "TestBuild_GroupHeld_KeepsItsGPUs",
 	},
 	{
+		Name: "settings withdraw a held partition", File: "pkg/resourceslices/entries.go",
+		Old:     "return !e.held && (e.hidden && !e.foreign || ",
+		New:     "return e.hidden && !e.foreign || !e.held && (",
+		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
+	},
+	{
+		Name: "settings end shares that claims hold", File: "pkg/resourceslices/device.go",
+		Old:     "ok || share && o.MaxShares > 0 {",
+		New:     "ok || share && o.MaxShares < 0 {",
+		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
+	},
+	{
 		Name: "groups are published without counters", File: "pkg/resourceslices/group.go",
 		Old:     "case isHeld || !b.o.Counters ||",
 		New:     "case isHeld ||",

@@ -44,8 +44,8 @@ type board struct {
 	compiled *cel.Cache
 }
 
-// newBoard simulates a board and publishes its devices by the driver's own code. settings is a file of chart values for
-// sharing, or empty.
+// newBoard simulates a board and publishes its devices by the driver's own code. settings is a file with the chart
+// values sharing and publish, or empty.
 func newBoard(ctx context.Context, tree, profile, settings string) (*board, error) {
 	b := &board{compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})}
 	var err error
@@ -71,7 +71,7 @@ func newBoard(ctx context.Context, tree, profile, settings string) (*board, erro
 	b.policy = func(g gpu.GPU, profile string) sharing.Policy {
 		return parsed.Policy(nodeName, g, profile)
 	}
-	b.slices = slicetest.Slices(b.snapshot, nodeName, b.policy)
+	b.slices = slicetest.Slices(b.snapshot, nodeName, parsed)
 	pool := b.pool()
 	b.labels = nodelabels.Of(pool, driver)
 	return b, b.makeClasses(tree, pool)
@@ -83,7 +83,7 @@ func (b *board) scan(ctx context.Context) (gpu.Snapshot, error) {
 	return s, err
 }
 
-// readSettings reads the sharing settings of a file of chart values.
+// readSettings reads the node settings of a file of chart values.
 func readSettings(path string) (sharing.Settings, error) {
 	if path == "" {
 		return sharing.Settings{}, nil
@@ -96,9 +96,16 @@ func readSettings(path string) (sharing.Settings, error) {
 		Sharing struct {
 			Config map[string]any `json:"config"`
 		} `json:"sharing"`
+		Publish []any `json:"publish"`
 	}
 	if err := yaml.Unmarshal(data, &values); err != nil {
 		return sharing.Settings{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if values.Publish != nil {
+		if values.Sharing.Config == nil {
+			values.Sharing.Config = map[string]any{}
+		}
+		values.Sharing.Config["publish"] = values.Publish
 	}
 	config, err := yaml.Marshal(values.Sharing.Config)
 	if err != nil {

@@ -32,15 +32,16 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	if err != nil {
 		return nil, fmt.Errorf("scan the simulated node %s (%s): %w", node, profile, err)
 	}
-	return Slices(snapshot, node, func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} }), nil
+	return Slices(snapshot, node, sharing.Settings{}), nil
 }
 
-// Slices returns the slices of a node with MPS for a Snapshot and the node's sharing settings.
-func Slices(snapshot gpu.Snapshot, node string, policy func(g gpu.GPU, profile string) sharing.Policy) []*resourceapi.ResourceSlice {
+// Slices returns the slices of a node with MPS for a Snapshot and the node's settings.
+func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*resourceapi.ResourceSlice {
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
+		Profile: func(g gpu.GPU, profile string) bool { return settings.Profile(node, g, profile) },
 		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
-			return sharing.OfferOf(policy(g, profile), g, profile, true)
+			return sharing.OfferOf(settings.Policy(node, g, profile), g, profile, true)
 		},
 	})
 	var out []*resourceapi.ResourceSlice
