@@ -32,11 +32,71 @@ func tool(t *testing.T, stdin []byte, args ...string) (stdout, stderr string, er
 // render returns the manifests of the chart in a directory.
 func render(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	out, problems, err := tool(t, nil, append([]string{"helm", "template", "gpu-dra-driver", dir, "--namespace", "gpu-dra-driver"}, args...)...)
+	out, problems, err := tool(t, nil, append([]string{
+		"helm", "template", "gpu-dra-driver", dir, "--namespace", "gpu-dra-driver", "--set", registry,
+	}, args...)...)
 	if err != nil {
 		t.Fatalf("helm template %q: %v\n%s", args, err, problems)
 	}
 	return out
+}
+
+// registry is a value that each installation needs.
+const registry = "image.registry=registry.example.com"
+
+// TestImages_RegistryAndDigest_AreInReferences covers each way to name where the images are.
+func TestImages_RegistryAndDigest_AreInReferences(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("0", 64)
+	for _, c := range []struct{ set, want string }{
+		{"image.registry=localhost:5000/team/", "localhost:5000/team/gpu-dra-driver/dra-kubelet-plugin:0.1.0"},
+		{"image.tag=v2", "registry.example.com/gpu-dra-driver/mps-supervisor:v2"},
+		{"image.digest=" + digest, "registry.example.com/gpu-dra-driver/dra-kubelet-plugin@" + digest},
+		{"controller.image.digest=" + digest, "registry.example.com/gpu-dra-driver/dra-controller@" + digest},
+		{"image.registry=,image.pullPolicy=Never", "gpu-dra-driver/dra-controller:0.1.0"},
+		{"image.registry=,image.repository=a.io/p,controller.image.repository=a.io/c,mps.image.repository=a.io/s", "a.io/s:0.1.0"},
+	} {
+		if got := render(t, chart, "--set", c.set); !strings.Contains(got, "image: "+c.want+"\n") {
+			t.Errorf("--set %s: no image %s", c.set, c.want)
+		}
+	}
+}
+
+// TestPods_UsersNamesOfTheChart_OccurOnce sets names that the chart has too: a list or map with a name twice is not applied.
+func TestPods_UsersNamesOfTheChart_OccurOnce(t *testing.T) {
+	var set []string
+	for _, at := range []string{"controller", "kubeletPlugin.containers.gpus", "mps"} {
+		set = append(set, at+".env[0].name=NVIDIA_VISIBLE_DEVICES,"+at+".env[0].value=mine")
+	}
+	set = append(set, `kubeletPlugin.nodeSelector.kubernetes\.io/os=windows`, `kubeletPlugin.podLabels.app\.kubernetes\.io/name=mine`)
+	got := render(t, chart, "--set", strings.Join(set, ","))
+	conform(t, got)
+	for _, text := range []string{"kubernetes.io/os: windows", "app.kubernetes.io/name: mine", "value: void"} {
+		if strings.Contains(got, text) {
+			t.Errorf("the manifests have %q", text)
+		}
+	}
+	if n := strings.Count(got, "value: mine"); n < 3 {
+		t.Errorf("%d variables have the user's value, want those of all containers", n)
+	}
+}
+
+// TestValues_ComponentWithoutPart_Renders sets values to nothing, as an administrator who wants less does.
+func TestValues_ComponentWithoutPart_Renders(t *testing.T) {
+	for _, c := range []struct{ set, absent string }{
+		{"kubeletPlugin.containers.gpus.securityContext=null", "readOnlyRootFilesystem: true\n            runAsUser: 0"},
+		{"kubeletPlugin.affinity=null", "nvidia.com/gpu.present"},
+		{"kubeletPlugin.metrics.gpuHttpEndpoint=,controller.metrics.httpEndpoint=,networkPolicies.enabled=true", "name: metrics"},
+		{"resources.gpus.enabled=false", "kind: ClusterRole"},
+	} {
+		got := render(t, chart, "--set", c.set)
+		if got != "" {
+			conform(t, got)
+		}
+		if strings.Contains(got, c.absent) {
+			t.Errorf("--set %s: the manifests have %q", c.set, c.absent)
+		}
+		notes(t, c.set)
+	}
 }
 
 // conform checks manifests against the API's schemas only.
@@ -57,7 +117,7 @@ var cases = []string{
 
 func TestChart_Lint_Passes(t *testing.T) {
 	for _, c := range cases {
-		args := []string{"helm", "lint", "--strict", chart, "--values", "testdata/values/" + c + ".yaml"}
+		args := []string{"helm", "lint", "--strict", chart, "--set", registry, "--values", "testdata/values/" + c + ".yaml"}
 		if c == "v1beta2" {
 			args = append(args, "--kube-version", "1.33.0") // newer ones call that API deprecated
 		}
@@ -90,6 +150,12 @@ func TestKubeconform_WrongManifest_Fails(t *testing.T) {
 
 func TestValues_Invalid_Refused(t *testing.T) {
 	for _, c := range []struct{ name, set, want string }{
+		{"images of Docker Hub", "image.registry=", "set image.registry to the registry of your images"},
+		{"the image of NVIDIA's driver", "image.repository=registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu", "is the image of NVIDIA's driver"},
+		{"a registry with a scheme", "image.registry=https://registry.example.com", "/image/registry"},
+		{"a digest that is none", "mps.image.digest=latest", "/mps/image/digest"},
+		{"a key of the config in capitals", "sharing.config.SHARING.strategy=MPS", "SHARING"},
+		{"more shared memory than a node has", "mps.shmSize=1000Gi", "/mps/shmSize"},
 		{"an unknown value", "nvidiaDriverroot=/", "nvidiaDriverroot"},
 		{"an unknown value below", "kubeletPlugin.toleration=x", "toleration"},
 		{"a relative driver root", "nvidiaDriverRoot=run/nvidia", "/nvidiaDriverRoot"},
@@ -122,7 +188,7 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"an interval that Prometheus does not read", "serviceMonitor.interval=1.5m", "/serviceMonitor/interval"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, problems, err := tool(t, nil, "helm", "template", "x", chart, "--set", c.set)
+			_, problems, err := tool(t, nil, "helm", "template", "x", chart, "--set", registry, "--set", c.set)
 			if err == nil || !strings.Contains(problems, c.want) {
 				t.Errorf("error = %v, want one that names %s:\n%s", err, c.want, problems)
 			}

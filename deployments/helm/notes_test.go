@@ -67,7 +67,7 @@ func TestNotes_ValueWithoutEffect_Explained(t *testing.T) {
 	if got := notes(t, "admissionPolicy.enabled=false"); !strings.Contains(got, "WARNING: admissionPolicy.enabled") {
 		t.Errorf("without the policy:\n%s", got)
 	}
-	if got := notes(t, "resources.gpus.enabled=false"); !strings.Contains(got, "no plugin and no DeviceClass") {
+	if got := notes(t, "resources.gpus.enabled=false"); !strings.Contains(got, "nothing was installed") {
 		t.Errorf("off:\n%s", got)
 	}
 }

@@ -41,6 +41,8 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 		"helm", "upgrade", "--install", Release, filepath.Join(e.Tree, "deployments", "helm", "gpu-dra-driver"),
 		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "120s",
 		"--set", "nvidiaDriverRoot=" + e.Root,
+		// The images are on the nodes, and the nodes have no labels of their hardware.
+		"--set", "image.pullPolicy=Never,kubeletPlugin.affinity=null",
 		"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),
 		"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(e.Root, "sys"),
 		"--set", "kubeletPlugin.driverRootReadOnly=false",

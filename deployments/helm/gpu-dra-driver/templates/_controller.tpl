@@ -43,10 +43,8 @@ imagePullSecrets:
 securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.controller.nodeSelector }}
 nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- include "gpu-dra-driver.nodeSelector" .Values.controller.nodeSelector | nindent 2 }}
 {{- with .Values.controller.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
@@ -55,54 +53,10 @@ tolerations:
 
 {{/* The checks have the controller's environment, so that they check the installed objects. */}}
 {{- define "gpu-dra-driver.controllerContainer" -}}
-image: {{ .Values.controller.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+image: {{ include "gpu-dra-driver.image" (list . .Values.controller.image) }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 env:
-  - name: POD_NAMESPACE
-    valueFrom:
-      fieldRef:
-        fieldPath: metadata.namespace
-  - name: DRIVER_NAME
-    value: {{ .Values.driverName | quote }}
-  - name: LEASE_NAME
-    value: {{ include "gpu-dra-driver.leaseName" . }}
-  - name: HTTP_ENDPOINT
-    value: {{ ternary .Values.controller.metrics.httpEndpoint "" .Values.controller.metrics.enabled | quote }}
-  - name: HEALTH_ENDPOINT
-    value: ":{{ .Values.controller.healthPort | int }}"
-  - name: WEBHOOK
-    value: {{ .Values.webhook.enabled | quote }}
-  {{- if .Values.webhook.enabled }}
-  - name: WEBHOOK_PORT
-    value: {{ .Values.webhook.port | int | quote }}
-  - name: WEBHOOK_SERVICE
-    value: {{ include "gpu-dra-driver.webhookName" . }}
-  - name: WEBHOOK_CONFIGURATION
-    value: {{ include "gpu-dra-driver.webhookName" . }}
-  - name: CERT_SECRET
-    value: {{ include "gpu-dra-driver.webhookName" . }}-cert
-  - name: ROTATE_CERTS
-    value: {{ not .Values.webhook.certManager.enabled | quote }}
-  {{- end }}
-  - name: GPU_CLASS
-    value: {{ .Values.deviceClasses.gpu.enabled | quote }}
-  - name: GPU_RESOURCE_NAME
-    value: {{ .Values.deviceClasses.gpu.extendedResourceName | quote }}
-  - name: MODEL_CLASSES
-    value: {{ .Values.deviceClasses.models.enabled | quote }}
-  - name: MODEL_CLASS_PREFIX
-    value: {{ .Values.deviceClasses.models.prefix | quote }}
-  - name: PROFILE_CLASSES
-    value: {{ .Values.deviceClasses.mig.enabled | quote }}
-  - name: EXTENDED_RESOURCE_PREFIX
-    value: {{ .Values.deviceClasses.mig.extendedResourcePrefix | quote }}
-  - name: CLASS_GRACE
-    value: {{ .Values.deviceClasses.grace | quote }}
-  - name: NODE_LABELS
-    value: {{ .Values.nodeLabels.enabled | quote }}
-  {{- with .Values.controller.env }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "gpu-dra-driver.env" (list (include "gpu-dra-driver.controllerEnv" .) .Values.controller.env) | nindent 2 }}
 {{- with .Values.controller.resources }}
 resources:
   {{- toYaml . | nindent 2 }}
@@ -113,4 +67,49 @@ securityContext:
 {{- end }}
 # Shows the reason of an exit in the pod's status.
 terminationMessagePolicy: FallbackToLogsOnError
+{{- end }}
+
+{{- define "gpu-dra-driver.controllerEnv" -}}
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: DRIVER_NAME
+  value: {{ .Values.driverName | quote }}
+- name: LEASE_NAME
+  value: {{ include "gpu-dra-driver.leaseName" . }}
+- name: HTTP_ENDPOINT
+  value: {{ ternary .Values.controller.metrics.httpEndpoint "" .Values.controller.metrics.enabled | quote }}
+- name: HEALTH_ENDPOINT
+  value: ":{{ .Values.controller.healthPort | int }}"
+- name: WEBHOOK
+  value: {{ .Values.webhook.enabled | quote }}
+{{- if .Values.webhook.enabled }}
+- name: WEBHOOK_PORT
+  value: {{ .Values.webhook.port | int | quote }}
+- name: WEBHOOK_SERVICE
+  value: {{ include "gpu-dra-driver.webhookName" . }}
+- name: WEBHOOK_CONFIGURATION
+  value: {{ include "gpu-dra-driver.webhookName" . }}
+- name: CERT_SECRET
+  value: {{ include "gpu-dra-driver.webhookName" . }}-cert
+- name: ROTATE_CERTS
+  value: {{ not .Values.webhook.certManager.enabled | quote }}
+{{- end }}
+- name: GPU_CLASS
+  value: {{ .Values.deviceClasses.gpu.enabled | quote }}
+- name: GPU_RESOURCE_NAME
+  value: {{ .Values.deviceClasses.gpu.extendedResourceName | quote }}
+- name: MODEL_CLASSES
+  value: {{ .Values.deviceClasses.models.enabled | quote }}
+- name: MODEL_CLASS_PREFIX
+  value: {{ .Values.deviceClasses.models.prefix | quote }}
+- name: PROFILE_CLASSES
+  value: {{ .Values.deviceClasses.mig.enabled | quote }}
+- name: EXTENDED_RESOURCE_PREFIX
+  value: {{ .Values.deviceClasses.mig.extendedResourcePrefix | quote }}
+- name: CLASS_GRACE
+  value: {{ .Values.deviceClasses.grace | quote }}
+- name: NODE_LABELS
+  value: {{ .Values.nodeLabels.enabled | quote }}
 {{- end }}

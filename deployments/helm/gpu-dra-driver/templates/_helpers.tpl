@@ -35,8 +35,48 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* The reference of an image, of the chart's context and the image's values. */}}
 {{- define "gpu-dra-driver.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $all := (index . 0).Values.image }}
+{{- $image := index . 1 }}
+{{- if regexMatch "(k8s-dra-driver-gpu|dra-driver-nvidia-gpu)$" $all.repository }}
+{{- fail (printf "image.repository %s is the image of NVIDIA's driver, which has none of this chart's programs: set image.registry and image.repository to your own images (--set image.repository=gpu-dra-driver/dra-kubelet-plugin)" $all.repository) }}
+{{- end }}
+{{- $registry := "" }}
+{{- if $all.registry }}
+{{- $registry = printf "%s/" (trimSuffix "/" $all.registry) }}
+{{- else if not (or (eq $all.pullPolicy "Never") (regexMatch "^(localhost|[^/]*[.:][^/]*)/" $image.repository)) }}
+{{- fail (printf "image.registry is not set, so %s would come from Docker Hub, where anybody can own the name: set image.registry to the registry of your images, or image.pullPolicy=Never if each node has them already" $image.repository) }}
+{{- end }}
+{{- $registry }}{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $all.tag | default (index . 0).Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* A list of environment variables with a user's own, which replace those of the same name. */}}
+{{- define "gpu-dra-driver.env" -}}
+{{- $own := index . 1 | default list }}
+{{- $names := list }}
+{{- range $own }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- $all := list }}
+{{- range fromYamlArray (index . 0) }}
+{{- if not (has .name $names) }}
+{{- $all = append $all . }}
+{{- end }}
+{{- end }}
+{{- toYaml (concat $all $own) }}
+{{- end }}
+
+{{/* The labels of a pod with a user's own, which replace none. */}}
+{{- define "gpu-dra-driver.podLabels" -}}
+{{- $labels := fromYaml (include "gpu-dra-driver.selectorLabels" (index . 0)) }}
+{{- $_ := set $labels "app.kubernetes.io/component" (index . 1) }}
+{{- toYaml (merge $labels (index . 2 | default dict)) }}
+{{- end }}
+
+{{/* The programs are for Linux. */}}
+{{- define "gpu-dra-driver.nodeSelector" -}}
+{{- toYaml (merge (dict "kubernetes.io/os" "linux") (. | default dict)) }}
 {{- end }}
 
 {{/* The newest resource.k8s.io version that the cluster serves. `helm template`
@@ -53,6 +93,15 @@ resource.k8s.io/v1beta1
 {{- else -}}
 resource.k8s.io/v1
 {{- end -}}
+{{- end }}
+
+{{/* "true" if the plugin serves metrics, and if the controller does. */}}
+{{- define "gpu-dra-driver.pluginMetrics" -}}
+{{- with .Values.kubeletPlugin.metrics }}{{ if and .enabled .gpuHttpEndpoint }}true{{ end }}{{ end }}
+{{- end }}
+
+{{- define "gpu-dra-driver.controllerMetrics" -}}
+{{- with .Values.controller.metrics }}{{ if and .enabled .httpEndpoint }}true{{ end }}{{ end }}
 {{- end }}
 
 {{/* Directory of the driver below the kubelet's plugins directory. */}}

@@ -1,0 +1,89 @@
+{{/* The environment of the plugin. */}}
+{{- define "gpu-dra-driver.pluginEnv" -}}
+{{- $plugin := .Values.kubeletPlugin }}
+{{- $data := include "gpu-dra-driver.pluginDataDirectory" . }}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: DRIVER_NAME
+  value: {{ .Values.driverName | quote }}
+# Paths of the node. The container sees the driver's root as
+# CONTAINER_DRIVER_ROOT. It sees a separate device root, the kubelet's
+# directories and the CDI directory at the same path as the node.
+- name: NVIDIA_DRIVER_ROOT
+  value: {{ .Values.nvidiaDriverRoot | quote }}
+- name: CONTAINER_DRIVER_ROOT
+  value: /driver-root
+{{- if include "gpu-dra-driver.separateDevRoot" . }}
+- name: DEV_ROOT
+  value: {{ .Values.nvidiaDevRoot | quote }}
+{{- end }}
+- name: CDI_ROOT
+  value: {{ $plugin.cdiRoot | quote }}
+- name: KUBELET_PLUGINS_DIRECTORY_PATH
+  value: {{ $plugin.kubeletPluginsDirectoryPath | quote }}
+- name: KUBELET_REGISTRAR_DIRECTORY_PATH
+  value: {{ $plugin.kubeletRegistrarDirectoryPath | quote }}
+- name: KUBELET_POD_RESOURCES_DIRECTORY_PATH
+  value: {{ $plugin.kubeletPodResourcesDirectoryPath | quote }}
+- name: PROC_ROOT
+  value: /host/proc
+- name: SYS_ROOT
+  value: /host/sys
+- name: BOOT_ID_FILE
+  value: {{ if $plugin.bootIDFile }}/host/boot-id/{{ base $plugin.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
+- name: HTTP_ENDPOINT
+  value: {{ ternary $plugin.metrics.gpuHttpEndpoint "" $plugin.metrics.enabled | quote }}
+- name: METRICS_PATH
+  value: {{ $plugin.metrics.metricsPath | quote }}
+- name: PPROF_PATH
+  value: {{ $plugin.metrics.profilePath | quote }}
+- name: HEALTHCHECK_PORT
+  value: {{ $plugin.containers.gpus.healthcheckPort | int | quote }}
+- name: ALLOW_GPU_RESET
+  value: {{ $plugin.mig.allowGPUReset | quote }}
+- name: ADOPT_FOREIGN_MIG
+  value: {{ $plugin.mig.adoptForeign | quote }}
+- name: MIG_MODE_IDLE
+  value: {{ $plugin.mig.modeIdle | quote }}
+{{- if .Values.mps.enabled }}
+- name: MPS_DIR
+  value: {{ $data }}/mps
+{{- end }}
+{{- if or .Values.sharing.config .Values.publish }}
+- name: SHARING_CONFIG
+  value: /etc/gpu-dra-driver/sharing/config.yaml
+{{- end }}
+# Keeps the NVIDIA runtime, if it is the node's default, from adding
+# GPUs and libraries to this container.
+- name: NVIDIA_VISIBLE_DEVICES
+  value: void
+{{- end }}
+
+{{/* The environment of the supervisor. */}}
+{{- define "gpu-dra-driver.supervisorEnv" -}}
+{{- $plugin := .Values.kubeletPlugin }}
+- name: MPS_DIR
+  value: {{ include "gpu-dra-driver.pluginDataDirectory" . }}/mps
+- name: DRIVER_ROOT
+  value: /driver-root
+{{- if include "gpu-dra-driver.separateDevRoot" . }}
+- name: DEV_ROOT
+  value: {{ .Values.nvidiaDevRoot | quote }}
+{{- end }}
+- name: MPS_SHM_SIZE
+  value: {{ .Values.mps.shmSize | quote }}
+- name: BOOT_ID_FILE
+  value: {{ if $plugin.bootIDFile }}/host/boot-id/{{ base $plugin.bootIDFile }}{{ else }}/host/proc/sys/kernel/random/boot_id{{ end }}
+- name: NVIDIA_VISIBLE_DEVICES
+  value: void
+{{- end }}
