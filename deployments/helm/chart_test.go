@@ -87,6 +87,7 @@ func TestValues_ComponentWithoutPart_Renders(t *testing.T) {
 		{"kubeletPlugin.affinity=null", "nvidia.com/gpu.present"},
 		{"kubeletPlugin.metrics.gpuHttpEndpoint=,controller.metrics.httpEndpoint=,networkPolicies.enabled=true", "name: metrics"},
 		{"resources.gpus.enabled=false", "kind: ClusterRole"},
+		{"webhook.tls.mode=secret,webhook.tls.secret.name=mine,webhook.tls.secret.caBundle=Q0E=", "-webhook-cert"},
 	} {
 		got := render(t, chart, "--set", c.set)
 		if got != "" {
@@ -112,7 +113,7 @@ func conform(t *testing.T, manifests string) {
 // cases are the value sets of testdata/values; each has a golden with the same name. The chart's own choice of the
 // API version is visible only on a cluster: helm template can add versions to its built-in ones, but not remove any.
 var cases = []string{
-	"default", "simulated", "nvidia-chart", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
+	"default", "simulated", "nvidia-chart", "nvidia-values", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
 }
 
 func TestChart_Lint_Passes(t *testing.T) {
@@ -173,6 +174,8 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"metrics at no port", "controller.metrics.httpEndpoint=localhost", "/controller/metrics/httpEndpoint"},
 		{"a port that the controller's user may not have", "controller.healthPort=80", "/controller/healthPort"},
 		{"a port that does not exist", "webhook.port=94430", "/webhook/port"},
+		{"a certificate's Secret without a name", "webhook.tls.mode=secret", "webhook.tls.secret.name is needed"},
+		{"an issuer of NVIDIA's chart without a name", "webhook.tls.mode=cert-manager,webhook.tls.certManager.issuerType=issuer", "issuerName is needed"},
 		{"an unknown failure policy", "webhook.failurePolicy=fail", "/webhook/failurePolicy"},
 		{"an issuer without a name", "webhook.certManager.issuerRef.kind=ClusterIssuer", "/webhook/certManager/issuerRef"},
 		{"a webhook of a driver whose name has no dot", "driverName=gpu", "webhook.enabled needs a driverName with a dot"},

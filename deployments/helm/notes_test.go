@@ -48,7 +48,9 @@ func TestNotes_ValueWithoutEffect_Explained(t *testing.T) {
 	for _, c := range []struct{ set, names string }{
 		{"resources.computeDomains.enabled=true", "resources.computeDomains.enabled"},
 		{"gpuResourcesEnabledOverride=true", "gpuResourcesEnabledOverride"},
-		{"featureGates.MPSSupport=true", "featureGates has no effect (MPSSupport)"},
+		{"featureGates.TimeSlicingSettings=true", "TimeSlicingSettings"},
+		{"webhook.replicas=2", "  webhook.replicas"},
+		{"controller.metrics.profilePath=/debug", "  controller.metrics.profilePath"},
 		{"kubeletPlugin.metrics.computeDomainHttpEndpoint=:8081", "computeDomainHttpEndpoint"},
 	} {
 		if got := notes(t, c.set); !strings.Contains(got, c.names) || strings.Count(got, "NOTE: ") != 1 {

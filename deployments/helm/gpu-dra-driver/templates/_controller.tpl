@@ -13,7 +13,7 @@ true
 
 {{/* "true" if the controller makes the webhook's certificate itself. */}}
 {{- define "gpu-dra-driver.rotatesCerts" -}}
-{{- if and (include "gpu-dra-driver.webhook" .) (not .Values.webhook.certManager.enabled) -}}
+{{- if and (include "gpu-dra-driver.webhook" .) (not (include "gpu-dra-driver.certManager" .)) (ne "secret" (dig "tls" "mode" "" .Values.webhook)) -}}
 true
 {{- end -}}
 {{- end }}
@@ -92,9 +92,9 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: WEBHOOK_CONFIGURATION
   value: {{ include "gpu-dra-driver.webhookName" . }}
 - name: CERT_SECRET
-  value: {{ include "gpu-dra-driver.webhookName" . }}-cert
+  value: {{ include "gpu-dra-driver.certSecret" . }}
 - name: ROTATE_CERTS
-  value: {{ not .Values.webhook.certManager.enabled | quote }}
+  value: {{ include "gpu-dra-driver.rotatesCerts" . | not | not | quote }}
 {{- end }}
 - name: GPU_CLASS
   value: {{ .Values.deviceClasses.gpu.enabled | quote }}

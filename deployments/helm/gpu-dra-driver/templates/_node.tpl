@@ -55,11 +55,11 @@
   value: {{ $plugin.mig.adoptForeign | quote }}
 - name: MIG_MODE_IDLE
   value: {{ $plugin.mig.modeIdle | quote }}
-{{- if .Values.mps.enabled }}
+{{- if include "gpu-dra-driver.mps" . }}
 - name: MPS_DIR
   value: {{ $data }}/mps
 {{- end }}
-{{- if or .Values.sharing.config .Values.publish }}
+{{- if include "gpu-dra-driver.sharingConfig" . }}
 - name: SHARING_CONFIG
   value: /etc/gpu-dra-driver/sharing/config.yaml
 {{- end }}

@@ -24,7 +24,7 @@ s.?selectors.orValue([]).map(x, x.?cel.?expression.orValue('')).exists(x, x.cont
 # with which it tests the webhook.
 - name: not-the-controller
   expression: >-
-    request.userInfo.username != 'system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpu-dra-driver.controllerName" . }}' ||
+    request.userInfo.username != 'system:serviceaccount:{{ include "gpu-dra-driver.namespace" . }}:{{ include "gpu-dra-driver.controllerName" . }}' ||
     request.?dryRun.orValue(false)
 - name: not-only-metadata
   expression: request.operation != 'UPDATE' || object.spec != oldObject.spec
