@@ -72,7 +72,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "slices show the settings and not the shares of a device", File: "pkg/resourceslices/device.go",
-		Old: "standing = h.Shared", New: "standing = \"\"",
+		Old: "cmp.Or(h.Shared, standing), share", New: "standing, share",
 		Package: built, Test: "TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre",
 	},
 	{
