@@ -85,7 +85,7 @@ up() {
 chart() {
 	run hack/tool.sh helm upgrade --install gpu-dra-driver deployments/helm/gpu-dra-driver \
 		--kube-context "$context" --namespace "$namespace" --create-namespace --wait --timeout 120s \
-		--set "image.tag=$version,image.pullPolicy=Never,kubeletPlugin.affinity=null" --set "nvidiaDriverRoot=$root" \
+		--set "image.tag=$version" --set image.pullPolicy=Never --set kubeletPlugin.affinity=null --set "nvidiaDriverRoot=$root" \
 		--set "kubeletPlugin.hostProcRoot=$root/proc" --set "kubeletPlugin.hostSysRoot=$root/sys" \
 		--set kubeletPlugin.driverRootReadOnly=false "$@"
 }
