@@ -72,7 +72,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "slices show the settings and not the shares of a device", File: "pkg/resourceslices/device.go",
-		Old: "cmp.Or(h.Shared, standing), share", New: "standing, share",
+		Old: "cmp.Or(h.Shared, standing), share", New: "cmp.Or(\"\", standing), share",
 		Package: built, Test: "TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre",
 	},
 	{
