@@ -116,7 +116,8 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	}}
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, c.DriverName),
-		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
+		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), MonitorPool: resourceslices.MonitorPoolName(c.NodeName),
+		Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor: executors.mig, plan.MPSExecutor: executors.mps, plan.TimeSliceExecutor: executors.timeSlice,
 		},
@@ -140,6 +141,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	node := publishing.NewNode(c.NodeName, scans, engine, changed, events.Report, publishing.NodeOptions{
 		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: executors.mig.Switched, RecordedInterconnect: executors.mig.RecordedInterconnect,
 		Profile: settings.profile, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
+		NoPartitions: !c.MIGDevices, NoMonitors: !c.MonitorDevices,
 	})
 	background := []func(context.Context){devicePlugins.Run, settings.run, func(ctx context.Context) {
 		// Publishing need not wait for the copy of the hook; Prepare does, and installs it again after a failure.

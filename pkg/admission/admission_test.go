@@ -255,6 +255,7 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 		"a class of the chart's extended resource": {class(whole+`true`) + " extendedResourceName: nvidia.com/gpu\n",
 			"DeviceClass gpu.nvidia.com has the extendedResourceName nvidia.com/gpu too; the scheduler uses the newest class only"},
 		"a class of its own extended resource": {class(whole+`true`) + " extendedResourceName: example.com/gpu\n", ""},
+		"a class of a model of any type":       {class(ours + attr + `productName == "NVIDIA H100 80GB HBM3"`), "matches devices of the types gpu, mig"},
 		"a class that matches nothing":         {class(whole + `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("400Gi")) >= 0`), "matches no device of the cluster"},
 		"a class of a model that is not here":  {class(whole + attr + `productName == "NVIDIA B300"`), "has the productName"},
 	} {

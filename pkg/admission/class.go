@@ -14,6 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
@@ -81,6 +82,10 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 	v.checkResourceName(&r, class)
 	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, expressions(class.Spec.Selectors)) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
+	}
+	if types := v.types(ctx, expressions(class.Spec.Selectors)); len(r.Errors) == 0 && driver == v.driver && len(types) > 1 {
+		r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && device.attributes[%q].type == %q",
+			class.Name, strings.Join(types, ", "), v.driver, gpu.KindGPU)
 	}
 	return r
 }
@@ -166,6 +171,25 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 		}
 	}
 	return false
+}
+
+// types returns the types of the devices for use that satisfy all selectors; none after the timeout.
+func (v *ClusterView) types(ctx context.Context, expressions []string) []string {
+	found := sets.New(string(gpu.KindMonitor))
+	for _, p := range v.pools {
+		for c := range v.candidates(p) {
+			kind := string(c.shape.Kinds[c.index].Type)
+			if found.Has(kind) {
+				continue
+			}
+			if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil {
+				found.Insert(kind)
+			} else if ctx.Err() != nil {
+				return nil
+			}
+		}
+	}
+	return sets.List(found.Delete(string(gpu.KindMonitor)))
 }
 
 // satisfies evaluates the selectors in turn, as the scheduler does.

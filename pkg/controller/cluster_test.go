@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -53,7 +54,8 @@ func slicesAt(t testing.TB, profile, node string, gpus int) (out []*resourceapi.
 	}
 	for i, s := range made.([]*resourceapi.ResourceSlice) {
 		s = s.DeepCopy()
-		s.Name, s.Spec.NodeName, s.Spec.Pool.Name = fmt.Sprintf("%s-%02d", node, i), &node, node
+		s.Name, s.Spec.NodeName = fmt.Sprintf("%s-%02d", node, i), &node
+		s.Spec.Pool.Name = strings.Replace(s.Spec.Pool.Name, "node/", node+"/", 1)
 		out = append(out, s)
 	}
 	return out

@@ -27,7 +27,7 @@ func holding(name, node string, devices ...string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: request1("gpu.nvidia.com")}
 	c.Status.Allocation = &resourceapi.AllocationResult{}
 	for _, d := range devices {
-		r := resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: slicetest.Driver, Pool: node, Device: strings.TrimLeft(d, "!?")}
+		r := resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: slicetest.Driver, Pool: node + "/gpu", Device: strings.TrimLeft(d, "!?")}
 		if strings.HasPrefix(d, "!") {
 			r.AdminAccess = new(true)
 		}

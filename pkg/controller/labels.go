@@ -47,7 +47,7 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	slices := slicesOf(l.slices, node)
 	pool := fleet.PoolOf(slices)
 	var want map[string]string
-	if len(slices) > 0 {
+	if !fleet.OnlyMonitors(slices) {
 		l.resetGrace(node)
 		if !pool.Whole {
 			return 0, nil // The arrival of the missing slices triggers the next run.

@@ -102,7 +102,7 @@ func (d *DeletedClaims) gone(
 func (d *DeletedClaims) onThisNode(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil &&
 		slices.ContainsFunc(claim.Status.Allocation.Devices.Results, func(r resourceapi.DeviceRequestAllocationResult) bool {
-			return r.Driver == d.engine.o.Driver && r.Pool == d.engine.o.Pool
+			return r.Driver == d.engine.o.Driver && (r.Pool == d.engine.o.Pool || r.Pool == d.engine.o.MonitorPool)
 		})
 }
 

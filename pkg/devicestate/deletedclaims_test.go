@@ -92,6 +92,20 @@ func (l *deletion) released(findings []devicestate.Finding) {
 	l.CheckClean(l.process, "b")
 }
 
+// TestRelease_MonitorsPool_IsThisNodes has a claim whose only device is of the pool of monitor devices.
+func TestRelease_MonitorsPool_IsThisNodes(t *testing.T) {
+	l := vanishing(t)
+	l.Claim("m", "monitor 2")
+	l.Prepare(l.process, "m")
+	l.after(0)
+	for _, f := range append(l.after(grace), l.after(grace)...) {
+		if f.Claim.UID != "a" {
+			t.Errorf("%+v", f)
+		}
+	}
+	l.CheckClean(l.process, "b", "m")
+}
+
 func TestRelease_ClaimGoneForGrace_Releases(t *testing.T) {
 	l := vanishing(t)
 	l.kept(l.after(0))

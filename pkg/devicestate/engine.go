@@ -64,7 +64,8 @@ type Options struct {
 	Dir    string
 	Specs  *store.Store
 	Driver string
-	Pool   string
+	// Pool and MonitorPool are the names of the node's pools.
+	Pool, MonitorPool string
 	// Snapshot returns the newest scan of the node; it must not block.
 	Snapshot  func() gpu.Snapshot
 	Edits     Edits
@@ -118,7 +119,7 @@ func Open(o Options) (*Engine, error) {
 }
 
 func (e *Engine) node() plan.Node {
-	return plan.Node{Driver: e.o.Driver, Pool: e.o.Pool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy, NoMPS: e.o.NoMPS}
+	return plan.Node{Driver: e.o.Driver, Pool: e.o.Pool, MonitorPool: e.o.MonitorPool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy, NoMPS: e.o.NoMPS}
 }
 
 // lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims.

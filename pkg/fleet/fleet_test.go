@@ -157,8 +157,8 @@ func TestPoolOf_SlicesMissing_NotWhole(t *testing.T) {
 		t.Error("a slice is missing, and the pool is whole")
 	}
 	slices[0].Spec.Pool.Generation = 2
-	if p := pool(shapes, slices); p.Whole || len(p.Slices) != 1 {
-		t.Errorf("of generation 2 there is one slice, the pool has %d", len(p.Slices))
+	if p := pool(shapes, slices); p.Whole || len(p.Slices) != 2 {
+		t.Errorf("there are one slice of generation 2 and one of monitor devices, the pool has %d", len(p.Slices))
 	}
 	if p := fleet.PoolOf(nil); p.Whole {
 		t.Error("a pool of nothing is whole")

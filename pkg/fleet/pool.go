@@ -14,9 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/gpu"
 )
 
-// Pool holds the slices of one node, of all its pools, sorted by name like the scheduler does.
+// Pool holds the slices of one node, of all its pools; each pool is sorted by name like the scheduler does.
 type Pool struct {
 	Node   string
 	Slices []*Slice
@@ -41,9 +43,19 @@ func PoolOf(all []*Slice) Pool {
 		missing[s.Pool.Name]--
 		p.Node, p.Slices = s.Node, append(p.Slices, s)
 	}
-	slices.SortFunc(p.Slices, func(a, b *Slice) int { return cmp.Compare(a.Name, b.Name) })
-	p.Whole = len(p.Slices) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(missing)), func(n int64) bool { return n != 0 })
+	slices.SortFunc(p.Slices, func(a, b *Slice) int {
+		return cmp.Or(cmp.Compare(a.Pool.Name, b.Pool.Name), cmp.Compare(a.Name, b.Name))
+	})
+	p.Whole = !OnlyMonitors(p.Slices) && !slices.ContainsFunc(slices.Collect(maps.Values(missing)), func(n int64) bool { return n != 0 })
 	return p
+}
+
+// OnlyMonitors reports whether there is no slice but those of monitor devices. Such a node is not complete: the slices
+// of its other pool are missing.
+func OnlyMonitors(all []*Slice) bool {
+	return !slices.ContainsFunc(all, func(s *Slice) bool {
+		return s.Shape == nil || len(s.Shape.Kinds) == 0 || s.Shape.Kinds[0].Type != gpu.KindMonitor
+	})
 }
 
 // Shape is equal for pools of one shape, with healthy and with unhealthy devices. ok is false if there are too many

@@ -23,9 +23,10 @@ import (
 // Node holds the node's part of a plan's input.
 type Node struct {
 	// Driver is the driver's name; Make ignores results of other drivers.
-	Driver   string
-	Pool     string
-	Snapshot gpu.Snapshot
+	Driver string
+	// Pool is the name of the node's pool. MonitorPool is that of its monitor devices, which were in Pool before.
+	Pool, MonitorPool string
+	Snapshot          gpu.Snapshot
 	// Policy returns the node's setting for a GPU or a MIG profile of it.
 	Policy func(g gpu.GPU, profile string) sharing.Policy
 	// Standing has the sharing of devices of which other claims have shares, by device name, as far as it differs from
@@ -111,7 +112,7 @@ type maker struct {
 // devices returns the devices of a result: one, or the GPUs of a group in link order.
 func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Device, error) {
 	named, err := gpu.ParseName(result.Device)
-	if err == nil && result.Pool != m.node.Pool {
+	if err == nil && result.Pool != m.node.Pool && (named.Kind != gpu.KindMonitor || result.Pool != m.node.MonitorPool) {
 		err = fmt.Errorf("pool %q is not this node's (%q)", result.Pool, m.node.Pool)
 	}
 	if err != nil {

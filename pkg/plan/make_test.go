@@ -24,7 +24,7 @@ const driver = "gpu.nvidia.com"
 // noSettings is the Policy of a node without settings.
 func noSettings(gpu.GPU, string) sharing.Policy { return sharing.Policy{} }
 
-var node = Node{Driver: driver, Pool: "n/gpu", Policy: noSettings, Snapshot: gpu.Snapshot{
+var node = Node{Driver: driver, Pool: "n/gpu", MonitorPool: "n/monitor", Policy: noSettings, Snapshot: gpu.Snapshot{
 	Driver: gpu.Driver{Version: "580.126.09"},
 	GPUs: []gpu.GPU{
 		{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Minor: 0}, {PCIAddress: "0000:43:00.0", UUID: "GPU-1", Minor: 5},
@@ -68,6 +68,7 @@ func TestMake_Allocation_NamesItsDevices(t *testing.T) {
 	p, err := Make(claim(nil,
 		result("gpu-0000-43-00-0", func(r *resourceapi.DeviceRequestAllocationResult) { r.Request = "best/h100" }),
 		result("monitor-0000-1b-00-0", admin, func(r *resourceapi.DeviceRequestAllocationResult) { r.ShareID = &share }),
+		result("monitor-0000-43-00-0", admin, func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "n/monitor" }),
 		result("nic-0", func(r *resourceapi.DeviceRequestAllocationResult) { r.Driver = "nic.example.com" }),
 	), node)
 	if err != nil {
@@ -78,6 +79,10 @@ func TestMake_Allocation_NamesItsDevices(t *testing.T) {
 		{
 			Request: "gpu", Pool: "n/gpu", Name: "monitor-0000-1b-00-0", ShareID: "s-1", Kind: gpu.KindMonitor, Admin: true,
 			PCIAddress: "0000:1b:00.0", UUID: "GPU-0",
+		},
+		{
+			Request: "gpu", Pool: "n/monitor", Name: "monitor-0000-43-00-0", Kind: gpu.KindMonitor, Admin: true,
+			PCIAddress: "0000:43:00.0", UUID: "GPU-1", Minor: 5,
 		},
 	}
 	if diff := cmp.Diff(want, p.Devices); diff != "" {
@@ -120,6 +125,10 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 		"another node's pool": {
 			claim(nil, result(good, func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "m/gpu" })), node,
 			claimerror.Transient, claimerror.UnknownDevice, []string{`"m/gpu"`, `"n/gpu"`},
+		},
+		"a GPU of the monitors' pool": {
+			claim(nil, result(good, func(r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "n/monitor" })), node,
+			claimerror.Transient, claimerror.UnknownDevice, []string{`"n/monitor"`},
 		},
 		"a monitor to be used": {
 			claim(nil, result("monitor-0000-1b-00-0")), node, claimerror.Permanent, claimerror.InvalidAllocation, []string{"adminAccess: true"},

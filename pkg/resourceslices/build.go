@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package resourceslices converts a Snapshot to the devices of the node's pool, slice by slice.
+// Package resourceslices converts a Snapshot to the devices of the node's two pools, slice by slice.
 //
 // The result depends only on the arguments. It is identical for the same hardware, in whatever order NVML enumerates
 // the GPUs. Data that cannot be published safely becomes a Warning; a faulty GPU never affects the rest of the pool.
@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
@@ -42,6 +43,8 @@ type Options struct {
 	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
 	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
 	Taints, SharedDevices, Counters bool
+	// NoPartitions and NoMonitors withdraw MIG partitions and monitor devices, except for the held ones.
+	NoPartitions, NoMonitors bool
 	// AllowReset allows switches of the MIG mode that need a reset of the GPU.
 	AllowReset bool
 	// Switched has the PCI addresses of GPUs whose MIG mode this driver switched on. On others the mode is external.
@@ -120,10 +123,23 @@ type Warning struct {
 	Message string
 }
 
+// PoolName returns the name of a node's pool of devices for use.
 func PoolName(node string) string { return node + "/gpu" }
 
-// Build returns the pool: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG devices and its
-// monitor device. Slices are identified by their position, so whole GPUs and groups come first: they can be updated in
+// MonitorPoolName returns the name of a node's pool of monitor devices. Programs that divide by the devices of a pool do
+// not count them.
+func MonitorPoolName(node string) string { return node + "/monitor" }
+
+// PoolOf returns the name of the pool of a slice with these devices.
+func PoolOf(node string, devices []resourceapi.Device) string {
+	if len(devices) > 0 && ptr.Deref(devices[0].Attributes["type"].StringValue, "") == string(gpu.KindMonitor) {
+		return MonitorPoolName(node)
+	}
+	return PoolName(node)
+}
+
+// Build returns the slices of both pools: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG
+// devices. The monitor devices come last, in the pool of MonitorPoolName. Slices are identified by their position, so whole GPUs and groups come first: they can be updated in
 // place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
 // gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
@@ -142,10 +158,9 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 		}
 		wholes = append(wholes, whole...)
 		if len(partitions) > 0 {
-			cut = append(cut, append(partitions, b.monitors(g)...))
-		} else {
-			monitors = append(monitors, b.monitors(g)...)
+			cut = append(cut, partitions)
 		}
+		monitors = append(monitors, b.monitors(g)...)
 	}
 	if set := nvlink.set(); set != nil {
 		sets = append(sets, *set)

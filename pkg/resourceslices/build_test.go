@@ -79,6 +79,8 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 	unknown := map[string]Condition{"0000:10:00.0": {State: Unknown, Message: "NVML does not answer"}}
 	bare := gpu.GPU{PCIAddress: "0000:10:00.0", UUID: "GPU-1"}
 
+	off := full
+	off.NoMonitors = true
 	for name, tc := range map[string]struct {
 		snapshot   gpu.Snapshot
 		conditions map[string]Condition
@@ -88,6 +90,8 @@ func TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices(t *testing.T) {
 	}{
 		"no driver":                               {gpu.Snapshot{}, nil, full, []string{}, 0},
 		"well":                                    {node(1), nil, full, []string{held, "monitor-0000-10-00-0"}, 0},
+		"monitors are off":                        {node(1), nil, off, []string{held}, 0},
+		"monitors are off, one is held":           {node(1), nil, with(off, heldMonitor(h100(0))), []string{held, "monitor-0000-10-00-0"}, 0},
 		"no monitor without taints":               {node(1), nil, Options{SharedDevices: true}, []string{held}, 0},
 		"no monitor without sharing":              {node(1), nil, Options{Taints: true}, []string{held}, 0},
 		"lost":                                    {lost, nil, full, []string{}, 1},

@@ -71,7 +71,7 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 // monitors returns the monitor device of a GPU. It needs a readable GPU or a claim that holds the device.
 func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
-	if !b.o.Taints || !b.o.SharedDevices || gone && !g.holds(gpu.KindMonitor) {
+	if !b.o.Taints || !b.o.SharedDevices || (gone || b.o.NoMonitors) && !g.holds(gpu.KindMonitor) {
 		return nil
 	}
 	s := b.source(g.gpu, gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.gpu.PCIAddress})

@@ -52,6 +52,9 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 		whole.exclude(Foreign, "an external MIG partition is on it")
 		b.addForeign(g, geometry, partitions, foreign)
 	}
+	if b.o.NoPartitions {
+		partitions = slices.DeleteFunc(partitions, func(e deviceEntry) bool { return !e.held })
+	}
 	entries := append([]deviceEntry{whole}, partitions...)
 	if !b.o.Counters {
 		excludeOverlaps(entries, g.holds(gpu.KindGroup))

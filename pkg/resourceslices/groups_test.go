@@ -302,8 +302,8 @@ func TestBuild_Groups_StayWithinSizeBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(pool.Slices) > 11 {
-			t.Errorf("%d slices, the budget is 11", len(pool.Slices))
+		if len(pool.Slices) > 12 {
+			t.Errorf("%d slices, the budget is 12", len(pool.Slices))
 		}
 		return len(data)
 	}

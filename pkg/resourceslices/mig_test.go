@@ -102,6 +102,10 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		o.Counters = false
 		return o
 	}
+	noParts := func(o Options) Options {
+		o.NoPartitions = true
+		return o
+	}
 	theirPart := func(h Held) Held {
 		h.Foreign = true
 		return h
@@ -149,6 +153,10 @@ func TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices(t *testing.T) 
 		"foreign, with two compute instances":           {smallGPU(enabled), foreign(ours, foreignPartition("2g.12gb", 0, 2, 2)), "1g@3 1g@2 2g@2", 5, "-"},
 		"foreign, of an unknown profile":                {smallGPU(enabled), foreign(ours, foreignPartition("", 1, 2, 1)), "1g@3 1g@0", 5, "-"},
 		"foreign, at an unbelievable place":             {smallGPU(enabled), foreign(ours, foreignPartition("1g.6gb", -1, 0, 1)), "", 0, "-"},
+		"partitions switched off":                       {smallGPU(switchable), noParts(full), uncut, 0, ""},
+		"partitions switched off, held":                 {smallGPU(switchable, enabled), noParts(with(ours, heldPartition("1g.6gb", 2, 1))), uncut + " 1g@2", 5, ""},
+		"partitions switched off, foreign":              {smallGPU(enabled), noParts(foreign(theirs, foreignPartition("2g.12gb", 0, 2, 1))), "", 0, "-"},
+		"partitions switched off, no counters, held":    {smallGPU(switchable, enabled), bare(noParts(with(ours, heldPartition("1g.6gb", 2, 1)))), "1g@2", 0, ""},
 		"no counters":                                   {smallGPU(switchable), bare(full), uncut, 0, ""},
 		"no counters, held":                             {smallGPU(switchable, enabled), bare(with(ours, heldPartition("1g.6gb", 2, 1), heldPartition("2g.12gb", 0, 2))), "1g@2 2g@0", 0, ""},
 		"no counters, held whole":                       {smallGPU(switchable), bare(with(full, heldWhole(h100(0)))), uncut, 0, ""},
@@ -277,8 +285,8 @@ func TestBuild_MIGBoards_StayWithinAPILimits(t *testing.T) {
 				devices += len(s.Devices)
 			}
 			t.Logf("%d × %s: %d devices in %d slices, %d bytes a device, %d in all", gpus, name, devices, len(p.Slices), len(text)/devices, len(text))
-			if len(text)/devices > 1800 || gpus == 8 && len(p.Slices) > 11 {
-				t.Errorf("%d × %s: %d bytes a device in %d slices, the budget is 1800 in 11", gpus, name, len(text)/devices, len(p.Slices))
+			if len(text)/devices > 1800 || gpus == 8 && len(p.Slices) > 12 {
+				t.Errorf("%d × %s: %d bytes a device in %d slices, the budget is 1800 in 12", gpus, name, len(text)/devices, len(p.Slices))
 			}
 		}
 	}
@@ -315,7 +323,7 @@ func TestBuild_ManyPlacements_SplitsSlices(t *testing.T) {
 	}
 	p, warnings := Build(s, nil, full)
 	checkAPILimits(t, p)
-	if len(p.Slices) != 4 || len(p.Slices[0].Devices) != 1 || len(p.Slices[2].Devices) != 64 || len(p.Slices[3].Devices) != 37 || len(warnings) > 0 {
+	if len(p.Slices) != 5 || len(p.Slices[0].Devices) != 1 || len(p.Slices[2].Devices) != 64 || len(p.Slices[3].Devices) != 36 || len(warnings) > 0 {
 		t.Errorf("%d slices, warnings %v", len(p.Slices), warnings)
 	}
 }

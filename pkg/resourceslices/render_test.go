@@ -314,7 +314,11 @@ func renderPool(pool object) string {
 		}
 	}
 	for n, slice := range list {
-		fmt.Fprintf(&b, "slice %d of %s:\n", n, flow(pool["Name"]))
+		name := flow(pool["Name"])
+		if devices, _ := slice.(object)["devices"].([]any); len(devices) > 0 && strings.HasPrefix(fmt.Sprint(devices[0].(object)["name"]), "monitor-") {
+			name = strings.Replace(name, "/gpu", "/monitor", 1)
+		}
+		fmt.Fprintf(&b, "slice %d of %s:\n", n, name)
 		rest := maps.Clone(slice.(object))
 		devices, _ := rest["devices"].([]any)
 		for range devices {

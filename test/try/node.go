@@ -91,7 +91,8 @@ func startNode(b *board, dir string) (*node, error) {
 	shares := mps.New(n.host, sessions, n, computeModes, dir)
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), driver), Driver: driver,
-		Pool: resourceslices.PoolName(nodeName), Edits: n, Policy: b.policy, MPSDir: mpsDir,
+		Pool: resourceslices.PoolName(nodeName), MonitorPool: resourceslices.MonitorPoolName(nodeName),
+		Edits: n, Policy: b.policy, MPSDir: mpsDir,
 		Snapshot: snapshot,
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor:       partitions,

@@ -31,6 +31,7 @@ type Config struct {
 
 	PodUID, PodNamespace string
 
+	MIGDevices, MonitorDevices     bool
 	AllowGPUReset, AdoptForeignMIG bool
 	MIGModeIdle                    time.Duration
 
@@ -83,6 +84,10 @@ func New(c *Config) *pflag.FlagSet {
 		"UID of this pod. If set, a newer instance can start while this one still runs, for updates with maxSurge; "+
 			"needs a kubelet of 1.33 or newer.")
 	fs.StringVar(&c.PodNamespace, "pod-namespace", "", "Namespace of this pod, for the log.")
+	fs.BoolVar(&c.MIGDevices, "mig-devices", true,
+		"Publish MIG partitions. If false, only those of claims stay published.")
+	fs.BoolVar(&c.MonitorDevices, "monitor-devices", true,
+		"Publish a monitor device for each GPU. If false, only those of claims stay published.")
 	fs.BoolVar(&c.AllowGPUReset, "allow-gpu-reset", false,
 		"Switch the MIG mode of idle GPUs even if that resets the GPU (Ampere). If false, such GPUs keep their "+
 			"mode.")

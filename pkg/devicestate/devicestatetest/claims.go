@@ -41,7 +41,7 @@ func (e *Env) Allocate(c *resourceapi.ResourceClaim, devices ...string) {
 		r := resourceapi.DeviceRequestAllocationResult{Request: fmt.Sprintf("r%d", i), Driver: Driver, Pool: Pool, Device: d.Name()}
 		if d.Kind == gpu.KindMonitor {
 			admin := true
-			r.AdminAccess = &admin
+			r.AdminAccess, r.Pool = &admin, MonitorPool
 		}
 		c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, r)
 	}

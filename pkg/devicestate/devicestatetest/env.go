@@ -40,6 +40,8 @@ import (
 const (
 	Driver = "gpu.nvidia.com"
 	Pool   = "node-1/gpu"
+	// MonitorPool is the pool of monitor devices.
+	MonitorPool = "node-1/monitor"
 )
 
 // External and ExternalText are another driver's CDI spec, which the driver must not touch.
@@ -241,7 +243,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	h := host.New(host.Options{BootIDFile: e.BootFile, Now: now, FaultHook: hook, ReadFile: e.ReadFile})
 	p := &Process{Host: h}
 	o := devicestate.Options{
-		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool,
+		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
 		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
 		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
 		DevicePlugin: func(string) string { return "" },

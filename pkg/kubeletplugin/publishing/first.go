@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +19,7 @@ import (
 // createFirst creates the slices of a node that has none, and completes the owner. The controller would do the same,
 // but a second later: its initInformer waits for its cache with a sleep. It runs before the controller, which then finds
 // the slices by the index in their names, and completes or repairs them after an error.
-func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner, slices []resourceslice.Slice) error {
+func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner, pools map[string]resourceslice.Pool) error {
 	client := p.o.Versions.ResourceSlices()
 	selector := fields.Set{
 		resourceapi.ResourceSliceSelectorDriver: p.o.Driver, resourceapi.ResourceSliceSelectorNodeName: p.o.Node,
@@ -34,21 +36,24 @@ func (p *Publisher) createFirst(ctx context.Context, owner *resourceslice.Owner,
 		return err
 	}
 	owner.UID = node.UID
-	for i, s := range slices {
-		_, err := client.Create(ctx, &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{
-				GenerateName: fmt.Sprintf("%05x-%s-%s-", i, p.o.Driver, p.o.Node),
-				OwnerReferences: []metav1.OwnerReference{{
-					APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(true),
-				}},
-			},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: p.o.Driver, NodeName: &p.o.Node, Devices: s.Devices, SharedCounters: s.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: p.pool, Generation: 1, ResourceSliceCount: int64(len(slices))},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return fmt.Errorf("create slice %d of %d: %w", i, len(slices), err)
+	for _, name := range slices.Sorted(maps.Keys(pools)) { // Devices for use come first.
+		pool := pools[name]
+		for i, s := range pool.Slices {
+			_, err := client.Create(ctx, &resourceapi.ResourceSlice{
+				ObjectMeta: metav1.ObjectMeta{
+					GenerateName: fmt.Sprintf("%05x-%s-%s-", i, p.o.Driver, p.o.Node),
+					OwnerReferences: []metav1.OwnerReference{{
+						APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Controller: new(true),
+					}},
+				},
+				Spec: resourceapi.ResourceSliceSpec{
+					Driver: p.o.Driver, NodeName: &p.o.Node, Devices: s.Devices, SharedCounters: s.SharedCounters,
+					Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("create slice %d of pool %s: %w", i, name, err)
+			}
 		}
 	}
 	p.synced()

@@ -78,7 +78,7 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	var out []draplugin.DeviceHealth
 	for _, s := range p.desired {
 		for _, d := range s.Devices {
-			h := draplugin.DeviceHealth{PoolName: p.pool, DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
+			h := draplugin.DeviceHealth{PoolName: resourceslices.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
 				if taint.Key != resourceslices.UnhealthyTaint || taint.Value == string(resourceslices.Withheld) {
 					continue
@@ -156,8 +156,18 @@ func (p *Publisher) update() {
 	p.desired = slices
 	p.mu.Unlock()
 	if p.session != nil {
-		p.session.want(&resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{p.pool: {Slices: slices}}})
+		p.session.want(&resourceslice.DriverResources{Pools: p.pools(slices)})
 	}
+}
+
+// pools divides slices into the node's pools. Without monitor devices their pool does not exist.
+func (p *Publisher) pools(slices []resourceslice.Slice) map[string]resourceslice.Pool {
+	out := map[string]resourceslice.Pool{p.pool: {}}
+	for _, s := range slices {
+		name := resourceslices.PoolOf(p.o.Node, s.Devices)
+		out[name] = resourceslice.Pool{Slices: append(out[name].Slices, s)}
+	}
+	return out
 }
 
 // synced is called when the API server has the desired slices.

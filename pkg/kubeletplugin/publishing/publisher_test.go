@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -109,6 +110,48 @@ func (p testPublisher) edit() {
 	if err := p.Client.Tracker().Update(resourceapi.SchemeGroupVersion.WithResource("resourceslices"), s, ""); err != nil {
 		p.Fatal(err)
 	}
+}
+
+// TestPublisher_Monitors_InPoolOfTheirOwn switches monitor devices off and on.
+func TestPublisher_Monitors_InPoolOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	var off atomic.Bool
+	p.build = func(features) ([]resourceslice.Slice, bool) {
+		var out []resourceslice.Slice
+		for _, kind := range []string{"gpu", "mig", "monitor"} {
+			if kind != "monitor" || !off.Load() {
+				out = append(out, resourceslice.Slice{Devices: []resourceapi.Device{{
+					Name: kind, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": {StringValue: &kind}},
+				}}})
+			}
+		}
+		return out, true
+	}
+	expect := func(want map[string]string) {
+		t.Helper()
+		p.Eventually(fmt.Sprint("pools: ", want), func() (bool, string) {
+			got := map[string]string{}
+			for _, s := range p.Slices() {
+				got[s.Spec.Devices[0].Name] = fmt.Sprint(s.Spec.Pool.Name, " ", s.Spec.Pool.ResourceSliceCount)
+			}
+			return maps.Equal(got, want), fmt.Sprint(got)
+		})
+	}
+	all := map[string]string{"gpu": "n1/gpu 2", "mig": "n1/gpu 2", "monitor": "n1/monitor 1"}
+	p.Go(p.Run)
+	expect(all)
+	for _, h := range p.Health(time.Now()) {
+		if want := strings.Fields(all[h.DeviceName])[0]; h.PoolName != want {
+			t.Errorf("the health of %s is of pool %s, want %s", h.DeviceName, h.PoolName, want)
+		}
+	}
+	off.Store(true)
+	p.Trigger()
+	expect(map[string]string{"gpu": "n1/gpu 2", "mig": "n1/gpu 2"})
+	off.Store(false)
+	p.Trigger()
+	expect(all)
 }
 
 func TestPublisher_PoolUnchanged_IsNotWritten(t *testing.T) {

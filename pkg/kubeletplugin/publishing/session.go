@@ -41,7 +41,7 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 		case resources = <-s.updates:
 		}
 		owner := &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node}
-		if err := p.createFirst(ctx, owner, resources.Pools[p.pool].Slices); err != nil {
+		if err := p.createFirst(ctx, owner, resources.Pools); err != nil {
 			klog.FromContext(ctx).Info("The first slices are left to the controller, which takes a second longer", "err", err)
 		}
 		controller, err := resourceslice.StartController(ctx, resourceslice.Options{

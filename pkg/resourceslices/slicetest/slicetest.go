@@ -45,12 +45,17 @@ func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*re
 		},
 	})
 	var out []*resourceapi.ResourceSlice
+	count := map[string]int64{}
+	for _, s := range pool.Slices {
+		count[resourceslices.PoolOf(node, s.Devices)]++
+	}
 	for i, s := range pool.Slices {
+		name := resourceslices.PoolOf(node, s.Devices)
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s-%02d", node, Driver, i)},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: Driver, NodeName: &node, Devices: s.Devices, SharedCounters: s.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+				Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: count[name]},
 			},
 		})
 	}

@@ -49,6 +49,10 @@
   value: {{ $plugin.metrics.profilePath | quote }}
 - name: HEALTHCHECK_PORT
   value: {{ $plugin.containers.gpus.healthcheckPort | int | quote }}
+- name: MIG_DEVICES
+  value: {{ $plugin.mig.enabled | quote }}
+- name: MONITOR_DEVICES
+  value: {{ $plugin.monitors.enabled | quote }}
 - name: ALLOW_GPU_RESET
   value: {{ $plugin.mig.allowGPUReset | quote }}
 - name: ADOPT_FOREIGN_MIG
