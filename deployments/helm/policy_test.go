@@ -152,6 +152,65 @@ func TestSlicesPolicy_OtherNodesSlices_Denied(t *testing.T) {
 	}
 }
 
+// TestWritesPolicies_ObjectsOfOthers_Denied covers what plugin and controller may write beside slices.
+func TestWritesPolicies_ObjectsOfOthers_Denied(t *testing.T) {
+	all := loadPolicies(t, "admissionpolicy.yaml")
+	const account = "system:serviceaccount:gpu-dra-driver:gpu-dra-driver-"
+	claim := func(pools, status string) map[string]any {
+		return object(t, `{status: {reservedFor: [{name: p}], allocation: {devices: {results: [`+pools+`]}}, devices: [`+status+`]}}`)
+	}
+	const here, there = `{driver: gpu.nvidia.com, pool: node-a/gpu, device: d}`, `{driver: gpu.nvidia.com, pool: node-b/gpu, device: d}`
+	const card = `{driver: nic.example.com, pool: node-a, device: d}`
+	class := func(label, expression string) map[string]any {
+		return object(t, `{metadata: {labels: {gpu-dra-driver/managed-by: `+label+`}}, spec: {selectors: [{cel: {expression: `+expression+`}}]}}`)
+	}
+	plain := object(t, `{metadata: {name: mine}, spec: {config: []}}`)
+	node := func(labels, spec string) map[string]any {
+		return object(t, `{metadata: {labels: {`+labels+`}, annotations: {a: b}}, spec: {`+spec+`}}`)
+	}
+	for _, c := range []struct {
+		name, policy, user, operation string
+		old, object                   any
+		denied                        string
+	}{
+		{"its devices are reported", "own-claims", "kubelet-plugin", "UPDATE", claim(here, card), claim(here, here+", "+card), ""},
+		{"its devices are withdrawn", "own-claims", "kubelet-plugin", "UPDATE", claim(here, here), claim(here, ""), ""},
+		{"another node's claim", "own-claims", "kubelet-plugin", "UPDATE", claim(there, ""), claim(there, here), "own node, which is node-a"},
+		{"a claim without an allocation", "own-claims", "kubelet-plugin", "UPDATE", object(t, "{metadata: {}}"), claim(here, here), "own node"},
+		{"another driver's entry", "own-claims", "kubelet-plugin", "UPDATE", claim(here, card), claim(here, ""), "only its own devices"},
+		{"another node's entry", "own-claims", "kubelet-plugin", "UPDATE", claim(here, ""), claim(here, there), "only its own devices"},
+		{"an allocation", "own-claims", "kubelet-plugin", "UPDATE", claim(here, ""), claim(here+", "+there, ""), "only its own devices"},
+		{"a class that it makes", "own-classes", "controller", "CREATE", nil, class("gpu.nvidia.com", "a"), ""},
+		{"a class that it changes", "own-classes", "controller", "UPDATE", class("gpu.nvidia.com", "a"), class("gpu.nvidia.com", "b"), ""},
+		{"a class that it removes", "own-classes", "controller", "DELETE", class("gpu.nvidia.com", "a"), nil, ""},
+		{"another's class, written again", "own-classes", "controller", "UPDATE", plain, plain, ""},
+		{"another's class, changed", "own-classes", "controller", "UPDATE", plain, class("gpu.nvidia.com", "a"), "managed-by"},
+		{"another's class, removed", "own-classes", "controller", "DELETE", plain, nil, "managed-by"},
+		{"another driver's class", "own-classes", "controller", "DELETE", class("other.example.com", "a"), nil, "managed-by"},
+		{"labels of NVIDIA", "own-labels", "controller", "UPDATE", node("nvidia.com/gpu.count: '8', zone: z", ""), node("gpu.nvidia.com/nvlink: a, zone: z", ""), ""},
+		{"another's label, changed", "own-labels", "controller", "UPDATE", node("zone: z", ""), node("zone: y", ""), "only the nodes' labels"},
+		{"another's label, removed", "own-labels", "controller", "UPDATE", node("zone: z", ""), node("", ""), "only the nodes' labels"},
+		{"a node's taints", "own-labels", "controller", "UPDATE", node("", "taints: [{key: a}]"), node("", ""), "only the nodes' labels"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			request := func(user string) map[string]any {
+				extra := map[string]any{"authentication.kubernetes.io/node-name": []any{"node-a"}}
+				return map[string]any{
+					"request": map[string]any{"userInfo": map[string]any{"username": user, "extra": extra}, "operation": c.operation},
+					"object":  c.object, "oldObject": c.old,
+				}
+			}
+			matched, denied := all[c.policy].decide(t, request(account+c.user))
+			if !matched || (denied == "") != (c.denied == "") || !strings.Contains(denied, c.denied) {
+				t.Errorf("matched %v, denied %q; want %q", matched, denied, c.denied)
+			}
+			if matched, _ := all[c.policy].decide(t, request("admin")); matched {
+				t.Error("other users are matched")
+			}
+		})
+	}
+}
+
 // expression is an expression of the policy, with a name if it is a variable.
 type expression struct{ name, text string }
 
@@ -161,7 +220,9 @@ func (e expression) ReturnTypes() []*cel.Type { return []*cel.Type{cel.AnyType} 
 
 // TestPolicies_Expressions_TypeCheck guards against policies that an API server rejects.
 func TestPolicies_Expressions_TypeCheck(t *testing.T) {
-	loadPolicy(t).typeChecks(t)
+	for _, p := range loadPolicies(t, "admissionpolicy.yaml") {
+		p.typeChecks(t)
+	}
 	for _, p := range loadPolicies(t, "policies.yaml", "--values", "testdata/values/policies.yaml") {
 		p.typeChecks(t)
 	}

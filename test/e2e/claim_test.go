@@ -289,7 +289,7 @@ func TestPod_GPUOfForceDeletedPod_IsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestSlices_OfOtherNode_PluginCannotWrite(t *testing.T) {
+func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 	ctx := testContext(t)
 	p := pluginPods(ctx, t, 1)[0]
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -331,6 +331,17 @@ func TestSlices_OfOtherNode_PluginCannotWrite(t *testing.T) {
 	denied("a slice for another node", err)
 	err = as("other-node").ResourceV1().ResourceSlices().Delete(ctx, made.Name, metav1.DeleteOptions{})
 	denied("deleting another node's slice", err)
+
+	pod := runDemo(ctx, t, "one-gpu")[0]
+	claims, err := cluster.Client.ResourceV1().ResourceClaims(pod.Namespace).List(ctx, metav1.ListOptions{})
+	must(t, err)
+	claim := &claims.Items[0]
+	claim.Status.Devices = nil
+	_, err = as("other-node").ResourceV1().ResourceClaims(pod.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	denied("the status of another node's claim", err)
+	claim.Status.ReservedFor = nil
+	_, err = as(own).ResourceV1().ResourceClaims(pod.Namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	denied("the consumers of a claim", err)
 }
 
 func TestMetrics_PodServed_AllSeriesPresent(t *testing.T) {
