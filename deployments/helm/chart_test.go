@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -17,10 +18,26 @@ var update = flag.Bool("update", false, "write the goldens")
 
 const chart = "gpu-dra-driver"
 
+var built sync.Map
+
+// toolPath returns the path of a tool, which hack/tool.sh builds if it is missing.
+func toolPath(name string) (string, error) {
+	find := func() (string, error) {
+		out, err := exec.Command(filepath.Join("..", "..", "hack", "tool.sh"), "--path", name).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	once, _ := built.LoadOrStore(name, sync.OnceValues(find))
+	return once.(func() (string, error))()
+}
+
 // tool runs a program of hack/tool.sh and returns its stdout and stderr.
 func tool(t *testing.T, stdin []byte, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "hack", "tool.sh"), args...)
+	path, err := toolPath(args[0])
+	if err != nil {
+		t.Fatalf("build %s: %v", args[0], err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args[1:]...)
 	var out, problems bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &problems
 	// The output must not depend on a cluster or on user settings.
