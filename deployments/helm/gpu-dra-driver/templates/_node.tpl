@@ -50,7 +50,7 @@
 - name: HEALTHCHECK_PORT
   value: {{ $plugin.containers.gpus.healthcheckPort | int | quote }}
 - name: MIG_DEVICES
-  value: {{ $plugin.mig.enabled | quote }}
+  value: {{ and $plugin.mig.enabled (dig "DynamicMIG" true .Values.featureGates) | quote }}
 - name: MONITOR_DEVICES
   value: {{ $plugin.monitors.enabled | quote }}
 - name: ALLOW_GPU_RESET
