@@ -102,6 +102,8 @@ func TestValues_ComponentWithoutPart_Renders(t *testing.T) {
 	for _, c := range []struct{ set, absent string }{
 		{"kubeletPlugin.containers.gpus.securityContext=null", "readOnlyRootFilesystem: true\n            runAsUser: 0"},
 		{"kubeletPlugin.affinity=null", "nvidia.com/gpu.present"},
+		// An upgrade with --reuse-values lacks the values that the release's chart did not have.
+		{"kubeletPlugin.monitors=null,kubeletPlugin.mig.enabled=null,featureGates=null,sharing.config=null", "_DEVICES\n              value: \"false\""},
 		{"kubeletPlugin.metrics.gpuHttpEndpoint=,controller.metrics.httpEndpoint=,networkPolicies.enabled=true", "name: metrics"},
 		{"resources.gpus.enabled=false", "kind: ClusterRole"},
 		{"webhook.tls.mode=secret,webhook.tls.secret.name=mine,webhook.tls.secret.caBundle=Q0E=", "-webhook-cert"},

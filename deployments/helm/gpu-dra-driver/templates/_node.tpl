@@ -50,9 +50,9 @@
 - name: HEALTHCHECK_PORT
   value: {{ $plugin.containers.gpus.healthcheckPort | int | quote }}
 - name: MIG_DEVICES
-  value: {{ and $plugin.mig.enabled (dig "DynamicMIG" true .Values.featureGates) | quote }}
+  value: {{ and (dig "enabled" true $plugin.mig) (dig "DynamicMIG" true (.Values.featureGates | default dict)) | quote }}
 - name: MONITOR_DEVICES
-  value: {{ $plugin.monitors.enabled | quote }}
+  value: {{ dig "monitors" "enabled" true $plugin | quote }}
 - name: ALLOW_GPU_RESET
   value: {{ $plugin.mig.allowGPUReset | quote }}
 - name: ADOPT_FOREIGN_MIG

@@ -7,7 +7,7 @@
 
 {{/* "true" if there is a supervisor of MPS daemons. */}}
 {{- define "gpu-dra-driver.mps" -}}
-{{- if and .Values.mps.enabled (dig "MPSSupport" true .Values.featureGates) -}}
+{{- if and .Values.mps.enabled (dig "MPSSupport" true (.Values.featureGates | default dict)) -}}
 true
 {{- end -}}
 {{- end }}
@@ -16,7 +16,7 @@ true
 {{- define "gpu-dra-driver.sharingConfig" -}}
 {{- $shares := .Values.consumableShares | toString }}
 {{- $from := dict }}
-{{- if or (eq $shares "disabled") (not (dig "ConsumableShares" true .Values.featureGates)) }}
+{{- if or (eq $shares "disabled") (not (dig "ConsumableShares" true (.Values.featureGates | default dict))) }}
 {{- $from = dict "sharing" (dict "strategy" "None") }}
 {{- else if regexMatch "^[1-9][0-9]*$" $shares }}
 {{- $from = dict "sharing" (dict "maxShares" (int $shares)) }}
@@ -25,7 +25,7 @@ true
 {{- with .Values.publish }}
 {{- $publish = dict "publish" . }}
 {{- end }}
-{{- with mergeOverwrite $from (deepCopy .Values.sharing.config) $publish }}
+{{- with mergeOverwrite $from (deepCopy (.Values.sharing.config | default dict)) $publish }}
 {{- toYaml . }}
 {{- end }}
 {{- end }}
