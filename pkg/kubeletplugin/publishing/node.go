@@ -237,7 +237,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 // unlikeSettings reports whether the settings would publish a held device otherwise, or not at all, without its claim.
 func (n *Node) unlikeSettings(d plan.Device) bool {
 	g := n.last[d.PCIAddress]
-	if d.Kind == gpu.KindMIG && n.o.Profile != nil && !n.o.Profile(g, d.Partition.Profile) {
+	if d.Kind == gpu.KindMIG && (n.o.NoPartitions || n.o.Profile != nil && !n.o.Profile(g, d.Partition.Profile)) {
 		return true
 	}
 	if n.o.Offer == nil || d.ShareID == "" {

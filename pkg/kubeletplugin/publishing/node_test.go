@@ -107,6 +107,7 @@ func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
 		"a whole GPU, once shareable":     {NodeOptions{Offer: none}, all, true, "time-slicing", "hardware"},
 		"a whole GPU, never shareable":    {NodeOptions{Offer: none}, whole, false, "hardware", "hardware"},
 		"a hidden partition":              {NodeOptions{Profile: hidden}, partition, true, "hardware", ""},
+		"a partition without partitions":  {NodeOptions{NoPartitions: true}, partition, true, "hardware", ""},
 		"a published partition":           {NodeOptions{}, partition, false, "hardware", "hardware"},
 	} {
 		t.Run(name, func(t *testing.T) {
