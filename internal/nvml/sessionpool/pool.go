@@ -38,6 +38,8 @@ type Pool struct {
 
 	mu      sync.Mutex
 	session nvml.Session
+	// profiles are those that the session has listed, by the GPU's UUID.
+	profiles map[string][]nvml.GPUInstanceProfile
 	users   int
 	idle    *time.Timer
 	pending *call // nil if no call is in progress
@@ -75,6 +77,7 @@ func IsGone(err error) bool {
 // GPU is a GPU of an open session.
 type GPU struct {
 	nvml.Device
+	pool          *Pool
 	session       nvml.Session
 	address, uuid string
 }
@@ -97,6 +100,26 @@ func (g *GPU) Reopen() error {
 	return nil
 }
 
+// GPUInstanceProfiles asks NVML once in a session, because NVML needs a query for each profile. The caller must not change
+// the list.
+func (g *GPU) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
+	p := g.pool
+	p.mu.Lock()
+	known, current := p.profiles[g.uuid]
+	current = current && p.session == g.session
+	p.mu.Unlock()
+	if current {
+		return known, nil
+	}
+	profiles, err := g.Device.GPUInstanceProfiles()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && p.session == g.session {
+		p.profiles[g.uuid] = profiles
+	}
+	return profiles, err
+}
+
 // With runs an operation on a GPU. NVML lists GPUs only when it is opened: if an older session does not find the GPU,
 // With tries a new one. The error is ErrNoGPU if the kernel driver does not have the GPU.
 func (p *Pool) With(address, uuid string, do func(*GPU) error) error {
@@ -105,7 +128,7 @@ func (p *Pool) With(address, uuid string, do func(*GPU) error) error {
 		if err != nil {
 			return p.explain(address, err)
 		}
-		g := &GPU{session: session, address: address, uuid: uuid}
+		g := &GPU{pool: p, session: session, address: address, uuid: uuid}
 		stale := false
 		err = host.Guard(func() error {
 			err := g.Reopen()
@@ -186,7 +209,7 @@ func (p *Pool) begin(query string, do func() (nvml.Session, error)) *call {
 		})
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.session, p.pending = session, nil
+		p.session, p.pending, p.profiles = session, nil, map[string][]nvml.GPUInstanceProfile{}
 		p.idle.Reset(linger) // The callers may be gone.
 		close(c.ended)
 	}()

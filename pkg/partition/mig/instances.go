@@ -19,8 +19,6 @@ import (
 type openGPU struct {
 	*sessionpool.GPU
 	x *Executor
-	// offered caches the profiles, because NVML needs a query for each.
-	offered []nvml.GPUInstanceProfile
 }
 
 func (g *openGPU) modeOn() (bool, error) {
@@ -89,18 +87,23 @@ func (g *openGPU) instances() ([]*instance, error) {
 		}
 		out = append(out, i)
 	}
+	return out, g.addDevices(out...)
+}
+
+// addDevices sets the MIG devices of instances.
+func (g *openGPU) addDevices(instances ...*instance) error {
 	devices, err := g.MIGDevices()
 	if err != nil {
-		return nil, fmt.Errorf("list the MIG devices: %w", err)
+		return fmt.Errorf("list the MIG devices: %w", err)
 	}
-	for _, i := range out {
+	for _, i := range instances {
 		for _, d := range devices {
 			if d.GPUInstance == i.info.ID {
 				i.devices = append(i.devices, d)
 			}
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // at returns the instance that matches a partition exactly, and all instances that overlap its place. An instance whose
@@ -122,14 +125,11 @@ func (g *openGPU) at(p plan.Partition) (exact *instance, obstacles []*instance, 
 }
 
 func (g *openGPU) profiles() ([]nvml.GPUInstanceProfile, error) {
-	if g.offered == nil {
-		profiles, err := g.GPUInstanceProfiles()
-		if err != nil {
-			return nil, fmt.Errorf("list the MIG profiles: %w", err)
-		}
-		g.offered = profiles
+	profiles, err := g.GPUInstanceProfiles()
+	if err != nil {
+		return nil, fmt.Errorf("list the MIG profiles: %w", err)
 	}
-	return g.offered, nil
+	return profiles, nil
 }
 
 func (g *openGPU) profile(name string) (nvml.GPUInstanceProfile, error) {

@@ -38,14 +38,13 @@ func (x *Executor) create(ctx context.Context, g *openGPU, p *plan.Partition) er
 		return unchanged(err)
 	}
 	gi, err := g.CreateGPUInstance(profile.ID, nvml.MIGPlacement{Start: p.Start, Size: p.Size})
+	made := &instance{GPUInstance: gi}
 	if err != nil {
-		made, failure := g.createdDespite(*p, err)
-		if made == nil {
-			return failure
+		if made, err = g.createdDespite(*p, err); made == nil {
+			return err
 		}
-		gi = made.GPUInstance
 	}
-	err = x.addComputeInstance(g, gi, profile, p)
+	err = x.addComputeInstance(g, made, profile, p)
 	if err == nil {
 		return nil
 	}
@@ -75,14 +74,11 @@ func (g *openGPU) createdDespite(p plan.Partition, cause error) (made *instance,
 	return nil, unchanged(cause)
 }
 
-// addComputeInstance creates the compute instance that takes all of a GPU instance, unless it exists.
-func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile nvml.GPUInstanceProfile, p *plan.Partition) error {
-	computes, err := gi.ComputeInstances()
-	if err != nil {
-		return fmt.Errorf("list the compute instances: %w", err)
-	}
-	if len(computes) == 0 {
-		profiles, listErr := gi.ComputeInstanceProfiles()
+// addComputeInstance creates the compute instance that takes all of a GPU instance, unless it exists, and notes the MIG
+// device.
+func (x *Executor) addComputeInstance(g *openGPU, i *instance, profile nvml.GPUInstanceProfile, p *plan.Partition) (err error) {
+	if len(i.computes) == 0 {
+		profiles, listErr := i.ComputeInstanceProfiles()
 		if listErr != nil {
 			return fmt.Errorf("list the compute instance profiles: %w", listErr)
 		}
@@ -93,14 +89,23 @@ func (x *Executor) addComputeInstance(g *openGPU, gi nvml.GPUInstance, profile n
 		if full < 0 {
 			return fmt.Errorf("no compute instance profile has the %d slices of %s", profile.Slices, profile.Name)
 		}
-		if _, err = gi.CreateComputeInstance(profiles[full].ID); err != nil {
+		if _, err = i.CreateComputeInstance(profiles[full].ID); err != nil {
 			err = fmt.Errorf("create a compute instance: %w", err)
 		}
 	}
 	// NVML may have created it despite the error.
-	if findErr := g.find(p); findErr != nil {
+	info, infoErr := i.Info()
+	if infoErr != nil {
+		return errors.Join(err, fmt.Errorf("read the GPU instance: %w", infoErr))
+	}
+	i.info, i.devices = info, nil
+	if findErr := g.addDevices(i); findErr != nil {
 		return errors.Join(err, findErr)
 	}
+	if len(i.devices) != 1 {
+		return errors.Join(err, fmt.Errorf("%s has %d MIG devices instead of one", i, len(i.devices)))
+	}
+	i.note(p)
 	return nil
 }
 
@@ -133,7 +138,7 @@ func (x *Executor) recreate(ctx context.Context, g *openGPU, p *plan.Partition) 
 	case len(obstacles) == 0:
 		err = x.create(ctx, g, p)
 	case exact != nil && len(exact.computes) <= 1:
-		err = x.addComputeInstance(g, exact.GPUInstance, exact.profile, p)
+		err = x.addComputeInstance(g, exact, exact.profile, p)
 	default:
 		return obstructed(obstacles)
 	}
