@@ -40,9 +40,9 @@ type Pool struct {
 	session nvml.Session
 	// profiles are those that the session has listed, by the GPU's UUID.
 	profiles map[string][]nvml.GPUInstanceProfile
-	users   int
-	idle    *time.Timer
-	pending *call // nil if no call is in progress
+	users    int
+	idle     *time.Timer
+	pending  *call // nil if no call is in progress
 }
 
 // call is a call of NVML that opens or closes the session. There is one at a time: if it hangs, no second one joins it.

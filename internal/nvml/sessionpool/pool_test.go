@@ -5,6 +5,7 @@ package sessionpool_test
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -75,5 +76,47 @@ func TestWith_NVMLHangs_FailsAtLimitAndRecovers(t *testing.T) {
 				t.Errorf("after the call answered: %v", err)
 			}
 		})
+	}
+}
+
+func TestGPUInstanceProfiles_SameSession_AskedOnce(t *testing.T) {
+	machine := simtest.MachineInMemory(t, "hgx-h100", 2)
+	state, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := map[string]int{}
+	library := nvmlfake.WithHook(machine, func(query, gpu string, _ bool) nvml.Code {
+		if strings.Contains(query, "GpuInstanceProfileInfo") {
+			asked[gpu]++
+		}
+		return 0
+	})
+	p := sessionpool.New(library, func(string) bool { return true }, func(error) {})
+	list := func(g *sessionpool.GPU) (bool, error) {
+		profiles, err := g.GPUInstanceProfiles()
+		if err == nil && len(profiles) == 0 {
+			t.Error("no profile is listed")
+		}
+		return true, err
+	}
+	for _, g := range []int{0, 1, 0} {
+		if err := p.Undo(state.GPUs[g].Address, state.GPUs[g].UUID, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := asked[state.GPUs[0].UUID], asked[state.GPUs[1].UUID]
+	if first == 0 || first != second {
+		t.Errorf("the first GPU was asked %d times for two lists, the second %d times for one", first, second)
+	}
+	// An Undo that removes nothing opens another session, perhaps of another driver.
+	if err := p.Undo(state.GPUs[0].Address, state.GPUs[0].UUID, func(g *sessionpool.GPU) (bool, error) {
+		_, err := list(g)
+		return false, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if again := asked[state.GPUs[0].UUID]; again != 2*first {
+		t.Errorf("after a new session the first GPU was asked %d times, want %d", again, 2*first)
 	}
 }
