@@ -65,12 +65,12 @@ func TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange(t *testing.T) {
 		pass(grace - time.Second)
 		wantNoWrites(t, e, "the grace is not over")
 		pass(2 * time.Second)
-		theirs["team"] = "c"
+		theirs["team"], theirs["nvidia.com/gpu.present"] = "c", "true"
 		now := get[corev1.Node](e, "nodes", "a")
 		if diff := cmp.Diff(theirs, now.Labels); diff != "" {
 			t.Errorf("labels (-want +got)\n%s", diff)
 		}
-		if diff := cmp.Diff(map[string]string{"other": "one"}, now.Annotations); diff != "" {
+		if diff := cmp.Diff(map[string]string{"other": "one", "gpu-dra-driver/labels": `{"nvidia.com/gpu.present":"true"}`}, now.Annotations); diff != "" {
 			t.Errorf("annotations (-want +got)\n%s", diff)
 		}
 	})
@@ -137,8 +137,8 @@ func TestLabel_PartOfPoolReturns_GraceStartsAgain(t *testing.T) {
 			t.Error("the node published less than the grace ago, and its labels are gone")
 		}
 		pass(2 * time.Second)
-		if len(labelsOf(t, e, "a")) > 1 {
-			t.Error("the labels stay")
+		if labels := labelsOf(t, e, "a"); labels["nvidia.com/gpu.product"] != "" || labels["nvidia.com/gpu.present"] == "" {
+			t.Errorf("want only the label that selects the plugin's nodes: %v", labels)
 		}
 	})
 }

@@ -58,7 +58,7 @@ func Of(p fleet.Pool, driver string) map[string]string {
 	})
 	model := models[names[0]]
 	l := labels{}
-	l.put("gpu.present", "true")
+	l[selected] = "true"
 	l.put("mig.capable", strconv.FormatBool(capable))
 	if cut {
 		// With this driver partitions are separate devices, which is the meaning of "mixed".
@@ -194,6 +194,10 @@ func written(annotations map[string]string, driver string) (mine map[string]stri
 	return mine, current
 }
 
+// selected is a label that Plan never removes, because the plugin's DaemonSet selects nodes by it. On a node that
+// publishes nothing for a while the plugin would end, and could neither publish again nor unprepare claims.
+const selected = prefix + "gpu.present"
+
 // Change holds the values to write to a node; nil removes the key. An empty Change writes nothing.
 type Change struct {
 	Labels, Annotations map[string]*string
@@ -221,7 +225,12 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 	}
 	for key, last := range mine {
 		_, wanted := want[key]
-		if now, present := has[key]; present && !wanted && now == last {
+		now, present := has[key]
+		switch {
+		case !present || wanted || now != last:
+		case key == selected:
+			keeps[key] = last
+		default:
 			change.Labels[key] = nil
 		}
 	}

@@ -129,6 +129,21 @@ func apply(c Change, labels, annotations map[string]string) {
 	}
 }
 
+// TestPlan_NodeWithoutSlices_KeepsPresent guards against the plugin's removal from a node that publishes nothing for a
+// while: the plugin could not publish again, nor unprepare claims.
+func TestPlan_NodeWithoutSlices_KeepsPresent(t *testing.T) {
+	labels, notes := map[string]string{}, map[string]string{}
+	want := map[string]string{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.present": "true"}
+	apply(Plan(labels, notes, want, driver), labels, notes)
+	apply(Plan(labels, notes, nil, driver), labels, notes)
+	if diff := cmp.Diff(map[string]string{"nvidia.com/gpu.present": "true"}, labels); diff != "" {
+		t.Error(diff)
+	}
+	if c := Plan(labels, notes, nil, driver); !c.None() {
+		t.Errorf("more is written: %v", c.Keys())
+	}
+}
+
 func TestPlan_LabelsOfOthers_LeftAlone(t *testing.T) {
 	labels, notes := map[string]string{"nvidia.com/gpu.count": "7", "team": "a"}, map[string]string{}
 	want := map[string]string{"nvidia.com/gpu.count": "8", "nvidia.com/gpu.present": "true"}

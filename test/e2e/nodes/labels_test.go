@@ -72,11 +72,11 @@ func TestNodeLabels_WrittenByOthers_Kept(t *testing.T) {
 	patch(`{"nvidia.com/gpu.count":"3","nvidia.com/gpu.family":null}`)
 	has("the label that is free", func(l map[string]string) bool { return l["nvidia.com/gpu.family"] == "ada-lovelace" })
 	has("the other's label", func(l map[string]string) bool { return l["nvidia.com/gpu.count"] == "3" })
-	// The node loses its GPUs, and so only the controller's labels.
+	// The node loses its GPUs, and so only the controller's labels, except for the one that selects the plugin's nodes.
 	must(t, cluster.SimOn(ctx, 2, "inject", "unload"))
 	t.Cleanup(func() { _ = cluster.SimOn(context.WithoutCancel(ctx), 2, "inject", "load") })
 	has("only the other's label", func(l map[string]string) bool {
-		return l["nvidia.com/gpu.count"] == "3" && l["nvidia.com/gpu.family"] == "" && l["nvidia.com/gpu.present"] == ""
+		return l["nvidia.com/gpu.count"] == "3" && l["nvidia.com/gpu.family"] == "" && l["nvidia.com/gpu.present"] == "true"
 	})
 	patch(`{"nvidia.com/gpu.count":null}`)
 	must(t, cluster.SimOn(ctx, 2, "inject", "load"))
