@@ -90,6 +90,11 @@ bench: images cluster-build ## Speed and memory beside their floors
 	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/resourceslices
 	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/resourceslices
 
+.PHONY: bench-scheduling
+bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; FLAGS="-nodes 500" for others
+	@CGO_ENABLED=0 go -C test build -trimpath -o $(BIN)/bench-scheduling ./scheduling
+	@$(BIN)/bench-scheduling -onenode $(BIN)/onenode -kubernetes $(KUBERNETES) $(FLAGS)
+
 .PHONY: bench-packing
 bench-packing: ## How well partitions pack, beside other orders: a table, and a plot in dist/
 	@go -C test run ./packing --out "$(DIST)"

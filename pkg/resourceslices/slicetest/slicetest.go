@@ -28,7 +28,7 @@ const Driver = "gpu.nvidia.com"
 
 // Node returns the slices of a node with so many GPUs of a profile (0: all of them), in the scheduler's order.
 func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) {
-	snapshot, err := scan(profile, node, gpus)
+	snapshot, err := Scan(profile, node, gpus)
 	if err != nil {
 		return nil, fmt.Errorf("scan the simulated node %s (%s): %w", node, profile, err)
 	}
@@ -62,7 +62,8 @@ func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*re
 	return out
 }
 
-func scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
+// Scan returns the Snapshot of a simulated node with so many GPUs of a profile (0: all of them). Seeds differ in UUIDs.
+func Scan(profile, seed string, gpus int) (gpu.Snapshot, error) {
 	dir, err := os.MkdirTemp("", "publish-")
 	if err != nil {
 		return gpu.Snapshot{}, err

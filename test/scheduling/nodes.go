@@ -1,0 +1,151 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
+)
+
+// board is the model of all nodes.
+const board = "hgx-h100"
+
+// setting is a way to publish the nodes' GPUs.
+type setting struct {
+	name, file string
+	plain      bool     // eight devices without counters and shares
+	workloads  []string // that these devices can serve
+}
+
+var settings = []setting{
+	{name: "plain", plain: true, workloads: []string{"whole", "four", "extended"}},
+	{name: "all", workloads: []string{"whole", "1g", "share", "group", "four", "extended"}},
+	{name: "1g", file: "publish: [{profiles: [1g.10gb], shareable: None}]", workloads: []string{"whole", "1g"}},
+	{name: "whole", file: "publish: [{profiles: None, shareable: None}]", workloads: []string{"whole", "group", "four", "extended"}},
+}
+
+func nodeName(node int) string { return fmt.Sprintf("node-%03d", node) }
+
+// slicesOf returns the ResourceSlices of a node.
+func (s setting) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.ResourceSlice, error) {
+	parsed, _, err := sharing.Parse([]byte(s.file))
+	if err != nil {
+		return nil, err
+	}
+	published := slicetest.Slices(scanned, node, parsed)
+	if !s.plain {
+		return published, nil
+	}
+	slice := published[0].DeepCopy()
+	slice.Spec.Devices, slice.Spec.SharedCounters, slice.Spec.Pool.ResourceSliceCount = devicesOf(published, isWhole), nil, 1
+	for i := range slice.Spec.Devices {
+		d := &slice.Spec.Devices[i]
+		d.ConsumesCounters, d.AllowMultipleAllocations = nil, nil
+		for name, capacity := range d.Capacity {
+			d.Capacity[name] = resourceapi.DeviceCapacity{Value: capacity.Value}
+		}
+	}
+	return []*resourceapi.ResourceSlice{slice}, nil
+}
+
+// devicesOf returns copies of the devices that match, in the scheduler's order.
+func devicesOf(published []*resourceapi.ResourceSlice, match func(resourceapi.Device) bool) []resourceapi.Device {
+	var out []resourceapi.Device
+	for _, slice := range published {
+		for _, d := range slice.Spec.Devices {
+			if match(d) {
+				out = append(out, *d.DeepCopy())
+			}
+		}
+	}
+	return out
+}
+
+func attribute(d resourceapi.Device, name resourceapi.QualifiedName) string {
+	if v := d.Attributes[name].StringValue; v != nil {
+		return *v
+	}
+	return ""
+}
+
+func isWhole(d resourceapi.Device) bool    { return attribute(d, "type") == "gpu" }
+func isSmallest(d resourceapi.Device) bool { return attribute(d, "profile") == "1g.10gb" }
+
+// each calls a function for 0 to n-1, eight at a time.
+func each(ctx context.Context, n int, call func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	workqueue.ParallelizeUntil(ctx, 8, n, func(i int) {
+		if err := call(ctx, i); err != nil {
+			cancel(err)
+		}
+	})
+	return context.Cause(ctx)
+}
+
+// createNodes creates ready nodes, and the chart's classes.
+func (c *controlPlane) createNodes(ctx context.Context) error {
+	name := "nvidia.com/gpu"
+	for class, spec := range map[string]resourceapi.DeviceClassSpec{
+		"gpu.nvidia.com":         {ExtendedResourceName: &name, Selectors: selectors("%s.type == 'gpu'")},
+		"mig-1g.10gb.nvidia.com": {Selectors: selectors("%[1]s.type == 'mig' && %[1]s.profile == '1g.10gb'")},
+		"nvlink.gpu.nvidia.com":  {Selectors: selectors("%s.type == 'nvlink-group'")},
+	} {
+		object := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: spec}
+		if _, err := c.client.ResourceV1().DeviceClasses().Create(ctx, object, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	room := corev1.ResourceList{"cpu": resource.MustParse("192"), "memory": resource.MustParse("2Ti"), "pods": resource.MustParse("250")}
+	return each(ctx, c.nodes, func(ctx context.Context, i int) error {
+		_, err := c.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/hostname": nodeName(i)}},
+			Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+			}},
+		}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// selectors returns the driver's devices for which an expression about their attributes is true.
+func selectors(expression string) []resourceapi.DeviceSelector {
+	return []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: "device.driver == 'gpu.nvidia.com' && " + fmt.Sprintf(expression, "device.attributes['gpu.nvidia.com']"),
+	}}}
+}
+
+// publish replaces all slices by those of a setting, and returns the slices of each node.
+func (c *controlPlane) publish(ctx context.Context, s setting) ([][]*resourceapi.ResourceSlice, error) {
+	slices := c.client.ResourceV1().ResourceSlices()
+	if err := slices.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return nil, err
+	}
+	nodes := make([][]*resourceapi.ResourceSlice, c.nodes)
+	return nodes, each(ctx, c.nodes, func(ctx context.Context, i int) error {
+		scanned, err := slicetest.Scan(board, nodeName(i), 0)
+		if err != nil {
+			return err
+		}
+		if nodes[i], err = s.slicesOf(nodeName(i), scanned); err != nil {
+			return err
+		}
+		for _, slice := range nodes[i] {
+			if _, err := slices.Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,170 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+)
+
+const (
+	namespace = "default"
+	unit      = "unit" // the request of every claim
+)
+
+// workload is a kind of pods, one claim each.
+type workload struct {
+	name string
+	// request is nil for an extended resource.
+	request  *resourceapi.ExactDeviceRequest
+	together bool // its GPUs must have one nvlinkGroup
+	// uses selects the devices that claims hold on a used node; each could serve so many pods, or is one of a group.
+	uses      func(resourceapi.Device) bool
+	pods, per int
+}
+
+var workloads = []workload{
+	{name: "whole", uses: isWhole, pods: 1, per: 1, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 1}},
+	{name: "1g", uses: isSmallest, pods: 1, per: 1, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "mig-1g.10gb.nvidia.com", Count: 1}},
+	{name: "share", uses: isWhole, pods: 7, per: 1, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 1,
+		Capacity: &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse("10Gi")}}}},
+	{name: "group", uses: isWhole, pods: 1, per: 4, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "nvlink.gpu.nvidia.com", Count: 1,
+		Selectors: selectors("%s.gpuCount == 4")}},
+	{name: "four", uses: isWhole, pods: 1, per: 4, together: true, request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 4}},
+	{name: "extended", uses: isWhole, pods: 1, per: 1},
+}
+
+// use is the part of the devices that claims hold before the pods come.
+type use struct {
+	name       string
+	percentage int
+}
+
+var uses = []use{{"empty", 0}, {"half", 50}, {"95 %", 95}}
+
+// held returns the number of devices that claims hold on a node, out of so many. Single devices are taken from all
+// nodes alike. If a pod needs several, nodes are taken as a whole, or by halves.
+func (w workload) held(u use, node, nodes, devices int) int {
+	step := 1
+	if w.per > 1 {
+		if step = devices; u.percentage == 50 {
+			step = w.per
+		}
+	}
+	total := u.percentage * nodes * devices / 100 / step
+	return (total*(node+1)/nodes - total*node/nodes) * step
+}
+
+func (w workload) claim(name string) *resourceapi.ResourceClaim {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: unit, Exactly: w.request}}
+	if w.together {
+		group := resourceapi.FullyQualifiedName("gpu.nvidia.com/nvlinkGroup")
+		claim.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &group}}
+	}
+	return claim
+}
+
+// pod uses the claim of the same name, or an extended resource.
+func (w workload) pod(name string) *corev1.Pod {
+	container := corev1.Container{Name: "c", Image: "none", Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("16Mi")}, Limits: corev1.ResourceList{}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"cell": "yes"}}}
+	if w.request == nil {
+		container.Resources.Limits["nvidia.com/gpu"] = resource.MustParse("1")
+	} else {
+		container.Resources.Claims = []corev1.ResourceClaim{{Name: unit}}
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: unit, ResourceClaimName: &name}}
+	}
+	pod.Spec.Containers = []corev1.Container{container}
+	return pod
+}
+
+// hold creates allocated claims of that many devices, as the scheduler would, and returns the number of devices that
+// stay free in the cluster.
+func (c *controlPlane) hold(ctx context.Context, w workload, u use, published [][]*resourceapi.ResourceSlice) (free int, err error) {
+	left := make([]int, c.nodes)
+	err = each(ctx, c.nodes, func(ctx context.Context, i int) error {
+		devices := devicesOf(published[i], w.uses)
+		n := w.held(u, i, c.nodes, len(devices))
+		left[i] = len(devices) - n
+		// A claim has at most 32 devices.
+		for k := 0; k < n; k += resourceapi.AllocationResultsMaxSize {
+			part := devices[k:min(n, k+resourceapi.AllocationResultsMaxSize)]
+			if err := c.holdOnNode(ctx, nodeName(i), fmt.Sprintf("held-%d-%d", i, k), published[i][0].Spec.Pool.Name, part); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	for _, n := range left {
+		free += n
+	}
+	return free, err
+}
+
+func (c *controlPlane) holdOnNode(ctx context.Context, node, name, pool string, devices []resourceapi.Device) error {
+	claims := c.client.ResourceV1().ResourceClaims(namespace)
+	count := int64(len(devices))
+	claim, err := claims.Create(ctx, workload{request: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: count}}.claim(name), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	var results []resourceapi.DeviceRequestAllocationResult
+	for _, d := range devices {
+		r := resourceapi.DeviceRequestAllocationResult{Request: unit, Driver: "gpu.nvidia.com", Pool: pool, Device: d.Name}
+		if d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations {
+			id := uuid.NewUUID()
+			r.ShareID, r.ConsumedCapacity = &id, map[resourceapi.QualifiedName]resource.Quantity{}
+			for name, capacity := range d.Capacity {
+				r.ConsumedCapacity[name] = capacity.Value
+				if p := capacity.RequestPolicy; p != nil && p.Default != nil {
+					r.ConsumedCapacity[name] = *p.Default
+				}
+			}
+		}
+		results = append(results, r)
+	}
+	claim.Status.Allocation = &resourceapi.AllocationResult{
+		Devices: resourceapi.DeviceAllocationResult{Results: results},
+		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+		}}}},
+	}
+	_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+	return err
+}
+
+// clean deletes all pods and claims. It removes the `finalizers` of the scheduler, as a controller would.
+func (c *controlPlane) clean(ctx context.Context) error {
+	now := int64(0)
+	if err := c.client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	claims := c.client.ResourceV1().ResourceClaims(namespace)
+	return c.until(ctx, "all claims are deleted", func() error {
+		if err := claims.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		left, err := claims.List(ctx, metav1.ListOptions{})
+		if err != nil || len(left.Items) == 0 {
+			return err
+		}
+		err = each(ctx, len(left.Items), func(ctx context.Context, i int) error {
+			_, err := claims.Patch(ctx, left.Items[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			return ignoreNotFound(err)
+		})
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("%d claims are left", len(left.Items))
+	})
+}
