@@ -344,3 +344,15 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestQueue_OnlyMonitorsWritten_NotSynced(t *testing.T) {
+	synced := 0
+	q := newQueue("node-1/gpu", func() { synced++ })
+	defer q.ShutDown()
+	if q.Forget("node-1/monitor"); synced != 0 {
+		t.Error("the pool of monitor devices counts as the node's")
+	}
+	if q.Forget("node-1/gpu"); synced != 1 {
+		t.Errorf("synced %d times", synced)
+	}
+}

@@ -46,7 +46,7 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 		}
 		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
 			DriverName: p.o.Driver, KubeClient: p.o.Client, Owner: owner, Resources: resources,
-			Queue: newQueue(p.synced), SyncDelay: new(repairDelay), ErrorHandler: p.failed,
+			Queue: newQueue(p.pool, p.synced), SyncDelay: new(repairDelay), ErrorHandler: p.failed,
 		})
 		if err != nil {
 			if ctx.Err() == nil {
@@ -81,19 +81,22 @@ func (s *session) stop() {
 	<-s.done
 }
 
-// queue reports a pool without errors as synced.
+// queue reports as synced that the pool of the devices for use has no errors; monitor devices alone are no success.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
+	pool   string
 	synced func()
 }
 
-func newQueue(synced func()) *queue {
+func newQueue(pool string, synced func()) *queue {
 	return &queue{workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)), synced}
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)), pool, synced}
 }
 
 // Forget implements workqueue. The controller calls it for a pool without errors.
 func (q *queue) Forget(pool string) {
 	q.TypedRateLimitingInterface.Forget(pool)
-	q.synced()
+	if pool == q.pool {
+		q.synced()
+	}
 }
