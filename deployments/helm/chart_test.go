@@ -194,6 +194,7 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"a port that the controller's user may not have", "controller.healthPort=80", "/controller/healthPort"},
 		{"a port that does not exist", "webhook.port=94430", "/webhook/port"},
 		{"a certificate's Secret without a name", "webhook.tls.mode=secret", "webhook.tls.secret.name is needed"},
+		{"a certificate that no API server verifies", "webhook.tls.mode=secret,webhook.tls.secret.name=mine", "webhook.tls.secret.caBundle is needed"},
 		{"an issuer of NVIDIA's chart without a name", "webhook.tls.mode=cert-manager,webhook.tls.certManager.issuerType=issuer", "issuerName is needed"},
 		{"an unknown failure policy", "webhook.failurePolicy=fail", "/webhook/failurePolicy"},
 		{"an issuer without a name", "webhook.certManager.issuerRef.kind=ClusterIssuer", "/webhook/certManager/issuerRef"},

@@ -37,6 +37,7 @@ func TestPolicies_Pods_DeniedOrAllowed(t *testing.T) {
 		"no queue":                  {"{}", tolerates, "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "give it the label kueue.x-k8s.io/queue-name"},
 		"a partition without queue": {"{labels: {a: b}}", tolerates, "[{resources: {limits: {nvidia.com/mig-1g.10gb: '1'}}}]", true, "names no queue"},
 		"a toleration of a value":   {queue, "[{key: nvidia.com/gpu, operator: Equal, value: a}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
+		"the taint's usual value":   {queue, "[{key: nvidia.com/gpu, operator: Equal, value: present, effect: NoSchedule}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
 		"a toleration of evictions": {queue, "[{key: nvidia.com/gpu, operator: Exists, effect: NoExecute}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, "does not tolerate"},
 		"a toleration of the taint": {queue, "[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]", "[{resources: {limits: {nvidia.com/gpu: '1'}}}]", true, ""},
 		"by the class":              {queue, tolerates, "[{resources: {limits: {deviceclass.resource.kubernetes.io/gpu.nvidia.com: '5'}}}]", true, "asks for 5 GPUs"},

@@ -337,6 +337,8 @@ func TestReview_EveryVersionAndKind_IsReviewed(t *testing.T) {
 			"   config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
 		"a v1beta1 template": "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaimTemplate\nspec:\n spec:\n  devices:\n   requests: [{name: r, deviceClassName: gpu.nvidia.com}]\n" +
 			"   config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
+		"a class of long selectors": class(strings.Repeat(attr+"type == 'gpu' || ", 3000)+"true") +
+			" config: [{opaque: {driver: gpu.nvidia.com, parameters: {kind: X}}}]",
 		"a v1beta1 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta1\n", 1),
 		"a v1beta2 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta2\n", 1),
 	} {

@@ -36,10 +36,10 @@ func MachineIn(t testing.TB, dir, profile string) *engine.Engine {
 	return e
 }
 
-// MachineInMemory returns a machine of the profile without files. gpus is how many of the profile's GPUs it has, 0 for all.
-func MachineInMemory(t testing.TB, profile string, gpus int) *engine.Engine {
+// MachineInMemory returns a machine without files. It has the profile's first n GPUs, or all of them if n is 0.
+func MachineInMemory(t testing.TB, profile string, n int) *engine.Engine {
 	t.Helper()
-	e, err := engine.InMemory(newState(t, profile, gpus))
+	e, err := engine.InMemory(newState(t, profile, n))
 	if err != nil {
 		t.Fatal(err)
 	}

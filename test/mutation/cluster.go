@@ -37,7 +37,7 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestReconcileClasses_ServerDropsExtendedResourceNames_NotWrittenAgain",
 	},
 	{
-		Name: "a class that somebody made and removed in a moment is forgotten", File: "pkg/controller/classes.go",
+		Name: "a class of another writer that lasts a moment is forgotten", File: "pkg/controller/classes.go",
 		Old:     "			k.made[want.Name] = time.Now()\n			return cacheLag, nil\n",
 		New:     "			return 0, nil\n",
 		Package: control, Test: "TestController_ServerFails_Converges",
@@ -53,7 +53,7 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestLabel_PoolIncomplete_ChangesNothing",
 	},
 	{
-		Name: "a label that somebody else wrote is taken over", File: "pkg/nodelabels/labels.go",
+		Name: "the label of another writer is taken over", File: "pkg/nodelabels/labels.go",
 		Old: "present && ours && now == last, !present:", New: "present && now != value, present && ours && now == last, !present:",
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},

@@ -71,7 +71,7 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a mode is switched on and nobody notes it", File: "pkg/partition/mig/mode.go",
+		Name: "a mode is switched on without a record", File: "pkg/partition/mig/mode.go",
 		Old: "	if err := x.modes.Put(r); err != nil {\n		return unchanged(err)\n	}\n", New: "	_ = r\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
@@ -86,7 +86,7 @@ var gpuMutations = []Mutation{
 		Package: "./internal/driverroot", Test: "TestGPU_Partition_AddsTwoCapabilities",
 	},
 	{
-		Name: "a claim that ends is taken for somebody who changes the compute mode", File: "pkg/executor/mps/watcher.go",
+		Name: "a claim that ends is taken for another writer of the compute mode", File: "pkg/executor/mps/watcher.go",
 		Old: "				mode := w.wrongMode(d)\n				if mode == nil || len(clients(now, d.Name)) == 0 {", New: "				mode := new(nvml.ComputeDefault)\n				if now != nil {",
 		Package: "./pkg/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
@@ -116,12 +116,12 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",
 	},
 	{
-		Name: "the first of two sharers to leave takes the partition along", File: "pkg/partition/mig/executor.go",
+		Name: "the first of two co-tenants to leave destroys the partition", File: "pkg/partition/mig/executor.go",
 		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)) {",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "the first of two sharers to leave ends the daemon", File: "pkg/executor/mps/executor.go",
+		Name: "the first of two co-tenants to leave ends the daemon", File: "pkg/executor/mps/executor.go",
 		Old: "return nil // The daemon keeps its limits", New: "continue // The daemon keeps its limits",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
@@ -131,12 +131,12 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a compute mode is set and nobody notes it", File: "pkg/executor/mps/executor.go",
+		Name: "a compute mode is set without a record", File: "pkg/executor/mps/executor.go",
 		Old: "			if err := x.modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a time slice is set and nobody notes it", File: "pkg/executor/timeslice/executor.go",
+		Name: "a time slice is set without a record", File: "pkg/executor/timeslice/executor.go",
 		Old: "	if err := x.records.Put(r); err != nil {\n		return err\n	}\n	if err := x.tool.Set(", New: "	if err := x.tool.Set(",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},

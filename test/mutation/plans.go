@@ -46,7 +46,7 @@ var planMutations = []Mutation{
 		Package: built, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",
 	},
 	{
-		Name: "sharers need not agree", File: "pkg/plan/share.go",
+		Name: "co-tenants need not agree", File: "pkg/plan/share.go",
 		Old: "case a.Strategy != b.Strategy:", New: "case a.Strategy != b.Strategy && a.Timed && b.Timed:",
 		Package: "./pkg/plan", Test: "TestDisagrees_DifferentSharing_NamesTheDifference",
 	},
@@ -63,7 +63,7 @@ var planMutations = []Mutation{
 		Package: state, Test: "TestPrepare_Group_OneDeviceWithOwnNCCLFile",
 	},
 	{
-		Name: "NCCL is told of GPUs that the request has not", File: "pkg/plan/parameters.go",
+		Name: "the NCCL file has GPUs that the request has not", File: "pkg/plan/parameters.go",
 		Old:     "nccl.File(gpus)",
 		New:     "nccl.File(m.node.Snapshot.GPUs)",
 		Package: "./pkg/plan", Test: "TestMake_Topology_NamesTheRequestsGPUs",

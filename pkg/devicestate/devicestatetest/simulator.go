@@ -47,7 +47,7 @@ type Simulator struct {
 	daemons map[string]mpsd.Daemon
 }
 
-// simulatedGPUs is enough for what claims do to each other, and one more. Each look at the machine reads all of them.
+// simulatedGPUs is enough for what claims do to each other, and one more. Each scan reads all of them.
 const simulatedGPUs = 4
 
 func NewSimulated(t testing.TB, profile string) *Env {

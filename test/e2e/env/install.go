@@ -42,7 +42,7 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "120s",
 		"--set", "nvidiaDriverRoot=" + e.Root,
 		// The images are on the nodes, and the nodes have no labels of their hardware.
-		"--set", "image.pullPolicy=Never,kubeletPlugin.affinity=null",
+		"--set", "image.pullPolicy=Never", "--set-json", "kubeletPlugin.affinity=null",
 		"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),
 		"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(e.Root, "sys"),
 		"--set", "kubeletPlugin.driverRootReadOnly=false",

@@ -7,10 +7,16 @@ package nodes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // TestController_SwitchedOffAndOn_ClassesAreKept upgrades the chart to no controller, and finds the classes of an earlier one.
@@ -33,7 +39,13 @@ func TestController_SwitchedOffAndOn_ClassesAreKept(t *testing.T) {
 	if c := waitClass(ctx, t, made, true); c.Labels["app.kubernetes.io/managed-by"] != "Helm" {
 		t.Errorf("%s has the labels %v", made, c.Labels)
 	}
-	must(t, cluster.Helm(ctx, "--set", "controller.enabled=false"))
+	// The chart's affinity, which no node here satisfies, does not reach a release without one: its plugins stay.
+	must(t, cluster.Helm(ctx, "--set", "controller.enabled=false", "--set-json", "kubeletPlugin.affinity="+chartAffinity(t)))
+	plugins, err := cluster.Client.AppsV1().DaemonSets(env.Namespace).Get(ctx, env.Release+"-kubelet-plugin", metav1.GetOptions{})
+	must(t, err)
+	if plugins.Spec.Template.Spec.Affinity != nil || plugins.Status.DesiredNumberScheduled != 2 {
+		t.Errorf("after an upgrade %d plugins have the affinity %v", plugins.Status.DesiredNumberScheduled, plugins.Spec.Template.Spec.Affinity)
+	}
 	waitClass(ctx, t, made, true) // The chart's own is no reason to take it away.
 	must(t, cluster.Helm(ctx, "--set", shortGrace))
 	waitClass(ctx, t, ofTheChart, false)
@@ -41,4 +53,18 @@ func TestController_SwitchedOffAndOn_ClassesAreKept(t *testing.T) {
 		c, err := cluster.Client.ResourceV1().DeviceClasses().Get(ctx, made, metav1.GetOptions{})
 		return err == nil && c.Labels["gpu-dra-driver/managed-by"] == "gpu.nvidia.com", fmt.Sprint(err)
 	})
+}
+
+// chartAffinity is the default of kubeletPlugin.affinity as JSON.
+func chartAffinity(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(cluster.Tree, "deployments/helm/gpu-dra-driver/values.yaml"))
+	must(t, err)
+	var values struct {
+		KubeletPlugin struct {
+			Affinity json.RawMessage `json:"affinity"`
+		} `json:"kubeletPlugin"`
+	}
+	must(t, yaml.Unmarshal(data, &values))
+	return string(values.KubeletPlugin.Affinity)
 }

@@ -1,3 +1,15 @@
+{{/* The affinity of plugin and supervisor. An upgrade of a release without one does not add the default, because the
+DaemonSet controller would delete the pods of nodes that lack the labels, and claims there could not end. */}}
+{{- define "gpu-dra-driver.affinity" -}}
+{{- $affinity := .Values.kubeletPlugin.affinity }}
+{{- $name := printf "%s-kubelet-plugin" (include "gpu-dra-driver.fullname" .) }}
+{{- $old := lookup "apps/v1" "DaemonSet" (include "gpu-dra-driver.namespace" .) $name }}
+{{- $isDefault := contains "feature.node.kubernetes.io/pci-0302_10de.present" ($affinity | toJson) }}
+{{- if and $affinity (not (and $old $isDefault (not (dig "spec" "template" "spec" "affinity" dict $old)))) }}
+{{- toYaml $affinity }}
+{{- end }}
+{{- end }}
+
 {{/* The environment of the plugin. */}}
 {{- define "gpu-dra-driver.pluginEnv" -}}
 {{- $plugin := .Values.kubeletPlugin }}
