@@ -4,6 +4,7 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -47,6 +48,50 @@ func TestContributing_Examples_AreInTheTree(t *testing.T) {
 }
 
 var (
+	named    = regexp.MustCompile("`((?:Test|Fuzz)[A-Z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)*)`")
+	declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+)
+
+// TestPages_NamedTests_Exist finds tests that a page names as proof and that the tree does not have.
+func TestPages_NamedTests_Exist(t *testing.T) {
+	exist := map[string]bool{"TestUnit_Situation_Expectation": true} // The pattern itself.
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		for _, found := range declared.FindAllStringSubmatch(string(data), -1) {
+			exist[found[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range append(handwritten(t), "../../SECURITY.md", "../../ARCHITECTURE.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range named.FindAllStringSubmatch(string(text), -1) {
+			if !exist[found[1]] {
+				t.Errorf("%s: there is no test %s", page, found[1])
+			}
+		}
+	}
+}
+
+// handwritten are the pages that people read first, and all of docs/.
+func handwritten(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	return append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../demo/kind/README.md")
+}
+
+var (
 	link    = regexp.MustCompile(`\]\(([^):]+)\)`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	dropped = regexp.MustCompile(`[^a-z0-9 _-]`)
@@ -54,11 +99,7 @@ var (
 
 // TestPages_RelativeLinks_Resolve checks the links between pages, with the headings that they name.
 func TestPages_RelativeLinks_Resolve(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("no pages: %v", err)
-	}
-	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../demo/kind/README.md") {
+	for _, page := range append(handwritten(t), "../../SECURITY.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
