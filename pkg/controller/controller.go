@@ -196,7 +196,7 @@ func (c *Controller) newLeading() *leading {
 	}
 	l.labeller = &labeller{
 		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
-		client: nodes, gone: map[string]time.Time{}, delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
+		client: nodes, gone: map[string]time.Time{}, wanted: map[string]uint64{}, delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
 	}
 	return l
 }

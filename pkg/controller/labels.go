@@ -6,6 +6,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -33,6 +34,8 @@ type labeller struct {
 	mu sync.Mutex
 	// gone holds since when each node has had no slices.
 	gone map[string]time.Time
+	// wanted holds a hash of the labels of each node's last write.
+	wanted map[string]uint64
 }
 
 // label updates one node's labels. It returns the delay until the next run if nothing changes; 0: none.
@@ -40,8 +43,7 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	object, exists, _ := l.nodes.GetByKey(node) // Reading the cache cannot fail.
 	meta, ok := object.(*metav1.PartialObjectMetadata)
 	if !exists || !ok {
-		l.resetGrace(node)
-		l.delays.Reset(node)
+		l.forget(node)
 		return 0, nil
 	}
 	slices := slicesOf(l.slices, node)
@@ -60,6 +62,9 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	if change.None() {
 		return 0, nil
 	}
+	if l.wantsOthers(node, want) {
+		l.delays.Reset(node)
+	}
 	if l.delays.IsInBackOffSinceUpdate(node, time.Now()) {
 		return l.delays.Get(node), nil
 	}
@@ -73,6 +78,26 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	}
 	klog.FromContext(ctx).V(2).Info("Labelled a Node", "node", node, "labels", change.Keys())
 	return 0, nil
+}
+
+// wantsOthers reports whether a node should get other labels than with its last write, and notes them.
+func (l *labeller) wantsOthers(node string, want map[string]string) bool {
+	h := fnv.New64a()
+	fmt.Fprint(h, want) // In the order of the keys.
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, known := l.wanted[node]
+	l.wanted[node] = h.Sum64()
+	return !known || last != h.Sum64()
+}
+
+// forget drops what is kept of a node that was deleted.
+func (l *labeller) forget(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.gone, node)
+	delete(l.wanted, node)
+	l.delays.Reset(node)
 }
 
 func (l *labeller) resetGrace(node string) {

@@ -205,6 +205,26 @@ func TestLabel_LabelRemovedAgainAndAgain_BacksOff(t *testing.T) {
 	})
 }
 
+// TestLabel_GPUsChangeOften_LabelsFollow changes a node's GPUs: the limit is for labels that another program changes.
+func TestLabel_GPUsChangeOften_LabelsFollow(t *testing.T) {
+	at(t, machine(t, "l40s-4", "a", 0), func(t *testing.T, e *env, _ *Controller) {
+		for i := range 12 {
+			profile, product := "t4-1", "Tesla-T4"
+			if i%2 == 1 {
+				profile, product = "l40s-4", "NVIDIA-L40S"
+			}
+			e.withdraw("a")
+			for _, slice := range slicesAt(t, profile, "a", 1) {
+				e.put(slice)
+			}
+			pass(time.Second)
+			if got := labelsOf(t, e, "a")["nvidia.com/gpu.product"]; got != product {
+				t.Fatalf("change %d: the product is %q after a second, want %q", i, got, product)
+			}
+		}
+	})
+}
+
 func (e *env) wantFewPatches() {
 	e.t.Helper()
 	pass(time.Minute)
