@@ -138,7 +138,7 @@ var gpuMutations = []Mutation{
 	{
 		Name: "a time slice is set without a record", File: "pkg/executor/timeslice/executor.go",
 		Old: "	if err := x.records.Put(r); err != nil {\n		return err\n	}\n	if err := x.tool.Set(", New: "	if err := x.tool.Set(",
-		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
+		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
 		Name: "a time slice is noted before it is set", File: "pkg/executor/timeslice/executor.go",
