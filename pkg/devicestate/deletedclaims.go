@@ -35,6 +35,8 @@ type DeletedClaims struct {
 	usage  Usage
 	grace  time.Duration
 	since  map[string]time.Time
+	// known are the claims of records, which do not change, so that a look-up reads new records only.
+	known map[string]plan.Claim
 
 	releasing claimWork
 }
@@ -47,8 +49,8 @@ func NewDeletedClaims(e *Engine, claims Claims, usage Usage, grace time.Duration
 // Release looks up the claims of the records that the kubelet does not know, and releases those after their grace
 // period. Call it from one goroutine, at intervals shorter than the grace period.
 func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
-	records, _, err := d.engine.records.All()
-	if err != nil || len(records) == 0 {
+	uids, err := d.engine.records.UIDs()
+	if err != nil || len(uids) == 0 {
 		return nil, err
 	}
 	referenced, unknown := d.usage.ReferencedByKubelet(ctx)
@@ -56,26 +58,38 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		referenced = func(plan.Claim) bool { return false }
 	}
 	var findings []Finding
-	since, plans := map[string]time.Time{}, map[string]plan.Plan{}
-	for _, r := range records {
-		c := r.Plan.Claim
+	since, known, plans := map[string]time.Time{}, map[string]plan.Claim{}, map[string]plan.Plan{}
+	for _, uid := range uids {
+		c, ok := d.known[uid]
+		if !ok {
+			r, err := d.engine.records.Get(uid)
+			if err != nil {
+				continue // Recover and Identify care for unreadable records.
+			}
+			c = r.Plan.Claim
+		}
+		if c.Name != "" {
+			known[uid] = c
+		}
 		if referenced(c) || !d.gone(ctx, c, d.claims.GetCached) {
 			continue // The period restarts.
 		}
-		first, seen := d.since[c.UID]
+		first, seen := d.since[uid]
 		if !seen {
 			first = d.engine.o.Host.Now()
 		}
 		if d.engine.o.Host.Now().Sub(first) < d.grace {
-			since[c.UID] = first
+			since[uid] = first
 			continue
 		}
-		if !d.gone(ctx, c, d.claims.Get) {
+		r, err := d.engine.records.Get(uid)
+		if err != nil || !d.gone(ctx, c, d.claims.Get) {
 			continue
 		}
-		plans[c.UID] = r.Plan
+		plans[uid] = r.Plan
 		findings = append(findings, Finding{Claim: c, Found: string(r.State)})
 	}
+	d.known = known
 	d.since = since
 	o := d.engine.o
 	return d.releasing.each(ctx, o.Host, o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {

@@ -51,7 +51,7 @@ type Options struct {
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called when the kubelet has stopped calling, and then every minute.
+	// Idle is called when the kubelet has stopped calling, and then every five minutes.
 	Idle func()
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
@@ -83,8 +83,8 @@ const (
 	// idleAfter is the time without calls after which the plugin is idle.
 	idleAfter = 10 * time.Second
 	// idleAgain is the number of these times after which Idle is called again, because periodic work allocates memory
-	// too. A call costs as much processor time as all other work of a minute.
-	idleAgain = 6
+	// too. A call costs as much processor time as a quarter of all other work of a minute.
+	idleAgain = 30
 	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )

@@ -87,7 +87,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a claim that ends is taken for another writer of the compute mode", File: "pkg/executor/mps/watcher.go",
-		Old: "				mode := w.wrongMode(d)\n				if mode == nil || len(clients(now, d.Name)) == 0 {", New: "				mode := new(nvml.ComputeDefault)\n				if now != nil {",
+		Old: "			mode := w.wrongMode(d)\n			if mode == nil || len(clients(now, d.Name)) == 0 {", New: "			mode := new(nvml.ComputeDefault)\n			if now != nil {",
 		Package: "./pkg/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
 	{

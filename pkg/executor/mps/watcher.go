@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claimerror"
@@ -31,14 +33,23 @@ type Watcher struct {
 	claims  Claims
 	report  func(error)
 	version string
-	// restarts counts each daemon's restarts; reported holds each GPU's reported compute mode. Both are by device name.
+	// checkLimit limits a scan's wait for the checks of compute modes.
+	checkLimit time.Duration
+	// restarts counts each daemon's restarts, by device name.
 	restarts map[string]int
+
+	mu sync.Mutex
+	// checking are the GPUs whose compute mode is being checked; reported holds each GPU's reported mode.
+	checking map[string]bool
 	reported map[string]nvml.ComputeMode
 }
 
 // NewWatcher returns a Watcher of an Executor's daemons. report must not block.
 func NewWatcher(x *Executor, claims Claims, report func(error)) *Watcher {
-	return &Watcher{x: x, claims: claims, report: report}
+	return &Watcher{
+		x: x, claims: claims, report: report, checkLimit: 10 * time.Second,
+		checking: map[string]bool{}, reported: map[string]nvml.ComputeMode{},
+	}
 }
 
 // retryInterval is the pause between scans while the supervisor is away.
@@ -148,39 +159,88 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 
 // checkModes sets lost compute modes again and reports them, because processes can bypass the daemon meanwhile. Without
 // persistence mode a GPU loses its mode when the last program closes it, and with it when the driver is reloaded or the
-// GPU is reset.
+// GPU is reset. It checks GPUs concurrently and waits up to a limit, because NVML can hang on one. A check that hangs is
+// not begun again.
 func (w *Watcher) checkModes(ctx context.Context, plans []plan.Plan) {
-	changed := map[string]nvml.ComputeMode{}
+	limited, cancel := context.WithTimeout(ctx, w.checkLimit)
+	defer cancel()
+	done, seen, pending := make(chan struct{}), map[string]bool{}, 0
 	for _, p := range plans {
 		for _, d := range p.Devices {
-			if _, done := changed[d.Name]; done || !d.MPS() || d.Kind != gpu.KindGPU || w.wrongMode(d) == nil {
+			if seen[d.Name] || !exclusive(d) || !w.begin(d.Name) {
 				continue
 			}
-			// With the lock no claim of the GPU is being prepared or unprepared, which changes the mode too.
-			_ = w.claims.WithGPULock(ctx, d.PCIAddress, func(now []plan.Plan) error {
-				mode := w.wrongMode(d)
-				if mode == nil || len(clients(now, d.Name)) == 0 {
-					return nil
+			seen[d.Name] = true
+			pending++
+			go func() {
+				_ = host.Guard(func() error { w.checkMode(ctx, d, p.Claim); return nil }) // Guard logs panics.
+				w.mu.Lock()
+				delete(w.checking, d.Name)
+				w.mu.Unlock()
+				select {
+				case done <- struct{}{}:
+				case <-limited.Done():
 				}
-				problem := &claimerror.Error{
-					Reason: claimerror.DeviceNotReady, Attempt: "keep the compute mode", Device: d.Name, Claim: p.Claim.String(),
-					Cause:  fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
-					Remedy: "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
-				}
-				if err := w.x.setExclusive(d); err != nil {
-					changed[d.Name] = *mode
-					if last, ok := w.reported[d.Name]; ok && last == *mode {
-						return nil
-					}
-					problem.Cause = fmt.Errorf("it is %s: processes can bypass their share's limits: %w", *mode, err)
-					problem.Remedy = "the plugin retries; set it with nvidia-smi -c EXCLUSIVE_PROCESS"
-				}
-				w.report(problem)
-				return nil
-			})
+			}()
 		}
 	}
-	w.reported = changed
+	for range pending {
+		select {
+		case <-done:
+		case <-limited.Done():
+			return
+		}
+	}
+}
+
+// begin reports whether no check of the device is in progress, and notes one.
+func (w *Watcher) begin(device string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	busy := w.checking[device]
+	w.checking[device] = true
+	return !busy
+}
+
+func (w *Watcher) checkMode(ctx context.Context, d plan.Device, claim plan.Claim) {
+	var failed *nvml.ComputeMode
+	if w.wrongMode(d) != nil {
+		// With the lock no claim of the GPU is being prepared or unprepared, which changes the mode too.
+		_ = w.claims.WithGPULock(ctx, d.PCIAddress, func(now []plan.Plan) error {
+			mode := w.wrongMode(d)
+			if mode == nil || len(clients(now, d.Name)) == 0 {
+				return nil
+			}
+			problem := &claimerror.Error{
+				Reason: claimerror.DeviceNotReady, Attempt: "keep the compute mode", Device: d.Name, Claim: claim.String(),
+				Cause:  fmt.Errorf("it was %s and was set again: processes could bypass their share's limits meanwhile", *mode),
+				Remedy: "enable the driver's persistence mode (nvidia-smi -pm 1), without which GPUs lose their settings",
+			}
+			if err := w.x.setExclusive(d); err != nil {
+				failed = mode
+				problem.Cause = fmt.Errorf("it is %s: processes can bypass their share's limits: %w", *mode, err)
+				problem.Remedy = "the plugin retries; set it with nvidia-smi -c EXCLUSIVE_PROCESS"
+			}
+			if failed == nil || w.isNew(d.Name, *failed) {
+				w.report(problem)
+			}
+			return nil
+		})
+	}
+	if failed == nil {
+		w.mu.Lock()
+		delete(w.reported, d.Name)
+		w.mu.Unlock()
+	}
+}
+
+// isNew stores the mode of a GPU that could not be set, and reports whether it differs from the previous one.
+func (w *Watcher) isNew(device string, mode nvml.ComputeMode) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.reported[device]
+	w.reported[device] = mode
+	return !ok || last != mode
 }
 
 // wrongMode returns the compute mode of a GPU, nil if it is the one that was set, or cannot be read now.

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
@@ -53,6 +55,7 @@ type env struct {
 	locked func()
 	// reads counts the calls of Held.
 	reads   int
+	calls   nvmltest.Calls
 	reports []error
 }
 
@@ -65,7 +68,7 @@ func newEnv(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Executor = New(h, sessionpool.New(nvmlfake.New(e.machine), func(string) bool { return true }, func(error) {}), e.supervisor, modes, "/proc")
+	e.Executor = New(h, sessionpool.New(nvmlfake.WithHook(e.machine, e.calls.Do), func(string) bool { return true }, func(error) {}), e.supervisor, modes, "/proc")
 	e.Watcher = NewWatcher(e.Executor, e, func(err error) { e.reports = append(e.reports, err) })
 	return e
 }
@@ -230,5 +233,30 @@ func TestScan_ClaimUnpreparedMeanwhile_ReportsNothing(t *testing.T) {
 	e.mustScan(t)
 	if len(e.reports) != 0 {
 		t.Errorf("only this driver made changes, but there are reports: %v", e.reports)
+	}
+}
+
+func TestScan_OneGPUHangs_ChecksOthers(t *testing.T) {
+	e := newEnv(t)
+	e.plans = []plan.Plan{e.share(t, 0, "a"), e.share(t, 1, "b")}
+	for _, p := range e.plans {
+		if err := e.setExclusive(p.Devices[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hung := e.calls.Hang(nvmltest.On(e.plans[0].Devices[0].UUID))
+	t.Cleanup(func() { e.calls.Clear() })
+	e.checkLimit = 100 * time.Millisecond
+	for n := range 2 {
+		if err := e.machine.Update(func(s *engine.State) error { s.GPUs[1].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		e.mustScan(t)
+		if len(e.reports) != n+1 {
+			t.Fatalf("reports: %v", e.reports)
+		}
+	}
+	if len(hung) != 1 {
+		t.Errorf("%d checks hang on one GPU", len(hung))
 	}
 }

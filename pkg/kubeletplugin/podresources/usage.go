@@ -58,13 +58,22 @@ func NewUsage(kubelet Kubelet, o UsageOptions) *Usage {
 
 // ReferencedByKubelet implements devicestate.Usage with one question for all claims.
 func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool, error) {
-	var resources []*podresources.DynamicResource
+	var all []*podresources.DynamicResource
+	named := map[[2]string][]*podresources.DynamicResource{}
 	err := u.kubelet.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
 		return containers(ctx, client, func(c *podresources.ContainerResources) {
-			resources = append(resources, c.GetDynamicResources()...)
+			for _, r := range c.GetDynamicResources() {
+				all = append(all, r)
+				key := [2]string{r.GetClaimNamespace(), r.GetClaimName()}
+				named[key] = append(named[key], r)
+			}
 		})
 	})
 	return func(claim plan.Claim) bool {
+		resources := named[[2]string{claim.Namespace, claim.Name}]
+		if claim.Name == "" { // Its record was unreadable.
+			resources = all
+		}
 		return slices.ContainsFunc(resources, func(r *podresources.DynamicResource) bool { return refersTo(r, claim) })
 	}, err
 }

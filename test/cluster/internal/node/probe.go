@@ -4,6 +4,8 @@
 package node
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -27,6 +29,8 @@ type prober struct {
 	// local skips verification: scheduler and controller manager serve with self-signed certificates, on the
 	// cluster's own loopback device.
 	local *http.Client
+	// containerd speaks HTTP/2 without TLS over its socket, as gRPC does.
+	containerd *http.Client
 }
 
 func newProber(s spec.Spec) (*prober, error) {
@@ -43,10 +47,18 @@ func newProber(s spec.Spec) (*prober, error) {
 	client := func(c *tls.Config) *http.Client {
 		return &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: c}}
 	}
+	var cleartext http.Protocols
+	cleartext.SetUnencryptedHTTP2(true)
 	return &prober{
 		node:  s.NodeName(),
 		api:   client(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}),
 		local: client(&tls.Config{InsecureSkipVerify: true}),
+		containerd: &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{
+			Protocols: &cleartext, DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", spec.ContainerdSocket)
+			},
+		}},
 	}, nil
 }
 
@@ -55,11 +67,7 @@ func (p *prober) wait(ctx context.Context, c manifest.Component) error {
 	return poll(ctx, func() error {
 		switch c.Name {
 		case "containerd":
-			conn, err := net.Dial("unix", spec.ContainerdSocket)
-			if err != nil {
-				return err
-			}
-			return conn.Close()
+			return p.criReady(ctx)
 		case "kube-apiserver":
 			_, err := get(ctx, p.api, c.Health)
 			return err
@@ -68,6 +76,34 @@ func (p *prober) wait(ctx context.Context, c manifest.Component) error {
 			return err
 		}
 	})
+}
+
+// criReady calls the method that a starting kubelet calls first; the kubelet ends if it fails. containerd's socket exists
+// before its CRI service is initialized.
+func (p *prober) criReady(ctx context.Context) error {
+	const method = "/runtime.v1.RuntimeService/Version"
+	empty := make([]byte, 5) // gRPC's header of an empty message.
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://containerd"+method, bytes.NewReader(empty))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/grpc")
+	request.Header.Set("TE", "trailers")
+	response, err := p.containerd.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return err
+	}
+	// An error without a message comes as headers only.
+	status := cmp.Or(response.Trailer.Get("Grpc-Status"), response.Header.Get("Grpc-Status"))
+	if status != "0" {
+		return fmt.Errorf("containerd answers %s with gRPC status %q: %s", method, status,
+			cmp.Or(response.Trailer.Get("Grpc-Message"), response.Header.Get("Grpc-Message")))
+	}
+	return nil
 }
 
 // nodeReady returns nil when the node object is Ready and, unless bootID is empty, has that boot ID.
