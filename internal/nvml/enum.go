@@ -91,6 +91,12 @@ const (
 	FabricCompleted    FabricState = 3
 )
 
+// RecoveryAction is the driver's advice for a GPU (nvmlDeviceGpuRecoveryAction_t).
+type RecoveryAction int
+
+// RecoveryUnsupported means that the driver gives no advice: it is older than R570.
+const RecoveryUnsupported RecoveryAction = -1
+
 // Code is NVML's code of a failed query (nvmlReturn_t). It is an error, so errors.Is finds it inside an *Error.
 type Code int
 

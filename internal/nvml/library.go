@@ -63,6 +63,8 @@ type Device interface {
 	NVLinkPeer(other Device) (bool, error)
 	// Fabric returns the GPU's registration with an NVLink fabric. It returns NotSupported on a GPU without one.
 	Fabric() (Fabric, error)
+	// Health is one query of all its fields.
+	Health() (Health, error)
 	Partitionable
 }
 
@@ -84,6 +86,13 @@ type Fabric struct {
 	// ClusterUUID is all zero for a fabric within one node.
 	ClusterUUID [16]byte
 	CliqueID    int
+}
+
+// Health is the driver's opinion of a GPU.
+type Health struct {
+	Recovery RecoveryAction
+	// RemapFailed means that a faulty row of memory could not be replaced. It is false if the GPU reports nothing.
+	RemapFailed bool
 }
 
 type PCIInfo struct {

@@ -64,13 +64,17 @@ func (s *State) SetMIGMode(g *GPU, on bool) nvml.Code {
 	return 0
 }
 
-// ResetGPU does what nvidia-smi --gpu-reset does: it removes instances and applies a pending mode.
+// ResetGPU does what nvidia-smi --gpu-reset does: it removes instances, applies a pending mode, replaces rows of memory and
+// ends faults that need no reboot.
 func (s *State) ResetGPU(g *GPU) nvml.Code {
 	if !g.idle() {
 		return nvml.InUse
 	}
 	g.Instances = nil
-	g.MIGEnabled, g.Lost = g.MIGPending, false
+	g.MIGEnabled, g.Lost, g.RemapPending = g.MIGPending, false, false
+	if recoverable(g.Recovery) {
+		g.Recovery = 0
+	}
 	return 0
 }
 

@@ -60,6 +60,12 @@ type GPU struct {
 	// Monitors lists clients that use the GPU without being processes on it, such as DCGM.
 	Monitors []string `json:"monitors,omitempty"`
 
+	// Recovery is the driver's recovery action. A row of memory waits for a reset to be replaced, or could not be
+	// replaced.
+	Recovery     int  `json:"recovery,omitempty"`
+	RemapPending bool `json:"remapPending,omitempty"`
+	RemapFailed  bool `json:"remapFailed,omitempty"`
+
 	ComputeMode int `json:"computeMode"`
 	// LinksDown lists the NVLinks that are down, by index.
 	LinksDown []int `json:"linksDown,omitempty"`
@@ -135,7 +141,7 @@ func (s *State) start(g *GPU, minor int) {
 	// A mode that needs a reset is stored on the board and survives a boot.
 	mode := b.MIG != nil && !b.MIG.ResetFree && g.MIGPending
 	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Made: g.Made, ResetHidden: g.ResetHidden,
-		MIGEnabled: mode, MIGPending: mode,
+		MIGEnabled: mode, MIGPending: mode, RemapFailed: g.RemapFailed,
 		Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
 }
 

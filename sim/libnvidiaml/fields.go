@@ -72,6 +72,9 @@ func fieldOf(v engine.View, id uint32) (value uint64, kind int, code nvml.Code) 
 		return number(b.Power.Max * 1000)
 	case fieldPowerDefault, fieldPowerCurrent, fieldPowerRequested:
 		return number(b.Power.Default * 1000)
+	case engine.FieldRemapPending, engine.FieldRemapFailed, engine.FieldRecoveryAction:
+		value, code = v.HealthField(id)
+		return value, valueUint, code
 	}
 	return 0, 0, nvml.NotSupported
 }

@@ -149,6 +149,19 @@ func (d *device) Fabric() (nvml.Fabric, error) {
 	})
 }
 
+func (d *device) Health() (nvml.Health, error) {
+	const query = "nvmlDeviceGetFieldValues"
+	return ask(d, query, func(v engine.View) (nvml.Health, nvml.Code) {
+		h := nvml.Health{Recovery: nvml.RecoveryUnsupported}
+		if action, code := v.HealthField(engine.FieldRecoveryAction); code == 0 {
+			h.Recovery = nvml.RecoveryAction(action)
+		}
+		failed, _ := v.HealthField(engine.FieldRemapFailed)
+		h.RemapFailed = failed != 0
+		return h, 0
+	})
+}
+
 func (d *device) Processes() ([]nvml.Process, error) {
 	compute, err := d.holders("nvmlDeviceGetComputeRunningProcesses_v3", false)
 	if err != nil {

@@ -107,3 +107,20 @@ func TestOpen_NoDriver_ReturnsDriverNotLoaded(t *testing.T) {
 		t.Errorf("Open of an empty root: %v", err)
 	}
 }
+
+func TestHealth_OldDriver_HasNoRecoveryAction(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	simtest.Change(t, machine, func(s *engine.State) { s.Profile.Driver.Version, s.GPUs[0].Recovery = "550.54.15", 1 })
+	s, err := nvmlfake.New(machine).Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	d, err := s.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, err := d.Health(); err != nil || h != (nvml.Health{Recovery: nvml.RecoveryUnsupported}) {
+		t.Errorf("%+v, %v", h, err)
+	}
+}

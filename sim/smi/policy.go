@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -76,23 +75,17 @@ func computePolicy(args []string, root, own string, out, errOut io.Writer) int {
 }
 
 func setTimeSlice(facts Facts, indices []int, n int, root, own string, out, errOut io.Writer) int {
-	if root == "" {
-		root = filepath.Dir(filepath.Dir(filepath.Dir(own)))
-	}
+	machine := engine.Open(machineRoot(root, own), nil)
 	for _, i := range indices {
 		uuid := facts.GPUs[i].UUID
-		err := engine.Open(root, nil).Update(func(s *engine.State) error {
-			for k := range s.GPUs {
-				if g := &s.GPUs[k]; g.UUID == uuid {
-					switch {
-					case g.Lost:
-						return message("GPU is lost")
-					case g.MIGEnabled:
-						return message("Not Supported")
-					}
-					g.TimeSlice = n
-				}
+		err := change(machine, uuid, func(_ *engine.State, g *engine.GPU) error {
+			switch {
+			case g.Lost:
+				return message("GPU is lost")
+			case g.MIGEnabled:
+				return message("Not Supported")
 			}
+			g.TimeSlice = n
 			return nil
 		})
 		var said message

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gpu-dra-driver/sim/engine"
 )
 
 // Exit codes of the real program.
@@ -27,8 +29,8 @@ type message string
 
 func (m message) Error() string { return string(m) }
 
-// Run is the program. root is empty if the environment names none.
-func Run(args []string, root string, out, errOut io.Writer) int {
+// Run is the program. root is empty if the environment names none. A reset calls follow's result with the new state.
+func Run(args []string, root string, follow func(root string) func(*engine.State) error, out, errOut io.Writer) int {
 	own, err := os.Executable()
 	if err != nil {
 		own = "/"
@@ -59,6 +61,8 @@ func Run(args []string, root string, out, errOut io.Writer) int {
 	case len(facts.GPUs) == 0:
 		fmt.Fprintln(out, noDevices)
 		return exitNoFound
+	case o.reset:
+		return reset(facts, indices, machineRoot(root, own), follow, out, errOut)
 	case o.list:
 		List(out, facts, indices)
 	case len(o.query) > 0:
@@ -77,11 +81,13 @@ const usage = `nvidia-smi of the GPU simulator
     nvidia-smi                                          the table
     nvidia-smi -L                                       one line for each GPU
     nvidia-smi --query-gpu=FIELD,… --format=csv[,noheader][,nounits]
+    nvidia-smi -r [-i ID,…]                             reset GPUs that nobody uses
     -i, --id=ID,…                                       only GPUs of that index, UUID or bus ID
 ` + policyUsage
 
 type options struct {
 	help, list    bool
+	reset         bool
 	query         []string
 	header, units bool
 	ids           []string
@@ -104,6 +110,8 @@ func parseArgs(args []string) (options, error) {
 			o.help = true
 		case "-L", "--list-gpus":
 			o.list = true
+		case "-r", "--gpu-reset":
+			o.reset = true
 		case "-i", "--id":
 			o.ids = strings.Split(next(), ",")
 		case "--query-gpu":

@@ -107,9 +107,11 @@ func onHost(t *testing.T, profile string) string {
 	return root
 }
 
+func follow(string) func(*engine.State) error { return nil }
+
 func program(root string, args ...string) (string, int) {
 	var out, errOut strings.Builder
-	code := smi.Run(args, root, &out, &errOut)
+	code := smi.Run(args, root, follow, &out, &errOut)
 	return out.String() + errOut.String(), code
 }
 
@@ -146,6 +148,34 @@ func TestRun_InvalidCommandLine_ReturnsError(t *testing.T) {
 	}
 	if got, code := program(root, "-h"); code != 0 || !strings.Contains(got, "--query-gpu") {
 		t.Errorf("-h: exit %d, %q", code, got)
+	}
+}
+
+func TestRun_Reset_EndsFaultsOfIdleGPUs(t *testing.T) {
+	root := onHost(t, "hgx-h100")
+	machine := engine.Open(root, nil)
+	simtest.Change(t, machine, func(s *engine.State) {
+		for n, recovery := range []int{1, 2, 4} {
+			s.GPUs[n].Recovery, s.GPUs[n].RemapPending, s.GPUs[n].RemapFailed = recovery, true, true
+		}
+		busy(s)
+	})
+	if got, code := program(root, "-r", "-i", "0"); code == 0 || !strings.Contains(got, "In use by another client") {
+		t.Errorf("a GPU in use: exit %d, %q", code, got)
+	}
+	for _, id := range []string{"1", "2"} {
+		if got, code := program(root, "--gpu-reset", "-i", id); code != 0 || !strings.Contains(got, "successfully reset") {
+			t.Errorf("GPU %s: exit %d, %q", id, code, got)
+		}
+	}
+	s, err := machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []int{1, 2, 0} {
+		if g := s.GPUs[n]; g.Recovery != want || g.RemapPending != (n == 0) || !g.RemapFailed {
+			t.Errorf("GPU %d: recovery action %d, remap pending %v, failed %v", n, g.Recovery, g.RemapPending, g.RemapFailed)
+		}
 	}
 }
 

@@ -107,6 +107,7 @@ var queries = []query{
 	{name: "MIGDevices", moves: true, ask: asText(nvml.Device.MIGDevices)},
 	{name: "ComputeMode", ask: asText(nvml.Device.ComputeMode)},
 	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
+	{name: "Health", moves: true, ask: asText(nvml.Device.Health)},
 	{name: "Fabric", ask: asText(nvml.Device.Fabric)},
 	{name: "Processes", moves: true, ask: func(d nvml.Device) (string, error) {
 		ps, err := d.Processes()

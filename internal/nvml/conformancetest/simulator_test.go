@@ -214,3 +214,38 @@ func TestSetMIGMode_ResetRequired_IsPending(t *testing.T) {
 		}
 	}
 }
+
+// TestHealth_FaultyGPU_IsReported checks both bindings on the same machine.
+func TestHealth_FaultyGPU_IsReported(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	root.Use(t)
+	both := map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": real.New(root.Path)}
+	for _, tc := range []struct {
+		name   string
+		change func(*engine.State, *engine.GPU)
+		want   nvml.Health
+	}{
+		{"healthy", func(*engine.State, *engine.GPU) {}, nvml.Health{}},
+		{"needs a reset", func(_ *engine.State, g *engine.GPU) { g.Recovery = 1 }, nvml.Health{Recovery: 1}},
+		{"memory", func(_ *engine.State, g *engine.GPU) { g.Recovery, g.RemapFailed = 0, true }, nvml.Health{RemapFailed: true}},
+		{"memory in MIG mode", func(_ *engine.State, g *engine.GPU) { g.MIGEnabled, g.MIGPending = true, true }, nvml.Health{}},
+	} {
+		simtest.Change(t, root, func(s *engine.State) { tc.change(s, &s.GPUs[1]) })
+		for name, library := range both {
+			s, err := library.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := s.Device(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := d.Health(); err != nil || got != tc.want {
+				t.Errorf("%s, %s: %+v, %v; want %+v", tc.name, name, got, err, tc.want)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

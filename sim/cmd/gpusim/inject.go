@@ -35,6 +35,9 @@ its versions; "*" means every query.
   link-down GPU       its NVLink --link goes down                  link-up GPU    undoes it
   fabric-pending GPU  it waits for the fabric manager              fabric-ready GPU  undoes it
   fabric-failed GPU   the fabric manager refuses it                fabric-ready GPU  undoes it
+  recovery ACTION GPU the driver asks for reset, drain-p2p, drain-reset, bus-reset or imex, which nvidia-smi -r undoes, or for
+                      reboot or system-reboot; none undoes it
+  remap STATE GPU     a row of memory is to be replaced: pending until a reset, or failed for ever; none undoes it
   set GPU             --utilization, --memory-utilization, --temperature, --power, --compute-mode
 
 `
@@ -48,6 +51,7 @@ type injection struct {
 	readings            map[string]int
 	pid, memory         uint64
 	name                string
+	value               string
 	graphics, late      bool
 	gi, ci, link        int
 }
@@ -94,6 +98,10 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	}
 	if err := needRoot(in.root); err != nil {
 		return in, err
+	}
+	if len(words) == 3 && slices.Contains([]string{"recovery", "remap"}, words[0]) {
+		in.value = words[1]
+		words = slices.Delete(words, 1, 2)
 	}
 	if len(words) == 0 || len(words) > 2 {
 		return in, fmt.Errorf("give a fault and what it hits: gpusim inject --help lists them")
@@ -175,6 +183,13 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 			return fmt.Errorf("%s: the board registers with no fabric", in.fault)
 		}
 		g.Fabric = map[string]engine.FabricFault{"fabric-pending": engine.FabricPending, "fabric-failed": engine.FabricFailed}[in.fault]
+	case "recovery":
+		return g.SetRecovery(in.value)
+	case "remap":
+		if !slices.Contains([]string{"none", "pending", "failed"}, in.value) {
+			return fmt.Errorf("remap %q: give none, pending or failed, and a GPU", in.value)
+		}
+		g.RemapPending, g.RemapFailed = in.value == "pending", in.value == "failed"
 	case "hide-reset", "show-reset":
 		g.ResetHidden = in.fault == "hide-reset"
 	case "set":

@@ -45,6 +45,8 @@ func TestRun_UpToDown_Succeeds(t *testing.T) {
 	for _, args := range [][]string{
 		{"inject", "--root", root, "lose", "0"},
 		{"inject", "process", "1", "--root", root, "--pid", "42", "--memory", "512"},
+		{"inject", "recovery", "reset", "1", "--root", root},
+		{"inject", "remap", "failed", "1", "--root", root},
 		{"inject", "fail", "nvmlDeviceGetName", "--code", "GPU_IS_LOST", "--times", "3", "--root", root},
 	} {
 		if _, err := gpusim(t, args...); err != nil {

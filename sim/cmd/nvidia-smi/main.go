@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/mps"
 	"gpu-dra-driver/sim/smi"
 )
@@ -16,7 +17,7 @@ import (
 func main() {
 	root := os.Getenv("GPUSIM_ROOT")
 	if filepath.Base(os.Args[0]) != mps.Program {
-		os.Exit(smi.Run(os.Args[1:], root, os.Stdout, os.Stderr))
+		os.Exit(smi.Run(os.Args[1:], root, driverroot.Follow, os.Stdout, os.Stderr))
 	}
 	if own, err := os.Executable(); err == nil && root == "" {
 		root = filepath.Dir(filepath.Dir(filepath.Dir(own)))
