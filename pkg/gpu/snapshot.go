@@ -67,6 +67,16 @@ type GPU struct {
 	Interconnect
 	// MPSCapable means that MPS can limit a client's memory and SMs on this GPU (Volta and newer).
 	MPSCapable bool `json:"mpsCapable,omitempty"`
+	// Faults are the GPU's present faults, the worst first.
+	Faults []Fault `json:"faults,omitempty"`
+}
+
+// Fault is a fault of a readable GPU. pkg/health decides on it, and knows the remedy.
+type Fault struct {
+	// State is the value of the unhealthy taint, such as "reset".
+	State string `json:"state"`
+	// Cause is for people.
+	Cause string `json:"cause"`
 }
 
 // Problem is a GPU that could not be read.

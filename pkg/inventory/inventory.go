@@ -24,6 +24,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 )
 
 // ErrNoDriver means that the node has no NVIDIA driver now: its library or its kernel module is missing.
@@ -36,8 +37,19 @@ type Options struct {
 	ProcRoot, SysRoot, DevRoot string
 	// Switches notes operations that make a GPU disappear for a moment. Default: none.
 	Switches *Switches
+	// Health decides which faults GPUs have. Default: nothing is read, and they have none.
+	Health Health
 	// Tick creates the ticks of Watch. Default: a time.Ticker.
 	Tick func(time.Duration) (ticks <-chan time.Time, stop func())
+}
+
+// Health decides which faults a GPU has, from the driver's answers of all scans.
+type Health interface {
+	// Poll returns the GPU's faults, the worst first, after an answer or, with a nil Reading, after a failed query. soon
+	// means that the next scan may end faults.
+	Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon bool)
+	// NoDriver is called when no driver is loaded.
+	NoDriver()
 }
 
 // Switches notes switches of MIG modes, during which a GPU disappears for a moment. It is a sync.Locker that never
@@ -52,6 +64,8 @@ func (s *Switches) Unlock() { s.ended.Add(1) }
 type Inventory struct {
 	o       Options
 	trigger chan struct{}
+	// soon means that the next scan may end faults of GPUs.
+	soon atomic.Bool
 }
 
 // New returns an Inventory without reading the node.
@@ -73,6 +87,9 @@ func New(o Options) *Inventory {
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	session, err := i.o.Library.Open()
 	if errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded) {
+		if i.o.Health != nil {
+			i.o.Health.NoDriver()
+		}
 		return gpu.Snapshot{}, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	if err != nil {
@@ -113,11 +130,28 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 		s.GPUs = append(s.GPUs, g)
 	}
 	rejectDuplicates(&s)
+	i.findFaults(s.GPUs, handles)
 	peers(s.GPUs, handles)
 	i.locate(&s)
 	slices.SortFunc(s.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) })
 	slices.SortFunc(s.Problems, func(a, b gpu.Problem) int { return cmp.Compare(a.Index, b.Index) })
 	return s, nil
+}
+
+func (i *Inventory) findFaults(gpus []gpu.GPU, handles map[string]nvml.Device) {
+	if i.o.Health == nil {
+		return
+	}
+	soon := false
+	for n := range gpus {
+		var r *health.Reading
+		if h, err := handles[gpus[n].PCIAddress].Health(); err == nil {
+			r = &health.Reading{Recovery: int(h.Recovery), RemapFailed: h.RemapFailed}
+		}
+		faults, again := i.o.Health.Poll(gpus[n], r)
+		gpus[n].Faults, soon = faults, soon || again
+	}
+	i.soon.Store(soon)
 }
 
 // rejectDuplicates turns all GPUs with the same identity into problems, because none of them is certainly the right

@@ -140,7 +140,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 		case <-i.trigger:
 			return nil
 		case <-ticks:
-			if n >= pollsPerScan || last.err != nil || i.files() != last.files {
+			if n >= pollsPerScan || last.err != nil || i.soon.Load() || i.files() != last.files {
 				return nil
 			}
 		}

@@ -14,6 +14,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
@@ -318,4 +319,61 @@ func TestWatch_ContextEnds_ReturnsItsError(t *testing.T) {
 		t.Errorf("Watch: %v", err)
 	}
 	w.ended <- err // for the clean-up
+}
+
+// polls is a Health that follows the recovery action.
+type polls struct {
+	readings []*health.Reading
+	noDriver int
+	soon     bool
+}
+
+func (p *polls) Poll(g gpu.GPU, r *health.Reading) ([]gpu.Fault, bool) {
+	if g.PCIAddress != "0000:1b:00.0" {
+		return nil, false
+	}
+	p.readings = append(p.readings, r)
+	if r != nil && r.Recovery != 0 {
+		return []gpu.Fault{{State: health.Reset}}, false
+	}
+	return nil, p.soon
+}
+
+func (p *polls) NoDriver() { p.noDriver++ }
+
+func TestWatch_FaultyGPU_IsPolledWithEachScan(t *testing.T) {
+	w := newWatch(t, nil)
+	p := &polls{}
+	w.i.o.Health = p
+	w.start()
+	w.next()
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Recovery = 1 })
+	w.tick(pollsPerScan)
+	if d := w.next(); len(d.snapshot.GPUs[0].Faults) != 1 || len(d.snapshot.GPUs[1].Faults) != 0 {
+		t.Fatalf("faults %+v, %+v", d.snapshot.GPUs[0].Faults, d.snapshot.GPUs[1].Faults)
+	}
+	p.soon = true
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Recovery = 0 })
+	w.tick(pollsPerScan)
+	if d := w.next(); len(d.snapshot.GPUs[0].Faults) != 0 {
+		t.Fatalf("faults %+v", d.snapshot.GPUs[0].Faults)
+	}
+	simtest.Change(t, w.machine, func(s *engine.State) { s.DriverLoaded = false })
+	w.tick(1) // The next scan comes at once.
+	w.next()
+	if len(p.readings) != 3 || p.noDriver != 1 {
+		t.Errorf("%d readings, %d times without a driver", len(p.readings), p.noDriver)
+	}
+}
+
+func TestScan_HealthQueryFails_KeepsGPUAndReadsNothing(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	simtest.Change(t, machine, func(s *engine.State) {
+		s.Faults = []engine.Fault{{Query: "nvmlDeviceGetFieldValues", Code: nvml.Timeout}}
+	})
+	p, none := &polls{}, t.TempDir()
+	s, err := New(Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none, Health: p}).Scan(t.Context())
+	if err != nil || len(s.GPUs) != 8 || len(p.readings) != 1 || p.readings[0] != nil {
+		t.Errorf("%d GPUs, readings %v, %v", len(s.GPUs), p.readings, err)
+	}
 }

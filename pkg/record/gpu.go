@@ -30,6 +30,8 @@ type GPU struct {
 	Set   int `json:"set"`
 	// Interconnect is the GPU's before the change, if the setting hides it.
 	Interconnect gpu.Interconnect `json:"wiring,omitzero"`
+	// Faults are the GPU's faults, if the record is about them instead of a setting.
+	Faults []gpu.Fault `json:"faults,omitempty"`
 }
 
 // GPUs stores the records of one setting, one file for each GPU.

@@ -1,0 +1,156 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package health decides which faults a GPU has.
+//
+// Polls decide, and events only add: the order of events cannot end a fault. A fault ends after two polls in a row in
+// which the driver asks for no recovery, because one answer can be wrong. A poll that failed changes nothing. Faults of
+// memory end only with the board.
+//
+// Traps. Drivers before R570 have no recovery action, so their faults end with a reboot or a reload of the driver. The
+// result depends only on the arguments: the caller stores it, and polls.
+package health
+
+import (
+	"cmp"
+	"slices"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// The states of faulty GPUs, which are the values of the taint gpu.nvidia.com/unhealthy.
+const (
+	Reboot     = "reboot"
+	BusReset   = "bus-reset"
+	DrainReset = "drain-reset"
+	Reset      = "reset"
+	Memory     = "memory"
+	DrainP2P   = "drain-p2p"
+)
+
+// State describes a state. docs/health.md is generated from it.
+type State struct {
+	Name string
+	// Cause is the driver's report.
+	Cause string
+	// Remedy is the next step of an administrator, without a period at the end.
+	Remedy string
+	// GroupsOnly means that the GPU works, but not together with others.
+	GroupsOnly bool
+	// Usable means that claims that are allocated already are prepared.
+	Usable bool
+}
+
+// States are all states, the worst first.
+var States = []State{
+	{Name: Reboot, Cause: "the driver asks for a reboot of the node",
+		Remedy: "drain the node and reboot it"},
+	{Name: BusReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
+		Remedy: "delete the pods on the GPU and reboot the node, or reset the bus with the board's tools"},
+	{Name: DrainReset, Cause: "the driver asks for a reset of the GPU after its work has ended",
+		Remedy: "let the pods on the GPU end, then reset the GPU by nvidia-smi -r -i with its index, on the node"},
+	{Name: Reset, Cause: "the driver asks for a reset of the GPU",
+		Remedy: "delete the pods on the GPU, then reset the GPU by nvidia-smi -r -i with its index, on the node"},
+	{Name: Memory, Cause: "a faulty row of the GPU's memory could not be replaced",
+		Remedy: "replace the board", Usable: true},
+	{Name: DrainP2P, Cause: "the driver asks to end peer-to-peer work on the GPU",
+		Remedy: "delete the pods that use several GPUs, this one among them", GroupsOnly: true, Usable: true},
+}
+
+// Lookup returns a state by its name. ok is false for a state that is not about a GPU's health.
+func Lookup(name string) (s State, ok bool) {
+	i := rank(name)
+	if i < 0 {
+		return State{}, false
+	}
+	return States[i], true
+}
+
+func rank(name string) int {
+	return slices.IndexFunc(States, func(s State) bool { return s.Name == name })
+}
+
+// Reading is the driver's answer to a poll.
+type Reading struct {
+	// Recovery is NVML's number of the recovery action; NoRecovery: the driver has none.
+	Recovery    int
+	RemapFailed bool
+}
+
+// NoRecovery is the recovery action of drivers before R570.
+const NoRecovery = -1
+
+// asked are the states of NVML's recovery actions. Recovery of an IMEX domain (5) concerns several nodes.
+var asked = map[int]string{1: Reset, 2: Reboot, 3: DrainP2P, 4: DrainReset, 6: BusReset, 7: Reboot}
+
+// cleanPolls is the number of polls in a row without a recovery action that end a fault.
+const cleanPolls = 2
+
+// GPU holds the faults of one GPU. The zero GPU has none. It is a value: methods return a changed copy.
+type GPU struct {
+	// faults are the worst first, with unique states.
+	faults []gpu.Fault
+	// clean counts the last polls in a row without a recovery action.
+	clean int
+}
+
+// New returns a GPU with the remembered faults. It leaves out states that this version does not know.
+func New(faults []gpu.Fault) GPU {
+	var g GPU
+	for _, f := range faults {
+		if rank(f.State) >= 0 {
+			g = g.add(f)
+		}
+	}
+	return g
+}
+
+// Faults returns the present faults, the worst first.
+func (g GPU) Faults() []gpu.Fault { return g.faults }
+
+// Clearing reports that another poll without a recovery action ends faults.
+func (g GPU) Clearing() bool { return g.clean > 0 && len(g.after()) < len(g.faults) }
+
+// Poll applies an answer.
+func (g GPU) Poll(r Reading) GPU {
+	if r.RemapFailed {
+		g = g.add(gpu.Fault{State: Memory, Cause: cause(Memory)})
+	}
+	if state := asked[r.Recovery]; state != "" {
+		g = g.add(gpu.Fault{State: state, Cause: cause(state)})
+	}
+	if r.Recovery != 0 {
+		g.clean = 0
+		return g
+	}
+	if g.clean++; g.clean >= cleanPolls {
+		g.faults, g.clean = g.after(), 0
+	}
+	return g
+}
+
+// Restarted ends the faults that a reboot or a reload of the driver ends.
+func (g GPU) Restarted() GPU { return GPU{faults: g.after()} }
+
+// after returns the faults of the board.
+func (g GPU) after() []gpu.Fault {
+	var out []gpu.Fault
+	for _, f := range g.faults {
+		if f.State == Memory {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// add adds a fault. The first cause of a state stays.
+func (g GPU) add(f gpu.Fault) GPU {
+	if slices.ContainsFunc(g.faults, func(o gpu.Fault) bool { return o.State == f.State }) {
+		return g
+	}
+	g.faults = append(slices.Clone(g.faults), f)
+	slices.SortFunc(g.faults, func(x, y gpu.Fault) int { return cmp.Compare(rank(x.State), rank(y.State)) })
+	return g
+}
+
+func cause(state string) string { return States[rank(state)].Cause }

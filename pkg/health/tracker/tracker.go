@@ -1,0 +1,130 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tracker remembers the faults of GPUs across restarts of the plugin.
+//
+// Trap. During an upgrade two plugins poll the same GPUs. Each decides for itself and writes under a lock; they agree
+// after two polls.
+package tracker
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"sync"
+	"time"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/record"
+)
+
+// Setting is the name of the records.
+const Setting = "health"
+
+// lockLimit limits the wait for the other plugin's write. After it the next poll tries again.
+const lockLimit = 5 * time.Second
+
+// Tracker implements inventory.Health. It is safe for concurrent use.
+type Tracker struct {
+	host    *host.Host
+	records *record.GPUs
+	lock    string
+	report  func(error)
+
+	mu   sync.Mutex
+	gpus map[string]*tracked // By PCI address.
+}
+
+type tracked struct {
+	uuid string
+	gpu  health.GPU
+	// stored are the recorded faults; stale means that the record differs from them.
+	stored []gpu.Fault
+	stale  bool
+}
+
+// New returns a Tracker that keeps records under the lock file. It calls report, which must not block, with errors of
+// reading and writing them.
+func New(h *host.Host, records *record.GPUs, lock string, report func(error)) *Tracker {
+	return &Tracker{host: h, records: records, lock: lock, report: report, gpus: map[string]*tracked{}}
+}
+
+// Poll implements inventory.Health.
+func (t *Tracker) Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.gpus[g.PCIAddress]
+	if k == nil || k.uuid != g.UUID {
+		k = t.load(g)
+		t.gpus[g.PCIAddress] = k
+	}
+	if r != nil {
+		k.gpu = k.gpu.Poll(*r)
+	}
+	if faults = k.gpu.Faults(); k.stale || !slices.Equal(k.stored, faults) {
+		if err := t.store(g, faults); err != nil {
+			t.report(&claimerror.Error{
+				Reason: claimerror.HostFailure, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
+				Remedy: "the plugin retries, and knows the faults until it restarts; check the node's disk",
+			})
+		} else {
+			k.stored, k.stale = faults, false
+		}
+	}
+	return faults, k.gpu.Clearing()
+}
+
+// NoDriver implements inventory.Health: faults of the driver's work end with the driver.
+func (t *Tracker) NoDriver() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, k := range t.gpus {
+		k.gpu = k.gpu.Restarted()
+	}
+}
+
+func (t *Tracker) load(g gpu.GPU) *tracked {
+	k := &tracked{uuid: g.UUID}
+	r, err := t.records.Get(g.PCIAddress)
+	boot, bootErr := t.host.BootID()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return k
+	case err != nil:
+		k.stale = true
+		t.report(&claimerror.Error{
+			Reason: claimerror.RecordUnreadable, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
+			Remedy: "faults that the driver still reports are found again; check the node's disk",
+		})
+	case r.UUID != g.UUID:
+		k.stale = true
+	default:
+		k.stored, k.gpu = r.Faults, health.New(r.Faults)
+		if bootErr == nil && r.BootID != boot {
+			k.gpu = k.gpu.Restarted()
+		}
+	}
+	return k
+}
+
+func (t *Tracker) store(g gpu.GPU, faults []gpu.Fault) error {
+	ctx, cancel := context.WithTimeout(context.Background(), lockLimit)
+	defer cancel()
+	lock, err := t.host.Lock(ctx, t.lock, 0)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if len(faults) == 0 {
+		return t.records.Remove(g.PCIAddress)
+	}
+	boot, err := t.host.BootID()
+	if err != nil {
+		return err
+	}
+	return t.records.Put(record.GPU{BootID: boot, PCIAddress: g.PCIAddress, UUID: g.UUID, Faults: faults})
+}
