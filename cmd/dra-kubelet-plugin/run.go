@@ -26,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/health/tracker"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/kubeletplugin/podresources"
@@ -33,6 +34,7 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
@@ -127,6 +129,10 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
 	}
+	faults, err := record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), tracker.Setting)
+	if err != nil {
+		return fmt.Errorf("open the plugin's state: %w", err)
+	}
 	m.CollectRecords(engine)
 	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
@@ -158,6 +164,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
 		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
 		Inventory: inventory.New(inventory.Options{
+			Health:  tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report),
 			Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
 		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{

@@ -43,6 +43,9 @@ const (
 	// DeviceNotReady: the GPU answers, but its state does not allow this. Follow the message; read NVRM messages in the
 	// node's kernel log.
 	DeviceNotReady Reason = "DeviceNotReady"
+	// DeviceUnhealthy: the driver reports a fault of the GPU of a prepared claim. Delete the pod to run it on another GPU;
+	// the message says how the GPU works again.
+	DeviceUnhealthy Reason = "DeviceUnhealthy"
 	// DriverNotReady: NVIDIA's driver does not answer on the node. Check that nvidia-smi works there; pods start by
 	// themselves then.
 	DriverNotReady Reason = "DriverNotReady"

@@ -14,6 +14,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 )
@@ -132,6 +133,22 @@ func (e *Engine) refuseServed(p plan.Plan) error {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
 				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time", resource),
 				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled elsewhere")
+		}
+	}
+	return nil
+}
+
+// refuseFaulty refuses the plan if one of its GPUs cannot work before a reset or a reboot. The last scan decides, so
+// that Prepare does not wait for NVML.
+func (e *Engine) refuseFaulty(p plan.Plan) error {
+	snapshot := e.o.Snapshot()
+	for _, address := range p.HeldGPUs() {
+		g, _ := snapshot.ByAddress(address)
+		for _, f := range g.Faults {
+			if state, ok := health.Lookup(f.State); ok && !state.Usable {
+				return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceNotReady, errors.New(f.Cause),
+					state.Remedy+". Delete the pod and its claim to run it elsewhere")
+			}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@
 package devicestate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,7 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 		if p.Refused != nil {
 			return p, p.Refused
 		}
-		if err := e.refuseServed(p); err != nil {
+		if err := cmp.Or(e.refuseServed(p), e.refuseFaulty(p)); err != nil {
 			return p, err
 		}
 		p, err = e.join(p, claim, node, boot, locks)

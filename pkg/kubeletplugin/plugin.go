@@ -66,6 +66,7 @@ type Plugin struct {
 	events    *reporting.Events
 	status    *reporting.ClaimStatus
 	lost      *reporting.LostPartitions
+	faults    *reporting.Faults
 	metrics   *metrics.Metrics
 	recovery  *recovery
 	calls     *calls
@@ -99,6 +100,7 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	})
 	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
 	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m)
+	p.faults = reporting.NewFaults(engine, claims, events, p.status, m)
 	p.recovery = newRecovery(engine, claims, events, m, p.released, p.fail, o)
 	p.calls = newCalls(m, p.publisher.Trigger)
 	p.service = &service{
@@ -149,7 +151,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	start(background, p.events.Run, p.status.Run)
 	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle,
-		func(ctx context.Context) { p.lost.Run(ctx, p.node.Missing()) })
+		func(ctx context.Context) { p.lost.Run(ctx, p.node.Missing()) },
+		func(ctx context.Context) { p.faults.Run(ctx, p.node.Faulty()) })
 	for _, work := range p.o.Background {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work(ctx) }) })
 	}

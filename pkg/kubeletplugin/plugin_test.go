@@ -24,10 +24,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health/tracker"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
@@ -36,6 +38,7 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -65,6 +68,10 @@ func (e testEnv) start() {
 		if err != nil {
 			e.Fatal(err)
 		}
+		faults, err := record.OpenGPUs(e.Host, filepath.Join(e.StateDir(), "gpus"), tracker.Setting)
+		if err != nil {
+			e.Fatal(err)
+		}
 		m.CollectRecords(engine)
 		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{
 			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
@@ -74,6 +81,7 @@ func (e testEnv) start() {
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
 			Client: e.API(),
 			Inventory: inventory.New(inventory.Options{
+				Health:  tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report),
 				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },
 			}),
@@ -411,4 +419,80 @@ func TestPlugin_AllWell_ReportsHealth(t *testing.T) {
 		n := len(e.Devices())
 		return n == len(report.Devices) && n > 200, fmt.Sprintf("%d, and the health of %d is reported", n, len(report.Devices))
 	})
+}
+
+// TestPlugin_GPUNeedsReset_TellsItsPodAndRecovers follows a fault from the driver to the pod and back, across a restart.
+func TestPlugin_GPUNeedsReset_TellsItsPodAndRecovers(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	holder := e.AddClaim("u-1", first, "")
+	if errs := e.Prepare(holder); errs["u-1"] != "" {
+		t.Fatal(errs)
+	}
+	recovery := func(action int) {
+		simtest.Change(t, e.Machine, func(s *engine.State) { s.GPUs[0].Recovery = action })
+	}
+	taint := func(name, want string) {
+		t.Helper()
+		e.Eventually(fmt.Sprintf("%s is tainted as %q", name, want), func() (bool, string) {
+			taints := e.Devices()[name].Taints
+			return (len(taints) == 1 && taints[0].Value == want) || want == "" && len(taints) == 0, fmt.Sprint(taints)
+		})
+	}
+	condition := func(want string) {
+		t.Helper()
+		e.Eventually("condition Healthy is "+want, func() (bool, string) {
+			for _, d := range e.StoredClaim(holder.Name).Status.Devices {
+				for _, c := range d.Conditions {
+					if c.Type == "Healthy" {
+						return string(c.Status) == want, c.Message
+					}
+				}
+			}
+			return want == "", "there is none"
+		})
+	}
+	recovery(1)
+	for _, name := range []string{first, first + "-mig-1g-10gb-0", "nvlink-8-0000-1b-00-0"} {
+		taint(name, "reset")
+	}
+	taint(second, "")
+	e.Event("Pod", "pod-u-1", "DeviceUnhealthy", first, "the driver asks for a reset of the GPU", "nvidia-smi -r -i")
+	e.Event("Node", env.Node, "DeviceNotReady", "the driver asks for a reset of the GPU")
+	condition("False")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := e.Kubelet.Health(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range report.Devices {
+		if d.Device.DeviceName == first && (d.Health != healthapi.HealthStatus_UNHEALTHY || !strings.Contains(d.Message, "reset of the GPU")) {
+			t.Errorf("health of %s: %v, %q", first, d.Health, d.Message)
+		}
+	}
+	if errs := e.Prepare(holder); errs["u-1"] != "" {
+		t.Errorf("a prepared claim: %v", errs)
+	}
+	e.Unprepare(holder)
+	late := e.AddClaim("u-2", first, "")
+	if err := e.Prepare(late)["u-2"]; !strings.Contains(err, "the driver asks for a reset") {
+		t.Errorf("a new claim: %q", err)
+	}
+	e.Stop()
+	e.start()
+	taint(first, "reset")
+	recovery(0)
+	for _, name := range []string{first, first + "-mig-1g-10gb-0", "nvlink-8-0000-1b-00-0"} {
+		taint(name, "")
+	}
+	if errs := e.Prepare(late); errs["u-2"] != "" {
+		t.Error(errs)
+	}
+	e.CheckClean()
 }

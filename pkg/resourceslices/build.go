@@ -21,6 +21,7 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/pkg/topology"
 )
@@ -82,7 +83,7 @@ type Held struct {
 // State is the value of the unhealthy taint.
 type State string
 
-// The reasons why a device is unavailable to new claims.
+// The reasons why a device is unavailable to new claims, beside the states of pkg/health.
 const (
 	// Lost GPUs are off the bus.
 	Lost State = "lost"
@@ -105,7 +106,19 @@ const (
 )
 
 // temporary means that the GPU's devices stay published, with taints where the server has them.
-func (s State) temporary() bool { return s == Withheld || s == Unknown }
+func (s State) temporary() bool { return s == Withheld || s == Unknown || s.fault() }
+
+// fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/health.
+func (s State) fault() bool {
+	_, ok := health.Lookup(string(s))
+	return ok
+}
+
+// groupsOnly means that the GPU's own devices are available.
+func (s State) groupsOnly() bool {
+	f, _ := health.Lookup(string(s))
+	return f.GroupsOnly
+}
 
 // Condition is the reason why a readable GPU is unavailable to new claims.
 type Condition struct {

@@ -53,6 +53,8 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 	}
 	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
 		switch {
+		case c.State.groupsOnly():
+			b.warn(g.name(), c.State, "groups with the GPU at %s are unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
 		case c.State.temporary() && b.o.Taints:
 			b.warn(g.name(), c.State, "GPU at %s is unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
 		case c.State != Absent:

@@ -59,7 +59,7 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 	if !b.o.Counters {
 		excludeOverlaps(entries, g.holds(gpu.KindGroup))
 	}
-	if g.unhealthy.State.temporary() {
+	if g.unhealthy.State.temporary() && !g.unhealthy.State.groupsOnly() {
 		for n := range entries {
 			entries[n].exclude(g.unhealthy.State, g.unhealthy.Message)
 		}

@@ -46,7 +46,7 @@ func (b *builder) groups(gpus []gpuState) []group {
 			case isHeld && sameGPUs(holders, g.members):
 				g.held = true
 				delete(held, g.device.Name())
-			case isHeld || !b.o.Counters || slices.ContainsFunc(g.members, func(m gpuState) bool { return !m.free() }):
+			case isHeld || !b.o.Counters || slices.ContainsFunc(g.members, func(m gpuState) bool { return !b.forGroups(m) }):
 				continue
 			}
 			out = append(out, g)
@@ -63,7 +63,7 @@ func (b *builder) groups(gpus []gpuState) []group {
 	}
 	for n := range out {
 		g := &out[n]
-		for _, m := range g.members { // Only held groups have unhealthy members.
+		for _, m := range g.members { // Without faults, only held groups have unhealthy members.
 			if g.state == "" && m.unhealthy.State != "" {
 				g.state, g.why = m.unhealthy.State, fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
 			}
@@ -72,9 +72,15 @@ func (b *builder) groups(gpus []gpuState) []group {
 	return out
 }
 
-// free reports whether new claims can have the whole GPU, as far as its health is concerned.
-func (g gpuState) free() bool {
-	return len(g.entries) > 0 && g.entries[0].device.Kind == gpu.KindGPU && g.entries[0].state == ""
+// forGroups reports whether the groups of a GPU are published to new claims. Those of a faulty GPU are, with its taint.
+func (b *builder) forGroups(g gpuState) bool {
+	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU {
+		return false
+	}
+	if g.unhealthy.State.fault() {
+		return b.o.Taints && (g.entries[0].state == "" || g.entries[0].state == g.unhealthy.State)
+	}
+	return g.entries[0].state == ""
 }
 
 // sameGPUs compares two lists without duplicates, in any order.
@@ -97,9 +103,9 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 		}
 		b.taint(&d, g.state)
 		place := len(wholes)
-		if g.state != "" {
+		if g.state != "" && g.held {
 			b.warn(d.Name, g.state, "the NVLink group %s stays published for its claim but is unavailable to new claims: %s", d.Name, g.why)
-		} else {
+		} else if g.state == "" {
 			for _, m := range g.members {
 				if i := slices.IndexFunc(wholes, func(d resourceapi.Device) bool { return d.Name == m.name() }); i >= 0 {
 					place = min(place, i)

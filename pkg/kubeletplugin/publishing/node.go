@@ -17,6 +17,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/plan"
@@ -58,6 +59,7 @@ type Node struct {
 	changed Trigger
 	o       NodeOptions
 	missing chan []reporting.Missing
+	faulty  chan []reporting.Faulty
 	now     func() time.Time
 
 	mu sync.Mutex
@@ -85,13 +87,16 @@ type Node struct {
 func NewNode(name string, scans *inventory.Latest, records records, changed Trigger, report func(error), o NodeOptions) *Node {
 	return &Node{
 		name: name, scans: scans, records: records, report: report, changed: changed, o: o,
-		missing: make(chan []reporting.Missing, 1), now: time.Now, last: map[string]gpu.GPU{},
+		missing: make(chan []reporting.Missing, 1), faulty: make(chan []reporting.Faulty, 1), now: time.Now, last: map[string]gpu.GPU{},
 		since: map[string]time.Time{},
 	}
 }
 
 // Missing receives the partitions that the newest build missed, for reporting.LostPartitions.
 func (n *Node) Missing() <-chan []reporting.Missing { return n.missing }
+
+// Faulty receives the claims with faulty GPUs of the newest build, for reporting.Faults.
+func (n *Node) Faulty() <-chan []reporting.Faulty { return n.faulty }
 
 // Scanned returns a channel that the first Found closes.
 func (n *Node) Scanned() <-chan struct{} { return n.scans.Scanned() }
@@ -168,9 +173,16 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	n.own(plans, switched)
 	n.findMissing(s, plans)
 	n.findSplitGroups(s, plans)
+	n.findFaulty(s, plans)
 	conditions := map[string]resourceslices.Condition{}
 	for _, g := range s.GPUs {
-		if n.unknown {
+		if len(g.Faults) > 0 {
+			worst := g.Faults[0]
+			state, _ := health.Lookup(worst.State)
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.Remedy,
+			}
+		} else if n.unknown {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State: resourceslices.Unknown, Message: inventory.ErrHealthUnknown.Error(),
 			}

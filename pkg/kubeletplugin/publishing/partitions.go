@@ -12,6 +12,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/topology"
@@ -160,6 +161,32 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 		}
 	}
 	n.split = split
+}
+
+// findFaulty sends the claims with devices of faulty GPUs, and replaces an earlier report. The caller holds n.mu.
+func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
+	var all []reporting.Faulty
+	for _, p := range plans {
+		f := reporting.Faulty{Plan: p, Devices: map[string]reporting.Fault{}}
+		for _, d := range p.Devices {
+			g, _ := s.ByAddress(d.PCIAddress)
+			if len(g.Faults) == 0 || d.Admin || d.Kind == gpu.KindMonitor {
+				continue
+			}
+			state, ok := health.Lookup(g.Faults[0].State)
+			if ok && (!state.GroupsOnly || d.Kind == gpu.KindGroup) {
+				f.Devices[d.Name] = reporting.Fault{Cause: g.Faults[0].Cause, Remedy: state.Remedy}
+			}
+		}
+		if len(f.Devices) > 0 {
+			all = append(all, f)
+		}
+	}
+	select {
+	case <-n.faulty:
+	default:
+	}
+	n.faulty <- all // It has room: this is the only sender, under the lock.
 }
 
 // groupsOf returns a plan's groups with the PCI addresses of their GPUs, without those for monitoring.

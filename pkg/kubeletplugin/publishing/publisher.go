@@ -22,6 +22,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -84,6 +85,9 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 					continue
 				}
 				h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
+				if fault, ok := health.Lookup(taint.Value); ok {
+					h.Message += ": " + fault.Cause
+				}
 				if taint.Value == string(resourceslices.Unknown) {
 					h.Health = draplugin.HealthStatusUnknown
 				}

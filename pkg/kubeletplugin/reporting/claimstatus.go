@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/metrics"
@@ -44,6 +45,7 @@ type ClaimStatus struct {
 
 	mu     sync.Mutex
 	wanted map[types.UID]*claimStatus
+	faults []Faulty
 }
 
 type claimStatus struct {
@@ -136,6 +138,28 @@ func (w *ClaimStatus) Unprepared(uid types.UID) {
 	delete(w.wanted, uid)
 }
 
+// setFaults sets the faults that statuses from now on name.
+func (w *ClaimStatus) setFaults(faults []Faulty) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = faults
+}
+
+// unhealthy returns the condition of a faulty device, or none.
+func (w *ClaimStatus) unhealthy(d devicestate.PreparedDevice) []metav1.Condition {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.faults {
+		if fault, ok := f.Devices[d.Name]; ok && !d.Admin {
+			return []metav1.Condition{{
+				Type: "Healthy", Status: metav1.ConditionFalse, Reason: string(claimerror.DeviceUnhealthy), Message: fault.Cause,
+				LastTransitionTime: metav1.Now().Rfc3339Copy(),
+			}}
+		}
+	}
+	return nil
+}
+
 func (w *ClaimStatus) deviceStatus(d devicestate.PreparedDevice) resourceapi.AllocatedDeviceStatus {
 	about := deviceData{
 		memberData: memberData{UUID: d.UUID, PCIAddress: d.PCIAddress, Minor: d.Minor}, CDIDevice: d.CDIDeviceID,
@@ -155,6 +179,7 @@ func (w *ClaimStatus) deviceStatus(d devicestate.PreparedDevice) resourceapi.All
 			LastTransitionTime: metav1.Now().Rfc3339Copy(),
 		}},
 	}
+	s.Conditions = append(s.Conditions, w.unhealthy(d)...)
 	if d.ShareID != "" {
 		s.ShareID = &d.ShareID
 	}

@@ -1,0 +1,38 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate_test
+
+import (
+	"testing"
+
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
+)
+
+func TestPrepare_FaultyGPU_RefusedUnlessUsable(t *testing.T) {
+	for _, state := range health.States {
+		t.Run(state.Name, func(t *testing.T) {
+			e := devicestatetest.New(t)
+			p := e.Start()
+			e.Claim("before", "1")
+			e.Prepare(p, "before")
+			e.Snapshot.GPUs[0].Faults = []gpu.Fault{{State: state.Name, Cause: state.Cause}}
+			e.Snapshot.GPUs[1].Faults = e.Snapshot.GPUs[0].Faults
+			e.Prepare(p, "before") // A prepared claim stays prepared.
+			e.Claim("new", "0")
+			if state.Usable {
+				e.Prepare(p, "new")
+			} else {
+				e.CheckRefused(p, "new", claimerror.Transient, claimerror.DeviceNotReady, "gpu-0000-10-00-0", state.Cause, "elsewhere")
+			}
+			e.Claim("watches", "monitor 0")
+			e.Prepare(p, "watches")
+			e.Snapshot.GPUs[0].Faults = nil
+			e.Prepare(p, "new")
+			e.CheckClean(p, "before", "new", "watches")
+		})
+	}
+}

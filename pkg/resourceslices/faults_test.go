@@ -1,0 +1,79 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+// unhealthy returns the value of each device's unhealthy taint, by name.
+func unhealthy(p resourceslices.Pool) map[string]string {
+	out := map[string]string{}
+	for _, s := range p.Slices {
+		for _, d := range s.Devices {
+			out[d.Name] = ""
+			for _, t := range d.Taints {
+				if t.Key == resourceslices.UnhealthyTaint {
+					out[d.Name] = t.Value
+				}
+			}
+		}
+	}
+	return out
+}
+
+// TestBuild_FaultyGPU_TaintsItsDevicesOnly checks each state of pkg/health on the second of eight GPUs.
+func TestBuild_FaultyGPU_TaintsItsDevicesOnly(t *testing.T) {
+	groups := []string{pair0, quad0, octet}
+	for _, state := range health.States {
+		t.Run(state.Name, func(t *testing.T) {
+			conditions := map[string]resourceslices.Condition{"0000:11:00.0": {State: resourceslices.State(state.Name), Message: state.Cause}}
+			for _, taints := range []bool{true, false} {
+				o := resourceslices.Options{Node: "n1", Taints: taints, SharedDevices: true, Counters: true}
+				healthy, _ := resourceslices.Build(hgx(8, layouttest.H100()), nil, o)
+				pool, warnings := resourceslices.Build(hgx(8, layouttest.H100()), conditions, o)
+				if len(warnings) != 1 || warnings[0].State != resourceslices.State(state.Name) || !strings.Contains(warnings[0].Message, state.Cause) {
+					t.Errorf("warnings %+v", warnings)
+				}
+				got := unhealthy(pool)
+				for name := range unhealthy(healthy) {
+					d, err := gpu.ParseName(name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					own := d.PCIAddress == "0000:11:00.0" && (d.Kind == gpu.KindGPU || d.Kind == gpu.KindMIG)
+					affected := slices.Contains(groups, name) || own && !state.GroupsOnly
+					value, published := got[name]
+					switch {
+					case !affected && (!published || value != ""):
+						t.Errorf("taints %v: %s is published: %v, tainted as %q", taints, name, published, value)
+					case affected && taints && value != state.Name:
+						t.Errorf("%s is tainted as %q", name, value)
+					case affected && !taints && published:
+						t.Errorf("without taints %s is available to new claims", name)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestBuild_FaultyGPUHeld_StaysPublishedForItsClaim(t *testing.T) {
+	s := hgx(8, layouttest.H100())
+	conditions := map[string]resourceslices.Condition{"0000:11:00.0": {State: health.Reset, Message: "the driver asks for a reset"}}
+	o := resourceslices.Options{Node: "n1", Counters: true, Held: []resourceslices.Held{
+		{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: "0000:11:00.0"}, GPU: s.GPUs[1]},
+	}}
+	pool, warnings := resourceslices.Build(s, conditions, o)
+	if _, ok := unhealthy(pool)[at(1)]; !ok || len(warnings) != 1 || !strings.Contains(warnings[0].Message, "stays published for its claim") {
+		t.Errorf("published: %v; warnings %+v", ok, warnings)
+	}
+}
