@@ -14,6 +14,7 @@ import (
 	"gpu-dra-driver/cmd/envflags"
 	supervisorflags "gpu-dra-driver/cmd/mps-supervisor/flags"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
 )
@@ -26,7 +27,7 @@ func pages(root string) (map[string]string, error) {
 	eventsPage, err := events(root)
 	return map[string]string{
 		"flags.md": flags(), "metrics.md": metricsPage(), "attributes.md": attributes(), "parameters.md": parameters(),
-		"events.md": eventsPage,
+		"events.md": eventsPage, "health.md": healthPage(),
 	}, err
 }
 
@@ -143,6 +144,24 @@ var parameterFields = []parameter{
 	{"topology", "object, in " + v1beta1.KindGPUConfig + " only", "none", "Describes the interconnect of the request's GPUs to containers. For whole GPUs and NVLink groups, in one request of a claim."},
 	{"topology.cudaVisibleDevices", "bool", "false", "Sets CUDA_VISIBLE_DEVICES to the UUIDs of the request's GPUs, with the best connected GPUs adjacent. CUDA then ignores the GPUs of other requests in the same container."},
 	{"topology.ncclTopology", "bool", "false", "Mounts a topology file for NCCL with the request's GPUs only (PCIe bridges, NUMA nodes, NVLinks), and sets NCCL_TOPO_FILE to its path."},
+}
+
+func healthPage() string {
+	var b strings.Builder
+	b.WriteString(notice + "# Faults of GPUs\n\n[health.md](../health.md) says how the driver finds, reports and ends them. A device that a fault " +
+		"affects has the taint `" + resourceslices.UnhealthyTaint + "` with the state as its value. If a GPU has several, the first of this list counts.\n\n" +
+		"| state | cause | affected devices | a claim that is allocated already | what to do |\n| --- | --- | --- | --- | --- |\n")
+	for _, s := range health.States {
+		devices, claim := "the GPU, its partitions and its groups", "is refused"
+		if s.GroupsOnly {
+			devices = "its groups"
+		}
+		if s.Usable {
+			claim = "is prepared"
+		}
+		row(&b, code(s.Name), s.Cause, devices, claim, s.Remedy)
+	}
+	return b.String()
 }
 
 // row writes one row of a table and escapes bars in its cells.

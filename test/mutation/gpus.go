@@ -6,6 +6,21 @@ package main
 // gpuMutations change work on GPUs: NVML, scans, partitions, shares and settings.
 var gpuMutations = []Mutation{
 	{
+		Name: "one answer without a recovery action ends a fault", File: "pkg/health/health.go",
+		Old: "const cleanPolls = 2", New: "const cleanPolls = 1",
+		Package: "./pkg/health", Test: "TestPoll_Sequences_EndFaultsAfterTwoCleanPolls",
+	},
+	{
+		Name: "a poll that failed counts as an answer", File: "pkg/inventory/inventory.go",
+		Old: ".Health(); err == nil {", New: ".Health(); err == nil || h.Recovery == 0 {",
+		Package: "./pkg/inventory", Test: "TestScan_HealthQueryFails_KeepsGPUAndReadsNothing",
+	},
+	{
+		Name: "one faulty GPU taints the devices of all", File: "pkg/resourceslices/gpustate.go",
+		Old: "unhealthy: conditions[g.PCIAddress]}", New: "unhealthy: conditions[s.GPUs[min(1, len(s.GPUs)-1)].PCIAddress]}",
+		Package: "./pkg/resourceslices", Test: "TestBuild_FaultyGPU_TaintsItsDevicesOnly",
+	},
+	{
 		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
 		Old: "		return obstructed(obstacles)\n	})\n}\n\nfunc (x *Executor) Apply", New: "		return nil\n	})\n}\n\nfunc (x *Executor) Apply",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
