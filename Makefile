@@ -21,9 +21,15 @@ help: ## Show this list
 build: ## Build the driver, the simulator and the test tools into bin/
 	@hack/build.sh "$(BIN)" "$(LDFLAGS)"
 
+IMAGES := go -C deployments run ./images --version $(VERSION) --out $(DIST) $(if $(KEY),--key $(abspath $(KEY)))
 .PHONY: images
-images: build ## Build the images as OCI tarballs with SBOMs into dist/, without Docker
-	@go -C deployments run ./images --version $(VERSION) --out $(DIST)
+images: build ## Build the images with SBOMs into dist/, without Docker; KEY=FILE signs them
+	@$(IMAGES)
+
+.PHONY: images-all
+images-all: ## The same for amd64 and arm64: one OCI index for both; installs the cross compiler
+	@hack/cross-packages.sh
+	@$(IMAGES) --arch amd64,arm64
 
 .PHONY: chart
 chart: ## Lint the Helm chart and package it into dist/
@@ -63,6 +69,10 @@ test: images cluster-build ## Everything that CI runs, side by side, with a tabl
 .PHONY: test-unit
 test-unit: build ## Unit tests, crash matrix, randomized tests, integration; checks the coverage
 	@hack/test-unit.sh $(COVER_MIN)
+
+.PHONY: test-arm64
+test-arm64: ## Unit tests built for arm64, by qemu-user on another machine; PACKAGES=./pkg/plan for some
+	@hack/test-arm64.sh $(PACKAGES)
 
 .PHONY: test-cluster
 test-cluster: cluster-build ## The one-machine Kubernetes itself

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Installs what a bare Debian machine lacks for the tests. Does nothing where it is all there.
+# Installs what a bare Debian machine lacks for the tests, or for the given commands, each as COMMAND:PACKAGE. Does
+# nothing where it is all there.
 set -euo pipefail
+[ $# -gt 0 ] || set -- gcc:gcc make:make git:git
 missing=()
-for pair in gcc:gcc make:make git:git; do
+for pair; do
   command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then

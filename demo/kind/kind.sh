@@ -60,10 +60,7 @@ images=(dra-kubelet-plugin mps-supervisor dra-controller probe)
 
 up() {
 	need docker kind kubectl go
-	for image in "${images[@]}"; do
-		run docker build -f "deployments/images/$image.Dockerfile" --build-arg "VERSION=$version" \
-			-t "gpu-dra-driver/$image:$version" .
-	done
+	run docker build -f deployments/images/Dockerfile --build-arg "VERSION=$version" --output "type=local,dest=dist" .
 	run docker build -f demo/kind/simulator.Dockerfile --output "type=local,dest=$simulator" .
 
 	run kind create cluster --name "$cluster" --config demo/kind/cluster.yaml \
@@ -75,8 +72,9 @@ up() {
 	run docker cp "$simulator/." "$node:/opt/gpusim"
 	run docker exec "$node" /opt/gpusim/gpusim up --profile "$profile" --root "$root"
 
-	local tagged=("${images[@]/#/gpu-dra-driver/}")
-	run kind load docker-image --name "$cluster" "${tagged[@]/%/:$version}"
+	for image in "${images[@]}"; do
+		run kind load image-archive --name "$cluster" "dist/$image-$version.tar"
+	done
 	chart
 	echo "Now: demo/kind/kind.sh run" >&2
 }

@@ -5,72 +5,145 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// builder turns entries of the catalog into files.
+// buildTags leave the C library's name look-ups out of binaries. gRPC's traces use html/template, whose calls by name
+// make the linker keep every method of every type: 20 MB.
+const buildTags = "-tags=netgo,osusergo,grpcnotrace"
+
+// builder turns entries of the catalog into files below out.
 type builder struct {
 	root     string // of the repository
 	version  string
-	work     string // keeps the binaries between runs, so that go build reuses them
+	out      string
+	key      *ecdsa.PrivateKey // signs the images; can be nil
 	progress io.Writer
 }
 
-// build writes the image to file.tar and the list of its parts to file.cdx.json. It returns the image's reference and
-// its size in bytes. It removes unfinished files.
-func (b builder) build(ctx context.Context, im image, file string) (ref string, size int64, err error) {
+// released is an image with its compressed size for each platform.
+type released struct {
+	reference name.Tag
+	digest    v1.Hash // of the OCI index
+	sizes     []int64
+}
+
+// release builds an image for each platform and writes files below out that start with the image's name and version:
+//
+//	NAME-VERSION/                the OCI index
+//	NAME-VERSION.sig/            its signature, if there is a key
+//	NAME-VERSION-ARCH.spdx.json  the SBOM of a platform
+//	NAME-VERSION.tar             the image of this machine's platform, or of the only one
+func (b builder) release(ctx context.Context, im image, on []platform) (released, error) {
 	tag, err := name.NewTag(repository + "/" + im.name + ":" + b.version)
 	if err != nil {
-		return "", 0, fmt.Errorf("version %q cannot be an image tag: %w", b.version, err)
+		return released{}, fmt.Errorf("version %q cannot be an image tag: %w", b.version, err)
 	}
+	r := released{reference: tag}
+	file := filepath.Join(b.out, im.name+"-"+b.version)
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, p := range on {
+		one, list, err := b.build(ctx, im, p)
+		if err != nil {
+			return released{}, err
+		}
+		target := v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: p.arch}}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: one, Descriptor: target})
+		if err := os.WriteFile(file+"-"+p.arch+".spdx.json", list, 0o644); err != nil {
+			return released{}, err
+		}
+		if p.arch == runtime.GOARCH || len(on) == 1 {
+			if err := writeTarball(file+".tar", tag, one); err != nil {
+				return released{}, err
+			}
+		}
+		manifest, err := one.Manifest()
+		if err != nil {
+			return released{}, err
+		}
+		size := manifest.Config.Size
+		for _, layer := range manifest.Layers {
+			size += layer.Size
+		}
+		r.sizes = append(r.sizes, size)
+	}
+	if r.digest, err = index.Digest(); err != nil {
+		return released{}, err
+	}
+	if err := writeLayout(file, index, tag); err != nil {
+		return released{}, err
+	}
+	if b.key == nil {
+		return r, os.RemoveAll(file + ".sig") // that of an earlier build
+	}
+	signed, err := signature(b.key, tag.RepositoryStr(), r.digest)
+	if err != nil {
+		return released{}, err
+	}
+	return r, writeLayout(file+".sig", signed, tag.Tag(signatureTag(r.digest)))
+}
+
+// build returns the image for one platform, and its SBOM.
+func (b builder) build(ctx context.Context, im image, p platform) (v1.Image, []byte, error) {
 	built := make([]string, len(im.binaries))
 	for i, bin := range im.binaries {
-		if built[i], err = b.compile(ctx, im, bin); err != nil {
-			return "", 0, err
+		var err error
+		if built[i], err = b.compile(ctx, im, bin, p); err != nil {
+			return nil, nil, err
 		}
 	}
-	base := baseFiles()
+	var libs []entry
 	if len(im.libs) > 0 || slices.ContainsFunc(im.binaries, func(bin binary) bool { return bin.cgo }) {
-		libs, err := closure(os.DirFS("/"), im.libs, built...)
-		if err != nil {
-			return "", 0, err
+		var err error
+		if libs, err = closure(os.DirFS(p.sysroot), p.triplet, im.libs, built...); err != nil {
+			return nil, nil, err
 		}
-		base = append(base, libs...)
+	}
+	parts, err := b.parts(ctx, p, im, built, libs)
+	if err != nil {
+		return nil, nil, err
+	}
+	base := append(baseFiles(), libs...)
+	for _, one := range parts {
+		base = append(base, one.texts...)
 	}
 	layers := [][]entry{base}
 	// The entrypoint changes with every commit and so comes last.
 	for i := len(built) - 1; i >= 0; i-- {
 		layers = append(layers, []entry{{name: im.binaries[i].path, mode: 0o755, source: built[i]}})
 	}
-	assembled, err := assemble(im, b.version, layers)
+	assembled, err := assemble(im, b.version, p, layers)
 	if err != nil {
-		return "", 0, err
+		return nil, nil, err
 	}
-	list, err := sbom(tag.Repository.String(), b.version, slices.Concat(layers...))
-	if err != nil {
-		return "", 0, err
-	}
-	if err := os.WriteFile(file+".cdx.json", append(list, '\n'), 0o644); err != nil {
-		return "", 0, err
-	}
-	size, err = writeTarball(file+".tar", tag, assembled)
-	return tag.String(), size, err
+	list, err := sbom(assembled, repository+"/"+im.name, b.version, parts, slices.Concat(layers...))
+	return assembled, list, err
 }
 
-// compile builds one binary, stripped and without paths of this machine, and returns its path.
-func (b builder) compile(ctx context.Context, im image, bin binary) (string, error) {
-	out := filepath.Join(b.work, im.name, path.Base(bin.path))
+// compile builds one binary, stripped and without paths of this machine, and returns its path. It stays there for the
+// next run, so that an unchanged one is not linked again.
+func (b builder) compile(ctx context.Context, im image, bin binary, p platform) (string, error) {
+	out, err := filepath.Abs(filepath.Join(b.out, "bin", p.arch, im.name, path.Base(bin.path)))
+	if err != nil {
+		return "", err
+	}
 	version := b.version
 	if !strings.HasPrefix(bin.pkg, "./") {
 		v, err := b.goCommand(ctx, bin.dir, nil, "list", "-f", "{{.Module.Version}}", bin.pkg)
@@ -83,16 +156,13 @@ func (b builder) compile(ctx context.Context, im image, bin binary) (string, err
 	if bin.stamp != "" {
 		ldflags += " -X " + bin.stamp + "=" + version
 	}
-	env := []string{"CGO_ENABLED=0"}
 	if bin.cgo {
 		// go-nvml resolves NVML's functions with dlopen; the default of some distributions' gcc, binding at start,
 		// would make that fatal.
 		ldflags += " '-extldflags=-Wl,-z,lazy'"
-		env = []string{"CGO_ENABLED=1"}
 	}
-	fmt.Fprintf(b.progress, "building %s\n", bin.pkg)
-	// gRPC's traces use html/template, whose calls by name make the linker keep every method of every type: 20 MB.
-	_, err := b.goCommand(ctx, bin.dir, env, "build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo,grpcnotrace",
+	fmt.Fprintf(b.progress, "building %s for %s\n", bin.pkg, p.arch)
+	_, err = b.goCommand(ctx, bin.dir, p.env(bin), "build", "-trimpath", "-buildvcs=false", buildTags,
 		"-ldflags="+ldflags, "-o", out, bin.pkg)
 	return out, err
 }
@@ -110,19 +180,30 @@ func (b builder) goCommand(ctx context.Context, dir string, env []string, args .
 	return string(out), nil
 }
 
-func writeTarball(file string, tag name.Tag, im v1.Image) (int64, error) {
+// writeTarball writes the image in the format of docker save.
+func writeTarball(file string, tag name.Tag, im v1.Image) error {
 	partial := file + ".partial"
 	if err := tarball.WriteToFile(partial, tag, im); err != nil {
 		_ = os.Remove(partial)
-		return 0, fmt.Errorf("cannot write %s: %w", file, err)
+		return fmt.Errorf("cannot write %s: %w", file, err)
 	}
-	if err := os.Rename(partial, file); err != nil {
-		_ = os.Remove(partial)
-		return 0, err
+	return os.Rename(partial, file)
+}
+
+// writeLayout writes an OCI image layout with one image or index. Its annotations name the image for containerd and for
+// other programs.
+func writeLayout(dir string, content mutate.Appendable, tag name.Tag) error {
+	names := v1.Descriptor{Annotations: map[string]string{
+		"io.containerd.image.name":          "docker.io/" + tag.String(),
+		"org.opencontainers.image.ref.name": tag.Identifier(),
+	}}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
 	}
-	info, err := os.Stat(file)
-	if err != nil {
-		return 0, err
+	one := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: content, Descriptor: names})
+	if _, err := layout.Write(dir, one); err != nil {
+		_ = os.RemoveAll(dir)
+		return fmt.Errorf("cannot write %s: %w", dir, err)
 	}
-	return info.Size(), nil
+	return nil
 }

@@ -11,6 +11,7 @@ type image struct {
 	user     string   // numeric, "uid:gid"
 	env      []string
 	title    string
+	values   string // the chart's values for a digest, as a format in YAML; empty if the chart has no such image
 }
 
 // binary is one Go program and its path in the image.
@@ -42,8 +43,9 @@ var nvmlLibs = []string{
 // catalog lists every image of the project.
 var catalog = []image{
 	{
-		name:  "dra-kubelet-plugin",
-		title: "Kubelet plugin of gpu-dra-driver",
+		name:   "dra-kubelet-plugin",
+		title:  "Kubelet plugin of gpu-dra-driver",
+		values: `image: {digest: %q}`,
 		binaries: []binary{
 			{pkg: "./cmd/dra-kubelet-plugin", path: "usr/bin/dra-kubelet-plugin", cgo: true, stamp: "main.version"},
 			{
@@ -59,12 +61,14 @@ var catalog = []image{
 	{
 		name:     "mps-supervisor",
 		title:    "Supervisor of MPS daemons of gpu-dra-driver",
+		values:   `mps: {image: {digest: %q}}`,
 		binaries: []binary{{pkg: "./cmd/mps-supervisor", path: "usr/bin/mps-supervisor", stamp: "main.version"}},
 		user:     rootUser,
 	},
 	{
 		name:     "dra-controller",
 		title:    "Controller of gpu-dra-driver",
+		values:   `controller: {image: {digest: %q}}`,
 		binaries: []binary{{pkg: "./cmd/dra-controller", path: "usr/bin/dra-controller", stamp: "main.version"}},
 		user:     nonRoot,
 	},

@@ -13,26 +13,20 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 )
 
 // libDirs lists the default directories of dynamic linkers on the supported distributions, in their order. The image
 // has no ld.so.cache, so its libraries must be in one of them too.
-func libDirs() []string {
-	triplet := map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}[runtime.GOARCH]
-	dirs := []string{"lib64", "usr/lib64", "lib", "usr/lib"}
-	if triplet != "" {
-		dirs = append([]string{"lib/" + triplet, "usr/lib/" + triplet}, dirs...)
-	}
-	return dirs
+func libDirs(triplet string) []string {
+	return []string{"lib/" + triplet, "usr/lib/" + triplet, "lib64", "usr/lib64", "lib", "usr/lib"}
 }
 
 // closure returns every shared object that the binaries (paths on this machine) and the extra sonames need, and the
 // dynamic linker, each at its path in root. It follows symbolic links: an image needs the soname, not the versioned
 // file.
-func closure(root fs.FS, extra []string, binaries ...string) ([]entry, error) {
+func closure(root fs.FS, triplet string, extra []string, binaries ...string) ([]entry, error) {
 	found := map[string]entry{}
 	queue := slices.Clone(extra)
 	for _, b := range binaries {
@@ -61,7 +55,7 @@ func closure(root fs.FS, extra []string, binaries ...string) ([]entry, error) {
 		if _, ok := found[soname]; ok {
 			continue
 		}
-		lib, err := findLib(root, soname)
+		lib, err := findLib(root, triplet, soname)
 		if err != nil {
 			return nil, err
 		}
@@ -72,11 +66,11 @@ func closure(root fs.FS, extra []string, binaries ...string) ([]entry, error) {
 		}
 		queue = append(queue, needed...)
 	}
-	return slices.Collect(maps.Values(found)), nil // tarLayer sorts them
+	return slices.SortedFunc(maps.Values(found), func(a, b entry) int { return strings.Compare(a.name, b.name) }), nil
 }
 
-func findLib(root fs.FS, soname string) (entry, error) {
-	for _, dir := range libDirs() {
+func findLib(root fs.FS, triplet, soname string) (entry, error) {
+	for _, dir := range libDirs(triplet) {
 		data, err := fs.ReadFile(root, dir+"/"+soname)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -86,8 +80,8 @@ func findLib(root fs.FS, soname string) (entry, error) {
 		}
 		return entry{name: dir + "/" + soname, mode: 0o755, data: data}, nil
 	}
-	return entry{}, fmt.Errorf("library %s is in none of %s; install it (libc6 and libgcc-s1 on Debian, glibc and libgcc on Fedora)",
-		soname, strings.Join(libDirs(), ", "))
+	return entry{}, fmt.Errorf("library %s is in none of %s; install it (libc6 and libgcc-s1 on Debian, "+
+		"libc6-ARCH-cross and libgcc-s1-ARCH-cross for a foreign architecture)", soname, strings.Join(libDirs(triplet), ", "))
 }
 
 // elfNeeds returns the dynamic linker and the needed sonames of an ELF object; both are empty for a static one.

@@ -1,22 +1,21 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command images builds the project's container images as tarballs that
-// `docker load`, `kind load image-archive` and `ctr images import` take,
-// without Docker and without a base image. Every file comes from this
-// repository's Go modules or, for a binary that links glibc, from the C library
-// of the building machine.
+// Command images builds the project's container images without Docker and without a base image. Every file comes from
+// Go modules or, for a binary that links glibc, from Debian packages of the building machine.
 //
-//	go -C deployments run ./images --out "$PWD/dist/images" --version v0.1.0
+//	go -C deployments run ./images --out "$PWD/dist" --version 0.1.0 --arch amd64,arm64 --key release.key
 //
-// Each tarball has a list of its parts (SBOM), as CycloneDX in JSON: the image's files with their digests, and the Go modules
-// in its binaries.
+// An image is an OCI layout with an index of its platforms. For `docker load`, `kind load image-archive` and
+// `ctr images import` there is a tarball too, with the platform of this machine. Each platform has a list of its parts
+// (SBOM), as SPDX in JSON: the files with their digests, the Go modules in the binaries, the Debian packages. The
+// licence texts of all parts are in the image, in /licenses. A signature has the format of cosign.
 //
-// The output is reproducible: same sources, Go and C library, same bytes. Times
-// are zero, entries sorted, owners root, paths trimmed from binaries.
+// The output is reproducible: same sources, Go and C library, same bytes. Times are zero, entries sorted, owners root,
+// paths trimmed from binaries. Signatures need no random numbers.
 //
-// Traps: an image that links glibc runs on any kernel and contains the building
-// machine's C library. Its nvidia-cdi-hook uses the node's C library, since the
-// node runs hooks: build on the oldest supported distribution. The Dockerfiles
-// in this directory build the same images with Docker; a test compares them.
+// Traps: an image that links glibc runs on any kernel and contains the building machine's C library. Its
+// nvidia-cdi-hook uses the node's C library, since the node runs hooks: build on the oldest supported distribution. The
+// C library of a foreign architecture comes from Debian's package for cross compilers, which gets no security updates.
+// The Dockerfile in this directory runs this program in Docker.
 package main

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -97,10 +96,14 @@ func writeEntry(w *tar.Writer, e entry) error {
 	return err
 }
 
+// oci returns an empty image with the media types of OCI.
+func oci() v1.Image {
+	return mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+}
+
 // assemble puts the layers under the image's configuration.
-func assemble(im image, version string, layers [][]entry) (v1.Image, error) {
-	base := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
-	base = mutate.ConfigMediaType(base, types.OCIConfigJSON)
+func assemble(im image, version string, p platform, layers [][]entry) (v1.Image, error) {
+	base := oci()
 	for _, entries := range layers {
 		data, err := tarLayer(entries)
 		if err != nil {
@@ -120,7 +123,7 @@ func assemble(im image, version string, layers [][]entry) (v1.Image, error) {
 		return nil, err
 	}
 	file = file.DeepCopy()
-	file.OS, file.Architecture = "linux", runtime.GOARCH
+	file.OS, file.Architecture = "linux", p.arch
 	file.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
 	file.Config = v1.Config{
 		User:       im.user,

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,9 +34,11 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("images", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	out := flags.String("out", "dist/images", "directory for the tarballs; binaries are kept below it, so that an unchanged one is not linked again")
+	out := flags.String("out", "dist", "directory of the images; binaries are kept below it, so that an unchanged one is not linked again")
 	version := flags.String("version", "dev", "tag of the images and version in the binaries")
 	only := flags.String("only", "", "comma-separated names of the images to build; all without it")
+	arch := flags.String("arch", runtime.GOARCH, "comma-separated architectures of the images: amd64, arm64")
+	keyFile := flags.String("key", "", "file with an ECDSA key on P-256 in PEM, which signs the images as cosign does")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -46,28 +49,39 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	root, err := moduleRoot(ctx)
+	on, err := platforms(*arch)
 	if err != nil {
+		return err
+	}
+	b := builder{version: *version, out: *out, progress: stderr}
+	if *keyFile != "" {
+		if b.key, err = readKey(*keyFile); err != nil {
+			return err
+		}
+	}
+	if b.root, err = moduleRoot(ctx); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return fmt.Errorf("cannot make the output directory: %w", err)
 	}
-	work, err := filepath.Abs(filepath.Join(*out, "bin"))
-	if err != nil {
-		return err
-	}
-
-	b := builder{root: root, version: *version, work: work, progress: stderr}
 	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "IMAGE\tFILE\tSIZE")
+	fmt.Fprintln(table, "IMAGE\tPLATFORM\tSIZE\tDIGEST OF THE INDEX")
+	values := "# The images' digests, for helm install --values.\n"
 	for _, im := range chosen {
-		file := filepath.Join(*out, im.name+"-"+*version)
-		ref, size, err := b.build(ctx, im, file)
+		r, err := b.release(ctx, im, on)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", im.name, err)
 		}
-		fmt.Fprintf(table, "%s\t%s.tar\t%.1f MB\n", ref, file, float64(size)/1e6)
+		for i, p := range on {
+			fmt.Fprintf(table, "%s\tlinux/%s\t%.1f MB\t%s\n", r.reference, p.arch, float64(r.sizes[i])/1e6, r.digest)
+		}
+		if im.values != "" {
+			values += fmt.Sprintf(im.values+"\n", r.digest)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(*out, "digests.yaml"), []byte(values), 0o644); err != nil {
+		return fmt.Errorf("cannot write the digests: %w", err)
 	}
 	return table.Flush()
 }

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs unit tests that are built for arm64, under qemu-user on a machine of another architecture. Usage:
+# test-arm64.sh [PACKAGE...]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- ./api/... ./internal/... ./pkg/...
+export GOARCH=arm64 CGO_ENABLED=1
+if [ "$(go env GOHOSTARCH)" = arm64 ]; then
+  exec go test "$@"
+fi
+hack/cross-packages.sh
+hack/ci-packages.sh qemu-aarch64:qemu-user >&2
+CC=aarch64-linux-gnu-gcc exec go test -exec "qemu-aarch64 -L /usr/aarch64-linux-gnu" "$@"
