@@ -82,9 +82,9 @@ func (r request) all() []string {
 // selected returns the driver and the kind of device that expressions require, or empty strings.
 func (v *ClusterView) selected(expressions []string) (driver string, kind gpu.Kind) {
 	for _, e := range expressions {
-		r := v.cache.read(e)
+		r := v.cache.Read(e)
 		driver = cmp.Or(r.Driver, driver)
-		kind = cmp.Or(gpu.Kind(r.Types[v.driver]), kind)
+		kind = cmp.Or(gpu.Kind(r.Type(v.driver)), kind)
 	}
 	return driver, kind
 }

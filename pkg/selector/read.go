@@ -10,6 +10,8 @@ package selector
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/google/cel-go/common"
@@ -35,8 +37,8 @@ type Comparison struct {
 type Reading struct {
 	// Driver is the only driver whose devices can match, or empty if there is no such limit.
 	Driver string
-	// Types are the required values of the attribute "type", by domain.
-	Types map[string]string
+	// Required holds, for attributes that the expression restricts, the only values with which it can be true.
+	Required map[Name][]string
 	// Names are all named attributes and capacities, in the order of the expression.
 	Names []Name
 	// Comparisons are all comparisons of attributes with strings for equality, in any position.
@@ -48,7 +50,7 @@ const maxBytes = 10 * 1024
 
 // Read analyses an expression. It returns the parser's error; the API server refuses such an expression too.
 func Read(expression string) (Reading, error) {
-	r := Reading{Types: map[string]string{}}
+	var r Reading
 	if len(expression) > maxBytes {
 		return r, fmt.Errorf("the expression has %d bytes, but the API allows only %d", len(expression), maxBytes)
 	}
@@ -60,32 +62,60 @@ func Read(expression string) (Reading, error) {
 	if issues != nil && len(issues.GetErrors()) > 0 {
 		return r, fmt.Errorf("read %q: %s", expression, issues.GetErrors()[0].Message)
 	}
-	r.must(parsed.Expr())
+	r.Required = required(parsed.Expr())
+	if drivers := r.Required[Name{ID: "driver"}]; len(drivers) == 1 {
+		r.Driver = drivers[0]
+	}
 	ast.PostOrderVisit(parsed.Expr(), ast.NewExprVisitor(r.mention))
 	return r, nil
 }
 
-// must collects the required comparisons: the operands of conjunctions.
-func (r *Reading) must(e ast.Expr) {
+// Type returns the only type of a driver's devices that can match, or "" if there is no such limit.
+func (r Reading) Type(driver string) string {
+	if types := r.Required[Name{Domain: driver, ID: "type"}]; len(types) == 1 {
+		return types[0]
+	}
+	return ""
+}
+
+// required returns the values of Reading.Required. A conjunction has the restrictions of all its operands; of two for one
+// attribute the later counts. A disjunction has those that all its operands have.
+func required(e ast.Expr) map[Name][]string {
 	if e.Kind() != ast.CallKind {
-		return
+		return nil
 	}
 	call := e.AsCall()
 	switch call.FunctionName() {
 	case operators.LogicalAnd:
+		out := map[Name][]string{}
 		for _, a := range call.Args() {
-			r.must(a)
+			maps.Copy(out, required(a))
 		}
+		return out
+	case operators.LogicalOr:
+		out := required(call.Args()[0])
+		for _, a := range call.Args()[1:] {
+			more := required(a)
+			for name := range out {
+				if len(more[name]) == 0 {
+					delete(out, name)
+					continue
+				}
+				out[name] = slices.Concat(out[name], more[name])
+			}
+		}
+		return out
 	case operators.Equals:
-		c, ok := comparison(call.Args())
-		switch {
-		case !ok:
-		case c.Name == Name{ID: "driver"}:
-			r.Driver = c.Value
-		case c.ID == "type" && c.Domain != "" && !c.Capacity:
-			r.Types[c.Domain] = c.Value
+		if c, ok := comparison(call.Args()); ok && !c.Capacity {
+			return map[Name][]string{c.Name: {c.Value}}
+		}
+	case operators.In:
+		name, values, ok := membership(call.Args())
+		if ok && !name.Capacity && len(values) == len(call.Args()[1].AsList().Elements()) {
+			return map[Name][]string{name: values}
 		}
 	}
+	return nil
 }
 
 // mention collects the names and comparisons in any position.
@@ -103,16 +133,27 @@ func (r *Reading) mention(e ast.Expr) {
 			r.Comparisons = append(r.Comparisons, c)
 		}
 	case operators.In:
-		name, ok := nameOf(call.Args()[0])
-		if !ok || name.Domain == "" || call.Args()[1].Kind() != ast.ListKind {
+		name, values, ok := membership(call.Args())
+		if !ok || name.Domain == "" {
 			return
 		}
-		for _, one := range call.Args()[1].AsList().Elements() {
-			if text, ok := literal(one); ok {
-				r.Comparisons = append(r.Comparisons, Comparison{name, text})
-			}
+		for _, text := range values {
+			r.Comparisons = append(r.Comparisons, Comparison{name, text})
 		}
 	}
+}
+
+// membership returns the name and the strings of name in [strings]. The list can have other elements as well.
+func membership(args []ast.Expr) (name Name, values []string, ok bool) {
+	if name, ok = nameOf(args[0]); !ok || args[1].Kind() != ast.ListKind {
+		return name, nil, false
+	}
+	for _, one := range args[1].AsList().Elements() {
+		if text, ok := literal(one); ok {
+			values = append(values, text)
+		}
+	}
+	return name, values, true
 }
 
 // comparison returns a name and the string on the other side of the operator.

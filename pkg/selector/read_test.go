@@ -8,29 +8,45 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func ours(id string) Name { return Name{Domain: "gpu.nvidia.com", ID: id} }
 
 func TestRead_Expression_FindsDriverNamesAndValues(t *testing.T) {
-	none := Reading{Types: map[string]string{}}
+	var none Reading
 	with := func(change func(*Reading)) Reading {
-		r := Reading{Types: map[string]string{}}
+		r := Reading{Required: map[Name][]string{}}
 		change(&r)
 		return r
 	}
+	driver := Name{ID: "driver"}
 	for expression, want := range map[string]Reading{
-		`true`:                                none,
-		`device.driver == "gpu.nvidia.com"`:   with(func(r *Reading) { r.Driver = "gpu.nvidia.com" }),
-		`'other.com' == device.driver && 1>0`: with(func(r *Reading) { r.Driver = "other.com" }),
-		`device.driver == "a.com" || device.driver == "b.com"`: none,
+		`true`: none,
+		`device.driver == "gpu.nvidia.com"`: with(func(r *Reading) {
+			r.Driver, r.Required[driver] = "gpu.nvidia.com", []string{"gpu.nvidia.com"}
+		}),
+		`'other.com' == device.driver && 1>0`: with(func(r *Reading) {
+			r.Driver, r.Required[driver] = "other.com", []string{"other.com"}
+		}),
+		`device.driver == "a.com" || device.driver == "b.com"`: with(func(r *Reading) { r.Required[driver] = []string{"a.com", "b.com"} }),
+		`device.driver == "a.com" || true`:                     none,
 		`!(device.driver == "a.com")`:                          none,
 		`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`: with(func(r *Reading) {
-			r.Driver, r.Types["gpu.nvidia.com"] = "gpu.nvidia.com", "mig"
+			r.Driver, r.Required[driver], r.Required[ours("type")] = "gpu.nvidia.com", []string{"gpu.nvidia.com"}, []string{"mig"}
 			r.Names, r.Comparisons = []Name{ours("type")}, []Comparison{{ours("type"), "mig"}}
 		}),
 		`device.attributes["gpu.nvidia.com"]["profile"] in ["1g.10gb", "2g.20gb"]`: with(func(r *Reading) {
 			r.Names, r.Comparisons = []Name{ours("profile")}, []Comparison{{ours("profile"), "1g.10gb"}, {ours("profile"), "2g.20gb"}}
+			r.Required[ours("profile")] = []string{"1g.10gb", "2g.20gb"}
+		}),
+		`device.attributes["gpu.nvidia.com"].profile in ["1g.10gb", device.driver]`: with(func(r *Reading) {
+			r.Names, r.Comparisons = []Name{ours("profile")}, []Comparison{{ours("profile"), "1g.10gb"}}
+		}),
+		`device.attributes["gpu.nvidia.com"].profile == "1g.10gb" || device.attributes["gpu.nvidia.com"].profile in ["2g.20gb"]`: with(func(r *Reading) {
+			r.Names = []Name{ours("profile"), ours("profile")}
+			r.Comparisons = []Comparison{{ours("profile"), "1g.10gb"}, {ours("profile"), "2g.20gb"}}
+			r.Required[ours("profile")] = []string{"1g.10gb", "2g.20gb"}
 		}),
 		`has(device.attributes["gpu.nvidia.com"].nvlinkGroup)`: with(func(r *Reading) { r.Names = []Name{ours("nvlinkGroup")} }),
 		`device.attributes["gpu.nvidia.com"].gpuCount == 4`: with(func(r *Reading) {
@@ -48,7 +64,7 @@ func TestRead_Expression_FindsDriverNamesAndValues(t *testing.T) {
 			t.Errorf("%s: %v", expression, err)
 			continue
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", expression, diff)
 		}
 	}
