@@ -100,7 +100,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	control := controller.New(c.DriverName, client, objects, controller.Options{
-		LabelNodes: c.NodeLabels, Grace: c.ClassGrace,
+		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, AskedConfigMap: c.AskedConfigMap, Namespace: c.PodNamespace,
 		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"}),
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,

@@ -146,7 +146,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 
 	node := publishing.NewNode(c.NodeName, scans, engine, changed, events.Report, publishing.NodeOptions{
 		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: executors.mig.Switched, RecordedInterconnect: executors.mig.RecordedInterconnect,
-		Profile: settings.profile, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
+		Placements: settings.placements, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
 		NoPartitions: !c.MIGDevices, NoMonitors: !c.MonitorDevices,
 	})
 	background := []func(context.Context){devicePlugins.Run, settings.run, func(ctx context.Context) {
@@ -155,6 +155,10 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
 		}
 	}}
+	if c.AskedConfigMap != "" {
+		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, events.Report, changed.Fire)
+		settings.asked, background = asked.Placements, append(background, asked.Run)
+	}
 	if c.MPSDir != "" {
 		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)
 	}

@@ -32,6 +32,8 @@ type sharingSettings struct {
 	mps        bool
 	report     func(error)
 	changed    func()
+	// asked is for the setting Auto; nil if no controller says which profiles the cluster asks for.
+	asked func(profile string) sharing.Placements
 
 	current   atomic.Pointer[sharing.Settings]
 	lastData  []byte
@@ -94,8 +96,8 @@ func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
 	return s.current.Load().Policy(s.node, g, profile)
 }
 
-func (s *sharingSettings) profile(g gpu.GPU, profile string) bool {
-	return s.current.Load().Profile(s.node, g, profile)
+func (s *sharingSettings) placements(g gpu.GPU, profile string) sharing.Placements {
+	return s.current.Load().Placements(s.node, g, profile, s.asked)
 }
 
 func (s *sharingSettings) offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {

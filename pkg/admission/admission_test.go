@@ -21,20 +21,27 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/profiles"
 )
 
 // newView is the view of a cluster with the given machines and the chart's classes.
 func newView(t testing.TB, timeout time.Duration, makes ...string) *ClusterView {
 	t.Helper()
+	return newViewOf(t, timeout, sharing.Settings{}, makes...)
+}
+
+func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, makes ...string) *ClusterView {
+	t.Helper()
 	shapes, pools := &fleet.Shapes{}, []fleet.Pool{}
 	for i, profile := range makes {
-		slices, err := slicetest.Node(profile, fmt.Sprintf("n%d", i), 0)
+		node := fmt.Sprintf("n%d", i)
+		snapshot, err := slicetest.Scan(profile, node, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var all []*fleet.Slice
-		for _, s := range slices {
+		for _, s := range slicetest.Slices(snapshot, node, settings) {
 			one := shapes.Trim(s)
 			all = append(all, &one)
 		}
@@ -203,6 +210,30 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 				t.Error("advice says nothing of it")
 			}
 		})
+	}
+}
+
+func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
+	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newViewOf(t, patient, settings, "hgx-h100")
+	v.Sampled = true
+	const comes = "request r: nodes publish fewer of these partitions now, and all of them in a moment"
+	for object, want := range map[string]string{
+		of("mig.nvidia.com", selecting(attr+`type == "mig" && `+attr+`profile == "1g.10gb"`)):                 "",
+		of("mig.nvidia.com", ", count: 3"+selecting(attr+`type == "mig" && `+attr+`profile == "1g.10gb"`)):    comes,
+		of("mig.nvidia.com", ", count: 2"+selecting(attr+`type == "mig" && `+attr+`profile == "9g.10gb"`)):    "has the profile",
+		of("mig.nvidia.com", ", count: 2"+selecting(attr+`type == "mig" && `+attr+`architecture == "Ada"`)):   "architecture",
+		of("mig.nvidia.com", ", count: 2"+selecting(`device.attributes["gpu.nvidia.com"].type == "monitor"`)): "matches its class and selectors",
+		of("gpu.nvidia.com", ", count: 9"): "more than 8 that match",
+	} {
+		answer := Review(t.Context(), v, asked(t, object), true)
+		got := strings.Join(answer.Warnings, "; ")
+		if !answer.Allowed || !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s\nallowed %v, warnings %q, want %q", object, answer.Allowed, got, want)
+		}
 	}
 }
 

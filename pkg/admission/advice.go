@@ -105,6 +105,7 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 		r.warn("%s", text)
 		return
 	}
+	v.growing(ctx, r, requests)
 	v.shares(r, requests, chosen)
 }
 
@@ -167,7 +168,7 @@ func (v *ClusterView) profileHint() string {
 
 // checkAttributes warns of names, and if valued is set of values, that no device has.
 func (v *ClusterView) checkAttributes(r *result, where, expression string, valued bool) {
-	read := v.cache.read(expression)
+	read := v.cache.Read(expression)
 	for i, n := range read.Names {
 		if !r.enough() && !slices.Contains(read.Names[:i], n) {
 			v.checkName(r, where, n, n.ID)

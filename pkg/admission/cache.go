@@ -30,8 +30,8 @@ func NewCache() *Cache {
 	return &Cache{cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000)}
 }
 
-// read analyses an expression. An invalid one has an empty reading, because the API server refuses it.
-func (c *Cache) read(expression string) selector.Reading {
+// Read analyses an expression. An invalid one has an empty reading, because the API server refuses it.
+func (c *Cache) Read(expression string) selector.Reading {
 	if known, ok := c.readings.Get(expression); ok {
 		return known.(selector.Reading)
 	}

@@ -122,7 +122,7 @@ func (v *ClusterView) concerns(expressions []string) bool {
 // reads reports whether selectors read such an attribute or capacity of the driver's domain.
 func (v *ClusterView) reads(expressions []string, such func(selector.Name) bool) bool {
 	return slices.ContainsFunc(expressions, func(e string) bool {
-		return slices.ContainsFunc(v.cache.read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
+		return slices.ContainsFunc(v.cache.Read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
 	})
 }
 

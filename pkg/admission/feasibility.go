@@ -83,10 +83,17 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 	ctx, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
 	// The allocator is slow if there are too few devices, because it tries them in every order.
+	grows := false
 	for _, q := range requests {
+		if v.grows(q) {
+			grows, q.count = true, 1
+		}
 		if !v.foreign(q) && !q.alternative() && v.tooFew(ctx, q) {
 			return v.obstacle(ctx, q.name, requests), true
 		}
+	}
+	if grows {
+		return "", true
 	}
 	if ok, problem := v.anywhere(ctx, ours); ok || problem != "" {
 		return problem, ctx.Err() == nil
@@ -101,6 +108,23 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 		return "", false
 	}
 	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty", true
+}
+
+// grows reports whether nodes can publish more devices for a request once there is a claim with it.
+func (v *ClusterView) grows(q request) bool {
+	return v.Sampled && !v.foreign(q) && (q.kind == gpu.KindMIG || q.kind == "")
+}
+
+// growing warns of requests that wait until nodes publish more devices.
+func (v *ClusterView) growing(ctx context.Context, r *result, requests []request) {
+	ctx, cancel := context.WithTimeout(ctx, v.timeout)
+	defer cancel()
+	for _, q := range requests {
+		if len(v.pools) > 0 && v.grows(q) && q.driver != "" && !q.alternative() && v.tooFew(ctx, q) {
+			r.warn("request %s: nodes publish fewer of these partitions now, and all of them in a moment, because the claim asks "+
+				"for them (chart value publish)", q.name)
+		}
+	}
 }
 
 // obstacle says which part of a request no node can satisfy.

@@ -25,6 +25,8 @@ type ClusterView struct {
 	classes resourcelisters.DeviceClassLister
 	pools   []fleet.Pool
 	cache   *Cache
+	// Sampled means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
+	Sampled bool
 	// timeout limits the search for a node that satisfies a claim.
 	timeout time.Duration
 

@@ -81,6 +81,7 @@ var kinds = map[string]schema.GroupVersionKind{
 	"secrets":                         {Version: "v1", Kind: "Secret"},
 	"validatingwebhookconfigurations": {Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
 	"services":                        {Version: "v1", Kind: "Service"},
+	"configmaps":                      {Version: "v1", Kind: "ConfigMap"},
 }
 
 func newEnv(t testing.TB, objects ...runtime.Object) *env {
@@ -394,7 +395,8 @@ func (e *env) listOrWatch(r *http.Request, is request, namespace string) (any, *
 	selects := func(o *unstructured.Unstructured) bool {
 		driver, _, _ := unstructured.NestedString(o.Object, "spec", "driver")
 		phase, _, _ := unstructured.NestedString(o.Object, "status", "phase")
-		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(fields.Set{"spec.driver": driver, "status.phase": phase, "metadata.name": o.GetName()})
+		node, _, _ := unstructured.NestedString(o.Object, "spec", "nodeName")
+		return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(fields.Set{"spec.driver": driver, "status.phase": phase, "spec.nodeName": node, "metadata.name": o.GetName()})
 	}
 	var found []*unstructured.Unstructured
 	for _, name := range slices.Sorted(maps.Keys(e.objects[is.Resource])) {

@@ -28,6 +28,8 @@ type viewKeeper struct {
 	classes resourcelisters.DeviceClassLister
 	cache   *admission.Cache
 	recent  recent
+	// sampled is that of admission.ClusterView.
+	sampled bool
 
 	dirty   chan struct{}
 	current atomic.Pointer[admission.ClusterView]
@@ -35,10 +37,10 @@ type viewKeeper struct {
 	changed func()
 }
 
-func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, changed func()) *viewKeeper {
+func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, sampled bool, changed func()) *viewKeeper {
 	k := &viewKeeper{
 		driver: driver, nodes: nodes, classes: resourcelisters.NewDeviceClassLister(classes), cache: admission.NewCache(),
-		recent: recent, dirty: make(chan struct{}, 1), changed: changed,
+		recent: recent, sampled: sampled, dirty: make(chan struct{}, 1), changed: changed,
 	}
 	k.build()
 	return k
@@ -70,7 +72,9 @@ func (k *viewKeeper) run(ctx context.Context) {
 func (k *viewKeeper) build() (again time.Duration) {
 	pools, again := k.recent.with(distinct(k.nodes.pools()))
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
-		k.current.Store(admission.NewClusterView(k.driver, k.classes, pools, k.cache))
+		next := admission.NewClusterView(k.driver, k.classes, pools, k.cache)
+		next.Sampled = k.sampled
+		k.current.Store(next)
 	}
 	return again
 }

@@ -66,7 +66,7 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.invalidate("b")
-	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, nil)
+	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, false, nil)
 	was := k.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)

@@ -39,6 +39,8 @@ type Options struct {
 	// Classes selects the classes to create.
 	Classes    deviceclasses.Options
 	LabelNodes bool
+	// AskedConfigMap is the ConfigMap of Namespace for the MIG profiles that the cluster asks for. Empty: none.
+	AskedConfigMap, Namespace string
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 }
@@ -57,6 +59,8 @@ type Controller struct {
 	classStatuses   *classStatuses
 	// resources holds each servedResource that an event showed.
 	resources sync.Map
+	// askedDirty wakes the leader's askedKeeper.
+	askedDirty chan struct{}
 
 	mu sync.Mutex
 	// leading is nil unless this instance leads.
@@ -78,11 +82,15 @@ type task struct{ node string }
 func New(driver string, client kubernetes.Interface, metadata metadata.Interface, o Options) *Controller {
 	c := &Controller{
 		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &fleet.Shapes{},
+		askedDirty: make(chan struct{}, 1),
 	}
 	c.slices = newSlices(c.versions, driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = &nodes{slices: c.slices.GetIndexer(), known: map[string]fleet.Pool{}, changed: map[string]bool{}}
-	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, func() { c.enqueue(task{}) })
+	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.AskedConfigMap != "", func() {
+		c.enqueue(task{})
+		trigger(c.askedDirty)
+	})
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
@@ -157,6 +165,12 @@ func (c *Controller) Lead(ctx context.Context) error {
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
+	}
+	if c.o.AskedConfigMap != "" {
+		k := c.newAskedKeeper(l.claims)
+		wg.Go(func() { k.templates.RunWithContext(ctx) })
+		wg.Go(func() { k.pods.RunWithContext(ctx) })
+		wg.Go(func() { k.run(ctx) })
 	}
 	c.mu.Lock()
 	c.leading = l

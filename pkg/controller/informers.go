@@ -164,7 +164,7 @@ func trimClass(object any) (any, error) {
 	return object, nil
 }
 
-// trimClaim keeps the named classes and the allocation of a claim.
+// trimClaim keeps the requests and the allocation of a claim.
 func trimClaim(object any) (any, error) {
 	claim, ok := object.(*resourceapi.ResourceClaim)
 	if !ok {
@@ -175,7 +175,7 @@ func trimClaim(object any) (any, error) {
 	claim.Status.Devices = nil
 	for i := range claim.Spec.Devices.Requests {
 		if e := claim.Spec.Devices.Requests[i].Exactly; e != nil {
-			e.Selectors, e.Tolerations = nil, nil
+			e.Tolerations = nil
 		}
 	}
 	if a := claim.Status.Allocation; a != nil {

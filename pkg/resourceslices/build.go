@@ -54,9 +54,9 @@ type Options struct {
 	Foreign map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
-	// Profile reports whether to publish a MIG profile of a GPU to new claims. Nil: every profile. External partitions are
+	// Placements says which placements of a GPU's MIG profile to publish to new claims. Nil: all. External partitions are
 	// always published.
-	Profile func(g gpu.GPU, profile string) bool
+	Placements func(g gpu.GPU, profile string) sharing.Placements
 	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. An Offer with false is for
 	// a device with claims that share it. standing is their strategy, if known. Nil: nothing is shared.
 	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
@@ -103,10 +103,14 @@ const (
 	Withheld State = "withheld"
 	// Unknown GPUs were readable, but NVML has not answered for a while.
 	Unknown State = "unknown"
+	// NotAsked partitions are withdrawn soon, because no object asks for their profile.
+	NotAsked State = "not-asked"
 )
 
-// temporary means that the GPU's devices stay published, with taints where the server has them.
-func (s State) temporary() bool { return s == Withheld || s == Unknown || s.fault() }
+// temporary means that the devices stay published, with taints where the server has them.
+func (s State) temporary() bool {
+	return s == Withheld || s == Unknown || s == NotAsked || s.fault()
+}
 
 // fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/health.
 func (s State) fault() bool {
@@ -156,7 +160,7 @@ func PoolOf(node string, devices []resourceapi.Device) string {
 // place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
 // gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}}
+	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, sampled: map[[2]string]bool{}}
 	b.labels = labels(b.islands)
 	gpus := b.gpuStates(snapshot, conditions)
 	groups := b.groups(gpus)
@@ -200,6 +204,8 @@ type builder struct {
 	islands  []topology.Island
 	// labels are the NVLink groups of GPUs, by PCI address.
 	labels map[string]string
+	// sampled are the models and profiles of which a placement is published although no object asks for them.
+	sampled map[[2]string]bool
 	// last is the previous result of geometry, because the GPUs of a node are usually equal.
 	last geometry
 }

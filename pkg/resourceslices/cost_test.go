@@ -39,6 +39,8 @@ var settings = []struct{ name, file string }{
 	{"without +me", "publish: [{profiles: [1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb]}]"},
 	{"profile 1g.10gb only", "publish: [{profiles: [1g.10gb]}]"},
 	{"1g.10gb only, not shareable", "publish: [{profiles: [1g.10gb], shareable: None}]"},
+	{"Auto and 1g.10gb, not shareable", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]"},
+	{"Auto, not shareable", "publish: [{profiles: Auto, shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
 	{"no partitions, not shareable", "publish: [{profiles: None, shareable: None}]"},
 }
@@ -151,7 +153,7 @@ func BenchmarkSchedulingCost(b *testing.B) {
 	for b.Loop() {
 		for _, o := range settings {
 			s, _ := profilesOf(newScheduler(b, board, parsed(b, o.file)))
-			row(o.name, func() *scheduler { return newScheduler(b, board, parsed(b, o.file)) }, s["1g.10gb"] > 0)
+			row(o.name, func() *scheduler { return newScheduler(b, board, parsed(b, o.file)) }, s["1g.10gb"] > 8)
 		}
 		row("plain", func() *scheduler { return plainNode(b, snapshot(b, "hgx-h100", 8)) }, false)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // deviceEntry is a candidate for publishing.
@@ -20,8 +21,8 @@ type deviceEntry struct {
 	// foreign partitions are external and exist.
 	foreign bool
 	held    bool
-	// hidden entries are not published for new claims, by the node's settings.
-	hidden bool
+	// placements says whether the node's settings publish the entry for new claims.
+	placements sharing.Placements
 	// state is set if the entry is unavailable to new claims.
 	state State
 	why   string
@@ -64,9 +65,31 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 			entries[n].exclude(g.unhealthy.State, g.unhealthy.Message)
 		}
 	}
-	return slices.DeleteFunc(entries, func(e deviceEntry) bool {
-		return !e.held && (e.hidden && !e.foreign || e.state != "" && (!e.state.temporary() || !b.o.Taints))
-	})
+	b.sample(g.gpu.ProductName, entries)
+	return slices.DeleteFunc(entries, func(e deviceEntry) bool { return !b.publishes(e) })
+}
+
+func (b *builder) publishes(e deviceEntry) bool {
+	return e.held || (e.placements != sharing.NoPlacement || e.foreign) && (e.state == "" || e.state.temporary() && b.o.Taints)
+}
+
+// sample leaves one placement of the node for each profile that no object asks for, so that classes, reviews, quotas and
+// autoscalers still know it. A first claim can get it.
+func (b *builder) sample(model string, entries []deviceEntry) {
+	for n := range entries {
+		e := &entries[n]
+		if e.placements == sharing.AllPlacements || e.held || e.foreign || !b.publishes(*e) {
+			continue
+		}
+		switch key := [2]string{model, e.profile.Name}; {
+		case !b.sampled[key]:
+			b.sampled[key] = true
+		case e.placements == sharing.EndingPlacements:
+			e.exclude(NotAsked, "no object asks for its profile")
+		default:
+			e.placements = sharing.NoPlacement
+		}
+	}
 }
 
 // partitions returns the possible and the held partitions, in the order of Order.
@@ -77,7 +100,9 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		e := deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{
 			Kind: gpu.KindMIG, PCIAddress: g.gpu.PCIAddress, Profile: choice.Profile.Name, Start: choice.Placement.Start,
 		}}
-		e.hidden = b.o.Profile != nil && !b.o.Profile(g.gpu, choice.Profile.Name)
+		if b.o.Placements != nil {
+			e.placements = b.o.Placements(g.gpu, choice.Profile.Name)
+		}
 		e.exclude(m.partitions, m.why)
 		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {
 			e.held = true

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// parsed returns the options of a settings file.
+// parsed returns the options of a settings file. No object asks for a profile.
 func parsed(t testing.TB, file string) resourceslices.Options {
 	t.Helper()
 	s, _, err := sharing.Parse([]byte(file))
@@ -27,7 +27,9 @@ func parsed(t testing.TB, file string) resourceslices.Options {
 		t.Fatal(err)
 	}
 	return resourceslices.Options{
-		Profile: func(g gpu.GPU, profile string) bool { return s.Profile("n1", g, profile) },
+		Placements: func(g gpu.GPU, profile string) sharing.Placements {
+			return s.Placements("n1", g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
+		},
 		Offer: func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(s.Policy("n1", g, profile).With(standing), g, profile, true)
 		},
@@ -52,16 +54,18 @@ func profilesOf(s *scheduler) (placements map[string]int, shareable int) {
 
 func TestBuild_PublishSettings_LeaveOutDevices(t *testing.T) {
 	for file, want := range map[string]struct{ small, large, all, shareable int }{
-		"":                                   {7, 2, 25, 26},
-		"publish: [{nodes: [n2]}]":           {7, 2, 25, 26},
-		"publish: [{profiles: All}]":         {7, 2, 25, 26},
-		"publish: [{profiles: None}]":        {0, 0, 0, 1},
-		"publish: [{profiles: [1g.10gb]}]":   {7, 0, 7, 8},
-		"publish: [{profiles: ['?g.40gb']}]": {0, 2, 3, 4},
-		"publish: [{shareable: None}]":       {7, 2, 25, 0},
-		"publish: [{shareable: GPUs}]":       {7, 2, 25, 1},
-		"publish: [{shareable: Partitions}]": {7, 2, 25, 25},
-		"publish: [{nodes: ['n?'], profiles: None, shareable: None}]":          {0, 0, 0, 0},
+		"":                                                            {7, 2, 25, 26},
+		"publish: [{nodes: [n2]}]":                                    {7, 2, 25, 26},
+		"publish: [{profiles: All}]":                                  {7, 2, 25, 26},
+		"publish: [{profiles: None}]":                                 {0, 0, 0, 1},
+		"publish: [{profiles: [1g.10gb]}]":                            {7, 0, 7, 8},
+		"publish: [{profiles: ['?g.40gb']}]":                          {0, 2, 3, 4},
+		"publish: [{profiles: Auto}]":                                 {1, 1, 7, 8},
+		"publish: [{shareable: None}]":                                {7, 2, 25, 0},
+		"publish: [{shareable: GPUs}]":                                {7, 2, 25, 1},
+		"publish: [{shareable: Partitions}]":                          {7, 2, 25, 25},
+		"publish: [{nodes: ['n?'], profiles: None, shareable: None}]": {0, 0, 0, 0},
+		"publish: [{profiles: [Auto, 1g.10gb, 3g.40gb]}]":             {7, 2, 14, 15},
 		"publish: [{products: ['*A100*'], profiles: None}, {shareable: None}]": {7, 2, 25, 0},
 		"{sharing: {strategy: None}, publish: [{shareable: All}]}":             {7, 2, 25, 0},
 	} {
@@ -78,11 +82,43 @@ func TestBuild_PublishSettings_LeaveOutDevices(t *testing.T) {
 	}
 }
 
+// TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode also ends a profile: its claims, which the node does not know yet,
+// keep their places meanwhile.
+func TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode(t *testing.T) {
+	snapshot := boards(3, layouttest.H100())
+	placements := map[string]sharing.Placements{}
+	o := resourceslices.Options{Placements: func(_ gpu.GPU, profile string) sharing.Placements { return placements[profile] }}
+	s := newScheduler(t, snapshot, o)
+	one := profile("1g.10gb")
+	s.want(s.claim("mig.nvidia.com", 1, one), "gpu-0000-10-00-0-mig-1g-10gb-0")
+	s.want(s.claim("mig.nvidia.com", 1, one), "gpu-0000-10-00-0-mig-1g-10gb-1")
+	placements["1g.10gb"] = sharing.EndingPlacements
+	s.slices = newScheduler(t, snapshot, o).slices
+	s.want(s.claim("mig.nvidia.com", 1, one))
+	s.want(s.claim("gpu.nvidia.com", 2), "gpu-0000-11-00-0", "gpu-0000-12-00-0")
+	s.want(s.claim("gpu.nvidia.com", 1)) // The first GPU is cut.
+	if got, _ := profilesOf(s); got["1g.10gb"] != 21 {
+		t.Errorf("%v", got)
+	}
+	placements["1g.10gb"] = sharing.OnePlacement
+	for _, start := range []int{0, 1} {
+		o.Held = append(o.Held, resourceslices.Held{
+			Device: gpu.Device{Kind: gpu.KindMIG, PCIAddress: "0000:10:00.0", Profile: "1g.10gb", Start: start}, Size: 1, GPU: snapshot.GPUs[0],
+		})
+	}
+	s.slices = newScheduler(t, snapshot, o).slices
+	if got, _ := profilesOf(s); got["1g.10gb"] != 3 || got["3g.40gb"] != 6 {
+		t.Errorf("%v, want the held ones and another one", got)
+	}
+	s.want(s.claim("gpu.nvidia.com", 1))
+}
+
 // TestBuild_SettingsChangeUnderClaims_NeverOverlap has claims of all kinds come and go while the settings change.
 func TestBuild_SettingsChangeUnderClaims_NeverOverlap(t *testing.T) {
 	files := []string{
 		"", "publish: [{profiles: None}]", "publish: [{profiles: None, shareable: None}]", "publish: [{profiles: [1g.10gb], shareable: GPUs}]",
 		"publish: [{profiles: [3g.40gb, 1g.10gb+me], shareable: Partitions}]", "publish: [{shareable: None}]",
+		"publish: [{profiles: Auto}]", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]",
 	}
 	m := layouttest.H100()
 	for name, snapshot := range map[string]gpu.Snapshot{

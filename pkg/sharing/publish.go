@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"gpu-dra-driver/pkg/gpu"
@@ -16,9 +17,9 @@ import (
 type published struct {
 	// One of the globs nodes and of products must match; an empty list matches all.
 	nodes, products []string
-	// profiles are globs of the MIG profiles to publish; all publishes every profile.
-	profiles []string
-	all      bool
+	// profiles are globs of the MIG profiles to publish; all publishes every profile, auto those that the cluster asks for.
+	profiles  []string
+	all, auto bool
 	// Claims can share devices of these kinds.
 	gpus, partitions bool
 }
@@ -47,9 +48,14 @@ func (e publishEntry) read(field string) (published, error) {
 	switch {
 	case e.Profiles == nil || json.Unmarshal(e.Profiles, &word) == nil && word == "All":
 		p.all = true
+	case word == "Auto":
+		p.auto = true
 	case word != "None" && (word != "" || json.Unmarshal(e.Profiles, &p.profiles) != nil || len(p.profiles) == 0):
-		return p, fmt.Errorf("%s.profiles: %s is not allowed, use All, None, or a list such as [1g.10gb, 3g.40gb]",
+		return p, fmt.Errorf("%s.profiles: %s is not allowed, use All, Auto, None, or a list such as [1g.10gb, 3g.40gb]",
 			field, clip(string(e.Profiles)))
+	}
+	if n := slices.Index(p.profiles, "Auto"); n >= 0 {
+		p.auto, p.profiles = true, slices.Delete(p.profiles, n, n+1)
 	}
 	for what, patterns := range map[string][]string{"nodes": p.nodes, "products": p.products, "profiles": p.profiles} {
 		for _, pattern := range patterns {
@@ -70,10 +76,29 @@ func (s Settings) published(node string, g gpu.GPU) published {
 	return published{all: true, gpus: true, partitions: true}
 }
 
-// Profile reports whether a node publishes a MIG profile of a GPU to new claims.
-func (s Settings) Profile(node string, g gpu.GPU, profile string) bool {
+// Placements says how many of a MIG profile's placements a node publishes to new claims.
+type Placements int
+
+const (
+	AllPlacements Placements = iota
+	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one of the node.
+	EndingPlacements
+	// OnePlacement is one of the node, so that its profile stays known.
+	OnePlacement
+	NoPlacement
+)
+
+// Placements returns the placements of a GPU's MIG profile. asked answers for profiles with the setting Auto; without it
+// they have all.
+func (s Settings) Placements(node string, g gpu.GPU, profile string, asked func(profile string) Placements) Placements {
 	p := s.published(node, g)
-	return p.all || len(p.profiles) > 0 && oneOf(p.profiles, profile)
+	switch {
+	case p.all, len(p.profiles) > 0 && oneOf(p.profiles, profile), p.auto && asked == nil:
+		return AllPlacements
+	case p.auto:
+		return asked(profile)
+	}
+	return NoPlacement
 }
 
 func (p published) shares(profile string) bool {

@@ -117,4 +117,9 @@ var clusterMutations = []Mutation{
 		Old: "rest := r.grace - time.Since(s.at)", New: "rest := -time.Since(s.at)",
 		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
 	},
+	{
+		Name: "a profile goes as soon as no object asks for it", File: "pkg/demand/published.go",
+		Old: "now.Sub(since) >= Keep+Renew ||", New: "now.Sub(since) >= Renew ||",
+		Package: "./pkg/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
+	},
 }

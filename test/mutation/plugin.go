@@ -100,8 +100,8 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "settings withdraw a held partition", File: "pkg/resourceslices/entries.go",
-		Old:     "return !e.held && (e.hidden && !e.foreign || ",
-		New:     "return e.hidden && !e.foreign || !e.held && (",
+		Old:     "return e.held || (e.placements != sharing.NoPlacement || e.foreign) && (",
+		New:     "return (e.placements != sharing.NoPlacement || e.foreign) && (e.held || ",
 		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
 	},
 	{
@@ -120,5 +120,15 @@ var pluginMutations = []Mutation{
 		Name: "the device of an ending claim is refused at once", File: "pkg/kubeletplugin/service.go",
 		Old: "errors.As(err, &held) && s.ending(ctx, held.Claim) {", New: "errors.As(err, &held) && false {",
 		Package: "./pkg/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
+	},
+	{
+		Name: "without a ConfigMap no profile counts as asked for", File: "pkg/kubeletplugin/publishing/asked.go",
+		Old: "case asked, a.profiles == nil:", New: "case asked:",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestAsked_ConfigMapComesAndChanges_ProfilesFollow",
+	},
+	{
+		Name: "a held placement is the one of a profile that no object asks for", File: "pkg/resourceslices/entries.go",
+		Old: "e.placements == sharing.AllPlacements || e.held || e.foreign ||", New: "e.placements == sharing.AllPlacements || e.foreign ||",
+		Package: built, Test: "TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode",
 	},
 }

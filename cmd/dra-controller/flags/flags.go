@@ -33,10 +33,11 @@ type Config struct {
 	ModelClassPrefix, ExtendedResourcePrefix string
 	ClassGrace                               time.Duration
 
-	NodeLabels bool
-	Check      string
-	Verbosity  int
-	Version    bool
+	NodeLabels     bool
+	AskedConfigMap string
+	Check          string
+	Verbosity      int
+	Version        bool
 }
 
 // The values of --check.
@@ -91,6 +92,9 @@ func New(c *Config) *pflag.FlagSet {
 			"between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
+	fs.StringVar(&c.AskedConfigMap, "asked-configmap", "",
+		"Name of the ConfigMap in the pod's namespace to write the MIG profiles into that the cluster asks for. Nodes "+
+			"with the setting Auto publish these. Empty: none.")
 	fs.StringVar(&c.Check, "check", "",
 		"Run one check, print its result and exit. installation: the driver works. uninstall: no claim has devices "+
 			"of the driver.")

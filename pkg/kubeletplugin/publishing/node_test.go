@@ -82,7 +82,7 @@ func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
 		o, _ := slicing(g, profile, standing)
 		return o, false
 	}
-	hidden := func(gpu.GPU, string) bool { return false }
+	hidden := func(gpu.GPU, string) sharing.Placements { return sharing.NoPlacement }
 	whole := plan.Device{Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}
 	share := func(strategy v1beta1.Strategy) plan.Device {
 		d := whole
@@ -106,7 +106,7 @@ func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
 		"share of an unshared GPU":        {NodeOptions{Offer: none}, share(v1beta1.StrategyMPS), true, "mps", "hardware"},
 		"a whole GPU, once shareable":     {NodeOptions{Offer: none}, all, true, "time-slicing", "hardware"},
 		"a whole GPU, never shareable":    {NodeOptions{Offer: none}, whole, false, "hardware", "hardware"},
-		"a hidden partition":              {NodeOptions{Profile: hidden}, partition, true, "hardware", ""},
+		"a hidden partition":              {NodeOptions{Placements: hidden}, partition, true, "hardware", ""},
 		"a partition without partitions":  {NodeOptions{NoPartitions: true}, partition, true, "hardware", ""},
 		"a published partition":           {NodeOptions{}, partition, false, "hardware", "hardware"},
 	} {

@@ -81,7 +81,8 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 		for _, d := range s.Devices {
 			h := draplugin.DeviceHealth{PoolName: resourceslices.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
-				if taint.Key != resourceslices.UnhealthyTaint || taint.Value == string(resourceslices.Withheld) {
+				available := taint.Value == string(resourceslices.Withheld) || taint.Value == string(resourceslices.NotAsked)
+				if taint.Key != resourceslices.UnhealthyTaint || available {
 					continue
 				}
 				h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value

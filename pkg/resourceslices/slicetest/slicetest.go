@@ -35,11 +35,13 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	return Slices(snapshot, node, sharing.Settings{}), nil
 }
 
-// Slices returns the slices of a node with MPS for a Snapshot and the node's settings.
+// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile.
 func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*resourceapi.ResourceSlice {
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
-		Profile: func(g gpu.GPU, profile string) bool { return settings.Profile(node, g, profile) },
+		Placements: func(g gpu.GPU, profile string) sharing.Placements {
+			return settings.Placements(node, g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
+		},
 		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(settings.Policy(node, g, profile), g, profile, true)
 		},

@@ -112,4 +112,8 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: {{ .Values.deviceClasses.grace | quote }}
 - name: NODE_LABELS
   value: {{ .Values.nodeLabels.enabled | quote }}
+{{- with include "gpu-dra-driver.askedConfigMap" . }}
+- name: ASKED_CONFIGMAP
+  value: {{ . }}
+{{- end }}
 {{- end }}

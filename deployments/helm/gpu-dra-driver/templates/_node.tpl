@@ -79,6 +79,10 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 - name: SHARING_CONFIG
   value: /etc/gpu-dra-driver/sharing/config.yaml
 {{- end }}
+{{- with include "gpu-dra-driver.askedConfigMap" . }}
+- name: ASKED_CONFIGMAP
+  value: {{ . }}
+{{- end }}
 # Keeps the NVIDIA runtime, if it is the node's default, from adding
 # GPUs and libraries to this container.
 - name: NVIDIA_VISIBLE_DEVICES

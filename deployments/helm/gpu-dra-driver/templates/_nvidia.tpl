@@ -30,6 +30,14 @@ true
 {{- end }}
 {{- end }}
 
+{{/* The ConfigMap for the MIG profiles that the cluster asks for, or nothing if no setting is Auto or nobody writes it. */}}
+{{- define "gpu-dra-driver.askedConfigMap" -}}
+{{- $settings := include "gpu-dra-driver.sharingConfig" . | fromYaml }}
+{{- if and (include "gpu-dra-driver.controller" .) (contains "\"Auto\"" (get $settings "publish" | toJson)) }}
+{{- include "gpu-dra-driver.fullname" . }}-asked
+{{- end }}
+{{- end }}
+
 {{/* "true" if cert-manager issues the webhook's certificate. */}}
 {{- define "gpu-dra-driver.certManager" -}}
 {{- if or .Values.webhook.certManager.enabled (eq "cert-manager" (dig "tls" "mode" "" .Values.webhook)) -}}

@@ -1,0 +1,176 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/demand"
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/selector"
+)
+
+// askedPause is the least time between two passes of the askedKeeper. It limits the time of a first pod too.
+const askedPause = 200 * time.Millisecond
+
+// askedKeeper writes the MIG profiles that the cluster asks for into a ConfigMap, which the nodes follow.
+type askedKeeper struct {
+	driver, name            string
+	configMaps              typedcorev1.ConfigMapInterface
+	claims, templates, pods cache.SharedIndexInformer
+	classes                 cache.Indexer
+	pools                   func() []fleet.Pool
+	read                    func(expression string) selector.Reading
+	dirty                   chan struct{}
+	written                 *corev1.ConfigMap // The last known one; nil: it must be read.
+}
+
+func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
+	templates := c.versions.ResourceClaimTemplates(metav1.NamespaceAll)
+	pods := c.client.CoreV1().Pods(metav1.NamespaceAll)
+	// The others have claims, or nodes that need no more devices for them.
+	unscheduled := func(o metav1.ListOptions) metav1.ListOptions {
+		o.FieldSelector = "spec.nodeName=,status.phase=Pending"
+		return o
+	}
+	return &askedKeeper{
+		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
+		templates: informer(c.versions, templates.List, templates.Watch, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
+		pods: informer(c.client, func(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+			return pods.List(ctx, unscheduled(o))
+		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return pods.Watch(ctx, unscheduled(o))
+		}, &corev1.Pod{}, trimPod),
+		classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.cache.Read, dirty: c.askedDirty,
+	}
+}
+
+// run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it.
+func (k *askedKeeper) run(ctx context.Context) {
+	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
+		_ = on(i, func(any) { trigger(k.dirty) }) // It fails only after the end.
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), k.templates.HasSynced, k.pods.HasSynced) {
+		return
+	}
+	for {
+		again := demand.Renew / 2 // For the times of the profiles.
+		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The nodes keep the MIG profiles that they publish; trying again")
+			again = retryAsked
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		case <-k.dirty:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(askedPause):
+		}
+	}
+}
+
+// retryAsked is the pause after a failed write.
+const retryAsked = 2 * time.Second
+
+func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
+	if k.written == nil {
+		found, err := k.configMaps.Get(ctx, k.name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			found = &corev1.ConfigMap{}
+		case err != nil:
+			return fmt.Errorf("get ConfigMap %s: %w", k.name, err)
+		}
+		k.written = found
+	}
+	exists := k.written.ResourceVersion != ""
+	last, err := demand.Decode(k.written.Data)
+	next, changed := demand.Next(last, k.profiles(), time.Now())
+	if exists && err == nil && !changed {
+		return nil
+	}
+	want := k.written.DeepCopy()
+	want.Name, want.Data = k.name, demand.Encode(next)
+	if !exists {
+		k.written, err = k.configMaps.Create(ctx, want, metav1.CreateOptions{})
+	} else {
+		k.written, err = k.configMaps.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		k.written = nil
+		return fmt.Errorf("write ConfigMap %s: %w", k.name, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles that the cluster asks for", "configMap", k.name,
+		"profiles", slices.Sorted(maps.Keys(next)))
+	return nil
+}
+
+func (k *askedKeeper) profiles() []string {
+	c := demand.Cluster{
+		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes),
+		Claims: list[*resourceapi.ResourceClaim](k.claims.GetIndexer()), Pods: list[*corev1.Pod](k.pods.GetIndexer()),
+		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetIndexer()),
+	}
+	for kind := range fleet.Publishers(k.pools()) {
+		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
+			c.Known = append(c.Known, kind.Profile)
+		}
+	}
+	slices.Sort(c.Known)
+	return c.Profiles()
+}
+
+func list[T any](indexer cache.Indexer) (out []T) {
+	for _, o := range indexer.List() {
+		if one, ok := o.(T); ok {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+func trimTemplate(object any) (any, error) {
+	if template, ok := object.(*resourceapi.ResourceClaimTemplate); ok {
+		template.ManagedFields, template.Labels, template.Annotations, template.OwnerReferences = nil, nil, nil, nil
+		template.Spec.ObjectMeta = metav1.ObjectMeta{}
+		template.Spec.Spec.Devices.Config, template.Spec.Spec.Devices.Constraints = nil, nil
+	}
+	return object, nil
+}
+
+// trimPod keeps the resources of a pod's containers.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	limits := func(containers []corev1.Container) (out []corev1.Container) {
+		for _, c := range containers {
+			out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+		}
+		return out
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers)},
+	}, nil
+}

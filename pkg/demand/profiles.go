@@ -1,0 +1,125 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package demand finds the MIG profiles that a cluster asks for, and remembers them for a while. The controller writes
+// them into a ConfigMap, and the nodes with the setting Auto read it.
+//
+// An object asks for every profile that it could get: a restriction that the package cannot read does not restrict.
+package demand
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/selector"
+)
+
+// Cluster holds the objects that can ask for partitions.
+type Cluster struct {
+	Driver string
+	// Known are the profiles of the cluster's GPUs. Others are ignored.
+	Known     []string
+	Classes   []*resourceapi.DeviceClass
+	Claims    []*resourceapi.ResourceClaim
+	Templates []*resourceapi.ResourceClaimTemplate
+	// Pods are those without a node. The others have claims.
+	Pods []*corev1.Pod
+	// Read analyses a selector. An unreadable one has an empty Reading.
+	Read func(expression string) selector.Reading
+}
+
+// Profiles returns the known profiles that an object asks for, sorted.
+func (c Cluster) Profiles() []string {
+	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
+	for _, class := range c.Classes {
+		classes[class.Name] = class
+		resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+class.Name)] = class.Name
+		if name := class.Spec.ExtendedResourceName; name != nil {
+			resources[corev1.ResourceName(*name)] = class.Name
+		}
+	}
+	asked, seen := map[string]bool{}, map[string]bool{}
+	ask := func(class string, selectors []resourceapi.DeviceSelector) {
+		of := classes[class]
+		if of == nil {
+			return // No device can be allocated by it.
+		}
+		// Most requests are alike.
+		all := slices.Concat(expressions(of.Spec.Selectors), expressions(selectors))
+		if key := strings.Join(all, "\x00"); !seen[key] {
+			seen[key] = true
+			for _, profile := range c.matching(all) {
+				asked[profile] = true
+			}
+		}
+	}
+	requests := func(devices resourceapi.DeviceClaim) {
+		for _, r := range devices.Requests {
+			if r.Exactly != nil {
+				ask(r.Exactly.DeviceClassName, r.Exactly.Selectors)
+			}
+			for _, s := range r.FirstAvailable {
+				ask(s.DeviceClassName, s.Selectors)
+			}
+		}
+	}
+	for _, claim := range c.Claims {
+		requests(claim.Spec.Devices)
+		if claim.Status.Allocation != nil {
+			for _, r := range claim.Status.Allocation.Devices.Results {
+				if held, err := gpu.ParseName(r.Device); r.Driver == c.Driver && err == nil && held.Kind == gpu.KindMIG {
+					asked[held.Profile] = true
+				}
+			}
+		}
+	}
+	for _, template := range c.Templates {
+		requests(template.Spec.Spec.Devices)
+	}
+	for _, pod := range c.Pods {
+		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			for resource := range container.Resources.Limits {
+				ask(resources[resource], nil)
+			}
+		}
+	}
+	maps.DeleteFunc(asked, func(profile string, _ bool) bool { return !slices.Contains(c.Known, profile) })
+	return slices.Sorted(maps.Keys(asked))
+}
+
+// matching returns the profiles whose partitions the expressions could select.
+func (c Cluster) matching(expressions []string) []string {
+	profiles := c.Known
+	named, ours := false, false
+	for _, e := range expressions {
+		r := c.Read(e)
+		if r.Driver != "" && r.Driver != c.Driver || r.Type(c.Driver) != "" && r.Type(c.Driver) != string(gpu.KindMIG) {
+			return nil
+		}
+		ours = ours || r.Driver == c.Driver
+		for _, n := range r.Names {
+			named, ours = true, ours || n.Domain == c.Driver
+		}
+		if only, restricted := r.Required[selector.Name{Domain: c.Driver, ID: "profile"}]; restricted {
+			profiles = slices.DeleteFunc(slices.Clone(profiles), func(p string) bool { return !slices.Contains(only, p) })
+		}
+	}
+	if named && !ours {
+		return nil // It reads another driver's attributes, which no partition has.
+	}
+	return profiles
+}
+
+func expressions(selectors []resourceapi.DeviceSelector) (out []string) {
+	for _, s := range selectors {
+		if s.CEL != nil {
+			out = append(out, s.CEL.Expression)
+		}
+	}
+	return out
+}
