@@ -64,7 +64,6 @@ const maxClasses = 500
 
 // reconcile creates and removes classes. It returns the delay until the next run if nothing changes; 0: none.
 func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, err error) {
-	wanted, problems := deviceclasses.Build(fleet.Publishers(k.pools()), k.options)
 	var errs []error
 	done := func(wait time.Duration, err error) {
 		errs = append(errs, err)
@@ -78,6 +77,7 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 			ours[class.Name] = class
 		}
 	}
+	wanted, problems := deviceclasses.Build(fleet.Publishers(k.pools()), ours, k.options)
 	room := maxClasses - len(ours)
 	for _, want := range wanted {
 		if ours[want.Name] == nil && want.Name != k.options.Driver {

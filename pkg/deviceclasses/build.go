@@ -50,16 +50,21 @@ type Class struct {
 }
 
 // Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
-// gets no class. publishers holds the number of nodes for each kind.
-func Build(publishers map[fleet.Kind]int, o Options) (classes []Class, problems []error) {
-	type choice struct{ what, name, attribute, value string }
+// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name: if two kinds of
+// as many nodes have one class name, its class stays.
+func Build(publishers map[fleet.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
+	type choice struct {
+		what, name       string
+		kind             gpu.Kind
+		attribute, value string
+	}
 	choices := map[choice]int{}
 	for k, nodes := range publishers {
 		switch {
 		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
-			choices[choice{"model", o.ModelName(k.Product), "productName", k.Product}] += nodes
+			choices[choice{"model", o.ModelName(k.Product), k.Type, "productName", k.Product}] += nodes
 		case k.Type == gpu.KindMIG && k.Profile != "" && o.Profiles:
-			choices[choice{"MIG profile", o.ProfileName(k.Profile), "profile", k.Profile}] += nodes
+			choices[choice{"MIG profile", o.ProfileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
 		}
 	}
 	if o.GPUs {
@@ -69,9 +74,16 @@ func Build(publishers map[fleet.Kind]int, o Options) (classes []Class, problems 
 		}
 		classes = append(classes, Class{c, 0})
 	}
+	exists := map[choice]int{}
+	for c := range choices {
+		if class := existing[c.name]; class != nil &&
+			equality.Semantic.DeepEqual(class.Spec.Selectors, o.class(c.name, c.kind, c.attribute, c.value).Spec.Selectors) {
+			exists[c] = 1
+		}
+	}
 	made := map[string]string{}
 	for _, c := range slices.SortedFunc(maps.Keys(choices), func(a, b choice) int {
-		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
+		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(exists[b], exists[a]), cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
 	}) {
 		if problem := validation.IsDNS1123Subdomain(c.name); len(problem) > 0 {
 			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: the name %q is invalid: %s", c.what, c.value, c.name, problem[0]))
@@ -82,12 +94,8 @@ func Build(publishers map[fleet.Kind]int, o Options) (classes []Class, problems 
 			continue
 		}
 		made[c.name] = c.value
-		kind := gpu.KindGPU
-		if c.attribute == "profile" {
-			kind = gpu.KindMIG
-		}
-		class := o.class(c.name, kind, c.attribute, c.value)
-		if c.attribute == "profile" && o.ResourcePrefix != "" {
+		class := o.class(c.name, c.kind, c.attribute, c.value)
+		if c.kind == gpu.KindMIG && o.ResourcePrefix != "" {
 			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(c.value))
 		}
 		classes = append(classes, Class{class, choices[c]})

@@ -29,7 +29,7 @@ func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
 	classes, problems := Build(map[fleet.Kind]int{
 		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
 		{Type: gpu.KindMonitor, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}: 8, {Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 4}: 2,
-	}, options)
+	}, nil, options)
 	if len(problems) > 0 {
 		t.Error(problems)
 	}
@@ -55,17 +55,36 @@ func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
 }
 
 func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
-	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, options)
+	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, nil, options)
 	if len(classes) != 1 || len(problems) != 3 {
 		t.Errorf("%d classes, problems %v", len(classes), problems)
 	}
-	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
+	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, nil, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
 		t.Error("disabled classes are built")
 	}
 }
 
+// TestBuild_OneNameForTwoModels_ClassStays has a node that invents a model, as another node has a real one.
+func TestBuild_OneNameForTwoModels_ClassStays(t *testing.T) {
+	existing := map[string]*resourceapi.DeviceClass{}
+	for _, models := range [][]string{{"NVIDIA-A100"}, {"NVIDIA A100", "NVIDIA-A100", "NVIDIA_A100"}} {
+		publishers := map[fleet.Kind]int{}
+		for _, m := range models {
+			publishers[whole(m)] = 1
+		}
+		classes, problems := Build(publishers, existing, options)
+		if len(classes) != 1 || len(problems) != len(models)-1 || !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA-A100"`) {
+			t.Errorf("%q: %v, problems %v", models, classes[0].Spec, problems)
+		}
+		existing[classes[0].Name] = classes[0].DeviceClass
+	}
+	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA-A100"): 1, whole("NVIDIA A100"): 2}, existing, options); !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA A100"`) {
+		t.Errorf("the model of more nodes has no class: %v", classes[0].Spec)
+	}
+}
+
 func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
-	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, options)
+	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, nil, options)
 	want := classes[0].DeviceClass
 	is := want.DeepCopy()
 	is.ResourceVersion, is.UID, is.Labels["team"] = "7", "u", "ml"

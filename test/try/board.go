@@ -148,7 +148,7 @@ func (b *board) makeClasses(tree string, pool fleet.Pool) error {
 	for _, kind := range pool.Devices() {
 		kinds[kind]++
 	}
-	made, problems := deviceclasses.Build(kinds, deviceclasses.Options{
+	made, problems := deviceclasses.Build(kinds, nil, deviceclasses.Options{
 		Driver: driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-",
 	})
 	if len(problems) > 0 {
