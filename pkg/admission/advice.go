@@ -23,8 +23,7 @@ import (
 func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) result {
 	var r result
 	if tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize {
-		_, r.Errors = v.decode(spec.Devices.Config, path.Child("devices", "config"))
-		r.warn("%s is too large to be checked against the cluster", path)
+		r.Errors = field.ErrorList{field.Forbidden(path.Child("devices"), tooLargeText)}
 		return r
 	}
 	requests := v.requests(spec.Devices)
@@ -47,6 +46,9 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 // maxSelectors is the size of all selectors of an object, in bytes, that a review reads. The API server refuses objects
 // over the other limits, but any program can post a review.
 const maxSelectors = 64 << 10
+
+// tooLargeText is the error of objects that reviews do not read.
+const tooLargeText = "it is larger than a review reads: at most 64 KiB of selectors, and the API's limits; use fewer or shorter selectors"
 
 // tooLarge reports whether a review of the requests would take long.
 func tooLarge(requests ...resourceapi.DeviceRequest) bool {

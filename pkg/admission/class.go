@@ -56,11 +56,11 @@ func (r *result) warn(format string, args ...any) {
 func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
 	var r result
 	spec := field.NewPath("spec")
-	driver := ""
-	large := tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}})
-	if !large {
-		driver = v.driverOf(class)
+	if tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}) {
+		r.Errors = field.ErrorList{field.Forbidden(spec.Child("selectors"), tooLargeText)}
+		return r
 	}
+	driver := v.driverOf(class)
 	for i, c := range class.Spec.Config {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
 			continue
@@ -72,10 +72,6 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 			r.Errors = append(r.Errors, field.Forbidden(path.Child("driver"),
 				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", v.driver, driver)))
 		}
-	}
-	if large {
-		r.warn("the selectors of DeviceClass %s are too long to be checked", class.Name)
-		return r
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
 	defer cancel()
