@@ -99,9 +99,10 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
 	control := controller.New(c.DriverName, client, objects, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, AskedConfigMap: c.AskedConfigMap, Namespace: c.PodNamespace,
-		Events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"}),
+		Events: recorder,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,
@@ -116,7 +117,11 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		manager.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
 	)
 	if err == nil && c.Webhook {
-		err = addWebhook(manager, c, client, controller.Webhooks(control.ClusterView, reviews))
+		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
+		err = errors.Join(
+			addWebhook(manager, c, client, controller.Webhooks(control.ClusterView, reviews)),
+			manager.Add(runnable{test.Run, true}),
+		)
 	}
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)
@@ -133,12 +138,7 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 		service = c.WebhookService
 	}
 	certificate := controller.NewCertificate(client, c.PodNamespace, c.CertSecret, service, c.WebhookConfiguration)
-	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){
-		func(config *tls.Config) { config.GetCertificate = certificate.Get },
-	}})
-	for path, handler := range handlers {
-		server.Register(path, handler)
-	}
+	server := newServer(c, certificate.Get, handlers)
 	return errors.Join(
 		m.Add(runnable{certificate.Run, false}),
 		m.Add(server),
@@ -149,6 +149,26 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 			return server.StartedChecker()(r)
 		}),
 	)
+}
+
+func newServer(
+	c flags.Config, certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), handlers map[string]http.Handler,
+) webhook.Server {
+	server := webhook.NewServer(webhook.Options{Port: c.WebhookPort, TLSOpts: []func(*tls.Config){
+		func(config *tls.Config) {
+			config.GetCertificate = certificate
+			if c.ClientAuthorities != nil {
+				config.ClientCAs, config.ClientAuth = c.ClientAuthorities, tls.VerifyClientCertIfGiven
+			}
+		},
+	}})
+	for path, handler := range handlers {
+		if c.ClientAuthorities != nil {
+			handler = controller.OnlyClients(handler)
+		}
+		server.Register(path, handler)
+	}
+	return server
 }
 
 // runnable is a part of the program. If leads is set, it starts when this instance becomes the leader.
@@ -180,14 +200,19 @@ func check(ctx context.Context, c flags.Config, config *rest.Config, out io.Writ
 	if err != nil {
 		return fmt.Errorf("make a client for the API server: %w", err)
 	}
-	checks := controller.Checks{Client: client, Driver: c.DriverName, Namespace: c.PodNamespace, Webhook: c.Webhook, Out: out}
 	switch c.Check {
 	case flags.CheckInstallation:
-		return checks.Installation(ctx)
+		return checks(c, client, out).Installation(ctx)
 	case flags.CheckUninstall:
-		return checks.Uninstall(ctx)
+		return checks(c, client, out).Uninstall(ctx)
 	}
 	return errors.New("unknown check")
+}
+
+func checks(c flags.Config, client kubernetes.Interface, out io.Writer) controller.Checks {
+	return controller.Checks{
+		Client: client, Driver: c.DriverName, Namespace: c.PodNamespace, Webhook: c.Webhook, Port: c.WebhookPort, Out: out,
+	}
 }
 
 // version is set by the build.

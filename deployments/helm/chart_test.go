@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var update = flag.Bool("update", false, "write the goldens")
@@ -119,6 +121,14 @@ func TestValues_ComponentWithoutPart_Renders(t *testing.T) {
 	}
 }
 
+// TestOpenShift_ServesItsAPI_RenderedAsByValue compares what Helm sees in a cluster with the value for renderings without one.
+func TestOpenShift_ServesItsAPI_RenderedAsByValue(t *testing.T) {
+	seen, set := render(t, chart, "--api-versions", "security.openshift.io/v1"), render(t, chart, "--set", "openshift.enabled=true")
+	if diff := cmp.Diff(set, seen); diff != "" || !strings.Contains(set, "system:openshift:scc:privileged") {
+		t.Errorf("(-by value +by API)\n%s", diff)
+	}
+}
+
 // conform checks manifests against the API's schemas only.
 func conform(t *testing.T, manifests string) {
 	t.Helper()
@@ -132,7 +142,7 @@ func conform(t *testing.T, manifests string) {
 // cases are the value sets of testdata/values; each has a golden with the same name. The chart's own choice of the
 // API version is visible only on a cluster: helm template can add versions to its built-in ones, but not remove any.
 var cases = []string{
-	"default", "simulated", "nvidia-chart", "nvidia-values", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything",
+	"default", "simulated", "nvidia-chart", "nvidia-values", "renamed", "off", "v1beta2", "sharing", "controller-off", "cert-manager", "everything", "openshift",
 }
 
 func TestChart_Lint_Passes(t *testing.T) {
@@ -193,6 +203,7 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"metrics at no port", "controller.metrics.httpEndpoint=localhost", "/controller/metrics/httpEndpoint"},
 		{"a port that the controller's user may not have", "controller.healthPort=80", "/controller/healthPort"},
 		{"a port that does not exist", "webhook.port=94430", "/webhook/port"},
+		{"a client authority that is a file", "webhook.tls.clientCA=/etc/ca.crt", "/webhook/tls/clientCA"},
 		{"a certificate's Secret without a name", "webhook.tls.mode=secret", "webhook.tls.secret.name is needed"},
 		{"a certificate that no API server verifies", "webhook.tls.mode=secret,webhook.tls.secret.name=mine", "webhook.tls.secret.caBundle is needed"},
 		{"an issuer of NVIDIA's chart without a name", "webhook.tls.mode=cert-manager,webhook.tls.certManager.issuerType=issuer", "issuerName is needed"},

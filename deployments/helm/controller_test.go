@@ -129,6 +129,10 @@ func TestController_Updates_OneReplicaAlwaysAnswers(t *testing.T) {
 			t.Errorf("%s replicas: %d disruption budgets, want %d", replicas, len(got), budgets)
 		}
 		d := decode[appsv1.Deployment](t, manifests, "Deployment")["gpu-dra-driver-controller"]
+		onHost := decode[appsv1.Deployment](t, render(t, chart, "--set", "webhook.hostNetwork=true,controller.replicas="+replicas), "Deployment")["gpu-dra-driver-controller"]
+		if s := onHost.Spec.Strategy.RollingUpdate; *s.MaxUnavailable != intstr.FromInt32(1) || *s.MaxSurge != intstr.FromInt32(0) || !onHost.Spec.Template.Spec.HostNetwork {
+			t.Errorf("%s replicas on the nodes' network: a new pod would wait for the ports of an old one: %+v", replicas, s)
+		}
 		if *d.Spec.Strategy.RollingUpdate.MaxUnavailable != intstr.FromInt32(0) || d.Spec.Template.Spec.Containers[0].Lifecycle.PreStop.Sleep.Seconds == 0 {
 			t.Errorf("%s replicas: %+v", replicas, d.Spec.Strategy)
 		}
@@ -154,7 +158,7 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},
 		{"webhook.certManager.enabled=true", []string{
-			"create secrets", "get services/gpu-dra-driver-webhook", "list validatingwebhookconfigurations/gpu-dra-driver-webhook",
+			"create secrets", "list validatingwebhookconfigurations/gpu-dra-driver-webhook",
 			"update secrets/gpu-dra-driver-webhook-cert", "update validatingwebhookconfigurations/gpu-dra-driver-webhook",
 			"watch validatingwebhookconfigurations/gpu-dra-driver-webhook",
 		}},

@@ -52,7 +52,7 @@ func TestPluginFlags_ChartArguments_Parsed(t *testing.T) {
 func TestControllerFlags_ChartArguments_Parsed(t *testing.T) {
 	known := map[string]bool{"GOMAXPROCS": true} // an administrator's own
 	controllerflags.New(new(controllerflags.Config)).VisitAll(func(f *pflag.Flag) { known[envflags.Env(f.Name)] = true })
-	for _, values := range []string{"default", "cert-manager", "everything"} {
+	for _, values := range []string{"default", "cert-manager", "everything", "openshift"} {
 		var d appsv1.Deployment
 		manifest := render(t, chart, "--values", "testdata/values/"+values+".yaml", "--show-only", "templates/controller.yaml")
 		for doc := range strings.SplitSeq(manifest, "\n---\n") {
@@ -80,6 +80,9 @@ func TestControllerFlags_ChartArguments_Parsed(t *testing.T) {
 		}
 		if config.PodNamespace == "" || config.WebhookService == "" || config.CertSecret == "" || config.RotateCerts != (values != "cert-manager" && values != "everything") {
 			t.Errorf("%s: the controller understands %+v", values, config)
+		}
+		if (config.ClientAuthorities != nil) != (values == "openshift") {
+			t.Errorf("%s: client authorities %v", values, config.ClientAuthorities)
 		}
 		for _, check := range []string{controllerflags.CheckInstallation, controllerflags.CheckUninstall} {
 			if _, err := controllerflags.Parse([]string{"--check=" + check}, environ); err != nil {

@@ -27,6 +27,10 @@ func events(root string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	webhook, err := reasons(filepath.Join(root, "pkg/controller/selftest.go"), "")
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	b.WriteString(notice + "# Events\n\nThe message of an Event names the attempt, the device, the cause and what to do.\n\n" +
 		"## On claims, pods and nodes\n\n" +
@@ -41,9 +45,14 @@ func events(root string) (string, error) {
 		kind := claimerror.KindOf(&claimerror.Error{Reason: claimerror.Reason(r.name)})
 		row(&b, code(r.name), string(kind), r.meaning, r.remedy)
 	}
-	b.WriteString("\n## On DeviceClasses\n\nThe controller writes these.\n\n| reason | meaning | what to do |\n| --- | --- | --- |\n")
-	for _, r := range classes {
-		row(&b, code(r.name), r.meaning, r.remedy)
+	for _, section := range []struct {
+		about   string
+		reasons []reason
+	}{{"DeviceClasses", classes}, {"the Service of the webhook", webhook}} {
+		b.WriteString("\n## On " + section.about + "\n\nThe controller writes these.\n\n| reason | meaning | what to do |\n| --- | --- | --- |\n")
+		for _, r := range section.reasons {
+			row(&b, code(r.name), r.meaning, r.remedy)
+		}
 	}
 	return b.String(), nil
 }

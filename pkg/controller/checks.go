@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ type Checks struct {
 	Client            kubernetes.Interface
 	Driver, Namespace string
 	Webhook           bool
+	// Port is the TCP port of the webhook in the controller's pods.
+	Port int
 	// Out receives the results.
 	Out io.Writer
 }
@@ -66,7 +69,11 @@ func (c Checks) Installation(ctx context.Context) error {
 	if !c.Webhook {
 		return nil
 	}
-	return c.webhook(ctx, versions)
+	if err := c.webhook(ctx); err != nil {
+		return fmt.Errorf("check the webhook: %w. %s", err, cmp.Or(c.remedy(err), "See the logs of the controller's pods"))
+	}
+	fmt.Fprintln(c.Out, "The webhook refuses a claim with invalid parameters")
+	return nil
 }
 
 // await repeats a check every second until it succeeds. After the context's end it returns the check's newest error, but
@@ -82,8 +89,11 @@ func await(ctx context.Context, check func(context.Context) error) (last error) 
 	return last
 }
 
-// webhook creates an invalid claim as a dry run.
-func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
+// errNoReview means that an invalid claim was accepted.
+var errNoReview = errors.New("the API server accepts a claim with invalid parameters, without a review by the webhook")
+
+// webhook creates an invalid claim as a dry run, until the webhook refuses it or the context ends.
+func (c Checks) webhook(ctx context.Context) error {
 	wrong := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "check-", Namespace: c.Namespace},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
@@ -95,21 +105,34 @@ func (c Checks) webhook(ctx context.Context, versions *draclient.Client) error {
 			}}}},
 		}},
 	}
-	err := await(ctx, func(ctx context.Context) error {
-		_, err := versions.ResourceClaims(c.Namespace).Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "opaque.parameters") {
-			fmt.Fprintln(c.Out, "The webhook refuses a claim with invalid parameters")
+	claims := draclient.New(c.Client).ResourceClaims(c.Namespace)
+	return await(ctx, func(ctx context.Context) error {
+		_, err := claims.Create(ctx, wrong, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		switch {
+		case err == nil:
+			return errNoReview
+		case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "opaque.parameters"):
 			return nil
-		}
-		if err == nil {
-			err = errors.New("it accepts a claim with invalid parameters")
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("check the webhook: %w; see the logs of the controller's pods", err)
+}
+
+// remedy returns the remedy if an error of webhook shows that API servers do not reach the webhook; otherwise "".
+func (c Checks) remedy(err error) string {
+	text := err.Error()
+	switch {
+	case !errors.Is(err, errNoReview) && !strings.Contains(text, fmt.Sprintf("failed calling webhook \"parameters.%s\"", c.Driver)):
+		return ""
+	case strings.Contains(text, "no endpoints available"):
+		return "Look for the reason why no pod of the controller is ready"
+	case strings.Contains(text, "x509:"):
+		return "Look in the controller's log, or in that of cert-manager, for the reason why API servers do not trust the certificate"
+	case strings.Contains(text, NoClientCertificate):
+		return "Give API servers a client certificate of the authority in webhook.tls.clientCA, or remove that value"
 	}
-	return nil
+	return fmt.Sprintf("Allow connections from the API servers to TCP port %d of the controller's pods in the firewall; "+
+		"if API servers cannot reach addresses of pods at all, set webhook.hostNetwork=true (docs/firewalls.md)", c.Port)
 }
 
 // Uninstall checks that no claim has devices of the driver, because such pods cannot end without it.

@@ -23,6 +23,13 @@ import (
 
 var claimResource = schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceclaims"}
 
+var createClaim = request{Verb: "create", Resource: "resourceclaims"}
+
+// unreached is the error of an API server that does not reach the webhook.
+func unreached(cause string) error {
+	return apierrors.NewInternalError(fmt.Errorf(`failed calling webhook "parameters.gpu.nvidia.com": failed to call webhook: Post "https://w.ns.svc:443/admit?timeout=5s": %s`, cause))
+}
+
 // refusing answers as the API server does where the webhook denies.
 func refusing(r request) (refused, lost error) {
 	if r.Verb == "create" && r.Resource == "resourceclaims" {
@@ -55,9 +62,14 @@ func TestInstallation_PartMissing_NamesIt(t *testing.T) {
 		"no look at classes":        {true, true, true, failingOn(request{Verb: "get", Resource: "deviceclasses"}, away), nil, []string{"get DeviceClass gpu.nvidia.com: ", "etcd is away"}},
 		"no devices":                {true, false, true, refusing, []string{"exists"}, []string{"list the devices of gpu.nvidia.com: no node publishes a device; see the logs of the kubelet plugin's pods"}},
 		"no list of devices":        {true, true, true, failingOn(request{Verb: "list", Resource: "resourceslices"}, away), nil, []string{"list the devices", "etcd is away"}},
-		"no webhook":                {true, true, true, nil, []string{"publish"}, []string{"check the webhook: it accepts a claim with invalid parameters; see the logs of the controller's pods"}},
-		"the webhook cannot be had": {true, true, true, failingOn(request{Verb: "create", Resource: "resourceclaims"}, away), nil, []string{"check the webhook", "etcd is away"}},
-		"another webhook refuses": {true, true, true, failingOn(request{Verb: "create", Resource: "resourceclaims"}, apierrors.NewForbidden(claimResource, "", errors.New("quota"))),
+		"no webhook":                {true, true, true, nil, []string{"publish"}, []string{"check the webhook: the API server accepts a claim with invalid parameters", "TCP port 9443", "webhook.hostNetwork=true"}},
+		"the webhook cannot be had": {true, true, true, failingOn(createClaim, away), nil, []string{"check the webhook", "etcd is away", "See the logs of the controller's pods"}},
+		"a firewall":                {true, true, true, failingOn(createClaim, unreached("context deadline exceeded")), nil, []string{"deadline exceeded. Allow", "TCP port 9443", "webhook.hostNetwork=true", "docs/firewalls.md"}},
+		"no ready controller":       {true, true, true, failingOn(createClaim, unreached(`no endpoints available for service "w"`)), nil, []string{"no pod of the controller is ready"}},
+		"an untrusted certificate":  {true, true, true, failingOn(createClaim, unreached("tls: failed to verify certificate: x509: unknown authority")), nil, []string{"do not trust the certificate"}},
+		"no client certificate":     {true, true, true, failingOn(createClaim, unreached("an error on the server (\""+NoClientCertificate+"\")")), nil, []string{"webhook.tls.clientCA"}},
+		"another webhook fails":     {true, true, true, failingOn(createClaim, apierrors.NewInternalError(errors.New(`failed calling webhook "x.example.com": EOF`))), nil, []string{"EOF. See the logs"}},
+		"another webhook refuses": {true, true, true, failingOn(createClaim, apierrors.NewForbidden(claimResource, "", errors.New("quota"))),
 			nil, []string{"check the webhook", "quota"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +86,7 @@ func TestInstallation_PartMissing_NamesIt(t *testing.T) {
 				var out bytes.Buffer
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Out: &out}.Installation(ctx)
+				err := Checks{Client: e.client(), Driver: slicetest.Driver, Namespace: "ns", Webhook: c.webhook, Port: 9443, Out: &out}.Installation(ctx)
 				says(t, out.String(), c.out, err, c.err)
 				if n := len(e.names("resourceclaims")); n > 0 {
 					t.Errorf("the check leaves %d claims", n)

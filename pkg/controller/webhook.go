@@ -28,6 +28,21 @@ func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews) map[string
 	return map[string]http.Handler{AdmitPath: webhook(view, m, "admit", true), AdvisePath: webhook(view, m, "advise", false)}
 }
 
+// NoClientCertificate is the answer to a request without the client certificate that the webhook needs.
+const NoClientCertificate = "the request has no client certificate of the webhook's client authority"
+
+// OnlyClients refuses requests without a verified client certificate. It does so with an answer, so that the API server's
+// error shows the reason.
+func OnlyClients(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			http.Error(w, NoClientCertificate, http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 const (
 	// maxReviews is the number of reviews that a webhook does at once; others wait. Any pod can reach the webhook.
 	maxReviews = 16

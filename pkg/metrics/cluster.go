@@ -37,6 +37,8 @@ var (
 		"Reviews of objects. webhook is admit (can deny) or advise (only warns). result is allowed, warned or denied."}
 	reviewDuration = Entry{"gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
 		"Duration of reviews."}
+	webhookReachable = Entry{"gpu_dra_webhook_reachable", "gauge", nil,
+		"1 if the API server reached the webhook in the last test, 0 if not. Only the leading controller tests it, every 15 minutes."}
 )
 
 // clusterGauges are the metrics of a Cluster.
@@ -47,7 +49,7 @@ var clusterGauges = []Entry{
 
 // ClusterCatalogue lists the controller's own metrics, by name.
 func ClusterCatalogue() []Entry {
-	return slices.SortedFunc(slices.Values(append(clusterGauges, reviews, reviewDuration, buildInfo)), byName)
+	return slices.SortedFunc(slices.Values(append(clusterGauges, reviews, reviewDuration, webhookReachable, buildInfo)), byName)
 }
 
 // Cluster holds the numbers behind the cluster metrics.
@@ -129,11 +131,22 @@ var reviewBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025
 type Reviews struct {
 	total *prometheus.CounterVec
 	took  *prometheus.HistogramVec
+	// reachable has no value before the first test.
+	reachable *prometheus.GaugeVec
 }
 
 func NewReviews(r prometheus.Registerer, version string) *Reviews {
 	buildInfo.gauge(r).WithLabelValues(version, runtime.Version()).Set(1)
-	return &Reviews{total: reviews.counter(r), took: reviewDuration.histogram(r, reviewBuckets)}
+	return &Reviews{total: reviews.counter(r), took: reviewDuration.histogram(r, reviewBuckets), reachable: webhookReachable.gauge(r)}
+}
+
+// SetReachable stores the result of the last test of the webhook.
+func (r *Reviews) SetReachable(reachable bool) {
+	value := 0.
+	if reachable {
+		value = 1
+	}
+	r.reachable.WithLabelValues().Set(value)
 }
 
 func (r *Reviews) Reviewed(webhook, kind, result string, took time.Duration) {

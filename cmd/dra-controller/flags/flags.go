@@ -6,6 +6,7 @@ package flags
 
 import (
 	"cmp"
+	"crypto/x509"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ type Config struct {
 	Webhook, RotateCerts                             bool
 	WebhookPort                                      int
 	WebhookService, WebhookConfiguration, CertSecret string
+	// ClientAuthorities are those of WebhookClientCA, or nil.
+	WebhookClientCA   string
+	ClientAuthorities *x509.CertPool
 
 	GPUClass, ModelClasses, ProfileClasses   bool
 	GPUResourceName                          string
@@ -76,6 +80,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.RotateCerts, "rotate-certs", true,
 		"Create and renew the webhook's certificate. If false, another controller such as cert-manager writes the "+
 			"Secret.")
+	fs.StringVar(&c.WebhookClientCA, "webhook-client-ca", "",
+		"Certificates of authorities, in PEM. The webhook then answers only clients with a certificate of one of them. "+
+			"Empty: every client.")
 	fs.BoolVar(&c.GPUClass, "gpu-class", false,
 		"Create the chart's DeviceClass of all GPUs again, which has the driver's name, 10 s after its deletion.")
 	fs.StringVar(&c.GPUResourceName, "gpu-resource-name", "",
@@ -131,6 +138,12 @@ func (c *Config) complete() error {
 		}
 		if c.WebhookPort < 1 || c.WebhookPort > 65535 {
 			p.Add("webhook-port", "%d is not a port", c.WebhookPort)
+		}
+	}
+	if c.WebhookClientCA != "" {
+		c.ClientAuthorities = x509.NewCertPool()
+		if !c.ClientAuthorities.AppendCertsFromPEM([]byte(c.WebhookClientCA)) {
+			p.Add("webhook-client-ca", "contains no certificate in PEM")
 		}
 	}
 	if c.ClassGrace <= 0 {

@@ -11,6 +11,13 @@ true
 {{- end -}}
 {{- end }}
 
+{{/* "true" if the controller's pods are in the network of their nodes. */}}
+{{- define "gpu-dra-driver.hostNetwork" -}}
+{{- if and (include "gpu-dra-driver.webhook" .) .Values.webhook.hostNetwork -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* "true" if the controller makes the webhook's certificate itself. */}}
 {{- define "gpu-dra-driver.rotatesCerts" -}}
 {{- if and (include "gpu-dra-driver.webhook" .) (not (include "gpu-dra-driver.certManager" .)) (ne "secret" (dig "tls" "mode" "" .Values.webhook)) -}}
@@ -39,7 +46,12 @@ enableServiceLinks: false
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.controller.podSecurityContext }}
+{{- $context := .Values.controller.podSecurityContext | default dict }}
+{{- if include "gpu-dra-driver.openshift" . }}
+{{- /* OpenShift chooses the user from the range of the namespace, and refuses others. */}}
+{{- $context = omit $context "runAsUser" "runAsGroup" }}
+{{- end }}
+{{- with $context }}
 securityContext:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -95,6 +107,10 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: {{ include "gpu-dra-driver.certSecret" . }}
 - name: ROTATE_CERTS
   value: {{ include "gpu-dra-driver.rotatesCerts" . | not | not | quote }}
+{{- with dig "tls" "clientCA" "" .Values.webhook }}
+- name: WEBHOOK_CLIENT_CA
+  value: {{ . | quote }}
+{{- end }}
 {{- end }}
 - name: GPU_CLASS
   value: {{ .Values.deviceClasses.gpu.enabled | quote }}

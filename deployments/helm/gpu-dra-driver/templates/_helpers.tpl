@@ -67,6 +67,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml (concat $all $own) }}
 {{- end }}
 
+{{/* "true" on OpenShift, which allows privileges by SecurityContextConstraints. */}}
+{{- define "gpu-dra-driver.openshift" -}}
+{{- if or (dig "enabled" false (.Values.openshift | default dict)) (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* The labels of a pod with a user's own, which replace none. */}}
 {{- define "gpu-dra-driver.podLabels" -}}
 {{- $labels := fromYaml (include "gpu-dra-driver.selectorLabels" (index . 0)) }}
