@@ -2,7 +2,7 @@
 # Copyright the gpu-dra-driver authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Runs a Go tool of tools/go.mod or tools/vale/go.mod, building it on first use.
+# Runs a Go tool of the modules in tools/, building it on first use.
 #
 #   hack/tool.sh NAME [ARG...]     run the tool in the current directory
 #   hack/tool.sh --path NAME       build it if need be and print its path
@@ -14,7 +14,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-modules=("$root/tools" "$root/tools/vale")
+modules=("$root/tools" "$root/tools/vale" "$root/tools/kubescore")
 
 usage() {
 	sed -n '5,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
@@ -38,10 +38,12 @@ name=$1
 shift
 
 # Vale parses source files with C code.
-cgo=0 mod=${modules[0]}
-if [ "$name" = vale ]; then
-	cgo=1 mod=${modules[1]}
-fi
+cgo=0
+case $name in
+vale) cgo=1 mod=${modules[1]} ;;
+kube-score) mod=${modules[2]} ;;
+*) mod=${modules[0]} ;;
+esac
 
 cache=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}
 hash=$({
