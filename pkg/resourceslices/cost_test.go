@@ -168,6 +168,7 @@ func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
 		"": {[]float64{25, 40, 250}, []float64{40, 300, 450}},
 		"publish: [{profiles: [1g.10gb], shareable: None}]": {[]float64{10, 15, 80}, []float64{25, 30, 30}},
 		"publish: [{profiles: None, shareable: None}]":      {[]float64{5, 8, 15}, nil},
+		"publish: [{profiles: Auto, shareable: None}]":      {[]float64{5, 8, 25}, nil},
 	} {
 		o := parsed(t, file)
 		wholes, smallest := costs(t, func() *scheduler { return newScheduler(t, board, o) }, budget.smallest != nil, 50*time.Millisecond)
