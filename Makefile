@@ -71,7 +71,7 @@ test-unit: build ## Unit tests, crash matrix, randomized tests, integration; che
 	@hack/test-unit.sh $(COVER_MIN)
 
 .PHONY: test-arm64
-test-arm64: ## Unit tests built for arm64, by qemu-user on another machine; PACKAGES=./pkg/plan for some
+test-arm64: ## Tests of the system calls, built for arm64, under qemu-user on another machine; PACKAGES=./pkg/plan for others
 	@hack/test-arm64.sh $(PACKAGES)
 
 .PHONY: test-cluster
