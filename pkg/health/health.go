@@ -66,6 +66,15 @@ func Lookup(name string) (s State, ok bool) {
 	return States[i], true
 }
 
+// Names returns the names of all states, the worst first.
+func Names() []string {
+	var out []string
+	for _, s := range States {
+		out = append(out, s.Name)
+	}
+	return out
+}
+
 func rank(name string) int {
 	return slices.IndexFunc(States, func(s State) bool { return s.Name == name })
 }

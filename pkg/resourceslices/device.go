@@ -66,7 +66,11 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 
 func (b *builder) taint(d *resourceapi.Device, state State) {
 	if state != "" && b.o.Taints {
-		d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(state), Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		effect := resourceapi.DeviceTaintEffectNoSchedule
+		if slices.Contains(b.o.Evict, string(state)) {
+			effect = resourceapi.DeviceTaintEffectNoExecute
+		}
+		d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(state), Effect: effect}}
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
@@ -75,5 +77,22 @@ func TestBuild_FaultyGPUHeld_StaysPublishedForItsClaim(t *testing.T) {
 	pool, warnings := resourceslices.Build(s, conditions, o)
 	if _, ok := unhealthy(pool)[at(1)]; !ok || len(warnings) != 1 || !strings.Contains(warnings[0].Message, "stays published for its claim") {
 		t.Errorf("published: %v; warnings %+v", ok, warnings)
+	}
+}
+
+func TestBuild_StateToEvict_TaintsWithNoExecute(t *testing.T) {
+	s := hgx(2, layouttest.H100())
+	conditions := map[string]resourceslices.Condition{
+		"0000:10:00.0": {State: health.Reset, Message: "x"}, "0000:11:00.0": {State: health.Memory, Message: "x"},
+	}
+	o := resourceslices.Options{Node: "n1", Taints: true, Counters: true, Evict: []string{health.Reset}}
+	pool, _ := resourceslices.Build(s, conditions, o)
+	want := map[string]resourceapi.DeviceTaintEffect{
+		at(0): resourceapi.DeviceTaintEffectNoExecute, at(1): resourceapi.DeviceTaintEffectNoSchedule,
+	}
+	for _, d := range pool.Slices[0].Devices {
+		if effect, ok := want[d.Name]; ok && (len(d.Taints) != 1 || d.Taints[0].Effect != effect) {
+			t.Errorf("%s: %+v, want the effect %s", d.Name, d.Taints, effect)
+		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gpu-dra-driver/cmd/envflags"
+	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/resourceslices"
 )
 
 // Config holds the values of the flags.
@@ -39,6 +41,8 @@ type Config struct {
 
 	VanishedClaimGrace time.Duration
 	IgnoredProcesses   []string
+
+	HealthEvict []string
 
 	Verbosity int
 	Version   bool
@@ -113,6 +117,9 @@ func New(c *Config) *pflag.FlagSet {
 		"Names of further processes, separated by commas, that open GPUs without using them and do not delay such a "+
 			"release. Known are NVIDIA's daemons, and each process that has every GPU of the node but not "+
 			"/dev/nvidia-uvm open.")
+	fs.StringSliceVar(&c.HealthEvict, "health-evict", nil,
+		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
+			"lost, "+strings.Join(health.Names(), ", ")+".")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")
@@ -160,6 +167,11 @@ func (c *Config) validate() error {
 	}
 	if c.HealthcheckPort > 65535 {
 		bad("healthcheck-port", "%d is not a port; a negative number turns the service off", c.HealthcheckPort)
+	}
+	for _, state := range c.HealthEvict {
+		if _, ok := health.Lookup(state); !ok && state != string(resourceslices.Lost) {
+			bad("health-evict", "%q is not lost or one of %s", state, strings.Join(health.Names(), ", "))
+		}
 	}
 	if c.VanishedClaimGrace <= 0 {
 		bad("vanished-claim-grace", "%s: must be more than zero", c.VanishedClaimGrace)

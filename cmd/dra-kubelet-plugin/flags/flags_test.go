@@ -49,6 +49,7 @@ func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 			[]string{"--node-name=n", "--driver-name=" + strings.Repeat("a.", 32) + "b"}, nil, "the API allows 63",
 		},
 		"a path without slash": {[]string{"--node-name=n", "--metrics-path=metrics"}, nil, "--metrics-path"},
+		"an unknown state":     {[]string{"--node-name=n", "--health-evict=lost,reset,ill"}, nil, `"ill" is not lost or one of reboot`},
 		"no grace":             {[]string{"--node-name=n", "--vanished-claim-grace=0s"}, nil, "--vanished-claim-grace"},
 	} {
 		if _, err := Parse(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {

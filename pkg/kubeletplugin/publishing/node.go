@@ -38,6 +38,8 @@ type NodeOptions struct {
 	AdoptForeign bool
 	// NoPartitions and NoMonitors are those of resourceslices.Options.
 	NoPartitions, NoMonitors bool
+	// Evict is that of resourceslices.Options.
+	Evict []string
 	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
 	Switched func() (map[string]bool, error)
 	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
@@ -202,7 +204,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
 		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Offer: n.o.Offer,
-		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors,
+		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors, Evict: n.o.Evict,
 	})
 	// Found reports once for the node that NVML does not answer.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
