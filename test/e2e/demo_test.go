@@ -119,6 +119,7 @@ func devicesByClaim(ctx context.Context, t *testing.T, p corev1.Pod) map[string]
 // demoChecks holds the checks of single demos, in addition to the checks of every container.
 var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"one-gpu":                  checkDevices(1),
+	"gpu-fault":                checkGPUFault,
 	"two-containers-one-claim": checkDevices(1),
 	"two-pods-one-claim":       checkDevices(1),
 	"eight-gpus":               checkDevices(8),
