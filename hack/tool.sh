@@ -14,7 +14,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-modules=("$root/tools" "$root/tools/vale" "$root/tools/kubescore")
+modules=("$root/tools" "$root/tools/vale" "$root/tools/kubescore" "$root/tools/nvidia")
 
 usage() {
 	sed -n '5,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
@@ -37,12 +37,14 @@ esac
 name=$1
 shift
 
-# Vale parses source files with C code.
-cgo=0
+cgo=0 cflags="-O2 -w" mod=$root/tools
 case $name in
-vale) cgo=1 mod=${modules[1]} ;;
-kube-score) mod=${modules[2]} ;;
-*) mod=${modules[0]} ;;
+vale) cgo=1 mod=$root/tools/vale ;; # Vale parses source files with C code.
+kube-score) mod=$root/tools/kubescore ;;
+gpu-feature-discovery | nvidia-device-plugin | nvidia-mig-parted)
+	# They load NVML. With the Makefile's flags most of their packages are in the build cache.
+	cgo=1 cflags="-O2 -g -Wno-deprecated-declarations" mod=$root/tools/nvidia
+	;;
 esac
 
 cache=${GPU_DRA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gpu-dra-driver}
@@ -76,7 +78,7 @@ if [ ! -x "$exe" ]; then
 	# never run half a binary.
 	tmp=$(mktemp "$bin/.$name.XXXXXX")
 	trap 'rm -f "$tmp"' EXIT
-	(cd "$mod" && CGO_ENABLED=$cgo CGO_CFLAGS="-O2 -w" GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags="$ldflags" -o "$tmp" "$pkg")
+	(cd "$mod" && CGO_ENABLED=$cgo CGO_CFLAGS="$cflags" GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags="$ldflags" -o "$tmp" "$pkg")
 	chmod 755 "$tmp"
 	mv -f "$tmp" "$exe"
 	trap - EXIT

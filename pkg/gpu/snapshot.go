@@ -10,6 +10,8 @@ package gpu
 // Snapshot is the result of one scan of a node. The zero Snapshot is a node without a loaded driver.
 type Snapshot struct {
 	Driver Driver `json:"driver"`
+	// Machine is the machine's product name by its firmware, such as "DGXH100".
+	Machine string `json:"machine,omitempty"`
 	// GPUs are in order of their PCI addresses, which are unique.
 	GPUs []GPU `json:"gpus,omitempty"`
 	// Problems are the GPUs that could not be read; GPUs does not contain them.
@@ -53,6 +55,8 @@ type GPU struct {
 	// Bridges are the PCI addresses of the bridges from the root complex down to the GPU. The more of them two GPUs
 	// share, the nearer they are.
 	Bridges []string `json:"bridges,omitempty"`
+	// Class is the PCI class as sysfs has it: "0x030200" is a 3D controller, "0x030000" has a display.
+	Class string `json:"class,omitempty"`
 	// NUMANode is nil if the kernel reports -1 or nothing.
 	NUMANode *int `json:"numaNode,omitempty"`
 

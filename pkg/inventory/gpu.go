@@ -6,8 +6,11 @@ package inventory
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
@@ -158,8 +161,18 @@ func (i *Inventory) place(g *gpu.GPU) {
 		g.PCIeRoot = *a.Value.StringValue
 	}
 	g.Bridges = i.bridges(g.PCIAddress)
+	g.Class = i.sys("bus/pci/devices", g.PCIAddress, "class")
 	a, err := deviceattribute.GetNUMANodeAttributeByPCIBusID(g.PCIAddress, deviceattribute.ScalarAttribute, sys)
 	if err == nil && a.Value.IntValue != nil {
 		g.NUMANode = new(int(*a.Value.IntValue))
 	}
+}
+
+// sys reads a file of sysfs; an unreadable one is empty.
+func (i *Inventory) sys(path ...string) string {
+	data, err := os.ReadFile(filepath.Join(append([]string{i.o.SysRoot}, path...)...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
 }

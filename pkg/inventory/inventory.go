@@ -112,6 +112,7 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 	if v, err := session.CUDAVersion(); err == nil {
 		s.Driver.CUDA = gpu.Version{Major: v / 1000, Minor: v % 1000 / 10}
 	}
+	s.Machine = i.sys("class/dmi/id/product_name")
 	n, err := session.DeviceCount()
 	if err != nil && !errors.Is(err, nvml.GPUNotFound) {
 		return gpu.Snapshot{}, fmt.Errorf("count the GPUs: %w", err)

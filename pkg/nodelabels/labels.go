@@ -16,6 +16,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
@@ -28,54 +29,122 @@ const prefix = "nvidia.com/"
 // unusual matches the characters that feature discovery removes from product names.
 var unusual = regexp.MustCompile(`[^A-Za-z0-9-_. ]`)
 
-// Of returns a node's labels. A node with several models gets the labels of the most frequent one.
-func Of(p fleet.Pool, driver string) map[string]string {
-	models, parts := map[string][]resourceapi.Device{}, map[string][]resourceapi.Device{}
-	parents := map[string]bool{}
-	cut, capable := false, false
-	for d, kind := range p.Devices() {
+// ranks order the kinds of devices of a GPU by how many of its facts they have.
+var ranks = map[gpu.Kind]int{gpu.KindMIG: 1, gpu.KindMonitor: 2, gpu.KindGPU: 3}
+
+// device is a published device.
+type device struct {
+	resourceapi.Device
+	fleet.Kind
+}
+
+// node holds the devices that labels are made of.
+type node struct {
+	// boards has one device for each GPU, by PCI address, which unlike a UUID is part of a fleet.Shape.
+	boards map[string]device
+	// partitions are an administrator's, by profile; those that are created for claims have no UUID.
+	partitions map[string][]device
+	// modes and machines are those of monitor devices.
+	modes, machines map[string]bool
+	// capable means that a GPU supports MIG.
+	capable bool
+}
+
+func read(p fleet.Pool) node {
+	n := node{boards: map[string]device{}, partitions: map[string][]device{}, modes: map[string]bool{}, machines: map[string]bool{}}
+	for published, kind := range p.Devices() {
+		d := device{published, kind}
+		address := fleet.Text(published, deviceattribute.StandardDeviceAttributePCIBusID)
+		if address == "" {
+			continue // A group.
+		}
+		if before := n.boards[address]; ranks[kind.Type] > ranks[before.Type] {
+			n.boards[address] = d
+		}
+		n.capable = n.capable || kind.Type == gpu.KindMIG || ptr.Deref(published.Attributes["migCapable"].BoolValue, false)
 		switch kind.Type {
-		case gpu.KindGPU:
-			models[kind.Product] = append(models[kind.Product], d)
-			capable = capable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
+		case gpu.KindMonitor:
+			n.modes[fleet.Text(published, "mode")] = true
+			n.machines[fleet.Text(published, "machine")] = true
 		case gpu.KindMIG:
-			cut, capable = true, true
-			if parent := fleet.Text(d, "parentUUID"); !parents[parent] {
-				parents[parent] = true
-				d.Capacity = nil // It is the partition's, not the GPU's.
-				parts[kind.Product] = append(parts[kind.Product], d)
+			if _, exists := published.Attributes["uuid"]; exists {
+				n.partitions[kind.Profile] = append(n.partitions[kind.Profile], d)
 			}
 		}
 	}
-	if len(models) == 0 {
-		models = parts // An administrator partitioned all GPUs, so no whole GPU is published.
-	}
-	if len(models) == 0 {
+	return n
+}
+
+// Of returns a node's labels. A node with several models gets the labels of the most frequent one.
+func Of(p fleet.Pool, driver string) map[string]string {
+	n := read(p)
+	if len(n.boards) == 0 {
 		return nil
+	}
+	models := map[string][]device{}
+	for _, address := range slices.Sorted(maps.Keys(n.boards)) {
+		d := n.boards[address]
+		models[d.Product] = append(models[d.Product], d)
 	}
 	names := slices.SortedFunc(maps.Keys(models), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(models[b]), len(models[a])), cmp.Compare(a, b))
 	})
 	model := models[names[0]]
+	slices.SortStableFunc(model, func(a, b device) int { return cmp.Compare(ranks[b.Type], ranks[a.Type]) })
 	l := labels{}
 	l[selected] = "true"
-	l.put("mig.capable", strconv.FormatBool(capable))
-	if cut {
+	l.put("mig.capable", strconv.FormatBool(n.capable))
+	if n.capable {
 		// With this driver partitions are separate devices, which is the meaning of "mixed".
 		l.put("mig.strategy", "mixed")
 	}
-	l.board(names[0], model)
-	l.driver(model[0])
-	for _, s := range p.Slices {
-		l.put("gpu.clique", s.Clique)
+	l.board(model)
+	for profile, devices := range n.partitions {
+		l.profile(profile, devices)
 	}
+	l.driver(model[0].Device)
+	l.put("gpu.mode", only(n.modes))
+	l.put("gpu.machine", sanitized(only(n.machines)))
+	l.put("gpu.clique", clique(p))
 	most := island(model)
 	l[driver+"/nvlink-enabled"] = strconv.FormatBool(most > 1)
 	if most > 1 {
 		l[driver+"/nvlink-gpus-per-island"] = strconv.Itoa(most)
 	}
-	maps.DeleteFunc(l, func(_, value string) bool { return len(validation.IsValidLabelValue(value)) > 0 })
+	maps.DeleteFunc(l, func(key, value string) bool {
+		return len(validation.IsQualifiedName(key))+len(validation.IsValidLabelValue(value)) > 0
+	})
 	return l
+}
+
+// only returns the only value of all monitor devices, "unknown" without one, and "" without monitor devices.
+func only(values map[string]bool) string {
+	if len(values) == 0 {
+		return ""
+	}
+	if len(values) > 1 || values[""] {
+		return "unknown"
+	}
+	return slices.Collect(maps.Keys(values))[0]
+}
+
+// clique returns the NVLink clique of the node's GPUs, or "" if there are several.
+func clique(p fleet.Pool) string {
+	found := map[string]bool{}
+	for _, s := range p.Slices {
+		if s.Clique != "" {
+			found[s.Clique] = true
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return only(found)
+}
+
+// sanitized is a text as feature discovery writes it into a label.
+func sanitized(text string) string {
+	return strings.Join(strings.Fields(unusual.ReplaceAllString(text, "")), "-")
 }
 
 type labels map[string]string
@@ -86,26 +155,58 @@ func (l labels) put(name, value string) {
 	}
 }
 
+// resource adds the labels of GPUs, or of partitions with one profile. A GPU that an administrator partitioned is shared
+// with none, so it has 0 replicas.
+func (l labels) resource(name, product string, devices []device) {
+	d := devices[0]
+	replicas, strategy := shared(d.Device)
+	if name == "gpu" && d.Type != gpu.KindGPU {
+		replicas, strategy = 0, "none"
+	}
+	if replicas > 1 && !ptr.Deref(d.Attributes["renameByDefault"].BoolValue, false) {
+		product += "-SHARED"
+	}
+	l.put(name+".product", product)
+	l.put(name+".count", strconv.Itoa(len(devices)))
+	l.put(name+".replicas", strconv.Itoa(replicas))
+	l.put(name+".sharing-strategy", strategy)
+	if memory, ok := d.Capacity["memory"]; ok && (name != "gpu" || d.Type != gpu.KindMIG) {
+		l.put(name+".memory", strconv.FormatInt(memory.Value.Value()>>20, 10))
+	}
+}
+
 // board adds the labels of one model's GPUs.
-func (l labels) board(product string, model []resourceapi.Device) {
+func (l labels) board(model []device) {
 	d := model[0]
-	replicas, strategy := shared(d)
-	name := strings.Join(strings.Fields(unusual.ReplaceAllString(product, "")), "-")
-	if replicas > 1 {
-		name += "-SHARED"
-	}
-	l.put("gpu.product", name)
-	l.put("gpu.count", strconv.Itoa(len(model)))
-	l.put("gpu.replicas", strconv.Itoa(replicas))
-	l.put("gpu.sharing-strategy", strategy)
-	l.put("mps.capable", strconv.FormatBool(strategy == "mps"))
-	if memory, ok := d.Capacity["memory"]; ok {
-		l.put("gpu.memory", strconv.FormatInt(memory.Value.Value()>>20, 10))
-	}
-	if parts := strings.Split(fleet.Text(d, "cudaComputeCapability"), "."); len(parts) == 3 {
+	l.resource("gpu", sanitized(d.Product), model)
+	l.put("mps.capable", strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == "mps"))
+	if parts := strings.Split(fleet.Text(d.Device, "cudaComputeCapability"), "."); len(parts) == 3 {
 		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])
 		l.put("gpu.compute.minor", parts[1])
+	}
+	l.put("vgpu.present", strconv.FormatBool(slices.Contains(guests, fleet.Text(d.Device, "brand"))))
+}
+
+// guests are the brands of vGPUs.
+var guests = []string{"Grid", "NvidiaVApps", "NvidiaVPC", "NvidiaVCS", "NvidiaVWS"}
+
+// profile adds the labels of an administrator's partitions with one profile.
+func (l labels) profile(profile string, devices []device) {
+	d := devices[0]
+	profile = strings.ReplaceAll(profile, "+", ".")
+	name := "mig-" + profile
+	l.resource(name, sanitized(d.Product)+"-MIG-"+profile, devices)
+	slices, _, _ := strings.Cut(profile, "g.")
+	l.put(name+".slices.gi", slices)
+	l.put(name+".slices.ci", slices) // Others are not published.
+	for label, capacity := range map[string]resourceapi.QualifiedName{
+		"multiprocessors": "multiprocessors", "engines.copy": "copyEngines", "engines.decoder": "decoders",
+		"engines.encoder": "encoders", "engines.jpeg": "jpegEngines", "engines.ofa": "ofaEngines",
+	} {
+		if c, ok := d.Capacity[capacity]; ok {
+			l.put(name+"."+label, strconv.FormatInt(c.Value.Value(), 10))
+		}
 	}
 }
 
@@ -147,10 +248,10 @@ func (l labels) driver(d resourceapi.Device) {
 }
 
 // island returns the size of the largest NVLink island.
-func island(model []resourceapi.Device) int {
+func island(model []device) int {
 	members, most := map[string]int{}, 0
 	for _, d := range model {
-		if group := fleet.Text(d, "nvlinkGroup"); group != "" {
+		if group := fleet.Text(d.Device, "nvlinkGroup"); group != "" {
 			members[group]++
 			most = max(most, members[group])
 		}

@@ -45,6 +45,7 @@ func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
 		"nvidia.com/cuda.driver.major": "580", "nvidia.com/cuda.driver.minor": "126", "nvidia.com/cuda.driver.rev": "09",
 		"nvidia.com/cuda.runtime-version.full": "13.0", "nvidia.com/cuda.runtime-version.major": "13",
 		"nvidia.com/cuda.runtime-version.minor": "0", "nvidia.com/cuda.runtime.major": "13", "nvidia.com/cuda.runtime.minor": "0",
+		"nvidia.com/vgpu.present": "false", "nvidia.com/gpu.mode": "unknown", "nvidia.com/gpu.machine": "unknown", // There is no sysfs.
 		"gpu.nvidia.com/nvlink-enabled": "true", "gpu.nvidia.com/nvlink-gpus-per-island": "8",
 	}, Of(pool(t, "hgx-h100", nil), "gpu.nvidia.com")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -63,8 +64,9 @@ func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
 	}
 }
 
-// TestOf_AllGPUsPartitioned_HasLabels has an administrator hold all GPUs in partitions: no whole is published.
-func TestOf_AllGPUsPartitioned_HasLabels(t *testing.T) {
+// TestOf_NoMonitors_HasLabelsOfPartitions has an administrator hold all GPUs in partitions, and monitor devices switched
+// off. test/programs compares the labels of nodes that have them with those of feature discovery.
+func TestOf_NoMonitors_HasLabelsOfPartitions(t *testing.T) {
 	got := Of(pool(t, "hgx-h100", func(s *fleet.Slice) {
 		shape := *s.Shape
 		shape.Devices, shape.Kinds = nil, nil

@@ -114,12 +114,14 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 	s.GPUs = append(s.GPUs, s.GPUs[0])
 	s.GPUs[1].PCIAddress = "0000:f0:00.0"
 	for i := range s.GPUs {
+		s.GPUs[i].Class = "0x030200"
 		s.GPUs[i].Links = []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}
 		s.GPUs[i].Fabric = gpu.Fabric{State: gpu.FabricReady, ClusterUUID: "a1b2", CliqueID: 7}
 	}
+	s.Machine = "DGXH100"
 	o := full
 	o.Offer = func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
-		return sharing.OfferOf(sharing.Policy{}, g, profile, true)
+		return sharing.OfferOf(sharing.Policy{Replicas: 2, Renamed: true}, g, profile, true)
 	}
 	p, _ := Build(s, nil, o)
 	seen := map[string]bool{}

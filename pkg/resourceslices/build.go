@@ -162,7 +162,7 @@ func PoolOf(node string, devices []resourceapi.Device) string {
 // place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
 // gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
 func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
-	b := builder{driver: snapshot.Driver, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, sampled: map[[2]string]bool{}}
+	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, sampled: map[[2]string]bool{}}
 	b.labels = labels(b.islands)
 	gpus := b.gpuStates(snapshot, conditions)
 	groups := b.groups(gpus)
@@ -200,6 +200,7 @@ func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (P
 
 type builder struct {
 	driver   gpu.Driver
+	machine  string
 	o        Options
 	pool     Pool
 	warnings []Warning

@@ -95,6 +95,7 @@ var (
 	gpuOnly      = []gpu.Kind{gpu.KindGPU}
 	migOnly      = []gpu.Kind{gpu.KindMIG}
 	groupOnly    = []gpu.Kind{gpu.KindGroup}
+	monitorOnly  = []gpu.Kind{gpu.KindMonitor}
 )
 
 var attributes = []attribute{
@@ -198,7 +199,24 @@ var attributes = []attribute{
 			}
 			return "time-slicing"
 		})},
+	{Entry{Name: "renameByDefault", Type: "bool", Devices: gpuOrMIG, Source: "the node's settings",
+		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks -SHARED. Missing otherwise."},
+		func(s attributeSource) (*resourceapi.DeviceAttribute, string) {
+			if s.offer == nil || !s.offer.Renamed {
+				return nil, ""
+			}
+			return &resourceapi.DeviceAttribute{BoolValue: new(true)}, ""
+		}},
+	{Entry{Name: "mode", Type: "string", Devices: monitorOnly, Source: "sysfs",
+		Meaning: "The kind of PCI device, for the node's label gpu.mode: compute (a 3D controller) or graphics (a display controller)."},
+		text(func(s attributeSource) string { return modes[s.gpu.Class] })},
+	{Entry{Name: "machine", Type: "string", Devices: monitorOnly, Source: "sysfs",
+		Meaning: "The machine's product name by its firmware, for the node's label gpu.machine."},
+		text(func(s attributeSource) string { return s.machine })},
 }
+
+// modes are the names that feature discovery gives to PCI classes.
+var modes = map[string]string{"0x030200": "compute", "0x030000": "graphics"}
 
 var capacities = []capacity{
 	{Entry{Name: "memory", Capacity: true, Type: "quantity", Devices: allKinds, Always: allKinds, Source: "nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetGpuInstanceProfileInfoV",

@@ -90,7 +90,7 @@ func (b *builder) monitors(g gpuState) []resourceapi.Device {
 
 // source returns the data behind the attributes of a GPU's device.
 func (b *builder) source(g gpu.GPU, d gpu.Device) attributeSource {
-	return attributeSource{device: d, gpu: g, driver: b.driver, group: b.labels[g.PCIAddress]}
+	return attributeSource{device: d, gpu: g, driver: b.driver, machine: b.machine, group: b.labels[g.PCIAddress]}
 }
 
 func (b *builder) device(s attributeSource) resourceapi.Device {

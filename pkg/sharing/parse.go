@@ -42,12 +42,12 @@ type file struct {
 }
 
 type shared struct {
-	RenameByDefault            json.RawMessage `json:"renameByDefault"`
-	FailRequestsGreaterThanOne bool            `json:"failRequestsGreaterThanOne"`
-	Replicas                   *int            `json:"replicas"`
-	MaxShares                  *int            `json:"maxShares"`
-	Interval                   string          `json:"interval"`
-	Resources                  []entry         `json:"resources"`
+	RenameByDefault            bool    `json:"renameByDefault"`
+	FailRequestsGreaterThanOne bool    `json:"failRequestsGreaterThanOne"`
+	Replicas                   *int    `json:"replicas"`
+	MaxShares                  *int    `json:"maxShares"`
+	Interval                   string  `json:"interval"`
+	Resources                  []entry `json:"resources"`
 }
 
 type entry struct {
@@ -134,10 +134,9 @@ func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (i
 	if from == nil {
 		return nil, nil
 	}
-	common := rule{policy: Policy{Strategy: strategy, FailMany: from.FailRequestsGreaterThanOne, Interval: v1beta1.Interval(from.Interval)}}
-	if from.RenameByDefault != nil {
-		ignored = append(ignored, field+".renameByDefault")
-	}
+	common := rule{policy: Policy{
+		Strategy: strategy, FailMany: from.FailRequestsGreaterThanOne, Interval: v1beta1.Interval(from.Interval), Renamed: from.RenameByDefault,
+	}}
 	if i := common.policy.Interval; i != "" && !slices.Contains(v1beta1.Intervals, i) {
 		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
 	}

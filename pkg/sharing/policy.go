@@ -33,6 +33,8 @@ type Policy struct {
 	Interval v1beta1.Interval
 	// None disables sharing of the device.
 	None bool
+	// Renamed means that the device plugin would rename the resource of the shares.
+	Renamed bool
 }
 
 // Step is the unit of a memory request, in bytes; MinMemory is the minimum. A CUDA context takes many times that, and
@@ -55,6 +57,8 @@ type Offer struct {
 	Compute int
 	// MaxShares is the maximum number of concurrent shares.
 	MaxShares int
+	// Renamed is the policy's.
+	Renamed bool
 }
 
 // OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. If only the policy
@@ -71,7 +75,7 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step}
 	o.MaxShares = maxShares(p, g, profile, o.Strategy)
 	if p.Replicas > 1 {
-		o.Memory = max(total/uint64(p.Replicas)/Step*Step, MinMemory)
+		o.Memory, o.Renamed = max(total/uint64(p.Replicas)/Step*Step, MinMemory), p.Renamed
 		if o.Strategy == v1beta1.StrategyMPS {
 			o.Compute = max(100/p.Replicas, 1)
 		}

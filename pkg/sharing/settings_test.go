@@ -38,14 +38,15 @@ flags:
   migStrategy: mixed
 sharing:
   timeSlicing:
-    renameByDefault: false
+    renameByDefault: true
     failRequestsGreaterThanOne: true
     resources:
     - name: nvidia.com/gpu
       replicas: 10
 `,
-			h100: Policy{Strategy: slicing, Replicas: 10, FailMany: true}, t4: Policy{Strategy: slicing, Replicas: 10, FailMany: true},
-			ignored: []string{"flags", "sharing.timeSlicing.renameByDefault"},
+			h100:    Policy{Strategy: slicing, Replicas: 10, FailMany: true, Renamed: true},
+			t4:      Policy{Strategy: slicing, Replicas: 10, FailMany: true, Renamed: true},
+			ignored: []string{"flags"},
 		},
 		"the device plugin's, mps": {
 			file: "version: v1\nsharing:\n  mps:\n    resources:\n    - name: nvidia.com/gpu\n      rename: nvidia.com/gpu.shared\n      devices: [\"GPU-1\"]\n      replicas: 4\n",
@@ -136,16 +137,18 @@ func TestOfferOf_Policies_GiveShares(t *testing.T) {
 		mps     bool
 		want    Offer
 	}{
-		"a GPU":                       {Policy{}, h100, "", true, Offer{mps, 81559 << 20, 0, 48}},
-		"without MPS on the node":     {Policy{}, h100, "", false, Offer{slicing, 81559 << 20, 0, 48}},
-		"a vGPU":                      {Policy{}, gpu.GPU{MemoryBytes: 10 << 30}, "", true, Offer{slicing, 10 << 30, 0, 48}},
-		"a quarter, taking turns":     {Policy{Strategy: slicing, Replicas: 4}, h100, "", true, Offer{slicing, 20389 << 20, 0, 4}},
-		"a quarter by MPS":            {Policy{Strategy: mps, Replicas: 4}, h100, "", true, Offer{mps, 20389 << 20, 25, 4}},
-		"a hundredth, taking turns":   {Policy{Strategy: slicing, Replicas: 100}, h100, "", true, Offer{slicing, 815 << 20, 0, 100}},
-		"a hundredth by MPS":          {Policy{Strategy: mps, Replicas: 100}, h100, "", true, Offer{mps, 815 << 20, 1, 48}},
-		"a bound":                     {Policy{MaxShares: 7}, h100, "", true, Offer{mps, 81559 << 20, 0, 7}},
-		"a small partition has few":   {Policy{}, h100, "1g.10gb", true, Offer{mps, 9856 << 20, 0, 6}},
-		"the largest partition, many": {Policy{}, h100, "7g.80gb", true, Offer{mps, 81152 << 20, 0, 48}},
+		"a GPU":                       {Policy{}, h100, "", true, Offer{mps, 81559 << 20, 0, 48, false}},
+		"without MPS on the node":     {Policy{}, h100, "", false, Offer{slicing, 81559 << 20, 0, 48, false}},
+		"a vGPU":                      {Policy{}, gpu.GPU{MemoryBytes: 10 << 30}, "", true, Offer{slicing, 10 << 30, 0, 48, false}},
+		"a quarter, taking turns":     {Policy{Strategy: slicing, Replicas: 4}, h100, "", true, Offer{slicing, 20389 << 20, 0, 4, false}},
+		"a quarter by MPS":            {Policy{Strategy: mps, Replicas: 4}, h100, "", true, Offer{mps, 20389 << 20, 25, 4, false}},
+		"a hundredth, taking turns":   {Policy{Strategy: slicing, Replicas: 100}, h100, "", true, Offer{slicing, 815 << 20, 0, 100, false}},
+		"a hundredth by MPS":          {Policy{Strategy: mps, Replicas: 100}, h100, "", true, Offer{mps, 815 << 20, 1, 48, false}},
+		"renamed, a whole GPU":        {Policy{Renamed: true}, h100, "", true, Offer{mps, 81559 << 20, 0, 48, false}},
+		"renamed shares":              {Policy{Strategy: slicing, Replicas: 4, Renamed: true}, h100, "", true, Offer{slicing, 20389 << 20, 0, 4, true}},
+		"a bound":                     {Policy{MaxShares: 7}, h100, "", true, Offer{mps, 81559 << 20, 0, 7, false}},
+		"a small partition has few":   {Policy{}, h100, "1g.10gb", true, Offer{mps, 9856 << 20, 0, 6, false}},
+		"the largest partition, many": {Policy{}, h100, "7g.80gb", true, Offer{mps, 81152 << 20, 0, 48, false}},
 	} {
 		got, ok := OfferOf(c.policy, c.gpu, c.profile, c.mps)
 		if diff := cmp.Diff(c.want, got); diff != "" || !ok {

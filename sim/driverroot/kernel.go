@@ -4,11 +4,13 @@
 package driverroot
 
 import (
+	"encoding/binary"
 	"fmt"
 	"path"
 	"strings"
 
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/profiles"
 )
 
 func proc(s *engine.State) []Entry {
@@ -20,6 +22,7 @@ func proc(s *engine.State) []Entry {
 	const dir = "proc/driver/nvidia"
 	entries = append(entries,
 		file(dir+"/version", fmt.Sprintf("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (simulated)\nGCC version:  simulated\n", version)),
+		file("proc/modules", "nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n"),
 		file(dir+"/params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\nRmLogonRC: 1\nEnableMSI: 1\n"),
 		Entry{Path: dir + "/gpus", Kind: Dir},
 	)
@@ -49,7 +52,9 @@ func charDevices(s *engine.State) string {
 
 func sysfs(s *engine.State) []Entry {
 	b := s.Profile.Board
-	entries := []Entry{{Path: "sys/bus/pci/devices", Kind: Dir}}
+	entries := []Entry{{Path: "sys/bus/pci/devices", Kind: Dir},
+		// With a character that programs remove from labels.
+		file("sys/class/dmi/id/product_name", "Simulator ("+s.Profile.Name+")\n")}
 	if s.DriverLoaded {
 		entries = append(entries, Entry{Path: "sys/bus/pci/drivers/nvidia", Kind: Dir},
 			file("sys/module/nvidia/version", s.Profile.Driver.Version+"\n"), file("sys/module/nvidia/initstate", "live\n"))
@@ -67,6 +72,7 @@ func sysfs(s *engine.State) []Entry {
 			file(dir+"/subsystem_vendor", fmt.Sprintf("0x%04x\n", b.SubsystemID()&0xffff)),
 			file(dir+"/subsystem_device", fmt.Sprintf("0x%04x\n", b.SubsystemID()>>16)),
 			file(dir+"/class", "0x030200\n"), file(dir+"/numa_node", fmt.Sprintf("%d\n", slot.NUMANode)),
+			file(dir+"/config", string(configSpace(b))), file(dir+"/resource", fmt.Sprintf("0x%016x 0x%016x 0x0000000000040200\n", bar0(i), bar0(i)+1<<24-1)),
 			file(dir+"/local_cpulist", cpuList(slot.NUMANode)+"\n"),
 			file(dir+"/current_link_width", fmt.Sprintf("%d\n", b.PCIeWidth)),
 			link("sys/bus/pci/devices/"+g.Address, dir),
@@ -80,6 +86,21 @@ func sysfs(s *engine.State) []Entry {
 		entries = append(entries, file(dir+"/distance", distances(n, nodes)+"\n"), file(dir+"/cpulist", cpuList(n)+"\n"))
 	}
 	return entries
+}
+
+// bar0 is the address of a GPU's registers.
+func bar0(slot int) uint64 { return 0x9000_0000 + uint64(slot)<<24 }
+
+// configSpace is the PCI configuration space: the header, and a list of one capability (PCI Express).
+func configSpace(b profiles.Board) []byte {
+	c := make([]byte, 256)
+	binary.LittleEndian.PutUint16(c[0x00:], 0x10de)
+	binary.LittleEndian.PutUint16(c[0x02:], uint16(b.DeviceID()>>16))
+	const hasCapabilities, capability, express = 0x10, 0x60, 0x10
+	c[0x06], c[0x34], c[capability] = hasCapabilities, capability, express
+	binary.LittleEndian.PutUint32(c[0x08:], 0x030200_a1)
+	binary.LittleEndian.PutUint32(c[0x2c:], b.SubsystemID())
+	return c
 }
 
 func cpuList(node int) string {

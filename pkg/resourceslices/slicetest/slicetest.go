@@ -35,10 +35,15 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	return Slices(snapshot, node, sharing.Settings{}), nil
 }
 
-// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile.
+// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile. All
+// partitions are an administrator's.
 func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*resourceapi.ResourceSlice {
+	foreign := map[string][]gpu.Partition{}
+	for _, g := range snapshot.GPUs {
+		foreign[g.PCIAddress] = g.MIG.Partitions
+	}
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
-		Node: node, Taints: true, SharedDevices: true, Counters: true,
+		Node: node, Taints: true, SharedDevices: true, Counters: true, Foreign: foreign,
 		Placements: func(g gpu.GPU, profile string) sharing.Placements {
 			return settings.Placements(node, g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
 		},
