@@ -236,7 +236,9 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 		if d.Sharing.ActiveThreadPercentage > 0 {
 			env(envThreads, "%d", d.Sharing.ActiveThreadPercentage)
 		}
-		mount(filepath.Join(mpsDir, d.Name, "pipe"), containerPipe, "rw")
+		// A client connects to sockets and writes to FIFOs on a read-only mount too, but cannot replace them: the claims
+		// of a GPU share this directory.
+		mount(filepath.Join(mpsDir, d.Name, "pipe"), containerPipe, "ro")
 		mount(filepath.Join(mpsDir, d.Name, "shm"), containerShm, "rw")
 	}
 	if d.TopologyEnv.VisibleDevices != "" {

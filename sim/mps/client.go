@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Client is a CUDA process that computes through MPS.
@@ -26,7 +27,13 @@ type Client struct {
 // is "/" except in tests.
 func Connect(ctx context.Context, environ []string, root string) (*Client, error) {
 	env := environment(environ)
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(root, env[envPipe], ControlSocket))
+	dir := filepath.Join(root, env[envPipe])
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, ControlSocket))
+	if err == nil {
+		if err = report(dir); err != nil {
+			_ = conn.Close()
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("MPS client failed to connect to the MPS control daemon or the MPS server: %w", err)
 	}
@@ -51,6 +58,16 @@ func Connect(ctx context.Context, environ []string, root string) (*Client, error
 		}
 	}
 	return c, nil
+}
+
+// report writes a line to the daemon's log.
+func report(dir string) error {
+	fifo, err := os.OpenFile(filepath.Join(dir, logFIFO), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(fifo, "client %d starts\n", os.Getpid())
+	return errors.Join(err, fifo.Close())
 }
 
 // Alloc allocates memory of the device, in bytes.

@@ -9,8 +9,11 @@
 // memory. Killing a daemon ends its clients' contexts. Unlike the real one, a server is not a separate process.
 package mps
 
-// ControlSocket is the name of the daemon's socket in its pipe directory.
-const ControlSocket = "control"
+// Names in the daemon's pipe directory: its socket, and the FIFO to which clients write a line when they start.
+const (
+	ControlSocket = "control"
+	logFIFO       = "log"
+)
 
 // Environment variables of daemon and clients, as NVIDIA's.
 const (

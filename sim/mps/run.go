@@ -139,6 +139,12 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	if err := os.Chmod(socket, 0o777); err != nil {
 		return err
 	}
+	fifo, err := openFIFO(filepath.Join(pipe, logFIFO))
+	if err != nil {
+		return err
+	}
+	defer fifo.Close()
+	go copyLines(fifo, l)
 	go func() {
 		for {
 			conn, err := listener.AcceptUnix()
@@ -158,6 +164,24 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	err = errors.Join(listener.Close(), d.forget())
 	sweep(pidFile, d.shm)
 	return errors.Join(err, os.Remove(pidFile))
+}
+
+// openFIFO makes a FIFO for all users, and opens it so that it never ends.
+func openFIFO(path string) (*os.File, error) {
+	_ = os.Remove(path)
+	if err := syscall.Mkfifo(path, 0o666); err != nil {
+		return nil, fmt.Errorf("make the FIFO of the log: %w", err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil { // regardless of the umask
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+}
+
+func copyLines(from io.Reader, to *log.Logger) {
+	for lines := bufio.NewScanner(from); lines.Scan(); {
+		to.Print(lines.Text())
+	}
 }
 
 // lock is the lock of a pipe directory; its daemon holds it until it ends.

@@ -167,6 +167,10 @@ func checkMPSLimits(t *testing.T, p corev1.Pod, d gpu.Device, view env.View, usa
 	if !view.CUDA.MPS {
 		return // It only monitors.
 	}
+	// As root in the container too. The client connects to a socket and writes to a FIFO of the directory.
+	if !strings.Contains(view.CUDA.PipeWrite, "read-only file system") {
+		t.Errorf("making a file in the pipe directory of %s gives %q, want a read-only file system", p.Name, view.CUDA.PipeWrite)
+	}
 	if view.CUDA.Error != "" || view.CUDA.LimitBytes != usable {
 		t.Errorf("%s has a limit of %d MiB, want %d: %s", p.Name, view.CUDA.LimitBytes>>20, usable>>20, view.CUDA.Error)
 	}

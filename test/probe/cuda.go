@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ type cuda struct {
 	Device     string  `json:"device,omitempty"`
 	Allocs     []alloc `json:"allocs,omitempty"`
 	Error      string  `json:"error,omitempty"`
+	// PipeWrite is the error of making a file in the daemon's pipe directory; "" means that it was made.
+	PipeWrite string `json:"pipeWrite,omitempty"`
 	// Lost is the reason of the broken connection, Reconnected means that there is another.
 	Lost        string `json:"lost,omitempty"`
 	Reconnected bool   `json:"reconnected,omitempty"`
@@ -141,6 +144,10 @@ func connect(ctx context.Context, root string, amounts []uint64) (cuda, *mps.Cli
 		return cuda{}, nil
 	}
 	c := cuda{MPS: true}
+	file := filepath.Join(root, os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), fmt.Sprintf("probe-%d", os.Getpid()))
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		c.PipeWrite = err.Error()
+	}
 	client, err := mps.Connect(ctx, os.Environ(), root)
 	if err != nil {
 		c.Error = err.Error()

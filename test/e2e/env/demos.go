@@ -92,7 +92,8 @@ type CUDA struct {
 		OK    bool   `json:"ok"`
 		Error string `json:"error"`
 	} `json:"allocs"`
-	Error string `json:"error"`
+	Error     string `json:"error"`
+	PipeWrite string `json:"pipeWrite"`
 }
 
 // Share reports whether an allocation is a share of its device, and the size of its memory in bytes.
