@@ -53,6 +53,14 @@ func (e *Engine) InitWith(query string, hook Hook) (*Session, nvml.Code) {
 	return s, 0
 }
 
+// Restrict removes all GPUs from the session but those with the given UUIDs.
+func (s *Session) Restrict(uuids []string) {
+	st, code := s.state()
+	s.slots = slices.DeleteFunc(s.slots, func(slot int) bool {
+		return code != 0 || !slices.Contains(uuids, st.GPUs[slot].UUID)
+	})
+}
+
 // Ask starts a query without a GPU.
 func (s *Session) Ask(query string) (*State, nvml.Code) {
 	st, code := s.state()

@@ -7,6 +7,8 @@
 //
 // It finds the machine's root in GPUSIM_ROOT, which each first nvmlInit reads, or else from its own path: the root is
 // the directory above usr/lib/x86_64-linux-gnu. So it works through any mount of the root, at any path.
+// GPUSIM_VISIBLE lists the UUIDs of the GPUs that the process has, as a container has the device nodes of some; by default
+// it has all.
 //
 // Traps. glibc binds a client's NVML calls to the first such library of the process, and a Go library is never
 // unloaded. So a process that opens the libraries of two roots uses the first one's code; GPUSIM_ROOT then selects

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -62,7 +63,7 @@ func machine() *engine.Engine {
 	return library.engine
 }
 
-var rootVariable = C.CString("GPUSIM_ROOT")
+var rootVariable, visibleVariable = C.CString("GPUSIM_ROOT"), C.CString("GPUSIM_VISIBLE")
 
 func start(query string) (code nvml.Code) {
 	defer guard(&code)
@@ -74,6 +75,9 @@ func start(query string) (code nvml.Code) {
 			return code
 		}
 		library.session = s
+		if visible := C.GoString(C.gpusimEnv(visibleVariable)); visible != "" {
+			s.Restrict(strings.Split(visible, ","))
+		}
 	}
 	library.inits++
 	return 0

@@ -6,6 +6,9 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,13 +16,22 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// TestDevicePlugin_ServesGPUs_TheyAreWithheld starts and stops a device plugin. The driver withholds its GPUs
-// meanwhile, with an Event.
+// untilInputEnds runs a program until the input of the shell ends.
+const untilInputEnds = `"$@" & cat; kill $!; wait $!`
+
+// TestDevicePlugin_ServesGPUs_TheyAreWithheld starts and stops NVIDIA's device plugin, which has two of the GPUs and
+// offers each twice. The driver withholds them meanwhile, with an Event.
 func TestDevicePlugin_ServesGPUs_TheyAreWithheld(t *testing.T) {
 	ctx := testContext(t)
 	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
-	stop := startOnNode(ctx, t, "./deviceplugin", state.GPUs[6].UUID+"::0", state.GPUs[6].UUID+"::1", state.GPUs[7].UUID)
+	out, err := cluster.Run(ctx, "hack/tool.sh", "--path", "nvidia-device-plugin")
+	must(t, err)
+	words := strings.Fields(out) // The path is the last one, after messages of a build.
+	settings := filepath.Join(t.TempDir(), "config.yaml")
+	must(t, os.WriteFile(settings, []byte("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"), 0o600))
+	stop := startProgramOnNode(ctx, t, "env", "GPUSIM_VISIBLE="+state.GPUs[6].UUID+","+state.GPUs[7].UUID, "sh", "-c", untilInputEnds, "sh",
+		words[len(words)-1], "--driver-root-ctr-path", cluster.Root, "--device-discovery-strategy", "nvml", "--config-file", settings)
 	must(t, cluster.WaitPublished(ctx, 6))
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	must(t, err)

@@ -212,6 +212,12 @@ func startOnNode(ctx context.Context, t *testing.T, pkg string, args ...string) 
 	binary := filepath.Join(t.TempDir(), filepath.Base(pkg))
 	_, err := cluster.Run(ctx, "go", "-C", "test", "build", "-o", binary, pkg)
 	must(t, err)
+	return startProgramOnNode(ctx, t, binary, args...)
+}
+
+// startProgramOnNode runs a program on the node until stop is called, or the test ends. The end of its input asks it to exit.
+func startProgramOnNode(ctx context.Context, t *testing.T, binary string, args ...string) (stop func()) {
+	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), cluster.Onenode, append([]string{"exec", "--dir", cluster.Dir, "--", binary}, args...)...)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -221,7 +227,7 @@ func startOnNode(ctx context.Context, t *testing.T, pkg string, args ...string) 
 	stop = sync.OnceFunc(func() {
 		_ = stdin.Close() // It exits when its input is closed.
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v\n%s", pkg, err, said.String())
+			t.Errorf("%s: %v\n%s", binary, err, said.String())
 		}
 	})
 	t.Cleanup(stop)
