@@ -119,7 +119,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
 		err = errors.Join(
-			addWebhook(manager, c, client, controller.Webhooks(control.ClusterView, reviews)),
+			addWebhook(manager, c, client, controller.Webhooks(control.ClusterView, reviews, c.DenyUnsatisfiable)),
 			manager.Add(runnable{test.Run, true}),
 		)
 	}

@@ -197,14 +197,14 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 		"another driver's class":    {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := Review(t.Context(), v, asked(t, c.object), true)
+			r := Review(t.Context(), v, asked(t, c.object), Options{Binding: true})
 			switch {
 			case c.want == "" && !r.Allowed:
 				t.Errorf("denied: %s", r.Result.Message)
 			case c.want != "" && (r.Allowed || !strings.Contains(r.Result.Message, c.want)):
 				t.Errorf("%+v, want %q", r.Result, c.want)
 			}
-			if advice := Review(t.Context(), v, asked(t, c.object), false); !advice.Allowed {
+			if advice := Review(t.Context(), v, asked(t, c.object), Options{}); !advice.Allowed {
 				t.Error("advice denies")
 			} else if c.want != "" && len(advice.Warnings) == 0 {
 				t.Error("advice says nothing of it")
@@ -229,42 +229,47 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 		of("mig.nvidia.com", ", count: 2"+selecting(`device.attributes["gpu.nvidia.com"].type == "monitor"`)): "matches its class and selectors",
 		of("gpu.nvidia.com", ", count: 9"): "more than 8 that match",
 	} {
-		answer := Review(t.Context(), v, asked(t, object), true)
+		answer := Review(t.Context(), v, asked(t, object), Options{Binding: true})
 		got := strings.Join(answer.Warnings, "; ")
 		if !answer.Allowed || !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%s\nallowed %v, warnings %q, want %q", object, answer.Allowed, got, want)
 		}
+		deny := Review(t.Context(), v, asked(t, object), Options{DenyUnsatisfiable: true})
+		if deny.Allowed != (want == "" || want == comes) {
+			t.Errorf("%s\nwith DenyUnsatisfiable: %+v", object, deny)
+		}
 	}
 }
 
+// TestReview_UnsatisfiableObject_Warns has a ! before the warnings of objects that DenyUnsatisfiable denies.
 func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	v := newView(t, patient, "hgx-h100", "l40s-4")
 	for name, c := range map[string]struct{ object, want string }{
-		"an attribute that is not there":      {of("gpu.nvidia.com", selecting(attr+`product == "x"`)), `request r: no device has the attribute product; is productName meant?`},
-		"an attribute of the standard":        {of("gpu.nvidia.com", selecting(attr+`numaNode == 0`)), "request r: no device has the attribute numaNode; is resource.kubernetes.io/numaNode meant?"},
-		"an attribute of no board here":       {of("gpu.nvidia.com", selecting(attr+`fabricCluster == "x"`)), "no device has the attribute fabricCluster; there are "},
-		"a part of more than a partition":     {of("mig.nvidia.com", ", capacity: {requests: {memory: 80Gi}}"), "the largest partition has 80896Mi|request r: it asks 80Gi of memory; the largest partition has"},
-		"a capacity that is not there":        {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].mem.compareTo(quantity("1Gi")) > 0`)), "no device has the capacity mem"},
-		"an attribute that is a capacity":     {of("gpu.nvidia.com", selecting(attr+`memory > 4`)), "memory"},
-		"a capacity request":                  {of("gpu.nvidia.com", ", capacity: {requests: {memori: 10Gi}}"), "no device has the capacity memori; is memory meant?"},
-		"a constraint":                        {of("gpu.nvidia.com", ", count: 2") + "\n  constraints: [{matchAttribute: gpu.nvidia.com/nvlinkgroup}]", "constraints: no device has the attribute gpu.nvidia.com/nvlinkgroup; is nvlinkGroup meant?"},
-		"a constraint of the standard":        {of("gpu.nvidia.com", ", count: 3") + "\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]", "request r: no node of the cluster as it is now could satisfy it, even if it were empty"},
-		"a model that is not there":           {of("gpu.nvidia.com", selecting(attr+`productName == "NVIDIA H100 80GB HBM2"`)), `no device of the cluster has the productName "NVIDIA H100 80GB HBM2"; is "NVIDIA H100 80GB HBM3" meant?`},
-		"a profile that is not there":         {of("mig.nvidia.com", selecting(attr+`profile in ["1g.5gb"]`)), `has the profile "1g.5gb"; is "1g.10gb" meant? Nodes publish only the profiles of their settings (chart value publish)`},
+		"an attribute that is not there":      {of("gpu.nvidia.com", selecting(attr+`product == "x"`)), `!request r: no device has the attribute product; is productName meant?`},
+		"an attribute of the standard":        {of("gpu.nvidia.com", selecting(attr+`numaNode == 0`)), "!request r: no device has the attribute numaNode; is resource.kubernetes.io/numaNode meant?"},
+		"an attribute of no board here":       {of("gpu.nvidia.com", selecting(attr+`fabricCluster == "x"`)), "!no device has the attribute fabricCluster; there are "},
+		"a part of more than a partition":     {of("mig.nvidia.com", ", capacity: {requests: {memory: 80Gi}}"), "!the largest partition has 80896Mi|request r: it asks 80Gi of memory; the largest partition has"},
+		"a capacity that is not there":        {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].mem.compareTo(quantity("1Gi")) > 0`)), "!no device has the capacity mem"},
+		"an attribute that is a capacity":     {of("gpu.nvidia.com", selecting(attr+`memory > 4`)), "!memory"},
+		"a capacity request":                  {of("gpu.nvidia.com", ", capacity: {requests: {memori: 10Gi}}"), "!no device has the capacity memori; is memory meant?"},
+		"a constraint":                        {of("gpu.nvidia.com", ", count: 2") + "\n  constraints: [{matchAttribute: gpu.nvidia.com/nvlinkgroup}]", "!constraints: no device has the attribute gpu.nvidia.com/nvlinkgroup; is nvlinkGroup meant?"},
+		"a constraint of the standard":        {of("gpu.nvidia.com", ", count: 3") + "\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]", "!request r: no node of the cluster as it is now could satisfy it, even if it were empty"},
+		"a model that is not there":           {of("gpu.nvidia.com", selecting(attr+`productName == "NVIDIA H100 80GB HBM2"`)), `!no device of the cluster has the productName "NVIDIA H100 80GB HBM2"; is "NVIDIA H100 80GB HBM3" meant?`},
+		"a profile that is not there":         {of("mig.nvidia.com", selecting(attr+`profile in ["1g.5gb"]`)), `!has the profile "1g.5gb"; is "1g.10gb" meant? Nodes publish only the profiles of their settings (chart value publish)`},
 		"a profile's class that is not there": {of("mig-1g.5gb.nvidia.com", ""), "a pod waits until there is one. Nodes publish only the profiles of their settings (chart value publish)"},
-		"a profile chosen otherwise":          {of("mig.nvidia.com", selecting(attr+`profile.startsWith("9g")`)), "matches its class and selectors. Nodes publish only"},
+		"a profile chosen otherwise":          {of("mig.nvidia.com", selecting(attr+`profile.startsWith("9g")`)), "!matches its class and selectors. Nodes publish only"},
 		"a class that is not there":           {of("gpu.nvdia.com", ""), "there is no DeviceClass gpu.nvdia.com; is gpu.nvidia.com meant?"},
-		"more GPUs than a node has":           {of("gpu.nvidia.com", ", count: 9"), "request r: it asks for 9 devices; no node of the cluster as it is now has more than 8 that match"},
+		"more GPUs than a node has":           {of("gpu.nvidia.com", ", count: 9"), "!request r: it asks for 9 devices; no node of the cluster as it is now has more than 8 that match"},
 		"as many as a node has":               {of("gpu.nvidia.com", ", count: 8"), ""},
-		"more memory than a GPU has":          {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("100Gi")) >= 0`)), "request r: no device of the cluster as it is now matches its class and selectors"},
-		"a selector that fails":               {of("gpu.nvidia.com", selecting(attr+`profile == "1g.10gb"`)), "the scheduler would give up"},
+		"more memory than a GPU has":          {of("gpu.nvidia.com", selecting(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("100Gi")) >= 0`)), "!request r: no device of the cluster as it is now matches its class and selectors"},
+		"a selector that fails":               {of("gpu.nvidia.com", selecting(attr+`profile == "1g.10gb"`)), "!the scheduler would give up"},
 		"a fraction":                          {of("gpu.nvidia.com", ", capacity: {requests: {memory: 10Gi}}"), ""},
-		"more than all of it":                 {of("gpu.nvidia.com", ", capacity: {requests: {memory: 100Gi}}"), "request r: it asks 100Gi of memory; the largest GPU has 81559Mi"},
+		"more than all of it":                 {of("gpu.nvidia.com", ", capacity: {requests: {memory: 100Gi}}"), "!request r: it asks 100Gi of memory; the largest GPU has 81559Mi"},
 		"a limit above the largest GPU": {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 81Gi}}`),
 			"spec.devices.config[0].opaque.parameters.sharing.mpsConfig: a memory limit of 82944 MiB is more than any GPU of the cluster has (81559 MiB)"},
 		"a limit below the largest GPU":       {with(of("gpu.nvidia.com", ""), `kind: GpuConfig, sharing: {strategy: MPS, mpsConfig: {defaultPinnedDeviceMemoryLimit: 79Gi}}`), ""},
 		"a group of eight":                    {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 8`)), ""},
-		"a group of five":                     {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 5`)), "request r: no device of the cluster as it is now matches its class"},
+		"a group of five":                     {of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 5`)), "!request r: no device of the cluster as it is now matches its class"},
 		"alternatives, one of which there is": {claim("  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com" + selecting(attr+`productName == "NVIDIA B300"`) + "}, {name: b, deviceClassName: gpu.nvidia.com}]}]"), ""},
 		"one GPU and a network card":          {claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}, {name: nic, exactly: {deviceClassName: nic.example.com}}]\n  constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]"), ""},
 		"a certain board":                     {of("gpu.nvidia.com", selecting(attr+`uuid == "GPU-of-the-second-node"`)), ""},
@@ -273,16 +278,16 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 			"requests a and b: by MPS"},
 		"two shares by turns": {with(claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}]"),
 			"kind: GpuConfig, sharing: {strategy: TimeSlicing}"), ""},
-		"two shares that cannot be": {claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 100Gi}}}}]"), "request b: it asks 100Gi of memory; the largest GPU has 81559Mi"},
+		"two shares that cannot be": {claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 10Gi}}}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, capacity: {requests: {memory: 100Gi}}}}]"), "!request b: it asks 100Gi of memory; the largest GPU has 81559Mi"},
 		"two shares in a request": {of("gpu.nvidia.com", ", count: 2, capacity: {requests: {memory: 10Gi}}"),
 			"request r: its shares are of different GPUs, and by MPS a container reaches one; ask for one share in a request, or name the strategy TimeSlicing in a GpuConfig"},
 		"all shares":                          {of("gpu.nvidia.com", ", allocationMode: All, capacity: {requests: {memory: 10Gi}}"), "request r: its shares are of different GPUs"},
-		"two shares in a request, of one GPU": {of("gpu.nvidia.com", ", count: 2, capacity: {requests: {memory: 10Gi}}") + "\n  constraints: [{requests: [r], matchAttribute: gpu.nvidia.com/uuid}]", "request r: no node"},
+		"two shares in a request, of one GPU": {of("gpu.nvidia.com", ", count: 2, capacity: {requests: {memory: 10Gi}}") + "\n  constraints: [{requests: [r], matchAttribute: gpu.nvidia.com/uuid}]", "!request r: no node"},
 		"what only other clusters have":       {of("gpu.nvidia.com", selecting(`has(`+attr+`cliqueID) || `+attr+`type == "gpu"`)), ""},
 		"another vendor's class":              {of("gpu.intel.com", ""), ""},
 		"another driver's claim":              {of("nic.example.com", ", count: 100"), ""},
 		"monitoring":                          {of("monitor.gpu.nvidia.com", ", adminAccess: true, tolerations: [{key: gpu.nvidia.com/monitor, operator: Exists}]"), ""},
-		"monitoring without the toleration":   {of("monitor.gpu.nvidia.com", ", adminAccess: true"), "request r: no node"},
+		"monitoring without the toleration":   {of("monitor.gpu.nvidia.com", ", adminAccess: true"), "!request r: no node"},
 		"a class of the chart's extended resource": {class(whole+`true`) + " extendedResourceName: nvidia.com/gpu\n",
 			"DeviceClass gpu.nvidia.com has the extendedResourceName nvidia.com/gpu too; the scheduler uses the newest class only"},
 		"a class of its own extended resource": {class(whole+`true`) + " extendedResourceName: example.com/gpu\n", ""},
@@ -292,16 +297,21 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, binding := range []bool{true, false} {
-				r := Review(t.Context(), v, asked(t, c.object), binding)
+				r := Review(t.Context(), v, asked(t, c.object), Options{Binding: binding})
 				if !r.Allowed {
 					t.Fatalf("denied: %s", r.Result.Message)
 				}
+				wants, denied := strings.CutPrefix(c.want, "!")
 				text, found := strings.Join(r.Warnings, "\n"), c.want == ""
-				for _, want := range strings.Split(c.want, "|") {
+				for _, want := range strings.Split(wants, "|") {
 					found = found || strings.Contains(text, want)
 				}
 				if !found || c.want == "" && text != "" {
 					t.Errorf("warnings: %q, want %q", text, c.want)
+				}
+				deny := Review(t.Context(), v, asked(t, c.object), Options{Binding: binding, DenyUnsatisfiable: true})
+				if deny.Allowed == denied || denied && !strings.Contains(deny.Result.Message, "webhook.denyUnsatisfiable") {
+					t.Errorf("with DenyUnsatisfiable: %+v", deny)
 				}
 				for _, one := range r.Warnings {
 					if len(one) > 256 {
@@ -312,11 +322,15 @@ func TestReview_UnsatisfiableObject_Warns(t *testing.T) {
 		})
 	}
 	both := asked(t, claim("  requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com, count: 3}}, {name: b, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]"))
-	if r := Review(t.Context(), newView(t, patient, "l40s-4"), both, true); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
+	if r := Review(t.Context(), newView(t, patient, "l40s-4"), both, Options{Binding: true}); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "all requests of the claim together") {
 		t.Errorf("warnings for requests that exclude each other: %v", r.Warnings)
 	}
-	if r := Review(t.Context(), newView(t, patient), asked(t, of("gpu.nvidia.com", ", count: 900")), true); len(r.Warnings) > 0 {
-		t.Errorf("warnings for an unknown cluster: %v", r.Warnings)
+	unknown := Options{Binding: true, DenyUnsatisfiable: true}
+	if r := Review(t.Context(), newView(t, patient), asked(t, of("gpu.nvidia.com", ", count: 900")), unknown); !r.Allowed || len(r.Warnings) > 0 {
+		t.Errorf("review of an unknown cluster: %+v", r)
+	}
+	if r := Review(t.Context(), newView(t, 0, "l40s-4"), both, Options{DenyUnsatisfiable: true}); !r.Allowed {
+		t.Errorf("denied without a result in time: %s", r.Result.Message)
 	}
 }
 
@@ -350,7 +364,7 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 		"a class with a long selector": class(strings.Repeat(attr+`x1 == "a" || `, 4000) + "true"),
 	} {
 		began := time.Now()
-		a := Review(t.Context(), v, asked(t, object), false)
+		a := Review(t.Context(), v, asked(t, object), Options{})
 		if len(a.Warnings) == 0 || len(a.Warnings) > maxWarnings {
 			t.Errorf("%s: %d warnings", name, len(a.Warnings))
 		}
@@ -377,7 +391,7 @@ func TestReview_EveryVersionAndKind_IsReviewed(t *testing.T) {
 		"a v1beta1 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta1\n", 1),
 		"a v1beta2 class": strings.Replace(class(attr+"type == 'gpu'"), "io/v1\n", "io/v1beta2\n", 1),
 	} {
-		r := Review(t.Context(), v, asked(t, object), true)
+		r := Review(t.Context(), v, asked(t, object), Options{Binding: true})
 		if r.Allowed {
 			t.Errorf("%s: allowed", name)
 		} else if strings.Contains(name, "template") && !strings.HasPrefix(r.Result.Message, "spec.spec.devices.config[0]") {
@@ -390,21 +404,21 @@ func TestReview_UpdateOrDelete_IsNotHeldUp(t *testing.T) {
 	v := newView(t, patient, "l40s-4")
 	bad := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
 	bad.Operation = admissionv1.Update
-	if r := Review(t.Context(), v, bad, true); !r.Allowed {
+	if r := Review(t.Context(), v, bad, Options{Binding: true}); !r.Allowed {
 		t.Error("the finalizers of a claim could not be changed any more")
 	}
 	old := asked(t, class(attr+`type == "gpu"`))
 	old.Operation, old.OldObject = admissionv1.Update, old.Object
-	if r := Review(t.Context(), v, old, true); !r.Allowed {
+	if r := Review(t.Context(), v, old, Options{Binding: true}); !r.Allowed {
 		t.Error("the labels of a class could not be changed any more")
 	}
 	old.OldObject = asked(t, class("true")).Object
-	if r := Review(t.Context(), v, old, true); r.Allowed {
+	if r := Review(t.Context(), v, old, Options{Binding: true}); r.Allowed {
 		t.Error("a class can be made wrong by an update")
 	}
 	deleted := asked(t, with(of("gpu.nvidia.com", ""), "kind: X"))
 	deleted.Operation = admissionv1.Delete
-	if r := Review(t.Context(), v, deleted, true); !r.Allowed {
+	if r := Review(t.Context(), v, deleted, Options{Binding: true}); !r.Allowed {
 		t.Error("a claim could not be deleted")
 	}
 }
@@ -419,14 +433,14 @@ func TestReview_UnreadableObject_IsDeniedOnlyIfBinding(t *testing.T) {
 	} {
 		r := asked(t, of("gpu.nvidia.com", ""))
 		change(r)
-		if got := Review(t.Context(), v, r, true); got.Allowed || got.Result == nil || got.UID != "u" {
+		if got := Review(t.Context(), v, r, Options{Binding: true}); got.Allowed || got.Result == nil || got.UID != "u" {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if got := Review(t.Context(), v, r, false); !got.Allowed || got.UID != "u" {
+		if got := Review(t.Context(), v, r, Options{}); !got.Allowed || got.UID != "u" {
 			t.Errorf("%s: advice denies: %+v", name, got)
 		}
 	}
-	if got := Review(t.Context(), v, nil, true); got.Allowed {
+	if got := Review(t.Context(), v, nil, Options{Binding: true}); got.Allowed {
 		t.Error("no request is allowed")
 	}
 }
@@ -443,10 +457,10 @@ func FuzzReview(f *testing.F) {
 		if json.Unmarshal(data, &r) != nil {
 			return
 		}
-		if got := Review(context.Background(), v, &r, false); !got.Allowed {
+		if got := Review(context.Background(), v, &r, Options{}); !got.Allowed {
 			t.Error("advice denies")
 		}
-		if got := Review(context.Background(), v, &r, true); !got.Allowed && got.Result.Message == "" {
+		if got := Review(context.Background(), v, &r, Options{Binding: true}); !got.Allowed && got.Result.Message == "" {
 			t.Error("denied without a message")
 		}
 	})
@@ -465,7 +479,7 @@ func BenchmarkReview(b *testing.B) {
 			r := asked(b, object)
 			b.Run(cluster+"/"+name, func(b *testing.B) {
 				for b.Loop() {
-					Review(b.Context(), v, r, true)
+					Review(b.Context(), v, r, Options{Binding: true})
 				}
 			})
 		}

@@ -20,7 +20,7 @@ import (
 )
 
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
-func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path) result {
+func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path, o Options) result {
 	var r result
 	if tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize {
 		r.Errors = field.ErrorList{field.Forbidden(path.Child("devices"), tooLargeText)}
@@ -39,7 +39,21 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 				c.path.Child("opaque", "parameters", "sharing", "mpsConfig"), limit>>20, v.largest>>20)
 		}
 	}
-	v.advise(ctx, &r, spec, requests, chosen)
+	v.advise(ctx, &r, spec, requests)
+	known := len(r.Errors)+len(r.Warnings) > 0 // One warning is enough.
+	if known && !o.DenyUnsatisfiable {
+		return r
+	}
+	switch text := v.unsatisfiable(ctx, spec, requests); {
+	case text != "" && o.DenyUnsatisfiable:
+		r.Unsatisfiable = field.ErrorList{field.Forbidden(path.Child("devices", "requests"),
+			text+"; the administrator denies such requests (chart value webhook.denyUnsatisfiable)")}
+	case text != "":
+		r.warn("%s", text)
+	case !known:
+		v.growing(ctx, &r, requests)
+		v.shares(&r, requests, chosen)
+	}
 	return r
 }
 
@@ -75,8 +89,8 @@ func tooLarge(requests ...resourceapi.DeviceRequest) bool {
 	return size > maxSelectors || len(requests) > resourceapi.DeviceRequestsMaxSize
 }
 
-// advise warns of requests that the cluster cannot satisfy now.
-func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request, chosen map[string]*config) {
+// advise warns of names and values that no device of the cluster has.
+func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.ResourceClaimSpec, requests []request) {
 	for _, q := range requests {
 		if r.enough() || ctx.Err() != nil {
 			return
@@ -100,15 +114,6 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 			}
 		}
 	}
-	if len(r.Errors)+len(r.Warnings) > 0 {
-		return // One warning is enough.
-	}
-	if text := v.unsatisfiable(ctx, spec, requests); text != "" {
-		r.warn("%s", text)
-		return
-	}
-	v.growing(ctx, r, requests)
-	v.shares(r, requests, chosen)
 }
 
 // shares warns of requests that need their own containers with MPS: a process reaches the MPS daemon of one device,

@@ -30,6 +30,8 @@ import (
 type result struct {
 	// Errors are the reasons for a denial.
 	Errors field.ErrorList
+	// Unsatisfiable is the reason for a denial by Options.DenyUnsatisfiable.
+	Unsatisfiable field.ErrorList
 	// Warnings are for the author of the object; they do not prevent it.
 	Warnings []string
 }

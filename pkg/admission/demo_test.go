@@ -23,7 +23,7 @@ func TestReview_Demos_AnswerAsDocumented(t *testing.T) {
 				lines = lines[1:] // The head of the file.
 			}
 			want := strings.TrimPrefix(lines[0], "# ")
-			r := Review(t.Context(), v, asked(t, object), true)
+			r := Review(t.Context(), v, asked(t, object), Options{Binding: true})
 			said := strings.Join(r.Warnings, "\n")
 			if !r.Allowed {
 				said = r.Result.Message

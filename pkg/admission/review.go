@@ -5,8 +5,8 @@
 //
 // A review denies objects that are wrong in any cluster. It checks parameters with Prepare's own code, and denies class
 // selectors that fail on a device, because they end every allocation that reaches it. It warns of requests that the
-// cluster cannot satisfy now, because the cluster can change. Reviews only read a ClusterView. Trap: the spec of a
-// claim never changes, so a claim is reviewed only at its creation.
+// cluster cannot satisfy now, because the cluster can change, and denies them only if the administrator wants it. Reviews
+// only read a ClusterView. Trap: the spec of a claim never changes, so a claim is reviewed only at its creation.
 package admission
 
 import (
@@ -30,29 +30,39 @@ import (
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
 )
 
-// Review answers a request. If binding is false, problems become warnings: the objects can belong to other drivers, and
-// this driver must not block them.
-func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, binding bool) *admissionv1.AdmissionResponse {
+// Options says what a review denies.
+type Options struct {
+	// Binding denies objects with errors. If false, errors become warnings: the objects can belong to other drivers, and
+	// this driver must not block them.
+	Binding bool
+	// DenyUnsatisfiable denies claims and templates that no node could satisfy, even an empty one. If false, they get a
+	// warning.
+	DenyUnsatisfiable bool
+}
+
+// Review answers a request.
+func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, o Options) *admissionv1.AdmissionResponse {
 	if request == nil {
-		return refuse("", binding, "the AdmissionReview holds no request")
+		return refuse("", o.Binding, "the AdmissionReview holds no request")
 	}
-	found, err := v.review(ctx, request)
+	found, err := v.review(ctx, request, o)
 	if err != nil {
-		return refuse(request.UID, binding, err.Error())
+		return refuse(request.UID, o.Binding, err.Error())
 	}
-	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true, Warnings: found.Warnings}
-	switch {
-	case len(found.Errors) == 0:
-	case binding:
-		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
-		status := apierrors.NewInvalid(kind, request.Name, found.Errors).Status()
-		response.Allowed, response.Result = false, &status
-		response.Result.Message = found.Errors.ToAggregate().Error()
-	default:
-		for _, e := range found.Errors {
+	denied := found.Unsatisfiable
+	for _, e := range found.Errors {
+		if o.Binding {
+			denied = append(denied, e)
+		} else {
 			found.warn("%v", e)
 		}
-		response.Warnings = found.Warnings
+	}
+	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true, Warnings: found.Warnings}
+	if len(denied) > 0 {
+		kind := schema.GroupKind{Group: request.Kind.Group, Kind: request.Kind.Kind}
+		status := apierrors.NewInvalid(kind, request.Name, denied).Status()
+		response.Allowed, response.Result = false, &status
+		response.Result.Message = denied.ToAggregate().Error()
 	}
 	return response
 }
@@ -65,7 +75,7 @@ func refuse(uid types.UID, binding bool, why string) *admissionv1.AdmissionRespo
 	return r
 }
 
-func (v *ClusterView) review(ctx context.Context, request *admissionv1.AdmissionRequest) (result, error) {
+func (v *ClusterView) review(ctx context.Context, request *admissionv1.AdmissionRequest, o Options) (result, error) {
 	if request.Operation != admissionv1.Create && request.Operation != admissionv1.Update {
 		return result{}, nil
 	}
@@ -78,7 +88,7 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 		if err := read(request.Object, request.Resource.Version, "ResourceClaim", &claim); err != nil {
 			return result{}, err
 		}
-		return v.reviewClaim(ctx, claim.Spec, field.NewPath("spec")), nil
+		return v.reviewClaim(ctx, claim.Spec, field.NewPath("spec"), o), nil
 	case "resourceclaimtemplates":
 		if request.Operation == admissionv1.Update {
 			return result{}, nil
@@ -87,7 +97,7 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 		if err := read(request.Object, request.Resource.Version, "ResourceClaimTemplate", &template); err != nil {
 			return result{}, err
 		}
-		return v.reviewClaim(ctx, template.Spec.Spec, field.NewPath("spec", "spec")), nil
+		return v.reviewClaim(ctx, template.Spec.Spec, field.NewPath("spec", "spec"), o), nil
 	case "deviceclasses":
 		var class, old resourceapi.DeviceClass
 		if err := read(request.Object, request.Resource.Version, "DeviceClass", &class); err != nil {

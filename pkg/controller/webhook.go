@@ -23,9 +23,13 @@ const (
 	AdvisePath = "/advise"
 )
 
-// Webhooks returns the handlers of the two webhooks by path: one denies, the other only warns.
-func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews) map[string]http.Handler {
-	return map[string]http.Handler{AdmitPath: webhook(view, m, "admit", true), AdvisePath: webhook(view, m, "advise", false)}
+// Webhooks returns the handlers of the two webhooks by path: one denies errors, the other only warns of them. Both deny
+// unsatisfiable claims if denyUnsatisfiable is set.
+func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
+	return map[string]http.Handler{
+		AdmitPath:  webhook(view, m, "admit", admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}),
+		AdvisePath: webhook(view, m, "advise", admission.Options{DenyUnsatisfiable: denyUnsatisfiable}),
+	}
 }
 
 // NoClientCertificate is the answer to a request without the client certificate that the webhook needs.
@@ -71,7 +75,7 @@ func bounded(h http.Handler) http.Handler {
 	})
 }
 
-func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string, binding bool) http.Handler {
+func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string, o admission.Options) http.Handler {
 	return bounded(&ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
 		began, result := time.Now(), "allowed"
 		defer func() {
@@ -79,13 +83,13 @@ func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string
 			if p := recover(); p != nil {
 				klog.FromContext(ctx).Error(nil, "A bug of the controller stopped a review", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
 				answer = ctrladmission.Allowed("")
-				if binding {
+				if o.Binding {
 					result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
 				}
 			}
 			m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
 		}()
-		response := admission.Review(ctx, view(), &r.AdmissionRequest, binding)
+		response := admission.Review(ctx, view(), &r.AdmissionRequest, o)
 		switch {
 		case !response.Allowed:
 			result = "denied"

@@ -20,14 +20,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/admission"
+	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 )
 
 // emptyView returns a cluster with one class and no devices.
-func emptyView() *admission.ClusterView {
+func emptyView() *admission.ClusterView { return viewOf() }
+
+// viewOf returns a cluster with one class.
+func viewOf(pools ...fleet.Pool) *admission.ClusterView {
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	_ = classes.Add(class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`))
-	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), nil, admission.NewCache())
+	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, admission.NewCache())
 }
 
 // brokenLister simulates a bug: it panics.
@@ -87,7 +92,7 @@ func counted(t *testing.T, r *prometheus.Registry) map[string]int {
 
 func TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	handlers := Webhooks(emptyView, metrics.NewReviews(registry, "v"))
+	handlers := Webhooks(emptyView, metrics.NewReviews(registry, "v"), false)
 	wrong := review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim)
 	if a, ok := ask(t, handlers, AdmitPath, wrong); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(a.Result.Message, "sharring") {
 		t.Errorf("%+v", a)
@@ -111,10 +116,31 @@ func TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns(t *testing.T) {
 	}
 }
 
+func TestWebhooks_DenyUnsatisfiable_BothDeny(t *testing.T) {
+	found, err := slicetest.Node("l40s-4", "n", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*fleet.Slice
+	for _, s := range found {
+		all = append(all, new((&fleet.Shapes{}).Trim(s)))
+	}
+	view := func() *admission.ClusterView { return viewOf(fleet.PoolOf(all)) }
+	body := review("resourceclaims", "ResourceClaim", "CREATE", strings.Replace(goodClaim, `"deviceClassName"`, `"count":5,"deviceClassName"`, 1))
+	for _, deny := range []bool{false, true} {
+		handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), deny)
+		for path := range handlers {
+			if a, ok := ask(t, handlers, path, body); !ok || a.Allowed == deny {
+				t.Errorf("%s, denyUnsatisfiable %v: %+v", path, deny, a)
+			}
+		}
+	}
+}
+
 func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	view := admission.NewClusterView("gpu.nvidia.com", brokenLister{}, nil, admission.NewCache())
-	handlers := Webhooks(func() *admission.ClusterView { return view }, metrics.NewReviews(registry, "v"))
+	handlers := Webhooks(func() *admission.ClusterView { return view }, metrics.NewReviews(registry, "v"), false)
 	body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
 	if a, ok := ask(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {
 		t.Errorf("%+v", a)
@@ -128,7 +154,7 @@ func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 }
 
 func FuzzReviews(f *testing.F) {
-	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 	class := `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceClass","metadata":{"name":"c"},"spec":{"selectors":[{"cel":{"expression":"device.driver == \"gpu.nvidia.com\""}}]}}`
 	template := `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaimTemplate","metadata":{"name":"c"},"spec":{"spec":{"devices":{}}}}`
 	for _, body := range []string{
@@ -153,7 +179,7 @@ func FuzzReviews(f *testing.F) {
 }
 
 func TestWebhooks_NoReview_Answered(t *testing.T) {
-	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	handlers := Webhooks(emptyView, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 	for path, h := range handlers {
 		for name, r := range map[string]*http.Request{
 			"no body":   httptest.NewRequest(http.MethodGet, path, nil),
@@ -190,7 +216,7 @@ func TestWebhooks_ManyRequestsAtOnce_Bounded(t *testing.T) {
 		mu.Unlock()
 		return emptyView()
 	}
-	handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"))
+	handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), false)
 	var wg sync.WaitGroup
 	for range 5 * maxReviews {
 		wg.Go(func() {

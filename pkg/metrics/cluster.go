@@ -34,7 +34,7 @@ var (
 	clusterClasses = Entry{"gpu_dra_cluster_device_classes", "gauge", []string{"state"},
 		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) or invalid (a selector fails on a device)."}
 	reviews = Entry{"gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
-		"Reviews of objects. webhook is admit (can deny) or advise (only warns). result is allowed, warned or denied."}
+		"Reviews of objects. webhook is admit (can deny) or advise (only warns, except with denyUnsatisfiable). result is allowed, warned or denied."}
 	reviewDuration = Entry{"gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
 		"Duration of reviews."}
 	webhookReachable = Entry{"gpu_dra_webhook_reachable", "gauge", nil,

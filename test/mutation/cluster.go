@@ -74,12 +74,12 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the webhook that only warns denies", File: "pkg/controller/webhook.go",
-		Old: "webhook(view, m, \"advise\", false)", New: "webhook(view, m, \"advise\", true)",
+		Old: "webhook(view, m, \"advise\", admission.Options{", New: "webhook(view, m, \"advise\", admission.Options{Binding: true, ",
 		Package: control, Test: "TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns",
 	},
 	{
 		Name: "a bug of a review denies what the driver has no part in", File: "pkg/controller/webhook.go",
-		Old: "				if binding {\n					result, answer =", New: "				{\n					result, answer =",
+		Old: "				if o.Binding {\n					result, answer =", New: "				{\n					result, answer =",
 		Package: control, Test: "TestWebhooks_Panic_OnlyAdmitDenies",
 	},
 	{

@@ -25,7 +25,7 @@ type Config struct {
 
 	HTTPEndpoint, HealthEndpoint, PprofEndpoint string
 
-	Webhook, RotateCerts                             bool
+	Webhook, RotateCerts, DenyUnsatisfiable          bool
 	WebhookPort                                      int
 	WebhookService, WebhookConfiguration, CertSecret string
 	// ClientAuthorities are those of WebhookClientCA, or nil.
@@ -83,6 +83,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.WebhookClientCA, "webhook-client-ca", "",
 		"Certificates of authorities, in PEM. The webhook then answers only clients with a certificate of one of them. "+
 			"Empty: every client.")
+	fs.BoolVar(&c.DenyUnsatisfiable, "deny-unsatisfiable", false,
+		"Deny claims and claim templates that no node could satisfy, even an empty one. False: only warn. For clusters "+
+			"of fixed size: an autoscaler adds no node for a denied claim.")
 	fs.BoolVar(&c.GPUClass, "gpu-class", false,
 		"Create the chart's DeviceClass of all GPUs again, which has the driver's name, 10 s after its deletion.")
 	fs.StringVar(&c.GPUResourceName, "gpu-resource-name", "",

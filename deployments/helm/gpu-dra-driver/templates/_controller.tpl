@@ -111,6 +111,8 @@ terminationMessagePolicy: FallbackToLogsOnError
 - name: WEBHOOK_CLIENT_CA
   value: {{ . | quote }}
 {{- end }}
+- name: DENY_UNSATISFIABLE
+  value: {{ .Values.webhook.denyUnsatisfiable | default false | quote }}
 {{- end }}
 - name: GPU_CLASS
   value: {{ .Values.deviceClasses.gpu.enabled | quote }}
