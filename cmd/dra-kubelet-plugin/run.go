@@ -146,7 +146,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 
 	node := publishing.NewNode(c.NodeName, scans, engine, changed, events.Report, publishing.NodeOptions{
 		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: executors.mig.Switched, RecordedInterconnect: executors.mig.RecordedInterconnect,
-		Placements: settings.placements, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
+		Placements: settings.placements, Groups: settings.groups, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
 		NoPartitions: !c.MIGDevices, NoMonitors: !c.MonitorDevices, Evict: c.HealthEvict,
 	})
 	background := []func(context.Context){devicePlugins.Run, settings.run, func(ctx context.Context) {

@@ -100,6 +100,8 @@ func (s *sharingSettings) placements(g gpu.GPU, profile string) sharing.Placemen
 	return s.current.Load().Placements(s.node, g, profile, s.asked)
 }
 
+func (s *sharingSettings) groups(g gpu.GPU) bool { return s.current.Load().Groups(s.node, g) }
+
 func (s *sharingSettings) offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 	return sharing.OfferOf(s.policy(g, profile).With(standing), g, profile, s.mps)
 }

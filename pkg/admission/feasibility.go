@@ -158,6 +158,9 @@ func (v *ClusterView) obstacle(ctx context.Context, name string, requests []requ
 	switch {
 	case most == 0 && q.kind == gpu.KindMIG:
 		return text + "no device of the cluster as it is now matches its class and selectors" + v.profileHint()
+	case most == 0 && q.kind == gpu.KindGroup:
+		return text + "no device of the cluster as it is now matches its class and selectors. Nodes publish groups unless their " +
+			"settings switch them off (chart value publish)"
 	case most == 0:
 		return text + "no device of the cluster as it is now matches its class and selectors"
 	case q.count > most:

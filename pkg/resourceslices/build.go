@@ -59,6 +59,8 @@ type Options struct {
 	// Placements says which placements of a GPU's MIG profile to publish to new claims. Nil: all. External partitions are
 	// always published.
 	Placements func(g gpu.GPU, profile string) sharing.Placements
+	// Groups reports whether to publish the NVLink groups of a GPU to new claims. Nil: all of them.
+	Groups func(gpu.GPU) bool
 	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. An Offer with false is for
 	// a device with claims that share it. standing is their strategy, if known. Nil: nothing is shared.
 	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)

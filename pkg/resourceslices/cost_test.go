@@ -43,6 +43,7 @@ var settings = []struct{ name, file string }{
 	{"Auto, not shareable", "publish: [{profiles: Auto, shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
 	{"no partitions, not shareable", "publish: [{profiles: None, shareable: None}]"},
+	{"GPUs only, not shareable", "publish: [{profiles: None, groups: None, shareable: None}]"},
 }
 
 // plainNode is a node of eight devices without counters, groups, shares and monitors.

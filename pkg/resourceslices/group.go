@@ -24,7 +24,7 @@ type group struct {
 	why   string
 }
 
-// groups returns the groups whose GPUs are all available as a whole, and the held groups.
+// groups returns the groups whose GPUs are all available as a whole and publish groups, and the held groups.
 func (b *builder) groups(gpus []gpuState) []group {
 	byAddress := map[string]gpuState{}
 	held := map[string][]gpuState{}
@@ -74,7 +74,7 @@ func (b *builder) groups(gpus []gpuState) []group {
 
 // forGroups reports whether the groups of a GPU are published to new claims. Those of a faulty GPU are, with its taint.
 func (b *builder) forGroups(g gpuState) bool {
-	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU {
+	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU || b.o.Groups != nil && !b.o.Groups(g.gpu) {
 		return false
 	}
 	if g.unhealthy.State.fault() {

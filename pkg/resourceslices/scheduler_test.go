@@ -63,6 +63,7 @@ func (s *scheduler) Get(name string) (*resourceapi.DeviceClass, error) {
 		"monitor.gpu.nvidia.com": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "monitor"`,
 		"nvlink.gpu.nvidia.com":  `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "nvlink-group"`,
 		"mig.nvidia.com":         `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`,
+		"mig-1g.10gb.nvidia.com": `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig" && device.attributes["gpu.nvidia.com"].profile == "1g.10gb"`,
 		"any.example.com":        `device.driver == "gpu.nvidia.com"`,
 	}[name]
 	if !ok {

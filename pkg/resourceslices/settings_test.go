@@ -30,6 +30,7 @@ func parsed(t testing.TB, file string) resourceslices.Options {
 		Placements: func(g gpu.GPU, profile string) sharing.Placements {
 			return s.Placements("n1", g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
 		},
+		Groups: func(g gpu.GPU) bool { return s.Groups("n1", g) },
 		Offer: func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(s.Policy("n1", g, profile).With(standing), g, profile, true)
 		},
@@ -50,6 +51,29 @@ func profilesOf(s *scheduler) (placements map[string]int, shareable int) {
 		}
 	}
 	return placements, shareable
+}
+
+func TestBuild_PublishSettingsOfGroups_LeaveOutGroupsAndCounters(t *testing.T) {
+	for file, want := range map[string]int{
+		"":                         3,
+		"publish: [{groups: All}]": 3,
+		"publish: [{groups: None, profiles: None}]":           0,
+		"publish: [{products: ['*A100*'], groups: None}, {}]": 3,
+	} {
+		s := newScheduler(t, hgx(4, gpu.MIG{}), parsed(t, file))
+		groups, counters := 0, 0
+		for _, slice := range s.slices {
+			counters += len(slice.Spec.SharedCounters)
+			for _, d := range slice.Spec.Devices {
+				if *d.Attributes["type"].StringValue == string(gpu.KindGroup) {
+					groups++
+				}
+			}
+		}
+		if groups != want || counters != min(want, 1) {
+			t.Errorf("%q: %d groups and %d sets of counters, want %d", file, groups, counters, want)
+		}
+	}
 }
 
 func TestBuild_PublishSettings_LeaveOutDevices(t *testing.T) {
@@ -119,6 +143,7 @@ func TestBuild_SettingsChangeUnderClaims_NeverOverlap(t *testing.T) {
 		"", "publish: [{profiles: None}]", "publish: [{profiles: None, shareable: None}]", "publish: [{profiles: [1g.10gb], shareable: GPUs}]",
 		"publish: [{profiles: [3g.40gb, 1g.10gb+me], shareable: Partitions}]", "publish: [{shareable: None}]",
 		"publish: [{profiles: Auto}]", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]",
+		"publish: [{groups: None}]", "publish: [{profiles: None, groups: None, shareable: None}]",
 	}
 	m := layouttest.H100()
 	for name, snapshot := range map[string]gpu.Snapshot{

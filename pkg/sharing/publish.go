@@ -20,6 +20,8 @@ type published struct {
 	// profiles are globs of the MIG profiles to publish; all publishes every profile, auto those that the cluster asks for.
 	profiles  []string
 	all, auto bool
+	// groups publishes NVLink groups.
+	groups bool
 	// Claims can share devices of these kinds.
 	gpus, partitions bool
 }
@@ -28,6 +30,7 @@ type publishEntry struct {
 	Nodes     []string        `json:"nodes"`
 	Products  []string        `json:"products"`
 	Profiles  json.RawMessage `json:"profiles"`
+	Groups    string          `json:"groups"`
 	Shareable string          `json:"shareable"`
 }
 
@@ -43,6 +46,13 @@ func (e publishEntry) read(field string) (published, error) {
 	case "None":
 	default:
 		return p, fmt.Errorf("%s.shareable: %q is not known, use All, GPUs, Partitions or None", field, clip(e.Shareable))
+	}
+	switch e.Groups {
+	case "", "All":
+		p.groups = true
+	case "None":
+	default:
+		return p, fmt.Errorf("%s.groups: %q is not known, use All or None", field, clip(e.Groups))
 	}
 	var word string
 	switch {
@@ -73,7 +83,7 @@ func (s Settings) published(node string, g gpu.GPU) published {
 			return p
 		}
 	}
-	return published{all: true, gpus: true, partitions: true}
+	return published{all: true, groups: true, gpus: true, partitions: true}
 }
 
 // Placements says how many of a MIG profile's placements a node publishes to new claims.
@@ -100,6 +110,9 @@ func (s Settings) Placements(node string, g gpu.GPU, profile string, asked func(
 	}
 	return NoPlacement
 }
+
+// Groups reports whether a node publishes the NVLink groups of a GPU to new claims.
+func (s Settings) Groups(node string, g gpu.GPU) bool { return s.published(node, g).groups }
 
 func (p published) shares(profile string) bool {
 	if profile == "" {

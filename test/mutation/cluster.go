@@ -78,6 +78,11 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns",
 	},
 	{
+		Name: "an unsatisfiable claim is denied without the setting", File: "pkg/admission/advice.go",
+		Old: "case text != \"\" && o.DenyUnsatisfiable:", New: "case text != \"\":",
+		Package: "./pkg/admission", Test: "TestReview_UnsatisfiableObject_Warns",
+	},
+	{
 		Name: "a bug of a review denies what the driver has no part in", File: "pkg/controller/webhook.go",
 		Old: "				if o.Binding {\n					result, answer =", New: "				{\n					result, answer =",
 		Package: control, Test: "TestWebhooks_Panic_OnlyAdmitDenies",

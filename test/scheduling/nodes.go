@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/sharing"
 )
@@ -25,6 +27,7 @@ const board = "hgx-h100"
 type setting struct {
 	name, file string
 	plain      bool     // eight devices without counters and shares
+	noMonitors bool     // as with the chart value kubeletPlugin.monitors.enabled: false
 	workloads  []string // that these devices can serve
 }
 
@@ -33,6 +36,7 @@ var settings = []setting{
 	{name: "all", workloads: []string{"whole", "1g", "share", "group", "four", "extended"}},
 	{name: "1g", file: "publish: [{profiles: [1g.10gb], shareable: None}]", workloads: []string{"whole", "1g"}},
 	{name: "whole", file: "publish: [{profiles: None, shareable: None}]", workloads: []string{"whole", "group", "four", "extended"}},
+	{name: "gpus", file: "publish: [{profiles: None, groups: None, shareable: None}]", noMonitors: true, workloads: []string{"whole", "four", "extended"}},
 }
 
 func nodeName(node int) string { return fmt.Sprintf("node-%03d", node) }
@@ -44,6 +48,11 @@ func (s setting) slicesOf(node string, scanned gpu.Snapshot) ([]*resourceapi.Res
 		return nil, err
 	}
 	published := slicetest.Slices(scanned, node, parsed)
+	if s.noMonitors {
+		published = slices.DeleteFunc(published, func(slice *resourceapi.ResourceSlice) bool {
+			return slice.Spec.Pool.Name == resourceslices.MonitorPoolName(node)
+		})
+	}
 	if !s.plain {
 		return published, nil
 	}

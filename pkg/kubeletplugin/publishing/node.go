@@ -30,7 +30,7 @@ type records interface {
 	Held() (plans []plan.Plan, incomplete bool, err error)
 }
 
-// NodeOptions configures a Node; all functions but Profile and Offer are required.
+// NodeOptions configures a Node; all functions but Profile, Groups and Offer are required.
 type NodeOptions struct {
 	// AllowReset allows switches of MIG modes that reset the GPU.
 	AllowReset bool
@@ -44,8 +44,9 @@ type NodeOptions struct {
 	Switched func() (map[string]bool, error)
 	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
 	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
-	// Placements and Offer are those of resourceslices.Options.
+	// Placements, Groups and Offer are those of resourceslices.Options.
 	Placements func(g gpu.GPU, profile string) sharing.Placements
+	Groups     func(gpu.GPU) bool
 	Offer      func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
 	// false, nothing is published.
@@ -203,7 +204,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
-		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Offer: n.o.Offer,
+		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Groups: n.o.Groups, Offer: n.o.Offer,
 		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors, Evict: n.o.Evict,
 	})
 	// Found reports once for the node that NVML does not answer.
@@ -251,7 +252,8 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 // unlikeSettings reports whether the settings would publish a held device otherwise, or not at all, without its claim.
 func (n *Node) unlikeSettings(d plan.Device) bool {
 	g := n.last[d.PCIAddress]
-	if d.Kind == gpu.KindMIG && (n.o.NoPartitions || n.o.Placements != nil && n.o.Placements(g, d.Partition.Profile) != sharing.AllPlacements) {
+	if d.Kind == gpu.KindMIG && (n.o.NoPartitions || n.o.Placements != nil && n.o.Placements(g, d.Partition.Profile) != sharing.AllPlacements) ||
+		d.Kind == gpu.KindGroup && n.o.Groups != nil && !n.o.Groups(g) {
 		return true
 	}
 	if n.o.Offer == nil || d.ShareID == "" {

@@ -47,6 +47,7 @@ func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*re
 		Placements: func(g gpu.GPU, profile string) sharing.Placements {
 			return settings.Placements(node, g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
 		},
+		Groups: func(g gpu.GPU) bool { return settings.Groups(node, g) },
 		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(settings.Policy(node, g, profile), g, profile, true)
 		},
