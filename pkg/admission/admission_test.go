@@ -369,7 +369,7 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 			t.Errorf("%s: %d warnings", name, len(a.Warnings))
 		}
 		// An object that is not checked is not allowed either: its parameters could be wrong.
-		if a := Review(t.Context(), v, asked(t, object), true); a.Allowed != strings.Contains(name, "within the API's limits") {
+		if a := Review(t.Context(), v, asked(t, object), Options{Binding: true}); a.Allowed != strings.Contains(name, "within the API's limits") {
 			t.Errorf("%s: allowed %v", name, a.Allowed)
 		}
 		t.Logf("%s: %d kB, %v, %d warnings", name, len(object)>>10, time.Since(began), len(a.Warnings))

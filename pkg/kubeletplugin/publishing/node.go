@@ -30,7 +30,7 @@ type records interface {
 	Held() (plans []plan.Plan, incomplete bool, err error)
 }
 
-// NodeOptions configures a Node; all functions but Profile, Groups and Offer are required.
+// NodeOptions configures a Node; all functions but Placements, Groups and Offer are required.
 type NodeOptions struct {
 	// AllowReset allows switches of MIG modes that reset the GPU.
 	AllowReset bool
