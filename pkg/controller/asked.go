@@ -37,7 +37,10 @@ type askedKeeper struct {
 	pools                   func() []fleet.Pool
 	read                    func(expression string) selector.Reading
 	dirty                   chan struct{}
-	written                 *corev1.ConfigMap // The last known one; nil: it must be read.
+	// written is the ConfigMap as of readAt; last has its last readable profiles.
+	written *corev1.ConfigMap
+	readAt  time.Time
+	last    map[string]time.Time
 }
 
 func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
@@ -69,7 +72,7 @@ func (k *askedKeeper) run(ctx context.Context) {
 		return
 	}
 	for {
-		again := demand.Renew / 2 // For the times of the profiles.
+		again := askedReread
 		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The nodes keep the MIG profiles that they publish; trying again")
 			again = retryAsked
@@ -88,11 +91,15 @@ func (k *askedKeeper) run(ctx context.Context) {
 	}
 }
 
-// retryAsked is the pause after a failed write.
-const retryAsked = 2 * time.Second
+const (
+	// retryAsked is the pause after a failed write.
+	retryAsked = 2 * time.Second
+	// askedReread is the age at which the ConfigMap is read again, because other clients can change or delete it.
+	askedReread = 30 * time.Second
+)
 
 func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
-	if k.written == nil {
+	if k.written == nil || time.Since(k.readAt) >= askedReread {
 		found, err := k.configMaps.Get(ctx, k.name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -100,11 +107,15 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 		case err != nil:
 			return fmt.Errorf("get ConfigMap %s: %w", k.name, err)
 		}
-		k.written = found
+		k.written, k.readAt = found, time.Now()
 	}
 	exists := k.written.ResourceVersion != ""
 	last, err := demand.Decode(k.written.Data)
+	if err != nil {
+		last = k.last
+	}
 	next, changed := demand.Next(last, k.profiles(), time.Now())
+	k.last = next
 	if exists && err == nil && !changed {
 		return nil
 	}

@@ -135,16 +135,23 @@ func TestAskedKeeper_ClaimsOfAllProfiles_FewWritesAndNoOtherProfile(t *testing.T
 
 func TestAskedKeeper_ConfigMapDeletedOrOverwritten_IsWrittenAgain(t *testing.T) {
 	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		e.put(claimOf("earlier", "mig-2g.20gb.nvidia.com"))
+		pass(soon)
+		e.remove("resourceclaims", "ns/earlier")
 		e.put(claimOf("c", smallest))
 		pass(soon)
 		e.remove("configmaps", "ns/published")
-		pass(demand.Renew + time.Minute)
-		e.wantAsked("deleted", "1g.10gb")
-		bad := get[corev1.ConfigMap](e, "configmaps", "ns/published")
-		bad.Data = map[string]string{demand.Key: "everything"}
-		e.put(bad)
-		pass(demand.Renew + time.Minute)
-		e.wantAsked("overwritten", "1g.10gb")
+		pass(time.Minute)
+		e.wantAsked("deleted", "1g.10gb 2g.20gb")
+		overwrite := func(content, want string) {
+			other := get[corev1.ConfigMap](e, "configmaps", "ns/published")
+			other.Data = map[string]string{demand.Key: content}
+			e.put(other)
+			pass(time.Minute)
+			e.wantAsked("overwritten with "+content, want)
+		}
+		overwrite("everything", "1g.10gb 2g.20gb")
+		overwrite("{}", "1g.10gb")
 	})
 }
 
