@@ -17,7 +17,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a claim's name counts although its UID differs", File: "pkg/kubeletplugin/podresources/usage.go",
-		Old: "return !prepared && claim.Name", New: "return claim.Name",
+		Old: "if len(devices) == before {", New: "if len(devices) >= before {",
 		Package: "./pkg/kubeletplugin/podresources", Test: "TestKubelet_AwayAndThere_AnswersOnlyWhenThere",
 	},
 	{

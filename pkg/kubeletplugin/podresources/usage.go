@@ -56,42 +56,36 @@ func NewUsage(kubelet Kubelet, o UsageOptions) *Usage {
 	return &Usage{kubelet, o}
 }
 
-// ReferencedByKubelet implements devicestate.Usage with one question for all claims.
+// ReferencedByKubelet implements devicestate.Usage with one question for all claims. It compares the claim's UID with
+// those in CDI devices, so that a new claim with the same name is not mistaken for the old one. Before the kubelet has
+// CDI devices, it compares the name.
 func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool, error) {
-	var all []*podresources.DynamicResource
-	named := map[[2]string][]*podresources.DynamicResource{}
+	var devices []string
+	unprepared := map[[2]string]bool{}
 	err := u.kubelet.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
 		return containers(ctx, client, func(c *podresources.ContainerResources) {
 			for _, r := range c.GetDynamicResources() {
-				all = append(all, r)
-				key := [2]string{r.GetClaimNamespace(), r.GetClaimName()}
-				named[key] = append(named[key], r)
+				before := len(devices)
+				for _, c := range r.GetClaimResources() {
+					for _, d := range c.GetCdiDevices() {
+						if _, device, ofClaim := strings.Cut(d.GetName(), "/"+cdi.Class+"="); ofClaim {
+							devices = append(devices, device)
+						}
+					}
+				}
+				if len(devices) == before {
+					unprepared[[2]string{r.GetClaimNamespace(), r.GetClaimName()}] = true
+				}
 			}
 		})
 	})
+	slices.Sort(devices)
 	return func(claim plan.Claim) bool {
-		resources := named[[2]string{claim.Namespace, claim.Name}]
-		if claim.Name == "" { // Its record was unreadable.
-			resources = all
-		}
-		return slices.ContainsFunc(resources, func(r *podresources.DynamicResource) bool { return refersTo(r, claim) })
+		prefix := claim.UID + "-"
+		i, _ := slices.BinarySearch(devices, prefix)
+		return i < len(devices) && strings.HasPrefix(devices[i], prefix) ||
+			claim.Name != "" && unprepared[[2]string{claim.Namespace, claim.Name}]
 	}, err
-}
-
-// refersTo compares the claim's UID with those in CDI devices, so that a new claim with the same name is not mistaken
-// for the old one. Before the kubelet has CDI devices, it compares the name.
-func refersTo(r *podresources.DynamicResource, claim plan.Claim) bool {
-	prepared := false
-	for _, c := range r.GetClaimResources() {
-		for _, d := range c.GetCdiDevices() {
-			_, device, ofClaim := strings.Cut(d.GetName(), "/"+cdi.Class+"=")
-			if ofClaim && strings.HasPrefix(device, claim.UID+"-") {
-				return true
-			}
-			prepared = prepared || ofClaim
-		}
-	}
-	return !prepared && claim.Name != "" && r.GetClaimName() == claim.Name && r.GetClaimNamespace() == claim.Namespace
 }
 
 // OpenedBy implements devicestate.Usage. It ignores devices with admin access, because monitoring must not delay a
