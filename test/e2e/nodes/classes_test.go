@@ -102,6 +102,11 @@ func replaceGPUs(ctx context.Context, t *testing.T, profile string, total int) {
 		FieldSelector: "spec.nodeName=onenode-2", LabelSelector: "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)",
 	}))
 	must(t, cluster.WaitPublished(ctx, total))
+	// A pod that starts late mounts directories into the boards' root, and the next boards need an empty one.
+	for _, component := range []string{"kubelet-plugin", "mps-supervisor"} {
+		_, err := cluster.Kubectl(ctx, "-n", env.Namespace, "rollout", "status", "daemonset/gpu-dra-driver-"+component, "--timeout=90s")
+		must(t, err)
+	}
 }
 
 // TestController_NothingChanges_WritesNothing restarts both controllers, and makes a node's slices vanish and return.
