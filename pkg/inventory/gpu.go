@@ -22,7 +22,12 @@ import (
 var uuidForm = regexp.MustCompile(`^GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // reader reads one GPU. It keeps the first error that makes the GPU unusable.
-type reader struct{ err error }
+type reader struct {
+	err error
+	// driver is the driver's version; known are the profiles of earlier scans.
+	driver string
+	known  map[profileKey][]gpu.Profile
+}
 
 // require keeps the error of a query that every usable GPU answers.
 func (r *reader) require(what string, err error) {
@@ -57,9 +62,9 @@ func (r *reader) name(what string, value fmt.Stringer, err error) string {
 	return value.String()
 }
 
-func (i *Inventory) readGPU(session nvml.Session, index int) (nvml.Device, gpu.GPU, *gpu.Problem) {
+func (i *Inventory) readGPU(session nvml.Session, index int, driver string) (nvml.Device, gpu.GPU, *gpu.Problem) {
 	g := gpu.GPU{Index: index}
-	var r reader
+	r := reader{driver: driver, known: i.profiles}
 	d, err := session.Device(index)
 	r.require("the GPU's handle", err)
 	if err == nil {
@@ -120,7 +125,7 @@ func (r *reader) description(d nvml.Device, g *gpu.GPU) {
 	if r.optional("the number of cores", err) {
 		g.Multiprocessors = multiprocessors(cores, g.ComputeCapability)
 	}
-	r.mig(d, architecture, &g.MIG)
+	r.mig(d, architecture, g)
 	if !g.MIG.Enabled { // In MIG mode a GPU has no peers, and NVML's link states mean nothing.
 		r.links(d, g)
 		r.fabric(d, g)

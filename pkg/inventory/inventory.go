@@ -66,6 +66,8 @@ type Inventory struct {
 	trigger chan struct{}
 	// soon means that the next scan may end faults of GPUs.
 	soon atomic.Bool
+	// profiles are used by one scan at a time.
+	profiles map[profileKey][]gpu.Profile
 }
 
 // New returns an Inventory without reading the node.
@@ -79,10 +81,10 @@ func New(o Options) *Inventory {
 			return t.C, t.Stop
 		}
 	}
-	return &Inventory{o: o, trigger: make(chan struct{}, 1)}
+	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}}
 }
 
-// Scan reads the node once. With an error the Snapshot is zero: ErrNoDriver without a driver, nvml.ErrReplaced if this
+// Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver without a driver, nvml.ErrReplaced if this
 // process must restart to use the new driver, another error if NVML failed as a whole.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	session, err := i.o.Library.Open()
@@ -122,7 +124,7 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 		if err := ctx.Err(); err != nil {
 			return gpu.Snapshot{}, err
 		}
-		d, g, problem := i.readGPU(session, index)
+		d, g, problem := i.readGPU(session, index, s.Driver.Version)
 		if problem != nil {
 			s.Problems = append(s.Problems, *problem)
 			continue

@@ -16,13 +16,14 @@ import (
 
 // mig reads the MIG modes, profiles and partitions. A failure only becomes this GPU's MIG.Fault, unless the GPU is
 // lost or needs a reset.
-func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) {
+func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, g *gpu.GPU) {
+	m := &g.MIG
 	current, pending, err := d.MIGMode()
 	if !r.essential("the MIG mode", err) {
 		return
 	}
 	*m = gpu.MIG{Capable: true, Enabled: current, Pending: pending, Switchable: architecture >= nvml.ArchHopper}
-	err = readProfiles(d, m)
+	m.Profiles, err = r.profiles(d, profileKey{g.UUID, r.driver, m.Enabled})
 	if err == nil && m.Enabled {
 		err = readPartitions(d, m)
 	}
@@ -34,11 +35,30 @@ func (r *reader) mig(d nvml.Device, architecture nvml.Architecture, m *gpu.MIG) 
 	}
 }
 
-func readProfiles(d nvml.Device, m *gpu.MIG) error {
+// profileKey identifies what a GPU's profiles depend on.
+type profileKey struct {
+	uuid, driver string
+	enabled      bool
+}
+
+// profiles returns the GPU's MIG profiles, which it reads once. They are most of a scan's queries.
+func (r *reader) profiles(d nvml.Device, key profileKey) ([]gpu.Profile, error) {
+	if known, ok := r.known[key]; ok {
+		return known, nil
+	}
+	profiles, err := readProfiles(d)
+	if err == nil {
+		r.known[key] = profiles
+	}
+	return profiles, err
+}
+
+func readProfiles(d nvml.Device) ([]gpu.Profile, error) {
 	profiles, err := d.GPUInstanceProfiles()
 	if err != nil {
-		return fmt.Errorf("read the MIG profiles: %w", err)
+		return nil, fmt.Errorf("read the MIG profiles: %w", err)
 	}
+	var out []gpu.Profile
 	for _, p := range profiles {
 		profile := gpu.Profile{
 			ID: p.ID, Name: p.Name, Slices: p.Slices, Instances: p.Instances, MemoryBytes: p.MemoryMiB << 20,
@@ -47,7 +67,7 @@ func readProfiles(d nvml.Device, m *gpu.MIG) error {
 		}
 		placements, err := d.GPUInstancePlacements(p.ID)
 		if err != nil {
-			return fmt.Errorf("read the placements of MIG profile %s: %w", p.Name, err)
+			return nil, fmt.Errorf("read the placements of MIG profile %s: %w", p.Name, err)
 		}
 		for _, at := range placements {
 			profile.Placements = append(profile.Placements, gpu.Placement(at))
@@ -55,9 +75,9 @@ func readProfiles(d nvml.Device, m *gpu.MIG) error {
 		slices.SortFunc(profile.Placements, func(a, b gpu.Placement) int {
 			return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Size, b.Size))
 		})
-		m.Profiles = append(m.Profiles, profile)
+		out = append(out, profile)
 	}
-	return nil
+	return out, nil
 }
 
 // readPartitions lists GPU instances, not MIG devices: an instance without a compute instance has no device but

@@ -197,9 +197,9 @@ func TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable(t *testing.T) {
 			s.GPUs[3].MIGEnabled, s.GPUs[3].MIGPending, uuid = enabled, enabled, s.GPUs[3].UUID
 		})
 		var calls nvmltest.Calls
-		i := bare(t, nvmlfake.WithHook(machine, calls.Do))
+		library := nvmlfake.WithHook(machine, calls.Do)
 		calls.Answer(0, nvmltest.On(uuid))
-		scan(t, i)
+		scan(t, bare(t, library))
 		met := map[string]bool{}
 		for _, c := range calls.Clear() {
 			if c.GPU != uuid || met[c.Query] {
@@ -208,7 +208,7 @@ func TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable(t *testing.T) {
 			met[c.Query] = true
 			for _, code := range nvmltest.Codes(t, c.Query) {
 				calls.Answer(code, nvmltest.Of(c.Query, uuid))
-				s := scan(t, i)
+				s := scan(t, bare(t, library)) // A first scan: later ones know the profiles.
 				gone := code == nvml.GPUIsLost || code == nvml.ResetRequired
 				unusable := gone || slices.Contains(needed, c.Query) && (!nvml.Unavailable(code) || slices.Contains(needed[:4], c.Query))
 				if c.Query == "nvmlDeviceGetP2PStatus" {
@@ -364,5 +364,26 @@ func TestScan_Sysfs_ReadsRootAndNUMANode(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root.Path, "dev", fmt.Sprintf("nvidia%d", g.Minor))); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestScan_ModeUnchanged_ReadsProfilesOnce(t *testing.T) {
+	machine := simtest.MachineInMemory(t, "hgx-h100", 0)
+	var calls nvmltest.Calls
+	i := bare(t, nvmlfake.WithHook(machine, calls.Do))
+	queries := func() (n int) {
+		calls.Answer(0, nvmltest.Of("", ""))
+		scan(t, i)
+		for _, c := range calls.Clear() {
+			if c.Query == "nvmlDeviceGetGpuInstanceProfileInfoV" {
+				n++
+			}
+		}
+		return n
+	}
+	first, again := queries(), queries()
+	simtest.Change(t, machine, func(s *engine.State) { s.GPUs[3].MIGEnabled, s.GPUs[3].MIGPending = true, true })
+	if switched := queries(); first == 0 || again != 0 || switched == 0 || switched > first/4 {
+		t.Errorf("%d queries of profiles, then %d, then %d after a switch of one GPU", first, again, switched)
 	}
 }

@@ -22,13 +22,13 @@ import (
 
 const (
 	// pollInterval is the time between two reads of the watched files, which are cheap.
-	pollInterval = 2 * time.Second
+	pollInterval = 3 * time.Second
 	// pollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
 	// GPU.
-	pollsPerScan = 15
+	pollsPerScan = 10
 	// pollsToUnknown is the number of polls without an answer of NVML after which the GPUs' health is unknown. After as
 	// many scans during switches of MIG modes, their result counts, because a switch hangs.
-	pollsToUnknown = 30
+	pollsToUnknown = 20
 )
 
 // ErrHealthUnknown means that NVML has failed as a whole, or has not answered, for a minute.
@@ -161,18 +161,21 @@ func (i *Inventory) files() string {
 			b.WriteString("\n" + e.Name())
 		}
 	}
-	list := func(dir string) {
-		entries, _ := os.ReadDir(dir)
+	list := func(dir string) (entries []os.DirEntry) {
+		entries, _ = os.ReadDir(dir)
 		for _, e := range entries {
 			b.WriteString("\n" + e.Name())
 		}
+		return entries
 	}
 	list(filepath.Join(i.o.ProcRoot, "driver/nvidia/gpus"))
-	// Partitions appear and disappear as directories of the kernel's capabilities.
-	instances, _ := filepath.Glob(filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities/gpu*/mig/gi*"))
-	for _, dir := range instances {
-		b.WriteString("\n" + strings.TrimPrefix(dir, i.o.ProcRoot))
-		list(dir)
+	// Partitions appear and disappear as directories of the kernel's capabilities, gpu0/mig/gi1/ci0.
+	capabilities := filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities")
+	for _, g := range list(capabilities) {
+		instances := filepath.Join(capabilities, g.Name(), "mig")
+		for _, gi := range list(instances) {
+			list(filepath.Join(instances, gi.Name()))
+		}
 	}
 	return b.String()
 }

@@ -4,11 +4,14 @@
 package podresources
 
 import (
+	"context"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/metrics"
 )
 
 var three = gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}, GPUs: []gpu.GPU{
@@ -42,4 +45,41 @@ func TestAllocations_IDs_NameGPUs(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
+}
+
+// TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed has a device plugin come and end while a pod keeps a device.
+func TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed(t *testing.T) {
+	var offered, kept Allocations
+	listed, changes := 0, 0
+	list := func(_ context.Context, pods bool) (Allocations, error) {
+		out := maps.Clone(offered)
+		if pods {
+			listed++
+			for name, ids := range kept {
+				out[name] = append(out[name], ids...)
+			}
+		}
+		return out, nil
+	}
+	d := NewDevicePlugins(list, func() gpu.Snapshot { return three }, func() { changes++ }, metrics.New(metrics.Options{}))
+	polls := func(n, wantListed, wantChanges, wantGPUs int) {
+		t.Helper()
+		for range n {
+			d.poll(t.Context())
+		}
+		if gpus, _ := d.GPUs(); listed != wantListed || changes != wantChanges || len(gpus) != wantGPUs {
+			t.Errorf("pods listed %d times, %d changes, %d GPUs; want %d, %d, %d", listed, changes, len(gpus), wantListed, wantChanges, wantGPUs)
+		}
+	}
+	offered = Allocations{"example.com/nic": {"eth0"}}
+	polls(podsEvery, 1, 1, 0)
+	polls(podsEvery, 2, 1, 0)
+	polls(1, 3, 1, 0)
+	offered["nvidia.com/gpu"] = []string{"GPU-a", "GPU-b"}
+	kept = Allocations{"nvidia.com/gpu": {"GPU-a"}}
+	polls(2, 4, 2, 2)
+	delete(offered, "nvidia.com/gpu")
+	polls(2, 6, 3, 1)
+	kept = nil
+	polls(1, 7, 4, 0)
 }

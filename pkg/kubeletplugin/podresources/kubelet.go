@@ -64,9 +64,9 @@ func containers(ctx context.Context, client podresources.PodResourcesListerClien
 // Allocations are device IDs by resource name.
 type Allocations map[string][]string
 
-// DevicePlugins lists the devices that the node's device plugins offer, and the devices that pods keep after their
-// device plugin ended.
-func (k Kubelet) DevicePlugins(ctx context.Context) (Allocations, error) {
+// DevicePlugins lists the devices that the node's device plugins offer and, with pods, the devices that pods keep after
+// their device plugin ended.
+func (k Kubelet) DevicePlugins(ctx context.Context, pods bool) (Allocations, error) {
 	out := Allocations{}
 	add := func(devices []*podresources.ContainerDevices) {
 		for _, d := range devices {
@@ -79,6 +79,9 @@ func (k Kubelet) DevicePlugins(ctx context.Context) (Allocations, error) {
 			return fmt.Errorf("list the devices of device plugins: %w", err)
 		}
 		add(offered.GetDevices())
+		if !pods {
+			return nil
+		}
 		return containers(ctx, client, func(c *podresources.ContainerResources) { add(c.GetDevices()) })
 	})
 	return out, err
@@ -88,22 +91,27 @@ func (k Kubelet) DevicePlugins(ctx context.Context) (Allocations, error) {
 // withdrawn after the next poll. Until then a claim can get one, and Prepare refuses it.
 const pollInterval = 10 * time.Second
 
+// podsEvery is the number of polls after which the pods are listed, which costs more than all else in a poll. While a
+// device plugin serves GPUs, each poll lists them.
+const podsEvery = 6
+
 // DevicePlugins knows the GPUs that the node's device plugins serve. It is safe for concurrent use.
 type DevicePlugins struct {
-	list     func(context.Context) (Allocations, error)
+	list     func(ctx context.Context, pods bool) (Allocations, error)
 	snapshot func() gpu.Snapshot
 	changed  func()
 	metrics  *metrics.Metrics
 
 	mu            sync.Mutex
 	asked, failed bool
+	answers       int
 	served        Allocations
 }
 
 // NewDevicePlugins reads allocations from list, usually Kubelet.DevicePlugins. It calls changed after the first poll
-// and after each poll with other allocations; changed must not block.
+// and after each poll in which they cover other GPUs; changed must not block.
 func NewDevicePlugins(
-	list func(context.Context) (Allocations, error), snapshot func() gpu.Snapshot, changed func(), m *metrics.Metrics,
+	list func(ctx context.Context, pods bool) (Allocations, error), snapshot func() gpu.Snapshot, changed func(), m *metrics.Metrics,
 ) *DevicePlugins {
 	return &DevicePlugins{list: list, snapshot: snapshot, changed: changed, metrics: m}
 }
@@ -114,16 +122,19 @@ func (d *DevicePlugins) Run(ctx context.Context) {
 }
 
 func (d *DevicePlugins) poll(ctx context.Context) {
-	served, err := d.list(ctx)
+	before, _ := d.GPUs()
+	served, err := d.list(ctx, len(before) > 0 || d.answers%podsEvery == 0)
 	if ctx.Err() != nil {
 		return
 	}
 	d.mu.Lock()
 	changed := !d.asked
 	if err == nil {
-		changed = changed || !maps.EqualFunc(served, d.served, slices.Equal[[]string])
+		d.answers++
 		d.served = served
-		d.metrics.SetDevicePluginGPUs(len(d.served.gpus(d.snapshot())))
+		now := served.gpus(d.snapshot())
+		changed = changed || !maps.Equal(now, before)
+		d.metrics.SetDevicePluginGPUs(len(now))
 	} else if !d.failed {
 		// A starting kubelet does not answer for a moment.
 		klog.FromContext(ctx).V(2).Info("Cannot ask the kubelet for device plugins; its last answer stays valid", "err", err)

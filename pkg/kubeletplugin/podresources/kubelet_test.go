@@ -52,7 +52,7 @@ func TestKubelet_AwayAndThere_AnswersOnlyWhenThere(t *testing.T) {
 	if _, err := u.ReferencedByKubelet(t.Context()); err == nil {
 		t.Error("a kubelet that is away gave an answer")
 	}
-	if _, err := kubelet.DevicePlugins(t.Context()); err == nil {
+	if _, err := kubelet.DevicePlugins(t.Context(), true); err == nil {
 		t.Error("a kubelet that is away knows of device plugins")
 	}
 	listener, err := net.Listen("unix", socket)
@@ -63,7 +63,7 @@ func TestKubelet_AwayAndThere_AnswersOnlyWhenThere(t *testing.T) {
 	podresources.RegisterPodResourcesListerServer(server, kubeletState{})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	served, err := kubelet.DevicePlugins(t.Context())
+	served, err := kubelet.DevicePlugins(t.Context(), true)
 	if err != nil {
 		t.Fatal(err)
 	}

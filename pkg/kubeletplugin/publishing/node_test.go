@@ -256,7 +256,7 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 		}
 		answers := make(chan answer)
 		scans, changed := inventory.NewLatest(), NewTrigger()
-		devicePlugins := podresources.NewDevicePlugins(func(ctx context.Context) (podresources.Allocations, error) {
+		devicePlugins := podresources.NewDevicePlugins(func(ctx context.Context, _ bool) (podresources.Allocations, error) {
 			select {
 			case a := <-answers:
 				return a.served, a.err
