@@ -24,9 +24,12 @@ func tuneMemory(environ []string) {
 }
 
 // freeMemory returns free heap and the pages of the binary to the kernel. Most of these pages are used only while
-// Go's packages and Kubernetes' types initialise. The next use reads them from the page cache.
-func freeMemory() {
-	debug.FreeOSMemory()
+// Go's packages and Kubernetes' types initialise. The next use reads them from the page cache. The heap is freed only
+// the first time, because the collection costs as much processor time as all other work of half a minute.
+func freeMemory(again bool) {
+	if !again {
+		debug.FreeOSMemory()
+	}
 	if err := dropBinary(); err != nil {
 		klog.Background().V(4).Info("The binary's pages stay in memory", "err", err)
 	}

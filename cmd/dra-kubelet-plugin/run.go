@@ -99,7 +99,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version})
 	events := reporting.NewEvents(client, c.NodeName, c.DriverName, m)
 	scans, changed := inventory.NewLatest(), publishing.NewTrigger()
-	kubelet := podresources.Kubelet(filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"))
+	kubelet := podresources.NewKubelet(filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"))
 	devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 	settings := newSharingSettings(c, events.Report, changed.Fire)
 

@@ -10,10 +10,15 @@ import (
 	"time"
 )
 
-func TestWatchIdle_NoCalls_FreesMemoryEveryFiveMinutes(t *testing.T) {
+func TestWatchIdle_NoCalls_FreesMemoryEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		freed := 0
-		p := &Plugin{o: Options{Idle: func() { freed++ }}, calls: newCalls(nil, func() {})}
+		freed, again := 0, 0
+		p := &Plugin{o: Options{Idle: func(a bool) {
+			freed++
+			if a {
+				again++
+			}
+		}}, calls: newCalls(nil, func() {})}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go p.watchIdle(ctx)
@@ -26,11 +31,14 @@ func TestWatchIdle_NoCalls_FreesMemoryEveryFiveMinutes(t *testing.T) {
 			}
 		}
 		expect(1, idleAfter+time.Second)
-		expect(1, 290*time.Second)
+		expect(1, 50*time.Second)
 		expect(2, 10*time.Second)
 		p.calls.count.Add(1)
 		expect(2, idleAfter)
 		expect(3, idleAfter)
-		expect(3, 290*time.Second)
+		expect(3, 50*time.Second)
+		if again != 1 {
+			t.Errorf("%d times were not the first ones after a call, want 1", again)
+		}
 	})
 }

@@ -51,8 +51,8 @@ type Options struct {
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called when the kubelet has stopped calling, and then every five minutes.
-	Idle func()
+	// Idle is called when the kubelet has stopped calling and then, with again, every minute.
+	Idle func(again bool)
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
 	// Background functions run concurrently until their context ends.
@@ -83,9 +83,8 @@ const (
 	stopLimit = 2 * time.Second
 	// idleAfter is the time without calls after which the plugin is idle.
 	idleAfter = 10 * time.Second
-	// idleAgain is the number of these times after which Idle is called again, because periodic work allocates memory
-	// too. A call costs as much processor time as a quarter of all other work of a minute.
-	idleAgain = 30
+	// idleAgain is the number of these times after which Idle is called again, because periodic work needs memory too.
+	idleAgain = 6
 	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )
@@ -261,7 +260,7 @@ func (p *Plugin) watchIdle(ctx context.Context) {
 			return
 		}
 		if idle%idleAgain == 0 {
-			p.o.Idle()
+			p.o.Idle(idle > 0)
 		}
 		idle++
 	}, idleAfter)

@@ -57,7 +57,7 @@ func (e testEnv) start() {
 		e.Metrics = m
 		events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
 		scans, changed := inventory.NewLatest(), publishing.NewTrigger()
-		kubelet := podresources.Kubelet(filepath.Join(e.Dir, "none.sock"))
+		kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "none.sock"))
 		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 		engine, err := devicestate.Open(devicestate.Options{
 			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
@@ -89,7 +89,7 @@ func (e testEnv) start() {
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
 			}),
-			VanishedGrace: time.Hour, Idle: func() {}, Reconcile: func(context.Context) []error { return nil }, Background: []func(context.Context){devicePlugins.Run},
+			VanishedGrace: time.Hour, Idle: func(bool) {}, Reconcile: func(context.Context) []error { return nil }, Background: []func(context.Context){devicePlugins.Run},
 		}).Run
 	})
 }

@@ -28,7 +28,7 @@ var pluginMutations = []Mutation{
 	{
 		Name: "an idle plugin frees memory all the time", File: "pkg/kubeletplugin/plugin.go",
 		Old: "if idle%idleAgain == 0 {", New: "if idle >= 0 {",
-		Package: "./pkg/kubeletplugin", Test: "TestWatchIdle_NoCalls_FreesMemoryEveryFiveMinutes",
+		Package: "./pkg/kubeletplugin", Test: "TestWatchIdle_NoCalls_FreesMemoryEveryMinute",
 	},
 	{
 		Name: "a scan of MPS daemons always reads all records", File: "pkg/executor/mps/watcher.go",

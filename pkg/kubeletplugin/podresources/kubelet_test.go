@@ -47,7 +47,7 @@ func TestKubelet_AwayAndThere_AnswersOnlyWhenThere(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "k.sock")
-	kubelet := Kubelet(socket)
+	kubelet := NewKubelet(socket)
 	u := NewUsage(kubelet, UsageOptions{})
 	if _, err := u.ReferencedByKubelet(t.Context()); err == nil {
 		t.Error("a kubelet that is away gave an answer")

@@ -28,7 +28,7 @@ var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-export
 
 // Usage finds out from the kubelet and the process table whether a deleted claim is still in use.
 type Usage struct {
-	kubelet Kubelet
+	kubelet *Kubelet
 	o       UsageOptions
 }
 
@@ -47,7 +47,7 @@ type UsageOptions struct {
 	Ignored []string
 }
 
-func NewUsage(kubelet Kubelet, o UsageOptions) *Usage {
+func NewUsage(kubelet *Kubelet, o UsageOptions) *Usage {
 	ignored := slices.Clone(ignoredProcesses)
 	for _, name := range o.Ignored {
 		ignored = append(ignored, name[:min(len(name), 15)]) // The kernel cuts names.

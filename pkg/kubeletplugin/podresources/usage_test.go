@@ -49,7 +49,7 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	}
 	held := []plan.Plan{{Devices: []plan.Device{{PCIAddress: "b"}}}}
 	gpus := []gpu.GPU{{PCIAddress: "a", Minor: 0}, {PCIAddress: "b", Minor: 1}, {PCIAddress: "c", Minor: 2}}
-	u := NewUsage("", UsageOptions{
+	u := NewUsage(NewKubelet(""), UsageOptions{
 		ProcRoot: proc, Ignored: []string{"site-agent-with-a-long-name"},
 		Snapshot: func() gpu.Snapshot { return gpu.Snapshot{GPUs: gpus} },
 		Held:     func() ([]plan.Plan, bool, error) { return held, true, nil },
@@ -117,7 +117,7 @@ func TestUsage_IgnoredProcessesAndAdminAccess_DoNotCount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	u := NewUsage("", UsageOptions{
+	u := NewUsage(NewKubelet(""), UsageOptions{
 		ProcRoot: proc,
 		Snapshot: func() gpu.Snapshot {
 			return gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", Minor: 1}, {PCIAddress: "0000:43:00.0", Minor: 10}}}
