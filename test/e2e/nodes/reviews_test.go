@@ -172,19 +172,9 @@ func TestClusterMetrics_TwoNodes_CountGPUsAndClaims(t *testing.T) {
 			return true, ""
 		})
 	}
-	has("gpu_dra_cluster_nodes 2", `gpu_dra_cluster_free_gpus{model="NVIDIA L40S"} 4`, `gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 8`,
+	has("gpu_dra_webhook_reachable 1", "gpu_dra_cluster_nodes 2", `gpu_dra_cluster_free_gpus{model="NVIDIA L40S"} 4`, `gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 8`,
 		`gpu_dra_cluster_largest_free_group_gpus{model="NVIDIA H100 80GB HBM3"} 8`, `gpu_dra_cluster_fragmentation_ratio{model="NVIDIA L40S"} 0`)
-	demos, err := cluster.Demos()
-	must(t, err)
-	for _, d := range demos {
-		if d.Name != "mig-one" {
-			continue
-		}
-		must(t, cluster.Apply(ctx, d))
-		t.Cleanup(func() { must(t, cluster.Remove(context.WithoutCancel(ctx), d)) })
-		_, err := cluster.WaitSettled(ctx, d)
-		must(t, err)
-	}
+	startDemo(ctx, t, "mig-one")
 	has(`gpu_dra_cluster_free_gpus{model="NVIDIA H100 80GB HBM3"} 7`, `gpu_dra_cluster_claims{phase="reserved"} 1`,
 		`gpu_dra_cluster_largest_free_group_gpus{model="NVIDIA H100 80GB HBM3"} 4`)
 }
@@ -225,17 +215,7 @@ func TestHelm_PodHasGPU_TestPassesAndUninstallRefuses(t *testing.T) {
 	if err != nil || !strings.Contains(out, "Phase:          Succeeded") {
 		t.Errorf("helm test: %v\n%s", err, out)
 	}
-	demos, err := cluster.Demos()
-	must(t, err)
-	for _, d := range demos {
-		if d.Name != "one-gpu" {
-			continue
-		}
-		must(t, cluster.Apply(ctx, d))
-		t.Cleanup(func() { must(t, cluster.Remove(context.WithoutCancel(ctx), d)) })
-		_, err := cluster.WaitSettled(ctx, d)
-		must(t, err)
-	}
+	startDemo(ctx, t, "one-gpu")
 	if out, err := helm("uninstall", env.Release); err == nil || !strings.Contains(out, "demo-one-gpu/") || !strings.Contains(out, "helm uninstall --no-hooks") {
 		t.Errorf("uninstalling while a pod has a GPU: %v\n%s", err, out)
 	}
