@@ -47,7 +47,10 @@ func TestController_SwitchedOffAndOn_ClassesAreKept(t *testing.T) {
 		t.Errorf("after an upgrade %d plugins have the affinity %v", plugins.Status.DesiredNumberScheduled, plugins.Spec.Template.Spec.Affinity)
 	}
 	waitClass(ctx, t, made, true) // The chart's own is no reason to take it away.
-	must(t, cluster.Helm(ctx, "--set", shortGrace))
+	// In the network of the nodes, where both pods of two replicas would need the ports of the one machine.
+	must(t, cluster.Helm(ctx, "--set", shortGrace, "--set", "webhook.hostNetwork=true,webhook.port=19443,controller.replicas=1",
+		"--set", "controller.healthPort=19081,controller.metrics.httpEndpoint=:19080"))
+	waitWebhook(ctx, t)
 	waitClass(ctx, t, ofTheChart, false)
 	eventually(ctx, t, "the class to be the controller's again", func(ctx context.Context) (bool, string) {
 		c, err := cluster.Client.ResourceV1().DeviceClasses().Get(ctx, made, metav1.GetOptions{})
