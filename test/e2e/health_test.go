@@ -8,13 +8,18 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
@@ -70,5 +75,56 @@ func checkGPUFault(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	wait("no taints", func(n map[string]int) bool { return len(n) == 0 })
 	if now := pluginPods(ctx, t, 1)[0]; now.UID != plugin.UID || now.Status.ContainerStatuses[0].RestartCount != plugin.Status.ContainerStatuses[0].RestartCount {
 		t.Error("the plugin restarted")
+	}
+}
+
+// TestHealth_EvictReset_PodStartsOnAnotherGPU has a Deployment that a pod disruption budget does not protect, and a pod
+// of nvidia.com/gpu, which Kubernetes does not evict.
+func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	must(t, cluster.Helm(ctx, "--set-json", `health.evict=["reset"]`))
+	namespace := createNamespace(ctx, t, nil)
+	stays := createPod(ctx, t, namespace, "stays", "", func(s *corev1.PodSpec) {
+		s.ResourceClaims = nil
+		one := corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+		s.Containers[0].Resources = corev1.ResourceRequirements{Requests: one, Limits: one}
+	})
+	waitReady(ctx, t, namespace, 1, nil)
+	stays, err := cluster.Client.CoreV1().Pods(namespace).Get(ctx, stays.Name, metav1.GetOptions{})
+	must(t, err)
+
+	moving := createNamespace(ctx, t, nil)
+	deployPartitions(ctx, t, moving, "1g.10gb", 1)
+	_, err = cluster.Client.PolicyV1().PodDisruptionBudgets(moving).Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "partitions"}},
+		},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	first := waitReady(ctx, t, moving, 1, nil)
+	addressOf := func(p corev1.Pod) string {
+		d, err := gpu.ParseName(podDevices(ctx, t, p)[0])
+		must(t, err)
+		return d.PCIAddress
+	}
+	faulty := map[string]bool{}
+	for _, p := range append(slices.Collect(maps.Values(first)), *stays) {
+		address := addressOf(p)
+		faulty[address] = true
+		must(t, cluster.Sim(ctx, "inject", "recovery", "reset", address))
+		t.Cleanup(func() { must(t, cluster.Sim(context.WithoutCancel(ctx), "inject", "recovery", "none", address)) })
+	}
+	for _, p := range waitReady(ctx, t, moving, 1, first) {
+		if address := addressOf(p); faulty[address] {
+			t.Errorf("the new pod is on the faulty GPU %s", address)
+		}
+	}
+	waitEvent(ctx, t, namespace, stays.Name, "nvidia-smi -r")
+	now, err := cluster.Client.CoreV1().Pods(namespace).Get(ctx, stays.Name, metav1.GetOptions{})
+	if must(t, err); now.UID != stays.UID || now.DeletionTimestamp != nil {
+		t.Error("a pod of nvidia.com/gpu was evicted: docs/health.md says that Kubernetes does not")
 	}
 }
