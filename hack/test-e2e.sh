@@ -28,7 +28,7 @@ suite() {
 }
 # The package e2e mostly waits, so two suites share its tests, each with a cluster of its own. One suite runs what the
 # other one skips; a RUN is for the first.
-of_plugin='^Test(CDISpecs|ClaimStatus|Groups|Metrics|Partitions|Plugin|Pod|Slices)_'
+of_plugin='^Test(CDISpecs|ClaimStatus|Groups|Health|Metrics|Partitions|Plugin|Pod|Slices)_'
 select=(-run "${run:-.}")
 main() { [ -n "$run" ] || local select=(-skip "$of_plugin") && suite main ./e2e; }
 plugin() { [ -n "$run" ] || { local select=(-run "$of_plugin") && suite plugin ./e2e; }; }
