@@ -35,7 +35,7 @@ type DeletedClaims struct {
 	usage  Usage
 	grace  time.Duration
 	since  map[string]time.Time
-	// known are the claims of records, which do not change, so that a look-up reads new records only.
+	// known are the claims of records, which do not change, so that a round reads new records only.
 	known map[string]plan.Claim
 
 	releasing claimWork
@@ -64,7 +64,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		if !ok {
 			r, err := d.engine.records.Get(uid)
 			if err != nil {
-				continue // Recover and Identify care for unreadable records.
+				continue // Recover and Identify handle unreadable records.
 			}
 			c = r.Plan.Claim
 		}

@@ -122,7 +122,7 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/kubeletplugin", Test: "TestPlugin_DeviceOfEndingClaim_IsWaitedFor",
 	},
 	{
-		Name: "without a ConfigMap no profile counts as asked for", File: "pkg/kubeletplugin/publishing/asked.go",
+		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/kubeletplugin/publishing/asked.go",
 		Old: "case asked, a.profiles == nil:", New: "case asked:",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestAsked_ConfigMapComesAndChanges_ProfilesFollow",
 	},
