@@ -32,7 +32,7 @@ type labeller struct {
 	delays *flowcontrol.Backoff
 
 	mu sync.Mutex
-	// gone holds since when each node has had no slices.
+	// gone holds since when each node has had no slices, or no monitor devices.
 	gone map[string]time.Time
 	// wanted holds a hash of the labels of each node's last write.
 	wanted map[string]uint64
@@ -48,15 +48,19 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	}
 	slices := slicesOf(l.slices, node)
 	pool := fleet.PoolOf(slices)
+	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other. The
+	// settings can switch monitor devices off.
+	published := !fleet.OnlyMonitors(slices)
+	rest := max(l.graceLeft(node, !published), l.graceLeft(node+monitors, !fleet.Monitored(slices)))
+	if rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {
+		return rest, nil
+	}
 	var want map[string]string
-	if !fleet.OnlyMonitors(slices) {
-		l.resetGrace(node)
+	if published {
 		if !pool.Whole {
 			return 0, nil // The arrival of the missing slices triggers the next run.
 		}
 		want = nodelabels.Of(pool, l.driver)
-	} else if rest := l.graceLeft(node); rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {
-		return rest, nil // A kubelet that starts removes its node's slices; the plugin publishes them again.
 	}
 	change := nodelabels.Plan(meta.Labels, meta.Annotations, want, l.driver)
 	if change.None() {
@@ -96,24 +100,26 @@ func (l *labeller) forget(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.gone, node)
+	delete(l.gone, node+monitors)
 	delete(l.wanted, node)
 	l.delays.Reset(node)
 }
 
-func (l *labeller) resetGrace(node string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.gone, node)
-}
+// monitors ends the key of a node's monitor devices.
+const monitors = "/monitor"
 
-// graceLeft returns the remaining grace period of a node without slices.
-func (l *labeller) graceLeft(node string) time.Duration {
+// graceLeft returns the remaining grace period of slices that are missing.
+func (l *labeller) graceLeft(key string, missing bool) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	since, known := l.gone[node]
+	if !missing {
+		delete(l.gone, key)
+		return 0
+	}
+	since, known := l.gone[key]
 	if !known {
 		since = time.Now()
-		l.gone[node] = since
+		l.gone[key] = since
 	}
 	return l.grace - time.Since(since)
 }

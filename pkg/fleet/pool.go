@@ -53,9 +53,14 @@ func PoolOf(all []*Slice) Pool {
 // OnlyMonitors reports whether there is no slice but those of monitor devices. Such a node is not complete: the slices
 // of its other pool are missing.
 func OnlyMonitors(all []*Slice) bool {
-	return !slices.ContainsFunc(all, func(s *Slice) bool {
-		return s.Shape == nil || len(s.Shape.Kinds) == 0 || s.Shape.Kinds[0].Type != gpu.KindMonitor
-	})
+	return !slices.ContainsFunc(all, func(s *Slice) bool { return !s.monitors() })
+}
+
+// Monitored reports whether there is a slice of monitor devices.
+func Monitored(all []*Slice) bool { return slices.ContainsFunc(all, (*Slice).monitors) }
+
+func (s *Slice) monitors() bool {
+	return s.Shape != nil && len(s.Shape.Kinds) > 0 && s.Shape.Kinds[0].Type == gpu.KindMonitor
 }
 
 // Shape is equal for pools of one shape, with healthy and with unhealthy devices. ok is false if there are too many

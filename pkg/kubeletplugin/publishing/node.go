@@ -179,13 +179,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	n.findFaulty(s, plans)
 	conditions := map[string]resourceslices.Condition{}
 	for _, g := range s.GPUs {
-		if len(g.Faults) > 0 {
-			worst := g.Faults[0]
-			state, _ := health.Lookup(worst.State)
-			conditions[g.PCIAddress] = resourceslices.Condition{
-				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.Remedy,
-			}
-		} else if n.unknown {
+		if n.unknown {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State: resourceslices.Unknown, Message: inventory.ErrHealthUnknown.Error(),
 			}
@@ -193,6 +187,16 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 			conditions[g.PCIAddress] = resourceslices.Condition{
 				State:   resourceslices.Withheld,
 				Message: "a claim with an unreadable record may hold it; it is available again when that claim is looked up or released",
+			}
+		}
+		if len(g.Faults) == 0 {
+			continue
+		}
+		worst := g.Faults[0]
+		state, _ := health.Lookup(worst.State)
+		if _, unavailable := conditions[g.PCIAddress]; !unavailable || !state.GroupsOnly {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.Remedy,
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/inventory"
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/kubeletplugin/podresources"
@@ -186,6 +187,17 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
+	// A fault of groups only does not make available what a claim with an unreadable record may hold.
+	faulty := both
+	faulty.GPUs = slices.Clone(both.GPUs)
+	faulty.GPUs[1].Faults = []gpu.Fault{{State: health.DrainP2P}}
+	if err := n.Found(t.Context(), faulty, nil); err != nil || !n.fired() {
+		t.Error(err)
+	}
+	n.records = held{plans: one, incomplete: true}
+	if got := strings.Join(n.names(t), " "); got != a {
+		t.Errorf("with a fault of groups: %q, want %q", got, a)
+	}
 	// The driver goes while a claim holds a GPU: it stays as it was, and its release is news.
 	n.records = held{plans: one}
 	if err := n.Found(t.Context(), gpu.Snapshot{}, inventory.ErrNoDriver); err != nil {
@@ -194,8 +206,8 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	if got := strings.Join(n.names(t), " "); got != a {
 		t.Errorf("without the driver: %q, want the one that is held", got)
 	}
-	slices, _ := n.build(allFeatures)
-	if name := slices[0].Devices[0].Attributes["productName"].StringValue; name == nil || *name != "NVIDIA H100" {
+	built, _ := n.build(allFeatures)
+	if name := built[0].Devices[0].Attributes["productName"].StringValue; name == nil || *name != "NVIDIA H100" {
 		t.Errorf("a held GPU lost its attributes: %v", name)
 	}
 	n.fired()

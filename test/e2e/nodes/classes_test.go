@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -97,16 +98,28 @@ func replaceGPUs(ctx context.Context, t *testing.T, profile string, total int) {
 	must(t, cluster.SimOn(ctx, 2, "down"))
 	must(t, cluster.SimOn(ctx, 2, "up", "--profile", profile))
 	// The driver's pods still have mounts of the old boards, because the node was not rebooted.
+	const components = "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)"
 	pods := cluster.Client.CoreV1().Pods(env.Namespace)
 	must(t, pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
-		FieldSelector: "spec.nodeName=onenode-2", LabelSelector: "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)",
+		FieldSelector: "spec.nodeName=onenode-2", LabelSelector: components,
 	}))
 	must(t, cluster.WaitPublished(ctx, total))
-	// A pod that starts late mounts directories into the boards' root, and the next boards need an empty one.
-	for _, component := range []string{"kubelet-plugin", "mps-supervisor"} {
-		_, err := cluster.Kubectl(ctx, "-n", env.Namespace, "rollout", "status", "daemonset/gpu-dra-driver-"+component, "--timeout=90s")
-		must(t, err)
-	}
+	// A pod that starts late makes directories in the boards' root, and the next boards need an empty one.
+	eventually(ctx, t, "the node's pods", func(ctx context.Context) (bool, string) {
+		list, err := pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=onenode-2", LabelSelector: components})
+		if err != nil {
+			return false, err.Error()
+		}
+		ready := 0
+		for _, p := range list.Items {
+			if p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}) {
+				ready++
+			}
+		}
+		return ready == 2 && len(list.Items) == 2, fmt.Sprintf("%d of %d pods are ready", ready, len(list.Items))
+	})
 }
 
 // TestController_NothingChanges_WritesNothing restarts both controllers, and makes a node's slices vanish and return.
