@@ -132,6 +132,13 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	if err := os.WriteFile(pidFile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
 		return err
 	}
+	// Before the socket, because clients write to it once they can connect.
+	fifo, err := openFIFO(filepath.Join(pipe, logFIFO))
+	if err != nil {
+		return err
+	}
+	defer fifo.Close()
+	go copyLines(fifo, l)
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		return err
@@ -139,12 +146,6 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	if err := os.Chmod(socket, 0o777); err != nil {
 		return err
 	}
-	fifo, err := openFIFO(filepath.Join(pipe, logFIFO))
-	if err != nil {
-		return err
-	}
-	defer fifo.Close()
-	go copyLines(fifo, l)
 	go func() {
 		for {
 			conn, err := listener.AcceptUnix()
