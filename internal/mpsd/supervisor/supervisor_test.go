@@ -402,8 +402,12 @@ func TestNew_DirectoriesOfOthers_Stay(t *testing.T) {
 }
 
 func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
-	for fault, want := range map[string]string{"fail": "injected fault", "hang": "not ready in time"} {
+	for fault, test := range map[string]struct {
+		want  string
+		limit time.Duration
+	}{"fail": {"injected fault", time.Minute}, "hang": {"not ready in time", 2 * time.Second}} {
 		t.Run(fault, func(t *testing.T) {
+			want := test.want
 			e := newEnv(t)
 			s := e.start()
 			stuck, fine := e.daemon(0), e.daemon(1)
@@ -411,7 +415,7 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 			if err := os.WriteFile(file, []byte(fault+" "+stuck.UUID), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			done := make(chan error, 1)
 			go func() { _, err := s.Ensure(ctx, stuck); done <- err }()
