@@ -84,8 +84,9 @@ func New(o Options) *Inventory {
 	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}}
 }
 
-// Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver without a driver, nvml.ErrReplaced if this
-// process must restart to use the new driver, another error if NVML failed as a whole.
+// Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver
+// without a driver, nvml.ErrReplaced if this process must restart to use the new driver, another error if NVML failed as
+// a whole.
 func (i *Inventory) Scan(ctx context.Context) (gpu.Snapshot, error) {
 	session, err := i.o.Library.Open()
 	if errors.Is(err, nvml.LibraryNotFound) || errors.Is(err, nvml.DriverNotLoaded) {
