@@ -105,7 +105,8 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 		Events: recorder,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
-			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,
+			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,
+			ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,
 		},
 	})
 	ctrlmetrics.Registry.MustRegister(metrics.NewCluster(control.Cluster))

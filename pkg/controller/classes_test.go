@@ -547,3 +547,25 @@ func survives(t *testing.T, failing request, err error, late bool) {
 	pass(time.Hour)
 	wantNoWrites(t, e, "nothing changed")
 }
+
+// TestReconcileClasses_ClassWithUnshortenedName_StaysWhileInUse has a class from before names were limited to 63 bytes.
+func TestReconcileClasses_ClassWithUnshortenedName_StaysWhileInUse(t *testing.T) {
+	const product, short = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "nvidia-rtx-pro-6000-blackwell-workstation-c5a144.gpu.nvidia.com"
+	long := class("nvidia-rtx-pro-6000-blackwell-workstation-edition.gpu.nvidia.com", `device.driver == "gpu.nvidia.com"`)
+	long.Labels = map[string]string{deviceclasses.ManagedBy: "gpu.nvidia.com"}
+	objects := append(machine(t, "l40s-4", "a", 0), long, &resourceapi.ResourceClaim{ObjectMeta: named, Spec: request1(long.Name)})
+	for _, o := range objects {
+		if s, ok := o.(*resourceapi.ResourceSlice); ok {
+			for i := range s.Spec.Devices {
+				s.Spec.Devices[i].Attributes["productName"] = resourceapi.DeviceAttribute{StringValue: new(product)}
+			}
+		}
+	}
+	at(t, objects, func(t *testing.T, e *env, _ *Controller) {
+		pass(3 * grace)
+		wantClasses(t, e, short, long.Name)
+		e.remove("resourceclaims", "ns/user")
+		pass(grace)
+		wantClasses(t, e, short)
+	})
+}

@@ -93,7 +93,7 @@ func (e *env) start(change ...func(*Options)) (c *Controller, stop func()) {
 	e.t.Helper()
 	o := Options{
 		LabelNodes: true, Grace: grace,
-		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"},
+		Classes: deviceclasses.Options{Driver: slicetest.Driver, Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"},
 	}
 	for _, f := range change {
 		f(&o)

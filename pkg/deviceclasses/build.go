@@ -1,15 +1,18 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deviceclasses builds the DeviceClasses for a cluster's GPUs: one for each model and each MIG profile.
+// Package deviceclasses builds the DeviceClasses for a cluster's GPUs: one for each model, each MIG profile and each size
+// of NVLink groups.
 package deviceclasses
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -31,8 +34,8 @@ var unusual = regexp.MustCompile(`[^a-z0-9]+`)
 // Options are the administrator's choices.
 type Options struct {
 	Driver string
-	// Models and Profiles enable one class for each model and for each MIG profile.
-	Models, Profiles bool
+	// Models, Profiles and Groups enable one class for each model, MIG profile and size of NVLink groups.
+	Models, Profiles, Groups bool
 	// ModelPrefix begins the name of a model's class.
 	ModelPrefix string
 	// GPUs enables the class of all GPUs, which the chart also creates, with the extended resource name GPUResource.
@@ -65,6 +68,9 @@ func Build(publishers map[fleet.Kind]int, existing map[string]*resourceapi.Devic
 			choices[choice{"model", o.ModelName(k.Product), k.Type, "productName", k.Product}] += nodes
 		case k.Type == gpu.KindMIG && k.Profile != "" && o.Profiles:
 			choices[choice{"MIG profile", o.ProfileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
+		case k.Type == gpu.KindGroup && k.GPUs > 1 && o.Groups:
+			size := strconv.Itoa(k.GPUs)
+			choices[choice{"NVLink groups of", "nvlink-" + size + "." + o.Driver, k.Type, "gpuCount", size}] += nodes
 		}
 	}
 	if o.GPUs {
@@ -103,10 +109,17 @@ func Build(publishers map[fleet.Kind]int, existing map[string]*resourceapi.Devic
 	return classes, problems
 }
 
-// ModelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com.
+// ModelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a hash,
+// because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
 func (o Options) ModelName(product string) string {
-	name := unusual.ReplaceAllString(strings.ToLower(product), "-")
-	return o.ModelPrefix + strings.Trim(name, "-") + "." + o.Driver
+	const hashed = 7 // A hyphen and the hash.
+	model := strings.Trim(unusual.ReplaceAllString(strings.ToLower(product), "-"), "-")
+	room := validation.DNS1123LabelMaxLength - len(o.ModelPrefix) - len("."+o.Driver)
+	if len(model) > room && room > hashed {
+		hash := sha256.Sum256([]byte(model))
+		model = fmt.Sprintf("%s-%x", strings.TrimRight(model[:room-hashed], "-"), hash[:hashed/2])
+	}
+	return o.ModelPrefix + model + "." + o.Driver
 }
 
 // ProfileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
@@ -125,7 +138,10 @@ func label(profile string) string {
 func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
 	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver, string(kind))
 	if attribute != "" {
-		expression += fmt.Sprintf(" && has(device.attributes[%[1]q].%[2]s) && device.attributes[%[1]q].%[2]s == %[3]q",
+		if kind != gpu.KindGroup { // A group's size is an int.
+			value = strconv.Quote(value)
+		}
+		expression += fmt.Sprintf(" && has(device.attributes[%[1]q].%[2]s) && device.attributes[%[1]q].%[2]s == %[3]s",
 			o.Driver, attribute, value)
 	}
 	return &resourceapi.DeviceClass{

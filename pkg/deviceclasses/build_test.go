@@ -15,20 +15,24 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-var options = Options{Driver: "gpu.nvidia.com", Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-"}
+var options = Options{Driver: "gpu.nvidia.com", Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"}
 
 func whole(product string) fleet.Kind {
 	return fleet.Kind{Type: gpu.KindGPU, Product: product, GPUs: 1}
 }
 
+// longest is a model with a class name of more than 63 bytes.
+const longest = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
 func part(profile string) fleet.Kind {
 	return fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: profile, GPUs: 1}
 }
 
-func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
+func TestBuild_ModelsProfilesAndGroups_OneClassEach(t *testing.T) {
 	classes, problems := Build(map[fleet.Kind]int{
-		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
+		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, whole(longest): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
 		{Type: gpu.KindMonitor, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}: 8, {Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 4}: 2,
+		{Type: gpu.KindGroup, Product: "Tesla V100-SXM2-16GB", GPUs: 4}: 2, {Type: gpu.KindGroup, GPUs: 1}: 1,
 	}, nil, options)
 	if len(problems) > 0 {
 		t.Error(problems)
@@ -46,7 +50,8 @@ func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(map[string]string{
-		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "tesla-v100-sxm2-16gb.gpu.nvidia.com": "",
+		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "tesla-v100-sxm2-16gb.gpu.nvidia.com": "", "nvlink-4.gpu.nvidia.com": "",
+		"nvidia-rtx-pro-6000-blackwell-workstation-c5a144.gpu.nvidia.com": "",
 		"mig-1g.10gb.nvidia.com": "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me.nvidia.com": "nvidia.com/mig-1g.10gb.me",
 		"mig-1g.24gb-no-me.nvidia.com": "nvidia.com/mig-1g.24gb-no-me",
 	}, got); diff != "" {
@@ -54,9 +59,28 @@ func TestBuild_ModelsAndProfiles_OneClassEach(t *testing.T) {
 	}
 }
 
+func TestModelName_Long_ShortenedToDistinctNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, product := range []string{longest, longest + "s", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", strings.Repeat("a ", 99)} {
+		for _, prefix := range []string{"", "gpu-", strings.Repeat("p", 40)} {
+			o := Options{Driver: "gpu.nvidia.com", ModelPrefix: prefix}
+			name := o.ModelName(product)
+			if len(name) > 63 || seen[name] || name != o.ModelName(product) || !strings.HasPrefix(name, prefix) || strings.Contains(name, "--") {
+				t.Errorf("%q: %q", product, name)
+			}
+			seen[name] = true
+		}
+	}
+	for _, o := range []Options{{Driver: "gpu." + strings.Repeat("d", 53)}, {Driver: "gpu.nvidia.com", ModelPrefix: strings.Repeat("p", 60)}} {
+		if name := o.ModelName("NVIDIA L40S"); name != o.ModelPrefix+"nvidia-l40s."+o.Driver {
+			t.Errorf("without room for a hash: %q", name)
+		}
+	}
+}
+
 func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
 	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, nil, options)
-	if len(classes) != 1 || len(problems) != 3 {
+	if len(classes) != 2 || len(problems) != 2 {
 		t.Errorf("%d classes, problems %v", len(classes), problems)
 	}
 	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, nil, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {

@@ -149,7 +149,7 @@ func (b *board) makeClasses(tree string, pool fleet.Pool) error {
 		kinds[kind]++
 	}
 	made, problems := deviceclasses.Build(kinds, nil, deviceclasses.Options{
-		Driver: driver, Models: true, Profiles: true, ResourcePrefix: "nvidia.com/mig-",
+		Driver: driver, Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-",
 	})
 	if len(problems) > 0 {
 		return problems[0]

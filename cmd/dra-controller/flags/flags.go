@@ -32,7 +32,8 @@ type Config struct {
 	WebhookClientCA   string
 	ClientAuthorities *x509.CertPool
 
-	GPUClass, ModelClasses, ProfileClasses   bool
+	GPUClass, ModelClasses                   bool
+	ProfileClasses, GroupClasses             bool
 	GPUResourceName                          string
 	ModelClassPrefix, ExtendedResourcePrefix string
 	ClassGrace                               time.Duration
@@ -93,6 +94,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.ModelClasses, "model-classes", true, "Create a DeviceClass for each GPU model of the cluster.")
 	fs.BoolVar(&c.ProfileClasses, "profile-classes", true,
 		"Create a DeviceClass for each MIG profile that the cluster's GPUs support.")
+	fs.BoolVar(&c.GroupClasses, "group-classes", true,
+		"Create a DeviceClass for each size of NVLink groups in the cluster, such as nvlink-4.<driver-name>.")
 	fs.StringVar(&c.ModelClassPrefix, "model-class-prefix", "", "Prefix of the names of the models' classes.")
 	fs.StringVar(&c.ExtendedResourcePrefix, "extended-resource-prefix", "nvidia.com/mig-",
 		"Prefix of the extended resource names by which pods without a claim request a partition of a profile. "+

@@ -41,6 +41,7 @@ func TestDeviceClasses_GPUModelsChange_FollowThem(t *testing.T) {
 	for name, resource := range map[string]string{
 		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "nvidia-l40s.gpu.nvidia.com": "",
 		"mig-1g.10gb.nvidia.com": "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me.nvidia.com": "nvidia.com/mig-1g.10gb.me",
+		"nvlink-4.gpu.nvidia.com": "",
 	} {
 		c := waitClass(ctx, t, name, true)
 		if got := c.Spec.ExtendedResourceName; resource != "" && (got == nil || *got != resource) {

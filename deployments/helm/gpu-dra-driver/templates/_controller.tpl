@@ -124,6 +124,8 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: {{ .Values.deviceClasses.models.prefix | quote }}
 - name: PROFILE_CLASSES
   value: {{ .Values.deviceClasses.mig.enabled | quote }}
+- name: GROUP_CLASSES
+  value: {{ .Values.deviceClasses.nvlink.enabled | quote }}
 - name: EXTENDED_RESOURCE_PREFIX
   value: {{ .Values.deviceClasses.mig.extendedResourcePrefix | quote }}
 - name: CLASS_GRACE
