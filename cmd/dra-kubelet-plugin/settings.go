@@ -24,7 +24,7 @@ import (
 
 // settingsInterval is the poll interval of the settings file. It is mounted from a ConfigMap, which the kubelet
 // updates about once a minute.
-const settingsInterval = 5 * time.Second
+const settingsInterval = 15 * time.Second
 
 // sharingSettings are the node's sharing settings, from a file that can change.
 type sharingSettings struct {

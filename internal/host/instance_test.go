@@ -29,34 +29,35 @@ func TestNewest_InstancesComeAndGo_YoungestOnly(t *testing.T) {
 	}
 	newest := func(want bool, i *Instance) {
 		t.Helper()
-		if got, err := i.Newest(background); err != nil || got != want {
+		if got, err := i.Newest(); err != nil || got != want {
 			t.Errorf("newest: %v, %v, want %v", got, err, want)
 		}
 	}
 	h1, first := enlist()
 	newest(true, first)
 	h2, second := enlist()
-	_, third := enlist()
+	h3, third := enlist()
 	newest(false, first)
 	newest(false, second)
 	newest(true, third)
 	h2.Close()
 	newest(true, third)
 	newest(false, first)
-	third.host.Close()
+	h3.Close()
 	newest(true, first)
 	h4, fourth := enlist()
 	newest(false, first)
 	h1.Close()
 	newest(true, fourth)
-	_, fifth := enlist()
+	h5, fifth := enlist()
 	newest(false, fourth)
 	h4.Close()
 	newest(true, fifth)
 	cancelled, cancel := context.WithCancel(background)
 	cancel()
-	if _, err := fifth.Newest(cancelled); err == nil {
-		t.Error("a caller who had gone was answered")
+	h5.Close()
+	if _, err := fifth.Newest(); err == nil {
+		t.Error("an ended instance got an answer")
 	}
 	if _, err := New(Options{}).Enlist(cancelled, path); err == nil {
 		t.Error("a caller who had gone was enlisted")

@@ -227,9 +227,8 @@ func (h *Host) SetNotes(label Label, k *Lock, was, lines []string) error {
 // Instance is this process's rank by age among the processes that share a lock file. During an upgrade two plugins
 // run at the same time. Only the newest performs tasks for a single plugin, until it ends.
 type Instance struct {
-	host   *Host
-	path   string
-	number int64
+	// lock is on the byte of the instance's number, which is its position.
+	lock *Lock
 }
 
 // Enlist makes this process the newest. The kernel removes it from the list when the process ends, for any reason.
@@ -240,31 +239,27 @@ func (h *Host) Enlist(ctx context.Context, path string) (*Instance, error) {
 	}
 	defer lock.Release()
 	// Each instance locks the byte of its number, so that the kernel knows the numbers of the live instances.
-	i := &Instance{host: h, path: path, number: 1}
+	number := int64(1)
 	for {
-		living, err := lock.above(i.number)
+		living, err := lock.above(number)
 		if err != nil {
 			return nil, err
 		}
 		if living == 0 {
 			break
 		}
-		i.number = living + 1
+		number = living + 1
 	}
-	if _, err := h.Lock(ctx, path, i.number); err != nil {
+	own, err := h.Lock(ctx, path, number)
+	if err != nil {
 		return nil, err
 	}
-	return i, nil
+	return &Instance{own}, nil
 }
 
-// Newest reports whether no younger instance is alive.
-func (i *Instance) Newest(ctx context.Context) (bool, error) {
-	lock, err := i.host.Lock(ctx, i.path, 0)
-	if err != nil {
-		return false, err
-	}
-	defer lock.Release()
-	living, err := lock.above(i.number + 1)
+// Newest reports whether no younger instance is alive. It is one system call and does not wait.
+func (i *Instance) Newest() (bool, error) {
+	living, err := i.lock.above(i.lock.key.at + 1)
 	return living == 0, err
 }
 

@@ -159,8 +159,21 @@ func multiprocessors(cores int, capability gpu.Version) int {
 	return cores / per
 }
 
-// place reads the GPU's position from sysfs. Missing values stay empty.
+// place sets the GPU's position from sysfs. Missing values stay empty. A complete position is read once: it depends only on the
+// path of the bridges, to which the device's link in sysfs points.
 func (i *Inventory) place(g *gpu.GPU) {
+	path, err := os.Readlink(filepath.Join(i.o.SysRoot, "bus/pci/devices", g.PCIAddress))
+	if known, ok := i.places[path]; ok && err == nil {
+		g.PCIeRoot, g.Bridges, g.Class, g.NUMANode = known.PCIeRoot, known.Bridges, known.Class, known.NUMANode
+		return
+	}
+	i.readPlace(g)
+	if err == nil && g.PCIeRoot != "" && g.Class != "" {
+		i.places[path] = *g
+	}
+}
+
+func (i *Inventory) readPlace(g *gpu.GPU) {
 	sys := deviceattribute.WithFSFromRoot(i.o.SysRoot)
 	if a, err := deviceattribute.GetPCIeRootAttributeByPCIBusID(g.PCIAddress, sys); err == nil && a.Value.StringValue != nil {
 		g.PCIeRoot = *a.Value.StringValue

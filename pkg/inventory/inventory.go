@@ -66,8 +66,9 @@ type Inventory struct {
 	trigger chan struct{}
 	// soon means that the next scan may end faults of GPUs.
 	soon atomic.Bool
-	// profiles are used by one scan at a time.
+	// profiles and places, by path in sysfs, are used by one scan at a time.
 	profiles map[profileKey][]gpu.Profile
+	places   map[string]gpu.GPU
 }
 
 // New returns an Inventory without reading the node.
@@ -81,7 +82,7 @@ func New(o Options) *Inventory {
 			return t.C, t.Stop
 		}
 	}
-	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}}
+	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{}}
 }
 
 // Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver

@@ -22,13 +22,13 @@ import (
 
 const (
 	// pollInterval is the time between two reads of the watched files, which are cheap.
-	pollInterval = 3 * time.Second
+	pollInterval = 5 * time.Second
 	// pollsPerScan is the number of polls after which Watch scans even if no file changed, because no file shows a lost
 	// GPU.
-	pollsPerScan = 10
+	pollsPerScan = 6
 	// pollsToUnknown is the number of polls without an answer of NVML after which the GPUs' health is unknown. After as
 	// many scans during switches of MIG modes, their result counts, because a switch hangs.
-	pollsToUnknown = 20
+	pollsToUnknown = 12
 )
 
 // ErrHealthUnknown means that NVML has failed as a whole, or has not answered, for a minute.

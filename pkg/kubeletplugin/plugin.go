@@ -46,7 +46,7 @@ type Options struct {
 	Client          kubernetes.Interface
 	Inventory       *inventory.Inventory
 	// Newest reports whether this instance should publish.
-	Newest func(context.Context) (bool, error)
+	Newest func() (bool, error)
 	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage

@@ -85,7 +85,7 @@ func (e testEnv) start() {
 				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },
 			}),
-			Newest: func(context.Context) (bool, error) { return e.Newest.Load(), nil },
+			Newest: func() (bool, error) { return e.Newest.Load(), nil },
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
 			}),

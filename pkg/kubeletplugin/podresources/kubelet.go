@@ -119,11 +119,11 @@ func (k *Kubelet) DevicePlugins(ctx context.Context, pods bool) (Allocations, er
 
 // pollInterval is the interval of the questions about device plugins. GPUs that a device plugin newly offers are
 // withdrawn after the next poll. Until then a claim can get one, and Prepare refuses it.
-const pollInterval = 10 * time.Second
+const pollInterval = 20 * time.Second
 
 // podsEvery is the number of polls after which the pods are listed, which costs more than all else in a poll. While a
 // device plugin serves GPUs, each poll lists them.
-const podsEvery = 6
+const podsEvery = 3
 
 // DevicePlugins knows the GPUs that the node's device plugins serve. It is safe for concurrent use.
 type DevicePlugins struct {

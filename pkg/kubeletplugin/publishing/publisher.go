@@ -44,7 +44,7 @@ type Options struct {
 	Versions     resourcev1.ResourceSlicesGetter
 	Driver, Node string
 	// Newest reports whether this instance should publish.
-	Newest  func(context.Context) (bool, error)
+	Newest  func() (bool, error)
 	Metrics *metrics.Metrics
 }
 
@@ -123,7 +123,7 @@ func (p *Publisher) Run(ctx context.Context) {
 
 // succeed starts publishing if this instance is the newest, and stops otherwise.
 func (p *Publisher) succeed(ctx context.Context) {
-	newest, err := p.o.Newest(ctx)
+	newest, err := p.o.Newest()
 	switch {
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Cannot find out whether another instance of the plugin is newer; continuing as before")

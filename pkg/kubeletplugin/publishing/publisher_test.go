@@ -51,7 +51,7 @@ func newTestPublisher(t *testing.T, lacks features) testPublisher {
 	}
 	return testPublisher{e, newPublisher(build, NewTrigger(), Options{
 		Client: e.Client, Versions: e.Client.ResourceV1(), Driver: env.Driver, Node: env.Node, Metrics: e.Metrics,
-		Newest: func(context.Context) (bool, error) { return e.Newest.Load(), nil },
+		Newest: func() (bool, error) { return e.Newest.Load(), nil },
 	})}
 }
 
@@ -313,7 +313,7 @@ func TestPublisher_Errors_AreCountedByReason(t *testing.T) {
 func TestPublisher_NewestUnknown_GoesOnAsBefore(t *testing.T) {
 	t.Parallel()
 	p := newTestPublisher(t, features{})
-	p.o.Newest = func(context.Context) (bool, error) { return false, errors.New("lock file unreadable") }
+	p.o.Newest = func() (bool, error) { return false, errors.New("lock file unreadable") }
 	p.succeed(t.Context())
 	if p.session != nil {
 		t.Error("it began to publish")
