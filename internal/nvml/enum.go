@@ -97,6 +97,19 @@ type RecoveryAction int
 // RecoveryUnsupported means that the driver gives no advice: it is older than R570.
 const RecoveryUnsupported RecoveryAction = -1
 
+// Slowdown is a set of reasons for reduced clocks (nvmlClocksEventReasons).
+type Slowdown uint64
+
+// The reasons that point to a fault of power or cooling. HardwareSlowdown accompanies each of the two hardware reasons.
+const (
+	HardwareSlowdown        Slowdown = 0x08
+	SoftwareThermalSlowdown Slowdown = 0x20
+	HardwareThermalSlowdown Slowdown = 0x40
+	PowerBrakeSlowdown      Slowdown = 0x80
+
+	Slowdowns = HardwareSlowdown | SoftwareThermalSlowdown | HardwareThermalSlowdown | PowerBrakeSlowdown
+)
+
 // Code is NVML's code of a failed query (nvmlReturn_t). It is an error, so errors.Is finds it inside an *Error.
 type Code int
 

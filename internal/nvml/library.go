@@ -13,6 +13,8 @@
 // returns FunctionNotFound.
 package nvml
 
+import "time"
+
 // Library opens sessions with the driver.
 type Library interface {
 	// Open loads and initialises the library. It may be retried after an error: LibraryNotFound without the driver's
@@ -32,9 +34,41 @@ type Session interface {
 	Device(index int) (Device, error)
 	// DeviceAt returns the GPU at a PCI address, and asks no other GPU. The error is NotFound if there is none.
 	DeviceAt(address string) (Device, error)
-	// Close ends the session. Its devices must not be used afterwards. A second Close does nothing.
+	// Events registers one or more GPUs of this session for critical XIDs. Earlier XIDs are not delivered. It leaves out
+	// GPUs that refuse; if all refuse it returns the last one's error.
+	Events(devices []Device) (EventSet, error)
+	// Close ends the session. It waits for running queries. Its devices must not be used afterwards. A second Close does
+	// nothing.
 	Close() error
 }
+
+// EventSet delivers critical XIDs. It belongs to its session: close it first.
+//
+// Trap. While a registered GPU is lost, each Wait returns GPUIsLost at once, without naming the GPU: the caller pauses, and
+// asks each GPU.
+type EventSet interface {
+	// Wait returns the oldest event that it has not returned. The error is Timeout if none comes within the limit. One
+	// Wait runs at a time. Session.Close and Close wait for it, so the limit should be short.
+	Wait(limit time.Duration) (Event, error)
+	// Refused returns the errors of GPUs that are not registered, by their index in the devices given to Events. The
+	// error is NotSupported or GPUIsLost, for example.
+	Refused() map[int]error
+	// Close ends the registration. A second Close does nothing.
+	Close() error
+}
+
+// Event is a critical XID.
+type Event struct {
+	// Device is the index in the devices given to Events, -1 if the driver names another one.
+	Device int
+	// XID is the driver's number of the fault, UnknownXID if it has none.
+	XID uint64
+	// GPUInstance and ComputeInstance are the instances at fault, -1 for the whole GPU.
+	GPUInstance, ComputeInstance int
+}
+
+// UnknownXID is the number of an event without an XID (NVML reports 999).
+const UnknownXID = 999
 
 // Device is one physical GPU of an open session.
 type Device interface {
@@ -63,7 +97,7 @@ type Device interface {
 	NVLinkPeer(other Device) (bool, error)
 	// Fabric returns the GPU's registration with an NVLink fabric. It returns NotSupported on a GPU without one.
 	Fabric() (Fabric, error)
-	// Health is one query of all its fields.
+	// Health fails as the query of its field values fails, or if another of its queries finds the GPU lost or to be reset.
 	Health() (Health, error)
 	Partitionable
 }
@@ -91,9 +125,25 @@ type Fabric struct {
 // Health is the driver's opinion of a GPU.
 type Health struct {
 	Recovery RecoveryAction
-	// RemapFailed means that a faulty row of memory could not be replaced. It is false if the GPU reports nothing.
-	RemapFailed bool
+	// RemapPending means that a faulty row of memory is replaced at the next reset, RemapFailed that it could not be
+	// replaced. Both are false if the GPU reports nothing, as in MIG mode.
+	RemapPending, RemapFailed bool
+	// SRAMThresholdExceeded means too many uncorrectable errors of on-chip memory. It is false if the driver does not
+	// report it.
+	SRAMThresholdExceeded bool
+	// UnrepairableMemory is false if the driver does not report it, as drivers before R580 do not.
+	UnrepairableMemory bool
+	// Slowdowns are the present reasons of reduced clocks, 0 if there is none or the GPU reports none.
+	Slowdowns Slowdown
+	// PCIeWidth and PCIeMaxWidth are numbers of lanes, 0 if the GPU does not report them. A GPU in a virtual machine may
+	// not.
+	PCIeWidth, PCIeMaxWidth int
+	// CorrectableErrors counts corrected errors of memory since the driver was loaded. It is NotReported without ECC.
+	CorrectableErrors int64
 }
+
+// NotReported is the value of a counter that the GPU or the driver does not have.
+const NotReported = -1
 
 type PCIInfo struct {
 	// BusID is the PCI address in NVML's format, "00000000:1B:00.0".

@@ -76,6 +76,7 @@ func (s *State) validate() error {
 // Clone returns a deep copy.
 func (s *State) Clone() *State {
 	c := *s
+	c.Raised = nil
 	c.AbsentSymbols = append([]string(nil), s.AbsentSymbols...)
 	c.Faults = append([]Fault(nil), s.Faults...)
 	c.GPUs = append([]GPU(nil), s.GPUs...)

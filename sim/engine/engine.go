@@ -29,6 +29,9 @@ type Engine struct {
 	mu       sync.Mutex
 	cached   *State
 	stamp    stamp
+	// Of a machine in memory: its events, and a channel that its next change closes.
+	events  []Event
+	changed chan struct{}
 }
 
 type stamp struct {
@@ -132,15 +135,15 @@ func (e *Engine) commit(s, old *State) error {
 	}
 	if e.dir == "" {
 		e.mu.Lock()
-		defer e.mu.Unlock()
 		e.cached = s
-		return nil
+		e.mu.Unlock()
+		return e.deliver(s.Raised)
 	}
 	b, err := s.Encode()
 	if err != nil {
 		return err
 	}
-	if err := e.write(b, s.Generation); err != nil {
+	if err := errors.Join(e.write(b, s.Generation), e.deliver(s.Raised)); err != nil {
 		return err
 	}
 	if e.onSync != nil {

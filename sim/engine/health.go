@@ -12,6 +12,8 @@ import (
 
 // Health fields of nvml.h.
 const (
+	FieldCorrectable    = 3
+	FieldUncorrectable  = 4
 	FieldRemapPending   = 144
 	FieldRemapFailed    = 145
 	FieldRecoveryAction = 230
@@ -39,8 +41,8 @@ func recoverable(action int) bool { return action != 2 && action != 7 }
 // recoveryDriver is the first release branch of drivers with the recovery action.
 const recoveryDriver = 570
 
-// remapArchitecture is the first architecture that replaces rows of memory: Ampere.
-const remapArchitecture = 7
+// RemapArchitecture is the first architecture that replaces rows of memory: Ampere.
+const RemapArchitecture = 7
 
 // HealthField returns the value of one of the fields above.
 func (v View) HealthField(id uint32) (uint64, nvml.Code) {
@@ -48,14 +50,28 @@ func (v View) HealthField(id uint32) (uint64, nvml.Code) {
 	if _, err := fmt.Sscan(strings.ReplaceAll(v.Profile.Driver.Version, ".", " "), &branch); err != nil {
 		return 0, nvml.Unknown
 	}
+	remaps := v.Board.Architecture >= RemapArchitecture && v.Board.ECC && !v.MIGEnabled
 	switch {
 	case id == FieldRecoveryAction && branch >= recoveryDriver:
 		return uint64(v.Recovery), 0
-	case id != FieldRecoveryAction && (v.Board.Architecture < remapArchitecture || !v.Board.ECC || v.MIGEnabled):
-	case id == FieldRemapPending && v.RemapPending, id == FieldRemapFailed && v.RemapFailed:
-		return 1, 0
-	case id == FieldRemapPending, id == FieldRemapFailed:
-		return 0, 0
+	case id == FieldCorrectable && v.Board.ECC:
+		return v.CorrectableErrors, 0
+	case id == FieldUncorrectable && v.Board.ECC:
+		return v.UncorrectableErrors, 0
+	case id == FieldRemapPending && remaps:
+		return flag(v.RemapPending), 0
+	case id == FieldRemapFailed && remaps:
+		return flag(v.RemapFailed), 0
 	}
 	return 0, nvml.NotSupported
 }
+
+func flag(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// PCIeWidth returns the number of lanes of the link.
+func (v View) PCIeWidth() int { return max(v.Board.PCIeWidth-v.LostLanes, 0) }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -32,6 +33,9 @@ type State struct {
 	// GPUs has one element for each slot, ordered by address, including those off the bus.
 	GPUs   []GPU   `json:"gpus"`
 	Faults []Fault `json:"faults,omitempty"`
+
+	// Raised are the events of the last change.
+	Raised []Event `json:"-"`
 }
 
 // GPU is a board in its slot.
@@ -65,6 +69,16 @@ type GPU struct {
 	Recovery     int  `json:"recovery,omitempty"`
 	RemapPending bool `json:"remapPending,omitempty"`
 	RemapFailed  bool `json:"remapFailed,omitempty"`
+	// SRAMThreshold means too many errors of on-chip memory. UnrepairableMemory ends with the board.
+	SRAMThreshold      bool `json:"sramThreshold,omitempty"`
+	UnrepairableMemory bool `json:"unrepairableMemory,omitempty"`
+	// CorrectableErrors and UncorrectableErrors count errors of memory since the driver was loaded.
+	CorrectableErrors   uint64 `json:"correctableErrors,omitempty"`
+	UncorrectableErrors uint64 `json:"uncorrectableErrors,omitempty"`
+	// Slowdowns are the reasons of reduced clocks.
+	Slowdowns nvml.Slowdown `json:"slowdowns,omitempty"`
+	// LostLanes are the lanes of PCIe that the link lacks.
+	LostLanes int `json:"lostLanes,omitempty"`
 
 	ComputeMode int `json:"computeMode"`
 	// LinksDown lists the NVLinks that are down, by index.

@@ -100,9 +100,9 @@ func nvmlDeviceGetSupportedGraphicsClocks(dev C.handle, memory C.u32, count, to 
 func eventReasons(query string, dev C.handle, to *C.u64) C.u32 {
 	return device(query, dev, to != nil, func(v engine.View) nvml.Code {
 		const idle = 1
-		*to = 0
+		*to = C.u64(v.Slowdowns)
 		if v.Utilization == 0 {
-			*to = idle
+			*to |= idle
 		}
 		return 0
 	})

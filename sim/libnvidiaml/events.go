@@ -16,42 +16,49 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// supportedEvents lists the events of a data-centre board: ECC errors, P-state, critical XID, clock.
-const supportedEvents = 0x1f
-
-// eventPoll is the poll interval for lost GPUs.
-const eventPoll = 50 * time.Millisecond
-
 // eventSets holds the existing sets. A handle is the address of a byte of C memory.
 var eventSets struct {
 	sync.Mutex
-	slots map[C.handle]map[int]bool
+	all map[C.handle]*engine.EventSet
+}
+
+func eventSetOf(h C.handle) (*engine.EventSet, bool) {
+	eventSets.Lock()
+	defer eventSets.Unlock()
+	set, ok := eventSets.all[h]
+	return set, ok
 }
 
 //export nvmlEventSetCreate
-func nvmlEventSetCreate(set *C.handle) C.u32 {
-	return system("nvmlEventSetCreate", set != nil, func(*engine.State) nvml.Code {
+func nvmlEventSetCreate(h *C.handle) C.u32 {
+	return system("nvmlEventSetCreate", h != nil, func(*engine.State) nvml.Code {
+		set, code := current().NewEventSet()
+		if code != 0 {
+			return code
+		}
 		eventSets.Lock()
 		defer eventSets.Unlock()
-		if eventSets.slots == nil {
-			eventSets.slots = map[C.handle]map[int]bool{}
+		if eventSets.all == nil {
+			eventSets.all = map[C.handle]*engine.EventSet{}
 		}
-		*set = C.handle(C.malloc(1))
-		eventSets.slots[*set] = map[int]bool{}
+		*h = C.handle(C.malloc(1))
+		eventSets.all[*h] = set
 		return 0
 	})
 }
 
 //export nvmlEventSetFree
-func nvmlEventSetFree(set C.handle) C.u32 {
-	return system("nvmlEventSetFree", set != nil, func(*engine.State) nvml.Code {
+func nvmlEventSetFree(h C.handle) C.u32 {
+	return system("nvmlEventSetFree", h != nil, func(*engine.State) nvml.Code {
 		eventSets.Lock()
 		defer eventSets.Unlock()
-		if _, ok := eventSets.slots[set]; !ok {
+		set, ok := eventSets.all[h]
+		if !ok {
 			return nvml.InvalidArgument
 		}
-		delete(eventSets.slots, set)
-		C.free(unsafe.Pointer(set))
+		set.Free()
+		delete(eventSets.all, h)
+		C.free(unsafe.Pointer(h))
 		return 0
 	})
 }
@@ -59,70 +66,37 @@ func nvmlEventSetFree(set C.handle) C.u32 {
 //export nvmlDeviceGetSupportedEventTypes
 func nvmlDeviceGetSupportedEventTypes(dev C.handle, types *C.u64) C.u32 {
 	return device("nvmlDeviceGetSupportedEventTypes", dev, types != nil, func(engine.View) nvml.Code {
-		*types = supportedEvents
+		*types = engine.EventsSupported
 		return 0
 	})
 }
 
 //export nvmlDeviceRegisterEvents
-func nvmlDeviceRegisterEvents(dev C.handle, types C.u64, set C.handle) C.u32 {
-	return device("nvmlDeviceRegisterEvents", dev, set != nil && types != 0, func(v engine.View) nvml.Code {
-		if types&^supportedEvents != 0 {
-			return nvml.NotSupported
-		}
-		eventSets.Lock()
-		defer eventSets.Unlock()
-		slots, ok := eventSets.slots[set]
-		if !ok {
-			return nvml.InvalidArgument
-		}
-		slots[v.Slot] = true
-		return 0
-	})
+func nvmlDeviceRegisterEvents(dev C.handle, types C.u64, h C.handle) C.u32 {
+	set, ok := eventSetOf(h)
+	return device("nvmlDeviceRegisterEvents", dev, ok, func(v engine.View) nvml.Code { return set.Register(v, uint64(types)) })
 }
 
 //export nvmlEventSetWait
-func nvmlEventSetWait(set C.handle, data *C.eventData, timeoutMS C.u32) C.u32 {
-	return wait("nvmlEventSetWait", set, data != nil, timeoutMS)
+func nvmlEventSetWait(h C.handle, data *C.eventData, timeoutMS C.u32) C.u32 {
+	return wait("nvmlEventSetWait", h, data, timeoutMS)
 }
 
 //export nvmlEventSetWait_v2
-func nvmlEventSetWait_v2(set C.handle, data *C.eventData, timeoutMS C.u32) C.u32 {
-	return wait("nvmlEventSetWait_v2", set, data != nil, timeoutMS)
+func nvmlEventSetWait_v2(h C.handle, data *C.eventData, timeoutMS C.u32) C.u32 {
+	return wait("nvmlEventSetWait_v2", h, data, timeoutMS)
 }
 
-// wait returns at the timeout, or when a watched GPU is lost. The simulated boards raise no events.
-func wait(query string, set C.handle, ok bool, timeoutMS C.u32) C.u32 {
-	return system(query, set != nil && ok, func(*engine.State) nvml.Code {
-		deadline := time.Now().Add(time.Duration(timeoutMS) * time.Millisecond)
-		for {
-			if code := watched(set); code != 0 {
-				return code
+func wait(query string, h C.handle, data *C.eventData, timeoutMS C.u32) C.u32 {
+	set, ok := eventSetOf(h)
+	return system(query, ok && data != nil, func(*engine.State) nvml.Code {
+		e, code := set.Wait(time.Duration(timeoutMS) * time.Millisecond)
+		if code == 0 {
+			*data = C.eventData{
+				device: handleOf(e.Slot), _type: C.u64(e.Type), data: C.u64(e.Data),
+				gpuInstanceId: C.u32(int32(e.GPUInstance)), computeInstanceId: C.u32(int32(e.ComputeInstance)),
 			}
-			left := time.Until(deadline)
-			if left <= 0 {
-				return nvml.Timeout
-			}
-			time.Sleep(min(left, eventPoll))
 		}
+		return code
 	})
-}
-
-func watched(set C.handle) nvml.Code {
-	s := current()
-	if s == nil {
-		return nvml.Uninitialized
-	}
-	eventSets.Lock()
-	defer eventSets.Unlock()
-	slots, ok := eventSets.slots[set]
-	if !ok {
-		return nvml.InvalidArgument
-	}
-	for slot := range slots {
-		if _, code := s.Peer(slot); code != 0 {
-			return code
-		}
-	}
-	return 0
 }

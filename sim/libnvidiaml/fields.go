@@ -75,6 +75,9 @@ func fieldOf(v engine.View, id uint32) (value uint64, kind int, code nvml.Code) 
 	case engine.FieldRemapPending, engine.FieldRemapFailed, engine.FieldRecoveryAction:
 		value, code = v.HealthField(id)
 		return value, valueUint, code
+	case engine.FieldCorrectable, engine.FieldUncorrectable:
+		value, code = v.HealthField(id)
+		return value, valueULongLong, code
 	}
 	return 0, 0, nvml.NotSupported
 }

@@ -44,41 +44,6 @@ func nvmlDeviceGetDefaultEccMode(dev C.handle, to *C.u32) C.u32 {
 	return number("nvmlDeviceGetDefaultEccMode", dev, to, func(v engine.View) int { return flag(v.Board.ECC) })
 }
 
-//export nvmlDeviceGetTotalEccErrors
-func nvmlDeviceGetTotalEccErrors(dev C.handle, errorType, counter C.u32, to *C.u64) C.u32 {
-	return device("nvmlDeviceGetTotalEccErrors", dev, to != nil, func(v engine.View) nvml.Code {
-		if !v.Board.ECC {
-			return nvml.NotSupported
-		}
-		*to = 0
-		return 0
-	})
-}
-
-//export nvmlDeviceGetMemoryErrorCounter
-func nvmlDeviceGetMemoryErrorCounter(dev C.handle, errorType, counter, location C.u32, to *C.u64) C.u32 {
-	return device("nvmlDeviceGetMemoryErrorCounter", dev, to != nil, func(v engine.View) nvml.Code {
-		if !v.Board.ECC {
-			return nvml.NotSupported
-		}
-		*to = 0
-		return 0
-	})
-}
-
-//export nvmlDeviceGetRemappedRows
-func nvmlDeviceGetRemappedRows(dev C.handle, corrected, uncorrected, pending, failed *C.u32) C.u32 {
-	ok := corrected != nil && uncorrected != nil && pending != nil && failed != nil
-	return device("nvmlDeviceGetRemappedRows", dev, ok, func(v engine.View) nvml.Code {
-		const ampere = 7 // The first architecture that remaps rows.
-		if v.Board.Architecture < ampere {
-			return nvml.NotSupported
-		}
-		*corrected, *uncorrected, *pending, *failed = 0, 0, 0, 0
-		return 0
-	})
-}
-
 //export nvmlDeviceGetDisplayMode
 func nvmlDeviceGetDisplayMode(dev C.handle, to *C.u32) C.u32 {
 	return number("nvmlDeviceGetDisplayMode", dev, to, func(engine.View) int { return 0 })

@@ -100,7 +100,7 @@ func nvmlDeviceGetGpuMaxPcieLinkGeneration(dev C.handle, to *C.u32) C.u32 {
 
 //export nvmlDeviceGetCurrPcieLinkWidth
 func nvmlDeviceGetCurrPcieLinkWidth(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetCurrPcieLinkWidth", dev, to, func(v engine.View) int { return v.Board.PCIeWidth })
+	return number("nvmlDeviceGetCurrPcieLinkWidth", dev, to, engine.View.PCIeWidth)
 }
 
 //export nvmlDeviceGetMaxPcieLinkWidth

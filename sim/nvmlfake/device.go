@@ -150,16 +150,38 @@ func (d *device) Fabric() (nvml.Fabric, error) {
 }
 
 func (d *device) Health() (nvml.Health, error) {
-	const query = "nvmlDeviceGetFieldValues"
-	return ask(d, query, func(v engine.View) (nvml.Health, nvml.Code) {
-		h := nvml.Health{Recovery: nvml.RecoveryUnsupported}
-		if action, code := v.HealthField(engine.FieldRecoveryAction); code == 0 {
-			h.Recovery = nvml.RecoveryAction(action)
+	h, err := get(d, "nvmlDeviceGetFieldValues", func(v engine.View) nvml.Health {
+		value := func(field uint32, without int64) int64 {
+			if n, code := v.HealthField(field); code == 0 {
+				return int64(n)
+			}
+			return without
 		}
-		failed, _ := v.HealthField(engine.FieldRemapFailed)
-		h.RemapFailed = failed != 0
-		return h, 0
+		return nvml.Health{
+			Recovery:     nvml.RecoveryAction(value(engine.FieldRecoveryAction, int64(nvml.RecoveryUnsupported))),
+			RemapPending: value(engine.FieldRemapPending, 0) != 0, RemapFailed: value(engine.FieldRemapFailed, 0) != 0,
+			CorrectableErrors: value(engine.FieldCorrectable, nvml.NotReported),
+		}
 	})
+	for _, more := range []struct {
+		query string
+		set   func(engine.View)
+	}{
+		{"nvmlDeviceGetSramEccErrorStatus", func(v engine.View) { h.SRAMThresholdExceeded = v.SRAMThreshold && v.Board.ECC }},
+		{"nvmlDeviceGetUnrepairableMemoryFlag_v1", func(v engine.View) { h.UnrepairableMemory = v.UnrepairableMemory }},
+		{"nvmlDeviceGetCurrentClocksEventReasons", func(v engine.View) { h.Slowdowns = v.Slowdowns }},
+		{"nvmlDeviceGetCurrPcieLinkWidth", func(v engine.View) { h.PCIeWidth = v.PCIeWidth() }},
+		{"nvmlDeviceGetMaxPcieLinkWidth", func(v engine.View) { h.PCIeMaxWidth = v.Board.PCIeWidth }},
+	} {
+		if err != nil {
+			return nvml.Health{}, err
+		}
+		_, err = get(d, more.query, func(v engine.View) bool { more.set(v); return true })
+		if !errors.Is(err, nvml.GPUIsLost) && !errors.Is(err, nvml.ResetRequired) {
+			err = nil // The real binding leaves the fact out.
+		}
+	}
+	return h, err
 }
 
 func (d *device) Processes() ([]nvml.Process, error) {

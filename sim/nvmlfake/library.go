@@ -10,7 +10,10 @@
 package nvmlfake
 
 import (
+	"errors"
+	"slices"
 	"sync"
+	"time"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/sim/engine"
@@ -143,6 +146,89 @@ func (s *session) Close() error {
 	defer s.library.mu.Unlock()
 	s.library.opened--
 	return nil
+}
+
+// eventSet is an event set over the GPUs in slots.
+type eventSet struct {
+	session *session
+	set     *engine.EventSet
+	slots   []int
+	refused map[int]error
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (s *session) Events(devices []nvml.Device) (nvml.EventSet, error) {
+	const create, register = "nvmlEventSetCreate", "nvmlDeviceRegisterEvents"
+	if len(devices) == 0 {
+		return nil, failed(register, nvml.InvalidArgument)
+	}
+	if _, err := s.ask(create); err != nil {
+		return nil, err
+	}
+	inner, code := s.open()
+	if code != 0 {
+		return nil, failed(create, code)
+	}
+	set, code := inner.NewEventSet()
+	if code != 0 {
+		return nil, failed(create, code)
+	}
+	e := &eventSet{session: s, set: set, refused: map[int]error{}}
+	var err error
+	for n, given := range devices {
+		d, ok := given.(*device)
+		if !ok {
+			d = &device{session: s, slot: -1}
+		}
+		e.slots = append(e.slots, d.slot)
+		_, err = ask(d, register, func(v engine.View) (bool, nvml.Code) { return true, set.Register(v, engine.EventXID) })
+		if errors.Is(err, nvml.Unknown) {
+			break
+		}
+		if err != nil {
+			e.refused[n] = err
+		}
+	}
+	if len(e.refused) < len(devices) && !errors.Is(err, nvml.Unknown) {
+		return e, nil
+	}
+	return nil, errors.Join(err, e.Close())
+}
+
+func (e *eventSet) Refused() map[int]error { return e.refused }
+
+func (e *eventSet) Wait(limit time.Duration) (nvml.Event, error) {
+	const query = "nvmlEventSetWait_v2"
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nvml.Event{}, failed(query, nvml.InvalidArgument)
+	}
+	if _, err := e.session.ask(query); err != nil {
+		return nvml.Event{}, err
+	}
+	event, code := e.set.Wait(limit)
+	if code != 0 {
+		return nvml.Event{}, failed(query, code)
+	}
+	return nvml.Event{
+		Device: slices.Index(e.slots, event.Slot), XID: event.Data,
+		GPUInstance: event.GPUInstance, ComputeInstance: event.ComputeInstance,
+	}, nil
+}
+
+func (e *eventSet) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	e.set.Free()
+	_, err := e.session.ask("nvmlEventSetFree")
+	return err
 }
 
 func failed(query string, code nvml.Code) error {

@@ -120,7 +120,7 @@ func TestHealth_OldDriver_HasNoRecoveryAction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h, err := d.Health(); err != nil || h != (nvml.Health{Recovery: nvml.RecoveryUnsupported}) {
+	if h, err := d.Health(); err != nil || h.Recovery != nvml.RecoveryUnsupported || h.RemapFailed {
 		t.Errorf("%+v, %v", h, err)
 	}
 }

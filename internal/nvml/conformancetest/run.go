@@ -36,6 +36,7 @@ func Run(t *testing.T, lib nvml.Library, o Options) {
 	t.Run("constant answers do not change", func(t *testing.T) { repeatable(t, lib) })
 	t.Run("sessions are counted", func(t *testing.T) { counting(t, lib) })
 	t.Run("a closed session answers Uninitialized", func(t *testing.T) { afterClose(t, lib) })
+	t.Run("event sets deliver only what is registered", func(t *testing.T) { events(t, lib) })
 	t.Run("concurrent queries succeed", func(t *testing.T) { concurrent(t, lib) })
 }
 
@@ -189,6 +190,42 @@ func afterClose(t *testing.T, lib nvml.Library) {
 		} else {
 			typed(t, err)
 		}
+	}
+}
+
+func events(t *testing.T, lib nvml.Library) {
+	s := open(t, lib)
+	defer closed(t, s)
+	if _, err := s.Events(nil); err == nil {
+		t.Error("Events of no GPU succeeded")
+	}
+	var devices []nvml.Device
+	each(s, func(_ int, d nvml.Device) { devices = append(devices, d) })
+	set, err := s.Events(devices)
+	if err != nil {
+		typed(t, err)
+		return // No GPU has events.
+	}
+	for n, err := range set.Refused() {
+		if n < 0 || n >= len(devices) {
+			t.Errorf("GPU %d of %d refused", n, len(devices))
+		}
+		typed(t, err)
+	}
+	if e, err := set.Wait(0); err == nil {
+		t.Logf("an XID of this moment: %+v", e)
+	} else if !errors.Is(err, nvml.Timeout) && !errors.Is(err, nvml.GPUIsLost) {
+		t.Errorf("Wait: %v, want Timeout", err)
+	} else {
+		typed(t, err)
+	}
+	for range 2 {
+		if err := set.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if _, err := set.Wait(0); !errors.Is(err, nvml.InvalidArgument) {
+		t.Errorf("Wait after Close: %v, want InvalidArgument", err)
 	}
 }
 

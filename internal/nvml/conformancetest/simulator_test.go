@@ -5,7 +5,9 @@ package conformancetest_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/conformancetest"
@@ -220,31 +222,144 @@ func TestHealth_FaultyGPU_IsReported(t *testing.T) {
 	root := simtest.Root(t, "hgx-h100", nil)
 	root.Use(t)
 	both := map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": real.New(root.Path)}
+	healthy := nvml.Health{PCIeWidth: 16, PCIeMaxWidth: 16}
 	for _, tc := range []struct {
 		name   string
 		change func(*engine.State, *engine.GPU)
-		want   nvml.Health
+		want   func(*nvml.Health)
 	}{
-		{"healthy", func(*engine.State, *engine.GPU) {}, nvml.Health{}},
-		{"needs a reset", func(_ *engine.State, g *engine.GPU) { g.Recovery = 1 }, nvml.Health{Recovery: 1}},
-		{"memory", func(_ *engine.State, g *engine.GPU) { g.Recovery, g.RemapFailed = 0, true }, nvml.Health{RemapFailed: true}},
-		{"memory in MIG mode", func(_ *engine.State, g *engine.GPU) { g.MIGEnabled, g.MIGPending = true, true }, nvml.Health{}},
+		{"healthy", func(*engine.State, *engine.GPU) {}, func(*nvml.Health) {}},
+		{"needs a reset", func(_ *engine.State, g *engine.GPU) { g.Recovery = 1 }, func(h *nvml.Health) { h.Recovery = 1 }},
+		{"memory", func(_ *engine.State, g *engine.GPU) { g.Recovery, g.RemapFailed = 0, true },
+			func(h *nvml.Health) { h.Recovery, h.RemapFailed = 0, true }},
+		{"memory in MIG mode", func(_ *engine.State, g *engine.GPU) { g.MIGEnabled, g.MIGPending = true, true },
+			func(h *nvml.Health) { h.RemapFailed = false }},
+		{"a pending row", func(_ *engine.State, g *engine.GPU) {
+			g.MIGEnabled, g.MIGPending, g.RemapFailed, g.RemapPending = false, false, false, true
+		},
+			func(h *nvml.Health) { h.RemapPending = true }},
+		{"on-chip memory", func(_ *engine.State, g *engine.GPU) { g.SRAMThreshold = true }, func(h *nvml.Health) { h.SRAMThresholdExceeded = true }},
+		{"unrepairable", func(_ *engine.State, g *engine.GPU) { g.UnrepairableMemory = true }, func(h *nvml.Health) { h.UnrepairableMemory = true }},
+		{"slow", func(_ *engine.State, g *engine.GPU) { g.Slowdowns = nvml.PowerBrakeSlowdown | nvml.HardwareSlowdown },
+			func(h *nvml.Health) { h.Slowdowns = nvml.PowerBrakeSlowdown | nvml.HardwareSlowdown }},
+		{"few lanes", func(_ *engine.State, g *engine.GPU) { g.LostLanes = 8 }, func(h *nvml.Health) { h.PCIeWidth = 8 }},
+		{"many errors", func(_ *engine.State, g *engine.GPU) { g.CorrectableErrors = 1 << 40 }, func(h *nvml.Health) { h.CorrectableErrors = 1 << 40 }},
+		{"queries that fail", func(s *engine.State, _ *engine.GPU) {
+			for _, query := range []string{"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMaxPcieLinkWidth"} {
+				s.Faults = append(s.Faults, engine.Fault{Query: query, Code: nvml.Unknown})
+			}
+			s.AbsentSymbols = []string{"nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetCurrentClocksEventReasons"}
+		}, func(h *nvml.Health) {
+			h.SRAMThresholdExceeded, h.UnrepairableMemory, h.Slowdowns, h.PCIeMaxWidth = false, false, 0, 0
+		}},
 	} {
 		simtest.Change(t, root, func(s *engine.State) { tc.change(s, &s.GPUs[1]) })
+		tc.want(&healthy)
 		for name, library := range both {
-			s, err := library.Open()
+			withGPU(t, library, 1, func(s nvml.Session, d nvml.Device) {
+				if got, err := d.Health(); err != nil || got != healthy {
+					t.Errorf("%s, %s: %+v, %v; want %+v", tc.name, name, got, err, healthy)
+				}
+			})
+		}
+	}
+}
+
+func withGPU(t *testing.T, library nvml.Library, index int, do func(nvml.Session, nvml.Device)) {
+	t.Helper()
+	s, err := library.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Device(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(s, d)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEvents_XID_ReachesEachSetOnce raises events on a machine that both bindings watch, as two processes do.
+func TestEvents_XID_ReachesEachSetOnce(t *testing.T) {
+	root := simtest.Root(t, "hgx-h100", nil)
+	root.Use(t)
+	xid := func(slot int, number uint64, gi, ci int) engine.Event {
+		return engine.Event{Slot: slot, Type: engine.EventXID, Data: number, GPUInstance: gi, ComputeInstance: ci}
+	}
+	raise := func(events ...engine.Event) {
+		simtest.Change(t, root, func(s *engine.State) {
+			for _, e := range events {
+				s.Raise(e)
+			}
+		})
+	}
+	raise(xid(1, 31, -1, -1)) // before registration: lost
+	simtest.Change(t, root, func(s *engine.State) {
+		s.Faults = []engine.Fault{{Query: "nvmlDeviceRegisterEvents", GPU: s.GPUs[3].UUID, Code: nvml.NotSupported}}
+	})
+	sets := map[string]nvml.EventSet{}
+	for name, library := range map[string]nvml.Library{"fake": nvmlfake.NewRoot(root.Path), "library": real.New(root.Path)} {
+		s, err := library.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		var devices []nvml.Device
+		for _, index := range []int{1, 3, 2} {
+			d, err := s.Device(index)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := s.Device(1)
-			if err != nil {
-				t.Fatal(err)
+			devices = append(devices, d)
+		}
+		if set, err := s.Events(devices[1:2]); !errors.Is(err, nvml.NotSupported) {
+			t.Errorf("%s: Events of a GPU that refuses: %v, %v", name, set, err)
+		}
+		set, err := s.Events(devices)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer set.Close()
+		if r := set.Refused(); len(r) != 1 || !errors.Is(r[1], nvml.NotSupported) {
+			t.Errorf("%s: refused: %v", name, r)
+		}
+		sets[name] = set
+	}
+	raise(xid(0, 13, -1, -1), xid(3, 13, -1, -1), xid(2, 94, 7, 1), engine.Event{Slot: 1, Type: engine.EventDoubleBitECC})
+	raise(xid(1, nvml.UnknownXID, 3, -1))
+	want := []nvml.Event{
+		{Device: 2, XID: 94, GPUInstance: 7, ComputeInstance: 1}, {Device: 0, XID: nvml.UnknownXID, GPUInstance: 3, ComputeInstance: -1},
+	}
+	for name, set := range sets {
+		for _, want := range want {
+			if got, err := set.Wait(time.Minute); err != nil || got != want {
+				t.Errorf("%s: %+v, %v; want %+v", name, got, err, want)
 			}
-			if got, err := d.Health(); err != nil || got != tc.want {
-				t.Errorf("%s, %s: %+v, %v; want %+v", tc.name, name, got, err, tc.want)
+		}
+		if got, err := set.Wait(0); !errors.Is(err, nvml.Timeout) {
+			t.Errorf("%s: %+v, %v; want Timeout", name, got, err)
+		}
+	}
+	var waits sync.WaitGroup
+	for name, set := range sets {
+		waits.Go(func() {
+			if got, err := set.Wait(time.Minute); err != nil || got.XID != 62 {
+				t.Errorf("%s: while waiting: %+v, %v", name, got, err)
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
+		})
+	}
+	raise(xid(1, 62, -1, -1))
+	waits.Wait()
+	simtest.Change(t, root, func(s *engine.State) { s.GPUs[2].Lost = true; s.Raise(xid(2, 79, -1, -1)) })
+	for name, set := range sets {
+		if got, err := set.Wait(time.Minute); err != nil || got.XID != 79 {
+			t.Errorf("%s: the event of the loss: %+v, %v", name, got, err)
+		}
+		for range 3 {
+			if got, err := set.Wait(time.Minute); !errors.Is(err, nvml.GPUIsLost) {
+				t.Errorf("%s: of a lost GPU: %+v, %v", name, got, err)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ package nvmltest
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
@@ -64,6 +65,17 @@ func (s *session) DeviceAt(address string) (nvml.Device, error) {
 		return nil, err
 	}
 	return device{d, s.hook}, nil
+}
+
+// Events registers the library's own devices.
+func (s *session) Events(devices []nvml.Device) (nvml.EventSet, error) {
+	own := slices.Clone(devices)
+	for n := range own {
+		if d, ok := own[n].(device); ok {
+			own[n] = d.Device
+		}
+	}
+	return s.Session.Events(own)
 }
 
 type device struct {

@@ -5,7 +5,6 @@ package real
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -108,33 +107,6 @@ func merge(infos []gonvml.ProcessInfo) []nvml.Process {
 		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
 	})
 	return slices.Compact(out)
-}
-
-func (d *device) Health() (nvml.Health, error) {
-	const symbol = "nvmlDeviceGetFieldValues"
-	fields := []gonvml.FieldValue{{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}, {FieldId: gonvml.FI_DEV_REMAPPED_FAILURE}}
-	if err := d.session.query(symbol, func() gonvml.Return { return d.handle.GetFieldValues(fields) }); err != nil {
-		return nvml.Health{}, err
-	}
-	action, err := fieldValue(symbol, fields[0], int(nvml.RecoveryUnsupported))
-	if err != nil {
-		return nvml.Health{}, err
-	}
-	failure, err := fieldValue(symbol, fields[1], 0)
-	return nvml.Health{Recovery: nvml.RecoveryAction(action), RemapFailed: failure != 0}, err
-}
-
-// fieldValue returns a small number, or another one if the driver or the GPU does not have the field. Old drivers return
-// InvalidArgument for a field that they do not know.
-func fieldValue(symbol string, f gonvml.FieldValue, without int) (int, error) {
-	switch err := failed(symbol, gonvml.Return(f.NvmlReturn)); {
-	case err == nil:
-		return int(binary.NativeEndian.Uint32(f.Value[:4])), nil
-	case nvml.Unavailable(err), errors.Is(err, nvml.InvalidArgument):
-		return without, nil
-	default:
-		return 0, err
-	}
 }
 
 // text reads a C string from a buffer that may lack its final zero.

@@ -1,0 +1,78 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package real
+
+import (
+	"encoding/binary"
+	"errors"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+func (d *device) Health() (nvml.Health, error) {
+	const symbol = "nvmlDeviceGetFieldValues"
+	fields := []gonvml.FieldValue{
+		{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}, {FieldId: gonvml.FI_DEV_REMAPPED_FAILURE},
+		{FieldId: gonvml.FI_DEV_REMAPPED_PENDING}, {FieldId: gonvml.FI_DEV_ECC_SBE_VOL_TOTAL},
+	}
+	if err := d.session.query(symbol, func() gonvml.Return { return d.handle.GetFieldValues(fields) }); err != nil {
+		return nvml.Health{}, err
+	}
+	values := []int64{int64(nvml.RecoveryUnsupported), 0, 0, nvml.NotReported}
+	for n := range fields {
+		var err error
+		if values[n], err = fieldValue(symbol, fields[n], values[n]); err != nil {
+			return nvml.Health{}, err
+		}
+	}
+	h := nvml.Health{
+		Recovery: nvml.RecoveryAction(values[0]), RemapFailed: values[1] != 0, RemapPending: values[2] != 0, CorrectableErrors: values[3],
+	}
+	sram, err := optional(d.session, "nvmlDeviceGetSramEccErrorStatus", d.handle.GetSramEccErrorStatus)
+	if err != nil {
+		return nvml.Health{}, err
+	}
+	memory, err := optional(d.session, "nvmlDeviceGetUnrepairableMemoryFlag_v1", d.handle.GetUnrepairableMemoryFlag_v1)
+	if err != nil {
+		return nvml.Health{}, err
+	}
+	clocks, err := optional(d.session, "nvmlDeviceGetCurrentClocksEventReasons", d.handle.GetCurrentClocksEventReasons)
+	if err != nil {
+		return nvml.Health{}, err
+	}
+	if h.PCIeWidth, err = optional(d.session, "nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth); err != nil {
+		return nvml.Health{}, err
+	}
+	h.PCIeMaxWidth, err = optional(d.session, "nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth)
+	h.SRAMThresholdExceeded, h.UnrepairableMemory = sram.BThresholdExceeded != 0, memory.BUnrepairableMemory != 0
+	h.Slowdowns = nvml.Slowdown(clocks) & nvml.Slowdowns
+	return h, err
+}
+
+// optional is get for a fact of less weight: a GPU that cannot report it reports the zero value. Only the error of a GPU
+// that answers no query is returned.
+func optional[T any](q querier, symbol string, call func() (T, gonvml.Return)) (T, error) {
+	v, err := get(q, symbol, call)
+	if errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired) {
+		return v, err
+	}
+	return v, nil
+}
+
+// fieldValue returns a number, or another one if the driver or the GPU does not have the field. Old drivers return
+// InvalidArgument for a field that they do not know. Drivers report the same field with 32 or 64 bits.
+func fieldValue(symbol string, f gonvml.FieldValue, without int64) (int64, error) {
+	switch err := failed(symbol, gonvml.Return(f.NvmlReturn)); {
+	case err == nil && (f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG) || f.ValueType == uint32(gonvml.VALUE_TYPE_UNSIGNED_LONG_LONG)):
+		return int64(binary.NativeEndian.Uint64(f.Value[:])), nil
+	case err == nil:
+		return int64(binary.NativeEndian.Uint32(f.Value[:4])), nil
+	case nvml.Unavailable(err), errors.Is(err, nvml.InvalidArgument):
+		return without, nil
+	default:
+		return 0, err
+	}
+}
