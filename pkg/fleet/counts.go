@@ -116,16 +116,7 @@ func distinct(pools []Pool) iter.Seq2[Pool, int] {
 
 // Count counts the devices of one pool; held lists its allocated devices.
 func (p Pool) Count(held []string) DeviceCounts {
-	left := p.counters()
-	unhealthy, taken := sets.New[string](), sets.New(held...)
-	for _, s := range p.Slices {
-		unhealthy.Insert(s.Unhealthy...)
-	}
-	for d := range p.Devices() {
-		if taken.Has(d.Name) {
-			left.take(d)
-		}
-	}
+	left, states := p.states(held)
 	t := newCounts()
 	pieces := map[string]int64{} // By counter set: the memory slices of its largest free device.
 	models := map[string]string{}
@@ -134,15 +125,7 @@ func (p Pool) Count(held []string) DeviceCounts {
 		if kind.Type == gpu.KindMonitor {
 			continue
 		}
-		state := Free
-		switch {
-		case taken.Has(d.Name):
-			state = Allocated
-		case unhealthy.Has(d.Name):
-			state = Unhealthy
-		case !left.fits(d):
-			state = Blocked
-		}
+		state := states[d.Name]
 		t.Devices[KindState{kind, state}]++
 		if state == Free && (kind.Type == gpu.KindGPU || kind.Type == gpu.KindGroup) {
 			t.LargestGroup[kind.Product] = max(t.LargestGroup[kind.Product], kind.GPUs)
@@ -176,6 +159,39 @@ func (p Pool) Count(held []string) DeviceCounts {
 		t.UsableSlices[model] += pieces[set]
 	}
 	return t
+}
+
+// States returns the states of the pool's devices by name; held lists the allocated devices.
+func (p Pool) States(held []string) map[string]State {
+	_, states := p.states(held)
+	return states
+}
+
+func (p Pool) states(held []string) (left counters, states map[string]State) {
+	left = p.counters()
+	unhealthy, taken := sets.New[string](), sets.New(held...)
+	for _, s := range p.Slices {
+		unhealthy.Insert(s.Unhealthy...)
+	}
+	for d := range p.Devices() {
+		if taken.Has(d.Name) {
+			left.take(d)
+		}
+	}
+	states = map[string]State{}
+	for d := range p.Devices() {
+		switch {
+		case taken.Has(d.Name):
+			states[d.Name] = Allocated
+		case unhealthy.Has(d.Name):
+			states[d.Name] = Unhealthy
+		case !left.fits(d):
+			states[d.Name] = Blocked
+		default:
+			states[d.Name] = Free
+		}
+	}
+	return left, states
 }
 
 // sliceCounter begins the names of the published counters of memory slices.

@@ -1,0 +1,111 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// defaultTimeout bounds all requests of a command together. --request-timeout changes it.
+const defaultTimeout = 30 * time.Second
+
+// factory has the flags of all commands, and makes what they need.
+type factory struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+	driver string
+	now    func() time.Time
+}
+
+func newFactory(streams genericiooptions.IOStreams) *factory {
+	config := genericclioptions.NewConfigFlags(true)
+	config.CacheDir = nil // Nothing here uses the discovery cache.
+	return &factory{IOStreams: streams, config: config, now: time.Now}
+}
+
+func (f *factory) addFlags(flags *pflag.FlagSet) {
+	f.config.AddFlags(flags)
+	flags.StringVar(&f.driver, "driver-name", "gpu.nvidia.com", "Name of the DRA driver.")
+}
+
+// restConfig returns the configuration of the kubeconfig's context.
+func (f *factory) restConfig() (*rest.Config, error) {
+	config, err := f.config.ToRESTConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, errors.New("no cluster is configured: set KUBECONFIG or give --kubeconfig")
+	case err != nil:
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	config.QPS = -1 // The API server has its own fair queueing.
+	config.UserAgent = "kubectl-gpu/" + version
+	config.WarningHandler = rest.NoWarnings{}
+	return config, nil
+}
+
+// namespace is that of --namespace, or of the kubeconfig's context.
+func (f *factory) namespace() (string, error) {
+	ns, _, err := f.config.ToRawKubeConfigLoader().Namespace()
+	return cmp.Or(ns, "default"), err
+}
+
+// bounded returns a context that ends at the time limit of a command.
+func (f *factory) bounded(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	limit, err := clientcmd.ParseTimeout(cmp.Or(*f.config.Timeout, "0"))
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	if limit == 0 {
+		limit = defaultTimeout
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	return bounded, cancel, nil
+}
+
+// width is the number of columns of the terminal, or 80 if the output is none.
+func (f *factory) width() int {
+	if out, ok := f.Out.(*os.File); ok {
+		if width, _, err := term.GetSize(int(out.Fd())); err == nil && width > 0 {
+			return max(width, minWidth)
+		}
+	}
+	return 80
+}
+
+const minWidth = 40
+
+// colours reports whether the output is a terminal and the user has not set NO_COLOR.
+func (f *factory) colours() bool {
+	out, ok := f.Out.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && term.IsTerminal(int(out.Fd()))
+}
+
+// sentence explains an error of the API or the network in one line.
+func sentence(err error) string {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("%v: the API server did not answer in time; --request-timeout sets the limit", err)
+	case errors.Is(err, context.Canceled):
+		return "interrupted"
+	case utilnet.IsConnectionRefused(err):
+		return fmt.Sprintf("%v: no API server listens there; check the cluster of your kubeconfig", err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Sprintf("%v: log in again, or choose another --context or --user", err)
+	}
+	return err.Error()
+}

@@ -1,0 +1,286 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/view"
+)
+
+// want selects the objects to read.
+type want struct {
+	claims, classes, nodes, pods, rules bool
+	// raw keeps the slices as they are, of all drivers. Without it only the trimmed slices of the driver are kept.
+	raw bool
+	// nodeLabels selects nodes.
+	nodeLabels string
+}
+
+// objects are the objects of the cluster that the user may read.
+type objects struct {
+	view.Objects
+	Raw     []resourceapi.ResourceSlice
+	Classes []resourceapi.DeviceClass
+	// CoreNodes and Pods are empty if want did not ask for them.
+	CoreNodes []corev1.Node
+	Pods      []corev1.Pod
+	// ForeignSlices counts the slices of other drivers, by driver.
+	ForeignSlices map[string]int
+	// Unseen says in a sentence each what could not be read.
+	Unseen []string
+	// RuleVersion is the API version of DeviceTaintRules, empty if the server has none.
+	RuleVersion string
+}
+
+// clients returns the typed client, by protobuf, and the dynamic one.
+func (f *factory) clients() (*kubernetes.Clientset, *dynamic.DynamicClient, error) {
+	config, err := f.restConfig()
+	if err != nil {
+		return nil, nil, err
+	}
+	protobuf := rest.CopyConfig(config)
+	protobuf.ContentType = "application/vnd.kubernetes.protobuf"
+	protobuf.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	client, err := kubernetes.NewForConfig(protobuf)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client for the API server: %w", err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a client for the API server: %w", err)
+	}
+	return client, dyn, nil
+}
+
+// load reads the objects side by side, within the context's time. A missing right is no error but for ResourceSlices.
+// It prints what it could not see.
+func (f *factory) load(ctx context.Context, w want) (*objects, error) {
+	client, dyn, err := f.clients()
+	if err != nil {
+		return nil, err
+	}
+	namespace, err := f.namespace()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	l := loader{client: client, dynamic: dyn, namespace: namespace, out: &objects{ForeignSlices: map[string]int{}}}
+	l.out.Driver = f.driver
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	steps := []func(context.Context) error{func(ctx context.Context) error { return l.slices(ctx, w.raw) }}
+	for _, s := range []struct {
+		wanted bool
+		read   func(context.Context) error
+	}{
+		{w.claims, l.claims}, {w.classes, l.classes}, {w.pods, l.pods}, {w.rules, l.rules},
+		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
+	} {
+		if s.wanted {
+			steps = append(steps, s.read)
+		}
+	}
+	errs := make(chan error, len(steps))
+	for _, step := range steps {
+		go func() { errs <- step(ctx) }()
+	}
+	for range steps {
+		if e := <-errs; e != nil && err == nil {
+			err = e
+			cancel()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range l.out.Unseen {
+		fmt.Fprintln(f.ErrOut, "note: "+text)
+	}
+	return l.out, nil
+}
+
+type loader struct {
+	client    kubernetes.Interface
+	dynamic   dynamic.Interface
+	namespace string
+	// mu guards out.Unseen. The other fields of out have one writer each.
+	mu  sync.Mutex
+	out *objects
+}
+
+// unseen turns a missing right into a note. Other errors say which objects could not be read.
+func (l *loader) unseen(err error, what, effect string) error {
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsForbidden(err) {
+		return fmt.Errorf("list %s: %w", what, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.out.Unseen = append(l.out.Unseen, fmt.Sprintf("you may not list %s: %s", what, effect))
+	return nil
+}
+
+// pageSize bounds the memory for objects that are trimmed at once.
+const pageSize = 250
+
+// pages reads a list in pages. list appends one page and returns its metadata.
+func pages(ctx context.Context, list func(context.Context, metav1.ListOptions) (metav1.ListInterface, error)) error {
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		page, err := list(ctx, o)
+		if err != nil {
+			return err
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func (l *loader) slices(ctx context.Context, raw bool) error {
+	shapes := &fleet.Shapes{}
+	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+		page, err := l.client.ResourceV1().ResourceSlices().List(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			s := &page.Items[i]
+			if raw {
+				l.out.Raw = append(l.out.Raw, *s.DeepCopy())
+			}
+			if s.Spec.Driver == l.out.Driver {
+				l.out.Slices = append(l.out.Slices, view.Trim(shapes, s))
+			} else {
+				l.out.ForeignSlices[s.Spec.Driver]++
+			}
+		}
+		return page, nil
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("list ResourceSlices: the cluster does not serve resource.k8s.io/v1 (Kubernetes 1.34 or later does): %w", err)
+	case err != nil:
+		return fmt.Errorf("list ResourceSlices: %w", err)
+	}
+	return nil
+}
+
+// claims reads those of all namespaces, or of the user's namespace if that is all the user may read.
+func (l *loader) claims(ctx context.Context) error {
+	read := func(namespace string) error {
+		l.out.Claims = nil
+		return pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+			page, err := l.client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
+			if err == nil {
+				l.out.Claims = append(l.out.Claims, page.Items...)
+			}
+			return page, err
+		})
+	}
+	err := read("")
+	if !apierrors.IsForbidden(err) {
+		return l.unseen(err, "ResourceClaims", "")
+	}
+	if own := read(l.namespace); own != nil {
+		return l.unseen(own, "ResourceClaims", "holders are not shown, and devices look free that are not")
+	}
+	return l.unseen(err, "ResourceClaims of all namespaces",
+		"only those of namespace "+l.namespace+" are shown, and devices of others look free")
+}
+
+func (l *loader) classes(ctx context.Context) error {
+	list, err := l.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return l.unseen(err, "DeviceClasses", "classes are not shown")
+	}
+	l.out.Classes = list.Items
+	return nil
+}
+
+func (l *loader) nodes(ctx context.Context, labels string) error {
+	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+		o.LabelSelector = labels
+		page, err := l.client.CoreV1().Nodes().List(ctx, o)
+		if err == nil {
+			l.out.CoreNodes = append(l.out.CoreNodes, page.Items...)
+		}
+		return page, err
+	})
+	if apierrors.IsForbidden(err) && labels != "" {
+		return fmt.Errorf("select nodes by label: %w", err)
+	}
+	return l.unseen(err, "Nodes", "their state is not shown")
+}
+
+func (l *loader) pods(ctx context.Context) error {
+	read := func(namespace string) error {
+		l.out.Pods = nil
+		return pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+			page, err := l.client.CoreV1().Pods(namespace).List(ctx, o)
+			if err == nil {
+				l.out.Pods = append(l.out.Pods, page.Items...)
+			}
+			return page, err
+		})
+	}
+	err := read("")
+	if !apierrors.IsForbidden(err) {
+		return l.unseen(err, "Pods", "")
+	}
+	if own := read(l.namespace); own != nil {
+		return l.unseen(own, "Pods", "their state is not shown")
+	}
+	return l.unseen(err, "Pods of all namespaces", "only those of namespace "+l.namespace+" are shown")
+}
+
+// ruleVersions are the API versions of DeviceTaintRules, newest first. Their objects are equal.
+var ruleVersions = []string{"v1", "v1beta2", "v1alpha3"}
+
+func ruleResource(version string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "resource.k8s.io", Version: version, Resource: "devicetaintrules"}
+}
+
+// rules reads DeviceTaintRules in the newest version that the server has. A server without them is no error.
+func (l *loader) rules(ctx context.Context) error {
+	for _, version := range ruleVersions {
+		list, err := l.dynamic.Resource(ruleResource(version)).List(ctx, metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return l.unseen(err, "DeviceTaintRules", "cordoned GPUs are not marked")
+		}
+		l.out.RuleVersion = version
+		for _, item := range list.Items {
+			if rule, err := ruleOf(item); err == nil {
+				l.out.Rules = append(l.out.Rules, rule)
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
+func ruleOf(item unstructured.Unstructured) (resourceapi.DeviceTaintRule, error) {
+	var rule resourceapi.DeviceTaintRule
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &rule)
+	return rule, err
+}

@@ -1,0 +1,121 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpu-dra-driver/pkg/view"
+)
+
+func newLs(f *factory) *cobra.Command {
+	var labels string
+	c := &cobra.Command{
+		Use:   "ls [NODE...]",
+		Short: "List GPUs, their use, health and holders",
+		Long: "List the GPUs of the cluster, or of some nodes: model, memory, use, health, and the claims that hold them.\n" +
+			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
+			"external (it has partitions that no claim holds) or unpublished (a claim has it, but no slice does).",
+		Example: "  kubectl gpu ls\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
+	}
+	o := addOutput(c)
+	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := o.validate(); err != nil {
+			return err
+		}
+		nodes, err := f.nodes(c.Context(), args, labels)
+		if err != nil {
+			return err
+		}
+		var rows []record
+		for _, n := range nodes {
+			for _, g := range n.GPUs {
+				rows = append(rows, gpuRow(g))
+			}
+		}
+		return o.print(f.Out, f.ErrOut, "GPU", gpuColumns, rows, "No GPUs of driver "+f.driver+" found.")
+	}
+	return c
+}
+
+var gpuColumns = []column{
+	{"NODE", false}, {"GPU", false}, {"MODEL", false}, {"MEMORY", false}, {"USE", false}, {"HEALTH", false}, {"HOLDERS", false},
+	{"FREE SLICES", true}, {"FRAGMENTED", true}, {"UUID", true},
+}
+
+func gpuRow(g view.GPU) record {
+	free, fragmented := "-", "-"
+	if g.MemorySlices > 0 {
+		free = fmt.Sprintf("%d/%d", g.FreeSlices, g.MemorySlices)
+		fragmented = fmt.Sprintf("%.0f%%", 100*g.Fragmentation())
+	}
+	return record{
+		name: g.Node + "/" + g.Name, object: g,
+		cells: []any{
+			g.Node, g.Name, strings.TrimPrefix(g.Product, "NVIDIA "), size(g.MemoryBytes), g.Summary(), g.Condition(),
+			orDash(strings.Join(g.Holders(), ",")), free, fragmented, orDash(g.UUID),
+		},
+	}
+}
+
+// nodes reads the picture of the cluster and keeps the named nodes and those with the labels. A name that publishes no
+// device is an error.
+func (f *factory) nodes(ctx context.Context, names []string, labels string) ([]view.Node, error) {
+	ctx, cancel, err := f.bounded(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	o, err := f.load(ctx, want{claims: true, rules: true, nodeLabels: labels})
+	if err != nil {
+		return nil, err
+	}
+	return f.selected(o, names, labels)
+}
+
+func (f *factory) selected(o *objects, names []string, labels string) ([]view.Node, error) {
+	all := view.Nodes(o.Objects)
+	for _, n := range all {
+		if n.Incomplete {
+			fmt.Fprintf(f.ErrOut, "note: node %s: slices are missing, as during an update: the list may lack GPUs\n", n.Name)
+		}
+		if n.Unreadable > 0 {
+			fmt.Fprintf(f.ErrOut, "note: node %s: %d devices have names that driver %s does not give\n", n.Name, n.Unreadable, f.driver)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(n view.Node) bool { return n.Name == name }) {
+			return nil, fmt.Errorf("node %q publishes no devices of driver %s", name, f.driver)
+		}
+	}
+	labelled := sets.New[string]()
+	for _, n := range o.CoreNodes {
+		labelled.Insert(n.Name)
+	}
+	return slices.DeleteFunc(all, func(n view.Node) bool {
+		return len(names) > 0 && !slices.Contains(names, n.Name) || labels != "" && !labelled.Has(n.Name)
+	}), nil
+}
+
+func size(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return resource.NewQuantity(bytes, resource.BinarySI).String()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,91 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command kubectl-gpu is a kubectl plugin: it shows the GPUs of a cluster, their partitions and shares, and the claims
+// and pods that hold them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"gpu-dra-driver/cmd/setup"
+)
+
+// commands are the constructors of all commands, in the order of the help. Each has a file of its own.
+var commands = []func(*factory) *cobra.Command{
+	newLs,
+}
+
+// version is set by the build.
+var version = "unknown"
+
+// exitCode ends the program with a code after a command printed its result.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// usageError is an error in the command line.
+type usageError struct{ error }
+
+func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "kubectl-gpu",
+		Short: "Show the GPUs of a cluster and what holds them",
+		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n\n" +
+			"Read access is enough for all commands but cordon, uncordon and drain. A command that lacks a right says so\n" +
+			"and shows the rest.",
+		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
+		Version:           version,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		DisableAutoGenTag: true,
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := newFactory(streams)
+	f.addFlags(root.PersistentFlags())
+	for _, c := range commands {
+		root.AddCommand(c(f))
+	}
+	return root
+}
+
+// run is the program. It returns 0 after success, 1 after an error and 2 for an invalid command line. Commands can
+// return other codes.
+func run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
+	root := newRoot(streams)
+	root.SetArgs(args)
+	command, err := root.ExecuteContextC(ctx)
+	var code exitCode
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, new(usageError)) || command == root:
+		fmt.Fprintf(streams.ErrOut, "error: %v\nsee %s --help\n", err, command.CommandPath())
+		return 2
+	}
+	fmt.Fprintf(streams.ErrOut, "error: %s\n", sentence(err))
+	return 1
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	setup.StartLogging(0, io.Discard) // Errors are returned; the libraries' log lines would only repeat them.
+	code := run(ctx, os.Args[1:], genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,199 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
+)
+
+// env is an API server with fixed answers, and a kubeconfig for it.
+type env struct {
+	t testing.TB
+	// lists are the answers by path. Other paths answer 404, and paths in forbidden 403.
+	lists      map[string]any
+	forbidden  map[string]bool
+	kubeconfig string
+}
+
+const (
+	slicesPath = "/apis/resource.k8s.io/v1/resourceslices"
+	claimsPath = "/apis/resource.k8s.io/v1/resourceclaims"
+)
+
+// perNode is the number of GPUs of each node.
+const perNode = 2
+
+// start returns an API server with nodes of simulated boards, by node name.
+func start(t testing.TB, boards map[string]string, claims ...resourceapi.ResourceClaim) *env {
+	t.Helper()
+	var slices resourceapi.ResourceSliceList
+	for node, board := range boards {
+		published, err := slicetest.Node(board, node, perNode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range published {
+			slices.Items = append(slices.Items, *s)
+		}
+	}
+	e := &env{t: t, forbidden: map[string]bool{}, lists: map[string]any{
+		slicesPath: slices, claimsPath: resourceapi.ResourceClaimList{Items: claims},
+		"/apis/resource.k8s.io/v1/devicetaintrules": map[string]any{"kind": "DeviceTaintRuleList", "apiVersion": "resource.k8s.io/v1", "items": []any{}},
+	}}
+	server := httptest.NewServer(http.HandlerFunc(e.serve))
+	t.Cleanup(server.Close)
+	e.kubeconfig = kubeconfig(t, server.URL)
+	return e
+}
+
+func (e *env) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	list, ok := e.lists[r.URL.Path]
+	if !ok || e.forbidden[r.URL.Path] {
+		status := metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: 404, Reason: metav1.StatusReasonNotFound,
+			Message: r.URL.Path + " was not found",
+		}
+		if e.forbidden[r.URL.Path] {
+			status.Code, status.Reason, status.Message = 403, metav1.StatusReasonForbidden, "not allowed"
+		}
+		w.WriteHeader(int(status.Code))
+		_ = json.NewEncoder(w).Encode(status)
+		return
+	}
+	switch l := list.(type) {
+	case resourceapi.ResourceSliceList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceSliceList", APIVersion: "resource.k8s.io/v1"}
+		list = l
+	case resourceapi.ResourceClaimList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceClaimList", APIVersion: "resource.k8s.io/v1"}
+		list = l
+	}
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+func kubeconfig(t testing.TB, server string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","clusters":[{"name":"c","cluster":{"server":"` + server +
+		`"}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"u","namespace":"team-a"}}],"users":[{"name":"u","user":{}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// kubectl runs the plugin.
+func (e *env) kubectl(args ...string) (code int, stdout, stderr string) {
+	e.t.Helper()
+	var out, errOut bytes.Buffer
+	code = run(e.t.Context(), append(args, "--kubeconfig="+e.kubeconfig), genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut})
+	return code, out.String(), errOut.String()
+}
+
+// claim returns an allocated claim of a pod with the claim's name.
+func claim(namespace, name string, results ...resourceapi.DeviceRequestAllocationResult) resourceapi.ResourceClaim {
+	c := resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Status: resourceapi.ResourceClaimStatus{
+			Allocation:  &resourceapi.AllocationResult{},
+			ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: "1"}},
+		},
+	}
+	c.Status.Allocation.Devices.Results = results
+	return c
+}
+
+func device(node, name string) resourceapi.DeviceRequestAllocationResult {
+	return resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: slicetest.Driver, Pool: node + "/gpu", Device: name}
+}
+
+func TestLs_Formats_PrintGPUs(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"}, claim("team-a", "train-0", device("n1", "gpu-0000-1b-00-0-mig-1g-10gb-0")))
+	for format, want := range map[string]string{
+		"table": "NODE   GPU                MODEL            MEMORY    USE           HEALTH   HOLDERS\n" +
+			"n1     gpu-0000-1b-00-0   H100 80GB HBM3   81559Mi   1 partition   ok       team-a/train-0\n" +
+			"n1     gpu-0000-43-00-0   H100 80GB HBM3   81559Mi   free          ok       -\n",
+		"name": "gpu.cli.gpu.nvidia.com/n1/gpu-0000-1b-00-0\n",
+		`jsonpath={.items[0].freeSlices}{" "}{.items[0].allocations[0].claim.name}`: "7 train-0",
+		"yaml": "use: cut",
+		"json": `"use": "free"`,
+		"wide": "7/8           43%          GPU-",
+	} {
+		code, out, errOut := e.kubectl("ls", "-o", format)
+		if code != 0 || !strings.Contains(out, want) || errOut != "" {
+			t.Errorf("-o %s: exit code %d, stderr %q, stdout:\n%s", format, code, errOut, out)
+		}
+	}
+}
+
+func TestRun_BadInput_SentenceAndExitCode(t *testing.T) {
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hangs.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	good := start(t, map[string]string{"n1": "hgx-h100"})
+	blind := start(t, map[string]string{"n1": "hgx-h100"})
+	blind.forbidden[slicesPath] = true
+	old := start(t, nil)
+	delete(old.lists, slicesPath)
+	at := func(url string) *env { return &env{t: t, kubeconfig: kubeconfig(t, url)} }
+	for name, c := range map[string]struct {
+		env    *env
+		args   []string
+		code   int
+		stderr string
+	}{
+		"server hangs":         {at(hangs.URL), []string{"ls", "--request-timeout=100ms"}, 1, "did not answer in time"},
+		"no server":            {at(closed.URL), []string{"ls"}, 1, "no API server listens there"},
+		"no kubeconfig":        {&env{t: t, kubeconfig: "/nonexistent"}, []string{"ls"}, 1, "kubeconfig"},
+		"no such context":      {good, []string{"ls", "--context=absent"}, 1, "absent"},
+		"no right to slices":   {blind, []string{"ls"}, 1, "ResourceSlices"},
+		"old server":           {old, []string{"ls"}, 1, "Kubernetes 1.34"},
+		"no such command":      {good, []string{"frobnicate"}, 2, "frobnicate"},
+		"no such flag":         {good, []string{"ls", "--frobnicate"}, 2, "frobnicate"},
+		"no such format":       {good, []string{"ls", "-o", "xml"}, 2, "xml"},
+		"no such node":         {good, []string{"ls", "ñandú"}, 1, "ñandú"},
+		"timeout without unit": {good, []string{"ls", "--request-timeout=soon"}, 2, "timeout"},
+		"driver without GPUs":  {good, []string{"ls", "--driver-name=other.example.com"}, 0, "No GPUs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errOut := c.env.kubectl(c.args...)
+			if code != c.code || !strings.Contains(errOut, c.stderr) || strings.Contains(errOut, "goroutine") || out != "" {
+				t.Errorf("exit code %d, stdout %q, stderr %q", code, out, errOut)
+			}
+		})
+	}
+}
+
+func TestLs_RightsMissing_ShowsTheRest(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"})
+	e.forbidden[claimsPath] = true
+	e.forbidden["/apis/resource.k8s.io/v1/devicetaintrules"] = true
+	e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"] = resourceapi.ResourceClaimList{Items: []resourceapi.ResourceClaim{
+		claim("team-a", "mine", device("n1", "gpu-0000-43-00-0")),
+	}}
+	code, out, errOut := e.kubectl("ls")
+	if code != 0 || !strings.Contains(out, "team-a/mine") {
+		t.Errorf("exit code %d, stdout:\n%s", code, out)
+	}
+	for _, note := range []string{"only those of namespace team-a are shown", "may not list DeviceTaintRules"} {
+		if !strings.Contains(errOut, note) {
+			t.Errorf("stderr lacks %q: %q", note, errOut)
+		}
+	}
+}

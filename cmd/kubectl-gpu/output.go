@@ -1,0 +1,119 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+// output has the flags of a command that prints rows.
+type output struct {
+	flags     *genericclioptions.PrintFlags
+	noHeaders bool
+}
+
+func addOutput(c *cobra.Command) *output {
+	o := &output{flags: genericclioptions.NewPrintFlags("")}
+	o.flags.AddFlags(c)
+	c.Flags().BoolVar(&o.noHeaders, "no-headers", false, "Print tables without the line of headers.")
+	c.Flag("output").Usage = "Output format. One of: (table, wide, " + strings.Join(o.flags.AllowedFormats(), ", ") + ")."
+	return o
+}
+
+// table reports whether the output is for people.
+func (o *output) table() bool {
+	format := *o.flags.OutputFormat
+	return (format == "" || format == "table" || format == "wide") && *o.flags.TemplatePrinterFlags.TemplateArgument == ""
+}
+
+// validate returns an error for an unknown format. A command calls it before its requests.
+func (o *output) validate() error {
+	if o.table() {
+		return nil
+	}
+	if _, err := o.flags.ToPrinter(); err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// column is a column of a table. Wide columns are shown by -o wide only.
+type column struct {
+	name string
+	wide bool
+}
+
+// record is one row of a table, and the object that other formats print. The object's fields stand beside apiVersion,
+// kind and metadata.
+type record struct {
+	namespace, name string
+	object          any
+	cells           []any
+}
+
+// apiVersion is that of the printed objects. The API server does not know them.
+const apiVersion = "cli.gpu.nvidia.com/v1alpha1"
+
+// print writes records in the format that the user chose. none is printed in place of an empty table.
+func (o *output) print(out, errOut io.Writer, kind string, columns []column, records []record, none string) error {
+	if o.table() {
+		if len(records) == 0 {
+			fmt.Fprintln(errOut, none)
+			return nil
+		}
+		t := &metav1.Table{}
+		for _, c := range columns {
+			d := metav1.TableColumnDefinition{Name: c.name, Type: "string"}
+			if c.wide {
+				d.Priority = 1
+			}
+			t.ColumnDefinitions = append(t.ColumnDefinitions, d)
+		}
+		for _, r := range records {
+			t.Rows = append(t.Rows, metav1.TableRow{Cells: r.cells})
+		}
+		options := printers.PrintOptions{NoHeaders: o.noHeaders, Wide: *o.flags.OutputFormat == "wide"}
+		return printers.NewTablePrinter(options).PrintObj(t, out)
+	}
+	printer, err := o.flags.ToPrinter()
+	if err != nil {
+		return usageError{err}
+	}
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": apiVersion, "kind": kind + "List"}}
+	for _, r := range records {
+		item, err := toObject(kind, r)
+		if err != nil {
+			return err
+		}
+		list.Items = append(list.Items, item)
+	}
+	return printer.PrintObj(list, out)
+}
+
+func toObject(kind string, r record) (unstructured.Unstructured, error) {
+	data, err := json.Marshal(r.object)
+	if err != nil {
+		return unstructured.Unstructured{}, fmt.Errorf("print %s %s: %w", kind, r.name, err)
+	}
+	u := unstructured.Unstructured{Object: map[string]any{}}
+	if err := json.Unmarshal(data, &u.Object); err != nil {
+		return u, fmt.Errorf("print %s %s: %w", kind, r.name, err)
+	}
+	u.SetAPIVersion(apiVersion)
+	u.SetKind(kind)
+	u.SetName(r.name)
+	if r.namespace != "" {
+		u.SetNamespace(r.namespace)
+	}
+	return u, nil
+}

@@ -1,0 +1,345 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Objects are the API objects of a cluster. Slices are those of the driver.
+type Objects struct {
+	Driver string
+	Slices []*Slice
+	Claims []resourceapi.ResourceClaim
+	Rules  []resourceapi.DeviceTaintRule
+}
+
+// Nodes joins the objects. Nodes and GPUs are sorted by name.
+func Nodes(o Objects) []Node {
+	byNode := map[string][]*Slice{}
+	pools := map[string]string{}
+	for _, s := range o.Slices {
+		byNode[s.Node] = append(byNode[s.Node], s)
+		pools[s.Pool.Name] = s.Node
+	}
+	held := map[string][]result{}
+	for _, r := range results(o.Driver, o.Claims) {
+		node, published := pools[r.Pool]
+		if !published {
+			node = NodeOfPool(r.Pool)
+		}
+		held[node] = append(held[node], r)
+	}
+	for node := range held {
+		if _, published := byNode[node]; !published {
+			byNode[node] = nil
+		}
+	}
+	var out []Node
+	for _, name := range slices.Sorted(maps.Keys(byNode)) {
+		b := builder{node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+		b.slices(byNode[name], held[name])
+		for _, r := range held[name] {
+			b.allocation(r)
+		}
+		b.rules(o.Driver, o.Rules, pools)
+		out = append(out, b.done())
+	}
+	return out
+}
+
+// NodeOfPool returns the node of a pool by its name: pools are named <node>/gpu and <node>/monitor.
+func NodeOfPool(pool string) string {
+	node, _, _ := strings.Cut(pool, "/")
+	return node
+}
+
+type result struct {
+	resourceapi.DeviceRequestAllocationResult
+	claim ClaimRef
+	pods  []string
+}
+
+func results(driver string, claims []resourceapi.ResourceClaim) []result {
+	var out []result
+	for _, c := range claims {
+		if c.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range c.Status.Allocation.Devices.Results {
+			if r.Driver == driver {
+				out = append(out, result{r, ClaimRef{c.Namespace, c.Name}, podsOf(c)})
+			}
+		}
+	}
+	return out
+}
+
+func podsOf(c resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, r := range c.Status.ReservedFor {
+		if r.Resource == "pods" {
+			out = append(out, r.Name)
+		}
+	}
+	return out
+}
+
+// published is a device in the slices.
+type published struct {
+	device gpu.Device
+	pool   string
+	// addresses are those of the GPUs that the device needs.
+	addresses []string
+	// start and size are in memory slices; size is 0 if the counters do not say.
+	start, size int
+	// shared means that several claims can hold the device.
+	shared bool
+}
+
+type builder struct {
+	node    Node
+	gpus    map[string]*GPU
+	devices map[string]published
+}
+
+func (b *builder) gpu(address string) *GPU {
+	if b.gpus[address] == nil {
+		b.gpus[address] = &GPU{
+			Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), Node: b.node.Name, PCIAddress: address, Use: Unpublished,
+		}
+	}
+	return b.gpus[address]
+}
+
+func (b *builder) slices(all []*Slice, held []result) {
+	var trimmed []*fleet.Slice
+	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
+	for _, s := range all {
+		trimmed = append(trimmed, &s.Slice)
+	}
+	pool := fleet.PoolOf(trimmed)
+	b.node.Incomplete = len(all) > 0 && !pool.Whole
+	for _, s := range all {
+		if slices.Contains(pool.Slices, &s.Slice) {
+			maps.Copy(uuids, s.UUIDs)
+			maps.Copy(taints, s.Taints)
+		}
+	}
+	var names []string
+	for _, r := range held {
+		if !ptr.Deref(r.AdminAccess, false) {
+			names = append(names, r.Device)
+		}
+	}
+	states := pool.States(names)
+	for _, s := range pool.Slices {
+		for i, d := range s.Shape.Devices {
+			device, err := gpu.ParseName(d.Name)
+			if err != nil {
+				b.node.Unreadable++
+				continue
+			}
+			p := published{device: device, pool: s.Pool.Name, shared: ptr.Deref(d.AllowMultipleAllocations, false)}
+			p.addresses, p.start, p.size = needs(device, d)
+			b.devices[d.Name] = p
+			for _, address := range p.addresses {
+				g := b.gpu(address)
+				g.Devices = append(g.Devices, d.Name)
+				g.Use = Free
+			}
+			if device.Kind == gpu.KindGroup || device.Kind == gpu.KindMonitor {
+				continue
+			}
+			g := b.gpu(device.PCIAddress)
+			g.Product = cmp.Or(g.Product, s.Shape.Kinds[i].Product)
+			g.MemorySlices = max(g.MemorySlices, p.start+p.size)
+			if device.Kind == gpu.KindGPU {
+				g.UUID = uuids[d.Name]
+				capacity := d.Capacity["memory"].Value
+				g.MemoryBytes = memory(capacity.Value())
+				if p.size == 1 { // One counter stands for a GPU without MIG.
+					g.MemorySlices = 0
+				}
+			}
+			if states[d.Name] == fleet.Free {
+				g.UsableSlices = max(g.UsableSlices, p.size)
+			}
+			if t, unhealthy := taints[d.Name]; unhealthy {
+				g.Health = cmp.Or(t.Value, "unhealthy")
+			}
+		}
+	}
+	for name, p := range b.devices {
+		if p.device.Kind == gpu.KindMIG && uuids[name] != "" && !slices.Contains(names, name) {
+			if g := b.gpu(p.device.PCIAddress); g.Use == Free {
+				g.Use = External
+			}
+		}
+	}
+}
+
+// memory leaves out sizes that no GPU has.
+func memory(bytes int64) int64 {
+	if bytes < 0 || bytes > 1<<50 {
+		return 0
+	}
+	return bytes
+}
+
+const maxSlices = 32
+
+// needs returns the GPUs of a device, and the memory slices that it takes, by its counters.
+func needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
+	if device.Kind != gpu.KindGroup {
+		gpus = []string{device.PCIAddress}
+	}
+	first, last := maxSlices, -1
+	for _, use := range d.ConsumesCounters {
+		for name := range use.Counters {
+			if device.Kind == gpu.KindGroup {
+				if member, err := gpu.ParseName("gpu-" + name); err == nil {
+					gpus = append(gpus, member.PCIAddress)
+				}
+			}
+			i, err := strconv.Atoi(strings.TrimPrefix(name, "memory-slice-"))
+			if strings.HasPrefix(name, "memory-slice-") && err == nil && i >= 0 && i < maxSlices {
+				first, last = min(first, i), max(last, i)
+			}
+		}
+	}
+	slices.Sort(gpus)
+	if last < 0 {
+		return gpus, 0, 0
+	}
+	return gpus, first, last + 1 - first
+}
+
+func (b *builder) allocation(r result) {
+	p, ok := b.devices[r.Device]
+	if !ok {
+		device, err := gpu.ParseName(r.Device)
+		if err != nil {
+			b.node.Unreadable++
+			return
+		}
+		p = published{device: device, addresses: []string{device.PCIAddress}, start: device.Start}
+	}
+	a := Allocation{
+		Device: r.Device, Kind: p.device.Kind, Profile: p.device.Profile, Start: p.start, Size: p.size, Claim: r.claim, Pods: r.pods,
+		Share: string(ptr.Deref(r.ShareID, "")), Admin: ptr.Deref(r.AdminAccess, false) || p.device.Kind == gpu.KindMonitor,
+	}
+	if p.device.Kind != gpu.KindMIG {
+		a.Start, a.Size = 0, 0
+	}
+	if consumed, ok := r.ConsumedCapacity["memory"]; ok {
+		a.ShareBytes = memory(consumed.Value())
+	}
+	if consumed, ok := r.ConsumedCapacity["compute"]; ok {
+		a.Compute = max(consumed.Value(), 0)
+	}
+	var members []string
+	for _, address := range p.addresses {
+		g := b.gpu(address)
+		g.Allocations = append(g.Allocations, a)
+		members = append(members, g.Name)
+	}
+	if p.device.Kind == gpu.KindGroup {
+		b.node.Groups = append(b.node.Groups, Group{r.Device, members, r.claim})
+	}
+}
+
+// rules adds the taints of rules that select the whole GPU, or that select nothing narrower than its node.
+func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools map[string]string) {
+	for _, r := range all {
+		s := ptr.Deref(r.Spec.DeviceSelector, resourceapi.DeviceTaintSelector{})
+		if r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
+			continue
+		}
+		if s.Pool != nil && cmp.Or(pools[*s.Pool], NodeOfPool(*s.Pool)) != b.node.Name {
+			continue
+		}
+		for _, g := range b.gpus {
+			if s.Device == nil || *s.Device == g.Name {
+				g.Taints = append(g.Taints, r.Spec.Taint)
+			}
+		}
+	}
+}
+
+func (b *builder) done() Node {
+	for _, address := range slices.Sorted(maps.Keys(b.gpus)) {
+		g := b.gpus[address]
+		slices.SortStableFunc(g.Allocations, func(x, y Allocation) int {
+			return cmp.Or(boolCompare(x.Admin, y.Admin), cmp.Compare(x.Start, y.Start), cmp.Compare(x.Device, y.Device),
+				cmp.Compare(x.Claim.String(), y.Claim.String()), cmp.Compare(x.Share, y.Share))
+		})
+		slices.Sort(g.Devices)
+		g.Use = use(*g)
+		g.FreeSlices = freeSlices(*g)
+		b.node.GPUs = append(b.node.GPUs, *g)
+	}
+	slices.SortFunc(b.node.Groups, func(x, y Group) int { return cmp.Compare(x.Device, y.Device) })
+	return b.node
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// use keeps Unpublished, Free and External of a GPU without holders.
+func use(g GPU) Use {
+	out := g.Use
+	if out == Unpublished {
+		return out
+	}
+	for _, a := range g.Allocations {
+		switch {
+		case a.Admin:
+		case a.Kind == gpu.KindGroup:
+			return Grouped
+		case a.Kind == gpu.KindMIG:
+			out = Cut
+		case out == Cut:
+		case out == Shared || a.ShareBytes > 0 && a.ShareBytes < g.MemoryBytes:
+			out = Shared
+		default:
+			out = Whole
+		}
+	}
+	return out
+}
+
+// freeSlices counts the memory slices without a holder. Shares and groups hold all slices.
+func freeSlices(g GPU) int {
+	taken := map[int]bool{}
+	for _, a := range g.Allocations {
+		switch {
+		case a.Admin:
+		case a.Kind != gpu.KindMIG:
+			return 0
+		default:
+			for i := a.Start; i < a.Start+a.Size && i < g.MemorySlices; i++ {
+				taken[i] = true
+			}
+		}
+	}
+	return g.MemorySlices - len(taken)
+}

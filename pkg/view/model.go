@@ -1,0 +1,170 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Node is a node that publishes devices of the driver, or one with allocated devices that it does not publish.
+type Node struct {
+	Name string `json:"name"`
+	GPUs []GPU  `json:"gpus"`
+	// Groups are the NVLink groups that claims hold.
+	Groups []Group `json:"groups,omitempty"`
+	// Incomplete means that slices of the pool's newest generation are missing, as during an update.
+	Incomplete bool `json:"incomplete,omitempty"`
+	// Unreadable is the number of published devices whose names or counters do not follow the driver's form.
+	Unreadable int `json:"unreadable,omitempty"`
+}
+
+// GPU is a board, whether it is published as a whole or only as partitions.
+type GPU struct {
+	// Name is the name of the whole GPU's device.
+	Name       string `json:"name"`
+	Node       string `json:"node"`
+	PCIAddress string `json:"pciAddress"`
+	UUID       string `json:"uuid,omitempty"`
+	Product    string `json:"product,omitempty"`
+	// MemoryBytes is 0 if the node does not publish it.
+	MemoryBytes int64 `json:"memoryBytes,omitempty"`
+	// MemorySlices is 0 for a GPU without MIG. FreeSlices have no holder; the largest free device can use UsableSlices.
+	MemorySlices int `json:"memorySlices,omitempty"`
+	FreeSlices   int `json:"freeSlices,omitempty"`
+	UsableSlices int `json:"usableSlices,omitempty"`
+	Use          Use `json:"use"`
+	// Health is the unhealthy taint's value, or empty.
+	Health string `json:"health,omitempty"`
+	// Taints are those of DeviceTaintRules.
+	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
+	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
+	Allocations []Allocation `json:"allocations,omitempty"`
+	// Devices are the names of all published devices that need this GPU, groups included.
+	Devices []string `json:"-"`
+}
+
+// Use says how claims use a GPU.
+type Use string
+
+// The uses. A GPU with several has the first of them that applies, in this order.
+const (
+	// Unpublished GPUs are allocated, but in no slice.
+	Unpublished Use = "unpublished"
+	// Grouped GPUs belong to an NVLink group that a claim holds.
+	Grouped Use = "group"
+	// Cut GPUs have partitions that claims hold.
+	Cut Use = "cut"
+	// Shared GPUs have shares that claims hold.
+	Shared Use = "shared"
+	// Whole GPUs belong to one claim.
+	Whole Use = "whole"
+	// External GPUs have partitions that no claim holds.
+	External Use = "external"
+	// Free GPUs have no holder.
+	Free Use = "free"
+)
+
+// Allocation is a device or a share of a device that a claim holds.
+type Allocation struct {
+	Device string   `json:"device"`
+	Kind   gpu.Kind `json:"kind"`
+	// Profile, Start and Size are those of a partition, in memory slices.
+	Profile string `json:"profile,omitempty"`
+	Start   int    `json:"start,omitempty"`
+	Size    int    `json:"size,omitempty"`
+	// ShareBytes and Compute are the consumed capacity of a share: bytes, and percent of the multiprocessors.
+	ShareBytes int64 `json:"shareBytes,omitempty"`
+	Compute    int64 `json:"compute,omitempty"`
+	// Share is the ID of a share, empty for a device that only one claim can hold.
+	Share string   `json:"share,omitempty"`
+	Claim ClaimRef `json:"claim"`
+	// Pods are those for which the claim is reserved.
+	Pods []string `json:"pods,omitempty"`
+	// Admin access uses the device beside its holders.
+	Admin bool `json:"admin,omitempty"`
+}
+
+// ClaimRef names a claim.
+type ClaimRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+func (c ClaimRef) String() string { return c.Namespace + "/" + c.Name }
+
+// Group is an allocated NVLink group.
+type Group struct {
+	Device string `json:"device"`
+	// Members are the names of the GPUs, sorted.
+	Members []string `json:"members"`
+	Claim   ClaimRef `json:"claim"`
+}
+
+// Holders returns the claims with access to the GPU, each once.
+func (g GPU) Holders() []string {
+	var out []string
+	for _, a := range g.Allocations {
+		if name := a.Claim.String(); !a.Admin && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// Fragmentation is the share of the free memory slices that the largest free device cannot use, 0 to 1.
+func (g GPU) Fragmentation() float64 {
+	if g.FreeSlices == 0 {
+		return 0
+	}
+	return 1 - float64(min(g.UsableSlices, g.FreeSlices))/float64(g.FreeSlices)
+}
+
+// Summary is the use in words: "free", "whole", "2 shares", "3 partitions", "group".
+func (g GPU) Summary() string {
+	n := 0
+	for _, a := range g.Allocations {
+		if !a.Admin {
+			n++
+		}
+	}
+	switch {
+	case g.Use == Shared && n == 1:
+		return "1 share"
+	case g.Use == Shared:
+		return fmt.Sprintf("%d shares", n)
+	case g.Use == Cut && n == 1:
+		return "1 partition"
+	case g.Use == Cut:
+		return fmt.Sprintf("%d partitions", n)
+	}
+	return string(g.Use)
+}
+
+// Condition is the health and the taints in words, or "ok".
+func (g GPU) Condition() string {
+	var out []string
+	if g.Health != "" {
+		out = append(out, g.Health)
+	}
+	for _, t := range g.Taints {
+		if word := t.Key + ":" + string(t.Effect); t.Key == CordonTaint && t.Effect == resourceapi.DeviceTaintEffectNoExecute {
+			out = append(out, "drained")
+		} else if t.Key == CordonTaint {
+			out = append(out, "cordoned")
+		} else {
+			out = append(out, word)
+		}
+	}
+	return cmp.Or(strings.Join(out, ", "), "ok")
+}
+
+// CordonTaint is the key of the taint that takes a GPU out of use.
+const CordonTaint = "gpu.nvidia.com/cordoned"

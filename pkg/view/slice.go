@@ -1,0 +1,45 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package view joins the API objects of a cluster into a picture of its GPUs. It says where they are, how they are cut
+// and shared, and which claims and pods hold them.
+//
+// Traps. The objects come from separate requests, so a claim can hold a device that the slices do not show, and a pool
+// can be incomplete. Other programs write slices with the driver's name, so names, counters and quantities can be
+// malformed: such devices are counted in Node.Unreadable and are never an error.
+package view
+
+import (
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
+)
+
+// Slice is a ResourceSlice that shares the common part with the slices of equal nodes, and keeps the rest of the
+// part that people see.
+type Slice struct {
+	fleet.Slice
+	// UUIDs are those of GPUs and of existing partitions, by device name.
+	UUIDs map[string]string
+	// Unhealthy holds the taint of each unhealthy device, by device name.
+	Taints map[string]resourceapi.DeviceTaint
+}
+
+// Trim converts a ResourceSlice. The caller must not use it afterwards.
+func Trim(shapes *fleet.Shapes, in *resourceapi.ResourceSlice) *Slice {
+	out := &Slice{UUIDs: map[string]string{}, Taints: map[string]resourceapi.DeviceTaint{}}
+	for _, d := range in.Spec.Devices {
+		if uuid := fleet.Text(d, "uuid"); uuid != "" && fleet.Text(d, "type") != string(gpu.KindMonitor) {
+			out.UUIDs[d.Name] = uuid
+		}
+		for _, t := range d.Taints {
+			if t.Key == resourceslices.UnhealthyTaint {
+				out.Taints[d.Name] = t
+			}
+		}
+	}
+	out.Slice = shapes.Trim(in)
+	return out
+}
