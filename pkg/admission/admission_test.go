@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/profiles"
@@ -220,14 +222,27 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 	}
 	v := newViewOf(t, patient, settings, "hgx-h100")
 	v.Sampled = true
-	const comes = "request r: nodes publish fewer of these partitions now, and all of them in a moment"
+	const comes = "request r: nodes publish fewer of these partitions now, and all that they have in a moment"
+	const mig = `device.driver == "gpu.nvidia.com" && ` + attr + `type == "mig" && `
+	last := "" // No partition of it is published.
+	for d, kind := range v.pools[0].Devices() {
+		if kind.Type == gpu.KindGPU {
+			last = fleet.Text(d, "resource.kubernetes.io/pciBusID")
+		}
+	}
 	for object, want := range map[string]string{
 		of("mig.nvidia.com", selecting(attr+`type == "mig" && `+attr+`profile == "1g.10gb"`)):                 "",
 		of("mig.nvidia.com", ", count: 3"+selecting(attr+`type == "mig" && `+attr+`profile == "1g.10gb"`)):    comes,
 		of("mig.nvidia.com", ", count: 2"+selecting(attr+`type == "mig" && `+attr+`profile == "9g.10gb"`)):    "has the profile",
 		of("mig.nvidia.com", ", count: 2"+selecting(attr+`type == "mig" && `+attr+`architecture == "Ada"`)):   "architecture",
 		of("mig.nvidia.com", ", count: 2"+selecting(`device.attributes["gpu.nvidia.com"].type == "monitor"`)): "matches its class and selectors",
-		of("gpu.nvidia.com", ", count: 9"): "more than 8 that match",
+		of("gpu.nvidia.com", ", count: 9"):                                                                           "more than 8 that match",
+		of("mig.nvidia.com", ", count: 9"+selecting(attr+`profile.startsWith("1g")`)):                                comes,
+		of("mig.nvidia.com", selecting(`device.attributes["resource.kubernetes.io"].pciBusID == "`+last+`"`)):        comes,
+		of("mig.nvidia.com", selecting(`cel.bind(a, device.attributes["resource.kubernetes.io"], a.numaNode) == 1`)): comes,
+		class(mig + `device.attributes["resource.kubernetes.io"].pciBusID == "` + last + `"`):                        "",
+		class(mig + attr + `profile == "9g.10gb" && device.attributes["resource.kubernetes.io"].numaNode == 1`):      "has the profile",
+		class(mig + attr + `productName == "Tesla T4"`):                                                              "productName",
 	} {
 		answer := Review(t.Context(), v, asked(t, object), Options{Binding: true})
 		got := strings.Join(answer.Warnings, "; ")
@@ -235,8 +250,31 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 			t.Errorf("%s\nallowed %v, warnings %q, want %q", object, answer.Allowed, got, want)
 		}
 		deny := Review(t.Context(), v, asked(t, object), Options{DenyUnsatisfiable: true})
-		if deny.Allowed != (want == "" || want == comes) {
+		if !strings.Contains(object, "DeviceClass") && deny.Allowed != (want == "" || want == comes) {
 			t.Errorf("%s\nwith DenyUnsatisfiable: %+v", object, deny)
+		}
+	}
+}
+
+// TestReview_TimeLimit_AllowsWithWarning has objects that are denied in time. A review that ended early must not change
+// later ones.
+func TestReview_TimeLimit_AllowsWithWarning(t *testing.T) {
+	v := newView(t, patient, "hgx-h100", "l40s-4")
+	v.Sampled = true
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	deny := Options{Binding: true, DenyUnsatisfiable: true}
+	for _, object := range []string{
+		class(attr + `profile == "1g.10gb"`),
+		of("gpu.nvidia.com", ", count: 9"),
+		claim("  requests: [{name: p, exactly: {deviceClassName: mig.nvidia.com}}, {name: r, exactly: {deviceClassName: gpu.nvidia.com, count: 9}}]"),
+	} {
+		r := asked(t, object)
+		if got := Review(late, v, r, deny); !got.Allowed || !slices.Contains(got.Warnings, CutShort) {
+			t.Errorf("%s\nallowed %v, warnings %q", object, got.Allowed, got.Warnings)
+		}
+		if got := Review(t.Context(), v, r, deny); got.Allowed || slices.Contains(got.Warnings, CutShort) {
+			t.Errorf("%s\nwith time: allowed %v, warnings %q", object, got.Allowed, got.Warnings)
 		}
 	}
 }

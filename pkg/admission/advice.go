@@ -44,7 +44,9 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	if known && !o.DenyUnsatisfiable {
 		return r
 	}
-	switch text := v.unsatisfiable(ctx, spec, requests); {
+	text, sure := v.unsatisfiable(ctx, spec, requests)
+	r.cut = !sure
+	switch {
 	case text != "" && o.DenyUnsatisfiable:
 		r.Unsatisfiable = field.ErrorList{field.Forbidden(path.Child("devices", "requests"),
 			text+"; the administrator denies such requests (chart value webhook.denyUnsatisfiable)")}

@@ -34,6 +34,8 @@ type result struct {
 	Unsatisfiable field.ErrorList
 	// Warnings are for the author of the object; they do not prevent it.
 	Warnings []string
+	// cut means that the review reached its time limit.
+	cut bool
 }
 
 // maxWarnings is the number of warnings of an answer. More do not help the author, and any program can post a review.
@@ -89,6 +91,7 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 		r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && device.attributes[%q].type == %q",
 			class.Name, strings.Join(types, ", "), v.driver, gpu.KindGPU)
 	}
+	r.cut = ctx.Err() != nil
 	return r
 }
 
@@ -165,6 +168,9 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 	if len(v.pools) == 0 || v.identified(expressions) {
 		return true
 	}
+	if driver, kind := v.selected(expressions); v.grows(driver, kind) {
+		return !v.elsewhere(expressions)
+	}
 	for _, p := range v.pools {
 		for c := range v.candidates(p) {
 			if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil || ctx.Err() != nil {
@@ -232,25 +238,26 @@ func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 	return v.concerns(expressions(class.Spec.Selectors))
 }
 
-// Evaluate returns whether an existing class would be denied now, or matches no device.
-func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) ClassStatus {
+// Evaluate returns whether an existing class would be denied now, or matches no device. After the time limit it returns
+// an error; each attempt continues where the last one ended.
+func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) (ClassStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
 	defer cancel()
 	if errs := v.failing(ctx, class.Spec.Selectors); len(errs) > 0 {
-		return ClassStatus{ClassInvalid, errs[0].Error()}
+		return ClassStatus{ClassInvalid, errs[0].Error()}, nil
 	}
 	for _, c := range class.Spec.Config {
 		if c.Opaque == nil || c.Opaque.Driver != v.driver {
 			continue
 		}
 		if _, err := v1beta1.Decode(c.Opaque.Parameters.Raw); err != nil {
-			return ClassStatus{ClassInvalid, fmt.Sprintf("its parameters are refused when a pod is started: %v", err)}
+			return ClassStatus{ClassInvalid, fmt.Sprintf("its parameters are refused when a pod is started: %v", err)}, nil
 		}
 	}
 	if !v.matches(ctx, expressions(class.Spec.Selectors)) {
-		return ClassStatus{ClassUnmatched, "no device of the cluster as it is now satisfies its selectors"}
+		return ClassStatus{ClassUnmatched, "no device of the cluster as it is now satisfies its selectors"}, nil
 	}
-	return ClassStatus{State: ClassOK}
+	return ClassStatus{State: ClassOK}, ctx.Err()
 }
 
 // probe is a device to evaluate selectors on.

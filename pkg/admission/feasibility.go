@@ -28,44 +28,47 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations. A review
-// without a result in time gives no warning.
+// searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations.
 const searchTimeout = 25 * time.Millisecond
 
 // features are the allocator's features that this driver's devices need.
 var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 
 // unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
-// names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices.
-func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) string {
+// names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices. After the
+// time limit, sure is false.
+func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.ResourceClaimSpec, requests []request) (text string, sure bool) {
 	if len(v.pools) == 0 || len(requests) == 0 {
-		return ""
+		return "", true
 	}
 	skip := map[string]bool{}
 	for _, q := range requests {
 		parent := cmp.Or(q.parent, q.name)
 		switch {
 		case q.classFound == nil || q.driver == "":
-			return ""
+			return "", true
 		case v.foreign(q):
 			skip[parent] = true
 		case v.identified(q.all()):
-			return ""
+			return "", true
 		}
 	}
 	ours := only(spec.Devices, func(name string) bool { return !skip[name] })
 	if len(ours.Requests) == 0 {
-		return ""
+		return "", true
 	}
 	key := question(ours, requests)
 	if known, ok := v.feasible.Get(key); ok {
-		return known.(string)
+		return known.(string), true
 	}
-	text, sure := v.search(ctx, ours, requests)
-	if sure {
-		v.feasible.Add(key, text)
+	ctx, cancel := context.WithTimeout(ctx, v.timeout)
+	defer cancel()
+	text = v.search(ctx, ours, requests)
+	if ctx.Err() != nil { // Even a negative result may not name the right cause.
+		return "", false
 	}
-	return text
+	v.feasible.Add(key, text)
+	return text, true
 }
 
 // question is equal for claims with equal requests and classes, because many claims are alike.
@@ -78,41 +81,49 @@ func question(devices resourceapi.DeviceClaim, requests []request) string {
 	return string(sum[:])
 }
 
-// search tries the requests; sure is false after a timeout.
-func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string, sure bool) {
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
-	defer cancel()
+// search tries the requests. After a timeout the text counts for nothing.
+func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, requests []request) (text string) {
 	// The allocator is slow if there are too few devices, because it tries them in every order.
 	grows := false
 	for _, q := range requests {
-		if v.grows(q) {
-			grows, q.count = true, 1
-		}
-		if !v.foreign(q) && !q.alternative() && v.tooFew(ctx, q) {
-			return v.obstacle(ctx, q.name, requests), true
+		more := v.grows(q.driver, q.kind)
+		grows = grows || more
+		if !v.foreign(q) && !q.alternative() && (more && v.elsewhere(q.all()) || !more && v.tooFew(ctx, q)) {
+			return v.obstacle(ctx, q.name, requests)
 		}
 	}
 	if grows {
-		return "", true
+		return ""
 	}
 	if ok, problem := v.anywhere(ctx, ours); ok || problem != "" {
-		return problem, ctx.Err() == nil
+		return problem
 	}
 	for _, r := range ours.Requests {
 		one := only(ours, func(name string) bool { return name == r.Name })
 		if ok, _ := v.anywhere(ctx, one); !ok {
-			return v.obstacle(ctx, r.Name, requests), true
+			return v.obstacle(ctx, r.Name, requests)
 		}
 	}
-	if ctx.Err() != nil {
-		return "", false
-	}
-	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty", true
+	return "no node of the cluster as it is now could satisfy all requests of the claim together, even if it were empty"
 }
 
-// grows reports whether nodes can publish more devices for a request once there is a claim with it.
-func (v *ClusterView) grows(q request) bool {
-	return v.Sampled && !v.foreign(q) && (q.kind == gpu.KindMIG || q.kind == "")
+// grows reports whether nodes can publish more devices of a driver and kind once a claim asks for them, for example a
+// profile's partitions on other GPUs. Both can be open.
+func (v *ClusterView) grows(driver string, kind gpu.Kind) bool {
+	return v.Sampled && (driver == v.driver || driver == "") && (kind == gpu.KindMIG || kind == "")
+}
+
+// elsewhere reports whether selectors need a profile or model that no device of the cluster has. Nodes that publish less
+// than they can have a device of each.
+func (v *ClusterView) elsewhere(expressions []string) bool {
+	for _, e := range expressions {
+		for name, values := range v.cache.Read(e).Required {
+			if has := v.values[name]; len(has) > 0 && !has.HasAny(values...) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // growing warns of requests that wait until nodes publish more devices.
@@ -120,9 +131,9 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 	ctx, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
 	for _, q := range requests {
-		if len(v.pools) > 0 && v.grows(q) && q.driver != "" && !q.alternative() && v.tooFew(ctx, q) {
-			r.warn("request %s: nodes publish fewer of these partitions now, and all of them in a moment, because the claim asks "+
-				"for them (chart value publish)", q.name)
+		if len(v.pools) > 0 && q.driver != "" && v.grows(q.driver, q.kind) && !q.alternative() && v.tooFew(ctx, q) {
+			r.warn("request %s: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim "+
+				"asks for them (chart value publish)", q.name)
 		}
 	}
 }

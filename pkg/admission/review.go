@@ -40,6 +40,10 @@ type Options struct {
 	DenyUnsatisfiable bool
 }
 
+// CutShort is the warning of a review that reached its time limit. Such a review allows objects that it would deny.
+const CutShort = "the review was cut short by its time limit: it is unknown whether devices of the cluster satisfy the selectors, " +
+	"or whether a selector fails on one"
+
 // Review answers a request.
 func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionRequest, o Options) *admissionv1.AdmissionResponse {
 	if request == nil {
@@ -56,6 +60,9 @@ func Review(ctx context.Context, v *ClusterView, request *admissionv1.AdmissionR
 		} else {
 			found.warn("%v", e)
 		}
+	}
+	if found.cut {
+		found.Warnings = append(found.Warnings, CutShort)
 	}
 	response := &admissionv1.AdmissionResponse{UID: request.UID, Allowed: true, Warnings: found.Warnings}
 	if len(denied) > 0 {

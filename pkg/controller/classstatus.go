@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,10 +42,10 @@ type evaluated struct {
 }
 
 // evaluate finds the state of every class for this driver's devices. It emits an Event for each class that became
-// wrong.
-func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterView, classes cache.Indexer) {
+// wrong. After an error, classes keep their last states.
+func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterView, classes cache.Indexer) (err error) {
 	if len(view.Pools()) == 0 {
-		return // The devices are unknown.
+		return nil // The devices are unknown.
 	}
 	now := map[types.UID]evaluated{}
 	for _, o := range classes.List() {
@@ -59,7 +60,14 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 			now[class.UID] = last
 			continue
 		}
-		status := view.Evaluate(ctx, class)
+		status, failed := view.Evaluate(ctx, class)
+		if failed != nil {
+			err = fmt.Errorf("evaluate DeviceClass %s: %w", class.Name, failed)
+			if seen {
+				now[class.UID] = last
+			}
+			continue
+		}
 		now[class.UID] = evaluated{status, class.ResourceVersion, view}
 		if s.events == nil || seen && last.ClassStatus == status || status.State == admission.ClassOK {
 			continue
@@ -74,6 +82,7 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known = now
+	return err
 }
 
 func (s *classStatuses) states() map[string]int {

@@ -4,6 +4,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -69,6 +71,16 @@ func TestEvaluate_ClassBecomesInvalid_OneEvent(t *testing.T) {
 		pass(time.Minute)
 		if got := told(events); len(got) != 1 || !strings.HasPrefix(got[0], "Warning InvalidSelector spec.selectors[0].cel.expression") {
 			t.Errorf("one became invalid, and %v", got)
+		}
+		// A status that is not found in time stays the last one.
+		late, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		view := *c.ClusterView()
+		if err := c.classStatuses.evaluate(late, &view, c.classes.GetIndexer()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("after the time limit: %v", err)
+		}
+		if cluster, _ = c.Cluster(); cluster.Classes["invalid"] != 2 || len(told(events)) > 0 {
+			t.Errorf("after the time limit: %v", cluster.Classes)
 		}
 		e.remove("deviceclasses", "well")
 		pass(time.Minute)

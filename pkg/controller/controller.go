@@ -259,8 +259,7 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 		return l.labeller.label(ctx, t.node)
 	}
 	again, err = l.classes.reconcile(ctx)
-	c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer())
-	return again, err
+	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer()))
 }
 
 // on calls do for each added, updated or deleted object.
