@@ -266,33 +266,26 @@ var families = map[string]string{
 	"8": "ampere", "8.9": "ada-lovelace", "9": "hopper", "10": "blackwell", "12": "blackwell",
 }
 
-// legacy is the annotation of the driver gpu.nvidia.com, and of every driver in older versions.
-const legacy = "gpu-dra-driver/labels"
-
 // Written returns the annotation of a node with the labels and values that the controller of a driver wrote. A label with
 // another value belongs to another writer. Each driver has its own, so that two of them do not fight over labels.
 func Written(driver string) string {
 	if driver == "gpu.nvidia.com" {
-		return legacy
+		return "gpu-dra-driver/labels" // As in older versions.
 	}
 	return driver + "/labels"
 }
 
-// written returns the labels that the driver's controller wrote. current is false if the annotation must be rewritten: an
-// unreadable one proves nothing, so no label counts as ours, and an older version wrote another one.
-func written(annotations map[string]string, driver string) (mine map[string]string, current bool) {
-	mine = map[string]string{}
-	text, current := annotations[Written(driver)]
-	switch {
-	case !current && strings.Contains(annotations[legacy], `"`+driver+`/nvlink-enabled"`):
-		text = annotations[legacy]
-	case !current:
-		return mine, true
+// written returns the labels that the driver's controller wrote. ok is false if the annotation is unreadable: it proves
+// nothing, so no label counts as ours.
+func written(annotations map[string]string, driver string) (mine map[string]string, ok bool) {
+	text, present := annotations[Written(driver)]
+	if !present {
+		return nil, true
 	}
 	if json.Unmarshal([]byte(text), &mine) != nil || mine == nil {
-		return map[string]string{}, false
+		return nil, false
 	}
-	return mine, current
+	return mine, true
 }
 
 // selected is a label that Plan never removes, because the plugin's DaemonSet selects nodes by it. On a node that
@@ -310,7 +303,7 @@ func (c Change) None() bool { return len(c.Labels)+len(c.Annotations) == 0 }
 // Plan compares a node's labels and annotations with the labels that a driver wants. It changes and removes only labels
 // that the driver's controller wrote, so that two writers never overwrite each other in turns.
 func Plan(has, annotations, want map[string]string, driver string) Change {
-	mine, current := written(annotations, driver)
+	mine, readable := written(annotations, driver)
 	change := Change{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	keeps := map[string]string{}
 	for key, value := range want {
@@ -335,7 +328,7 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 			change.Labels[key] = nil
 		}
 	}
-	if !maps.Equal(keeps, mine) || !current {
+	if !maps.Equal(keeps, mine) || !readable {
 		change.Annotations[Written(driver)] = nil
 		if len(keeps) > 0 {
 			text, _ := json.Marshal(keeps) // Strings always encode, and encoding/json sorts keys.
@@ -350,7 +343,7 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 
 // Concerns reports whether Plan reads a label or annotation with this key.
 func Concerns(key, driver string) bool {
-	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/") || key == legacy
+	return strings.HasPrefix(key, prefix) || strings.HasPrefix(key, driver+"/") || key == Written(driver)
 }
 
 // Patch encodes the change as a JSON merge patch for a node at a resource version.

@@ -104,18 +104,16 @@ func TestOf_Fabric_CliqueLabel(t *testing.T) {
 
 const driver = "gpu.nvidia.com"
 
-// TestPlan_AnnotationOfOlderVersion_LabelsStayOurs has a driver with another name, whose older versions wrote the
-// annotation that is now of one driver only.
-func TestPlan_AnnotationOfOlderVersion_LabelsStayOurs(t *testing.T) {
-	labels := map[string]string{"nvidia.com/gpu.count": "8", "gpu.example.com/nvlink-enabled": "false"}
-	notes := map[string]string{legacy: `{"gpu.example.com/nvlink-enabled":"false","nvidia.com/gpu.count":"8"}`}
-	want := map[string]string{"nvidia.com/gpu.count": "4", "gpu.example.com/nvlink-enabled": "false"}
-	apply(Plan(labels, notes, want, "gpu.example.com"), labels, notes)
-	if labels["nvidia.com/gpu.count"] != "4" || notes["gpu.example.com/labels"] == "" {
-		t.Errorf("labels %v, annotations %v", labels, notes)
-	}
-	if c := Plan(labels, notes, want, "gpu.example.com"); !c.None() {
-		t.Errorf("more is written: %v", c.Keys())
+// TestPlan_AnnotationOfAnotherDriver_IsNotRead has the annotation of each driver name prove nothing to another one, even if
+// it names labels of that one.
+func TestPlan_AnnotationOfAnotherDriver_IsNotRead(t *testing.T) {
+	for _, names := range [][2]string{{driver, "gpu.example.com"}, {"gpu.example.com", driver}, {"gpu.example.com", "gpu.example.org"}} {
+		theirs, ours := names[0], names[1]
+		labels := map[string]string{"nvidia.com/gpu.count": "8", ours + "/nvlink-enabled": "false"}
+		notes := map[string]string{Written(theirs): `{"` + ours + `/nvlink-enabled":"false","nvidia.com/gpu.count":"8"}`}
+		if c := Plan(labels, notes, map[string]string{"nvidia.com/gpu.count": "4"}, ours); !c.None() {
+			t.Errorf("%s changes labels of %s: %v %v", ours, theirs, c.Keys(), c.Annotations)
+		}
 	}
 }
 
