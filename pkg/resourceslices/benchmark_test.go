@@ -22,7 +22,7 @@ func (s *scheduler) with499OtherNodes() *scheduler {
 		name := fmt.Sprintf("other-%d", n)
 		for _, slice := range own {
 			other := *slice
-			other.Spec.NodeName, other.Spec.Pool.Name = &name, name+"/gpu"
+			other.Spec.NodeName, other.Spec.Pool.Name = &name, resourceslices.PoolOf(name, slice.Spec.Devices)
 			s.slices = append(s.slices, &other)
 		}
 	}

@@ -26,8 +26,12 @@ const (
 // devices returns the whole GPU and its partitions, and their counters if they overlap.
 func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
 	var consumed [][]resourceapi.DeviceCounterConsumption
-	if b.o.Counters && slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG }) {
-		set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries)
+	if b.o.Counters && g.cut() {
+		groups := 0
+		if nvlink.pairs {
+			groups = len(g.heldAs(gpu.KindGroup))
+		}
+		set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries, groups)
 	}
 	for n, e := range g.entries {
 		s := b.source(g.gpu, e.device)
@@ -39,7 +43,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 		if set != nil {
 			d.ConsumesCounters = consumed[n]
 		}
-		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g.gpu.PCIAddress, e)...)
+		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g, e)...)
 		b.taint(&d, e.state)
 		if e.held && e.state != "" {
 			b.warn(d.Name, e.state, "%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",

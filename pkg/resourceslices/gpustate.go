@@ -29,6 +29,11 @@ func wholeName(address string) string {
 
 func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
 
+// cut reports whether the GPU publishes partitions.
+func (g gpuState) cut() bool {
+	return slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG })
+}
+
 // heldAs returns the held devices of a kind without duplicates.
 func (g gpuState) heldAs(kind gpu.Kind) []Held {
 	var out []Held

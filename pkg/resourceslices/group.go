@@ -56,9 +56,9 @@ func (b *builder) groups(gpus []gpuState) []group {
 		device, _ := gpu.ParseName(name) // name comes from Device.Name.
 		out = append(out, group{device: device, members: held[name], held: true, state: NVLink, why: "NVLink no longer connects its GPUs"})
 	}
-	if n := len(b.nvlinkCounters(out).size); n > resourceapi.ResourceSliceMaxCountersPerCounterSet {
-		b.warn("", "", "free NVLink groups are not published: they have %d GPUs, but the API allows only %d counters in a set",
-			n, resourceapi.ResourceSliceMaxCountersPerCounterSet)
+	if n := len(b.nvlinkCounters(out).size); n >= resourceapi.ResourceSliceMaxCountersPerCounterSet {
+		b.warn("", "", "free NVLink groups are not published: they have %d GPUs, but the API allows only %d counters for them in a set",
+			n, resourceapi.ResourceSliceMaxCountersPerCounterSet-1)
 		out = slices.DeleteFunc(out, func(g group) bool { return !g.held })
 	}
 	for n := range out {
@@ -99,7 +99,7 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 	for _, g := range groups {
 		d := b.device(g.source(b))
 		if b.o.Counters {
-			d.ConsumesCounters = counters.consumedByGroup(g)
+			d.ConsumesCounters = counters.consumedByGroup(g, wholes)
 		}
 		b.taint(&d, g.state)
 		place := len(wholes)

@@ -32,6 +32,15 @@ func hgx(n int, m gpu.MIG) gpu.Snapshot {
 	return s
 }
 
+// pairs is a node of GPUs on bridges, each of two.
+func pairs(n int, m gpu.MIG) gpu.Snapshot {
+	s := boards(n, m)
+	for i := range s.GPUs {
+		s.GPUs[i].Links = []gpu.Link{{Version: 4, Peer: gpu.PeerGPU, PeerAddress: s.GPUs[i^1].PCIAddress}}
+	}
+	return s
+}
+
 // slots are the GPUs of a group on such a node.
 func slots(d gpu.Device) []string {
 	var first int
@@ -107,12 +116,18 @@ func TestBuild_ClassOfDriverAlone_AllocatesGPUsBeforeGroups(t *testing.T) {
 
 // TestBuild_RandomGroupClaims_NeverOverlap has groups come and go between all other kinds of devices.
 func TestBuild_RandomGroupClaims_NeverOverlap(t *testing.T) {
-	m := layouttest.H100()
-	s := newScheduler(t, hgx(8, m), resourceslices.Options{})
+	for name, board := range map[string]gpu.Snapshot{"switches": hgx(8, layouttest.H100()), "bridges": pairs(6, layouttest.H100())} {
+		t.Run(name, func(t *testing.T) { randomGroupClaims(t, board) })
+	}
+}
+
+func randomGroupClaims(t *testing.T, board gpu.Snapshot) {
+	m := board.GPUs[0].MIG
+	s := newScheduler(t, board, resourceslices.Options{})
 	r := rand.New(rand.NewPCG(5, 5))
 	var claims [][]string
 	groups := 0
-	for range 800 {
+	for range 120 * len(board.GPUs) {
 		if len(claims) > 0 && r.IntN(2) == 0 {
 			n := r.IntN(len(claims))
 			s.release(claims[n]...)
@@ -235,7 +250,7 @@ func TestBuild_GroupHeld_KeepsItsGPUs(t *testing.T) {
 	unlinked, gone, parted := hgx(4, layouttest.H100()), hgx(4, layouttest.H100()), bridged()
 	unlinked.GPUs[1].Links = nil
 	gone.GPUs = slices.Delete(gone.GPUs, 1, 2)
-	for name, s := range map[string]gpu.Snapshot{"well": well, "a link failed": unlinked, "a GPU is gone": gone, "the driver is gone": {}, "wired otherwise": parted} {
+	for name, s := range map[string]gpu.Snapshot{"well": well, "on bridges": pairs(4, layouttest.H100()), "a link failed": unlinked, "a GPU is gone": gone, "the driver is gone": {}, "wired otherwise": parted} {
 		t.Run(name, func(t *testing.T) {
 			s := newScheduler(t, s, resourceslices.Options{Held: held(well, pair0, 0, 1)})
 			s.allocated.Insert(s.id(pair0))
@@ -251,6 +266,19 @@ func TestBuild_GroupHeld_KeepsItsGPUs(t *testing.T) {
 			s.want(s.group(2))
 		})
 	}
+}
+
+// TestBuild_PairsHeldTwice_OthersStayFree has two claims that hold the same GPU. An overdrawn counter would keep all
+// devices from claims.
+func TestBuild_PairsHeldTwice_OthersStayFree(t *testing.T) {
+	board := pairs(4, layouttest.H100())
+	other := resourceslices.Held{Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: board.GPUs[1].PCIAddress}, GPU: board.GPUs[1]}
+	s := newScheduler(t, board, resourceslices.Options{Held: append(held(board, pair0, 0, 1), other)})
+	s.allocated.Insert(s.id(pair0), s.id(at(1)))
+	s.want(s.group(2), pair2)
+	s.want(s.group(2))
+	s.want(s.claim("gpu.nvidia.com", 1))
+	s.want(s.claim("mig.nvidia.com", 1))
 }
 
 func TestBuild_Group_PublishesCommonAttributes(t *testing.T) {

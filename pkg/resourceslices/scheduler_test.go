@@ -41,13 +41,17 @@ func newScheduler(t testing.TB, s gpu.Snapshot, o resourceslices.Options) *sched
 	o.Node, o.Taints, o.SharedDevices, o.Counters = "n1", true, true, true
 	pool, _ := resourceslices.Build(s, nil, o)
 	out := &scheduler{t: t, allocated: sets.New[structured.DeviceID](), used: structured.NewConsumedCapacityCollection(), cache: cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})}
-	node := o.Node
+	node, pools := o.Node, map[string]int64{}
+	for _, slice := range pool.Slices {
+		pools[resourceslices.PoolOf(node, slice.Devices)]++
+	}
 	for i, slice := range pool.Slices {
+		name := resourceslices.PoolOf(node, slice.Devices)
 		out.slices = append(out.slices, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("slice-%03d", i)},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: driver, NodeName: &node, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: pool.Name, Generation: 1, ResourceSliceCount: int64(len(pool.Slices))},
+				Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: pools[name]},
 			},
 		})
 	}

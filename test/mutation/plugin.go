@@ -82,9 +82,15 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a group takes nothing of its GPUs", File: "pkg/resourceslices/group.go",
-		Old:     "d.ConsumesCounters = counters.consumedByGroup(g)",
+		Old:     "d.ConsumesCounters = counters.consumedByGroup(g, wholes)",
 		New:     "_ = counters",
 		Package: built, Test: "TestBuild_GroupsWholesAndPartitions_ExcludeEachOther",
+	},
+	{
+		Name: "a pair takes nothing of its GPUs", File: "pkg/resourceslices/counters.go",
+		Old:     "out = append(out, wholes[i].ConsumesCounters...)",
+		New:     "_, out = wholes[i], nil",
+		Package: built, Test: "TestBuild_PairsHeldTwice_OthersStayFree",
 	},
 	{
 		Name: "a partition takes nothing of what groups draw on", File: "pkg/resourceslices/counters.go",
