@@ -69,6 +69,12 @@ func (e Entry) make(at string) error {
 			return err
 		}
 		return nil
+	case Log:
+		f, err := os.OpenFile(at, os.O_WRONLY|os.O_APPEND|os.O_CREATE, e.Mode)
+		if err != nil {
+			return err
+		}
+		return f.Close()
 	case Symlink:
 		if now, err := os.Readlink(at); err == nil && now == e.Target {
 			return nil

@@ -21,6 +21,8 @@ const (
 	File
 	Symlink
 	CharDevice
+	// Log is a file that is made empty, and that others write.
+	Log
 	// Installed is a file that Up installs and that changes of the state do not affect.
 	Installed
 )
@@ -47,6 +49,9 @@ const (
 	DevDir  = "dev"
 	// BootIDFile holds the boot ID.
 	BootIDFile = "proc/sys/kernel/random/boot_id"
+	// KernelLog has the XIDs of the present boot in the format of the kernel's /dev/kmsg. It is a file: at its end a reader
+	// gets no more, where the kernel's own lets it wait.
+	KernelLog = "dev/kmsg"
 )
 
 // Device numbers of the driver's nodes. 195 is registered with the kernel; the kernel assigns the others dynamically.

@@ -71,6 +71,7 @@ func firmwareDir(s *engine.State) string {
 func devices(s *engine.State) []Entry {
 	entries := []Entry{
 		node("dev/nvidiactl", majorGPU, minorControl), node("dev/nvidia-modeset", majorGPU, minorModeset),
+		{Path: KernelLog, Kind: Log, Mode: 0o644},
 		node("dev/nvidia-uvm", majorUVM, 0), node("dev/nvidia-uvm-tools", majorUVM, 1),
 	}
 	for n := range s.Profile.Board.Switches {

@@ -60,7 +60,15 @@ func (r *Root) sync(s *engine.State) error {
 	if err != nil {
 		return err
 	}
-	return converge(r.Path, entries)
+	if boot, err := os.ReadFile(filepath.Join(r.Path, BootIDFile)); err == nil && string(boot) != s.BootID+"\n" {
+		if err := removeAll(r.Path, []string{KernelLog}); err != nil {
+			return err
+		}
+	}
+	if err := converge(r.Path, entries); err != nil {
+		return err
+	}
+	return writeKernelLog(r.Path, s)
 }
 
 // Up makes a machine in an empty or new directory. After an error it removes its files.
@@ -153,7 +161,7 @@ func Down(dir string) error {
 	if err != nil {
 		return err
 	}
-	own := []string{"state.json", "state.json.tmp", "lock"}
+	own := []string{"state.json", "state.json.tmp", "lock", "events"}
 	for _, name := range own {
 		made = append(made, filepath.Join(engine.Dir, name))
 	}

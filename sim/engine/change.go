@@ -53,7 +53,10 @@ func (s *State) OnBus() []int {
 
 // Remove takes a GPU off the bus, with its processes and readings.
 func (s *State) Remove(g *GPU) {
-	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: true, Made: g.Made, RemapFailed: g.RemapFailed, MIGPending: g.MIGPending && !s.Profile.Board.MIG.ResetFree}
+	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: -1, OffBus: true, Made: g.Made,
+		RemapFailed: g.RemapFailed, RemapPending: g.RemapPending, RemappedRows: g.RemappedRows,
+		SRAMThreshold: g.SRAMThreshold, UnrepairableMemory: g.UnrepairableMemory,
+		MIGPending: g.MIGPending && !s.Profile.Board.MIG.ResetFree}
 }
 
 // Add puts a GPU back on the bus, idle, with the lowest free minor.

@@ -82,6 +82,8 @@ func (s *State) Clone() *State {
 	c.GPUs = append([]GPU(nil), s.GPUs...)
 	for i := range c.GPUs {
 		c.GPUs[i].Processes = append([]Process(nil), s.GPUs[i].Processes...)
+		c.GPUs[i].LinksDown = append([]int(nil), s.GPUs[i].LinksDown...)
+		c.GPUs[i].LinkErrors = append([]uint64(nil), s.GPUs[i].LinkErrors...)
 		c.GPUs[i].Monitors = append([]string(nil), s.GPUs[i].Monitors...)
 		c.GPUs[i].Instances = append([]Instance(nil), s.GPUs[i].Instances...)
 		for k := range c.GPUs[i].Instances {

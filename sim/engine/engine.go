@@ -29,7 +29,7 @@ type Engine struct {
 	mu       sync.Mutex
 	cached   *State
 	stamp    stamp
-	// Of a machine in memory: its events, and a channel that its next change closes.
+	// events are those of a machine in memory. Its next change closes changed.
 	events  []Event
 	changed chan struct{}
 }
@@ -124,6 +124,7 @@ func (e *Engine) Update(change func(*State) error) error {
 func (e *Engine) commit(s, old *State) error {
 	if old != nil {
 		s.Generation = old.Generation + 1
+		s.settle(old, time.Now())
 	}
 	if !s.DriverLoaded {
 		for i := range s.GPUs {

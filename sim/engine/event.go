@@ -5,11 +5,16 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,10 +43,43 @@ type Event struct {
 	// PID and Process are the process at fault, which only the kernel's log names.
 	PID     uint32 `json:"pid,omitempty"`
 	Process string `json:"process,omitempty"`
+	// Text follows the number and the process in the kernel's log.
+	Text string `json:"text,omitempty"`
 }
 
 // Raise delivers an event once the change is written.
 func (s *State) Raise(e Event) { s.Raised = append(s.Raised, e) }
+
+// RaiseXID delivers an XID of the whole GPU, with its text in the kernel's log.
+func (s *State) RaiseXID(g *GPU, xid uint64, text string) {
+	s.RaiseOf(g, Event{Type: EventXID, Data: xid, GPUInstance: -1, ComputeInstance: -1, Text: text})
+}
+
+// RaiseOf delivers an event of a GPU.
+func (s *State) RaiseOf(g *GPU, e Event) {
+	e.Slot = slices.IndexFunc(s.GPUs, func(o GPU) bool { return o.Address == g.Address })
+	s.Raise(e)
+}
+
+// KernelLine returns an XID as the kernel's log has it, or "".
+func (s *State) KernelLine(e Event) string {
+	if e.Type != EventXID || e.Slot >= len(s.GPUs) {
+		return ""
+	}
+	at, _, _ := strings.Cut(s.GPUs[e.Slot].Address, ".")
+	if e.GPUInstance >= 0 {
+		at += fmt.Sprintf(" GPU-I:%02d", e.GPUInstance)
+	}
+	pid, name := "'<unknown>'", "<unknown>"
+	if e.PID > 0 {
+		pid, name = strconv.Itoa(int(e.PID)), cmp.Or(e.Process, name)
+	}
+	text := e.Text
+	if text == "" {
+		text = "Ch 00000008"
+	}
+	return fmt.Sprintf("NVRM: Xid (PCI:%s): %d, pid=%s, name=%s, %s", at, e.Data, pid, name, text)
+}
 
 // eventFile returns the file of all events since the machine was made. A position is a number of its bytes, or of events in
 // memory.

@@ -64,14 +64,16 @@ func (s *State) SetMIGMode(g *GPU, on bool) nvml.Code {
 	return 0
 }
 
-// ResetGPU does what nvidia-smi --gpu-reset does: it removes instances, applies a pending mode, replaces rows of memory and
-// ends faults that need no reboot.
+// ResetGPU does what nvidia-smi --gpu-reset does: it removes instances, applies a pending mode, replaces rows of memory, ends
+// faults that need no reboot, and starts counters of errors anew.
 func (s *State) ResetGPU(g *GPU) nvml.Code {
 	if !g.idle() {
 		return nvml.InUse
 	}
 	g.Instances = nil
+	g.RemappedRows += int(flag(g.RemapPending))
 	g.MIGEnabled, g.Lost, g.RemapPending = g.MIGPending, false, false
+	g.CorrectableErrors, g.UncorrectableErrors, g.LinkErrors = 0, 0, nil
 	if recoverable(g.Recovery) {
 		g.Recovery = 0
 	}

@@ -69,6 +69,8 @@ type GPU struct {
 	Recovery     int  `json:"recovery,omitempty"`
 	RemapPending bool `json:"remapPending,omitempty"`
 	RemapFailed  bool `json:"remapFailed,omitempty"`
+	// RemappedRows counts rows that were replaced.
+	RemappedRows int `json:"remappedRows,omitempty"`
 	// SRAMThreshold means too many errors of on-chip memory. UnrepairableMemory ends with the board.
 	SRAMThreshold      bool `json:"sramThreshold,omitempty"`
 	UnrepairableMemory bool `json:"unrepairableMemory,omitempty"`
@@ -79,6 +81,9 @@ type GPU struct {
 	Slowdowns nvml.Slowdown `json:"slowdowns,omitempty"`
 	// LostLanes are the lanes of PCIe that the link lacks.
 	LostLanes int `json:"lostLanes,omitempty"`
+	// LinkErrors counts errors of each NVLink, by index.
+	LinkErrors []uint64 `json:"linkErrors,omitempty"`
+	Meter      Meter    `json:"meter,omitzero"`
 
 	ComputeMode int `json:"computeMode"`
 	// LinksDown lists the NVLinks that are down, by index.
@@ -155,7 +160,9 @@ func (s *State) start(g *GPU, minor int) {
 	// A mode that needs a reset is stored on the board and survives a boot.
 	mode := b.MIG != nil && !b.MIG.ResetFree && g.MIGPending
 	*g = GPU{Address: g.Address, UUID: g.UUID, Serial: g.Serial, Minor: minor, Made: g.Made, ResetHidden: g.ResetHidden,
-		MIGEnabled: mode, MIGPending: mode, RemapFailed: g.RemapFailed,
+		MIGEnabled: mode, MIGPending: mode,
+		RemapFailed: g.RemapFailed, RemappedRows: g.RemappedRows + int(flag(g.RemapPending)),
+		SRAMThreshold: g.SRAMThreshold, UnrepairableMemory: g.UnrepairableMemory,
 		Persistence: true, TemperatureC: b.IdleTempC, PowerW: b.Power.Idle}
 }
 

@@ -127,8 +127,8 @@ func nvmlDeviceGetTotalEnergyConsumption(dev C.handle, to *C.u64) C.u32 {
 	})
 }
 
-// energy is in millijoules, and grows with time.
-func energy(v engine.View) uint64 { return uint64(time.Now().UnixMilli()) * uint64(max(v.PowerW, 0)) }
+// energy is in millijoules.
+func energy(v engine.View) uint64 { return v.MeterAt(time.Now()).EnergyMJ }
 
 func perfState(query string, dev C.handle, to *C.u32) C.u32 {
 	return number(query, dev, to, func(v engine.View) int {

@@ -156,7 +156,9 @@ func TestRun_Reset_EndsFaultsOfIdleGPUs(t *testing.T) {
 	machine := engine.Open(root, nil)
 	simtest.Change(t, machine, func(s *engine.State) {
 		for n, recovery := range []int{1, 2, 4} {
-			s.GPUs[n].Recovery, s.GPUs[n].RemapPending, s.GPUs[n].RemapFailed = recovery, true, true
+			g := &s.GPUs[n]
+			g.Recovery, g.RemapPending, g.RemapFailed = recovery, true, true
+			g.CorrectableErrors, g.SRAMThreshold, g.LinkErrors = 7, true, []uint64{1}
 		}
 		busy(s)
 	})
@@ -173,8 +175,16 @@ func TestRun_Reset_EndsFaultsOfIdleGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, want := range []int{1, 2, 0} {
-		if g := s.GPUs[n]; g.Recovery != want || g.RemapPending != (n == 0) || !g.RemapFailed {
-			t.Errorf("GPU %d: recovery action %d, remap pending %v, failed %v", n, g.Recovery, g.RemapPending, g.RemapFailed)
+		type faults struct {
+			recovery, rows   int
+			pending, failed  bool
+			errors           uint64
+			sram, linkErrors bool
+		}
+		g := s.GPUs[n]
+		got := faults{g.Recovery, g.RemappedRows, g.RemapPending, g.RemapFailed, g.CorrectableErrors, g.SRAMThreshold, g.LinkErrors != nil}
+		if n == 0 && got != (faults{want, 0, true, true, 7, true, true}) || n > 0 && got != (faults{want, 1, false, true, 0, true, false}) {
+			t.Errorf("GPU %d: %+v", n, got)
 		}
 	}
 }

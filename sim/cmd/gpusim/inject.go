@@ -38,6 +38,12 @@ its versions; "*" means every query.
   recovery ACTION GPU the driver asks for reset, drain-p2p, drain-reset, bus-reset or imex, which nvidia-smi -r undoes, or for
                       reboot or system-reboot; none undoes it
   remap STATE GPU     a row of memory is to be replaced: pending until a reset, or failed for ever; none undoes it
+  ecc KIND GPU        --count errors of memory: correctable or uncorrectable; sram or unrepairable, for ever; none undoes it
+  xid N [GPU]         the driver reports XID N, --count times (--gi, --ci: of a part; --pid, --name: the process in the kernel's
+                      log, dev/kmsg)
+  throttle REASON GPU its clocks are low: thermal, hw-thermal, power-brake or hw-slowdown; none undoes it
+  pcie-width N GPU    its PCIe link has N lanes
+  nvlink-errors N GPU its NVLink --link has N more errors
   set GPU             --utilization, --memory-utilization, --temperature, --power, --compute-mode
 
 `
@@ -54,7 +60,11 @@ type injection struct {
 	value               string
 	graphics, late      bool
 	gi, ci, link        int
+	count               uint64
 }
+
+// valued are the faults with a word before the GPU.
+var valued = []string{"recovery", "remap", "ecc", "xid", "throttle", "pcie-width", "nvlink-errors"}
 
 func inject(v verb, args []string, out io.Writer) error {
 	in, err := parseInjection(v, args, out)
@@ -82,7 +92,10 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f.StringVar(&in.name, "name", "", "name of the process")
 	f.IntVar(&in.link, "link", 0, "NVLink for link-down and link-up, by `index`")
 	f.IntVar(&in.gi, "gpu-instance", -1, "GPU instance that the process runs on, by `ID`")
+	f.IntVar(&in.gi, "gi", -1, "short for --gpu-instance, by `ID`")
 	f.IntVar(&in.ci, "compute-instance", 0, "compute instance of it, by `ID`")
+	f.IntVar(&in.ci, "ci", 0, "short for --compute-instance, by `ID`")
+	f.Uint64Var(&in.count, "count", 1, "`number` of XIDs or errors")
 	f.BoolVar(&in.late, "after-effect", false, "fail returns --code after the query has changed the state")
 	f.BoolVar(&in.graphics, "graphics", false, "a graphics process")
 	for _, name := range []string{"utilization", "memory-utilization", "temperature", "power", "compute-mode"} {
@@ -99,7 +112,10 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	if err := needRoot(in.root); err != nil {
 		return in, err
 	}
-	if len(words) == 3 && slices.Contains([]string{"recovery", "remap"}, words[0]) {
+	if len(words) == 2 && words[0] == "xid" {
+		words = append(words, "0")
+	}
+	if len(words) == 3 && slices.Contains(valued, words[0]) {
 		in.value = words[1]
 		words = slices.Delete(words, 1, 2)
 	}
@@ -143,7 +159,9 @@ func (in injection) apply(s *engine.State) error {
 func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 	switch in.fault {
 	case "lose", "restore":
-		g.Lost = in.fault == "lose"
+		if g.Lost = in.fault == "lose"; g.Lost {
+			s.RaiseXID(g, 79, "GPU has fallen off the bus.")
+		}
 	case "remove":
 		s.Remove(g)
 	case "add":
@@ -184,18 +202,59 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 		}
 		g.Fabric = map[string]engine.FabricFault{"fabric-pending": engine.FabricPending, "fabric-failed": engine.FabricFailed}[in.fault]
 	case "recovery":
-		return g.SetRecovery(in.value)
+		return s.SetRecovery(g, in.value)
 	case "remap":
-		if !slices.Contains([]string{"none", "pending", "failed"}, in.value) {
-			return fmt.Errorf("remap %q: give none, pending or failed, and a GPU", in.value)
-		}
-		g.RemapPending, g.RemapFailed = in.value == "pending", in.value == "failed"
+		return s.SetRemap(g, in.value)
+	case "ecc":
+		return s.AddECC(g, in.value, in.count)
+	case "throttle":
+		return g.SetSlowdown(in.value)
+	case "xid", "pcie-width", "nvlink-errors":
+		return in.applyNumber(s, g)
 	case "hide-reset", "show-reset":
 		g.ResetHidden = in.fault == "hide-reset"
 	case "set":
 		return setReadings(g, in.readings)
 	default:
 		return fmt.Errorf("no fault %q: gpusim inject --help lists them", in.fault)
+	}
+	return nil
+}
+
+// applyNumber applies the faults whose value is a number.
+func (in injection) applyNumber(s *engine.State, g *engine.GPU) error {
+	n, err := strconv.ParseUint(in.value, 10, 32)
+	if err != nil {
+		return fmt.Errorf("%s %q: give a number, and a GPU", in.fault, in.value)
+	}
+	switch in.fault {
+	case "pcie-width":
+		if n > uint64(s.Profile.Board.PCIeWidth) {
+			return fmt.Errorf("pcie-width %d: the board has %d lanes", n, s.Profile.Board.PCIeWidth)
+		}
+		g.LostLanes = s.Profile.Board.PCIeWidth - int(n)
+	case "nvlink-errors":
+		if in.link < 0 || in.link >= s.Profile.Board.NVLinks {
+			return fmt.Errorf("--link %d: the GPU has %d NVLinks, from 0", in.link, s.Profile.Board.NVLinks)
+		}
+		if len(g.LinkErrors) == 0 {
+			g.LinkErrors = make([]uint64, s.Profile.Board.NVLinks)
+		}
+		g.LinkErrors[in.link] += n
+	case "xid":
+		if in.pid > 1<<31 || in.count > 100_000 {
+			return fmt.Errorf("xid takes a --pid up to 2147483648 and a --count up to 100000")
+		}
+		e := engine.Event{Type: engine.EventXID, Data: n, GPUInstance: -1, ComputeInstance: -1, PID: uint32(in.pid), Process: in.name}
+		if in.gi >= 0 {
+			if g.Instance(in.gi) == nil {
+				return fmt.Errorf("GPU %s has no GPU instance %d", g.Address, in.gi)
+			}
+			e.GPUInstance, e.ComputeInstance = in.gi, in.ci
+		}
+		for range in.count {
+			s.RaiseOf(g, e)
+		}
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +49,8 @@ func TestRun_UpToDown_Succeeds(t *testing.T) {
 		{"inject", "process", "1", "--root", root, "--pid", "42", "--memory", "512"},
 		{"inject", "recovery", "reset", "1", "--root", root},
 		{"inject", "remap", "failed", "1", "--root", root},
+		{"inject", "xid", "31", "1", "--pid", "812", "--name", "python", "--count", "2", "--root", root},
+		{"inject", "xid", "62", "--root", root},
 		{"inject", "fail", "nvmlDeviceGetName", "--code", "GPU_IS_LOST", "--times", "3", "--root", root},
 	} {
 		if _, err := gpusim(t, args...); err != nil {
@@ -59,7 +63,21 @@ func TestRun_UpToDown_Succeeds(t *testing.T) {
 			t.Errorf("list does not print %q: %v\n%s", want, err, out)
 		}
 	}
+	if got, want := kernelLog(t, root), []string{
+		"3,0,T,-;NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+		"3,1,T,-;NVRM: Xid (PCI:0000:43:00): 154, pid='<unknown>', name=<unknown>, " +
+			"GPU recovery action changed from 0x0 (none) to 0x1 (reset)",
+		"3,2,T,-;NVRM: Xid (PCI:0000:43:00): 64, pid='<unknown>', name=<unknown>, Row Remapper: Failed to remap a row.",
+		"3,3,T,-;NVRM: Xid (PCI:0000:43:00): 31, pid=812, name=python, Ch 00000008",
+		"3,4,T,-;NVRM: Xid (PCI:0000:43:00): 31, pid=812, name=python, Ch 00000008",
+		"3,5,T,-;NVRM: Xid (PCI:0000:1b:00): 62, pid='<unknown>', name=<unknown>, Ch 00000008",
+	}; !slices.Equal(got, want) {
+		t.Errorf("the kernel's log:\n%s", cmp.Diff(want, got))
+	}
 	out, err = gpusim(t, "reboot", "--root", root)
+	if got := kernelLog(t, root); len(got) > 0 {
+		t.Errorf("the kernel's log after a reboot: %v", got)
+	}
 	if err != nil || !strings.Contains(out, "boot 2") || strings.Contains(out, "lost") || strings.Contains(out, "fault:") {
 		t.Errorf("reboot: %v\n%s", err, out)
 	}
@@ -69,6 +87,20 @@ func TestRun_UpToDown_Succeeds(t *testing.T) {
 	if _, err := os.Lstat(root); !os.IsNotExist(err) {
 		t.Errorf("the root is left: %v", err)
 	}
+}
+
+// kernelLog returns the lines of the machine's kernel log, with T for times.
+func kernelLog(t *testing.T, root string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, driverroot.KernelLog))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(b)) {
+		lines = append(lines, regexp.MustCompile(`^(\d+,\d+),\d+,`).ReplaceAllString(strings.TrimSuffix(line, "\n"), "$1,T,"))
+	}
+	return lines
 }
 
 func TestList_NoRoot_ShowsProfiles(t *testing.T) {
@@ -124,16 +156,23 @@ func injected(t *testing.T, s *engine.State, args ...string) error {
 	if err != nil {
 		return err
 	}
-	got = machine.Update(in.apply)
+	var raised []engine.Event
+	got = machine.Update(func(s *engine.State) error {
+		err := in.apply(s)
+		raised = s.Raised
+		return err
+	})
 	after, err := machine.State()
 	if err != nil {
 		t.Fatal(err)
 	}
 	*s = *after
+	s.Raised = raised
 	return got
 }
 
 func TestInject_EachFault_ChangesMachine(t *testing.T) {
+	xid31 := engine.Event{Slot: 2, Type: engine.EventXID, Data: 31, GPUInstance: -1, ComputeInstance: -1, PID: 7, Process: "x"}
 	tests := map[string]struct {
 		args  []string
 		check func(s *engine.State) any
@@ -152,6 +191,13 @@ func TestInject_EachFault_ChangesMachine(t *testing.T) {
 			"nvmlDeviceGetMemoryInfoGPU-9be4b2f2-6f10-4bac-9f52-80c33786f624"},
 		"process": {[]string{"process", "1", "--pid", "9", "--memory", "7", "--name", "x", "--graphics"}, func(s *engine.State) any { return s.GPUs[1].Processes[0] },
 			engine.Process{PID: 9, MemoryMiB: 7, Name: "x", Graphics: true}},
+		"xid": {[]string{"xid", "31", "2", "--pid", "7", "--name", "x", "--count", "2"}, func(s *engine.State) any { return s.Raised },
+			[]engine.Event{xid31, xid31}},
+		"ecc":           {[]string{"ecc", "correctable", "0", "--count", "5"}, func(s *engine.State) any { return s.GPUs[0].CorrectableErrors }, uint64(5)},
+		"ecc sram":      {[]string{"ecc", "sram", "0"}, func(s *engine.State) any { return s.GPUs[0].SRAMThreshold }, true},
+		"throttle":      {[]string{"throttle", "power-brake", "0"}, func(s *engine.State) any { return s.GPUs[0].Slowdowns }, nvml.Slowdown(0x88)},
+		"pcie-width":    {[]string{"pcie-width", "4", "0"}, func(s *engine.State) any { return s.GPUs[0].LostLanes }, 12},
+		"nvlink-errors": {[]string{"nvlink-errors", "9", "0", "--link", "3"}, func(s *engine.State) any { return s.GPUs[0].LinkErrors[3] }, uint64(9)},
 		"set": {[]string{"set", "0", "--utilization", "50", "--temperature", "80", "--power", "300", "--compute-mode", "3", "--memory-utilization", "4"},
 			func(s *engine.State) any {
 				g := s.GPUs[0]
@@ -185,6 +231,13 @@ func TestInject_InvalidArguments_ReturnsError(t *testing.T) {
 		"no process 5":           {"end", "0", "--pid", "5"},
 		"set needs a value":      {"set", "0"},
 		"0 to 100":               {"set", "0", "--utilization", "101"},
+		"no GPU instance 3":      {"xid", "31", "0", "--gi", "3"},
+		"give a number":          {"xid", "many", "0"},
+		"up to 100000":           {"xid", "31", "0", "--count", "100001"},
+		"16 lanes":               {"pcie-width", "32", "0"},
+		"give correctable":       {"ecc", "bad", "0"},
+		"give none, thermal":     {"throttle", "hot", "0"},
+		"has 18 NVLinks":         {"nvlink-errors", "1", "0", "--link", "18"},
 		"must not be negative":   {"fail", "nvmlInit", "--after", "-1"},
 	} {
 		var s engine.State
@@ -201,7 +254,9 @@ func TestInject_Undo_RestoresMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, words := range []string{"lose 3", "restore 3", "remove 4", "add slot4", "unload", "load", "hide-node 0", "show-node 0",
-		"fail nvmlInit", "clear nvmlInit", "fail nvmlInit", "slow * --latency 1s", "clear", "process 2 --pid 8", "end 2 --pid 8"} {
+		"fail nvmlInit", "clear nvmlInit", "fail nvmlInit", "slow * --latency 1s", "clear", "process 2 --pid 8", "end 2 --pid 8",
+		"ecc sram 1", "ecc uncorrectable 1", "ecc none 1", "remap pending 1", "remap none 1", "pcie-width 1 1", "pcie-width 16 1",
+		"recovery imex 1", "recovery none 1"} {
 		in, err := parseInjection(verbs()["inject"], append(strings.Fields(words), "--root", "x"), &strings.Builder{})
 		if err != nil {
 			t.Fatalf("%s: %v", words, err)
