@@ -57,6 +57,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	tuneMemory(environ)
 	klog.Background().Info("Starting", "version", version, "node", c.NodeName, "driver", c.DriverName,
 		"podNamespace", c.PodNamespace, "podUID", c.PodUID)
+	for _, warning := range c.Warnings {
+		klog.Background().Info("Warning: " + warning)
+	}
 	// Nothing closes the machine. Its locks end with the process, and so with the work that needs them.
 	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
 	if err := serve(ctx, c, machine); err != nil {
@@ -168,7 +171,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
 		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
 		Inventory: inventory.New(inventory.Options{
-			Health:  tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report),
+			Health:  tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report, c.XIDs),
 			Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
 		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -160,6 +161,17 @@ func healthPage() string {
 			claim = "is prepared"
 		}
 		row(&b, code(s.Name), s.Cause, devices, claim, s.Remedy)
+	}
+	b.WriteString("\n## XIDs\n\nErrors that NVIDIA's driver reports as events, with the immediate action of NVIDIA's catalogue. A state counts if the driver " +
+		"reports no recovery action, which drivers do since R570; `" + health.Lost + "` counts for every driver. " +
+		"`health.ignoreXIDs` and `health.taintXIDs` change the list.\n\n" +
+		"| XID | name | action | state |\n| --- | --- | --- | --- |\n")
+	for _, x := range health.XIDs {
+		state := ""
+		if x.State() != "" {
+			state = code(x.State())
+		}
+		row(&b, strconv.FormatUint(x.Code, 10), x.Name, string(x.Class), state)
 	}
 	return b.String()
 }

@@ -7,6 +7,9 @@
 // which the driver asks for no recovery, because one answer can be wrong. A poll that failed changes nothing. Faults of
 // memory end only with the board.
 //
+// XIDs are the driver's events. A driver's recovery actions (since R570) override the catalogue of XIDs. Then an XID only
+// causes a poll, except for that of a GPU off the bus.
+//
 // Traps. Drivers before R570 have no recovery action, so their faults end with a reboot or a reload of the driver. The
 // result depends only on the arguments: the caller stores it, and polls.
 package health
@@ -20,11 +23,13 @@ import (
 
 // The states of faulty GPUs, which are the values of the taint gpu.nvidia.com/unhealthy.
 const (
+	Lost       = "lost"
 	Reboot     = "reboot"
 	BusReset   = "bus-reset"
 	DrainReset = "drain-reset"
 	Reset      = "reset"
 	Memory     = "memory"
+	Named      = "xid"
 	DrainP2P   = "drain-p2p"
 )
 
@@ -43,6 +48,8 @@ type State struct {
 
 // States are all states, the worst first.
 var States = []State{
+	{Name: Lost, Cause: "the GPU has fallen off the bus",
+		Remedy: "drain the node and reboot it; if it happens again, check the board's seat and power"},
 	{Name: Reboot, Cause: "the driver asks for a reboot of the node",
 		Remedy: "drain the node and reboot it"},
 	{Name: BusReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
@@ -53,6 +60,8 @@ var States = []State{
 		Remedy: "delete the pods on the GPU, then reset the GPU by nvidia-smi -r -i with its index, on the node"},
 	{Name: Memory, Cause: "a faulty row of the GPU's memory could not be replaced",
 		Remedy: "replace the board", Usable: true},
+	{Name: Named, Cause: "the GPU reported an XID of the setting health.taintXIDs",
+		Remedy: "read the NVRM messages in the node's kernel log, then reboot the node or reload its driver", Usable: true},
 	{Name: DrainP2P, Cause: "the driver asks to end peer-to-peer work on the GPU",
 		Remedy: "delete the pods that use several GPUs, this one among them", GroupsOnly: true, Usable: true},
 }
@@ -84,6 +93,8 @@ type Reading struct {
 	// Recovery is NVML's number of the recovery action; NoRecovery: the driver has none.
 	Recovery    int
 	RemapFailed bool
+	// SRAMWorn means that the GPU counted more uncorrectable errors of its SRAM than NVIDIA allows.
+	SRAMWorn bool
 }
 
 // NoRecovery is the recovery action of drivers before R570.
@@ -101,6 +112,8 @@ type GPU struct {
 	faults []gpu.Fault
 	// clean counts the last polls in a row without a recovery action.
 	clean int
+	// decides means that the driver reports recovery actions.
+	decides bool
 }
 
 // New returns a GPU with the remembered faults. It leaves out states that this version does not know.
@@ -118,13 +131,37 @@ func New(faults []gpu.Fault) GPU {
 func (g GPU) Faults() []gpu.Fault { return g.faults }
 
 // Clearing reports that another poll without a recovery action ends faults.
-func (g GPU) Clearing() bool { return g.clean > 0 && len(g.after()) < len(g.faults) }
+func (g GPU) Clearing() bool { return g.clean > 0 && len(g.keep(Memory, Named)) < len(g.faults) }
+
+// Event applies an XID.
+func (g GPU) Event(code uint64, s Settings) GPU {
+	if slices.Contains(s.Ignore, code) {
+		return g
+	}
+	x := XIDOf(code)
+	state := x.State()
+	if g.decides && state != Lost {
+		state = ""
+	}
+	if state == "" && slices.Contains(s.Taint, code) {
+		state = Named
+	}
+	if state != "" {
+		g = g.add(gpu.Fault{State: state, Cause: x.String()})
+		g.clean = 0
+	}
+	return g
+}
 
 // Poll applies an answer.
 func (g GPU) Poll(r Reading) GPU {
 	if r.RemapFailed {
 		g = g.add(gpu.Fault{State: Memory, Cause: cause(Memory)})
 	}
+	if r.SRAMWorn {
+		g = g.add(gpu.Fault{State: Memory, Cause: "the GPU's SRAM has too many uncorrectable errors"})
+	}
+	g.decides = r.Recovery != NoRecovery
 	if state := asked[r.Recovery]; state != "" {
 		g = g.add(gpu.Fault{State: state, Cause: cause(state)})
 	}
@@ -133,19 +170,19 @@ func (g GPU) Poll(r Reading) GPU {
 		return g
 	}
 	if g.clean++; g.clean >= cleanPolls {
-		g.faults, g.clean = g.after(), 0
+		g.faults, g.clean = g.keep(Memory, Named), 0
 	}
 	return g
 }
 
 // Restarted ends the faults that a reboot or a reload of the driver ends.
-func (g GPU) Restarted() GPU { return GPU{faults: g.after()} }
+func (g GPU) Restarted() GPU { return GPU{faults: g.keep(Memory)} }
 
-// after returns the faults of the board.
-func (g GPU) after() []gpu.Fault {
+// keep returns the faults with these states.
+func (g GPU) keep(states ...string) []gpu.Fault {
 	var out []gpu.Fault
 	for _, f := range g.faults {
-		if f.State == Memory {
+		if slices.Contains(states, f.State) {
 			out = append(out, f)
 		}
 	}

@@ -4,6 +4,9 @@
 package health
 
 import (
+	"math"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,6 +46,7 @@ func TestPoll_Sequences_EndFaultsAfterTwoCleanPolls(t *testing.T) {
 		"memory stays":                   {[]Reading{{RemapFailed: true}, {}, {}, {}}, []string{Memory}},
 		"memory stays, the other ends":   {[]Reading{{Recovery: 4, RemapFailed: true}, {RemapFailed: true}, {RemapFailed: true}}, []string{Memory}},
 		"memory and no action in driver": {[]Reading{{Recovery: NoRecovery, RemapFailed: true}}, []string{Memory}},
+		"too many errors in SRAM":        {[]Reading{{SRAMWorn: true}, {}, {}}, []string{Memory}},
 	} {
 		var g GPU
 		for _, r := range tc.polls {
@@ -78,9 +82,104 @@ func TestNew_UnknownState_IsLeftOut(t *testing.T) {
 	}
 }
 
-// FuzzGPU compares with the history: a fault is present if fewer than two clean polls in a row followed it.
+// TestXIDs_Catalogue_MatchesNVIDIAs compares with the lists of immediate actions in NVIDIA's catalogue.
+func TestXIDs_Catalogue_MatchesNVIDIAs(t *testing.T) {
+	for class, want := range map[Class]string{
+		Application:   "8 11 13 25 31 32 39-41 60 68-72 75-77 80 82-86 88 89 94 96-105 126-135 139",
+		Ignorable:     "37 38 43 44 63 66 67 92 93 106 107 121 137 141 152 153 157 160 161",
+		NeedsReset:    "46 62 64 95 109 110 119 120 136 140 143 155 156 158",
+		NeedsReboot:   "79 151",
+		Workflow:      "45 48 54 74 142 144-150 159",
+		ActionChanged: "154",
+	} {
+		var codes, got []uint64
+		for _, field := range strings.Fields(want) {
+			first, last, _ := strings.Cut(field, "-")
+			from, _ := strconv.ParseUint(first, 10, 64)
+			if last == "" {
+				last = first
+			}
+			to, _ := strconv.ParseUint(last, 10, 64)
+			for ; from <= to; from++ {
+				codes = append(codes, from)
+			}
+		}
+		for _, x := range XIDs {
+			if x.Class == class {
+				got = append(got, x.Code)
+			}
+			if x.Name == "" || XIDOf(x.Code) != x || consequences[x.Class] == "" {
+				t.Errorf("%+v", x)
+			}
+		}
+		if diff := cmp.Diff(codes, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", class, diff)
+		}
+	}
+	if got := XIDOf(31).Text(); got != "XID 31, GPU memory page fault: the program's fault; the GPU is healthy" {
+		t.Error(got)
+	}
+	for _, code := range []uint64{0, 999, math.MaxUint64} {
+		if x := XIDOf(code); x.Class != Unlisted || x.State() != "" || !strings.Contains(x.Text(), "kernel log") {
+			t.Errorf("%d: %s", code, x.Text())
+		}
+	}
+}
+
+func TestEvent_Drivers_TableDecidesOnlyWithoutRecoveryActions(t *testing.T) {
+	settings := Settings{Ignore: []uint64{46}, Taint: []uint64{94, 95}}
+	for code, want := range map[uint64]struct{ old, new []string }{
+		31: {nil, nil}, 63: {nil, nil}, 154: {nil, nil}, 999: {nil, nil}, math.MaxUint64: {nil, nil},
+		62: {[]string{Reset}, nil}, 151: {[]string{Reboot}, nil},
+		79: {[]string{Lost}, []string{Lost}},
+		46: {nil, nil}, 94: {[]string{Named}, []string{Named}}, 95: {[]string{Reset}, []string{Named}},
+	} {
+		if got := states(GPU{}.Poll(Reading{Recovery: NoRecovery}).Event(code, settings)); !cmp.Equal(got, want.old) {
+			t.Errorf("XID %d, no recovery actions: %v, want %v", code, got, want.old)
+		}
+		if got := states(GPU{}.Poll(Reading{}).Event(code, settings)); !cmp.Equal(got, want.new) {
+			t.Errorf("XID %d, recovery action none: %v, want %v", code, got, want.new)
+		}
+	}
+}
+
+func TestEvent_Sequences_OnlyPollsEndFaults(t *testing.T) {
+	xid := func(code uint64) func(GPU) GPU {
+		return func(g GPU) GPU { return g.Event(code, Settings{Taint: []uint64{13}}) }
+	}
+	poll := func(recovery int) func(GPU) GPU {
+		return func(g GPU) GPU { return g.Poll(Reading{Recovery: recovery}) }
+	}
+	restart := func(g GPU) GPU { return g.Restarted() }
+	for name, tc := range map[string]struct {
+		steps []func(GPU) GPU
+		want  []string
+	}{
+		"a milder XID follows":                  {[]func(GPU) GPU{xid(79), xid(31), xid(154), xid(43)}, []string{Lost}},
+		"the milder XID comes first":            {[]func(GPU) GPU{xid(31), xid(62), xid(79)}, []string{Lost, Reset}},
+		"a driver without recovery actions":     {[]func(GPU) GPU{xid(62), poll(NoRecovery), poll(NoRecovery), poll(NoRecovery)}, []string{Reset}},
+		"it reboots":                            {[]func(GPU) GPU{xid(62), xid(13), restart}, nil},
+		"the driver says none, twice":           {[]func(GPU) GPU{xid(79), poll(0), poll(0)}, nil},
+		"an XID between two polls":              {[]func(GPU) GPU{poll(0), xid(79), poll(0)}, []string{Lost}},
+		"polls do not end an administrator's":   {[]func(GPU) GPU{xid(13), poll(0), poll(0), poll(0)}, []string{Named}},
+		"application XIDs do not delay the end": {[]func(GPU) GPU{poll(1), poll(0), xid(31), poll(0)}, nil},
+	} {
+		var g GPU
+		for _, step := range tc.steps {
+			g = step(g)
+		}
+		if got := states(g); !cmp.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// FuzzGPU compares with the history: a fault is present if fewer than two clean polls in a row followed it. An XID,
+// with the bit 0x80, is a poll that shows its state and asks for another recovery action than none.
 func FuzzGPU(f *testing.F) {
 	f.Add([]byte{1, 0, 0})
+	f.Add([]byte{1, 0xa0, 1, 1})
+	f.Add([]byte{0, 0xa0, 0xa1, 1, 0})
 	f.Add([]byte{2, 0, 1, 0, 0x40, 0, 0})
 	f.Fuzz(func(t *testing.T, polls []byte) {
 		var g GPU
@@ -89,18 +188,25 @@ func FuzzGPU(f *testing.F) {
 		for i, b := range polls {
 			r := Reading{Recovery: int(b&0xf) - 1, RemapFailed: b&0x40 != 0}
 			before := g
-			g = g.Poll(r)
+			if b&0x80 != 0 {
+				code := XIDs[int(b&0x7f)%len(XIDs)].Code
+				if g = g.Event(code, Settings{}); code == OffTheBus || !before.decides && XIDOf(code).State() != "" {
+					last[XIDOf(code).State()], clean = i, 0
+				}
+				r = Reading{Recovery: -2}
+			} else if g = g.Poll(r); r.Recovery != 0 {
+				clean = 0
+			} else {
+				clean++
+			}
 			if !cmp.Equal(states(before), states(New(before.Faults()))) {
 				t.Fatalf("a restart of the plugin changes %v", states(before))
 			}
 			if s := asked[r.Recovery]; s != "" {
 				last[s] = i
 			}
-			if r.RemapFailed {
+			if r.RemapFailed && b&0x80 == 0 {
 				last[Memory] = len(polls)
-			}
-			if clean++; r.Recovery != 0 {
-				clean = 0
 			}
 			if clean >= cleanPolls {
 				ended, clean = i, 0

@@ -151,7 +151,9 @@ func (i *Inventory) findFaults(gpus []gpu.GPU, handles map[string]nvml.Device) {
 	for n := range gpus {
 		var r *health.Reading
 		if h, err := handles[gpus[n].PCIAddress].Health(); err == nil {
-			r = &health.Reading{Recovery: int(h.Recovery), RemapFailed: h.RemapFailed}
+			r = &health.Reading{
+				Recovery: int(h.Recovery), RemapFailed: h.RemapFailed || h.UnrepairableMemory, SRAMWorn: h.SRAMThresholdExceeded,
+			}
 		}
 		faults, again := i.o.Health.Poll(gpus[n], r)
 		gpus[n].Faults, soon = faults, soon || again

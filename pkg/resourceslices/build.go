@@ -89,8 +89,8 @@ type State string
 
 // The reasons why a device is unavailable to new claims, beside the states of pkg/health.
 const (
-	// Lost GPUs are off the bus.
-	Lost State = "lost"
+	// Lost GPUs are off the bus. It is a state of pkg/health too.
+	Lost State = health.Lost
 	// Unreadable GPUs failed a required query.
 	Unreadable State = "unreadable"
 	// Absent GPUs are held by a claim but no longer listed by the driver.
@@ -116,10 +116,11 @@ func (s State) temporary() bool {
 	return s == Withheld || s == Unknown || s == NotAsked || s.fault()
 }
 
-// fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/health.
+// fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/health. Lost GPUs are
+// withdrawn, whether they answer or not.
 func (s State) fault() bool {
 	_, ok := health.Lookup(string(s))
-	return ok
+	return ok && s != Lost
 }
 
 // groupsOnly means that the GPU's own devices are available.

@@ -54,13 +54,17 @@ func TestBuild_FaultyGPU_TaintsItsDevicesOnly(t *testing.T) {
 					own := d.PCIAddress == "0000:11:00.0" && (d.Kind == gpu.KindGPU || d.Kind == gpu.KindMIG)
 					affected := slices.Contains(groups, name) || own && !state.GroupsOnly
 					value, published := got[name]
+					withdrawn := !taints || state.Name == health.Lost
+					if d.Kind == gpu.KindMonitor && d.PCIAddress == "0000:11:00.0" && state.Name == health.Lost {
+						affected = true
+					}
 					switch {
 					case !affected && (!published || value != ""):
 						t.Errorf("taints %v: %s is published: %v, tainted as %q", taints, name, published, value)
-					case affected && taints && value != state.Name:
+					case affected && !withdrawn && value != state.Name:
 						t.Errorf("%s is tainted as %q", name, value)
-					case affected && !taints && published:
-						t.Errorf("without taints %s is available to new claims", name)
+					case affected && withdrawn && published:
+						t.Errorf("taints %v: %s is available to new claims", taints, name)
 					}
 				}
 			}

@@ -5,7 +5,10 @@
 package flags
 
 import (
+	"fmt"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +17,6 @@ import (
 
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/pkg/health"
-	"gpu-dra-driver/pkg/resourceslices"
 )
 
 // Config holds the values of the flags.
@@ -42,7 +44,12 @@ type Config struct {
 	VanishedClaimGrace time.Duration
 	IgnoredProcesses   []string
 
-	HealthEvict []string
+	HealthEvict                       []string
+	healthIgnoreXIDs, healthTaintXIDs []string
+	// XIDs has the numbers of the two lists.
+	XIDs health.Settings
+	// Warnings are for the log.
+	Warnings []string
 
 	Verbosity int
 	Version   bool
@@ -119,7 +126,12 @@ func New(c *Config) *pflag.FlagSet {
 			"/dev/nvidia-uvm open.")
 	fs.StringSliceVar(&c.HealthEvict, "health-evict", nil,
 		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
-			"lost, "+strings.Join(health.Names(), ", ")+".")
+			strings.Join(health.Names(), ", ")+".")
+	fs.StringSliceVar(&c.healthIgnoreXIDs, "health-ignore-xids", nil,
+		"XIDs, separated by commas, that are counted but neither taint a GPU nor are reported to pods.")
+	fs.StringSliceVar(&c.healthTaintXIDs, "health-taint-xids", nil,
+		"XIDs, separated by commas, that taint their GPU as "+health.Named+" until the node reboots or its driver is "+
+			"reloaded, although NVIDIA's catalogue asks neither for a reset nor for a reboot.")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")
@@ -129,7 +141,44 @@ func New(c *Config) *pflag.FlagSet {
 
 // Parse reads the command line and the environment; see envflags.Parse.
 func Parse(args, environ []string) (Config, error) {
-	return envflags.Parse(New, (*Config).validate, args, environ)
+	c, err := envflags.Parse(New, (*Config).validate, args, environ)
+	for _, kv := range environ {
+		c.legacy(strings.Cut(kv, "="))
+	}
+	return c, err
+}
+
+// legacy reads a variable of NVIDIA's device plugin or DRA driver. A value that cannot be read is only a warning.
+func (c *Config) legacy(name, value string, _ bool) {
+	if value == "" || name != "DP_DISABLE_HEALTHCHECKS" && name != "ADDITIONAL_XIDS_TO_IGNORE" {
+		return
+	}
+	warn := func(text string) { c.Warnings = append(c.Warnings, name+"="+value+" "+text) }
+	if name == "DP_DISABLE_HEALTHCHECKS" && (value == "all" || value == "xids") {
+		for _, x := range health.XIDs {
+			c.XIDs.Ignore = append(c.XIDs.Ignore, x.Code)
+		}
+		warn("ignores all XIDs; the driver's recovery actions still count. Use the chart value health.ignoreXIDs")
+		return
+	}
+	more, err := xids(strings.Split(value, ","))
+	if err != nil {
+		warn("is not a list of XIDs and has no effect. Use the chart value health.ignoreXIDs")
+		return
+	}
+	c.XIDs.Ignore = append(c.XIDs.Ignore, more...)
+	warn("is read, but deprecated. Use the chart value health.ignoreXIDs")
+}
+
+func xids(fields []string) (out []uint64, err error) {
+	for _, field := range fields {
+		xid, err := strconv.ParseUint(strings.TrimSpace(field), 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not the number of an XID", field)
+		}
+		out = append(out, xid)
+	}
+	return out, nil
 }
 
 func (c *Config) validate() error {
@@ -169,8 +218,20 @@ func (c *Config) validate() error {
 		bad("healthcheck-port", "%d is not a port; a negative number turns the service off", c.HealthcheckPort)
 	}
 	for _, state := range c.HealthEvict {
-		if _, ok := health.Lookup(state); !ok && state != string(resourceslices.Lost) {
-			bad("health-evict", "%q is not lost or one of %s", state, strings.Join(health.Names(), ", "))
+		if _, ok := health.Lookup(state); !ok {
+			bad("health-evict", "%q is not one of %s", state, strings.Join(health.Names(), ", "))
+		}
+	}
+	var err error
+	if c.XIDs.Ignore, err = xids(c.healthIgnoreXIDs); err != nil {
+		bad("health-ignore-xids", "%v", err)
+	}
+	if c.XIDs.Taint, err = xids(c.healthTaintXIDs); err != nil {
+		bad("health-taint-xids", "%v", err)
+	}
+	for _, xid := range c.XIDs.Taint {
+		if slices.Contains(c.XIDs.Ignore, xid) {
+			bad("health-taint-xids", "%d is in --health-ignore-xids too", xid)
 		}
 	}
 	if c.VanishedClaimGrace <= 0 {

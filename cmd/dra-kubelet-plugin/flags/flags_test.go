@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gpu-dra-driver/cmd/envflags"
+	"gpu-dra-driver/pkg/health"
 )
 
 func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
@@ -49,11 +50,37 @@ func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 			[]string{"--node-name=n", "--driver-name=" + strings.Repeat("a.", 32) + "b"}, nil, "the API allows 63",
 		},
 		"a path without slash": {[]string{"--node-name=n", "--metrics-path=metrics"}, nil, "--metrics-path"},
-		"an unknown state":     {[]string{"--node-name=n", "--health-evict=lost,reset,ill"}, nil, `"ill" is not lost or one of reboot`},
+		"an unknown state":     {[]string{"--node-name=n", "--health-evict=lost,reset,ill"}, nil, `"ill" is not one of lost, reboot`},
+		"an XID twice":         {[]string{"--node-name=n", "--health-ignore-xids=13,94", "--health-taint-xids=94"}, nil, "94 is in --health-ignore-xids too"},
+		"not an XID":           {[]string{"--node-name=n"}, []string{"HEALTH_TAINT_XIDS=31,many"}, `--health-taint-xids: "many"`},
 		"no grace":             {[]string{"--node-name=n", "--vanished-claim-grace=0s"}, nil, "--vanished-claim-grace"},
 	} {
 		if _, err := Parse(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q in it", name, err, c.want)
+		}
+	}
+}
+
+func TestParse_VariablesOfOtherPlugins_AreReadWithWarning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		env     []string
+		ignored int
+		warning string
+	}{
+		"empty lists":     {[]string{"HEALTH_TAINT_XIDS=", "HEALTH_IGNORE_XIDS="}, 1, ""},
+		"none":            {[]string{"DP_DISABLE_HEALTHCHECKS="}, 1, ""},
+		"a list":          {[]string{"ADDITIONAL_XIDS_TO_IGNORE=31, 43"}, 3, "deprecated"},
+		"the plugin's":    {[]string{"DP_DISABLE_HEALTHCHECKS=94"}, 2, "health.ignoreXIDs"},
+		"all":             {[]string{"DP_DISABLE_HEALTHCHECKS=all"}, 1 + len(health.XIDs), "recovery actions still count"},
+		"XIDs":            {[]string{"DP_DISABLE_HEALTHCHECKS=xids"}, 1 + len(health.XIDs), "ignores all XIDs"},
+		"not a list":      {[]string{"ADDITIONAL_XIDS_TO_IGNORE=31,all"}, 1, "has no effect"},
+		"a negative XID":  {[]string{"ADDITIONAL_XIDS_TO_IGNORE=-1"}, 1, "has no effect"},
+		"a very high XID": {[]string{"ADDITIONAL_XIDS_TO_IGNORE=99999999999999999999"}, 1, "has no effect"},
+	} {
+		c, err := Parse([]string{"--node-name=n", "--health-ignore-xids=13"}, tc.env)
+		if err != nil || len(c.XIDs.Ignore) != tc.ignored || !strings.Contains(strings.Join(c.Warnings, "\n"), tc.warning) ||
+			(tc.warning == "") != (len(c.Warnings) == 0) {
+			t.Errorf("%s: %v, %v, %v", name, c.XIDs.Ignore, c.Warnings, err)
 		}
 	}
 }

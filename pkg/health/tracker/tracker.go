@@ -34,6 +34,7 @@ type Tracker struct {
 	records *record.GPUs
 	lock    string
 	report  func(error)
+	o       health.Settings
 
 	mu   sync.Mutex
 	gpus map[string]*tracked // By PCI address.
@@ -49,12 +50,28 @@ type tracked struct {
 
 // New returns a Tracker that keeps records under the lock file. It calls report, which must not block, with errors of
 // reading and writing them.
-func New(h *host.Host, records *record.GPUs, lock string, report func(error)) *Tracker {
-	return &Tracker{host: h, records: records, lock: lock, report: report, gpus: map[string]*tracked{}}
+func New(h *host.Host, records *record.GPUs, lock string, report func(error), o health.Settings) *Tracker {
+	return &Tracker{host: h, records: records, lock: lock, report: report, o: o, gpus: map[string]*tracked{}}
 }
 
 // Poll implements inventory.Health.
 func (t *Tracker) Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon bool) {
+	now := t.update(g, func(was health.GPU) health.GPU {
+		if r == nil {
+			return was
+		}
+		return was.Poll(*r)
+	})
+	return now.Faults(), now.Clearing()
+}
+
+// Event applies an XID of a GPU, of which the PCI address and the UUID must be set. The next Poll returns its faults.
+func (t *Tracker) Event(g gpu.GPU, code uint64) {
+	t.update(g, func(was health.GPU) health.GPU { return was.Event(code, t.o) })
+}
+
+// update changes a GPU and its record.
+func (t *Tracker) update(g gpu.GPU, change func(health.GPU) health.GPU) health.GPU {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := t.gpus[g.PCIAddress]
@@ -62,10 +79,8 @@ func (t *Tracker) Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon b
 		k = t.load(g)
 		t.gpus[g.PCIAddress] = k
 	}
-	if r != nil {
-		k.gpu = k.gpu.Poll(*r)
-	}
-	if faults = k.gpu.Faults(); k.stale || !slices.Equal(k.stored, faults) {
+	k.gpu = change(k.gpu)
+	if faults := k.gpu.Faults(); k.stale || !slices.Equal(k.stored, faults) {
 		if err := t.store(g, faults); err != nil {
 			t.report(&claimerror.Error{
 				Reason: claimerror.HostFailure, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
@@ -75,7 +90,7 @@ func (t *Tracker) Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon b
 			k.stored, k.stale = faults, false
 		}
 	}
-	return faults, k.gpu.Clearing()
+	return k.gpu
 }
 
 // NoDriver implements inventory.Health: faults of the driver's work end with the driver.

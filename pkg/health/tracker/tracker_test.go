@@ -50,7 +50,8 @@ func (e *env) start() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	e.tracker = New(h, records, filepath.Join(e.dir, "lock"), func(err error) { e.reports = append(e.reports, err) })
+	e.tracker = New(h, records, filepath.Join(e.dir, "lock"), func(err error) { e.reports = append(e.reports, err) },
+		health.Settings{Taint: []uint64{94}})
 }
 
 // poll checks the states after a poll.
@@ -134,4 +135,20 @@ func TestTracker_RecordUnreadable_ReportsAndReplacesIt(t *testing.T) {
 	if len(e.reports) != 1 || claimerror.ReasonOf(e.reports[0]) != claimerror.RecordUnreadable {
 		t.Errorf("reports %v", e.reports)
 	}
+}
+
+func TestTracker_XIDs_AreRememberedAndEndByPolls(t *testing.T) {
+	e := newEnv(t)
+	e.tracker.Event(board, 31)
+	e.recorded(false)
+	e.tracker.Event(board, 94) // Of the settings.
+	e.tracker.Event(board, health.OffTheBus)
+	e.start()
+	e.poll(board, nil, health.Lost, health.Named)
+	e.poll(board, &health.Reading{}, health.Lost, health.Named)
+	e.poll(gpu.GPU{PCIAddress: "0000:2b:00.0", UUID: "GPU-2"}, &health.Reading{})
+	e.poll(board, &health.Reading{}, health.Named)
+	e.boot("two")
+	e.start()
+	e.poll(board, nil)
 }

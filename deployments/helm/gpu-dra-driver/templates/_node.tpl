@@ -67,6 +67,10 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
   value: {{ dig "monitors" "enabled" true $plugin | quote }}
 - name: HEALTH_EVICT
   value: {{ dig "evict" list (.Values.health | default dict) | join "," | quote }}
+- name: HEALTH_IGNORE_XIDS
+  value: {{ dig "ignoreXIDs" list (.Values.health | default dict) | join "," | quote }}
+- name: HEALTH_TAINT_XIDS
+  value: {{ dig "taintXIDs" list (.Values.health | default dict) | join "," | quote }}
 - name: ALLOW_GPU_RESET
   value: {{ $plugin.mig.allowGPUReset | quote }}
 - name: ADOPT_FOREIGN_MIG
