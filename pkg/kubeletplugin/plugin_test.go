@@ -29,6 +29,7 @@ import (
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/health/tracker"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
@@ -81,7 +82,7 @@ func (e testEnv) start() {
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
 			Client: e.API(),
 			Inventory: inventory.New(inventory.Options{
-				Health:  tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report),
+				Health:  tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report, health.Settings{}),
 				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },
 			}),
