@@ -20,6 +20,7 @@ func newLs(f *factory) *cobra.Command {
 	var labels string
 	c := &cobra.Command{
 		Use:   "ls [NODE...]",
+		Args:  cobra.ArbitraryArgs,
 		Short: "List GPUs, their use, health and holders",
 		Long: "List the GPUs of the cluster, or of some nodes: model, memory, use, health, and the claims that hold them.\n" +
 			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
@@ -44,6 +45,7 @@ func newLs(f *factory) *cobra.Command {
 		}
 		return o.print(f.Out, f.ErrOut, "GPU", gpuColumns, rows, "No GPUs of driver "+f.driver+" found.")
 	}
+	c.AddCommand(newLsPods(f))
 	return c
 }
 

@@ -1,0 +1,109 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"gpu-dra-driver/pkg/view"
+)
+
+func newClaims(f *factory) *cobra.Command {
+	var s scope
+	c := &cobra.Command{
+		Use:   "claims",
+		Short: "List claims with their devices, shares and leaks",
+		Long: "List the ResourceClaims that have devices of the driver, and those that wait for some.\n" +
+			"A claim is pending, reserved (for its pods), unreserved (it has devices, but no pod: nobody else can use them)\n" +
+			"or deleting. A device marked with ! is in no ResourceSlice.",
+		Example: "  kubectl gpu claims -A\n  kubectl gpu claims -n team-a -o wide",
+	}
+	o := addOutput(c)
+	s.addFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := s.complete(f, o); err != nil {
+			return err
+		}
+		ctx, cancel, err := f.bounded(c.Context())
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		all, err := f.load(ctx, want{claims: true, classes: true})
+		if err != nil {
+			return err
+		}
+		s.filter(all)
+		var rows []record
+		for _, claim := range view.Claims(all.Objects, all.Classes) {
+			devices := append([]string(nil), claim.Devices...)
+			for i, d := range devices {
+				for _, u := range claim.Unpublished {
+					if u == d {
+						devices[i] = d + "!"
+					}
+				}
+			}
+			rows = append(rows, record{namespace: claim.Namespace, name: claim.Name, object: claim, cells: []any{
+				claim.Namespace, claim.Name, string(claim.State), orDash(claim.Node), orDash(strings.Join(devices, ",")),
+				fmt.Sprint(claim.Shares), orDash(strings.Join(claim.Pods, ",")), f.age(claim.Created),
+			}})
+		}
+		return o.print(f.Out, f.ErrOut, "Claim", claimColumns, rows, s.none("claims of driver "+f.driver))
+	}
+	return c
+}
+
+var claimColumns = []column{
+	{"NAMESPACE", false}, {"NAME", false}, {"STATE", false}, {"NODE", false}, {"DEVICES", false}, {"SHARES", true}, {"PODS", false}, {"AGE", false},
+}
+
+func (f *factory) age(t metav1.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(f.now().Sub(t.Time))
+}
+
+func newLsPods(f *factory) *cobra.Command {
+	var s scope
+	c := &cobra.Command{
+		Use:     "pods",
+		Short:   "List the pods with GPUs, and their devices",
+		Long:    "List the pods for which claims are reserved, with the claims and their devices.",
+		Example: "  kubectl gpu ls pods -A",
+	}
+	o := addOutput(c)
+	s.addFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := s.complete(f, o); err != nil {
+			return err
+		}
+		ctx, cancel, err := f.bounded(c.Context())
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		all, err := f.load(ctx, want{claims: true})
+		if err != nil {
+			return err
+		}
+		s.filter(all)
+		var rows []record
+		for _, p := range view.Pods(all.Objects) {
+			rows = append(rows, record{namespace: p.Namespace, name: p.Name, object: p, cells: []any{
+				p.Namespace, p.Name, orDash(p.Node), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
+			}})
+		}
+		return o.print(f.Out, f.ErrOut, "Pod", podColumns, rows, s.none("pods with devices of driver "+f.driver))
+	}
+	return c
+}
+
+var podColumns = []column{{"NAMESPACE", false}, {"POD", false}, {"NODE", false}, {"CLAIMS", false}, {"DEVICES", false}}

@@ -1,0 +1,52 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// scope selects claims by namespace and labels.
+type scope struct {
+	all      bool
+	selector string
+
+	namespace string
+	labels    labels.Selector
+}
+
+func (s *scope) addFlags(c *cobra.Command) {
+	c.Args = cobra.NoArgs
+	c.Flags().BoolVarP(&s.all, "all-namespaces", "A", false, "List the claims of all namespaces.")
+	c.Flags().StringVarP(&s.selector, "selector", "l", "", "List only the claims with these labels.")
+}
+
+// complete checks the flags before the first request.
+func (s *scope) complete(f *factory, o *output) (err error) {
+	if s.labels, err = labels.Parse(s.selector); err != nil {
+		return usageError{err}
+	}
+	if s.namespace, err = f.namespace(); err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return o.validate()
+}
+
+func (s *scope) filter(o *objects) {
+	o.Claims = slices.DeleteFunc(o.Claims, func(c resourceapi.ResourceClaim) bool {
+		return !s.all && c.Namespace != s.namespace || !s.labels.Matches(labels.Set(c.Labels))
+	})
+}
+
+func (s *scope) none(what string) string {
+	if s.all {
+		return "No " + what + " found."
+	}
+	return "No " + what + " found in namespace " + s.namespace + "."
+}

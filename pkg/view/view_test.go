@@ -1,0 +1,189 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/view"
+)
+
+var update = flag.Bool("update", false, "write the golden files again")
+
+func published(t testing.TB, board, node string, gpus int) []*resourceapi.ResourceSlice {
+	t.Helper()
+	out, err := slicetest.Node(board, node, gpus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func objects(published []*resourceapi.ResourceSlice, claims ...resourceapi.ResourceClaim) view.Objects {
+	o, shapes := view.Objects{Driver: slicetest.Driver, Claims: claims}, &fleet.Shapes{}
+	for _, s := range published {
+		o.Slices = append(o.Slices, view.Trim(shapes, s.DeepCopy()))
+	}
+	return o
+}
+
+func claim(name string, pods int, results ...resourceapi.DeviceRequestAllocationResult) resourceapi.ResourceClaim {
+	c := resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Status: resourceapi.ResourceClaimStatus{
+		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: results}},
+	}}
+	for range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: name})
+	}
+	return c
+}
+
+func device(node, name string) resourceapi.DeviceRequestAllocationResult {
+	return resourceapi.DeviceRequestAllocationResult{Driver: slicetest.Driver, Pool: node + "/gpu", Device: name}
+}
+
+func share(node, name, id, memory string) resourceapi.DeviceRequestAllocationResult {
+	r := device(node, name)
+	r.ShareID = ptr.To(types.UID(id))
+	r.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}
+	return r
+}
+
+func taint(all []*resourceapi.ResourceSlice, device, value string) {
+	for _, s := range all {
+		for i := range s.Spec.Devices {
+			if d := &s.Spec.Devices[i]; strings.HasPrefix(d.Name, device) {
+				d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: value, Effect: "NoSchedule"})
+			}
+		}
+	}
+}
+
+// busy is a board with a GPU in each state, and one without MIG.
+func busy(t testing.TB) view.Objects {
+	all := published(t, "hgx-h100", "n1", 0)
+	taint(all, "gpu-0000-d1-00-0", "lost")
+	admin := device("n1", "monitor-0000-1b-00-0")
+	admin.Pool, admin.AdminAccess = "n1/monitor", ptr.To(true)
+	o := objects(append(all, published(t, "l40s-4", "n2", 2)...),
+		claim("train", 1, device("n1", "nvlink-2-0000-52-00-0")),
+		claim("a", 1, device("n1", "gpu-0000-1b-00-0-mig-3g-40gb-4"), device("n1", "gpu-0000-1b-00-0-mig-1g-10gb-0")),
+		claim("b", 3, share("n1", "gpu-0000-43-00-0", "1", "20Gi")),
+		claim("c", 0, share("n1", "gpu-0000-43-00-0", "2", "40Gi")),
+		claim("watch", 1, admin),
+		claim("two", 1, share("n2", "gpu-0000-38-00-0", "3", "12Gi")),
+		claim("lost", 1, device("n3", "gpu-0000-01-00-0")),
+	)
+	o.Rules = []resourceapi.DeviceTaintRule{{Spec: resourceapi.DeviceTaintRuleSpec{
+		DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(slicetest.Driver), Pool: ptr.To("n1/gpu"), Device: ptr.To("gpu-0000-c3-00-0")},
+		Taint:          resourceapi.DeviceTaint{Key: view.CordonTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+	}}}
+	return o
+}
+
+func TestDrawing_BusyBoard_MatchesGolden(t *testing.T) {
+	for file, d := range map[string]view.Drawing{"testdata/layout-80.txt": {Width: 80}, "testdata/layout-40.txt": {Width: 40}} {
+		var out strings.Builder
+		for _, n := range view.Nodes(busy(t)) {
+			out.WriteString(d.Node(n))
+		}
+		for _, line := range strings.Split(out.String(), "\n") {
+			if utf8.RuneCountInString(line) > d.Width {
+				t.Errorf("%s: line of more than %d columns: %q", file, d.Width, line)
+			}
+		}
+		if *update {
+			if err := os.WriteFile(file, []byte(out.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), out.String()); diff != "" {
+			t.Errorf("%s (-want +got), go test -update writes it:\n%s", file, diff)
+		}
+	}
+}
+
+func TestDrawing_Colours_ChangeNoText(t *testing.T) {
+	for _, n := range view.Nodes(busy(t)) {
+		plain, colours := view.Drawing{Width: 60}.Node(n), view.Drawing{Width: 60, Colours: true}.Node(n)
+		if plain == colours {
+			t.Errorf("node %s has no colours", n.Name)
+		}
+		for _, code := range []string{"31", "32", "33", "34", "35", "36", "0"} {
+			colours = strings.ReplaceAll(colours, "\x1b["+code+"m", "")
+		}
+		if plain != colours {
+			t.Errorf("colours change the text:\n%s", cmp.Diff(plain, colours))
+		}
+	}
+}
+
+func TestNodes_PoolHalfWritten_Incomplete(t *testing.T) {
+	all := published(t, "hgx-h100", "n1", 2)
+	if nodes := view.Nodes(objects(all)); nodes[0].Incomplete || len(nodes[0].GPUs) != 2 {
+		t.Errorf("complete pool: %+v", nodes[0])
+	}
+	if nodes := view.Nodes(objects(all[1:])); !nodes[0].Incomplete {
+		t.Error("a slice is missing, and the node is complete")
+	}
+}
+
+// FuzzNodes reads slices and claims that no driver of this project writes.
+func FuzzNodes(f *testing.F) {
+	for _, s := range published(f, "hgx-h100", "n1", 1) {
+		slice, err := json.Marshal(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		held, err := json.Marshal(claim("a", 1, share("n1", "gpu-0000-1b-00-0", "1", "1Gi"), device("n1", "gpu-0000-1b-00-0-mig-1g-10gb-6")))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(slice, held, 40)
+	}
+	f.Add([]byte(`{"spec":{"driver":"gpu.nvidia.com","devices":[{"name":"gpu-0000-1b-00-0","capacity":{"memory":{"value":"-9E"}},`+
+		`"consumesCounters":[{"counters":{"memory-slice-31":{"value":"1"},"memory-slice--1":{"value":"1"},"memory-slice-9999":{"value":"1"}}}]}]}}`),
+		[]byte(`{"status":{"allocation":{"devices":{"results":[{"driver":"gpu.nvidia.com","device":"gpu-0000-1b-00-0","shareID":"x",`+
+			`"consumedCapacity":{"memory":"-1"}},{"driver":"gpu.nvidia.com","device":"gpu-0000-1b-00-0-mig-1g-10gb-200"}]}}}}`), 0)
+	f.Fuzz(func(t *testing.T, slice, held []byte, width int) {
+		var s resourceapi.ResourceSlice
+		var c resourceapi.ResourceClaim
+		if json.Unmarshal(slice, &s) != nil || json.Unmarshal(held, &c) != nil {
+			return
+		}
+		o := objects([]*resourceapi.ResourceSlice{&s}, c)
+		d := view.Drawing{Width: width % 200}
+		for _, n := range view.Nodes(o) {
+			for _, line := range strings.Split(d.Node(n), "\n") {
+				if utf8.RuneCountInString(line) > max(40, d.Width)+len(n.Groups) && len(n.Groups) < 10 {
+					t.Errorf("%d columns: %q", d.Width, line)
+				}
+			}
+			if _, err := json.Marshal(n); err != nil {
+				t.Error(err)
+			}
+		}
+		view.Claims(o, nil)
+		view.Pods(o)
+		view.Pools(o.Slices)
+	})
+}
