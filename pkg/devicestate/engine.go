@@ -130,7 +130,25 @@ func (e *Engine) lockClaim(ctx context.Context, uid string) (*host.Lock, error) 
 }
 
 // gpuLocks are held locks of GPUs, by PCI address.
-type gpuLocks map[string]*host.Lock
+type gpuLocks map[string]*gpuLock
+
+// gpuLock is a GPU's held lock. It keeps the records that are read under it: the readable records of claims that may
+// hold the GPU do not change until its release. With many shares of a GPU, they are most of a Prepare's work.
+type gpuLock struct {
+	*host.Lock
+	read map[string]record.Record
+}
+
+func (l *gpuLock) get(uid string, records *record.Store) (record.Record, error) {
+	if r, known := l.read[uid]; known {
+		return r, nil
+	}
+	r, err := records.Get(uid)
+	if err == nil && r.State != record.Unknown {
+		l.read[uid] = r
+	}
+	return r, err
+}
 
 func (l gpuLocks) release() {
 	for _, lock := range l {
@@ -146,7 +164,7 @@ func (e *Engine) lockGPUs(ctx context.Context, addresses ...string) (gpuLocks, e
 			held.release()
 			return nil, err
 		}
-		held[address] = lock
+		held[address] = &gpuLock{lock, map[string]record.Record{}}
 	}
 	return held, nil
 }

@@ -70,7 +70,7 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 			return err
 		}
 		slices.Sort(notes)
-		if err := e.o.Host.SetNotes(LabelNotes, locks[address], was, append([]string{boot}, notes...)); err != nil {
+		if err := e.o.Host.SetNotes(LabelNotes, locks[address].Lock, was, append([]string{boot}, notes...)); err != nil {
 			return err
 		}
 	}
@@ -79,8 +79,8 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 
 // others calls do for each other claim that may hold a GPU, with its record or the read error. It returns the lines of
 // the GPU's notes.
-func (e *Engine) others(lock *host.Lock, address, boot, uid string, do func(string, record.Record, error) error) ([]string, error) {
-	was, uids, err := e.noted(lock, address, boot)
+func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record, error) error) ([]string, error) {
+	was, uids, err := e.noted(lock.Lock, address, boot)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (e *Engine) others(lock *host.Lock, address, boot, uid string, do func(stri
 		if other == uid {
 			continue
 		}
-		r, err := e.records.Get(other)
+		r, err := lock.get(other, e.records)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !mayHold(r, address) {
 			continue
 		}

@@ -65,7 +65,7 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 		return err
 	}
 	for _, address := range slices.Sorted(maps.Keys(locks)) {
-		e.removeNote(locks[address], r.Plan.Claim.UID)
+		e.removeNote(locks[address].Lock, r.Plan.Claim.UID)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ const (
 	// recoverPause is the pause after an incomplete pass.
 	recoverPause = 10 * time.Second
 	// specInterval is the interval of checks for missing CDI specs, which can be deleted while pods run.
-	specInterval = 10 * time.Second
+	specInterval = 20 * time.Second
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
 	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an upgrade.

@@ -18,8 +18,8 @@ import (
 	"gpu-dra-driver/test/bench/table"
 )
 
-// settle is the time after which the plugin is idle and has returned memory.
-const settle = 25 * time.Second
+// settle is the time after which the plugin has looked up the new claims, once a minute, is idle and has returned memory.
+const settle = 65 * time.Second
 
 // rest reads memory and CPU time of the idle plugin, with the claims of growth still prepared.
 func (b *bench) rest(ctx context.Context) error {
