@@ -147,7 +147,7 @@ func TestController_FeatureOff_LosesItsPermissions(t *testing.T) {
 		lost []string
 	}{
 		{"deviceClasses.mig.enabled=false", nil},
-		{"deviceClasses.gpu.enabled=false,deviceClasses.mig.enabled=false,deviceClasses.models.enabled=false", []string{
+		{"deviceClasses.gpu.enabled=false,deviceClasses.mig.enabled=false,deviceClasses.models.enabled=false,deviceClasses.nvlink.enabled=false", []string{
 			"create deviceclasses", "patch deviceclasses",
 		}},
 		{"nodeLabels.enabled=false", []string{"get nodes", "list nodes", "patch nodes", "watch nodes"}},

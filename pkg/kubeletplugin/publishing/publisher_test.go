@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
@@ -209,6 +210,25 @@ func TestPublisher_NodeWithoutSlices_DoesNotWaitForTheInformer(t *testing.T) {
 		}
 	}
 	p.Metric(`gpu_dra_published_devices{type="gpu"} 1`)
+}
+
+// TestPublisher_InformerLags_DuplicatesAreRemoved has an informer that reads from the cache of another API server, which
+// lacks the slices that were just created. The controller creates them again, and removes one of each two when it sees
+// both. TestAllocate_SlicesTwice_NothingUntilOneIsLeft shows what the scheduler does meanwhile.
+func TestPublisher_InformerLags_DuplicatesAreRemoved(t *testing.T) {
+	t.Parallel()
+	p := newTestPublisher(t, features{})
+	p.Client.PrependReactor("list", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.(clienttesting.ListActionImpl).ListOptions.ResourceVersion == "0", &resourceapi.ResourceSliceList{}, nil
+	})
+	late := watch.NewFake()
+	p.Client.PrependWatchReactor("resourceslices", clienttesting.DefaultWatchReactor(late, nil))
+	p.Go(p.Run)
+	p.Eventually("two slices", func() (bool, string) { n := len(p.Slices()); return n == 2, fmt.Sprint(n) })
+	for _, s := range p.Slices() {
+		late.Add(&s)
+	}
+	p.expect("gpu-0", "monitor-0")
 }
 
 func TestPublisher_FirstCreateFailsHalfway_IsCompleted(t *testing.T) {
