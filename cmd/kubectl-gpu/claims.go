@@ -20,7 +20,7 @@ func newClaims(f *factory) *cobra.Command {
 		Use:   "claims",
 		Short: "List claims with their devices, shares and leaks",
 		Long: "List the ResourceClaims that have devices of the driver, and those that wait for some.\n" +
-			"A claim is pending, reserved (for its pods), unreserved (it has devices, but no pod: nobody else can use them)\n" +
+			"A claim is pending, reserved (for its pods), unreserved (it has devices that no pod uses)\n" +
 			"or deleting. A device marked with ! is in no ResourceSlice.",
 		Example: "  kubectl gpu claims -A\n  kubectl gpu claims -n team-a -o wide",
 	}

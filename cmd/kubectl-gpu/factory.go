@@ -24,6 +24,9 @@ import (
 // defaultTimeout bounds all requests of a command together. --request-timeout changes it.
 const defaultTimeout = 30 * time.Second
 
+// completionTimeout bounds the requests of the shell's completion.
+const completionTimeout = 3 * time.Second
+
 // factory has the flags of all commands, and makes what they need.
 type factory struct {
 	genericiooptions.IOStreams

@@ -22,6 +22,7 @@ func newLayout(f *factory) *cobra.Command {
 			"Colours appear only on a terminal, and not if NO_COLOR is set.",
 		Example: "  kubectl gpu layout\n  kubectl gpu layout n1",
 	}
+	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = func(c *cobra.Command, args []string) error {

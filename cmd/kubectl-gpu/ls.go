@@ -27,6 +27,7 @@ func newLs(f *factory) *cobra.Command {
 			"external (it has partitions that no claim holds) or unpublished (a claim has it, but no slice does).",
 		Example: "  kubectl gpu ls\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
 	}
+	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = func(c *cobra.Command, args []string) error {

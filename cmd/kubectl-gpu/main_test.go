@@ -6,10 +6,13 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,11 +30,16 @@ type env struct {
 	lists      map[string]any
 	forbidden  map[string]bool
 	kubeconfig string
+	// rules are the DeviceTaintRules, by name. Requests with dryRun do not change them.
+	rules map[string]map[string]any
+	// failWrites lets changes fail after so many; 0 is never.
+	failWrites, writes int
 }
 
 const (
 	slicesPath = "/apis/resource.k8s.io/v1/resourceslices"
 	claimsPath = "/apis/resource.k8s.io/v1/resourceclaims"
+	rulesPath  = "/apis/resource.k8s.io/v1/devicetaintrules"
 )
 
 // perNode is the number of GPUs of each node.
@@ -40,19 +48,18 @@ const perNode = 2
 // start returns an API server with nodes of simulated boards, by node name.
 func start(t testing.TB, boards map[string]string, claims ...resourceapi.ResourceClaim) *env {
 	t.Helper()
-	var slices resourceapi.ResourceSliceList
+	var all resourceapi.ResourceSliceList
 	for node, board := range boards {
 		published, err := slicetest.Node(board, node, perNode)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range published {
-			slices.Items = append(slices.Items, *s)
+			all.Items = append(all.Items, *s)
 		}
 	}
-	e := &env{t: t, forbidden: map[string]bool{}, lists: map[string]any{
-		slicesPath: slices, claimsPath: resourceapi.ResourceClaimList{Items: claims},
-		"/apis/resource.k8s.io/v1/devicetaintrules": map[string]any{"kind": "DeviceTaintRuleList", "apiVersion": "resource.k8s.io/v1", "items": []any{}},
+	e := &env{t: t, forbidden: map[string]bool{}, rules: map[string]map[string]any{}, lists: map[string]any{
+		slicesPath: all, claimsPath: resourceapi.ResourceClaimList{Items: claims}, rulesPath: nil,
 	}}
 	server := httptest.NewServer(http.HandlerFunc(e.serve))
 	t.Cleanup(server.Close)
@@ -62,6 +69,10 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 
 func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
+	if name, ok := strings.CutPrefix(r.URL.Path, rulesPath+"/"); ok {
+		e.change(w, r, name)
+		return
+	}
 	list, ok := e.lists[r.URL.Path]
 	if !ok || e.forbidden[r.URL.Path] {
 		status := metav1.Status{
@@ -79,11 +90,41 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 	case resourceapi.ResourceSliceList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceSliceList", APIVersion: "resource.k8s.io/v1"}
 		list = l
+	case nil:
+		items := []any{}
+		for _, name := range slices.Sorted(maps.Keys(e.rules)) {
+			items = append(items, e.rules[name])
+		}
+		list = map[string]any{"kind": "DeviceTaintRuleList", "apiVersion": "resource.k8s.io/v1", "items": items}
 	case resourceapi.ResourceClaimList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceClaimList", APIVersion: "resource.k8s.io/v1"}
 		list = l
 	}
 	_ = json.NewEncoder(w).Encode(list)
+}
+
+// change applies or deletes a rule.
+func (e *env) change(w http.ResponseWriter, r *http.Request, name string) {
+	e.writes++
+	var rule map[string]any
+	switch {
+	case e.failWrites > 0 && e.writes > e.failWrites:
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	case r.Method == http.MethodDelete:
+		rule = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Success"}
+	default:
+		if err := json.NewDecoder(r.Body).Decode(&rule); err != nil {
+			e.t.Error(err)
+		}
+	}
+	if r.URL.Query().Get("dryRun") == "" {
+		delete(e.rules, name)
+		if r.Method != http.MethodDelete {
+			e.rules[name] = rule
+		}
+	}
+	_ = json.NewEncoder(w).Encode(rule)
 }
 
 func kubeconfig(t testing.TB, server string) string {
@@ -169,6 +210,10 @@ func TestRun_BadInput_SentenceAndExitCode(t *testing.T) {
 		"no such format":       {good, []string{"ls", "-o", "xml"}, 2, "xml"},
 		"no such node":         {good, []string{"ls", "ñandú"}, 1, "ñandú"},
 		"timeout without unit": {good, []string{"ls", "--request-timeout=soon"}, 2, "timeout"},
+		"cordon nothing":       {good, []string{"cordon"}, 2, "a device is missing"},
+		"cordon without node":  {good, []string{"cordon", "gpu-0000-1b-00-0"}, 1, "NODE/DEVICE"},
+		"cordon unknown GPU":   {good, []string{"cordon", "n1/gpu-0000-ff-00-0"}, 1, "publishes no device"},
+		"cordon Unicode":       {good, []string{"cordon", "n1/gpü"}, 1, "does not belong"},
 		"driver without GPUs":  {good, []string{"ls", "--driver-name=other.example.com"}, 0, "No GPUs"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,5 +240,65 @@ func TestLs_RightsMissing_ShowsTheRest(t *testing.T) {
 		if !strings.Contains(errOut, note) {
 			t.Errorf("stderr lacks %q: %q", note, errOut)
 		}
+	}
+}
+
+func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100", "n2": "hgx-h100"},
+		claim("team-a", "train-0", device("n1", "gpu-0000-1b-00-0-mig-1g-10gb-0")),
+		claim("team-b", "other", device("n2", "gpu-0000-1b-00-0-mig-1g-10gb-0")))
+	must := func(args ...string) string {
+		t.Helper()
+		code, out, errOut := e.kubectl(args...)
+		if code != 0 || errOut != "" {
+			t.Fatalf("%v: exit code %d, stderr %q", args, code, errOut)
+		}
+		return out
+	}
+	const first, second = "n1/gpu-0000-1b-00-0", "n1/gpu-0000-43-00-0"
+	if out := must("drain", first, "--dry-run=server"); !strings.Contains(out, "would evict pod team-a/train-0 (") || strings.Contains(out, "team-b") || len(e.rules) > 0 {
+		t.Errorf("dry run made %d rules: %s", len(e.rules), out)
+	}
+	must("cordon", first+"-mig-2g-20gb-2") // A partition stands for its GPU.
+	must("cordon", second)
+	tainted := map[string]int{}
+	for _, r := range e.rules {
+		selector := r["spec"].(map[string]any)["deviceSelector"].(map[string]any)
+		tainted[fmt.Sprint(selector["pool"], "/", selector["device"])]++
+	}
+	for _, s := range e.lists[slicesPath].(resourceapi.ResourceSliceList).Items {
+		for _, d := range s.Spec.Devices {
+			want := 1
+			switch {
+			case *s.Spec.NodeName == "n2" || strings.HasPrefix(d.Name, "monitor"):
+				want = 0
+			case strings.HasPrefix(d.Name, "nvlink"):
+				want = 2
+			}
+			if got := tainted[s.Spec.Pool.Name+"/"+d.Name]; got != want {
+				t.Errorf("device %s of pool %s has %d rules, want %d", d.Name, s.Spec.Pool.Name, got, want)
+			}
+		}
+	}
+	if out := must("ls", "n1"); strings.Count(out, "cordoned") != 2 {
+		t.Errorf("cordoned GPUs are not marked once each:\n%s", out)
+	}
+	if out := must("uncordon", first); !strings.Contains(out, "uncordoned") || strings.Count(must("ls"), "cordoned") != 1 {
+		t.Errorf("uncordon of one GPU of two: %s", out)
+	}
+	if must("uncordon", second); len(e.rules) > 0 {
+		t.Errorf("%d rules are left", len(e.rules))
+	}
+	if out := must("uncordon", second); !strings.Contains(out, "was not cordoned") {
+		t.Errorf("second uncordon: %s", out)
+	}
+	e.failWrites = e.writes + 3
+	if code, _, errOut := e.kubectl("cordon", first); code != 1 || !strings.Contains(errOut, "cordoned in part") {
+		t.Errorf("API server fails midway: exit code %d, stderr %q", code, errOut)
+	}
+	e.failWrites = 0
+	must("uncordon", first)
+	if len(e.rules) > 0 {
+		t.Errorf("%d rules are left after a cordon in part", len(e.rules))
 	}
 }

@@ -23,6 +23,7 @@ func newSlices(f *factory) *cobra.Command {
 			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they are.",
 		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml",
 	}
+	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := o.validate(); err != nil {

@@ -156,7 +156,7 @@ func (b *builder) slices(all []*Slice, held []result) {
 			b.devices[d.Name] = p
 			for _, address := range p.addresses {
 				g := b.gpu(address)
-				g.Devices = append(g.Devices, d.Name)
+				g.Devices = append(g.Devices, PublishedDevice{s.Pool.Name, d.Name})
 				g.Use = Free
 			}
 			if device.Kind == gpu.KindGroup || device.Kind == gpu.KindMonitor {
@@ -200,19 +200,21 @@ func memory(bytes int64) int64 {
 
 const maxSlices = 32
 
-// needs returns the GPUs of a device, and the memory slices that it takes, by its counters.
+// needs returns the GPUs of a device, and the memory slices that it takes, by its counters. An NVLink group consumes the
+// node's counter of each member, or the members' own counter sets.
 func needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
-	if device.Kind != gpu.KindGroup {
-		gpus = []string{device.PCIAddress}
+	gpus = []string{device.PCIAddress}
+	member := func(name string) {
+		m, err := gpu.ParseName(name)
+		if err == nil && device.Kind == gpu.KindGroup && m.Kind == gpu.KindGPU && !slices.Contains(gpus, m.PCIAddress) {
+			gpus = append(gpus, m.PCIAddress)
+		}
 	}
 	first, last := maxSlices, -1
 	for _, use := range d.ConsumesCounters {
+		member(strings.TrimSuffix(use.CounterSet, "-counter-set"))
 		for name := range use.Counters {
-			if device.Kind == gpu.KindGroup {
-				if member, err := gpu.ParseName("gpu-" + name); err == nil {
-					gpus = append(gpus, member.PCIAddress)
-				}
-			}
+			member("gpu-" + name)
 			i, err := strconv.Atoi(strings.TrimPrefix(name, "memory-slice-"))
 			if strings.HasPrefix(name, "memory-slice-") && err == nil && i >= 0 && i < maxSlices {
 				first, last = min(first, i), max(last, i)
@@ -271,7 +273,11 @@ func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools 
 			continue
 		}
 		for _, g := range b.gpus {
-			if s.Device == nil || *s.Device == g.Name {
+			// A cordon has a rule for each device of its GPU, and a GPU can be published in partitions only.
+			covers := s.Device == nil || *s.Device == g.Name || g.Cordons(r)
+			if covers && !slices.ContainsFunc(g.Taints, func(t resourceapi.DeviceTaint) bool {
+				return t.Key == r.Spec.Taint.Key && t.Effect == r.Spec.Taint.Effect
+			}) {
 				g.Taints = append(g.Taints, r.Spec.Taint)
 			}
 		}
@@ -285,7 +291,7 @@ func (b *builder) done() Node {
 			return cmp.Or(boolCompare(x.Admin, y.Admin), cmp.Compare(x.Start, y.Start), cmp.Compare(x.Device, y.Device),
 				cmp.Compare(x.Claim.String(), y.Claim.String()), cmp.Compare(x.Share, y.Share))
 		})
-		slices.Sort(g.Devices)
+		slices.SortFunc(g.Devices, func(x, y PublishedDevice) int { return cmp.Compare(x.Name, y.Name) })
 		g.Use = use(*g)
 		g.FreeSlices = freeSlices(*g)
 		b.node.GPUs = append(b.node.GPUs, *g)

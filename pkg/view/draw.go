@@ -215,7 +215,7 @@ func (d Drawing) bar(g GPU) string {
 	return out
 }
 
-// colour paints text in the colour of a holder. Index -1 is nobody.
+// colour paints text in the colour of a holder. Index -1 is free memory.
 func (d Drawing) colour(holder int, text string) string {
 	if holder < 0 {
 		return text

@@ -47,9 +47,12 @@ type GPU struct {
 	Taints []resourceapi.DeviceTaint `json:"taints,omitempty"`
 	// Allocations are sorted by their place on the GPU. Devices of admin access come last.
 	Allocations []Allocation `json:"allocations,omitempty"`
-	// Devices are the names of all published devices that need this GPU, groups included.
-	Devices []string `json:"-"`
+	// Devices are all published devices that need this GPU, groups included, sorted by name.
+	Devices []PublishedDevice `json:"-"`
 }
+
+// PublishedDevice names a device in the slices.
+type PublishedDevice struct{ Pool, Name string }
 
 // Use says how claims use a GPU.
 type Use string
@@ -165,6 +168,3 @@ func (g GPU) Condition() string {
 	}
 	return cmp.Or(strings.Join(out, ", "), "ok")
 }
-
-// CordonTaint is the key of the taint that takes a GPU out of use.
-const CordonTaint = "gpu.nvidia.com/cordoned"
