@@ -23,10 +23,14 @@ for script in $(git ls-files '*.sh') .ci/run; do bash -n "$script"; done
 # The chart, with all that is off by default because a cluster can lack it. No limits of CPU and ephemeral storage: the first
 # would delay reviews, and the second needs a resource that nodes can lack, while no pod writes files. Images have
 # versions as tags, so pods may start without the registry. The templates name the findings of single pods.
-scores=$(hack/tool.sh helm template gpu-dra-driver deployments/helm/gpu-dra-driver --namespace gpu-dra-driver \
-  --set image.registry=registry.example.com,networkPolicies.enabled=true |
-  hack/tool.sh kube-score score --output-format ci --ignore-container-cpu-limit \
-    --ignore-test container-ephemeral-storage-request-and-limit --ignore-test container-image-pull-policy -) ||
+chart=deployments/helm/gpu-dra-driver
+values=image.registry=registry.example.com,networkPolicies.enabled=true
+hack/tool.sh helm lint --strict --quiet "$chart" --set "$values"
+manifests=$(hack/tool.sh helm template gpu-dra-driver "$chart" --namespace gpu-dra-driver --set "$values")
+hack/tool.sh kubeconform -strict \
+  -schema-location 'deployments/helm/testdata/schemas/{{.ResourceKind}}{{.KindSuffix}}.json' <<<"$manifests"
+scores=$(hack/tool.sh kube-score score --output-format ci --ignore-container-cpu-limit \
+  --ignore-test container-ephemeral-storage-request-and-limit --ignore-test container-image-pull-policy - <<<"$manifests") ||
   { grep CRITICAL <<<"$scores" >&2; exit 1; }
 hack/vale.sh
 hack/check-generated.sh
