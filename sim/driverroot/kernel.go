@@ -74,7 +74,8 @@ func sysfs(s *engine.State) []Entry {
 			file(dir+"/class", "0x030200\n"), file(dir+"/numa_node", fmt.Sprintf("%d\n", slot.NUMANode)),
 			file(dir+"/config", string(configSpace(b))), file(dir+"/resource", fmt.Sprintf("0x%016x 0x%016x 0x0000000000040200\n", bar0(i), bar0(i)+1<<24-1)),
 			file(dir+"/local_cpulist", cpuList(slot.NUMANode)+"\n"),
-			file(dir+"/current_link_width", fmt.Sprintf("%d\n", b.PCIeWidth)),
+			file(dir+"/current_link_width", fmt.Sprintf("%d\n", max(b.PCIeWidth-g.LostLanes, 0))),
+			file(dir+"/max_link_width", fmt.Sprintf("%d\n", b.PCIeWidth)),
 			link("sys/bus/pci/devices/"+g.Address, dir),
 		)
 		if s.DriverLoaded {

@@ -61,6 +61,14 @@ func (s *State) NVLinks(g *GPU) []NVLink {
 	return out
 }
 
+// LinkErrorsOf returns the number of errors of an NVLink.
+func (g *GPU) LinkErrorsOf(link int) uint64 {
+	if link < 0 || link >= len(g.LinkErrors) {
+		return 0
+	}
+	return g.LinkErrors[link]
+}
+
 // Peers reports whether two GPUs communicate over NVLink, through a direct link or through switches. A missing link
 // to a switch isolates the GPU, as with the fabric manager's default setting. A GPU in MIG mode has no peers.
 func (s *State) Peers(a, b *GPU) bool {

@@ -25,6 +25,7 @@ typedef struct { u32 version, value; } versionedValue;
 typedef struct { u32 version, sensor; int temperature; } temperatureV;
 typedef struct { u64 l1, l2, device, registerFile; } eccCounts;
 typedef struct { u64 reference, violation; } violationTime;
+typedef struct { u32 version, channelPending, tpcPending; } repairStatus;
 typedef struct { u32 version; u64 aggregateParity, aggregateSecDed, aggregateCorrected, volatileParity, volatileSecDed, volatileCorrected, l2, sm, pcie, mcu, other; u32 thresholdExceeded; } sramErrors;
 typedef struct { u32 version; char branch[80]; } driverBranch;
 typedef struct { u32 version, type; char value[41]; } uuidV;

@@ -22,13 +22,26 @@ const (
 	fieldTotalEnergy       = 83
 	fieldNVLinkCount       = 91
 	fieldPCIeReplays       = 94
+	fieldRemoteLink        = 146
+	fieldSwitchLinks       = 147
+	fieldPCIeFirst         = 173 // counters of PCIe errors
+	fieldPCIeLast          = 183
+	fieldResetFreeMIG      = 184
 	fieldPowerAverage      = 185
 	fieldPowerInstant      = 186
 	fieldPowerMin          = 187
 	fieldPowerMax          = 188
 	fieldPowerDefault      = 189
 	fieldPowerCurrent      = 190
+	fieldEnergy            = 191
 	fieldPowerRequested    = 192
+	fieldPCIeSent          = 197
+	fieldPCIeReceived      = 198
+	fieldReset             = 226
+	fieldDrainReset        = 227
+	fieldSoftwareThermal   = 269
+	fieldHardwareThermal   = 270
+	fieldPowerBrake        = 271
 
 	valueUint      = 1
 	valueULongLong = 3
@@ -38,49 +51,118 @@ const (
 func nvmlDeviceGetFieldValues(dev C.handle, count C.int, values *C.fieldValue) C.u32 {
 	const most = 4096
 	return device("nvmlDeviceGetFieldValues", dev, values != nil && count > 0 && count <= most, func(v engine.View) nvml.Code {
-		now := C.longlong(time.Now().UnixMicro())
+		now := time.Now()
 		for i := range unsafe.Slice(values, count) {
 			f := &unsafe.Slice(values, count)[i]
-			value, kind, code := fieldOf(v, uint32(f.fieldId))
-			f.timestamp, f.latencyUsec, f.value, f.valueType, f.code = now, 0, C.u64(value), C.u32(kind), C.u32(code)
+			value, kind, code := fieldOf(v, uint32(f.fieldId), uint32(f.scopeId), v.MeterAt(now))
+			f.timestamp, f.latencyUsec, f.value, f.valueType, f.code = C.longlong(now.UnixMicro()), 0, C.u64(value), C.u32(kind), C.u32(code)
 		}
 		return 0
 	})
 }
 
-func fieldOf(v engine.View, id uint32) (value uint64, kind int, code nvml.Code) {
+func fieldOf(v engine.View, id, scope uint32, m engine.Meter) (value uint64, kind int, code nvml.Code) {
+	const reset, drainReset = 1, 4
 	b := v.Board
 	number := func(n int) (uint64, int, nvml.Code) { return uint64(n), valueUint, 0 }
-	switch id {
-	case fieldECCCurrent, fieldECCPending:
+	// Times are in nanoseconds.
+	elapsed := func(ms uint64) (uint64, int, nvml.Code) { return ms * 1_000_000, valueULongLong, 0 }
+	switch {
+	case id == fieldECCCurrent || id == fieldECCPending:
 		return number(flag(b.ECC))
-	case fieldMemoryTemperature:
-		if b.MemoryIdleTemp > 0 {
-			return number(b.MemoryIdleTemp)
-		}
-	case fieldTotalEnergy:
-		return energy(v), valueULongLong, 0
-	case fieldNVLinkCount:
+	case id == fieldMemoryTemperature && b.MemoryIdleTemp > 0:
+		return number(b.MemoryIdleTemp)
+	case id == fieldTotalEnergy || id == fieldEnergy:
+		return m.EnergyMJ, valueULongLong, 0
+	case id == fieldNVLinkCount:
 		return number(b.NVLinks)
-	case fieldPCIeReplays:
+	case id == fieldPCIeReplays || id >= fieldPCIeFirst && id <= fieldPCIeLast:
 		return number(0)
-	case fieldPowerAverage, fieldPowerInstant:
+	case id == fieldPCIeSent || id == fieldPCIeReceived:
+		return 0, valueULongLong, 0
+	case id == fieldResetFreeMIG:
+		return number(flag(b.MIG != nil && b.MIG.ResetFree))
+	case id == fieldPowerAverage || id == fieldPowerInstant:
 		return number(v.PowerW * 1000)
-	case fieldPowerMin:
+	case id == fieldPowerMin:
 		return number(b.Power.Min * 1000)
-	case fieldPowerMax:
+	case id == fieldPowerMax:
 		return number(b.Power.Max * 1000)
-	case fieldPowerDefault, fieldPowerCurrent, fieldPowerRequested:
+	case id == fieldPowerDefault || id == fieldPowerCurrent || id == fieldPowerRequested:
 		return number(b.Power.Default * 1000)
-	case engine.FieldRemapPending, engine.FieldRemapFailed, engine.FieldRecoveryAction:
-		value, code = v.HealthField(id)
-		return value, valueUint, code
-	case engine.FieldCorrectable, engine.FieldUncorrectable:
+	case id == fieldReset:
+		return number(flag(v.Recovery == reset))
+	case id == fieldDrainReset:
+		return number(flag(v.Recovery == drainReset))
+	case id == fieldSoftwareThermal:
+		return elapsed(m.SoftwareThermalMS)
+	case id == fieldHardwareThermal:
+		return elapsed(m.HardwareThermalMS)
+	case id == fieldPowerBrake:
+		return elapsed(m.PowerBrakeMS)
+	case id == engine.FieldCorrectable || id == engine.FieldUncorrectable:
 		value, code = v.HealthField(id)
 		return value, valueULongLong, code
+	case id == fieldSwitchLinks && b.NVLinks > 0:
+		return number(b.NVLinks * flag(len(v.Profile.Wires) == 0))
 	}
-	return 0, 0, nvml.NotSupported
+	if value, kind, code := linkField(v, id, scope); code != nvml.NotFound {
+		return value, kind, code
+	}
+	value, code = v.HealthField(id)
+	return value, valueUint, code
 }
+
+// isLinkCounter reports whether the field is a counter of a link, and of errors. NVLink 5 has other ones than earlier
+// versions.
+func isLinkCounter(id uint32, blackwell bool) (counter, errors bool) {
+	const throughput, raw, replay, crc, packets, malformed, failed = 138, 141, 161, 163, 201, 206, 214
+	switch {
+	case id >= throughput && id <= raw:
+		return true, false
+	case id >= replay && id <= crc:
+		return !blackwell, true
+	case id >= packets && id <= failed:
+		return blackwell, id >= malformed
+	}
+	return false, false
+}
+
+// linkField returns a field of the link that the scope names. It returns NotFound for other fields.
+func linkField(v engine.View, id, scope uint32) (uint64, int, nvml.Code) {
+	const allLinks, speed, state, lastThroughput, firstNVLink5, lastNVLink5, replay = 0xffffffff, 164, 165, 141, 201, 214, 161
+	const blackwell = 10
+	counter, errors := isLinkCounter(id, v.Board.Architecture >= blackwell)
+	single := id == speed || id == state || id == fieldRemoteLink
+	switch {
+	case !counter && !single && (id >= firstNVLink5 && id <= lastNVLink5 || id >= replay && id < speed):
+		return 0, 0, nvml.NotSupported
+	case !counter && !single:
+		return 0, 0, nvml.NotFound
+	case v.Board.NVLinks == 0 || v.MIGEnabled && single:
+		return 0, 0, nvml.NotSupported
+	case scope == allLinks && id <= lastThroughput:
+		return 0, valueULongLong, 0
+	case scope >= uint32(v.Board.NVLinks):
+		return 0, 0, nvml.InvalidArgument
+	}
+	links := v.NVLinks(v.GPU)
+	up := int(scope) < len(links) && links[scope].Up
+	switch {
+	case id == state:
+		return uint64(flag(up)), valueUint, 0
+	case id == fieldRemoteLink:
+		return uint64(scope), valueUint, 0
+	case id == speed:
+		return uint64(linkSpeed[v.Board.NVLinkVersion] * flag(up)), valueUint, 0
+	case errors:
+		return v.LinkErrorsOf(int(scope)), valueULongLong, 0
+	}
+	return 0, valueULongLong, 0
+}
+
+// linkSpeed is in MB/s, by the version of NVLink.
+var linkSpeed = map[int]int{2: 25781, 3: 25000, 4: 26562, 5: 53125}
 
 //export nvmlGpmQueryDeviceSupport
 func nvmlGpmQueryDeviceSupport(dev C.handle, support *C.gpmSupport) C.u32 {

@@ -76,7 +76,8 @@ func nvmlDeviceGetGspFirmwareVersion(dev C.handle, to *C.char) C.u32 {
 
 //export nvmlDeviceGetIndex
 func nvmlDeviceGetIndex(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetIndex", dev, to, func(v engine.View) int { return v.Index })
+	return either("nvmlDeviceGetIndex", dev, to != nil,
+		func(v engine.View) nvml.Code { return put(to, v.Index) }, func(f found) nvml.Code { return put(to, f.index()) })
 }
 
 //export nvmlDeviceGetMinorNumber

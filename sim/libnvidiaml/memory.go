@@ -42,11 +42,16 @@ func nvmlDeviceGetMemoryInfo_v2(dev C.handle, m *C.memoryV2) C.u32 {
 
 //export nvmlDeviceGetBAR1MemoryInfo
 func nvmlDeviceGetBAR1MemoryInfo(dev C.handle, m *C.bar1Memory) C.u32 {
-	return device("nvmlDeviceGetBAR1MemoryInfo", dev, m != nil, func(v engine.View) nvml.Code {
-		m.total, m.used = C.u64(v.Board.BAR1MiB*mib), mib
-		m.free = m.total - m.used
+	// A MIG device has the part of BAR1 that its instance has of the memory slices, and uses nothing.
+	answer := func(total, used uint64) nvml.Code {
+		m.total, m.free, m.used = C.u64(total*mib), C.u64((total-used)*mib), C.u64(used*mib)
 		return 0
-	})
+	}
+	return either("nvmlDeviceGetBAR1MemoryInfo", dev, m != nil,
+		func(v engine.View) nvml.Code { return answer(v.Board.BAR1MiB, 1) },
+		func(f found) nvml.Code {
+			return answer(f.Board.BAR1MiB*uint64(f.instance.Size)/uint64(f.Board.MIG.Slices), 0)
+		})
 }
 
 // processes fills a counted array: for a GPU the processes that use it or a part of it, for a MIG device its own. If

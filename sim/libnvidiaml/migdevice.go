@@ -170,5 +170,19 @@ func (f found) memory() nvml.MemoryInfo {
 	return m
 }
 
+// index returns the MIG device's index on its GPU.
+func (f found) index() int {
+	n := 0
+	for _, i := range f.Instances {
+		for _, c := range i.Computes {
+			if i.ID == f.gi && c.ID == f.ci {
+				return n
+			}
+			n++
+		}
+	}
+	return n
+}
+
 // name returns the names of the GPU and of the instance: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".
 func (f found) name() string { return f.Board.ProductName + " MIG " + f.computeProfile.Name }

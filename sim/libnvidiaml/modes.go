@@ -30,13 +30,14 @@ func nvmlDeviceSetComputeMode(dev C.handle, mode C.u32) C.u32 {
 
 //export nvmlDeviceGetEccMode
 func nvmlDeviceGetEccMode(dev C.handle, mode, pending *C.u32) C.u32 {
-	return device("nvmlDeviceGetEccMode", dev, mode != nil && pending != nil, func(v engine.View) nvml.Code {
+	answer := func(v engine.View) nvml.Code {
 		if !v.Board.ECC {
 			return nvml.NotSupported
 		}
 		*mode, *pending = 1, 1
 		return 0
-	})
+	}
+	return either("nvmlDeviceGetEccMode", dev, mode != nil && pending != nil, answer, func(f found) nvml.Code { return answer(f.View) })
 }
 
 //export nvmlDeviceGetDefaultEccMode

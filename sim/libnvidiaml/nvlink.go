@@ -65,8 +65,9 @@ func nvmlDeviceGetNvLinkCapability(dev C.handle, link, capability C.u32, result 
 
 //export nvmlDeviceGetNvLinkErrorCounter
 func nvmlDeviceGetNvLinkErrorCounter(dev C.handle, link, counter C.u32, to *C.u64) C.u32 {
-	return nvlink("nvmlDeviceGetNvLinkErrorCounter", dev, link, to != nil, func(engine.View) nvml.Code {
-		*to = 0
+	const counters = 5
+	return nvlink("nvmlDeviceGetNvLinkErrorCounter", dev, link, to != nil && counter < counters, func(v engine.View) nvml.Code {
+		*to = C.u64(v.LinkErrorsOf(int(link)))
 		return 0
 	})
 }

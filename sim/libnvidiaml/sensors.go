@@ -17,13 +17,19 @@ import (
 //export nvmlDeviceGetUtilizationRates
 func nvmlDeviceGetUtilizationRates(dev C.handle, u *C.utilizationRates) C.u32 {
 	return device("nvmlDeviceGetUtilizationRates", dev, u != nil, func(v engine.View) nvml.Code {
+		if v.MIGEnabled {
+			return nvml.NotSupported
+		}
 		u.gpu, u.memory = C.u32(v.Utilization), C.u32(v.MemoryUtil)
 		return 0
 	})
 }
 
 func engineUtilization(query string, dev C.handle, utilization, period *C.u32) C.u32 {
-	return device(query, dev, utilization != nil && period != nil, func(engine.View) nvml.Code {
+	return device(query, dev, utilization != nil && period != nil, func(v engine.View) nvml.Code {
+		if v.MIGEnabled {
+			return nvml.NotSupported
+		}
 		*utilization, *period = 0, 167000
 		return 0
 	})
@@ -129,6 +135,27 @@ func nvmlDeviceGetTotalEnergyConsumption(dev C.handle, to *C.u64) C.u32 {
 
 // energy is in millijoules.
 func energy(v engine.View) uint64 { return v.MeterAt(time.Now()).EnergyMJ }
+
+// nvmlDeviceGetViolationStatus returns microseconds of the clock, and nanoseconds of low clocks for a reason.
+//
+//export nvmlDeviceGetViolationStatus
+func nvmlDeviceGetViolationStatus(dev C.handle, policy C.u32, to *C.violationTime) C.u32 {
+	const thermal, reliability, total, totalBase = 1, 5, 10, 11
+	known := policy <= reliability || policy == total || policy == totalBase
+	return device("nvmlDeviceGetViolationStatus", dev, to != nil && known, func(v engine.View) nvml.Code {
+		now := time.Now()
+		m := v.MeterAt(now)
+		sum := uint64(0)
+		switch policy {
+		case thermal:
+			sum = m.SoftwareThermalMS + m.HardwareThermalMS
+		case total, totalBase:
+			sum = m.SoftwareThermalMS + m.HardwareThermalMS + m.PowerBrakeMS
+		}
+		*to = C.violationTime{reference: C.u64(now.UnixMicro()), violation: C.u64(sum * 1_000_000)}
+		return 0
+	})
+}
 
 func perfState(query string, dev C.handle, to *C.u32) C.u32 {
 	return number(query, dev, to, func(v engine.View) int {

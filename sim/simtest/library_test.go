@@ -5,6 +5,7 @@ package simtest
 
 import (
 	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -108,6 +109,61 @@ func TestLibrary_Queries_AnswerFromProfile(t *testing.T) {
 		}
 	}
 }
+
+// TestLibrary_FaultyGPU_FieldsSay reads fields of a GPU with faults; the scope names the NVLink.
+func TestLibrary_FaultyGPU_FieldsSay(t *testing.T) {
+	r := Root(t, "hgx-h100", nil)
+	lib := initialised(t, r)
+	d := first(t, lib)
+	Change(t, r, func(s *engine.State) {
+		g := &s.GPUs[0]
+		g.CorrectableErrors, g.UncorrectableErrors, g.RemappedRows, g.RemapPending = 5, 2, 3, true
+		g.LinkErrors, g.LinksDown, g.Recovery = make([]uint64, 18), []int{2}, 1
+		g.LinkErrors[7] = 40
+		g.Meter = engine.Meter{SinceMS: 1 << 50, EnergyMJ: 1000, SoftwareThermalMS: 1, HardwareThermalMS: 20, PowerBrakeMS: 300}
+	})
+	const invalid, unsupported, allLinks = 1 << 62, 1 << 63, 0xffffffff
+	for _, c := range []struct {
+		field, scope uint32
+		want         uint64
+	}{
+		{3, 0, 5}, {4, 0, 2}, {142, 0, 0}, {143, 0, 3}, {144, 0, 1}, {145, 0, 0},
+		{138, 7, 0}, {141, allLinks, 0}, {138, 18, invalid}, {146, 7, 7}, {147, 0, 18},
+		{161, 7, 40}, {163, 6, 0}, {161, 18, invalid}, {161, allLinks, invalid}, {164, 7, 26562}, {164, 2, 0}, {165, 7, 1}, {165, 2, 0},
+		{173, 0, 0}, {183, 0, 0}, {197, 0, 0}, {201, 7, unsupported}, {214, 7, unsupported}, // of NVLink 5
+		{226, 0, 1}, {227, 0, 0}, {230, 0, 1}, {269, 0, 1e6}, {270, 0, 20e6}, {271, 0, 300e6}, {83, 0, 1000}, {191, 0, 1000},
+		{9999, 0, unsupported},
+	} {
+		v := []gonvml.FieldValue{{FieldId: c.field, ScopeId: c.scope}}
+		ok(t, "GetFieldValues", d.GetFieldValues(v))
+		got := binary.NativeEndian.Uint64(v[0].Value[:])
+		switch gonvml.Return(v[0].NvmlReturn) {
+		case gonvml.ERROR_INVALID_ARGUMENT:
+			got = invalid
+		case gonvml.ERROR_NOT_SUPPORTED:
+			got = unsupported
+		}
+		if got != c.want {
+			t.Errorf("field %d of scope %d: %d, want %d (%v)", c.field, c.scope, got, c.want, gonvml.Return(v[0].NvmlReturn))
+		}
+	}
+	for query, c := range map[string]struct{ got, want any }{
+		"energy":     {answer(d.GetTotalEnergyConsumption()), 1000},
+		"thermal":    {violation(d.GetViolationStatus(gonvml.PERF_POLICY_THERMAL)), 21_000_000},
+		"any":        {violation(d.GetViolationStatus(gonvml.PERF_POLICY_TOTAL_BASE_CLOCKS)), 321_000_000},
+		"link":       {answer(d.GetNvLinkErrorCounter(7, gonvml.NVLINK_ERROR_DL_REPLAY)), 40},
+		"ECC":        {answer(d.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_UNCORRECTED, gonvml.VOLATILE_ECC)), 2},
+		"histogram":  {answer(d.GetRowRemapperHistogram()), gonvml.RowRemapperHistogramValues{Max: 637, High: 3}},
+		"repair":     {answer(d.GetRepairStatus()), gonvml.RepairStatus{Version: gonvml.STRUCT_VERSION(gonvml.RepairStatus{}, 1)}},
+		"few memory": {answer(d.GetUnrepairableMemoryFlag_v1()), gonvml.UnrepairableMemoryStatus_v1{}},
+	} {
+		if got, want := fmt.Sprint(c.got), fmt.Sprint(c.want); got != want {
+			t.Errorf("%s: got %s, want %s", query, got, want)
+		}
+	}
+}
+
+func violation(v gonvml.ViolationTime, ret gonvml.Return) any { return answer(v.ViolationTime, ret) }
 
 func TestLibrary_EachName_FindsGPU(t *testing.T) {
 	r := Root(t, "l40s-4", nil)

@@ -84,6 +84,12 @@ func TestLibrary_MIGDevice_IsDevice(t *testing.T) {
 		"slices":             {[]uint32{attributes.GpuInstanceSliceCount, attributes.ComputeInstanceSliceCount}, "[3 3]"},
 		"multiprocessors":    {attributes.MultiprocessorCount, profile.MultiprocessorCount},
 		"attributes' memory": {attributes.MemorySizeMB, profile.MemorySizeMB},
+		"index":              {answer(d.GetIndex()), 0},
+		"BAR1":               {answer(d.GetBAR1MemoryInfo()), gonvml.BAR1Memory{Bar1Total: 65536 << 20, Bar1Free: 65536 << 20}},
+		"ECC":                {answer(d.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)), 0},
+		"utilization":        {answer(parent.GetUtilizationRates()), gonvml.ERROR_NOT_SUPPORTED},
+		"decoder":            {decoder(parent.GetDecoderUtilization()), gonvml.ERROR_NOT_SUPPORTED},
+		"remapped rows":      {answer(parent.GetRowRemapperHistogram()), gonvml.ERROR_NOT_SUPPORTED},
 		"a GPU's own query":  {answer(d.GetMinorNumber()), gonvml.ERROR_NOT_SUPPORTED},
 		"of a whole GPU":     {answer(parent.GetGpuInstanceId()), gonvml.ERROR_INVALID_ARGUMENT},
 		"beyond the last":    {answer(parent.GetMigDeviceHandleByIndex(1)), gonvml.ERROR_NOT_FOUND},
@@ -206,3 +212,5 @@ func TestLibrary_StaleHandle_ReturnsError(t *testing.T) {
 		"the next, in its life": {second.Destroy(), gonvml.SUCCESS},
 	})
 }
+
+func decoder(percent, _ uint32, ret gonvml.Return) any { return answer(percent, ret) }

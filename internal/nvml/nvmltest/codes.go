@@ -38,9 +38,16 @@ func Codes(t testing.TB, query string) []nvml.Code {
 	return slices.Compact(codes)
 }
 
+// Documents reports whether nvml.h has a comment with the codes of a function.
+func Documents(query string) bool {
+	documented, err := header()
+	_, ok := documented[query]
+	return err == nil && ok
+}
+
 var (
 	codeForm     = regexp.MustCompile(`(?m)^\s*(NVML_ERROR_\w+)\s*= (\d+),?`)
-	functionForm = regexp.MustCompile(`(?s)/\*\*(.*?)\*/\s*(?:#\S[^\n]*\s*)*(?:nvmlReturn_t DECLDIR (nvml\w+)\()?`)
+	functionForm = regexp.MustCompile(`(?s)/\*\*(.*?)\*/\s*(?:#\S[^\n]*\s*)*(?:(?:DEPRECATED\([\d.]+\)\s*)?nvmlReturn_t DECLDIR (nvml\w+)\s*\()?`)
 	referredForm = regexp.MustCompile(`\\ref (NVML_ERROR_\w+)`)
 )
 
