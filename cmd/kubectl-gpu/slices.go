@@ -20,12 +20,19 @@ func newSlices(f *factory) *cobra.Command {
 		Use:   "slices [NODE...]",
 		Short: "List ResourceSlices, merged by pool",
 		Long: "List the driver's pools: generation, slices, devices. A pool is complete if all slices of its newest generation\n" +
-			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they are.",
-		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml",
+			"exist; claims get no device of an incomplete pool. -o json and yaml print the ResourceSlices as they are.\n\n" +
+			"--board and --from-node print the slices of a node that does not exist yet, for autoscalers: as yaml, json or\n" +
+			"karpenter. The assumptions about this node go to the error output.",
+		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100 -o karpenter",
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
+	var p prediction
+	p.addFlags(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if p.wanted() {
+			return f.predict(c.Context(), o, p, args)
+		}
 		if err := o.validate(); err != nil {
 			return err
 		}
