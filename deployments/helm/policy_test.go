@@ -185,12 +185,16 @@ func TestWritesPolicies_ObjectsOfOthers_Denied(t *testing.T) {
 		{"a class that it removes", "own-classes", "controller", "DELETE", class("gpu.nvidia.com", "a"), nil, ""},
 		{"another's class, written again", "own-classes", "controller", "UPDATE", plain, plain, ""},
 		{"another's class, changed", "own-classes", "controller", "UPDATE", plain, class("gpu.nvidia.com", "a"), "managed-by"},
+		{"another's class, made its own", "own-classes", "controller", "UPDATE", class("other", "a"), class("gpu.nvidia.com", "a"), "managed-by"},
+		{"another's class, left to the garbage collector", "own-classes", "controller", "UPDATE", plain, object(t, `{metadata: {name: mine, ownerReferences: [{uid: gone}]}, spec: {config: []}}`), "managed-by"},
 		{"another's class, removed", "own-classes", "controller", "DELETE", plain, nil, "managed-by"},
 		{"another driver's class", "own-classes", "controller", "DELETE", class("other.example.com", "a"), nil, "managed-by"},
 		{"labels of NVIDIA", "own-labels", "controller", "UPDATE", node("nvidia.com/gpu.count: '8', zone: z", ""), node("gpu.nvidia.com/nvlink: a, zone: z", ""), ""},
 		{"another's label, changed", "own-labels", "controller", "UPDATE", node("zone: z", ""), node("zone: y", ""), "only the nodes' labels"},
 		{"another's label, removed", "own-labels", "controller", "UPDATE", node("zone: z", ""), node("", ""), "only the nodes' labels"},
 		{"a node's taints", "own-labels", "controller", "UPDATE", node("", "taints: [{key: a}]"), node("", ""), "only the nodes' labels"},
+		{"a node, left to the garbage collector", "own-labels", "controller", "UPDATE", object(t, "{metadata: {name: n}, spec: {}}"), object(t, "{metadata: {name: n, ownerReferences: [{uid: gone}]}, spec: {}}"), "only the nodes' labels"},
+		{"a node that stays for ever", "own-labels", "controller", "UPDATE", object(t, "{metadata: {name: n}, spec: {}}"), object(t, "{metadata: {name: n, finalizers: [a/b]}, spec: {}}"), "only the nodes' labels"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			request := func(user string) map[string]any {
