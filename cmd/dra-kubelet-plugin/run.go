@@ -136,7 +136,11 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
 	}
-	m.CollectRecords(engine)
+	usage := podresources.NewUsage(kubelet, podresources.UsageOptions{
+		ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
+		Ignored: c.IgnoredProcesses,
+	})
+	m.CollectRecords(engine, usage.Users)
 	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
@@ -174,10 +178,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			Health:  tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report, c.XIDs),
 			Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
-		Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
-			ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
-			Ignored: c.IgnoredProcesses,
-		}),
+		Usage:         usage,
 		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: gpuSettings.Reconcile, Background: background,
 	}).Run(ctx)
 }

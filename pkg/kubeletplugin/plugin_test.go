@@ -73,7 +73,7 @@ func (e testEnv) start() {
 		if err != nil {
 			e.Fatal(err)
 		}
-		m.CollectRecords(engine)
+		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil })
 		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{
 			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
 			RecordedInterconnect: func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} },

@@ -11,6 +11,7 @@ package metrics
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"runtime"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/plan"
 )
@@ -81,8 +83,8 @@ func New(o Options) *Metrics {
 }
 
 // CollectRecords adds the metrics of the records, which each scrape reads.
-func (m *Metrics) CollectRecords(r Records) {
-	m.registry.MustRegister(&recordsCollector{r, m.node, m.driver})
+func (m *Metrics) CollectRecords(r Records, users Users) {
+	m.registry.MustRegister(&recordsCollector{r, users, m.node, m.driver})
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
@@ -173,13 +175,24 @@ type Records interface {
 	Quarantined() (int, error)
 }
 
+// Users returns the containers with each device, by the CDI device's name.
+type Users func(context.Context) (map[string][]User, error)
+
+// User is a container of a pod in the claim's namespace.
+type User struct{ Pod, Container string }
+
+// usersLimit limits the wait for the kubelet: a scrape must not fail while the kubelet hangs.
+const usersLimit = 2 * time.Second
+
 type recordsCollector struct {
 	records      Records
+	users        Users
 	node, driver string
 }
 
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- preparedDevices.desc()
+	out <- claimDevice.desc()
 	out <- quarantinedRecords.desc()
 }
 
@@ -200,6 +213,7 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 		for kind, n := range count {
 			out <- prometheus.MustNewConstMetric(preparedDevices.desc(), prometheus.GaugeValue, float64(n), c.node, c.driver, kind)
 		}
+		c.collectClaims(plans, out)
 	}
 	n, err := c.records.Quarantined()
 	if err != nil {
@@ -207,6 +221,29 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	out <- prometheus.MustNewConstMetric(quarantinedRecords.desc(), prometheus.GaugeValue, float64(n))
+}
+
+// collectClaims writes a sample for each container and each of its devices, or GPUs of groups. Without an answer of the
+// kubelet, no device has a container.
+func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), usersLimit)
+	defer cancel()
+	users, _ := c.users(ctx)
+	for _, p := range plans {
+		var with []User
+		for i, d := range p.Devices {
+			if !p.Continues(i) {
+				if with = users[cdi.DeviceName(p, i)]; len(with) == 0 {
+					with = []User{{}}
+				}
+			}
+			for _, u := range with {
+				out <- prometheus.MustNewConstMetric(claimDevice.desc(), prometheus.GaugeValue, 1,
+					p.Claim.Namespace, p.Claim.Name, p.Claim.UID, u.Pod, u.Container, d.Request, string(d.Kind),
+					d.Name, d.ShareID, cmp.Or(d.Partition.UUID, d.UUID), d.UUID)
+			}
+		}
+	}
 }
 
 type Entry struct {
@@ -231,6 +268,9 @@ var (
 		"Failed unpreparations of claims, by Event reason."}
 	preparedDevices = Entry{"nvidia_dra_prepared_devices", "gauge", []string{"node", "driver", "device_type"},
 		"Devices of prepared claims, read from their records. A device that several claims share counts once for each claim."}
+	claimDevice = Entry{"gpu_dra_claim_device_info", "gauge",
+		[]string{"claim_namespace", "claim", "claim_uid", "pod", "container", "request", "type", "device", "share", "uuid", "gpu_uuid"},
+		"Always 1; the labels are a device of a prepared claim and a container with the claim. An NVLink group has a sample for each GPU. uuid is that of the GPU or MIG device, gpu_uuid that of the GPU. pod and container are empty before the container starts, and while the kubelet does not answer."}
 	publishedDevices = Entry{"gpu_dra_published_devices", "gauge", []string{"type"},
 		"Devices in the node's ResourceSlices, as last published by this instance."}
 	lastPublish = Entry{"gpu_dra_last_publish_timestamp_seconds", "gauge", nil,
@@ -252,7 +292,7 @@ var (
 // Catalogue lists the plugin's own metrics, by name.
 func Catalogue() []Entry {
 	all := []Entry{
-		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices,
+		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices, claimDevice,
 		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, devicePluginGPUs, buildInfo,
 	}
 	slices.SortFunc(all, byName)

@@ -4,6 +4,7 @@
 package metrics
 
 import (
+	"context"
 	"errors"
 	"net/http/httptest"
 	"slices"
@@ -28,6 +29,10 @@ type fakeRecords struct {
 
 func (k fakeRecords) Held() ([]plan.Plan, bool, error) { return k.plans, false, k.err }
 func (k fakeRecords) Quarantined() (int, error)        { return k.quarantined, k.err }
+
+func nobody(context.Context) (map[string][]User, error) {
+	return nil, errors.New("the kubelet is away")
+}
 
 func scrape(t *testing.T, m *Metrics) []string {
 	t.Helper()
@@ -77,7 +82,7 @@ func observeAll(m *Metrics) {
 
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
-	m.CollectRecords(fakeRecords{})
+	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody)
 	observeAll(m)
 	families, err := m.registry.Gather()
 	if err != nil {
@@ -107,8 +112,13 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "1.2"})
 	m.CollectRecords(fakeRecords{quarantined: 2, plans: []plan.Plan{
-		{Devices: []plan.Device{{Kind: gpu.KindGPU}, {Kind: gpu.KindGPU}}}, {Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
-	}})
+		{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u"}, Devices: []plan.Device{
+			{Request: "r", Name: "gpu-0", UUID: "GPU-0", Kind: gpu.KindGPU}, {Request: "s", Name: "gpu-1", UUID: "GPU-1", Kind: gpu.KindGPU, ShareID: "i"},
+		}},
+		{Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
+	}}, func(context.Context) (map[string][]User, error) {
+		return map[string][]User{"u-gpu-0": {{"p", "one"}, {"p", "two"}}, "u-gpu-1": {{"p", "of the whole GPU"}}}, nil
+	})
 	has(t, scrape(t, m), `nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 0`, `gpu_dra_last_publish_timestamp_seconds 0`)
 	observeAll(m)
 	end := m.Begin(Prepare)
@@ -124,6 +134,9 @@ func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
 		`nvidia_dra_node_unprepare_errors_total{driver="d",error_type="HostFailure"} 1`,
 		`nvidia_dra_prepared_devices{device_type="gpu",driver="d",node="n"} 2`,
 		`nvidia_dra_prepared_devices{device_type="monitor",driver="d",node="n"} 1`,
+		`gpu_dra_claim_device_info{claim="c",claim_namespace="ns",claim_uid="u",container="one",device="gpu-0",gpu_uuid="GPU-0",pod="p",request="r",share="",type="gpu",uuid="GPU-0"} 1`,
+		`gpu_dra_claim_device_info{claim="c",claim_namespace="ns",claim_uid="u",container="two",device="gpu-0",gpu_uuid="GPU-0",pod="p",request="r",share="",type="gpu",uuid="GPU-0"} 1`,
+		`gpu_dra_claim_device_info{claim="c",claim_namespace="ns",claim_uid="u",container="",device="gpu-1",gpu_uuid="GPU-1",pod="",request="s",share="i",type="gpu",uuid="GPU-1"} 1`,
 		`gpu_dra_published_devices{type="gpu"} 8`,
 		`gpu_dra_last_publish_timestamp_seconds 1.7000000005e+09`,
 		`gpu_dra_quarantined_records 2`,
@@ -155,7 +168,7 @@ func TestDurationBuckets_Milliseconds_Resolved(t *testing.T) {
 
 func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n"})
-	m.CollectRecords(fakeRecords{err: errors.New("disk")})
+	m.CollectRecords(fakeRecords{err: errors.New("disk")}, nobody)
 	observeAll(m)
 	samples := scrape(t, m)
 	has(t, samples, `gpu_dra_published_devices{type="gpu"} 8`)
@@ -163,7 +176,7 @@ func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	lacks(t, samples, "gpu_dra_quarantined_records")
 	var collected []prometheus.Metric
 	out := make(chan prometheus.Metric, 8)
-	(&recordsCollector{fakeRecords{err: errors.New("disk")}, "n", "d"}).Collect(out)
+	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, "n", "d"}).Collect(out)
 	close(out)
 	for c := range out {
 		collected = append(collected, c)

@@ -346,7 +346,7 @@ func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 
 func TestMetrics_PodServed_AllSeriesPresent(t *testing.T) {
 	ctx := testContext(t)
-	checkServes(ctx, t)
+	pods := runDemo(ctx, t, "one-gpu")
 	p := pluginPods(ctx, t, 1)[0]
 	text, err := cluster.Client.CoreV1().RESTClient().Get().Namespace(p.Namespace).Resource("pods").
 		Name(p.Name + ":8080").SubResource("proxy").Suffix("metrics").DoRaw(ctx)
@@ -357,6 +357,16 @@ func TestMetrics_PodServed_AllSeriesPresent(t *testing.T) {
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in /metrics", want)
+		}
+	}
+	for _, user := range pods {
+		sample := fmt.Sprintf(`gpu_dra_claim_device_info{claim=%q,claim_namespace=%q,`, *user.Status.ResourceClaimStatuses[0].ResourceClaimName, user.Namespace)
+		of := fmt.Sprintf(`container=%q`, user.Spec.Containers[0].Name)
+		pod := fmt.Sprintf(`pod=%q`, user.Name)
+		if !slices.ContainsFunc(strings.Split(string(text), "\n"), func(line string) bool {
+			return strings.HasPrefix(line, sample) && strings.Contains(line, of) && strings.Contains(line, pod)
+		}) {
+			t.Errorf("no sample %s with %s and %s", sample, of, pod)
 		}
 	}
 }

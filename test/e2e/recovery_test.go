@@ -90,7 +90,7 @@ func TestCDISpecs_Deleted_WrittenAgain(t *testing.T) {
 	}
 	_, err := cluster.OnNode(ctx, "rm", "-rf", "/var/run/cdi")
 	must(t, err)
-	must(t, cluster.Eventually(ctx, "specs written again", 30*time.Second, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "specs written again", 60*time.Second, func(ctx context.Context) (bool, string) {
 		out, err := cluster.OnNode(ctx, "find", "/var/run/cdi", "-name", "k8s."+env.Driver+"*.json")
 		if err != nil {
 			return false, err.Error()

@@ -78,14 +78,16 @@ func (k *Kubelet) disconnect(conn *grpc.ClientConn) {
 	_ = conn.Close()
 }
 
-func containers(ctx context.Context, client podresources.PodResourcesListerClient, visit func(*podresources.ContainerResources)) error {
+func containers(
+	ctx context.Context, client podresources.PodResourcesListerClient, visit func(*podresources.PodResources, *podresources.ContainerResources),
+) error {
 	list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
 		return fmt.Errorf("list the pods: %w", err)
 	}
 	for _, pod := range list.GetPodResources() {
 		for _, container := range pod.GetContainers() {
-			visit(container)
+			visit(pod, container)
 		}
 	}
 	return nil
@@ -112,7 +114,7 @@ func (k *Kubelet) DevicePlugins(ctx context.Context, pods bool) (Allocations, er
 		if !pods {
 			return nil
 		}
-		return containers(ctx, client, func(c *podresources.ContainerResources) { add(c.GetDevices()) })
+		return containers(ctx, client, func(_ *podresources.PodResources, c *podresources.ContainerResources) { add(c.GetDevices()) })
 	})
 	return out, err
 }

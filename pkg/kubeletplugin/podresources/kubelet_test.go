@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -24,7 +25,8 @@ type kubeletState struct {
 
 func (kubeletState) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	return &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{
-		Containers: []*podresources.ContainerResources{{Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-7"}}}, DynamicResources: []*podresources.DynamicResource{{
+		Name: "train",
+		Containers: []*podresources.ContainerResources{{Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-7"}}}, DynamicResources: []*podresources.DynamicResource{{
 			ClaimNamespace: "ns", ClaimName: "used",
 			ClaimResources: []*podresources.ClaimResource{{CdiDevices: []*podresources.CDIDevice{{Name: "k8s.gpu.nvidia.com/claim=u-7-gpu"}}}},
 		}, {
@@ -73,6 +75,10 @@ func TestKubelet_AwayAndThere_AnswersOnlyWhenThere(t *testing.T) {
 	referenced, err := u.ReferencedByKubelet(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	users, err := u.Users(t.Context())
+	if diff := cmp.Diff(map[string][]metrics.User{"u-7-gpu": {{Pod: "train", Container: "main"}}}, users); diff != "" || err != nil {
+		t.Errorf("users: %v (-want +got):\n%s", err, diff)
 	}
 	for claim, want := range map[plan.Claim]bool{
 		{Namespace: "ns", Name: "used", UID: "u-7"}:       true,

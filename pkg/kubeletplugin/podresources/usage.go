@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -63,16 +65,10 @@ func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool,
 	var devices []string
 	unprepared := map[[2]string]bool{}
 	err := u.kubelet.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
-		return containers(ctx, client, func(c *podresources.ContainerResources) {
+		return containers(ctx, client, func(_ *podresources.PodResources, c *podresources.ContainerResources) {
 			for _, r := range c.GetDynamicResources() {
 				before := len(devices)
-				for _, c := range r.GetClaimResources() {
-					for _, d := range c.GetCdiDevices() {
-						if _, device, ofClaim := strings.Cut(d.GetName(), "/"+cdi.Class+"="); ofClaim {
-							devices = append(devices, device)
-						}
-					}
-				}
+				devices = slices.AppendSeq(devices, devicesOf(r))
 				if len(devices) == before {
 					unprepared[[2]string{r.GetClaimNamespace(), r.GetClaimName()}] = true
 				}
@@ -86,6 +82,37 @@ func (u *Usage) ReferencedByKubelet(ctx context.Context) (func(plan.Claim) bool,
 		return i < len(devices) && strings.HasPrefix(devices[i], prefix) ||
 			claim.Name != "" && unprepared[[2]string{claim.Namespace, claim.Name}]
 	}, err
+}
+
+// devicesOf returns the names of a claim's CDI devices, which begin with the claim's UID.
+func devicesOf(r *podresources.DynamicResource) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, c := range r.GetClaimResources() {
+			for _, d := range c.GetCdiDevices() {
+				if _, device, ofClaim := strings.Cut(d.GetName(), "/"+cdi.Class+"="); ofClaim && !yield(device) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Users implements metrics.Users.
+func (u *Usage) Users(ctx context.Context) (map[string][]metrics.User, error) {
+	users := map[string][]metrics.User{}
+	err := u.kubelet.call(ctx, func(ctx context.Context, client podresources.PodResourcesListerClient) error {
+		return containers(ctx, client, func(pod *podresources.PodResources, c *podresources.ContainerResources) {
+			for _, r := range c.GetDynamicResources() {
+				for device := range devicesOf(r) {
+					user := metrics.User{Pod: pod.GetName(), Container: c.GetName()}
+					if !slices.Contains(users[device], user) { // The kubelet repeats a claim for each of its requests.
+						users[device] = append(users[device], user)
+					}
+				}
+			}
+		})
+	})
+	return users, err
 }
 
 // OpenedBy implements devicestate.Usage. It ignores devices with admin access, because monitoring must not delay a
