@@ -56,6 +56,21 @@ func newExecutors(
 	}, nil
 }
 
+// lockers locks several Lockers.
+type lockers []sync.Locker
+
+func (l lockers) Lock() {
+	for _, one := range l {
+		one.Lock()
+	}
+}
+
+func (l lockers) Unlock() {
+	for _, one := range l {
+		one.Unlock()
+	}
+}
+
 // dataDir holds the plugin's socket, its hook and its state.
 func dataDir(c flags.Config) string { return filepath.Join(c.KubeletPluginsDir, c.DriverName) }
 

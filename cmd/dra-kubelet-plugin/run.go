@@ -27,6 +27,7 @@ import (
 	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/health/tracker"
+	"gpu-dra-driver/pkg/health/watcher"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	"gpu-dra-driver/pkg/kubeletplugin/podresources"
@@ -108,7 +109,8 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 
 	var switches inventory.Switches
 	library := real.New(c.ContainerDriverRoot)
-	executors, err := newExecutors(machine, library, &switches, scans.Snapshot, events.Report, c)
+	xids := watcher.New()
+	executors, err := newExecutors(machine, library, lockers{&switches, xids}, scans.Snapshot, events.Report, c)
 	if err != nil {
 		return err
 	}
@@ -136,6 +138,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
 	}
+	health := tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report, c.XIDs)
 	usage := podresources.NewUsage(kubelet, podresources.UsageOptions{
 		ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
 		Ignored: c.IgnoredProcesses,
@@ -175,9 +178,11 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
 		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
 		Inventory: inventory.New(inventory.Options{
-			Health:  tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report, c.XIDs),
-			Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
+			Health: health, Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
+		XIDs: kubeletplugin.XIDOptions{
+			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, Event: health.Event, Ignore: c.XIDs.Ignore,
+		},
 		Usage:         usage,
 		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: gpuSettings.Reconcile, Background: background,
 	}).Run(ctx)

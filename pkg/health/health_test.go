@@ -116,12 +116,19 @@ func TestXIDs_Catalogue_MatchesNVIDIAs(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", class, diff)
 		}
 	}
-	if got := XIDOf(31).Text(); got != "XID 31, GPU memory page fault: the program's fault; the GPU is healthy" {
-		t.Error(got)
+	for got, want := range map[string]string{
+		XIDOf(31).Text(true, true):   "XID 31, GPU memory page fault: the program's fault; the GPU is healthy",
+		XIDOf(31).Text(true, false):  "XID 31, GPU memory page fault: the program's fault",
+		XIDOf(31).Text(false, true):  "XID 31, GPU memory page fault: the fault of a program, perhaps of another pod; the GPU is healthy",
+		XIDOf(62).Text(false, false): "XID 62, microcontroller halt: the GPU needs a reset",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 	for _, code := range []uint64{0, 999, math.MaxUint64} {
-		if x := XIDOf(code); x.Class != Unlisted || x.State() != "" || !strings.Contains(x.Text(), "kernel log") {
-			t.Errorf("%d: %s", code, x.Text())
+		if x := XIDOf(code); x.Class != Unlisted || x.State() != "" || !strings.Contains(x.Remedy(), "kernel log") {
+			t.Errorf("%d: %+v", code, x)
 		}
 	}
 }

@@ -28,15 +28,21 @@ const (
 	Unlisted Class = ""
 )
 
-// consequences complete the texts for users.
-var consequences = map[Class]string{
-	Application:   "the program's fault; the GPU is healthy",
+// consequences and remedies are for users. A remedy has no period at the end.
+var consequences, remedies = map[Class]string{
+	Application:   "the program's fault",
 	Ignorable:     "no action is needed",
 	NeedsReset:    "the GPU needs a reset",
 	NeedsReboot:   "the node needs a reboot",
-	Workflow:      "its cause needs a diagnosis; see NVIDIA's XID catalogue",
+	Workflow:      "the cause needs a diagnosis",
 	ActionChanged: "the driver recommends another action than before",
-	Unlisted:      "not in the catalogue; read the NVRM messages in the node's kernel log",
+	Unlisted:      "not in NVIDIA's catalogue",
+}, map[Class]string{
+	Application: "restart the program; its log can show where it failed",
+	NeedsReset:  "delete the pod to run it on another GPU",
+	NeedsReboot: "delete the pod to run it on another node",
+	Workflow:    "look the XID up in NVIDIA's catalogue",
+	Unlisted:    "read the NVRM messages in the node's kernel log",
 }
 
 // XID is an error code of NVIDIA's driver.
@@ -163,8 +169,24 @@ func XIDOf(code uint64) XID {
 
 func (x XID) String() string { return fmt.Sprintf("XID %d, %s", x.Code, x.Name) }
 
-// Text returns the XID with its consequence, for people. It is constant for the XID.
-func (x XID) Text() string { return x.String() + ": " + consequences[x.Class] }
+// Text returns the XID with its consequence, for people. alone means that one claim has the device. healthy means that
+// the GPU has no faults.
+func (x XID) Text(alone, healthy bool) string {
+	text := consequences[x.Class]
+	if x.Class == Application && !alone {
+		text = "the fault of a program, perhaps of another pod"
+	}
+	if x.Class == Application && healthy {
+		text += "; the GPU is healthy"
+	}
+	return x.String() + ": " + text
+}
+
+// Remedy is the next step of a pod's owner, or "" if there is none.
+func (x XID) Remedy() string { return remedies[x.Class] }
+
+// Reported means that pods with the device are notified.
+func (x XID) Reported() bool { return x.Remedy() != "" }
 
 // State returns the state that the XID gives to a GPU whose driver reports no recovery action, or "".
 func (x XID) State() string {

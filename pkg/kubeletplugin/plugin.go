@@ -55,6 +55,7 @@ type Options struct {
 	Idle func(again bool)
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
+	XIDs      XIDOptions
 	// Background functions run concurrently until their context ends.
 	Background []func(context.Context)
 }
@@ -67,6 +68,7 @@ type Plugin struct {
 	status    *reporting.ClaimStatus
 	lost      *reporting.LostPartitions
 	faults    *reporting.Faults
+	xids      *xids
 	metrics   *metrics.Metrics
 	recovery  *recovery
 	calls     *calls
@@ -100,18 +102,26 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
 	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m)
 	p.faults = reporting.NewFaults(engine, claims, events, p.status, m)
+	p.xids = newXIDs(engine, reporting.NewXIDs(engine, claims, events, p.status, m, node.Healthy), m, o)
 	p.recovery = newRecovery(engine, claims, events, m, p.released, p.fail, o)
 	p.calls = newCalls(m, p.publisher.Trigger)
 	p.service = &service{
-		engine: engine, claims: claims, metrics: m, events: events, status: p.status, ready: p.ready, prepared: node.Prepared,
+		engine: engine, claims: claims, metrics: m, events: events, status: p.status, ready: p.ready, prepared: p.prepared,
 		released: p.released, absent: o.Inventory.Trigger, health: p.health, fail: p.fail,
 	}
 	return p
 }
 
+// prepared is called after the preparation of a claim's devices.
+func (p *Plugin) prepared(devices []devicestate.PreparedDevice) {
+	p.node.Prepared(devices)
+	p.o.XIDs.Watcher.Changed()
+}
+
 // released is called after the release of a claim's devices.
 func (p *Plugin) released() {
 	p.node.Released()
+	p.o.XIDs.Watcher.Changed()
 	p.recovery.unneeded.Fire()
 }
 
@@ -151,7 +161,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 	start(background, p.events.Run, p.status.Run)
 	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle,
 		func(ctx context.Context) { p.lost.Run(ctx, p.node.Missing()) },
-		func(ctx context.Context) { p.faults.Run(ctx, p.node.Faulty()) })
+		func(ctx context.Context) { p.faults.Run(ctx, p.node.Faulty()) },
+		p.xids.reports.Run, p.xids.watch)
 	for _, work := range p.o.Background {
 		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work(ctx) }) })
 	}

@@ -31,6 +31,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/health/tracker"
+	"gpu-dra-driver/pkg/health/watcher"
 	"gpu-dra-driver/pkg/inventory"
 	"gpu-dra-driver/pkg/kubeletplugin"
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
@@ -73,6 +74,8 @@ func (e testEnv) start() {
 		if err != nil {
 			e.Fatal(err)
 		}
+		library := nvmlfake.NewRoot(e.Machine.Path)
+		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report, health.Settings{})
 		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil })
 		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{
 			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
@@ -82,11 +85,14 @@ func (e testEnv) start() {
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
 			Client: e.API(),
 			Inventory: inventory.New(inventory.Options{
-				Health:  tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report, health.Settings{}),
-				Library: nvmlfake.NewRoot(e.Machine.Path), ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
+				Health:  faulty,
+				Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },
 			}),
 			Newest: func() (bool, error) { return e.Newest.Load(), nil },
+			XIDs: kubeletplugin.XIDOptions{
+				Watcher: watcher.New(), Library: library, ProcRoot: e.Machine.ProcRoot, Event: faulty.Event, Ignore: []uint64{43},
+			},
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
 			}),

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,7 @@ import (
 
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -46,7 +48,7 @@ type Metrics struct {
 	driver, node string
 	registry     *prometheus.Registry
 
-	requests, prepareErrors, unprepareErrors, publishErrors, recoveries, backgroundErrors *prometheus.CounterVec
+	requests, prepareErrors, unprepareErrors, publishErrors, recoveries, backgroundErrors, xidErrors *prometheus.CounterVec
 
 	duration                *prometheus.HistogramVec
 	inflight, published     *prometheus.GaugeVec
@@ -69,6 +71,7 @@ func New(o Options) *Metrics {
 		pluginGPUs:       devicePluginGPUs.gauge(r).WithLabelValues(),
 		recoveries:       recoveries.counter(r),
 		backgroundErrors: backgroundErrors.counter(r),
+		xidErrors:        xidErrors.counter(r),
 		duration:         requestDuration.histogram(r, durationBuckets),
 	}
 	buildInfo.gauge(r).WithLabelValues(o.Version, runtime.Version()).Set(1)
@@ -162,6 +165,15 @@ func (m *Metrics) Recovered(found string, err error) {
 		result = "error"
 	}
 	m.recoveries.WithLabelValues(found, result).Inc()
+}
+
+// XID counts an XID of a GPU. Those that are not in NVIDIA's catalogue have one label.
+func (m *Metrics) XID(uuid string, x health.XID) {
+	code := "other"
+	if x.Class != health.Unlisted {
+		code = strconv.FormatUint(x.Code, 10)
+	}
+	m.xidErrors.WithLabelValues(uuid, code).Inc()
 }
 
 // Background counts an error that no caller receives.
@@ -283,6 +295,8 @@ var (
 		"Claims recovered after a plugin restart, a node reboot or the deletion of the claim. found is the state of the record, or spec if only a CDI spec was left. result is done or error; errors are retried."}
 	backgroundErrors = Entry{"gpu_dra_background_errors_total", "counter", []string{"reason"},
 		"Background errors, by Event reason."}
+	xidErrors = Entry{"gpu_dra_xid_errors_total", "counter", []string{"uuid", "xid"},
+		"XIDs of a GPU while claims were prepared on its node. xid is other for those that are not in NVIDIA's catalogue."}
 	devicePluginGPUs = Entry{"gpu_dra_device_plugin_gpus", "gauge", nil,
 		"GPUs that a device plugin of the node serves; this driver does not offer them to new claims."}
 	buildInfo = Entry{"gpu_dra_build_info", "gauge", []string{"version", "goversion"},
@@ -293,7 +307,7 @@ var (
 func Catalogue() []Entry {
 	all := []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices, claimDevice,
-		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, devicePluginGPUs, buildInfo,
+		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, xidErrors, devicePluginGPUs, buildInfo,
 	}
 	slices.SortFunc(all, byName)
 	return all

@@ -17,6 +17,7 @@ import (
 
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -78,6 +79,8 @@ func observeAll(m *Metrics) {
 	m.PublishFailed("Invalid")
 	m.Recovered("intent", nil)
 	m.Background(claimerror.RecordUnreadable)
+	m.XID("GPU-1", health.XIDOf(31))
+	m.XID("GPU-1", health.XIDOf(999))
 }
 
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {

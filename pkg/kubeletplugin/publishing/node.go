@@ -101,6 +101,12 @@ func (n *Node) Missing() <-chan []reporting.Missing { return n.missing }
 // Faulty receives the claims with faulty GPUs of the newest build, for reporting.Faults.
 func (n *Node) Faulty() <-chan []reporting.Faulty { return n.faulty }
 
+// Healthy reports whether the last scan read the GPU and found no faults.
+func (n *Node) Healthy(g gpu.GPU) bool {
+	found, ok := n.scans.Snapshot().ByAddress(g.PCIAddress)
+	return ok && found.UUID == g.UUID && len(found.Faults) == 0
+}
+
 // Scanned returns a channel that the first Found closes.
 func (n *Node) Scanned() <-chan struct{} { return n.scans.Scanned() }
 

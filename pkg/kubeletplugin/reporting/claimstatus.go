@@ -6,6 +6,7 @@ package reporting
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +33,9 @@ import (
 // fieldManager owns this driver's entries of status.devices, so that server-side apply keeps those of other drivers.
 const fieldManager = "gpu-dra-driver"
 
+// xidReported is the type of the condition with a device's last XID.
+const xidReported = "XIDReported"
+
 // statusTries limits the attempts to write a claim's status, to about a quarter of an hour.
 const statusTries = 12
 
@@ -46,6 +51,8 @@ type ClaimStatus struct {
 	mu     sync.Mutex
 	wanted map[types.UID]*claimStatus
 	faults []Faulty
+	// Conditions with the last XID of a device, by claim UID and device name.
+	xids map[types.UID]map[string]metav1.Condition
 }
 
 type claimStatus struct {
@@ -57,6 +64,7 @@ type claimStatus struct {
 func NewClaimStatus(client kubernetes.Interface, versions *draclient.Client, driver string, m *metrics.Metrics) *ClaimStatus {
 	return &ClaimStatus{
 		driver: driver, client: client, versions: versions, metrics: m, wanted: map[types.UID]*claimStatus{},
+		xids: map[types.UID]map[string]metav1.Condition{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](200*time.Millisecond, 5*time.Minute)),
 	}
@@ -98,7 +106,7 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 	seen := map[key]bool{}
 	changed := false
 	for _, d := range devices {
-		s := w.deviceStatus(d)
+		s := w.deviceStatus(claim, d)
 		if k := keyOf(s); !seen[k] {
 			seen[k] = true
 			changed = !equal(was[k], s) || changed
@@ -114,7 +122,7 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicestate.PreparedDevice, gone []string, why error) {
 	var want []resourceapi.AllocatedDeviceStatus
 	for _, d := range devices {
-		s := w.deviceStatus(d)
+		s := w.deviceStatus(claim, d)
 		if slices.Contains(gone, d.Name) {
 			c := &s.Conditions[0]
 			c.Status, c.Reason, c.Message = metav1.ConditionFalse, "PartitionLost", why.Error()
@@ -136,6 +144,35 @@ func (w *ClaimStatus) Unprepared(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.wanted, uid)
+	delete(w.xids, uid)
+}
+
+// setXID sets the last XID of a device, for its statuses from now on.
+func (w *ClaimStatus) setXID(claim types.UID, device string, code uint64, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.xids[claim] == nil {
+		w.xids[claim] = map[string]metav1.Condition{}
+	}
+	w.xids[claim][device] = metav1.Condition{
+		Type: xidReported, Status: metav1.ConditionTrue, Reason: fmt.Sprintf("XID%d", code), Message: text,
+		LastTransitionTime: metav1.Now().Rfc3339Copy(),
+	}
+}
+
+// lastXID returns the condition with the last XID of a device, or none. A restart of the plugin does not change it.
+func (w *ClaimStatus) lastXID(claim *resourceapi.ResourceClaim, d devicestate.PreparedDevice) []metav1.Condition {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c, ok := w.xids[claim.UID][d.Name]; ok {
+		return []metav1.Condition{c}
+	}
+	for _, s := range claim.Status.Devices {
+		if c := meta.FindStatusCondition(s.Conditions, xidReported); c != nil && s.Driver == w.driver && s.Device == d.Name {
+			return []metav1.Condition{*c}
+		}
+	}
+	return nil
 }
 
 // setFaults sets the faults that statuses from now on name.
@@ -160,7 +197,7 @@ func (w *ClaimStatus) unhealthy(d devicestate.PreparedDevice) []metav1.Condition
 	return nil
 }
 
-func (w *ClaimStatus) deviceStatus(d devicestate.PreparedDevice) resourceapi.AllocatedDeviceStatus {
+func (w *ClaimStatus) deviceStatus(claim *resourceapi.ResourceClaim, d devicestate.PreparedDevice) resourceapi.AllocatedDeviceStatus {
 	about := deviceData{
 		memberData: memberData{UUID: d.UUID, PCIAddress: d.PCIAddress, Minor: d.Minor}, CDIDevice: d.CDIDeviceID,
 		Strategy: string(d.Sharing.Strategy), MemoryMiB: d.Share.UsableBytes >> 20, ComputePercent: d.Share.Compute,
@@ -179,7 +216,7 @@ func (w *ClaimStatus) deviceStatus(d devicestate.PreparedDevice) resourceapi.All
 			LastTransitionTime: metav1.Now().Rfc3339Copy(),
 		}},
 	}
-	s.Conditions = append(s.Conditions, w.unhealthy(d)...)
+	s.Conditions = slices.Concat(s.Conditions, w.unhealthy(d), w.lastXID(claim, d))
 	if d.ShareID != "" {
 		s.ShareID = &d.ShareID
 	}

@@ -1,0 +1,318 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watcher waits for the XIDs of a node's GPUs.
+//
+// An XID is passed on and causes polls of the GPUs' health. Missed XIDs do no harm to the health, because polls decide.
+//
+// Traps. An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it
+// exists only while a claim is prepared, ends during changes that need a GPU without clients, and is made again after the
+// kernel's list of GPUs has changed. A lost GPU makes each wait return at once. Any call can hang; then nothing but the
+// XIDs stops.
+package watcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+const (
+	// waitLimit limits a wait, and so the time until a session is closed that is not needed any more.
+	waitLimit = time.Second
+	// firstPause and longestPause limit the pauses between event sets. A set that lasted longer begins with the first.
+	firstPause, longestPause = time.Second, time.Minute
+)
+
+// pollPauses are the pauses between the polls after an XID: 1, 5 and 15 s after it. The first one limits polls to one a
+// second, however many XIDs there are.
+var pollPauses = []time.Duration{time.Second, 4 * time.Second, 10 * time.Second}
+
+// Options configures a run; all fields are required.
+type Options struct {
+	Library nvml.Library
+	// ProcRoot is the machine's /proc.
+	ProcRoot string
+	// Needed reports whether a claim is prepared on the node.
+	Needed func() bool
+	// Event receives each XID, up to some thousands a second.
+	Event func(Event)
+	// Poll requests a poll of the GPUs' health. It must not block.
+	Poll func()
+}
+
+// Event is an XID of a GPU.
+type Event struct {
+	// GPU has the PCI address and the UUID only.
+	GPU gpu.GPU
+	XID uint64
+	// GPUInstance and ComputeInstance are those of the partition at fault, -1 for the whole GPU.
+	GPUInstance, ComputeInstance int
+}
+
+// Key identifies repetitions of an Event.
+type Key struct {
+	UUID            string
+	XID             uint64
+	GPUInstance     int
+	ComputeInstance int
+}
+
+func (e Event) Key() Key { return Key{e.GPU.UUID, e.XID, e.GPUInstance, e.ComputeInstance} }
+
+// Watcher waits for XIDs.
+type Watcher struct {
+	o       Options
+	changed chan struct{}
+	polls   chan struct{}
+
+	mu    sync.Mutex
+	locks int
+	// open is closed with the event set, and nil without one.
+	open chan struct{}
+}
+
+// New returns a Watcher. Executors need its lock before there are Options.
+func New() *Watcher { return &Watcher{changed: make(chan struct{}, 1), polls: make(chan struct{}, 1)} }
+
+// Changed is called after a claim was prepared or released. It does not block.
+func (w *Watcher) Changed() { fire(w.changed) }
+
+func fire(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run waits for XIDs until the context ends. It does not wait for a call of NVML that hangs.
+func (w *Watcher) Run(ctx context.Context, o Options) {
+	w.o = o
+	go w.poll(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.watch(ctx)
+	}()
+	select {
+	case <-ctx.Done():
+	case <-ended:
+	}
+}
+
+// poll requests a poll at once after an XID, and some later.
+func (w *Watcher) poll(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.polls:
+		}
+		w.o.Poll()
+		for _, pause := range pollPauses {
+			due := time.After(pause)
+			if !sleep(ctx, pollPauses[0]) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.polls:
+				fire(w.polls) // It begins again.
+			case <-due:
+				w.o.Poll()
+				continue
+			}
+			break
+		}
+	}
+}
+
+// watch makes one event set after the other.
+func (w *Watcher) watch(ctx context.Context) {
+	last := ""
+	for pause := time.Duration(0); sleep(ctx, pause); {
+		if !w.begin() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.changed:
+				pause = 0
+				continue
+			}
+		}
+		began := time.Now()
+		err := host.Guard(func() error { return w.wait(ctx) })
+		w.end()
+		if pause = min(2*pause, longestPause); err == nil || pause < firstPause || time.Since(began) > longestPause {
+			pause = firstPause
+		}
+		text := fmt.Sprint(err)
+		if err != nil && ctx.Err() == nil && text != last {
+			klog.FromContext(ctx).Info("XIDs cannot be read; trying again. Polls of the GPUs' health continue", "err", err)
+		}
+		last = text
+		if w.needed() {
+			w.o.Poll() // It sees GPUs that are lost or new.
+		}
+	}
+}
+
+func (w *Watcher) needed() bool {
+	w.mu.Lock()
+	locked := w.locks > 0
+	w.mu.Unlock()
+	return !locked && w.o.Needed()
+}
+
+// begin notes an event set. It returns false if there must be none.
+func (w *Watcher) begin() bool {
+	if !w.o.Needed() {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.locks > 0 {
+		return false
+	}
+	w.open = make(chan struct{})
+	return true
+}
+
+func (w *Watcher) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.open)
+	w.open = nil
+}
+
+// Lock ends the event set until Unlock, because a GPU with clients can refuse to switch its MIG mode or to be reset. It
+// waits for the end, but not for a call of NVML that hangs. Several callers can hold the lock.
+func (w *Watcher) Lock() {
+	w.mu.Lock()
+	w.locks++
+	open := w.open
+	w.mu.Unlock()
+	if open == nil {
+		return
+	}
+	w.Changed()
+	select {
+	case <-open:
+	case <-time.After(2 * waitLimit):
+	}
+}
+
+func (w *Watcher) Unlock() {
+	w.mu.Lock()
+	w.locks--
+	w.mu.Unlock()
+	w.Changed()
+}
+
+// wait passes on XIDs until an event set is not needed any more, the GPUs have changed, or a call fails.
+func (w *Watcher) wait(ctx context.Context) (err error) {
+	listed := w.listed()
+	session, err := w.o.Library.Open()
+	if err != nil {
+		return fmt.Errorf("open NVML: %w", err)
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	devices, gpus, err := readable(session)
+	if err != nil {
+		return err
+	}
+	set, err := session.Events(devices)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	for checked := time.Now(); ctx.Err() == nil; {
+		event, err := set.Wait(waitLimit)
+		if err != nil && !errors.Is(err, nvml.Timeout) {
+			return err
+		}
+		if err == nil {
+			if event.Device >= 0 && event.Device < len(gpus) {
+				w.o.Event(Event{gpus[event.Device], event.XID, event.GPUInstance, event.ComputeInstance})
+			}
+			fire(w.polls)
+			if time.Since(checked) < waitLimit {
+				continue // A storm of XIDs does not wait for files.
+			}
+		}
+		checked = time.Now()
+		select {
+		case <-w.changed:
+			if !w.needed() {
+				return nil
+			}
+		default:
+		}
+		if w.listed() != listed {
+			return nil
+		}
+	}
+	return nil
+}
+
+// readable returns the GPUs that answer. A set with a lost GPU would not wait.
+func readable(session nvml.Session) (devices []nvml.Device, gpus []gpu.GPU, err error) {
+	n, err := session.DeviceCount()
+	if err != nil {
+		return nil, nil, err
+	}
+	for index := range n {
+		d, deviceErr := session.Device(index)
+		if deviceErr != nil {
+			err = deviceErr
+			continue
+		}
+		pci, pciErr := d.PCI()
+		uuid, uuidErr := d.UUID()
+		address, addressErr := gpu.CanonicalAddress(pci.BusID)
+		if deviceErr = errors.Join(pciErr, uuidErr, addressErr); deviceErr != nil {
+			err = deviceErr
+			continue
+		}
+		devices, gpus = append(devices, d), append(gpus, gpu.GPU{PCIAddress: address, UUID: uuid})
+	}
+	if len(devices) > 0 {
+		err = nil
+	}
+	return devices, gpus, err
+}
+
+// listed returns the kernel driver's GPUs.
+func (w *Watcher) listed() string {
+	entries, _ := os.ReadDir(filepath.Join(w.o.ProcRoot, "driver/nvidia/gpus"))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+// sleep returns false if the context ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,291 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package watcher
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"gpu-dra-driver/internal/nvml"
+)
+
+// env is a node with two GPUs, in a bubble. It is the library, its session and its event set.
+type env struct {
+	*testing.T
+	nvml.Session // Panics on unexpected calls.
+	proc         string
+	watcher      *Watcher
+	start        time.Time
+	events       chan nvml.Event
+	release      chan struct{}
+
+	mu                  sync.Mutex
+	needed, lost, hang  bool
+	open, opened, waits int
+	fail                error
+	registered          []int
+	got                 []Event
+	polls               []time.Duration
+}
+
+type device struct {
+	nvml.Device
+	index int
+}
+
+func (d device) PCI() (nvml.PCIInfo, error) {
+	return nvml.PCIInfo{BusID: "00000000:1" + strconv.Itoa(d.index) + ":00.0"}, nil
+}
+
+func (d device) UUID() (string, error) { return "GPU-" + strconv.Itoa(d.index), nil }
+
+func (e *env) Open() (nvml.Session, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fail != nil {
+		return nil, e.fail
+	}
+	e.open++
+	e.opened++
+	return e, nil
+}
+
+func (e *env) DeviceCount() (int, error) { return 2, nil }
+
+func (e *env) Device(index int) (nvml.Device, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.lost && index == 1 {
+		return nil, nvml.GPUIsLost
+	}
+	return device{index: index}, nil
+}
+
+func (e *env) Events(devices []nvml.Device) (nvml.EventSet, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.registered = nil
+	for _, d := range devices {
+		e.registered = append(e.registered, d.(device).index)
+	}
+	return set{e}, nil
+}
+
+func (e *env) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.open--
+	return nil
+}
+
+type set struct{ *env }
+
+func (set) Refused() map[int]error { return nil }
+func (set) Close() error           { return nil }
+
+func (s set) Wait(limit time.Duration) (nvml.Event, error) {
+	s.mu.Lock()
+	s.waits++
+	lost, hang := s.lost && len(s.registered) == 2, s.hang
+	s.mu.Unlock()
+	switch {
+	case hang:
+		<-s.release
+		return nvml.Event{}, nvml.Unknown
+	case lost:
+		return nvml.Event{}, nvml.GPUIsLost
+	}
+	select {
+	case event := <-s.events:
+		return event, nil
+	case <-time.After(limit):
+		return nvml.Event{}, nvml.Timeout
+	}
+}
+
+func (e *env) set(change func()) {
+	e.mu.Lock()
+	change()
+	e.mu.Unlock()
+}
+
+// list sets the kernel's list of GPUs.
+func (e *env) list(gpus ...string) {
+	e.Helper()
+	for _, g := range gpus {
+		if err := os.MkdirAll(filepath.Join(e.proc, "driver/nvidia/gpus", g), 0o755); err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
+// after checks the number of open sessions and of all sessions after a time.
+func (e *env) after(d time.Duration, open, opened int) {
+	e.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.open != open || e.opened != opened {
+		e.Errorf("%d sessions are open after %d, want %d after %d", e.open, e.opened, open, opened)
+	}
+}
+
+func run(t *testing.T, do func(*env)) {
+	t.Helper()
+	proc := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		e := &env{T: t, proc: proc, needed: true, events: make(chan nvml.Event, 1<<16), release: make(chan struct{}), start: time.Now()}
+		e.list("0000:10:00.0", "0000:11:00.0")
+		e.watcher = New()
+		o := Options{
+			Library: e, ProcRoot: proc,
+			Needed: func() bool {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return e.needed
+			},
+			Event: func(x Event) { e.set(func() { e.got = append(e.got, x) }) },
+			Poll:  func() { e.set(func() { e.polls = append(e.polls, time.Since(e.start)) }) },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			e.watcher.Run(ctx, o)
+		}()
+		synctest.Wait()
+		do(e)
+		cancel()
+		synctest.Wait()
+		select {
+		case <-ended:
+		default:
+			t.Error("Run waits for a call of NVML")
+		}
+		close(e.release)
+		time.Sleep(waitLimit)
+	})
+}
+
+func TestRun_XID_IsPassedOnAndCausesPolls(t *testing.T) {
+	run(t, func(e *env) {
+		e.after(0, 1, 1)
+		e.events <- nvml.Event{Device: 1, XID: 31, GPUInstance: 3, ComputeInstance: 0}
+		e.after(time.Minute, 1, 1)
+		want := []time.Duration{0, time.Second, 5 * time.Second, 15 * time.Second}
+		if diff := cmp.Diff(want, e.polls); diff != "" {
+			t.Errorf("polls (-want +got):\n%s", diff)
+		}
+		e.events <- nvml.Event{Device: 0, XID: 79, GPUInstance: -1, ComputeInstance: -1}
+		e.events <- nvml.Event{Device: -1, XID: 62, GPUInstance: -1, ComputeInstance: -1} // Of an unknown GPU.
+		e.after(time.Minute, 1, 1)
+		if len(e.got) != 2 || e.got[0].GPU.PCIAddress != "0000:11:00.0" || e.got[0].GPUInstance != 3 || e.got[1].GPU.UUID != "GPU-0" || e.got[1].GPUInstance != -1 {
+			t.Errorf("XIDs %+v", e.got)
+		}
+	})
+}
+
+func TestRun_Storm_BoundsPolls(t *testing.T) {
+	run(t, func(e *env) {
+		for range 10_000 {
+			e.events <- nvml.Event{XID: 31}
+			time.Sleep(time.Millisecond)
+		}
+		e.after(0, 1, 1)
+		if len(e.got) != 10_000 || len(e.polls) > 11 {
+			t.Errorf("%d XIDs, %d polls", len(e.got), len(e.polls))
+		}
+		for range cap(e.events) {
+			e.events <- nvml.Event{XID: 31}
+		}
+		e.set(func() { e.needed = false })
+		e.watcher.Changed()
+		e.after(2*waitLimit, 0, 1)
+	})
+}
+
+// TestRun_LostGPU_DoesNotSpin counts the calls of a GPU that stays lost: first one that only waits show, then one that
+// does not answer.
+func TestRun_LostGPU_DoesNotSpin(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.lost = true })
+		time.Sleep(waitLimit)
+		e.after(time.Minute, 1, 2)
+		if diff := cmp.Diff([]int{0}, e.registered); diff != "" {
+			t.Errorf("registered GPUs (-want +got):\n%s", diff)
+		}
+		if e.waits > 70 || len(e.polls) != 1 {
+			t.Errorf("%d waits and %d polls in a minute", e.waits, len(e.polls))
+		}
+	})
+}
+
+func TestRun_NVMLFails_BacksOff(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.fail = errors.New("in use") })
+		e.list("0000:12:00.0")
+		e.after(time.Hour, 0, 1)
+		if len(e.polls) < 60 || len(e.polls) > 70 {
+			t.Errorf("%d attempts in an hour", len(e.polls))
+		}
+		e.set(func() { e.fail = nil })
+		e.after(2*longestPause, 1, 2)
+	})
+}
+
+func TestRun_ClaimsComeAndGo_SessionOnlyWhileNeeded(t *testing.T) {
+	run(t, func(e *env) {
+		e.after(0, 1, 1)
+		e.set(func() { e.needed = false })
+		e.watcher.Changed()
+		e.after(waitLimit, 0, 1)
+		e.after(time.Hour, 0, 1)
+		e.set(func() { e.needed = true })
+		e.watcher.Changed()
+		e.after(0, 1, 2)
+		e.list("0000:12:00.0") // A new GPU.
+		e.after(waitLimit+firstPause, 1, 3)
+		if len(e.polls) != 1 {
+			t.Errorf("%d polls, want one that sees the new GPU", len(e.polls))
+		}
+	})
+}
+
+func TestLock_OpenSession_IsClosedUntilUnlock(t *testing.T) {
+	run(t, func(e *env) {
+		e.watcher.Lock()
+		e.watcher.Lock()
+		e.after(0, 0, 1)
+		e.watcher.Unlock()
+		e.after(time.Minute, 0, 1)
+		e.watcher.Unlock()
+		e.after(firstPause, 1, 2)
+	})
+}
+
+// TestRun_WaitHangs_OthersGoOn leaves a wait hanging. Neither Lock nor the end of Run waits for it.
+func TestRun_WaitHangs_OthersGoOn(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.hang = true })
+		time.Sleep(time.Hour)
+		began := time.Now()
+		e.watcher.Lock()
+		e.watcher.Changed()
+		e.watcher.Unlock()
+		if waited := time.Since(began); waited > 2*waitLimit {
+			t.Errorf("Lock waited %s", waited)
+		}
+		e.after(time.Hour, 1, 1)
+	})
+}

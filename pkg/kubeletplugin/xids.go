@@ -1,0 +1,62 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"slices"
+
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/health/watcher"
+	"gpu-dra-driver/pkg/kubeletplugin/reporting"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// XIDOptions configures the handling of XIDs; all fields but Ignore are required.
+type XIDOptions struct {
+	Watcher *watcher.Watcher
+	Library nvml.Library
+	// ProcRoot is the machine's /proc.
+	ProcRoot string
+	// Event adds an XID to the GPU's faults.
+	Event func(g gpu.GPU, code uint64)
+	// Ignore lists XIDs that are only counted.
+	Ignore []uint64
+}
+
+// xids counts XIDs, adds them to the faults and reports them to pods.
+type xids struct {
+	engine  *devicestate.Engine
+	reports *reporting.XIDs
+	metrics *metrics.Metrics
+	o       XIDOptions
+	poll    func()
+}
+
+func newXIDs(engine *devicestate.Engine, reports *reporting.XIDs, m *metrics.Metrics, o Options) *xids {
+	return &xids{engine: engine, reports: reports, metrics: m, o: o.XIDs, poll: o.Inventory.Trigger}
+}
+
+func (x *xids) watch(ctx context.Context) {
+	x.o.Watcher.Run(ctx, watcher.Options{
+		Library: x.o.Library, ProcRoot: x.o.ProcRoot, Needed: x.needed, Event: x.event, Poll: x.poll,
+	})
+}
+
+// needed reports whether a claim is prepared, as far as is known.
+func (x *xids) needed() bool {
+	plans, incomplete, err := x.engine.Held()
+	return len(plans) > 0 || incomplete || err != nil
+}
+
+func (x *xids) event(e watcher.Event) {
+	x.metrics.XID(e.GPU.UUID, health.XIDOf(e.XID))
+	x.o.Event(e.GPU, e.XID)
+	if !slices.Contains(x.o.Ignore, e.XID) {
+		x.reports.Notify(e)
+	}
+}
