@@ -59,6 +59,16 @@ func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.Resource
 	return r
 }
 
+// Explain reviews the spec of a claim for a person who asks why it waits. The errors are those for which a claim is denied
+// or Prepare fails.
+func (v *ClusterView) Explain(ctx context.Context, spec resourceapi.ResourceClaimSpec) (errors, warnings []string) {
+	r := v.reviewClaim(ctx, spec, field.NewPath("spec"), Options{})
+	for _, e := range r.Errors {
+		errors = append(errors, e.Error())
+	}
+	return errors, r.Warnings
+}
+
 // maxSelectors is the size of all selectors of an object, in bytes, that a review reads. The API server refuses objects
 // over the other limits, but any program can post a review.
 const maxSelectors = 64 << 10

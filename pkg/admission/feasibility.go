@@ -31,8 +31,8 @@ import (
 // searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations.
 const searchTimeout = 25 * time.Millisecond
 
-// features are the allocator's features that this driver's devices need.
-var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+// Features are the allocator's features that this driver's devices need.
+var Features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
 
 // unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
 // names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices. After the
@@ -230,7 +230,7 @@ func (v *ClusterView) allocate(ctx context.Context, p fleet.Pool, claim *resourc
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	allocator, err := structured.NewAllocator(ctx, features, empty, classLister{v.classes}, p.Published(v.driver), v.cache.compiled)
+	allocator, err := structured.NewAllocator(ctx, Features, empty, classLister{v.classes}, p.Published(v.driver), v.cache.compiled)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +250,7 @@ func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resou
 	var out resourceapi.DeviceClaim
 	for _, r := range devices.Requests {
 		if keep(r.Name) {
-			out.Requests = append(out.Requests, defaulted(r))
+			out.Requests = append(out.Requests, Defaulted(r))
 		}
 	}
 	for _, c := range devices.Constraints {
@@ -263,8 +263,8 @@ func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resou
 	return out
 }
 
-// defaulted sets the API server's defaults, which older objects lack.
-func defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+// Defaulted sets the API server's defaults, which older objects lack.
+func Defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	r = *r.DeepCopy()
 	if e := r.Exactly; e != nil && e.AllocationMode == "" {
 		e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeExactCount, max(e.Count, 1)

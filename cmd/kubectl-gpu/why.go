@@ -1,0 +1,287 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"gpu-dra-driver/pkg/why"
+)
+
+func newWhy(f *factory) *cobra.Command {
+	w := &whyCommand{factory: f}
+	c := &cobra.Command{
+		Use:   "why (POD | claim/NAME | -f FILE)",
+		Short: "Explain why a pod or claim waits for devices",
+		Long: "Explain whether the scheduler can allocate the claims of a pod, and why not.\n\n" +
+			"The scheduler's own allocator decides for each node, with the claims and taints of now. If it finds no devices, it\n" +
+			"is asked again with one thing changed: a claim gone, a taint tolerated, a selector dropped. The smallest changes that\n" +
+			"help are printed last. With -f the pods, claims and templates of a file are judged as if they were created now.",
+		Example: "  kubectl gpu why train-1\n  kubectl gpu why claim/train-1 -n team-a -v\n  kubectl gpu why -f pod.yaml",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	w.output = addOutput(c)
+	c.Flags().StringVarP(&w.file, "filename", "f", "", "File with pods, claims, templates or workloads; - is the standard input.")
+	c.Flags().BoolVarP(&w.devices, "verbose", "v", false, "Say for each device which selector, taint, counter, capacity or claim is against it.")
+	c.Flags().DurationVar(&w.limit, "time-limit", why.DefaultLimit, "Time for an answer. The answer says where it is undecided.")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 == (w.file == "") {
+			return usageError{errors.New("name a pod or claim, or give a file with -f")}
+		}
+		if w.limit <= 0 {
+			return usageError{errors.New("--time-limit must be more than 0")}
+		}
+		if err := w.output.validate(); err != nil {
+			return err
+		}
+		return w.run(c.Context(), args)
+	}
+	return c
+}
+
+type whyCommand struct {
+	*factory
+	output  *output
+	file    string
+	devices bool
+	limit   time.Duration
+}
+
+func (w *whyCommand) run(ctx context.Context, args []string) error {
+	namespace, err := w.namespace()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	manifest := &why.Manifest{}
+	if w.file != "" {
+		if manifest, err = w.read(namespace); err != nil {
+			return err
+		}
+	}
+	loading, cancel, err := w.bounded(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	client, _, err := w.clients()
+	if err != nil {
+		return err
+	}
+	g := getter{client: client, cluster: &why.Cluster{}}
+	subjects := manifest.Subjects()
+	for _, name := range args {
+		s, err := g.subject(loading, namespace, name)
+		if err != nil {
+			return err
+		}
+		subjects = append(subjects, s)
+	}
+	if len(subjects) == 0 {
+		return fmt.Errorf("%s has no pod, claim or template", w.file)
+	}
+	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, raw: true})
+	if err != nil {
+		return err
+	}
+	g.add(objects)
+	manifest.AddTo(g.cluster)
+	for _, s := range subjects {
+		if s.Pod != nil {
+			if err := g.references(loading, s.Pod); err != nil {
+				return err
+			}
+		}
+	}
+	var records []record
+	for i, s := range subjects {
+		answer := why.Ask(ctx, g.cluster, s, why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()})
+		if w.output.table() {
+			if i > 0 {
+				fmt.Fprintln(w.Out)
+			}
+			fmt.Fprint(w.Out, answer)
+			continue
+		}
+		kind, name, _ := strings.Cut(answer.Subject, " ")
+		space, name, _ := strings.Cut(name, "/")
+		records = append(records, record{namespace: space, name: kind + "/" + name, object: answer})
+	}
+	if w.output.table() {
+		return nil
+	}
+	return w.output.print(w.Out, w.ErrOut, "Explanation", nil, records, "")
+}
+
+func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
+	in := w.In
+	if w.file != "-" {
+		file, err := os.Open(w.file)
+		if err != nil {
+			return nil, fmt.Errorf("read the manifest: %w", err)
+		}
+		defer func() { _ = file.Close() }()
+		in = io.Reader(file)
+	}
+	m, err := why.ReadManifest(in, namespace)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", w.file, err)
+	}
+	return m, nil
+}
+
+// getter reads the objects about single subjects.
+type getter struct {
+	client  kubernetes.Interface
+	cluster *why.Cluster
+}
+
+// subject reads a pod or a claim. A name without a kind is a pod's, or else a claim's.
+func (g *getter) subject(ctx context.Context, namespace, name string) (why.Subject, error) {
+	kind, rest, qualified := strings.Cut(name, "/")
+	if qualified {
+		name = rest
+	}
+	var s why.Subject
+	var err error
+	switch strings.ToLower(kind) {
+	case "claim", "claims", "resourceclaim", "resourceclaims":
+		if qualified {
+			return g.claim(ctx, namespace, name)
+		}
+		fallthrough
+	case "pod", "pods", "po":
+		s.Pod, err = g.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	default:
+		if qualified {
+			return s, usageError{fmt.Errorf("%q is neither a pod nor a claim", kind+"/"+name)}
+		}
+		s.Pod, err = g.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			if claim, claimErr := g.claim(ctx, namespace, name); !apierrors.IsNotFound(claimErr) {
+				return claim, claimErr
+			}
+			return s, fmt.Errorf("namespace %s has no pod and no ResourceClaim named %q", namespace, name)
+		}
+	}
+	if err != nil {
+		return s, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+	}
+	return s, g.events(ctx, s.Pod)
+}
+
+// claim reads a claim, and its pod if one waits for it.
+func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject, error) {
+	claim, err := g.client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return why.Subject{}, fmt.Errorf("read ResourceClaim %s/%s: %w", namespace, name, err)
+	}
+	if claim.Status.Allocation != nil {
+		return why.Subject{Claim: claim}, nil
+	}
+	pods, err := g.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName="})
+	switch {
+	case apierrors.IsForbidden(err):
+		return why.Subject{Claim: claim}, nil
+	case err != nil:
+		return why.Subject{}, fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if slices.ContainsFunc(p.Spec.ResourceClaims, func(r corev1.PodResourceClaim) bool {
+			return r.ResourceClaimName != nil && *r.ResourceClaimName == name
+		}) ||
+			slices.ContainsFunc(p.Status.ResourceClaimStatuses, func(r corev1.PodResourceClaimStatus) bool {
+				return r.ResourceClaimName != nil && *r.ResourceClaimName == name
+			}) {
+			return why.Subject{Pod: p}, g.events(ctx, p)
+		}
+	}
+	return why.Subject{Claim: claim}, nil
+}
+
+// events reads the scheduler's Events of a pod. Without the right the answer lacks them.
+func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
+	selector := fields.Set{"involvedObject.name": pod.Name, "reason": "FailedScheduling"}.String()
+	list, err := g.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list Events: %w", err)
+	}
+	for i := range list.Items {
+		g.cluster.Events = append(g.cluster.Events, &list.Items[i])
+	}
+	return nil
+}
+
+// add adds the objects of the whole cluster.
+func (g *getter) add(o *objects) {
+	g.cluster.Slices, g.cluster.Claims = pointers(o.Raw), pointers(o.Claims)
+	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
+}
+
+func pointers[T any](all []T) (out []*T) {
+	for i := range all {
+		out = append(out, &all[i])
+	}
+	return out
+}
+
+// references reads the claims and templates that a pod names, unless they are known.
+func (g *getter) references(ctx context.Context, pod *corev1.Pod) error {
+	names := []string{}
+	for _, r := range pod.Status.ResourceClaimStatuses {
+		if r.ResourceClaimName != nil {
+			names = append(names, *r.ResourceClaimName)
+		}
+	}
+	for _, r := range pod.Spec.ResourceClaims {
+		switch {
+		case r.ResourceClaimName != nil:
+			names = append(names, *r.ResourceClaimName)
+		case r.ResourceClaimTemplateName == nil || g.hasTemplate(pod.Namespace, *r.ResourceClaimTemplateName):
+		default:
+			t, err := g.client.ResourceV1().ResourceClaimTemplates(pod.Namespace).Get(ctx, *r.ResourceClaimTemplateName, metav1.GetOptions{})
+			if err == nil {
+				g.cluster.Templates = append(g.cluster.Templates, t)
+			} else if !apierrors.IsNotFound(err) {
+				return fmt.Errorf("read ResourceClaimTemplate %s: %w", *r.ResourceClaimTemplateName, err)
+			}
+		}
+	}
+	for _, name := range names {
+		if slices.ContainsFunc(g.cluster.Claims, func(c *resourceapi.ResourceClaim) bool { return c.Namespace == pod.Namespace && c.Name == name }) {
+			continue
+		}
+		c, err := g.client.ResourceV1().ResourceClaims(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			g.cluster.Claims = append(g.cluster.Claims, c)
+		} else if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("read ResourceClaim %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (g *getter) hasTemplate(namespace, name string) bool {
+	return slices.ContainsFunc(g.cluster.Templates, func(t *resourceapi.ResourceClaimTemplate) bool {
+		return t.Namespace == namespace && t.Name == name
+	})
+}

@@ -1,0 +1,102 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	claimText = `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"want","namespace":"team-a"},"spec":{"devices":{` +
+		`"requests":[{"name":"gpu","exactly":{"deviceClassName":"gpu.nvidia.com"}}]}}}`
+	manifestText = `apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  template:
+    spec:
+      containers: [{name: c, resources: {claims: [{name: gpu}]}}]
+      resourceClaims: [{name: gpu, resourceClaimTemplateName: two}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: two}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]}}}
+`
+)
+
+func TestWhy_Subjects_AreExplained(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"},
+		claim("team-b", "a", device("n1", "gpu-0000-1b-00-0")), claim("team-b", "b", device("n1", "gpu-0000-43-00-0")))
+	e.lists["/apis/resource.k8s.io/v1/deviceclasses"] = map[string]any{
+		"kind": "DeviceClassList", "apiVersion": "resource.k8s.io/v1", "items": []any{resourceapi.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "gpu.nvidia.com"},
+			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+				Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`,
+			}}}},
+		}},
+	}
+	e.lists["/api/v1/nodes"] = map[string]any{"kind": "NodeList", "apiVersion": "v1", "items": []any{corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+	e.lists["/api/v1/namespaces/team-a/pods"] = map[string]any{"kind": "PodList", "apiVersion": "v1", "items": []any{}}
+	want := resourceapi.ResourceClaim{
+		TypeMeta: metav1.TypeMeta{Kind: "ResourceClaim", APIVersion: "resource.k8s.io/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "want"},
+	}
+	want.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com", Count: 1}}}
+	e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/want"] = want
+	pod := corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "p", UID: "p"}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &want.Name}}
+	e.lists["/api/v1/namespaces/team-a/pods/p"] = pod
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const holds = "claim team-b/a (pod a) must end (wait until it ends); then it fits on n1"
+	for name, c := range map[string]struct {
+		args     []string
+		code     int
+		out, err string
+	}{
+		"pod":                  {[]string{"p"}, 0, "pod team-a/p waits: 0 of 1 node can allocate its devices.\n  - node n1: other claims hold the devices\n", ""},
+		"pod of a kind":        {[]string{"pod/p"}, 0, holds, ""},
+		"claim":                {[]string{"claim/want"}, 0, holds, ""},
+		"name of a claim":      {[]string{"want"}, 0, "claim team-a/want waits", ""},
+		"devices":              {[]string{"p", "-v"}, 0, "request gpu: gpu-0000-1b-00-0: held by claim team-b/a\n", ""},
+		"claim in a file":      {[]string{"-f", file("claim.json", claimText)}, 0, holds, ""},
+		"workload in a file":   {[]string{"-f", file("job.yaml", manifestText)}, 0, "pod team-a/train waits", ""},
+		"json":                 {[]string{"p", "-o", "json"}, 0, `"result": "waits"`, ""},
+		"name":                 {[]string{"p", "-o", "name"}, 0, "explanation.cli.gpu.nvidia.com/pod/p", ""},
+		"no such name":         {[]string{"absent"}, 1, "", `namespace team-a has no pod and no ResourceClaim named "absent"`},
+		"no such kind":         {[]string{"deployment/a"}, 2, "", "neither a pod nor a claim"},
+		"neither":              {nil, 2, "", "name a pod or claim, or give a file with -f"},
+		"no such file":         {[]string{"-f", filepath.Join(dir, "absent")}, 1, "", "read the manifest"},
+		"no manifest":          {[]string{"-f", file("text", "{{{")}, 1, "", "document 1 of the manifest"},
+		"a manifest without":   {[]string{"-f", file("none.yaml", "kind: ConfigMap\napiVersion: v1\n")}, 1, "", "has no pod, claim or template"},
+		"old version":          {[]string{"-f", file("old.json", strings.Replace(claimText, "k8s.io/v1", "k8s.io/v1beta1", 1))}, 1, "", "write it in resource.k8s.io/v1"},
+		"malformed quantity":   {[]string{"-f", file("bad.json", strings.Replace(claimText, `}}]`, `,"capacity":{"requests":{"memory":"lots"}}}}]`, 1))}, 1, "", "quantities must match"},
+		"no time":              {[]string{"p", "--time-limit", "0s"}, 2, "", "--time-limit must be more than 0"},
+		"standard input":       {[]string{"-f", "-"}, 1, "", "- has no pod, claim or template"},
+		"unknown output":       {[]string{"p", "-o", "xml"}, 2, "", "xml"},
+		"two names":            {[]string{"p", "q"}, 1, "", "accepts at most 1 arg"},
+		"a file and a name":    {[]string{"p", "-f", "x"}, 2, "", "name a pod or claim, or give a file"},
+		"a kind but no object": {[]string{"claim/absent"}, 1, "", "read ResourceClaim team-a/absent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errOut := e.kubectl(append([]string{"why"}, c.args...)...)
+			if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errOut, c.err) || strings.Contains(errOut, "goroutine") {
+				t.Errorf("exit code %d, stdout:\n%s\nstderr:\n%s", code, out, errOut)
+			}
+		})
+	}
+}

@@ -1,0 +1,253 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+)
+
+// Result is the answer in one word.
+type Result string
+
+// The results.
+const (
+	// Settled means that there is nothing left to allocate.
+	Settled Result = "settled"
+	// Fits means that the allocator finds devices on a node that the pod can use.
+	Fits Result = "fits"
+	// Waits means that no node can allocate the claims, or that the scheduler does not try.
+	Waits Result = "waits"
+	// Undecided means that the time was up before a node was found.
+	Undecided Result = "undecided"
+)
+
+// Answer explains a subject.
+type Answer struct {
+	Subject string `json:"subject"`
+	Result  Result `json:"result"`
+	Summary string `json:"summary"`
+	// Fits are the nodes that can allocate the claims now.
+	Fits []string `json:"fits,omitempty"`
+	// Reasons say why other nodes cannot, or what comes before the devices.
+	Reasons []Reason `json:"reasons,omitempty"`
+	// Cures are the smallest changes after which a node can; the smallest is first.
+	Cures []Cure `json:"cures,omitempty"`
+	// Notes are remarks about the objects, such as parameters that Prepare refuses.
+	Notes []string `json:"notes,omitempty"`
+	// Devices are the obstacles of the devices of one node of each shape, if asked for.
+	Devices []Obstacle `json:"devices,omitempty"`
+}
+
+// Reason is why some nodes cannot allocate the claims.
+type Reason struct {
+	Text  string   `json:"text"`
+	Nodes []string `json:"nodes,omitempty"`
+}
+
+func (a *Answer) wait(text string, reasons ...Reason) {
+	a.Result, a.Reasons = Waits, append(a.Reasons, reasons...)
+	a.Summary = fmt.Sprintf("%s waits: %s.", a.Subject, text)
+}
+
+// settle answers if no allocation is to be made, and reports whether it did.
+func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
+	if p := s.Pod; p != nil {
+		switch {
+		case p.DeletionTimestamp != nil:
+			a.Result, a.Summary = Settled, a.Subject+" is being deleted."
+			return true
+		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+			a.Result, a.Summary = Settled, fmt.Sprintf("%s has ended (%s).", a.Subject, p.Status.Phase)
+			return true
+		case p.Spec.NodeName != "":
+			a.Result, a.Summary = Settled, fmt.Sprintf("%s is scheduled to node %s.", a.Subject, p.Spec.NodeName)
+			return true
+		}
+		var reasons []Reason
+		for _, text := range gates(p) {
+			reasons = append(reasons, Reason{Text: text})
+		}
+		if len(reasons) > 0 {
+			a.wait("the scheduler does not look at it yet", reasons...)
+			return true
+		}
+	}
+	if len(w.missing) > 0 {
+		for _, text := range w.missing {
+			a.Reasons = append(a.Reasons, Reason{Text: text})
+		}
+		a.wait("a claim is missing")
+		return true
+	}
+	for _, claim := range w.allocated {
+		if s.Pod != nil && !resourceclaim.CanBeReserved(claim) && !resourceclaim.IsReservedForPod(s.Pod, claim, true) {
+			a.wait("too many pods use a claim", Reason{
+				Text: fmt.Sprintf("claim %s has %d consumers, the most that the API allows", nameOf(claim), len(claim.Status.ReservedFor)),
+			})
+			return true
+		}
+	}
+	if len(w.waiting) > 0 {
+		return false
+	}
+	a.Result, a.Summary = Settled, a.Subject+" asks for no device through DRA."
+	if len(w.allocated) > 0 {
+		a.Summary = fmt.Sprintf("%s: nothing is left to allocate.", a.Subject)
+	}
+	for _, claim := range w.allocated {
+		a.Reasons = append(a.Reasons, Reason{Text: allocation(claim)})
+	}
+	if s.Pod != nil {
+		for _, text := range otherReasons(s.Pod, c.Events) {
+			a.Reasons = append(a.Reasons, Reason{Text: "the scheduler reports: " + text})
+		}
+	}
+	return true
+}
+
+// allocation says which devices a claim has, and for whom.
+func allocation(claim *resourceapi.ResourceClaim) string {
+	var devices, users []string
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		devices = append(devices, r.Pool+"/"+r.Device)
+	}
+	for _, r := range claim.Status.ReservedFor {
+		users = append(users, r.Name)
+	}
+	text := fmt.Sprintf("claim %s has %s", nameOf(claim), list(devices))
+	if len(users) == 0 {
+		return text + ", and no pod uses it"
+	}
+	return text + ", for " + list(users)
+}
+
+// conclude sets the result from the results of the shapes that the pod can use.
+func (a *Answer) conclude(k *asker, nodes int, shapes []*shape) {
+	undecided, text := 0, ""
+	for _, s := range shapes {
+		switch s.result {
+		case yes:
+			a.Fits = append(a.Fits, s.nodes...)
+		case unknown:
+			undecided += len(s.nodes)
+		case fatal:
+			text = s.text
+		}
+	}
+	slices.Sort(a.Fits)
+	switch {
+	case text != "":
+		a.wait("the scheduler gives up", Reason{Text: text})
+		a.Fits = nil
+	case len(a.Fits) > 0:
+		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, list(a.Fits))
+	case undecided > 0:
+		a.Result = Undecided
+		a.Summary = fmt.Sprintf("%s: undecided for %d of %d nodes, because the search takes long; no other node can allocate its devices.",
+			a.Subject, undecided, nodes)
+	default:
+		a.wait(fmt.Sprintf("0 of %s can allocate its devices", plural(nodes, "node")))
+	}
+}
+
+// addExcluded adds the nodes that the pod cannot use, with the exclusions first that keep it from free devices.
+func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
+	type group struct {
+		text string
+		free bool
+	}
+	nodes := map[group][]string{}
+	for _, s := range shapes {
+		for _, name := range s.nodes {
+			g := group{why[name], s.result == yes}
+			nodes[g] = append(nodes[g], name)
+		}
+	}
+	var out []Reason
+	for g, names := range nodes {
+		slices.Sort(names)
+		text := g.text
+		if g.free {
+			text += ", though its devices are free"
+		}
+		out = append(out, Reason{Text: text, Nodes: names})
+	}
+	slices.SortFunc(out, func(x, y Reason) int { return strings.Compare(x.Text, y.Text) })
+	a.Reasons = append(a.Reasons, out...)
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// String returns the answer for people: the result, the reasons, and the cures last.
+func (a Answer) String() string {
+	var b strings.Builder
+	fmt.Fprintln(&b, a.Summary)
+	for _, r := range a.Reasons {
+		switch len(r.Nodes) {
+		case 0:
+			fmt.Fprintf(&b, "  - %s\n", r.Text)
+		case 1:
+			fmt.Fprintf(&b, "  - node %s: %s\n", r.Nodes[0], r.Text)
+		default:
+			fmt.Fprintf(&b, "  - %s (%s): %s\n", plural(len(r.Nodes), "node"), list(r.Nodes), r.Text)
+		}
+	}
+	for _, n := range a.Notes {
+		fmt.Fprintf(&b, "  note: %s\n", n)
+	}
+	if len(a.Devices) > 0 {
+		fmt.Fprintln(&b, "Devices, of one node of each shape:")
+	}
+	for _, line := range deviceLines(a.Devices) {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	if len(a.Cures) > 0 {
+		fmt.Fprintln(&b, "Any one of these lets it fit:")
+	}
+	for _, c := range a.Cures {
+		at := "at once"
+		if len(c.Release) > 0 {
+			at = "then"
+		}
+		fmt.Fprintf(&b, "  - %s; %s it fits on %s\n", c.Text, at, list(c.Nodes))
+	}
+	if a.Result == Waits && len(a.Cures) == 0 && len(a.Reasons) > 0 {
+		fmt.Fprintln(&b, "No single change was found that lets it fit.")
+	}
+	return b.String()
+}
+
+// deviceLines joins the devices of a node that have the same reasons.
+func deviceLines(all []Obstacle) []string {
+	type group struct{ node, request, text string }
+	var order []group
+	devices := map[group][]string{}
+	for _, d := range all {
+		text := "could get it"
+		if len(d.Reasons) > 0 {
+			text = strings.Join(d.Reasons, "; ")
+		}
+		g := group{d.Node, d.Request, text}
+		if devices[g] == nil {
+			order = append(order, g)
+		}
+		devices[g] = append(devices[g], d.Device)
+	}
+	var out []string
+	for _, g := range order {
+		out = append(out, fmt.Sprintf("node %s, request %s: %s: %s", g.node, g.request, list(devices[g]), g.text))
+	}
+	return out
+}

@@ -1,0 +1,227 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package why explains whether the scheduler can allocate the claims of a pod, and which change would let it.
+//
+// The scheduler's own allocator decides, for one node of each shape, with the objects of the cluster as they are. If it
+// says no, it is asked again with one thing relaxed: a claim gone, a taint tolerated, a selector dropped. Each relaxation
+// that turns no into yes is a cure, so reasons and cures are true as far as the given objects are. The package only reads
+// objects and never calls an API server. Trap: the allocator takes long if it must try many combinations; each question
+// has a time limit, and the answer says where it is undecided.
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// Cluster holds the objects to judge by. It is only read.
+type Cluster struct {
+	// Nodes is nil if nodes cannot be read: then each node of a slice counts, without labels and taints.
+	Nodes     []*corev1.Node
+	Slices    []*resourceapi.ResourceSlice
+	Claims    []*resourceapi.ResourceClaim
+	Templates []*resourceapi.ResourceClaimTemplate
+	Classes   []*resourceapi.DeviceClass
+	Rules     []*resourceapi.DeviceTaintRule
+	// Events are those of the pod in question.
+	Events []*corev1.Event
+}
+
+// Options configure an Ask.
+type Options struct {
+	// Driver is the name of the driver whose names and parameters are explained.
+	Driver string
+	// Limit is the time for the whole answer; 0 means DefaultLimit.
+	Limit time.Duration
+	// Devices adds the obstacles of each device to the answer.
+	Devices bool
+	// Now is the time for ages.
+	Now time.Time
+}
+
+// DefaultLimit is the time for an answer.
+const DefaultLimit = 5 * time.Second
+
+// poolID identifies a pool of devices.
+type poolID struct{ driver, name string }
+
+// hold is a device in the allocation of a claim.
+type hold struct {
+	claim  *resourceapi.ResourceClaim
+	result *resourceapi.DeviceRequestAllocationResult
+}
+
+// site is a node with the slices and claims that matter to it.
+type site struct {
+	node *corev1.Node
+	// slices are all slices of each pool that has a slice for the node.
+	slices []*resourceapi.ResourceSlice
+	// hashes are those of the devices, by slice: equal for devices that no selector can distinguish.
+	hashes [][]uint64
+	// held are the allocated devices of these pools.
+	held map[poolID]map[string][]hold
+}
+
+// holders returns the claims that hold devices of the node's pools, sorted by name.
+func (s *site) holders() []*resourceapi.ResourceClaim {
+	found := map[types.NamespacedName]*resourceapi.ResourceClaim{}
+	for _, slice := range s.slices {
+		for _, holds := range s.held[poolOf(slice)] {
+			for _, h := range holds {
+				found[nameOf(h.claim)] = h.claim
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b *resourceapi.ResourceClaim) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+func poolOf(s *resourceapi.ResourceSlice) poolID { return poolID{s.Spec.Driver, s.Spec.Pool.Name} }
+
+func nameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// holds returns the devices that claims hold, by pool and device. Devices for administrators are not held.
+func holds(claims []*resourceapi.ResourceClaim) map[poolID]map[string][]hold {
+	out := map[poolID]map[string][]hold{}
+	for _, c := range claims {
+		if c == nil || c.Status.Allocation == nil {
+			continue
+		}
+		for i := range c.Status.Allocation.Devices.Results {
+			r := &c.Status.Allocation.Devices.Results[i]
+			if ptr.Deref(r.AdminAccess, false) {
+				continue
+			}
+			pool := poolID{r.Driver, r.Pool}
+			if out[pool] == nil {
+				out[pool] = map[string][]hold{}
+			}
+			out[pool][r.Device] = append(out[pool][r.Device], hold{c, r})
+		}
+	}
+	return out
+}
+
+// sites returns the nodes of the cluster with their slices, in the order of their names.
+func (c *Cluster) sites() []*site {
+	held, tainted := holds(c.Claims), taintedSlices(c.Slices, c.Rules)
+	pools, shared := map[poolID][]*resourceapi.ResourceSlice{}, map[poolID]bool{}
+	at := map[string]map[poolID]bool{}
+	for _, s := range tainted {
+		id := poolOf(s)
+		pools[id] = append(pools[id], s)
+		node := ptr.Deref(s.Spec.NodeName, "")
+		if node == "" {
+			shared[id] = true
+			continue
+		}
+		if at[node] == nil {
+			at[node] = map[poolID]bool{}
+		}
+		at[node][id] = true
+	}
+	nodes := c.Nodes
+	if nodes == nil {
+		for name := range at {
+			nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+	}
+	var out []*site
+	for _, n := range nodes {
+		if n == nil {
+			continue
+		}
+		s := &site{node: n, held: held}
+		ids := maps.Clone(at[n.Name])
+		if ids == nil {
+			ids = map[poolID]bool{}
+		}
+		maps.Copy(ids, shared)
+		for _, id := range slices.SortedFunc(maps.Keys(ids), comparePools) {
+			s.slices = append(s.slices, pools[id]...)
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b *site) int { return cmp.Compare(a.node.Name, b.node.Name) })
+	return out
+}
+
+func comparePools(a, b poolID) int {
+	return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name))
+}
+
+// taintedSlices adds the taints of the rules, as the scheduler does, and sorts the slices by name. It copies the slices
+// that it changes.
+func taintedSlices(all []*resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRule) []*resourceapi.ResourceSlice {
+	var out []*resourceapi.ResourceSlice
+	for _, s := range all {
+		if s == nil {
+			continue
+		}
+		patched := s
+		for _, r := range rules {
+			for i := range s.Spec.Devices {
+				if !selects(r, s, s.Spec.Devices[i].Name) {
+					continue
+				}
+				if patched == s {
+					copied := *s
+					copied.Spec.Devices = slices.Clone(s.Spec.Devices)
+					patched = &copied
+				}
+				d := &patched.Spec.Devices[i]
+				d.Taints = append(slices.Clone(d.Taints), r.Spec.Taint)
+			}
+		}
+		out = append(out, patched)
+	}
+	slices.SortStableFunc(out, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// selects reports whether a rule taints a device of a slice.
+func selects(r *resourceapi.DeviceTaintRule, s *resourceapi.ResourceSlice, device string) bool {
+	if r == nil || r.Spec.DeviceSelector == nil {
+		return false
+	}
+	q := r.Spec.DeviceSelector
+	return ptr.Deref(q.Driver, s.Spec.Driver) == s.Spec.Driver && ptr.Deref(q.Pool, s.Spec.Pool.Name) == s.Spec.Pool.Name &&
+		ptr.Deref(q.Device, device) == device
+}
+
+// classes implements structured.DeviceClassLister.
+type classes map[string]*resourceapi.DeviceClass
+
+func classesOf(all []*resourceapi.DeviceClass) classes {
+	out := classes{}
+	for _, c := range all {
+		if c != nil {
+			out[c.Name] = c
+		}
+	}
+	return out
+}
+
+func (c classes) List() ([]*resourceapi.DeviceClass, error) {
+	return slices.Collect(maps.Values(c)), nil
+}
+
+func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
+	if class, ok := c[name]; ok {
+		return class, nil
+	}
+	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+}

@@ -1,0 +1,95 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+)
+
+// excluded says why the scheduler does not consider a node for a pod, apart from devices and resources, or "". pod is nil
+// for a claim without a pod.
+func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
+	for _, c := range w.allocated {
+		if selector := c.Status.Allocation.NodeSelector; selector != nil && !matches(node, nil, nil, selector) {
+			return fmt.Sprintf("claim %s is allocated on other nodes", nameOf(c))
+		}
+	}
+	if pod == nil {
+		return ""
+	}
+	for _, name := range w.extended {
+		if q := node.Status.Allocatable[name]; !q.IsZero() {
+			return fmt.Sprintf("a device plugin serves %s there, not this driver", name)
+		}
+	}
+	if !labels.SelectorFromSet(pod.Spec.NodeSelector).Matches(labels.Set(node.Labels)) {
+		return "the pod's node selector " + labels.FormatLabels(pod.Spec.NodeSelector) + " does not match"
+	}
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil && !matches(node, nil, nil, required) {
+			return "the pod's node affinity does not match"
+		}
+	}
+	if node.Spec.Unschedulable && !tolerates(pod, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+		return "the node is cordoned"
+	}
+	for _, t := range node.Spec.Taints {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(pod, t) {
+			return fmt.Sprintf("the pod does not tolerate the node's taint %s", strings.TrimSuffix(t.ToString(), ":"))
+		}
+	}
+	return ""
+}
+
+func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.ToleratesTaint(klog.Logger{}, &taint, true)
+	})
+}
+
+// otherReasons returns the parts of the scheduler's message about a pod that are not about devices: CPU, volumes, ports.
+func otherReasons(pod *corev1.Pod, events []*corev1.Event) []string {
+	message := ""
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			message = c.Message
+		}
+	}
+	if message == "" {
+		for _, e := range events {
+			if e != nil && e.Reason == "FailedScheduling" {
+				message = e.Message // The last one counts.
+			}
+		}
+	}
+	// The form is `0/3 nodes are available: 1 Insufficient cpu, 2 cannot allocate all claims. preemption: …`.
+	_, after, found := strings.Cut(message, "nodes are available: ")
+	if !found {
+		if message != "" {
+			return []string{brief(message)}
+		}
+		return nil
+	}
+	after, _, _ = strings.Cut(after, " preemption:")
+	var out []string
+	for _, part := range strings.Split(strings.TrimSuffix(strings.TrimSpace(after), "."), ", ") {
+		if !known(part) {
+			out = append(out, brief(part))
+		}
+	}
+	return out
+}
+
+// known reports whether the answer explains this part of the scheduler's message better.
+func known(part string) bool {
+	return slices.ContainsFunc([]string{
+		"cannot allocate all claims", "node affinity/selector", "untolerated taint", "were unschedulable", "resourceclaim not available",
+	}, func(text string) bool { return strings.Contains(part, text) })
+}

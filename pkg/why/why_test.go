@@ -1,0 +1,475 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/why"
+)
+
+const (
+	gpus    = "gpu.nvidia.com"
+	anyMIG  = "mig.nvidia.com"
+	small   = "mig-1g.10gb.nvidia.com"
+	medium  = "mig-3g.40gb.nvidia.com"
+	ofType  = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "%s"`
+	profile = ` && device.attributes["gpu.nvidia.com"].profile == "%s"`
+)
+
+// env is a cluster in memory, with the scheduler's allocator beside it.
+type env struct {
+	t *testing.T
+	why.Cluster
+}
+
+var published sync.Map // profile and GPUs → slices
+
+func newEnv(t testing.TB) *env {
+	e := &env{Cluster: why.Cluster{Nodes: []*corev1.Node{}}}
+	e.t, _ = t.(*testing.T)
+	for name, expression := range map[string]string{
+		gpus: fmt.Sprintf(ofType, "gpu"), anyMIG: fmt.Sprintf(ofType, "mig"),
+		small: fmt.Sprintf(ofType+profile, "mig", "1g.10gb"), medium: fmt.Sprintf(ofType+profile, "mig", "3g.40gb"),
+	} {
+		e.Classes = append(e.Classes, &resourceapi.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Selectors: selectors(expression)},
+		})
+	}
+	slices.SortFunc(e.Classes, func(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) })
+	return e
+}
+
+func selectors(expressions ...string) (out []resourceapi.DeviceSelector) {
+	for _, e := range expressions {
+		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+	}
+	return out
+}
+
+// node adds a node with GPUs of a profile.
+func (e *env) node(t testing.TB, name, profile string, count int) *corev1.Node {
+	t.Helper()
+	key := fmt.Sprint(profile, count)
+	known, ok := published.Load(key)
+	if !ok {
+		all, err := slicetest.Node(profile, "template", count)
+		if err != nil {
+			t.Fatal(err)
+		}
+		published.Store(key, all)
+		known = all
+	}
+	for _, s := range known.([]*resourceapi.ResourceSlice) {
+		s = s.DeepCopy()
+		s.Name = strings.Replace(s.Name, "template", name, 1)
+		s.Spec.NodeName = &name
+		s.Spec.Pool.Name = strings.Replace(s.Spec.Pool.Name, "template", name, 1)
+		e.Slices = append(e.Slices, s)
+	}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}}
+	e.Nodes = append(e.Nodes, n)
+	return n
+}
+
+func claim(name, class string, count int64, change ...func(*resourceapi.ExactDeviceRequest)) *resourceapi.ResourceClaim {
+	q := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
+	for _, f := range change {
+		f(q)
+	}
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)},
+		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: q}}}},
+	}
+}
+
+// lister implements structured.DeviceClassLister.
+type lister []*resourceapi.DeviceClass
+
+func (l lister) List() ([]*resourceapi.DeviceClass, error) { return l, nil }
+
+func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
+	for _, c := range l {
+		if c.Name == name {
+			return c, nil
+		}
+	}
+	return nil, errors.New("no such class")
+}
+
+var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
+
+// schedule runs the allocator as the scheduler does: all slices with the rules' taints, all claims, one node.
+func (e *env) schedule(c *why.Cluster, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+	state := structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	for _, one := range c.Claims {
+		if one.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range one.Status.Allocation.Devices.Results {
+			id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
+			if r.ShareID == nil {
+				state.AllocatedDevices.Insert(id)
+				continue
+			}
+			state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+		}
+	}
+	var tainted []*resourceapi.ResourceSlice
+	for _, s := range c.Slices {
+		s = s.DeepCopy()
+		for _, r := range c.Rules {
+			for i := range s.Spec.Devices {
+				if *r.Spec.DeviceSelector.Pool == s.Spec.Pool.Name && *r.Spec.DeviceSelector.Device == s.Spec.Devices[i].Name {
+					s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, r.Spec.Taint)
+				}
+			}
+		}
+		tainted = append(tainted, s)
+	}
+	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	a, err := structured.NewAllocator(ctx, features, state, lister(c.Classes), tainted, compiled)
+	if err != nil {
+		return nil, err
+	}
+	out, err := a.Allocate(ctx, node, claims)
+	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
+		return nil, nil
+	}
+	return out, err
+}
+
+// start allocates a claim on a node, for a pod, and reports whether there was room.
+func (e *env) start(c *resourceapi.ResourceClaim, node string) bool {
+	at := slices.IndexFunc(e.Nodes, func(n *corev1.Node) bool { return n.Name == node })
+	results, err := e.schedule(&e.Cluster, e.Nodes[at], []*resourceapi.ResourceClaim{c})
+	if err != nil || len(results) == 0 {
+		return false
+	}
+	c.Status.Allocation = &results[0]
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: c.Name}}
+	c.CreationTimestamp = metav1.NewTime(time.Now().Add(-3 * time.Hour))
+	e.Claims = append(e.Claims, c)
+	return true
+}
+
+func (e *env) ask(s why.Subject) why.Answer {
+	return why.Ask(context.Background(), &e.Cluster, s, why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: 30 * time.Second})
+}
+
+// applied returns the cluster after a cure, and the claims to allocate.
+func (e *env) applied(c why.Cure, claims []*resourceapi.ResourceClaim) (*why.Cluster, []*resourceapi.ResourceClaim) {
+	after := e.Cluster
+	after.Claims = nil
+	for _, one := range e.Claims {
+		if !slices.Contains(c.Release, one.Namespace+"/"+one.Name) {
+			after.Claims = append(after.Claims, one)
+		}
+	}
+	if c.Claims != nil {
+		claims = c.Claims
+	}
+	return &after, claims
+}
+
+// check compares an answer with the allocator: for each node, and for each cure.
+func (e *env) check(answer why.Answer, claims []*resourceapi.ResourceClaim) {
+	e.t.Helper()
+	var fits []string
+	for _, n := range e.Nodes {
+		results, err := e.schedule(&e.Cluster, n, claims)
+		if err != nil {
+			e.t.Logf("node %s: %v", n.Name, err)
+			return // Fatal or too slow for the allocator itself.
+		}
+		if len(results) == len(claims) {
+			fits = append(fits, n.Name)
+		}
+	}
+	slices.Sort(fits)
+	if !slices.Equal(fits, answer.Fits) || answer.Result == why.Fits != (len(fits) > 0) {
+		e.t.Errorf("the allocator fits it on %v, the answer is %s on %v", fits, answer.Result, answer.Fits)
+	}
+	for _, cure := range answer.Cures {
+		after, changed := e.applied(cure, claims)
+		for _, name := range cure.Nodes {
+			at := slices.IndexFunc(e.Nodes, func(n *corev1.Node) bool { return n.Name == name })
+			if results, err := e.schedule(after, e.Nodes[at], changed); err != nil || len(results) != len(changed) {
+				e.t.Errorf("cure %q does not help on %s: %v", cure.Text, name, err)
+			}
+		}
+	}
+}
+
+func TestAsk_RandomFleets_AgreesWithAllocator(t *testing.T) {
+	results, cures := map[why.Result]int{}, 0
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 20))
+		e := newEnv(t)
+		for i := range 2 + r.IntN(3) {
+			makes := []string{"hgx-h100", "hgx-h100", "a30", "l40s-4"}
+			e.node(t, fmt.Sprintf("n%d", i), makes[r.IntN(len(makes))], 1+r.IntN(3))
+		}
+		for i := range r.IntN(14) {
+			e.start(randomClaim(r, fmt.Sprintf("held-%d", i)), e.Nodes[r.IntN(len(e.Nodes))].Name)
+		}
+		for range r.IntN(4) {
+			s := e.Slices[r.IntN(len(e.Slices))]
+			if len(s.Spec.Devices) == 0 {
+				continue
+			}
+			d := &s.Spec.Devices[r.IntN(len(s.Spec.Devices))]
+			taint := resourceapi.DeviceTaint{Key: "example.com/repair", Value: "yes", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+			if r.IntN(2) == 0 {
+				d.Taints = append(d.Taints, taint)
+				continue
+			}
+			e.Rules = append(e.Rules, &resourceapi.DeviceTaintRule{
+				ObjectMeta: metav1.ObjectMeta{Name: "repair"},
+				Spec: resourceapi.DeviceTaintRuleSpec{
+					DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: &d.Name}, Taint: taint,
+				},
+			})
+		}
+		asked := randomClaim(r, "asked")
+		answer := e.ask(why.Subject{Claim: asked})
+		results[answer.Result]++
+		cures += len(answer.Cures)
+		e.check(answer, []*resourceapi.ResourceClaim{asked})
+		if t.Failed() {
+			t.Fatalf("seed %d: %s", seed, answer)
+		}
+	}
+	t.Log(results, cures)
+	if results[why.Fits] == 0 || results[why.Waits] == 0 || cures == 0 {
+		t.Errorf("the fleets show only %v with %d cures", results, cures)
+	}
+}
+
+func randomClaim(r *rand.Rand, name string) *resourceapi.ResourceClaim {
+	classes := []string{gpus, gpus, small, medium, anyMIG}
+	c := claim(name, classes[r.IntN(len(classes))], 1+int64(r.IntN(3)))
+	q := c.Spec.Devices.Requests[0].Exactly
+	if q.DeviceClassName == gpus && r.IntN(2) == 0 {
+		q.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			"memory": resource.MustParse([]string{"10Gi", "30Gi", "60Gi"}[r.IntN(3)]),
+		}}
+	}
+	if r.IntN(4) == 0 {
+		q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].productName.contains("H100")`)
+	}
+	if r.IntN(4) == 0 {
+		name := resourceapi.FullyQualifiedName([]string{"gpu.nvidia.com/parentUUID", "resource.kubernetes.io/pcieRoot", "gpu.nvidia.com/productName"}[r.IntN(3)])
+		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &name}}
+	}
+	if r.IntN(5) == 0 {
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "more", Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: small, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1 + int64(r.IntN(2)),
+		}})
+	}
+	return c
+}
+
+// pod returns a pod that uses claims.
+func pod(name string, claims ...*resourceapi.ResourceClaim) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)}}
+	for _, c := range claims {
+		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
+	}
+	return p
+}
+
+func taint(e *env, value string, devices ...int) {
+	for _, s := range e.Slices {
+		for i := range s.Spec.Devices {
+			if slices.Contains(devices, i) && len(s.Spec.SharedCounters) == 0 {
+				s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{
+					Key: "gpu.nvidia.com/unhealthy", Value: value, Effect: resourceapi.DeviceTaintEffectNoExecute,
+				}}
+			}
+		}
+	}
+}
+
+func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
+	extended := func(e *env) *corev1.Pod {
+		p := pod("extended")
+		p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("2")}}}}
+		e.Classes[0].Spec.ExtendedResourceName = new("nvidia.com/gpu")
+		return p
+	}
+	waiting := func(e *env, change ...func(*resourceapi.ExactDeviceRequest)) *corev1.Pod {
+		c := claim("asked", gpus, 1, change...)
+		e.Claims = append(e.Claims, c)
+		return pod("p", c)
+	}
+	for name, c := range map[string]struct {
+		subject func(e *env) why.Subject
+		result  why.Result
+		lines   []string
+	}{
+		"two claims hold two GPUs": {func(e *env) why.Subject {
+			e.start(claim("train-0", gpus, 1), "n1")
+			e.start(claim("train-1", gpus, 1), "n1")
+			return why.Subject{Pod: waiting(e)}
+		}, why.Waits, []string{
+			"pod team-a/p waits: 0 of 1 node can allocate its devices.",
+			"  - node n1: other claims hold the devices",
+			"  - claim team-a/train-0 (pod train-0, 3 h) must end (wait until it ends); then it fits on n1",
+			"  - claim team-a/train-1 (pod train-1, 3 h) must end (wait until it ends); then it fits on n1",
+		}},
+		"partitions would fit": {func(e *env) why.Subject {
+			e.start(claim("train-0", gpus, 1), "n1")
+			e.start(claim("small-0", small, 1), "n1")
+			return why.Subject{Pod: waiting(e)}
+		}, why.Waits, []string{
+			"  - claim team-a/small-0 (pod small-0, 3 h) must end (wait until it ends); then it fits on n1",
+			"  - request gpu: use the class mig-3g.40gb.nvidia.com instead of gpu.nvidia.com; at once it fits on n1",
+		}},
+		"a leaked claim": {func(e *env) why.Subject {
+			e.start(claim("leak", gpus, 2), "n1")
+			e.Claims[0].Status.ReservedFor = nil
+			return why.Subject{Pod: waiting(e)}
+		}, why.Waits, []string{"claim team-a/leak (no pod, 3 h) must end (no pod uses it: delete it if it is not needed)"}},
+		"more GPUs than a node has": {func(*env) why.Subject { return why.Subject{Claim: claim("asked", gpus, 9)} }, why.Waits, []string{
+			"  - node n1: cannot satisfy the claim, even if it were empty",
+			"  note: request gpu: it asks for 9 devices; no node of the cluster as it is now has more than 2 that match",
+			"  - request gpu: ask for 2 instead of 9; at once it fits on n1",
+		}},
+		"a selector for another model": {func(e *env) why.Subject {
+			return why.Subject{Pod: waiting(e, func(q *resourceapi.ExactDeviceRequest) {
+				q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].productName == "NVIDIA H200"`)
+			})}
+		}, why.Waits, []string{
+			`  - request gpu: drop the selector device.attributes["gpu.nvidia.com"].productName == "NVIDIA H200"; at once it fits on n1`,
+		}},
+		"unhealthy GPUs": {func(e *env) why.Subject { taint(e, "xid-79", 0, 1, 2); return why.Subject{Pod: waiting(e)} }, why.Waits, []string{
+			"  - node n1: a device taint that the claim does not tolerate",
+			"  - the GPU with the taint gpu.nvidia.com/unhealthy=xid-79:NoExecute must be repaired; at once it fits on n1",
+		}},
+		"a constraint that no node meets": {func(*env) why.Subject {
+			c := claim("asked", gpus, 2)
+			c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName("gpu.nvidia.com/uuid"))}}
+			return why.Subject{Claim: c}
+		}, why.Waits, []string{"  - claim asked: drop the constraint on gpu.nvidia.com/uuid; at once it fits on n1"}},
+		"an extended resource": {func(e *env) why.Subject {
+			e.start(claim("train-0", gpus, 1), "n1")
+			return why.Subject{Pod: extended(e)}
+		},
+			why.Waits, []string{"claim team-a/train-0 (pod train-0, 3 h) must end"}},
+		"an extended resource without a class": {func(e *env) why.Subject {
+			p := extended(e)
+			e.Classes[0].Spec.ExtendedResourceName = nil
+			return why.Subject{Pod: p}
+		}, why.Settled, []string{
+			"pod team-a/extended asks for no device through DRA.",
+			"  note: No DeviceClass has the extendedResourceName nvidia.com/gpu, so only a device plugin can serve it.",
+		}},
+		"an extended resource of a device plugin": {func(e *env) why.Subject {
+			e.Nodes[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+			return why.Subject{Pod: extended(e)}
+		}, why.Waits, []string{"  - node n1: a device plugin serves nvidia.com/gpu there, not this driver"}},
+		"a misspelled class": {func(*env) why.Subject { return why.Subject{Claim: claim("asked", "gpu.nvidia.co", 1)} }, why.Waits, []string{
+			`  - request gpu: DeviceClass "gpu.nvidia.co" does not exist`,
+			"  note: request gpu: there is no DeviceClass gpu.nvidia.co; is gpu.nvidia.com meant? A pod waits until there is one",
+		}},
+		"parameters that Prepare refuses": {func(e *env) why.Subject {
+			p := waiting(e)
+			e.Claims[0].Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: slicetest.Driver, Parameters: runtime.RawExtension{Raw: []byte(`{"kind":"Gpu"}`)}},
+			}}}
+			return why.Subject{Pod: p}
+		}, why.Fits, []string{"pod team-a/p fits on n1 now.", "  note: The driver refuses the claim: "}},
+		"a cordoned node with free devices": {func(e *env) why.Subject { e.Nodes[0].Spec.Unschedulable = true; return why.Subject{Pod: waiting(e)} },
+			why.Waits, []string{"  - node n1: the node is cordoned, though its devices are free"}},
+		"a node selector": {func(e *env) why.Subject {
+			p := waiting(e)
+			p.Spec.NodeSelector = map[string]string{"pool": "b"}
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"  - node n1: the pod's node selector pool=b does not match, though its devices are free"}},
+		"a node taint and CPU": {func(e *env) why.Subject {
+			p := waiting(e)
+			e.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "reserved", Effect: corev1.TaintEffectNoSchedule}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available: " +
+				"1 node(s) had untolerated taint {reserved: }, 1 Insufficient cpu. preemption: 0/1 nodes are available"}}
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{
+			"  - node n1: the pod does not tolerate the node's taint reserved:NoSchedule, though its devices are free",
+			"  - the scheduler also reports: 1 Insufficient cpu",
+		}},
+		"Kueue's gate": {func(e *env) why.Subject {
+			p := waiting(e)
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"  - Kueue has not admitted the pod (scheduling gate kueue.x-k8s.io/admission); look at its Workload and LocalQueue"}},
+		"a claim that does not exist": {func(*env) why.Subject { return why.Subject{Pod: pod("p", claim("absent", gpus, 1))} }, why.Waits, []string{
+			`  - ResourceClaim absent does not exist in namespace "team-a"; create it`,
+		}},
+		"a claim not yet made": {func(e *env) why.Subject {
+			e.Templates = []*resourceapi.ResourceClaimTemplate{{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"},
+				Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: claim("x", gpus, 1).Spec},
+			}}
+			p := pod("p")
+			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: new("t")}}
+			return why.Subject{Pod: p}
+		}, why.Fits, []string{"pod team-a/p fits on n1 now.", "  note: The claim of template t is not made yet; kube-controller-manager makes it."}},
+		"an allocated claim": {func(e *env) why.Subject {
+			c := claim("train-0", gpus, 1)
+			e.start(c, "n1")
+			return why.Subject{Claim: c}
+		}, why.Settled, []string{"  - claim team-a/train-0 has n1/gpu/gpu-0000-1b-00-0, for train-0"}},
+		"half a pool": {func(e *env) why.Subject { e.Slices = e.Slices[:1]; return why.Subject{Pod: waiting(e)} }, why.Waits, nil},
+		"no slices":   {func(e *env) why.Subject { e.Slices = nil; return why.Subject{Pod: waiting(e)} }, why.Waits, []string{"  - node n1: publishes no devices"}},
+		"a selector that fails": {func(e *env) why.Subject {
+			return why.Subject{Pod: waiting(e, func(q *resourceapi.ExactDeviceRequest) {
+				q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].absent == "x"`)
+			})}
+		}, why.Waits, []string{"pod team-a/p waits: the scheduler gives up.", "no such key: absent"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			e.node(t, "n1", "hgx-h100", 2)
+			s := c.subject(e)
+			answer := e.ask(s)
+			text := answer.String()
+			if answer.Result != c.result {
+				t.Errorf("the result is %s, want %s", answer.Result, c.result)
+			}
+			for _, line := range c.lines {
+				if !strings.Contains(text, line) {
+					t.Errorf("no line %q", line)
+				}
+			}
+			if t.Failed() {
+				t.Log("\n" + text)
+			}
+		})
+	}
+}
