@@ -386,10 +386,11 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 		return fmt.Sprintf(`{cel: {expression: 'device.attributes["gpu.nvidia.com"].a%d == "x"'}}`, i)
 	}
 	for name, object := range map[string]string{
-		"many requests":     claim("  requests: [" + many(3000, func(i int) string { return fmt.Sprintf("{name: r%d, exactly: {deviceClassName: gpu.nvidia.con}}", i) }) + "]"),
-		"many selectors":    of("gpu.nvidia.com", ", selectors: ["+many(3000, unknown)+"]"),
-		"one long selector": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `, 4000)+"true")),
-		"many capacities":   of("gpu.nvidia.com", ", capacity: {requests: {"+many(3000, func(i int) string { return fmt.Sprintf("c%d: 1", i) })+"}}"),
+		"many requests":                   claim("  requests: [" + many(3000, func(i int) string { return fmt.Sprintf("{name: r%d, exactly: {deviceClassName: gpu.nvidia.con}}", i) }) + "]"),
+		"many selectors":                  of("gpu.nvidia.com", ", selectors: ["+many(3000, unknown)+"]"),
+		"one long selector":               of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `, 4000)+"true")),
+		"a count within the API's limits": of("gpu.nvidia.com", ", count: 9223372036854775807"),
+		"many capacities":                 of("gpu.nvidia.com", ", capacity: {requests: {"+many(3000, func(i int) string { return fmt.Sprintf("c%d: 1", i) })+"}}"),
 		"many constraints": claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}]\n  constraints: [" +
 			many(3000, func(i int) string { return fmt.Sprintf("{matchAttribute: gpu.nvidia.com/c%d}", i) }) + "]"),
 		"names within the API's limits": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `+attr+`x2 == "a" || `, 100)+

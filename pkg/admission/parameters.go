@@ -130,7 +130,7 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			continue
 		}
 		// A group counts as its GPUs, whose number the claim need not contain.
-		if r.alternative() || r.count == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.count, 64)) > 64 {
+		if r.alternative() || r.count == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.count, 65)) > 64 {
 			return nil
 		}
 		for range r.count {
