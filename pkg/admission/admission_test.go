@@ -385,6 +385,9 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 	unknown := func(i int) string {
 		return fmt.Sprintf(`{cel: {expression: 'device.attributes["gpu.nvidia.com"].a%d == "x"'}}`, i)
 	}
+	parameters := func(int) string {
+		return "{opaque: {driver: gpu.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}}"
+	}
 	for name, object := range map[string]string{
 		"many requests":                   claim("  requests: [" + many(3000, func(i int) string { return fmt.Sprintf("{name: r%d, exactly: {deviceClassName: gpu.nvidia.con}}", i) }) + "]"),
 		"many selectors":                  of("gpu.nvidia.com", ", selectors: ["+many(3000, unknown)+"]"),
@@ -400,6 +403,8 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 				}
 				return all
 			}(), " || "))),
+		"many parameters":              claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}]\n  config: [" + many(3000, parameters) + "]"),
+		"a class with many parameters": class(whole+"true") + " config: [" + many(3000, parameters) + "]",
 		"a class with a long selector": class(strings.Repeat(attr+`x1 == "a" || `, 4000) + "true"),
 	} {
 		began := time.Now()

@@ -22,7 +22,8 @@ import (
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
 func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path, o Options) result {
 	var r result
-	if tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize {
+	if tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
+		len(spec.Devices.Config) > resourceapi.DeviceConfigMaxSize {
 		r.Errors = field.ErrorList{field.Forbidden(path.Child("devices"), tooLargeText)}
 		return r
 	}

@@ -60,8 +60,9 @@ func (r *result) warn(format string, args ...any) {
 func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
 	var r result
 	spec := field.NewPath("spec")
-	if tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}) {
-		r.Errors = field.ErrorList{field.Forbidden(spec.Child("selectors"), tooLargeText)}
+	if tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}) ||
+		len(class.Spec.Config) > resourceapi.DeviceConfigMaxSize {
+		r.Errors = field.ErrorList{field.Forbidden(spec, tooLargeText)}
 		return r
 	}
 	driver := v.driverOf(class)
