@@ -116,11 +116,12 @@ func (r request) asked(t *testing.T, hooks []admissionv1.ValidatingWebhook) []st
 
 func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 	const (
-		anna   = "anna"
-		ours   = "{opaque: {driver: gpu.nvidia.com, parameters: {kind: GpuConfig}}}"
-		others = "{opaque: {driver: nic.example.com, parameters: {kind: NIC}}}"
-		device = "{cel: {expression: \"device.driver == 'gpu.nvidia.com'\"}}"
-		nic    = "{cel: {expression: \"device.driver == 'nic.example.com'\"}}"
+		anna    = "anna"
+		ours    = "{opaque: {driver: gpu.nvidia.com, parameters: {kind: GpuConfig}}}"
+		others  = "{opaque: {driver: nic.example.com, parameters: {kind: NIC}}}"
+		domains = "{opaque: {driver: compute-domain.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: ComputeDomainChannelConfig}}}"
+		device  = "{cel: {expression: \"device.driver == 'gpu.nvidia.com'\"}}"
+		nic     = "{cel: {expression: \"device.driver == 'nic.example.com'\"}}"
 
 		ofChart = "{name: a, labels: {app.kubernetes.io/managed-by: Helm, app.kubernetes.io/instance: gpu-dra-driver}}"
 	)
@@ -134,6 +135,8 @@ func TestWebhooks_Objects_RightOneIsCalled(t *testing.T) {
 	}{
 		"a claim with our config":                           {"ResourceClaim", anna, false, "", "{spec: {devices: {config: [" + others + ", " + ours + "]}}}", "parameters"},
 		"a claim of another driver's config":                {"ResourceClaim", anna, false, "", "{spec: {devices: {config: [" + others + "]}}}", "advice"},
+		"a template of a compute domain":                    {"ResourceClaimTemplate", anna, false, "", "{spec: {spec: {devices: {requests: [{name: channel, exactly: {deviceClassName: compute-domain-default-channel.nvidia.com}}], config: [" + domains + "]}}}}", "advice"},
+		"a class of compute domains":                        {"DeviceClass", anna, false, "", class(`{selectors: [{cel: {expression: "device.driver == 'compute-domain.nvidia.com' && device.attributes['compute-domain.nvidia.com'].type == 'channel'"}}]}`), "advice"},
 		"a claim without config":                            {"ResourceClaim", anna, false, "", "{spec: {devices: {requests: [{name: a, exactly: {deviceClassName: gpu.nvidia.com}}]}}}", "advice"},
 		"a claim without devices":                           {"ResourceClaim", anna, false, "", "{spec: {}}", "advice"},
 		"a config without driver":                           {"ResourceClaim", anna, false, "", "{spec: {devices: {config: [{}, {opaque: {}}]}}}", "advice"},

@@ -196,7 +196,12 @@ func TestReview_InvalidObject_IsDenied(t *testing.T) {
 		"a capacity with the driver's domain": {of("gpu.nvidia.com", ", capacity: {requests: {gpu.nvidia.com/memory: 10Gi}}"),
 			"capacity.requests[gpu.nvidia.com/memory]: Forbidden: no device has a capacity of this name, because the scheduler compares it as it is published; write memory: 10Gi"},
 		"another driver's capacity": {of("nic.example.com", ", capacity: {requests: {memory: 1}}"), ""},
-		"another driver's class":    {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
+		"a channel of a compute domain": {claim("  requests: [{name: channel, exactly: {deviceClassName: compute-domain-default-channel.nvidia.com}}]\n" +
+			"  config: [{requests: [channel], opaque: {driver: compute-domain.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: ComputeDomainChannelConfig, domainID: a, allocationMode: Single}}}]"), ""},
+		"a GPU beside a compute domain's daemon": {claim("  requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}, {name: daemon, exactly: {deviceClassName: compute-domain-daemon.nvidia.com}}]\n" +
+			"  config: [{requests: [daemon], opaque: {driver: compute-domain.nvidia.com, parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: ComputeDomainDaemonConfig, domainID: a}}}]"), ""},
+		"a compute domain's class": {class(`device.driver == "compute-domain.nvidia.com" && device.attributes["compute-domain.nvidia.com"].type == "channel"`), ""},
+		"another driver's class":   {class(`device.driver == "x.example.com" && device.attributes["x.example.com"].y == 1`), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Review(t.Context(), v, asked(t, c.object), Options{Binding: true})

@@ -88,7 +88,7 @@ type Problem struct {
 	// PCIAddress is empty if it is unknown too.
 	PCIAddress string `json:"pciAddress,omitempty"`
 	UUID       string `json:"uuid,omitempty"`
-	// Index is NVML's enumeration index.
+	// Index is NVML's enumeration index; -1 for a GPU that NVML does not list.
 	Index int `json:"index"`
 	// Lost means that NVML answered "GPU is lost": the GPU is off the bus until a reset or reboot.
 	Lost bool `json:"lost,omitempty"`

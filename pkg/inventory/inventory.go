@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -138,8 +139,9 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 	i.findFaults(s.GPUs, handles)
 	peers(s.GPUs, handles)
 	i.locate(&s)
+	i.passedThrough(&s)
 	slices.SortFunc(s.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) })
-	slices.SortFunc(s.Problems, func(a, b gpu.Problem) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(s.Problems, func(a, b gpu.Problem) int { return cmp.Compare(a.Index, b.Index) })
 	return s, nil
 }
 
@@ -215,5 +217,24 @@ func (i *Inventory) locate(s *gpu.Snapshot) {
 	slices.Sort(unread)
 	for n, p := range unplaced {
 		p.PCIAddress = unread[n]
+	}
+}
+
+// passedThrough adds the GPUs that the kernel keeps for virtual machines: NVML does not list them.
+func (i *Inventory) passedThrough(s *gpu.Snapshot) {
+	entries, err := os.ReadDir(filepath.Join(i.o.SysRoot, "bus/pci/drivers/vfio-pci"))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		address, err := gpu.CanonicalAddress(e.Name())
+		if err != nil || i.sys("bus/pci/devices", address, "vendor") != "0x10de" ||
+			!strings.HasPrefix(i.sys("bus/pci/devices", address, "class"), "0x03") {
+			continue // The class 0x03 is that of display and 3D controllers. A GPU's audio function has another one.
+		}
+		s.Problems = append(s.Problems, gpu.Problem{
+			PCIAddress: address, Index: -1,
+			Message: "it is bound to vfio-pci, for virtual machines. Bind it to the driver nvidia to publish it",
+		})
 	}
 }

@@ -270,6 +270,28 @@ func TestScan_LostGPU_AddressFromKernelList(t *testing.T) {
 	}
 }
 
+// TestScan_BoundToVFIO_IsProblem has a GPU for virtual machines, with its audio function, beside a GPU of the driver and
+// another vendor's.
+func TestScan_BoundToVFIO_IsProblem(t *testing.T) {
+	sys := t.TempDir()
+	for address, ids := range map[string][2]string{
+		"0000:41:00.0": {"0x10de", "0x030200"}, "0000:41:00.1": {"0x10de", "0x040300"}, "0000:42:00.0": {"0x1002", "0x030000"},
+	} {
+		device := filepath.Join(sys, "bus/pci/devices", address)
+		if err := errors.Join(os.MkdirAll(device, 0o755), os.MkdirAll(filepath.Join(sys, "bus/pci/drivers/vfio-pci", address), 0o755),
+			os.WriteFile(filepath.Join(device, "vendor"), []byte(ids[0]+"\n"), 0o644), os.WriteFile(filepath.Join(device, "class"), []byte(ids[1]+"\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(sys, "bus/pci/drivers/vfio-pci/new_id"), nil, 0o200); err != nil {
+		t.Fatal(err)
+	}
+	s := scan(t, New(Options{Library: nvmlfake.New(simtest.Machine(t, "t4-1")), ProcRoot: t.TempDir(), SysRoot: sys, DevRoot: t.TempDir()}))
+	if len(s.GPUs) != 1 || len(s.Problems) != 1 || s.Problems[0].PCIAddress != "0000:41:00.0" || !strings.Contains(s.Problems[0].Message, "vfio-pci") {
+		t.Errorf("%d GPUs, problems %+v", len(s.GPUs), s.Problems)
+	}
+}
+
 func TestScan_InvalidIdentity_IsProblem(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(index int, a *answers)
