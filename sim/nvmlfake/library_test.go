@@ -11,6 +11,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/conformancetest"
+	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/simtest"
@@ -122,5 +123,40 @@ func TestHealth_OldDriver_HasNoRecoveryAction(t *testing.T) {
 	}
 	if h, err := d.Health(); err != nil || h.Recovery != nvml.RecoveryUnsupported || h.RemapFailed {
 		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// TestEvents_CallFails_ReturnsCodeUntilFaultEnds fails each call of an event set with each of its codes.
+func TestEvents_CallFails_ReturnsCodeUntilFaultEnds(t *testing.T) {
+	machine := simtest.MachineInMemory(t, "hgx-h100", 1)
+	calls := &nvmltest.Calls{}
+	s := open(t, nvmlfake.WithHook(machine, calls.Do))
+	d, err := s.Device(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	use := func() error {
+		set, err := s.Events([]nvml.Device{d})
+		if err != nil {
+			return err
+		}
+		simtest.Change(t, machine, func(s *engine.State) { s.RaiseXID(&s.GPUs[0], 31, "") })
+		e, err := set.Wait(0)
+		if err == nil && e != (nvml.Event{XID: 31, GPUInstance: -1, ComputeInstance: -1}) {
+			t.Errorf("event %+v", e)
+		}
+		return errors.Join(err, set.Close())
+	}
+	for _, query := range []string{"nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2", "nvmlEventSetFree"} {
+		for _, code := range nvmltest.Codes(t, query) {
+			calls.Answer(code, nvmltest.Of(query, ""))
+			if err := use(); !errors.Is(err, code) {
+				t.Errorf("%s answers %d: %v", query, code, err)
+			}
+			calls.Clear()
+			if err := use(); err != nil {
+				t.Errorf("after %s answered %d: %v", query, code, err)
+			}
+		}
 	}
 }
