@@ -71,7 +71,14 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		if c.Name != "" {
 			known[uid] = c
 		}
-		if referenced(c) || !d.gone(ctx, c, d.claims.GetCached) {
+		if referenced(c) {
+			continue
+		}
+		gone, err := d.gone(ctx, c, d.claims.GetCached)
+		if errors.Is(err, context.DeadlineExceeded) && c.Name != "" {
+			break // A server that does not answer would hold up the round for each claim.
+		}
+		if !gone {
 			continue // The period restarts.
 		}
 		first, seen := d.since[uid]
@@ -83,7 +90,10 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 			continue
 		}
 		r, err := d.engine.records.Get(uid)
-		if err != nil || !d.gone(ctx, c, d.claims.Get) {
+		if err != nil {
+			continue
+		}
+		if gone, _ := d.gone(ctx, c, d.claims.Get); !gone {
 			continue
 		}
 		plans[uid] = r.Plan
@@ -104,12 +114,15 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 	}), nil
 }
 
-// gone reports whether the API server has no such claim, or none with a device of this node.
+// gone reports whether the API server has no such claim, or none with a device of this node. After an error it is not.
 func (d *DeletedClaims) gone(
 	ctx context.Context, c plan.Claim, get func(context.Context, plan.Claim) (*resourceapi.ResourceClaim, error),
-) bool {
+) (bool, error) {
 	claim, err := get(ctx, c)
-	return errors.Is(err, ErrNoClaim) || err == nil && !d.onThisNode(claim)
+	if errors.Is(err, ErrNoClaim) {
+		return true, nil
+	}
+	return err == nil && !d.onThisNode(claim), err
 }
 
 // onThisNode reports whether the claim has an allocated device of this node.

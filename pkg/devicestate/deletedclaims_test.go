@@ -6,6 +6,7 @@ package devicestate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -132,6 +133,23 @@ func TestRelease_APIServerDown_Keeps(t *testing.T) {
 	// The grace period starts again, because the claim could have existed meanwhile.
 	l.kept(l.after(grace))
 	l.released(l.after(grace))
+}
+
+func TestRelease_APIServerHangs_AsksOnceARound(t *testing.T) {
+	l := vanishing(t)
+	delete(l.Env.Claims, "b")
+	l.server.Down = fmt.Errorf("get the claim: %w", context.DeadlineExceeded)
+	for range 3 {
+		l.kept(l.after(2 * grace))
+	}
+	if l.server.CachedGets != 3 {
+		t.Errorf("%d calls in three rounds", l.server.CachedGets)
+	}
+	l.server.Down = nil
+	l.kept(l.after(0))
+	if f := l.after(grace); len(f) != 2 {
+		t.Errorf("findings %+v", f)
+	}
 }
 
 func TestRelease_ClaimReturns_Keeps(t *testing.T) {
