@@ -11,6 +11,23 @@ var pluginMutations = []Mutation{
 		Package: built, Test: "TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices",
 	},
 	{
+		Name: "the last XID ends a fault", File: "pkg/health/health.go",
+		Old:     "	if state != \"\" {\n		g = g.add(gpu.Fault{State: state, Cause: x.String()})\n",
+		New:     "	if g.faults = nil; state != \"\" {\n		g = g.add(gpu.Fault{State: state, Cause: x.String()})\n",
+		Package: "./pkg/health", Test: "TestEvent_Sequences_OnlyPollsEndFaults",
+	},
+	{
+		Name: "an XID of the whole GPU reaches no partition", File: "pkg/kubeletplugin/reporting/xids.go",
+		Old: "if e.GPUInstance < 0 || d.Kind", New: "if e.GPUInstance < 0 && d.Kind != gpu.KindMIG || d.Kind",
+		Package: "./pkg/kubeletplugin/reporting", Test: "TestAffectedDevices_Partitions_OnlyThoseAtFault",
+	},
+	{
+		Name: "an XID of one GPU taints all", File: "pkg/health/tracker/tracker.go",
+		Old:     "	t.update(g, func(was health.GPU) health.GPU { return was.Event(code, t.o) })\n",
+		New:     "	for _, k := range t.gpus {\n		k.gpu = k.gpu.Event(code, t.o)\n	}\n	t.update(g, func(was health.GPU) health.GPU { return was.Event(code, t.o) })\n",
+		Package: "./pkg/health/tracker", Test: "TestTracker_XIDs_AreRememberedAndEndByPolls",
+	},
+	{
 		Name: "a monitor is not tainted", File: "pkg/resourceslices/device.go",
 		Old: "	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}\n", New: "",
 		Package: built, Test: "TestBuild_ClassOfDriverAlone_AllocatesGPUsOnly",

@@ -139,14 +139,16 @@ func TestTracker_RecordUnreadable_ReportsAndReplacesIt(t *testing.T) {
 
 func TestTracker_XIDs_AreRememberedAndEndByPolls(t *testing.T) {
 	e := newEnv(t)
+	other := gpu.GPU{PCIAddress: "0000:2b:00.0", UUID: "GPU-2"}
+	e.poll(other, nil)
 	e.tracker.Event(board, 31)
 	e.recorded(false)
 	e.tracker.Event(board, 94) // Of the settings.
 	e.tracker.Event(board, health.OffTheBus)
+	e.poll(other, nil)
 	e.start()
 	e.poll(board, nil, health.Lost, health.Named)
 	e.poll(board, &health.Reading{}, health.Lost, health.Named)
-	e.poll(gpu.GPU{PCIAddress: "0000:2b:00.0", UUID: "GPU-2"}, &health.Reading{})
 	e.poll(board, &health.Reading{}, health.Named)
 	e.boot("two")
 	e.start()
