@@ -11,11 +11,12 @@ build() {
   local cgo=$1 module=$2 name=$3
   shift 3
   n=$((n + 1))
-  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/8] $name" "$bin/$name" -trimpath "$@")
+  (cd "$module" && CGO_ENABLED=$cgo "$bin/gobuild" "[$n/9] $name" "$bin/$name" -trimpath "$@")
 }
 build 1 . dra-kubelet-plugin -tags grpcnotrace -ldflags "$ldflags -extldflags=-Wl,-z,lazy" ./cmd/dra-kubelet-plugin
 build 0 . mps-supervisor -ldflags "$ldflags" ./cmd/mps-supervisor
 build 0 . dra-controller -tags grpcnotrace -ldflags "$ldflags" ./cmd/dra-controller
+build 0 . kubectl-gpu -tags grpcnotrace -ldflags "$ldflags" ./cmd/kubectl-gpu
 build 0 . gpusim -ldflags "-s -w" ./sim/cmd/gpusim
 build 1 . libnvidia-ml.so.1 -buildmode=c-shared -ldflags "-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1" ./sim/libnvidiaml
 rm -f "$bin"/libnvidia-ml.so.h "$bin"/libnvidia-ml.h

@@ -7,6 +7,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -136,8 +137,24 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 		}
 		return env.Unschedulable(*p) != "", string(p.Status.Phase)
 	}))
-	// Only the end of the partitions helps the pod.
+	gpus := checkKubectlGPU(ctx, t, namespace)
+	// The end of the partitions does not help while all GPUs are cordoned.
+	kubectlGPU(ctx, t, append([]string{"cordon"}, gpus...)...)
 	must(t, cluster.Client.AppsV1().Deployments(namespace).Delete(ctx, "partitions", metav1.DeleteOptions{}))
+	must(t, cluster.Eventually(ctx, "the partitions released", 60*time.Second, func(ctx context.Context) (bool, string) {
+		out, err := cluster.KubectlGPU(ctx, "claims", "-n", namespace, "--no-headers")
+		return err == nil && strings.Count(out, "\n") == 1, out
+	}))
+	createPartitionClaim(ctx, t, namespace, "small", `true`)
+	createPod(ctx, t, namespace, "late", "small", nil)
+	for _, name := range []string{"waits", "late"} {
+		must(t, cluster.Eventually(ctx, "pod "+name+" to wait", 60*time.Second, func(ctx context.Context) (bool, string) {
+			p, err := cluster.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+			return err == nil && env.Unschedulable(*p) != "", fmt.Sprint(err)
+		}))
+	}
+	kubectlGPU(ctx, t, append([]string{"uncordon"}, gpus...)...)
+	waitRunning(ctx, t, namespace, "late")
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "waits"))
 }
 
@@ -273,4 +290,53 @@ func TestPartitions_PluginKilled_NoneLeakedNorLost(t *testing.T) {
 		checkPod(ctx, t, p)
 	}
 	checkRecords(ctx, t, replicas)
+}
+
+func kubectlGPU(ctx context.Context, t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := cluster.KubectlGPU(ctx, args...)
+	must(t, err)
+	return out
+}
+
+// checkKubectlGPU checks that the plugin of kubectl shows the devices of a namespace's claims, and no others. It returns
+// the GPUs as the plugin names them.
+func checkKubectlGPU(ctx context.Context, t *testing.T, namespace string) (gpus []string) {
+	t.Helper()
+	claims, err := cluster.Client.ResourceV1().ResourceClaims(namespace).List(ctx, metav1.ListOptions{})
+	must(t, err)
+	var want, got []string
+	layout := kubectlGPU(ctx, t, "layout")
+	for _, c := range claims.Items {
+		for _, r := range env.Results(c) {
+			want = append(want, c.Name+" "+r.Device)
+			if !strings.Contains(layout, namespace+"/"+c.Name) {
+				t.Errorf("layout lacks claim %s:\n%s", c.Name, layout)
+			}
+		}
+	}
+	var list struct {
+		Items []struct {
+			Node, Name  string
+			Allocations []struct {
+				Device string
+				Claim  struct{ Namespace, Name string }
+			}
+		}
+	}
+	must(t, json.Unmarshal([]byte(kubectlGPU(ctx, t, "ls", "-o", "json")), &list))
+	for _, g := range list.Items {
+		gpus = append(gpus, g.Node+"/"+g.Name)
+		for _, a := range g.Allocations {
+			if a.Claim.Namespace == namespace {
+				got = append(got, a.Claim.Name+" "+a.Device)
+			}
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if len(gpus) != 8 || !slices.Equal(want, got) {
+		t.Errorf("ls shows %d GPUs and devices %v, want 8 and %v", len(gpus), got, want)
+	}
+	return gpus
 }

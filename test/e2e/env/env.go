@@ -127,6 +127,11 @@ func (e *Env) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return e.Run(ctx, e.KubectlPath, args...)
 }
 
+// KubectlGPU runs the plugin of kubectl.
+func (e *Env) KubectlGPU(ctx context.Context, args ...string) (string, error) {
+	return e.Run(ctx, filepath.Join(e.Tree, "bin", "kubectl-gpu"), args...)
+}
+
 // Eventually calls ok until it reports true or the limit passes. The error then has ok's last reason.
 func (e *Env) Eventually(ctx context.Context, what string, limit time.Duration, ok func(context.Context) (bool, string)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
