@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,8 @@ type objects struct {
 	Unseen []string
 	// RuleVersion is the API version of DeviceTaintRules, empty if the server has none.
 	RuleVersion string
+	// forbidden are the resources that the user may not list at all, or not in all namespaces.
+	forbidden map[string]bool
 }
 
 // clients returns the typed client, by protobuf, and the dynamic one.
@@ -79,7 +82,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	l := loader{client: client, dynamic: dyn, namespace: namespace, out: &objects{ForeignSlices: map[string]int{}}}
+	l := loader{client: client, dynamic: dyn, namespace: namespace, out: &objects{ForeignSlices: map[string]int{}, forbidden: map[string]bool{}}}
 	l.out.Driver = f.driver
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,7 +121,7 @@ type loader struct {
 	client    kubernetes.Interface
 	dynamic   dynamic.Interface
 	namespace string
-	// mu guards out.Unseen. The other fields of out have one writer each.
+	// mu guards out.Unseen and out.forbidden. The other fields of out have one writer each.
 	mu  sync.Mutex
 	out *objects
 }
@@ -133,6 +136,8 @@ func (l *loader) unseen(err error, what, effect string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	resource, _, _ := strings.Cut(what, " ")
+	l.out.forbidden[resource] = true
 	l.out.Unseen = append(l.out.Unseen, fmt.Sprintf("you may not list %s: %s", what, effect))
 	return nil
 }

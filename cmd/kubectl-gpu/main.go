@@ -23,7 +23,7 @@ import (
 // commands are the constructors of all commands, in the order of the help. Each has a file of its own.
 var commands = []func(*factory) *cobra.Command{
 	newLs, newLayout, newClaims, newSlices, newWhy,
-	newCordon, newUncordon, newDrain,
+	newDoctor, newCordon, newUncordon, newDrain,
 }
 
 // version is set by the build.

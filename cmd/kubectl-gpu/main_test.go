@@ -16,7 +16,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -89,6 +91,15 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 	switch l := list.(type) {
 	case resourceapi.ResourceSliceList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceSliceList", APIVersion: "resource.k8s.io/v1"}
+		list = l
+	case resourceapi.DeviceClassList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "DeviceClassList", APIVersion: "resource.k8s.io/v1"}
+		list = l
+	case corev1.PodList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}
+		list = l
+	case corev1.NodeList:
+		l.TypeMeta = metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}
 		list = l
 	case nil:
 		items := []any{}
@@ -300,5 +311,66 @@ func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 	must("uncordon", first)
 	if len(e.rules) > 0 {
 		t.Errorf("%d rules are left after a cordon in part", len(e.rules))
+	}
+}
+
+func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
+	const nodesPath, podsPath, classesPath = "/api/v1/nodes", "/api/v1/pods", "/apis/resource.k8s.io/v1/deviceclasses"
+	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	pod := func(name, component, image string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: name, Labels: map[string]string{
+				"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component,
+			}},
+			Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: image}}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: ready},
+		}
+	}
+	healthy := []corev1.Pod{pod("plugin", "kubelet-plugin", "plugin:1"), pod("controller", "controller", "controller:1")}
+	class := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}
+	exporter := func(name string) corev1.Pod {
+		p := pod(name, "", "nvcr.io/nvidia/k8s/dcgm-exporter:4")
+		p.Labels = nil
+		return p
+	}
+	for name, c := range map[string]struct {
+		change func(*env)
+		claims []resourceapi.ResourceClaim
+		pods   []corev1.Pod
+		code   int
+		says   string
+	}{
+		"all is well":          {nil, nil, healthy, 0, "plugin:1"},
+		"no plugin":            {nil, nil, healthy[1:], 2, "no plugin runs here"},
+		"no controller":        {nil, nil, healthy[:1], 1, "no pod of the controller"},
+		"two exporters":        {nil, nil, append(slices.Clone(healthy), exporter("a"), exporter("b")), 1, "system/a, system/b"},
+		"claim without pod":    {nil, []resourceapi.ResourceClaim{{ObjectMeta: metav1.ObjectMeta{Name: "leak"}, Status: resourceapi.ResourceClaimStatus{Allocation: claim("", "", device("n1", "gpu-0000-1b-00-0")).Status.Allocation}}}, healthy, 1, "no pod uses them"},
+		"device not published": {nil, []resourceapi.ResourceClaim{claim("a", "b", device("n1", "gpu-0000-ff-00-0"))}, healthy, 2, "no slice publishes"},
+		"GPU handed out by both": {func(e *env) {
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+			}}}}
+		}, nil, healthy, 2, "a device plugin serves 8"},
+		"cordon in part": {func(e *env) {
+			e.failWrites = 3
+			if code, _, _ := e.kubectl("cordon", "n1/gpu-0000-1b-00-0"); code != 1 {
+				e.t.Error("the cordon did not fail")
+			}
+		}, nil, healthy, 1, "devices are cordoned"},
+		"no rights to pods": {func(e *env) {
+			e.forbidden[podsPath], e.forbidden["/api/v1/namespaces/team-a/pods"] = true, true
+		}, nil, nil, 0, "shared counters: yes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, map[string]string{"n1": "hgx-h100"}, c.claims...)
+			e.lists[podsPath], e.lists[classesPath] = corev1.PodList{Items: c.pods}, resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{class}}
+			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+			if c.change != nil {
+				c.change(e)
+			}
+			if code, out, errOut := e.kubectl("doctor"); code != c.code || !strings.Contains(out, c.says) {
+				t.Errorf("exit code %d, want %d and %q; stderr %q, stdout:\n%s", code, c.code, c.says, errOut, out)
+			}
+		})
 	}
 }

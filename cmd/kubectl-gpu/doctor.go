@@ -1,0 +1,61 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"gpu-dra-driver/pkg/view"
+)
+
+func newDoctor(f *factory) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor [NODE...]",
+		Short: "Check the driver, its nodes and claims",
+		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
+			"features, unhealthy GPUs, leaked claims, cordons in part, a device plugin beside the driver, dcgm-exporter twice.\n" +
+			"Exit code 0: all is well. 1: a warning, or an error of the command. 2: a problem, or an invalid command line.",
+		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
+	}
+	c.ValidArgsFunction = f.completeNodes
+	o := addOutput(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := o.validate(); err != nil {
+			return err
+		}
+		ctx, cancel, err := f.bounded(c.Context())
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		all, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true})
+		if err != nil {
+			return err
+		}
+		found := view.Findings(view.Diagnosis{
+			Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),
+			SeenClaims: !all.forbidden["ResourceClaims"], SeenNodes: !all.forbidden["Nodes"], SeenPods: !all.forbidden["Pods"],
+			SeenClasses: !all.forbidden["DeviceClasses"],
+		}, args)
+		var rows []record
+		worst := 0
+		for i, one := range found {
+			worst = max(worst, slices.Index([]view.Level{view.Info, view.Warning, view.Problem}, one.Level))
+			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one, cells: []any{string(one.Level), one.Subject, one.Message}})
+		}
+		if err := o.print(f.Out, f.ErrOut, "Finding", findingColumns, rows, "Nothing to check."); err != nil {
+			return err
+		}
+		if worst > 0 {
+			return exitCode(worst)
+		}
+		return nil
+	}
+	return c
+}
+
+var findingColumns = []column{{"LEVEL", false}, {"SUBJECT", false}, {"MESSAGE", false}}

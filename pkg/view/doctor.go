@@ -1,0 +1,302 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
+)
+
+// Level is the weight of a finding.
+type Level string
+
+// The levels.
+const (
+	Info    Level = "ok"
+	Warning Level = "warning"
+	Problem Level = "problem"
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Level   Level  `json:"level"`
+	Subject string `json:"subject"`
+	Message string `json:"message"`
+}
+
+// Diagnosis has the objects for Findings. What the user may not read is empty, and its checks are left out: the fields
+// Seen… say which objects were read.
+type Diagnosis struct {
+	Objects
+	Classes                                      []resourceapi.DeviceClass
+	CoreNodes                                    []corev1.Node
+	Pods                                         []corev1.Pod
+	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
+	// RuleVersion is the API version of DeviceTaintRules, empty without.
+	RuleVersion string
+	Now         time.Time
+}
+
+// The labels of the driver's pods, by the chart.
+const (
+	componentLabel = "app.kubernetes.io/component"
+	versionLabel   = "app.kubernetes.io/version"
+	nameLabel      = "app.kubernetes.io/name"
+	chartName      = "gpu-dra-driver"
+	pluginPods     = "kubelet-plugin"
+	controllerPods = "controller"
+)
+
+// Findings checks the cluster, or only the named nodes, as far as the API shows it.
+func Findings(d Diagnosis, only []string) []Finding {
+	var out findings
+	nodes := Nodes(d.Objects)
+	core := map[string]corev1.Node{}
+	for _, n := range d.CoreNodes {
+		core[n.Name] = n
+	}
+	wanted := func(node string) bool { return len(only) == 0 || slices.Contains(only, node) }
+	if len(only) == 0 {
+		d.cluster(&out, nodes)
+	}
+	plugins := d.byNode(func(p corev1.Pod) bool {
+		return p.Labels[nameLabel] == chartName && p.Labels[componentLabel] == pluginPods
+	})
+	exporters := d.byNode(isExporter)
+	names := map[string]bool{}
+	for _, n := range nodes {
+		names[n.Name] = true
+	}
+	for node := range plugins {
+		names[node] = true
+	}
+	byName := map[string]Node{}
+	for _, n := range nodes {
+		byName[n.Name] = n
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !wanted(name) {
+			continue
+		}
+		before := len(out)
+		if d.SeenPods {
+			d.plugin(&out, name, plugins[name], len(byName[name].GPUs) > 0)
+			if n := len(exporters[name]); n > 1 {
+				out.add(Warning, name, "%d pods of dcgm-exporter run here: %s. Each counts the GPUs, so sums are too large. Keep one",
+					n, podNames(exporters[name]))
+			}
+		}
+		d.node(&out, byName[name], core)
+		if len(out) == before {
+			out.add(Info, name, "%d GPUs", len(byName[name].GPUs))
+		}
+	}
+	if d.SeenClaims {
+		for _, c := range Claims(d.Objects, nil) {
+			if !wanted(c.Node) {
+				continue
+			}
+			if len(c.Unpublished) > 0 {
+				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
+					strings.Join(c.Unpublished, ", "))
+			}
+			if c.State == Unreserved && d.Now.Sub(c.Created.Time) > unreservedAfter {
+				out.add(Warning, c.String(), "the claim has devices, but no pod uses them: %s. Delete the claim if nothing needs it", strings.Join(c.Devices, ", "))
+			}
+		}
+	}
+	return out
+}
+
+// unreservedAfter is the age above which a claim without a pod is reported: a pod takes a moment to be reserved.
+const unreservedAfter = 5 * time.Minute
+
+type findings []Finding
+
+func (f *findings) add(level Level, subject, format string, args ...any) {
+	*f = append(*f, Finding{level, subject, fmt.Sprintf(format, args...)})
+}
+
+// byNode groups the pods that have not ended.
+func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
+	out := map[string][]corev1.Pod{}
+	for _, p := range d.Pods {
+		if p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed && match(p) {
+			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], p)
+		}
+	}
+	return out
+}
+
+func isExporter(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, "dcgm-exporter") })
+}
+
+func podNames(pods []corev1.Pod) string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.Namespace+"/"+p.Name)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func ready(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// cluster checks classes, the controller, the API server's features and the plugins' versions.
+func (d Diagnosis) cluster(out *findings, nodes []Node) {
+	if len(nodes) == 0 {
+		out.add(Problem, "cluster", "no node publishes devices of driver %s. Install the driver, or give --driver-name", d.Driver)
+	}
+	if d.SeenClasses && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ofDriver(d.Driver, c) }) {
+		out.add(Problem, "cluster", "no DeviceClass selects devices of driver %s. The controller makes them: see its log", d.Driver)
+	}
+	counters, shared := false, false
+	for _, s := range d.Slices {
+		if s.Shape != nil {
+			counters = counters || len(s.Shape.SharedCounters) > 0
+			shared = shared || slices.ContainsFunc(s.Shape.Devices, func(d resourceapi.Device) bool {
+				return d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+			})
+		}
+	}
+	features := fmt.Sprintf("slices have shared counters: %s, shared devices: %s; DeviceTaintRules: %s",
+		yesNo(counters), yesNo(shared), cmp.Or(d.RuleVersion, "no"))
+	if len(nodes) > 0 && !shared {
+		out.add(Warning, "cluster", "%s. Without DRAConsumableCapacity GPUs cannot be shared", features)
+	} else {
+		out.add(Info, "cluster", "%s", features)
+	}
+	if !d.SeenPods {
+		return
+	}
+	versions := map[string]int{}
+	controllers, alive := 0, 0
+	for _, p := range d.Pods {
+		if p.Labels[nameLabel] != chartName {
+			continue
+		}
+		switch p.Labels[componentLabel] {
+		case pluginPods:
+			versions[imageVersion(p)]++
+		case controllerPods:
+			controllers++
+			if ready(p) {
+				alive++
+			}
+		}
+	}
+	switch {
+	case controllers == 0:
+		out.add(Warning, "controller", "no pod of the controller exists. Classes, labels and claim reviews are as it left them")
+	case alive == 0:
+		out.add(Problem, "controller", "none of %d pods is ready, so its webhook is unreachable. See its log", controllers)
+	default:
+		out.add(Info, "controller", "%d of %d pods are ready, with the webhook if it is on", alive, controllers)
+	}
+	if len(versions) > 1 {
+		out.add(Warning, "cluster", "the plugins have %d versions: %s. An upgrade is in progress or stopped",
+			len(versions), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+	}
+}
+
+func imageVersion(p corev1.Pod) string {
+	if v := p.Labels[versionLabel]; v != "" || len(p.Spec.Containers) == 0 {
+		return v
+	}
+	image := p.Spec.Containers[0].Image
+	return image[strings.LastIndexByte(image, '/')+1:]
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// plugin checks the pods of a node's plugin.
+func (d Diagnosis) plugin(out *findings, node string, pods []corev1.Pod, publishes bool) {
+	alive := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !ready(p) })
+	switch {
+	case len(pods) == 0 && publishes:
+		out.add(Problem, node, "slices exist, but no plugin runs here: claims can get GPUs that cannot be prepared. Delete the node's slices, or start the plugin")
+	case len(pods) > 0 && len(alive) == 0:
+		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
+	case len(alive) > 0 && !publishes:
+		out.add(Problem, node, "the plugin %s runs, but publishes no GPU. See its log and the node's Events", podNames(alive))
+	case len(alive) > 0:
+		p := alive[0]
+		out.add(Info, node, "plugin %s, %s old", imageVersion(p), duration.HumanDuration(d.Now.Sub(p.CreationTimestamp.Time)))
+	}
+}
+
+// node checks the picture of a node.
+func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
+	if n.Incomplete {
+		out.add(Warning, n.Name, "slices of the pool are missing: claims get no device until the plugin has written all. This is normal for a moment")
+	}
+	if n.Unreadable > 0 {
+		out.add(Warning, n.Name, "%d devices have names that driver %s does not give: another program writes slices with its name", n.Unreadable, d.Driver)
+	}
+	if c, ok := core[n.Name]; ok {
+		if slices.ContainsFunc(c.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		}) {
+			out.add(Problem, n.Name, "the node is not ready")
+		}
+		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
+			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. Remove one of the two from the node", q.String())
+		}
+	} else if d.SeenNodes && len(n.GPUs) > 0 {
+		out.add(Problem, n.Name, "slices name a node that does not exist")
+	}
+	for _, g := range n.GPUs {
+		if g.Health != "" {
+			remedy := "see docs/health.md"
+			if state, ok := health.Lookup(g.Health); ok {
+				remedy = state.Remedy
+			}
+			out.add(Warning, n.Name+"/"+g.Name, "unhealthy: %s. To recover: %s", g.Health, remedy)
+		}
+		if covered, all := d.cordoned(g); covered > 0 && covered < all {
+			out.add(Warning, n.Name+"/"+g.Name, "%d of %d devices are cordoned: claims can get the others. Cordon again, or uncordon", covered, all)
+		}
+	}
+}
+
+// cordoned counts the devices of a GPU with a rule of its cordon.
+func (d Diagnosis) cordoned(g GPU) (covered, all int) {
+	ruled := map[string]bool{}
+	for _, r := range d.Rules {
+		if g.Cordons(r) && r.Spec.DeviceSelector != nil && r.Spec.DeviceSelector.Device != nil {
+			ruled[*r.Spec.DeviceSelector.Device] = true
+		}
+	}
+	for _, device := range g.Devices {
+		if p, err := gpu.ParseName(device.Name); err != nil || p.Kind == gpu.KindMonitor {
+			continue
+		}
+		all++
+		if ruled[device.Name] {
+			covered++
+		}
+	}
+	return covered, all
+}
