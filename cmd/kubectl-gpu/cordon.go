@@ -27,7 +27,7 @@ func newCordon(f *factory) *cobra.Command {
 		Use:   "cordon DEVICE...",
 		Short: "Keep new claims off a GPU, its partitions and groups",
 		Long: "Keep new claims off a GPU, all its partitions and its NVLink groups, by DeviceTaintRules. Pods with the GPU run on.\n" +
-			deviceHelp + " Devices that the node publishes\nlater, as after a change of its settings, need another cordon.",
+			deviceHelp + "\nDevices that the node publishes later, as after a change of its settings, need another cordon.",
 		Example: "  kubectl gpu cordon n1/gpu-0000-1b-00-0",
 	}, resourceapi.DeviceTaintEffectNoSchedule)
 }

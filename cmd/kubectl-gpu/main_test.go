@@ -39,9 +39,10 @@ type env struct {
 }
 
 const (
-	slicesPath = "/apis/resource.k8s.io/v1/resourceslices"
-	claimsPath = "/apis/resource.k8s.io/v1/resourceclaims"
-	rulesPath  = "/apis/resource.k8s.io/v1/devicetaintrules"
+	slicesPath  = "/apis/resource.k8s.io/v1/resourceslices"
+	claimsPath  = "/apis/resource.k8s.io/v1/resourceclaims"
+	classesPath = "/apis/resource.k8s.io/v1/deviceclasses"
+	rulesPath   = "/apis/resource.k8s.io/v1/devicetaintrules"
 )
 
 // perNode is the number of GPUs of each node.
@@ -62,6 +63,7 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 	}
 	e := &env{t: t, forbidden: map[string]bool{}, rules: map[string]map[string]any{}, lists: map[string]any{
 		slicesPath: all, claimsPath: resourceapi.ResourceClaimList{Items: claims}, rulesPath: nil,
+		classesPath: resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}}},
 	}}
 	server := httptest.NewServer(http.HandlerFunc(e.serve))
 	t.Cleanup(server.Close)
@@ -315,7 +317,7 @@ func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 }
 
 func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
-	const nodesPath, podsPath, classesPath = "/api/v1/nodes", "/api/v1/pods", "/apis/resource.k8s.io/v1/deviceclasses"
+	const nodesPath, podsPath = "/api/v1/nodes", "/api/v1/pods"
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	pod := func(name, component, image string) corev1.Pod {
 		return corev1.Pod{
@@ -327,7 +329,6 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		}
 	}
 	healthy := []corev1.Pod{pod("plugin", "kubelet-plugin", "plugin:1"), pod("controller", "controller", "controller:1")}
-	class := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}
 	exporter := func(name string) corev1.Pod {
 		p := pod(name, "", "nvcr.io/nvidia/k8s/dcgm-exporter:4")
 		p.Labels = nil
@@ -363,7 +364,7 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t, map[string]string{"n1": "hgx-h100"}, c.claims...)
-			e.lists[podsPath], e.lists[classesPath] = corev1.PodList{Items: c.pods}, resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{class}}
+			e.lists[podsPath] = corev1.PodList{Items: c.pods}
 			e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
 			if c.change != nil {
 				c.change(e)

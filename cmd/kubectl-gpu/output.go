@@ -26,6 +26,9 @@ func addOutput(c *cobra.Command) *output {
 	o := &output{flags: genericclioptions.NewPrintFlags("")}
 	o.flags.AddFlags(c)
 	c.Flags().BoolVar(&o.noHeaders, "no-headers", false, "Print tables without the line of headers.")
+	for _, name := range []string{"allow-missing-template-keys", "show-managed-fields"} {
+		c.Flag(name).Hidden = true // They are kubectl's, and mean little for these objects.
+	}
 	c.Flag("output").Usage = "Output format. One of: (table, wide, " + strings.Join(o.flags.AllowedFormats(), ", ") + ")."
 	return o
 }

@@ -36,8 +36,8 @@ type Finding struct {
 	Message string `json:"message"`
 }
 
-// Diagnosis has the objects for Findings. What the user may not read is empty, and its checks are left out: the fields
-// Seen… say which objects were read.
+// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. The checks of
+// the others are left out.
 type Diagnosis struct {
 	Objects
 	Classes                                      []resourceapi.DeviceClass
@@ -140,6 +140,18 @@ func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
 	return out
 }
 
+// component returns the driver's component that a pod runs, or "". The chart's name can be overridden, the image's name is
+// kept by mirrors.
+func component(p corev1.Pod) string {
+	c := p.Labels[componentLabel]
+	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
+		return strings.Contains(one.Image, "dra-"+c)
+	}) {
+		return c
+	}
+	return ""
+}
+
 func isExporter(p corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, "dcgm-exporter") })
 }
@@ -189,10 +201,7 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	versions := map[string]int{}
 	controllers, alive := 0, 0
 	for _, p := range d.Pods {
-		if p.Labels[nameLabel] != chartName {
-			continue
-		}
-		switch p.Labels[componentLabel] {
+		switch component(p) {
 		case pluginPods:
 			versions[imageVersion(p)]++
 		case controllerPods:
