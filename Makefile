@@ -31,6 +31,10 @@ images-all: ## The same for amd64 and arm64: one OCI index for both; installs th
 	@hack/cross-packages.sh
 	@$(IMAGES) --arch amd64,arm64
 
+.PHONY: dist
+dist: ## Archives of the kubectl plugin for Linux, macOS and Windows, and its krew manifest, into dist/kubectl/
+	@hack/dist.sh $(VERSION) $(DIST)/kubectl
+
 .PHONY: chart
 chart: ## Lint the Helm chart and package it into dist/
 	@mkdir -p $(DIST)
@@ -56,7 +60,9 @@ try: ## See without a cluster, root or a GPU what the driver does with the demos
 demo-up: images cluster-build ## The same cluster and driver, left running for you
 	@$(BIN)/onenode up --dir $(DEMO_DIR) --kubernetes $(KUBERNETES) >/dev/null
 	@ONENODE=$(BIN)/onenode ONENODE_DIR=$(DEMO_DIR) KUBECONFIG=$(DEMO_DIR)/kubeconfig $(BIN)/demo install
-	@echo "export KUBECONFIG=$(DEMO_DIR)/kubeconfig PATH=$$(dirname $$($(BIN)/onenode which kubectl)):\$$PATH"
+	@echo "export KUBECONFIG=$(DEMO_DIR)/kubeconfig PATH=$(BIN):$$(dirname $$($(BIN)/onenode which kubectl)):\$$PATH"
+	@echo "kubectl apply -f demo/mig-mixed.yaml && kubectl gpu layout"
+	@echo "kubectl gpu ls && kubectl gpu ls pods -A && kubectl gpu claims -A && kubectl gpu doctor"
 
 .PHONY: demo-down
 demo-down: ## Remove what demo-up made

@@ -57,8 +57,18 @@ func all(ctx context.Context, s *env.Env, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = io.WriteString(out, "\n"+format(results))
+	_, err = io.WriteString(out, "\n"+format(results)+"\nkubectl gpu layout, at the busiest moment:\n\n"+busiest(results))
 	return err
+}
+
+// busiest returns the layout with the most claims: each has a line.
+func busiest(results []result) (layout string) {
+	for _, r := range results {
+		if strings.Count(r.layout, "\n") > strings.Count(layout, "\n") {
+			layout = r.layout
+		}
+	}
+	return layout
 }
 
 func title(d env.Demo) string { return d.Name + ": " + d.Title }
@@ -68,6 +78,8 @@ type result struct {
 	demo          env.Demo
 	ran, waited   int
 	pods, waiting [][]string
+	// layout is the output of `kubectl gpu layout` while the demo ran, beside the other demos of the moment.
+	layout string
 }
 
 // width is that of the table.
@@ -101,6 +113,9 @@ func one(ctx context.Context, s *env.Env, d env.Demo) (result, error) {
 	}
 	pods, err := s.WaitSettled(ctx, d)
 	if err != nil {
+		return r, err
+	}
+	if r.layout, err = s.KubectlGPU(ctx, "layout"); err != nil {
 		return r, err
 	}
 	for _, p := range pods {
