@@ -5,6 +5,7 @@ package engine
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"gpu-dra-driver/internal/nvml"
@@ -34,12 +35,20 @@ func (s *State) SetRecovery(g *GPU, action string) error {
 		}
 		if n != g.Recovery {
 			s.RaiseXID(g, 154, fmt.Sprintf("GPU recovery action changed from 0x%x (%s) to 0x%x (%s)",
-				g.Recovery, recoveryActions[g.Recovery], n, name))
+				g.Recovery, g.RecoveryAction(), n, name))
 		}
 		g.Recovery = n
 		return nil
 	}
 	return fmt.Errorf("no recovery action %q: give one of %s", action, strings.Join(recoveryActions, ", "))
+}
+
+// RecoveryAction returns the name of the driver's recovery action.
+func (g *GPU) RecoveryAction() string {
+	if g.Recovery < 0 || g.Recovery >= len(recoveryActions) {
+		return strconv.Itoa(g.Recovery)
+	}
+	return recoveryActions[g.Recovery]
 }
 
 // SetRemap makes a row of memory wait for a reset ("pending"), or fail for ever ("failed"), with the driver's XIDs.

@@ -86,8 +86,17 @@ func condition(g *engine.GPU) string {
 	if g.Lost {
 		t = "lost"
 	}
-	if g.NodeMissing {
-		t += ", no device node"
+	for _, fault := range []struct {
+		there bool
+		text  string
+	}{
+		{g.NodeMissing, "no device node"}, {g.Recovery != 0, "asks for " + g.RecoveryAction()},
+		{g.RemapPending, "remap pending"}, {g.RemapFailed, "remap failed"}, {g.SRAMThreshold, "errors of on-chip memory"},
+		{g.UnrepairableMemory, "memory unrepairable"}, {g.Slowdowns != 0, "clocks low"}, {g.LostLanes > 0, "few PCIe lanes"},
+	} {
+		if fault.there {
+			t += ", " + fault.text
+		}
 	}
 	if n := len(g.Processes); n > 0 {
 		t += fmt.Sprintf(", %d processes", n)

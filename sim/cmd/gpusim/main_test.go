@@ -58,7 +58,7 @@ func TestRun_UpToDown_Succeeds(t *testing.T) {
 		}
 	}
 	out, err = gpusim(t, "list", "--root", root)
-	for _, want := range []string{"lost", "512 MiB", "1 processes", "fault: nvmlDeviceGetName on every GPU answers"} {
+	for _, want := range []string{"lost", "512 MiB", "ok, asks for reset, remap failed, 1 processes", "fault: nvmlDeviceGetName on every GPU answers"} {
 		if err != nil || !strings.Contains(out, want) {
 			t.Errorf("list does not print %q: %v\n%s", want, err, out)
 		}
