@@ -104,6 +104,9 @@ func (a *asker) state(s *site, released sets.Set[types.NamespacedName]) structur
 
 // matches reports whether a slice or one of its devices is for a node. An unreadable node selector matches none.
 func matches(node *corev1.Node, name *string, all *bool, selector *corev1.NodeSelector) bool {
+	if name != nil && *name != "" {
+		return *name == node.Name // The common case.
+	}
 	ok, err := structured.NodeMatches(admission.Features, node, deref(name), deref(all), selector)
 	return err == nil && ok
 }

@@ -42,11 +42,8 @@ type emptyKey struct {
 }
 
 // Ask explains whether the scheduler can allocate the subject's claims, and what would let it. It returns an answer for
-// any objects, and takes little longer than the limit.
+// any objects. The limit begins once the nodes are grouped, which takes a time in proportion to their number.
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
-	o.Limit = cmp.Or(o.Limit, DefaultLimit)
-	ctx, cancel := context.WithTimeout(ctx, o.Limit)
-	defer cancel()
 	a := &asker{
 		Options: o, classes: classesOf(c.Classes), compiled: cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}),
 		empty: map[emptyKey]outcome{},
@@ -74,6 +71,8 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		}
 	}
 	shapes, others := a.reader.shapes(open), a.reader.shapes(closed)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Limit, DefaultLimit))
+	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
 	answer.conclude(a, len(open)+len(closed), shapes)
 	if answer.Result != Fits && !fatally(shapes) {

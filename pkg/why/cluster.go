@@ -41,7 +41,7 @@ type Cluster struct {
 type Options struct {
 	// Driver is the name of the driver whose names and parameters are explained.
 	Driver string
-	// Limit is the time for the whole answer; 0 means DefaultLimit.
+	// Limit is the time for the questions to the allocator; 0 means DefaultLimit.
 	Limit time.Duration
 	// Devices adds the obstacles of each device to the answer.
 	Devices bool
@@ -49,7 +49,7 @@ type Options struct {
 	Now time.Time
 }
 
-// DefaultLimit is the time for an answer.
+// DefaultLimit is the time for the questions to the allocator.
 const DefaultLimit = 5 * time.Second
 
 // poolID identifies a pool of devices.

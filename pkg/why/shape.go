@@ -13,7 +13,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/selector"
 )
@@ -109,8 +108,9 @@ func (r *reader) shapes(sites []*site) []*shape {
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
 		work.Go(func() {
+			names := map[string]bool{} // It stays large enough for all nodes of the worker.
 			for i := w; i < len(sites); i += workers {
-				all[i], keys[i] = r.shape(sites[i])
+				all[i], keys[i] = r.shape(sites[i], names)
 			}
 		})
 	}
@@ -128,18 +128,17 @@ func (r *reader) shapes(sites []*site) []*shape {
 	return out
 }
 
-// shape hashes what the allocator sees of a node: not its name, the names of devices, or attributes that no selector reads.
-func (r *reader) shape(s *site) (*shape, uint64) {
+// shape hashes what the allocator sees of a node: not its name, the names of devices, or attributes that no selector
+// reads. names is scratch space.
+func (r *reader) shape(s *site, names map[string]bool) (*shape, uint64) {
 	out := &shape{site: s, nodes: []string{s.node.Name}}
 	h, allocated := hasher{seed: r.seed}, hasher{seed: r.seed}
 	pool := poolID{}
 	held := map[string][]hold(nil)
-	names, twice := map[string]bool{}, false
 	values := map[string]uint64{}
 	for _, slice := range s.slices {
 		if id := poolOf(slice); id != pool {
 			pool, held = id, s.held[id]
-			clear(names)
 			h.text(id.driver)
 		}
 		h.number(uint64(slice.Spec.Pool.Generation))
@@ -154,11 +153,11 @@ func (r *reader) shape(s *site) (*shape, uint64) {
 		hashes := make([]uint64, len(slice.Spec.Devices))
 		for i := range slice.Spec.Devices {
 			d := &slice.Spec.Devices[i]
-			twice = twice || names[d.Name]
-			names[d.Name] = true
 			hashes[i] = r.device(pool.driver, d)
 			h.number(hashes[i])
-			h.truth(perDevice && matches(s.node, d.NodeName, d.AllNodes, d.NodeSelector))
+			if perDevice {
+				h.truth(matches(s.node, d.NodeName, d.AllNodes, d.NodeSelector))
+			}
 			h.truth(len(d.BindingConditions) > 0)
 			for _, name := range r.compared {
 				h.number(r.compare(values, pool.driver, d, name))
@@ -183,10 +182,31 @@ func (r *reader) shape(s *site) (*shape, uint64) {
 		}
 		s.hashes = append(s.hashes, hashes)
 	}
-	h.truth(twice)
+	h.truth(repeats(s, names))
 	out.bare = h.sum
 	h.number(allocated.sum)
 	return out, h.sum
+}
+
+// repeats reports whether a pool of the node has two devices of one name, which makes the pool invalid. names is scratch
+// space.
+func repeats(s *site, names map[string]bool) bool {
+	pool, n := poolID{}, 0
+	clear(names)
+	for _, slice := range s.slices {
+		if id := poolOf(slice); id != pool {
+			if len(names) != n {
+				return true
+			}
+			pool, n = id, 0
+			clear(names)
+		}
+		for i := range slice.Spec.Devices {
+			names[slice.Spec.Devices[i].Name] = true
+		}
+		n += len(slice.Spec.Devices)
+	}
+	return len(names) != n
 }
 
 // device hashes what selectors read of a device.
@@ -214,11 +234,11 @@ func (r *reader) device(driver string, d *resourceapi.Device) uint64 {
 	for name, c := range d.Capacity {
 		one := hasher{seed: r.seed}
 		one.text(string(name))
-		one.quantity(c.Value)
+		one.quantity(&c.Value)
 		if p := c.RequestPolicy; p != nil {
 			one.optional(p.Default)
-			for _, v := range p.ValidValues {
-				one.quantity(v)
+			for i := range p.ValidValues {
+				one.quantity(&p.ValidValues[i])
 			}
 			if v := p.ValidRange; v != nil {
 				one.optional(v.Min)
@@ -275,7 +295,7 @@ func countersHash(seed maphash.Seed, counters map[string]resourceapi.Counter) (s
 	for name, c := range counters {
 		h := hasher{seed: seed}
 		h.text(name)
-		h.quantity(c.Value)
+		h.quantity(&c.Value)
 		sum += h.sum
 	}
 	return sum
@@ -285,7 +305,7 @@ func quantitiesHash(seed maphash.Seed, all map[resourceapi.QualifiedName]resourc
 	for name, q := range all {
 		h := hasher{seed: seed}
 		h.text(string(name))
-		h.quantity(q)
+		h.quantity(&q)
 		sum += h.sum
 	}
 	return sum
@@ -315,16 +335,19 @@ func (h *hasher) truth(b bool) {
 	h.number(0)
 }
 
-// quantity receives a copy, because formatting a Quantity changes it.
-func (h *hasher) quantity(q resource.Quantity) {
+// quantity formats only a copy, because formatting changes a Quantity.
+func (h *hasher) quantity(q *resource.Quantity) {
 	if n, ok := q.AsInt64(); ok {
 		h.number(uint64(n))
 		return
 	}
-	h.text(q.String())
+	odd := q.DeepCopy()
+	h.text(odd.String())
 }
 
 func (h *hasher) optional(q *resource.Quantity) {
 	h.truth(q != nil)
-	h.quantity(ptr.Deref(q, resource.Quantity{}))
+	if q != nil {
+		h.quantity(q)
+	}
 }
