@@ -21,6 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"gpu-dra-driver/pkg/deviceclasses"
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/nodetemplate"
 	"gpu-dra-driver/pkg/why"
 )
 
@@ -33,16 +37,22 @@ func newWhy(f *factory) *cobra.Command {
 			"The scheduler's own allocator decides for each node, with the claims and taints of now. If it finds no devices, it\n" +
 			"is asked again with one thing changed: a claim gone, a taint tolerated, a selector dropped. The smallest changes that\n" +
 			"help are printed last. With -f the pods, claims and templates of a file are judged as if they were created now.",
-		Example: "  kubectl gpu why train-1\n  kubectl gpu why claim/train-1 -n team-a -v\n  kubectl gpu why -f pod.yaml",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  kubectl gpu why train-1\n  kubectl gpu why claim/train-1 -n team-a -v\n  kubectl gpu why -f pod.yaml\n" +
+			"  kubectl gpu why -f pod.yaml --board hgx-h100",
+		Args: cobra.MaximumNArgs(1),
 	}
 	w.output = addOutput(c)
 	c.Flags().StringVarP(&w.file, "filename", "f", "", "File with pods, claims, templates or workloads; - is the standard input.")
 	c.Flags().BoolVarP(&w.devices, "verbose", "v", false, "Say for each device which selector, taint, counter, capacity or claim is against it.")
+	c.Flags().StringVar(&w.board, "board", "",
+		"Judge by an empty node with this board, without a cluster. One of: ("+strings.Join(nodetemplate.Boards(), ", ")+").")
 	c.Flags().DurationVar(&w.limit, "time-limit", why.DefaultLimit, "Time for an answer. The answer says where it is undecided.")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 == (w.file == "") {
 			return usageError{errors.New("name a pod or claim, or give a file with -f")}
+		}
+		if w.board != "" && w.file == "" {
+			return usageError{errors.New("--board needs the objects of a file: give it with -f")}
 		}
 		if w.limit <= 0 {
 			return usageError{errors.New("--time-limit must be more than 0")}
@@ -59,6 +69,7 @@ type whyCommand struct {
 	*factory
 	output  *output
 	file    string
+	board   string
 	devices bool
 	limit   time.Duration
 }
@@ -73,6 +84,14 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		if manifest, err = w.read(namespace); err != nil {
 			return err
 		}
+	}
+	if w.board != "" {
+		cluster, err := w.planned()
+		if err != nil {
+			return err
+		}
+		manifest.AddTo(cluster)
+		return w.print(ctx, cluster, manifest.Subjects())
 	}
 	loading, cancel, err := w.bounded(ctx)
 	if err != nil {
@@ -92,9 +111,6 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		}
 		subjects = append(subjects, s)
 	}
-	if len(subjects) == 0 {
-		return fmt.Errorf("%s has no pod, claim or template", w.file)
-	}
 	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, raw: true})
 	if err != nil {
 		return err
@@ -108,9 +124,14 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			}
 		}
 	}
+	return w.print(ctx, g.cluster, subjects)
+}
+
+// print asks for each subject and prints the answers.
+func (w *whyCommand) print(ctx context.Context, cluster *why.Cluster, subjects []why.Subject) error {
 	var records []record
 	for i, s := range subjects {
-		answer := why.Ask(ctx, g.cluster, s, why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()})
+		answer := why.Ask(ctx, cluster, s, why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()})
 		if w.output.table() {
 			if i > 0 {
 				fmt.Fprintln(w.Out)
@@ -142,7 +163,44 @@ func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", w.file, err)
 	}
+	if len(m.Subjects()) == 0 {
+		return nil, fmt.Errorf("%s has no pod, claim or template", w.file)
+	}
 	return m, nil
+}
+
+// planned returns a cluster of one empty node with a board, and the classes of the chart and the controller.
+func (w *whyCommand) planned() (*why.Cluster, error) {
+	t, err := nodetemplate.FromBoard(w.board, w.driver, templateName)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	for _, a := range t.Assumptions {
+		fmt.Fprintf(w.ErrOut, "assumed: %s\n", a)
+	}
+	cluster := &why.Cluster{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName}}}, Slices: pointers(t.Slices)}
+	shapes := &fleet.Shapes{}
+	var trimmed []*fleet.Slice
+	for _, s := range cluster.Slices {
+		one := shapes.Trim(s.DeepCopy())
+		trimmed = append(trimmed, &one)
+	}
+	built, _ := deviceclasses.Build(fleet.Publishers([]fleet.Pool{fleet.PoolOf(trimmed)}), nil, deviceclasses.Options{
+		Driver: w.driver, Models: true, Profiles: true, Groups: true, GPUs: true, GPUResource: "nvidia.com/gpu", ResourcePrefix: "nvidia.com/mig-",
+	})
+	for _, c := range built {
+		cluster.Classes = append(cluster.Classes, c.DeviceClass)
+	}
+	domain := strings.TrimPrefix(w.driver, "gpu.")
+	for name, kind := range map[string]gpu.Kind{"mig." + domain: gpu.KindMIG, "nvlink." + w.driver: gpu.KindGroup} {
+		cluster.Classes = append(cluster.Classes, &resourceapi.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+				Expression: fmt.Sprintf("device.driver == %q && device.attributes[%q].type == %q", w.driver, w.driver, kind),
+			}}}},
+		})
+	}
+	return cluster, nil
 }
 
 // getter reads the objects about single subjects.
