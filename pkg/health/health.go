@@ -33,7 +33,7 @@ const (
 	DrainP2P   = "drain-p2p"
 )
 
-// State describes a state. docs/health.md is generated from it.
+// State describes a state. docs/reference/health.md is generated from it.
 type State struct {
 	Name string
 	// Cause is the driver's report.

@@ -31,7 +31,7 @@ type Sharing struct {
 	// Interval is the time slice, 0 (default) to 3 (long). It is valid if Timed is set.
 	Interval int  `json:"interval,omitempty"`
 	Timed    bool `json:"timed,omitempty"`
-	// MemoryLimit is each process's limit, in bytes. Nil means no limit, for a device without shares.
+	// MemoryLimit is each process's limit, in bytes. Nil means no limit: for a device without shares, and for time slices.
 	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
 	// ActiveThreadPercentage is each process's limit of the SMs in percent; 0 means no limit.
 	ActiveThreadPercentage int `json:"threads,omitempty"`
