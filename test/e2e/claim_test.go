@@ -310,8 +310,10 @@ func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
 			Spec: resourceapi.ResourceSliceSpec{
 				Driver: env.Driver, NodeName: &node,
-				Pool:    resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
-				Devices: []resourceapi.Device{{Name: "none"}},
+				Pool: resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+					"type": {StringValue: new("none")},
+				}}},
 			},
 		}
 	}
@@ -329,6 +331,10 @@ func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 	}
 	_, err = as(own).ResourceV1().ResourceSlices().Create(ctx, slice("other-node"), metav1.CreateOptions{})
 	denied("a slice for another node", err)
+	without := slice(own)
+	without.Spec.Devices[0].Attributes = nil
+	_, err = as(own).ResourceV1().ResourceSlices().Create(ctx, without, metav1.CreateOptions{})
+	denied("a device without its type", err)
 	err = as("other-node").ResourceV1().ResourceSlices().Delete(ctx, made.Name, metav1.DeleteOptions{})
 	denied("deleting another node's slice", err)
 
