@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -130,6 +131,40 @@ func TestTemplates_BoardAndNode_PredictTheSame(t *testing.T) {
 	}
 	if _, err := FromBoard("dgx-2", slicetest.Driver, "new"); err == nil || !strings.Contains(err.Error(), "hgx-h100") {
 		t.Errorf("an unknown board: %v", err)
+	}
+}
+
+// TestFromNode_Placeholders_MatchAsOnTheNode compares which devices have equal values before and after, as constraints do.
+func TestFromNode_Placeholders_MatchAsOnTheNode(t *testing.T) {
+	published := node(t, "hgx-h100")
+	predicted, err := FromNode(published, "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := func(all []resourceapi.ResourceSlice, name resourceapi.QualifiedName) map[string]string {
+		out := map[string]string{}
+		for _, s := range all {
+			for _, d := range s.Spec.Devices {
+				out[d.Name] = text(d, name)
+			}
+		}
+		return out
+	}
+	for _, name := range []resourceapi.QualifiedName{"uuid", "parentUUID", "nvlinkGroup", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/pciBusID"} {
+		was, is, to := values(published, name), values(predicted.Slices, name), map[string]string{}
+		for device, value := range was {
+			if first, ok := to[value]; ok && first != is[device] || (value == "") != (is[device] == "") {
+				t.Errorf("%s of %s: %q became %q, and %q elsewhere", name, device, value, is[device], first)
+			}
+			to[value] = is[device]
+		}
+		if distinct := slices.Compact(slices.Sorted(maps.Values(to))); len(distinct) != len(to) {
+			t.Errorf("%s: %d values became %d", name, len(to), len(distinct))
+		}
+	}
+	uuids, parents := values(predicted.Slices, "uuid"), values(predicted.Slices, "parentUUID")
+	if parents["gpu-0000-1b-00-0-mig-1g-10gb-0"] != uuids["gpu-0000-1b-00-0"] || uuids["gpu-0000-1b-00-0"] == "" {
+		t.Errorf("a partition of %q has the parent %q", uuids["gpu-0000-1b-00-0"], parents["gpu-0000-1b-00-0-mig-1g-10gb-0"])
 	}
 }
 

@@ -101,7 +101,7 @@ func New(c *Config) *pflag.FlagSet {
 		"Prefix of the extended resource names by which pods without a claim request a partition of a profile. "+
 			"Empty: none.")
 	fs.DurationVar(&c.ClassGrace, "class-grace", 10*time.Minute,
-		"Time between the removal of the last GPU of a model or profile and the removal of its class; also "+
+		"Time between the removal of the last GPU of a model, profile or group size and the removal of its class; also "+
 			"between the removal of a node's last GPU and the removal of its labels.")
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
