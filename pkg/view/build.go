@@ -47,8 +47,9 @@ func Nodes(o Objects) []Node {
 		}
 	}
 	var out []Node
+	known := &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]map[string]fleet.State{}}
 	for _, name := range slices.Sorted(maps.Keys(byNode)) {
-		b := builder{node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+		b := builder{cache: known, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
 		b.slices(byNode[name], held[name])
 		for _, r := range held[name] {
 			b.allocation(r)
@@ -99,16 +100,50 @@ func podsOf(c resourceapi.ResourceClaim) []string {
 // published is a device in the slices.
 type published struct {
 	device gpu.Device
-	pool   string
+	// readable means that the device's name follows the driver's form.
+	readable bool
 	// addresses are those of the GPUs that the device needs.
 	addresses []string
 	// start and size are in memory slices; size is 0 if the counters do not say.
 	start, size int
-	// shared means that several claims can hold the device.
-	shared bool
+}
+
+// cache has the part of the work that is equal for nodes of one make.
+type cache struct {
+	devices map[*fleet.Shape][]published
+	// idle are the states of pools without allocated and unhealthy devices.
+	idle map[[32]*fleet.Shape]map[string]fleet.State
+}
+
+// parsed returns the devices of a shape, by the same index.
+func (c *cache) parsed(s *fleet.Shape) []published {
+	if c.devices[s] == nil {
+		out := make([]published, len(s.Devices))
+		for i, d := range s.Devices {
+			device, err := gpu.ParseName(d.Name)
+			out[i] = published{device: device, readable: err == nil}
+			if err == nil {
+				out[i].addresses, out[i].start, out[i].size = needs(device, d)
+			}
+		}
+		c.devices[s] = out
+	}
+	return c.devices[s]
+}
+
+func (c *cache) states(p fleet.Pool, held []string, unhealthy bool) map[string]fleet.State {
+	shape, ok := p.Shape()
+	if !ok || unhealthy || len(held) > 0 {
+		return p.States(held)
+	}
+	if c.idle[shape] == nil {
+		c.idle[shape] = p.States(nil)
+	}
+	return c.idle[shape]
 }
 
 type builder struct {
+	cache   *cache
 	node    Node
 	gpus    map[string]*GPU
 	devices map[string]published
@@ -143,16 +178,16 @@ func (b *builder) slices(all []*Slice, held []result) {
 			names = append(names, r.Device)
 		}
 	}
-	states := pool.States(names)
+	states := b.cache.states(pool, names, len(taints) > 0)
 	for _, s := range pool.Slices {
+		parsed := b.cache.parsed(s.Shape)
 		for i, d := range s.Shape.Devices {
-			device, err := gpu.ParseName(d.Name)
-			if err != nil {
+			p := parsed[i]
+			device := p.device
+			if !p.readable {
 				b.node.Unreadable++
 				continue
 			}
-			p := published{device: device, pool: s.Pool.Name, shared: ptr.Deref(d.AllowMultipleAllocations, false)}
-			p.addresses, p.start, p.size = needs(device, d)
 			b.devices[d.Name] = p
 			for _, address := range p.addresses {
 				g := b.gpu(address)
@@ -205,8 +240,11 @@ const maxSlices = 32
 func needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
 	gpus = []string{device.PCIAddress}
 	member := func(name string) {
+		if device.Kind != gpu.KindGroup {
+			return
+		}
 		m, err := gpu.ParseName(name)
-		if err == nil && device.Kind == gpu.KindGroup && m.Kind == gpu.KindGPU && !slices.Contains(gpus, m.PCIAddress) {
+		if err == nil && m.Kind == gpu.KindGPU && !slices.Contains(gpus, m.PCIAddress) {
 			gpus = append(gpus, m.PCIAddress)
 		}
 	}

@@ -6,9 +6,12 @@ package view_test
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -186,4 +189,35 @@ func FuzzNodes(f *testing.F) {
 		view.Pods(o)
 		view.Pools(o.Slices)
 	})
+}
+
+// BenchmarkNodes trims the slices of 1,000 nodes as they arrive, and joins them with a claim of every tenth node.
+func BenchmarkNodes(b *testing.B) {
+	one := published(b, "hgx-h100", "n0", 0)
+	for b.Loop() {
+		shapes, o := &fleet.Shapes{}, view.Objects{Driver: slicetest.Driver}
+		for n := range 1000 {
+			node := fmt.Sprint("n", n)
+			for _, s := range one {
+				s = s.DeepCopy()
+				s.Spec.NodeName, s.Spec.Pool.Name = &node, strings.Replace(s.Spec.Pool.Name, "n0", node, 1)
+				o.Slices = append(o.Slices, view.Trim(shapes, s))
+			}
+			if n%10 == 0 {
+				o.Claims = append(o.Claims, claim(node, 1, device(node, "gpu-0000-1b-00-0-mig-1g-10gb-0")))
+			}
+		}
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		start := time.Now()
+		nodes := view.Nodes(o)
+		b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms/join")
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(before.HeapAlloc)/(1<<20), "MiB-kept-slices")
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB-kept-nodes")
+		runtime.KeepAlive(nodes)
+		runtime.KeepAlive(o)
+	}
 }
