@@ -5,6 +5,7 @@ package kubeletplugin
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"gpu-dra-driver/internal/nvml"
@@ -43,14 +44,20 @@ func newXIDs(engine *devicestate.Engine, reports *reporting.XIDs, m *metrics.Met
 
 func (x *xids) watch(ctx context.Context) {
 	x.o.Watcher.Run(ctx, watcher.Options{
-		Library: x.o.Library, ProcRoot: x.o.ProcRoot, Needed: x.needed, Event: x.event, Poll: x.poll,
+		Library: x.o.Library, ProcRoot: x.o.ProcRoot, GPUs: x.gpus, Event: x.event, Poll: x.poll,
 	})
 }
 
-// needed reports whether a claim is prepared, as far as is known.
-func (x *xids) needed() bool {
-	plans, incomplete, err := x.engine.Held()
-	return len(plans) > 0 || incomplete || err != nil
+// gpus returns the GPUs of prepared claims, as far as they are known.
+func (x *xids) gpus() []string {
+	plans, _, _ := x.engine.Held() // The engine reports unreadable records.
+	held := map[string]bool{}
+	for _, p := range plans {
+		for _, address := range p.HeldGPUs() {
+			held[address] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(held))
 }
 
 func (x *xids) event(e watcher.Event) {

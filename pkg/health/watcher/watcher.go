@@ -6,8 +6,8 @@
 // An XID is passed on and causes polls of the GPUs' health. Missed XIDs do no harm to the health, because polls decide.
 //
 // Traps. An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it
-// exists only while a claim is prepared, ends during changes that need a GPU without clients, and is made again after the
-// kernel's list of GPUs has changed. A lost GPU makes each wait return at once. Any call can hang; then nothing but the
+// exists only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with clients
+// can refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG modes. A lost GPU makes each wait return at once. Any call can hang; then nothing but the
 // XIDs stops.
 package watcher
 
@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,8 +45,8 @@ type Options struct {
 	Library nvml.Library
 	// ProcRoot is the machine's /proc.
 	ProcRoot string
-	// Needed reports whether a claim is prepared on the node.
-	Needed func() bool
+	// GPUs returns the PCI addresses of the GPUs of prepared claims, sorted.
+	GPUs func() []string
 	// Event receives each XID, up to some thousands a second.
 	Event func(Event)
 	// Poll requests a poll of the GPUs' health. It must not block.
@@ -143,7 +144,8 @@ func (w *Watcher) poll(ctx context.Context) {
 func (w *Watcher) watch(ctx context.Context) {
 	last := ""
 	for pause := time.Duration(0); sleep(ctx, pause); {
-		if !w.begin() {
+		gpus := w.begin()
+		if len(gpus) == 0 {
 			select {
 			case <-ctx.Done():
 				return
@@ -152,42 +154,49 @@ func (w *Watcher) watch(ctx context.Context) {
 				continue
 			}
 		}
-		began := time.Now()
-		err := host.Guard(func() error { return w.wait(ctx) })
+		began, listed := time.Now(), w.listed()
+		err := host.Guard(func() error { return w.wait(ctx, gpus) })
 		w.end()
-		if pause = min(2*pause, longestPause); err == nil || pause < firstPause || time.Since(began) > longestPause {
+		switch {
+		case err == nil:
+			pause = 0
+		case time.Since(began) > longestPause:
 			pause = firstPause
+		default:
+			pause = min(max(2*pause, firstPause), longestPause)
 		}
 		text := fmt.Sprint(err)
 		if err != nil && ctx.Err() == nil && text != last {
 			klog.FromContext(ctx).Info("XIDs cannot be read; trying again. Polls of the GPUs' health continue", "err", err)
 		}
 		last = text
-		if w.needed() {
+		if err != nil || w.listed() != listed {
 			w.o.Poll() // It sees GPUs that are lost or new.
 		}
 	}
 }
 
-func (w *Watcher) needed() bool {
+// gpus returns the GPUs that an event set should have.
+func (w *Watcher) gpus() []string {
 	w.mu.Lock()
 	locked := w.locks > 0
 	w.mu.Unlock()
-	return !locked && w.o.Needed()
+	if locked {
+		return nil
+	}
+	return w.o.GPUs()
 }
 
-// begin notes an event set. It returns false if there must be none.
-func (w *Watcher) begin() bool {
-	if !w.o.Needed() {
-		return false
-	}
+// begin notes an event set of the returned GPUs, if there are any.
+func (w *Watcher) begin() []string {
+	gpus := w.o.GPUs()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.locks > 0 {
-		return false
+	if w.locks > 0 || len(gpus) == 0 {
+		return nil
 	}
 	w.open = make(chan struct{})
-	return true
+	return gpus
 }
 
 func (w *Watcher) end() {
@@ -221,15 +230,15 @@ func (w *Watcher) Unlock() {
 	w.Changed()
 }
 
-// wait passes on XIDs until an event set is not needed any more, the GPUs have changed, or a call fails.
-func (w *Watcher) wait(ctx context.Context) (err error) {
+// wait passes on XIDs of GPUs until another event set is needed, or a call fails.
+func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 	listed := w.listed()
 	session, err := w.o.Library.Open()
 	if err != nil {
 		return fmt.Errorf("open NVML: %w", err)
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
-	devices, gpus, err := readable(session)
+	devices, gpus, err := readable(session, addresses)
 	if err != nil {
 		return err
 	}
@@ -255,7 +264,7 @@ func (w *Watcher) wait(ctx context.Context) (err error) {
 		checked = time.Now()
 		select {
 		case <-w.changed:
-			if !w.needed() {
+			if !slices.Equal(w.gpus(), addresses) {
 				return nil
 			}
 		default:
@@ -268,21 +277,14 @@ func (w *Watcher) wait(ctx context.Context) (err error) {
 }
 
 // readable returns the GPUs that answer. A set with a lost GPU would not wait.
-func readable(session nvml.Session) (devices []nvml.Device, gpus []gpu.GPU, err error) {
-	n, err := session.DeviceCount()
-	if err != nil {
-		return nil, nil, err
-	}
-	for index := range n {
-		d, deviceErr := session.Device(index)
-		if deviceErr != nil {
-			err = deviceErr
-			continue
+func readable(session nvml.Session, addresses []string) (devices []nvml.Device, gpus []gpu.GPU, err error) {
+	for _, address := range addresses {
+		d, deviceErr := session.DeviceAt(address)
+		uuid := ""
+		if deviceErr == nil {
+			uuid, deviceErr = d.UUID()
 		}
-		pci, pciErr := d.PCI()
-		uuid, uuidErr := d.UUID()
-		address, addressErr := gpu.CanonicalAddress(pci.BusID)
-		if deviceErr = errors.Join(pciErr, uuidErr, addressErr); deviceErr != nil {
+		if deviceErr != nil {
 			err = deviceErr
 			continue
 		}

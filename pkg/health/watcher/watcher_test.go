@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -18,6 +19,9 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 )
+
+// GPUs of claims, by PCI address.
+var gpus = []string{"0000:10:00.0", "0000:11:00.0"}
 
 // env is a node with two GPUs, in a bubble. It is the library, its session and its event set.
 type env struct {
@@ -30,7 +34,8 @@ type env struct {
 	release      chan struct{}
 
 	mu                  sync.Mutex
-	needed, lost, hang  bool
+	needed              int
+	lost, hang          bool
 	open, opened, waits int
 	fail                error
 	registered          []int
@@ -41,10 +46,6 @@ type env struct {
 type device struct {
 	nvml.Device
 	index int
-}
-
-func (d device) PCI() (nvml.PCIInfo, error) {
-	return nvml.PCIInfo{BusID: "00000000:1" + strconv.Itoa(d.index) + ":00.0"}, nil
 }
 
 func (d device) UUID() (string, error) { return "GPU-" + strconv.Itoa(d.index), nil }
@@ -60,11 +61,10 @@ func (e *env) Open() (nvml.Session, error) {
 	return e, nil
 }
 
-func (e *env) DeviceCount() (int, error) { return 2, nil }
-
-func (e *env) Device(index int) (nvml.Device, error) {
+func (e *env) DeviceAt(address string) (nvml.Device, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	index := slices.Index(gpus, address)
 	if e.lost && index == 1 {
 		return nil, nvml.GPUIsLost
 	}
@@ -145,15 +145,15 @@ func run(t *testing.T, do func(*env)) {
 	t.Helper()
 	proc := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		e := &env{T: t, proc: proc, needed: true, events: make(chan nvml.Event, 1<<16), release: make(chan struct{}), start: time.Now()}
-		e.list("0000:10:00.0", "0000:11:00.0")
+		e := &env{T: t, proc: proc, needed: 2, events: make(chan nvml.Event, 1<<16), release: make(chan struct{}), start: time.Now()}
+		e.list(gpus...)
 		e.watcher = New()
 		o := Options{
 			Library: e, ProcRoot: proc,
-			Needed: func() bool {
+			GPUs: func() []string {
 				e.mu.Lock()
 				defer e.mu.Unlock()
-				return e.needed
+				return gpus[:e.needed]
 			},
 			Event: func(x Event) { e.set(func() { e.got = append(e.got, x) }) },
 			Poll:  func() { e.set(func() { e.polls = append(e.polls, time.Since(e.start)) }) },
@@ -209,7 +209,7 @@ func TestRun_Storm_BoundsPolls(t *testing.T) {
 		for range cap(e.events) {
 			e.events <- nvml.Event{XID: 31}
 		}
-		e.set(func() { e.needed = false })
+		e.set(func() { e.needed = 0 })
 		e.watcher.Changed()
 		e.after(2*waitLimit, 0, 1)
 	})
@@ -247,15 +247,21 @@ func TestRun_NVMLFails_BacksOff(t *testing.T) {
 func TestRun_ClaimsComeAndGo_SessionOnlyWhileNeeded(t *testing.T) {
 	run(t, func(e *env) {
 		e.after(0, 1, 1)
-		e.set(func() { e.needed = false })
+		e.set(func() { e.needed = 0 })
 		e.watcher.Changed()
 		e.after(waitLimit, 0, 1)
 		e.after(time.Hour, 0, 1)
-		e.set(func() { e.needed = true })
+		e.set(func() { e.needed = 1 })
 		e.watcher.Changed()
 		e.after(0, 1, 2)
+		if diff := cmp.Diff([]int{0}, e.registered); diff != "" {
+			t.Errorf("registered GPUs (-want +got):\n%s", diff)
+		}
+		e.set(func() { e.needed = 2 })
+		e.watcher.Changed()
+		e.after(waitLimit, 1, 3)
 		e.list("0000:12:00.0") // A new GPU.
-		e.after(waitLimit+firstPause, 1, 3)
+		e.after(waitLimit, 1, 4)
 		if len(e.polls) != 1 {
 			t.Errorf("%d polls, want one that sees the new GPU", len(e.polls))
 		}

@@ -25,8 +25,8 @@ import (
 )
 
 // ignoredProcesses are names, as the kernel cuts them, of processes that open GPUs without using them. MPS daemons use
-// them for other processes, and survive a killed pod.
-var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps"}
+// them for other processes, and survive a killed pod. The plugin has the GPUs of claims open to wait for XIDs.
+var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps", "dra-kubelet-plu"}
 
 // Usage finds out from the kubelet and the process table whether a deleted claim is still in use.
 type Usage struct {

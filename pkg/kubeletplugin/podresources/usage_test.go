@@ -36,6 +36,7 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	proc := t.TempDir()
 	process(t, proc, 1, "init", "/dev/null")
 	process(t, proc, 20, "nvidia-persiste", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3")
+	process(t, proc, 21, "dra-kubelet-plu", "/dev/nvidia0")
 	process(t, proc, 30, "python3", "socket:[1]", "/run/sim/dev/nvidia1")
 	process(t, proc, 35, "nvidia-cuda-mps", "/dev/nvidia2")
 	process(t, proc, 40, "cat", "/home/me/nvidia0", "/dev/nvidiactl")
