@@ -359,7 +359,7 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the device is tainted as lost", "monitor": "Healthy", "withheld": "Healthy", "silent": "Unknown the device is tainted as unknown"}
+	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the device is tainted as lost: the GPU has fallen off the bus", "monitor": "Healthy", "withheld": "Healthy", "silent": "Unknown the device is tainted as unknown"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
