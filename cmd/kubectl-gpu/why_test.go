@@ -68,7 +68,7 @@ func TestWhy_Subjects_AreExplained(t *testing.T) {
 		code     int
 		out, err string
 	}{
-		"pod":                  {[]string{"p"}, 0, "pod team-a/p waits: 0 of 1 node can allocate its devices.\n  - node n1: other claims hold the devices\n", ""},
+		"pod":                  {[]string{"p"}, 0, "pod team-a/p waits: 0 of 1 nodes can allocate its devices.\n  - node n1: other claims hold the devices\n", ""},
 		"pod of a kind":        {[]string{"pod/p"}, 0, holds, ""},
 		"claim":                {[]string{"claim/want"}, 0, holds, ""},
 		"name of a claim":      {[]string{"want"}, 0, "claim team-a/want waits", ""},

@@ -153,7 +153,7 @@ func (a *Answer) conclude(k *asker, nodes int, shapes []*shape) {
 		a.Summary = fmt.Sprintf("%s: undecided for %d of %d nodes, because the search takes long; no other node can allocate its devices.",
 			a.Subject, undecided, nodes)
 	default:
-		a.wait(fmt.Sprintf("0 of %s can allocate its devices", plural(nodes, "node")))
+		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", nodes))
 	}
 }
 
