@@ -105,6 +105,7 @@ bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)
 	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/resourceslices
 	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/resourceslices
+	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/why
 
 .PHONY: bench-scheduling
 bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; FLAGS="-nodes 500" for others
