@@ -249,7 +249,7 @@ func (d Diagnosis) plugin(out *findings, node string, pods []corev1.Pod, publish
 	case len(pods) > 0 && len(alive) == 0:
 		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
 	case len(alive) > 0 && !publishes:
-		out.add(Problem, node, "the plugin %s runs, but publishes no GPU. See its log and the node's Events", podNames(alive))
+		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. If the node has one, see the plugin's log and the node's Events", podNames(alive))
 	case len(alive) > 0:
 		p := alive[0]
 		out.add(Info, node, "plugin %s, %s old", imageVersion(p), duration.HumanDuration(d.Now.Sub(p.CreationTimestamp.Time)))
