@@ -157,9 +157,10 @@ func (w *Watcher) watch(ctx context.Context) {
 		began, listed := time.Now(), w.listed()
 		err := host.Guard(func() error { return w.wait(ctx, gpus) })
 		w.end()
+		same := w.listed() == listed
 		switch {
-		case err == nil:
-			pause = 0
+		case err == nil && same:
+			pause = 0 // Other claims.
 		case time.Since(began) > longestPause:
 			pause = firstPause
 		default:
@@ -170,8 +171,8 @@ func (w *Watcher) watch(ctx context.Context) {
 			klog.FromContext(ctx).Info("XIDs cannot be read; trying again. Polls of the GPUs' health continue", "err", err)
 		}
 		last = text
-		if err != nil || w.listed() != listed {
-			w.o.Poll() // It sees GPUs that are lost or new.
+		if err != nil || !same {
+			w.o.Poll() // Without a set, it sees GPUs that are lost or new.
 		}
 	}
 }

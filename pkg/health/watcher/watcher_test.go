@@ -260,8 +260,9 @@ func TestRun_ClaimsComeAndGo_SessionOnlyWhileNeeded(t *testing.T) {
 		e.set(func() { e.needed = 2 })
 		e.watcher.Changed()
 		e.after(waitLimit, 1, 3)
-		e.list("0000:12:00.0") // A new GPU.
-		e.after(waitLimit, 1, 4)
+		e.list("0000:12:00.0") // A new GPU, which only a scan without open session sees.
+		e.after(waitLimit, 0, 3)
+		e.after(firstPause, 1, 4)
 		if len(e.polls) != 1 {
 			t.Errorf("%d polls, want one that sees the new GPU", len(e.polls))
 		}
