@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/view"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/test/e2e/env"
 )
@@ -138,6 +139,13 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 		return env.Unschedulable(*p) != "", string(p.Status.Phase)
 	}))
 	gpus := checkKubectlGPU(ctx, t, namespace)
+	why := func(pod, reason string) {
+		t.Helper()
+		if out := kubectlGPU(ctx, t, "why", pod, "-n", namespace); !strings.Contains(out, "waits") || !strings.Contains(out, reason) {
+			t.Errorf("why %s waits, want %q in:\n%s", pod, reason, out)
+		}
+	}
+	why("waits", "must end")
 	// The end of the partitions does not help while all GPUs are cordoned.
 	kubectlGPU(ctx, t, append([]string{"cordon"}, gpus...)...)
 	must(t, cluster.Client.AppsV1().Deployments(namespace).Delete(ctx, "partitions", metav1.DeleteOptions{}))
@@ -153,6 +161,7 @@ func TestPartitions_PodWantsWholeGPU_WaitsUntilTheyEnd(t *testing.T) {
 			return err == nil && env.Unschedulable(*p) != "", fmt.Sprint(err)
 		}))
 	}
+	why("late", view.CordonTaint)
 	kubectlGPU(ctx, t, append([]string{"uncordon"}, gpus...)...)
 	waitRunning(ctx, t, namespace, "late")
 	checkPod(ctx, t, waitRunning(ctx, t, namespace, "waits"))
