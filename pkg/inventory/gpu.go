@@ -159,8 +159,8 @@ func multiprocessors(cores int, capability gpu.Version) int {
 	return cores / per
 }
 
-// place sets the GPU's position from sysfs. Missing values stay empty. A complete position is read once: it depends only on the
-// path of the bridges, to which the device's link in sysfs points.
+// place sets the GPU's position from sysfs. Missing values stay empty. A complete position is read once: it depends only
+// on the path of the bridges, to which the device's link in sysfs points.
 func (i *Inventory) place(g *gpu.GPU) {
 	path, err := os.Readlink(filepath.Join(i.o.SysRoot, "bus/pci/devices", g.PCIAddress))
 	if known, ok := i.places[path]; ok && err == nil {

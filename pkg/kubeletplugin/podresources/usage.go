@@ -25,8 +25,8 @@ import (
 )
 
 // ignoredProcesses are names, as the kernel cuts them, of processes that open GPUs without using them. MPS daemons use
-// them for other processes, and survive a killed pod. The plugin has the GPUs of claims open to wait for XIDs.
-var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps", "dra-kubelet-plu"}
+// them for other processes, and survive a killed pod.
+var ignoredProcesses = []string{"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-cuda-mps"}
 
 // Usage finds out from the kubelet and the process table whether a deleted claim is still in use.
 type Usage struct {
@@ -126,8 +126,10 @@ func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, er
 	if err != nil {
 		return "", fmt.Errorf("list the node's processes: %w", err)
 	}
+	// The plugin has the GPUs of claims open to wait for XIDs. A name would not do: a tenant can choose the same.
+	own, _ := os.Readlink(filepath.Join(u.o.ProcRoot, "self"))
 	for _, p := range processes {
-		if _, err := strconv.Atoi(p.Name()); err != nil {
+		if _, err := strconv.Atoi(p.Name()); err != nil || p.Name() == own {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

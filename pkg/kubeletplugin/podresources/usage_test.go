@@ -37,6 +37,9 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	process(t, proc, 1, "init", "/dev/null")
 	process(t, proc, 20, "nvidia-persiste", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3")
 	process(t, proc, 21, "dra-kubelet-plu", "/dev/nvidia0")
+	if err := os.Symlink("21", filepath.Join(proc, "self")); err != nil {
+		t.Fatal(err)
+	}
 	process(t, proc, 30, "python3", "socket:[1]", "/run/sim/dev/nvidia1")
 	process(t, proc, 35, "nvidia-cuda-mps", "/dev/nvidia2")
 	process(t, proc, 40, "cat", "/home/me/nvidia0", "/dev/nvidiactl")
@@ -74,6 +77,13 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 				t.Errorf("%q, %v; want %q", got, err, tc.want)
 			}
 		})
+	}
+	process(t, proc, 39, "dra-kubelet-plu", "/dev/nvidia0")
+	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err != nil || !strings.Contains(got, "process 39") {
+		t.Errorf("a process with the plugin's name: %q, %v", got, err)
+	}
+	if err := os.RemoveAll(filepath.Join(proc, "39")); err != nil {
+		t.Fatal(err)
 	}
 	process(t, proc, 41, "train", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia-uvm")
 	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "c"}}); err != nil || !strings.Contains(got, "train") {
