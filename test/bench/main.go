@@ -82,6 +82,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		{"48 shares at once", b.manyShares},
 		{"beside a daemon that hangs", b.besideStuck},
 		{fmt.Sprintf("prepare beside %d prepared", o.prepared), b.growth},
+		{"fault to taint", b.faults},
 		{"rest", b.rest},
 		{"rounds", b.leaks},
 	} {
