@@ -245,6 +245,9 @@ func found(t *testing.T, class string, selectors []resourceapi.DeviceSelector) s
 	if strings.HasPrefix(class, "nvlink") {
 		candidates, devices = sizes, groups
 	}
+	if size, ok := strings.CutPrefix(class, "nvlink-"); ok { // A class that the controller makes.
+		candidates = []string{size[:1]}
+	}
 	for _, name := range candidates {
 		all := true
 		for _, s := range selectors {
