@@ -17,7 +17,11 @@ import (
 // scheduler can see all of them, or as many as the pool has, with one twice and another one not yet.
 func TestAllocate_SlicesTwice_NothingUntilOneIsLeft(t *testing.T) {
 	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer})
-	once := s.slices
+	// The slice of monitor devices is another pool.
+	once := slices.DeleteFunc(slices.Clone(s.slices), func(o *resourceapi.ResourceSlice) bool { return o.Spec.Pool.Name != "n1/gpu" })
+	if len(once) < 2 || len(once) == len(s.slices) {
+		t.Fatalf("%d of %d slices are of the pool", len(once), len(s.slices))
+	}
 	again := func(i int) *resourceapi.ResourceSlice {
 		two := *once[i]
 		two.Name += "-again"
