@@ -88,9 +88,11 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, expressions(class.Spec.Selectors)) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
 	}
-	if types := v.types(ctx, expressions(class.Spec.Selectors)); len(r.Errors) == 0 && driver == v.driver && len(types) > 1 {
-		r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && device.attributes[%q].type == %q",
-			class.Name, strings.Join(types, ", "), v.driver, gpu.KindGPU)
+	if len(r.Errors) == 0 && driver == v.driver {
+		if types := v.types(ctx, expressions(class.Spec.Selectors)); len(types) > 1 {
+			r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && device.attributes[%q].type == %q",
+				class.Name, strings.Join(types, ", "), v.driver, gpu.KindGPU)
+		}
 	}
 	r.cut = ctx.Err() != nil
 	return r
