@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// waitLimit limits a wait, and so the time until a session is closed that is not needed any more, such as before a
-	// switch of a MIG mode. A wait costs a millisecond of CPU time.
-	waitLimit = 2 * time.Second
+	// waitLimit limits a wait, and so the time until a session is closed that is not needed any more. The Prepare of a
+	// partition waits for that if its GPU's MIG mode must be switched. A wait costs a millisecond of CPU time.
+	waitLimit = time.Second
 	// firstPause and longestPause limit the pauses between event sets. A set that lasted longer begins with the first.
 	firstPause, longestPause = time.Second, time.Minute
 )
