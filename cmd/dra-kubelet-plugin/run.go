@@ -35,7 +35,6 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/resourceslices"
 )
 
@@ -52,6 +51,8 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case c.Version:
 		fmt.Fprintln(stdout, version)
 		return 0
+	case c.ClearFaults != "":
+		return clearFaults(c, stdout, stderr)
 	}
 	setup.StartLogging(c.Verbosity, stderr)
 	defer klog.Flush()
@@ -134,11 +135,11 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)
 	}
-	faults, err := record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), tracker.Setting)
+	faults, err := openFaults(machine, c)
 	if err != nil {
-		return fmt.Errorf("open the plugin's state: %w", err)
+		return err
 	}
-	health := tracker.New(machine, faults, filepath.Join(stateDir(c), "locks", tracker.Setting), events.Report, c.XIDs)
+	health := tracker.New(machine, faults, faultsLock(c), events.Report, c.XIDs)
 	usage := podresources.NewUsage(kubelet, podresources.UsageOptions{
 		ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
 		Ignored: c.IgnoredProcesses,

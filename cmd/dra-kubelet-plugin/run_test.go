@@ -19,7 +19,9 @@ import (
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/record"
 )
 
 func TestRun_CommandLines_GiveExitCodes(t *testing.T) {
@@ -35,6 +37,8 @@ func TestRun_CommandLines_GiveExitCodes(t *testing.T) {
 		"no node":             {nil, 2, "", "--node-name"},
 		"no such kubeconfig":  {[]string{"--node-name=n", "--kubeconfig=" + missing}, 1, "", missing},
 		"argument, no flag":   {[]string{"--node-name=n", "serve"}, 2, "", `"serve"`},
+		"clear no faults":     {[]string{"--node-name=n", "--clear-faults=0000:1B:00.0"}, 0, "GPU 0000:1b:00.0 has no remembered faults\n", ""},
+		"clear no address":    {[]string{"--node-name=n", "--clear-faults=gpu-0"}, 2, "", "--clear-faults"},
 		"value out of bounds": {[]string{"--node-name=n", "--healthcheck-port=70000"}, 2, "", "70000"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,6 +52,28 @@ func TestRun_CommandLines_GiveExitCodes(t *testing.T) {
 				t.Errorf("stdout %q, stderr %q", stdout.String(), stderr.String())
 			}
 		})
+	}
+}
+
+func TestClearFaults_RecordedFault_PrintsAndRemovesIt(t *testing.T) {
+	c := flags.Config{KubeletPluginsDir: t.TempDir(), DriverName: "gpu.nvidia.com", ClearFaults: "0000:1b:00.0"}
+	machine := host.New(host.Options{})
+	defer machine.Close()
+	if err := os.MkdirAll(filepath.Dir(faultsLock(c)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	records, err := openFaults(machine, c)
+	if err == nil {
+		err = records.Put(record.GPU{PCIAddress: c.ClearFaults, Faults: []gpu.Fault{{State: "reset", Cause: "XID 46"}}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"GPU 0000:1b:00.0: cleared reset (XID 46)\n", "GPU 0000:1b:00.0 has no remembered faults\n"} {
+		var stdout, stderr bytes.Buffer
+		if code := clearFaults(c, &stdout, &stderr); code != 0 || stdout.String() != want {
+			t.Errorf("exit code %d, stdout %q, stderr %q, want %q", code, stdout.String(), stderr.String(), want)
+		}
 	}
 }
 

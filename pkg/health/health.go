@@ -178,6 +178,9 @@ func (g GPU) Poll(r Reading) GPU {
 // Restarted ends the faults that a reboot or a reload of the driver ends.
 func (g GPU) Restarted() GPU { return GPU{faults: g.keep(Memory)} }
 
+// Cleared ends all faults, because an administrator says so.
+func (g GPU) Cleared() GPU { return GPU{decides: g.decides} }
+
 // keep returns the faults with these states.
 func (g GPU) keep(states ...string) []gpu.Fault {
 	var out []gpu.Fault

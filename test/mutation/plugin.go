@@ -17,6 +17,11 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/health", Test: "TestEvent_Sequences_OnlyPollsEndFaults",
 	},
 	{
+		Name: "a running plugin keeps cleared faults", File: "pkg/health/tracker/tracker.go",
+		Old: "k.gpu, k.stored = k.gpu.Cleared(), nil", New: "k.stored = nil",
+		Package: "./pkg/health/tracker", Test: "TestClear_RunningPlugin_ForgetsFaults",
+	},
+	{
 		Name: "an XID of the whole GPU reaches no partition", File: "pkg/kubeletplugin/reporting/xids.go",
 		Old: "if e.GPUInstance < 0 || d.Kind", New: "if e.GPUInstance < 0 && d.Kind != gpu.KindMIG || d.Kind",
 		Package: "./pkg/kubeletplugin/reporting", Test: "TestAffectedDevices_Partitions_OnlyThoseAtFault",

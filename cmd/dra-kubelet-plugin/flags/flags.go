@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gpu-dra-driver/cmd/envflags"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
 )
 
@@ -51,8 +52,9 @@ type Config struct {
 	// Warnings are for the log.
 	Warnings []string
 
-	Verbosity int
-	Version   bool
+	Verbosity   int
+	ClearFaults string
+	Version     bool
 }
 
 // New returns the flags, in the order of their reference. Parsing them sets the fields of c.
@@ -135,6 +137,10 @@ func New(c *Config) *pflag.FlagSet {
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")
+	fs.StringVar(&c.ClearFaults, "clear-faults", "",
+		"PCI address of a GPU. The program removes the GPU's remembered faults, prints them and exits. Run it in the "+
+			"plugin's container, with kubectl exec. The running plugin makes the GPU available within half a minute, unless "+
+			"the driver still reports a fault.")
 	fs.BoolVar(&c.Version, "version", false, "Print the version and exit.")
 	return fs
 }
@@ -216,6 +222,12 @@ func (c *Config) validate() error {
 	}
 	if c.HealthcheckPort > 65535 {
 		bad("healthcheck-port", "%d is not a port; a negative number turns the service off", c.HealthcheckPort)
+	}
+	if c.ClearFaults != "" {
+		var err error
+		if c.ClearFaults, err = gpu.CanonicalAddress(c.ClearFaults); err != nil {
+			bad("clear-faults", "%v", err)
+		}
 	}
 	for _, state := range c.HealthEvict {
 		if _, ok := health.Lookup(state); !ok {

@@ -3,6 +3,9 @@
 
 // Package tracker remembers the faults of GPUs across restarts of the plugin.
 //
+// A missing record of a GPU with faults means that an administrator cleared them. The driver's answers decide again, so
+// the faults that it still reports come back with the next poll.
+//
 // Trap. During an upgrade two plugins poll the same GPUs. Each decides for itself and writes under a lock; they agree
 // after two polls.
 package tracker
@@ -79,6 +82,11 @@ func (t *Tracker) update(g gpu.GPU, change func(health.GPU) health.GPU) health.G
 		k = t.load(g)
 		t.gpus[g.PCIAddress] = k
 	}
+	if len(k.stored) > 0 {
+		if _, err := t.records.Get(g.PCIAddress); errors.Is(err, fs.ErrNotExist) {
+			k.gpu, k.stored = k.gpu.Cleared(), nil
+		}
+	}
 	k.gpu = change(k.gpu)
 	if faults := k.gpu.Faults(); k.stale || !slices.Equal(k.stored, faults) {
 		if err := t.store(g, faults); err != nil {
@@ -126,10 +134,32 @@ func (t *Tracker) load(g gpu.GPU) *tracked {
 	return k
 }
 
-func (t *Tracker) store(g gpu.GPU, faults []gpu.Fault) error {
+// Clear removes the record of a GPU, and returns its faults. Running plugins notice it with their next poll. It needs no
+// Tracker, so that another process can call it. An unreadable record is removed too.
+func Clear(h *host.Host, records *record.GPUs, lock, address string) ([]gpu.Fault, error) {
+	r, err := records.Get(address)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil && !errors.Is(err, record.ErrUnreadable):
+		return nil, err
+	}
+	held, err := acquire(h, lock)
+	if err != nil {
+		return nil, err
+	}
+	defer held.Release()
+	return r.Faults, records.Remove(address)
+}
+
+func acquire(h *host.Host, lock string) (*host.Lock, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lockLimit)
 	defer cancel()
-	lock, err := t.host.Lock(ctx, t.lock, 0)
+	return h.Lock(ctx, lock, 0)
+}
+
+func (t *Tracker) store(g gpu.GPU, faults []gpu.Fault) error {
+	lock, err := acquire(t.host, t.lock)
 	if err != nil {
 		return err
 	}

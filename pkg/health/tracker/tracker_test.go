@@ -154,3 +154,42 @@ func TestTracker_XIDs_AreRememberedAndEndByPolls(t *testing.T) {
 	e.start()
 	e.poll(board, nil)
 }
+
+// TestClear_RunningPlugin_ForgetsFaults clears a fault of a driver without recovery actions from another process. A fault
+// that the driver still reports comes back at once.
+func TestClear_RunningPlugin_ForgetsFaults(t *testing.T) {
+	e := newEnv(t)
+	h := host.New(host.Options{BootIDFile: filepath.Join(e.dir, "boot")})
+	t.Cleanup(h.Close)
+	records, err := record.OpenGPUs(h, e.dir, Setting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clear := func(want ...string) {
+		t.Helper()
+		faults, err := Clear(h, records, filepath.Join(e.dir, "lock"), board.PCIAddress)
+		if err != nil || len(faults) != len(want) || len(want) > 0 && faults[0].State != want[0] {
+			t.Errorf("Clear = %v, %v, want %v", faults, err, want)
+		}
+		e.recorded(false)
+	}
+	old := &health.Reading{Recovery: health.NoRecovery}
+	clear()
+	e.poll(board, old)
+	e.tracker.Event(board, 46)
+	for range 3 {
+		e.poll(board, old, health.Reset)
+	}
+	clear(health.Reset)
+	e.poll(board, old)
+	e.recorded(false)
+	e.poll(board, &health.Reading{Recovery: health.NoRecovery, RemapFailed: true}, health.Memory)
+	clear(health.Memory)
+	e.poll(board, &health.Reading{Recovery: health.NoRecovery, RemapFailed: true}, health.Memory)
+	e.recorded(true)
+	if err := os.WriteFile(filepath.Join(e.dir, Setting, board.PCIAddress+".json"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clear()
+	e.poll(board, old)
+}
