@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -36,8 +37,8 @@ import (
 const (
 	// maxMessage is the limit of the events API (events.k8s.io/v1, note), in bytes.
 	maxMessage = 1024
-	// maxPods limits the Events of one failure, because a claim can be reserved for 256 pods.
-	maxPods = 16
+	// maxConsumers limits the Events of one failure, because a claim can have 256 consumers.
+	maxConsumers = 16
 )
 
 // Events writes Events about failures. Its methods do not block and are safe for concurrent use. client-go's
@@ -74,16 +75,24 @@ func (e *Events) Warn(claim plan.Claim, err error) {
 	e.warn(about, err)
 }
 
-// ClaimFailed writes a Warning about a claim and its pods.
+// ClaimFailed writes a Warning about a claim and its consumers: pods, or the PodGroup of all pods of a gang.
 func (e *Events) ClaimFailed(claim *resourceapi.ResourceClaim, err error) {
 	e.Warn(plan.Claim{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}, err)
-	pods := 0
+	written := 0
 	for _, user := range claim.Status.ReservedFor {
-		if user.APIGroup != "" || user.Resource != "pods" || pods == maxPods {
+		about := corev1.ObjectReference{Namespace: claim.Namespace, Name: user.Name, UID: user.UID}
+		switch (schema.GroupResource{Group: user.APIGroup, Resource: user.Resource}) {
+		case schema.GroupResource{Resource: "pods"}:
+			about.APIVersion, about.Kind = "v1", "Pod"
+		case schema.GroupResource{Group: "scheduling.k8s.io", Resource: "podgroups"}:
+			about.APIVersion, about.Kind = "scheduling.k8s.io/v1beta1", "PodGroup"
+		default:
 			continue
 		}
-		pods++
-		e.warn(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: claim.Namespace, Name: user.Name, UID: user.UID}, err)
+		if written++; written > maxConsumers {
+			return
+		}
+		e.warn(about, err)
 	}
 }
 

@@ -33,18 +33,38 @@ func TestEvents_LongMessageAndManyPods_StayWithinLimits(t *testing.T) {
 		})
 	}
 	newEvents(e).ClaimFailed(c, errors.New(strings.Repeat("ä", maxMessage)))
-	e.Event("Pod", fmt.Sprintf("p%d", maxPods-1), "HostFailure")
+	e.Event("Pod", fmt.Sprintf("p%d", maxConsumers-1), "HostFailure")
 	list, err := e.Client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Items) != maxPods+1 {
-		t.Errorf("%d Events, want one for the claim and %d for pods", len(list.Items), maxPods)
+	if len(list.Items) != maxConsumers+1 {
+		t.Errorf("%d Events, want one for the claim and %d for pods", len(list.Items), maxConsumers)
 	}
 	for _, event := range list.Items {
 		if len(event.Message) > maxMessage || !strings.HasSuffix(event.Message, "ä…") {
 			t.Fatalf("message of %d bytes, ending %q", len(event.Message), event.Message[len(event.Message)-8:])
 		}
+	}
+}
+
+func TestEvents_ClaimOfPodGroup_PodGroupHasEvent(t *testing.T) {
+	e := env.New(t)
+	c := env.Claim("gang", "", "")
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{APIGroup: "example.com", Resource: "podgroups", Name: "other", UID: "o"},
+		{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "workers", UID: "w"},
+	}
+	newEvents(e).ClaimFailed(c, errors.New("x"))
+	if event := e.Event("PodGroup", "workers", "HostFailure"); event.InvolvedObject.UID != "w" {
+		t.Errorf("the Event's PodGroup has UID %q", event.InvolvedObject.UID)
+	}
+	list, err := e.Client.CoreV1().Events("ns").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 2 {
+		t.Errorf("%d Events, want one for the claim and one for the PodGroup", len(list.Items))
 	}
 }
 
