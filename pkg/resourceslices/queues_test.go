@@ -163,3 +163,24 @@ func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 		}
 	}
 }
+
+// TestBuild_DevicesThatKAICountsAsGPUs_AreKnown holds the numbers of docs/queues.md. KAI Scheduler counts each device of a
+// driver whose name contains `gpu` (`populateDRAGPUs` in its package `cluster_info`).
+func TestBuild_DevicesThatKAICountsAsGPUs_AreKnown(t *testing.T) {
+	whole := resourceslices.Options{NoPartitions: true, NoMonitors: true, Groups: func(gpu.GPU) bool { return false }}
+	for name, want := range map[string][2]int{"hgx-h100": {223, 8}, "dgx-1-v100": {22, 8}, "l40s-4": {8, 4}, "a30": {8, 4}, "t4-1": {2, 1}} {
+		p, err := profiles.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got [2]int
+		for i, o := range []resourceslices.Options{{}, whole} {
+			for _, slice := range newScheduler(t, snapshot(t, name, len(p.Slots)), o).slices {
+				got[i] += len(slice.Spec.Devices)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %d devices, and %d without partitions, groups and monitors; want %d", name, got[0], got[1], want)
+		}
+	}
+}
