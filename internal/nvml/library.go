@@ -100,6 +100,7 @@ type Device interface {
 	// Health fails as the query of its field values fails, or if another of its queries finds the GPU lost or to be reset.
 	Health() (Health, error)
 	Partitionable
+	Measurable
 }
 
 // NVLink is an active link of a GPU.

@@ -76,6 +76,9 @@ func (s *State) AddProcess(g *GPU, p Process) error {
 	if p.PID == 0 {
 		return fmt.Errorf("a process needs a PID above 0")
 	}
+	if p.Load < 0 || p.Load > 100 {
+		return fmt.Errorf("process %d has a load of %d: 0 to 100 percent", p.PID, p.Load)
+	}
 	free := s.Profile.Board.MemoryMiB - s.Profile.Board.ReservedMiB - g.UsedMiB()
 	i := slices.IndexFunc(g.Processes, func(o Process) bool { return o.PID == p.PID })
 	if i >= 0 {

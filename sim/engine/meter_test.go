@@ -24,16 +24,16 @@ func TestMeter_RatesChange_NeverRunsBackwards(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.UnixMilli(s.GPUs[0].Meter.SinceMS)
-		if begin := s.GPUs[0].MeterAt(now); begin.EnergyMJ < last.EnergyMJ || begin.PowerBrakeMS < last.PowerBrakeMS {
+		if begin := s.meterAt(&s.GPUs[0], now); begin.EnergyMJ < last.EnergyMJ || begin.PowerBrakeMS < last.PowerBrakeMS {
 			t.Errorf("change %d: %+v after %+v", n, begin, last)
 		} else {
 			last = begin
 		}
 		// Earlier than the change, as after a step of the clock.
-		if g := s.GPUs[0]; g.MeterAt(now.Add(-time.Hour)) != g.MeterAt(now) {
+		if g := &s.GPUs[0]; s.meterAt(g, now.Add(-time.Hour)) != s.meterAt(g, now) {
 			t.Errorf("change %d: the sums decrease when the clock does", n)
 		}
-		later := s.GPUs[0].MeterAt(now.Add(2 * time.Second))
+		later := s.meterAt(&s.GPUs[0], now.Add(2*time.Second))
 		if got := later.EnergyMJ - last.EnergyMJ; got != uint64(rates.power)*2000 {
 			t.Errorf("change %d: %d mJ in 2 s at %d W", n, got, rates.power)
 		}

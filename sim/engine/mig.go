@@ -19,6 +19,8 @@ type Instance struct {
 	Start     int       `json:"start"`
 	Size      int       `json:"size"`
 	Computes  []Compute `json:"computes,omitempty"`
+	// Busy is as in Meter, up to the same time.
+	Busy uint64 `json:"busy,omitempty"`
 }
 
 // Compute is a compute instance: it has a UUID and runs processes.

@@ -197,3 +197,18 @@ func (v View) Memory() nvml.MemoryInfo {
 	m.Free = m.Total - m.Reserved - min(m.Used, m.Total-m.Reserved)
 	return m
 }
+
+// InstanceMemory returns a GPU instance's memory, which its compute instances share.
+func (v View) InstanceMemory(i *Instance) nvml.MemoryInfo {
+	const mib = 1 << 20
+	p, _ := v.Board.MIG.Profile(i.ProfileID)
+	m := nvml.MemoryInfo{Total: p.MemoryMiB * mib}
+	for _, p := range v.Processes {
+		if p.Place != nil && p.Place.GPUInstance == i.ID {
+			m.Used += p.MemoryMiB * mib
+		}
+	}
+	m.Used = min(m.Used, m.Total)
+	m.Free = m.Total - m.Used
+	return m
+}

@@ -105,6 +105,8 @@ type Process struct {
 	PID       uint32 `json:"pid"`
 	Name      string `json:"name,omitempty"`
 	MemoryMiB uint64 `json:"memoryMiB"`
+	// Load is the percentage of its device's multiprocessors that it keeps busy.
+	Load int `json:"load,omitempty"`
 	// Graphics means that it is a graphics process.
 	Graphics bool `json:"graphics,omitempty"`
 	// Place is its instance on a GPU in MIG mode; nil means the whole GPU.

@@ -36,6 +36,11 @@ typedef struct { u32 fieldId, scopeId; long long timestamp, latencyUsec; u32 val
 typedef struct { handle device; u64 type, data; u32 gpuInstanceId, computeInstanceId; } eventData;
 typedef struct { u32 version, supported; } gpmSupport;
 typedef struct { u32 max, high, partial, low, none; } rowRemapHistogram;
+typedef struct { u32 id, code; double value; char *shortName, *longName, *unit; } gpmMetric;
+typedef struct { u32 version, count; handle first, second; gpmMetric metrics[]; } gpmMetrics;
+typedef struct { u32 pid; u64 timeStamp; u32 sm, memory, encoder, decoder; } processUtilization;
+// A GPM sample: the memory that a client allocates for the counters of a GPU or a GPU instance.
+typedef struct { handle device; u32 instance, multiprocessors; long long atMS; u64 busy, pcieSent, pcieReceived, nvlink; } gpmSample;
 
 typedef struct { u32 start, size; } placement;
 typedef struct { u32 id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount; u64 memorySizeMB; } gpuProfile;

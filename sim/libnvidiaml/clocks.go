@@ -34,7 +34,7 @@ func maxClock(c profiles.Clocks, domain C.u32) int {
 
 func clockNow(v engine.View, domain C.u32) int {
 	c := v.Board.Clocks
-	if v.Utilization == 0 {
+	if v.LoadPercent() == 0 {
 		switch domain {
 		case clockGraphics, clockSM:
 			return c.IdleGraphics
@@ -101,7 +101,7 @@ func eventReasons(query string, dev C.handle, to *C.u64) C.u32 {
 	return device(query, dev, to != nil, func(v engine.View) nvml.Code {
 		const idle = 1
 		*to = C.u64(v.Slowdowns)
-		if v.Utilization == 0 {
+		if v.LoadPercent() == 0 {
 			*to |= idle
 		}
 		return 0

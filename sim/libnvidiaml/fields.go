@@ -54,14 +54,15 @@ func nvmlDeviceGetFieldValues(dev C.handle, count C.int, values *C.fieldValue) C
 		now := time.Now()
 		for i := range unsafe.Slice(values, count) {
 			f := &unsafe.Slice(values, count)[i]
-			value, kind, code := fieldOf(v, uint32(f.fieldId), uint32(f.scopeId), v.MeterAt(now))
+			value, kind, code := fieldOf(v, uint32(f.fieldId), uint32(f.scopeId), now)
 			f.timestamp, f.latencyUsec, f.value, f.valueType, f.code = C.longlong(now.UnixMicro()), 0, C.u64(value), C.u32(kind), C.u32(code)
 		}
 		return 0
 	})
 }
 
-func fieldOf(v engine.View, id, scope uint32, m engine.Meter) (value uint64, kind int, code nvml.Code) {
+func fieldOf(v engine.View, id, scope uint32, now time.Time) (value uint64, kind int, code nvml.Code) {
+	m := v.MeterAt(now)
 	const reset, drainReset = 1, 4
 	b := v.Board
 	number := func(n int) (uint64, int, nvml.Code) { return uint64(n), valueUint, 0 }
@@ -78,12 +79,14 @@ func fieldOf(v engine.View, id, scope uint32, m engine.Meter) (value uint64, kin
 		return number(b.NVLinks)
 	case id == fieldPCIeReplays || id >= fieldPCIeFirst && id <= fieldPCIeLast:
 		return number(0)
-	case id == fieldPCIeSent || id == fieldPCIeReceived:
-		return 0, valueULongLong, 0
+	case id == fieldPCIeSent:
+		return v.TrafficAt(now).PCIeSent, valueULongLong, 0
+	case id == fieldPCIeReceived:
+		return v.TrafficAt(now).PCIeReceived, valueULongLong, 0
 	case id == fieldResetFreeMIG:
 		return number(flag(b.MIG != nil && b.MIG.ResetFree))
 	case id == fieldPowerAverage || id == fieldPowerInstant:
-		return number(v.PowerW * 1000)
+		return number(v.DrawW() * 1000)
 	case id == fieldPowerMin:
 		return number(b.Power.Min * 1000)
 	case id == fieldPowerMax:
@@ -106,7 +109,7 @@ func fieldOf(v engine.View, id, scope uint32, m engine.Meter) (value uint64, kin
 	case id == fieldSwitchLinks && b.NVLinks > 0:
 		return number(b.NVLinks * flag(len(v.Profile.Wires) == 0))
 	}
-	if value, kind, code := linkField(v, id, scope); code != nvml.NotFound {
+	if value, kind, code := linkField(v, id, scope, now); code != nvml.NotFound {
 		return value, kind, code
 	}
 	value, code = v.HealthField(id)
@@ -129,8 +132,9 @@ func isLinkCounter(id uint32, blackwell bool) (counter, errors bool) {
 }
 
 // linkField returns a field of the link that the scope names. It returns NotFound for other fields.
-func linkField(v engine.View, id, scope uint32) (uint64, int, nvml.Code) {
+func linkField(v engine.View, id, scope uint32, now time.Time) (uint64, int, nvml.Code) {
 	const allLinks, speed, state, lastThroughput, firstNVLink5, lastNVLink5, replay = 0xffffffff, 164, 165, 141, 201, 214, 161
+	const sentBytes, receivedBytes = 202, 204
 	const blackwell = 10
 	counter, errors := isLinkCounter(id, v.Board.Architecture >= blackwell)
 	single := id == speed || id == state || id == fieldRemoteLink
@@ -142,7 +146,7 @@ func linkField(v engine.View, id, scope uint32) (uint64, int, nvml.Code) {
 	case v.Board.NVLinks == 0 || v.MIGEnabled && single:
 		return 0, 0, nvml.NotSupported
 	case scope == allLinks && id <= lastThroughput:
-		return 0, valueULongLong, 0
+		return v.TrafficAt(now).NVLink >> 10, valueULongLong, 0 // KiB
 	case scope >= uint32(v.Board.NVLinks):
 		return 0, 0, nvml.InvalidArgument
 	}
@@ -157,17 +161,13 @@ func linkField(v engine.View, id, scope uint32) (uint64, int, nvml.Code) {
 		return uint64(linkSpeed[v.Board.NVLinkVersion] * flag(up)), valueUint, 0
 	case errors:
 		return v.LinkErrorsOf(int(scope)), valueULongLong, 0
+	case id <= lastThroughput:
+		return v.TrafficAt(now).NVLink >> 10 / uint64(v.Board.NVLinks), valueULongLong, 0
+	case id == sentBytes || id == receivedBytes:
+		return v.TrafficAt(now).NVLink / uint64(v.Board.NVLinks), valueULongLong, 0
 	}
 	return 0, valueULongLong, 0
 }
 
 // linkSpeed is in MB/s, by the version of NVLink.
 var linkSpeed = map[int]int{2: 25781, 3: 25000, 4: 26562, 5: 53125}
-
-//export nvmlGpmQueryDeviceSupport
-func nvmlGpmQueryDeviceSupport(dev C.handle, support *C.gpmSupport) C.u32 {
-	return device("nvmlGpmQueryDeviceSupport", dev, support != nil, func(engine.View) nvml.Code {
-		support.supported = 0
-		return 0
-	})
-}

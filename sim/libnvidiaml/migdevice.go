@@ -159,15 +159,7 @@ func nvmlDeviceGetAttributes_v2(dev C.handle, a *C.deviceAttributes) C.u32 {
 
 // memory returns the GPU instance's memory, which its compute instances share.
 func (f found) memory() nvml.MemoryInfo {
-	m := nvml.MemoryInfo{Total: f.profile.MemoryMiB * mib}
-	for _, p := range f.Processes {
-		if p.Place != nil && p.Place.GPUInstance == f.gi {
-			m.Used += p.MemoryMiB * mib
-		}
-	}
-	m.Used = min(m.Used, m.Total)
-	m.Free = m.Total - m.Used
-	return m
+	return f.View.InstanceMemory(f.instance)
 }
 
 // index returns the MIG device's index on its GPU.

@@ -20,7 +20,7 @@ func nvmlDeviceGetUtilizationRates(dev C.handle, u *C.utilizationRates) C.u32 {
 		if v.MIGEnabled {
 			return nvml.NotSupported
 		}
-		u.gpu, u.memory = C.u32(v.Utilization), C.u32(v.MemoryUtil)
+		u.gpu, u.memory = C.u32(v.LoadPercent()), C.u32(v.MemoryLoadPercent())
 		return 0
 	})
 }
@@ -59,7 +59,7 @@ func nvmlDeviceGetOfaUtilization(dev C.handle, utilization, period *C.u32) C.u32
 func nvmlDeviceGetTemperature(dev C.handle, sensor C.u32, to *C.u32) C.u32 {
 	const gpu = 0
 	return device("nvmlDeviceGetTemperature", dev, to != nil && sensor == gpu, func(v engine.View) nvml.Code {
-		return put(to, v.TemperatureC)
+		return put(to, v.HeatC())
 	})
 }
 
@@ -72,7 +72,7 @@ func nvmlDeviceGetTemperatureV(dev C.handle, t *C.temperatureV) C.u32 {
 		if t.sensor != 0 {
 			return nvml.InvalidArgument
 		}
-		t.temperature = C.int(v.TemperatureC)
+		t.temperature = C.int(v.HeatC())
 		return 0
 	})
 }
@@ -94,7 +94,7 @@ func nvmlDeviceGetTemperatureThreshold(dev C.handle, kind C.u32, to *C.u32) C.u3
 
 //export nvmlDeviceGetPowerUsage
 func nvmlDeviceGetPowerUsage(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetPowerUsage", dev, to, func(v engine.View) int { return v.PowerW * 1000 })
+	return number("nvmlDeviceGetPowerUsage", dev, to, func(v engine.View) int { return v.DrawW() * 1000 })
 }
 
 //export nvmlDeviceGetPowerManagementLimit
@@ -159,7 +159,7 @@ func nvmlDeviceGetViolationStatus(dev C.handle, policy C.u32, to *C.violationTim
 
 func perfState(query string, dev C.handle, to *C.u32) C.u32 {
 	return number(query, dev, to, func(v engine.View) int {
-		if v.Utilization > 0 {
+		if v.LoadPercent() > 0 {
 			return 0
 		}
 		return v.Board.IdlePerfState

@@ -76,6 +76,12 @@ func (c *Client) Alloc(bytes uint64) error {
 	return err
 }
 
+// Load keeps a percentage of the device's multiprocessors busy, within the client's limit.
+func (c *Client) Load(percent int) error {
+	_, err := c.ask(request{Load: percent})
+	return err
+}
+
 // Lost waits until the connection breaks and returns the cause: the server ended, or Close was called.
 func (c *Client) Lost() error {
 	_, err := c.read.ReadByte()

@@ -61,7 +61,9 @@ type client struct {
 	uid      uint32
 	limitMiB uint64
 	usedMiB  uint64
-	shm      string
+	// load is in percent of the device, and at most threads.
+	load, threads int
+	shm           string
 	// end closes its connection, and so ends its context.
 	end func() error
 }
@@ -107,6 +109,8 @@ func (d *daemon) serve(conn *net.UnixConn) {
 			answer(response{Info: info, Error: text(err)})
 		case r.Alloc > 0 && c != nil:
 			answer(response{Error: text(d.alloc(c, r.Alloc))})
+		case r.Load > 0 && c != nil:
+			answer(response{Error: text(d.load(c, r.Load))})
 		default:
 			answer(response{Error: "unexpected"})
 		}
@@ -171,6 +175,7 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	if n := number(h.Threads); n > 0 {
 		threads = min(threads, n)
 	}
+	c.threads = threads
 	// The daemon's PID separates daemons that share a /dev/shm.
 	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: os.Getpid(), UUID: d.device, Minor: g.Minor, Shm: shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)}
 	c.shm = filepath.Join(d.shm, info.Shm)
@@ -304,12 +309,20 @@ func (d *daemon) alloc(c *client, bytes uint64) error {
 	return nil
 }
 
-// account updates the memory of a client's process, over all its connections, in the machine's state, or removes it.
+// load makes a client compute, within its limit of threads.
+func (d *daemon) load(c *client, percent int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.load = min(percent, c.threads)
+	return d.account(c)
+}
+
+// account updates the memory and load of a client's process, over all its connections, in the machine's state, or removes it.
 func (d *daemon) account(c *client) error {
-	held, gone := uint64(0), true
+	held, load, gone := uint64(0), 0, true
 	for o := range d.clients {
 		if o.pid == c.pid {
-			held, gone = held+o.usedMiB, false
+			held, load, gone = held+o.usedMiB, min(load+o.load, 100), false
 		}
 	}
 	return d.engine.Update(func(s *engine.State) error {
@@ -331,7 +344,7 @@ func (d *daemon) account(c *client) error {
 				return errors.New("out of memory")
 			}
 		}
-		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: held, Place: place})
+		return s.AddProcess(g, engine.Process{PID: c.pid, Name: processName, MemoryMiB: held, Load: load, Place: place})
 	})
 }
 

@@ -36,6 +36,8 @@ type request struct {
 	Command string `json:"command,omitempty"`
 	// Alloc requests memory, in bytes.
 	Alloc uint64 `json:"alloc,omitempty"`
+	// Load is the percentage of the device's multiprocessors that the client keeps busy from now on.
+	Load int `json:"load,omitempty"`
 }
 
 type hello struct {

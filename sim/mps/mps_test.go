@@ -140,6 +140,12 @@ func TestClient_Limits_BoundMemoryAndThreads(t *testing.T) {
 		if g := s.gpu(); g.UsedMiB() != c.mib {
 			t.Errorf("%s: the GPU's processes hold %d MiB", name, g.UsedMiB())
 		}
+		if err := client.Load(100); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if g := s.gpu(); g.Processes[0].Load != c.threads {
+			t.Errorf("%s: a load of 100 %% is one of %d %%, want the limit", name, g.Processes[0].Load)
+		}
 		if err := client.Close(); err != nil {
 			t.Error(err)
 		}

@@ -97,7 +97,7 @@ func TestLibrary_Queries_AnswerFromProfile(t *testing.T) {
 		"affinity":       {answer(peer.GetCpuAffinity(1)), []uint{0xffff0000}},
 		"vbios":          {answer(d.GetVbiosVersion()), "96.00.74.00.01"},
 		"by an unknown":  {answer(lib.DeviceGetHandleByUUID("GPU-no")), gonvml.ERROR_NOT_FOUND},
-		"gpm":            {answer(d.GpmQueryDeviceSupport()), gonvml.GpmSupport{Version: 1, IsSupportedDevice: 0}},
+		"gpm":            {answer(d.GpmQueryDeviceSupport()), gonvml.GpmSupport{Version: 1, IsSupportedDevice: 1}},
 		"out of range":   {answer(lib.DeviceGetHandleByIndex(8)), gonvml.ERROR_INVALID_ARGUMENT},
 		"set ECC mode":   {d.SetEccMode(1), gonvml.ERROR_NOT_SUPPORTED},
 		"events":         {answer(d.GetSupportedEventTypes()), uint64(0x1f)},

@@ -69,12 +69,13 @@ func FromState(s *engine.State) Facts {
 	b := s.Profile.Board
 	for _, i := range s.OnBus() {
 		g := &s.GPUs[i]
+		v := engine.View{State: s, GPU: g, Board: b}
 		f.GPUs = append(f.GPUs, GPU{
 			Minor: g.Minor, Name: b.ProductName, UUID: g.UUID, BusID: g.BusID(), Serial: g.Serial, VBIOS: b.VBIOS,
 			MemoryMiB: b.MemoryMiB, ReservedMiB: b.ReservedMiB, PowerLimitW: b.Power.Default,
 			ComputeMajor: b.ComputeMajor, ComputeMinor: b.ComputeMinor, MIGCapable: b.MIGCapable, ECC: b.ECC, MIGEnabled: g.MIGEnabled, Partitions: partitionsOf(s, g),
 			PerfState: b.IdlePerfState, PCIeGen: b.PCIeGen, PCIeWidth: b.PCIeWidth,
-			TemperatureC: g.TemperatureC, PowerW: g.PowerW, Utilization: g.Utilization, MemoryUtil: g.MemoryUtil,
+			TemperatureC: v.HeatC(), PowerW: v.DrawW(), Utilization: v.LoadPercent(), MemoryUtil: v.MemoryLoadPercent(),
 			ComputeMode: g.ComputeMode, TimeSlice: g.TimeSlice, Persistence: g.Persistence, Lost: g.Lost, Processes: g.Processes,
 			Clocks: map[string][2]int{
 				"graphics": {b.Clocks.IdleGraphics, b.Clocks.MaxGraphics}, "sm": {b.Clocks.IdleGraphics, b.Clocks.MaxGraphics},

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -55,10 +56,11 @@ type cudaView struct {
 func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) error {
 	fs := flag.NewFlagSet("cuda", flag.ContinueOnError)
 	amounts := fs.String("alloc", "", "amounts of memory to allocate in turn, as 10Gi,1Gi")
+	load := fs.Int("load", 0, "percentage of the device's multiprocessors to keep busy")
 	processes := fs.Int("processes", 1, "how many processes do the same")
 	hold := fs.Bool("hold", false, "go on until SIGTERM")
 	short := fs.Bool("short", false, "print no view of the container")
-	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
+	if err := fs.Parse(args); err != nil || fs.NArg() > 0 || *load < 0 || *load > 100 {
 		return errUsage
 	}
 	sizes, err := parse(*amounts)
@@ -70,7 +72,7 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 	var children sync.WaitGroup
 	defer children.Wait()
 	defer end()
-	c, client := connect(ctx, root, sizes)
+	c, client := connect(ctx, root, sizes, *load)
 	out := cudaView{CUDA: c}
 	if !*short {
 		out.view = look(ctx, root, os.Environ())
@@ -78,7 +80,7 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 		var wg sync.WaitGroup
 		for range *processes - 1 {
 			wg.Go(func() {
-				other := child(ctx, &children, *amounts)
+				other := child(ctx, &children, *amounts, *load)
 				mu.Lock()
 				defer mu.Unlock()
 				out.Processes = append(out.Processes, other)
@@ -107,7 +109,7 @@ func runCUDA(ctx context.Context, args []string, root string, stdout io.Writer) 
 		}
 		_ = encode.Encode(map[string]cuda{"cuda": {MPS: true, Lost: lost.Error()}})
 		for client = nil; client == nil && ctx.Err() == nil; {
-			if c, client = connect(ctx, root, sizes); client == nil {
+			if c, client = connect(ctx, root, sizes, *load); client == nil {
 				select {
 				case <-ctx.Done():
 				case <-time.After(200 * time.Millisecond):
@@ -139,7 +141,7 @@ func parse(amounts string) (sizes []uint64, err error) {
 }
 
 // connect connects one process to its device. Without MPS in its environment there is no simulation.
-func connect(ctx context.Context, root string, amounts []uint64) (cuda, *mps.Client) {
+func connect(ctx context.Context, root string, amounts []uint64, load int) (cuda, *mps.Client) {
 	if os.Getenv("CUDA_MPS_PIPE_DIRECTORY") == "" {
 		return cuda{}, nil
 	}
@@ -161,12 +163,17 @@ func connect(ctx context.Context, root string, amounts []uint64) (cuda, *mps.Cli
 		}
 		c.Allocs = append(c.Allocs, a)
 	}
+	if load > 0 {
+		if err := client.Load(load); err != nil {
+			c.Error = err.Error()
+		}
+	}
 	return c, client
 }
 
 // child starts another process that does the same and ends with this one.
-func child(ctx context.Context, children *sync.WaitGroup, amounts string) cuda {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "cuda", "--short", "--hold", "--alloc", amounts)
+func child(ctx context.Context, children *sync.WaitGroup, amounts string, load int) cuda {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "cuda", "--short", "--hold", "--alloc", amounts, "--load", strconv.Itoa(load))
 	pipe, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()

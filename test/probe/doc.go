@@ -7,7 +7,7 @@
 //
 //	probe look          print and exit
 //	probe look --hold   print, then wait for SIGTERM
-//	probe cuda          act as a program of CUDA on a simulated GPU too: connect to MPS, allocate, print what came of it
+//	probe cuda          act as a program of CUDA on a simulated GPU too: connect to MPS, allocate, compute, print what came of it
 //	probe sleep         wait for SIGTERM
 //
 // It is static, needs no privilege and writes no file. It exits with 0 on SIGTERM, so that a deleted pod counts as

@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-var errUsage = errors.New("usage: probe look [--hold] | probe cuda [--alloc 10Gi,1Gi] [--processes N] [--hold] | probe sleep")
+var errUsage = errors.New("usage: probe look [--hold] | probe cuda [--alloc 10Gi,1Gi] [--load PERCENT] [--processes N] [--hold] | probe sleep")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -109,6 +109,21 @@ var queries = []query{
 	{name: "NVLinks", ask: asText(nvml.Device.NVLinks)},
 	{name: "Health", moves: true, ask: asText(nvml.Device.Health)},
 	{name: "Fabric", ask: asText(nvml.Device.Fabric)},
+	{name: "Utilization", moves: true, ask: asText(nvml.Device.Utilization)},
+	{name: "Power", moves: true, ask: asText(nvml.Device.Power), check: notNegative},
+	{name: "Temperature", moves: true, ask: asText(nvml.Device.Temperature)},
+	{name: "Clock", moves: true, ask: asText(func(d nvml.Device) (int, error) { return d.Clock(nvml.ClockSM) }), check: notNegative},
+	{name: "Counters", moves: true, ask: asText(nvml.Device.Counters)},
+	{name: "ProcessMemory", moves: true, ask: asText(nvml.Device.ProcessMemory)},
+	{name: "ProcessUtilization", moves: true, ask: asText(func(d nvml.Device) ([]nvml.ProcessUtilization, error) { return d.ProcessUtilization(0) })},
+	{name: "MIGMemory", moves: true, ask: asText(func(d nvml.Device) (nvml.MemoryInfo, error) { return d.MIGMemory("MIG-0") })},
+	{name: "Performance", moves: true, ask: func(d nvml.Device) (string, error) {
+		s, err := d.Performance(-1)
+		if err == nil {
+			s.Free()
+		}
+		return "", err
+	}},
 	{name: "Processes", moves: true, ask: func(d nvml.Device) (string, error) {
 		ps, err := d.Processes()
 		for i, p := range ps {

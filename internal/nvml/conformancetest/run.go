@@ -37,6 +37,7 @@ func Run(t *testing.T, lib nvml.Library, o Options) {
 	t.Run("sessions are counted", func(t *testing.T) { counting(t, lib) })
 	t.Run("a closed session answers Uninitialized", func(t *testing.T) { afterClose(t, lib) })
 	t.Run("event sets deliver only what is registered", func(t *testing.T) { events(t, lib) })
+	t.Run("measurements are ratios and counters", func(t *testing.T) { measurements(t, first) })
 	t.Run("concurrent queries succeed", func(t *testing.T) { concurrent(t, lib) })
 }
 

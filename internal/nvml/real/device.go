@@ -103,10 +103,12 @@ func merge(infos []gonvml.ProcessInfo) []nvml.Process {
 		// NVML's ID of the whole GPU has all bits set, as -1 has.
 		out = append(out, nvml.Process{PID: i.Pid, GPUInstance: int(int32(i.GpuInstanceId)), ComputeInstance: int(int32(i.ComputeInstanceId))})
 	}
-	slices.SortFunc(out, func(a, b nvml.Process) int {
-		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
-	})
+	slices.SortFunc(out, compare)
 	return slices.Compact(out)
+}
+
+func compare(a, b nvml.Process) int {
+	return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.GPUInstance, b.GPUInstance), cmp.Compare(a.ComputeInstance, b.ComputeInstance))
 }
 
 // text reads a C string from a buffer that may lack its final zero.

@@ -29,7 +29,7 @@ its versions; "*" means every query.
   clear [QUERY]       removes the faults of a query, or all
   no-memory GPU       memory queries answer "not supported"
   process GPU         --pid holds it, with --memory MiB            end GPU        --pid lets go
-                      (--gpu-instance and --compute-instance: a part of it)
+                      (--gpu-instance and --compute-instance: a part of it; --load: percent of its multiprocessors in use)
   monitor GPU         a monitoring client (--name) holds it        unmonitor GPU  lets go
   hide-reset GPU      its MIG mode stays pending, as in a guest    show-reset GPU undoes it
   link-down GPU       its NVLink --link goes down                  link-up GPU    undoes it
@@ -58,6 +58,7 @@ type injection struct {
 	pid, memory         uint64
 	name                string
 	value               string
+	load                int
 	graphics, late      bool
 	gi, ci, link        int
 	count               uint64
@@ -89,6 +90,7 @@ func parseInjection(v verb, args []string, out io.Writer) (injection, error) {
 	f.DurationVar(&in.latency, "latency", 0, "`time` that the query takes")
 	f.Uint64Var(&in.pid, "pid", 0, "process ID")
 	f.Uint64Var(&in.memory, "memory", 0, "memory that the process holds, in `MiB`")
+	f.IntVar(&in.load, "load", 0, "`percent` of its device's multiprocessors that the process keeps busy")
 	f.StringVar(&in.name, "name", "", "name of the process")
 	f.IntVar(&in.link, "link", 0, "NVLink for link-down and link-up, by `index`")
 	f.IntVar(&in.gi, "gpu-instance", -1, "GPU instance that the process runs on, by `ID`")
@@ -174,7 +176,7 @@ func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 		if in.pid == 0 || in.pid > 1<<31 {
 			return fmt.Errorf("process needs --pid, 1 to 2147483648")
 		}
-		p := engine.Process{PID: uint32(in.pid), Name: in.name, MemoryMiB: in.memory, Graphics: in.graphics}
+		p := engine.Process{PID: uint32(in.pid), Name: in.name, MemoryMiB: in.memory, Load: in.load, Graphics: in.graphics}
 		if in.gi >= 0 {
 			if i := g.Instance(in.gi); i == nil || i.Compute(in.ci) == nil {
 				return fmt.Errorf("GPU %s has no compute instance %d in a GPU instance %d", g.Address, in.ci, in.gi)

@@ -1,0 +1,89 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package nvml
+
+// Measurable has the measurements of a GPU. They fail with NotSupported if the GPU, its mode or the driver does not have
+// them.
+type Measurable interface {
+	// Utilization is not supported in MIG mode.
+	Utilization() (Utilization, error)
+	// Power is the board's, in milliwatts.
+	Power() (int, error)
+	// Temperature is the GPU's, in degrees Celsius.
+	Temperature() (int, error)
+	// Clock returns the present frequency in MHz.
+	Clock(ClockDomain) (int, error)
+	// Counters fails as the query of its field values fails. A value that the GPU or the driver does not have is
+	// NotReported.
+	Counters() (Counters, error)
+	// ProcessMemory returns the memory of processes, clients of MPS included, in the order of Processes.
+	ProcessMemory() ([]ProcessMemory, error)
+	// ProcessUtilization returns the newest sample of each process since a time, which is a sample's. It is not supported in
+	// MIG mode.
+	ProcessUtilization(since uint64) ([]ProcessUtilization, error)
+	// MIGMemory returns the memory of a MIG device.
+	MIGMemory(uuid string) (MemoryInfo, error)
+	// Performance reads the performance counters of the GPU, or of a GPU instance that is not negative. It is supported from
+	// Hopper on. The caller frees the sample before it closes the session.
+	Performance(gpuInstance int) (PerformanceSample, error)
+}
+
+// Utilization is in percent of the time: that in which a kernel ran, and that in which memory was read or written.
+type Utilization struct{ GPU, Memory int }
+
+// ClockDomain is a clock (nvmlClockType_t).
+type ClockDomain int
+
+// The clocks of a GPU.
+const (
+	ClockGraphics ClockDomain = 0
+	ClockSM       ClockDomain = 1
+	ClockMemory   ClockDomain = 2
+	ClockVideo    ClockDomain = 3
+)
+
+// Counters are measurements of the board. All but MemoryTemperature count since the driver was loaded. Those of PCIe can
+// wrap.
+type Counters struct {
+	// EnergyMJ is in millijoules.
+	EnergyMJ int64
+	// MemoryTemperature is in degrees Celsius.
+	MemoryTemperature int64
+	// These are in bytes.
+	PCIeSent, PCIeReceived, NVLinkSent, NVLinkReceived int64
+	PCIeReplays                                        int64
+	// These are nanoseconds with reduced clocks, by reason.
+	PowerCap, SyncBoost, SoftwareThermal, HardwareThermal, PowerBrake int64
+}
+
+// ProcessMemory is the memory of a process on a GPU or an instance.
+type ProcessMemory struct {
+	Process
+	// Bytes is NotReported if the driver does not know it.
+	Bytes int64
+}
+
+// ProcessUtilization is the percentage of time in which a process's kernels ran.
+type ProcessUtilization struct {
+	PID uint32
+	// Time is in microseconds.
+	Time uint64
+	SM   int
+}
+
+// PerformanceSample is the state of performance counters. It belongs to its session.
+type PerformanceSample interface {
+	// Since returns averages since an earlier sample of the same GPU or instance, at least 100 ms before.
+	Since(earlier PerformanceSample) (Performance, error)
+	// Free releases the sample. A second Free does nothing.
+	Free()
+}
+
+// Performance holds ratios from 0 to 1, of a GPU or of a GPU instance. A ratio that the driver does not report is
+// NotReported.
+type Performance struct {
+	// Graphics is the time in which any kernel ran; SM, Tensor and DRAM are the parts of multiprocessors, of tensor cores and
+	// of memory bandwidth in use.
+	Graphics, SM, Tensor, DRAM float64
+}
