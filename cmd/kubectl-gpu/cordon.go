@@ -54,12 +54,7 @@ func newUncordon(f *factory) *cobra.Command {
 // newTainting completes a command that taints GPUs, or removes the taints if effect is None.
 func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEffect) *cobra.Command {
 	var dryRun string
-	c.Args = func(_ *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return usageError{errors.New("a device is missing")}
-		}
-		return nil
-	}
+	c.Args = needDevice
 	c.ValidArgsFunction = f.completeGPUs
 	c.Flags().StringVar(&dryRun, "dry-run", "none", "none, or server: send requests that change nothing, and print the result.")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -76,13 +71,9 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 			return err
 		}
 		// All names are checked before the first change.
-		var gpus []view.GPU
-		for _, arg := range args {
-			found, err := view.Find(t.nodes, arg)
-			if err != nil {
-				return err
-			}
-			gpus = append(gpus, found...)
+		gpus, err := findAll(t.nodes, args)
+		if err != nil {
+			return err
 		}
 		for _, g := range gpus {
 			if err := t.run(ctx, g); err != nil {

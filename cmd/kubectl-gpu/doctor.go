@@ -4,10 +4,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"gpu-dra-driver/pkg/view"
 )
@@ -32,15 +34,11 @@ func newDoctor(f *factory) *cobra.Command {
 			return err
 		}
 		defer cancel()
-		all, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true})
+		d, _, err := f.diagnosis(ctx, args)
 		if err != nil {
 			return err
 		}
-		found := view.Findings(view.Diagnosis{
-			Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),
-			SeenClaims: !all.forbidden["ResourceClaims"], SeenNodes: !all.forbidden["Nodes"], SeenPods: !all.forbidden["Pods"],
-			SeenClasses: !all.forbidden["DeviceClasses"],
-		}, args)
+		found := view.Findings(d, args)
 		var rows []record
 		worst := 0
 		for i, one := range found {
@@ -56,6 +54,30 @@ func newDoctor(f *factory) *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+// diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.
+func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis, *objects, error) {
+	all, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true})
+	if err != nil {
+		return view.Diagnosis{}, nil, err
+	}
+	client, _, err := f.clients()
+	if err != nil {
+		return view.Diagnosis{}, nil, err
+	}
+	plugins := slices.DeleteFunc(view.PluginPods(all.Pods), func(p corev1.Pod) bool {
+		return len(nodes) > 0 && !slices.Contains(nodes, p.Spec.NodeName)
+	})
+	measured, controllers := scrape(ctx, client, plugins), scraped{}
+	if len(nodes) == 0 {
+		controllers = scrape(ctx, client, view.ControllerPods(all.Pods))
+	}
+	return view.Diagnosis{
+		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),
+		SeenClaims: !all.forbidden["ResourceClaims"], SeenNodes: !all.forbidden["Nodes"], SeenPods: !all.forbidden["Pods"],
+		SeenClasses: !all.forbidden["DeviceClasses"], Plugins: measured.samples, Unmeasured: measured.missing, Controllers: controllers.samples,
+	}, all, nil
 }
 
 var findingColumns = []column{{"LEVEL", false}, {"SUBJECT", false}, {"MESSAGE", false}}

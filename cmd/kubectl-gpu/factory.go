@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +34,8 @@ type factory struct {
 	config *genericclioptions.ConfigFlags
 	driver string
 	now    func() time.Time
+	// root makes the commands again, for a command that runs others.
+	root func(*factory) *cobra.Command
 }
 
 func newFactory(streams genericiooptions.IOStreams) *factory {
@@ -69,12 +72,17 @@ func (f *factory) namespace() (string, error) {
 
 // bounded returns a context that ends at the time limit of a command.
 func (f *factory) bounded(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	return f.boundedBy(ctx, defaultTimeout)
+}
+
+// boundedBy is bounded with another default.
+func (f *factory) boundedBy(ctx context.Context, usual time.Duration) (context.Context, context.CancelFunc, error) {
 	limit, err := clientcmd.ParseTimeout(cmp.Or(*f.config.Timeout, "0"))
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
 	if limit == 0 {
-		limit = defaultTimeout
+		limit = usual
 	}
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	return bounded, cancel, nil

@@ -29,8 +29,10 @@ type want struct {
 	claims, classes, nodes, pods, rules bool
 	// raw keeps the slices as they are, of all drivers. Without it only the trimmed slices of the driver are kept.
 	raw bool
-	// nodeLabels selects nodes.
-	nodeLabels string
+	// noSlices leaves the slices out.
+	noSlices bool
+	// nodeLabels and podLabels select nodes and pods.
+	nodeLabels, podLabels string
 }
 
 // objects are the objects of the cluster that the user may read.
@@ -86,12 +88,14 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	l.out.Driver = f.driver
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	steps := []func(context.Context) error{func(ctx context.Context) error { return l.slices(ctx, w.raw) }}
+	var steps []func(context.Context) error
 	for _, s := range []struct {
 		wanted bool
 		read   func(context.Context) error
 	}{
-		{w.claims, l.claims}, {w.classes, l.classes}, {w.pods, l.pods}, {w.rules, l.rules},
+		{!w.noSlices, func(ctx context.Context) error { return l.slices(ctx, w.raw) }},
+		{w.claims, l.claims}, {w.classes, l.classes}, {w.rules, l.rules},
+		{w.pods, func(ctx context.Context) error { return l.pods(ctx, w.podLabels) }},
 		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
 	} {
 		if s.wanted {
@@ -235,10 +239,11 @@ func (l *loader) nodes(ctx context.Context, labels string) error {
 	return l.unseen(err, "Nodes", "their state is not shown")
 }
 
-func (l *loader) pods(ctx context.Context) error {
+func (l *loader) pods(ctx context.Context, labels string) error {
 	read := func(namespace string) error {
 		l.out.Pods = nil
 		return pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+			o.LabelSelector = labels
 			page, err := l.client.CoreV1().Pods(namespace).List(ctx, o)
 			if err == nil {
 				l.out.Pods = append(l.out.Pods, page.Items...)

@@ -22,8 +22,8 @@ import (
 
 // commands are the constructors of all commands, in the order of the help. Each has a file of its own.
 var commands = []func(*factory) *cobra.Command{
-	newLs, newLayout, newClaims, newSlices, newWhy,
-	newDoctor, newCordon, newUncordon, newDrain,
+	newLs, newLayout, newTop, newClaims, newSlices, newWhy,
+	newDoctor, newBundle, newCordon, newUncordon, newDrain, newClear,
 }
 
 // version is set by the build.
@@ -38,12 +38,21 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 type usageError struct{ error }
 
 func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
+	f := newFactory(streams)
+	f.root = newRootOf
+	root := newRootOf(f)
+	f.addFlags(root.PersistentFlags())
+	return root
+}
+
+// newRootOf returns the commands of a factory, without the flags of all commands.
+func newRootOf(f *factory) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-gpu",
 		Short: "Show the GPUs of a cluster and what holds them",
 		Long: "Show the GPUs of a cluster, their partitions and shares, and the claims and pods that hold them.\n\n" +
-			"Read access is enough for all commands but cordon, uncordon and drain. A command that lacks a right says so\n" +
-			"and shows the rest.",
+			"Read access is enough for all commands but cordon, uncordon, drain and clear. A command that lacks a right says\n" +
+			"so and shows the rest.",
 		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl gpu"},
 		Version:           version,
 		SilenceUsage:      true,
@@ -51,12 +60,10 @@ func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 		DisableAutoGenTag: true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetIn(streams.In)
-	root.SetOut(streams.Out)
-	root.SetErr(streams.ErrOut)
+	root.SetIn(f.In)
+	root.SetOut(f.Out)
+	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	f := newFactory(streams)
-	f.addFlags(root.PersistentFlags())
 	for _, c := range commands {
 		root.AddCommand(c(f))
 	}

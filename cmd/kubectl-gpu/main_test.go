@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +44,8 @@ const (
 	claimsPath  = "/apis/resource.k8s.io/v1/resourceclaims"
 	classesPath = "/apis/resource.k8s.io/v1/deviceclasses"
 	rulesPath   = "/apis/resource.k8s.io/v1/devicetaintrules"
+	nodesPath   = "/api/v1/nodes"
+	podsPath    = "/api/v1/pods"
 )
 
 // perNode is the number of GPUs of each node.
@@ -84,13 +87,19 @@ func (e *env) serve(w http.ResponseWriter, r *http.Request) {
 			Message: r.URL.Path + " was not found",
 		}
 		if e.forbidden[r.URL.Path] {
-			status.Code, status.Reason, status.Message = 403, metav1.StatusReasonForbidden, "not allowed"
+			status.Code, status.Reason, status.Message = 403, metav1.StatusReasonForbidden, "it is forbidden"
 		}
 		w.WriteHeader(int(status.Code))
 		_ = json.NewEncoder(w).Encode(status)
 		return
 	}
 	switch l := list.(type) {
+	case string:
+		_, _ = io.WriteString(w, l)
+		return
+	case http.HandlerFunc:
+		l(w, r)
+		return
 	case resourceapi.ResourceSliceList:
 		l.TypeMeta = metav1.TypeMeta{Kind: "ResourceSliceList", APIVersion: "resource.k8s.io/v1"}
 		list = l
@@ -149,6 +158,33 @@ func kubeconfig(t testing.TB, server string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// driverPod returns a pod of the driver on node n1, with metrics.
+func driverPod(name, component, image string) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: name, Labels: map[string]string{
+			"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component,
+		}},
+		Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{
+			Name: "gpus", Image: image, Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+func proxyPath(pod string) string {
+	return "/api/v1/namespaces/system/pods/http:" + pod + ":8080/proxy/metrics"
+}
+
+// metrics lets a pod of the driver serve metrics.
+func (e *env) metrics(pod, text string) { e.lists[proxyPath(pod)] = text }
+
+// runtime sets the container runtime of node n1.
+func (e *env) runtime(version string) {
+	e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+		NodeInfo: corev1.NodeSystemInfo{ContainerRuntimeVersion: version, KubeletVersion: "v1.37.1"},
+	}}}}
 }
 
 // kubectl runs the plugin.
@@ -317,20 +353,9 @@ func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 }
 
 func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
-	const nodesPath, podsPath = "/api/v1/nodes", "/api/v1/pods"
-	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	pod := func(name, component, image string) corev1.Pod {
-		return corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: name, Labels: map[string]string{
-				"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component,
-			}},
-			Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: image}}},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: ready},
-		}
-	}
-	healthy := []corev1.Pod{pod("plugin", "kubelet-plugin", "plugin:1"), pod("controller", "controller", "controller:1")}
+	healthy := []corev1.Pod{driverPod("plugin", "kubelet-plugin", "plugin:1"), driverPod("controller", "controller", "controller:1")}
 	exporter := func(name string) corev1.Pod {
-		p := pod(name, "", "nvcr.io/nvidia/k8s/dcgm-exporter:4")
+		p := driverPod(name, "", "nvcr.io/nvidia/k8s/dcgm-exporter:4")
 		p.Labels = nil
 		return p
 	}
@@ -358,6 +383,28 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 				e.t.Error("the cordon did not fail")
 			}
 		}, nil, healthy, 1, "devices are cordoned"},
+		"webhook unreachable": {func(e *env) {
+			e.metrics("controller", "gpu_dra_webhook_reachable 0\n")
+		}, nil, healthy, 2, "the API server reaches the webhook: no"},
+		"webhook reachable": {func(e *env) {
+			e.metrics("controller", "gpu_dra_webhook_reachable 1\n")
+		}, nil, healthy, 0, "the API server reaches the webhook: yes"},
+		"quarantined records": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_quarantined_records 2\n")
+		}, nil, healthy, 1, "2 records of claims were unreadable"},
+		"stale slices": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_last_publish_timestamp_seconds 1e9\n")
+		}, nil, healthy, 1, "last checked its slices"},
+		"GPUs of a device plugin": {func(e *env) {
+			e.metrics("plugin", "gpu_dra_device_plugin_gpus 3\n")
+		}, nil, healthy, 1, "a device plugin serves 3 GPUs"},
+		"no right to the proxy": {func(e *env) {
+			e.metrics("plugin", "")
+			e.forbidden[proxyPath("plugin")] = true
+		}, nil, healthy, 0, "you may not get the subresource pods/proxy in namespace system"},
+		"runtime without CDI":  {func(e *env) { e.runtime("containerd://1.6.30") }, nil, healthy, 2, "containerd 1.6.30 cannot read CDI specs"},
+		"runtime with CDI off": {func(e *env) { e.runtime("containerd://1.7.2") }, nil, healthy, 1, "enable_cdi"},
+		"versions":             {func(e *env) { e.runtime("containerd://2.3.7") }, nil, healthy, 0, "2 GPUs, NVIDIA driver "},
 		"no rights to pods": {func(e *env) {
 			e.forbidden[podsPath], e.forbidden["/api/v1/namespaces/team-a/pods"] = true, true
 		}, nil, nil, 0, "shared counters: yes"},

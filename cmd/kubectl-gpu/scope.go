@@ -22,9 +22,13 @@ type scope struct {
 }
 
 func (s *scope) addFlags(c *cobra.Command) {
+	s.addNamespaceFlags(c)
+	c.Flags().StringVarP(&s.selector, "selector", "l", "", "List only those of claims with these labels.")
+}
+
+func (s *scope) addNamespaceFlags(c *cobra.Command) {
 	c.Args = cobra.NoArgs
-	c.Flags().BoolVarP(&s.all, "all-namespaces", "A", false, "List the claims of all namespaces.")
-	c.Flags().StringVarP(&s.selector, "selector", "l", "", "List only the claims with these labels.")
+	c.Flags().BoolVarP(&s.all, "all-namespaces", "A", false, "List those of all namespaces.")
 }
 
 // complete checks the flags before the first request.

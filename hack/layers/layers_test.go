@@ -25,6 +25,7 @@ var only = map[string]string{
 
 // changesFiles lists the packages that change files outside internal/host, with the reason.
 var changesFiles = map[string]string{
+	"cmd/kubectl-gpu":          "it runs on a user's machine, and writes only the archive that the user names",
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
 	"pkg/kubeletplugin":        "the hook binary and stale sockets are no claim's effects: each start makes them right again",
 }

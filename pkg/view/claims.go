@@ -6,11 +6,9 @@ package view
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 // ClaimState says how far a claim is.
@@ -43,7 +41,7 @@ type Claim struct {
 	Unpublished []string `json:"unpublished,omitempty"`
 }
 
-// Claims returns the claims that have devices of the driver, and the pending ones of its classes, by namespace and name.
+// Claims returns the claims that have devices of the driver, and the pending ones that can get some, by namespace and name.
 func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 	published := map[[2]string]bool{}
 	for _, s := range o.Slices {
@@ -54,10 +52,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			published[[2]string{s.Pool.Name, d.Name}] = true
 		}
 	}
-	ours := map[string]bool{}
-	for _, c := range classes {
-		ours[c.Name] = ofDriver(o.Driver, c)
-	}
+	ours := newClassifier(o, classes)
 	var out []Claim
 	for _, c := range o.Claims {
 		one := Claim{ClaimRef: ClaimRef{c.Namespace, c.Name}, State: Pending, Created: c.CreationTimestamp, Pods: podsOf(c)}
@@ -83,9 +78,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 		if c.DeletionTimestamp != nil {
 			one.State = Deleting
 		}
-		if len(one.Devices) > 0 || c.Status.Allocation == nil && slices.ContainsFunc(c.Spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
-			return asks(r, ours)
-		}) {
+		if len(one.Devices) > 0 || c.Status.Allocation == nil && ours.claim(c.Spec) {
 			out = append(out, one)
 		}
 	}
@@ -93,19 +86,4 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return out
-}
-
-// ofDriver reports whether a class selects devices of the driver. The driver's name stands in such a class's selector,
-// or in the class's name.
-func ofDriver(driver string, c resourceapi.DeviceClass) bool {
-	return strings.HasSuffix(c.Name, driver) || slices.ContainsFunc(c.Spec.Selectors, func(s resourceapi.DeviceSelector) bool {
-		return strings.Contains(ptr.Deref(s.CEL, resourceapi.CELDeviceSelector{}).Expression, driver)
-	})
-}
-
-func asks(r resourceapi.DeviceRequest, classes map[string]bool) bool {
-	if r.Exactly != nil && classes[r.Exactly.DeviceClassName] {
-		return true
-	}
-	return slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool { return classes[s.DeviceClassName] })
 }

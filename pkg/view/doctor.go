@@ -46,7 +46,10 @@ type Diagnosis struct {
 	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
-	Now         time.Time
+	// Plugins and Controllers are the metrics of the driver's pods, by node. Unmeasured says why a plugin's are missing.
+	Plugins, Controllers map[string]Samples
+	Unmeasured           map[string]string
+	Now                  time.Time
 }
 
 // The labels of the driver's pods, by the chart.
@@ -54,10 +57,15 @@ const (
 	componentLabel = "app.kubernetes.io/component"
 	versionLabel   = "app.kubernetes.io/version"
 	nameLabel      = "app.kubernetes.io/name"
-	chartName      = "gpu-dra-driver"
 	pluginPods     = "kubelet-plugin"
 	controllerPods = "controller"
 )
+
+// ChartName is the name of the driver's chart, and the value of the name label of its objects.
+const ChartName = "gpu-dra-driver"
+
+// PluginSelector selects the pods of the driver's plugins by label.
+const PluginSelector = componentLabel + "=" + pluginPods
 
 // Findings checks the cluster, or only the named nodes, as far as the API shows it.
 func Findings(d Diagnosis, only []string) []Finding {
@@ -72,7 +80,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 		d.cluster(&out, nodes)
 	}
 	plugins := d.byNode(func(p corev1.Pod) bool {
-		return p.Labels[nameLabel] == chartName && p.Labels[componentLabel] == pluginPods
+		return p.Labels[nameLabel] == ChartName && p.Labels[componentLabel] == pluginPods
 	})
 	exporters := d.byNode(isExporter)
 	names := map[string]bool{}
@@ -90,7 +98,6 @@ func Findings(d Diagnosis, only []string) []Finding {
 		if !wanted(name) {
 			continue
 		}
-		before := len(out)
 		if d.SeenPods {
 			d.plugin(&out, name, plugins[name], len(byName[name].GPUs) > 0)
 			if n := len(exporters[name]); n > 1 {
@@ -98,10 +105,9 @@ func Findings(d Diagnosis, only []string) []Finding {
 					n, podNames(exporters[name]))
 			}
 		}
+		d.software(&out, name, len(byName[name].GPUs), core)
+		d.metrics(&out, name)
 		d.node(&out, byName[name], core)
-		if len(out) == before {
-			out.add(Info, name, "%d GPUs", len(byName[name].GPUs))
-		}
 	}
 	if d.SeenClaims {
 		for _, c := range Claims(d.Objects, nil) {
@@ -133,7 +139,7 @@ func (f *findings) add(level Level, subject, format string, args ...any) {
 func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
 	out := map[string][]corev1.Pod{}
 	for _, p := range d.Pods {
-		if p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed && match(p) {
+		if p.Spec.NodeName != "" && !ended(p) && match(p) {
 			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], p)
 		}
 	}
@@ -144,7 +150,7 @@ func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
 // kept by mirrors.
 func component(p corev1.Pod) string {
 	c := p.Labels[componentLabel]
-	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
+	if p.Labels[nameLabel] == ChartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
 		return strings.Contains(one.Image, "dra-"+c)
 	}) {
 		return c
@@ -176,7 +182,8 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	if len(nodes) == 0 {
 		out.add(Problem, "cluster", "no node publishes devices of driver %s. Install the driver, or give --driver-name", d.Driver)
 	}
-	if d.SeenClasses && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ofDriver(d.Driver, c) }) {
+	ours := newClassifier(d.Objects, d.Classes)
+	if d.SeenClasses && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ours.selects(c.Spec.Selectors) }) {
 		out.add(Problem, "cluster", "no DeviceClass selects devices of driver %s. The controller makes them: see its log", d.Driver)
 	}
 	counters, shared := false, false
@@ -217,7 +224,12 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	case alive == 0:
 		out.add(Problem, "controller", "none of %d pods is ready, so its webhook is unreachable. See its log", controllers)
 	default:
-		out.add(Info, "controller", "%d of %d pods are ready, with the webhook if it is on", alive, controllers)
+		text, reachable := d.webhook()
+		level := Info
+		if !reachable {
+			level, text = Problem, text+". Claims with this driver's parameters can be refused: see docs/firewalls.md and the controller's log"
+		}
+		out.add(level, "controller", "%d of %d pods are ready; %s", alive, controllers, text)
 	}
 	if len(versions) > 1 {
 		out.add(Warning, "cluster", "the plugins have %d versions: %s. An upgrade is in progress or stopped",

@@ -221,3 +221,41 @@ func BenchmarkNodes(b *testing.B) {
 		runtime.KeepAlive(o)
 	}
 }
+
+func TestClaims_Pending_ResolvedThroughSelectors(t *testing.T) {
+	class := func(name string, expressions ...string) resourceapi.DeviceClass {
+		c := resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, e := range expressions {
+			c.Spec.Selectors = append(c.Spec.Selectors, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+		}
+		return c
+	}
+	classes := []resourceapi.DeviceClass{
+		class("ours", `device.driver == "gpu.nvidia.com"`),
+		class("alias", `cel.bind(d, device.driver, d == "gpu.nvidia.com")`),
+		class("by-attribute", `device.attributes["gpu.nvidia.com"].architecture == "Hopper"`),
+		class("any"),
+		class("not-gpu.nvidia.com", `device.driver != "gpu.nvidia.com"`),
+		class("nic", `device.driver == "nic.example.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
+		class("invalid", `device.`),
+	}
+	want := map[string]bool{"ours": true, "alias": true, "by-attribute": true, "any": true}
+	var claims []resourceapi.ResourceClaim
+	pending := func(name, class string, selectors ...resourceapi.DeviceSelector) {
+		c := resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		c.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, Selectors: selectors}}}
+		claims = append(claims, c)
+	}
+	for _, c := range classes {
+		pending(c.Name, c.Name)
+	}
+	pending("absent", "absent")
+	pending("any-of-nic", "any", class("", `device.driver == "nic.example.com"`).Spec.Selectors...)
+	got := map[string]bool{}
+	for _, c := range view.Claims(objects(published(t, "hgx-h100", "n1", 1), claims...), classes) {
+		got[c.Name] = true
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("claims that can get a device of the driver (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,174 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"gpu-dra-driver/pkg/view"
+)
+
+const topHelp = "The figures come from the metrics of the driver's plugins, through the API server's proxy, and are at most some\n" +
+	"seconds old; no Prometheus is needed. It needs the right to get the subresource pods/proxy in the driver's namespace.\n" +
+	"A dash stands for what the GPU or its driver does not measure. Plugins measure while claims are prepared on their node."
+
+func newTop(f *factory) *cobra.Command {
+	c := newTopNodes(f, "top [NODE...]")
+	c.Example = "  kubectl gpu top\n  kubectl gpu top pods -A\n  kubectl gpu top claims -n team-a -o json"
+	c.AddCommand(newTopNodes(f, "nodes [NODE...]"), newTopClaims(f, "pods"), newTopClaims(f, "claims"))
+	return c
+}
+
+func newTopNodes(f *factory, use string) *cobra.Command {
+	c := &cobra.Command{
+		Use:     use,
+		Args:    cobra.ArbitraryArgs,
+		Short:   "Show the utilization, memory, power and temperature of GPUs",
+		Long:    "Show the use of each node's GPUs: mean utilization, memory, power, and the temperature of the hottest.\n" + topHelp,
+		Example: "  kubectl gpu top nodes n1",
+	}
+	c.ValidArgsFunction = f.completeNodes
+	o := addOutput(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := o.validate(); err != nil {
+			return err
+		}
+		measured, err := f.measured(c.Context(), args)
+		if err != nil {
+			return err
+		}
+		for node := range measured.missing {
+			measured.samples[node] = nil // The node is listed, without figures.
+		}
+		var rows []record
+		for _, n := range view.TopNodes(measured.samples) {
+			rows = append(rows, record{name: n.Node, object: n, cells: []any{
+				n.Node, fmt.Sprint(n.GPUs), percent(n.Utilization), mebibytes(n.MemoryUsedBytes), mebibytes(n.MemoryTotalBytes),
+				unit(n.PowerWatts, "W"), unit(n.TemperatureCelsius, "C"),
+			}})
+		}
+		return o.print(f.Out, f.ErrOut, "NodeUse", topNodeColumns, rows, "No plugin of driver "+f.driver+" found.")
+	}
+	return c
+}
+
+var topNodeColumns = []column{
+	{"NODE", false}, {"GPUS", false}, {"UTILIZATION", false}, {"MEMORY USED", false}, {"MEMORY", false}, {"POWER", false}, {"HOTTEST", false},
+}
+
+// newTopClaims returns the command for pods or for claims.
+func newTopClaims(f *factory, what string) *cobra.Command {
+	var s scope
+	c := &cobra.Command{
+		Use:   what,
+		Short: "Show the utilization and memory of the devices of " + what,
+		Long: "Show the use of the devices of " + what + ": mean utilization of the devices, and their memory, used and granted.\n" +
+			"Only " + what + " of prepared claims are listed.\n" + topHelp,
+		Example: "  kubectl gpu top " + what + " -A",
+	}
+	o := addOutput(c)
+	s.addNamespaceFlags(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := s.complete(f, o); err != nil {
+			return err
+		}
+		measured, err := f.measured(c.Context(), nil)
+		if err != nil {
+			return err
+		}
+		all, kind, others := view.TopPods(measured.samples), "PodUse", "CLAIMS"
+		if what == "claims" {
+			all, kind, others = view.TopClaims(measured.samples), "ClaimUse", "PODS"
+		}
+		var rows []record
+		for _, u := range all {
+			if !s.all && u.Namespace != s.namespace {
+				continue
+			}
+			beside := u.Claims
+			if what == "claims" {
+				u.Claims, beside = nil, u.Pods
+			} else {
+				u.Pods = nil
+			}
+			rows = append(rows, record{namespace: u.Namespace, name: u.Name, object: u, cells: []any{
+				u.Namespace, u.Name, orDash(u.Node), orDash(strings.Join(beside, ",")), orDash(strings.Join(u.Devices, ",")),
+				percent(u.Utilization), mebibytes(u.MemoryUsedBytes), mebibytes(u.MemoryGrantedBytes),
+			}})
+		}
+		columns := []column{
+			{"NAMESPACE", false}, {"NAME", false}, {"NODE", false}, {others, true}, {"DEVICES", false},
+			{"UTILIZATION", false}, {"MEMORY USED", false}, {"GRANTED", false},
+		}
+		return o.print(f.Out, f.ErrOut, kind, columns, rows, s.none(what+" with prepared devices of driver "+f.driver))
+	}
+	return c
+}
+
+// measured reads the metrics of the plugins of the named nodes, or of all.
+func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error) {
+	ctx, cancel, err := f.bounded(ctx)
+	if err != nil {
+		return scraped{}, err
+	}
+	defer cancel()
+	o, err := f.load(ctx, want{noSlices: true, pods: true, podLabels: view.PluginSelector})
+	if err != nil {
+		return scraped{}, err
+	}
+	if o.forbidden["Pods"] && len(o.Pods) == 0 {
+		return scraped{}, fmt.Errorf("you may not list the pods of the driver's plugins: give the driver's namespace with --namespace, or ask for the right")
+	}
+	client, _, err := f.clients()
+	if err != nil {
+		return scraped{}, err
+	}
+	pods := view.PluginPods(o.Pods)
+	for _, node := range nodes {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }) {
+			return scraped{}, fmt.Errorf("node %q runs no plugin of driver %s", node, f.driver)
+		}
+	}
+	if len(nodes) > 0 {
+		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !slices.Contains(nodes, p.Spec.NodeName) })
+	}
+	out := scrape(ctx, client, pods)
+	if len(out.samples) == 0 && ctx.Err() != nil {
+		return scraped{}, fmt.Errorf("read the metrics of the plugins: %w", ctx.Err())
+	}
+	for _, node := range slices.Sorted(maps.Keys(out.missing)) {
+		fmt.Fprintf(f.ErrOut, "note: node %s: %s\n", node, out.missing[node])
+	}
+	return out, nil
+}
+
+// percent prints a ratio. A dash stands for no measurement, which 0 % is not.
+func percent(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", 100**v)
+}
+
+func unit(v *float64, symbol string) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%s", *v, symbol)
+}
+
+// mebibytes prints a number of bytes in MiB, as the other commands do.
+func mebibytes(v *float64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0fMi", *v/(1<<20))
+}
