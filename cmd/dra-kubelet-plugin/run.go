@@ -36,6 +36,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/sampler"
 )
 
 // run is the program. It returns 0 after a signal, 1 after an error, and 2 for an invalid command line.
@@ -110,8 +111,8 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 
 	var switches inventory.Switches
 	library := real.New(c.ContainerDriverRoot)
-	xids := watcher.New()
-	executors, err := newExecutors(machine, library, lockers{&switches, xids}, scans.Snapshot, events.Report, c)
+	xids, samples := watcher.New(), sampler.New()
+	executors, err := newExecutors(machine, library, lockers{&switches, xids, samples}, scans.Snapshot, events.Report, c)
 	if err != nil {
 		return err
 	}
@@ -144,7 +145,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
 		Ignored: c.IgnoredProcesses,
 	})
-	m.CollectRecords(engine, usage.Users)
+	m.CollectRecords(engine, usage.Users, samples.Snapshot, dcgmNames(c))
 	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
@@ -166,6 +167,14 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
 		}
 	}}
+	if c.HTTPEndpoint != "" && c.MetricsPath != "" {
+		background = append(background, func(ctx context.Context) {
+			samples.Run(ctx, sampler.Options{Library: library, Targets: func() []sampler.Target {
+				plans, _, _ := engine.Held() // The engine reports unreadable records.
+				return sampler.Targets(scans.Snapshot(), plans, c.MetricsIdle)
+			}})
+		})
+	}
 	if c.AskedConfigMap != "" {
 		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, events.Report, changed.Fire)
 		settings.asked, background = asked.Placements, append(background, asked.Run)

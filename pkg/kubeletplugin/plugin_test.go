@@ -41,6 +41,7 @@ import (
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/sampler"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -76,7 +77,8 @@ func (e testEnv) start() {
 		}
 		library := nvmlfake.NewRoot(e.Machine.Path)
 		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report, health.Settings{})
-		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil })
+		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
+			func() sampler.Snapshot { return sampler.Snapshot{} }, func() bool { return false })
 		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{
 			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
 			RecordedInterconnect: func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} },

@@ -6,7 +6,8 @@
 // Names equal those of NVIDIA's driver where the meaning is the same, so that dashboards keep working. The numbers of
 // prepared and quarantined claims are read at each scrape; a counter could drift from the records.
 //
-// Trap. Labels have few, bounded values: a claim, pod or device name in a label would grow without end.
+// Trap. Labels have few, bounded values: the name of a claim, pod or device would grow without end in a counter. Collectors
+// may use such names, because their samples end with the claim.
 package metrics
 
 import (
@@ -85,9 +86,11 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// CollectRecords adds the metrics of the records, which each scrape reads.
-func (m *Metrics) CollectRecords(r Records, users Users) {
-	m.registry.MustRegister(&recordsCollector{r, users, m.node, m.driver})
+// CollectRecords adds the metrics of the records, which each scrape reads, and of the measurements of their devices.
+// With dcgmNames, the measurements have the names of dcgm-exporter as well.
+func (m *Metrics) CollectRecords(r Records, users Users, samples Samples, dcgmNames func() bool) {
+	of := newMeasurements()
+	m.registry.MustRegister(&recordsCollector{r, users, samples, dcgmNames, m.node, m.driver, of}, &devicesCollector{samples, m.node, of})
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
@@ -199,12 +202,21 @@ const usersLimit = 2 * time.Second
 type recordsCollector struct {
 	records      Records
 	users        Users
+	samples      Samples
+	dcgmNames    func() bool
 	node, driver string
+	measurements
 }
 
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- preparedDevices.desc()
 	out <- claimDevice.desc()
+	out <- claimUtilization.desc()
+	out <- claimMemoryUsed.desc()
+	out <- claimMemoryGranted.desc()
+	for _, e := range DCGM() {
+		out <- e.desc()
+	}
 	out <- quarantinedRecords.desc()
 }
 
@@ -241,7 +253,9 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 	ctx, cancel := context.WithTimeout(context.Background(), usersLimit)
 	defer cancel()
 	users, _ := c.users(ctx)
-	for _, p := range plans {
+	samples, holders := c.samples(), map[string][]holder{}
+	measured := uses(samples, plans)
+	for n, p := range plans {
 		var with []User
 		for i, d := range p.Devices {
 			if !p.Continues(i) {
@@ -250,12 +264,33 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 				}
 			}
 			for _, u := range with {
-				out <- prometheus.MustNewConstMetric(claimDevice.desc(), prometheus.GaugeValue, 1,
+				out <- prometheus.MustNewConstMetric(c.measurements[claimDevice.Name], prometheus.GaugeValue, 1,
 					p.Claim.Namespace, p.Claim.Name, p.Claim.UID, u.Pod, u.Container, d.Request, string(d.Kind),
 					d.Name, d.ShareID, cmp.Or(d.Partition.UUID, d.UUID), d.UUID)
 			}
+			if u, ok := measured[[2]int{n, i}]; ok {
+				for _, pod := range pods(with) {
+					c.sendUsage(out, u, p, pod, c.node)
+				}
+				for _, user := range with {
+					holders[deviceUUID(d)] = append(holders[deviceUUID(d)], holder{p.Claim.Namespace, user.Pod, user.Container})
+				}
+			}
 		}
 	}
+	if c.dcgmNames() {
+		c.sendDCGM(out, samples, c.node, holders)
+	}
+}
+
+// pods returns the pods of containers, each once.
+func pods(with []User) (out []string) {
+	for _, u := range with {
+		if !slices.Contains(out, u.Pod) {
+			out = append(out, u.Pod)
+		}
+	}
+	return out
 }
 
 type Entry struct {
@@ -309,6 +344,7 @@ func Catalogue() []Entry {
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices, claimDevice,
 		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, xidErrors, devicePluginGPUs, buildInfo,
 	}
+	all = append(all, deviceCatalogue()...)
 	slices.SortFunc(all, byName)
 	return all
 }

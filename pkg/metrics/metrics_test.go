@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sampler"
 )
 
 // fakeRecords implements Records with fixed answers.
@@ -44,7 +45,7 @@ func scrape(t *testing.T, m *Metrics) []string {
 	}
 	var samples []string
 	for line := range strings.Lines(r.Body.String()) {
-		if strings.HasPrefix(line, "nvidia_") || strings.HasPrefix(line, "gpu_") {
+		if strings.HasPrefix(line, "nvidia_") || strings.HasPrefix(line, "gpu_") || strings.HasPrefix(line, "DCGM_") {
 			samples = append(samples, strings.TrimSpace(line))
 		}
 	}
@@ -85,7 +86,7 @@ func observeAll(m *Metrics) {
 
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
-	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody)
+	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") }, never)
 	observeAll(m)
 	families, err := m.registry.Gather()
 	if err != nil {
@@ -121,7 +122,7 @@ func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
 		{Devices: []plan.Device{{Kind: gpu.KindMonitor}}},
 	}}, func(context.Context) (map[string][]User, error) {
 		return map[string][]User{"u-gpu-0": {{"p", "one"}, {"p", "two"}}, "u-gpu-1": {{"p", "of the whole GPU"}}}, nil
-	})
+	}, nothing, never)
 	has(t, scrape(t, m), `nvidia_dra_requests_total{driver="d",operation="unprepare",result="error"} 0`, `gpu_dra_last_publish_timestamp_seconds 0`)
 	observeAll(m)
 	end := m.Begin(Prepare)
@@ -171,7 +172,7 @@ func TestDurationBuckets_Milliseconds_Resolved(t *testing.T) {
 
 func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n"})
-	m.CollectRecords(fakeRecords{err: errors.New("disk")}, nobody)
+	m.CollectRecords(fakeRecords{err: errors.New("disk")}, nobody, nothing, never)
 	observeAll(m)
 	samples := scrape(t, m)
 	has(t, samples, `gpu_dra_published_devices{type="gpu"} 8`)
@@ -179,7 +180,7 @@ func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	lacks(t, samples, "gpu_dra_quarantined_records")
 	var collected []prometheus.Metric
 	out := make(chan prometheus.Metric, 8)
-	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, "n", "d"}).Collect(out)
+	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, nothing, never, "n", "d", nil}).Collect(out)
 	close(out)
 	for c := range out {
 		collected = append(collected, c)

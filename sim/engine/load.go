@@ -104,7 +104,7 @@ func (s *State) powerW(g *GPU) int {
 	return g.PowerW + max(s.Profile.Board.Power.Default-g.PowerW, 0)*s.processLoad(g)/100
 }
 
-// processLoad is the load of processes only: gpusim sets power and temperature beside the utilization.
+// processLoad is the load of processes only: `gpusim` sets power and temperature beside the utilization.
 func (s *State) processLoad(g *GPU) int {
 	return s.sum(g, func(*Place) bool { return true }) / max(s.Profile.Board.Multiprocessors, 1)
 }

@@ -6,6 +6,26 @@ package main
 // pluginMutations change the kubelet plugin and its slices.
 var pluginMutations = []Mutation{
 	{
+		Name: "a measurement that is absent is 0", File: "pkg/metrics/devices.go",
+		Old: "	if value >= 0 { // A NaN is absent too.\n", New: "	if value = max(value, 0); true {\n",
+		Package: "./pkg/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
+	},
+	{
+		Name: "a share has all of its device's use", File: "pkg/metrics/devices.go",
+		Old: "	if u.alone {\n", New: "	if true {\n",
+		Package: "./pkg/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
+	},
+	{
+		Name: "a GPU that hangs delays the others' measurements", File: "pkg/sampler/sampler.go",
+		Old: "	case <-time.After(readLimit):\n", New: "	case <-time.After(1000 * readLimit):\n",
+		Package: "./pkg/sampler", Test: "TestRead_GPUHangs_OthersAreMeasured",
+	},
+	{
+		Name: "a reading begins during a switch of a MIG mode", File: "pkg/sampler/sampler.go",
+		Old: "	case s.locks > 0:\n", New: "	case s.locks < 0:\n",
+		Package: "./pkg/sampler", Test: "TestRead_NoTargetsOrLocked_CallsNothing",
+	},
+	{
 		Name: "a held GPU that broke is withdrawn", File: "pkg/resourceslices/gpustate.go",
 		Old: "		g.held = append(g.held, h)\n", New: "		if h.Device.Kind != gpu.KindGPU {\n			g.held = append(g.held, h)\n		}\n",
 		Package: built, Test: "TestBuild_ConditionsAndHeldDevices_PublishesExpectedDevices",

@@ -57,6 +57,10 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
   value: {{ ternary $plugin.metrics.gpuHttpEndpoint "" $plugin.metrics.enabled | quote }}
 - name: METRICS_PATH
   value: {{ $plugin.metrics.metricsPath | quote }}
+- name: METRICS_IDLE
+  value: {{ dig "idle" false $plugin.metrics | quote }}
+- name: METRICS_DCGM_NAMES
+  value: {{ dig "dcgmNames" "Auto" $plugin.metrics | quote }}
 - name: PPROF_PATH
   value: {{ $plugin.metrics.profilePath | quote }}
 - name: HEALTHCHECK_PORT

@@ -1,0 +1,243 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sampler"
+)
+
+// Samples returns the last measurements of the node's GPUs.
+type Samples func() sampler.Snapshot
+
+var deviceLabels = []string{"node", "type", "device", "uuid", "gpu_uuid", "model"}
+
+func deviceEntry(name, kind, help string, more ...string) Entry {
+	return Entry{"gpu_dra_device_" + name, kind, slices.Concat(deviceLabels, more), help}
+}
+
+// The metrics of boards and partitions.
+var (
+	ofPart = []struct {
+		Entry
+		value func(sampler.Device) float64
+	}{
+		{deviceEntry("utilization_ratio", "gauge", "Part of the time in which a kernel ran on the device. Absent for a partition of a GPU before Hopper, which cannot measure it."),
+			func(d sampler.Device) float64 { return d.Utilization }},
+		{deviceEntry("sm_active_ratio", "gauge", "Part of the device's multiprocessors in use, on average. From Hopper on."),
+			func(d sampler.Device) float64 { return d.SM }},
+		{deviceEntry("tensor_active_ratio", "gauge", "Part of the device's tensor cores in use, on average. From Hopper on."),
+			func(d sampler.Device) float64 { return d.Tensor }},
+		{deviceEntry("dram_active_ratio", "gauge", "Part of the device's memory bandwidth in use, on average. From Hopper on."),
+			func(d sampler.Device) float64 { return d.DRAM }},
+		{deviceEntry("memory_used_bytes", "gauge", "Memory of the device that processes use, without the driver's own."),
+			func(d sampler.Device) float64 { return d.MemoryUsed }},
+		{deviceEntry("memory_total_bytes", "gauge", "Memory of the device, with the driver's own."),
+			func(d sampler.Device) float64 { return d.MemoryTotal }},
+		{deviceEntry("processes", "gauge", "Processes that use the device."), func(d sampler.Device) float64 {
+			if d.Processes == nil {
+				return sampler.Absent
+			}
+			return float64(len(d.Processes))
+		}},
+	}
+	ofBoard = []struct {
+		Entry
+		value func(sampler.GPU) map[string]float64
+	}{
+		{deviceEntry("power_watts", "gauge", "Power of the board."), single(func(g sampler.GPU) float64 { return g.PowerW })},
+		{deviceEntry("energy_joules_total", "counter", "Energy of the board since the driver was loaded."),
+			single(func(g sampler.GPU) float64 { return scaled(g.Counters.EnergyMJ, 1e-3) })},
+		{deviceEntry("temperature_celsius", "gauge", "Temperature of the GPU."), single(func(g sampler.GPU) float64 { return g.TemperatureC })},
+		{deviceEntry("clock_hertz", "gauge", "Frequency of a clock: graphics, sm, memory or video.", "clock"),
+			func(g sampler.GPU) map[string]float64 { return g.Clocks }},
+		{deviceEntry("throttled_seconds_total", "counter", "Time with reduced clocks since the driver was loaded, by reason.", "reason"),
+			func(g sampler.GPU) map[string]float64 {
+				c := g.Counters
+				return map[string]float64{
+					"power_cap": scaled(c.PowerCap, 1e-9), "sync_boost": scaled(c.SyncBoost, 1e-9), "sw_thermal": scaled(c.SoftwareThermal, 1e-9),
+					"hw_thermal": scaled(c.HardwareThermal, 1e-9), "power_brake": scaled(c.PowerBrake, 1e-9),
+				}
+			}},
+		{deviceEntry("pcie_bytes_total", "counter", "Bytes over PCIe. The driver's counter can wrap, which looks like a restart.", "direction"),
+			func(g sampler.GPU) map[string]float64 {
+				return directions(g.Counters.PCIeSent, g.Counters.PCIeReceived)
+			}},
+		{deviceEntry("nvlink_bytes_total", "counter", "Bytes over all NVLinks of the GPU.", "direction"),
+			func(g sampler.GPU) map[string]float64 {
+				return directions(g.Counters.NVLinkSent, g.Counters.NVLinkReceived)
+			}},
+	}
+	claimLabels      = []string{"namespace", "pod", "claim", "request", "device", "uuid", "model", "node"}
+	claimUtilization = Entry{"gpu_dra_claim_utilization_ratio", "gauge", claimLabels,
+		"Part of the time in which a kernel ran on a claim's device. Absent where it cannot be measured: for partitions before Hopper, and for shares of a device that other claims use too."}
+	claimMemoryUsed = Entry{"gpu_dra_claim_memory_used_bytes", "gauge", claimLabels,
+		"Memory that processes use on a claim's device. Absent for shares of a device that other claims use too."}
+	claimMemoryGranted = Entry{"gpu_dra_claim_memory_granted_bytes", "gauge", claimLabels,
+		"Memory of a claim's device, or of its share of one."}
+	lastSample = Entry{"gpu_dra_last_sample_timestamp_seconds", "gauge", nil,
+		"Unix time of the last measurement of GPUs. 0 while none are measured: no claim is prepared, or NVML does not answer."}
+)
+
+// deviceCatalogue lists the metrics of measurements.
+func deviceCatalogue() []Entry {
+	out := []Entry{claimUtilization, claimMemoryUsed, claimMemoryGranted, lastSample}
+	for _, e := range ofPart {
+		out = append(out, e.Entry)
+	}
+	for _, e := range ofBoard {
+		out = append(out, e.Entry)
+	}
+	return out
+}
+
+func single(value func(sampler.GPU) float64) func(sampler.GPU) map[string]float64 {
+	return func(g sampler.GPU) map[string]float64 { return map[string]float64{"": value(g)} }
+}
+
+func scaled(n int64, factor float64) float64 {
+	if n < 0 {
+		return sampler.Absent
+	}
+	return float64(n) * factor
+}
+
+func directions(sent, received int64) map[string]float64 {
+	return map[string]float64{"transmit": scaled(sent, 1), "receive": scaled(received, 1)}
+}
+
+func (e Entry) valueType() prometheus.ValueType {
+	if e.Type == "counter" {
+		return prometheus.CounterValue
+	}
+	return prometheus.GaugeValue
+}
+
+// measurements writes samples. It has their descriptions, because making one costs more than a sample.
+type measurements map[string]*prometheus.Desc
+
+func newMeasurements() measurements {
+	m := measurements{}
+	for _, e := range slices.Concat(deviceCatalogue(), DCGM(), []Entry{claimDevice}) {
+		m[e.Name] = e.desc()
+	}
+	return m
+}
+
+// send writes a sample, unless the value is absent.
+func (m measurements) send(out chan<- prometheus.Metric, e Entry, value float64, labels ...string) {
+	if value >= 0 { // A NaN is absent too.
+		out <- prometheus.MustNewConstMetric(m[e.Name], e.valueType(), value, labels...)
+	}
+}
+
+// devicesCollector serves the last measurements; it makes no call of NVML.
+type devicesCollector struct {
+	samples Samples
+	node    string
+	measurements
+}
+
+func (c *devicesCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, e := range deviceCatalogue() {
+		if !slices.Equal(e.Labels, claimLabels) {
+			out <- e.desc()
+		}
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *devicesCollector) Collect(out chan<- prometheus.Metric) {
+	s := c.samples()
+	at := 0.0
+	if !s.At.IsZero() {
+		at = float64(s.At.UnixMilli()) / 1000
+	}
+	c.send(out, lastSample, at)
+	for _, g := range s.GPUs {
+		for _, d := range append([]sampler.Device{g.Device}, g.Partitions...) {
+			for _, e := range ofPart {
+				c.send(out, e.Entry, e.value(d), c.labels(g, d)...)
+			}
+		}
+		for _, e := range ofBoard {
+			values := e.value(g)
+			for _, name := range slices.Sorted(maps.Keys(values)) {
+				labels := c.labels(g, g.Device)
+				if name != "" {
+					labels = append(labels, name)
+				}
+				c.send(out, e.Entry, values[name], labels...)
+			}
+		}
+	}
+}
+
+func (c *devicesCollector) labels(g sampler.GPU, d sampler.Device) []string {
+	return []string{c.node, string(d.Kind), d.Name, d.UUID, g.UUID, g.Model}
+}
+
+// usage is a claim's device with its measurements.
+type usage struct {
+	plan.Device
+	measured sampler.Device
+	model    string
+	// alone means that no other claim uses the device.
+	alone bool
+}
+
+// uses returns the devices of plans with their measurements, by plan and device. Devices with admin access are not in use.
+func uses(s sampler.Snapshot, plans []plan.Plan) map[[2]int]usage {
+	measured, models, claims := map[string]sampler.Device{}, map[string]string{}, map[string]int{}
+	for _, g := range s.GPUs {
+		measured[g.UUID], models[g.UUID] = g.Device, g.Model
+		for _, p := range g.Partitions {
+			measured[p.UUID] = p
+		}
+	}
+	out := map[[2]int]usage{}
+	for n, p := range plans {
+		for i, d := range p.Devices {
+			uuid := deviceUUID(d)
+			m, ok := measured[uuid]
+			if ok && !d.Admin {
+				claims[uuid]++
+				out[[2]int{n, i}] = usage{Device: d, measured: m, model: models[d.UUID]}
+			}
+		}
+	}
+	for at, u := range out {
+		u.alone = claims[deviceUUID(u.Device)] == 1
+		out[at] = u
+	}
+	return out
+}
+
+func deviceUUID(d plan.Device) string {
+	if d.Kind == gpu.KindMIG {
+		return d.Partition.UUID
+	}
+	return d.UUID
+}
+
+// sendUsage writes the samples of a claim's device for one of its pods.
+func (m measurements) sendUsage(out chan<- prometheus.Metric, u usage, p plan.Plan, pod, node string) {
+	labels := []string{p.Claim.Namespace, pod, p.Claim.Name, u.Request, u.Name, deviceUUID(u.Device), u.model, node}
+	granted := u.measured.MemoryTotal
+	if u.Partial() {
+		granted = float64(cmp.Or(u.Share.UsableBytes, u.Share.MemoryBytes))
+	}
+	m.send(out, claimMemoryGranted, granted, labels...)
+	if u.alone {
+		m.send(out, claimMemoryUsed, u.measured.MemoryUsed, labels...)
+		m.send(out, claimUtilization, u.measured.Utilization, labels...)
+	}
+}

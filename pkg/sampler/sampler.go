@@ -1,0 +1,226 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package sampler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml"
+)
+
+const (
+	// Interval is the time between two readings.
+	Interval = 10 * time.Second
+	// window is the time between two samples of performance counters; NVML needs 100 ms.
+	window = 250 * time.Millisecond
+	// readLimit limits a reading. Later answers are dropped.
+	readLimit = 5 * time.Second
+)
+
+// Options configures a Sampler; all fields are required.
+type Options struct {
+	Library nvml.Library
+	// Targets returns the GPUs to measure, none if no measurement is needed.
+	Targets func() []Target
+}
+
+// Sampler measures GPUs.
+type Sampler struct {
+	o        Options
+	snapshot atomic.Pointer[Snapshot]
+
+	mu    sync.Mutex
+	locks int
+	// locked is closed by the first Lock, reading by the end of a reading; it is nil between readings.
+	locked, reading chan struct{}
+	// busy has the PCI addresses of GPUs with a call that has not returned. since has the times of the newest samples of
+	// processes, by UUID.
+	busy  map[string]bool
+	since map[string]*uint64
+}
+
+func New() *Sampler {
+	s := &Sampler{locked: make(chan struct{}), busy: map[string]bool{}, since: map[string]*uint64{}}
+	s.snapshot.Store(&Snapshot{})
+	return s
+}
+
+// Snapshot returns the last reading. It has no GPUs before the first one, and while none are to be measured.
+func (s *Sampler) Snapshot() Snapshot { return *s.snapshot.Load() }
+
+// Run measures until the context ends. It does not wait for a call of NVML that hangs.
+func (s *Sampler) Run(ctx context.Context, o Options) {
+	s.o = o
+	for last := ""; ctx.Err() == nil; {
+		err := s.read(ctx)
+		if text := fmt.Sprint(err); text != last {
+			if last = text; err != nil {
+				klog.FromContext(ctx).Info("GPUs cannot be measured; trying again", "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(Interval):
+		}
+	}
+}
+
+// Lock ends a reading and prevents others until Unlock, because a GPU with clients can refuse to switch its MIG mode. It
+// does not wait for a call of NVML that hangs. Several callers can hold the lock.
+func (s *Sampler) Lock() {
+	s.mu.Lock()
+	if s.locks++; s.locks == 1 {
+		close(s.locked)
+	}
+	reading := s.reading
+	s.mu.Unlock()
+	if reading != nil {
+		select {
+		case <-reading:
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+func (s *Sampler) Unlock() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locks--; s.locks == 0 {
+		s.locked = make(chan struct{})
+	}
+}
+
+// begin notes that a GPU is being measured, and returns the time of its newest sample of processes. It returns false if an
+// earlier call for the GPU has not returned.
+func (s *Sampler) begin(t Target) (since *uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy[t.PCIAddress] {
+		return nil, false
+	}
+	s.busy[t.PCIAddress] = true
+	if since = s.since[t.UUID]; since == nil {
+		since = new(uint64)
+		s.since[t.UUID] = since
+	}
+	return since, true
+}
+
+func (s *Sampler) end(t Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, t.PCIAddress)
+}
+
+var errHangs = fmt.Errorf("NVML has not answered for %s", 2*readLimit)
+
+// read measures all GPUs, each in a goroutine of its own.
+func (s *Sampler) read(ctx context.Context) error {
+	targets := s.o.Targets()
+	if len(targets) == 0 {
+		s.snapshot.Store(&Snapshot{})
+		return nil
+	}
+	s.mu.Lock()
+	locked, reading := s.locked, make(chan struct{})
+	switch {
+	case s.locks > 0:
+		s.mu.Unlock()
+		return nil // The last reading stays for the seconds of a switch.
+	case s.reading != nil:
+		s.mu.Unlock()
+		s.snapshot.Store(&Snapshot{})
+		return errHangs
+	}
+	s.reading = reading
+	s.mu.Unlock()
+	type answer struct {
+		gpus []GPU
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.err = host.Guard(func() (err error) {
+			a.gpus, err = s.measureAll(targets, locked)
+			return err
+		})
+		s.mu.Lock()
+		s.reading = nil
+		s.mu.Unlock()
+		close(reading)
+		answers <- a
+	}()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(2 * readLimit):
+		s.snapshot.Store(&Snapshot{})
+		return errHangs
+	case a := <-answers:
+		if a.err != nil {
+			s.snapshot.Store(&Snapshot{})
+			return a.err
+		}
+		s.snapshot.Store(&Snapshot{At: time.Now(), GPUs: a.gpus})
+		return nil
+	}
+}
+
+// measureAll opens a session, and closes it after the last answer, also of a GPU that hangs.
+func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, error) {
+	session, err := s.o.Library.Open()
+	if err != nil {
+		return nil, fmt.Errorf("open NVML: %w", err)
+	}
+	pause := func() {
+		select {
+		case <-locked:
+		case <-time.After(window):
+		}
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var gpus []GPU
+	for _, t := range targets {
+		since, ok := s.begin(t)
+		if !ok {
+			continue
+		}
+		wg.Go(func() {
+			defer s.end(t)
+			_ = host.Guard(func() error {
+				if g, ok := measure(session, t, since, pause); ok {
+					mu.Lock()
+					defer mu.Unlock()
+					gpus = append(gpus, g)
+				}
+				return nil
+			})
+		})
+	}
+	closed := make(chan error, 1)
+	go func() {
+		wg.Wait()
+		closed <- host.Guard(session.Close)
+	}()
+	select {
+	case err = <-closed:
+	case <-time.After(readLimit):
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	out := slices.Clone(gpus)
+	slices.SortFunc(out, func(a, b GPU) int { return cmp.Compare(a.Address, b.Address) })
+	return out, err
+}
