@@ -27,7 +27,8 @@ import (
 // want selects the objects to read.
 type want struct {
 	claims, classes, nodes, pods, rules bool
-	// raw keeps the slices as they are, of all drivers. Without it only the trimmed slices of the driver are kept.
+	// raw keeps the slices as they are, of all drivers, instead of the trimmed slices of the driver. Both together would
+	// need twice the memory.
 	raw bool
 	// noSlices leaves the slices out.
 	noSlices bool
@@ -172,12 +173,13 @@ func (l *loader) slices(ctx context.Context, raw bool) error {
 		}
 		for i := range page.Items {
 			s := &page.Items[i]
-			if raw {
-				l.out.Raw = append(l.out.Raw, *s.DeepCopy())
-			}
-			if s.Spec.Driver == l.out.Driver {
+			switch {
+			case raw:
+				s.ManagedFields = nil
+				l.out.Raw = append(l.out.Raw, *s)
+			case s.Spec.Driver == l.out.Driver:
 				l.out.Slices = append(l.out.Slices, view.Trim(shapes, s))
-			} else {
+			default:
 				l.out.ForeignSlices[s.Spec.Driver]++
 			}
 		}
