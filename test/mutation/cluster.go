@@ -127,4 +127,19 @@ var clusterMutations = []Mutation{
 		Old: "now.Sub(since) >= Keep+Renew ||", New: "now.Sub(since) >= Renew ||",
 		Package: "./pkg/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
 	},
+	{
+		Name: "kubectl gpu top prints 0 for what is not measured", File: "cmd/kubectl-gpu/top.go",
+		Old: "		return \"-\"\n	}\n	return fmt.Sprintf(\"%.0f%%\", 100**v)", New: "		return \"0%\"\n	}\n	return fmt.Sprintf(\"%.0f%%\", 100**v)",
+		Package: "./cmd/kubectl-gpu", Test: "TestTop_PluginMetrics_DashForUnmeasured",
+	},
+	{
+		Name: "a support archive keeps passwords of the environment", File: "pkg/bundle/redact.go",
+		Old: "			v[\"value\"] = Redacted // An environment variable.\n", New: "",
+		Package: "./pkg/bundle", Test: "TestRedactObject_EnvironmentFlagsAndParameters_Replaced",
+	},
+	{
+		Name: "a pending claim of another driver's class is listed", File: "pkg/view/class.go",
+		Old: "			if r.Driver != c.driver {\n				return false\n			}\n", New: "",
+		Package: "./pkg/view", Test: "TestClaims_Pending_ResolvedThroughSelectors",
+	},
 }
