@@ -12,4 +12,6 @@ CGO_ENABLED=1 go -C test build -trimpath -ldflags "-extldflags=-Wl,-z,lazy" -o .
 # No Kubernetes runs beside the controller, whose API server is the benchmark's own.
 CGO_ENABLED=0 go -C test build -trimpath -o ../bin/bench-controller ./bench/controller
 TMPDIR="$dir/tmp" bin/bench-controller -raw dist/bench
+CGO_ENABLED=0 go -C test build -trimpath -o ../bin/bench-kubectl ./bench/kubectl
+TMPDIR="$dir/tmp" bin/bench-kubectl
 bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- bin/bench -raw dist/bench "$@"

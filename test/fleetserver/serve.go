@@ -49,6 +49,7 @@ func (s *Server) find(path string) (target, bool) {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.requests.Add(1)
 	t, ok := s.find(r.URL.Path)
 	if !ok {
 		fail(w, apierrors.NewNotFound(schema.GroupResource{}, r.URL.Path))

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,6 +41,7 @@ type Server struct {
 	http        *http.Server
 	address     string
 	done        chan struct{}
+	requests    atomic.Int64
 
 	mu      sync.Mutex
 	version int64
@@ -100,6 +102,9 @@ func (s *Server) Start() error {
 	go func() { _ = s.http.ServeTLS(listener, "", "") }() // It returns an error after Close.
 	return nil
 }
+
+// Requests is the number of requests so far.
+func (s *Server) Requests() int64 { return s.requests.Load() }
 
 // Close stops the server and ends every watch.
 func (s *Server) Close() error {
