@@ -88,25 +88,46 @@ func (l *Library) Open() (nvml.Session, error) {
 		if err := l.start(); err != nil {
 			return nil, err
 		}
+	} else if path, info, err := l.find(); err == nil {
+		// Another session can stay open for days. While the driver's files are missing, it goes on.
+		loaded.Lock()
+		defer loaded.Unlock()
+		if err := current(path, info); err != nil {
+			return nil, err
+		}
 	}
 	l.sessions++
 	return &session{library: l}, nil
 }
 
+func (l *Library) find() (path string, info os.FileInfo, err error) {
+	if path, err = Find(l.driverRoot); err != nil {
+		return "", nil, err
+	}
+	if info, err = os.Stat(path); err != nil {
+		return "", nil, fmt.Errorf("look at %s: %w", path, errors.Join(nvml.LibraryNotFound, err))
+	}
+	return path, info, nil
+}
+
+// current returns ErrReplaced if a library is not the loaded one. The caller holds the lock.
+func current(path string, info os.FileInfo) error {
+	if replaced(path, info) {
+		return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, nvml.ErrReplaced)
+	}
+	return nil
+}
+
 // start initialises NVML for the first session.
 func (l *Library) start() error {
-	path, err := Find(l.driverRoot)
+	path, info, err := l.find()
 	if err != nil {
 		return err
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return fmt.Errorf("look at %s: %w", path, errors.Join(nvml.LibraryNotFound, err))
-	}
 	loaded.Lock()
 	defer loaded.Unlock()
-	if replaced(path, info) {
-		return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, nvml.ErrReplaced)
+	if err := current(path, info); err != nil {
+		return err
 	}
 	if l.lib == nil {
 		l.lib = gonvml.New(gonvml.WithLibraryPath(path))

@@ -125,6 +125,48 @@ func TestOpen_LibraryReplaced_ReturnsErrReplaced(t *testing.T) {
 	}
 }
 
+// TestOpen_LibraryReplacedBesideSession_ReturnsErrReplaced replaces the driver while a session stays open. While the files
+// are missing, other sessions can be opened.
+func TestOpen_LibraryReplacedBesideSession_ReturnsErrReplaced(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	install := func(name string) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), data, 0o755), os.Symlink(name, filepath.Join(dir, soname))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install("libnvidia-ml.so.418.87.01")
+	lib := New(dir)
+	held, err := lib.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(want error) {
+		t.Helper()
+		s, err := lib.Open()
+		if !errors.Is(err, want) {
+			t.Errorf("Open beside a session: %v, want %v", err, want)
+		}
+		if err == nil {
+			_ = s.Close()
+		}
+	}
+	open(nil)
+	if err := os.Remove(filepath.Join(dir, soname)); err != nil {
+		t.Fatal(err)
+	}
+	open(nil)
+	install("libnvidia-ml.so.430.14")
+	open(nvml.ErrReplaced)
+	if err := held.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDevice_FunctionMissing_ReturnsFunctionNotFound(t *testing.T) {
 	d := first(t)
 	_, err := d.AddressingMode()
