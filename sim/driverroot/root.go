@@ -32,6 +32,8 @@ type Options struct {
 	GPUs int
 	// Seed varies UUIDs and serial numbers.
 	Seed string
+	// DriverVersion replaces that of the profile, if it is set.
+	DriverVersion string
 	// Without lists NVML functions that the installed library lacks.
 	Without []string
 }
@@ -80,6 +82,12 @@ func Up(dir string, o Options) (_ *Root, err error) {
 	profile, err := profiles.Load(o.Profile)
 	if err != nil {
 		return nil, err
+	}
+	if o.DriverVersion != "" {
+		profile.Driver.Version = o.DriverVersion
+		if err := profile.Validate(); err != nil {
+			return nil, err
+		}
 	}
 	state, err := engine.New(profile, o.Seed, o.GPUs)
 	if err != nil {

@@ -120,6 +120,7 @@ func up(v verb, args []string, out io.Writer) error {
 	f.StringVar(&o.Profile, "profile", "", "machine: "+strings.Join(profiles.Names(), ", "))
 	f.IntVar(&o.GPUs, "gpus", 0, "fill only the first `N` slots (0: all)")
 	f.StringVar(&o.Seed, "seed", "", "vary UUIDs and serial numbers, for several machines of one profile")
+	f.StringVar(&o.DriverVersion, "driver-version", "", "version of the driver, such as 550.54.15 (empty: the profile's)")
 	f.StringVar(&o.Library, "lib", beside("libnvidia-ml.so.1"), "NVML library to install")
 	f.StringVar(&o.SMI, "smi", beside("nvidia-smi"), "nvidia-smi stand-in to install")
 	f.Func("without-symbol", "NVML `function` that the library lacks, as in an older driver; may be repeated", func(s string) error {
