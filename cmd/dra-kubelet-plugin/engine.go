@@ -36,7 +36,7 @@ type executors struct {
 // newExecutors opens the records of the settings that executors change. The MIG executor notes its
 // switches of MIG modes.
 func newExecutors(
-	machine *host.Host, library nvml.Library, switches sync.Locker, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
+	machine *host.Host, library nvml.Library, switches mig.Switches, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
 ) (*executors, error) {
 	records := map[string]*record.GPUs{}
 	for _, setting := range []string{mig.Setting, mps.Setting, timeslice.Setting} {
@@ -56,18 +56,18 @@ func newExecutors(
 	}, nil
 }
 
-// lockers locks several Lockers.
-type lockers []sync.Locker
+// allSwitches notifies several of a switch of a MIG mode.
+type allSwitches []mig.Switches
 
-func (l lockers) Lock() {
-	for _, one := range l {
-		one.Lock()
+func (a allSwitches) Lock(address string) {
+	for _, one := range a {
+		one.Lock(address)
 	}
 }
 
-func (l lockers) Unlock() {
-	for _, one := range l {
-		one.Unlock()
+func (a allSwitches) Unlock(address string) {
+	for _, one := range a {
+		one.Unlock(address)
 	}
 }
 

@@ -112,7 +112,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	var switches inventory.Switches
 	library := real.New(c.ContainerDriverRoot)
 	xids, samples := watcher.New(), sampler.New()
-	executors, err := newExecutors(machine, library, lockers{&switches, xids, samples}, scans.Snapshot, events.Report, c)
+	executors, err := newExecutors(machine, library, allSwitches{&switches, xids, samples}, scans.Snapshot, events.Report, c)
 	if err != nil {
 		return err
 	}
@@ -146,6 +146,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Ignored: c.IgnoredProcesses,
 	})
 	m.CollectRecords(engine, usage.Users, samples.Snapshot, dcgmNames(c))
+	m.CollectHealth(scans.Snapshot, health.Last)
 	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
@@ -191,7 +192,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			Health: health, Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
 		XIDs: kubeletplugin.XIDOptions{
-			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, Event: health.Event, Ignore: c.XIDs.Ignore,
+			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, Event: health.Event, Refused: health.Refused, Ignore: c.XIDs.Ignore,
 		},
 		Usage:         usage,
 		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: gpuSettings.Reconcile, Background: background,

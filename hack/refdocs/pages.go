@@ -163,6 +163,11 @@ func healthPage() string {
 		}
 		row(&b, code(s.Name), s.Cause, devices, claim, s.Remedy)
 	}
+	b.WriteString("\n## Advice\n\nConditions of a GPU that works. They cause no taint. `gpu_dra_device_health` has them as states.\n\n" +
+		"| state | cause | what to do |\n| --- | --- | --- |\n")
+	for _, s := range health.Advices {
+		row(&b, code(s.Name), s.Cause, s.Remedy)
+	}
 	b.WriteString("\n## XIDs\n\nErrors that NVIDIA's driver reports as events, with the immediate action of NVIDIA's catalogue. A state counts if the driver " +
 		"reports no recovery action, which drivers do since R570; `" + health.Lost + "` counts for every driver. " +
 		"`health.ignoreXIDs` and `health.taintXIDs` change the list.\n\n" +

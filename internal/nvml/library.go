@@ -139,8 +139,14 @@ type Health struct {
 	// PCIeWidth and PCIeMaxWidth are numbers of lanes, 0 if the GPU does not report them. A GPU in a virtual machine may
 	// not.
 	PCIeWidth, PCIeMaxWidth int
-	// CorrectableErrors counts corrected errors of memory since the driver was loaded. It is NotReported without ECC.
-	CorrectableErrors int64
+	// Busy means that a program runs on the GPU. It is read only if PCIeWidth is below PCIeMaxWidth.
+	Busy bool
+	// CorrectableErrors and UncorrectableErrors count errors of memory since the driver was loaded. They are NotReported
+	// without ECC.
+	CorrectableErrors, UncorrectableErrors int64
+	// CorrectableRows and UncorrectableRows count the replaced rows of memory, by the errors that caused it. They are
+	// NotReported if the GPU replaces no rows, or in MIG mode.
+	CorrectableRows, UncorrectableRows int64
 }
 
 // NotReported is the value of a counter that the GPU or the driver does not have.

@@ -46,6 +46,9 @@ const (
 	// DeviceUnhealthy: the driver reports a fault of the GPU of a prepared claim. Delete the pod to run it on another GPU;
 	// the message says how the GPU works again.
 	DeviceUnhealthy Reason = "DeviceUnhealthy"
+	// DeviceDegraded: the GPU works, but its memory, clocks or PCIe link need attention, or its faults cannot be seen. Follow
+	// the message; pods need not be moved.
+	DeviceDegraded Reason = "DeviceDegraded"
 	// XIDError: the driver reports an error (XID) of the GPU of a prepared claim. The message says whether a program or the
 	// GPU has the fault; docs/reference/health.md lists the XIDs.
 	XIDError Reason = "XIDError"

@@ -73,11 +73,15 @@ type GPU struct {
 	MPSCapable bool `json:"mpsCapable,omitempty"`
 	// Faults are the GPU's present faults, the worst first.
 	Faults []Fault `json:"faults,omitempty"`
+	// Advice are conditions of a GPU that works, such as errors that become more.
+	Advice []Fault `json:"advice,omitempty"`
+	// Unmonitored is the reason why faults of the GPU cannot be seen; empty if they can.
+	Unmonitored string `json:"unmonitored,omitempty"`
 }
 
-// Fault is a fault of a readable GPU. pkg/health decides on it, and knows the remedy.
+// Fault is a fault of a readable GPU, or advice. pkg/health decides on it, and knows the remedy.
 type Fault struct {
-	// State is the value of the unhealthy taint, such as "reset".
+	// State is the value of the unhealthy taint, such as "reset". Advice causes no taint.
 	State string `json:"state"`
 	// Cause is for people.
 	Cause string `json:"cause"`

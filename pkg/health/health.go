@@ -17,6 +17,7 @@ package health
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -95,6 +96,18 @@ type Reading struct {
 	RemapFailed bool
 	// SRAMWorn means that the GPU counted more uncorrectable errors of its SRAM than NVIDIA allows.
 	SRAMWorn bool
+
+	// The following cause advice only. At is the time of the answer.
+	At           time.Time
+	RemapPending bool
+	// Slow means that heat or power reduces the clocks.
+	Slow bool
+	// Width and MaxWidth are numbers of PCIe lanes. Busy is known only if they differ.
+	Width, MaxWidth int
+	Busy            bool
+	// Corrected and Uncorrected count errors of memory since the driver was loaded, CorrectedRows and UncorrectedRows the
+	// replaced rows by the errors that caused it. They are negative if unknown.
+	Corrected, Uncorrected, CorrectedRows, UncorrectedRows int64
 }
 
 // NoRecovery is the recovery action of drivers before R570.
@@ -112,8 +125,12 @@ type GPU struct {
 	faults []gpu.Fault
 	// clean counts the last polls in a row without a recovery action.
 	clean int
-	// decides means that the driver reports recovery actions.
-	decides bool
+	// decides means that the driver reports recovery actions; polled that it has answered.
+	decides, polled bool
+	// failed counts the last failed queries in a row. refused means that the driver refuses to deliver XIDs.
+	failed  int
+	refused bool
+	adviser adviser
 }
 
 // New returns a GPU with the remembered faults. It leaves out states that this version does not know.
@@ -139,6 +156,7 @@ func (g GPU) Event(code uint64, s Settings) GPU {
 		return g
 	}
 	x := XIDOf(code)
+	g.adviser.xid92 = g.adviser.xid92 || code == manyErrorsXID
 	state := x.State()
 	if g.decides && state != Lost {
 		state = ""
@@ -155,6 +173,7 @@ func (g GPU) Event(code uint64, s Settings) GPU {
 
 // Poll applies an answer.
 func (g GPU) Poll(r Reading) GPU {
+	g.adviser, g.failed, g.polled = g.adviser.poll(r), 0, true
 	if r.RemapFailed {
 		g = g.add(gpu.Fault{State: Memory, Cause: cause(Memory)})
 	}
@@ -179,7 +198,10 @@ func (g GPU) Poll(r Reading) GPU {
 func (g GPU) Restarted() GPU { return GPU{faults: g.keep(Memory)} }
 
 // Cleared ends all faults, because an administrator says so.
-func (g GPU) Cleared() GPU { return GPU{decides: g.decides} }
+func (g GPU) Cleared() GPU {
+	g.faults, g.clean = nil, 0
+	return g
+}
 
 // keep returns the faults with these states.
 func (g GPU) keep(states ...string) []gpu.Fault {

@@ -56,6 +56,9 @@ type XID struct {
 // OffTheBus is the XID of a GPU that has fallen off the bus.
 const OffTheBus = 79
 
+// manyErrorsXID is that of a high rate of corrected errors.
+const manyErrorsXID = 92
+
 // XIDs are the XIDs of NVIDIA's catalogue (October 2025) that drivers report, by code.
 // https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 var XIDs = []XID{
@@ -100,7 +103,7 @@ var XIDs = []XID{
 	{86, "optical flow engine 0 exception", Application},
 	{88, "video decoder 3 exception", Application},
 	{89, "video decoder 4 exception", Application},
-	{92, "many single-bit ECC errors", Ignorable},
+	{manyErrorsXID, "many single-bit ECC errors", Ignorable},
 	{93, "InfoROM wear limit", Ignorable},
 	{94, "contained memory error", Application},
 	{95, "uncontained memory error", NeedsReset},

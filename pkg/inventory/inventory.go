@@ -46,20 +46,19 @@ type Options struct {
 
 // Health decides which faults a GPU has, from the driver's answers of all scans.
 type Health interface {
-	// Poll returns the GPU's faults, the worst first, after an answer or, with a nil Reading, after a failed query. soon
-	// means that the next scan may end faults.
-	Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon bool)
+	// Poll returns the GPU's health after an answer or, with a nil Reading, after a failed query.
+	Poll(g gpu.GPU, r *health.Reading) health.GPU
 	// NoDriver is called when no driver is loaded.
 	NoDriver()
 }
 
-// Switches notes switches of MIG modes, during which a GPU disappears for a moment. It is a sync.Locker that never
-// waits, because a switch or a scan of one GPU can hang: Watch repeats a scan that overlapped a switch.
+// Switches notes switches of MIG modes, during which a GPU disappears for a moment. It never waits, because a switch or
+// a scan of one GPU can hang: Watch repeats a scan that overlapped a switch, of whichever GPU.
 type Switches struct{ begun, ended atomic.Int64 }
 
-func (s *Switches) Lock() { s.begun.Add(1) }
+func (s *Switches) Lock(string) { s.begun.Add(1) }
 
-func (s *Switches) Unlock() { s.ended.Add(1) }
+func (s *Switches) Unlock(string) { s.ended.Add(1) }
 
 // Inventory scans a node.
 type Inventory struct {
@@ -155,10 +154,15 @@ func (i *Inventory) findFaults(gpus []gpu.GPU, handles map[string]nvml.Device) {
 		if h, err := handles[gpus[n].PCIAddress].Health(); err == nil {
 			r = &health.Reading{
 				Recovery: int(h.Recovery), RemapFailed: h.RemapFailed || h.UnrepairableMemory, SRAMWorn: h.SRAMThresholdExceeded,
+				At: time.Now(), RemapPending: h.RemapPending, Slow: h.Slowdowns != 0,
+				Width: h.PCIeWidth, MaxWidth: h.PCIeMaxWidth, Busy: h.Busy,
+				Corrected: h.CorrectableErrors, Uncorrected: h.UncorrectableErrors,
+				CorrectedRows: h.CorrectableRows, UncorrectedRows: h.UncorrectableRows,
 			}
 		}
-		faults, again := i.o.Health.Poll(gpus[n], r)
-		gpus[n].Faults, soon = faults, soon || again
+		now := i.o.Health.Poll(gpus[n], r)
+		gpus[n].Faults, gpus[n].Advice, gpus[n].Unmonitored = now.Faults(), now.Advice(), now.Unmonitored()
+		soon = soon || now.Clearing()
 	}
 	i.soon.Store(soon)
 }

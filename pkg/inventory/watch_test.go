@@ -293,16 +293,16 @@ func TestWatch_ModeSwitchedMeanwhile_ScansAgainButNotForLong(t *testing.T) {
 			}
 		})
 	}
-	w.i.o.Switches.Lock()
+	w.i.o.Switches.Lock("")
 	take(true)
 	w.tick(pollsPerScan + 2)
 	w.nothingDelivered()
 	take(false)
-	w.i.o.Switches.Unlock()
+	w.i.o.Switches.Unlock("")
 	w.tick(2)
 	w.nothingDelivered()
 	// A switch that hangs does not hide the other GPUs' changes for ever.
-	w.i.o.Switches.Lock()
+	w.i.o.Switches.Lock("")
 	take(true)
 	w.tick(pollsPerScan + pollsToUnknown)
 	if d := w.next(); len(d.snapshot.GPUs) != 7 || d.err != nil {
@@ -321,22 +321,22 @@ func TestWatch_ContextEnds_ReturnsItsError(t *testing.T) {
 	w.ended <- err // for the clean-up
 }
 
-// polls is a Health that follows the recovery action.
+// polls is a Health of the first GPU.
 type polls struct {
 	readings []*health.Reading
 	noDriver int
-	soon     bool
+	gpu      health.GPU
 }
 
-func (p *polls) Poll(g gpu.GPU, r *health.Reading) ([]gpu.Fault, bool) {
+func (p *polls) Poll(g gpu.GPU, r *health.Reading) health.GPU {
 	if g.PCIAddress != "0000:1b:00.0" {
-		return nil, false
+		return health.GPU{}
 	}
 	p.readings = append(p.readings, r)
-	if r != nil && r.Recovery != 0 {
-		return []gpu.Fault{{State: health.Reset}}, false
+	if r != nil {
+		p.gpu = p.gpu.Poll(*r)
 	}
-	return nil, p.soon
+	return p.gpu
 }
 
 func (p *polls) NoDriver() { p.noDriver++ }
@@ -352,16 +352,19 @@ func TestWatch_FaultyGPU_IsPolledWithEachScan(t *testing.T) {
 	if d := w.next(); len(d.snapshot.GPUs[0].Faults) != 1 || len(d.snapshot.GPUs[1].Faults) != 0 {
 		t.Fatalf("faults %+v, %+v", d.snapshot.GPUs[0].Faults, d.snapshot.GPUs[1].Faults)
 	}
-	p.soon = true
-	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Recovery = 0 })
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Recovery, s.GPUs[0].RemapPending = 0, true })
 	w.tick(pollsPerScan)
+	if d := w.next(); len(d.snapshot.GPUs[0].Faults) != 1 || len(d.snapshot.GPUs[0].Advice) != 1 {
+		t.Fatalf("faults %+v, advice %+v", d.snapshot.GPUs[0].Faults, d.snapshot.GPUs[0].Advice)
+	}
+	w.tick(1) // The next scan comes at once.
 	if d := w.next(); len(d.snapshot.GPUs[0].Faults) != 0 {
 		t.Fatalf("faults %+v", d.snapshot.GPUs[0].Faults)
 	}
 	simtest.Change(t, w.machine, func(s *engine.State) { s.DriverLoaded = false })
-	w.tick(1) // The next scan comes at once.
+	w.tick(pollsPerScan)
 	w.next()
-	if len(p.readings) != 3 || p.noDriver != 1 {
+	if len(p.readings) != 4 || p.noDriver != 1 {
 		t.Errorf("%d readings, %d times without a driver", len(p.readings), p.noDriver)
 	}
 }

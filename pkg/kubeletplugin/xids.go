@@ -25,6 +25,8 @@ type XIDOptions struct {
 	ProcRoot string
 	// Event adds an XID to the GPU's faults.
 	Event func(g gpu.GPU, code uint64)
+	// Refused notes whether the driver refuses to deliver XIDs of a GPU.
+	Refused func(g gpu.GPU, refused bool)
 	// Ignore lists XIDs that are only counted.
 	Ignore []uint64
 }
@@ -44,7 +46,7 @@ func newXIDs(engine *devicestate.Engine, reports *reporting.XIDs, m *metrics.Met
 
 func (x *xids) watch(ctx context.Context) {
 	x.o.Watcher.Run(ctx, watcher.Options{
-		Library: x.o.Library, ProcRoot: x.o.ProcRoot, GPUs: x.gpus, Event: x.event, Poll: x.poll,
+		Library: x.o.Library, ProcRoot: x.o.ProcRoot, GPUs: x.gpus, Event: x.event, Refused: x.o.Refused, Poll: x.poll,
 	})
 }
 

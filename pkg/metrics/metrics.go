@@ -332,6 +332,14 @@ var (
 		"Background errors, by Event reason."}
 	xidErrors = Entry{"gpu_dra_xid_errors_total", "counter", []string{"uuid", "xid"},
 		"XIDs of a GPU while claims were prepared on its node. xid is other for those that are not in NVIDIA's catalogue."}
+	deviceHealth = Entry{"gpu_dra_device_health", "gauge", []string{"uuid", "state"},
+		"1 for each present state of a GPU: healthy, a state or advice of docs/reference/health.md, unmonitored, or unreadable. Absent before the first scan."}
+	recoveryAction = Entry{"gpu_dra_device_recovery_action", "gauge", []string{"uuid"},
+		"NVML's number of the driver's recovery action: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset, 5 IMEX domain, 6 bus reset, 7 system reboot. Absent with drivers before R570."}
+	eccErrors = Entry{"gpu_dra_device_ecc_errors_total", "counter", []string{"uuid", "type"},
+		"Errors of the GPU's memory since the driver was loaded. type is corrected or uncorrected. Absent without ECC."}
+	remappedRows = Entry{"gpu_dra_device_remapped_rows", "gauge", []string{"uuid", "cause"},
+		"Replaced rows of the GPU's memory, by the errors that caused it: corrected or uncorrected. Absent in MIG mode."}
 	devicePluginGPUs = Entry{"gpu_dra_device_plugin_gpus", "gauge", nil,
 		"GPUs that a device plugin of the node serves; this driver does not offer them to new claims."}
 	buildInfo = Entry{"gpu_dra_build_info", "gauge", []string{"version", "goversion"},
@@ -342,7 +350,8 @@ var (
 func Catalogue() []Entry {
 	all := []Entry{
 		requestsTotal, requestDuration, requestsInflight, prepareErrors, unprepareErrors, preparedDevices, claimDevice,
-		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, xidErrors, devicePluginGPUs, buildInfo,
+		publishedDevices, lastPublish, publishErrors, quarantinedRecords, recoveries, backgroundErrors, xidErrors,
+		deviceHealth, recoveryAction, eccErrors, remappedRows, devicePluginGPUs, buildInfo,
 	}
 	all = append(all, deviceCatalogue()...)
 	slices.SortFunc(all, byName)

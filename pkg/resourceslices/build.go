@@ -44,6 +44,8 @@ type Options struct {
 	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
 	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
 	Taints, SharedDevices, Counters bool
+	// NoEffectTaints means that the API server keeps device taints with the effect None (1.35 and newer).
+	NoEffectTaints bool
 	// Evict has the states whose taint has the effect NoExecute, so that Kubernetes evicts the pods of a device.
 	Evict []string
 	// NoPartitions and NoMonitors withdraw MIG partitions and monitor devices, except for the held ones.

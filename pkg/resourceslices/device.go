@@ -21,6 +21,8 @@ const (
 	MonitorTaint = "gpu.nvidia.com/monitor"
 	// UnhealthyTaint is on a published device that is unavailable to new claims. Its value is the State.
 	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
+	// UnmonitoredTaint is on the devices of a GPU whose faults cannot be seen. It has no effect on scheduling.
+	UnmonitoredTaint = "gpu.nvidia.com/unmonitored"
 )
 
 // devices returns the whole GPU and its partitions, and their counters if they overlap.
@@ -45,6 +47,7 @@ func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions 
 		}
 		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g, e)...)
 		b.taint(&d, e.state)
+		b.taintUnmonitored(&d, g)
 		if e.held && e.state != "" {
 			b.warn(d.Name, e.state, "%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",
 				e.describe(), g.gpu.PCIAddress, e.why)
@@ -75,6 +78,13 @@ func (b *builder) taint(d *resourceapi.Device, state State) {
 			effect = resourceapi.DeviceTaintEffectNoExecute
 		}
 		d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(state), Effect: effect}}
+	}
+}
+
+// taintUnmonitored taints a device if the faults of one of its GPUs cannot be seen.
+func (b *builder) taintUnmonitored(d *resourceapi.Device, gpus ...gpuState) {
+	if b.o.NoEffectTaints && slices.ContainsFunc(gpus, func(g gpuState) bool { return g.gpu.Unmonitored != "" }) {
+		d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNone})
 	}
 }
 

@@ -100,3 +100,32 @@ func TestBuild_StateToEvict_TaintsWithNoExecute(t *testing.T) {
 		}
 	}
 }
+
+// TestBuild_UnmonitoredGPU_TaintsItsDevicesWithoutEffect has faults of the second of eight GPUs unseen. Its groups have the
+// taint too, its monitor device has not. A server without the effect None gets no such taint.
+func TestBuild_UnmonitoredGPU_TaintsItsDevicesWithoutEffect(t *testing.T) {
+	groups := []string{pair0, quad0, octet}
+	for _, kept := range []bool{true, false} {
+		s := hgx(8, layouttest.H100())
+		s.GPUs[1].Unmonitored = "no events"
+		pool, warnings := resourceslices.Build(s, nil, resourceslices.Options{
+			Node: "n1", Taints: true, NoEffectTaints: kept, SharedDevices: true, Counters: true,
+		})
+		if len(warnings) > 0 {
+			t.Errorf("warnings %+v", warnings)
+		}
+		for _, slice := range pool.Slices {
+			for _, device := range slice.Devices {
+				d, err := gpu.ParseName(device.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := kept && d.Kind != gpu.KindMonitor && (d.PCIAddress == s.GPUs[1].PCIAddress && d.Kind != gpu.KindGroup || slices.Contains(groups, device.Name))
+				got := slices.Contains(device.Taints, resourceapi.DeviceTaint{Key: resourceslices.UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNone})
+				if got != want {
+					t.Errorf("kept %t: %s has the taints %v", kept, device.Name, device.Taints)
+				}
+			}
+		}
+	}
+}

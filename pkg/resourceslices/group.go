@@ -102,6 +102,7 @@ func (b *builder) withGroups(wholes []resourceapi.Device, groups []group, counte
 			d.ConsumesCounters = counters.consumedByGroup(g, wholes)
 		}
 		b.taint(&d, g.state)
+		b.taintUnmonitored(&d, g.members...)
 		place := len(wholes)
 		if g.state != "" && g.held {
 			b.warn(d.Name, g.state, "the NVLink group %s stays published for its claim but is unavailable to new claims: %s", d.Name, g.why)

@@ -77,7 +77,7 @@ func (s *Sampler) Run(ctx context.Context, o Options) {
 
 // Lock ends a reading and prevents others until Unlock, because a GPU with clients can refuse to switch its MIG mode. It
 // does not wait for a call of NVML that hangs. Several callers can hold the lock.
-func (s *Sampler) Lock() {
+func (s *Sampler) Lock(string) {
 	s.mu.Lock()
 	if s.locks++; s.locks == 1 {
 		close(s.locked)
@@ -92,7 +92,7 @@ func (s *Sampler) Lock() {
 	}
 }
 
-func (s *Sampler) Unlock() {
+func (s *Sampler) Unlock(string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.locks--; s.locks == 0 {

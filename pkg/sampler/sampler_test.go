@@ -162,11 +162,11 @@ func TestRead_NoTargetsOrLocked_CallsNothing(t *testing.T) {
 	n := newNode(t, "hgx-h100")
 	before := n.must(t)
 	n.calls.Answer(0, func(int, nvmltest.Call) bool { return true })
-	n.Lock()
+	n.Lock("")
 	if got := n.must(t); got.At != before.At {
 		t.Error("a reading began during a switch of a MIG mode")
 	}
-	n.Unlock()
+	n.Unlock("")
 	n.targets = nil
 	if got := n.must(t); len(got.GPUs) != 0 || !got.At.IsZero() {
 		t.Errorf("%+v without GPUs to measure", got)

@@ -160,7 +160,10 @@ func (d *device) Health() (nvml.Health, error) {
 		return nvml.Health{
 			Recovery:     nvml.RecoveryAction(value(engine.FieldRecoveryAction, int64(nvml.RecoveryUnsupported))),
 			RemapPending: value(engine.FieldRemapPending, 0) != 0, RemapFailed: value(engine.FieldRemapFailed, 0) != 0,
-			CorrectableErrors: value(engine.FieldCorrectable, nvml.NotReported),
+			CorrectableErrors:   value(engine.FieldCorrectable, nvml.NotReported),
+			UncorrectableErrors: value(engine.FieldUncorrectable, nvml.NotReported),
+			CorrectableRows:     value(engine.FieldRemappedCor, nvml.NotReported),
+			UncorrectableRows:   value(engine.FieldRemappedUnc, nvml.NotReported),
 		}
 	})
 	for _, more := range []struct {
@@ -172,6 +175,7 @@ func (d *device) Health() (nvml.Health, error) {
 		{"nvmlDeviceGetCurrentClocksEventReasons", func(v engine.View) { h.Slowdowns = v.Slowdowns }},
 		{"nvmlDeviceGetCurrPcieLinkWidth", func(v engine.View) { h.PCIeWidth = v.PCIeWidth() }},
 		{"nvmlDeviceGetMaxPcieLinkWidth", func(v engine.View) { h.PCIeMaxWidth = v.Board.PCIeWidth }},
+		{"nvmlDeviceGetUtilizationRates", func(v engine.View) { h.Busy = h.PCIeWidth < h.PCIeMaxWidth && !v.MIGEnabled && v.Utilization > 0 }},
 	} {
 		if err != nil {
 			return nvml.Health{}, err

@@ -37,6 +37,22 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/health", Test: "TestEvent_Sequences_OnlyPollsEndFaults",
 	},
 	{
+		Name: "a switch of a MIG mode waits for the XIDs of other GPUs", File: "pkg/health/watcher/watcher.go",
+		Old: "	if !slices.Contains(w.set, address) {\n", New: "	if false {\n",
+		Package: "./pkg/health/watcher", Test: "TestLock_GPUNotInSet_DoesNotWait",
+	},
+	{
+		Name: "advice makes a GPU unavailable", File: "pkg/health/health.go",
+		Old:     "	g.decides = r.Recovery != NoRecovery\n",
+		New:     "	g.decides = r.Recovery != NoRecovery\n	if r.RemapPending {\n		g = g.add(gpu.Fault{State: Memory})\n	}\n",
+		Package: "./pkg/health", Test: "TestAdvice_Readings_BeginsAndEnds",
+	},
+	{
+		Name: "an unmonitored GPU gets no new claims", File: "pkg/resourceslices/device.go",
+		Old: "Key: UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNone", New: "Key: UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule",
+		Package: built, Test: "TestBuild_UnmonitoredGPU_TaintsItsDevicesWithoutEffect",
+	},
+	{
 		Name: "a running plugin keeps cleared faults", File: "pkg/health/tracker/tracker.go",
 		Old: "k.gpu, k.stored = k.gpu.Cleared(), nil", New: "k.stored = nil",
 		Package: "./pkg/health/tracker", Test: "TestClear_RunningPlugin_ForgetsFaults",

@@ -233,24 +233,26 @@ func TestHealth_FaultyGPU_IsReported(t *testing.T) {
 		{"memory", func(_ *engine.State, g *engine.GPU) { g.Recovery, g.RemapFailed = 0, true },
 			func(h *nvml.Health) { h.Recovery, h.RemapFailed = 0, true }},
 		{"memory in MIG mode", func(_ *engine.State, g *engine.GPU) { g.MIGEnabled, g.MIGPending = true, true },
-			func(h *nvml.Health) { h.RemapFailed = false }},
+			func(h *nvml.Health) { h.RemapFailed, h.CorrectableRows, h.UncorrectableRows = false, -1, -1 }},
 		{"a pending row", func(_ *engine.State, g *engine.GPU) {
-			g.MIGEnabled, g.MIGPending, g.RemapFailed, g.RemapPending = false, false, false, true
+			g.MIGEnabled, g.MIGPending, g.RemapFailed, g.RemapPending, g.RemappedRows = false, false, false, true, 3
 		},
-			func(h *nvml.Health) { h.RemapPending = true }},
+			func(h *nvml.Health) { h.RemapPending, h.CorrectableRows, h.UncorrectableRows = true, 0, 3 }},
 		{"on-chip memory", func(_ *engine.State, g *engine.GPU) { g.SRAMThreshold = true }, func(h *nvml.Health) { h.SRAMThresholdExceeded = true }},
 		{"unrepairable", func(_ *engine.State, g *engine.GPU) { g.UnrepairableMemory = true }, func(h *nvml.Health) { h.UnrepairableMemory = true }},
 		{"slow", func(_ *engine.State, g *engine.GPU) { g.Slowdowns = nvml.PowerBrakeSlowdown | nvml.HardwareSlowdown },
 			func(h *nvml.Health) { h.Slowdowns = nvml.PowerBrakeSlowdown | nvml.HardwareSlowdown }},
 		{"few lanes", func(_ *engine.State, g *engine.GPU) { g.LostLanes = 8 }, func(h *nvml.Health) { h.PCIeWidth = 8 }},
-		{"many errors", func(_ *engine.State, g *engine.GPU) { g.CorrectableErrors = 1 << 40 }, func(h *nvml.Health) { h.CorrectableErrors = 1 << 40 }},
+		{"few lanes for work", func(_ *engine.State, g *engine.GPU) { g.Utilization = 90 }, func(h *nvml.Health) { h.Busy = true }},
+		{"many errors", func(_ *engine.State, g *engine.GPU) { g.CorrectableErrors, g.UncorrectableErrors = 1<<40, 2 },
+			func(h *nvml.Health) { h.CorrectableErrors, h.UncorrectableErrors = 1<<40, 2 }},
 		{"queries that fail", func(s *engine.State, _ *engine.GPU) {
 			for _, query := range []string{"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetMaxPcieLinkWidth"} {
 				s.Faults = append(s.Faults, engine.Fault{Query: query, Code: nvml.Unknown})
 			}
 			s.AbsentSymbols = []string{"nvmlDeviceGetUnrepairableMemoryFlag_v1", "nvmlDeviceGetCurrentClocksEventReasons"}
 		}, func(h *nvml.Health) {
-			h.SRAMThresholdExceeded, h.UnrepairableMemory, h.Slowdowns, h.PCIeMaxWidth = false, false, 0, 0
+			h.SRAMThresholdExceeded, h.UnrepairableMemory, h.Slowdowns, h.PCIeMaxWidth, h.Busy = false, false, 0, 0, false
 		}},
 	} {
 		simtest.Change(t, root, func(s *engine.State) { tc.change(s, &s.GPUs[1]) })

@@ -17,11 +17,14 @@ func (d *device) Health() (nvml.Health, error) {
 	fields := []gonvml.FieldValue{
 		{FieldId: gonvml.FI_DEV_GET_GPU_RECOVERY_ACTION}, {FieldId: gonvml.FI_DEV_REMAPPED_FAILURE},
 		{FieldId: gonvml.FI_DEV_REMAPPED_PENDING}, {FieldId: gonvml.FI_DEV_ECC_SBE_VOL_TOTAL},
+		{FieldId: gonvml.FI_DEV_ECC_DBE_VOL_TOTAL}, {FieldId: gonvml.FI_DEV_REMAPPED_COR}, {FieldId: gonvml.FI_DEV_REMAPPED_UNC},
 	}
 	if err := d.session.query(symbol, func() gonvml.Return { return d.handle.GetFieldValues(fields) }); err != nil {
 		return nvml.Health{}, err
 	}
-	values := []int64{int64(nvml.RecoveryUnsupported), 0, 0, nvml.NotReported}
+	values := []int64{
+		int64(nvml.RecoveryUnsupported), 0, 0, nvml.NotReported, nvml.NotReported, nvml.NotReported, nvml.NotReported,
+	}
 	for n := range fields {
 		var err error
 		if values[n], err = fieldValue(symbol, fields[n], values[n]); err != nil {
@@ -30,6 +33,7 @@ func (d *device) Health() (nvml.Health, error) {
 	}
 	h := nvml.Health{
 		Recovery: nvml.RecoveryAction(values[0]), RemapFailed: values[1] != 0, RemapPending: values[2] != 0, CorrectableErrors: values[3],
+		UncorrectableErrors: values[4], CorrectableRows: values[5], UncorrectableRows: values[6],
 	}
 	sram, err := optional(d.session, "nvmlDeviceGetSramEccErrorStatus", d.handle.GetSramEccErrorStatus)
 	if err != nil {
@@ -46,7 +50,14 @@ func (d *device) Health() (nvml.Health, error) {
 	if h.PCIeWidth, err = optional(d.session, "nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth); err != nil {
 		return nvml.Health{}, err
 	}
-	h.PCIeMaxWidth, err = optional(d.session, "nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth)
+	if h.PCIeMaxWidth, err = optional(d.session, "nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth); err != nil {
+		return nvml.Health{}, err
+	}
+	if h.PCIeWidth < h.PCIeMaxWidth {
+		var use gonvml.Utilization
+		use, err = optional(d.session, "nvmlDeviceGetUtilizationRates", d.handle.GetUtilizationRates)
+		h.Busy = use.Gpu > 0
+	}
 	h.SRAMThresholdExceeded, h.UnrepairableMemory = sram.BThresholdExceeded != 0, memory.BUnrepairableMemory != 0
 	h.Slowdowns = nvml.Slowdown(clocks) & nvml.Slowdowns
 	return h, err

@@ -58,14 +58,30 @@ func New(h *host.Host, records *record.GPUs, lock string, report func(error), o 
 }
 
 // Poll implements inventory.Health.
-func (t *Tracker) Poll(g gpu.GPU, r *health.Reading) (faults []gpu.Fault, soon bool) {
-	now := t.update(g, func(was health.GPU) health.GPU {
+func (t *Tracker) Poll(g gpu.GPU, r *health.Reading) health.GPU {
+	return t.update(g, func(was health.GPU) health.GPU {
 		if r == nil {
-			return was
+			return was.Failed()
 		}
 		return was.Poll(*r)
 	})
-	return now.Faults(), now.Clearing()
+}
+
+// Refused notes whether the driver refuses to deliver XIDs of a GPU. The next Poll returns it.
+func (t *Tracker) Refused(g gpu.GPU, refused bool) {
+	t.update(g, func(was health.GPU) health.GPU { return was.Refused(refused) })
+}
+
+// Last returns the last answer about the GPU at a PCI address, and its UUID. ok is false before the first one.
+func (t *Tracker) Last(address string) (uuid string, r health.Reading, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.gpus[address]
+	if k == nil {
+		return "", health.Reading{}, false
+	}
+	r, ok = k.gpu.Last()
+	return k.uuid, r, ok
 }
 
 // Event applies an XID of a GPU, of which the PCI address and the UUID must be set. The next Poll returns its faults.

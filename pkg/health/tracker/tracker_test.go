@@ -57,9 +57,8 @@ func (e *env) start() {
 // poll checks the states after a poll.
 func (e *env) poll(g gpu.GPU, r *health.Reading, want ...string) {
 	e.Helper()
-	faults, _ := e.tracker.Poll(g, r)
 	var got []string
-	for _, f := range faults {
+	for _, f := range e.tracker.Poll(g, r).Faults() {
 		got = append(got, f.State)
 	}
 	if len(got) != len(want) || len(got) > 0 && got[0] != want[0] {

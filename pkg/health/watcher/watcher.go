@@ -5,7 +5,8 @@
 //
 // An XID is passed on and causes polls of the GPUs' health. Missed XIDs do no harm to the health, because polls decide.
 //
-// Traps. An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it
+// Traps. The GPUs of a new claim are registered within waitLimit, because NVML cannot end a wait early and shorter waits
+// cost more at rest. XIDs of this second are not counted; a container and its CUDA context rarely start sooner. An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it
 // exists only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with
 // clients can refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG
 // modes. A lost GPU makes each wait return at once. Any call can hang; then nothing but the XIDs stops.
@@ -30,8 +31,8 @@ import (
 )
 
 const (
-	// waitLimit limits a wait, and so the time until a session is closed that is not needed any more. The Prepare of a
-	// partition waits for that if its GPU's MIG mode must be switched. A wait costs a millisecond of CPU time.
+	// waitLimit limits a wait, and so the time until another set is made. The Prepare of a partition waits for that if the
+	// set has its GPU and the MIG mode must be switched. A wait costs a millisecond of CPU time.
 	waitLimit = time.Second
 	// firstPause and longestPause limit the pauses between event sets. A set that lasted longer begins with the first.
 	firstPause, longestPause = time.Second, time.Minute
@@ -50,6 +51,8 @@ type Options struct {
 	GPUs func() []string
 	// Event receives each XID, up to some thousands a second.
 	Event func(Event)
+	// Refused receives for each GPU of a new event set whether it has no XIDs, as in a virtual machine without them.
+	Refused func(g gpu.GPU, refused bool)
 	// Poll requests a poll of the GPUs' health. It must not block.
 	Poll func()
 }
@@ -79,14 +82,18 @@ type Watcher struct {
 	changed chan struct{}
 	polls   chan struct{}
 
-	mu    sync.Mutex
-	locks int
-	// open is closed with the event set, and nil without one.
+	mu sync.Mutex
+	// locks counts the holders of Lock, by PCI address.
+	locks map[string]int
+	// open is closed with the event set, and nil without one. set has its GPUs.
 	open chan struct{}
+	set  []string
 }
 
 // New returns a Watcher. Executors need its lock before there are Options.
-func New() *Watcher { return &Watcher{changed: make(chan struct{}, 1), polls: make(chan struct{}, 1)} }
+func New() *Watcher {
+	return &Watcher{changed: make(chan struct{}, 1), polls: make(chan struct{}, 1), locks: map[string]int{}}
+}
 
 // Changed is called after a claim was prepared or released. It does not block.
 func (w *Watcher) Changed() { fire(w.changed) }
@@ -178,26 +185,29 @@ func (w *Watcher) watch(ctx context.Context) {
 	}
 }
 
-// gpus returns the GPUs that an event set should have.
-func (w *Watcher) gpus() []string {
+// gpus returns the GPUs that an event set should have: those of claims without the locked ones. The caller holds w.mu.
+func (w *Watcher) gpus(ofClaims []string) []string {
+	return slices.DeleteFunc(slices.Clone(ofClaims), func(address string) bool { return w.locks[address] > 0 })
+}
+
+// current reports whether an event set has the right GPUs.
+func (w *Watcher) current(set []string) bool {
+	ofClaims := w.o.GPUs()
 	w.mu.Lock()
-	locked := w.locks > 0
-	w.mu.Unlock()
-	if locked {
-		return nil
-	}
-	return w.o.GPUs()
+	defer w.mu.Unlock()
+	return slices.Equal(w.gpus(ofClaims), set)
 }
 
 // begin notes an event set of the returned GPUs, if there are any.
 func (w *Watcher) begin() []string {
-	gpus := w.o.GPUs()
+	ofClaims := w.o.GPUs()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.locks > 0 || len(gpus) == 0 {
+	gpus := w.gpus(ofClaims)
+	if len(gpus) == 0 {
 		return nil
 	}
-	w.open = make(chan struct{})
+	w.open, w.set = make(chan struct{}), gpus
 	return gpus
 }
 
@@ -205,15 +215,18 @@ func (w *Watcher) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	close(w.open)
-	w.open = nil
+	w.open, w.set = nil, nil
 }
 
-// Lock ends the event set until Unlock, because a GPU with clients can refuse to switch its MIG mode or to be reset. It
-// waits for the end, but not for a call of NVML that hangs. Several callers can hold the lock.
-func (w *Watcher) Lock() {
+// Lock keeps a GPU out of event sets until Unlock, because a GPU with clients can refuse to switch its MIG mode or to be
+// reset. It waits for the end of a set with the GPU, but not for a call of NVML that hangs. Several callers can hold it.
+func (w *Watcher) Lock(address string) {
 	w.mu.Lock()
-	w.locks++
+	w.locks[address]++
 	open := w.open
+	if !slices.Contains(w.set, address) {
+		open = nil
+	}
 	w.mu.Unlock()
 	if open == nil {
 		return
@@ -225,9 +238,11 @@ func (w *Watcher) Lock() {
 	}
 }
 
-func (w *Watcher) Unlock() {
+func (w *Watcher) Unlock(address string) {
 	w.mu.Lock()
-	w.locks--
+	if w.locks[address]--; w.locks[address] == 0 {
+		delete(w.locks, address)
+	}
 	w.mu.Unlock()
 	w.Changed()
 }
@@ -245,6 +260,14 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 		return err
 	}
 	set, err := session.Events(devices)
+	for n, g := range gpus {
+		switch {
+		case err == nil:
+			w.o.Refused(g, nvml.Unavailable(set.Refused()[n]))
+		case nvml.Unavailable(err):
+			w.o.Refused(g, true)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -266,7 +289,7 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 		checked = time.Now()
 		select {
 		case <-w.changed:
-			if !slices.Equal(w.gpus(), addresses) {
+			if !w.current(addresses) {
 				return nil
 			}
 		default:

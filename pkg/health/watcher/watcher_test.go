@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 // GPUs of claims, by PCI address.
@@ -39,6 +40,8 @@ type env struct {
 	open, opened, waits int
 	fail                error
 	registered          []int
+	refuse              error
+	refused             []string
 	got                 []Event
 	polls               []time.Duration
 }
@@ -75,6 +78,9 @@ func (e *env) Events(devices []nvml.Device) (nvml.EventSet, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.registered = nil
+	if len(devices) == 1 && e.refuse != nil {
+		return nil, e.refuse
+	}
 	for _, d := range devices {
 		e.registered = append(e.registered, d.(device).index)
 	}
@@ -90,8 +96,8 @@ func (e *env) Close() error {
 
 type set struct{ *env }
 
-func (set) Refused() map[int]error { return nil }
-func (set) Close() error           { return nil }
+func (s set) Refused() map[int]error { return map[int]error{1: s.refuse} }
+func (set) Close() error             { return nil }
 
 func (s set) Wait(limit time.Duration) (nvml.Event, error) {
 	s.mu.Lock()
@@ -156,7 +162,10 @@ func run(t *testing.T, do func(*env)) {
 				return gpus[:e.needed]
 			},
 			Event: func(x Event) { e.set(func() { e.got = append(e.got, x) }) },
-			Poll:  func() { e.set(func() { e.polls = append(e.polls, time.Since(e.start)) }) },
+			Refused: func(g gpu.GPU, refused bool) {
+				e.set(func() { e.refused = append(e.refused, g.UUID+" "+strconv.FormatBool(refused)) })
+			},
+			Poll: func() { e.set(func() { e.polls = append(e.polls, time.Since(e.start)) }) },
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -269,15 +278,73 @@ func TestRun_ClaimsComeAndGo_SessionOnlyWhileNeeded(t *testing.T) {
 	})
 }
 
-func TestLock_OpenSession_IsClosedUntilUnlock(t *testing.T) {
+func TestLock_GPUInSet_OthersStayUntilUnlock(t *testing.T) {
 	run(t, func(e *env) {
-		e.watcher.Lock()
-		e.watcher.Lock()
-		e.after(0, 0, 1)
-		e.watcher.Unlock()
-		e.after(time.Minute, 0, 1)
-		e.watcher.Unlock()
-		e.after(firstPause, 1, 2)
+		e.watcher.Lock(gpus[1])
+		e.watcher.Lock(gpus[1])
+		e.after(0, 1, 2)
+		if diff := cmp.Diff([]int{0}, e.registered); diff != "" {
+			t.Errorf("registered GPUs (-want +got):\n%s", diff)
+		}
+		e.watcher.Unlock(gpus[1])
+		e.after(time.Minute, 1, 2)
+		e.watcher.Lock(gpus[0])
+		e.after(0, 0, 2)
+		e.watcher.Unlock(gpus[0])
+		e.watcher.Unlock(gpus[1])
+		e.after(firstPause, 1, 3)
+		if diff := cmp.Diff([]int{0, 1}, e.registered); diff != "" {
+			t.Errorf("registered GPUs (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestLock_GPUNotInSet_DoesNotWait locks the GPU of no claim, and has it claimed meanwhile.
+func TestLock_GPUNotInSet_DoesNotWait(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.needed = 1 })
+		e.watcher.Changed()
+		e.after(waitLimit, 1, 2)
+		began := time.Now()
+		e.watcher.Lock(gpus[1])
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("Lock waited %s for the set of another GPU", waited)
+		}
+		e.set(func() { e.needed = 2 })
+		e.watcher.Changed()
+		e.after(time.Minute, 1, 2)
+		e.watcher.Unlock(gpus[1])
+		e.after(waitLimit, 1, 3)
+	})
+}
+
+// TestRun_GPUsWithoutXIDs_AreReported has a GPU that refuses beside another one, and alone. Another error than that of a
+// missing function says nothing about the GPU.
+func TestRun_GPUsWithoutXIDs_AreReported(t *testing.T) {
+	run(t, func(e *env) {
+		for n, step := range []struct {
+			refuse error
+			needed int
+			want   []string
+		}{
+			{nvml.NotSupported, 2, []string{"GPU-0 false", "GPU-1 true"}},
+			{nvml.NotSupported, 1, []string{"GPU-0 true"}},
+			{nvml.Unknown, 2, []string{"GPU-0 false", "GPU-1 false"}},
+			{nvml.Unknown, 1, nil},
+		} {
+			e.set(func() { e.refuse, e.needed = step.refuse, 0 })
+			e.watcher.Changed()
+			time.Sleep(2 * longestPause)
+			e.set(func() { e.needed, e.refused = step.needed, nil })
+			e.watcher.Changed()
+			time.Sleep(waitLimit / 2)
+			synctest.Wait()
+			e.mu.Lock()
+			if diff := cmp.Diff(step.want, e.refused); diff != "" {
+				t.Errorf("step %d: refused (-want +got):\n%s", n, diff)
+			}
+			e.mu.Unlock()
+		}
 	})
 }
 
@@ -287,9 +354,9 @@ func TestRun_WaitHangs_OthersGoOn(t *testing.T) {
 		e.set(func() { e.hang = true })
 		time.Sleep(time.Hour)
 		began := time.Now()
-		e.watcher.Lock()
+		e.watcher.Lock(gpus[0])
 		e.watcher.Changed()
-		e.watcher.Unlock()
+		e.watcher.Unlock(gpus[0])
 		if waited := time.Since(began); waited > 2*waitLimit {
 			t.Errorf("Lock waited %s", waited)
 		}

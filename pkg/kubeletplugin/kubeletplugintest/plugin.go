@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/kubeletplugin/kubelettest"
 	"gpu-dra-driver/pkg/plan"
+	simroot "gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/simtest"
 )
 
@@ -34,6 +35,9 @@ type plugin struct {
 	Newest atomic.Bool
 	// Edit, if set, is called before the driver root returns a device's container edits.
 	Edit func(context.Context, plan.Device) error
+
+	// DriverVersion is that of the machine that Start makes; empty for the profile's.
+	DriverVersion string
 
 	// HealthPort is the TCP port of the health service, negative for none.
 	HealthPort int
@@ -53,7 +57,7 @@ func (e *Env) Start(build Build) {
 			e.Fatal(err)
 		}
 		e.Cleanup(func() { _ = os.RemoveAll(dir) })
-		e.Dir, e.Machine = dir, simtest.Root(e.T, "hgx-h100", nil)
+		e.Dir, e.Machine = dir, simtest.Root(e.T, "hgx-h100", func(o *simroot.Options) { o.DriverVersion = e.DriverVersion })
 		for _, d := range []string{e.DataDir(), e.RegistrarDir()} {
 			if err := os.MkdirAll(d, 0o750); err != nil {
 				e.Fatal(err)

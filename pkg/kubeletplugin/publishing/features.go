@@ -17,19 +17,20 @@ import (
 // features says which optional fields of a slice the API server keeps. A server silently drops the fields of a missing
 // feature, in any version, so only the kept fields show its features.
 type features struct {
-	// taints: DRADeviceTaints.
-	taints bool
+	// taints: DRADeviceTaints. noEffectTaints: its effect None, since 1.35.
+	taints, noEffectTaints bool
 	// sharedDevices: DRAConsumableCapacity.
 	sharedDevices bool
 	// counters: DRAPartitionableDevices as of 1.35, with counters in their own slices.
 	counters bool
 }
 
-var allFeatures = features{taints: true, sharedDevices: true, counters: true}
+var allFeatures = features{taints: true, noEffectTaints: true, sharedDevices: true, counters: true}
 
 func (f features) and(g features) features {
 	return features{
-		taints: f.taints && g.taints, sharedDevices: f.sharedDevices && g.sharedDevices, counters: f.counters && g.counters,
+		taints: f.taints && g.taints, noEffectTaints: f.noEffectTaints && g.noEffectTaints,
+		sharedDevices: f.sharedDevices && g.sharedDevices, counters: f.counters && g.counters,
 	}
 }
 
@@ -48,7 +49,7 @@ func kept(sent, got *resourceapi.ResourceSlice) features {
 		}
 		g := got.Spec.Devices[i]
 		if len(g.Taints) < len(d.Taints) {
-			f.taints = false
+			f.taints, f.noEffectTaints = false, false
 		}
 		if d.AllowMultipleAllocations != nil && g.AllowMultipleAllocations == nil {
 			f.sharedDevices = false
@@ -70,7 +71,7 @@ func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, 
 			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
 			Devices: []resourceapi.Device{{
 				Name:                     "probe",
-				Taints:                   []resourceapi.DeviceTaint{{Key: driver + "/probe", Effect: resourceapi.DeviceTaintEffectNoSchedule}},
+				Taints:                   []resourceapi.DeviceTaint{{Key: driver + "/probe", Effect: resourceapi.DeviceTaintEffectNone}},
 				AllowMultipleAllocations: new(true),
 				ConsumesCounters: []resourceapi.DeviceCounterConsumption{{
 					CounterSet: "probe", Counters: map[string]resourceapi.Counter{"probe": {Value: resource.MustParse("1")}},
@@ -83,6 +84,10 @@ func probeFeatures(ctx context.Context, client resourcev1.ResourceSlicesGetter, 
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	f := allFeatures
 	got, err := client.ResourceSlices().Create(ctx, slice, options)
+	if apierrors.IsInvalid(err) {
+		f.noEffectTaints, slice.Spec.Devices[0].Taints[0].Effect = false, resourceapi.DeviceTaintEffectNoSchedule
+		got, err = client.ResourceSlices().Create(ctx, slice, options)
+	}
 	if apierrors.IsInvalid(err) {
 		// 1.34 requires counters, at most 32, in the slice of the consuming devices. The GPUs of a node exceed that, because
 		// their groups need one counter set.

@@ -38,19 +38,25 @@ func TestKept_DroppedCounters_AreNoticed(t *testing.T) {
 	}
 }
 
-// TestProbeFeatures_CountersOnlyInTheDevicesSlice_AreLeftOut plays 1.34 with the feature gate on.
-func TestProbeFeatures_CountersOnlyInTheDevicesSlice_AreLeftOut(t *testing.T) {
+// TestProbeFeatures_InvalidFields_AreLeftOut plays 1.34 with the feature gates on, a server that lacks the effect None only,
+// and newer servers.
+func TestProbeFeatures_InvalidFields_AreLeftOut(t *testing.T) {
 	t.Parallel()
-	e := env.New(t)
-	e.Client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		o := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
-		if len(o.Spec.Devices[0].ConsumesCounters) > 0 {
-			return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ResourceSlice"}, "probe", nil)
+	for _, want := range []features{
+		{taints: true, sharedDevices: true}, {taints: true, sharedDevices: true, counters: true}, allFeatures,
+	} {
+		e := env.New(t)
+		e.Client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			o := a.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceSlice).DeepCopy()
+			d := o.Spec.Devices[0]
+			if !want.counters && len(d.ConsumesCounters) > 0 || !want.noEffectTaints && d.Taints[0].Effect == resourceapi.DeviceTaintEffectNone {
+				return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "ResourceSlice"}, "probe", nil)
+			}
+			return true, o, nil
+		})
+		f, err := probeFeatures(t.Context(), e.Client.ResourceV1(), "gpu.nvidia.com", "n1", "n1/gpu")
+		if err != nil || f != want {
+			t.Errorf("%+v, %v, want %+v", f, err, want)
 		}
-		return true, o, nil
-	})
-	f, err := probeFeatures(t.Context(), e.Client.ResourceV1(), "gpu.nvidia.com", "n1", "n1/gpu")
-	if want := (features{taints: true, sharedDevices: true}); err != nil || f != want {
-		t.Errorf("%+v, %v", f, err)
 	}
 }

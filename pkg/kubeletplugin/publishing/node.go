@@ -78,6 +78,8 @@ type Node struct {
 	due bool
 	// split are the groups whose claims were notified, by claim UID and group name.
 	split map[string]bool
+	// advised has the reported advice, by UUID and name.
+	advised map[string]bool
 	// unknown means that NVML has not answered for a while.
 	unknown bool
 	// dependsOnHeld means that a release changes the slices.
@@ -141,6 +143,7 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 		}
 		s.GPUs[i], n.last[g.PCIAddress] = g, g
 	}
+	n.advise(s)
 	n.scans.Set(s)
 	n.changed.Fire()
 	return nil
@@ -213,7 +216,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		}
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
-		Node: n.name, Taints: f.taints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
+		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
 		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Groups: n.o.Groups, Offer: n.o.Offer,
 		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors, Evict: n.o.Evict,
 	})

@@ -22,7 +22,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -54,25 +53,34 @@ type Publisher struct {
 	pool      string
 	build     func(features) ([]resourceslice.Slice, bool)
 	triggered Trigger
-	session   *session    // Only Run uses it; nil while another instance is newer.
-	probed    atomic.Bool // A probe succeeded.
+	// cause returns the cause of a device's unhealthy state, or "".
+	cause   func(device, state string) string
+	session *session    // Only Run uses it; nil while another instance is newer.
+	probed  atomic.Bool // A probe succeeded.
 
 	mu       sync.Mutex
 	features features
 	desired  []resourceslice.Slice
 }
 
-func New(n *Node, o Options) *Publisher { return newPublisher(n.build, n.changed, o) }
+func New(n *Node, o Options) *Publisher {
+	p := newPublisher(n.build, n.changed, o)
+	p.cause = n.cause
+	return p
+}
 
 func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger, o Options) *Publisher {
-	return &Publisher{o: o, pool: resourceslices.PoolName(o.Node), build: build, triggered: t, features: allFeatures}
+	return &Publisher{
+		o: o, pool: resourceslices.PoolName(o.Node), build: build, triggered: t, features: allFeatures,
+		cause: func(_, state string) string { return generalCause(state) },
+	}
 }
 
 // Trigger requests a build of the slices. It does not block.
 func (p *Publisher) Trigger() { p.triggered.Fire() }
 
 // Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy, unless it says that
-// their health is unknown.
+// their health is unknown. So is that of unmonitored devices.
 func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,13 +89,16 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 		for _, d := range s.Devices {
 			h := draplugin.DeviceHealth{PoolName: resourceslices.PoolOf(p.o.Node, s.Devices), DeviceName: d.Name, Health: draplugin.HealthStatusHealthy, LastUpdated: now}
 			for _, taint := range d.Taints {
+				if taint.Key == resourceslices.UnmonitoredTaint && h.Health == draplugin.HealthStatusHealthy {
+					h.Health, h.Message = draplugin.HealthStatusUnknown, "the GPU's health cannot be read"
+				}
 				available := taint.Value == string(resourceslices.Withheld) || taint.Value == string(resourceslices.NotAsked)
 				if taint.Key != resourceslices.UnhealthyTaint || available {
 					continue
 				}
 				h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
-				if fault, ok := health.Lookup(taint.Value); ok {
-					h.Message += ": " + fault.Cause
+				if cause := p.cause(d.Name, taint.Value); cause != "" {
+					h.Message += ": " + cause
 				}
 				if taint.Value == string(resourceslices.Unknown) {
 					h.Health = draplugin.HealthStatusUnknown

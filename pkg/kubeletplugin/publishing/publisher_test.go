@@ -349,6 +349,8 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 		device("well"), device("lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}),
 		device("monitor", resourceapi.DeviceTaint{Key: resourceslices.MonitorTaint}),
 		device("withheld", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Withheld)}),
+		device("blind", resourceapi.DeviceTaint{Key: resourceslices.UnmonitoredTaint}),
+		device("blind-lost", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"}, resourceapi.DeviceTaint{Key: resourceslices.UnmonitoredTaint}),
 		device("silent", resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: string(resourceslices.Unknown)}),
 	}}}
 	now := time.Now()
@@ -359,7 +361,7 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 			t.Errorf("%+v", h)
 		}
 	}
-	want := map[string]string{"well": "Healthy", "lost": "Unhealthy the device is tainted as lost: the GPU has fallen off the bus", "monitor": "Healthy", "withheld": "Healthy", "silent": "Unknown the device is tainted as unknown"}
+	want := map[string]string{"blind": "Unknown the GPU's health cannot be read", "blind-lost": "Unhealthy the device is tainted as lost: the GPU has fallen off the bus", "well": "Healthy", "lost": "Unhealthy the device is tainted as lost: the GPU has fallen off the bus", "monitor": "Healthy", "withheld": "Healthy", "silent": "Unknown the device is tainted as unknown"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -18,7 +18,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"gpu-dra-driver/internal/host"
@@ -37,7 +36,7 @@ type Options struct {
 	// claim. Without it they belong to their creator.
 	AdoptForeign bool
 	// Switches is held during a switch of a mode, because the GPU disappears for a moment.
-	Switches sync.Locker
+	Switches Switches
 	// ProcRoot is the machine's /proc, for the names of processes.
 	ProcRoot string
 	// Timeout limits the retries on a busy partition. Default: 8 s, because the kubelet repeats an unprepare within
@@ -46,6 +45,12 @@ type Options struct {
 	Timeout time.Duration
 	// Snapshot returns the newest scan of the node; it must not block.
 	Snapshot func() gpu.Snapshot
+}
+
+// Switches are notified of a switch of a GPU's mode, by the GPU's PCI address.
+type Switches interface {
+	Lock(address string)
+	Unlock(address string)
 }
 
 // Executor implements devicestate.Executor. The caller holds the GPU's lock.

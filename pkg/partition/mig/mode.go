@@ -90,8 +90,8 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 // despite an error, or stay despite a success.
 func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want bool) error {
 	return x.retryInUse(ctx, 4*x.o.Timeout, func() error {
-		x.o.Switches.Lock()
-		defer x.o.Switches.Unlock()
+		x.o.Switches.Lock(d.PCIAddress)
+		defer x.o.Switches.Unlock(d.PCIAddress)
 		setErr := g.SetMIGMode(want)
 		if err := g.Reopen(); err != nil {
 			return errors.Join(setErr, err)
