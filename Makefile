@@ -88,6 +88,10 @@ test-cluster: cluster-build ## The one-machine Kubernetes itself
 test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with the images and the chart; RUN=REGEX or SUITE=nodes for some
 	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
+.PHONY: test-ecosystem
+test-ecosystem: ## Kueue's own code charges workloads for the devices of simulated boards
+	@CGO_ENABLED=0 go -C test/ecosystem test -vet=off -count=1 ./...
+
 .PHONY: test-versions
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
 	@hack/test-versions.sh $(VERSIONS)
