@@ -89,7 +89,7 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-ecosystem
-test-ecosystem: ## Kueue's own code charges workloads for the devices of simulated boards
+test-ecosystem: ## Kueue's and Karpenter's own code decides with the devices of simulated boards
 	@CGO_ENABLED=0 go -C test/ecosystem test -vet=off -count=1 ./...
 
 .PHONY: test-versions
