@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -88,7 +87,7 @@ func (f *factory) bundle(ctx context.Context, nodes []string, file string, limit
 	if err != nil {
 		return fmt.Errorf("read the version of the API server: %w", err)
 	}
-	var out io.Writer = f.Out
+	out := f.Out
 	if file != "-" {
 		created, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
