@@ -177,8 +177,8 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		})
 	}
 	if c.AskedConfigMap != "" {
-		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, events.Report, changed.Fire)
-		settings.asked, background = asked.Placements, append(background, asked.Run)
+		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, c.NodeName, events.Report, changed.Fire)
+		settings.asked, settings.groupsAsked, background = asked.Placements, asked.Groups, append(background, asked.Run)
 	}
 	if c.MPSDir != "" {
 		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)

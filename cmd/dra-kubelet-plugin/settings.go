@@ -32,8 +32,9 @@ type sharingSettings struct {
 	mps        bool
 	report     func(error)
 	changed    func()
-	// asked is for the setting Auto; nil if no controller says which profiles the cluster asks for.
-	asked func(profile string) sharing.Placements
+	// asked and groupsAsked are for the setting Auto; nil if no controller says for which devices the cluster asks.
+	asked       func(profile string) sharing.Placements
+	groupsAsked func() sharing.Placements
 
 	current   atomic.Pointer[sharing.Settings]
 	lastData  []byte
@@ -100,7 +101,9 @@ func (s *sharingSettings) placements(g gpu.GPU, profile string) sharing.Placemen
 	return s.current.Load().Placements(s.node, g, profile, s.asked)
 }
 
-func (s *sharingSettings) groups(g gpu.GPU) bool { return s.current.Load().Groups(s.node, g) }
+func (s *sharingSettings) groups(g gpu.GPU) sharing.Placements {
+	return s.current.Load().Groups(s.node, g, s.groupsAsked)
+}
 
 func (s *sharingSettings) offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 	return sharing.OfferOf(s.policy(g, profile).With(standing), g, profile, s.mps)

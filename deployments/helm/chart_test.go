@@ -218,6 +218,7 @@ func TestValues_Invalid_Refused(t *testing.T) {
 		{"more shares than MPS has clients", "sharing.config.sharing.maxShares=49", "/sharing/config/sharing/maxShares"},
 		{"an unknown strategy", "sharing.config.sharing.strategy=Turns", "/sharing/config/sharing/strategy"},
 		{"no list of profiles", "publish[0].profiles=Some", "/publish/0/profiles"},
+		{"an unknown choice of groups", "publish[0].groups=Some", "/publish/0/groups"},
 		{"an unknown kind of shareable devices", "publish[0].shareable=GPU", "/publish/0/shareable"},
 		{"an interval that Prometheus does not read", "serviceMonitor.interval=1.5m", "/serviceMonitor/interval"},
 	} {

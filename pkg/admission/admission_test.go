@@ -47,7 +47,11 @@ func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, m
 			one := shapes.Trim(s)
 			all = append(all, &one)
 		}
-		pools = append(pools, fleet.PoolOf(all))
+		pool := fleet.PoolOf(all)
+		if settings.Groups(node, gpu.GPU{}, func() sharing.Placements { return sharing.NoPlacement }) == sharing.NoPlacement {
+			pool = pool.WithGroups()
+		}
+		pools = append(pools, pool)
 	}
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	for name, expression := range map[string]string{
@@ -256,6 +260,34 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 		}
 		deny := Review(t.Context(), v, asked(t, object), Options{DenyUnsatisfiable: true})
 		if !strings.Contains(object, "DeviceClass") && deny.Allowed != (want == "" || want == comes) {
+			t.Errorf("%s\nwith DenyUnsatisfiable: %+v", object, deny)
+		}
+	}
+}
+
+func TestReview_GroupsThatNoObjectAskedForYet_SaysThatTheyCome(t *testing.T) {
+	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newViewOf(t, patient, settings, "hgx-h100")
+	v.Sampled = true
+	const comes = "request r: nodes publish no such groups now, and all of them in a moment"
+	for object, want := range map[string]string{
+		of("nvlink.gpu.nvidia.com", ""):                                                                               comes,
+		of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 8`)):                                                  comes,
+		of("nvlink.gpu.nvidia.com", selecting(attr+`gpuCount == 16`)):                                                 "no node of the cluster|no device of the cluster",
+		of("gpu.nvidia.com", ", count: 8"):                                                                            "",
+		of("nvlink.gpu.nvidia.com", selecting(attr+`migCapable == true`)):                                             "migCapable|matches its class and selectors",
+		class(`device.driver == "gpu.nvidia.com" && ` + attr + `type == "nvlink-group" && ` + attr + `gpuCount == 4`): "",
+	} {
+		answer := Review(t.Context(), v, asked(t, object), Options{Binding: true})
+		got := strings.Join(answer.Warnings, "; ")
+		said := slices.ContainsFunc(strings.Split(want, "|"), func(part string) bool { return strings.Contains(got, part) })
+		if !answer.Allowed || !said || want == "" && got != "" {
+			t.Errorf("%s\nallowed %v, warnings %q, want %q", object, answer.Allowed, got, want)
+		}
+		if deny := Review(t.Context(), v, asked(t, object), Options{DenyUnsatisfiable: true}); !strings.Contains(object, "DeviceClass") && deny.Allowed != (want == "" || want == comes) {
 			t.Errorf("%s\nwith DenyUnsatisfiable: %+v", object, deny)
 		}
 	}

@@ -131,11 +131,32 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 	ctx, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
 	for _, q := range requests {
+		if q.kind == gpu.KindGroup && !q.alternative() && v.waitsForGroups(ctx, q) {
+			r.warn("request %s: nodes publish no such groups now, and all of them in a moment, because the claim asks for them "+
+				"(chart value publish)", q.name)
+		}
 		if len(v.pools) > 0 && q.driver != "" && v.grows(q.driver, q.kind) && !q.alternative() && v.tooFew(ctx, q) {
 			r.warn("request %s: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim "+
 				"asks for them (chart value publish)", q.name)
 		}
 	}
+}
+
+// waitsForGroups reports whether only groups match that nodes do not publish yet.
+func (v *ClusterView) waitsForGroups(ctx context.Context, q request) (waits bool) {
+	for _, p := range v.pools {
+		for _, s := range p.Slices {
+			for i := range s.Shape.Devices {
+				if ok, err := v.satisfies(ctx, q.all(), v.published(s.Shape, i)); err != nil || !ok {
+					continue
+				}
+				if waits = s.Possible; !waits {
+					return false
+				}
+			}
+		}
+	}
+	return waits
 }
 
 // obstacle says which part of a request no node can satisfy.

@@ -28,7 +28,7 @@ import (
 // askedPause is the least time between two passes of the askedKeeper. It limits the time of a first pod too.
 const askedPause = 200 * time.Millisecond
 
-// askedKeeper writes the MIG profiles that the cluster asks for into a ConfigMap, which the nodes follow.
+// askedKeeper writes the MIG profiles and groups that the cluster asks for into a ConfigMap, which the nodes follow.
 type askedKeeper struct {
 	driver, name            string
 	configMaps              typedcorev1.ConfigMapInterface
@@ -37,10 +37,10 @@ type askedKeeper struct {
 	pools                   func() []fleet.Pool
 	read                    func(expression string) selector.Reading
 	dirty                   chan struct{}
-	// written is the ConfigMap as of readAt; last has its last readable profiles.
+	// written is the ConfigMap as of readAt; last is its last readable content.
 	written *corev1.ConfigMap
 	readAt  time.Time
-	last    map[string]time.Time
+	last    demand.State
 }
 
 func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
@@ -74,7 +74,7 @@ func (k *askedKeeper) run(ctx context.Context) {
 	for {
 		again := askedReread
 		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "The nodes keep the MIG profiles that they publish; trying again")
+			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
 			again = retryAsked
 		}
 		select {
@@ -114,7 +114,8 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 	if err != nil {
 		last = k.last
 	}
-	next, changed := demand.Next(last, k.profiles(), time.Now())
+	asked, nodes := k.asked()
+	next, changed := demand.Next(last, asked, nodes, time.Now())
 	k.last = next
 	if exists && err == nil && !changed {
 		return nil
@@ -130,24 +131,26 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 		k.written = nil
 		return fmt.Errorf("write ConfigMap %s: %w", k.name, err)
 	}
-	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles that the cluster asks for", "configMap", k.name,
-		"profiles", slices.Sorted(maps.Keys(next)))
+	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.name,
+		"asked", slices.Sorted(maps.Keys(next.Asked)))
 	return nil
 }
 
-func (k *askedKeeper) profiles() []string {
+// asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
+func (k *askedKeeper) asked() (asked []string, nodes int) {
 	c := demand.Cluster{
 		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes),
 		Claims: list[*resourceapi.ResourceClaim](k.claims.GetIndexer()), Pods: list[*corev1.Pod](k.pods.GetIndexer()),
 		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetIndexer()),
 	}
-	for kind := range fleet.Publishers(k.pools()) {
+	pools := k.pools()
+	for kind := range fleet.Publishers(pools) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
 			c.Known = append(c.Known, kind.Profile)
 		}
 	}
 	slices.Sort(c.Known)
-	return c.Profiles()
+	return c.Asked(), len(pools)
 }
 
 func list[T any](indexer cache.Indexer) (out []T) {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpu-dra-driver/pkg/demand"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // atAsked is at, with a ConfigMap for the nodes. restart ends the controller and starts another.
@@ -28,7 +30,7 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart fun
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, objects...)
 		start := func() func() {
-			_, stop := e.start(func(o *Options) { o.AskedConfigMap, o.Namespace = "published", "ns" })
+			_, stop := e.start(func(o *Options) { o.AskedConfigMap, o.Namespace, o.AutoGroups = "published", "ns", true })
 			pass(2 * time.Second)
 			return stop
 		}
@@ -48,11 +50,11 @@ func (e *env) asked() string {
 	if found == nil {
 		return "none"
 	}
-	profiles, err := demand.Decode(found.Data)
+	state, err := demand.Decode(found.Data)
 	if err != nil {
 		e.t.Error(err)
 	}
-	return strings.Join(slices.Sorted(maps.Keys(profiles)), " ")
+	return strings.Join(slices.Sorted(maps.Keys(state.Asked)), " ")
 }
 
 func (e *env) wantAsked(when, want string) {
@@ -171,6 +173,47 @@ func TestAskedKeeper_WriteFails_IsTriedAgain(t *testing.T) {
 		pass(10 * time.Second)
 		if e.wantAsked("two failures", "1g.10gb"); fails != 0 {
 			t.Errorf("%d failures are left", fails)
+		}
+	})
+}
+
+// TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay has nodes that publish groups only while an object asks for them.
+func TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay(t *testing.T) {
+	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scanned, err := slicetest.Scan("hgx-h100", "n1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
+	for _, s := range slicetest.Slices(scanned, "n1", settings) {
+		objects = append(objects, s)
+	}
+	atAsked(t, objects, func(e *env, _ func()) {
+		pass(2 * grace)
+		for _, size := range []string{"2", "4", "8"} {
+			if !slices.Contains(e.names("deviceclasses"), "nvlink-"+size+".gpu.nvidia.com") {
+				t.Errorf("no class of groups of %s: %q", size, e.names("deviceclasses"))
+			}
+		}
+		e.wantAsked("nothing asks", "")
+		e.put(claimOf("c", "nvlink-4.gpu.nvidia.com"))
+		pass(soon)
+		e.wantAsked("a claim asks", demand.Groups)
+		if state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data); err != nil || state.Nodes != 1 {
+			t.Errorf("%+v, %v, want one node", state, err)
+		}
+	})
+}
+
+func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
+	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		e.written()
+		pass(time.Hour)
+		if n := len(e.written()); n < 15 || n > 20 {
+			t.Errorf("%d writes in an hour, want one each %s", n, demand.Beat)
 		}
 	})
 }

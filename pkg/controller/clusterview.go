@@ -70,7 +70,7 @@ func (k *viewKeeper) run(ctx context.Context) {
 // build builds a view of the current shapes. While they are unchanged, it keeps the current view and its caches,
 // because the view reads the classes by itself.
 func (k *viewKeeper) build() (again time.Duration) {
-	pools, again := k.recent.with(distinct(k.nodes.pools()))
+	pools, again := k.recent.with(distinct(k.nodes.withGroups()))
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
 		next := admission.NewClusterView(k.driver, k.classes, pools, k.cache)
 		next.Sampled = k.sampled
@@ -108,8 +108,12 @@ func alike(a, b fleet.Pool) bool {
 type nodes struct {
 	slices cache.Indexer
 
-	mu    sync.Mutex
-	known map[string]fleet.Pool
+	// autoGroups is that of Options.
+	autoGroups bool
+
+	mu sync.Mutex
+	// known are the pools as published; possible ones have the groups that nodes publish once an object asks for them.
+	known, possible map[string]fleet.Pool
 	// changed are the nodes whose pools are outdated.
 	changed map[string]bool
 }
@@ -120,18 +124,38 @@ func (n *nodes) invalidate(node string) {
 	n.changed[node] = true
 }
 
+// pools returns the published devices.
 func (n *nodes) pools() []fleet.Pool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.update()
+	return slices.Collect(maps.Values(n.known))
+}
+
+// withGroups returns the published devices, and the groups that nodes publish once an object asks for them.
+func (n *nodes) withGroups() []fleet.Pool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.update()
+	return slices.Collect(maps.Values(n.possible))
+}
+
+// update reads the changed nodes. The caller holds n.mu.
+func (n *nodes) update() {
 	for node := range n.changed {
-		if all := slicesOf(n.slices, node); len(all) > 0 {
-			n.known[node] = fleet.PoolOf(all)
-		} else {
+		all := slicesOf(n.slices, node)
+		if len(all) == 0 {
 			delete(n.known, node)
+			delete(n.possible, node)
+			continue
+		}
+		n.known[node] = fleet.PoolOf(all)
+		n.possible[node] = n.known[node]
+		if n.autoGroups {
+			n.possible[node] = n.known[node].WithGroups()
 		}
 	}
 	clear(n.changed)
-	return slices.Collect(maps.Values(n.known))
 }
 
 // recent keeps shapes for the grace period: a node whose kubelet starts, or whose pool is being written, still exists.

@@ -85,5 +85,5 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 }
 
 func newNodes(slices cache.Indexer) *nodes {
-	return &nodes{slices: slices, known: map[string]fleet.Pool{}, changed: map[string]bool{}}
+	return &nodes{slices: slices, known: map[string]fleet.Pool{}, possible: map[string]fleet.Pool{}, changed: map[string]bool{}}
 }

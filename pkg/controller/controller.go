@@ -39,8 +39,10 @@ type Options struct {
 	// Classes selects the classes to create.
 	Classes    deviceclasses.Options
 	LabelNodes bool
-	// AskedConfigMap is the ConfigMap of Namespace for the MIG profiles that the cluster asks for. Empty: none.
+	// AskedConfigMap is the ConfigMap of Namespace for the MIG profiles and groups that the cluster asks for. Empty: none.
 	AskedConfigMap, Namespace string
+	// AutoGroups means that nodes publish NVLink groups only while the cluster asks for them.
+	AutoGroups bool
 	// Grace is the time for which a class or a node's labels must be unwanted before their removal.
 	Grace time.Duration
 }
@@ -86,7 +88,9 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 	}
 	c.slices = newSlices(c.versions, driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
-	c.nodes = &nodes{slices: c.slices.GetIndexer(), known: map[string]fleet.Pool{}, changed: map[string]bool{}}
+	c.nodes = &nodes{
+		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]fleet.Pool{}, possible: map[string]fleet.Pool{}, changed: map[string]bool{},
+	}
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.AskedConfigMap != "", func() {
 		c.enqueue(task{})
 		trigger(c.askedDirty)
@@ -202,7 +206,7 @@ func (c *Controller) newLeading() *leading {
 	nodes := c.metadata.Resource(nodeResource)
 	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{
-		options: c.o.Classes, grace: c.o.Grace, pools: c.nodes.pools, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),
+		options: c.o.Classes, grace: c.o.Grace, pools: c.nodes.withGroups, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),
 		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.client,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 		resources: &c.resources,

@@ -1,10 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demand finds the MIG profiles that a cluster asks for, and remembers them for a while. The controller writes
-// them into a ConfigMap, and the nodes with the setting Auto read it.
+// Package demand finds the MIG profiles that a cluster asks for, and whether it asks for NVLink groups, and remembers them
+// for a while. The controller writes them into a ConfigMap, and the nodes with the setting Auto read it.
 //
-// An object asks for every profile that it could get: a restriction that the package cannot read does not restrict.
+// An object asks for every device that it could get: a restriction that the package cannot read does not restrict.
 package demand
 
 import (
@@ -19,7 +19,10 @@ import (
 	"gpu-dra-driver/pkg/selector"
 )
 
-// Cluster holds the objects that can ask for partitions.
+// Groups stands for NVLink groups of all sizes, beside the names of MIG profiles.
+const Groups = "nvlink"
+
+// Cluster holds the objects that can ask for partitions and groups.
 type Cluster struct {
 	Driver string
 	// Known are the profiles of the cluster's GPUs. Others are ignored.
@@ -33,8 +36,8 @@ type Cluster struct {
 	Read func(expression string) selector.Reading
 }
 
-// Profiles returns the known profiles that an object asks for, sorted.
-func (c Cluster) Profiles() []string {
+// Asked returns the known profiles that an object asks for, sorted, and Groups.
+func (c Cluster) Asked() []string {
 	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
 	for _, class := range c.Classes {
 		classes[class.Name] = class
@@ -53,9 +56,11 @@ func (c Cluster) Profiles() []string {
 		all := slices.Concat(expressions(of.Spec.Selectors), expressions(selectors))
 		if key := strings.Join(all, "\x00"); !seen[key] {
 			seen[key] = true
-			for _, profile := range c.matching(all) {
+			profiles, groups := c.matching(all)
+			for _, profile := range profiles {
 				asked[profile] = true
 			}
+			asked[Groups] = asked[Groups] || groups
 		}
 	}
 	requests := func(devices resourceapi.DeviceClaim) {
@@ -72,8 +77,13 @@ func (c Cluster) Profiles() []string {
 		requests(claim.Spec.Devices)
 		if claim.Status.Allocation != nil {
 			for _, r := range claim.Status.Allocation.Devices.Results {
-				if held, err := gpu.ParseName(r.Device); r.Driver == c.Driver && err == nil && held.Kind == gpu.KindMIG {
+				held, err := gpu.ParseName(r.Device)
+				switch {
+				case r.Driver != c.Driver || err != nil:
+				case held.Kind == gpu.KindMIG:
 					asked[held.Profile] = true
+				case held.Kind == gpu.KindGroup:
+					asked[Groups] = true
 				}
 			}
 		}
@@ -88,31 +98,38 @@ func (c Cluster) Profiles() []string {
 			}
 		}
 	}
-	maps.DeleteFunc(asked, func(profile string, _ bool) bool { return !slices.Contains(c.Known, profile) })
+	maps.DeleteFunc(asked, func(what string, is bool) bool { return !is || what != Groups && !slices.Contains(c.Known, what) })
 	return slices.Sorted(maps.Keys(asked))
 }
 
-// matching returns the profiles whose partitions the expressions could select.
-func (c Cluster) matching(expressions []string) []string {
-	profiles := c.Known
+// matching returns the profiles whose partitions the expressions could select, and whether they could select a group.
+func (c Cluster) matching(expressions []string) (profiles []string, groups bool) {
+	profiles, groups = c.Known, true
 	named, ours := false, false
 	for _, e := range expressions {
 		r := c.Read(e)
-		if r.Driver != "" && r.Driver != c.Driver || r.Type(c.Driver) != "" && r.Type(c.Driver) != string(gpu.KindMIG) {
-			return nil
+		if r.Driver != "" && r.Driver != c.Driver {
+			return nil, false
+		}
+		if only := r.Type(c.Driver); only != "" {
+			groups = groups && only == string(gpu.KindGroup)
+			if only != string(gpu.KindMIG) {
+				profiles = nil
+			}
 		}
 		ours = ours || r.Driver == c.Driver
 		for _, n := range r.Names {
 			named, ours = true, ours || n.Domain == c.Driver
 		}
 		if only, restricted := r.Required[selector.Name{Domain: c.Driver, ID: "profile"}]; restricted {
+			groups = false // A group has no profile.
 			profiles = slices.DeleteFunc(slices.Clone(profiles), func(p string) bool { return !slices.Contains(only, p) })
 		}
 	}
 	if named && !ours {
-		return nil // It reads another driver's attributes, which no partition has.
+		return nil, false // It reads another driver's attributes, which no partition and no group has.
 	}
-	return profiles
+	return profiles, groups
 }
 
 func expressions(selectors []resourceapi.DeviceSelector) (out []string) {

@@ -7,81 +7,137 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strconv"
 	"time"
 
 	"gpu-dra-driver/pkg/gpu"
 )
 
 const (
-	// Keep is the time for which a profile stays published after an object last asked for it.
+	// Keep is the time for which devices stay published after an object last asked for them.
 	Keep = time.Hour
 	// Renew is the interval in which the ConfigMap's times are renewed, so that it is written seldom.
 	Renew = 10 * time.Minute
+	// Beat is the interval in which the controller writes the ConfigMap in any case. Nodes know thereby that it runs.
+	Beat = 3 * time.Minute
 )
 
-// Key is the key of the ConfigMap. Its value is a JSON object with a time for each profile, at most Renew before an object
-// last asked for it.
-const Key = "profiles"
+// The keys of the ConfigMap: a JSON object with a time for each profile, at most Renew before an object last asked for it,
+// such a time for groups, the time of the last write, and the number of nodes with GPUs.
+const (
+	Key        = "profiles"
+	groupsKey  = "groups"
+	writtenKey = "written"
+	nodesKey   = "nodes"
+)
 
 const (
 	maxBytes    = 64 << 10
 	maxProfiles = 500
+	// maxNodes is far above the nodes of a cluster.
+	maxNodes = 1 << 20
 )
 
-// Next returns the profiles to publish after the last ones and the profiles that are asked for now. changed means that it
-// differs from last.
-func Next(last map[string]time.Time, asked []string, now time.Time) (next map[string]time.Time, changed bool) {
-	next = maps.Clone(last)
-	if next == nil {
-		next = map[string]time.Time{}
+// State is the content of the ConfigMap.
+type State struct {
+	// Asked has a time for each profile and for Groups.
+	Asked map[string]time.Time
+	// Written is zero in ConfigMaps of earlier versions, which do not know of groups. Groups is in Asked then.
+	Written time.Time
+	// Nodes is the number of nodes with GPUs.
+	Nodes int
+}
+
+// Next returns the state after the last one, with the devices that are asked for now. changed means that it must be
+// written.
+func Next(last State, asked []string, nodes int, now time.Time) (next State, changed bool) {
+	next = State{Asked: maps.Clone(last.Asked), Written: last.Written, Nodes: nodes}
+	if next.Asked == nil {
+		next.Asked = map[string]time.Time{}
 	}
-	for _, profile := range asked {
+	for _, what := range asked {
 		// A time in the future is from a clock that was wrong.
-		if since, known := next[profile]; known && now.Sub(since) < Renew && !since.After(now) || len(next) >= maxProfiles && !known {
+		if since, known := next.Asked[what]; known && now.Sub(since) < Renew && !since.After(now) || len(next.Asked) >= maxProfiles && !known {
 			continue
 		}
-		next[profile] = now
+		next.Asked[what] = now
 	}
-	maps.DeleteFunc(next, func(_ string, since time.Time) bool { return now.Sub(since) >= Keep+Renew || since.After(now) })
-	return next, !maps.EqualFunc(last, next, time.Time.Equal)
+	maps.DeleteFunc(next.Asked, func(_ string, since time.Time) bool { return now.Sub(since) >= Keep+Renew || since.After(now) })
+	changed = !maps.EqualFunc(last.Asked, next.Asked, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now)
+	if changed {
+		next.Written = now
+	}
+	return next, changed
 }
 
 // Encode returns the data of the ConfigMap.
-func Encode(profiles map[string]time.Time) map[string]string {
-	times := map[string]string{}
-	for profile, since := range profiles {
-		times[profile] = since.UTC().Format(time.RFC3339)
+func Encode(s State) map[string]string {
+	data, times := map[string]string{}, map[string]string{}
+	for what, since := range s.Asked {
+		times[what] = stamp(since)
+	}
+	if since, ok := times[Groups]; ok {
+		delete(times, Groups)
+		data[groupsKey] = since
 	}
 	text, _ := json.Marshal(times) // Strings always encode, and encoding/json sorts keys.
-	return map[string]string{Key: string(text)}
+	data[Key], data[writtenKey], data[nodesKey] = string(text), stamp(s.Written), strconv.Itoa(s.Nodes)
+	return data
 }
 
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
 // Decode is the inverse of Encode, to the second.
-func Decode(data map[string]string) (map[string]time.Time, error) {
+func Decode(data map[string]string) (State, error) {
 	text, ok := data[Key]
 	if !ok {
-		return nil, fmt.Errorf("the key %s is missing", Key)
+		return State{}, fmt.Errorf("the key %s is missing", Key)
 	}
 	if len(text) > maxBytes {
-		return nil, fmt.Errorf("%s has %d bytes, but the limit is %d", Key, len(text), maxBytes)
+		return State{}, fmt.Errorf("%s has %d bytes, but the limit is %d", Key, len(text), maxBytes)
 	}
 	var times map[string]string
 	if err := json.Unmarshal([]byte(text), &times); err != nil || times == nil {
-		return nil, fmt.Errorf("%s is not a JSON object of times", Key)
+		return State{}, fmt.Errorf("%s is not a JSON object of times", Key)
 	}
 	if len(times) > maxProfiles {
-		return nil, fmt.Errorf("%s has %d profiles, but the limit is %d", Key, len(times), maxProfiles)
+		return State{}, fmt.Errorf("%s has %d profiles, but the limit is %d", Key, len(times), maxProfiles)
 	}
-	out := map[string]time.Time{}
+	out := State{Asked: map[string]time.Time{}}
 	for profile, since := range times {
-		at, err := time.Parse(time.RFC3339, since)
-		switch {
-		case !gpu.ValidProfile(profile):
-			return nil, fmt.Errorf("%s: %.50q is not a MIG profile", Key, profile)
-		case err != nil, at.UTC().Year() < 1, at.UTC().Year() > 9999:
-			return nil, fmt.Errorf("%s.%s: %.50q is not a time such as 2026-01-31T12:00:00Z", Key, profile, since)
+		if !gpu.ValidProfile(profile) {
+			return State{}, fmt.Errorf("%s: %.50q is not a MIG profile", Key, profile)
 		}
-		out[profile] = at
+		at, err := parseTime(Key+"."+profile, since)
+		if err != nil {
+			return State{}, err
+		}
+		out.Asked[profile] = at
+	}
+	written, ok := data[writtenKey]
+	if !ok {
+		out.Asked[Groups] = time.Time{}
+		return out, nil
+	}
+	var err error
+	if out.Written, err = parseTime(writtenKey, written); err != nil {
+		return State{}, err
+	}
+	if since, ok := data[groupsKey]; ok {
+		if out.Asked[Groups], err = parseTime(groupsKey, since); err != nil {
+			return State{}, err
+		}
+	}
+	if out.Nodes, err = strconv.Atoi(data[nodesKey]); err != nil || out.Nodes < 0 || out.Nodes > maxNodes {
+		return State{}, fmt.Errorf("%s: %.50q is not a number of nodes", nodesKey, data[nodesKey])
 	}
 	return out, nil
+}
+
+func parseTime(field, text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil || at.UTC().Year() < 1 || at.UTC().Year() > 9999 {
+		return time.Time{}, fmt.Errorf("%s: %.50q is not a time such as 2026-01-31T12:00:00Z", field, text)
+	}
+	return at, nil
 }

@@ -14,7 +14,7 @@ import (
 
 func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 	start := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
-	var last map[string]time.Time
+	var last State
 	writes := 0
 	for minute := range 200 {
 		var asked []string
@@ -22,32 +22,39 @@ func TestNext_ProfileNoLongerAskedFor_StaysForAnHour(t *testing.T) {
 			asked = append(asked, "1g.10gb")
 		}
 		if minute < 100 || minute >= 150 {
-			asked = append(asked, "2g.20gb")
+			asked = append(asked, Groups)
 		}
-		next, changed := Next(last, asked, start.Add(time.Duration(minute)*time.Minute))
+		next, changed := Next(last, asked, 3, start.Add(time.Duration(minute)*time.Minute))
 		if changed {
 			writes++
 		}
 		last = next
-		_, small := last["1g.10gb"]
-		if _, always := last["2g.20gb"]; !always {
-			t.Errorf("minute %d: a profile that was asked for within the hour is gone", minute)
+		_, small := last.Asked["1g.10gb"]
+		if _, always := last.Asked[Groups]; !always {
+			t.Errorf("minute %d: groups were asked for within the hour, and are gone", minute)
 		}
 		// It was last asked for in minute 24.
 		if minute <= 24+60 && !small || minute > 24+71 && small {
 			t.Errorf("minute %d: published %v", minute, small)
 		}
+		if age := start.Add(time.Duration(minute) * time.Minute).Sub(last.Written); age >= Beat || last.Nodes != 3 {
+			t.Errorf("minute %d: written %s ago for %d nodes", minute, age, last.Nodes)
+		}
 	}
-	if writes < 15 || writes > 25 {
-		t.Errorf("%d writes in 200 minutes, want about one in ten", writes)
+	if writes < 67 || writes > 90 {
+		t.Errorf("%d writes in 200 minutes, want one in three and a few more", writes)
 	}
 }
 
 func TestNext_TimeInTheFuture_IsReplaced(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
-	next, changed := Next(map[string]time.Time{"1g.10gb": now.Add(time.Hour), "2g.20gb": now.Add(time.Hour)}, []string{"1g.10gb"}, now)
-	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next, want) {
+	later := now.Add(time.Hour)
+	next, changed := Next(State{Asked: map[string]time.Time{"1g.10gb": later, "2g.20gb": later}, Written: later}, []string{"1g.10gb"}, 1, now)
+	if want := map[string]time.Time{"1g.10gb": now}; !changed || !maps.Equal(next.Asked, want) || next.Written != now {
 		t.Errorf("%v, %v", next, changed)
+	}
+	if _, changed := Next(next, nil, 2, now.Add(time.Second)); changed {
+		t.Error("a node more is a reason to write")
 	}
 }
 
@@ -58,7 +65,7 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "JSON", "null": "JSON", "[]": "JSON", `{"1g.10gb": 1}`: "JSON", `{"1g.10gb": "soon"}`: "time", `{"gpu": "2026-01-31T12:00:00Z"}`: "profile",
-		strings.Repeat(" ", maxBytes+1): "bytes", Encode(many)[Key]: "profiles",
+		strings.Repeat(" ", maxBytes+1): "bytes", Encode(State{Asked: many})[Key]: "profiles", `{"nvlink": "2026-01-31T12:00:00Z"}`: "profile",
 	} {
 		if _, err := Decode(map[string]string{Key: text}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.50q: %v", text, err)
@@ -67,22 +74,44 @@ func TestDecode_BadContent_ReturnsError(t *testing.T) {
 	if _, err := Decode(nil); err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Error(err)
 	}
+	for key, bad := range map[string]string{groupsKey: "all", writtenKey: "today", nodesKey: "-1"} {
+		data := Encode(State{Asked: map[string]time.Time{Groups: time.Now()}, Written: time.Now()})
+		data[key] = bad
+		if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}
+
+// TestDecode_EarlierVersion_GroupsAreAskedFor has a ConfigMap of a controller that does not know of groups.
+func TestDecode_EarlierVersion_GroupsAreAskedFor(t *testing.T) {
+	got, err := Decode(map[string]string{Key: `{"1g.10gb": "2026-01-31T12:00:00Z"}`})
+	if _, groups := got.Asked[Groups]; err != nil || !groups || len(got.Asked) != 2 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if next, _ := Next(got, nil, 1, time.Date(2026, 1, 31, 12, 1, 0, 0, time.UTC)); len(next.Asked) != 1 {
+		t.Errorf("%v, want the profile", next.Asked)
+	}
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(Encode(map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0)})[Key])
-	f.Add(`{}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		profiles, err := Decode(map[string]string{Key: text})
+	full := Encode(State{Asked: map[string]time.Time{"1g.10gb": time.Unix(1e9, 0), "1g.10gb+me": time.Unix(2e9, 0), Groups: time.Unix(1e9, 0)}, Nodes: 9})
+	f.Add(full[Key], full[groupsKey], full[writtenKey], full[nodesKey])
+	f.Add(`{}`, "", "", "")
+	f.Fuzz(func(t *testing.T, profiles, groups, written, nodes string) {
+		data := map[string]string{Key: profiles, groupsKey: groups, writtenKey: written, nodesKey: nodes}
+		maps.DeleteFunc(data, func(_, value string) bool { return value == "" })
+		is, err := Decode(data)
 		if err != nil {
 			return
 		}
-		again, err := Decode(Encode(profiles))
-		if err != nil || !maps.EqualFunc(profiles, again, func(a, b time.Time) bool { return a.Truncate(time.Second).Equal(b) }) {
-			t.Errorf("%q: %v became %v (%v)", text, profiles, again, err)
+		again, err := Decode(Encode(is))
+		same := func(a, b time.Time) bool { return a.Truncate(time.Second).Equal(b) }
+		if err != nil || !maps.EqualFunc(is.Asked, again.Asked, same) || !same(is.Written, again.Written) || is.Nodes != again.Nodes {
+			t.Errorf("%q: %v became %v (%v)", data, is, again, err)
 		}
-		if slices.Contains(slices.Collect(maps.Keys(profiles)), "") {
-			t.Errorf("%q has a profile without a name", text)
+		if slices.Contains(slices.Collect(maps.Keys(is.Asked)), "") {
+			t.Errorf("%q has a profile without a name", profiles)
 		}
 	})
 }

@@ -116,6 +116,8 @@ type Slice struct {
 	Pool resourceapi.ResourcePool
 	// Shape is nil if the slice is unreadable.
 	Shape *Shape
+	// Possible means that its devices are not published: WithGroups made it.
+	Possible bool
 	// Unhealthy are the names of devices that are unavailable to new claims.
 	Unhealthy []string
 	// Clique is the NVLink fabric and clique of the GPUs, as uuid.number. It is empty if there is none or more than

@@ -37,6 +37,8 @@ type Shape struct {
 	SharedCounters []resourceapi.CounterSet
 	// Kinds are the kinds of the devices, by the same index.
 	Kinds []Kind
+	// groups are those of WithGroups.
+	groups []*Shape
 }
 
 // Kind holds the attributes by which users choose devices.
@@ -95,6 +97,7 @@ func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy [
 	for _, d := range shape.Devices {
 		shape.Kinds = append(shape.Kinds, kindOf(d))
 	}
+	shape.groups = possibleGroups(shape)
 	if s.known == nil {
 		s.known = map[[sha256.Size]byte]weak.Pointer[Shape]{}
 	}

@@ -61,8 +61,8 @@ type Options struct {
 	// Placements says which placements of a GPU's MIG profile to publish to new claims. Nil: all. External partitions are
 	// always published.
 	Placements func(g gpu.GPU, profile string) sharing.Placements
-	// Groups reports whether to publish the NVLink groups of a GPU to new claims. Nil: all of them.
-	Groups func(gpu.GPU) bool
+	// Groups says which NVLink groups of a GPU to publish to new claims: all, ending ones or none. Nil: all of them.
+	Groups func(gpu.GPU) sharing.Placements
 	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. An Offer with false is for
 	// a device with claims that share it. standing is their strategy, if known. Nil: nothing is shared.
 	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
@@ -109,7 +109,7 @@ const (
 	Withheld State = "withheld"
 	// Unknown GPUs were readable, but NVML has not answered for a while.
 	Unknown State = "unknown"
-	// NotAsked partitions are withdrawn soon, because no object asks for their profile.
+	// NotAsked partitions and groups are withdrawn soon, because no object asks for them.
 	NotAsked State = "not-asked"
 )
 

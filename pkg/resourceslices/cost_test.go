@@ -41,6 +41,9 @@ var settings = []struct{ name, file string }{
 	{"1g.10gb only, not shareable", "publish: [{profiles: [1g.10gb], shareable: None}]"},
 	{"Auto and 1g.10gb, not shareable", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]"},
 	{"Auto, not shareable", "publish: [{profiles: Auto, shareable: None}]"},
+	{"Auto, groups too", "publish: [{profiles: Auto, groups: Auto}]"},
+	{"Auto, groups too, not shareable", "publish: [{profiles: Auto, groups: Auto, shareable: None}]"},
+	{"Auto and 1g.10gb, groups Auto, not shareable", "publish: [{profiles: [Auto, 1g.10gb], groups: Auto, shareable: None}]"},
 	{"no partitions", "publish: [{profiles: None}]"},
 	{"no partitions, not shareable", "publish: [{profiles: None, shareable: None}]"},
 	{"GPUs only, not shareable", "publish: [{profiles: None, groups: None, shareable: None}]"},
@@ -170,6 +173,7 @@ func TestAllocate_Settings_CostStaysInBudget(t *testing.T) {
 		"publish: [{profiles: [1g.10gb], shareable: None}]": {[]float64{10, 15, 80}, []float64{25, 30, 30}},
 		"publish: [{profiles: None, shareable: None}]":      {[]float64{5, 8, 15}, nil},
 		"publish: [{profiles: Auto, shareable: None}]":      {[]float64{5, 8, 25}, nil},
+		"publish: [{profiles: Auto, groups: Auto}]":         {[]float64{5, 10, 35}, nil},
 	} {
 		o := parsed(t, file)
 		wholes, smallest := costs(t, func() *scheduler { return newScheduler(t, board, o) }, budget.smallest != nil, 50*time.Millisecond)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/pkg/topology"
 )
 
@@ -63,6 +64,9 @@ func (b *builder) groups(gpus []gpuState) []group {
 	}
 	for n := range out {
 		g := &out[n]
+		if !g.held && slices.ContainsFunc(g.members, func(m gpuState) bool { return b.groupsOf(m) == sharing.EndingPlacements }) {
+			g.state, g.why = NotAsked, "no object asks for a group"
+		}
 		for _, m := range g.members { // Without faults, only held groups have unhealthy members.
 			if g.state == "" && m.unhealthy.State != "" {
 				g.state, g.why = m.unhealthy.State, fmt.Sprintf("its GPU at %s: %s", m.gpu.PCIAddress, m.unhealthy.Message)
@@ -74,13 +78,21 @@ func (b *builder) groups(gpus []gpuState) []group {
 
 // forGroups reports whether the groups of a GPU are published to new claims. Those of a faulty GPU are, with its taint.
 func (b *builder) forGroups(g gpuState) bool {
-	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU || b.o.Groups != nil && !b.o.Groups(g.gpu) {
+	asked := b.groupsOf(g)
+	if len(g.entries) == 0 || g.entries[0].device.Kind != gpu.KindGPU || asked == sharing.NoPlacement || asked == sharing.EndingPlacements && !b.o.Taints {
 		return false
 	}
 	if g.unhealthy.State.fault() {
 		return b.o.Taints && (g.entries[0].state == "" || g.entries[0].state == g.unhealthy.State)
 	}
 	return g.entries[0].state == ""
+}
+
+func (b *builder) groupsOf(g gpuState) sharing.Placements {
+	if b.o.Groups == nil {
+		return sharing.AllPlacements
+	}
+	return b.o.Groups(g.gpu)
 }
 
 // sameGPUs compares two lists without duplicates, in any order.

@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -167,7 +168,7 @@ func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 // TestBuild_DevicesThatKAICountsAsGPUs_AreKnown holds the numbers of docs/queues.md. KAI Scheduler counts each device of a
 // driver whose name contains `gpu` (`populateDRAGPUs` in its package `cluster_info`).
 func TestBuild_DevicesThatKAICountsAsGPUs_AreKnown(t *testing.T) {
-	whole := resourceslices.Options{NoPartitions: true, NoMonitors: true, Groups: func(gpu.GPU) bool { return false }}
+	whole := resourceslices.Options{NoPartitions: true, NoMonitors: true, Groups: func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }}
 	for name, want := range map[string][2]int{"hgx-h100": {223, 8}, "dgx-1-v100": {22, 8}, "l40s-4": {8, 4}, "a30": {8, 4}, "t4-1": {2, 1}} {
 		p, err := profiles.Load(name)
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 	"gpu-dra-driver/pkg/sharing"
 )
 
-// parsed returns the options of a settings file. No object asks for a profile.
+// parsed returns the options of a settings file. No object asks for a profile or a group.
 func parsed(t testing.TB, file string) resourceslices.Options {
 	t.Helper()
 	s, _, err := sharing.Parse([]byte(file))
@@ -30,7 +30,9 @@ func parsed(t testing.TB, file string) resourceslices.Options {
 		Placements: func(g gpu.GPU, profile string) sharing.Placements {
 			return s.Placements("n1", g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
 		},
-		Groups: func(g gpu.GPU) bool { return s.Groups("n1", g) },
+		Groups: func(g gpu.GPU) sharing.Placements {
+			return s.Groups("n1", g, func() sharing.Placements { return sharing.NoPlacement })
+		},
 		Offer: func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(s.Policy("n1", g, profile).With(standing), g, profile, true)
 		},
@@ -58,6 +60,7 @@ func TestBuild_PublishSettingsOfGroups_LeaveOutGroupsAndCounters(t *testing.T) {
 		"":                         3,
 		"publish: [{groups: All}]": 3,
 		"publish: [{groups: None, profiles: None}]":           0,
+		"publish: [{groups: Auto}]":                           0,
 		"publish: [{products: ['*A100*'], groups: None}, {}]": 3,
 	} {
 		s := newScheduler(t, hgx(4, gpu.MIG{}), parsed(t, file))
@@ -143,7 +146,7 @@ func TestBuild_SettingsChangeUnderClaims_NeverOverlap(t *testing.T) {
 		"", "publish: [{profiles: None}]", "publish: [{profiles: None, shareable: None}]", "publish: [{profiles: [1g.10gb], shareable: GPUs}]",
 		"publish: [{profiles: [3g.40gb, 1g.10gb+me], shareable: Partitions}]", "publish: [{shareable: None}]",
 		"publish: [{profiles: Auto}]", "publish: [{profiles: [Auto, 1g.10gb], shareable: None}]",
-		"publish: [{groups: None}]", "publish: [{profiles: None, groups: None, shareable: None}]",
+		"publish: [{groups: None}]", "publish: [{profiles: None, groups: None, shareable: None}]", "publish: [{profiles: Auto, groups: Auto}]",
 	}
 	m := layouttest.H100()
 	for name, snapshot := range map[string]gpu.Snapshot{
@@ -255,4 +258,31 @@ func failOnDoubleUse(t *testing.T, m gpu.MIG, prepared []resourceapi.DeviceReque
 		}
 	}
 	failOnOverlap(t, m, ids)
+}
+
+// TestBuild_GroupsEnd_TaintedUntilTheyAreGone keeps a group that a claim holds, and its counters.
+func TestBuild_GroupsEnd_TaintedUntilTheyAreGone(t *testing.T) {
+	snapshot := hgx(4, gpu.MIG{})
+	asked := sharing.AllPlacements
+	o := resourceslices.Options{Groups: func(gpu.GPU) sharing.Placements { return asked }}
+	s := newScheduler(t, snapshot, o)
+	got := s.allocate(s.group(2))
+	if len(got) != 1 {
+		t.Fatalf("%v was allocated", got)
+	}
+	asked = sharing.EndingPlacements
+	s.slices = newScheduler(t, snapshot, o).slices
+	s.want(s.group(2)) // The other group of two is tainted; the claim's one still counts.
+	if left := s.allocate(s.claim("gpu.nvidia.com", 3)); len(left) != 0 {
+		t.Errorf("%v of a group's GPUs were allocated", left)
+	}
+	asked = sharing.NoPlacement
+	o.Held = heldBy(t, gpu.MIG{}, resourceapi.DeviceRequestAllocationResult{Device: got[0]})
+	s.slices = newScheduler(t, snapshot, o).slices
+	if left := s.allocate(s.claim("gpu.nvidia.com", 3)); len(left) != 0 {
+		t.Errorf("%v of a group's GPUs were allocated", left)
+	}
+	if left := s.allocate(s.claim("gpu.nvidia.com", 2)); len(left) != 2 {
+		t.Errorf("%v were allocated, want the other two GPUs", left)
+	}
 }

@@ -20,8 +20,8 @@ type published struct {
 	// profiles are globs of the MIG profiles to publish; all publishes every profile, auto those that the cluster asks for.
 	profiles  []string
 	all, auto bool
-	// groups publishes NVLink groups.
-	groups bool
+	// groups publishes NVLink groups, autoGroups if the cluster asks for groups.
+	groups, autoGroups bool
 	// Claims can share devices of these kinds.
 	gpus, partitions bool
 }
@@ -50,9 +50,11 @@ func (e publishEntry) read(field string) (published, error) {
 	switch e.Groups {
 	case "", "All":
 		p.groups = true
+	case "Auto":
+		p.autoGroups = true
 	case "None":
 	default:
-		return p, fmt.Errorf("%s.groups: %q is not known, use All or None", field, clip(e.Groups))
+		return p, fmt.Errorf("%s.groups: %q is not known, use All, Auto or None", field, clip(e.Groups))
 	}
 	var word string
 	switch {
@@ -86,12 +88,12 @@ func (s Settings) published(node string, g gpu.GPU) published {
 	return published{all: true, groups: true, gpus: true, partitions: true}
 }
 
-// Placements says how many of a MIG profile's placements a node publishes to new claims.
+// Placements says how many of a MIG profile's placements, or of a GPU's NVLink groups, a node publishes to new claims.
 type Placements int
 
 const (
 	AllPlacements Placements = iota
-	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one of the node.
+	// EndingPlacements are published for a moment longer, but no new claim gets them, except for one partition of the node.
 	EndingPlacements
 	// OnePlacement is one of the node, so that its profile stays known.
 	OnePlacement
@@ -111,8 +113,18 @@ func (s Settings) Placements(node string, g gpu.GPU, profile string, asked func(
 	return NoPlacement
 }
 
-// Groups reports whether a node publishes the NVLink groups of a GPU to new claims.
-func (s Settings) Groups(node string, g gpu.GPU) bool { return s.published(node, g).groups }
+// Groups returns AllPlacements, EndingPlacements or NoPlacement for the NVLink groups of a GPU. asked answers for the
+// setting Auto; without it all groups are published.
+func (s Settings) Groups(node string, g gpu.GPU, asked func() Placements) Placements {
+	p := s.published(node, g)
+	switch {
+	case p.groups, p.autoGroups && asked == nil:
+		return AllPlacements
+	case p.autoGroups:
+		return asked()
+	}
+	return NoPlacement
+}
 
 func (p published) shares(profile string) bool {
 	if profile == "" {

@@ -142,4 +142,14 @@ var clusterMutations = []Mutation{
 		Old: "			if r.Driver != c.driver {\n				return false\n			}\n", New: "",
 		Package: "./pkg/view", Test: "TestClaims_Pending_ResolvedThroughSelectors",
 	},
+	{
+		Name: "a group without a readable type asks for no groups", File: "pkg/demand/profiles.go",
+		Old: `if only := r.Type(c.Driver); only != "" {`, New: `if only := r.Type(c.Driver); true {`,
+		Package: "./pkg/demand", Test: "TestAsked_Request_AsksForTheDevicesThatItCouldGet",
+	},
+	{
+		Name: "classes of groups go while nodes publish none", File: "pkg/controller/clusterview.go",
+		Old: "if n.autoGroups {", New: "if false {",
+		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
+	},
 }

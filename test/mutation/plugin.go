@@ -187,8 +187,23 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "without a ConfigMap no profile counts as wanted", File: "pkg/kubeletplugin/publishing/asked.go",
-		Old: "case asked, a.profiles == nil:", New: "case asked:",
+		Old: "case asked, a.asked == nil, a.alone:", New: "case asked, a.alone:",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestAsked_ConfigMapComesAndChanges_ProfilesFollow",
+	},
+	{
+		Name: "without a controller a node waits for ever", File: "pkg/kubeletplugin/publishing/asked.go",
+		Old: "a.alone = time.Since(a.seen) >= aloneAfter", New: "a.alone = false",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestAsked_NoController_AllPublishedUntilItWritesAgain",
+	},
+	{
+		Name: "an API server that does not answer counts as no controller", File: "pkg/kubeletplugin/publishing/asked.go",
+		Old: "if err != nil && !apierrors.IsNotFound(err) {\n\t\treturn\n\t}\n\tif err == nil && a.set(found)", New: "if err == nil && a.set(found)",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestAsked_NoController_AllPublishedUntilItWritesAgain",
+	},
+	{
+		Name: "groups that end are given to new claims", File: "pkg/resourceslices/group.go",
+		Old: "b.groupsOf(m) == sharing.EndingPlacements })", New: "false })",
+		Package: built, Test: "TestBuild_GroupsEnd_TaintedUntilTheyAreGone",
 	},
 	{
 		Name: "a held placement is the one of a profile that no object asks for", File: "pkg/resourceslices/entries.go",

@@ -40,6 +40,7 @@ type Config struct {
 
 	NodeLabels     bool
 	AskedConfigMap string
+	AutoGroups     bool
 	Check          string
 	Verbosity      int
 	Version        bool
@@ -106,8 +107,10 @@ func New(c *Config) *pflag.FlagSet {
 	fs.BoolVar(&c.NodeLabels, "node-labels", true,
 		"Label nodes as NVIDIA's feature discovery does. Labels of other writers stay.")
 	fs.StringVar(&c.AskedConfigMap, "asked-configmap", "",
-		"Name of the ConfigMap in the pod's namespace to write the MIG profiles into that the cluster asks for. Nodes "+
-			"with the setting Auto publish these. Empty: none.")
+		"Name of the ConfigMap in the pod's namespace to write the MIG profiles and groups into that the cluster asks for. "+
+			"Nodes with the setting Auto publish these. Empty: none.")
+	fs.BoolVar(&c.AutoGroups, "auto-groups", false,
+		"Keep the classes of NVLink groups that nodes do not publish until the cluster asks for groups (the setting Auto).")
 	fs.StringVar(&c.Check, "check", "",
 		"Run one check, print its result and exit. installation: the driver works. uninstall: no claim has devices "+
 			"of the driver.")

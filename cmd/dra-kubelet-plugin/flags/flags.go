@@ -132,8 +132,8 @@ func New(c *Config) *pflag.FlagSet {
 		"File with the node's sharing settings; a config file of NVIDIA's device plugin works too. The plugin "+
 			"reloads a changed file. If the file is invalid, the previous settings stay in force. Empty: none.")
 	fs.StringVar(&c.AskedConfigMap, "asked-configmap", "",
-		"Name of the ConfigMap in the pod's namespace in which the controller lists the MIG profiles that the cluster "+
-			"asks for. Empty: the setting Auto publishes all profiles.")
+		"Name of the ConfigMap in the pod's namespace in which the controller lists the MIG profiles and groups that "+
+			"the cluster asks for. Empty: the setting Auto publishes all of them.")
 	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
 		"Time after the deletion of a prepared claim at which the plugin releases its devices without the "+
 			"kubelet's call. No pod or process may use them any more.")

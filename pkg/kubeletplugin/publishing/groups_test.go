@@ -10,6 +10,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 // linked returns GPUs with so many links to switches.
@@ -30,7 +31,7 @@ func member(i int, admin bool) plan.Device {
 }
 
 func TestNode_GroupsSwitchedOff_PublishesHeldGroupUntilRelease(t *testing.T) {
-	n := newNode(t, NodeOptions{Groups: func(gpu.GPU) bool { return false }})
+	n := newNode(t, NodeOptions{Groups: func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }})
 	if err := n.Found(t.Context(), linked(18, 18), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ type NodeOptions struct {
 	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
 	// Placements, Groups and Offer are those of resourceslices.Options.
 	Placements func(g gpu.GPU, profile string) sharing.Placements
-	Groups     func(gpu.GPU) bool
+	Groups     func(gpu.GPU) sharing.Placements
 	Offer      func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
 	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
 	// false, nothing is published.
@@ -266,7 +266,7 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 func (n *Node) unlikeSettings(d plan.Device) bool {
 	g := n.last[d.PCIAddress]
 	if d.Kind == gpu.KindMIG && (n.o.NoPartitions || n.o.Placements != nil && n.o.Placements(g, d.Partition.Profile) != sharing.AllPlacements) ||
-		d.Kind == gpu.KindGroup && n.o.Groups != nil && !n.o.Groups(g) {
+		d.Kind == gpu.KindGroup && n.o.Groups != nil && n.o.Groups(g) != sharing.AllPlacements {
 		return true
 	}
 	if n.o.Offer == nil || d.ShareID == "" {

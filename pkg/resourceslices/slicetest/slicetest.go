@@ -35,8 +35,8 @@ func Node(profile, node string, gpus int) ([]*resourceapi.ResourceSlice, error) 
 	return Slices(snapshot, node, sharing.Settings{}), nil
 }
 
-// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile. All
-// partitions are an administrator's.
+// Slices returns the slices of a node with MPS for a Snapshot and the node's settings. No object asks for a MIG profile or a
+// group. All partitions are an administrator's.
 func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*resourceapi.ResourceSlice {
 	foreign := map[string][]gpu.Partition{}
 	for _, g := range snapshot.GPUs {
@@ -47,7 +47,9 @@ func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*re
 		Placements: func(g gpu.GPU, profile string) sharing.Placements {
 			return settings.Placements(node, g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
 		},
-		Groups: func(g gpu.GPU) bool { return settings.Groups(node, g) },
+		Groups: func(g gpu.GPU) sharing.Placements {
+			return settings.Groups(node, g, func() sharing.Placements { return sharing.NoPlacement })
+		},
 		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 			return sharing.OfferOf(settings.Policy(node, g, profile), g, profile, true)
 		},

@@ -135,5 +135,9 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- with include "gpu-dra-driver.askedConfigMap" . }}
 - name: ASKED_CONFIGMAP
   value: {{ . }}
+{{- if contains "\"groups\":\"Auto\"" (get (include "gpu-dra-driver.sharingConfig" $ | fromYaml) "publish" | toJson) }}
+- name: AUTO_GROUPS
+  value: "true"
+{{- end }}
 {{- end }}
 {{- end }}
