@@ -185,6 +185,10 @@ func (l *loader) slices(ctx context.Context, raw bool) error {
 		}
 		return page, nil
 	})
+	return slicesError(err)
+}
+
+func slicesError(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("list ResourceSlices: the cluster does not serve resource.k8s.io/v1 (Kubernetes 1.34 or later does): %w", err)

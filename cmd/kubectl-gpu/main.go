@@ -23,7 +23,7 @@ import (
 // commands are the constructors of all commands, in the order of the help. Each has a file of its own.
 var commands = []func(*factory) *cobra.Command{
 	newLs, newLayout, newTop, newClaims, newSlices, newWhy,
-	newDoctor, newBundle, newCordon, newUncordon, newDrain, newClear,
+	newDoctor, newBundle, newCordon, newUncordon, newDrain, newClear, newWeb,
 }
 
 // version is set by the build.

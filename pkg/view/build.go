@@ -5,6 +5,7 @@ package view
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -27,37 +28,76 @@ type Objects struct {
 
 // Nodes joins the objects. Nodes and GPUs are sorted by name.
 func Nodes(o Objects) []Node {
-	byNode := map[string][]*Slice{}
-	pools := map[string]string{}
-	for _, s := range o.Slices {
-		byNode[s.Node] = append(byNode[s.Node], s)
-		pools[s.Pool.Name] = s.Node
-	}
-	held := map[string][]result{}
-	for _, r := range results(o.Driver, o.Claims) {
-		node, published := pools[r.Pool]
-		if !published {
-			node = NodeOfPool(r.Pool)
-		}
-		held[node] = append(held[node], r)
-	}
-	for node := range held {
-		if _, published := byNode[node]; !published {
-			byNode[node] = nil
-		}
-	}
+	index := NewIndex(o)
 	var out []Node
-	known := &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]map[string]fleet.State{}}
-	for _, name := range slices.Sorted(maps.Keys(byNode)) {
-		b := builder{cache: known, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
-		b.slices(byNode[name], held[name])
-		for _, r := range held[name] {
-			b.allocation(r)
-		}
-		b.rules(o.Driver, o.Rules, pools)
-		out = append(out, b.done())
+	for _, name := range slices.Sorted(maps.Keys(index.byNode)) {
+		out = append(out, index.Node(name))
 	}
 	return out
+}
+
+// Index has the objects of a cluster by node. It is not safe for concurrent use.
+type Index struct {
+	driver string
+	rules  []resourceapi.DeviceTaintRule
+	byNode map[string][]*Slice
+	held   map[string][]result
+	// pools are the nodes of published pools.
+	pools map[string]string
+	cache *cache
+}
+
+// NewIndex indexes objects. Nodes of devices that only claims name have no slices.
+func NewIndex(o Objects) *Index {
+	x := &Index{
+		driver: o.Driver, rules: o.Rules, byNode: map[string][]*Slice{}, held: map[string][]result{}, pools: map[string]string{},
+		cache: &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]map[string]fleet.State{}},
+	}
+	for _, s := range o.Slices {
+		x.byNode[s.Node] = append(x.byNode[s.Node], s)
+		if node, published := x.pools[s.Pool.Name]; !published || s.Node < node {
+			x.pools[s.Pool.Name] = s.Node // A pool of several nodes is an error; the answer must not depend on the order.
+		}
+	}
+	for _, r := range results(o.Driver, o.Claims) {
+		node := x.NodeOf(r.Pool)
+		x.held[node] = append(x.held[node], r)
+		if _, published := x.byNode[node]; !published {
+			x.byNode[node] = nil
+		}
+	}
+	return x
+}
+
+// NodeOf returns the node of a pool: the one that publishes it, or else the one in its name.
+func (x *Index) NodeOf(pool string) string {
+	if node, published := x.pools[pool]; published {
+		return node
+	}
+	return NodeOfPool(pool)
+}
+
+// Names iterates over the names of the nodes, in no order.
+func (x *Index) Names() iter.Seq[string] { return maps.Keys(x.byNode) }
+
+// Published reports whether the node has slices.
+func (x *Index) Published(name string) bool { return len(x.byNode[name]) > 0 }
+
+// Has reports whether the node has slices, or devices that a claim holds.
+func (x *Index) Has(name string) bool {
+	_, ok := x.byNode[name]
+	return ok
+}
+
+// Node joins the objects of one node.
+func (x *Index) Node(name string) Node {
+	b := builder{cache: x.cache, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+	b.slices(x.byNode[name], x.held[name])
+	for _, r := range x.held[name] {
+		b.allocation(r)
+	}
+	b.rules(x.driver, x.rules, x.pools)
+	return b.done()
 }
 
 // NodeOfPool returns the node of a pool by its name: pools are named <node>/gpu and <node>/monitor.
@@ -334,7 +374,9 @@ func (b *builder) done() Node {
 		g.FreeSlices = freeSlices(*g)
 		b.node.GPUs = append(b.node.GPUs, *g)
 	}
-	slices.SortFunc(b.node.Groups, func(x, y Group) int { return cmp.Compare(x.Device, y.Device) })
+	slices.SortFunc(b.node.Groups, func(x, y Group) int {
+		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Claim.String(), y.Claim.String()))
+	})
 	return b.node
 }
 

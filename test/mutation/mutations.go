@@ -14,4 +14,4 @@ const (
 )
 
 // mutations lists all mutations, each with the test that must fail.
-var mutations = slices.Concat(claimMutations, planMutations, gpuMutations, pluginMutations, clusterMutations)
+var mutations = slices.Concat(claimMutations, planMutations, gpuMutations, pluginMutations, clusterMutations, webMutations)

@@ -1,0 +1,213 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	goruntime "runtime"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"gpu-dra-driver/pkg/web"
+	"gpu-dra-driver/pkg/why"
+)
+
+func newWeb(f *factory) *cobra.Command {
+	var port int
+	var open bool
+	c := &cobra.Command{
+		Use:   "web",
+		Short: "Show the GPUs of the cluster as a page in your browser",
+		Long: "Serve a page with all GPUs, drawn to scale, their claims, and why claims wait. It follows the cluster.\n\n" +
+			"The page is for this machine only: the server listens on 127.0.0.1, and the printed URL has a secret part. It has\n" +
+			"your rights in the cluster, and only reads. It loads nothing from the network. Interrupt the command to end it.",
+		Example: "  kubectl gpu web\n  kubectl gpu web --open\n  kubectl gpu web --port 8080",
+		Args:    cobra.NoArgs,
+	}
+	c.Flags().IntVar(&port, "port", 0, "Port of 127.0.0.1; 0 is any free one.")
+	c.Flags().BoolVar(&open, "open", false, "Open the page in the browser.")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if port < 0 || port > 1<<16-1 {
+			return usageError{fmt.Errorf("--port %d is no port: give 0 to 65535", port)}
+		}
+		return f.serve(c.Context(), port, open)
+	}
+	return c
+}
+
+func (f *factory) serve(ctx context.Context, port int, open bool) error {
+	client, dyn, err := f.clients()
+	if err != nil {
+		return err
+	}
+	namespace, err := f.namespace()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	kubeconfig, err := f.config.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	if err := f.reachable(ctx, client); err != nil {
+		return err
+	}
+	listener, err := web.Listen(port)
+	if err != nil {
+		return err
+	}
+	followed := f.resources(client, dyn, namespace)
+	var names []string
+	for _, r := range followed {
+		names = append(names, r.Name)
+	}
+	cluster := web.NewCluster(cmp.Or(*f.config.Context, kubeconfig.CurrentContext), f.driver, names...)
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	for _, r := range followed {
+		running.Go(func() { cluster.Follow(ctx, r) })
+	}
+	failed := make(chan error, 1)
+	running.Go(func() {
+		defer cancel() // A page that is not refreshed is wrong.
+		failed <- cluster.Run(ctx)
+	})
+	token := web.NewToken()
+	url := web.URL(listener, token)
+	fmt.Fprintln(f.Out, url)
+	fmt.Fprintln(f.ErrOut, "Open this URL in a browser of this machine. Interrupt the command (Ctrl-C) to end it.")
+	if open {
+		if err := openBrowser(ctx, url); err != nil {
+			fmt.Fprintf(f.ErrOut, "note: no browser was opened: %v\n", err)
+		}
+	}
+	err = web.Serve(ctx, listener, web.NewHandler(token, cluster, (&explainer{factory: f}).explain))
+	cancel()
+	return errors.Join(err, <-failed)
+}
+
+// reachable fails if the user cannot read slices at all.
+func (f *factory) reachable(ctx context.Context, client kubernetes.Interface) error {
+	ctx, cancel, err := f.bounded(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	_, err = client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{Limit: 1})
+	return slicesError(err)
+}
+
+// resources are those of the page.
+func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicClient, namespace string) []web.Resource {
+	v1 := client.ResourceV1()
+	ours := fields.OneTermEqualSelector("spec.driver", f.driver).String()
+	claims := func(namespace string) web.Resource {
+		return web.Resource{Name: web.Claims, List: list(v1.ResourceClaims(namespace).List), Watch: v1.ResourceClaims(namespace).Watch}
+	}
+	own, all := claims(namespace), claims("")
+	own.Scope, own.Effect = " of namespace "+namespace, "holders are not shown, and devices look free that are not"
+	all.Scope, all.Effect = " of all namespaces", "only those of namespace "+namespace+" are shown, and devices of others look free"
+	all.Else = &own
+	var rules *web.Resource
+	for i := len(ruleVersions) - 1; i >= 0; i-- {
+		r := dyn.Resource(ruleResource(ruleVersions[i]))
+		rules = &web.Resource{
+			Name: web.Rules, List: list(r.List), Watch: r.Watch, Effect: "cordoned GPUs are not marked", Optional: true, Else: rules,
+		}
+	}
+	return []web.Resource{all, *rules, {
+		Name: web.Slices, Effect: "the page is empty",
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = ours
+			return v1.ResourceSlices().List(ctx, o)
+		},
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = ours
+			return v1.ResourceSlices().Watch(ctx, o)
+		},
+	}, {
+		Name: web.Classes, List: list(v1.DeviceClasses().List), Watch: v1.DeviceClasses().Watch, Effect: "pending claims are not shown",
+	}}
+}
+
+func list[L runtime.Object](typed func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return typed(ctx, o) }
+}
+
+// explainer answers like kubectl gpu why. Questions that come together share what it read.
+type explainer struct {
+	*factory
+	mu     sync.Mutex
+	shared *objects
+	read   time.Time
+}
+
+// shareFor is how long an answer may rely on objects that were read for another one.
+const shareFor = 5 * time.Second
+
+func (e *explainer) explain(ctx context.Context, namespace, name string) (any, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ctx, cancel, err := e.bounded(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	client, _, err := e.clients()
+	if err != nil {
+		return nil, err
+	}
+	g := getter{client: client, cluster: &why.Cluster{}}
+	subject, err := g.claim(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if e.shared == nil || time.Since(e.read) > shareFor {
+		if e.shared, err = e.load(ctx, want{claims: true, classes: true, nodes: true, rules: true, raw: true}); err != nil {
+			return nil, err
+		}
+		e.read = time.Now()
+		time.AfterFunc(2*shareFor, e.forget)
+	}
+	g.add(e.shared)
+	if subject.Pod != nil {
+		if err := g.references(ctx, subject.Pod); err != nil {
+			return nil, err
+		}
+	}
+	return why.Ask(ctx, g.cluster, subject, why.Options{Driver: e.driver, Limit: why.DefaultLimit, Now: e.now()}), nil
+}
+
+// forget frees the memory of objects that no answer may rely on.
+func (e *explainer) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if time.Since(e.read) > shareFor {
+		e.shared = nil
+	}
+}
+
+func openBrowser(ctx context.Context, url string) error {
+	name, args := "xdg-open", []string{url}
+	switch goruntime.GOOS {
+	case "darwin":
+		name = "open"
+	case "windows":
+		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", url}
+	}
+	return exec.CommandContext(ctx, name, args...).Run()
+}

@@ -1,0 +1,191 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+)
+
+// browse starts kubectl gpu web against an API server whose watches have no events. It returns the URL, and a function
+// that interrupts the command and returns its exit code and standard error.
+func (e *env) browse(args ...string) (url string, interrupt func() (int, string)) {
+	e.t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			e.t.Errorf("%s %s: the page writes", r.Method, r.URL)
+		}
+		if r.URL.Query().Get("watch") == "" {
+			e.serve(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	e.t.Cleanup(server.Close)
+	ctx, cancel := context.WithCancel(e.t.Context())
+	read, write := io.Pipe()
+	var errOut bytes.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(ctx, append(args, "--kubeconfig="+kubeconfig(e.t, server.URL)), genericiooptions.IOStreams{In: strings.NewReader(""), Out: write, ErrOut: &errOut})
+		_ = write.Close()
+	}()
+	url, err := bufio.NewReader(read).ReadString('\n')
+	interrupt = func() (int, string) {
+		cancel()
+		return <-code, errOut.String()
+	}
+	if err != nil {
+		_, text := interrupt()
+		e.t.Fatalf("no URL: %v: %s", err, text)
+	}
+	e.t.Cleanup(func() { cancel() })
+	return strings.TrimSpace(url), interrupt
+}
+
+// lines reads the page's data until the whole cluster is shown.
+func lines(t *testing.T, url string) (gpus []map[string]any, notes []any) {
+	t.Helper()
+	response, err := http.Get(url + "api/watch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	live := false
+	scanner := bufio.NewScanner(response.Body)
+	for scanner.Buffer(nil, 1<<24); scanner.Scan(); {
+		var line struct {
+			Status *struct {
+				Reading []string
+				Notes   []any
+			}
+			Node  *struct{ GPUs []map[string]any }
+			Shown bool
+		}
+		if err := json.Unmarshal(scanner.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case line.Status != nil:
+			live, notes = len(line.Status.Reading) == 0, line.Status.Notes
+		case line.Node != nil:
+			gpus = append(gpus, line.Node.GPUs...)
+		case line.Shown && live:
+			return gpus, notes
+		}
+	}
+	t.Fatal("the page's data ended:", scanner.Err())
+	return nil, nil
+}
+
+func TestWeb_Data_EqualsLs(t *testing.T) {
+	pending := claim("team-b", "waits")
+	pending.Status = resourceapi.ResourceClaimStatus{}
+	e := start(t, map[string]string{"n1": "hgx-h100"}, claim("team-a", "train", device("n1", "gpu-0000-1b-00-0-mig-3g-40gb-4")), pending)
+	url, interrupt := e.browse("web")
+	gpus, notes := lines(t, url)
+	_, out, _ := e.kubectl("ls", "-o", "json")
+	var ls struct{ Items []map[string]any }
+	if err := json.Unmarshal([]byte(out), &ls); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gpus {
+		for _, key := range []string{"summary", "condition", "fragmented"} { // Words of the table.
+			delete(g, key)
+		}
+	}
+	for _, g := range ls.Items {
+		for _, key := range []string{"apiVersion", "kind", "metadata"} {
+			delete(g, key)
+		}
+	}
+	if diff := cmp.Diff(ls.Items, gpus); diff != "" || len(gpus) != perNode {
+		t.Errorf("(-kubectl gpu ls -o json, +page):\n%s", diff)
+	}
+	if len(notes) > 0 {
+		t.Errorf("the page notes %v", notes)
+	}
+	if code, errOut := interrupt(); code != 0 || !strings.Contains(errOut, "Interrupt the command") {
+		t.Errorf("after an interrupt: exit code %d, stderr %q", code, errOut)
+	}
+	if again, err := http.Get(url); err == nil {
+		again.Body.Close()
+		t.Error("the page is still served after an interrupt")
+	}
+}
+
+func TestWeb_LessRights_NotesWhatIsMissing(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"})
+	e.forbidden[claimsPath], e.forbidden[rulesPath], e.forbidden[classesPath] = true, true, true
+	e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims"] = resourceapi.ResourceClaimList{
+		Items: []resourceapi.ResourceClaim{claim("team-a", "own", device("n1", "gpu-0000-1b-00-0"))},
+	}
+	url, _ := e.browse("web")
+	gpus, notes := lines(t, url)
+	want := []any{
+		"You may not list DeviceClasses: pending claims are not shown.",
+		"You may not list DeviceTaintRules: cordoned GPUs are not marked.",
+		"You may not list ResourceClaims of all namespaces: only those of namespace team-a are shown, and devices of others look free.",
+	}
+	if diff := cmp.Diff(want, notes); diff != "" || len(gpus) != perNode || gpus[0]["use"] != "whole" {
+		t.Errorf("GPUs %v, notes (-want +got):\n%s", gpus, diff)
+	}
+}
+
+func TestWeb_Start_FailsWithASentence(t *testing.T) {
+	e := start(t, map[string]string{"n1": "hgx-h100"})
+	if code, _, errOut := e.kubectl("web", "--port", "70000"); code != 2 || !strings.Contains(errOut, "no port") {
+		t.Errorf("exit code %d: %s", code, errOut)
+	}
+	e.forbidden[slicesPath] = true
+	if code, out, errOut := e.kubectl("web"); code != 1 || out != "" || !strings.Contains(errOut, "list ResourceSlices") {
+		t.Errorf("exit code %d: %s%s", code, out, errOut)
+	}
+}
+
+func TestWeb_Why_AnswersLikeTheCommand(t *testing.T) {
+	waits := resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "waits"}}
+	waits.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "missing.example.com"}}}
+	e := start(t, map[string]string{"n1": "hgx-h100"}, waits)
+	e.lists["/apis/resource.k8s.io/v1/namespaces/team-a/resourceclaims/waits"] = waits
+	e.lists["/api/v1/nodes"] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+	e.forbidden["/api/v1/namespaces/team-a/pods"] = true
+	url, _ := e.browse("web")
+	response, err := http.Get(url + "api/why?namespace=team-a&name=waits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var answer map[string]any
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		t.Fatal(err)
+	}
+	_, out, errOut := e.kubectl("why", "claim/waits", "-o", "json")
+	var list struct{ Items []map[string]any }
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Items) != 1 {
+		t.Fatalf("%v: %s%s", err, out, errOut)
+	}
+	for _, key := range []string{"apiVersion", "kind", "metadata"} {
+		delete(list.Items[0], key)
+	}
+	if diff := cmp.Diff(list.Items[0], answer); diff != "" || answer["result"] != "waits" {
+		t.Errorf("(-kubectl gpu why, +page):\n%s", diff)
+	}
+}

@@ -1,0 +1,199 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/view"
+)
+
+// Cluster has the objects of a cluster while they change, and the page's picture of them. It is safe for concurrent use.
+type Cluster struct {
+	feed *feed
+
+	mu      sync.Mutex
+	status  status
+	notes   map[string]string
+	shapes  *fleet.Shapes
+	slices  map[types.NamespacedName]*view.Slice
+	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
+	classes map[types.NamespacedName]*resourceapi.DeviceClass
+	rules   map[types.NamespacedName]*resourceapi.DeviceTaintRule
+	// pools, publishers and dirtyClaims are those that changed since the last refresh. publishers are nodes. The other two
+	// mean that each node or claim can have changed.
+	pools, publishers   sets.Set[string]
+	dirtyClaims         sets.Set[types.NamespacedName]
+	allNodes, allClaims bool
+	// shown are the nodes of the last refresh.
+	shown sets.Set[string]
+	// nodes are the nodes of pools at the last refresh.
+	nodes map[string]string
+	// changed has an element if there is something to refresh.
+	changed chan struct{}
+}
+
+// NewCluster returns a cluster without objects. title names it, and reading are the names of the resources to follow.
+func NewCluster(title, driver string, reading ...string) *Cluster {
+	return &Cluster{
+		feed: newFeed(), status: status{Title: title, Driver: driver, Reading: slices.Sorted(slices.Values(reading))},
+		notes: map[string]string{}, shapes: &fleet.Shapes{},
+		slices: map[types.NamespacedName]*view.Slice{}, claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
+		classes: map[types.NamespacedName]*resourceapi.DeviceClass{}, rules: map[types.NamespacedName]*resourceapi.DeviceTaintRule{},
+		pools: sets.New[string](), publishers: sets.New[string](), dirtyClaims: sets.New[types.NamespacedName](), shown: sets.New[string](), nodes: map[string]string{},
+		allNodes: true, allClaims: true, changed: make(chan struct{}, 1),
+	}
+}
+
+// Put stores a new or changed object, or removes it. Other types than those of the page are ignored, and so are slices
+// of other drivers. The caller must not use the object afterwards.
+func (c *Cluster) Put(o runtime.Object, removed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch o := o.(type) {
+	default:
+		return
+	case *resourceapi.ResourceSlice:
+		if o.Spec.Driver != c.status.Driver {
+			return
+		}
+		s := view.Trim(c.shapes, o)
+		old := store(c.slices, types.NamespacedName{Name: s.Name}, s, removed)
+		for _, one := range []*view.Slice{old, s} {
+			if one != nil {
+				c.pools.Insert(one.Pool.Name)
+				c.publishers.Insert(one.Node)
+			}
+		}
+	case *resourceapi.ResourceClaim:
+		key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		o.ManagedFields = nil
+		old := store(c.claims, key, o, removed)
+		c.dirtyClaims.Insert(key)
+		for _, one := range []*resourceapi.ResourceClaim{old, o} {
+			c.pools.Insert(c.poolsOf(one)...)
+		}
+	case *resourceapi.DeviceClass:
+		store(c.classes, types.NamespacedName{Name: o.Name}, o, removed)
+		c.allClaims = true
+	case *resourceapi.DeviceTaintRule:
+		store(c.rules, types.NamespacedName{Name: o.Name}, o, removed)
+		c.allNodes = true
+	case *unstructured.Unstructured:
+		rule := &resourceapi.DeviceTaintRule{}
+		if o.GetKind() != "DeviceTaintRule" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rule) != nil {
+			return
+		}
+		store(c.rules, types.NamespacedName{Name: rule.Name}, rule, removed)
+		c.allNodes = true
+	}
+	c.signal()
+}
+
+// store returns the earlier value, or nil.
+func store[T any](all map[types.NamespacedName]*T, key types.NamespacedName, value *T, removed bool) *T {
+	old := all[key]
+	if removed {
+		delete(all, key)
+	} else {
+		all[key] = value
+	}
+	return old
+}
+
+func (c *Cluster) poolsOf(claim *resourceapi.ResourceClaim) (out []string) {
+	if claim == nil || claim.Status.Allocation == nil {
+		return nil
+	}
+	for _, r := range claim.Status.Allocation.Devices.Results {
+		if r.Driver == c.status.Driver {
+			out = append(out, r.Pool)
+		}
+	}
+	return out
+}
+
+// Listed ends the reading of a resource. Objects of the resource that are not among the keys are removed.
+func (c *Cluster) Listed(resource string, keys sets.Set[types.NamespacedName]) {
+	c.mu.Lock()
+	switch resource {
+	case Slices:
+		for _, key := range missing(c.slices, keys) {
+			c.pools.Insert(c.slices[key].Pool.Name)
+			c.publishers.Insert(c.slices[key].Node)
+			delete(c.slices, key)
+		}
+	case Claims:
+		for _, key := range missing(c.claims, keys) {
+			c.dirtyClaims.Insert(key)
+			c.pools.Insert(c.poolsOf(c.claims[key])...)
+			delete(c.claims, key)
+		}
+	case Classes:
+		for _, key := range missing(c.classes, keys) {
+			c.allClaims = true
+			delete(c.classes, key)
+		}
+	case Rules:
+		for _, key := range missing(c.rules, keys) {
+			c.allNodes = true
+			delete(c.rules, key)
+		}
+	}
+	c.mu.Unlock()
+	c.Done(resource)
+}
+
+func missing[T any](all map[types.NamespacedName]T, keys sets.Set[types.NamespacedName]) (out []types.NamespacedName) {
+	for key := range maps.Keys(all) {
+		if !keys.Has(key) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// Done ends the reading of a resource, with or without success.
+func (c *Cluster) Done(resource string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.Index(c.status.Reading, resource); i >= 0 {
+		c.status.Reading = slices.Delete(slices.Clone(c.status.Reading), i, i+1)
+		c.allNodes, c.allClaims = true, true
+	}
+	c.signal()
+}
+
+// Note sets the page's note about a resource; an empty text removes it.
+func (c *Cluster) Note(resource, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.notes[resource] == text {
+		return
+	}
+	c.notes[resource] = text
+	c.status.Notes = nil
+	for _, about := range slices.Sorted(maps.Keys(c.notes)) {
+		if c.notes[about] != "" {
+			c.status.Notes = append(c.status.Notes, c.notes[about])
+		}
+	}
+	c.signal()
+}
+
+func (c *Cluster) signal() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
