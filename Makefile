@@ -96,6 +96,11 @@ test-ecosystem: ## Kueue's and Karpenter's own code decides with the devices of 
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
 	@hack/test-versions.sh $(VERSIONS)
 
+.PHONY: test-web
+test-web: ## The page of kubectl gpu web in headless Chromium, and its speed with 5,000 nodes; needs Debian's chromium
+	@CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/kubectl-gpu ./cmd/kubectl-gpu
+	@go -C test test -count=1 -v -tags web ./web $(FLAGS)
+
 .PHONY: test-mutation
 test-mutation: ## Break the code in known ways and check that a test catches each; NAME="text" for some
 	@go -C test run ./mutation $(NAME)

@@ -10,7 +10,7 @@ fi
 linter=$(hack/tool.sh --path golangci-lint)
 # go vet is one of these linters. With -trimpath the build cache gives code that cgo generated in another checkout, with that
 # checkout's file names, so packages with cgo are linted without it.
-tags="e2e,hardware"
+tags="e2e,hardware,web"
 for module in $(hack/modules.sh); do
   mapfile -t plain < <(go -C "$module" list -tags "$tags" -f '{{if not .CgoFiles}}{{.Dir}}{{end}}' ./...)
   mapfile -t cgo < <(go -C "$module" list -tags "$tags" -f '{{if .CgoFiles}}{{.Dir}}{{end}}' ./...)

@@ -1,0 +1,72 @@
+//go:build web
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/test/fleetserver"
+)
+
+// TestFleet_5000Nodes_PaintsAndUpdates prints the speed of the page with 5,000 nodes of 8 GPUs.
+func TestFleet_5000Nodes_PaintsAndUpdates(t *testing.T) {
+	const nodes, cut = 5000, 1000 // As the benchmark of the controller has them.
+	s, err := fleetserver.New()
+	must(t, err)
+	for node := range nodes {
+		profile := "dgx-1-v100"
+		if node < cut {
+			profile = "hgx-h100"
+		}
+		must(t, s.AddNode(node, profile))
+	}
+	for node := range cut {
+		s.Add("resourceclaims", claim(fmt.Sprint("team-", node%12), fmt.Sprint("train-", node), device(node, "gpu-0000-1b-00-0")))
+	}
+	began := time.Now()
+	p := serve(t, s)
+	p.open(1440, 1000)
+	p.wait(`document.querySelector('[data-gpu]') !== null`)
+	first := time.Since(began)
+	p.wait(shown + fmt.Sprintf(` && document.querySelector('[role=grid]').ariaRowCount === '%d'`, nodes))
+	t.Logf("%d nodes: the first GPUs are drawn after %d ms, all are known after %d ms", nodes, first.Milliseconds(), time.Since(began).Milliseconds())
+	p.run(chromedp.Reload())
+	began = time.Now()
+	p.wait(shown)
+	t.Logf("a second visit shows all after %d ms", time.Since(began).Milliseconds())
+	for i := range 3 {
+		began = time.Now()
+		name := fmt.Sprint("new-", i)
+		_, err := p.client.ResourceV1().ResourceClaims("new").Create(t.Context(), claim("new", name, device(1, fmt.Sprintf("gpu-0000-%s-00-0", []string{"43", "52", "61"}[i]))), metav1.CreateOptions{})
+		must(t, err)
+		p.wait(fmt.Sprintf(`[...document.querySelectorAll('[data-gpu]')].some((a) => a.ariaLabel.includes('new/%s'))`, name))
+		took := time.Since(began)
+		t.Logf("a new claim is on the page after %d ms", took.Milliseconds())
+		if took > 5*time.Second {
+			t.Errorf("a claim appeared after %s", took)
+		}
+	}
+	frames := eval[[]float64](p, `new Promise((done) => {
+		const view = document.getElementById('view'), times = [];
+		let last = performance.now();
+		const step = (now) => {
+			times.push(now - last);
+			last = now;
+			view.scrollTop += 700;
+			times.length < 120 ? requestAnimationFrame(step) : done(times.sort((a, b) => a - b));
+		};
+		requestAnimationFrame(step);
+	})`)
+	t.Logf("scrolling by 700 pixels a frame: median %.0f ms, 99th percentile %.0f ms a frame", frames[len(frames)/2], frames[len(frames)*99/100])
+	if rows := eval[int](p, `document.querySelectorAll('[role=row]').length`); rows > 200 {
+		t.Errorf("the document has %d rows", rows)
+	}
+}
