@@ -102,7 +102,7 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	recorder := events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "dra-controller"})
 	control := controller.New(c.DriverName, client, objects, controller.Options{
 		LabelNodes: c.NodeLabels, Grace: c.ClassGrace, AskedConfigMap: c.AskedConfigMap, Namespace: c.PodNamespace, AutoGroups: c.AutoGroups,
-		Events: recorder,
+		Events: recorder, Prices: c.GPUPrices,
 		Classes: deviceclasses.Options{
 			GPUs: c.GPUClass, GPUResource: c.GPUResourceName,
 			Driver: c.DriverName, Models: c.ModelClasses, Profiles: c.ProfileClasses, Groups: c.GroupClasses,

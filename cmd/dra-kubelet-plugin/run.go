@@ -37,6 +37,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/sampler"
+	"gpu-dra-driver/pkg/usage/meter"
 )
 
 // run is the program. It returns 0 after a signal, 1 after an error, and 2 for an invalid command line.
@@ -151,6 +152,11 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
 	}
+	seconds := meter.New(machine, meter.Options{
+		Path: filepath.Join(stateDir(c), "usage.json"), Held: engine.Held, Snapshot: scans.Snapshot, Scanned: scans.Scanned(),
+		Served: devicePlugins.GPUs, Newest: instance.Newest,
+	})
+	m.CollectUsage(seconds.Account)
 	stop, err := serveHTTP(c, m)
 	if err != nil {
 		return err
@@ -162,7 +168,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Placements: settings.placements, Groups: settings.groups, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
 		NoPartitions: !c.MIGDevices, NoMonitors: !c.MonitorDevices, Evict: c.HealthEvict,
 	})
-	background := []func(context.Context){devicePlugins.Run, settings.run, func(ctx context.Context) {
+	background := []func(context.Context){devicePlugins.Run, settings.run, seconds.Run, func(ctx context.Context) {
 		// Publishing need not wait for the copy of the hook; Prepare does, and installs it again after a failure.
 		if err := edits.installHook(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
@@ -195,6 +201,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, Event: health.Event, Refused: health.Refused, Ignore: c.XIDs.Ignore,
 		},
 		Usage:         usage,
+		ClaimsChanged: seconds.Changed,
 		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: gpuSettings.Reconcile, Background: background,
 	}).Run(ctx)
 }

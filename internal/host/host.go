@@ -88,6 +88,15 @@ func New(o Options) *Host {
 // to be stored in a file, which loses that reading.
 func (h *Host) Now() time.Time { return h.o.Now() }
 
+// Uptime is the time since the boot, including sleep. Unlike Now it can be compared across processes.
+func (h *Host) Uptime() (time.Duration, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0, fmt.Errorf("read the time since the boot: %w", err)
+	}
+	return time.Duration(t.Nano()), nil
+}
+
 // BootID identifies the running boot. An empty or unreadable file is an error: without it a record of an earlier boot
 // could pass for one of this.
 func (h *Host) BootID() (string, error) {

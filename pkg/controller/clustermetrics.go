@@ -45,7 +45,10 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	}
 	counts := fleet.Count(all, byNode)
 	counts.Fold(fleet.Publishers(all), maxKinds)
-	return metrics.Cluster{Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states()}, true
+	return metrics.Cluster{
+		Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states(), GPUSeconds: l.gpuSeconds.read(),
+		Prices: c.o.Prices,
+	}, true
 }
 
 // claims counts this driver's claims by phase, and returns their devices by pool.

@@ -56,6 +56,8 @@ type Options struct {
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
 	XIDs      XIDOptions
+	// ClaimsChanged is called after the preparation and the release of claims. It must not block. Default: nothing.
+	ClaimsChanged func()
 	// Background functions run concurrently until their context ends.
 	Background []func(context.Context)
 }
@@ -92,6 +94,9 @@ const (
 )
 
 func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options) *Plugin {
+	if o.ClaimsChanged == nil {
+		o.ClaimsChanged = func() {}
+	}
 	// It detects the API versions of the server.
 	versions := draclient.New(o.Client)
 	claims := lookup{versions}
@@ -116,12 +121,14 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 func (p *Plugin) prepared(devices []devicestate.PreparedDevice) {
 	p.node.Prepared(devices)
 	p.o.XIDs.Watcher.Changed()
+	p.o.ClaimsChanged()
 }
 
 // released is called after the release of a claim's devices.
 func (p *Plugin) released() {
 	p.node.Released()
 	p.o.XIDs.Watcher.Changed()
+	p.o.ClaimsChanged()
 	p.recovery.unneeded.Fire()
 }
 

@@ -354,6 +354,7 @@ func Catalogue() []Entry {
 		deviceHealth, recoveryAction, eccErrors, remappedRows, devicePluginGPUs, buildInfo,
 	}
 	all = append(all, deviceCatalogue()...)
+	all = append(all, usageMetrics...)
 	slices.SortFunc(all, byName)
 	return all
 }

@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/sampler"
+	gpuusage "gpu-dra-driver/pkg/usage"
 )
 
 // fakeRecords implements Records with fixed answers.
@@ -89,6 +90,12 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") }, never)
 	m.CollectHealth(func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{{}}} }, func(string) (string, health.Reading, bool) {
 		return "", health.Reading{}, true
+	})
+	m.CollectUsage(func() (gpuusage.Account, bool) {
+		return gpuusage.Account{
+			GPUs:   map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},
+			Claims: map[string]gpuusage.Claim{"u": {GPUs: map[string]gpuusage.Use{"0000:01:00.0": {UUID: "GPU-1"}}}},
+		}, true
 	})
 	observeAll(m)
 	families, err := m.registry.Gather()

@@ -54,7 +54,7 @@ func (g *GPUs) Get(address string) (GPU, error) {
 	var r GPU
 	data, err := g.host.ReadFile(file(g.dir, address))
 	if err == nil {
-		err = unseal(data, gpuKind, &r)
+		err = Unseal(data, gpuKind, &r)
 	}
 	if err == nil && r.PCIAddress != address {
 		err = fmt.Errorf("%w: it names GPU %s", ErrUnreadable, r.PCIAddress)
@@ -105,7 +105,7 @@ func (g *GPUs) Restore(address, uuid string, outlivesBoot bool, set func(found i
 
 // Put writes a GPU's record durably. The caller holds the GPU's lock.
 func (g *GPUs) Put(r GPU) error {
-	data, err := seal(gpuKind, r)
+	data, err := Seal(gpuKind, r)
 	if err != nil {
 		return err
 	}

@@ -60,10 +60,10 @@ const (
 // ErrUnreadable means that the file exists but is not a valid record.
 var ErrUnreadable = errors.New("record is not readable")
 
-func Encode(r Record) ([]byte, error) { return seal(kind, r) }
+func Encode(r Record) ([]byte, error) { return Seal(kind, r) }
 
-// seal encodes a payload as a record file.
-func seal(kind string, payload any) ([]byte, error) {
+// Seal encodes a payload as a record file.
+func Seal(kind string, payload any) ([]byte, error) {
 	data, err := json.Marshal(payload)
 	if err != nil {
 		return nil, fmt.Errorf("encode the record: %w", err)
@@ -73,8 +73,8 @@ func seal(kind string, payload any) ([]byte, error) {
 	return append(append(append(head, '\n'), data...), '\n'), nil
 }
 
-// unseal decodes a record file. Errors wrap ErrUnreadable.
-func unseal(data []byte, kind string, payload any) error {
+// Unseal decodes a record file. Errors wrap ErrUnreadable.
+func Unseal(data []byte, kind string, payload any) error {
 	first, rest, ok := bytes.Cut(data, []byte{'\n'})
 	if !ok {
 		return unreadable("truncated")
@@ -107,7 +107,7 @@ func unreadable(format string, args ...any) error {
 // Decode reads a claim's record file. Errors wrap ErrUnreadable.
 func Decode(data []byte, uid string) (Record, error) {
 	var r Record
-	if err := unseal(data, kind, &r); err != nil {
+	if err := Unseal(data, kind, &r); err != nil {
 		return Record{}, err
 	}
 	switch r.State {

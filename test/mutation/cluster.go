@@ -152,4 +152,9 @@ var clusterMutations = []Mutation{
 		Old: "if n.autoGroups {", New: "if false {",
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
+	{
+		Name: "a claim is charged only at scrapes", File: "pkg/controller/gpuseconds.go",
+		Old: "		s.charge(h, now)\n		delete(s.held, claim.UID)", New: "		delete(s.held, claim.UID)",
+		Package: control, Test: "TestCluster_ShortClaim_CountsForItsNamespace",
+	},
 }

@@ -210,4 +210,19 @@ var pluginMutations = []Mutation{
 		Old: "e.placements == sharing.AllPlacements || e.held || e.foreign ||", New: "e.placements == sharing.AllPlacements || e.foreign ||",
 		Package: built, Test: "TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode",
 	},
+	{
+		Name: "GPU seconds are charged with what is held now", File: "pkg/usage/account.go",
+		Old: "		charged = a.last\n", New: "",
+		Package: "./pkg/usage", Test: "TestAccount_ClaimStartsAndEnds_ChargedForItsTime",
+	},
+	{
+		Name: "parts of a GPU that no claim can get are free", File: "pkg/usage/rates.go",
+		Old: "out[Free] = min(rest, b.free())", New: "out[Free] = rest",
+		Package: "./pkg/usage", Test: "TestAccount_Devices_ChargeTheirPartOfTheBoard",
+	},
+	{
+		Name: "unreadable records end claims for GPU seconds", File: "pkg/usage/meter/meter.go",
+		Old: "if err != nil || incomplete {", New: "if _ = incomplete; err != nil {",
+		Package: "./pkg/usage/meter", Test: "TestMeter_UnknownClaims_CountedLater",
+	},
 }

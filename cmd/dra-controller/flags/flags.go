@@ -7,6 +7,8 @@ package flags
 import (
 	"cmp"
 	"crypto/x509"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,6 +39,10 @@ type Config struct {
 	GPUResourceName                          string
 	ModelClassPrefix, ExtendedResourcePrefix string
 	ClassGrace                               time.Duration
+
+	gpuPrices map[string]string
+	// GPUPrices has the numbers of that map.
+	GPUPrices map[string]float64
 
 	NodeLabels     bool
 	AskedConfigMap string
@@ -111,6 +117,8 @@ func New(c *Config) *pflag.FlagSet {
 			"Nodes with the setting Auto publish these. Empty: none.")
 	fs.BoolVar(&c.AutoGroups, "auto-groups", false,
 		"Keep the classes of NVLink groups that nodes do not publish until the cluster asks for groups (the setting Auto).")
+	fs.StringToStringVar(&c.gpuPrices, "gpu-prices", nil,
+		"Price of a GPU for an hour, by model, such as \"NVIDIA L40S=0.8\", for the metric gpu_dra_gpu_hourly_cost.")
 	fs.StringVar(&c.Check, "check", "",
 		"Run one check, print its result and exit. installation: the driver works. uninstall: no claim has devices "+
 			"of the driver.")
@@ -154,6 +162,14 @@ func (c *Config) complete() error {
 		if !c.ClientAuthorities.AppendCertsFromPEM([]byte(c.WebhookClientCA)) {
 			p.Add("webhook-client-ca", "contains no certificate in PEM")
 		}
+	}
+	c.GPUPrices = map[string]float64{}
+	for model, text := range c.gpuPrices {
+		price, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(price >= 0) || math.IsInf(price, 0) {
+			p.Add("gpu-prices", "%s=%q: must be a number, 0 or more", model, text)
+		}
+		c.GPUPrices[model] = price
 	}
 	if c.ClassGrace <= 0 {
 		p.Add("class-grace", "%s: must be more than zero", c.ClassGrace)

@@ -34,7 +34,7 @@ func TestParse_FewFlags_OthersHaveDefaults(t *testing.T) {
 func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--webhook=false": "--pod-namespace", "--pod-namespace=n": "--cert-secret", "--pod-namespace=n --webhook-port=0": "--webhook-port: 0",
-		"--driver-name=GPU": "--driver-name", "--check=all": `--check: "all"`, "--class-grace=0s": "--class-grace", "x": `"x"`,
+		"--driver-name=GPU": "--driver-name", "--check=all": `--check: "all"`, "--class-grace=0s": "--class-grace", "--gpu-prices=L40S=-1": `--gpu-prices: L40S="-1"`, "x": `"x"`,
 	} {
 		if _, err := Parse(strings.Fields(flags), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", flags, err, want)

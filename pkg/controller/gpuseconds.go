@@ -1,0 +1,128 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/metrics"
+)
+
+// gpuSeconds adds up the seconds of whole GPUs that claims are allocated, by namespace and model. It follows events, so
+// it also counts claims that end before the next scrape. It is safe for concurrent use.
+type gpuSeconds struct {
+	// weigh returns the GPUs of a claim by model; false while the slices of its node are missing.
+	weigh func(*resourceapi.AllocationResult) (map[string]float64, bool)
+
+	mu    sync.Mutex
+	held  map[types.UID]*heldClaim
+	total map[metrics.Tenant]float64
+}
+
+type heldClaim struct {
+	namespace  string
+	allocation *resourceapi.AllocationResult
+	// weights is the number of GPUs by model, nil while it is unknown.
+	weights map[string]float64
+	// since is the time up to which the claim is charged.
+	since time.Time
+}
+
+func newGPUSeconds(weigh func(*resourceapi.AllocationResult) (map[string]float64, bool)) *gpuSeconds {
+	return &gpuSeconds{weigh: weigh, held: map[types.UID]*heldClaim{}, total: map[metrics.Tenant]float64{}}
+}
+
+// follow counts from the events of claims.
+func (s *gpuSeconds) follow(claims cache.SharedIndexInformer) error {
+	_, err := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    s.see,
+		UpdateFunc: func(_, now any) { s.see(now) },
+		DeleteFunc: func(o any) {
+			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if claim, ok := o.(*resourceapi.ResourceClaim); ok {
+				s.set(claim, nil)
+			}
+		},
+	})
+	return err
+}
+
+func (s *gpuSeconds) see(o any) {
+	if claim, ok := o.(*resourceapi.ResourceClaim); ok {
+		s.set(claim, claim.Status.Allocation)
+	}
+}
+
+// set charges a claim up to now, and stores its allocation, or that it has none.
+func (s *gpuSeconds) set(claim *resourceapi.ResourceClaim, a *resourceapi.AllocationResult) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if h := s.held[claim.UID]; h != nil {
+		s.charge(h, now)
+		delete(s.held, claim.UID)
+	}
+	if a != nil {
+		h := &heldClaim{namespace: claim.Namespace, allocation: a, since: now}
+		s.held[claim.UID] = h
+		s.charge(h, now)
+	}
+}
+
+func (s *gpuSeconds) charge(h *heldClaim, now time.Time) {
+	if h.weights == nil {
+		weights, ok := s.weigh(h.allocation)
+		if !ok {
+			return
+		}
+		h.weights = weights
+	}
+	for model, gpus := range h.weights {
+		s.total[metrics.Tenant{Namespace: h.namespace, Model: model}] += now.Sub(h.since).Seconds() * gpus
+	}
+	h.since = now
+}
+
+// read returns the sums up to now.
+func (s *gpuSeconds) read() map[metrics.Tenant]float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	for _, h := range s.held {
+		s.charge(h, now)
+	}
+	return maps.Clone(s.total)
+}
+
+// weigh returns the GPUs of an allocation by model.
+func (c *Controller) weigh(a *resourceapi.AllocationResult) (map[string]float64, bool) {
+	out, pools := map[string]float64{}, map[string]fleet.Pool{}
+	for _, r := range a.Devices.Results {
+		if r.Driver != c.driver {
+			continue
+		}
+		node, _, _ := strings.Cut(r.Pool, "/")
+		if _, known := pools[node]; !known {
+			pools[node] = fleet.PoolOf(slicesOf(c.slices.GetIndexer(), node))
+		}
+		model, gpus, ok := pools[node].Weight(r)
+		if !ok {
+			return nil, false
+		}
+		if gpus > 0 {
+			out[model] += gpus
+		}
+	}
+	return out, true
+}

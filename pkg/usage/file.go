@@ -1,0 +1,38 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package usage
+
+import (
+	"slices"
+)
+
+// Check removes entries of a decoded account that Advance does not write.
+func (a *Account) Check() {
+	a.At = max(0, a.At)
+	for address, g := range a.GPUs {
+		for state, seconds := range g.Seconds {
+			if seconds < 0 || !slices.Contains(States, state) {
+				delete(g.Seconds, state)
+			}
+		}
+		if g.Slices = max(0, g.Slices); g.Seconds == nil {
+			delete(a.GPUs, address)
+		} else {
+			a.GPUs[address] = g
+		}
+	}
+	for uid, c := range a.Claims {
+		for address, use := range c.GPUs {
+			if use.Allocated < 0 || use.Active < 0 || use.Occupied < 0 {
+				delete(c.GPUs, address)
+			}
+		}
+		if c.GPUs == nil {
+			delete(a.Claims, uid)
+		}
+	}
+	if a.GPUs == nil || a.Claims == nil {
+		*a = Account{}
+	}
+}

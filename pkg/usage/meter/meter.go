@@ -1,0 +1,178 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package meter keeps a node's usage.Account up to date and in a file.
+//
+// Trap. During an upgrade two plugins count the same time. Only the newest reports it and writes the file, and it begins
+// with the file of the older one.
+package meter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/usage"
+)
+
+// LabelSave labels the write of the file.
+const LabelSave host.Label = "usage.save"
+
+const kind = "gpu-dra-driver/usage"
+
+// SaveInterval is the time between two writes. A process that is killed loses at most the changes since the last one.
+const SaveInterval = time.Minute
+
+// Options configures a Meter. Activity is optional.
+type Options struct {
+	// Path is the file's. Its directory must exist.
+	Path string
+	// Held returns the plans of all claims on the node, and whether some are unknown.
+	Held     func() (plans []plan.Plan, incomplete bool, err error)
+	Snapshot func() gpu.Snapshot
+	// Scanned is closed after the first scan.
+	Scanned <-chan struct{}
+	// Served returns the GPUs that device plugins serve, by PCI address.
+	Served func() (map[string]string, bool)
+	// Newest reports whether this instance counts for the node.
+	Newest   func() (bool, error)
+	Activity func(plan.Claim, plan.Device) (usage.Activity, bool)
+}
+
+// Meter is safe for concurrent use.
+type Meter struct {
+	host    *host.Host
+	o       Options
+	changed chan struct{}
+
+	mu      sync.Mutex
+	account usage.Account
+	loaded  bool
+	// plans are those that the records held last.
+	plans []plan.Plan
+}
+
+func New(h *host.Host, o Options) *Meter {
+	return &Meter{host: h, o: o, changed: make(chan struct{}, 1)}
+}
+
+// Changed makes Run read the claims again. It does not block.
+func (m *Meter) Changed() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run counts until the context ends.
+func (m *Meter) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-m.o.Scanned:
+	}
+	save := time.NewTicker(SaveInterval)
+	defer save.Stop()
+	due := true
+	for ctx.Err() == nil {
+		if err := m.count(due); err != nil {
+			klog.FromContext(ctx).Error(err, "Counting GPU seconds failed; the time is counted later")
+		}
+		due = false
+		select {
+		case <-ctx.Done():
+		case <-m.changed:
+		case <-save.C:
+			due = true
+		}
+	}
+	if err := m.count(true); err != nil {
+		klog.FromContext(ctx).Error(err, "Counting GPU seconds failed; the next start counts the time")
+	}
+}
+
+// count reads the claims and counts up to now.
+func (m *Meter) count(save bool) error {
+	if newest, err := m.o.Newest(); err != nil || !newest {
+		return err
+	}
+	plans, incomplete, err := m.o.Held()
+	if err != nil || incomplete {
+		return err // The devices of some claims are unknown. Nothing is lost: the next call counts from the last one.
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.plans = plans
+	if err := m.advance(); err != nil || !save {
+		return err
+	}
+	data, err := record.Seal(kind, &m.account)
+	if err != nil {
+		return err
+	}
+	return m.host.WriteDurable(LabelSave, m.o.Path, data, 0o600)
+}
+
+// advance counts up to now with the claims that are known. The caller holds mu.
+func (m *Meter) advance() error {
+	boot, err := m.host.BootID()
+	if err != nil {
+		return err
+	}
+	at, err := m.host.Uptime()
+	if err != nil {
+		return err
+	}
+	if !m.loaded {
+		if m.account, err = m.load(); err != nil {
+			return err
+		}
+		m.loaded = true
+	}
+	served, _ := m.o.Served()
+	m.account.Advance(boot, at, usage.Observation{
+		Snapshot: m.o.Snapshot(), Plans: m.plans, Activity: m.o.Activity,
+		Served: func(address string) bool { _, ok := served[address]; return ok },
+	})
+	return nil
+}
+
+// load reads the file. An unreadable one counts as missing: its sums are lost.
+func (m *Meter) load() (usage.Account, error) {
+	data, err := m.host.ReadFile(m.o.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return usage.Account{}, nil
+	}
+	if err != nil {
+		return usage.Account{}, fmt.Errorf("read the sums of GPU seconds: %w", err)
+	}
+	var a usage.Account
+	if err := record.Unseal(data, kind, &a); err != nil {
+		klog.Background().Error(err, "The sums of GPU seconds begin at zero again", "file", m.o.Path)
+		return usage.Account{}, nil
+	}
+	a.Check()
+	return a, nil
+}
+
+// Account returns the sums up to now; false before the first count and while another instance counts.
+func (m *Meter) Account() (usage.Account, bool) {
+	if newest, err := m.o.Newest(); err != nil || !newest {
+		return usage.Account{}, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.loaded || m.advance() != nil {
+		return usage.Account{}, false
+	}
+	return m.account.Clone(), true
+}

@@ -1,0 +1,161 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package meter
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/usage"
+)
+
+// node is the world of a Meter: one GPU, and a claim of it while held.
+type node struct {
+	t          *testing.T
+	host       *host.Host
+	dir        string
+	held       bool
+	incomplete bool
+	older      bool
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, dir: t.TempDir()}
+	n.boot("first")
+	n.host = host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot")})
+	return n
+}
+
+func (n *node) boot(id string) {
+	n.t.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, "boot"), []byte(id), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) path() string { return filepath.Join(n.dir, "usage.json") }
+
+func (n *node) meter() *Meter {
+	scanned := make(chan struct{})
+	close(scanned)
+	return New(n.host, Options{
+		Path: n.path(), Scanned: scanned, Served: func() (map[string]string, bool) { return nil, true },
+		Newest: func() (bool, error) { return !n.older, nil },
+		Snapshot: func() gpu.Snapshot {
+			return gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:01:00.0", UUID: "GPU-a", ProductName: "NVIDIA L40S"}}}
+		},
+		Held: func() ([]plan.Plan, bool, error) {
+			if !n.held {
+				return nil, n.incomplete, nil
+			}
+			d := plan.Device{Kind: gpu.KindGPU, Name: "gpu-0", PCIAddress: "0000:01:00.0", UUID: "GPU-a"}
+			return []plan.Plan{{Claim: plan.Claim{Namespace: "n", Name: "c", UID: "u"}, Devices: []plan.Device{d}}}, n.incomplete, nil
+		},
+	})
+}
+
+func (n *node) count(m *Meter, save bool) usage.Account {
+	n.t.Helper()
+	if err := m.count(save); err != nil {
+		n.t.Fatal(err)
+	}
+	a, ok := m.Account()
+	if !ok {
+		n.t.Fatal("no account")
+	}
+	return a
+}
+
+func seconds(a usage.Account, s usage.State) float64 { return a.GPUs["0000:01:00.0"].Seconds[s] }
+
+func TestMeter_KilledAndRebooted_KeepsSums(t *testing.T) {
+	n := newNode(t)
+	n.held = true
+	first := n.meter()
+	n.count(first, true)
+	saved := n.count(first, true)
+	// A new process of the same boot counts the time since the last write, with the claims of the records.
+	second := n.count(n.meter(), true)
+	if seconds(second, usage.Allocated) <= seconds(saved, usage.Allocated) || seconds(second, usage.Free) != 0 {
+		t.Errorf("allocated %v after %v, free %v", seconds(second, usage.Allocated), seconds(saved, usage.Allocated), seconds(second, usage.Free))
+	}
+	n.boot("second")
+	if third := n.count(n.meter(), false); seconds(third, usage.Allocated) < seconds(saved, usage.Allocated) {
+		t.Errorf("allocated %v after a reboot, %v before", seconds(third, usage.Allocated), seconds(saved, usage.Allocated))
+	}
+}
+
+func TestMeter_DamagedFile_StartsAtZero(t *testing.T) {
+	n := newNode(t)
+	if err := os.WriteFile(n.path(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.count(n.meter(), true)
+	if a := n.count(n.meter(), false); seconds(a, usage.Free) <= 0 {
+		t.Errorf("%+v, want the time since the first count", a)
+	}
+}
+
+func TestMeter_UnknownClaims_CountedLater(t *testing.T) {
+	n := newNode(t)
+	n.held = true
+	m := n.meter()
+	n.count(m, false)
+	n.held, n.incomplete = false, true
+	if a := n.count(m, false); len(a.Claims) != 1 {
+		t.Errorf("%d claims while records are unreadable, want the last known one", len(a.Claims))
+	}
+}
+
+func TestMeter_OlderInstance_ReportsAndWritesNothing(t *testing.T) {
+	n := newNode(t)
+	n.older = true
+	m := n.meter()
+	if err := m.count(true); err != nil {
+		t.Fatal(err)
+	}
+	_, err := os.Stat(n.path())
+	if _, ok := m.Account(); ok || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("reports %v, file: %v", ok, err)
+	}
+}
+
+func TestMeter_Run_SavesAtStartEachMinuteAndAtEnd(t *testing.T) {
+	n := newNode(t)
+	synctest.Test(t, func(t *testing.T) {
+		m := n.meter()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { m.Run(ctx); close(done) }()
+		exists := func() bool { return os.Remove(n.path()) == nil }
+		synctest.Wait()
+		if !exists() {
+			t.Error("no file after the start")
+		}
+		n.held = true
+		m.Changed()
+		synctest.Wait()
+		if a, ok := m.Account(); !ok || len(a.Claims) != 1 || exists() {
+			t.Errorf("%d claims, want 1 and no write", len(a.Claims))
+		}
+		time.Sleep(SaveInterval)
+		synctest.Wait()
+		if !exists() {
+			t.Error("no file after an interval")
+		}
+		cancel()
+		<-done
+		if !exists() {
+			t.Error("no file after the end")
+		}
+	})
+}
