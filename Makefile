@@ -92,6 +92,10 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 test-ecosystem: ## Kueue's and Karpenter's own code decides with the devices of simulated boards
 	@CGO_ENABLED=0 go -C test/ecosystem test -vet=off -count=1 ./...
 
+.PHONY: test-monitoring
+test-monitoring: ## The chart's rules and dashboards, with promtool; builds it once
+	@hack/test-monitoring.sh
+
 .PHONY: test-versions
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some
 	@hack/test-versions.sh $(VERSIONS)

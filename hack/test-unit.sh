@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 runner=$(hack/tool.sh --path gotestsum)
-for module in . deployments test; do
+for module in . deployments test test/monitoring; do
   # With coverage, go test links a program also for a package without tests.
   packages=$(go -C "$module" list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
   # shellcheck disable=SC2086 # packages are words

@@ -19,3 +19,4 @@
 package helm
 
 //go:generate go run ./gen readme gpu-dra-driver
+//go:generate go run ./dashboards gpu-dra-driver/monitoring/dashboards

@@ -132,6 +132,14 @@ terminationMessagePolicy: FallbackToLogsOnError
   value: {{ .Values.deviceClasses.grace | quote }}
 - name: NODE_LABELS
   value: {{ .Values.nodeLabels.enabled | quote }}
+{{- with .Values.cost.prices }}
+{{- $prices := list }}
+{{- range $model, $price := . }}
+{{- $prices = append $prices (printf "%s=%v" $model $price) }}
+{{- end }}
+- name: GPU_PRICES
+  value: {{ $prices | join "," | quote }}
+{{- end }}
 {{- with include "gpu-dra-driver.askedConfigMap" . }}
 - name: ASKED_CONFIGMAP
   value: {{ . }}
