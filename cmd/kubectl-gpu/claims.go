@@ -20,7 +20,7 @@ func newClaims(f *factory) *cobra.Command {
 		Use:   "claims",
 		Short: "List claims with their devices, shares and leaks",
 		Long: "List the ResourceClaims that have devices of the driver, and those that wait for some.\n" +
-			"A claim is pending, reserved (for its pods), unreserved (it has devices that no pod uses)\n" +
+			"A claim is pending, reserved (for its pods or PodGroup), unreserved (it has devices that no pod uses)\n" +
 			"or deleting. A device marked with ! is in no ResourceSlice.",
 		Example: "  kubectl gpu claims -A\n  kubectl gpu claims -n team-a -o wide",
 	}
@@ -74,9 +74,10 @@ func (f *factory) age(t metav1.Time) string {
 func newLsPods(f *factory) *cobra.Command {
 	var s scope
 	c := &cobra.Command{
-		Use:     "pods",
-		Short:   "List the pods with GPUs, and their devices",
-		Long:    "List the pods for which claims are reserved, with the claims and their devices.",
+		Use:   "pods",
+		Short: "List the pods with GPUs, and their devices",
+		Long: "List the pods for which claims are reserved, with the claims and their devices.\n" +
+			"A PodGroup stands for its pods, as podgroup/NAME.",
 		Example: "  kubectl gpu ls pods -A",
 	}
 	o := addOutput(c)

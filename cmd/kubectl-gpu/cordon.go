@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
@@ -137,7 +138,11 @@ func (t *tainting) run(ctx context.Context, g view.GPU) error {
 			verb = "would evict"
 		}
 		for _, e := range view.Evictions(t.objects.Objects, rules) {
-			fmt.Fprintf(t.Out, "%s pod %s/%s (claim %s, device %s)\n", verb, e.Namespace, e.Pod, e.Claim, e.Device)
+			who := "pod "
+			if strings.HasPrefix(e.Pod, view.PodGroup) {
+				who = "the pods of "
+			}
+			fmt.Fprintf(t.Out, "%s %s%s/%s (claim %s, device %s)\n", verb, who, e.Namespace, e.Pod, e.Claim, e.Device)
 		}
 	}
 	return nil

@@ -292,6 +292,27 @@ func TestLs_RightsMissing_ShowsTheRest(t *testing.T) {
 	}
 }
 
+func TestClaims_ReservedForPodGroup_PodGroupIsShown(t *testing.T) {
+	gang := claim("team-a", "gang", device("n1", "gpu-0000-1b-00-0"))
+	gang.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
+		{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "workers", UID: "1"},
+	}
+	other := claim("team-a", "other", device("n1", "gpu-0000-43-00-0"))
+	other.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{APIGroup: "example.com", Resource: "podgroups", Name: "others", UID: "2"}}
+	e := start(t, map[string]string{"n1": "hgx-h100"}, gang, other)
+	for _, c := range []struct{ args, want string }{
+		{"claims -A", "podgroup/workers"},
+		{"ls pods -A", "podgroup/workers"},
+		{"layout", "team-a/gang (podgroup/workers)"},
+		{"drain n1/gpu-0000-1b-00-0 --dry-run=server", "would evict the pods of team-a/podgroup/workers (claim gang, "},
+	} {
+		code, out, errOut := e.kubectl(strings.Fields(c.args)...)
+		if code != 0 || !strings.Contains(out, c.want) || strings.Contains(out, "others") || errOut != "" {
+			t.Errorf("%s: exit code %d, stderr %q, stdout:\n%s", c.args, code, errOut, out)
+		}
+	}
+}
+
 func TestCordon_GPU_TaintsPartitionsAndGroupsUntilUncordon(t *testing.T) {
 	e := start(t, map[string]string{"n1": "hgx-h100", "n2": "hgx-h100"},
 		claim("team-a", "train-0", device("n1", "gpu-0000-1b-00-0-mig-1g-10gb-0")),

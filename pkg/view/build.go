@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
@@ -127,11 +128,18 @@ func results(driver string, claims []resourceapi.ResourceClaim) []result {
 	return out
 }
 
+// PodGroup is the prefix of the name of a PodGroup in a list of pods. Its claims do not name its pods.
+const PodGroup = "podgroup/"
+
+// podsOf returns the consumers of a claim: names of pods, and of PodGroups with their prefix.
 func podsOf(c resourceapi.ResourceClaim) []string {
 	var out []string
 	for _, r := range c.Status.ReservedFor {
-		if r.Resource == "pods" {
+		switch (schema.GroupResource{Group: r.APIGroup, Resource: r.Resource}) {
+		case schema.GroupResource{Resource: "pods"}:
 			out = append(out, r.Name)
+		case schema.GroupResource{Group: "scheduling.k8s.io", Resource: "podgroups"}:
+			out = append(out, PodGroup+r.Name)
 		}
 	}
 	return out

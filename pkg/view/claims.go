@@ -33,8 +33,9 @@ type Claim struct {
 	Node     string     `json:"node,omitempty"`
 	Devices  []string   `json:"devices,omitempty"`
 	// Shares is the number of devices that others can share.
-	Shares int      `json:"shares,omitempty"`
-	Pods   []string `json:"pods,omitempty"`
+	Shares int `json:"shares,omitempty"`
+	// Pods are those for which the claim is reserved. A PodGroup stands for its pods, as podgroup/NAME.
+	Pods []string `json:"pods,omitempty"`
 	// Created is the time of the claim's creation.
 	Created metav1.Time `json:"created"`
 	// Unpublished devices are allocated, but in no slice.

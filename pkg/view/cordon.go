@@ -82,7 +82,7 @@ func Find(nodes []Node, device string) ([]GPU, error) {
 	return nil, fmt.Errorf("node %q publishes no devices", node)
 }
 
-// Eviction is a pod that loses a device.
+// Eviction is a pod that loses a device. If Pod is podgroup/NAME, the pods of a PodGroup lose it.
 type Eviction struct {
 	Namespace, Pod string
 	Claim, Device  string

@@ -164,6 +164,9 @@ func pods(names []string) string {
 	case 0:
 		return " (unreserved)"
 	case 1:
+		if strings.HasPrefix(names[0], PodGroup) {
+			return " (" + names[0] + ")"
+		}
 		return " (pod " + names[0] + ")"
 	}
 	return fmt.Sprintf(" (%d pods)", len(names))

@@ -89,7 +89,7 @@ type Allocation struct {
 	// Share is the ID of a share, empty for a device that only one claim can hold.
 	Share string   `json:"share,omitempty"`
 	Claim ClaimRef `json:"claim"`
-	// Pods are those for which the claim is reserved.
+	// Pods are those for which the claim is reserved. A PodGroup stands for its pods, as podgroup/NAME.
 	Pods []string `json:"pods,omitempty"`
 	// Admin access uses the device beside its holders.
 	Admin bool `json:"admin,omitempty"`

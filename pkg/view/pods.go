@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Pod is a pod for which claims with devices of the driver are reserved.
+// Pod is a pod for which claims with devices of the driver are reserved, or a PodGroup, as podgroup/NAME.
 type Pod struct {
 	Namespace string   `json:"namespace"`
 	Name      string   `json:"name"`

@@ -138,6 +138,11 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/bundle", Test: "TestRedactObject_EnvironmentFlagsAndParameters_Replaced",
 	},
 	{
+		Name: "a claim of a PodGroup has no user", File: "pkg/view/build.go",
+		Old: "			out = append(out, PodGroup+r.Name)\n", New: "",
+		Package: "./cmd/kubectl-gpu", Test: "TestClaims_ReservedForPodGroup_PodGroupIsShown",
+	},
+	{
 		Name: "a pending claim of another driver's class is listed", File: "pkg/view/class.go",
 		Old: "			if r.Driver != c.driver {\n				return false\n			}\n", New: "",
 		Package: "./pkg/view", Test: "TestClaims_Pending_ResolvedThroughSelectors",
