@@ -249,6 +249,7 @@ func TestPlugin_GPUsLost_SlicesFollowAndHeldStay(t *testing.T) {
 	simtest.Change(t, e.Machine, func(s *engine.State) { s.GPUs[0].Lost, s.GPUs[1].Lost = true, true })
 	e.Published(gpu.KindGPU, 7)
 	e.Eventually("the held GPU tainted", func() (bool, string) { return len(e.Devices()[first].Taints) == 1, "no taint" })
+	e.Event("Pod", "pod-u-1", "DeviceUnhealthy", first, "the GPU has fallen off the bus", "drain the node")
 	if err := e.Prepare(e.AddClaim("u-2", second, ""))["u-2"]; !strings.Contains(err, "lost") {
 		t.Errorf("a claim for a lost GPU gets the error %q", err)
 	}

@@ -79,6 +79,11 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/kubeletplugin/podresources", Test: "TestKubelet_AwayAndThere_AnswersOnlyWhenThere",
 	},
 	{
+		Name: "the pod of a lost GPU gets no Event", File: "pkg/kubeletplugin/publishing/partitions.go",
+		Old: "if p.Lost && p.PCIAddress == address {", New: "if p.Lost && p.PCIAddress == \"\" {",
+		Package: "./pkg/kubeletplugin", Test: "TestPlugin_GPUsLost_SlicesFollowAndHeldStay",
+	},
+	{
 		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/publishing/node.go",
 		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",

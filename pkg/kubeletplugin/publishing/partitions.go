@@ -169,13 +169,13 @@ func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
 	for _, p := range plans {
 		f := reporting.Faulty{Plan: p, Devices: map[string]reporting.Fault{}}
 		for _, d := range p.Devices {
-			g, _ := s.ByAddress(d.PCIAddress)
-			if len(g.Faults) == 0 || d.Admin || d.Kind == gpu.KindMonitor {
+			worst, ok := worstFault(s, d.PCIAddress)
+			if !ok || d.Admin || d.Kind == gpu.KindMonitor {
 				continue
 			}
-			state, ok := health.Lookup(g.Faults[0].State)
+			state, ok := health.Lookup(worst.State)
 			if ok && (!state.GroupsOnly || d.Kind == gpu.KindGroup) {
-				f.Devices[d.Name] = reporting.Fault{Cause: g.Faults[0].Cause, Remedy: state.Remedy}
+				f.Devices[d.Name] = reporting.Fault{Cause: worst.Cause, Remedy: state.Remedy}
 			}
 		}
 		if len(f.Devices) > 0 {
@@ -187,6 +187,19 @@ func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
 	default:
 	}
 	n.faulty <- all // It has room: this is the only sender, under the lock.
+}
+
+// worstFault returns the worst fault of a GPU. A lost GPU is not among the readable ones.
+func worstFault(s gpu.Snapshot, address string) (gpu.Fault, bool) {
+	for _, p := range s.Problems {
+		if p.Lost && p.PCIAddress == address {
+			return gpu.Fault{State: health.Lost, Cause: generalCause(health.Lost)}, true
+		}
+	}
+	if g, _ := s.ByAddress(address); len(g.Faults) > 0 {
+		return g.Faults[0], true
+	}
+	return gpu.Fault{}, false
 }
 
 // groupsOf returns a plan's groups with the PCI addresses of their GPUs, without those for monitoring.
