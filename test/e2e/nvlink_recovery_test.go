@@ -293,3 +293,17 @@ func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
 	createPod(ctx, t, namespace, "third", "third", nil)
 	waitUnschedulable(ctx, t, namespace, "third")
 }
+
+func TestClaim_AllGPUs_ContainerHasThem(t *testing.T) {
+	ctx := testContext(t)
+	namespace := createNamespace(ctx, t, nil)
+	all := request("gpus", "gpu.nvidia.com")
+	all.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	createRequests(ctx, t, namespace, "all", "", all)
+	createPod(ctx, t, namespace, "p", "all", nil)
+	p := waitRunning(ctx, t, namespace, "p")
+	checkPod(ctx, t, p)
+	if n := len(podDevices(ctx, t, p)); n != 8 {
+		t.Errorf("the pod has %d GPUs", n)
+	}
+}
