@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 )
 
 // NodeUse is the measured use of a node's GPUs. A nil value was not measured on any of them.
@@ -43,10 +42,15 @@ type ClaimUse struct {
 
 // The plugin's metrics about use.
 const (
-	devicePrefix = "gpu_dra_device_"
-	claimPrefix  = "gpu_dra_claim_"
-	claimDevices = "gpu_dra_claim_device_info"
+	devicePrefix       = "gpu_dra_device_"
+	claimDevices       = "gpu_dra_claim_device_info"
+	claimUtilization   = "gpu_dra_claim_utilization_ratio"
+	claimMemoryUsed    = "gpu_dra_claim_memory_used_bytes"
+	claimMemoryGranted = "gpu_dra_claim_memory_granted_bytes"
 )
+
+// claimFigures are the metrics with a sample for each pod of a claim. Other metrics of claims have other labels.
+var claimFigures = []string{claimUtilization, claimMemoryUsed, claimMemoryGranted}
 
 // mean collects values. Values that are no number, or that no device can have, are not measured.
 type mean struct {
@@ -140,11 +144,8 @@ func top(byNode map[string]Samples, name func(Sample) string) (out []ClaimUse) {
 				group(node, s, s.Labels["claim_namespace"])
 			}
 		}
-		for metric, all := range samples {
-			if !strings.HasPrefix(metric, claimPrefix) || metric == claimDevices {
-				continue
-			}
-			for _, s := range all {
+		for _, metric := range claimFigures {
+			for _, s := range samples[metric] {
 				g := group(node, s, s.Labels["namespace"])
 				if g == nil {
 					continue
@@ -160,13 +161,13 @@ func top(byNode map[string]Samples, name func(Sample) string) (out []ClaimUse) {
 	for _, g := range found {
 		read := func(metric string) *mean {
 			m := &mean{}
-			for _, v := range g.values[claimPrefix+metric] {
+			for _, v := range g.values[metric] {
 				m.add(v)
 			}
 			return m
 		}
-		g.use.Utilization = read("utilization_ratio").mean()
-		g.use.MemoryUsedBytes, g.use.MemoryGrantedBytes = read("memory_used_bytes").total(), read("memory_granted_bytes").total()
+		g.use.Utilization = read(claimUtilization).mean()
+		g.use.MemoryUsedBytes, g.use.MemoryGrantedBytes = read(claimMemoryUsed).total(), read(claimMemoryGranted).total()
 		out = append(out, g.use)
 	}
 	slices.SortFunc(out, func(a, b ClaimUse) int {

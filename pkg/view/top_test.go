@@ -39,6 +39,8 @@ gpu_dra_claim_utilization_ratio{namespace="team",pod="p2",claim="shared",request
 # TYPE gpu_dra_claim_memory_used_bytes gauge
 gpu_dra_claim_memory_used_bytes{namespace="team",pod="p1",claim="shared",request="r",device="gpu-b",uuid="GPU-b"} 100
 gpu_dra_claim_memory_used_bytes{namespace="team",pod="p2",claim="shared",request="r",device="gpu-b",uuid="GPU-b"} 100
+# TYPE gpu_dra_claim_allocated_gpu_seconds_total counter
+gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace="team",claim="shared",claim_uid="u",gpu_uuid="GPU-b",model="H"} 7
 # TYPE gpu_dra_request_seconds histogram
 gpu_dra_request_seconds_bucket{le="+Inf"} 1
 gpu_dra_request_seconds_sum 1
