@@ -69,9 +69,9 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis
 	plugins := slices.DeleteFunc(view.PluginPods(all.Pods), func(p corev1.Pod) bool {
 		return len(nodes) > 0 && !slices.Contains(nodes, p.Spec.NodeName)
 	})
-	measured, controllers := scrape(ctx, client, plugins), scraped{}
+	measured, controllers := scrape(ctx, client, plugins, nodeOf), scraped{}
 	if len(nodes) == 0 {
-		controllers = scrape(ctx, client, view.ControllerPods(all.Pods))
+		controllers = scrape(ctx, client, view.ControllerPods(all.Pods), nameOf)
 	}
 	return view.Diagnosis{
 		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),

@@ -180,6 +180,20 @@ func proxyPath(pod string) string {
 // metrics lets a pod of the driver serve metrics.
 func (e *env) metrics(pod, text string) { e.lists[proxyPath(pod)] = text }
 
+// uuid returns the UUID of a GPU of node n1 by its slices.
+func (e *env) uuid(device string) string {
+	e.t.Helper()
+	for _, s := range e.lists[slicesPath].(resourceapi.ResourceSliceList).Items {
+		for _, d := range s.Spec.Devices {
+			if uuid := d.Attributes["uuid"].StringValue; d.Name == device && uuid != nil {
+				return *uuid
+			}
+		}
+	}
+	e.t.Fatalf("no slice has %s", device)
+	return ""
+}
+
 // runtime sets the container runtime of node n1.
 func (e *env) runtime(version string) {
 	e.lists[nodesPath] = corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
@@ -410,6 +424,23 @@ func TestDoctor_States_FindingsAndExitCode(t *testing.T) {
 		"webhook reachable": {func(e *env) {
 			e.metrics("controller", "gpu_dra_webhook_reachable 1\n")
 		}, nil, healthy, 0, "the API server reaches the webhook: yes"},
+		"two controllers of a node, of which the first one leads": {func(e *env) {
+			e.metrics("controller", "gpu_dra_webhook_reachable 0\n")
+			e.metrics("controller-2", "gpu_dra_cluster_nodes 1\n")
+		}, nil, append(slices.Clone(healthy), driverPod("controller-2", "controller", "controller:1")), 2, "the API server reaches the webhook: no"},
+		"two controllers of a node, of which the second one leads": {func(e *env) {
+			e.metrics("controller", "gpu_dra_cluster_nodes 1\n")
+			e.metrics("controller-2", "gpu_dra_webhook_reachable 0\n")
+		}, nil, append(slices.Clone(healthy), driverPod("controller-2", "controller", "controller:1")), 2, "the API server reaches the webhook: no"},
+		"advice about a GPU": {func(e *env) {
+			e.metrics("plugin", fmt.Sprintf("gpu_dra_device_health{uuid=%q,state=\"healthy\"} 1\ngpu_dra_device_health{uuid=%[1]q,state=\"pcie-width\"} 1\n", e.uuid("gpu-0000-43-00-0")))
+		}, nil, healthy, 1, "n1/gpu-0000-43-00-0   the busy GPU uses fewer PCIe lanes than it has. To recover: check the board's seat and the riser"},
+		"GPU without a health": {func(e *env) {
+			e.metrics("plugin", fmt.Sprintf("gpu_dra_device_health{uuid=%q,state=\"unmonitored\"} 1\n", e.uuid("gpu-0000-43-00-0")))
+		}, nil, healthy, 1, "n1/gpu-0000-43-00-0   faults of the GPU cannot be seen"},
+		"GPU that no slice has": {func(e *env) {
+			e.metrics("plugin", `gpu_dra_device_health{uuid="GPU-gone",state="unreadable"} 1`+"\n")
+		}, nil, healthy, 1, "the plugin cannot read GPU GPU-gone"},
 		"quarantined records": {func(e *env) {
 			e.metrics("plugin", "gpu_dra_quarantined_records 2\n")
 		}, nil, healthy, 1, "2 records of claims were unreadable"},

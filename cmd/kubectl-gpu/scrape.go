@@ -24,15 +24,15 @@ const (
 	scrapeTimeout = 5 * time.Second
 )
 
-// scraped are the metrics of pods, by node, and the reasons for those that are missing.
+// scraped are the metrics of pods, by the keys of scrape, and the reasons for those that are missing.
 type scraped struct {
 	samples map[string]view.Samples
 	missing map[string]string
 }
 
-// scrape reads the metrics of pods through the API server's proxy, so no network path to the pods is needed. It reads one
-// pod of each node.
-func scrape(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod) scraped {
+// scrape reads the metrics of pods through the API server's proxy, so no network path to the pods is needed. key must be
+// different for each pod.
+func scrape(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, key func(corev1.Pod) string) scraped {
 	out := scraped{map[string]view.Samples{}, map[string]string{}}
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -45,10 +45,10 @@ func scrape(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				out.missing[p.Spec.NodeName] = err.Error()
+				out.missing[key(p)] = err.Error()
 				return
 			}
-			out.samples[p.Spec.NodeName] = samples
+			out.samples[key(p)] = samples
 		})
 	}
 	group.Wait()
@@ -81,3 +81,7 @@ func scrapeOne(ctx context.Context, client kubernetes.Interface, p corev1.Pod) (
 	}
 	return samples, nil
 }
+
+func nodeOf(p corev1.Pod) string { return p.Spec.NodeName }
+
+func nameOf(p corev1.Pod) string { return p.Namespace + "/" + p.Name }

@@ -140,7 +140,7 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 	if len(nodes) > 0 {
 		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !slices.Contains(nodes, p.Spec.NodeName) })
 	}
-	out := scrape(ctx, client, pods)
+	out := scrape(ctx, client, pods, nodeOf)
 	if len(out.samples) == 0 && ctx.Err() != nil {
 		return scraped{}, fmt.Errorf("read the metrics of the plugins: %w", ctx.Err())
 	}

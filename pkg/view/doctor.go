@@ -46,7 +46,8 @@ type Diagnosis struct {
 	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
-	// Plugins and Controllers are the metrics of the driver's pods, by node. Unmeasured says why a plugin's are missing.
+	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured says why
+	// a plugin's are missing.
 	Plugins, Controllers map[string]Samples
 	Unmeasured           map[string]string
 	Now                  time.Time
@@ -107,6 +108,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 		}
 		d.software(&out, name, len(byName[name].GPUs), core)
 		d.metrics(&out, name)
+		d.advice(&out, byName[name], name)
 		d.node(&out, byName[name], core)
 	}
 	if d.SeenClaims {

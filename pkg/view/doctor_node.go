@@ -5,6 +5,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/health"
 )
 
 // stalePublish is the age above which a plugin's last check of its slices is reported. It checks them every few minutes.
@@ -75,6 +77,26 @@ func (d Diagnosis) metrics(out *findings, node string) {
 	}
 	if age := d.Now.Sub(time.Unix(int64(*at), 0)); age > stalePublish {
 		out.add(Warning, node, "the plugin last checked its slices %s ago, so they can be out of date. See its log", duration.HumanDuration(age))
+	}
+}
+
+// advice reports the states of GPUs that the plugin's metrics have, and no taint: advice, and GPUs that the plugin cannot
+// read or watch.
+func (d Diagnosis) advice(out *findings, n Node, node string) {
+	for _, s := range d.Plugins[node]["gpu_dra_device_health"] {
+		uuid := s.Labels["uuid"]
+		subject := node
+		if at := slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.UUID == uuid }); at >= 0 && uuid != "" {
+			subject = node + "/" + n.GPUs[at].Name
+		}
+		switch state, ok := health.Advised(s.Labels["state"]); {
+		case ok:
+			out.add(Warning, subject, "%s. To recover: %s", state.Cause, state.Remedy)
+		case s.Labels["state"] == "unmonitored":
+			out.add(Warning, subject, "faults of the GPU cannot be seen: see docs/health.md")
+		case s.Labels["state"] == "unreadable":
+			out.add(Warning, subject, "the plugin cannot read GPU %s, so new claims cannot get it. See the Events of the node", uuid)
+		}
 	}
 }
 

@@ -96,11 +96,15 @@ func MetricsEndpoint(p corev1.Pod) (e Endpoint, ok bool) {
 	return e, false
 }
 
-// PluginPods returns the driver's plugin of each node: the newest pod that is ready, or else the newest.
-func PluginPods(pods []corev1.Pod) []corev1.Pod { return perNode(pods, pluginPods) }
-
-// ControllerPods returns the pods of the controller, one of each node.
-func ControllerPods(pods []corev1.Pod) []corev1.Pod { return perNode(pods, controllerPods) }
+// ControllerPods returns the pods of the controller. Only the leader serves some metrics, and pods can share a node.
+func ControllerPods(pods []corev1.Pod) (out []corev1.Pod) {
+	for _, p := range pods {
+		if p.Spec.NodeName != "" && !ended(p) && IsController(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
 
 // DriverPods returns all pods of the driver, by namespace and name.
 func DriverPods(pods []corev1.Pod) (out []corev1.Pod) {
@@ -118,10 +122,11 @@ func DriverPods(pods []corev1.Pod) (out []corev1.Pod) {
 // IsController reports whether a pod runs the controller.
 func IsController(p corev1.Pod) bool { return component(p) == controllerPods }
 
-func perNode(pods []corev1.Pod, which string) (out []corev1.Pod) {
+// PluginPods returns the driver's plugin of each node: the newest pod that is ready, or else the newest.
+func PluginPods(pods []corev1.Pod) (out []corev1.Pod) {
 	best := map[string]corev1.Pod{}
 	for _, p := range pods {
-		if p.Spec.NodeName == "" || ended(p) || component(p) != which {
+		if p.Spec.NodeName == "" || ended(p) || component(p) != pluginPods {
 			continue
 		}
 		known, exists := best[p.Spec.NodeName]
