@@ -120,6 +120,7 @@ func devicesByClaim(ctx context.Context, t *testing.T, p corev1.Pod) map[string]
 var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"one-gpu":                  checkDevices(1),
 	"gpu-fault":                checkGPUFault,
+	"gpu-lost":                 checkGPULost,
 	"program-fault":            checkProgramFault,
 	"two-containers-one-claim": checkDevices(1),
 	"two-pods-one-claim":       checkDevices(1),

@@ -106,6 +106,52 @@ func checkProgramFault(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	}
 }
 
+// taints lists the taints of the node's whole GPUs, as DEVICE=VALUE.
+func taints(ctx context.Context, t *testing.T) (out []string) {
+	t.Helper()
+	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+	must(t, err)
+	for _, d := range all {
+		for _, taint := range d.Taints {
+			out = append(out, d.Name+"="+taint.Value)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func waitTaints(ctx context.Context, t *testing.T, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	must(t, cluster.Eventually(ctx, fmt.Sprintf("taints %v", want), 90*time.Second, func(ctx context.Context) (bool, string) {
+		now := taints(ctx, t)
+		return slices.Equal(now, want), fmt.Sprint(now)
+	}))
+}
+
+// checkGPULost checks that the pod of a lost GPU is replaced by one on another GPU, and that the GPU comes back.
+func checkGPULost(ctx context.Context, t *testing.T, pods []corev1.Pod) {
+	pod := pods[0]
+	device := podDevices(ctx, t, pod)[0]
+	address := addressOf(t, device)
+	must(t, cluster.Sim(ctx, "inject", "lose", address))
+	began := time.Now()
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		must(t, cluster.Sim(ctx, "inject", "restore", address))
+		must(t, cluster.WaitPublished(ctx, 8))
+		waitTaints(ctx, t)
+	})
+	for _, p := range waitReady(ctx, t, pod.Namespace, 1, map[string]corev1.Pod{pod.Name: pod}) {
+		t.Logf("the new pod is ready %s after the loss", time.Since(began).Round(100*time.Millisecond))
+		if now := podDevices(ctx, t, p); len(now) != 1 || now[0] == device {
+			t.Errorf("the new pod has %v, and %s is lost", now, device)
+		}
+	}
+	waitEvent(ctx, t, pod.Namespace, pod.Name, device, "the GPU has fallen off the bus", "drain the node")
+	must(t, cluster.WaitPublished(ctx, 7)) // The claim of the first pod ends too, although its GPU does not answer.
+}
+
 // TestHealth_EvictReset_PodStartsOnAnotherGPU has a Deployment that a pod disruption budget does not protect, and a pod
 // of nvidia.com/gpu, which Kubernetes does not evict.
 func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {

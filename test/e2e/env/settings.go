@@ -4,8 +4,10 @@
 package env
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 )
@@ -18,8 +20,14 @@ func (e *Env) Configure(ctx context.Context, settings string) error {
 	}
 	return e.Step("settings: "+settings, func() error {
 		var args []string
+		shared := false
 		if settings != "" {
-			args = append(args, "--values", filepath.Join(e.Tree, "demo", "settings", settings))
+			path := filepath.Join(e.Tree, "demo", "settings", settings)
+			values, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			args, shared = []string{"--values", path}, bytes.Contains(values, []byte("\nsharing:"))
 		}
 		if err := e.Helm(ctx, args...); err != nil {
 			return err
@@ -35,7 +43,7 @@ func (e *Env) Configure(ctx context.Context, settings string) error {
 				if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
 					return false, d.Name + " is not shared"
 				}
-				if share := c.RequestPolicy.Default.Cmp(c.Value) < 0; share != (settings != "") {
+				if share := c.RequestPolicy.Default.Cmp(c.Value) < 0; share != shared {
 					return false, fmt.Sprintf("the default share of %s is %s of %s", d.Name, c.RequestPolicy.Default, &c.Value)
 				}
 			}
