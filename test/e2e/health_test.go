@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -150,6 +151,51 @@ func checkGPULost(ctx context.Context, t *testing.T, pods []corev1.Pod) {
 	}
 	waitEvent(ctx, t, pod.Namespace, pod.Name, device, "the GPU has fallen off the bus", "drain the node")
 	must(t, cluster.WaitPublished(ctx, 7)) // The claim of the first pod ends too, although its GPU does not answer.
+}
+
+// TestHealth_XIDOfTaintXIDs_StaysUntilCleared kills the plugin meanwhile. The fault of another GPU shows that the new
+// process publishes.
+func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	must(t, cluster.Helm(ctx, "--set-json", "health.taintXIDs=[46]"))
+	pod := runDemo(ctx, t, "one-gpu")[0]
+	device := podDevices(ctx, t, pod)[0]
+	address := addressOf(t, device)
+	clearFaults := func(ctx context.Context) string {
+		out, err := cluster.KubectlGPU(ctx, "clear", pod.Spec.NodeName+"/"+device)
+		must(t, err)
+		return out
+	}
+	t.Cleanup(func() { clearFaults(context.WithoutCancel(ctx)) }) // For a test that failed.
+	must(t, cluster.Eventually(ctx, "the taint", 60*time.Second, func(ctx context.Context) (bool, string) {
+		must(t, cluster.Sim(ctx, "inject", "xid", "46", address))
+		now := taints(ctx, t)
+		return slices.Equal(now, []string{device + "=" + health.Named}), fmt.Sprint(now)
+	}))
+
+	plugin := pluginPods(ctx, t, 1)[0]
+	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, plugin, 0))
+	must(t, err)
+	must(t, cluster.Eventually(ctx, "a new process", 60*time.Second, func(ctx context.Context) (bool, string) {
+		now := pluginPods(ctx, t, 1)[0]
+		return containerID(t, now, 0) != containerID(t, plugin, 0), "the old one"
+	}))
+	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+	must(t, err)
+	other := all[slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name != device })].Name
+	must(t, cluster.Sim(ctx, "inject", "recovery", "reset", addressOf(t, other)))
+	t.Cleanup(func() {
+		must(t, cluster.Sim(context.WithoutCancel(ctx), "inject", "recovery", "none", addressOf(t, other)))
+	})
+	waitTaints(ctx, t, device+"="+health.Named, other+"="+health.Reset)
+
+	must(t, cluster.Sim(ctx, "inject", "recovery", "none", addressOf(t, other)))
+	if out := clearFaults(ctx); !strings.Contains(out, "cleared "+health.Named+" (XID 46") {
+		t.Errorf("kubectl gpu clear: %s", out)
+	}
+	waitTaints(ctx, t)
 }
 
 // TestHealth_EvictReset_PodStartsOnAnotherGPU has a Deployment that a pod disruption budget does not protect, and a pod
