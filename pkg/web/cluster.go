@@ -39,6 +39,8 @@ type Cluster struct {
 	shown sets.Set[string]
 	// nodes are the nodes of pools at the last refresh.
 	nodes map[string]string
+	// offered are the shapes of the slices at the last refresh.
+	offered map[*fleet.Shape]bool
 	// changed has an element if there is something to refresh.
 	changed chan struct{}
 }

@@ -6,6 +6,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/view"
 )
 
@@ -100,19 +102,26 @@ func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]
 
 // refreshClaims needs the slices of a claim's own pools only.
 func (c *Cluster) refreshClaims(messages map[string]message) {
-	byPool := map[string][]*view.Slice{}
+	byPool, offered := map[string][]*view.Slice{}, map[*fleet.Shape]bool{}
+	objects := view.Objects{Driver: c.status.Driver}
 	for _, s := range c.slices {
 		byPool[s.Pool.Name] = append(byPool[s.Pool.Name], s)
+		if s.Shape != nil && !offered[s.Shape] {
+			offered[s.Shape] = true
+			objects.Slices = append(objects.Slices, s) // A pending claim is shown if its class selects a device.
+		}
 	}
+	otherDevices := !maps.Equal(offered, c.offered)
+	c.offered = offered
 	var classes []resourceapi.DeviceClass
 	for _, class := range c.classes {
 		classes = append(classes, *class)
 	}
 	pools := sets.New[string]()
-	objects := view.Objects{Driver: c.status.Driver}
 	for key, claim := range c.claims {
 		of := c.poolsOf(claim)
-		if !c.allClaims && !c.dirtyClaims.Has(key) && !c.pools.HasAny(of...) {
+		pending := claim.Status.Allocation == nil
+		if !c.allClaims && !c.dirtyClaims.Has(key) && !c.pools.HasAny(of...) && !(pending && otherDevices) {
 			continue
 		}
 		objects.Claims = append(objects.Claims, *claim)
