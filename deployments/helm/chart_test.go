@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +120,28 @@ func TestValues_ComponentWithoutPart_Renders(t *testing.T) {
 		}
 		notes(t, c.set)
 	}
+}
+
+// TestValues_NullAgainWithReuseValues_Renders upgrades a release without affinity. Its chart's values lack the default then, so
+// Helm keeps the null and validates it.
+func TestValues_NullAgainWithReuseValues_Renders(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(chart)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "values.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := regexp.MustCompile(`(?m)^  affinity:\n(    .*\n)+`).ReplaceAll(text, nil)
+	if len(without) == len(text) {
+		t.Fatal("the values have no affinity of the plugin")
+	}
+	if err := os.WriteFile(file, without, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conform(t, render(t, dir, "--set", "kubeletPlugin.affinity=null"))
 }
 
 // TestOpenShift_ServesItsAPI_RenderedAsByValue compares what Helm sees in a cluster with the value for renderings without one.
