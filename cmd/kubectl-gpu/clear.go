@@ -27,8 +27,9 @@ func newClear(f *factory) *cobra.Command {
 		Use:   "clear DEVICE...",
 		Short: "Forget a GPU's fault after its repair",
 		Long: "Let the node's plugin forget the faults that it remembers of a GPU, so that claims can get it again.\n" +
-			"It is for GPUs whose NVIDIA driver reports no recovery action (before R570): with newer drivers a fault ends by\n" +
-			"itself. Repair the GPU first, as kubectl gpu doctor says. What its driver still reports becomes a fault again.\n" +
+			"It is for faults of memory, for XIDs of the chart value health.taintXIDs, and for GPUs whose NVIDIA driver reports no\n" +
+			"recovery action (before R570). Other faults end by themselves. Repair the GPU first, as kubectl gpu doctor says.\n" +
+			"A fault that its driver still reports comes back.\n" +
 			"It needs the right to create the subresource pods/exec in the driver's namespace.\n" + deviceHelp,
 		Example: "  kubectl gpu clear n1/gpu-0000-1b-00-0",
 	}

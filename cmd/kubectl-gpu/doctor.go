@@ -19,7 +19,8 @@ func newDoctor(f *factory) *cobra.Command {
 		Use:   "doctor [NODE...]",
 		Short: "Check the driver, its nodes and claims",
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
-			"features, unhealthy GPUs, leaked claims, cordons in part, a device plugin beside the driver, dcgm-exporter twice.\n" +
+			"features, unhealthy GPUs and advice about others, leaked claims, cordons in part, a device plugin beside the driver,\n" +
+			"dcgm-exporter twice.\n" +
 			"Exit code 0: all is well. 1: a warning, or an error of the command. 2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
 	}
