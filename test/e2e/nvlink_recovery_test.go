@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
@@ -209,7 +210,7 @@ func TestGroups_LinkFails_IdleOnesAreWithdrawn(t *testing.T) {
 // startOnNode builds a program of the tree and runs it on the node until stop is called, or the test ends.
 func startOnNode(ctx context.Context, t *testing.T, pkg string, args ...string) (stop func()) {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	binary := filepath.Join(cluster.Dir, filepath.Base(pkg)) // The next test with the program does not link it again.
 	_, err := cluster.Run(ctx, "go", "-C", "test", "build", "-o", binary, pkg)
 	must(t, err)
 	return startProgramOnNode(ctx, t, binary, args...)
@@ -234,10 +235,10 @@ func startProgramOnNode(ctx context.Context, t *testing.T, binary string, args .
 	return stop
 }
 
-// startNetworkCards runs a second DRA driver on the node, with network cards on the given PCIe roots and NUMA nodes.
-func startNetworkCards(ctx context.Context, t *testing.T, args ...string) {
+// startOtherDriver runs a second DRA driver on the node, with devices on the given PCIe roots and NUMA nodes, and creates a
+// class of them.
+func startOtherDriver(ctx context.Context, t *testing.T, driver, class string, args ...string) {
 	t.Helper()
-	const driver, class = "nic.example.com", "nic.example.com"
 	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	must(t, err)
 	_, err = cluster.Client.ResourceV1().DeviceClasses().Create(ctx, &resourceapi.DeviceClass{
@@ -250,7 +251,9 @@ func startNetworkCards(ctx context.Context, t *testing.T, args ...string) {
 		must(t, cluster.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "spec.driver=" + driver}))
 		must(t, cluster.Client.ResourceV1().DeviceClasses().Delete(ctx, class, metav1.DeleteOptions{}))
 	})
-	startOnNode(ctx, t, "./nic", append([]string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name}, args...)...)
+	startOnNode(ctx, t, "./nic", append([]string{
+		"--driver", driver, "--kubeconfig", os.Getenv("KUBECONFIG"), "--node", nodes.Items[0].Name,
+	}, args...)...)
 }
 
 func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
@@ -258,7 +261,7 @@ func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
 	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
 	slot := state.Profile.Slots[5]
-	startNetworkCards(ctx, t, "close,"+slot.Path[0]+",", fmt.Sprintf("near,,%d", slot.NUMANode))
+	startOtherDriver(ctx, t, "nic.example.com", "nic.example.com", "close,"+slot.Path[0]+",", fmt.Sprintf("near,,%d", slot.NUMANode))
 	namespace := createNamespace(ctx, t, nil) // Its cleanup runs first: the end of its pods needs both drivers.
 	gpus := map[string]bool{}
 	for _, attribute := range []string{"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"} {
@@ -292,6 +295,36 @@ func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
 	createRequests(ctx, t, namespace, "third", "resource.kubernetes.io/pcieRoot", request("gpu", "gpu.nvidia.com"), request("nic", "nic.example.com"))
 	createPod(ctx, t, namespace, "third", "third", nil)
 	waitUnschedulable(ctx, t, namespace, "third")
+}
+
+// TestClaim_OfThisAndComputeDomainDriver_ContainerHasGPU has a stub in place of NVIDIA's driver of compute domains.
+func TestClaim_OfThisAndComputeDomainDriver_ContainerHasGPU(t *testing.T) {
+	ctx := testContext(t)
+	const domains, class = "compute-domain.nvidia.com", "compute-domain-default-channel.nvidia.com"
+	startOtherDriver(ctx, t, domains, class, "channel-0,,")
+	namespace := createNamespace(ctx, t, nil) // Its cleanup runs first: the end of its pods needs both drivers.
+	_, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "both"},
+		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+			Requests: []resourceapi.DeviceRequest{request("gpu", "gpu.nvidia.com"), request("channel", class)},
+			Config: []resourceapi.DeviceClaimConfiguration{{
+				Requests: []string{"channel"},
+				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+					Driver: domains, Parameters: runtime.RawExtension{
+						Raw: []byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"ComputeDomainChannelConfig","domainID":"d"}`),
+					},
+				}},
+			}},
+		}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	createPod(ctx, t, namespace, "p", "both", nil)
+	p := waitRunning(ctx, t, namespace, "p")
+	view, err := cluster.Inspect(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
+	must(t, err)
+	if len(view.GPUs()) != 1 {
+		t.Errorf("the container sees %v", view.GPUs())
+	}
 }
 
 func TestClaim_AllGPUs_ContainerHasThem(t *testing.T) {

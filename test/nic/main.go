@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nic is a DRA driver of simulated network cards, for tests of claims for a GPU and a network card. It
+// Command nic is a DRA driver of simulated network cards, for tests of claims for a GPU and a device of another driver. It
 // publishes the cards of its arguments, and its Prepare does nothing. It ends when its standard input is closed.
 package main
 
@@ -24,8 +24,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 )
 
-const driver = "nic.example.com"
-
 func main() {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
@@ -42,6 +40,7 @@ func run(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("nic", flag.ContinueOnError)
 	kubeconfig := fs.String("kubeconfig", "", "`file` of the API server")
 	node := fs.String("node", "", "`name` of the node")
+	name := fs.String("driver", "nic.example.com", "`name` of the driver")
 	dir := fs.String("kubelet", "/var/lib/kubelet", "the kubelet's `directory`")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -58,12 +57,12 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	data := filepath.Join(*dir, "plugins", driver)
+	data := filepath.Join(*dir, "plugins", *name)
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(data) }()
-	helper, err := kubeletplugin.Start(ctx, plugin{}, kubeletplugin.DriverName(driver), kubeletplugin.NodeName(*node), kubeletplugin.KubeClient(client),
+	helper, err := kubeletplugin.Start(ctx, plugin{*name}, kubeletplugin.DriverName(*name), kubeletplugin.NodeName(*node), kubeletplugin.KubeClient(client),
 		kubeletplugin.PluginDataDirectoryPath(data), kubeletplugin.RegistrarDirectoryPath(filepath.Join(*dir, "plugins_registry")))
 	if err != nil {
 		return err
@@ -101,14 +100,14 @@ func cards(args []string) ([]resourceapi.Device, error) {
 	return out, nil
 }
 
-type plugin struct{}
+type plugin struct{ driver string }
 
-func (plugin) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (p plugin) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	out := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
 		var result kubeletplugin.PrepareResult
 		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver == driver {
+			if r.Driver == p.driver {
 				result.Devices = append(result.Devices, kubeletplugin.Device{Requests: []string{r.Request}, PoolName: r.Pool, DeviceName: r.Device})
 			}
 		}
