@@ -89,8 +89,8 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-ecosystem
-test-ecosystem: ## Kueue's and Karpenter's own code decides with the devices of simulated boards
-	@CGO_ENABLED=0 go -C test/ecosystem test -vet=off -count=1 ./...
+test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, and gangs of kube-scheduler
+	@hack/test-ecosystem.sh $(KUBERNETES)
 
 .PHONY: test-monitoring
 test-monitoring: ## The chart's rules and dashboards, with promtool; builds it once
