@@ -127,6 +127,9 @@ func (t *template) keep(d *resourceapi.Device) bool {
 		t.note("these devices are unavailable on the node, and available on a new one: %s", d.Name)
 	}
 	d.Taints = slices.DeleteFunc(d.Taints, func(taint resourceapi.DeviceTaint) bool { return taint.Key == resourceslices.UnhealthyTaint })
+	for i := range d.Taints {
+		d.Taints[i].TimeAdded = nil // The API server sets it.
+	}
 	address := text(*d, "resource.kubernetes.io/pciBusID")
 	switch text(*d, "type") {
 	case string(gpu.KindGPU):

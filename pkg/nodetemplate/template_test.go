@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices"
@@ -123,7 +124,15 @@ func TestTemplates_BoardAndNode_PredictTheSame(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fromNode, err := FromNode(node(t, name), "new")
+		published := node(t, name)
+		for _, s := range published {
+			for _, d := range s.Spec.Devices {
+				for i := range d.Taints {
+					d.Taints[i].TimeAdded = new(metav1.Now())
+				}
+			}
+		}
+		fromNode, err := FromNode(published, "new")
 		if err != nil {
 			t.Fatal(err)
 		}
