@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -348,4 +349,29 @@ func checkKubectlGPU(ctx context.Context, t *testing.T, namespace string) (gpus 
 		t.Errorf("ls shows %d GPUs and devices %v, want 8 and %v", len(gpus), got, want)
 	}
 	return gpus
+}
+
+// TestSlices_PredictedByBoard_EqualNode compares the prediction for the board with one of the node's published slices.
+func TestSlices_PredictedByBoard_EqualNode(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	must(t, cluster.WaitPublished(ctx, 8))
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	must(t, err)
+	objects := func(args ...string) string {
+		_, out, _ := strings.Cut(kubectlGPU(ctx, t, append([]string{"slices", "-o", "yaml"}, args...)...), "\napiVersion:")
+		return out
+	}
+	// Both attributes of monitor devices are those of the server, not of its board.
+	ofServer := regexp.MustCompile(`(?m)^ +(machine|mode):\n.*\n`)
+	node := ofServer.ReplaceAllString(objects("--from-node", nodes.Items[0].Name), "")
+	want, got := strings.Split(objects("--board", "hgx-h100"), "\n"), strings.Split(node, "\n")
+	for i := range min(len(want), len(got)) {
+		if want[i] != got[i] {
+			t.Fatalf("line %d of the prediction is %q, of the node %q", i, want[i], got[i])
+		}
+	}
+	if len(want) != len(got) || len(want) < 1000 {
+		t.Errorf("%d lines for the board, %d of the node", len(want), len(got))
+	}
 }
