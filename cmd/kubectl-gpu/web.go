@@ -148,7 +148,7 @@ func list[L runtime.Object](typed func(context.Context, metav1.ListOptions) (L, 
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return typed(ctx, o) }
 }
 
-// explainer answers like kubectl gpu why. Questions that come together share what it read.
+// explainer answers like `kubectl gpu why`. Questions that come together share what it read.
 type explainer struct {
 	*factory
 	mu     sync.Mutex

@@ -21,7 +21,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 )
 
-// browse starts kubectl gpu web against an API server whose watches have no events. It returns the URL, and a function
+// browse starts `kubectl gpu web` against an API server whose watches have no events. It returns the URL, and a function
 // that interrupts the command and returns its exit code and standard error.
 func (e *env) browse(args ...string) (url string, interrupt func() (int, string)) {
 	e.t.Helper()

@@ -22,8 +22,9 @@ const (
 	Beat = 3 * time.Minute
 )
 
-// The keys of the ConfigMap: a JSON object with a time for each profile, at most Renew before an object last asked for it,
-// such a time for groups, the time of the last write, and the number of nodes with GPUs.
+// The keys of the ConfigMap. The first is a JSON object with a time for each profile, at most Renew before an object last
+// asked for it. The second is such a time for groups. The others are the time of the last write, and the number of nodes
+// with GPUs.
 const (
 	Key        = "profiles"
 	groupsKey  = "groups"

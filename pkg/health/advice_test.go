@@ -16,7 +16,7 @@ func TestAdvice_Readings_BeginsAndEnds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		// reading is of one poll; nil is that of a healthy GPU.
 		reading func(n int) Reading
-		// xid is raised before the poll.
+		// `xid` is raised before the poll.
 		xid int
 		// first and last are the polls with the advice, of 200.
 		first, last int

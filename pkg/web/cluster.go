@@ -41,7 +41,7 @@ type Cluster struct {
 	nodes map[string]string
 	// offered are the shapes of the slices at the last refresh.
 	offered map[*fleet.Shape]bool
-	// changed has an element if there is something to refresh.
+	// changed has an element if there is an object or a node to refresh.
 	changed chan struct{}
 }
 

@@ -128,7 +128,7 @@ func clone[T any](t *testing.T, in any) T {
 }
 
 // TestCluster_RandomChanges_EqualViewOfAllObjects applies changes one by one, also of incomplete pools, of pools under
-// another node's name, of names in Unicode and of other drivers. The page must show what kubectl gpu ls and claims would.
+// another node's name, of names in Unicode and of other drivers. The page must show what `kubectl gpu ls` and `kubectl gpu claims` would.
 func TestCluster_RandomChanges_EqualViewOfAllObjects(t *testing.T) {
 	for seed := range uint64(10) {
 		rng := rand.New(rand.NewPCG(seed, 0))

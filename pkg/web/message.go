@@ -34,7 +34,7 @@ type node struct {
 	GPUs []gpu `json:"gpus"`
 }
 
-// gpu has the object of kubectl gpu ls, and the words of its table.
+// gpu has the object of `kubectl gpu ls`, and the words of its table.
 type gpu struct {
 	view.GPU
 	Summary    string  `json:"summary"`

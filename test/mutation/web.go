@@ -5,7 +5,6 @@ package main
 
 const webPage = "./pkg/web"
 
-// webMutations change the page of kubectl gpu web.
 var webMutations = []Mutation{
 	{
 		Name: "the page answers to any name of this machine's address", File: "pkg/web/guard.go",

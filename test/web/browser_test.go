@@ -3,7 +3,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package web looks at the page of kubectl gpu web with headless Chromium, at simulated clusters.
+// Package web looks at the page of `kubectl gpu web` with headless Chromium, at simulated clusters.
 package web
 
 import (
@@ -50,7 +50,7 @@ func command(kubeconfig string, args ...string) *exec.Cmd {
 	return c
 }
 
-// serve starts kubectl gpu web for a server's cluster, and checks that it ends after an interrupt.
+// serve starts `kubectl gpu web` for a server's cluster, and checks that it ends after an interrupt.
 func serve(t *testing.T, server *fleetserver.Server) *page {
 	t.Helper()
 	must(t, server.Start())
@@ -154,7 +154,7 @@ func inModel[T any](p *page, expression string) T {
 	return eval[T](p, model+expression+`)`)
 }
 
-// ls returns the GPUs of kubectl gpu ls without the fields of a Kubernetes object.
+// ls returns the GPUs of `kubectl gpu ls` without the fields of a Kubernetes object.
 func (p *page) ls() (gpus []map[string]any) {
 	p.t.Helper()
 	out, err := command(p.kubeconfig, "ls", "-o", "json").Output()

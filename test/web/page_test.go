@@ -201,7 +201,7 @@ func TestPage_Keyboard_ReachesClaimAndReturns(t *testing.T) {
 	p.wait(`document.querySelector('.cards .summary')?.textContent.includes('waits')`)
 }
 
-// TestPage_Pictures takes the pictures of the documentation. They show the page in each colour scheme, and on a phone.
+// TestPage_Pictures_FitAndStaySmall takes the pictures of the documentation. They show the page in each colour scheme, and on a phone.
 func TestPage_Pictures_FitAndStaySmall(t *testing.T) {
 	s := busy(t)
 	p := serve(t, s)
