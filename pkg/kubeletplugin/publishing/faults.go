@@ -53,7 +53,7 @@ func (n *Node) advise(s gpu.Snapshot) {
 			}
 			known, _ := health.Advised(a.State)
 			n.report(&claimerror.Error{
-				Reason: claimerror.DeviceDegraded, Attempt: "watch", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+				Reason: claimerror.DeviceDegraded, Attempt: "health check", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
 				Cause: errors.New(a.Cause), Remedy: known.Remedy,
 			})
 		}

@@ -55,7 +55,7 @@ func TestFound_Advice_IsReportedOnce(t *testing.T) {
 	}
 	var got []string
 	for _, r := range reports {
-		device, _, _ := strings.Cut(strings.TrimPrefix(r, "watch failed for "), ":")
+		device, _, _ := strings.Cut(strings.TrimPrefix(r, "health check failed for "), ":")
 		got = append(got, device)
 	}
 	if diff := cmp.Diff([]string{"gpu-0000-1b-00-0", "gpu-0000-1c-00-0", "gpu-0000-1b-00-0"}, got); diff != "" {
