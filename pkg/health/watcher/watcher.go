@@ -5,11 +5,12 @@
 //
 // An XID is passed on and causes polls of the GPUs' health. Missed XIDs do no harm to the health, because polls decide.
 //
-// Traps. The GPUs of a new claim are registered within waitLimit, because NVML cannot end a wait early and shorter waits
-// cost more at rest. XIDs of this second are not counted; a container and its CUDA context rarely start sooner. An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it
-// exists only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with
-// clients can refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG
-// modes. A lost GPU makes each wait return at once. Any call can hang; then nothing but the XIDs stops.
+// Traps. The GPUs of a new claim are registered within waitLimit, because NVML cannot end a wait early and shorter
+// waits cost more at rest. XIDs of this second are not counted; a container and its CUDA context rarely start sooner.
+// An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it exists
+// only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with clients can
+// refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG modes. A
+// lost GPU makes each wait return at once. Any call can hang; then nothing but the XIDs stops.
 package watcher
 
 import (
