@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
+	"gpu-dra-driver/internal/computepolicy"
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml/real"
@@ -26,6 +27,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/executor/mps"
+	"gpu-dra-driver/pkg/executor/reset"
 	"gpu-dra-driver/pkg/health/tracker"
 	"gpu-dra-driver/pkg/health/watcher"
 	"gpu-dra-driver/pkg/inventory"
@@ -35,6 +37,7 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/sampler"
 	"gpu-dra-driver/pkg/usage/meter"
@@ -113,7 +116,8 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	var switches inventory.Switches
 	library := real.New(c.ContainerDriverRoot)
 	xids, samples := watcher.New(), sampler.New()
-	executors, err := newExecutors(machine, library, allSwitches{&switches, xids, samples}, scans.Snapshot, events.Report, c)
+	operations := allSwitches{&switches, xids, samples}
+	executors, err := newExecutors(machine, library, operations, scans.Snapshot, events.Report, c)
 	if err != nil {
 		return err
 	}
@@ -189,8 +193,18 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if c.MPSDir != "" {
 		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)
 	}
-	gpuSettings := executor.NewSettings(machine, engine, scans.Snapshot,
-		executors.mig.Setting(c.MIGModeIdle), executors.mps.Setting(), executors.timeSlice.Setting())
+	gpuSettings := []executor.Setting{executors.mig.Setting(c.MIGModeIdle), executors.mps.Setting(), executors.timeSlice.Setting()}
+	if c.HealthReset == flags.ResetWhenIdle {
+		attempts, err := record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), reset.Setting)
+		if err != nil {
+			return fmt.Errorf("open the plugin's state: %w", err)
+		}
+		gpuSettings = append(gpuSettings, reset.New(reset.Options{
+			Faults: faults, Attempts: attempts, Reset: computepolicy.SMI{Root: c.ContainerDriverRoot}.Reset, Last: health.Last,
+			DevicePlugin: devicePlugins.Resource, Client: usage.Client, Switches: operations, ProcRoot: c.ProcRoot,
+			Uptime: machine.Uptime, Report: events.Report,
+		}).Setting())
+	}
 	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
 		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
@@ -202,7 +216,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		},
 		Usage:         usage,
 		ClaimsChanged: seconds.Changed,
-		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: gpuSettings.Reconcile, Background: background,
+		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: executor.NewSettings(machine, engine, scans.Snapshot, gpuSettings...).Reconcile, Background: background,
 	}).Run(ctx)
 }
 

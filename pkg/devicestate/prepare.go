@@ -68,6 +68,12 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	if p, err = e.o.Planner(claim, node); err != nil {
 		return p, err
 	}
+	if old.State == "" && p.Refused == nil {
+		// Before the locks: a reset holds a faulty GPU's lock for a minute, and this claim can have other GPUs too.
+		if err := e.refuseFaulty(p); err != nil {
+			return p, err
+		}
+	}
 	locks, err := e.lockGPUs(ctx, union(p.HeldGPUs(), old.Plan.HeldGPUs())...)
 	if err != nil {
 		return p, err

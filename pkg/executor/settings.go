@@ -25,6 +25,9 @@ type Setting struct {
 	After time.Duration
 	// Restore restores the recorded value, in one attempt, and removes the record.
 	Restore func(context.Context, gpu.GPU) error
+	// Limit is for attempts that can take longer than a round, which does not wait for them. Restore reports its errors
+	// itself then.
+	Limit time.Duration
 	// Keep sets the value again if the GPU lost it while a claim needs it. It may be nil.
 	Keep func(context.Context, gpu.GPU) error
 	// DropDead removes the record if a reboot ended the change. It may be nil.
@@ -98,12 +101,21 @@ func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 			if state == nil {
 				continue // An earlier attempt hangs.
 			}
-			pending++
+			attempt, end := ctx, func() {}
+			if setting.Limit > 0 {
+				attempt, end = context.WithTimeout(context.WithoutCancel(ctx), setting.Limit)
+			} else {
+				pending++
+			}
 			go func() {
-				err := host.Guard(func() error { return s.reconcile(ctx, setting, g, state) })
+				defer end()
+				err := host.Guard(func() error { return s.reconcile(attempt, setting, g, state) })
 				s.mu.Lock()
 				delete(s.busy, key)
 				s.mu.Unlock()
+				if setting.Limit > 0 {
+					return
+				}
 				select {
 				case results <- err:
 				case <-ctx.Done():

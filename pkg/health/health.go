@@ -116,6 +116,11 @@ const NoRecovery = -1
 // asked are the states of NVML's recovery actions. Recovery of an IMEX domain (5) concerns several nodes.
 var asked = map[int]string{1: Reset, 2: Reboot, 3: DrainP2P, 4: DrainReset, 6: BusReset, 7: Reboot}
 
+// AsksReset reports whether the driver asks for a reset of the GPU.
+func (r Reading) AsksReset() bool {
+	return asked[r.Recovery] == Reset || asked[r.Recovery] == DrainReset
+}
+
 // cleanPolls is the number of polls in a row without a recovery action that end a fault.
 const cleanPolls = 2
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/gpu"
@@ -32,6 +33,8 @@ type GPU struct {
 	Interconnect gpu.Interconnect `json:"wiring,omitzero"`
 	// Faults are the GPU's faults, if the record is about them instead of a setting.
 	Faults []gpu.Fault `json:"faults,omitempty"`
+	// Attempted is the time since the boot of the last reset, if the record is about resets.
+	Attempted time.Duration `json:"attempted,omitempty"`
 }
 
 // GPUs stores the records of one setting, one file for each GPU.

@@ -259,3 +259,34 @@ func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
 		t.Error("a pod of nvidia.com/gpu was evicted: docs/health.md says that Kubernetes does not")
 	}
 }
+
+// TestHealth_ResetWhenIdle_ResetsOnlyUnusedGPU has a GPU that NVIDIA's driver cannot reset, and one of a pod.
+func TestHealth_ResetWhenIdle_ResetsOnlyUnusedGPU(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	must(t, cluster.Helm(ctx, "--set", "health.reset=WhenIdle"))
+	pod := runDemo(ctx, t, "one-gpu")[0]
+	device := podDevices(ctx, t, pod)[0]
+	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+	must(t, err)
+	other := all[slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name != device })].Name
+	must(t, cluster.Sim(ctx, "inject", "process", addressOf(t, other), "--pid", "812"))
+	for _, d := range []string{device, other} {
+		must(t, cluster.Sim(ctx, "inject", "recovery", "reset", addressOf(t, d)))
+		t.Cleanup(func() {
+			must(t, cluster.Sim(context.WithoutCancel(ctx), "inject", "recovery", "none", addressOf(t, d)))
+		})
+	}
+	t.Cleanup(func() {
+		must(t, cluster.Sim(context.WithoutCancel(ctx), "inject", "end", addressOf(t, other), "--pid", "812"))
+	})
+	waitTaints(ctx, t, device+"="+health.Reset, other+"="+health.Reset)
+	// The end of any claim begins a round. The simulated process has no files open, so nvidia-smi refuses.
+	third := runDemo(ctx, t, "two-containers-one-claim")[0]
+	must(t, cluster.Client.CoreV1().Pods(third.Namespace).Delete(ctx, third.Name, metav1.DeleteOptions{}))
+	waitEvent(ctx, t, metav1.NamespaceDefault, pod.Spec.NodeName, "reset failed for "+other, "nvidia-smi -r -i "+addressOf(t, other), "In use by another client")
+	waitTaints(ctx, t, device+"="+health.Reset, other+"="+health.Reset)
+	must(t, cluster.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}))
+	waitTaints(ctx, t, other+"="+health.Reset)
+}

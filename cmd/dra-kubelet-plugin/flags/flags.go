@@ -27,6 +27,12 @@ const (
 	DCGMOff  = "Off"
 )
 
+// Values of --health-reset.
+const (
+	ResetNever    = "Never"
+	ResetWhenIdle = "WhenIdle"
+)
+
 // Config holds the values of the flags.
 type Config struct {
 	NodeName, Kubeconfig, DriverName string
@@ -55,6 +61,7 @@ type Config struct {
 	IgnoredProcesses   []string
 
 	HealthEvict                       []string
+	HealthReset                       string
 	healthIgnoreXIDs, healthTaintXIDs []string
 	// XIDs has the numbers of the two lists.
 	XIDs health.Settings
@@ -144,6 +151,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringSliceVar(&c.HealthEvict, "health-evict", nil,
 		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
 			strings.Join(health.Names(), ", ")+".")
+	fs.StringVar(&c.HealthReset, "health-reset", ResetNever,
+		"Reset a GPU by nvidia-smi -r if the driver asks for a reset: "+ResetNever+", or "+ResetWhenIdle+" while no claim and no process "+
+			"uses it.")
 	fs.StringSliceVar(&c.healthIgnoreXIDs, "health-ignore-xids", nil,
 		"XIDs, separated by commas, that are counted but neither taint a GPU nor are reported to pods.")
 	fs.StringSliceVar(&c.healthTaintXIDs, "health-taint-xids", nil,
@@ -246,6 +256,9 @@ func (c *Config) validate() error {
 		if c.ClearFaults, err = gpu.CanonicalAddress(c.ClearFaults); err != nil {
 			bad("clear-faults", "%v", err)
 		}
+	}
+	if c.HealthReset != ResetNever && c.HealthReset != ResetWhenIdle {
+		bad("health-reset", "%q is not one of %s, %s", c.HealthReset, ResetNever, ResetWhenIdle)
 	}
 	for _, state := range c.HealthEvict {
 		if _, ok := health.Lookup(state); !ok {

@@ -51,6 +51,7 @@ func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 		},
 		"a path without slash": {[]string{"--node-name=n", "--metrics-path=metrics"}, nil, "--metrics-path"},
 		"an unknown state":     {[]string{"--node-name=n", "--health-evict=lost,reset,ill"}, nil, `"ill" is not one of lost, reboot`},
+		"an unknown reset":     {[]string{"--node-name=n", "--health-reset=Always"}, nil, `"Always" is not one of Never, WhenIdle`},
 		"an XID twice":         {[]string{"--node-name=n", "--health-ignore-xids=13,94", "--health-taint-xids=94"}, nil, "94 is in --health-ignore-xids too"},
 		"not an XID":           {[]string{"--node-name=n"}, []string{"HEALTH_TAINT_XIDS=31,many"}, `--health-taint-xids: "many"`},
 		"no grace":             {[]string{"--node-name=n", "--vanished-claim-grace=0s"}, nil, "--vanished-claim-grace"},

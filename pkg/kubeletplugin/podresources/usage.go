@@ -122,14 +122,31 @@ func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, er
 	if err != nil || len(nodes) == 0 {
 		return "", err
 	}
+	// The plugin has the GPUs of claims open to wait for XIDs. A name would not do: a tenant can choose the same.
+	own, _ := os.Readlink(filepath.Join(u.o.ProcRoot, "self"))
+	return u.search(ctx, nodes, func(pid, name string, open []string) bool {
+		return pid == own || u.monitors(open) || slices.Contains(u.o.Ignored, name)
+	})
+}
+
+// resetIgnored are processes of the driver. nvidia-smi resets a GPU that they have open, or refuses.
+var resetIgnored = []string{"nvidia-persiste", "nv-fabricmanage"}
+
+// Client returns a process that has a GPU open, or "". Monitoring agents and this plugin count too.
+func (u *Usage) Client(ctx context.Context, g gpu.GPU) (string, error) {
+	return u.search(ctx, []string{nodeOf(g.Minor)}, func(_, name string, _ []string) bool {
+		return slices.Contains(resetIgnored, name)
+	})
+}
+
+// search returns a process that has a device node open, unless ignored says otherwise.
+func (u *Usage) search(ctx context.Context, nodes []string, ignored func(pid, name string, open []string) bool) (string, error) {
 	processes, err := os.ReadDir(u.o.ProcRoot)
 	if err != nil {
 		return "", fmt.Errorf("list the node's processes: %w", err)
 	}
-	// The plugin has the GPUs of claims open to wait for XIDs. A name would not do: a tenant can choose the same.
-	own, _ := os.Readlink(filepath.Join(u.o.ProcRoot, "self"))
 	for _, p := range processes {
-		if _, err := strconv.Atoi(p.Name()); err != nil || p.Name() == own {
+		if _, err := strconv.Atoi(p.Name()); err != nil {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -141,12 +158,12 @@ func (u *Usage) OpenedBy(ctx context.Context, devices []plan.Device) (string, er
 			return "", err
 		}
 		at := slices.IndexFunc(open, func(file string) bool { return slices.ContainsFunc(nodes, isNode(file)) })
-		if at < 0 || u.monitors(open) {
+		if at < 0 {
 			continue
 		}
 		name, _ := os.ReadFile(filepath.Join(dir, "comm"))
 		comm := strings.TrimSpace(string(name))
-		if !slices.Contains(u.o.Ignored, comm) {
+		if !ignored(p.Name(), comm, open) {
 			return fmt.Sprintf("process %s (%s, with %s open)", p.Name(), comm, filepath.Base(open[at])), nil
 		}
 	}

@@ -71,6 +71,8 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
   value: {{ dig "monitors" "enabled" true $plugin | quote }}
 - name: HEALTH_EVICT
   value: {{ dig "evict" list (.Values.health | default dict) | join "," | quote }}
+- name: HEALTH_RESET
+  value: {{ dig "reset" "Never" (.Values.health | default dict) | quote }}
 - name: HEALTH_IGNORE_XIDS
   value: {{ dig "ignoreXIDs" list (.Values.health | default dict) | join "," | quote }}
 - name: HEALTH_TAINT_XIDS
