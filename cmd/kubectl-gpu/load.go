@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"gpu-dra-driver/pkg/fleet"
@@ -27,8 +28,9 @@ import (
 // want selects the objects to read.
 type want struct {
 	claims, classes, nodes, pods, rules bool
-	// raw keeps the slices as they are, of all drivers, instead of the trimmed slices of the driver. Both together would
-	// need twice the memory.
+	// packed keeps the slices of all drivers, instead of the trimmed slices of the driver.
+	packed bool
+	// raw keeps the slices as they are, of all drivers, with their metadata. They need much memory.
 	raw bool
 	// noSlices leaves the slices out.
 	noSlices bool
@@ -39,6 +41,7 @@ type want struct {
 // objects are the objects of the cluster that the user may read.
 type objects struct {
 	view.Objects
+	Packed  []*fleet.Packed
 	Raw     []resourceapi.ResourceSlice
 	Classes []resourceapi.DeviceClass
 	// CoreNodes and Pods are empty if want did not ask for them.
@@ -94,7 +97,8 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 		wanted bool
 		read   func(context.Context) error
 	}{
-		{!w.noSlices, func(ctx context.Context) error { return l.slices(ctx, w.raw) }},
+		{!w.noSlices && !w.raw, func(ctx context.Context) error { return l.slices(ctx, w.packed) }},
+		{!w.noSlices && w.raw, l.rawSlices},
 		{w.claims, l.claims}, {w.classes, l.classes}, {w.rules, l.rules},
 		{w.pods, func(ctx context.Context) error { return l.pods(ctx, w.podLabels) }},
 		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
@@ -148,7 +152,7 @@ func (l *loader) unseen(err error, what, effect string) error {
 }
 
 // pageSize bounds the memory for objects that are trimmed at once.
-const pageSize = 250
+const pageSize = 500
 
 // pages reads a list in pages. list appends one page and returns its metadata.
 func pages(ctx context.Context, list func(context.Context, metav1.ListOptions) (metav1.ListInterface, error)) error {
@@ -164,24 +168,43 @@ func pages(ctx context.Context, list func(context.Context, metav1.ListOptions) (
 	}
 }
 
-func (l *loader) slices(ctx context.Context, raw bool) error {
-	shapes := &fleet.Shapes{}
+func (l *loader) slices(ctx context.Context, packed bool) error {
+	var templates fleet.Templates
+	trimmer := view.Trimmer{Shapes: &fleet.Shapes{}}
+	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+		body, err := l.client.ResourceV1().RESTClient().Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = body.Close() }() // It was only read.
+		meta, err := fleet.ReadList(body, func(raw []byte) error {
+			p, err := templates.Pack(raw)
+			switch {
+			case err != nil:
+				return err
+			case packed:
+				l.out.Packed = append(l.out.Packed, p)
+			case p.Spec.Driver == l.out.Driver:
+				l.out.Slices = append(l.out.Slices, trimmer.Slice(p))
+			default:
+				l.out.ForeignSlices[p.Spec.Driver]++
+			}
+			return nil
+		})
+		return &meta, err
+	})
+	return slicesError(err)
+}
+
+func (l *loader) rawSlices(ctx context.Context) error {
 	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
 		page, err := l.client.ResourceV1().ResourceSlices().List(ctx, o)
 		if err != nil {
 			return nil, err
 		}
-		for i := range page.Items {
-			s := &page.Items[i]
-			switch {
-			case raw:
-				s.ManagedFields = nil
-				l.out.Raw = append(l.out.Raw, *s)
-			case s.Spec.Driver == l.out.Driver:
-				l.out.Slices = append(l.out.Slices, view.Trim(shapes, s))
-			default:
-				l.out.ForeignSlices[s.Spec.Driver]++
-			}
+		for _, s := range page.Items {
+			s.ManagedFields = nil
+			l.out.Raw = append(l.out.Raw, s)
 		}
 		return page, nil
 	})
@@ -234,10 +257,14 @@ func (l *loader) nodes(ctx context.Context, labels string) error {
 	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
 		o.LabelSelector = labels
 		page, err := l.client.CoreV1().Nodes().List(ctx, o)
-		if err == nil {
-			l.out.CoreNodes = append(l.out.CoreNodes, page.Items...)
+		if err != nil {
+			return nil, err
 		}
-		return page, err
+		for _, n := range page.Items {
+			n.ManagedFields, n.Status.Images = nil, nil // They are most of a node.
+			l.out.CoreNodes = append(l.out.CoreNodes, n)
+		}
+		return page, nil
 	})
 	if apierrors.IsForbidden(err) && labels != "" {
 		return fmt.Errorf("select nodes by label: %w", err)

@@ -111,7 +111,7 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		}
 		subjects = append(subjects, s)
 	}
-	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, raw: true})
+	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, packed: true})
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 
 // add adds the objects of the whole cluster.
 func (g *getter) add(o *objects) {
-	g.cluster.Slices, g.cluster.Claims = pointers(o.Raw), pointers(o.Claims)
+	g.cluster.Packed, g.cluster.Claims = o.Packed, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
 }
 

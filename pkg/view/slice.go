@@ -11,6 +11,7 @@ package view
 
 import (
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
@@ -42,4 +43,33 @@ func Trim(shapes *fleet.Shapes, in *resourceapi.ResourceSlice) *Slice {
 	}
 	out.Slice = shapes.Trim(in)
 	return out
+}
+
+// Trimmer trims packed slices, each Template once. It is not safe for concurrent use.
+type Trimmer struct {
+	Shapes *fleet.Shapes
+	known  map[*fleet.Template]*Slice
+}
+
+// Slice returns the trimmed slice. It shares maps with other slices, so the caller must not change them.
+func (t *Trimmer) Slice(p *fleet.Packed) *Slice {
+	known, ok := t.known[p.Template]
+	if !ok {
+		known = Trim(t.Shapes, p.Copy())
+		if t.known == nil {
+			t.known = map[*fleet.Template]*Slice{}
+		}
+		t.known[p.Template] = known
+	}
+	out := *known
+	out.Slice.ObjectMeta = metav1.ObjectMeta{Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
+	out.Node, out.Pool, out.Clique = p.Node, p.Pool, p.Clique()
+	out.UUIDs = make(map[string]string, len(known.UUIDs))
+	for at, a := range p.Identities() {
+		d := &p.Spec.Devices[at.Device]
+		if at.Name == "uuid" && a.StringValue != nil && *a.StringValue != "" && fleet.Text(*d, "type") != string(gpu.KindMonitor) {
+			out.UUIDs[d.Name] = *a.StringValue
+		}
+	}
+	return &out
 }

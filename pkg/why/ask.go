@@ -59,7 +59,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		a.review(ctx, &answer, nil, w.waiting)
 		return answer
 	}
-	a.reader = newReader(w.waiting, a.classes)
+	a.reader = newReader(w.waiting, a.classes, c.Rules)
 	var open, closed []*site
 	excludedBy := map[string]string{}
 	for _, one := range c.sites() {

@@ -22,13 +22,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/fleet"
 )
 
 // Cluster holds the objects to judge by. It is only read.
 type Cluster struct {
 	// Nodes is nil if nodes cannot be read: then each node of a slice counts, without labels and taints.
-	Nodes     []*corev1.Node
+	Nodes []*corev1.Node
+	// Slices and Packed together are all slices.
 	Slices    []*resourceapi.ResourceSlice
+	Packed    []*fleet.Packed
 	Claims    []*resourceapi.ResourceClaim
 	Templates []*resourceapi.ResourceClaimTemplate
 	Classes   []*resourceapi.DeviceClass
@@ -64,12 +68,14 @@ type hold struct {
 // site is a node with the slices and claims that matter to it.
 type site struct {
 	node *corev1.Node
-	// slices are all slices of each pool that has a slice for the node.
-	slices []*resourceapi.ResourceSlice
-	// hashes are those of the devices, by slice: equal for devices that no selector can distinguish.
-	hashes [][]uint64
+	// packed are all slices of each pool that has a slice for the node.
+	packed []*fleet.Packed
 	// held are the allocated devices of these pools.
 	held map[poolID]map[string][]hold
+	// slices are the packed slices with the taints of rules, and hashes those of their devices: equal for devices that no
+	// selector can distinguish. Only the node by which a shape is judged has them.
+	slices []*resourceapi.ResourceSlice
+	hashes [][]uint64
 }
 
 // holders returns the claims that hold devices of the node's pools, sorted by name.
@@ -117,21 +123,20 @@ func holds(claims []*resourceapi.ResourceClaim) map[poolID]map[string][]hold {
 
 // sites returns the nodes of the cluster with their slices, in the order of their names.
 func (c *Cluster) sites() []*site {
-	held, tainted := holds(c.Claims), taintedSlices(c.Slices, c.Rules)
-	pools, shared := map[poolID][]*resourceapi.ResourceSlice{}, map[poolID]bool{}
+	held := holds(c.Claims)
+	pools, shared := map[poolID][]*fleet.Packed{}, map[poolID]bool{}
 	at := map[string]map[poolID]bool{}
-	for _, s := range tainted {
-		id := poolOf(s)
-		pools[id] = append(pools[id], s)
-		node := ptr.Deref(s.Spec.NodeName, "")
-		if node == "" {
+	for _, p := range c.packed() {
+		id := packedPool(p)
+		pools[id] = append(pools[id], p)
+		if p.Node == "" {
 			shared[id] = true
 			continue
 		}
-		if at[node] == nil {
-			at[node] = map[poolID]bool{}
+		if at[p.Node] == nil {
+			at[p.Node] = map[poolID]bool{}
 		}
-		at[node][id] = true
+		at[p.Node][id] = true
 	}
 	nodes := c.Nodes
 	if nodes == nil {
@@ -151,7 +156,7 @@ func (c *Cluster) sites() []*site {
 		}
 		maps.Copy(ids, shared)
 		for _, id := range slices.SortedFunc(maps.Keys(ids), comparePools) {
-			s.slices = append(s.slices, pools[id]...)
+			s.packed = append(s.packed, pools[id]...)
 		}
 		out = append(out, s)
 	}
@@ -163,43 +168,51 @@ func comparePools(a, b poolID) int {
 	return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name))
 }
 
-// taintedSlices adds the taints of the rules, as the scheduler does, and sorts the slices by name. It copies the slices
-// that it changes.
-func taintedSlices(all []*resourceapi.ResourceSlice, rules []*resourceapi.DeviceTaintRule) []*resourceapi.ResourceSlice {
-	var out []*resourceapi.ResourceSlice
-	for _, s := range all {
-		if s == nil {
-			continue
+// packed returns all slices, sorted by name.
+func (c *Cluster) packed() []*fleet.Packed {
+	out := slices.Clone(c.Packed)
+	for _, s := range c.Slices {
+		if s != nil {
+			out = append(out, fleet.Unshared(s))
 		}
-		patched := s
-		for _, r := range rules {
-			for i := range s.Spec.Devices {
-				if !selects(r, s, s.Spec.Devices[i].Name) {
-					continue
-				}
-				if patched == s {
-					copied := *s
-					copied.Spec.Devices = slices.Clone(s.Spec.Devices)
-					patched = &copied
-				}
-				d := &patched.Spec.Devices[i]
-				d.Taints = append(slices.Clone(d.Taints), r.Spec.Taint)
-			}
-		}
-		out = append(out, patched)
 	}
-	slices.SortStableFunc(out, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out, func(a, b *fleet.Packed) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+func packedPool(p *fleet.Packed) poolID { return poolID{p.Spec.Driver, p.Pool.Name} }
+
+// tainted returns the whole slice with the taints of the rules, which the scheduler adds too.
+func tainted(p *fleet.Packed, rules []*resourceapi.DeviceTaintRule) *resourceapi.ResourceSlice {
+	out := p.Slice()
+	copied := false
+	for _, r := range rules {
+		for i := range out.Spec.Devices {
+			if !selects(r, p, out.Spec.Devices[i].Name) {
+				continue
+			}
+			if !copied {
+				out.Spec.Devices, copied = slices.Clone(out.Spec.Devices), true
+			}
+			d := &out.Spec.Devices[i]
+			d.Taints = append(slices.Clone(d.Taints), r.Spec.Taint)
+		}
+	}
 	return out
 }
 
 // selects reports whether a rule taints a device of a slice.
-func selects(r *resourceapi.DeviceTaintRule, s *resourceapi.ResourceSlice, device string) bool {
+func selects(r *resourceapi.DeviceTaintRule, p *fleet.Packed, device string) bool {
+	return selectsPool(r, p) && ptr.Deref(r.Spec.DeviceSelector.Device, device) == device
+}
+
+// selectsPool reports whether a rule can taint devices of a slice.
+func selectsPool(r *resourceapi.DeviceTaintRule, p *fleet.Packed) bool {
 	if r == nil || r.Spec.DeviceSelector == nil {
 		return false
 	}
 	q := r.Spec.DeviceSelector
-	return ptr.Deref(q.Driver, s.Spec.Driver) == s.Spec.Driver && ptr.Deref(q.Pool, s.Spec.Pool.Name) == s.Spec.Pool.Name &&
-		ptr.Deref(q.Device, device) == device
+	return ptr.Deref(q.Driver, p.Spec.Driver) == p.Spec.Driver && ptr.Deref(q.Pool, p.Pool.Name) == p.Pool.Name
 }
 
 // classes implements structured.DeviceClassLister.

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/selector"
 )
 
@@ -39,11 +41,17 @@ type reader struct {
 	all   bool
 	// compared are the attributes of constraints: only equality within a node matters.
 	compared []resourceapi.FullyQualifiedName
+	// identities means that selectors read attributes in which slices of one Template differ.
+	identities bool
+	rules      []*resourceapi.DeviceTaintRule
+	// known are the summaries of Templates, and index numbers the Templates.
+	known map[*fleet.Template]summary
+	index map[*fleet.Template]int
 }
 
 // newReader reads the selectors of the claims and of the classes.
-func newReader(claims []*resourceapi.ResourceClaim, all classes) *reader {
-	r := &reader{seed: maphash.MakeSeed()}
+func newReader(claims []*resourceapi.ResourceClaim, all classes, rules []*resourceapi.DeviceTaintRule) *reader {
+	r := &reader{seed: maphash.MakeSeed(), rules: rules, known: map[*fleet.Template]summary{}, index: map[*fleet.Template]int{}}
 	seen := map[string]bool{}
 	add := func(selectors []resourceapi.DeviceSelector) {
 		for _, s := range selectors {
@@ -82,6 +90,7 @@ func newReader(claims []*resourceapi.ResourceClaim, all classes) *reader {
 	}
 	slices.Sort(r.names)
 	r.names = slices.Compact(r.names)
+	r.identities = r.all || slices.ContainsFunc(r.names, func(name resourceapi.QualifiedName) bool { return fleet.Identity(string(name)) })
 	return r
 }
 
@@ -100,17 +109,18 @@ func exacts(q *resourceapi.DeviceRequest) []resourceapi.ExactDeviceRequest {
 	return out
 }
 
-// shapes groups the sites.
+// shapes groups the sites, and loads the slices of the node by which each shape is judged.
 func (r *reader) shapes(sites []*site) []*shape {
+	r.summarize(sites)
 	all := make([]*shape, len(sites))
 	keys := make([]uint64, len(sites))
 	var work sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
 	for w := range workers {
 		work.Go(func() {
-			names := map[string]bool{} // It stays large enough for all nodes of the worker.
+			known := map[string]bool{}
 			for i := w; i < len(sites); i += workers {
-				all[i], keys[i] = r.shape(sites[i], names)
+				all[i], keys[i] = r.shape(sites[i], known)
 			}
 		})
 	}
@@ -125,88 +135,222 @@ func (r *reader) shapes(sites []*site) []*shape {
 		first[keys[i]] = s
 		out = append(out, s)
 	}
+	each(out, func(s *shape) {
+		for _, p := range s.packed {
+			full := tainted(p, r.rules)
+			s.slices = append(s.slices, full)
+			hashes := make([]uint64, len(full.Spec.Devices))
+			for i := range full.Spec.Devices {
+				hashes[i] = r.device(full.Spec.Driver, &full.Spec.Devices[i])
+			}
+			s.hashes = append(s.hashes, hashes)
+		}
+	})
 	return out
 }
 
+// summary is the part of a slice that the allocator sees, without its node and its place among other slices.
+type summary struct {
+	sum uint64
+	// compared has, for each attribute of a constraint, the value of each device: 0 if the device lacks it.
+	compared [][]uint64
+}
+
+// summarize reads each Template of the sites once. It leaves out slices that differ from their Template in what the
+// question reads.
+func (r *reader) summarize(sites []*site) {
+	var fresh []*fleet.Template
+	for _, s := range sites {
+		for _, p := range s.packed {
+			if _, ok := r.index[p.Template]; !ok {
+				r.index[p.Template] = len(r.index)
+				fresh = append(fresh, p.Template)
+			}
+		}
+	}
+	found := make([]summary, len(fresh))
+	index := make([]int, len(fresh))
+	for i := range index {
+		index[i] = i
+	}
+	each(index, func(i int) { found[i] = r.summary(nil, &resourceapi.ResourceSlice{Spec: fresh[i].Spec}) })
+	for i, t := range fresh {
+		r.known[t] = found[i]
+	}
+}
+
+// of returns the summary of a slice for a node.
+func (r *reader) of(node *corev1.Node, p *fleet.Packed) summary {
+	if r.identities || deref(p.Spec.PerDeviceNodeSelection) ||
+		slices.ContainsFunc(r.rules, func(rule *resourceapi.DeviceTaintRule) bool { return selectsPool(rule, p) }) {
+		return r.summary(node, tainted(p, r.rules))
+	}
+	out := r.known[p.Template]
+	copied := false
+	for at, a := range p.Identities() {
+		for i, name := range r.compared {
+			if q, _ := attribute(p.Spec.Driver, &p.Spec.Devices[at.Device], name); q != at.Name {
+				continue
+			}
+			if !copied {
+				out.compared, copied = slices.Clone(out.compared), true
+				for j := range out.compared {
+					out.compared[j] = slices.Clone(out.compared[j])
+				}
+			}
+			out.compared[i][at.Device] = attributeHash(r.seed, a)
+		}
+		if len(r.compared) == 0 {
+			break
+		}
+	}
+	return out
+}
+
+func (r *reader) summary(node *corev1.Node, s *resourceapi.ResourceSlice) summary {
+	h := hasher{seed: r.seed}
+	out := summary{compared: make([][]uint64, len(r.compared))}
+	for i := range out.compared {
+		out.compared[i] = make([]uint64, len(s.Spec.Devices))
+	}
+	h.text(s.Spec.Driver)
+	for _, set := range s.Spec.SharedCounters {
+		h.text(set.Name)
+		h.number(countersHash(r.seed, set.Counters))
+	}
+	for i := range s.Spec.Devices {
+		d := &s.Spec.Devices[i]
+		h.number(r.device(s.Spec.Driver, d))
+		if node != nil && deref(s.Spec.PerDeviceNodeSelection) {
+			h.truth(matches(node, d.NodeName, d.AllNodes, d.NodeSelector))
+		}
+		h.truth(len(d.BindingConditions) > 0)
+		for j, name := range r.compared {
+			if q, ok := attribute(s.Spec.Driver, d, name); ok {
+				out.compared[j][i] = attributeHash(r.seed, d.Attributes[q])
+			}
+		}
+		h.number(uint64(len(d.Taints)))
+		for _, t := range d.Taints {
+			h.text(t.Key)
+			h.text(t.Value)
+			h.text(string(t.Effect))
+		}
+		h.number(uint64(len(d.ConsumesCounters)))
+		for _, c := range d.ConsumesCounters {
+			h.text(c.CounterSet)
+			h.number(countersHash(r.seed, c.Counters))
+		}
+	}
+	out.sum = h.sum
+	return out
+}
+
+// attribute returns the name under which a device has an attribute.
+func attribute(driver string, d *resourceapi.Device, name resourceapi.FullyQualifiedName) (resourceapi.QualifiedName, bool) {
+	if _, ok := d.Attributes[resourceapi.QualifiedName(name)]; ok {
+		return resourceapi.QualifiedName(name), true
+	}
+	domain, id, _ := strings.Cut(string(name), "/")
+	_, ok := d.Attributes[resourceapi.QualifiedName(id)]
+	return resourceapi.QualifiedName(id), ok && domain == driver
+}
+
 // shape hashes what the allocator sees of a node: not its name, the names of devices, or attributes that no selector
-// reads. names is scratch space.
-func (r *reader) shape(s *site, names map[string]bool) (*shape, uint64) {
+// reads. repeated remembers the results of repeats.
+func (r *reader) shape(s *site, repeated map[string]bool) (*shape, uint64) {
 	out := &shape{site: s, nodes: []string{s.node.Name}}
 	h, allocated := hasher{seed: r.seed}, hasher{seed: r.seed}
-	pool := poolID{}
+	pool, newest := poolID{}, int64(0)
 	held := map[string][]hold(nil)
 	values := map[string]uint64{}
-	for _, slice := range s.slices {
-		if id := poolOf(slice); id != pool {
-			pool, held = id, s.held[id]
-			h.text(id.driver)
+	for i, p := range s.packed {
+		if id := packedPool(p); i == 0 || id != pool {
+			pool, newest, held = id, p.Pool.Generation, s.held[id]
+			for _, other := range s.packed[i:] {
+				if packedPool(other) != id {
+					break
+				}
+				newest = max(newest, other.Pool.Generation)
+			}
+			h.truth(true)
 		}
-		h.number(uint64(slice.Spec.Pool.Generation))
-		h.number(uint64(slice.Spec.Pool.ResourceSliceCount))
-		perDevice := deref(slice.Spec.PerDeviceNodeSelection)
-		mine := perDevice || matches(s.node, slice.Spec.NodeName, slice.Spec.AllNodes, slice.Spec.NodeSelector)
+		// Generations matter only within a pool.
+		h.number(uint64(newest - p.Pool.Generation))
+		h.number(uint64(p.Pool.ResourceSliceCount))
+		mine := deref(p.Spec.PerDeviceNodeSelection) || matches(s.node, &p.Node, p.Spec.AllNodes, p.Spec.NodeSelector)
 		h.truth(mine)
-		for _, set := range slice.Spec.SharedCounters {
-			h.text(set.Name)
-			h.number(countersHash(r.seed, set.Counters))
+		one := r.of(s.node, p)
+		h.number(one.sum)
+		if len(held) > 0 {
+			allocated.number(uint64(i))
 		}
-		hashes := make([]uint64, len(slice.Spec.Devices))
-		for i := range slice.Spec.Devices {
-			d := &slice.Spec.Devices[i]
-			hashes[i] = r.device(pool.driver, d)
-			h.number(hashes[i])
-			if perDevice {
-				h.truth(matches(s.node, d.NodeName, d.AllNodes, d.NodeSelector))
+		for j := range p.Spec.Devices {
+			for k, name := range r.compared {
+				h.number(pattern(values, name, one.compared[k][j]))
 			}
-			h.truth(len(d.BindingConditions) > 0)
-			for _, name := range r.compared {
-				h.number(r.compare(values, pool.driver, d, name))
+			if len(held) == 0 {
+				continue
 			}
-			for _, t := range d.Taints {
-				h.text(t.Key)
-				h.text(t.Value)
-				h.text(string(t.Effect))
+			for _, hold := range held[p.Spec.Devices[j].Name] {
+				allocated.truth(hold.result.ShareID != nil)
+				allocated.number(quantitiesHash(r.seed, hold.result.ConsumedCapacity))
 			}
-			for _, c := range d.ConsumesCounters {
-				h.text(c.CounterSet)
-				h.number(countersHash(r.seed, c.Counters))
-			}
-			for _, one := range held[d.Name] {
-				allocated.truth(one.result.ShareID != nil)
-				allocated.number(quantitiesHash(r.seed, one.result.ConsumedCapacity))
-			}
-			allocated.number(uint64(len(held[d.Name])))
+			allocated.number(uint64(len(held[p.Spec.Devices[j].Name])))
 		}
 		if mine {
-			out.devices += len(slice.Spec.Devices)
+			out.devices += len(p.Spec.Devices)
 		}
-		s.hashes = append(s.hashes, hashes)
 	}
-	h.truth(repeats(s, names))
+	h.truth(r.repeats(s, repeated))
 	out.bare = h.sum
 	h.number(allocated.sum)
 	return out, h.sum
 }
 
-// repeats reports whether a pool of the node has two devices of one name, which makes the pool invalid. names is scratch
-// space.
-func repeats(s *site, names map[string]bool) bool {
-	pool, n := poolID{}, 0
-	clear(names)
-	for _, slice := range s.slices {
-		if id := poolOf(slice); id != pool {
-			if len(names) != n {
-				return true
-			}
-			pool, n = id, 0
-			clear(names)
-		}
-		for i := range slice.Spec.Devices {
-			names[slice.Spec.Devices[i].Name] = true
-		}
-		n += len(slice.Spec.Devices)
+// pattern returns a number that is equal for devices of the node with equal values of an attribute.
+func pattern(values map[string]uint64, name resourceapi.FullyQualifiedName, value uint64) uint64 {
+	if value == 0 {
+		return 0
 	}
-	return len(names) != n
+	var raw [8]byte
+	binary.LittleEndian.PutUint64(raw[:], value)
+	key := string(name) + string(raw[:])
+	if values[key] == 0 {
+		values[key] = uint64(len(values) + 1)
+	}
+	return values[key]
+}
+
+// repeats reports whether a pool of the node has two devices of one name, which makes the pool invalid. The Templates
+// determine it; known has the results so far.
+func (r *reader) repeats(s *site, known map[string]bool) bool {
+	var key []byte
+	pool := poolID{}
+	for _, p := range s.packed {
+		if id := packedPool(p); id != pool {
+			pool, key = id, append(key, 0xff, 0xff, 0xff, 0xff)
+		}
+		key = binary.BigEndian.AppendUint32(key, uint32(r.index[p.Template]))
+	}
+	result, ok := known[string(key)]
+	if ok {
+		return result
+	}
+	names, n := map[string]bool{}, 0
+	for i, p := range s.packed {
+		if i > 0 && packedPool(p) != packedPool(s.packed[i-1]) {
+			clear(names)
+			n = 0
+		}
+		for _, d := range p.Spec.Devices {
+			names[d.Name] = true
+		}
+		n += len(p.Spec.Devices)
+		result = result || len(names) != n
+	}
+	known[string(key)] = result
+	return result
 }
 
 // device hashes what selectors read of a device.
@@ -250,25 +394,6 @@ func (r *reader) device(driver string, d *resourceapi.Device) uint64 {
 	}
 	h.number(sum)
 	return h.sum
-}
-
-// compare returns a number that is equal for devices of the node with equal values of an attribute.
-func (r *reader) compare(values map[string]uint64, driver string, d *resourceapi.Device, name resourceapi.FullyQualifiedName) uint64 {
-	domain, id, _ := strings.Cut(string(name), "/")
-	a, ok := d.Attributes[resourceapi.QualifiedName(name)]
-	if !ok && domain == driver {
-		a, ok = d.Attributes[resourceapi.QualifiedName(id)]
-	}
-	if !ok {
-		return 0
-	}
-	var raw [8]byte
-	binary.LittleEndian.PutUint64(raw[:], attributeHash(r.seed, a))
-	key := string(name) + string(raw[:])
-	if values[key] == 0 {
-		values[key] = uint64(len(values) + 1)
-	}
-	return values[key]
 }
 
 func attributeHash(seed maphash.Seed, a resourceapi.DeviceAttribute) uint64 {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 
+	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/why"
 )
@@ -179,8 +180,29 @@ func (e *env) start(c *resourceapi.ResourceClaim, node string) bool {
 	return true
 }
 
+// ask asks with packed slices, as the command does.
 func (e *env) ask(s why.Subject) why.Answer {
-	return why.Ask(context.Background(), &e.Cluster, s, why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: 30 * time.Second})
+	e.t.Helper()
+	c := e.Cluster
+	c.Slices, c.Packed = nil, packed(e.t, e.Slices)
+	return why.Ask(context.Background(), &c, s, why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: 30 * time.Second})
+}
+
+func packed(t testing.TB, all []*resourceapi.ResourceSlice) (out []*fleet.Packed) {
+	t.Helper()
+	var templates fleet.Templates
+	for _, s := range all {
+		raw, err := s.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := templates.Pack(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
 }
 
 // applied returns the cluster after a cure, and the claims to allocate.
@@ -283,6 +305,9 @@ func randomClaim(r *rand.Rand, name string) *resourceapi.ResourceClaim {
 	}
 	if r.IntN(4) == 0 {
 		q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].productName.contains("H100")`)
+	}
+	if r.IntN(6) == 0 { // Boards of one make differ in it.
+		q.Selectors = append(q.Selectors, selectors(`device.attributes["gpu.nvidia.com"].parentUUID.endsWith("0")`)[0])
 	}
 	if r.IntN(4) == 0 {
 		name := resourceapi.FullyQualifiedName([]string{"gpu.nvidia.com/parentUUID", "resource.kubernetes.io/pcieRoot", "gpu.nvidia.com/productName"}[r.IntN(3)])

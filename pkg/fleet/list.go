@@ -1,0 +1,168 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// magic begins objects in protobuf.
+var magic = []byte("k8s\x00")
+
+// largest is more than an API server stores in one object.
+const largest = 16 << 20
+
+// ReadList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. visit receives each
+// slice in protobuf, valid until it returns. A list in JSON is read as a whole.
+func ReadList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, error) {
+	r := bufio.NewReaderSize(in, 1<<16)
+	if head, _ := r.Peek(len(magic)); !bytes.Equal(head, magic) {
+		return readJSON(r, visit)
+	}
+	_, _ = r.Discard(len(magic)) // They are in the buffer.
+	l := &listReader{visit: visit}
+	err := l.fields(r, func(n protowire.Number, size uint64) error {
+		const raw = 2 // The list, in runtime.Unknown.
+		if n != raw {
+			return skip(r, size)
+		}
+		return l.list(&byteLimit{r, size})
+	})
+	if err != nil {
+		return metav1.ListMeta{}, fmt.Errorf("read a list of ResourceSlices: %w", err)
+	}
+	return l.meta, nil
+}
+
+type listReader struct {
+	visit func([]byte) error
+	meta  metav1.ListMeta
+	one   []byte
+}
+
+func (l *listReader) list(in byteReader) error {
+	return l.fields(in, func(n protowire.Number, size uint64) error {
+		if size > largest {
+			return fmt.Errorf("an object has %d bytes", size)
+		}
+		if uint64(cap(l.one)) < size {
+			l.one = make([]byte, size)
+		}
+		l.one = l.one[:size]
+		if _, err := io.ReadFull(in, l.one); err != nil {
+			return cut(err)
+		}
+		switch n {
+		case 1:
+			return l.meta.Unmarshal(l.one)
+		case 2:
+			return l.visit(l.one)
+		}
+		return nil
+	})
+}
+
+type byteReader interface {
+	io.Reader
+	io.ByteReader
+}
+
+// fields calls f with the length of each field, until the end. f reads the contents.
+func (l *listReader) fields(in byteReader, f func(n protowire.Number, size uint64) error) error {
+	for {
+		tag, err := binary.ReadUvarint(in)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		var size uint64
+		n, kind := protowire.DecodeTag(tag)
+		if err == nil && kind != protowire.BytesType {
+			return fmt.Errorf("field %d has the wire type %d", n, kind)
+		}
+		if err == nil {
+			size, err = binary.ReadUvarint(in)
+		}
+		if err != nil {
+			return cut(err)
+		}
+		if err := f(n, size); err != nil {
+			return err
+		}
+	}
+}
+
+// cut makes the end of the answer an error.
+func cut(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func skip(in io.Reader, size uint64) error {
+	if size > largest {
+		return fmt.Errorf("an object has %d bytes", size)
+	}
+	_, err := io.CopyN(io.Discard, in, int64(size))
+	return cut(err)
+}
+
+// byteLimit is an io.LimitedReader that reads single bytes too. It tells a cut answer from the end of the list.
+type byteLimit struct {
+	in   *bufio.Reader
+	left uint64
+}
+
+func (b *byteLimit) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := b.in.Read(p[:min(uint64(len(p)), b.left)])
+	b.left -= uint64(n)
+	return n, cut(err)
+}
+
+func (b *byteLimit) ReadByte() (byte, error) {
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	c, err := b.in.ReadByte()
+	if err != nil {
+		return 0, cut(err)
+	}
+	b.left--
+	return c, nil
+}
+
+func readJSON(r io.Reader, visit func([]byte) error) (metav1.ListMeta, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return metav1.ListMeta{}, err
+	}
+	list := resourceapi.ResourceSliceList{}
+	if err := runtime.DecodeInto(scheme.Codecs.UniversalDeserializer(), data, &list); err != nil {
+		return metav1.ListMeta{}, fmt.Errorf("the answer is no list of ResourceSlices: %w", err)
+	}
+	for i := range list.Items {
+		raw, err := list.Items[i].Marshal()
+		if err == nil {
+			err = visit(raw)
+		}
+		if err != nil {
+			return metav1.ListMeta{}, err
+		}
+	}
+	return list.ListMeta, nil
+}
