@@ -32,14 +32,18 @@ func ReadList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, er
 		return readJSON(r, visit)
 	}
 	_, _ = r.Discard(len(magic)) // They are in the buffer.
-	l := &listReader{visit: visit}
+	l, found := &listReader{visit: visit}, false
 	err := l.fields(r, func(n protowire.Number, size uint64) error {
 		const raw = 2 // The list, in runtime.Unknown.
 		if n != raw {
 			return skip(r, size)
 		}
+		found = true
 		return l.list(&byteLimit{r, size})
 	})
+	if err == nil && !found {
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
 		return metav1.ListMeta{}, fmt.Errorf("read a list of ResourceSlices: %w", err)
 	}
@@ -119,7 +123,7 @@ func skip(in io.Reader, size uint64) error {
 	return cut(err)
 }
 
-// byteLimit is an io.LimitedReader that reads single bytes too. It tells a cut answer from the end of the list.
+// byteLimit is an io.LimitedReader that reads single bytes too. At its limit the list ends; before, the answer is cut.
 type byteLimit struct {
 	in   *bufio.Reader
 	left uint64
