@@ -86,8 +86,9 @@ func TestLoad_Partitions_AddUpToBoard(t *testing.T) {
 		if traffic := v.TrafficAt(end); traffic.PCIeSent < v.TrafficAt(begin).PCIeSent || traffic.NVLink > 0 {
 			t.Errorf("loads %v: traffic %+v, want none of NVLink in MIG mode", loads, traffic)
 		}
+		change(t, e, func(s *State) { s.GPUs[0].Meter.SinceMS -= 1000 }) // The loads last for a second.
 	}
-	if v := viewOf(t, e); v.TrafficAt(time.Now()).PCIeSent == 0 && v.MeterAt(time.Now()).Busy == 0 {
+	if v := viewOf(t, e); v.TrafficAt(time.Now()).PCIeSent == 0 || v.MeterAt(time.Now()).Busy == 0 {
 		t.Error("the loads that ended left no traffic")
 	}
 }
