@@ -11,11 +11,6 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/executor/reset", Test: "TestRestore_Crash_DoesNotResetAgain",
 	},
 	{
-		Name: "a GPU of a claim is reset", File: "pkg/executor/reset/executor.go",
-		Old: "NeededBy: func(plan.Device) bool { return true }", New: "NeededBy: func(plan.Device) bool { return false }",
-		Package: "./pkg/executor/reset", Test: "TestReconcile_ClaimOnGPU_ResetsAfterItLeft",
-	},
-	{
 		Name: "a measurement that is absent is 0", File: "pkg/metrics/devices.go",
 		Old: "	if value >= 0 { // A NaN is absent too.\n", New: "	if value = max(value, 0); true {\n",
 		Package: "./pkg/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
