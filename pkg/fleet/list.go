@@ -152,6 +152,9 @@ func (b *byteLimit) ReadByte() (byte, error) {
 
 func readJSON(r io.Reader, visit func([]byte) error) (metav1.ListMeta, error) {
 	data, err := io.ReadAll(r)
+	if err == nil && len(data) == 0 {
+		err = io.ErrUnexpectedEOF // The decoder accepts it.
+	}
 	if err != nil {
 		return metav1.ListMeta{}, err
 	}
