@@ -6,6 +6,7 @@ package inventory
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -166,6 +167,9 @@ func (i *Inventory) place(g *gpu.GPU) {
 	if known, ok := i.places[path]; ok && err == nil {
 		g.PCIeRoot, g.Bridges, g.Class, g.NUMANode = known.PCIeRoot, known.Bridges, known.Class, known.NUMANode
 		return
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return // sysfs does not have the device: the attempts to read its files would cost more than the rest of a scan.
 	}
 	i.readPlace(g)
 	if err == nil && g.PCIeRoot != "" && g.Class != "" {
