@@ -25,7 +25,8 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// storedRecords lists the plugin's files: claims, and GPUs whose MIG mode it must restore.
+// storedRecords lists the plugin's files: claims, and GPUs with a setting that it must restore. Attempts to reset GPUs stay
+// noted.
 func storedRecords(ctx context.Context, t *testing.T) (claims, gpus []string) {
 	t.Helper()
 	dir := "/var/lib/kubelet/plugins/" + env.Driver + "/state"
@@ -35,6 +36,7 @@ func storedRecords(ctx context.Context, t *testing.T) (claims, gpus []string) {
 		name := path.Base(file)
 		switch {
 		case !strings.HasSuffix(name, ".json"):
+		case strings.HasPrefix(file, dir+"/gpus/reset/"):
 		case strings.HasPrefix(file, dir+"/gpus/"):
 			gpus = append(gpus, name)
 		default:
