@@ -158,7 +158,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	}
 	seconds := meter.New(machine, meter.Options{
 		Path: filepath.Join(stateDir(c), "usage.json"), Held: engine.Held, Snapshot: scans.Snapshot, Scanned: scans.Scanned(),
-		Served: devicePlugins.GPUs, Newest: instance.Newest,
+		Served: devicePlugins.GPUs, Newest: instance.Newest, Samples: samples.Snapshot,
 	})
 	m.CollectUsage(seconds.Account)
 	stop, err := serveHTTP(c, m)

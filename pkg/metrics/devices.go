@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/sampler"
 )
@@ -185,59 +184,16 @@ func (c *devicesCollector) labels(g sampler.GPU, d sampler.Device) []string {
 	return []string{c.node, string(d.Kind), d.Name, d.UUID, g.UUID, g.Model}
 }
 
-// usage is a claim's device with its measurements.
-type usage struct {
-	plan.Device
-	measured sampler.Device
-	model    string
-	// alone means that no other claim uses the device.
-	alone bool
-}
-
-// uses returns the devices of plans with their measurements, by plan and device. Devices with admin access are not in use.
-func uses(s sampler.Snapshot, plans []plan.Plan) map[[2]int]usage {
-	measured, models, claims := map[string]sampler.Device{}, map[string]string{}, map[string]int{}
-	for _, g := range s.GPUs {
-		measured[g.UUID], models[g.UUID] = g.Device, g.Model
-		for _, p := range g.Partitions {
-			measured[p.UUID] = p
-		}
-	}
-	out := map[[2]int]usage{}
-	for n, p := range plans {
-		for i, d := range p.Devices {
-			uuid := deviceUUID(d)
-			m, ok := measured[uuid]
-			if ok && !d.Admin {
-				claims[uuid]++
-				out[[2]int{n, i}] = usage{Device: d, measured: m, model: models[d.UUID]}
-			}
-		}
-	}
-	for at, u := range out {
-		u.alone = claims[deviceUUID(u.Device)] == 1
-		out[at] = u
-	}
-	return out
-}
-
-func deviceUUID(d plan.Device) string {
-	if d.Kind == gpu.KindMIG {
-		return d.Partition.UUID
-	}
-	return d.UUID
-}
-
 // sendUsage writes the samples of a claim's device for one of its pods.
-func (m measurements) sendUsage(out chan<- prometheus.Metric, u usage, p plan.Plan, pod, node string) {
-	labels := []string{p.Claim.Namespace, pod, p.Claim.Name, u.Request, u.Name, deviceUUID(u.Device), u.model, node}
-	granted := u.measured.MemoryTotal
+func (m measurements) sendUsage(out chan<- prometheus.Metric, u sampler.Use, p plan.Plan, pod, node string) {
+	labels := []string{p.Claim.Namespace, pod, p.Claim.Name, u.Request, u.Name, u.Measured.UUID, u.Model, node}
+	granted := u.Measured.MemoryTotal
 	if u.Partial() {
 		granted = float64(cmp.Or(u.Share.UsableBytes, u.Share.MemoryBytes))
 	}
 	m.send(out, claimMemoryGranted, granted, labels...)
-	if u.alone {
-		m.send(out, claimMemoryUsed, u.measured.MemoryUsed, labels...)
-		m.send(out, claimUtilization, u.measured.Utilization, labels...)
+	if u.Alone {
+		m.send(out, claimMemoryUsed, u.Measured.MemoryUsed, labels...)
+		m.send(out, claimUtilization, u.Measured.Utilization, labels...)
 	}
 }

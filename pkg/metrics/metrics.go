@@ -28,6 +28,7 @@ import (
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sampler"
 )
 
 // The operations of the kubelet.
@@ -254,7 +255,7 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 	defer cancel()
 	users, _ := c.users(ctx)
 	samples, holders := c.samples(), map[string][]holder{}
-	measured := uses(samples, plans)
+	measured := sampler.Uses(samples, plans)
 	for n, p := range plans {
 		var with []User
 		for i, d := range p.Devices {
@@ -273,7 +274,7 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 					c.sendUsage(out, u, p, pod, c.node)
 				}
 				for _, user := range with {
-					holders[deviceUUID(d)] = append(holders[deviceUUID(d)], holder{p.Claim.Namespace, user.Pod, user.Container})
+					holders[u.Measured.UUID] = append(holders[u.Measured.UUID], holder{p.Claim.Namespace, user.Pod, user.Container})
 				}
 			}
 		}

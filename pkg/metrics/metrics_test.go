@@ -94,7 +94,7 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m.CollectUsage(func() (gpuusage.Account, bool) {
 		return gpuusage.Account{
 			GPUs:   map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},
-			Claims: map[string]gpuusage.Claim{"u": {GPUs: map[string]gpuusage.Use{"0000:01:00.0": {UUID: "GPU-1"}}}},
+			Claims: map[string]gpuusage.Claim{"u": {GPUs: map[string]gpuusage.Use{"0000:01:00.0": {UUID: "GPU-1", Source: "gpm", Watched: true}}}},
 		}, true
 	})
 	observeAll(m)

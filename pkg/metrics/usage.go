@@ -4,6 +4,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	gpuusage "gpu-dra-driver/pkg/usage"
@@ -15,10 +17,15 @@ var (
 	claimAllocated = Entry{"gpu_dra_claim_allocated_gpu_seconds_total", "counter",
 		[]string{"claim_namespace", "claim", "claim_uid", "gpu_uuid", "model"},
 		"Seconds of whole GPUs that a prepared claim has had. A partition counts as its part of the memory slices, a share as the larger of its parts of memory and compute. A claim counts once, however many pods use it."}
+	claimActive = Entry{"gpu_dra_claim_active_gpu_seconds_total", "counter",
+		append(slices.Clone(claimAllocated.Labels), "source"),
+		"Seconds of whole GPUs, weighed as the allocated ones, in which the claim used its devices: the integral of their utilization. source is the measurement: nvml, or gpm for partitions. Absent for devices without a measurement, and for those that other claims share."}
+	claimOccupied = Entry{"gpu_dra_claim_occupied_seconds_total", "counter", claimAllocated.Labels,
+		"Seconds in which a process used the claim's devices on a GPU. Absent while the driver does not list processes, and for devices that other claims share."}
 )
 
 // usageMetrics are the metrics of a gpuusage.Account.
-var usageMetrics = []Entry{gpuSeconds, claimAllocated}
+var usageMetrics = []Entry{gpuSeconds, claimAllocated, claimActive, claimOccupied}
 
 type usageCollector struct {
 	read func() (gpuusage.Account, bool)
@@ -53,7 +60,14 @@ func (c *usageCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, claim := range account.Claims {
 		for _, use := range claim.GPUs {
-			put(claimAllocated, use.Allocated, claim.Namespace, claim.Name, claim.UID, use.UUID, use.Model)
+			labels := []string{claim.Namespace, claim.Name, claim.UID, use.UUID, use.Model}
+			put(claimAllocated, use.Allocated, labels...)
+			if use.Watched {
+				put(claimOccupied, use.Occupied, labels...)
+			}
+			if use.Source != "" {
+				put(claimActive, use.Active, append(labels, use.Source)...)
+			}
 		}
 	}
 }

@@ -60,7 +60,7 @@ func measure(session nvml.Session, t Target, since *uint64, window func()) (GPU,
 	}
 	held, listed := processes(d, since)
 	if listed {
-		g.Processes = held[-1]
+		g.Processes = append([]Process{}, held[-1]...)
 	}
 	for _, p := range t.Partitions {
 		one := absent(gpu.KindMIG, p.Name, p.UUID)

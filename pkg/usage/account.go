@@ -26,18 +26,19 @@ type Observation struct {
 	Plans []plan.Plan
 	// Served reports whether a device plugin serves the GPU with a PCI address.
 	Served func(address string) bool
-	// Activity returns what processes do on a claim's device; false if that cannot be measured. Nil: nothing can.
-	Activity func(plan.Claim, plan.Device) (Activity, bool)
+	// Activity returns the activity of processes on a device, by the positions of plan and device. Nil: nothing is
+	// measured.
+	Activity func(plan, device int) Activity
 }
 
-// Activity describes the processes of a claim on a device.
+// Activity describes the processes of a claim on a device. The zero Activity means that nothing could be measured.
 type Activity struct {
-	// Utilization is the used part of the claim's part of the device, 0 to 1. It is valid if Source is set.
+	// Utilization is the used part of the GPU or partition, 0 to 1. It is valid if Source is set.
 	Utilization float64
-	// Source is the kind of measurement, such as `nvml`.
+	// Source is the kind of measurement: `nvml` or `gpm`.
 	Source string
-	// Occupied means that there is a process.
-	Occupied bool
+	// Occupied means that there is a process. It is valid if Watched is set.
+	Occupied, Watched bool
 }
 
 // Account holds the sums of a node. Its JSON form is its file. The zero Account is empty.
@@ -200,25 +201,26 @@ func (a *Account) charge(elapsed float64, r *rates, plans []plan.Plan) {
 	}
 }
 
-// measure adds the active and occupied seconds of devices whose use can be measured.
+// measure adds the active and occupied seconds of devices whose use can be measured. The activity of a share is at most
+// the share.
 func (a *Account) measure(elapsed float64, o Observation) {
 	if o.Activity == nil {
 		return
 	}
-	for _, p := range o.Plans {
+	for n, p := range o.Plans {
 		occupied := map[string]bool{}
-		for _, d := range p.Devices {
-			now, ok := o.Activity(p.Claim, d)
+		for i, d := range p.Devices {
+			now := o.Activity(n, i)
 			use, known := a.Claims[p.Claim.UID].GPUs[d.PCIAddress]
-			if !ok || !known || d.Admin {
+			if !known || d.Admin {
 				continue
 			}
-			if now.Source != "" {
-				use.Active += elapsed * Weight(d, a.GPUs[d.PCIAddress].Slices) * min(1, max(0, now.Utilization))
+			if weight := Weight(d, a.GPUs[d.PCIAddress].Slices); now.Source != "" && weight > 0 {
+				use.Active += elapsed * weight * min(1, max(0, now.Utilization)/sharePart(d.Share))
 				use.Source = now.Source
 			}
-			use.Watched = true
-			if now.Occupied && !occupied[d.PCIAddress] {
+			use.Watched = use.Watched || now.Watched
+			if now.Watched && now.Occupied && !occupied[d.PCIAddress] {
 				use.Occupied += elapsed
 				occupied[d.PCIAddress] = true
 			}

@@ -280,19 +280,25 @@ func TestAccount_OtherBoardInSlot_StartsAgain(t *testing.T) {
 }
 
 func TestAccount_Activity_IntegratedByWeight(t *testing.T) {
-	busy := partition(0, "3g.40gb", 4)
+	busy, half := partition(0, "3g.40gb", 4), whole(1)
+	half.Share = plan.Share{MemoryBytes: 40, TotalBytes: 80}
 	o := Observation{
-		Snapshot: node(2), Plans: []plan.Plan{claim("busy", busy, busy), claim("unknown", whole(1))},
-		Activity: func(c plan.Claim, _ plan.Device) (Activity, bool) {
-			return Activity{Utilization: .2, Source: "gpm", Occupied: true}, c.UID == "busy"
+		Snapshot: node(3), Plans: []plan.Plan{claim("busy", busy, busy), claim("unknown", whole(2)), claim("share", half)},
+		Activity: func(plan, _ int) Activity {
+			return []Activity{
+				{Utilization: .2, Source: "gpm", Occupied: true, Watched: true}, {}, {Utilization: .8, Source: "nvml"},
+			}[plan]
 		},
 	}
 	a := after(t, o)
 	if use := a.Claims["busy"].GPUs[address(0)]; !near(use.Active, 20) || !near(use.Occupied, 100) || use.Source != "gpm" || !use.Watched {
 		t.Errorf("%+v, want 20 active and 100 occupied seconds", use)
 	}
-	if use := a.Claims["unknown"].GPUs[address(1)]; use.Source != "" || use.Watched {
+	if use := a.Claims["unknown"].GPUs[address(2)]; use.Source != "" || use.Watched {
 		t.Errorf("%+v, want no measurement", use)
+	}
+	if use := a.Claims["share"].GPUs[address(1)]; !near(use.Active, 50) || use.Watched {
+		t.Errorf("%+v, want 50 active seconds, and unknown processes", use)
 	}
 }
 

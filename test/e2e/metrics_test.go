@@ -92,6 +92,11 @@ func TestMetrics_LoadedPartitions_NamePodsAndAddUp(t *testing.T) {
 				return false, "no sample of pod " + p.Name
 			}
 		}
+		claim := fmt.Sprintf("claim_namespace=%q", pods[0].Namespace)
+		allocated, occupied := sum(s.of("gpu_dra_claim_allocated_gpu_seconds_total", claim)), sum(s.of("gpu_dra_claim_occupied_seconds_total", claim))
+		if active := sum(s.of("gpu_dra_claim_active_gpu_seconds_total", claim, `source="gpm"`)); active == 0 || active > allocated || occupied == 0 {
+			return false, fmt.Sprintf("%v active of %v allocated GPU seconds, %v s occupied", active, allocated, occupied)
+		}
 		parts := sum(s.of("gpu_dra_device_memory_used_bytes", `type="mig"`, fmt.Sprintf("gpu_uuid=%q", g.UUID)))
 		board := sum(s.of("gpu_dra_device_memory_used_bytes", `type="gpu"`, fmt.Sprintf("gpu_uuid=%q", g.UUID)))
 		if parts != board || board == 0 {

@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/sampler"
 	"gpu-dra-driver/pkg/usage"
 )
 
@@ -32,7 +33,7 @@ const kind = "gpu-dra-driver/usage"
 // SaveInterval is the time between two writes. A process that is killed loses at most the changes since the last one.
 const SaveInterval = time.Minute
 
-// Options configures a Meter. Activity is optional.
+// Options configures a Meter. Samples is optional.
 type Options struct {
 	// Path is the file's. Its directory must exist.
 	Path string
@@ -44,8 +45,9 @@ type Options struct {
 	// Served returns the GPUs that device plugins serve, by PCI address.
 	Served func() (map[string]string, bool)
 	// Newest reports whether this instance counts for the node.
-	Newest   func() (bool, error)
-	Activity func(plan.Claim, plan.Device) (usage.Activity, bool)
+	Newest func() (bool, error)
+	// Samples returns the last measurements.
+	Samples func() sampler.Snapshot
 }
 
 // Meter is safe for concurrent use.
@@ -80,23 +82,34 @@ func (m *Meter) Run(ctx context.Context) {
 		return
 	case <-m.o.Scanned:
 	}
-	save := time.NewTicker(SaveInterval)
+	save, sample := time.NewTicker(SaveInterval), time.NewTicker(sampler.Interval)
 	defer save.Stop()
+	defer sample.Stop()
 	due := true
 	for ctx.Err() == nil {
 		if err := m.count(due); err != nil {
 			klog.FromContext(ctx).Error(err, "Counting GPU seconds failed; the time is counted later")
 		}
-		due = false
-		select {
-		case <-ctx.Done():
-		case <-m.changed:
-		case <-save.C:
-			due = true
-		}
+		due = m.wait(ctx, save.C, sample.C)
 	}
 	if err := m.count(true); err != nil {
 		klog.FromContext(ctx).Error(err, "Counting GPU seconds failed; the next start counts the time")
+	}
+}
+
+// wait waits until the claims changed, or the file is due. Meanwhile it counts the time of each sample.
+func (m *Meter) wait(ctx context.Context, save, sample <-chan time.Time) (due bool) {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-m.changed:
+			return false
+		case <-save:
+			return true
+		case <-sample:
+			m.Account()
+		}
 	}
 }
 
@@ -138,9 +151,13 @@ func (m *Meter) advance() error {
 		}
 		m.loaded = true
 	}
+	var activity func(plan, device int) usage.Activity
+	if m.o.Samples != nil {
+		activity = activityOf(sampler.Uses(m.o.Samples(), m.plans))
+	}
 	served, _ := m.o.Served()
 	m.account.Advance(boot, at, usage.Observation{
-		Snapshot: m.o.Snapshot(), Plans: m.plans, Activity: m.o.Activity,
+		Snapshot: m.o.Snapshot(), Plans: m.plans, Activity: activity,
 		Served: func(address string) bool { _, ok := served[address]; return ok },
 	})
 	return nil

@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/sampler"
 	"gpu-dra-driver/pkg/usage"
 )
 
@@ -158,4 +159,46 @@ func TestMeter_Run_SavesAtStartEachMinuteAndAtEnd(t *testing.T) {
 			t.Error("no file after the end")
 		}
 	})
+}
+
+// TestMeter_Samples_CountActiveSeconds counts the samples of a claim's device between two reads of the claims.
+func TestMeter_Samples_CountActiveSeconds(t *testing.T) {
+	for name, c := range map[string]struct {
+		measured sampler.Device
+		shared   bool
+		want     usage.Use
+	}{
+		"busy":              {measured: sampler.Device{Utilization: 1, Processes: []sampler.Process{{PID: 1}}}, want: usage.Use{Source: "nvml", Watched: true, Active: 1, Occupied: 1}},
+		"idle":              {measured: sampler.Device{Processes: []sampler.Process{}}, want: usage.Use{Source: "nvml", Watched: true}},
+		"nothing measured":  {measured: sampler.Device{Utilization: sampler.Absent}},
+		"several claims":    {measured: sampler.Device{Utilization: 1}, shared: true},
+		"unknown processes": {measured: sampler.Device{Utilization: 1}, want: usage.Use{Source: "nvml", Active: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.held = true
+			m := n.meter()
+			held := m.o.Held
+			m.o.Held = func() ([]plan.Plan, bool, error) {
+				plans, incomplete, err := held()
+				if c.shared {
+					other := plans[0]
+					other.Claim.UID = "other"
+					plans = append(plans, other)
+				}
+				return plans, incomplete, err
+			}
+			c.measured.UUID = "GPU-a"
+			m.o.Samples = func() sampler.Snapshot { return sampler.Snapshot{GPUs: []sampler.GPU{{Device: c.measured}}} }
+			n.count(m, false)
+			a, ok := m.Account()
+			if !ok {
+				t.Fatal("no account")
+			}
+			got := a.Claims["u"].GPUs["0000:01:00.0"]
+			if got.Source != c.want.Source || got.Watched != c.want.Watched || got.Active > 0 != (c.want.Active > 0) || got.Occupied > 0 != (c.want.Occupied > 0) {
+				t.Errorf("%+v, want as in %+v", got, c.want)
+			}
+		})
+	}
 }
