@@ -53,6 +53,8 @@ func TestClear_Device_RunsThePluginsProgram(t *testing.T) {
 		"a fault": {program(&ran, "GPU 0000:1b:00.0: cleared reset (XID 46)\n", "", success), []string{"n1/gpu-0000-1b-00-0-mig-1g-10gb-0", "n1/gpu-0000-1b-00-0"},
 			nil, 0, "cleared reset (XID 46)\ngpu n1/gpu-0000-1b-00-0: the plugin removes its taint within 30 s", "",
 			[]string{"dra-kubelet-plugin --clear-faults=0000:1b:00.0"}},
+		"no node, one in the cluster": {program(&ran, "GPU 0000:1b:00.0: cleared reset (XID 46)\n", "", success), []string{"gpu-0000-1b-00-0"},
+			nil, 0, "gpu n1/gpu-0000-1b-00-0: the plugin removes", "", []string{"dra-kubelet-plugin --clear-faults=0000:1b:00.0"}},
 		"no fault":      {program(&ran, "GPU 0000:1b:00.0 has no remembered faults\n", "", success), []string{"n1/gpu-0000-1b-00-0"}, nil, 0, "has no remembered faults\n", "", nil},
 		"disk full":     {program(&ran, "", "remove the record: no space left\n", failure), []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: pod system/plugin: remove the record: no space left", nil},
 		"old plugin":    {nil, []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: run a program in pod system/plugin", nil},

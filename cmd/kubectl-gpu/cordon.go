@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/pkg/view"
 )
 
-const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints. A partition stands for its GPU, and an NVLink group\n" +
-	"for its members."
+const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints; NAME is enough if only one node has GPUs. A partition\n" +
+	"stands for its GPU, and an NVLink group for its members."
 
 func newCordon(f *factory) *cobra.Command {
 	return newTainting(f, &cobra.Command{

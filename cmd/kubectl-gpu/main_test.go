@@ -274,7 +274,6 @@ func TestRun_BadInput_SentenceAndExitCode(t *testing.T) {
 		"no such node":         {good, []string{"ls", "ñandú"}, 1, "ñandú"},
 		"timeout without unit": {good, []string{"ls", "--request-timeout=soon"}, 2, "timeout"},
 		"cordon nothing":       {good, []string{"cordon"}, 2, "a device is missing"},
-		"cordon without node":  {good, []string{"cordon", "gpu-0000-1b-00-0"}, 1, "NODE/DEVICE"},
 		"cordon unknown GPU":   {good, []string{"cordon", "n1/gpu-0000-ff-00-0"}, 1, "publishes no device"},
 		"cordon Unicode":       {good, []string{"cordon", "n1/gpü"}, 1, "does not belong"},
 		"driver without GPUs":  {good, []string{"ls", "--driver-name=other.example.com"}, 0, "No GPUs"},

@@ -55,10 +55,12 @@ func (g GPU) Cordons(r resourceapi.DeviceTaintRule) bool {
 }
 
 // Find returns the GPUs of a device: one for a GPU, a partition or a monitor device, the members for an NVLink group.
-// device is NODE/DEVICE.
+// device is NODE/DEVICE, or DEVICE if only one node has GPUs.
 func Find(nodes []Node, device string) ([]GPU, error) {
 	node, name, ok := strings.Cut(device, "/")
-	if !ok {
+	if !ok && len(nodes) == 1 {
+		node, name = nodes[0].Name, device
+	} else if !ok {
 		return nil, fmt.Errorf("device %q has no node: write NODE/DEVICE, such as n1/gpu-0000-1b-00-0", device)
 	}
 	if _, err := gpu.ParseName(name); err != nil {

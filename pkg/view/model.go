@@ -151,7 +151,8 @@ func (g GPU) Summary() string {
 	return string(g.Use)
 }
 
-// Condition is the health and the taints in words, or "ok".
+// Condition is the health and the taints in words, or "ok". It is "unknown" for a GPU that is in no slice
+// itself, although one of its NVLink groups can be.
 func (g GPU) Condition() string {
 	var out []string
 	if g.Health != "" {
@@ -165,6 +166,9 @@ func (g GPU) Condition() string {
 		} else {
 			out = append(out, word)
 		}
+	}
+	if len(out) == 0 && !slices.ContainsFunc(g.Devices, func(d PublishedDevice) bool { return strings.HasPrefix(d.Name, g.Name) }) {
+		return "unknown"
 	}
 	return cmp.Or(strings.Join(out, ", "), "ok")
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,37 @@ func TestDrawing_Colours_ChangeNoText(t *testing.T) {
 		if plain != colours {
 			t.Errorf("colours change the text:\n%s", cmp.Diff(plain, colours))
 		}
+	}
+}
+
+// TestCondition_HeldGroupWithUnpublishedMember_Unknown leaves out the devices of a member, but not the group.
+func TestCondition_HeldGroupWithUnpublishedMember_Unknown(t *testing.T) {
+	const member = "gpu-0000-52-00-0"
+	all := published(t, "hgx-h100", "n1", 0)
+	for i, s := range all {
+		s = s.DeepCopy()
+		s.Spec.Devices = slices.DeleteFunc(s.Spec.Devices, func(d resourceapi.Device) bool { return strings.HasPrefix(d.Name, member) })
+		all[i] = s
+	}
+	for _, g := range view.Nodes(objects(all, claim("train", 1, device("n1", "nvlink-2-0000-52-00-0"))))[0].GPUs {
+		want := "ok"
+		if g.Name == member {
+			want = "unknown"
+		}
+		if got := g.Condition(); got != want {
+			t.Errorf("GPU %s (%s): condition %q, want %q", g.Name, g.Use, got, want)
+		}
+	}
+}
+
+func TestFind_NoNode_NeedsOneNode(t *testing.T) {
+	one := view.Nodes(objects(published(t, "hgx-h100", "n1", 0)))
+	if found, err := view.Find(one, "gpu-0000-1b-00-0"); err != nil || len(found) != 1 || found[0].Node != "n1" {
+		t.Errorf("%v, %v", found, err)
+	}
+	two := view.Nodes(objects(append(published(t, "hgx-h100", "n1", 0), published(t, "hgx-h100", "n2", 0)...)))
+	if found, err := view.Find(two, "gpu-0000-1b-00-0"); err == nil || !strings.Contains(err.Error(), "has no node") {
+		t.Errorf("%v, %v", found, err)
 	}
 }
 
