@@ -89,6 +89,11 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/kubeletplugin", Test: "TestPlugin_GPUsLost_SlicesFollowAndHeldStay",
 	},
 	{
+		Name: "an unloaded driver loses the GPUs of claims", File: "pkg/kubeletplugin/publishing/partitions.go",
+		Old: "if s.Driver.Version == \"\" || ", New: "if ",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone",
+	},
+	{
 		Name: "a released claim's partition passes for foreign", File: "pkg/kubeletplugin/publishing/node.go",
 		Old: "	n.owned, n.switched = n.ownedNow, n.switchedNow\n", New: "",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign",

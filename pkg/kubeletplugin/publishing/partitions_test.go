@@ -164,6 +164,41 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 	}
 }
 
+// TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone has a GPU that NVML does not list at all, as after a removal from the
+// PCI bus. NVML lists a lost GPU, and cannot read it.
+func TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone(t *testing.T) {
+	driver := gpu.Driver{Version: "580.1"}
+	for name, tc := range map[string]struct {
+		scan   gpu.Snapshot
+		taint  string
+		effect resourceapi.DeviceTaintEffect
+		faulty int
+	}{
+		"not listed":         {gpu.Snapshot{Driver: driver}, "lost", resourceapi.DeviceTaintEffectNoExecute, 1},
+		"the driver is gone": {gpu.Snapshot{}, "absent", resourceapi.DeviceTaintEffectNoSchedule, 0},
+		"a GPU without an address cannot be read": {
+			gpu.Snapshot{Driver: driver, Problems: []gpu.Problem{{Message: "unknown error"}}}, "absent", resourceapi.DeviceTaintEffectNoSchedule, 0,
+		},
+		"it cannot be read": {
+			gpu.Snapshot{Driver: driver, Problems: []gpu.Problem{{PCIAddress: at, Message: "unknown error"}}}, "unreadable", resourceapi.DeviceTaintEffectNoSchedule, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, NodeOptions{Evict: []string{"lost"}})
+			n.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+			n.published(t, cuttable(true, 4))
+			<-n.Faulty()
+			taints := n.published(t, tc.scan)[part].Taints
+			if len(taints) != 1 || taints[0].Value != tc.taint || taints[0].Effect != tc.effect {
+				t.Errorf("taints %+v", taints)
+			}
+			if faulty := <-n.Faulty(); len(faulty) != tc.faulty {
+				t.Errorf("claims with faults: %+v", faulty)
+			}
+		})
+	}
+}
+
 func TestNode_GPUInMIGMode_KeepsItsNVLinks(t *testing.T) {
 	n := newNode(t, NodeOptions{})
 	scan := func(g gpu.GPU) []gpu.Link {
