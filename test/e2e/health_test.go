@@ -24,6 +24,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/test/e2e/env"
 )
 
 // checkGPUFault checks a fault of a pod's GPU: its taints, the pod's Event, and the end of the taints after a reset.
@@ -175,13 +176,7 @@ func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
 		return slices.Equal(now, []string{device + "=" + health.Named}), fmt.Sprint(now)
 	}))
 
-	plugin := pluginPods(ctx, t, 1)[0]
-	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, plugin, 0))
-	must(t, err)
-	must(t, cluster.Eventually(ctx, "a new process", 60*time.Second, func(ctx context.Context) (bool, string) {
-		now := pluginPods(ctx, t, 1)[0]
-		return containerID(t, now, 0) != containerID(t, plugin, 0), "the old one"
-	}))
+	killPlugin(ctx, t)
 	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
 	must(t, err)
 	other := all[slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name != device })].Name
@@ -207,6 +202,75 @@ func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
 		t.Errorf("kubectl gpu clear: %s", out)
 	}
 	wait()
+}
+
+// killPlugin kills the plugin's process and waits for the next one.
+func killPlugin(ctx context.Context, t *testing.T) {
+	t.Helper()
+	plugin := pluginPods(ctx, t, 1)[0]
+	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, plugin, 0))
+	must(t, err)
+	must(t, cluster.Eventually(ctx, "a new process", 60*time.Second, func(ctx context.Context) (bool, string) {
+		now := pluginPods(ctx, t, 1)[0]
+		return containerID(t, now, 0) != containerID(t, plugin, 0), "the old one"
+	}))
+}
+
+// TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared installs a driver before R570. The plugin is killed meanwhile.
+func TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { replaceDriver(context.WithoutCancel(ctx), t, "580.126.09") })
+	replaceDriver(ctx, t, "550.54.15")
+	pod := runDemo(ctx, t, "one-gpu")[0]
+	device := podDevices(ctx, t, pod)[0]
+	address := addressOf(t, device)
+	must(t, cluster.Eventually(ctx, "the taint", 60*time.Second, func(ctx context.Context) (bool, string) {
+		must(t, cluster.Sim(ctx, "inject", "xid", "46", address))
+		now := taints(ctx, t)
+		return slices.Equal(now, []string{device + "=" + health.Reset}), fmt.Sprint(now)
+	}))
+	waitEvent(ctx, t, pod.Namespace, pod.Name, device, "XID 46", "nvidia-smi -r")
+	killPlugin(ctx, t)
+	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+	must(t, err)
+	// The loss of another GPU shows that the new process publishes.
+	other := addressOf(t, all[slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name != device })].Name)
+	must(t, cluster.Sim(ctx, "inject", "lose", other))
+	must(t, cluster.WaitPublished(ctx, 7))
+	must(t, cluster.Sim(ctx, "inject", "restore", other))
+	must(t, cluster.WaitPublished(ctx, 8))
+	waitTaints(ctx, t, device+"="+health.Reset)
+	out, err := cluster.KubectlGPU(ctx, "clear", pod.Spec.NodeName+"/"+device)
+	if must(t, err); !strings.Contains(out, "cleared "+health.Reset+" (XID 46") {
+		t.Errorf("kubectl gpu clear: %s", out)
+	}
+	waitTaints(ctx, t)
+}
+
+// replaceDriver installs another version of the driver while no pod uses a GPU.
+func replaceDriver(ctx context.Context, t *testing.T, version string) {
+	t.Helper()
+	must(t, cluster.Sim(ctx, "down"))
+	must(t, cluster.Sim(ctx, "up", "--profile", "hgx-h100", "--driver-version", version))
+	// The driver's pods still have mounts of the old files, because the node was not rebooted.
+	must(t, cluster.Client.CoreV1().Pods(env.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/component in (kubelet-plugin, mps-supervisor)",
+	}))
+	must(t, cluster.Eventually(ctx, "GPUs with the driver "+version, 90*time.Second, func(ctx context.Context) (bool, string) {
+		all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+		must(t, err)
+		n := 0
+		for _, d := range all {
+			if *d.Attributes["driverVersionRaw"].StringValue == version {
+				n++
+			}
+		}
+		return n == 8, fmt.Sprintf("%d of %d", n, len(all))
+	}))
+	for _, component := range []string{"kubelet-plugin", "mps-supervisor"} {
+		driverPods(ctx, t, component, 1)
+	}
 }
 
 // TestHealth_EvictReset_PodStartsOnAnotherGPU has a Deployment that a pod disruption budget does not protect, and a pod
@@ -258,6 +322,52 @@ func TestHealth_EvictReset_PodStartsOnAnotherGPU(t *testing.T) {
 	if must(t, err); now.UID != stays.UID || now.DeletionTimestamp != nil {
 		t.Error("a pod of nvidia.com/gpu was evicted: docs/health.md says that Kubernetes does not")
 	}
+}
+
+// TestHealth_EvictLost_PartitionStartsOnAnotherGPU loses the GPU of a pod's partition, and removes the next one from the PCI
+// bus. Both come back at the end.
+func TestHealth_EvictLost_PartitionStartsOnAnotherGPU(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() { must(t, cluster.Helm(context.WithoutCancel(ctx))) })
+	must(t, cluster.Helm(ctx, "--set-json", `health.evict=["lost"]`))
+	namespace := createNamespace(ctx, t, nil)
+	deployPartitions(ctx, t, namespace, "1g.10gb", 1)
+	now := waitReady(ctx, t, namespace, 1, nil)
+	var lost []string
+	for _, verbs := range [][2]string{{"lose", "restore"}, {"remove", "add"}} {
+		was := now
+		pod := slices.Collect(maps.Values(was))[0]
+		device := podDevices(ctx, t, pod)[0]
+		d, err := gpu.ParseName(device)
+		must(t, err)
+		lost = append(lost, d.PCIAddress)
+		must(t, cluster.Sim(ctx, "inject", verbs[0], d.PCIAddress))
+		began := time.Now()
+		t.Cleanup(func() { must(t, cluster.Sim(context.WithoutCancel(ctx), "inject", verbs[1], d.PCIAddress)) })
+		now = waitReady(ctx, t, namespace, 1, was)
+		t.Logf("%s: the new pod is ready after %s", verbs[0], time.Since(began).Round(100*time.Millisecond))
+		for _, p := range now {
+			if next, err := gpu.ParseName(podDevices(ctx, t, p)[0]); err != nil || slices.Contains(lost, next.PCIAddress) {
+				t.Errorf("the new pod has %v (%v)", next, err)
+			}
+		}
+		waitEvent(ctx, t, namespace, pod.Name, device, "the GPU has fallen off the bus", "drain the node")
+		must(t, cluster.Eventually(ctx, "no device of the GPU", 60*time.Second, func(ctx context.Context) (bool, string) {
+			all, err := cluster.Devices(ctx, string(gpu.KindMIG))
+			must(t, err)
+			n := slices.IndexFunc(all, func(other resourceapi.Device) bool { return other.Name == device })
+			return n < 0, "its claim has it"
+		}))
+	}
+	// A real GPU comes back without its partitions.
+	out, err := cluster.Run(ctx, filepath.Join(cluster.Root, "usr/bin/nvidia-smi"), "-r", "-i", lost[0])
+	if must(t, err); !strings.Contains(out, "successfully reset") {
+		t.Errorf("nvidia-smi -r: %s", out)
+	}
+	must(t, cluster.Sim(ctx, "inject", "add", lost[1]))
+	must(t, cluster.WaitPublished(ctx, 8))
+	waitTaints(ctx, t)
 }
 
 // TestHealth_ResetWhenIdle_ResetsOnlyUnusedGPU has a GPU that NVIDIA's driver cannot reset, and one of a pod.
