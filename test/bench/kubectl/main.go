@@ -1,8 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl measures the kubectl plugin with a cluster of thousands of nodes: time, memory and requests of a
-// command.
+// Command kubectl measures the kubectl plugin with a cluster of thousands of nodes, half of whose GPUs are allocated:
+// processor time, memory and requests of a command. Their floor is a program that only lists the ResourceSlices and
+// claims in pages of protobuf.
 package main
 
 import (
@@ -20,7 +21,14 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
+	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/fleetserver"
 )
@@ -45,8 +53,12 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("kubectl", flag.ContinueOnError)
 	nodes := flags.Int("nodes", 5000, "nodes of eight GPUs; one of five has H100, the others V100")
 	binary := flags.String("plugin", "bin/kubectl-gpu", "the kubectl plugin")
+	only := flags.String("list", "", "run as the floor, with this kubeconfig")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *only != "" {
+		return list(ctx, *only)
 	}
 	s, err := fleetserver.New()
 	if err != nil {
@@ -59,6 +71,11 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		}
 		if err := s.AddNode(node, profile); err != nil {
 			return err
+		}
+		if node%2 == 0 {
+			if err := allocate(s, node, profile); err != nil {
+				return err
+			}
 		}
 	}
 	s.Add("deviceclasses", &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu.nvidia.com"}, Spec: resourceapi.DeviceClassSpec{
@@ -81,27 +98,122 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			return err
 		}
 	}
+	floor, err := measure(ctx, s, os.Args[0], "-list", kubeconfig)
+	if err != nil {
+		return err
+	}
 	var rows []table.Row
 	for _, command := range [][]string{{"ls"}, {"why", "-f", manifest}} {
-		before := s.Requests()
-		cmd := exec.CommandContext(ctx, *binary, append(command, "--kubeconfig="+kubeconfig, "--request-timeout=5m")...)
-		cmd.Stderr = os.Stderr
-		began := time.Now()
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("kubectl gpu %s: %w", command[0], err)
-		}
-		took, cpu := time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
-		usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-		if !ok {
-			return errors.New("this system does not report the memory of a process")
+		c, err := measure(ctx, s, *binary, append(command, "--kubeconfig="+kubeconfig, "--request-timeout=5m")...)
+		if err != nil {
+			return err
 		}
 		name := fmt.Sprintf("kubectl gpu %s, %d nodes: ", command[0], *nodes)
 		rows = append(rows,
-			table.Plain(name+"time", fmt.Sprintf("%.1f s", took.Seconds()), "-", false),
-			table.Plain(name+"CPU", fmt.Sprintf("%.1f s", cpu.Seconds()), "-", false),
-			table.Plain(name+"peak memory", fmt.Sprintf("%d MB", usage.Maxrss>>10), "-", false),
-			table.Plain(name+"API requests", fmt.Sprint(s.Requests()-before), "-", false))
+			table.Plain(name+"time", fmt.Sprintf("%.1f s", c.time.Seconds()), "-", false),
+			row(name+"CPU", "%.1f s", c.cpu.Seconds(), floor.cpu.Seconds(), mostCPU),
+			row(name+"peak memory at most", "%.0f MB", c.megabytes, floor.megabytes, mostMemory),
+			row(name+"API requests", "%.0f", c.requests, floor.requests, mostRequests))
 	}
-	_, err = table.Print(out, rows)
+	over, err := table.Print(out, rows)
+	if err == nil && over > 0 {
+		err = fmt.Errorf("%d figures are over budget", over)
+	}
 	return err
+}
+
+// The budgets are multiples of the floor.
+const (
+	mostCPU      = 0.3
+	mostMemory   = 0.15
+	mostRequests = 1.5
+)
+
+type cost struct {
+	time, cpu time.Duration
+	// megabytes is an upper bound: Linux counts the memory of this program too, from before exec.
+	megabytes, requests float64
+}
+
+// measure runs a program to its end.
+func measure(ctx context.Context, s *fleetserver.Server, program string, args ...string) (cost, error) {
+	before, began := s.Requests(), time.Now()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return cost{}, fmt.Errorf("%s %s: %w", filepath.Base(program), args[0], err)
+	}
+	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return cost{}, errors.New("this system does not report the memory of a process")
+	}
+	return cost{
+		time: time.Since(began), cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(),
+		megabytes: float64(usage.Maxrss >> 10), requests: float64(s.Requests() - before),
+	}, nil
+}
+
+func row(figure, format string, value, floor, most float64) table.Row {
+	return table.Row{
+		Figure: figure, Value: fmt.Sprintf(format, value), Floor: fmt.Sprintf(format, floor), Ratio: fmt.Sprintf("%.2f", value/floor),
+		Budget: fmt.Sprintf("%.2f", most), Over: value/floor > most,
+	}
+}
+
+// allocate gives a claim all GPUs of a node.
+func allocate(s *fleetserver.Server, node int, profile string) error {
+	name := fleetserver.NodeName(node)
+	all, err := slicetest.Node(profile, name, 0)
+	if err != nil {
+		return err
+	}
+	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "training", Name: name}, Status: resourceapi.ResourceClaimStatus{
+		Allocation:  &resourceapi.AllocationResult{},
+		ReservedFor: []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID(name)}},
+	}}
+	for _, slice := range all {
+		for _, d := range slice.Spec.Devices {
+			if fleet.Text(d, "type") == string(gpu.KindGPU) {
+				c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+					Request: "gpu", Driver: slicetest.Driver, Pool: slice.Spec.Pool.Name, Device: d.Name,
+				})
+			}
+		}
+	}
+	s.Add("resourceclaims", c)
+	return nil
+}
+
+// list is the floor: it lists the slices and claims, and keeps them.
+func list(ctx context.Context, kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.ContentType, config.QPS = runtime.ContentTypeProtobuf, -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	o := metav1.ListOptions{Limit: 500}
+	var kept []resourceapi.ResourceSlice
+	for more := true; more; more = o.Continue != "" {
+		page, err := client.ResourceV1().ResourceSlices().List(ctx, o)
+		if err != nil {
+			return err
+		}
+		kept, o.Continue = append(kept, page.Items...), page.Continue
+	}
+	var claims []resourceapi.ResourceClaim
+	for more := true; more; more = o.Continue != "" {
+		page, err := client.ResourceV1().ResourceClaims("").List(ctx, o)
+		if err != nil {
+			return err
+		}
+		claims, o.Continue = append(claims, page.Items...), page.Continue
+	}
+	if len(kept) == 0 || len(claims) == 0 {
+		return errors.New("the server has no slices or claims")
+	}
+	return nil
 }
