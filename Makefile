@@ -1,4 +1,5 @@
-# The driver's daily commands. Everything they need is built from Go modules; nothing is downloaded as a binary.
+# The driver's daily commands. Everything they need is built from Go modules, but for Debian's Chromium and Prometheus, which
+# the tests of web page and monitoring use.
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VERSION    ?= 0.1.0
@@ -93,8 +94,8 @@ test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with si
 	@hack/test-ecosystem.sh $(KUBERNETES)
 
 .PHONY: test-monitoring
-test-monitoring: ## The chart's rules and dashboards, with promtool; builds it once
-	@hack/test-monitoring.sh
+test-monitoring: images cluster-build ## The chart's rules and dashboards, with a Prometheus server; fetches Debian's once
+	@hack/test-monitoring.sh $(KUBERNETES)
 
 .PHONY: test-versions
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Tests the chart's rules with Prometheus' own tool, and the queries of rules and dashboards.
+# Tests the chart's rules, dashboards and documented queries: their names, the rules' unit tests, and a Prometheus server
+# that scrapes a cluster. Usage: test-monitoring.sh KUBERNETES
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p bin
-go -C test/cluster build -trimpath -o "$PWD/bin/gobuild" ./cmd/gobuild
-(cd test/monitoring && CGO_ENABLED=0 ../../bin/gobuild promtool "$OLDPWD/bin/promtool" -trimpath -tags remove_all_sd \
-  -ldflags "-s -w" github.com/prometheus/prometheus/cmd/promtool)
-bin/promtool check rules deployments/helm/gpu-dra-driver/monitoring/rules.yaml
-bin/promtool test rules test/monitoring/testdata/alerts_test.yaml
+PROMETHEUS_DIR=$(hack/prometheus.sh)
+export PROMETHEUS_DIR
+"$PROMETHEUS_DIR/promtool" check rules deployments/helm/gpu-dra-driver/monitoring/rules.yaml
+"$PROMETHEUS_DIR/promtool" test rules test/monitoring/testdata/alerts_test.yaml
 go -C test/monitoring test -count=1 ./...
+cd test
+dir=$(mktemp -d)
+trap 'rmdir "$dir" 2>/dev/null || true' EXIT
+../bin/onenode run --dir "$dir/cluster" --kubernetes "$1" -- \
+  go test -count=1 -v -timeout 20m -tags e2e ./e2e/monitoring

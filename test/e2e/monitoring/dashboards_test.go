@@ -1,0 +1,103 @@
+//go:build e2e
+
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"gpu-dra-driver/test/e2e/env"
+)
+
+// question is a query, with its place for failures.
+type question struct{ where, query string }
+
+// panels returns the queries of the dashboards in the cluster, as Grafana asks them.
+func panels(ctx context.Context, e *env.Env) (out []question, err error) {
+	text, err := e.Kubectl(ctx, "get", "configmaps", "-n", env.Namespace, "-l", "grafana_dashboard=1", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []struct{ Data map[string]string }
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, err
+	}
+	for _, item := range list.Items {
+		for _, data := range item.Data {
+			var board struct {
+				Title      string
+				Templating struct {
+					List []struct {
+						Name, Type string
+						Query      any
+					}
+				}
+				Panels []struct {
+					Title   string
+					Targets []struct{ Expr string }
+				}
+			}
+			if err := json.Unmarshal([]byte(data), &board); err != nil {
+				return nil, err
+			}
+			variables := []string{"$__rate_interval", "30s", "$__range", "5m"}
+			for _, v := range board.Templating.List {
+				if q, ok := v.Query.(map[string]any); ok && v.Type == "query" {
+					values := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(q["query"]), "label_values("), ")")
+					metric, label, _ := strings.Cut(values, ", ")
+					out = append(out, question{board.Title + ": variable " + v.Name, metric + "{" + label + `!=""}`})
+				}
+				variables = append(variables, "$"+v.Name, ".*")
+			}
+			for _, p := range board.Panels {
+				for _, target := range p.Targets {
+					out = append(out, question{board.Title + ": " + p.Title, strings.NewReplacer(variables...).Replace(target.Expr)})
+				}
+			}
+		}
+	}
+	if len(list.Items) < 5 {
+		return nil, fmt.Errorf("%d dashboards are installed", len(list.Items))
+	}
+	return out, nil
+}
+
+var (
+	blocks = regexp.MustCompile("(?s)```promql\n(.*?)```")
+	// cells are rows of tables that end with a query.
+	cells = regexp.MustCompile("(?m)^\\| ([^|]*) \\| (?:[^|]* \\| )?`([^`|]+)` \\|$")
+)
+
+// documented returns the queries of docs/, about a GPU.
+func documented(e *env.Env, uuid string) (out []question, err error) {
+	for _, name := range []string{"metrics.md", "cost.md"} {
+		data, err := os.ReadFile(filepath.Join(e.Tree, "docs", name))
+		if err != nil {
+			return nil, err
+		}
+		before := len(out)
+		add := func(what, query string) {
+			out = append(out, question{"docs/" + name + ": " + what, strings.ReplaceAll(query, "GPU-…", uuid)})
+		}
+		for i, block := range blocks.FindAllStringSubmatch(string(data), -1) {
+			add(fmt.Sprint("block ", i+1), block[1])
+		}
+		for _, row := range cells.FindAllStringSubmatch(string(data), -1) {
+			add(row[1], row[2])
+		}
+		if len(out)-before < 7 {
+			return nil, fmt.Errorf("docs/%s has %d queries: the search is broken", name, len(out)-before)
+		}
+	}
+	return out, nil
+}
