@@ -78,7 +78,7 @@ type Use struct {
 	UUID      string  `json:"uuid"`
 	Model     string  `json:"model"`
 	Allocated float64 `json:"allocated"`
-	// Active is the integral of the utilization. It is valid if Source is set.
+	// Active is the integral of the utilization. It is valid if Source is set: it could be measured the last time.
 	Active float64 `json:"active,omitempty"`
 	Source string  `json:"source,omitempty"`
 	// Occupied counts seconds, not of whole GPUs, in which the claim had a process. It is valid if Watched is set.
@@ -208,10 +208,15 @@ func (a *Account) measure(elapsed float64, o Observation) {
 		return
 	}
 	for n, p := range o.Plans {
-		occupied := map[string]bool{}
+		uses, occupied := a.Claims[p.Claim.UID].GPUs, map[string]bool{}
+		for address, use := range uses {
+			// A series that stopped rising would mean that the claim is idle.
+			use.Source, use.Watched = "", false
+			uses[address] = use
+		}
 		for i, d := range p.Devices {
 			now := o.Activity(n, i)
-			use, known := a.Claims[p.Claim.UID].GPUs[d.PCIAddress]
+			use, known := uses[d.PCIAddress]
 			if !known || d.Admin {
 				continue
 			}
@@ -224,7 +229,7 @@ func (a *Account) measure(elapsed float64, o Observation) {
 				use.Occupied += elapsed
 				occupied[d.PCIAddress] = true
 			}
-			a.Claims[p.Claim.UID].GPUs[d.PCIAddress] = use
+			uses[d.PCIAddress] = use
 		}
 	}
 }

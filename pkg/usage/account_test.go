@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -294,6 +295,12 @@ func TestAccount_Activity_IntegratedByWeight(t *testing.T) {
 	if use := a.Claims["busy"].GPUs[address(0)]; !near(use.Active, 20) || !near(use.Occupied, 100) || use.Source != "gpm" || !use.Watched {
 		t.Errorf("%+v, want 20 active and 100 occupied seconds", use)
 	}
+	o.Activity = func(int, int) Activity { return Activity{} }
+	b := a.Clone()
+	b.Advance("boot", 150*time.Second, o)
+	if use := b.Claims["busy"].GPUs[address(0)]; !near(use.Active, 20) || use.Source != "" || use.Watched {
+		t.Errorf("%+v, want the sums of the time in which the use could be measured, not valid", use)
+	}
 	if use := a.Claims["unknown"].GPUs[address(2)]; use.Source != "" || use.Watched {
 		t.Errorf("%+v, want no measurement", use)
 	}
@@ -326,4 +333,16 @@ func FuzzCheck(f *testing.F) {
 		a.Advance(a.BootID, 10*time.Second, o)
 		a.Advance("another", 1, o)
 	})
+}
+
+// TestAccount_Faults_UnhealthyIfGPUIsUnavailable counts a GPU as free while a fault takes only its groups.
+func TestAccount_Faults_UnhealthyIfGPUIsUnavailable(t *testing.T) {
+	for fault, want := range map[string]State{health.Reset: Unhealthy, health.Named: Unhealthy, "unknown": Unhealthy, health.DrainP2P: Free} {
+		s := node(1)
+		s.GPUs[0].Faults = []gpu.Fault{{State: fault}}
+		a := after(t, Observation{Snapshot: s})
+		if g := a.GPUs[address(0)]; !near(g.Seconds[want], 100) {
+			t.Errorf("%s: %v, want 100 s %s", fault, g.Seconds, want)
+		}
+	}
 }

@@ -4,7 +4,10 @@
 package usage
 
 import (
+	"slices"
+
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 )
 
@@ -79,7 +82,7 @@ func (b board) states() map[State]float64 {
 	out := map[State]float64{Allocated: allocated}
 	rest := 1 - allocated
 	switch {
-	case !b.present || len(b.gpu.Faults) > 0:
+	case !b.present || slices.ContainsFunc(b.gpu.Faults, takesGPU):
 		out[Unhealthy] = rest
 	case b.served:
 		out[Blocked] = rest
@@ -88,6 +91,12 @@ func (b board) states() map[State]float64 {
 		out[Blocked] = rest - out[Free]
 	}
 	return out
+}
+
+// takesGPU reports whether no new claim can get a GPU with the fault. A fault of groups leaves the GPU itself.
+func takesGPU(f gpu.Fault) bool {
+	state, known := health.Lookup(f.State)
+	return !known || !state.GroupsOnly
 }
 
 // free returns the part of a healthy board that claims can still get.
