@@ -32,7 +32,7 @@ export function legend(sums, query, search) {
   let rows;
   if (by === 'use') rows = uses.filter((u) => sums.use[u]).map((u) => [`u-${u}`, 'use', useNames[u] ?? u, sums.use[u]]);
   else if (by === 'health') {
-    rows = ['ok', 'tainted', 'unhealthy'].filter((h) => sums.health[h]).map((h) => [`h-${h}`, 'health', h, sums.health[h]]);
+    rows = ['ok', 'unknown', 'tainted', 'unhealthy'].filter((h) => sums.health[h]).map((h) => [`h-${h}`, 'health', h, sums.health[h]]);
   } else {
     const all = entries(sums.namespace).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
     rows = all.slice(0, 12).map(([n, count]) => [ofNamespace(n), 'namespace', n, count]);

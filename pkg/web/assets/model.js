@@ -46,7 +46,7 @@ export function claims() {
 // uses are the uses of a GPU, as kubectl gpu ls names them.
 export const uses = ['free', 'whole', 'shared', 'cut', 'group', 'external', 'unpublished'];
 export const useNames = { shared: 'shares', cut: 'partitions' };
-export const healthOf = (gpu) => (gpu.health ? 'unhealthy' : gpu.taints?.length ? 'tainted' : 'ok');
+export const healthOf = (gpu) => (gpu.health ? 'unhealthy' : gpu.taints?.length ? 'tainted' : gpu.condition === 'unknown' ? 'unknown' : 'ok');
 
 // describe adds the sums of a node, and the text of each GPU that a search looks at.
 function describe(node) {
