@@ -90,7 +90,7 @@ test-e2e: images cluster-build ## End to end on the one-machine Kubernetes, with
 	@hack/test-e2e.sh $(KUBERNETES) "$(RUN)" $(SUITE)
 
 .PHONY: test-ecosystem
-test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, and gangs of kube-scheduler
+test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with simulated boards, gangs of kube-scheduler, and queues of Kueue
 	@hack/test-ecosystem.sh $(KUBERNETES)
 
 .PHONY: test-monitoring
