@@ -6,6 +6,21 @@ package main
 // pluginMutations change the kubelet plugin and its slices.
 var pluginMutations = []Mutation{
 	{
+		Name: "a series that cannot be measured stands still", File: "pkg/usage/account.go",
+		Old: "			use.Source, use.Watched = \"\", false\n", New: "",
+		Package: "./pkg/usage", Test: "TestAccount_Activity_IntegratedByWeight",
+	},
+	{
+		Name: "a fault of groups makes a GPU unhealthy", File: "pkg/usage/rates.go",
+		Old: "	return !known || !state.GroupsOnly\n", New: "	return !known || state.Name != \"\"\n",
+		Package: "./pkg/usage", Test: "TestAccount_Faults_UnhealthyIfGPUIsUnavailable",
+	},
+	{
+		Name: "nodes with different identities count as equal", File: "pkg/why/shape.go",
+		Old: "	if r.identities || deref(", New: "	if deref(",
+		Package: "./pkg/why", Test: "TestAsk_PackedSlices_AnswersAsForWholeSlices",
+	},
+	{
 		Name: "a reset is not remembered", File: "pkg/executor/reset/executor.go",
 		Old: "	r.Attempted = at\n", New: "	r.Attempted = at - pause\n",
 		Package: "./pkg/executor/reset", Test: "TestRestore_Crash_DoesNotResetAgain",
@@ -17,7 +32,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a share has all of its device's use", File: "pkg/metrics/devices.go",
-		Old: "	if u.alone {\n", New: "	if true {\n",
+		Old: "	if u.Alone {\n", New: "	if true {\n",
 		Package: "./pkg/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
 	},
 	{
