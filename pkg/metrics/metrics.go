@@ -332,7 +332,7 @@ var (
 	backgroundErrors = Entry{"gpu_dra_background_errors_total", "counter", []string{"reason"},
 		"Background errors, by Event reason."}
 	xidErrors = Entry{"gpu_dra_xid_errors_total", "counter", []string{"uuid", "xid"},
-		"XIDs of a GPU while claims were prepared on its node. xid is other for those that are not in NVIDIA's catalogue."}
+		"XIDs of a GPU while a claim was prepared on it. xid is other for those that are not in NVIDIA's catalogue."}
 	deviceHealth = Entry{"gpu_dra_device_health", "gauge", []string{"uuid", "state"},
 		"1 for each present state of a GPU: healthy, a state or advice of docs/reference/health.md, unmonitored, or unreadable. Absent before the first scan."}
 	recoveryAction = Entry{"gpu_dra_device_recovery_action", "gauge", []string{"uuid"},
