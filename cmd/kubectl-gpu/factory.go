@@ -58,7 +58,8 @@ func (f *factory) restConfig() (*rest.Config, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.QPS = -1 // The API server has its own fair queueing.
+	config.Timeout = 0 // --request-timeout limits all requests together: see boundedBy. Of two limits, either can end first.
+	config.QPS = -1    // The API server has its own fair queueing.
 	config.UserAgent = "kubectl-gpu/" + version
 	config.WarningHandler = rest.NoWarnings{}
 	return config, nil
