@@ -116,6 +116,7 @@ func TestMonitoring_PodsUseGPUs_QueriesHaveData(t *testing.T) {
 	t.Run("every query of dashboards and docs has data", func(t *testing.T) { n.checkQueries(ctx, t) })
 	t.Run("pods add up to boards", func(t *testing.T) { n.checkSums(ctx, t) })
 	t.Run("promtool accepts the metrics", func(t *testing.T) { n.checkMetrics(ctx, t) })
+	t.Run("faults fire alerts", func(t *testing.T) { n.checkAlerts(ctx, t) })
 }
 
 // empty lists queries without data while nothing fails. Prometheus must still answer them.
