@@ -73,7 +73,7 @@ func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, m
 		}
 	}
 	v := NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, NewCache())
-	v.timeout = timeout
+	v.Timeout = timeout
 	return v
 }
 

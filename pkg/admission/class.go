@@ -78,7 +78,7 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 				fmt.Sprintf("%s: the class selects devices of the driver %s, which does not read these parameters; leave them out", v.driver, driver)))
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
+	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
 	defer cancel()
 	r.Errors = append(r.Errors, v.failing(ctx, class.Spec.Selectors)...)
 	for _, e := range expressions(class.Spec.Selectors) {
@@ -244,7 +244,7 @@ func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
 // Evaluate returns whether an existing class would be denied now, or matches no device. After the time limit it returns
 // an error; each attempt continues where the last one ended.
 func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceClass) (ClassStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(v.timeout, evaluationTimeout))
+	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
 	defer cancel()
 	if errs := v.failing(ctx, class.Spec.Selectors); len(errs) > 0 {
 		return ClassStatus{ClassInvalid, errs[0].Error()}, nil

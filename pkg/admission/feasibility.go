@@ -61,7 +61,7 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 	if known, ok := v.feasible.Get(key); ok {
 		return known.(string), true
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
+	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
 	defer cancel()
 	text = v.search(ctx, ours, requests)
 	if ctx.Err() != nil { // Even a negative result may not name the right cause.
@@ -128,7 +128,7 @@ func (v *ClusterView) elsewhere(expressions []string) bool {
 
 // growing warns of requests that wait until nodes publish more devices.
 func (v *ClusterView) growing(ctx context.Context, r *result, requests []request) {
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
+	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
 	defer cancel()
 	for _, q := range requests {
 		if q.kind == gpu.KindGroup && !q.alternative() && v.waitsForGroups(ctx, q) {

@@ -27,8 +27,8 @@ type ClusterView struct {
 	cache   *Cache
 	// Sampled means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
 	Sampled bool
-	// timeout limits the search for a node that satisfies a claim.
-	timeout time.Duration
+	// Timeout limits the search for a node that satisfies a claim. The default is for reviews of the API server.
+	Timeout time.Duration
 
 	// here are the names that devices of the cluster have. names also has those of devices elsewhere; values are those of
 	// the attributes in chosen.
@@ -48,7 +48,7 @@ type ClusterView struct {
 // unknown, and no review warns of missing ones. All views of a process share the cache.
 func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, cache *Cache) *ClusterView {
 	v := &ClusterView{
-		driver: driver, classes: classes, pools: pools, cache: cache, timeout: searchTimeout,
+		driver: driver, classes: classes, pools: pools, cache: cache, Timeout: searchTimeout,
 		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
 	}
 	v.probes = v.probeDevices()

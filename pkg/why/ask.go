@@ -268,6 +268,7 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 		}
 	}
 	view := admission.NewClusterView(a.Driver, resourcelisters.NewDeviceClassLister(indexer), pools, admission.NewCache())
+	view.Timeout = cmp.Or(a.Limit, DefaultLimit)
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {
