@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
@@ -114,6 +116,9 @@ func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 				delete(s.busy, key)
 				s.mu.Unlock()
 				if setting.Limit > 0 {
+					if err != nil { // The lock can fail too, and Restore can panic.
+						klog.FromContext(ctx).Error(err, "Restoring a setting of an idle GPU failed", "gpu", address)
+					}
 					return
 				}
 				select {
