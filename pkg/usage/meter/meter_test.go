@@ -202,3 +202,26 @@ func TestMeter_Samples_CountActiveSeconds(t *testing.T) {
 		})
 	}
 }
+
+// TestRun_SampleBetweenWrites_Counts ends the activity before the next read of the claims.
+func TestRun_SampleBetweenWrites_Counts(t *testing.T) {
+	n := newNode(t)
+	n.held = true
+	synctest.Test(t, func(t *testing.T) {
+		m := n.meter()
+		measured := sampler.Device{UUID: "GPU-a", Utilization: 1}
+		m.o.Samples = func() sampler.Snapshot { return sampler.Snapshot{GPUs: []sampler.GPU{{Device: measured}}} }
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); m.Run(ctx) }()
+		time.Sleep(sampler.Interval + time.Second)
+		synctest.Wait()
+		measured.Utilization = 0
+		cancel()
+		<-ended
+		a, ok := m.Account()
+		if use := a.Claims["u"].GPUs["0000:01:00.0"]; !ok || use.Active == 0 {
+			t.Errorf("%+v, want active seconds", use)
+		}
+	})
+}
