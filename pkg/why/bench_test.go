@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/why"
+	"gpu-dra-driver/pkg/why/whytest"
 )
 
 // BenchmarkAsk explains a claim for eight GPUs in a cluster of 5,000 nodes of eight H100. On each node claims hold one
@@ -30,7 +31,7 @@ func BenchmarkAsk(b *testing.B) {
 	for i := range mixtures {
 		e.Claims = nil
 		for j := range 1 + i%7 {
-			results, err := e.schedule(&e.Cluster, node, []*resourceapi.ResourceClaim{claim("c", []string{gpus, small, medium}[(i+j)%3], 1+int64(i/7))})
+			results, err := whytest.Schedule(&e.Cluster, node, []*resourceapi.ResourceClaim{claim("c", []string{gpus, small, medium}[(i+j)%3], 1+int64(i/7))})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/why"
+	"gpu-dra-driver/pkg/why/whytest"
 )
 
 // identify gives the boards of each node UUIDs and fabric IDs of their own. Some boards have PCI roots of their own.
@@ -51,7 +52,7 @@ func TestAsk_PackedSlices_AnswersAsForWholeSlices(t *testing.T) {
 		}
 		identify(r, e)
 		for i := range r.IntN(12) {
-			e.start(randomClaim(r, fmt.Sprintf("held-%d", i)), e.Nodes[r.IntN(len(e.Nodes))].Name)
+			e.Start(whytest.RandomClaim(r, fmt.Sprintf("held-%d", i)), e.Nodes[r.IntN(len(e.Nodes))].Name)
 		}
 		for i := range r.IntN(3) {
 			s := e.Slices[r.IntN(len(e.Slices))]
@@ -72,7 +73,7 @@ func TestAsk_PackedSlices_AnswersAsForWholeSlices(t *testing.T) {
 			}
 			e.Rules = append(e.Rules, rule)
 		}
-		asked := randomClaim(r, "asked")
+		asked := whytest.RandomClaim(r, "asked")
 		q := asked.Spec.Devices.Requests[0].Exactly
 		node := e.Nodes[r.IntN(len(e.Nodes))].Name
 		switch r.IntN(6) {

@@ -5,12 +5,9 @@ package why_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,165 +16,45 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/structured"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/why"
+	"gpu-dra-driver/pkg/why/whytest"
 )
 
 const (
-	gpus    = "gpu.nvidia.com"
-	anyMIG  = "mig.nvidia.com"
-	small   = "mig-1g.10gb.nvidia.com"
-	medium  = "mig-3g.40gb.nvidia.com"
-	ofType  = `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "%s"`
-	profile = ` && device.attributes["gpu.nvidia.com"].profile == "%s"`
+	gpus   = whytest.GPUs
+	small  = whytest.Small
+	medium = whytest.Medium
+)
+
+var (
+	claim     = whytest.Claim
+	pod       = whytest.Pod
+	selectors = whytest.Selectors
 )
 
 // env is a cluster in memory, with the scheduler's allocator beside it.
 type env struct {
 	t *testing.T
-	why.Cluster
+	*whytest.Fleet
 }
-
-var published sync.Map // profile and GPUs → slices
 
 func newEnv(t testing.TB) *env {
-	e := &env{Cluster: why.Cluster{Nodes: []*corev1.Node{}}}
+	e := &env{Fleet: whytest.New()}
 	e.t, _ = t.(*testing.T)
-	for name, expression := range map[string]string{
-		gpus: fmt.Sprintf(ofType, "gpu"), anyMIG: fmt.Sprintf(ofType, "mig"),
-		small: fmt.Sprintf(ofType+profile, "mig", "1g.10gb"), medium: fmt.Sprintf(ofType+profile, "mig", "3g.40gb"),
-	} {
-		e.Classes = append(e.Classes, &resourceapi.DeviceClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Selectors: selectors(expression)},
-		})
-	}
-	slices.SortFunc(e.Classes, func(a, b *resourceapi.DeviceClass) int { return strings.Compare(a.Name, b.Name) })
 	return e
-}
-
-func selectors(expressions ...string) (out []resourceapi.DeviceSelector) {
-	for _, e := range expressions {
-		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
-	}
-	return out
 }
 
 // node adds a node with GPUs of a profile.
 func (e *env) node(t testing.TB, name, profile string, count int) *corev1.Node {
 	t.Helper()
-	key := fmt.Sprint(profile, count)
-	known, ok := published.Load(key)
-	if !ok {
-		all, err := slicetest.Node(profile, "template", count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		published.Store(key, all)
-		known = all
-	}
-	for _, s := range known.([]*resourceapi.ResourceSlice) {
-		s = s.DeepCopy()
-		s.Name = strings.Replace(s.Name, "template", name, 1)
-		s.Spec.NodeName = &name
-		s.Spec.Pool.Name = strings.Replace(s.Spec.Pool.Name, "template", name, 1)
-		e.Slices = append(e.Slices, s)
-	}
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}}}
-	e.Nodes = append(e.Nodes, n)
-	return n
-}
-
-func claim(name, class string, count int64, change ...func(*resourceapi.ExactDeviceRequest)) *resourceapi.ResourceClaim {
-	q := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
-	for _, f := range change {
-		f(q)
-	}
-	return &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)},
-		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "gpu", Exactly: q}}}},
-	}
-}
-
-// lister implements structured.DeviceClassLister.
-type lister []*resourceapi.DeviceClass
-
-func (l lister) List() ([]*resourceapi.DeviceClass, error) { return l, nil }
-
-func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
-	for _, c := range l {
-		if c.Name == name {
-			return c, nil
-		}
-	}
-	return nil, errors.New("no such class")
-}
-
-var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
-
-// schedule runs the allocator as the scheduler does: all slices with the rules' taints, all claims, one node.
-func (e *env) schedule(c *why.Cluster, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	state := structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-	}
-	for _, one := range c.Claims {
-		if one.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range one.Status.Allocation.Devices.Results {
-			id := structured.MakeDeviceID(r.Driver, r.Pool, r.Device)
-			if r.ShareID == nil {
-				state.AllocatedDevices.Insert(id)
-				continue
-			}
-			state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
-			state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
-		}
-	}
-	var tainted []*resourceapi.ResourceSlice
-	for _, s := range c.Slices {
-		s = s.DeepCopy()
-		for _, r := range c.Rules {
-			for i := range s.Spec.Devices {
-				if *r.Spec.DeviceSelector.Pool == s.Spec.Pool.Name && *r.Spec.DeviceSelector.Device == s.Spec.Devices[i].Name {
-					s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, r.Spec.Taint)
-				}
-			}
-		}
-		tainted = append(tainted, s)
-	}
-	features := structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	a, err := structured.NewAllocator(ctx, features, state, lister(c.Classes), tainted, compiled)
+	n, err := e.Add(name, profile, count)
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	out, err := a.Allocate(ctx, node, claims)
-	if errors.Is(err, structured.ErrFailedAllocationOnNode) {
-		return nil, nil
-	}
-	return out, err
-}
-
-// start allocates a claim on a node, for a pod, and reports whether there was room.
-func (e *env) start(c *resourceapi.ResourceClaim, node string) bool {
-	at := slices.IndexFunc(e.Nodes, func(n *corev1.Node) bool { return n.Name == node })
-	results, err := e.schedule(&e.Cluster, e.Nodes[at], []*resourceapi.ResourceClaim{c})
-	if err != nil || len(results) == 0 {
-		return false
-	}
-	c.Status.Allocation = &results[0]
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: c.Name}}
-	c.CreationTimestamp = metav1.NewTime(time.Now().Add(-3 * time.Hour))
-	e.Claims = append(e.Claims, c)
-	return true
+	return n
 }
 
 // ask asks with packed slices, as the command does.
@@ -188,19 +65,11 @@ func (e *env) ask(s why.Subject) why.Answer {
 	return why.Ask(context.Background(), &c, s, why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: 30 * time.Second})
 }
 
-func packed(t testing.TB, all []*resourceapi.ResourceSlice) (out []*fleet.Packed) {
+func packed(t testing.TB, all []*resourceapi.ResourceSlice) []*fleet.Packed {
 	t.Helper()
-	var templates fleet.Templates
-	for _, s := range all {
-		raw, err := s.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := templates.Pack(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, p)
+	out, err := whytest.Pack(all)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
@@ -225,7 +94,7 @@ func (e *env) check(answer why.Answer, claims []*resourceapi.ResourceClaim) {
 	e.t.Helper()
 	var fits []string
 	for _, n := range e.Nodes {
-		results, err := e.schedule(&e.Cluster, n, claims)
+		results, err := whytest.Schedule(&e.Cluster, n, claims)
 		if err != nil {
 			e.t.Logf("node %s: %v", n.Name, err)
 			return // Fatal or too slow for the allocator itself.
@@ -242,7 +111,7 @@ func (e *env) check(answer why.Answer, claims []*resourceapi.ResourceClaim) {
 		after, changed := e.applied(cure, claims)
 		for _, name := range cure.Nodes {
 			at := slices.IndexFunc(e.Nodes, func(n *corev1.Node) bool { return n.Name == name })
-			if results, err := e.schedule(after, e.Nodes[at], changed); err != nil || len(results) != len(changed) {
+			if results, err := whytest.Schedule(after, e.Nodes[at], changed); err != nil || len(results) != len(changed) {
 				e.t.Errorf("cure %q does not help on %s: %v", cure.Text, name, err)
 			}
 		}
@@ -253,33 +122,12 @@ func TestAsk_RandomFleets_AgreesWithAllocator(t *testing.T) {
 	results, cures := map[why.Result]int{}, 0
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 20))
-		e := newEnv(t)
-		for i := range 2 + r.IntN(3) {
-			makes := []string{"hgx-h100", "hgx-h100", "a30", "l40s-4"}
-			e.node(t, fmt.Sprintf("n%d", i), makes[r.IntN(len(makes))], 1+r.IntN(3))
+		f, err := whytest.Random(r, "")
+		if err != nil {
+			t.Fatal(err)
 		}
-		for i := range r.IntN(14) {
-			e.start(randomClaim(r, fmt.Sprintf("held-%d", i)), e.Nodes[r.IntN(len(e.Nodes))].Name)
-		}
-		for range r.IntN(4) {
-			s := e.Slices[r.IntN(len(e.Slices))]
-			if len(s.Spec.Devices) == 0 {
-				continue
-			}
-			d := &s.Spec.Devices[r.IntN(len(s.Spec.Devices))]
-			taint := resourceapi.DeviceTaint{Key: "example.com/repair", Value: "yes", Effect: resourceapi.DeviceTaintEffectNoSchedule}
-			if r.IntN(2) == 0 {
-				d.Taints = append(d.Taints, taint)
-				continue
-			}
-			e.Rules = append(e.Rules, &resourceapi.DeviceTaintRule{
-				ObjectMeta: metav1.ObjectMeta{Name: "repair"},
-				Spec: resourceapi.DeviceTaintRuleSpec{
-					DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: &d.Name}, Taint: taint,
-				},
-			})
-		}
-		asked := randomClaim(r, "asked")
+		e := &env{t, f}
+		asked := whytest.RandomClaim(r, "asked")
 		answer := e.ask(why.Subject{Claim: asked})
 		results[answer.Result]++
 		cures += len(answer.Cures)
@@ -292,42 +140,6 @@ func TestAsk_RandomFleets_AgreesWithAllocator(t *testing.T) {
 	if results[why.Fits] == 0 || results[why.Waits] == 0 || cures == 0 {
 		t.Errorf("the fleets show only %v with %d cures", results, cures)
 	}
-}
-
-func randomClaim(r *rand.Rand, name string) *resourceapi.ResourceClaim {
-	classes := []string{gpus, gpus, small, medium, anyMIG}
-	c := claim(name, classes[r.IntN(len(classes))], 1+int64(r.IntN(3)))
-	q := c.Spec.Devices.Requests[0].Exactly
-	if q.DeviceClassName == gpus && r.IntN(2) == 0 {
-		q.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-			"memory": resource.MustParse([]string{"10Gi", "30Gi", "60Gi"}[r.IntN(3)]),
-		}}
-	}
-	if r.IntN(4) == 0 {
-		q.Selectors = selectors(`device.attributes["gpu.nvidia.com"].productName.contains("H100")`)
-	}
-	if r.IntN(6) == 0 { // Boards of one make differ in it.
-		q.Selectors = append(q.Selectors, selectors(`device.attributes["gpu.nvidia.com"].parentUUID.endsWith("0")`)[0])
-	}
-	if r.IntN(4) == 0 {
-		name := resourceapi.FullyQualifiedName([]string{"gpu.nvidia.com/parentUUID", "resource.kubernetes.io/pcieRoot", "gpu.nvidia.com/productName"}[r.IntN(3)])
-		c.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &name}}
-	}
-	if r.IntN(5) == 0 {
-		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: "more", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: small, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1 + int64(r.IntN(2)),
-		}})
-	}
-	return c
-}
-
-// pod returns a pod that uses claims.
-func pod(name string, claims ...*resourceapi.ResourceClaim) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(name)}}
-	for _, c := range claims {
-		p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: c.Name, ResourceClaimName: &c.Name})
-	}
-	return p
 }
 
 func taint(e *env, value string, devices ...int) {
@@ -360,8 +172,8 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		lines   []string
 	}{
 		"two claims hold two GPUs": {func(e *env) why.Subject {
-			e.start(claim("train-0", gpus, 1), "n1")
-			e.start(claim("train-1", gpus, 1), "n1")
+			e.Start(claim("train-0", gpus, 1), "n1")
+			e.Start(claim("train-1", gpus, 1), "n1")
 			return why.Subject{Pod: waiting(e)}
 		}, why.Waits, []string{
 			"pod team-a/p waits: 0 of 1 nodes can allocate its devices.",
@@ -370,15 +182,15 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			"  - claim team-a/train-1 (pod train-1, 3 h) must end (wait until it ends); then it fits on n1",
 		}},
 		"partitions would fit": {func(e *env) why.Subject {
-			e.start(claim("train-0", gpus, 1), "n1")
-			e.start(claim("small-0", small, 1), "n1")
+			e.Start(claim("train-0", gpus, 1), "n1")
+			e.Start(claim("small-0", small, 1), "n1")
 			return why.Subject{Pod: waiting(e)}
 		}, why.Waits, []string{
 			"  - claim team-a/small-0 (pod small-0, 3 h) must end (wait until it ends); then it fits on n1",
 			"  - request gpu: use the class mig-3g.40gb.nvidia.com instead of gpu.nvidia.com; at once it fits on n1",
 		}},
 		"a leaked claim": {func(e *env) why.Subject {
-			e.start(claim("leak", gpus, 2), "n1")
+			e.Start(claim("leak", gpus, 2), "n1")
 			e.Claims[0].Status.ReservedFor = nil
 			return why.Subject{Pod: waiting(e)}
 		}, why.Waits, []string{"claim team-a/leak (no pod, 3 h) must end (no pod uses it: delete it if it is not needed)"}},
@@ -404,7 +216,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			return why.Subject{Claim: c}
 		}, why.Waits, []string{"  - claim asked: drop the constraint on gpu.nvidia.com/uuid; at once it fits on n1"}},
 		"an extended resource": {func(e *env) why.Subject {
-			e.start(claim("train-0", gpus, 1), "n1")
+			e.Start(claim("train-0", gpus, 1), "n1")
 			return why.Subject{Pod: extended(e)}
 		},
 			why.Waits, []string{"claim team-a/train-0 (pod train-0, 3 h) must end"}},
@@ -467,7 +279,7 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		}, why.Fits, []string{"pod team-a/p fits on n1 now.", "  note: The claim of template t is not made yet; kube-controller-manager makes it."}},
 		"an allocated claim": {func(e *env) why.Subject {
 			c := claim("train-0", gpus, 1)
-			e.start(c, "n1")
+			e.Start(c, "n1")
 			return why.Subject{Claim: c}
 		}, why.Settled, []string{"  - claim team-a/train-0 has n1/gpu/gpu-0000-1b-00-0, for train-0"}},
 		"half a pool": {func(e *env) why.Subject { e.Slices = e.Slices[:1]; return why.Subject{Pod: waiting(e)} }, why.Waits, nil},
