@@ -224,7 +224,7 @@ func (a *collector) objects(ctx context.Context, groupVersion, resource, namespa
 	}
 	name := strings.Trim("objects/"+namespace+"/"+resource, "/")
 	n, kept := 0, 0
-	err = pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+	err = pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
 		o.LabelSelector = labels
 		page, err := a.dynamic.Resource(at.WithResource(resource)).Namespace(namespace).List(ctx, o)
 		if err != nil {

@@ -89,6 +89,18 @@ func (f *factory) boundedBy(ctx context.Context, usual time.Duration) (context.C
 	return bounded, cancel, nil
 }
 
+// whileProgressing bounds the pauses between two calls of progress instead, unless --request-timeout bounds it all. It is
+// for output that takes long to print.
+func (f *factory) whileProgressing(ctx context.Context, pause time.Duration) (context.Context, func(), context.CancelFunc, error) {
+	if limit, err := clientcmd.ParseTimeout(cmp.Or(*f.config.Timeout, "0")); err != nil || limit != 0 {
+		bounded, cancel, err := f.boundedBy(ctx, pause)
+		return bounded, func() {}, cancel, err
+	}
+	bounded, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(pause, func() { cancel(context.DeadlineExceeded) })
+	return bounded, func() { timer.Reset(pause) }, func() { timer.Stop(); cancel(nil) }, nil
+}
+
 // width is the number of columns of the terminal, or 80 if the output is none.
 func (f *factory) width() int {
 	if out, ok := f.Out.(*os.File); ok {

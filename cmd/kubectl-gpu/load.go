@@ -30,8 +30,6 @@ type want struct {
 	claims, classes, nodes, pods, rules bool
 	// packed keeps the slices of all drivers, instead of the trimmed slices of the driver.
 	packed bool
-	// raw keeps the slices as they are, of all drivers, with their metadata. They need much memory.
-	raw bool
 	// noSlices leaves the slices out.
 	noSlices bool
 	// nodeLabels and podLabels select nodes and pods.
@@ -42,7 +40,6 @@ type want struct {
 type objects struct {
 	view.Objects
 	Packed  []*fleet.Packed
-	Raw     []resourceapi.ResourceSlice
 	Classes []resourceapi.DeviceClass
 	// CoreNodes and Pods are empty if want did not ask for them.
 	CoreNodes []corev1.Node
@@ -97,8 +94,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 		wanted bool
 		read   func(context.Context) error
 	}{
-		{!w.noSlices && !w.raw, func(ctx context.Context) error { return l.slices(ctx, w.packed) }},
-		{!w.noSlices && w.raw, l.rawSlices},
+		{!w.noSlices, func(ctx context.Context) error { return l.slices(ctx, w.packed) }},
 		{w.claims, l.claims}, {w.classes, l.classes}, {w.rules, l.rules},
 		{w.pods, func(ctx context.Context) error { return l.pods(ctx, w.podLabels) }},
 		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
@@ -155,8 +151,8 @@ func (l *loader) unseen(err error, what, effect string) error {
 const pageSize = 500
 
 // pages reads a list in pages. list appends one page and returns its metadata.
-func pages(ctx context.Context, list func(context.Context, metav1.ListOptions) (metav1.ListInterface, error)) error {
-	o := metav1.ListOptions{Limit: pageSize}
+func pages(ctx context.Context, o metav1.ListOptions, list func(context.Context, metav1.ListOptions) (metav1.ListInterface, error)) error {
+	o.Limit = pageSize
 	for {
 		page, err := list(ctx, o)
 		if err != nil {
@@ -171,44 +167,34 @@ func pages(ctx context.Context, list func(context.Context, metav1.ListOptions) (
 func (l *loader) slices(ctx context.Context, packed bool) error {
 	var templates fleet.Templates
 	trimmer := view.Trimmer{Shapes: &fleet.Shapes{}}
-	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
-		body, err := l.client.ResourceV1().RESTClient().Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
-		if err != nil {
-			return nil, err
+	err := eachSlice(ctx, l.client, metav1.ListOptions{}, func(raw []byte) error {
+		p, err := templates.Pack(raw)
+		switch {
+		case err != nil:
+			return err
+		case packed:
+			l.out.Packed = append(l.out.Packed, p)
+		case p.Spec.Driver == l.out.Driver:
+			l.out.Slices = append(l.out.Slices, trimmer.Slice(p))
+		default:
+			l.out.ForeignSlices[p.Spec.Driver]++
 		}
-		defer func() { _ = body.Close() }() // It was only read.
-		meta, err := fleet.ReadList(body, func(raw []byte) error {
-			p, err := templates.Pack(raw)
-			switch {
-			case err != nil:
-				return err
-			case packed:
-				l.out.Packed = append(l.out.Packed, p)
-			case p.Spec.Driver == l.out.Driver:
-				l.out.Slices = append(l.out.Slices, trimmer.Slice(p))
-			default:
-				l.out.ForeignSlices[p.Spec.Driver]++
-			}
-			return nil
-		})
-		return &meta, err
+		return nil
 	})
 	return slicesError(err)
 }
 
-func (l *loader) rawSlices(ctx context.Context) error {
-	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
-		page, err := l.client.ResourceV1().ResourceSlices().List(ctx, o)
+// eachSlice calls visit with each ResourceSlice in protobuf, which is valid until visit returns.
+func eachSlice(ctx context.Context, client kubernetes.Interface, options metav1.ListOptions, visit func(raw []byte) error) error {
+	return pages(ctx, options, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+		body, err := client.ResourceV1().RESTClient().Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range page.Items {
-			s.ManagedFields = nil
-			l.out.Raw = append(l.out.Raw, s)
-		}
-		return page, nil
+		defer func() { _ = body.Close() }() // It was only read.
+		meta, err := fleet.ReadList(body, visit)
+		return &meta, err
 	})
-	return slicesError(err)
 }
 
 func slicesError(err error) error {
@@ -225,7 +211,7 @@ func slicesError(err error) error {
 func (l *loader) claims(ctx context.Context) error {
 	read := func(namespace string) error {
 		l.out.Claims = nil
-		return pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+		return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
 			page, err := l.client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
 			if err == nil {
 				l.out.Claims = append(l.out.Claims, page.Items...)
@@ -254,7 +240,7 @@ func (l *loader) classes(ctx context.Context) error {
 }
 
 func (l *loader) nodes(ctx context.Context, labels string) error {
-	err := pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+	err := pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
 		o.LabelSelector = labels
 		page, err := l.client.CoreV1().Nodes().List(ctx, o)
 		if err != nil {
@@ -275,7 +261,7 @@ func (l *loader) nodes(ctx context.Context, labels string) error {
 func (l *loader) pods(ctx context.Context, labels string) error {
 	read := func(namespace string) error {
 		l.out.Pods = nil
-		return pages(ctx, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+		return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
 			o.LabelSelector = labels
 			page, err := l.client.CoreV1().Pods(namespace).List(ctx, o)
 			if err == nil {

@@ -4,13 +4,22 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/view"
 )
@@ -36,17 +45,17 @@ func newSlices(f *factory) *cobra.Command {
 		if err := o.validate(); err != nil {
 			return err
 		}
+		if !o.table() {
+			return f.printSlices(c.Context(), o, args)
+		}
 		ctx, cancel, err := f.bounded(c.Context())
 		if err != nil {
 			return err
 		}
 		defer cancel()
-		all, err := f.load(ctx, want{raw: !o.table()})
+		all, err := f.load(ctx, want{})
 		if err != nil {
 			return err
-		}
-		if !o.table() {
-			return f.rawSlices(o, all.Raw, args)
 		}
 		var rows []record
 		for _, p := range view.Pools(all.Slices) {
@@ -77,27 +86,121 @@ func yes(b bool) string {
 	return "no"
 }
 
-func (f *factory) rawSlices(o *output, all []resourceapi.ResourceSlice, nodes []string) error {
+// printSlices prints the ResourceSlices of nodes, or of all, as they come.
+func (f *factory) printSlices(ctx context.Context, o *output, nodes []string) error {
+	client, _, err := f.clients()
+	if err != nil {
+		return err
+	}
+	w, err := o.sliceWriter(f.Out)
+	if err != nil {
+		return err
+	}
+	ctx, progress, cancel, err := f.whileProgressing(ctx, defaultTimeout)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	err = f.eachSliceOf(ctx, client, nodes, func(s *resourceapi.ResourceSlice) error {
+		defer progress()
+		return w.write(s)
+	})
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		return slicesError(err)
+	}
+	return w.end()
+}
+
+// eachSliceOf calls visit with each ResourceSlice of the driver on nodes, or on all.
+func (f *factory) eachSliceOf(ctx context.Context, client kubernetes.Interface, nodes []string, visit func(*resourceapi.ResourceSlice) error) error {
+	wanted := fields.Set{resourceapi.ResourceSliceSelectorDriver: f.driver}
+	if len(nodes) == 1 {
+		wanted[resourceapi.ResourceSliceSelectorNodeName] = nodes[0]
+	}
+	return eachSlice(ctx, client, metav1.ListOptions{FieldSelector: wanted.AsSelector().String()}, func(raw []byte) error {
+		var s resourceapi.ResourceSlice
+		if err := s.Unmarshal(raw); err != nil {
+			return err
+		}
+		if s.Spec.Driver != f.driver || len(nodes) > 0 && (s.Spec.NodeName == nil || !slices.Contains(nodes, *s.Spec.NodeName)) {
+			return nil
+		}
+		return visit(&s)
+	})
+}
+
+// sliceWriter prints a ResourceSliceList, of which it holds one slice at a time. Only templates need all of them.
+type sliceWriter struct {
+	out     io.Writer
+	printer printers.ResourcePrinter
+	format  string
+	written int
+	all     []unstructured.Unstructured
+}
+
+func (o *output) sliceWriter(out io.Writer) (*sliceWriter, error) {
 	printer, err := o.flags.ToPrinter()
 	if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSliceList"}}
-	for _, s := range all {
-		if s.Spec.Driver != f.driver || len(nodes) > 0 && (s.Spec.NodeName == nil || !slices.Contains(nodes, *s.Spec.NodeName)) {
-			continue
-		}
-		s.ManagedFields = nil
-		s.APIVersion, s.Kind = "resource.k8s.io/v1", "ResourceSlice"
-		data, err := json.Marshal(s)
-		if err != nil {
-			return fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
-		}
-		var u unstructured.Unstructured
-		if err := u.UnmarshalJSON(data); err != nil {
-			return fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
-		}
-		list.Items = append(list.Items, u)
+	return &sliceWriter{out: out, printer: printer, format: *o.flags.OutputFormat}, nil
+}
+
+func (w *sliceWriter) write(s *resourceapi.ResourceSlice) error {
+	s.ManagedFields = nil
+	s.APIVersion, s.Kind = "resource.k8s.io/v1", "ResourceSlice"
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(s)
+	if err != nil {
+		return fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
 	}
-	return printer.PrintObj(list, f.Out)
+	u := unstructured.Unstructured{Object: fields}
+	var text []byte
+	switch w.format {
+	case "json":
+		// The list is indented once, its items twice.
+		if text, err = json.MarshalIndent(u.Object, "        ", "    "); err == nil {
+			text = slices.Concat([]byte(w.begin("{\n    \"apiVersion\": \"resource.k8s.io/v1\",\n    \"items\": [\n        ", ",\n        ")), text)
+		}
+	case "yaml":
+		if text, err = yaml.Marshal([]any{u.Object}); err == nil {
+			text = slices.Concat([]byte(w.begin("apiVersion: resource.k8s.io/v1\nitems:\n", "")), text)
+		}
+	case "name":
+		return w.printer.PrintObj(&u, w.out)
+	default:
+		w.all = append(w.all, u)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("print ResourceSlice %s: %w", s.Name, err)
+	}
+	_, err = w.out.Write(text)
+	return err
+}
+
+// begin returns the text before the first slice, or before another one.
+func (w *sliceWriter) begin(first, other string) string {
+	w.written++
+	if w.written == 1 {
+		return first
+	}
+	return other
+}
+
+func (w *sliceWriter) end() error {
+	switch {
+	case w.format == "name":
+		return nil
+	case w.written == 0:
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSliceList"}, Items: w.all}
+		return w.printer.PrintObj(list, w.out)
+	case w.format == "json":
+		_, err := io.WriteString(w.out, "\n    ],\n    \"kind\": \"ResourceSliceList\"\n}\n")
+		return err
+	}
+	_, err := io.WriteString(w.out, "kind: ResourceSliceList\n")
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -53,7 +52,16 @@ func (f *factory) predict(ctx context.Context, o *output, p prediction, args []s
 		fmt.Fprintf(f.ErrOut, "assumed: %s\n", a)
 	}
 	if !karpenter {
-		return f.rawSlices(o, t.Slices, nil)
+		w, err := o.sliceWriter(f.Out)
+		if err != nil {
+			return err
+		}
+		for i := range t.Slices {
+			if err := w.write(&t.Slices[i]); err != nil {
+				return err
+			}
+		}
+		return w.end()
 	}
 	data, err := yaml.Marshal(t.Karpenter())
 	if err != nil {
@@ -76,13 +84,18 @@ func (f *factory) template(ctx context.Context, p prediction) (nodetemplate.Temp
 		return nodetemplate.Template{}, err
 	}
 	defer cancel()
-	all, err := f.load(ctx, want{raw: true})
+	client, _, err := f.clients()
 	if err != nil {
 		return nodetemplate.Template{}, err
 	}
-	published := slices.DeleteFunc(all.Raw, func(s resourceapi.ResourceSlice) bool {
-		return s.Spec.Driver != f.driver || s.Spec.NodeName == nil || *s.Spec.NodeName != p.node
+	var published []resourceapi.ResourceSlice
+	err = f.eachSliceOf(ctx, client, []string{p.node}, func(s *resourceapi.ResourceSlice) error {
+		published = append(published, *s)
+		return nil
 	})
+	if err != nil {
+		return nodetemplate.Template{}, slicesError(err)
+	}
 	if len(published) == 0 {
 		return nodetemplate.Template{}, fmt.Errorf("node %s has no ResourceSlices of driver %s; see kubectl gpu slices", p.node, f.driver)
 	}
