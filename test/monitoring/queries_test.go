@@ -162,28 +162,41 @@ func TestRules_Alerts_HaveRunbookAndUnitTest(t *testing.T) {
 	}
 }
 
-func TestDashboards_Queries_AskForKnownMetrics(t *testing.T) {
-	known := metrics(t)
+type panel struct {
+	Title   string
+	Targets []struct{ Expr string }
+}
+
+type dashboard struct {
+	file       string
+	Templating struct {
+		List []struct {
+			Name, Type string
+			Query      any
+		}
+	}
+	Panels []panel
+}
+
+func dashboards(t *testing.T) (out []dashboard) {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart, "dashboards", "*.json"))
 	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {
-		var board struct {
-			Templating struct {
-				List []struct {
-					Name, Type string
-					Query      any
-				}
-			}
-			Panels []struct {
-				Title   string
-				Targets []struct{ Expr string }
-			}
-		}
+		board := dashboard{file: file}
 		if err := json.Unmarshal([]byte(read(t, file)), &board); err != nil {
 			t.Fatal(err)
 		}
+		out = append(out, board)
+	}
+	return out
+}
+
+func TestDashboards_Queries_AskForKnownMetrics(t *testing.T) {
+	known := metrics(t)
+	for _, board := range dashboards(t) {
 		variables := []string{"$__rate_interval", "5m", "$__range", "3h"}
 		for _, v := range board.Templating.List {
 			variables = append(variables, "$"+v.Name, ".*")
@@ -191,17 +204,62 @@ func TestDashboards_Queries_AskForKnownMetrics(t *testing.T) {
 				text, _ := q["query"].(string)
 				metric, label, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(text, "label_values("), ")"), ", ")
 				if !slices.Contains(known[metric], label) {
-					t.Errorf("%s: variable %s: %s", file, v.Name, text)
+					t.Errorf("%s: variable %s: %s", board.file, v.Name, text)
 				}
 			}
 		}
 		for _, p := range board.Panels {
 			if len(p.Targets) == 0 {
-				t.Errorf("%s: %s has no query", file, p.Title)
+				t.Errorf("%s: %s has no query", board.file, p.Title)
 			}
 			for _, target := range p.Targets {
 				checkQuery(t, p.Title, strings.NewReplacer(variables...).Replace(target.Expr), known)
 			}
 		}
+	}
+}
+
+// TestDashboards_Measurements_AreShown asks for a panel for each measurement.
+func TestDashboards_Measurements_AreShown(t *testing.T) {
+	elsewhere := []string{"gpu_dra_device_clock_hertz", "gpu_dra_device_energy_joules_total", "gpu_dra_device_processes", "gpu_dra_device_plugin_gpus"}
+	var shown strings.Builder
+	for _, board := range dashboards(t) {
+		for _, p := range board.Panels {
+			for _, target := range p.Targets {
+				shown.WriteString(target.Expr + "\n")
+			}
+		}
+	}
+	for name := range metrics(t) {
+		if !strings.HasPrefix(name, "gpu_dra_device_") && !strings.HasPrefix(name, "gpu_dra_claim_") && name != "gpu_dra_xid_errors_total" {
+			continue
+		}
+		if strings.Contains(shown.String(), name) == slices.Contains(elsewhere, name) {
+			t.Errorf("%s: no panel shows it, or one that this test does not expect", name)
+		}
+	}
+}
+
+// TestDashboards_FirstEvent_Counts: a series of events begins with the first of them, which increase() does not count. The
+// unit tests of promtool run the query of XIDs.
+func TestDashboards_FirstEvent_Counts(t *testing.T) {
+	tests, found := read(t, "testdata/alerts_test.yaml"), false
+	for _, board := range dashboards(t) {
+		for _, p := range board.Panels {
+			for _, target := range p.Targets {
+				if strings.Contains(target.Expr, "increase(") && strings.Contains(target.Expr, "_errors_total") {
+					t.Errorf("%s does not count the first event: %s", p.Title, target.Expr)
+				}
+				if strings.Contains(target.Expr, "gpu_dra_xid_errors_total") {
+					found = true
+					if !strings.Contains(tests, "- expr: "+target.Expr+"\n") {
+						t.Errorf("%s has no unit test: %s", p.Title, target.Expr)
+					}
+				}
+			}
+		}
+	}
+	if !found {
+		t.Error("no panel has XIDs")
 	}
 }
