@@ -28,6 +28,7 @@ import (
 	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/executor/mps"
 	"gpu-dra-driver/pkg/executor/reset"
+	"gpu-dra-driver/pkg/health/kernellog"
 	"gpu-dra-driver/pkg/health/tracker"
 	"gpu-dra-driver/pkg/health/watcher"
 	"gpu-dra-driver/pkg/inventory"
@@ -189,6 +190,12 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if c.AskedConfigMap != "" {
 		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, c.NodeName, events.Report, changed.Fire)
 		settings.asked, settings.groupsAsked, background = asked.Placements, asked.Groups, append(background, asked.Run)
+	}
+	if c.KernelLog != "" {
+		background = append(background, kernellog.New(machine, kernellog.Options{
+			Path: c.KernelLog, Cursor: filepath.Join(stateDir(c), "kernellog.json"), Snapshot: scans.Snapshot, Scanned: scans.Scanned(),
+			Event: health.Event, Poll: xids.XID, Newest: instance.Newest, Report: events.Report,
+		}).Run)
 	}
 	if c.MPSDir != "" {
 		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)

@@ -176,7 +176,7 @@ func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
 		return slices.Equal(now, []string{device + "=" + health.Named}), fmt.Sprint(now)
 	}))
 
-	killPlugin(ctx, t)
+	killPlugin(ctx, t, func() {})
 	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
 	must(t, err)
 	other := all[slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name != device })].Name
@@ -204,12 +204,13 @@ func TestHealth_XIDOfTaintXIDs_StaysUntilCleared(t *testing.T) {
 	wait()
 }
 
-// killPlugin kills the plugin's process and waits for the next one.
-func killPlugin(ctx context.Context, t *testing.T) {
+// killPlugin kills the plugin's process, calls while when it is down, and waits for the next one.
+func killPlugin(ctx context.Context, t *testing.T, while func()) {
 	t.Helper()
 	plugin := pluginPods(ctx, t, 1)[0]
 	_, err := cluster.OnNode(ctx, "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", containerID(t, plugin, 0))
 	must(t, err)
+	while()
 	must(t, cluster.Eventually(ctx, "a new process", 60*time.Second, func(ctx context.Context) (bool, string) {
 		now := pluginPods(ctx, t, 1)[0]
 		return containerID(t, now, 0) != containerID(t, plugin, 0), "the old one"
@@ -231,7 +232,7 @@ func TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared(t *testing.T) 
 		return slices.Equal(now, []string{device + "=" + health.Reset}), fmt.Sprint(now)
 	}))
 	waitEvent(ctx, t, pod.Namespace, pod.Name, device, "XID 46", "nvidia-smi -r")
-	killPlugin(ctx, t)
+	killPlugin(ctx, t, func() {})
 	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
 	must(t, err)
 	// The loss of another GPU shows that the new process publishes.
@@ -245,6 +246,41 @@ func TestHealth_DriverWithoutRecoveryActions_XIDStaysUntilCleared(t *testing.T) 
 	if must(t, err); !strings.Contains(out, "cleared "+health.Reset+" (XID 46") {
 		t.Errorf("kubectl gpu clear: %s", out)
 	}
+	waitTaints(ctx, t)
+}
+
+// TestHealth_KernelLog_FindsXIDsOfWhileThePluginWasDown has a driver before R570, so that no poll shows the fault. The XID of
+// another GPU, which no claim has, shows that a cleared fault does not come back with the next process.
+func TestHealth_KernelLog_FindsXIDsOfWhileThePluginWasDown(t *testing.T) {
+	ctx := testContext(t)
+	must(t, cluster.Configure(ctx, ""))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		replaceDriver(ctx, t, "580.126.09")
+		must(t, cluster.Helm(ctx))
+	})
+	must(t, cluster.Helm(ctx, "--set", "health.kernelLog=true"))
+	replaceDriver(ctx, t, "550.54.15")
+	pod := runDemo(ctx, t, "one-gpu")[0]
+	device := podDevices(ctx, t, pod)[0]
+	clearFaults := func(device string) {
+		out, err := cluster.KubectlGPU(ctx, "clear", pod.Spec.NodeName+"/"+device)
+		if must(t, err); !strings.Contains(out, "cleared "+health.Reset) {
+			t.Errorf("kubectl gpu clear: %s", out)
+		}
+	}
+	killPlugin(ctx, t, func() { must(t, cluster.Sim(ctx, "inject", "xid", "46", addressOf(t, device))) })
+	waitTaints(ctx, t, device+"="+health.Reset)
+	waitEvent(ctx, t, pod.Namespace, pod.Name, device, "XID 46", "nvidia-smi -r")
+	clearFaults(device)
+	waitTaints(ctx, t)
+
+	all, err := cluster.Devices(ctx, string(gpu.KindGPU))
+	must(t, err)
+	other := all[slices.IndexFunc(all, func(d resourceapi.Device) bool { return d.Name != device })].Name
+	killPlugin(ctx, t, func() { must(t, cluster.Sim(ctx, "inject", "xid", "62", addressOf(t, other))) })
+	waitTaints(ctx, t, other+"="+health.Reset)
+	clearFaults(other)
 	waitTaints(ctx, t)
 }
 

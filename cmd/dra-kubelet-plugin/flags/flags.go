@@ -62,6 +62,7 @@ type Config struct {
 
 	HealthEvict                       []string
 	HealthReset                       string
+	KernelLog                         string
 	healthIgnoreXIDs, healthTaintXIDs []string
 	// XIDs has the numbers of the two lists.
 	XIDs health.Settings
@@ -159,6 +160,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringSliceVar(&c.healthTaintXIDs, "health-taint-xids", nil,
 		"XIDs, separated by commas, that taint their GPU as "+health.Named+" until the node reboots or its driver is "+
 			"reloaded, although NVIDIA's catalogue asks neither for a reset nor for a reboot.")
+	fs.StringVar(&c.KernelLog, "kernel-log", "",
+		"The node's /dev/kmsg as this process sees it. The plugin reads it for XIDs of while it was down or no claim was "+
+			"prepared. Empty: it does not.")
 	fs.IntVarP(&c.Verbosity, "v", "v", 2,
 		"Verbosity of the log: 0 problems and configuration, 2 each claim prepared and unprepared, 4 details, 6 API "+
 			"requests and calls of the kubelet.")
@@ -234,7 +238,7 @@ func (c *Config) validate() error {
 		}
 	}
 	for flag, path := range map[string]string{
-		"dev-root": c.DevRoot, "mps-dir": c.MPSDir, "sharing-config": c.SharingConfig,
+		"dev-root": c.DevRoot, "mps-dir": c.MPSDir, "sharing-config": c.SharingConfig, "kernel-log": c.KernelLog,
 	} {
 		if path != "" && !filepath.IsAbs(path) {
 			bad(flag, "%q is not an absolute path", path)

@@ -44,6 +44,7 @@ func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 		"a number in words":     {[]string{"--node-name=n"}, []string{"HEALTHCHECK_PORT=many"}, "HEALTHCHECK_PORT"},
 		"a port too high":       {[]string{"--node-name=n", "--healthcheck-port=70000"}, nil, "70000"},
 		"a relative path":       {[]string{"--node-name=n", "--cdi-root=cdi"}, nil, "--cdi-root"},
+		"a relative log":        {[]string{"--node-name=n", "--kernel-log=kmsg"}, nil, "--kernel-log"},
 		"a relative dev root":   {[]string{"--node-name=n", "--dev-root=dev"}, nil, "--dev-root"},
 		"a driver name in caps": {[]string{"--node-name=n", "--driver-name=GPU"}, nil, "--driver-name"},
 		"a driver name too long": {

@@ -99,6 +99,9 @@ func New() *Watcher {
 // Changed is called after a claim was prepared or released. It does not block.
 func (w *Watcher) Changed() { fire(w.changed) }
 
+// XID requests the polls that follow an XID, for one that no event set received. It does not block.
+func (w *Watcher) XID() { fire(w.polls) }
+
 func fire(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -45,6 +45,7 @@ func (e *Env) Helm(ctx context.Context, args ...string) error {
 		"--set", "image.pullPolicy=Never", "--set-json", "kubeletPlugin.affinity=null",
 		"--set", "kubeletPlugin.hostProcRoot=" + filepath.Join(e.Root, "proc"),
 		"--set", "kubeletPlugin.hostSysRoot=" + filepath.Join(e.Root, "sys"),
+		"--set", "kubeletPlugin.hostKernelLog=" + filepath.Join(e.Root, "dev/kmsg"),
 		"--set", "kubeletPlugin.driverRootReadOnly=false",
 		"--set", "kubeletPlugin.metrics.enabled=true",
 	}, args...)...)

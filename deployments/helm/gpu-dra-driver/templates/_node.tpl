@@ -10,6 +10,11 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 {{- end }}
 {{- end }}
 
+{{/* Whether the plugin reads the kernel's log. A release of an older chart has no such value. */}}
+{{- define "gpu-dra-driver.kernelLog" -}}
+{{- if dig "kernelLog" false (.Values.health | default dict) }}true{{ end }}
+{{- end }}
+
 {{/* The environment of the plugin. */}}
 {{- define "gpu-dra-driver.pluginEnv" -}}
 {{- $plugin := .Values.kubeletPlugin }}
@@ -77,6 +82,10 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
   value: {{ dig "ignoreXIDs" list (.Values.health | default dict) | join "," | quote }}
 - name: HEALTH_TAINT_XIDS
   value: {{ dig "taintXIDs" list (.Values.health | default dict) | join "," | quote }}
+{{- if include "gpu-dra-driver.kernelLog" . }}
+- name: KERNEL_LOG
+  value: /host/kmsg
+{{- end }}
 - name: ALLOW_GPU_RESET
   value: {{ $plugin.mig.allowGPUReset | quote }}
 - name: ADOPT_FOREIGN_MIG
