@@ -17,7 +17,7 @@ import (
 
 // writeFiles writes the certificates and every component's configuration, on all nodes.
 func writeFiles(s spec.Spec) error {
-	if err := os.MkdirAll(s.Path("pki"), 0o700); err != nil {
+	if err := os.MkdirAll(s.PKI(manifest.FrontProxy), 0o700); err != nil {
 		return err
 	}
 	authority, err := pki.NewAuthority(time.Now())
@@ -25,6 +25,16 @@ func writeFiles(s spec.Spec) error {
 		return err
 	}
 	if err := authority.Write(s.PKI(""), manifest.Identities(s)); err != nil {
+		return err
+	}
+	if err := pki.WriteServiceAccountKey(s.PKI("")); err != nil {
+		return err
+	}
+	frontProxy, err := pki.NewAuthority(time.Now())
+	if err != nil {
+		return err
+	}
+	if err := frontProxy.Write(s.PKI(manifest.FrontProxy), []pki.Identity{{Name: "client", User: manifest.FrontProxy}}); err != nil {
 		return err
 	}
 	runtime, err := s.Program(recipe.Runtime)

@@ -84,8 +84,7 @@ func (a *Authority) Sign(id Identity) (cert, key []byte, err error) {
 	return block("CERTIFICATE", der), key, err
 }
 
-// Write writes the authority's certificate (ca.crt), each identity's pair (<name>.crt, <name>.key) and the service
-// account key pair (sa.key, sa.pub) to dir.
+// Write writes the authority's certificate (ca.crt) and each identity's pair (<name>.crt, <name>.key) to dir.
 func (a *Authority) Write(dir string, ids []Identity) error {
 	files := map[string][]byte{"ca.crt": a.PEM}
 	for _, id := range ids {
@@ -95,6 +94,11 @@ func (a *Authority) Write(dir string, ids []Identity) error {
 		}
 		files[id.Name+".crt"], files[id.Name+".key"] = cert, key
 	}
+	return write(dir, files)
+}
+
+// WriteServiceAccountKey writes a new pair of keys (sa.key, sa.pub) for tokens of service accounts to dir.
+func WriteServiceAccountKey(dir string) error {
 	sa, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -103,10 +107,14 @@ func (a *Authority) Write(dir string, ids []Identity) error {
 	if err != nil {
 		return err
 	}
-	files["sa.pub"] = block("PUBLIC KEY", pub)
-	if files["sa.key"], err = keyPEM(sa); err != nil {
+	key, err := keyPEM(sa)
+	if err != nil {
 		return err
 	}
+	return write(dir, map[string][]byte{"sa.pub": block("PUBLIC KEY", pub), "sa.key": key})
+}
+
+func write(dir string, files map[string][]byte) error {
 	for name, b := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
 			return err
