@@ -289,6 +289,7 @@ func TestDemos_Selectors_MatchTheirGPUs(t *testing.T) {
 		"mig-one/gpu":              "1g.10gb",
 		"mig-four-of-one-gpu/a":    "1g.10gb",
 		"mig-four-of-one-gpu/b":    "1g.10gb",
+		"use-and-cost/part":        "1g.10gb",
 		"mig-mixed/large":          "3g.40gb",
 		"mig-mixed/medium":         "2g.20gb",
 		"mig-mixed/small":          "1g.10gb",

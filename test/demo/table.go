@@ -57,8 +57,18 @@ func all(ctx context.Context, s *env.Env, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = io.WriteString(out, "\n"+format(results)+"\nkubectl gpu layout, at the busiest moment:\n\n"+busiest(results))
+	_, err = io.WriteString(out, "\n"+format(results)+"\nkubectl gpu layout, at the busiest moment:\n\n"+busiest(results)+paid(results))
 	return err
+}
+
+// paid returns the use and cost of the pods of the demo that shows them.
+func paid(results []result) string {
+	for _, r := range results {
+		if r.cost != "" {
+			return "\n" + title(r.demo) + ", with H100s at 2 an hour:\n\n" + r.cost
+		}
+	}
+	return ""
 }
 
 // busiest returns the layout with the most claims: each has a line.
@@ -80,6 +90,8 @@ type result struct {
 	pods, waiting [][]string
 	// layout is the output of `kubectl gpu layout` while the demo ran, beside the other demos of the moment.
 	layout string
+	// cost is the use and cost of the pods of priced.
+	cost string
 }
 
 // width is that of the table.
@@ -128,6 +140,11 @@ func one(ctx context.Context, s *env.Env, d env.Demo) (result, error) {
 			continue
 		}
 		if err := r.add(ctx, s, p); err != nil {
+			return r, err
+		}
+	}
+	if d.Name == priced {
+		if r.cost, err = cost(ctx, s, pods); err != nil {
 			return r, err
 		}
 	}

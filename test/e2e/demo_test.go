@@ -138,6 +138,7 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"mig-extended-resource":    checkDevices(1),
 	"mig-fill":                 checkDevices(16),
 	"mig-queue":                checkQueueEnds,
+	"use-and-cost":             checkDevices(3),
 	"nvlink-four":              checkOneNVLinkGroup(4),
 	"quota":                    checkQuotaEvent,
 	"nvlink-groups":            checkDevices(8),
