@@ -1,5 +1,5 @@
-# The driver's daily commands. Everything they need is built from Go modules, but for Debian's Chromium and Prometheus, which
-# the tests of web page and monitoring use.
+# The driver's daily commands. Everything they need is built from Go modules, but for Debian's Chromium, which the test of the
+# web page uses.
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 VERSION    ?= 0.1.0
@@ -94,7 +94,7 @@ test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with si
 	@hack/test-ecosystem.sh $(KUBERNETES)
 
 .PHONY: test-monitoring
-test-monitoring: images cluster-build ## The chart's rules and dashboards, with a Prometheus server; fetches Debian's once
+test-monitoring: images cluster-build ## The chart's rules and dashboards, with a Prometheus server and an autoscaler
 	@hack/test-monitoring.sh $(KUBERNETES)
 
 .PHONY: test-versions

@@ -14,7 +14,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-modules=("$root/tools" "$root/tools/vale" "$root/tools/kubescore" "$root/tools/nvidia")
+modules=("$root/tools" "$root/tools/vale" "$root/tools/kubescore" "$root/tools/nvidia" "$root/tools/adapter" "$root/tools/prometheus")
 
 usage() {
 	sed -n '5,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
@@ -37,10 +37,12 @@ esac
 name=$1
 shift
 
-cgo=0 cflags="-O2 -w" mod=$root/tools
+cgo=0 cflags="-O2 -w" mod=$root/tools tags=
 case $name in
 vale) cgo=1 mod=$root/tools/vale ;; # Vale parses source files with C code.
 kube-score) mod=$root/tools/kubescore ;;
+adapter) mod=$root/tools/adapter ;;
+prometheus | promtool) mod=$root/tools/prometheus tags=remove_all_sd,enable_kubernetes_sd ;;
 gpu-feature-discovery | nvidia-device-plugin | nvidia-mig-parted)
 	# They load NVML. With the Makefile's flags most of their packages are in the build cache.
 	cgo=1 cflags="-O2 -g -Wno-deprecated-declarations" mod=$root/tools/nvidia
@@ -78,7 +80,7 @@ if [ ! -x "$exe" ]; then
 	# never run half a binary.
 	tmp=$(mktemp "$bin/.$name.XXXXXX")
 	trap 'rm -f "$tmp"' EXIT
-	(cd "$mod" && CGO_ENABLED=$cgo CGO_CFLAGS="$cflags" GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -ldflags="$ldflags" -o "$tmp" "$pkg")
+	(cd "$mod" && CGO_ENABLED=$cgo CGO_CFLAGS="$cflags" GOFLAGS=-mod=readonly go build -trimpath -buildvcs=false -tags="$tags" -ldflags="$ldflags" -o "$tmp" "$pkg")
 	chmod 755 "$tmp"
 	mv -f "$tmp" "$exe"
 	trap - EXIT

@@ -1,4 +1,4 @@
-// The parser of PromQL. promtool and the server of make test-monitoring are Debian's.
+// The parser of PromQL. promtool and the server of make test-monitoring are in tools/prometheus.
 module gpu-dra-driver/test/monitoring
 
 go 1.26.7

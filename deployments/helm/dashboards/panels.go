@@ -20,9 +20,10 @@ func recent(counter string) string {
 	return "((" + counter + " - " + counter + " offset 10m) >= 0 or " + counter + ")"
 }
 
-// holding joins a measurement of boards with the pods that have a whole GPU.
+// holding joins a measurement of boards with the pods of a claim that has a GPU alone.
 func holding(metric string) string {
-	return `max by (claim_namespace, pod, gpu_uuid) (gpu_dra_claim_device_info{claim_namespace=~"$namespace", pod!="", type=~"gpu|nvlink-group", share=""})` +
+	return `(max by (claim_namespace, pod, gpu_uuid) (gpu_dra_claim_device_info{claim_namespace=~"$namespace", pod!="", type=~"gpu|nvlink-group"})` +
+		` and on (gpu_uuid) (count by (gpu_uuid) (count by (gpu_uuid, claim_uid) (gpu_dra_claim_device_info)) == 1))` +
 		` * on (gpu_uuid) group_left () max by (gpu_uuid) (` + metric + `{type="gpu"})`
 }
 
@@ -107,10 +108,10 @@ var dashboards = []dashboard{
 		{title: "Used part of pods' memory", unit: percent, description: "Shares beside others have none.", queries: []query{
 			{`sum by (namespace, pod) (gpu_dra_claim_memory_used_bytes{namespace=~"$namespace"}) / sum by (namespace, pod) (gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"})`, "{{namespace}}/{{pod}}"},
 		}},
-		{title: "Power of pods with whole GPUs", unit: watts, queries: []query{
+		{title: "Power of pods that have GPUs alone", unit: watts, queries: []query{
 			{"sum by (claim_namespace, pod) (" + holding("gpu_dra_device_power_watts") + ")", "{{claim_namespace}}/{{pod}}"},
 		}},
-		{title: "Temperature of the whole GPUs of pods", unit: celsius, queries: []query{
+		{title: "Temperature of GPUs that pods have alone", unit: celsius, queries: []query{
 			{"max by (claim_namespace, pod) (" + holding("gpu_dra_device_temperature_celsius") + ")", "{{claim_namespace}}/{{pod}}"},
 		}},
 		{title: "Memory granted to shares beside others", unit: size, description: "Only the use of the whole device can be measured.", queries: []query{

@@ -10,49 +10,91 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"gpu-dra-driver/test/e2e/env"
 )
 
-// checkAlerts injects faults and ends them, XIDs on a GPU with a claim: others have no watcher. The rules are the chart's,
-// with their durations.
+// wait waits until the alerts that fire with some labels are none, or some, and calls try until then.
+func (n *node) wait(ctx context.Context, t *testing.T, alert, labels string, fires bool, try func()) {
+	t.Helper()
+	query := fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing", %s}`, alert, labels)
+	must(t, n.Eventually(ctx, fmt.Sprint(alert, " fires: ", fires), 10*time.Minute, func(ctx context.Context) (bool, string) {
+		if try != nil {
+			try()
+		}
+		found, err := n.query(ctx, query)
+		return err == nil && len(found) > 0 == fires, fmt.Sprint(found, err)
+	}))
+}
+
+func of(uuid string) string { return fmt.Sprintf("uuid=%q", uuid) }
+
+// checkAlerts injects faults and ends them. The rules are the chart's, with periods of at most a minute.
 func (n *node) checkAlerts(ctx context.Context, t *testing.T) {
 	faults := []struct {
-		alert      string
-		fault, end []string
+		alert, uuid string
+		fault, end  []string
 	}{
-		{"GPULost", []string{"lose"}, []string{"restore"}},
-		{"GPUNeedsReset", []string{"recovery", "reset"}, []string{"recovery", "none"}},
-		{"GPUNeedsReboot", []string{"recovery", "reboot"}, []string{"recovery", "none"}},
-		{"GPUMemoryWorn", []string{"remap", "failed"}, nil}, // It ends with the board.
+		{"GPULost", n.free[0].UUID, []string{"lose"}, []string{"restore"}},
+		{"GPUNeedsReset", n.free[1].UUID, []string{"recovery", "reset"}, []string{"recovery", "none"}},
+		{"GPUNeedsReboot", n.free[2].UUID, []string{"recovery", "reboot"}, []string{"recovery", "none"}},
+		{"GPUMemoryWorn", n.free[3].UUID, []string{"remap", "failed"}, nil}, // It ends with the board.
+		{"GPUPCIeDegraded", n.busy.UUID, []string{"pcie-width", "4"}, []string{"pcie-width", "16"}},
+		{"GPUThrottled", n.busy.UUID, []string{"throttle", "thermal"}, []string{"throttle", "none"}},
 	}
-	// wait waits until a number of alerts fires for a GPU, and tries again to reach it.
-	wait := func(alert, uuid string, want int, try func()) {
-		t.Helper()
-		query := fmt.Sprintf(`ALERTS{alertname=%q, alertstate="firing", uuid=%q}`, alert, uuid)
-		must(t, n.Eventually(ctx, fmt.Sprint(alert, ": firing alerts: ", want), 8*time.Minute, func(ctx context.Context) (bool, string) {
-			try()
-			found, err := n.query(ctx, query)
-			return err == nil && len(found) == want, fmt.Sprint(found, err)
-		}))
+	for _, f := range faults {
+		n.inject(ctx, t, append(f.fault, f.uuid)...)
 	}
-	nothing := func() {}
-	// These two last longer than the test. An XID can come before the plugin listens.
-	xids := n.busy.UUID
-	wait("GPUXIDStorm", xids, 1, func() { n.inject(ctx, t, "xid", "31", xids) })
-	wait("NVLinkErrors", xids, 1, func() { n.inject(ctx, t, "xid", "74", xids) })
-	for i, f := range faults {
-		n.inject(ctx, t, append(f.fault, n.free[i].UUID)...)
+	// XIDs count on a GPU with a claim: others have no watcher. One can come before the plugin listens.
+	n.wait(ctx, t, "GPUXIDStorm", of(n.busy.UUID), true, func() { n.inject(ctx, t, "xid", "31", n.busy.UUID) })
+	n.wait(ctx, t, "NVLinkErrors", of(n.busy.UUID), true, func() { n.inject(ctx, t, "xid", "74", n.busy.UUID) })
+	n.wait(ctx, t, "GPUXIDStorm", of(n.busy.UUID), false, nil)
+	n.wait(ctx, t, "NVLinkErrors", of(n.busy.UUID), false, nil)
+	for _, f := range faults {
+		n.wait(ctx, t, f.alert, of(f.uuid), true, nil)
 	}
-	for i, f := range faults {
-		wait(f.alert, n.free[i].UUID, 1, nothing)
-	}
-	for i, f := range faults {
+	for _, f := range faults {
 		if f.end != nil {
-			n.inject(ctx, t, append(f.end, n.free[i].UUID)...)
+			n.inject(ctx, t, append(f.end, f.uuid)...)
 		}
 	}
-	for i, f := range faults {
+	for _, f := range faults {
 		if f.end != nil {
-			wait(f.alert, n.free[i].UUID, 0, nothing)
+			n.wait(ctx, t, f.alert, of(f.uuid), false, nil)
 		}
+	}
+}
+
+// checkClaimAlerts ends a claim that does nothing, and one that waits. Then the GPU of the first is free, and leaves the bus.
+func (n *node) checkClaimAlerts(ctx context.Context, t *testing.T) {
+	const idle, pending = `namespace="team-a", claim=~"idle-.*"`, `phase="pending"`
+	n.wait(ctx, t, "ClaimIdle", idle, true, nil)
+	n.wait(ctx, t, "ClaimPendingLong", pending, true, nil)
+	_, err := n.Kubectl(ctx, "delete", "-n", "team-a", "pod/idle", "pod/waits")
+	must(t, err)
+	n.wait(ctx, t, "ClaimIdle", idle, false, nil)
+	n.wait(ctx, t, "ClaimPendingLong", pending, false, nil)
+	n.inject(ctx, t, "remove", n.idle.UUID)
+	n.wait(ctx, t, "GPUUnhealthy", of(n.idle.UUID), true, nil)
+	n.inject(ctx, t, "add", n.idle.UUID)
+	n.wait(ctx, t, "GPUUnhealthy", of(n.idle.UUID), false, nil)
+}
+
+// checkPluginAlert replaces the plugin by one that never starts, and by none.
+func (n *node) checkPluginAlert(ctx context.Context, t *testing.T) {
+	const plugin = "daemonset/" + env.Release + "-kubelet-plugin"
+	// With the chart's settings the old pod stays until the new one is ready.
+	_, err := n.Kubectl(ctx, "-n", env.Namespace, "patch", plugin, "--patch", `{"spec": {"updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}}}`)
+	must(t, err)
+	for _, c := range []struct{ labels, change string }{
+		{`node=""`, `{"spec": {"template": {"spec": {"containers": [{"name": "gpus", "command": ["/missing"]}]}}}}`},
+		{`node!=""`, `{"spec": {"template": {"spec": {"nodeSelector": {"no-such-label": "here"}}}}}`},
+	} {
+		_, err := n.Kubectl(ctx, "-n", env.Namespace, "patch", plugin, "--patch", c.change)
+		must(t, err)
+		n.wait(ctx, t, "PluginDown", c.labels, true, nil)
+		_, err = n.Kubectl(ctx, "-n", env.Namespace, "rollout", "undo", plugin)
+		must(t, err)
+		n.wait(ctx, t, "PluginDown", `instance=~".+"`, false, nil)
 	}
 }

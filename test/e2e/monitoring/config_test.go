@@ -6,12 +6,10 @@
 package monitoring
 
 import (
-	"context"
-	"fmt"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"gpu-dra-driver/test/e2e/env"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 )
 
 // monitor is a PodMonitor or a ServiceMonitor, with the fields that the chart sets.
@@ -31,41 +29,39 @@ type monitor struct {
 
 type object = map[string]any
 
-// scrape returns a configuration with the pods that the monitor selects now, and with the labels that Prometheus' operator adds.
-// Debian's Prometheus does not discover pods itself.
-func (m monitor) scrape(ctx context.Context, e *env.Env) (object, error) {
-	endpoints := m.Spec.PodMetricsEndpoints
-	selected := func(labels map[string]string) metav1.ListOptions {
-		return metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: labels})}
-	}
-	options := selected(m.Spec.Selector.MatchLabels)
+var outsideOfLabels = regexp.MustCompile(`[^a-zA-Z0-9_]`)
+
+func keep(regex string, labels ...string) object {
+	return object{"action": "keep", "source_labels": labels, "regex": regex}
+}
+
+func copied(from, to string) object {
+	return object{"source_labels": []string{from}, "target_label": to}
+}
+
+// scrape returns the configuration that Prometheus' operator makes of the monitor: discovery through the API server, the
+// choice of targets, and their labels.
+func (m monitor) scrape(kubeconfig string) object {
+	role, selected, port, endpoints := "pod", "__meta_kubernetes_pod_label", "__meta_kubernetes_pod_container_port_name", m.Spec.PodMetricsEndpoints
+	relabel := []object{{"action": "drop", "source_labels": []string{"__meta_kubernetes_pod_phase"}, "regex": "(Failed|Succeeded)"}}
+	job := object{"target_label": "job", "replacement": m.Metadata.Namespace + "/" + m.Metadata.Name}
 	if m.Kind == "ServiceMonitor" {
-		services, err := e.Client.CoreV1().Services(m.Metadata.Namespace).List(ctx, options)
-		if err != nil || len(services.Items) != 1 {
-			return nil, fmt.Errorf("%s selects %d Services, not 1: %w", m.Metadata.Name, len(services.Items), err)
-		}
-		options, endpoints = selected(services.Items[0].Spec.Selector), m.Spec.Endpoints
+		role, selected, port, endpoints = "endpointslice", "__meta_kubernetes_service_label", "__meta_kubernetes_endpointslice_port_name", m.Spec.Endpoints
+		job = copied("__meta_kubernetes_service_name", "job")
+		relabel = append(relabel, copied("__meta_kubernetes_service_name", "service"))
 	}
-	pods, err := e.Client.CoreV1().Pods(m.Metadata.Namespace).List(ctx, options)
-	if err != nil || len(pods.Items) == 0 {
-		return nil, fmt.Errorf("%s selects no pods: %w", m.Metadata.Name, err)
+	for _, label := range slices.Sorted(maps.Keys(m.Spec.Selector.MatchLabels)) {
+		name := outsideOfLabels.ReplaceAllString(label, "_")
+		relabel = append(relabel, keep("("+regexp.QuoteMeta(m.Spec.Selector.MatchLabels[label])+");true", selected+"_"+name, selected+"present_"+name))
 	}
-	var targets []any
-	for _, p := range pods.Items {
-		for _, c := range p.Spec.Containers {
-			for _, port := range c.Ports {
-				if port.Name == endpoints[0].Port {
-					address := fmt.Sprintf("%s:%d", p.Status.PodIP, port.ContainerPort)
-					targets = append(targets, object{"targets": []string{address}, "labels": object{
-						"namespace": p.Namespace, "pod": p.Name, "container": c.Name, "endpoint": port.Name,
-						"job": m.Metadata.Namespace + "/" + m.Metadata.Name,
-					}})
-				}
-			}
-		}
-	}
+	relabel = append(relabel, keep(regexp.QuoteMeta(endpoints[0].Port), port),
+		copied("__meta_kubernetes_namespace", "namespace"), copied("__meta_kubernetes_pod_container_name", "container"),
+		copied("__meta_kubernetes_pod_name", "pod"), job, object{"target_label": "endpoint", "replacement": endpoints[0].Port})
 	return object{
-		"job_name": m.Kind + "/" + m.Metadata.Name, "honor_labels": endpoints[0].HonorLabels,
-		"metrics_path": endpoints[0].Path, "static_configs": targets,
-	}, nil
+		"job_name":     strings.Join([]string{m.Kind, m.Metadata.Namespace, m.Metadata.Name}, "/"),
+		"honor_labels": endpoints[0].HonorLabels, "metrics_path": endpoints[0].Path, "relabel_configs": relabel,
+		"kubernetes_sd_configs": []object{{
+			"role": role, "kubeconfig_file": kubeconfig, "namespaces": object{"names": []string{m.Metadata.Namespace}},
+		}},
+	}
 }

@@ -35,7 +35,7 @@ func must(t *testing.T, err error) {
 // node is the cluster with pods that use GPUs.
 type node struct {
 	*prometheus
-	// board is a GPU with partitions, busy one with a load; free has the others.
+	// board is a GPU with partitions, busy one with a load; free has those of no pod. Another one has shares.
 	board, busy, idle engine.GPU
 	free              []engine.GPU
 }
@@ -53,19 +53,24 @@ func start(ctx context.Context, t *testing.T) *node {
 		"--set", "cost.prices.NVIDIA H100 80GB HBM3=2"))
 	rules, err := installedRules(ctx, e)
 	must(t, err)
-	text, err := yaml.Marshal(rules)
+	text, err := yaml.Marshal(rules.short())
 	must(t, err)
 	n := &node{}
 	n.prometheus, err = startPrometheus(ctx, e, t.TempDir(), text)
 	must(t, err)
 	t.Cleanup(n.stop)
-	for _, file := range []string{filepath.Join(data, "pods.yaml"), filepath.Join(e.Tree, "demo", "mig-four-of-one-gpu.yaml")} {
+	demos := filepath.Join(e.Tree, "demo")
+	for _, file := range []string{
+		filepath.Join(data, "pods.yaml"), filepath.Join(demos, "mig-four-of-one-gpu.yaml"), filepath.Join(demos, "fraction-compute.yaml"),
+	} {
 		_, err = e.Kubectl(ctx, "apply", "-f", file)
 		must(t, err)
 	}
 	_, err = e.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=120s", "-n", "team-a", "pod/busy", "pod/idle")
 	must(t, err)
 	_, err = e.WaitPods(ctx, "demo-mig-four-of-one-gpu", 1)
+	must(t, err)
+	_, err = e.WaitPods(ctx, "demo-fraction-compute", 2)
 	must(t, err)
 	n.load(ctx, t)
 	return n
@@ -79,7 +84,7 @@ func (n *node) load(ctx context.Context, t *testing.T) {
 		for _, s := range found {
 			holders[s.Metric["gpu_uuid"]] = s.Metric["pod"]
 		}
-		return len(holders) == 3, fmt.Sprint(holders, err)
+		return len(holders) == 4, fmt.Sprint(holders, err)
 	}))
 	state, err := engine.Open(n.Root, nil).State()
 	must(t, err)
@@ -91,11 +96,11 @@ func (n *node) load(ctx context.Context, t *testing.T) {
 			n.idle = g
 		case len(g.Instances) > 0:
 			n.board = g
-		default:
+		case holders[g.UUID] == "":
 			n.free = append(n.free, g)
 		}
 	}
-	if len(n.free) != 5 {
+	if len(n.free) != 4 {
 		t.Fatalf("%d GPUs are free; holders are %v", len(n.free), holders)
 	}
 	n.inject(ctx, t, "process", n.busy.UUID, "--pid", "4000000", "--memory", "1024", "--load", "80")
@@ -110,19 +115,22 @@ func (n *node) inject(ctx context.Context, t *testing.T, args ...string) {
 }
 
 func TestMonitoring_PodsUseGPUs_QueriesHaveData(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
 	defer cancel()
 	n := start(ctx, t)
 	t.Run("every query of dashboards and docs has data", func(t *testing.T) { n.checkQueries(ctx, t) })
 	t.Run("pods add up to boards", func(t *testing.T) { n.checkSums(ctx, t) })
 	t.Run("promtool accepts the metrics", func(t *testing.T) { n.checkMetrics(ctx, t) })
+	t.Run("pods follow the utilization of their GPUs", func(t *testing.T) { n.checkAutoscaling(ctx, t) })
 	t.Run("faults fire alerts", func(t *testing.T) { n.checkAlerts(ctx, t) })
+	t.Run("claims fire alerts", func(t *testing.T) { n.checkClaimAlerts(ctx, t) })
+	t.Run("plugins that never start fire an alert", func(t *testing.T) { n.checkPluginAlert(ctx, t) })
 }
 
 // empty lists queries without data while nothing fails. Prometheus must still answer them.
 var empty = []string{
 	// The plugin serves these counters from the first failure on.
-	"GPUs / Health: XIDs in 10 minutes", "GPUs / Health: Failed preparations and releases", "GPUs / Health: Background errors",
+	"GPUs / Health: XIDs in 10 minutes", "GPUs / Health: Failed preparations and releases in 10 minutes", "GPUs / Health: Background errors in 10 minutes",
 	// No GPU is hot or short of power.
 	"docs/metrics.md: Which GPUs are slowed down, and why?",
 }
@@ -164,7 +172,8 @@ func (n *node) checkSums(ctx context.Context, t *testing.T) {
 	for what, query := range map[string]string{
 		"memory of partitions and of the board": `sum by (gpu_uuid) (gpu_dra_device_memory_used_bytes{type="mig"})
 			/ on (gpu_uuid) gpu_dra_device_memory_used_bytes{type="gpu"}`,
-		"memory of claims and of boards":        `sum(gpu_dra_claim_memory_used_bytes) / sum(gpu_dra_device_memory_used_bytes{type="gpu"})`,
+		"memory of claims and of boards": `sum(gpu_dra_claim_memory_used_bytes) / sum(gpu_dra_device_memory_used_bytes{type="gpu"}
+			unless on (uuid) gpu_dra_claim_memory_granted_bytes{namespace="demo-fraction-compute"})`,
 		"seconds of claims and of boards":       `sum(rate(gpu_dra_claim_allocated_gpu_seconds_total[30s]))` + boards,
 		"seconds of namespaces and of boards":   `sum(rate(gpu_dra_namespace_allocated_gpu_seconds_total[30s]))` + boards,
 		"active seconds of a pod and its load":  `sum(rate(gpu_dra_claim_active_gpu_seconds_total{claim=~"busy-.*"}[30s])) / 0.8`,
@@ -192,7 +201,7 @@ func (n *node) checkMetrics(ctx context.Context, t *testing.T) {
 	for _, target := range targets {
 		text, err := n.OnNode(ctx, "curl", "-sS", "--fail", "http://"+target.Metric["instance"]+"/metrics")
 		must(t, err)
-		check := exec.CommandContext(ctx, filepath.Join(os.Getenv(programs), "promtool"), "check", "metrics")
+		check := exec.CommandContext(ctx, os.Getenv(toolProgram), "check", "metrics")
 		check.Stdin = strings.NewReader(text)
 		out, err := check.CombinedOutput()
 		var failed *exec.ExitError

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -21,17 +22,19 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// programs is the variable that names the directory of `prometheus` and `promtool`.
-const programs = "PROMETHEUS_DIR"
+// Variables with the paths of the programs, which hack/test-monitoring.sh builds.
+const serverProgram, toolProgram = "PROMETHEUS", "PROMTOOL"
 
 // prometheus is a server in the network of the cluster.
 type prometheus struct {
 	*env.Env
-	node string
-	stop func()
+	node, address string
+	stop          func()
 }
 
 const prometheusPort = "9090"
+
+var serverOfKubeconfig = regexp.MustCompile(`server: \S+`)
 
 // scrapeInterval is also that of the rules.
 const scrapeInterval = 2 * time.Second
@@ -53,12 +56,14 @@ func startPrometheus(ctx context.Context, e *env.Env, dir string, rules []byte) 
 		return nil, err
 	}
 	for _, m := range monitors.Items {
-		scrape, err := m.scrape(ctx, e)
-		if err != nil {
-			return nil, err
-		}
-		scrapes = append(scrapes, scrape)
+		scrapes = append(scrapes, m.scrape("kubeconfig"))
 	}
+	// The file is for clients outside of the node's network.
+	kubeconfig, err := os.ReadFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig = serverOfKubeconfig.ReplaceAll(kubeconfig, []byte("server: https://10.96.0.1:443"))
 	config, err := yaml.Marshal(object{
 		"global":     object{"scrape_interval": scrapeInterval.String(), "scrape_timeout": scrapeInterval.String(), "evaluation_interval": scrapeInterval.String()},
 		"rule_files": []string{"rules.yaml"}, "scrape_configs": scrapes,
@@ -66,7 +71,7 @@ func startPrometheus(ctx context.Context, e *env.Env, dir string, rules []byte) 
 	if err != nil {
 		return nil, err
 	}
-	for name, data := range map[string][]byte{"prometheus.yaml": config, "rules.yaml": rules} {
+	for name, data := range map[string][]byte{"prometheus.yaml": config, "rules.yaml": rules, "kubeconfig": kubeconfig} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return nil, err
 		}
@@ -77,7 +82,7 @@ func startPrometheus(ctx context.Context, e *env.Env, dir string, rules []byte) 
 	}
 	address := nodes.Items[0].Status.Addresses[0].Address + ":" + prometheusPort
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	cmd := exec.CommandContext(running, e.Onenode, "exec", "--dir", e.Dir, "--", filepath.Join(os.Getenv(programs), "prometheus"),
+	cmd := exec.CommandContext(running, e.Onenode, "exec", "--dir", e.Dir, "--", os.Getenv(serverProgram),
 		"--config.file="+filepath.Join(dir, "prometheus.yaml"), "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -87,7 +92,7 @@ func startPrometheus(ctx context.Context, e *env.Env, dir string, rules []byte) 
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	p := &prometheus{Env: e, node: nodes.Items[0].Name, stop: func() { cancel(); <-ended; _ = log.Close() }}
+	p := &prometheus{Env: e, node: nodes.Items[0].Name, address: address, stop: func() { cancel(); <-ended; _ = log.Close() }}
 	err = e.Eventually(ctx, "Prometheus scrapes plugin and controller", time.Minute, func(ctx context.Context) (bool, string) {
 		select {
 		case err := <-ended:

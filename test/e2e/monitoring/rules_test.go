@@ -9,6 +9,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
+	"time"
 
 	"gpu-dra-driver/test/e2e/env"
 )
@@ -43,4 +46,26 @@ func installedRules(ctx context.Context, e *env.Env) (ruleFile, error) {
 		return ruleFile{}, fmt.Errorf("%d PrometheusRules are installed, not 1", len(list.Items))
 	}
 	return list.Items[0].Spec, nil
+}
+
+var periods = regexp.MustCompile(`(\[|offset )(1h|30m|10m|5m)\b`)
+
+// short returns the rules with periods of at most a minute for alerts. PluginDown looks for plugins of the last hour; its own
+// period is in For.
+func (f ruleFile) short() ruleFile {
+	out := ruleFile{}
+	for _, g := range f.Groups {
+		rules := slices.Clone(g.Rules)
+		for i, r := range rules {
+			if d, err := time.ParseDuration(r.For); err == nil && d > time.Minute {
+				rules[i].For = "1m"
+			}
+			if r.Alert != "" && r.Alert != "PluginDown" {
+				rules[i].Expr = periods.ReplaceAllString(r.Expr, "${1}1m")
+			}
+		}
+		g.Rules = rules
+		out.Groups = append(out.Groups, g)
+	}
+	return out
 }
