@@ -15,7 +15,7 @@ import (
 )
 
 // DCGM lists the metrics that have the names, labels and units of NVIDIA's dcgm-exporter, for its dashboards. It is the
-// exporter's default list without those that this driver does not measure.
+// exporter's lists without those that this driver does not measure, see testdata/dcgm-exporter.tsv and docs/metrics.md.
 func DCGM() []Entry {
 	var out []Entry
 	for _, m := range dcgmMetrics {
@@ -60,6 +60,8 @@ var dcgmMetrics = []struct {
 		return max(d.MemoryTotal-d.MemoryReserved-d.MemoryUsed, 0) / mebibyte
 	}, nil},
 	{dcgm("DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."), func(d sampler.Device) float64 { return times(d.MemoryUsed, 1./mebibyte) }, nil},
+	{dcgm("DEV_FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB)."),
+		func(d sampler.Device) float64 { return times(d.MemoryReserved, 1./mebibyte) }, nil},
 	{dcgm("DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes."), nil, func(g sampler.GPU) float64 {
 		if g.Counters.NVLinkSent < 0 || g.Counters.NVLinkReceived < 0 {
 			return sampler.Absent

@@ -6,6 +6,7 @@ package metrics
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -116,7 +117,7 @@ func TestSendDCGM_NamesOn_ServedAsByExporter(t *testing.T) {
 	for name, value := range map[string]string{
 		"DEV_SM_CLOCK": "1980", "DEV_MEM_CLOCK": "2600", "DEV_MEMORY_TEMP": "45", "DEV_GPU_TEMP": "40", "DEV_POWER_USAGE": "200",
 		"DEV_TOTAL_ENERGY_CONSUMPTION": "5000", "DEV_PCIE_REPLAY_COUNTER": "1", "DEV_GPU_UTIL": "50", "DEV_MEM_COPY_UTIL": "10",
-		"DEV_FB_FREE": "2560", "DEV_FB_USED": "1024", "DEV_NVLINK_BANDWIDTH_TOTAL": "2", "PROF_GR_ENGINE_ACTIVE": "0.5",
+		"DEV_FB_FREE": "2560", "DEV_FB_USED": "1024", "DEV_FB_RESERVED": "512", "DEV_NVLINK_BANDWIDTH_TOTAL": "2", "PROF_GR_ENGINE_ACTIVE": "0.5",
 		"PROF_PIPE_TENSOR_ACTIVE": "0.2", "PROF_DRAM_ACTIVE": "0.25",
 	} {
 		has(t, served, "DCGM_FI_"+name+whole+" "+value)
@@ -124,12 +125,53 @@ func TestSendDCGM_NamesOn_ServedAsByExporter(t *testing.T) {
 			t.Errorf("%s is not in the list", name)
 		}
 	}
-	if len(DCGM()) != 15 {
-		t.Errorf("%d names, 15 are checked", len(DCGM()))
+	if len(DCGM()) != 16 {
+		t.Errorf("%d names, 16 are checked", len(DCGM()))
 	}
 	has(t, served, "DCGM_FI_DEV_FB_USED"+part+" 2048")
 	lacks(t, served, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"+part)
 	lacks(t, served, `DCGM_FI_DEV_FB_USED{GPU_I_ID="",GPU_I_PROFILE="",Hostname="n",UUID="GPU-1"`) // Its partition has it.
+}
+
+func TestDCGM_ExportersList_OfferedWithUnitOrDocumented(t *testing.T) {
+	list, err := os.ReadFile("testdata/dcgm-exporter.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	offered := map[string]Entry{}
+	for _, e := range DCGM() {
+		offered[e.Name] = e
+	}
+	// The labels of the exporter's samples, without DCGM_FI_DRIVER_VERSION.
+	labels := []string{"gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "GPU_I_PROFILE", "GPU_I_ID", "container", "namespace", "pod"}
+	for line := range strings.Lines(string(list)) {
+		fields := strings.Fields(line)
+		if fields[0] == "#" {
+			continue
+		}
+		name, kind, unit := fields[0], fields[1], fields[2]
+		e, ok := offered[name]
+		delete(offered, name)
+		if documented := strings.Contains(string(docs), "| `"+name+"` |"); documented == ok {
+			t.Errorf("%s: offered %v, in the table of docs/metrics.md %v", name, ok, documented)
+		}
+		if !ok {
+			continue
+		}
+		if e.Type != kind || !slices.Equal(e.Labels, labels) {
+			t.Errorf("%s is a %s with the labels %v", name, e.Type, e.Labels)
+		}
+		if hasUnit := strings.Contains(e.Help, "(in "); hasUnit != (unit != "-") || hasUnit && !strings.Contains(e.Help, "(in "+unit+")") {
+			t.Errorf("%s: its unit is %s: %s", name, unit, e.Help)
+		}
+	}
+	for name := range offered {
+		t.Errorf("dcgm-exporter has no %s", name)
+	}
 }
 
 func TestOnly_SeveralHolders_CommonLabelsStay(t *testing.T) {

@@ -133,6 +133,8 @@ var empty = []string{
 	"GPUs / Health: XIDs in 10 minutes", "GPUs / Health: Failed preparations and releases in 10 minutes", "GPUs / Health: Background errors in 10 minutes",
 	// No GPU is hot or short of power.
 	"docs/metrics.md: Which GPUs are slowed down, and why?",
+	// No GPU has had an XID or a faulty row.
+	"docs/metrics.md: `DCGM_FI_DEV_XID_ERRORS`", "docs/metrics.md: `DCGM_FI_DEV_ROW_REMAP_FAILURE`",
 }
 
 func (n *node) checkQueries(ctx context.Context, t *testing.T) {
