@@ -130,13 +130,14 @@ func allocation(claim *resourceapi.ResourceClaim) string {
 
 // conclude sets the result from the results of the shapes that the pod can use.
 func (a *Answer) conclude(k *asker, nodes int, shapes []*shape) {
-	undecided, text := 0, ""
+	var undecided []string
+	text := ""
 	for _, s := range shapes {
 		switch s.result {
 		case yes:
 			a.Fits = append(a.Fits, s.nodes...)
 		case unknown:
-			undecided += len(s.nodes)
+			undecided = append(undecided, s.nodes...)
 		case fatal:
 			text = s.text
 		}
@@ -148,10 +149,14 @@ func (a *Answer) conclude(k *asker, nodes int, shapes []*shape) {
 		a.Fits = nil
 	case len(a.Fits) > 0:
 		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, list(a.Fits))
-	case undecided > 0:
+		if len(undecided) > 0 {
+			slices.Sort(undecided)
+			a.Reasons = append(a.Reasons, Reason{Text: causeUndecided, Nodes: undecided})
+		}
+	case len(undecided) > 0:
 		a.Result = Undecided
 		a.Summary = fmt.Sprintf("%s: undecided for %d of %d nodes, because the search takes long; no other node can allocate its devices.",
-			a.Subject, undecided, nodes)
+			a.Subject, len(undecided), nodes)
 	default:
 		a.wait(fmt.Sprintf("0 of %d nodes can allocate its devices", nodes))
 	}

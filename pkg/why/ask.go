@@ -206,6 +206,7 @@ const (
 	causeBoth      = "device taints that the claim does not tolerate, and other claims"
 	causeNever     = "cannot satisfy the claim, even if it were empty"
 	causeUndecided = "undecided, because the search takes long"
+	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
 )
 
 // cause says why the node of a shape cannot allocate the claims; tolerant are the claims with all tolerations.
@@ -220,7 +221,7 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 	case yes:
 		return causeHeld
 	case unknown:
-		return causeUndecided
+		return causeUnknown
 	}
 	if s.tainted() {
 		if result, _ := a.allocate(ctx, s.site, nil, tolerant); result == yes {

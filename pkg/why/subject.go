@@ -165,11 +165,11 @@ func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.Resourc
 			continue
 		}
 		w.extended = append(w.extended, name)
-		for _, count := range perContainer(pod, name) {
+		for _, one := range perContainer(pod, name) {
 			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{
-				Name: fmt.Sprintf("%s-%d", class.Name, len(claim.Spec.Devices.Requests)),
+				Name: one.name,
 				Exactly: &resourceapi.ExactDeviceRequest{
-					DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+					DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: one.count,
 				},
 			})
 		}
@@ -197,9 +197,15 @@ func isImplicit(name corev1.ResourceName) bool {
 	return strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)
 }
 
-// perContainer returns the counts of the scheduler's requests for a resource: one for each container that keeps running,
+// containerRequest is a number of devices of a class. Its name completes the word request.
+type containerRequest struct {
+	name  string
+	count int64
+}
+
+// perContainer returns the scheduler's requests for a resource: one for each container that keeps running,
 // and what init containers need beyond the containers after them.
-func perContainer(pod *corev1.Pod, name corev1.ResourceName) (out []int64) {
+func perContainer(pod *corev1.Pod, name corev1.ResourceName) (out []containerRequest) {
 	later, extra := int64(0), int64(0)
 	for _, c := range slices.Backward(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)) {
 		q := c.Resources.Limits[name]
@@ -212,11 +218,11 @@ func perContainer(pod *corev1.Pod, name corev1.ResourceName) (out []int64) {
 			extra = max(extra, n-later)
 		default:
 			later += n
-			out = append(out, n)
+			out = append(out, containerRequest{"of container " + c.Name, n})
 		}
 	}
 	if extra > 0 {
-		out = append(out, extra)
+		out = append(out, containerRequest{"of init containers", extra})
 	}
 	return out
 }

@@ -219,7 +219,10 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			e.Start(claim("train-0", gpus, 1), "n1")
 			return why.Subject{Pod: extended(e)}
 		},
-			why.Waits, []string{"claim team-a/train-0 (pod train-0, 3 h) must end"}},
+			why.Waits, []string{
+				"claim team-a/train-0 (pod train-0, 3 h) must end",
+				"  - request of container c: ask for 1 instead of 2; at once it fits on n1",
+			}},
 		"an extended resource without a class": {func(e *env) why.Subject {
 			p := extended(e)
 			e.Classes[0].Spec.ExtendedResourceName = nil

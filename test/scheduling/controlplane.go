@@ -33,6 +33,8 @@ type controlPlane struct {
 	schedulerPort, serverPort int
 	cancel                    context.CancelCauseFunc
 	client                    kubernetes.Interface
+	// profile has further settings of the scheduler, one a line.
+	profile string
 }
 
 // programPaths returns the paths of Kubernetes' programs in onenode's cache.
@@ -141,7 +143,7 @@ leaderElection: {leaderElect: false}
 clientConnection: {kubeconfig: %q, qps: 5000, burst: 5000, contentType: application/vnd.kubernetes.protobuf}
 percentageOfNodesToScore: %d
 parallelism: %d
-`, c.file("kubeconfig"), c.percentage, c.parallelism)
+%s`, c.file("kubeconfig"), c.percentage, c.parallelism, c.profile)
 	for name, text := range map[string]string{"kubeconfig": kubeconfig, "scheduler.yaml": config} {
 		if err := os.WriteFile(c.file(name), []byte(text), 0o600); err != nil {
 			return nil, err

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
@@ -154,7 +155,7 @@ func Schedule(c *why.Cluster, node *corev1.Node, claims []*resourceapi.ResourceC
 		s = s.DeepCopy()
 		for _, r := range c.Rules {
 			for i := range s.Spec.Devices {
-				if *r.Spec.DeviceSelector.Pool == s.Spec.Pool.Name && *r.Spec.DeviceSelector.Device == s.Spec.Devices[i].Name {
+				if *r.Spec.DeviceSelector.Pool == s.Spec.Pool.Name && ptr.Deref(r.Spec.DeviceSelector.Device, s.Spec.Devices[i].Name) == s.Spec.Devices[i].Name {
 					s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, r.Spec.Taint)
 				}
 			}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FleetLabel is the label of a random Fleet's nodes, with its prefix.
+// FleetLabel is the label of a random Fleet's nodes. Its value contains the prefix.
 const FleetLabel = "example.com/fleet"
 
 // Random returns a Fleet of a few nodes with allocated claims and tainted devices. All names begin with the prefix; apart
@@ -26,30 +26,42 @@ func Random(r *rand.Rand, prefix string) (*Fleet, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.Labels[FleetLabel] = prefix
+		n.Labels[FleetLabel] = "of-" + prefix + "x"
 	}
 	for i := range r.IntN(14) {
 		f.Start(RandomClaim(r, fmt.Sprintf("%sheld-%d", prefix, i)), f.Nodes[r.IntN(len(f.Nodes))].Name)
 	}
-	for i := range r.IntN(4) {
+	taint := resourceapi.DeviceTaint{Key: "example.com/repair", Value: "yes", Effect: resourceapi.DeviceTaintEffectNoSchedule}
+	rule := func(s *resourceapi.ResourceSlice, device *string) {
+		f.Rules = append(f.Rules, &resourceapi.DeviceTaintRule{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%srepair-%d", prefix, len(f.Rules))},
+			Spec: resourceapi.DeviceTaintRuleSpec{
+				DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: device}, Taint: taint,
+			},
+		})
+	}
+	maintenance := r.IntN(6) == 0
+	for _, s := range f.Slices {
+		if maintenance && len(s.Spec.Devices) > 0 {
+			rule(s, nil)
+		}
+	}
+	for range r.IntN(4) {
 		s := f.Slices[r.IntN(len(f.Slices))]
-		if len(s.Spec.Devices) == 0 {
+		if len(s.Spec.Devices) == 0 || maintenance {
 			continue
 		}
 		d := &s.Spec.Devices[r.IntN(len(s.Spec.Devices))]
-		taint := resourceapi.DeviceTaint{Key: "example.com/repair", Value: "yes", Effect: resourceapi.DeviceTaintEffectNoSchedule}
-		if r.IntN(2) == 0 {
+		switch r.IntN(3) {
+		case 0:
+			rule(s, nil) // A rule without a device taints the whole pool.
+		case 1:
+			rule(s, &d.Name)
+		case 2:
 			if len(d.Taints) == 0 { // Two taints of one key and effect are invalid.
 				d.Taints = append(d.Taints, taint)
 			}
-			continue
 		}
-		f.Rules = append(f.Rules, &resourceapi.DeviceTaintRule{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%srepair-%d", prefix, i)},
-			Spec: resourceapi.DeviceTaintRuleSpec{
-				DeviceSelector: &resourceapi.DeviceTaintSelector{Pool: &s.Spec.Pool.Name, Device: &d.Name}, Taint: taint,
-			},
-		})
 	}
 	return f, nil
 }
@@ -110,7 +122,7 @@ func RandomPod(r *rand.Rand, prefix string) (*corev1.Pod, []*resourceapi.Resourc
 		claims = append(claims, RandomClaim(r, prefix+"also"))
 	}
 	p := Pod(prefix+"asked", claims...)
-	p.Spec.NodeSelector = map[string]string{FleetLabel: prefix}
+	p.Spec.NodeSelector = map[string]string{FleetLabel: "of-" + prefix + "x"}
 	for i := range 1 + r.IntN(2) {
 		c := corev1.Container{Name: fmt.Sprintf("c%d", i), Image: "none"}
 		if kind == 0 {
