@@ -35,6 +35,7 @@ images-all: ## The same for amd64 and arm64: one OCI index for both; installs th
 .PHONY: dist
 dist: ## Archives of the kubectl plugin for Linux, macOS and Windows, and its krew manifest, into dist/kubectl/
 	@hack/dist.sh $(VERSION) $(DIST)/kubectl
+	@go -C test test -count=1 ./dist -dir $(DIST)/kubectl
 
 .PHONY: chart
 chart: ## Lint the Helm chart and package it into dist/
