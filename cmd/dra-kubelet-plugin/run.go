@@ -152,7 +152,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Ignored: c.IgnoredProcesses,
 	})
 	m.CollectRecords(engine, usage.Users, samples.Snapshot, dcgmNames(c))
-	m.CollectHealth(scans.Snapshot, health.Last)
+	m.CollectHealth(scans.Snapshot, engine, health.Last)
 	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)

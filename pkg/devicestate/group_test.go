@@ -115,7 +115,7 @@ func TestPrepare_PreparedGroupChanges_KeepsItsGPUs(t *testing.T) {
 	e.CheckClean(p, "b")
 	// An error names a missing member, and its claim can end.
 	e.Snapshot.GPUs = append(e.Snapshot.GPUs[:2:2], e.Snapshot.GPUs[3])
-	e.CheckRefused(p, "b", claimerror.Transient, claimerror.UnknownDevice, devicestatetest.Address(2))
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceLost, devicestatetest.Address(2), "no longer lists")
 	e.Unprepare(p, "b")
 	e.CheckClean(p)
 }

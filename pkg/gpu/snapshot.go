@@ -7,6 +7,8 @@
 // and PCI addresses survive a reboot; indices and minor numbers may not.
 package gpu
 
+import "slices"
+
 // Snapshot is the result of one scan of a node. The zero Snapshot is a node without a loaded driver.
 type Snapshot struct {
 	Driver Driver `json:"driver"`
@@ -108,6 +110,18 @@ func (s Snapshot) ByAddress(address string) (GPU, bool) {
 	}
 	return GPU{}, false
 }
+
+// Gone reports whether the driver does not list a GPU, which the caller knows from earlier. Without a driver none is gone,
+// because it comes back with the driver. While the address of an unreadable GPU is unknown, that GPU can be the missing one.
+func (s Snapshot) Gone(address string) bool {
+	if _, listed := s.ByAddress(address); listed || s.Driver.Version == "" {
+		return false
+	}
+	return !slices.ContainsFunc(s.Problems, func(p Problem) bool { return p.PCIAddress == address || p.PCIAddress == "" })
+}
+
+// GoneText is the cause of a fault of a GPU that is gone.
+const GoneText = "the driver no longer lists the GPU"
 
 // Peer is the kind of device at the other end of an NVLink.
 type Peer string

@@ -4,22 +4,27 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // Readings returns the last answer of the driver about the GPU at a PCI address, and its UUID.
 type Readings func(address string) (uuid string, r health.Reading, ok bool)
 
-// CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU.
-func (m *Metrics) CollectHealth(snapshot func() gpu.Snapshot, last Readings) {
-	m.registry.MustRegister(&healthCollector{snapshot, last})
+// CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU. A GPU of the records that
+// the driver no longer lists is lost.
+func (m *Metrics) CollectHealth(snapshot func() gpu.Snapshot, records Records, last Readings) {
+	m.registry.MustRegister(&healthCollector{snapshot, records, last})
 }
 
 type healthCollector struct {
 	snapshot func() gpu.Snapshot
+	records  Records
 	last     Readings
 }
 
@@ -52,7 +57,8 @@ func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 		send(remappedRows, prometheus.GaugeValue, r.UncorrectedRows, g.UUID, "uncorrected")
 	}
 	unread := map[string]bool{}
-	for _, p := range s.Problems {
+	plans, _, _ := c.records.Held() // The engine reports unreadable records.
+	for _, p := range slices.Concat(s.Problems, plan.Gone(s, plans)) {
 		uuid, state := p.UUID, "unreadable"
 		if known, _, ok := c.last(p.PCIAddress); ok && uuid == "" {
 			uuid = known

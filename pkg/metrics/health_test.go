@@ -13,26 +13,31 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/plan"
 )
 
 // TestCollectHealth_GPUsAndProblems_HaveStates has a well GPU, a faulty one without a reading, a lost one, an unknown one
-// and two GPUs with one UUID. A value that the driver does not have is absent.
+// and two GPUs with one UUID. Claims have a GPU that is not listed, and one that an administrator watches. A value that the driver does not have is absent.
 func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 	m := New(Options{})
 	last := map[string]health.Reading{
 		"a": {Corrected: 7, CorrectedRows: -1, UncorrectedRows: 2}, "c": {}, "d": {Recovery: health.NoRecovery, Corrected: -1, Uncorrected: -1, CorrectedRows: -1, UncorrectedRows: -1},
 	}
 	s := gpu.Snapshot{
+		Driver: gpu.Driver{Version: "580.1"},
 		GPUs: []gpu.GPU{
 			{PCIAddress: "a", UUID: "GPU-a", Advice: []gpu.Fault{{State: health.RemapPending}}},
 			{PCIAddress: "b", UUID: "GPU-b", Faults: []gpu.Fault{{State: health.Reset}, {State: health.Memory}}, Unmonitored: "no events"},
 			{PCIAddress: "d", UUID: "GPU-d"},
 		},
 		Problems: []gpu.Problem{
-			{PCIAddress: "c", Lost: true}, {}, {PCIAddress: "e", UUID: "GPU-e"}, {PCIAddress: "f", UUID: "GPU-e"},
+			{PCIAddress: "c", Lost: true}, {PCIAddress: "i"}, {PCIAddress: "e", UUID: "GPU-e"}, {PCIAddress: "f", UUID: "GPU-e"},
 		},
 	}
-	m.CollectHealth(func() gpu.Snapshot { return s }, func(address string) (string, health.Reading, bool) {
+	records := fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{
+		{PCIAddress: "g", UUID: "GPU-g"}, {PCIAddress: "g", UUID: "GPU-g"}, {PCIAddress: "h", UUID: "GPU-h", Admin: true}, {PCIAddress: "a", UUID: "GPU-a"},
+	}}}}
+	m.CollectHealth(func() gpu.Snapshot { return s }, records, func(address string) (string, health.Reading, bool) {
 		r, ok := last[address]
 		return "GPU-" + address, r, ok
 	})
@@ -51,6 +56,7 @@ func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 		`health{state="healthy",uuid="GPU-a"} 1`,
 		`health{state="healthy",uuid="GPU-d"} 1`,
 		`health{state="lost",uuid="GPU-c"} 1`,
+		`health{state="lost",uuid="GPU-g"} 1`,
 		`health{state="memory",uuid="GPU-b"} 1`,
 		`health{state="remap-pending",uuid="GPU-a"} 1`,
 		`health{state="reset",uuid="GPU-b"} 1`,

@@ -88,7 +88,7 @@ func observeAll(m *Metrics) {
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
 	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") }, never)
-	m.CollectHealth(func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{{}}} }, func(string) (string, health.Reading, bool) {
+	m.CollectHealth(func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{{}}} }, fakeRecords{}, func(string) (string, health.Reading, bool) {
 		return "", health.Reading{}, true
 	})
 	m.CollectUsage(func() (gpuusage.Account, bool) {

@@ -127,7 +127,7 @@ func TestMake_InvalidGroup_ReturnsError(t *testing.T) {
 	}{
 		"a size that is none":         {claim(nil, result("nvlink-4-0000-10-00-0")), claimerror.Transient, claimerror.DeviceNotReady, []string{"4 GPUs from 0000:10:00.0", "nvidia-smi nvlink"}},
 		"a first member that is none": {claim(nil, result("nvlink-2-0000-12-00-0")), claimerror.Transient, claimerror.DeviceNotReady, []string{"2 GPUs from 0000:12:00.0"}},
-		"a GPU that is gone":          {claim(nil, result("nvlink-2-0000-1f-00-0")), claimerror.Transient, claimerror.UnknownDevice, []string{"0000:1f:00.0"}},
+		"a GPU that is gone":          {claim(nil, result("nvlink-2-0000-1f-00-0")), claimerror.Transient, claimerror.DeviceLost, []string{"0000:1f:00.0"}},
 		"a member beside it":          {claim(nil, result(outer), result("gpu-0000-13-00-0")), claimerror.Permanent, claimerror.InvalidAllocation, []string{"gpu-0000-13-00-0", outer}},
 		"sharing": {claim(configs(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"MPS"}}`), result(outer)),
 			claimerror.Permanent, claimerror.InvalidParameters, []string{"sharing", "one claim gets all of it", "the claim"}},

@@ -196,6 +196,8 @@ func partition(m gpu.MIG, named gpu.Device) (Partition, error) {
 	return Partition{}, fmt.Errorf("the GPU offers no placement of MIG profile %s at slice %d", named.Profile, named.Start)
 }
 
+const lostRemedy = "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
+
 func (m maker) missing(device, address string) error {
 	if m.node.Snapshot.Driver.Version == "" {
 		return m.claim.Refuse(device, claimerror.DriverNotReady,
@@ -208,9 +210,12 @@ func (m maker) missing(device, address string) error {
 		}
 		reason, remedy := claimerror.DeviceNotReady, "see the node's kernel log for NVRM messages with that address"
 		if p.Lost {
-			reason, remedy = claimerror.DeviceLost, "reset the GPU or reboot the node, or delete the pod so that it is scheduled elsewhere"
+			reason, remedy = claimerror.DeviceLost, lostRemedy
 		}
 		return m.claim.Refuse(device, reason, errors.New(p.Message), remedy)
+	}
+	if m.node.Snapshot.Gone(address) {
+		return m.claim.Refuse(device, claimerror.DeviceLost, fmt.Errorf("%s at PCI address %s", gpu.GoneText, address), lostRemedy)
 	}
 	return m.claim.Refuse(device, claimerror.UnknownDevice,
 		fmt.Errorf("no GPU is at PCI address %s now", address),

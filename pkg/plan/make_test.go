@@ -109,6 +109,8 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 	typo := `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharring":{}}`
 	ofTemplate := claim([]resourceapi.DeviceAllocationConfiguration{config(resourceapi.AllocationConfigSourceClaim, typo)}, result(good))
 	ofTemplate.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", Controller: new(true)}}
+	unplaced := node
+	unplaced.Snapshot.Problems = []gpu.Problem{{Message: "unknown error"}}
 	for name, c := range map[string]struct {
 		claim  *resourceapi.ResourceClaim
 		node   Node
@@ -140,7 +142,10 @@ func TestMake_InvalidClaim_ReturnsError(t *testing.T) {
 			claim(nil, result("gpu-0000-61-00-0")), node, claimerror.Transient, claimerror.DeviceNotReady, []string{"unknown error", "NVRM"},
 		},
 		"a GPU that is gone": {
-			claim(nil, result("gpu-0000-99-00-0")), node, claimerror.Transient, claimerror.UnknownDevice, []string{"0000:99:00.0"},
+			claim(nil, result("gpu-0000-99-00-0")), node, claimerror.Transient, claimerror.DeviceLost, []string{"no longer lists", "0000:99:00.0", "Reset"},
+		},
+		"a GPU that may be the unreadable one": {
+			claim(nil, result("gpu-0000-99-00-0")), unplaced, claimerror.Transient, claimerror.UnknownDevice, []string{"0000:99:00.0"},
 		},
 		"no driver": {
 			claim(nil, result(good)), Node{Driver: driver, Pool: "n/gpu", Policy: noSettings}, claimerror.Transient, claimerror.DriverNotReady, []string{"not loaded"},

@@ -173,3 +173,17 @@ func (p Plan) Conflict(o Plan, address string) (mine Device, found bool) {
 	}
 	return Device{}, false
 }
+
+// Gone returns the GPUs of plans that are gone, as lost ones.
+func Gone(s gpu.Snapshot, plans []Plan) (out []gpu.Problem) {
+	known := map[string]bool{}
+	for _, p := range plans {
+		for _, d := range p.Devices {
+			if !d.Admin && !known[d.PCIAddress] && s.Gone(d.PCIAddress) {
+				known[d.PCIAddress] = true
+				out = append(out, gpu.Problem{PCIAddress: d.PCIAddress, UUID: d.UUID, Lost: true, Message: gpu.GoneText})
+			}
+		}
+	}
+	return out
+}

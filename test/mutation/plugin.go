@@ -104,8 +104,8 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/kubeletplugin", Test: "TestPlugin_GPUsLost_SlicesFollowAndHeldStay",
 	},
 	{
-		Name: "an unloaded driver loses the GPUs of claims", File: "pkg/kubeletplugin/publishing/partitions.go",
-		Old: "if s.Driver.Version == \"\" || ", New: "if ",
+		Name: "an unloaded driver loses the GPUs of claims", File: "pkg/gpu/snapshot.go",
+		Old: "listed || s.Driver.Version == \"\" {", New: "listed {",
 		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone",
 	},
 	{

@@ -181,7 +181,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		return nil, false
 	}
 	s := n.scans.Snapshot()
-	s.Problems = slices.Concat(s.Problems, gone(s, plans))
+	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
 	held, exclusive := n.held(s, plans)
 	n.own(plans, switched)
 	n.findMissing(s, plans)

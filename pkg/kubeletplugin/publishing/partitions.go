@@ -202,27 +202,6 @@ func worstFault(s gpu.Snapshot, address string) (gpu.Fault, bool) {
 	return gpu.Fault{}, false
 }
 
-// gone returns the GPUs of plans that the driver does not list, as lost ones. Without a driver none is lost: it comes back
-// with the driver. While the address of an unreadable GPU is unknown, that GPU can be any of the missing ones.
-func gone(s gpu.Snapshot, plans []plan.Plan) (out []gpu.Problem) {
-	if s.Driver.Version == "" || slices.ContainsFunc(s.Problems, func(p gpu.Problem) bool { return p.PCIAddress == "" }) {
-		return nil
-	}
-	known := map[string]bool{}
-	for _, p := range s.Problems {
-		known[p.PCIAddress] = true
-	}
-	for _, p := range plans {
-		for _, d := range p.Devices {
-			if _, listed := s.ByAddress(d.PCIAddress); !listed && !known[d.PCIAddress] && !d.Admin {
-				known[d.PCIAddress] = true
-				out = append(out, gpu.Problem{PCIAddress: d.PCIAddress, UUID: d.UUID, Lost: true, Message: "the driver no longer lists it"})
-			}
-		}
-	}
-	return out
-}
-
 // groupsOf returns a plan's groups with the PCI addresses of their GPUs, without those for monitoring.
 func groupsOf(p plan.Plan) map[string][]string {
 	out := map[string][]string{}
