@@ -20,7 +20,7 @@ import (
 const faults = `GPU is an index, a UUID, a PCI address, or slot<N>. QUERY is an NVML function; without _v2 it means all
 its versions; "*" means every query.
 
-  lose GPU            it falls off: NVML answers "GPU is lost"     restore GPU    undoes it
+  lose GPU            it falls off: NVML answers "GPU is lost"     restore GPU    undoes it, as a reset: without partitions
   remove GPU          it leaves the bus, /dev, /proc and /sys      add GPU        undoes it
   unload              the kernel driver goes                       load           undoes it
   hide-node GPU       its device node goes missing                 show-node GPU  undoes it
@@ -160,10 +160,14 @@ func (in injection) apply(s *engine.State) error {
 
 func (in injection) applyGPU(s *engine.State, g *engine.GPU) error {
 	switch in.fault {
-	case "lose", "restore":
-		if g.Lost = in.fault == "lose"; g.Lost {
-			s.RaiseXID(g, 79, "GPU has fallen off the bus.")
+	case "lose":
+		g.Lost = true
+		s.RaiseXID(g, 79, "GPU has fallen off the bus.")
+	case "restore":
+		if g.Lost {
+			g.Instances = nil // Hardware comes back by a reset.
 		}
+		g.Lost = false
 	case "remove":
 		s.Remove(g)
 	case "add":

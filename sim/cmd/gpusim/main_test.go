@@ -277,3 +277,31 @@ func TestInject_Undo_RestoresMachine(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// TestInject_RestoreLostGPU_HasNoPartitions also restores a GPU that is not lost, which changes nothing.
+func TestInject_RestoreLostGPU_HasNoPartitions(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	for _, step := range []struct {
+		fault string
+		want  int
+	}{{"restore", 1}, {"lose", 1}, {"restore", 0}} {
+		if err := machine.Update(func(s *engine.State) error {
+			g := &s.GPUs[0]
+			if len(g.Instances) == 0 {
+				g.MIGEnabled, g.MIGPending = true, true
+				if _, code := s.CreateInstance(g, 9, 0); code != 0 {
+					return code
+				}
+			}
+			if err := (injection{fault: step.fault, target: "0"}).apply(s); err != nil {
+				return err
+			}
+			if n := len(g.Instances); n != step.want || !g.MIGEnabled {
+				t.Errorf("%s: %d partitions, want %d", step.fault, n, step.want)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
