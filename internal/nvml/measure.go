@@ -8,6 +8,8 @@ package nvml
 type Measurable interface {
 	// Utilization is not supported in MIG mode.
 	Utilization() (Utilization, error)
+	// VideoUtilization is not supported in MIG mode.
+	VideoUtilization() (VideoUtilization, error)
 	// Power is the board's, in milliwatts.
 	Power() (int, error)
 	// Temperature is the GPU's, in degrees Celsius.
@@ -31,6 +33,9 @@ type Measurable interface {
 
 // Utilization is in percent of the time: that in which a kernel ran, and that in which memory was read or written.
 type Utilization struct{ GPU, Memory int }
+
+// VideoUtilization is in percent of the time.
+type VideoUtilization struct{ Encoder, Decoder int }
 
 // ClockDomain is a clock (nvmlClockType_t).
 type ClockDomain int

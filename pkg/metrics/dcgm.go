@@ -53,6 +53,8 @@ var dcgmMetrics = []struct {
 		return times(g.Utilization, percent)
 	}},
 	{dcgm("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.MemoryUtilization, percent) }},
+	{dcgm("DEV_ENC_UTIL", "gauge", "Encoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.Encoder, percent) }},
+	{dcgm("DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.Decoder, percent) }},
 	{dcgm("DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB)."), func(d sampler.Device) float64 {
 		if d.MemoryTotal < 0 {
 			return sampler.Absent

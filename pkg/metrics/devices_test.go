@@ -29,7 +29,7 @@ func measured(uuid string) sampler.Snapshot {
 	return sampler.Snapshot{At: time.Unix(1700000000, 0), GPUs: []sampler.GPU{{
 		Device: sampler.Device{Kind: gpu.KindGPU, Name: "gpu-0000-1b-00-0", UUID: uuid, Utilization: .5, SM: .4, Tensor: .2, DRAM: .25,
 			MemoryUsed: 1 << 30, MemoryTotal: 4 << 30, MemoryReserved: 1 << 29, Processes: []sampler.Process{{PID: 1}}},
-		Address: "0000:1b:00.0", Model: "NVIDIA H100", Index: 0, Minor: 3, MemoryUtilization: .1, PowerW: 200, TemperatureC: 40,
+		Address: "0000:1b:00.0", Model: "NVIDIA H100", Index: 0, Minor: 3, MemoryUtilization: .1, Encoder: .3, Decoder: 0, PowerW: 200, TemperatureC: 40,
 		Clocks: map[string]float64{"sm": 1.98e9, "memory": 2.6e9},
 		Counters: nvml.Counters{EnergyMJ: 5000, MemoryTemperature: 45, PCIeSent: 10, PCIeReceived: 20, PCIeReplays: 1, NVLinkSent: 1 << 20, NVLinkReceived: 1 << 20,
 			PowerCap: 1e9, SyncBoost: 0, SoftwareThermal: 2e9, HardwareThermal: 0, PowerBrake: 0},
@@ -46,7 +46,7 @@ func partitioned() sampler.GPU {
 	part := of(gpu.KindMIG, "gpu-1-mig-1g-5gb-0", "MIG-1", 2<<30)
 	part.Profile, part.GPUInstance = "1g.5gb", 7
 	return sampler.GPU{Device: of(gpu.KindGPU, "gpu-1", "GPU-1", 2<<30), Address: "0000:2a:00.0", Model: "NVIDIA A100", Index: 1, Minor: 1,
-		MemoryUtilization: -1, PowerW: -1, TemperatureC: 30, Counters: none, Partitions: []sampler.Device{part}}
+		MemoryUtilization: -1, Encoder: -1, Decoder: -1, PowerW: -1, TemperatureC: 30, Counters: none, Partitions: []sampler.Device{part}}
 }
 
 // claimsOf returns the plans and users of a node: a GPU, a partition, and two shares of a GPU.
@@ -117,7 +117,7 @@ func TestSendDCGM_NamesOn_ServedAsByExporter(t *testing.T) {
 	for name, value := range map[string]string{
 		"DEV_SM_CLOCK": "1980", "DEV_MEM_CLOCK": "2600", "DEV_MEMORY_TEMP": "45", "DEV_GPU_TEMP": "40", "DEV_POWER_USAGE": "200",
 		"DEV_TOTAL_ENERGY_CONSUMPTION": "5000", "DEV_PCIE_REPLAY_COUNTER": "1", "DEV_GPU_UTIL": "50", "DEV_MEM_COPY_UTIL": "10",
-		"DEV_FB_FREE": "2560", "DEV_FB_USED": "1024", "DEV_FB_RESERVED": "512", "DEV_NVLINK_BANDWIDTH_TOTAL": "2", "PROF_GR_ENGINE_ACTIVE": "0.5",
+		"DEV_FB_FREE": "2560", "DEV_FB_USED": "1024", "DEV_FB_RESERVED": "512", "DEV_ENC_UTIL": "30", "DEV_DEC_UTIL": "0", "DEV_NVLINK_BANDWIDTH_TOTAL": "2", "PROF_GR_ENGINE_ACTIVE": "0.5",
 		"PROF_PIPE_TENSOR_ACTIVE": "0.2", "PROF_DRAM_ACTIVE": "0.25",
 	} {
 		has(t, served, "DCGM_FI_"+name+whole+" "+value)
@@ -125,8 +125,8 @@ func TestSendDCGM_NamesOn_ServedAsByExporter(t *testing.T) {
 			t.Errorf("%s is not in the list", name)
 		}
 	}
-	if len(DCGM()) != 16 {
-		t.Errorf("%d names, 16 are checked", len(DCGM()))
+	if len(DCGM()) != 18 {
+		t.Errorf("%d names, 18 are checked", len(DCGM()))
 	}
 	has(t, served, "DCGM_FI_DEV_FB_USED"+part+" 2048")
 	lacks(t, served, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"+part)

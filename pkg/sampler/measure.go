@@ -22,7 +22,8 @@ func measure(session nvml.Session, t Target, since *uint64, window func()) (GPU,
 		return GPU{}, false
 	}
 	g := GPU{Device: absent(gpu.KindGPU, gpu.Device{Kind: gpu.KindGPU, PCIAddress: t.PCIAddress}.Name(), t.UUID), Address: t.PCIAddress,
-		Model: t.ProductName, Index: t.Index, Minor: t.Minor, MemoryUtilization: Absent, PowerW: Absent, TemperatureC: Absent, Clocks: map[string]float64{}}
+		Model: t.ProductName, Index: t.Index, Minor: t.Minor, MemoryUtilization: Absent, Encoder: Absent, Decoder: Absent,
+		PowerW: Absent, TemperatureC: Absent, Clocks: map[string]float64{}}
 	// Another board may be in its slot since the scan.
 	if uuid, err := d.UUID(); err != nil || uuid != t.UUID {
 		return GPU{}, false
@@ -37,6 +38,9 @@ func measure(session nvml.Session, t Target, since *uint64, window func()) (GPU,
 	}
 	if u, err := d.Utilization(); err == nil {
 		g.Utilization, g.MemoryUtilization = float64(u.GPU)/100, float64(u.Memory)/100
+	}
+	if u, err := d.VideoUtilization(); err == nil {
+		g.Encoder, g.Decoder = float64(u.Encoder)/100, float64(u.Decoder)/100
 	}
 	if m, err := d.Memory(); err == nil {
 		g.memory(m)

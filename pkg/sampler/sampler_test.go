@@ -124,6 +124,7 @@ func TestRead_QueryRefused_ValueAbsent(t *testing.T) {
 		"nvmlDeviceGetClockInfo":                  func(g GPU) bool { return len(g.Clocks) == 0 },
 		"nvmlDeviceGetFieldValues":                func(g GPU) bool { return g.Counters == noCounters },
 		"nvmlGpmSampleGet":                        func(g GPU) bool { return g.SM == Absent && g.Utilization == 0 },
+		"nvmlDeviceGetDecoderUtilization":         func(g GPU) bool { return g.Decoder == Absent && g.Encoder == Absent },
 		"nvmlDeviceGetUtilizationRates":           func(g GPU) bool { return g.MemoryUtilization == Absent && g.Utilization == 0 },
 		"nvmlDeviceGetComputeRunningProcesses_v3": func(g GPU) bool { return g.Processes == nil },
 	} {

@@ -47,6 +47,8 @@ type GPU struct {
 	Index, Minor   int
 	// MemoryUtilization is the part of the time in which memory was read or written.
 	MemoryUtilization float64
+	// Encoder and Decoder are the parts of the time in which the video engines ran.
+	Encoder, Decoder float64
 	// PowerW is in watts, TemperatureC in degrees Celsius.
 	PowerW, TemperatureC float64
 	// Clocks holds frequencies in Hz, by name: see the label "clock" of the metrics.

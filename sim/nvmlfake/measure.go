@@ -21,6 +21,21 @@ func (d *device) Utilization() (nvml.Utilization, error) {
 	})
 }
 
+// VideoUtilization is 0: simulated processes use no video engines.
+func (d *device) VideoUtilization() (out nvml.VideoUtilization, err error) {
+	for _, query := range []string{"nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization"} {
+		if _, err := ask(d, query, func(v engine.View) (int, nvml.Code) {
+			if v.MIGEnabled {
+				return 0, nvml.NotSupported
+			}
+			return 0, 0
+		}); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
 func (d *device) Power() (int, error) {
 	return get(d, "nvmlDeviceGetPowerUsage", func(v engine.View) int { return v.DrawW() * 1000 })
 }

@@ -68,6 +68,9 @@ func measure(t *testing.T, lib nvml.Library, index int, mig string) measured {
 	m := measured{Processes: map[uint32]int{}}
 	var errs [7]error
 	m.Utilization, errs[0] = d.Utilization()
+	if _, err := d.VideoUtilization(); (err == nil) != (errs[0] == nil) {
+		t.Errorf("video utilization of GPU %d: %v, utilization: %v", index, err, errs[0])
+	}
 	m.Power, errs[1] = d.Power()
 	m.Temperature, errs[2] = d.Temperature()
 	m.SM, errs[3] = d.Clock(nvml.ClockSM)

@@ -14,6 +14,9 @@ import (
 // measurements reads each GPU twice.
 func measurements(t *testing.T, s nvml.Session) {
 	each(s, func(i int, d nvml.Device) {
+		if u, err := d.VideoUtilization(); err == nil && (u.Encoder < 0 || u.Encoder > 100 || u.Decoder < 0 || u.Decoder > 100) {
+			t.Errorf("GPU %d: video utilization %+v, want percents", i, u)
+		}
 		if u, err := d.Utilization(); err == nil && (u.GPU < 0 || u.GPU > 100 || u.Memory < 0 || u.Memory > 100) {
 			t.Errorf("GPU %d: utilization %+v, want percents", i, u)
 		}

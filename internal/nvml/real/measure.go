@@ -19,6 +19,23 @@ func (d *device) Utilization() (nvml.Utilization, error) {
 	return nvml.Utilization{GPU: int(u.Gpu), Memory: int(u.Memory)}, err
 }
 
+func (d *device) VideoUtilization() (nvml.VideoUtilization, error) {
+	// Each has the period of its samples as well.
+	percent := func(symbol string, of func() (uint32, uint32, gonvml.Return)) (int, error) {
+		n, err := get(d.session, symbol, func() (uint32, gonvml.Return) {
+			n, _, ret := of()
+			return n, ret
+		})
+		return int(n), err
+	}
+	encoder, err := percent("nvmlDeviceGetEncoderUtilization", d.handle.GetEncoderUtilization)
+	if err != nil {
+		return nvml.VideoUtilization{}, err
+	}
+	decoder, err := percent("nvmlDeviceGetDecoderUtilization", d.handle.GetDecoderUtilization)
+	return nvml.VideoUtilization{Encoder: encoder, Decoder: decoder}, err
+}
+
 func (d *device) Power() (int, error) {
 	n, err := get(d.session, "nvmlDeviceGetPowerUsage", d.handle.GetPowerUsage)
 	return int(n), err

@@ -142,7 +142,7 @@ func (n *node) checkQueries(ctx context.Context, t *testing.T) {
 	must(t, err)
 	more, err := documented(n.Env, n.busy.UUID)
 	must(t, err)
-	questions = append(questions, more...)
+	questions = append(append(questions, more...), others()...)
 	rules, err := installedRules(ctx, n.Env)
 	must(t, err)
 	for _, g := range rules.Groups {
