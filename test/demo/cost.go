@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,19 +32,27 @@ var loads = map[string]int{"busy": 80, "partition": 40}
 const enough = 20
 
 // cost runs processes on the pods' devices and returns their use and cost.
-func cost(ctx context.Context, s *env.Env, pods []corev1.Pod) (string, error) {
-	if err := startProcesses(ctx, s, pods); err != nil {
+func cost(ctx context.Context, s *env.Env, pods []corev1.Pod) (out string, err error) {
+	end, err := startProcesses(ctx, s, pods)
+	// A partition cannot be destroyed while a process uses it.
+	defer func() { err = errors.Join(err, end()) }()
+	if err != nil {
 		return "", err
 	}
 	var rows []podCost
-	err := s.Eventually(ctx, fmt.Sprintf("%d GPU seconds of the busy pod", enough), 2*time.Minute, func(ctx context.Context) (bool, string) {
+	err = s.Eventually(ctx, fmt.Sprintf("%d GPU seconds of the busy pod", enough), 2*time.Minute, func(ctx context.Context) (bool, string) {
 		samples, err := scrapeDriver(ctx, s)
 		if err != nil {
 			return false, err.Error()
 		}
 		rows = costs(samples, "demo-"+priced)
-		busy := slices.IndexFunc(rows, func(r podCost) bool { return r.pod == "busy" })
-		return len(rows) == len(pods) && busy >= 0 && rows[busy].active >= enough, fmt.Sprint(rows)
+		used, idle := 0.0, len(pods)
+		for _, r := range rows {
+			if used = max(used, r.active); r.active > 0 {
+				idle--
+			}
+		}
+		return used >= enough && idle == len(pods)-len(loads), fmt.Sprint(rows)
 	})
 	if err != nil {
 		return "", err
@@ -52,11 +61,18 @@ func cost(ctx context.Context, s *env.Env, pods []corev1.Pod) (string, error) {
 	return formatCosts(rows) + "\nkubectl gpu top pods:\n\n" + top, err
 }
 
-// startProcesses simulates a process on the device of each pod of loads.
-func startProcesses(ctx context.Context, s *env.Env, pods []corev1.Pod) error {
+// startProcesses simulates a process on the device of each pod of loads. The returned function ends those that began.
+func startProcesses(ctx context.Context, s *env.Env, pods []corev1.Pod) (end func() error, err error) {
+	var began [][]string
+	end = func() (err error) {
+		for _, args := range began {
+			err = errors.Join(err, s.Sim(context.WithoutCancel(ctx), "inject", append([]string{"end"}, args...)...))
+		}
+		return err
+	}
 	state, err := engine.Open(s.Root, nil).State()
 	if err != nil {
-		return err
+		return end, err
 	}
 	for i, p := range pods {
 		load, ok := loads[p.Name]
@@ -65,27 +81,38 @@ func startProcesses(ctx context.Context, s *env.Env, pods []corev1.Pod) error {
 		}
 		view, err := s.Inspect(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
 		if err != nil {
-			return err
+			return end, err
 		}
-		for _, g := range state.GPUs {
-			args := []string{"process", g.UUID, "--pid", strconv.Itoa(5000000 + i), "--memory", "2048", "--load", strconv.Itoa(load)}
-			if slices.Contains(view.UUIDs(), g.UUID) {
-				if err := s.Sim(ctx, "inject", args...); err != nil {
-					return err
+		gpu, place, err := find(state, view.UUIDs())
+		if err != nil {
+			return end, fmt.Errorf("pod %s: %w", p.Name, err)
+		}
+		process := []string{gpu, "--pid", strconv.Itoa(5000000 + i)}
+		args := append(append([]string{"process"}, process...), "--memory", "2048", "--load", strconv.Itoa(load))
+		if err := s.Sim(ctx, "inject", append(args, place...)...); err != nil {
+			return end, err
+		}
+		began = append(began, process)
+	}
+	return end, nil
+}
+
+// find returns the GPU of a device, and the flags of its GPU instance if it is a partition. A container with a partition sees
+// the UUID of its GPU too.
+func find(state *engine.State, uuids []string) (gpu string, place []string, err error) {
+	for _, g := range state.GPUs {
+		for _, part := range g.Instances {
+			for _, c := range part.Computes {
+				if slices.Contains(uuids, c.UUID) {
+					return g.UUID, []string{"--gi", strconv.Itoa(part.ID)}, nil
 				}
 			}
-			for _, part := range g.Instances {
-				for _, c := range part.Computes {
-					if slices.Contains(view.UUIDs(), c.UUID) {
-						if err := s.Sim(ctx, "inject", append(args, "--gi", strconv.Itoa(part.ID))...); err != nil {
-							return err
-						}
-					}
-				}
-			}
+		}
+		if slices.Contains(uuids, g.UUID) && len(g.Instances) == 0 {
+			return g.UUID, nil, nil
 		}
 	}
-	return nil
+	return "", nil, fmt.Errorf("no simulated GPU is one of %v", uuids)
 }
 
 // scrapeDriver returns the metrics of plugin and controller.
