@@ -121,7 +121,7 @@ bench: images cluster-build ## Speed and memory beside their floors
 	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/resourceslices
 	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/resourceslices
 	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/why
-	@go test -run '^$$' -bench '^Benchmark(Read|Scrape)_' -benchtime 30x ./pkg/sampler ./pkg/metrics
+	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/sampler ./pkg/metrics ./pkg/inventory
 
 .PHONY: bench-scheduling
 bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; FLAGS="-nodes 500" for others

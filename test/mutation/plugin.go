@@ -57,6 +57,21 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/health", Test: "TestEvent_Sequences_OnlyPollsEndFaults",
 	},
 	{
+		Name: "the position in the kernel's log passes XIDs that health does not know", File: "pkg/health/kernellog/kernellog.go",
+		Old: "	snapshot := r.o.Snapshot()\n", New: "	r.save(r.boot, r.next)\n	snapshot := r.o.Snapshot()\n",
+		Package: "./pkg/health/kernellog", Test: "TestRun_Killed_LosesNoXID",
+	},
+	{
+		Name: "an XID that a program wrote to the kernel's log counts", File: "pkg/health/kernellog/decode.go",
+		Old: "if priority < levels && fields[3]", New: "if priority >= 0*levels && fields[3]",
+		Package: "./pkg/health/kernellog", Test: "TestDecode_Lines_OnlyTheKernelsXIDsCount",
+	},
+	{
+		Name: "waits for XIDs that fail are repeated at once", File: "pkg/health/watcher/watcher.go",
+		Old: "			pause = min(max(2*pause, firstPause), longestPause)\n", New: "			pause = firstPause\n",
+		Package: "./pkg/health/watcher", Test: "TestRun_WaitsFail_BacksOff",
+	},
+	{
 		Name: "a switch of a MIG mode waits for the XIDs of other GPUs", File: "pkg/health/watcher/watcher.go",
 		Old: "	if !slices.Contains(w.set, address) {\n", New: "	if false {\n",
 		Package: "./pkg/health/watcher", Test: "TestLock_GPUNotInSet_DoesNotWait",

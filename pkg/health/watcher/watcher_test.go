@@ -36,7 +36,7 @@ type env struct {
 
 	mu                  sync.Mutex
 	needed              int
-	lost, hang          bool
+	lost, hang, fails   bool
 	open, opened, waits int
 	fail                error
 	registered          []int
@@ -102,7 +102,7 @@ func (set) Close() error             { return nil }
 func (s set) Wait(limit time.Duration) (nvml.Event, error) {
 	s.mu.Lock()
 	s.waits++
-	lost, hang := s.lost && len(s.registered) == 2, s.hang
+	lost, hang, fails := s.lost && len(s.registered) == 2, s.hang, s.fails
 	s.mu.Unlock()
 	switch {
 	case hang:
@@ -110,6 +110,8 @@ func (s set) Wait(limit time.Duration) (nvml.Event, error) {
 		return nvml.Event{}, nvml.Unknown
 	case lost:
 		return nvml.Event{}, nvml.GPUIsLost
+	case fails:
+		return nvml.Event{}, nvml.Unknown
 	}
 	select {
 	case event := <-s.events:
@@ -250,6 +252,30 @@ func TestRun_NVMLFails_BacksOff(t *testing.T) {
 		}
 		e.set(func() { e.fail = nil })
 		e.after(2*longestPause, 1, 2)
+	})
+}
+
+// TestRun_WaitsFail_BacksOff has waits that fail at once, for an hour. Polls of the health go on.
+func TestRun_WaitsFail_BacksOff(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.fails = true })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		e.set(func() {
+			if e.open != 0 || e.waits > 75 || len(e.polls) < 60 || len(e.polls) > 75 {
+				e.Errorf("%d waits and %d polls in an hour, %d sessions are open", e.waits, len(e.polls), e.open)
+			}
+			e.fails = false
+		})
+		time.Sleep(2 * longestPause)
+		e.events <- nvml.Event{XID: 31}
+		time.Sleep(waitLimit)
+		synctest.Wait()
+		e.set(func() {
+			if len(e.got) != 1 {
+				e.Errorf("%d XIDs after the waits work again", len(e.got))
+			}
+		})
 	})
 }
 
