@@ -103,9 +103,8 @@ test-versions: images ## End to end on older versions of Kubernetes, into a tabl
 	@hack/test-versions.sh $(VERSIONS)
 
 .PHONY: test-web
-test-web: ## The page of kubectl gpu web in headless Chromium, and its speed with 5,000 nodes; needs Debian's chromium
-	@CGO_ENABLED=0 go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/kubectl-gpu ./cmd/kubectl-gpu
-	@go -C test test -count=1 -v -tags web ./web $(FLAGS)
+test-web: images cluster-build ## The page of kubectl gpu web in headless Chromium, and its speed with 5,000 nodes; needs Debian's chromium
+	@hack/test-web.sh $(KUBERNETES) $(FLAGS)
 
 .PHONY: test-mutation
 test-mutation: ## Break the code in known ways and check that a test catches each; NAME="text" for some

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dist checks the archives of the kubectl plugin with krew itself: its validation of manifests, and an
+// Package dist checks the archives of the kubectl plugin with `krew` itself: its validation of manifests, and an
 // installation from each archive.
 package dist
 
@@ -27,7 +27,7 @@ import (
 
 var made = flag.String("dir", "", "check the archives of this directory, for all platforms, instead of making one")
 
-// manifest is what the test reads of krew's manifest.
+// manifest has the fields of the manifest that the test reads.
 type manifest struct {
 	Spec struct {
 		Version   string
@@ -98,7 +98,7 @@ func TestDist_Archives_KrewInstallsThem(t *testing.T) {
 	}
 }
 
-// krew returns the environment in which krew installs for a platform, without a look for newer versions.
+// krew returns the environment in which `krew` installs for a platform. It does not search for newer versions.
 func krew(root, platform, arch string) []string {
 	return []string{"KREW_ROOT=" + root, "KREW_OS=" + platform, "KREW_ARCH=" + arch, "KREW_NO_UPGRADE_CHECK=1"}
 }
@@ -119,7 +119,7 @@ func install(t *testing.T, manifest, archive, platform, arch, version string) {
 	}
 }
 
-// read returns the files of an archive, all of which can be read by everybody, and its checksum.
+// read returns the files of an archive, which every user can read, and its checksum.
 func read(t *testing.T, archive string) (map[string]string, string) {
 	t.Helper()
 	f, err := os.Open(archive)

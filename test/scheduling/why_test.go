@@ -345,9 +345,9 @@ func (p *plane) repair(ctx context.Context, f *whytest.Fleet) error {
 	return nil
 }
 
-// TestWhy_RandomFleets_AgreesWithScheduler compares `why` with kube-scheduler. Whatever `why` reads exists before the
-// scheduler starts, so a refusal is final: the scheduler has read all of it. Each node of a fleet that fits gets a copy of
-// the fleet with a pod for this node only; each cure gets a copy, to which it is applied after the refusal.
+// TestWhy_RandomFleets_AgreesWithScheduler compares `why` with kube-scheduler. All objects exist before the scheduler
+// starts, so that a refusal is final. If a pod fits, each node of its fleet gets a copy of the fleet, with a pod for this
+// node only. Each cure gets a copy too, and is applied after the refusal.
 func TestWhy_RandomFleets_AgreesWithScheduler(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer stop()

@@ -55,9 +55,15 @@ func serve(t *testing.T, server *fleetserver.Server) *page {
 	t.Helper()
 	must(t, server.Start())
 	t.Cleanup(func() { _ = server.Close() })
-	p := &page{t: t, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	must(t, os.WriteFile(p.kubeconfig, []byte(server.Kubeconfig()), 0o600))
-	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(server.Kubeconfig()))
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(kubeconfig, []byte(server.Kubeconfig()), 0o600))
+	return serveCluster(t, kubeconfig)
+}
+
+func serveCluster(t *testing.T, kubeconfig string) *page {
+	t.Helper()
+	p := &page{t: t, kubeconfig: kubeconfig}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	must(t, err)
 	p.client, err = kubernetes.NewForConfig(config)
 	must(t, err)
@@ -152,6 +158,12 @@ const (
 func inModel[T any](p *page, expression string) T {
 	p.t.Helper()
 	return eval[T](p, model+expression+`)`)
+}
+
+// shownGPUs returns the GPUs of the page's model as `kubectl gpu ls` prints them.
+func (p *page) shownGPUs() []map[string]any {
+	p.t.Helper()
+	return inModel[[]map[string]any](p, `JSON.parse(JSON.stringify(m.nodes().flatMap((n) => n.gpus), (k, v) => ['summary', 'condition', 'fragmented', 'text'].includes(k) ? undefined : v))`)
 }
 
 // ls returns the GPUs of `kubectl gpu ls` without the fields of a Kubernetes object.

@@ -92,7 +92,7 @@ func (f *Fleet) Add(name, profile string, count int) (*corev1.Node, error) {
 	return n, nil
 }
 
-// Claim returns a claim with one request, named gpu.
+// Claim returns a claim with one request, named `gpu`.
 func Claim(name, class string, count int64, change ...func(*resourceapi.ExactDeviceRequest)) *resourceapi.ResourceClaim {
 	q := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
 	for _, f := range change {
