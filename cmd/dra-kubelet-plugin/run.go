@@ -137,7 +137,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			plan.MIGExecutor: executors.mig, plan.MPSExecutor: executors.mps, plan.TimeSliceExecutor: executors.timeSlice,
 		},
 		Settle: []func(context.Context, *plan.Device) error{executors.mig.Settle, executors.mps.Settle}, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
-		DevicePlugin: devicePlugins.Resource,
+		DevicePlugin: devicePlugins.Resource, Metadata: c.DeviceMetadata,
 	})
 	if err != nil {
 		return fmt.Errorf("open the plugin's state: %w", err)

@@ -88,7 +88,9 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 			continue
 		}
 		if n, seen := at[name]; seen { // With admin access two requests can name a device; one CDI device serves both.
-			spec.Devices[n].ContainerEdits.Env = unique(spec.Devices[n].ContainerEdits.Env, identity(p, i))
+			shared := &spec.Devices[n].ContainerEdits
+			shared.Env = unique(shared.Env, identity(p, i))
+			shared.Mounts = unique(shared.Mounts, edits.Devices[i].Mounts)
 			continue
 		}
 		at[name] = len(spec.Devices)

@@ -57,6 +57,10 @@ var scenarios = []devicestatetest.Scenario{
 		bothPrepared(e, p)
 		e.Must(os.Remove(e.SpecFile("a")))
 	}, When: prepares("a"), Then: []string{"a", "z"}},
+	{Name: "prepare again without the metadata", Given: func(e *env, p *process) {
+		bothPrepared(e, p)
+		e.Must(os.Remove(e.MetadataFile("a", 0)))
+	}, When: prepares("a"), Then: []string{"a", "z"}},
 	{Name: "prepare again with another minor number", Given: func(e *env, p *process) { bothPrepared(e, p); e.Snapshot.GPUs[0].Minor = 7 }, When: prepares("a"), Then: []string{"a", "z"}},
 	{Name: "prepare another allocation", Given: func(e *env, p *process) {
 		bothPrepared(e, p)
@@ -70,6 +74,12 @@ var scenarios = []devicestatetest.Scenario{
 		e.Prepare(p, "a")
 	}, When: unprepares("a"), Then: []string{"z"}},
 	{Name: "unprepare two GPUs with steps", Given: bothPrepared, When: unprepares("a"), Then: []string{"z"}},
+	{Name: "unprepare without the first of two metadata files", Given: func(e *env, p *process) {
+		bothPrepared(e, p)
+		e.Must(os.Remove(e.MetadataFile("a", 0)))
+	}, When: func(e *env, p *process) error {
+		return errors.Join(p.Unprepare(context.Background(), devicestatetest.ClaimID("a")), p.RecoverAll())
+	}, Then: []string{"z"}},
 	{Name: "unprepare after a reboot", Given: func(e *env, p *process) { bothPrepared(e, p); e.Reboot(true) }, When: unprepares("a"), Then: []string{"z"}},
 	{Name: "unprepare an unknown claim", Given: standby, When: unprepares("a"), Then: []string{"z"}},
 	{Name: "recover without specs", Given: func(e *env, p *process) {

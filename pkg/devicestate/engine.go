@@ -57,7 +57,8 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Planner, NoMPS, MPSDir, Settle and WorkLimit are required.
+// Options configures an Engine. All fields but Planner, NoMPS, MPSDir, Metadata, Settle and WorkLimit are
+// required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
@@ -77,6 +78,8 @@ type Options struct {
 	NoMPS  string
 	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path.
 	MPSDir string
+	// Metadata gives the containers of new claims files about their devices.
+	Metadata bool
 	// Settle restores settings of earlier claims that would be wrong for the device, and updates the device. It is called
 	// under the GPU's lock, before anything is recorded.
 	Settle []func(ctx context.Context, device *plan.Device) error
@@ -119,7 +122,10 @@ func Open(o Options) (*Engine, error) {
 }
 
 func (e *Engine) node() plan.Node {
-	return plan.Node{Driver: e.o.Driver, Pool: e.o.Pool, MonitorPool: e.o.MonitorPool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy, NoMPS: e.o.NoMPS}
+	return plan.Node{
+		Driver: e.o.Driver, Pool: e.o.Pool, MonitorPool: e.o.MonitorPool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy,
+		NoMPS: e.o.NoMPS, Metadata: e.o.Metadata,
+	}
 }
 
 // lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims.

@@ -51,7 +51,7 @@ func TestPrepare_Group_OneDeviceWithOwnNCCLFile(t *testing.T) {
 	if diff := cmp.Diff(env, edits.Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	if len(edits.Mounts) != 1 || edits.Mounts[0].HostPath != e.TopologyFile("a") || edits.Mounts[0].ContainerPath != "/run/nvidia/nccl-topology.xml" {
+	if len(edits.Mounts) != 2 || edits.Mounts[0].HostPath != e.TopologyFile("a") || edits.Mounts[0].ContainerPath != "/run/nvidia/nccl-topology.xml" {
 		t.Errorf("mounts %+v", edits.Mounts)
 	}
 	file, err := os.ReadFile(e.TopologyFile("a"))

@@ -307,7 +307,11 @@ func (e *Engine) MissingSpecs() (bool, error) {
 	if err := e.o.Specs.Usable(); err != nil {
 		return false, err
 	}
-	uids, specs, err := e.uids()
+	uids, err := e.records.UIDs()
+	if err != nil {
+		return false, err
+	}
+	specs, err := e.o.Specs.Written()
 	if err != nil {
 		return false, err
 	}

@@ -171,11 +171,12 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 	standing := old.BootID == boot
 	if standing {
 		// The recorded steps may be in use; a later version of the driver could plan others.
-		p.Steps = old.Plan.Steps
+		p.Steps, p.Metadata = old.Plan.Steps, old.Plan.Metadata
 		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
 			p.Devices[i].Partition = old.Plan.Devices[i].Partition
 			p.Devices[i].Share, p.Devices[i].Sharing = old.Plan.Devices[i].Share, old.Plan.Devices[i].Sharing
 			p.Devices[i].TopologyEnv = old.Plan.Devices[i].TopologyEnv
+			p.Devices[i].ProductName = old.Plan.Devices[i].ProductName
 		}
 	} else {
 		if err := e.admit(ctx, p, others); err != nil {
@@ -262,9 +263,18 @@ func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coT
 }
 
 func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
-	data, err := e.spec(ctx, p, boot)
+	files, err := cdi.MetadataFiles(e.o.Driver, p)
+	if err != nil {
+		return notReady(p, "", err)
+	}
+	data, err := e.spec(ctx, p, boot, files)
 	if err != nil {
 		return err
+	}
+	for i, f := range files {
+		if err := e.o.Specs.WriteMetadata(p.Claim.UID, i, f.Data); err != nil {
+			return err
+		}
 	}
 	for _, d := range p.Devices {
 		if d.TopologyEnv.NCCLTopology != "" { // Before the spec that mounts it.
@@ -276,7 +286,7 @@ func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error 
 	return e.o.Specs.Write(p.Claim.UID, data)
 }
 
-func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, error) {
+func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string, files []cdi.MetadataFile) ([]byte, error) {
 	var edits cdi.Edits
 	var err error
 	if edits.Common, err = e.o.Edits.Common(ctx); err != nil {
@@ -288,6 +298,11 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string) ([]byte, er
 			return nil, notReady(p, d.Name, err)
 		}
 		one = cdi.DeviceEdits(one, d, e.o.MPSDir, e.o.Specs.TopologyPath(p.Claim.UID))
+		for i, f := range files {
+			if f.Describes(d) {
+				one = cdi.MountMetadata(one, e.o.Specs.MetadataPath(p.Claim.UID, i), f)
+			}
+		}
 		edits.Devices = append(edits.Devices, one)
 	}
 	spec, err := cdi.Spec(e.o.Driver, p, boot, edits)

@@ -210,3 +210,14 @@ func TestRecover_StrayFileAmongRecords_LeftAlone(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestMissingSpecs_FilesBesideTheSpec_SpecIsMissing(t *testing.T) {
+	e := devicestatetest.New(t)
+	p := e.Start()
+	e.GroupClaim("a", 0, 2)
+	e.Prepare(p, "a")
+	e.Must(os.Remove(e.SpecFile("a")))
+	if lost, err := p.MissingSpecs(); err != nil || !lost {
+		t.Errorf("specs lost: %v, %v", lost, err)
+	}
+}

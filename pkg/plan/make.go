@@ -37,6 +37,8 @@ type Node struct {
 	Prepared Plan
 	// NoMPS is the reason why this node has no MPS; empty if it has.
 	NoMPS string
+	// Metadata gives containers files about their devices.
+	Metadata bool
 }
 
 // Make plans an allocated claim. Without results of this driver the plan has no devices. Errors are *claimerror.Error.
@@ -52,6 +54,9 @@ func Make(claim *resourceapi.ResourceClaim, node Node) (Plan, error) {
 	}
 	devices := claim.Status.Allocation.Devices
 	p := Plan{Claim: m.claim, Allocation: digest(devices, node.Driver)}
+	if node.Metadata {
+		p.Metadata = Metadata{Files: true, PodClaim: claim.Annotations[resourceapi.PodResourceClaimAnnotation]}
+	}
 	if node.Prepared.Allocation != p.Allocation {
 		m.node.Prepared = Plan{}
 	}
@@ -138,6 +143,9 @@ func (m maker) devices(result *resourceapi.DeviceRequestAllocationResult) ([]Dev
 		d := Device{
 			Request: result.Request, Pool: result.Pool, Name: result.Device, Kind: named.Kind, Admin: admin,
 			PCIAddress: found.PCIAddress, UUID: found.UUID, Minor: found.Minor,
+		}
+		if m.node.Metadata {
+			d.ProductName = found.ProductName
 		}
 		if named.Kind == gpu.KindMIG {
 			if d.Partition, err = partition(found.MIG, named); err != nil {

@@ -44,8 +44,18 @@ type Plan struct {
 	Devices    []Device `json:"devices"`
 	// Refused is the reason why the node's settings forbid the claim. It does not affect a prepared claim.
 	Refused error `json:"-"`
+	// Metadata is about the files that describe the claim's devices to its containers.
+	Metadata Metadata `json:"metadata,omitzero"`
 	// Steps are the effects besides the CDI spec that a crash could strand, in order of execution.
 	Steps []Step `json:"steps,omitempty"`
+}
+
+// Metadata says whether containers get a file about the devices of each request. A prepared claim keeps it, because a
+// container that restarts has the same files.
+type Metadata struct {
+	Files bool `json:"files,omitempty"`
+	// PodClaim is the name of the claim in the pod's spec, for a claim from a template; else empty.
+	PodClaim string `json:"podClaim,omitempty"`
 }
 
 // Claim identifies a ResourceClaim. Only the UID is an identity: a name can be used again.
@@ -84,6 +94,8 @@ type Device struct {
 	UUID string `json:"uuid"`
 	// Minor is the number in /dev/nvidia<minor>, in the boot of the plan.
 	Minor int `json:"minor"`
+	// ProductName is the GPU's model, if the plan has metadata files.
+	ProductName string `json:"productName,omitempty"`
 	// Partition is zero for devices other than MIG devices.
 	Partition Partition `json:"partition,omitzero"`
 	// Share is the claim's part of the device, zero if it has all of it.

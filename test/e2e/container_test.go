@@ -85,6 +85,7 @@ func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 		if diff := cmp.Diff(slices.Compact(named), slices.Compact(told)); diff != "" {
 			t.Errorf("%s/%s: NVIDIA_DRA_UUID_… (-want +seen):\n%s\n%v", p.Name, c.Name, diff, view.Env)
 		}
+		checkMetadata(ctx, t, p, c, claims, view)
 		if len(devices) > 0 && view.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 			t.Errorf("%s/%s: NVIDIA_VISIBLE_DEVICES is %q, want void", p.Name, c.Name, view.Env["NVIDIA_VISIBLE_DEVICES"])
 		}
@@ -96,30 +97,48 @@ func checkPod(ctx context.Context, t *testing.T, p corev1.Pod) {
 
 // deviceNames lists the devices of a container's claims and requests.
 func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.ResourceClaim) []string {
-	byName := map[string]resourceapi.ResourceClaim{}
-	for _, claim := range claims {
-		byName[claim.Name] = claim
-	}
 	var out []string
-	add := func(claim resourceapi.ResourceClaim, request string) {
-		for _, r := range env.Results(claim) {
-			base, _, _ := strings.Cut(r.Request, "/")
-			if request == "" || request == base {
+	for _, use := range usesOf(p, c, claims) {
+		for _, r := range env.Results(use.claim) {
+			if use.has(r) {
 				out = append(out, r.Device)
 			}
 		}
 	}
-	for _, use := range c.Resources.Claims {
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// use is a container's use of a claim, or of one of its requests.
+type use struct {
+	claim   resourceapi.ResourceClaim
+	request string
+}
+
+func (u use) has(r resourceapi.DeviceRequestAllocationResult) bool {
+	base, _, _ := strings.Cut(r.Request, "/")
+	return u.request == "" || u.request == base
+}
+
+// usesOf lists a container's claims and requests.
+func usesOf(p corev1.Pod, c corev1.Container, claims []resourceapi.ResourceClaim) []use {
+	byName := map[string]resourceapi.ResourceClaim{}
+	for _, claim := range claims {
+		byName[claim.Name] = claim
+	}
+	var out []use
+	add := func(claim resourceapi.ResourceClaim, request string) { out = append(out, use{claim, request}) }
+	for _, used := range c.Resources.Claims {
 		for _, pc := range p.Spec.ResourceClaims {
-			if pc.Name != use.Name {
+			if pc.Name != used.Name {
 				continue
 			}
 			if pc.ResourceClaimName != nil {
-				add(byName[*pc.ResourceClaimName], use.Request)
+				add(byName[*pc.ResourceClaimName], used.Request)
 			}
 			for _, status := range p.Status.ResourceClaimStatuses {
 				if status.Name == pc.Name && status.ResourceClaimName != nil && pc.ResourceClaimName == nil {
-					add(byName[*status.ResourceClaimName], use.Request)
+					add(byName[*status.ResourceClaimName], used.Request)
 				}
 			}
 		}
@@ -131,8 +150,7 @@ func deviceNames(p corev1.Pod, c corev1.Container, claims []resourceapi.Resource
 			}
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 func isGroup(device string) bool { return strings.HasPrefix(device, "nvlink-") }

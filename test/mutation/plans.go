@@ -57,6 +57,26 @@ var planMutations = []Mutation{
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
+		Name: "metadata files outlive their claim", File: "pkg/cdi/store/store.go",
+		Old: "	for i := metadata - 1; i >= 0; i-- {", New: "	for i := metadata - 1; i >= 1; i-- {",
+		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
+	},
+	{
+		Name: "a prepared claim follows the setting for metadata files", File: "pkg/devicestate/prepare.go",
+		Old: "p.Steps, p.Metadata = old.Plan.Steps, old.Plan.Metadata", New: "p.Steps = old.Plan.Steps",
+		Package: state, Test: "TestMetadata_SettingChanges_PreparedClaimsKeepTheirs",
+	},
+	{
+		Name: "a lost spec beside other files of its claim is not missed", File: "pkg/devicestate/overlap.go",
+		Old: "e.o.Specs.Written()", New: "e.o.Specs.UIDs()",
+		Package: state, Test: "TestMissingSpecs_FilesBesideTheSpec_SpecIsMissing",
+	},
+	{
+		Name: "the GPUs of a group have one position", File: "pkg/cdi/metadata.go",
+		Old: "		index++\n", New: "",
+		Package: "./pkg/cdi", Test: "TestMetadataFiles_EachKind_AreReadByKubernetes",
+	},
+	{
 		Name: "a container gets the first GPU of its group alone", File: "pkg/cdi/spec.go",
 		Old:     "			join(&spec.Devices[at[name]].ContainerEdits, edits.Devices[i])\n",
 		New:     "",

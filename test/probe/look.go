@@ -7,6 +7,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +32,12 @@ type view struct {
 	NvidiaSMIError string `json:"nvidiaSMIError,omitempty"`
 	// NCCLTopology is the content of the file in NCCL_TOPO_FILE.
 	NCCLTopology string `json:"ncclTopology,omitempty"`
+	// Metadata has the files about the container's devices, by path below metadataDir.
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
+
+// metadataDir is where Kubernetes defines the files.
+const metadataDir = "var/run/kubernetes.io/dra-device-attributes"
 
 func look(ctx context.Context, root string, environ []string) view {
 	v := view{
@@ -53,7 +60,30 @@ func look(ctx context.Context, root string, environ []string) view {
 			v.NCCLTopology = err.Error()
 		}
 	}
+	v.Metadata = metadataFiles(root)
 	return v
+}
+
+// metadataFiles has an error as the content of a file that cannot be read.
+func metadataFiles(root string) map[string]string {
+	out := map[string]string{}
+	dir := filepath.Join(root, metadataDir)
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path) // The path begins with dir.
+		data, err := os.ReadFile(path)
+		out[name] = string(data)
+		if err != nil {
+			out[name] = err.Error()
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		out[""] = err.Error()
+	}
+	return out
 }
 
 func driverEnv(environ []string) map[string]string {
@@ -78,6 +108,9 @@ func driverMounts(mountinfo []byte) []string {
 			continue
 		}
 		point := fields[4]
+		if strings.Contains(point, metadataDir[len("var/run"):]) {
+			continue
+		}
 		// MPS mounts a shared memory of its own.
 		if lower := strings.ToLower(point); strings.Contains(lower, "nvidia") || strings.Contains(lower, "libcuda") || point == "/dev/shm" {
 			points = append(points, point)

@@ -30,6 +30,7 @@ func TestLook_Container_OneLineOfJSON(t *testing.T) {
 	root := t.TempDir()
 	write(t, 0o755, "#!/bin/sh\necho \"GPU 0: Test ($1)\"\n", root, "usr/bin/nvidia-smi")
 	write(t, 0o644, "", root, "dev/nvidia-plain-file")
+	write(t, 0o644, "{}", root, "var/run/kubernetes.io/dra-device-attributes/resourceclaims/c/gpu/d-metadata.json")
 	t.Setenv("NVIDIA_VISIBLE_DEVICES", "void")
 	var out bytes.Buffer
 	if err := run(context.Background(), []string{"look"}, root, &out); err != nil {
@@ -47,6 +48,9 @@ func TestLook_Container_OneLineOfJSON(t *testing.T) {
 	}
 	if v.Env["NVIDIA_VISIBLE_DEVICES"] != "void" {
 		t.Errorf("env = %v", v.Env)
+	}
+	if diff := cmp.Diff(map[string]string{"resourceclaims/c/gpu/d-metadata.json": "{}"}, v.Metadata); diff != "" {
+		t.Errorf("metadata (-want +got):\n%s", diff)
 	}
 	if len(v.Devices) != 0 {
 		t.Errorf("a plain file is no device: %v", v.Devices)

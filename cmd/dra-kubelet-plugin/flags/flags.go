@@ -52,6 +52,7 @@ type Config struct {
 	PodUID, PodNamespace string
 
 	MIGDevices, MonitorDevices     bool
+	DeviceMetadata                 bool
 	AllowGPUReset, AdoptForeignMIG bool
 	MIGModeIdle                    time.Duration
 
@@ -124,6 +125,9 @@ func New(c *Config) *pflag.FlagSet {
 		"Publish MIG partitions. If false, only those of claims stay published.")
 	fs.BoolVar(&c.MonitorDevices, "monitor-devices", true,
 		"Publish a monitor device for each GPU. If false, only those of claims stay published.")
+	fs.BoolVar(&c.DeviceMetadata, "device-metadata", true,
+		"Give containers a file about the devices of each request, below /var/run/kubernetes.io/dra-device-attributes. "+
+			"A claim that is prepared already keeps its files, or none.")
 	fs.BoolVar(&c.AllowGPUReset, "allow-gpu-reset", false,
 		"Switch the MIG mode of idle GPUs even if that resets the GPU (Ampere). If false, such GPUs keep their "+
 			"mode.")

@@ -94,3 +94,25 @@ func TestWrite_SameSpec_WritesNothing(t *testing.T) {
 		t.Error("a changed spec is not written")
 	}
 }
+
+func TestRemoveAll_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
+	dir := t.TempDir()
+	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
+	must(t, s.Write("u-1", []byte("a")))
+	must(t, s.WriteMetadata("u-10", 0, []byte("of another claim")))
+	for i := range 12 {
+		must(t, s.WriteMetadata("u-1", i, []byte("b")))
+	}
+	must(t, os.Remove(s.MetadataPath("u-1", 4)))
+	must(t, os.WriteFile(filepath.Join(dir, ".k8s.gpu.nvidia.com-claim_u-1.metadata-7.tmp"), nil, 0o600))
+	if uids, err := s.UIDs(); err != nil || !cmp.Equal(uids, []string{"u-1", "u-10"}) {
+		t.Error(uids, err)
+	}
+	if uids, err := s.Written(); err != nil || !cmp.Equal(uids, []string{"u-1"}) {
+		t.Error(uids, err)
+	}
+	must(t, s.RemoveAll("u-1"))
+	if diff := cmp.Diff([]string{"k8s.gpu.nvidia.com-claim_u-10.metadata-0"}, names(t, dir)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -207,6 +207,11 @@ func (e *Env) TopologyFile(uid string) string {
 	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".nccl.xml")
 }
 
+// MetadataFile returns the path of the metadata file of a claim's i-th request.
+func (e *Env) MetadataFile(uid string, i int) string {
+	return filepath.Join(e.CDI, fmt.Sprintf("k8s.%s-claim_%s.metadata-%d", Driver, uid, i))
+}
+
 // Process is one run of the plugin.
 type Process struct {
 	*devicestate.Engine
@@ -249,6 +254,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		DevicePlugin: func(string) string { return "" },
 		Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
 		Report:       func(err error) { e.Reports = append(e.Reports, err) },
+		Metadata:     true,
 	}
 	err := e.simulate(&o, p, hook)
 	if e.Configure != nil {

@@ -4,11 +4,13 @@
 package devicestatetest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gpu-dra-driver/internal/host"
@@ -127,6 +129,22 @@ func (s Records) checkSpec(r record.Record) error {
 	}
 	if err != nil {
 		return err
+	}
+	files, err := cdi.MetadataFiles(Driver, r.Plan)
+	if err != nil {
+		return err
+	}
+	for i, f := range files {
+		file, err := s.specs.ReadMetadata(c.UID, i)
+		if err != nil {
+			return fmt.Errorf("the metadata of request %s of claim %s: %w", f.Request, c, err)
+		}
+		if !bytes.Equal(file, f.Data) {
+			return fmt.Errorf("the metadata of request %s of claim %s is not what its record says", f.Request, c)
+		}
+		if !strings.Contains(string(data), strconv.Quote(s.specs.MetadataPath(c.UID, i))) {
+			return fmt.Errorf("the CDI spec of claim %s does not mount the metadata of request %s", c, f.Request)
+		}
 	}
 	for i, d := range r.Plan.Devices {
 		if d.TopologyEnv.NCCLTopology != "" {

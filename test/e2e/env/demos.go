@@ -76,6 +76,8 @@ type View struct {
 	NvidiaSMI string            `json:"nvidiaSMI"`
 	// NCCLTopology is the content of the file in NCCL_TOPO_FILE.
 	NCCLTopology string `json:"ncclTopology"`
+	// Metadata has the files about the container's devices, by path below the directory that Kubernetes defines.
+	Metadata map[string]string `json:"metadata"`
 	// CUDA is the report of the process, Processes those of the container's other processes.
 	CUDA      CUDA   `json:"cuda"`
 	Processes []CUDA `json:"processes"`

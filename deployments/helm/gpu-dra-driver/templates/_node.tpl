@@ -74,6 +74,8 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
   value: {{ and (dig "enabled" true $plugin.mig) (dig "DynamicMIG" true (.Values.featureGates | default dict)) | quote }}
 - name: MONITOR_DEVICES
   value: {{ dig "monitors" "enabled" true $plugin | quote }}
+- name: DEVICE_METADATA
+  value: {{ dig "deviceMetadata" "enabled" true $plugin | quote }}
 - name: HEALTH_EVICT
   value: {{ dig "evict" list (.Values.health | default dict) | join "," | quote }}
 - name: HEALTH_RESET
