@@ -47,20 +47,35 @@ func tempOf(path string) string {
 // WriteDurable replaces a file atomically, and returns once its data and its name are on disk. The caller holds the
 // lock that protects the path.
 func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileMode) error {
+	if err := h.replace(label, path, data, perm, true); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return h.SyncDir(label, filepath.Dir(path))
+}
+
+// WriteAtomic replaces a file atomically, and saves the two syncs of WriteDurable. After a power cut the file can be
+// missing or empty, so it must be written again in each boot.
+func (h *Host) WriteAtomic(label Label, path string, data []byte, perm fs.FileMode) error {
+	if err := h.replace(label, path, data, perm, false); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+func (h *Host) replace(label Label, path string, data []byte, perm fs.FileMode, sync bool) error {
 	temp := tempOf(path)
-	err := h.fill(label, temp, data, perm)
+	err := h.fill(label, temp, data, perm, sync)
 	if err == nil {
 		err = h.rename(label, temp, path)
 	}
 	if err != nil {
 		// The target is unchanged; the temporary file would only use space.
 		_ = h.do(label, CallRemove, temp, func() error { return os.Remove(temp) })
-		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return h.SyncDir(label, filepath.Dir(path))
+	return err
 }
 
-func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode) error {
+func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode, sync bool) error {
 	var f *os.File
 	err := h.do(label, CallWrite, path, func() (err error) {
 		if f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm); err != nil {
@@ -70,7 +85,7 @@ func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode) err
 		return err
 	})
 	defer f.Close() // Close allows nil after a failed open
-	if err != nil {
+	if err != nil || !sync {
 		return err
 	}
 	return h.do(label, CallSync, path, f.Sync)

@@ -84,6 +84,28 @@ func TestWriteDurable_OperationFails_KeepsOldFileAndNoOther(t *testing.T) {
 	}
 }
 
+func TestWriteAtomic_OperationFails_KeepsOldFileAndNoOther(t *testing.T) {
+	for _, at := range []string{"l/write", "l/rename"} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "f")
+		f := failing(at)
+		h := host.New(host.Options{FaultHook: f.Do})
+		if err := h.WriteAtomic("l", path, []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f.Arm()
+		if err := h.WriteAtomic("l", path, []byte("new"), 0o600); !errors.Is(err, hosttest.ErrInjected) {
+			t.Fatal(err)
+		}
+		if got, _ := h.ReadFile(path); string(got) != "old" {
+			t.Errorf("%s: %q", at, got)
+		}
+		if _, un, err := h.List(dir); len(un) > 0 || err != nil {
+			t.Errorf("%s: unfinished %v, %v", at, un, err)
+		}
+	}
+}
+
 func TestUnfinished_TemporaryFileOfCrash_ListedReusedAndRemoved(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f.json")

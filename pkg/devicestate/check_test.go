@@ -20,6 +20,10 @@ func TestCheck_BrokenState_ReportsProblem(t *testing.T) {
 		"another spec": {func(e *env, _ *process) {
 			e.Must(os.WriteFile(e.SpecFile("a"), []byte("{}"), 0o600))
 		}, "lacks device gpu-0000-10-00-0"},
+		"no metadata": {func(e *env, _ *process) { e.Must(os.Remove(e.MetadataFile("a", 0))) }, "metadata of request r0"},
+		"other metadata": {func(e *env, _ *process) {
+			e.Must(os.WriteFile(e.MetadataFile("a", 0), []byte("{}"), 0o600))
+		}, "is not what its record says"},
 		"orphan spec": {func(e *env, _ *process) { e.Must(os.Remove(e.RecordFile("a"))) }, "has a CDI spec and no record"},
 		"unreadable":  {func(e *env, _ *process) { e.Damage("a") }, "is unreadable"},
 		"unfinished": {func(e *env, _ *process) {

@@ -82,7 +82,7 @@ func (e *Engine) restoreCommit(ctx context.Context, r record.Record, boot string
 
 // removeOrphan removes the spec and the unfinished files of a claim without a record.
 func (e *Engine) removeOrphan(uid string) error {
-	return errors.Join(e.o.Specs.RemoveAll(uid), e.records.Remove(uid))
+	return errors.Join(e.o.Specs.Remove(uid), e.records.Remove(uid))
 }
 
 // eachGPU calls work for each GPU, concurrently because creating a partition takes a second. A failure on one GPU does

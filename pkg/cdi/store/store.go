@@ -17,8 +17,6 @@ import (
 	"strconv"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
-
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
 )
@@ -42,8 +40,7 @@ const (
 	suffix = ".json"
 	// topologySuffix ends the name of a claim's file for NCCL; the runtime does not read it as a spec.
 	topologySuffix = ".nccl.xml"
-	// metadataSuffix and a number end the names of a claim's metadata files. Each has the number after the previous one's,
-	// so that Remove finds them without listing the directory.
+	// metadataSuffix and a number end the names of a claim's metadata files.
 	metadataSuffix = ".metadata-"
 )
 
@@ -56,7 +53,7 @@ func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+u
 
 // Write writes the claim's spec, unless it already has this content.
 func (s *Store) Write(uid string, data []byte) error {
-	return s.write(LabelWrite, "write the CDI spec", s.path(uid), data)
+	return s.write(s.host.WriteDurable, LabelWrite, "write the CDI spec", s.path(uid), data)
 }
 
 // TopologyPath returns the path of the claim's file for NCCL.
@@ -66,7 +63,7 @@ func (s *Store) TopologyPath(uid string) string {
 
 // WriteTopology writes the claim's file for NCCL, unless it already has this content. Remove removes it too.
 func (s *Store) WriteTopology(uid string, data []byte) error {
-	return s.write(LabelExtra, "write the topology file for NCCL", s.TopologyPath(uid), data)
+	return s.write(s.host.WriteAtomic, LabelExtra, "write the topology file for NCCL", s.TopologyPath(uid), data)
 }
 
 // MetadataPath returns the path of the claim's i-th metadata file.
@@ -74,10 +71,10 @@ func (s *Store) MetadataPath(uid string, i int) string {
 	return filepath.Join(s.dir, s.prefix+uid+metadataSuffix+strconv.Itoa(i))
 }
 
-// WriteMetadata writes the claim's i-th metadata file, unless it already has this content. Files are written in order.
-// Remove removes them too.
+// WriteMetadata writes the claim's i-th metadata file, unless it already has this content. Remove removes
+// it too.
 func (s *Store) WriteMetadata(uid string, i int, data []byte) error {
-	return s.write(LabelExtra, "write the metadata of the claim's devices", s.MetadataPath(uid, i), data)
+	return s.write(s.host.WriteAtomic, LabelExtra, "write the metadata of the claim's devices", s.MetadataPath(uid, i), data)
 }
 
 // ReadMetadata returns the claim's i-th metadata file. A missing one is fs.ErrNotExist.
@@ -85,26 +82,20 @@ func (s *Store) ReadMetadata(uid string, i int) ([]byte, error) {
 	return s.host.ReadFile(s.MetadataPath(uid, i))
 }
 
-// metadataFiles returns the number of metadata files.
-func (s *Store) metadataFiles(uid string) (n int) {
-	for {
-		if _, err := s.ReadMetadata(uid, n); errors.Is(err, fs.ErrNotExist) || n == resourceapi.DeviceRequestsMaxSize {
-			return n
-		}
-		n++
-	}
-}
-
-func (s *Store) write(label host.Label, attempt, path string, data []byte) error {
+// write writes a file that differs. Files that a spec mounts need no sync: no spec is used in a later boot without a new
+// Prepare, which compares them.
+func (s *Store) write(
+	write func(host.Label, string, []byte, fs.FileMode) error, label host.Label, attempt, path string, data []byte,
+) error {
 	if old, err := s.host.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	err := s.host.WriteDurable(label, path, data, 0o644)
+	err := write(label, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.host.MkdirAll(LabelMkdir, 0o755, s.dir); err != nil {
 			return fmt.Errorf("%s: create the CDI directory: %w", attempt, err)
 		}
-		err = s.host.WriteDurable(label, path, data, 0o644)
+		err = write(label, path, data, 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", attempt, err)
@@ -118,72 +109,57 @@ func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path
 // ReadTopology returns the claim's file for NCCL. A missing one is fs.ErrNotExist.
 func (s *Store) ReadTopology(uid string) ([]byte, error) { return s.host.ReadFile(s.TopologyPath(uid)) }
 
-// Remove removes the claim's spec, then its other files, the last metadata file first, and unfinished writes. Missing
-// files are no error.
+// Remove removes the claim's spec, then its other files and unfinished writes. Missing files are no error.
 func (s *Store) Remove(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
 	}
-	if _, err := s.ReadTopology(uid); !errors.Is(err, fs.ErrNotExist) {
-		if err := s.host.Remove(LabelRemove, s.TopologyPath(uid)); err != nil {
-			return fmt.Errorf("remove the topology file for NCCL: %w", err)
-		}
-	}
-	metadata := s.metadataFiles(uid)
-	for i := metadata - 1; i >= 0; i-- {
-		if err := s.removeMetadata(uid, i); err != nil {
-			return err
-		}
-	}
-	return s.removeUnfinished(uid, metadata)
-}
-
-func (s *Store) removeMetadata(uid string, i int) error {
-	if err := s.host.Remove(LabelRemove, s.MetadataPath(uid, i)); err != nil {
-		return fmt.Errorf("remove the metadata of the claim's devices: %w", err)
-	}
-	return nil
-}
-
-// RemoveAll is Remove, and finds metadata files after a missing one too.
-func (s *Store) RemoveAll(uid string) error {
-	if err := s.Remove(uid); err != nil {
+	extra, unfinished, err := s.files(uid)
+	if err != nil {
 		return err
 	}
-	names, unfinished, err := s.host.List(s.dir)
-	if err != nil {
-		return fmt.Errorf("list CDI specs: %w", err)
-	}
-	for _, name := range slices.Concat(names, unfinished) {
-		number, ok := strings.CutPrefix(name, s.prefix+uid+metadataSuffix)
-		i, err := strconv.Atoi(number)
-		if !ok || err != nil {
-			continue
-		}
-		if err := errors.Join(s.removeMetadata(uid, i), s.host.RemoveUnfinished(LabelRemove, s.MetadataPath(uid, i))); err != nil {
-			return err
+	for _, path := range extra {
+		if err := s.host.Remove(LabelRemove, path); err != nil {
+			return fmt.Errorf("remove a file of the CDI spec: %w", err)
 		}
 	}
-	return nil
+	return s.removeUnfinished(unfinished)
 }
 
 // RemoveUnfinished removes unfinished writes of the claim's files.
 func (s *Store) RemoveUnfinished(uid string) error {
-	return s.removeUnfinished(uid, s.metadataFiles(uid))
+	_, unfinished, err := s.files(uid)
+	if err != nil {
+		return err
+	}
+	return s.removeUnfinished(unfinished)
 }
 
-// removeUnfinished expects no unfinished metadata file after the first one that was never written.
-func (s *Store) removeUnfinished(uid string, metadata int) error {
-	paths := []string{s.path(uid), s.TopologyPath(uid)}
-	for i := range metadata + 1 {
-		paths = append(paths, s.MetadataPath(uid, i))
-	}
+func (s *Store) removeUnfinished(paths []string) error {
 	for _, path := range paths {
 		if err := s.host.RemoveUnfinished(LabelRemove, path); err != nil {
 			return fmt.Errorf("remove an unfinished file of the CDI spec: %w", err)
 		}
 	}
 	return nil
+}
+
+// files lists the claim's files, and the targets of unfinished writes. The directory decides: a file can be missing
+// whose number is lower.
+func (s *Store) files(uid string) (complete, unfinished []string, err error) {
+	names, temporary, err := s.host.List(s.dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list CDI specs: %w", err)
+	}
+	paths := func(names []string) (out []string) {
+		for _, name := range names {
+			if strings.HasPrefix(name, s.prefix+uid+".") {
+				out = append(out, filepath.Join(s.dir, name))
+			}
+		}
+		return out
+	}
+	return paths(names), paths(temporary), nil
 }
 
 // Written lists the claims with a spec, sorted.

@@ -95,7 +95,7 @@ func TestWrite_SameSpec_WritesNothing(t *testing.T) {
 	}
 }
 
-func TestRemoveAll_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
+func TestRemove_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
 	dir := t.TempDir()
 	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
 	must(t, s.Write("u-1", []byte("a")))
@@ -111,7 +111,7 @@ func TestRemoveAll_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
 	if uids, err := s.Written(); err != nil || !cmp.Equal(uids, []string{"u-1"}) {
 		t.Error(uids, err)
 	}
-	must(t, s.RemoveAll("u-1"))
+	must(t, s.Remove("u-1"))
 	if diff := cmp.Diff([]string{"k8s.gpu.nvidia.com-claim_u-10.metadata-0"}, names(t, dir)); diff != "" {
 		t.Error(diff)
 	}

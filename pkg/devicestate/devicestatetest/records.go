@@ -130,6 +130,21 @@ func (s Records) checkSpec(r record.Record) error {
 	if err != nil {
 		return err
 	}
+	for i, d := range r.Plan.Devices {
+		if d.TopologyEnv.NCCLTopology != "" {
+			switch file, err := s.specs.ReadTopology(c.UID); {
+			case errors.Is(err, fs.ErrNotExist):
+				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", c)
+			case err != nil:
+				return err
+			case string(file) != d.TopologyEnv.NCCLTopology:
+				return fmt.Errorf("the topology file for NCCL of claim %s is not what its record says", c)
+			}
+		}
+		if !strings.Contains(string(data), cdi.DeviceName(r.Plan, i)) {
+			return fmt.Errorf("the CDI spec of claim %s lacks device %s", c, r.Plan.Devices[i].Name)
+		}
+	}
 	files, err := cdi.MetadataFiles(Driver, r.Plan)
 	if err != nil {
 		return err
@@ -144,21 +159,6 @@ func (s Records) checkSpec(r record.Record) error {
 		}
 		if !strings.Contains(string(data), strconv.Quote(s.specs.MetadataPath(c.UID, i))) {
 			return fmt.Errorf("the CDI spec of claim %s does not mount the metadata of request %s", c, f.Request)
-		}
-	}
-	for i, d := range r.Plan.Devices {
-		if d.TopologyEnv.NCCLTopology != "" {
-			switch file, err := s.specs.ReadTopology(c.UID); {
-			case errors.Is(err, fs.ErrNotExist):
-				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", c)
-			case err != nil:
-				return err
-			case string(file) != d.TopologyEnv.NCCLTopology:
-				return fmt.Errorf("the topology file for NCCL of claim %s is not what its record says", c)
-			}
-		}
-		if !strings.Contains(string(data), cdi.DeviceName(r.Plan, i)) {
-			return fmt.Errorf("the CDI spec of claim %s lacks device %s", c, r.Plan.Devices[i].Name)
 		}
 	}
 	return nil
