@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -246,6 +247,22 @@ func TestContainer_WithoutClaim_SeesNoGPU(t *testing.T) {
 	pods, err := cluster.WaitPods(ctx, ns, 1)
 	must(t, err)
 	checkPod(ctx, t, pods[0])
+}
+
+// TestContainer_ImplicitExtendedResource_HasItsGPU has the name that Kubernetes itself gives to each DeviceClass.
+func TestContainer_ImplicitExtendedResource_HasItsGPU(t *testing.T) {
+	ctx := testContext(t)
+	ns := createNamespace(ctx, t, nil)
+	createPod(ctx, t, ns, "p", "", func(spec *corev1.PodSpec) {
+		spec.ResourceClaims = nil
+		spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{
+			"deviceclass.resource.kubernetes.io/" + env.Driver: resource.MustParse("1"),
+		}}
+	})
+	pods, err := cluster.WaitPods(ctx, ns, 1)
+	must(t, err)
+	checkPod(ctx, t, pods[0])
+	checkDevices(1)(ctx, t, pods)
 }
 
 func TestPod_ForceDeletedAndCreatedAgain_HasGPU(t *testing.T) {
