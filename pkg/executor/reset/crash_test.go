@@ -68,7 +68,7 @@ func TestRestore_CrashAtEveryOperation_ResetsOnceInTenMinutes(t *testing.T) {
 }
 
 // TestRestore_ProgramCannotBeKilled_KeepsGPUUntilItEnds has nvidia-smi hang in the kernel driver, where no signal ends it. The
-// reset can still happen, so nobody may use the GPU.
+// reset can still happen, so no claim may use the GPU.
 func TestRestore_ProgramCannotBeKilled_KeepsGPUUntilItEnds(t *testing.T) {
 	m := newMachine(t)
 	synctest.Test(t, func(t *testing.T) {
