@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command binding measures the delay of device binding conditions (KEP-5007): the time from a pod's creation until it
-// has a node, with a device that has a condition and with a plain one. The slices are its own, without a driver. It sets
-// the condition as soon as its watch shows the allocation, faster than any driver.
+// Command binding measures the delay of device binding conditions (KEP-5007). It is the time from a pod's creation
+// until it has a node, with a device that has a condition and with a plain one. The slices are its own, without a
+// driver. It sets the condition as soon as its watch shows the allocation, faster than any driver.
 //
 // Run it on a cluster: bin/onenode run --dir DIR --kubernetes v1.37.1 -- go -C test run ./bench/binding
 package main
