@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"iter"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -33,6 +34,8 @@ const (
 type DeviceCounts struct {
 	// Devices counts by kind and state.
 	Devices map[KindState]int
+	// FreePlacements counts the placements at which a partition of a kind can be created. A node need not publish them all.
+	FreePlacements map[Kind]int
 	// LargestGroup is the largest number of free NVLink-connected GPUs, by model; 1 if only single GPUs are free.
 	LargestGroup map[string]int
 	// FreeSlices counts the free memory slices of GPUs with MIG, by model. UsableSlices counts those that the largest
@@ -46,13 +49,19 @@ type KindState struct {
 }
 
 func newCounts() DeviceCounts {
-	return DeviceCounts{Devices: map[KindState]int{}, LargestGroup: map[string]int{}, FreeSlices: map[string]int64{}, UsableSlices: map[string]int64{}}
+	return DeviceCounts{
+		Devices: map[KindState]int{}, FreePlacements: map[Kind]int{}, LargestGroup: map[string]int{},
+		FreeSlices: map[string]int64{}, UsableSlices: map[string]int64{},
+	}
 }
 
 // add adds another pool's counts, multiplied by times; LargestGroup becomes the maximum.
 func (c DeviceCounts) add(o DeviceCounts, times int) {
 	for k, n := range o.Devices {
 		c.Devices[k] += n * times
+	}
+	for k, n := range o.FreePlacements {
+		c.FreePlacements[k] += n * times
 	}
 	for model, n := range o.LargestGroup {
 		c.LargestGroup[model] = max(c.LargestGroup[model], n)
@@ -118,9 +127,9 @@ func distinct(pools []Pool) iter.Seq2[Pool, int] {
 func (p Pool) Count(held []string) DeviceCounts {
 	left, states := p.states(held)
 	t := newCounts()
-	pieces := map[string]int64{} // By counter set: the memory slices of its largest free device.
-	models := map[string]string{}
-	elsewhere := map[string]bool{} // Counter sets of GPUs that are in an allocated group or unhealthy.
+	groups := map[string]bool{} // Models with published groups.
+	linked := map[string]int{}  // Free GPUs by the largest group of which they are a part.
+	var uncounted []Kind        // Free GPUs without counters: the node publishes no partition of them.
 	for d, kind := range p.Devices() {
 		if kind.Type == gpu.KindMonitor {
 			continue
@@ -130,41 +139,124 @@ func (p Pool) Count(held []string) DeviceCounts {
 		if state == Free && (kind.Type == gpu.KindGPU || kind.Type == gpu.KindGroup) {
 			t.LargestGroup[kind.Product] = max(t.LargestGroup[kind.Product], kind.GPUs)
 		}
-		if kind.Type == gpu.KindGroup {
+		groups[kind.Product] = groups[kind.Product] || kind.Type == gpu.KindGroup
+		if kind.Type != gpu.KindGPU || state != Free {
 			continue
 		}
-		for _, c := range d.ConsumesCounters {
-			n := memorySlices(c.Counters)
-			if n == 0 {
-				continue
-			}
-			models[c.CounterSet] = kind.Product
-			switch {
-			case state == Unhealthy, state == Blocked && left.fitsIn(c): // Blocked by another counter set.
-				elsewhere[c.CounterSet] = true
-			case state == Free:
-				pieces[c.CounterSet] = max(pieces[c.CounterSet], n)
-			}
+		if group := Text(d, "nvlinkGroup"); group != "" {
+			linked[kind.Product+"\x00"+group]++
+		}
+		if len(d.ConsumesCounters) == 0 {
+			uncounted = append(uncounted, kind)
 		}
 	}
-	for set, model := range models {
-		if elsewhere[set] {
+	for key, n := range linked {
+		if model, _, _ := strings.Cut(key, "\x00"); !groups[model] {
+			t.LargestGroup[model] = max(t.LargestGroup[model], 1<<(bits.Len(uint(n))-1))
+		}
+	}
+	grids := p.grids()
+	for set, b := range p.boards(left, states, grids) {
+		if b.elsewhere() {
 			continue
+		}
+		for kind, n := range b.placements {
+			t.FreePlacements[kind] += n
 		}
 		for name, n := range left[set] {
 			if strings.HasPrefix(name, sliceCounter) {
-				t.FreeSlices[model] += max(n, 0)
+				t.FreeSlices[b.model] += max(n, 0)
 			}
 		}
-		t.UsableSlices[model] += pieces[set]
+		t.UsableSlices[b.model] += b.largest
+	}
+	for _, kind := range uncounted {
+		if grid := grids[kind.Product]; grid != nil {
+			t.FreeSlices[kind.Product] += grid.slices
+			t.UsableSlices[kind.Product] += grid.slices
+			for kind, n := range grid.free(grid.empty) {
+				t.FreePlacements[kind] += n
+			}
+		}
 	}
 	return t
 }
 
-// States returns the states of the pool's devices by name; held lists the allocated devices.
-func (p Pool) States(held []string) map[string]State {
-	_, states := p.states(held)
-	return states
+// Room returns the states of the pool's devices by name, and the memory slices of the largest partition or whole GPU that
+// a claim can get, by counter set. held lists the allocated devices.
+func (p Pool) Room(held []string) (states map[string]State, largest map[string]int64) {
+	left, states := p.states(held)
+	largest = map[string]int64{}
+	for set, b := range p.boards(left, states, p.grids()) {
+		if !b.elsewhere() {
+			largest[set] = b.largest
+		}
+	}
+	return states, largest
+}
+
+// boards returns the GPUs with counters, by counter set.
+func (p Pool) boards(left counters, states map[string]State, grids map[string]*grid) map[string]*board {
+	out := map[string]*board{}
+	for d, kind := range p.Devices() {
+		if kind.Type != gpu.KindGPU && kind.Type != gpu.KindMIG {
+			continue
+		}
+		for _, c := range d.ConsumesCounters {
+			if memorySlices(c.Counters) > 0 {
+				if out[c.CounterSet] == nil {
+					out[c.CounterSet] = &board{model: kind.Product, placements: map[Kind]int{}}
+				}
+				out[c.CounterSet].see(kind, states[d.Name], c, left)
+			}
+		}
+	}
+	for set, b := range out {
+		if grid := grids[b.model]; grid != nil {
+			b.placements = grid.free(left[set])
+			for kind, n := range b.placements {
+				if n > 0 {
+					b.largest = max(b.largest, grid.profiles[kind].size)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// board is a GPU with a counter set.
+type board struct {
+	model string
+	// largest is the number of memory slices of the largest free device.
+	largest int64
+	// placements counts the published free ones.
+	placements map[Kind]int
+	// whole is the state of the whole GPU, empty if it is not published. sick means that a partition is unhealthy. grouped
+	// means that another counter set blocks a device: a claim holds a group.
+	whole         State
+	sick, grouped bool
+}
+
+func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumption, left counters) {
+	if kind.Type == gpu.KindGPU {
+		b.whole = state
+	}
+	switch {
+	case state == Unhealthy:
+		b.sick = true
+	case state == Blocked && left.fitsIn(c):
+		b.grouped = true
+	case state == Free:
+		b.largest = max(b.largest, memorySlices(c.Counters))
+		if kind.Type == gpu.KindMIG {
+			b.placements[kind]++
+		}
+	}
+}
+
+// elsewhere reports whether no claim can get a part of the GPU. A partition that is only withdrawn has a healthy GPU.
+func (b *board) elsewhere() bool {
+	return b.grouped || b.whole == Unhealthy || b.whole == "" && b.sick
 }
 
 func (p Pool) states(held []string) (left counters, states map[string]State) {

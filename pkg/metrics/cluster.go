@@ -24,9 +24,9 @@ var (
 	clusterFreeGPUs = Entry{"gpu_dra_cluster_free_gpus", "gauge", []string{"model"},
 		"GPUs that are free as a whole."}
 	clusterFreePlacements = Entry{"gpu_dra_cluster_free_placements", "gauge", []string{"model", "profile"},
-		"Placements at which a MIG partition of the profile can be created. Placements can overlap: an allocation can block several."}
+		"Placements at which a MIG partition of the profile can be created, also those that nodes publish only when an object asks for the profile. Placements can overlap: an allocation can block several."}
 	clusterLargestGroup = Entry{"gpu_dra_cluster_largest_free_group_gpus", "gauge", []string{"model"},
-		"GPUs of the largest free NVLink group; 1 if only single GPUs are free."}
+		"GPUs of the largest free NVLink group; 1 if only single GPUs are free. On nodes that publish no groups, as many free GPUs of one nvlinkGroup, rounded down to a power of two."}
 	clusterFragmentation = Entry{"gpu_dra_cluster_fragmentation_ratio", "gauge", []string{"model"},
 		"Share of the free memory slices, 0 to 1, that the largest free placement of their GPU cannot use."}
 	clusterClaims = Entry{"gpu_dra_cluster_claims", "gauge", []string{"phase"},
@@ -112,8 +112,11 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 		case gpu.KindGPU:
 			free[k.Product] += n
 		case gpu.KindMIG:
-			places[[2]string{k.Product, k.Profile}] += n
+			places[[2]string{k.Product, k.Profile}] += 0
 		}
+	}
+	for k, n := range now.Counts.FreePlacements {
+		places[[2]string{k.Product, k.Profile}] += n
 	}
 	for r, n := range devices {
 		put(clusterDevices, float64(n), r.model, r.kind, r.profile, r.state)

@@ -52,7 +52,7 @@ type Index struct {
 func NewIndex(o Objects) *Index {
 	x := &Index{
 		driver: o.Driver, rules: o.Rules, byNode: map[string][]*Slice{}, held: map[string][]result{}, pools: map[string]string{},
-		cache: &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]map[string]fleet.State{}},
+		cache: &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]room{}},
 	}
 	for _, s := range o.Slices {
 		x.byNode[s.Node] = append(x.byNode[s.Node], s)
@@ -159,8 +159,8 @@ type published struct {
 // cache has the part of the work that is equal for nodes of one make.
 type cache struct {
 	devices map[*fleet.Shape][]published
-	// idle are the states of pools without allocated and unhealthy devices.
-	idle map[[32]*fleet.Shape]map[string]fleet.State
+	// idle are pools without allocated and unhealthy devices.
+	idle map[[32]*fleet.Shape]room
 }
 
 // parsed returns the devices of a shape, by the same index.
@@ -179,13 +179,21 @@ func (c *cache) parsed(s *fleet.Shape) []published {
 	return c.devices[s]
 }
 
-func (c *cache) states(p fleet.Pool, held []string, unhealthy bool) map[string]fleet.State {
+// room is the result of fleet.Pool.Room.
+type room struct {
+	states  map[string]fleet.State
+	largest map[string]int64
+}
+
+func (c *cache) room(p fleet.Pool, held []string, unhealthy bool) (r room) {
 	shape, ok := p.Shape()
 	if !ok || unhealthy || len(held) > 0 {
-		return p.States(held)
+		r.states, r.largest = p.Room(held)
+		return r
 	}
-	if c.idle[shape] == nil {
-		c.idle[shape] = p.States(nil)
+	if _, known := c.idle[shape]; !known {
+		r.states, r.largest = p.Room(nil)
+		c.idle[shape] = r
 	}
 	return c.idle[shape]
 }
@@ -226,7 +234,7 @@ func (b *builder) slices(all []*Slice, held []result) {
 			names = append(names, r.Device)
 		}
 	}
-	states := b.cache.states(pool, names, len(taints) > 0)
+	room := b.cache.room(pool, names, len(taints) > 0)
 	for _, s := range pool.Slices {
 		parsed := b.cache.parsed(s.Shape)
 		for i, d := range s.Shape.Devices {
@@ -256,8 +264,11 @@ func (b *builder) slices(all []*Slice, held []result) {
 					g.MemorySlices = 0
 				}
 			}
-			if states[d.Name] == fleet.Free {
+			if room.states[d.Name] == fleet.Free {
 				g.UsableSlices = max(g.UsableSlices, p.size)
+			}
+			for _, use := range d.ConsumesCounters {
+				g.UsableSlices = max(g.UsableSlices, int(min(room.largest[use.CounterSet], maxSlices)))
 			}
 			if t, unhealthy := taints[d.Name]; unhealthy {
 				g.Health = cmp.Or(t.Value, "unhealthy")
