@@ -129,7 +129,6 @@ func (p Pool) Count(held []string) DeviceCounts {
 	t := newCounts()
 	groups := map[string]bool{} // Models with published groups.
 	linked := map[string]int{}  // Free GPUs by the largest group of which they are a part.
-	var uncounted []Kind        // Free GPUs without counters: the node publishes no partition of them.
 	for d, kind := range p.Devices() {
 		if kind.Type == gpu.KindMonitor {
 			continue
@@ -145,9 +144,6 @@ func (p Pool) Count(held []string) DeviceCounts {
 		}
 		if group := Text(d, "nvlinkGroup"); group != "" {
 			linked[kind.Product+"\x00"+group]++
-		}
-		if len(d.ConsumesCounters) == 0 {
-			uncounted = append(uncounted, kind)
 		}
 	}
 	for key, n := range linked {
@@ -169,15 +165,6 @@ func (p Pool) Count(held []string) DeviceCounts {
 			}
 		}
 		t.UsableSlices[b.model] += b.largest
-	}
-	for _, kind := range uncounted {
-		if grid := grids[kind.Product]; grid != nil {
-			t.FreeSlices[kind.Product] += grid.slices
-			t.UsableSlices[kind.Product] += grid.slices
-			for kind, n := range grid.free(grid.empty) {
-				t.FreePlacements[kind] += n
-			}
-		}
 	}
 	return t
 }
@@ -231,10 +218,10 @@ type board struct {
 	largest int64
 	// placements counts the published free ones.
 	placements map[Kind]int
-	// whole is the state of the whole GPU, empty if it is not published. sick means that a partition is unhealthy. grouped
+	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy. grouped
 	// means that another counter set blocks a device: a claim holds a group.
-	whole         State
-	sick, grouped bool
+	whole              State
+	unhealthy, grouped bool
 }
 
 func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumption, left counters) {
@@ -243,7 +230,7 @@ func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumpti
 	}
 	switch {
 	case state == Unhealthy:
-		b.sick = true
+		b.unhealthy = true
 	case state == Blocked && left.fitsIn(c):
 		b.grouped = true
 	case state == Free:
@@ -256,7 +243,7 @@ func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumpti
 
 // elsewhere reports whether no claim can get a part of the GPU. A partition that is only withdrawn has a healthy GPU.
 func (b *board) elsewhere() bool {
-	return b.grouped || b.whole == Unhealthy || b.whole == "" && b.sick
+	return b.grouped || b.whole == Unhealthy || b.whole == "" && b.unhealthy
 }
 
 func (p Pool) states(held []string) (left counters, states map[string]State) {

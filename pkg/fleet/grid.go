@@ -20,9 +20,8 @@ import (
 // compare this with the placements that NVML returns for the boards of the simulator.
 type grid struct {
 	profiles map[Kind]partition
-	// slices and compute are the GPU's memory slices and compute slices. empty are the counters of a free GPU.
+	// slices and compute are the GPU's memory slices and compute slices.
 	slices, compute int64
-	empty           map[string]int64
 }
 
 // partition is the need of a MIG profile, in slices; other are its other counters.
@@ -55,7 +54,7 @@ func (p Pool) grids() map[string]*grid {
 			}
 			g.profiles[kind] = partition{size, compute, otherCounters(use)}
 			if counted(full[use.CounterSet]) == size {
-				g.slices, g.compute, g.empty = size, max(g.compute, compute), full[use.CounterSet]
+				g.slices, g.compute = size, max(g.compute, compute)
 			}
 		}
 	}

@@ -42,8 +42,9 @@ func (e deviceEntry) describe() string {
 	return "the whole GPU"
 }
 
-// entries returns the devices of a GPU without its monitor: the available ones and the held ones.
-func (b *builder) entries(g gpuState) []deviceEntry {
+// entries returns the devices of a GPU without its monitor: the available ones and the held ones. partitionable means that there
+// are partitions which the node publishes once an object asks for them.
+func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bool) {
 	geometry := b.geometry(g.gpu.MIG)
 	mode := b.mode(g, geometry)
 	whole := deviceEntry{device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.gpu.PCIAddress}, uuid: g.gpu.UUID, held: g.holds(gpu.KindGPU)}
@@ -65,8 +66,11 @@ func (b *builder) entries(g gpuState) []deviceEntry {
 			entries[n].exclude(g.unhealthy.State, g.unhealthy.Message)
 		}
 	}
+	partitionable = slices.ContainsFunc(entries, func(e deviceEntry) bool {
+		return b.publishes(e) && (e.placements == sharing.OnePlacement || e.placements == sharing.EndingPlacements)
+	})
 	b.sample(g.gpu.ProductName, entries)
-	return slices.DeleteFunc(entries, func(e deviceEntry) bool { return !b.publishes(e) })
+	return slices.DeleteFunc(entries, func(e deviceEntry) bool { return !b.publishes(e) }), partitionable
 }
 
 func (b *builder) publishes(e deviceEntry) bool {

@@ -21,6 +21,8 @@ type gpuState struct {
 	held []Held
 	// entries are the devices to publish, without the monitor.
 	entries []deviceEntry
+	// partitionable means that the node publishes partitions of the GPU once an object asks for them.
+	partitionable bool
 }
 
 func wholeName(address string) string {
@@ -29,9 +31,10 @@ func wholeName(address string) string {
 
 func (g gpuState) name() string { return wholeName(g.gpu.PCIAddress) }
 
-// cut reports whether the GPU publishes partitions.
+// cut reports whether the GPU has counters of its own: it publishes partitions, or does once an object asks for them.
+// Cluster-autoscaler takes the mean over the counter sets of a node, and would ignore the GPUs without one.
 func (g gpuState) cut() bool {
-	return slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG })
+	return g.partitionable || slices.ContainsFunc(g.entries, func(e deviceEntry) bool { return e.device.Kind == gpu.KindMIG })
 }
 
 // heldAs returns the held devices of a kind without duplicates.
@@ -72,7 +75,7 @@ func (b *builder) gpuStates(s gpu.Snapshot, conditions map[string]Condition) []g
 	for _, g := range slices.SortedFunc(maps.Values(found), func(x, y *gpuState) int {
 		return cmp.Or(cmp.Compare(rank[x.gpu.PCIAddress], rank[y.gpu.PCIAddress]), cmp.Compare(x.gpu.PCIAddress, y.gpu.PCIAddress))
 	}) {
-		g.entries = b.entries(*g)
+		g.entries, g.partitionable = b.entries(*g)
 		out = append(out, *g)
 	}
 	return out

@@ -142,25 +142,29 @@ func TestBuild_ClusterAutoscalersUtilization_IsKnown(t *testing.T) {
 }
 
 // TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt takes all GPUs of each board, whole: a full node has the
-// utilization 1, and an empty one 0.
+// utilization 1, and an empty one 0. With Auto, while no object asks for partitions and groups, each GPU adds to it.
 func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
+	one := func(gpu.GPU, string) sharing.Placements { return sharing.OnePlacement }
+	none := func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }
 	for _, name := range profiles.Names() {
 		p, err := profiles.Load(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		n := len(p.Slots)
-		s := newScheduler(t, snapshot(t, name, n), resourceslices.Options{})
-		var got []string
-		for i := range n + 1 {
-			got = append(got, fmt.Sprintf("%.2f", s.utilization(s.slices[0].Spec.Pool.Name)))
-			if i < n && len(s.allocate(s.claim("gpu.nvidia.com", 1))) == 0 {
-				t.Fatalf("%s: no GPU for claim %d", name, i)
+		for setting, o := range map[string]resourceslices.Options{"All": {}, "Auto": {Placements: one, Groups: none}} {
+			s := newScheduler(t, snapshot(t, name, n), o)
+			var got []string
+			for i := range n + 1 {
+				got = append(got, fmt.Sprintf("%.2f", s.utilization(s.slices[0].Spec.Pool.Name)))
+				if i < n && len(s.allocate(s.claim("gpu.nvidia.com", 1))) == 0 {
+					t.Fatalf("%s: no GPU for claim %d", name, i)
+				}
 			}
-		}
-		t.Logf("%s: %s", name, strings.Join(got, " "))
-		if got[0] != "0.00" || got[n] != "1.00" || !slices.IsSorted(got) {
-			t.Errorf("%s, by allocated GPUs: %s", name, got)
+			t.Logf("%s, %s: %s", name, setting, strings.Join(got, " "))
+			if got[0] != "0.00" || got[n] != "1.00" || !slices.IsSorted(got) || setting == "Auto" && len(slices.Compact(got)) != n+1 {
+				t.Errorf("%s, %s, by allocated GPUs: %s", name, setting, got)
+			}
 		}
 	}
 }

@@ -46,10 +46,16 @@ func applyDemo(ctx context.Context, t *testing.T, d env.Demo) []corev1.Pod {
 	return pods
 }
 
+// TestDemos runs the demos with the chart's own settings: nodes publish the devices that the cluster asks for. The other
+// tests run with all devices published.
 func TestDemos(t *testing.T) {
 	demos, err := cluster.Demos()
 	must(t, err)
-	t.Cleanup(func() { must(t, cluster.Configure(context.WithoutCancel(t.Context()), "")) })
+	cluster.AsShipped = true
+	t.Cleanup(func() {
+		cluster.AsShipped = false
+		must(t, cluster.Configure(context.WithoutCancel(t.Context()), ""))
+	})
 	for _, d := range demos {
 		t.Run(d.Name, func(t *testing.T) {
 			ctx := testContext(t)

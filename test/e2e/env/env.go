@@ -46,7 +46,10 @@ type Env struct {
 	// Log receives progress messages.
 	Log io.Writer
 
-	settings string // those in force, see Configure
+	// AsShipped keeps the chart's own list of published devices.
+	AsShipped bool
+
+	inForce settings // see Configure
 }
 
 // FromEnvironment returns the cluster of the environment variables that onenode sets.

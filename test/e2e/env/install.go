@@ -31,12 +31,17 @@ func (e *Env) Install(ctx context.Context, profile string, gpus int, helm ...str
 		if err := e.Helm(ctx, helm...); err != nil {
 			return err
 		}
+		e.inForce = settings{"", e.AsShipped}
 		return e.WaitPublished(ctx, gpus)
 	})
 }
 
-// Helm installs or upgrades the chart on the simulated root.
+// Helm installs or upgrades the chart on the simulated root. Nodes publish all devices, so that tests find them at once;
+// AsShipped leaves the chart's own setting.
 func (e *Env) Helm(ctx context.Context, args ...string) error {
+	if !e.AsShipped {
+		args = append([]string{"--set-json", "publish=[]"}, args...)
+	}
 	_, err := e.Run(ctx, filepath.Join(e.Tree, "hack", "tool.sh"), append([]string{
 		"helm", "upgrade", "--install", Release, filepath.Join(e.Tree, "deployments", "helm", "gpu-dra-driver"),
 		"--namespace", Namespace, "--create-namespace", "--wait", "--timeout", "120s",

@@ -12,17 +12,24 @@ import (
 	"time"
 )
 
+// settings are a file of demo/settings, or none, and the devices that nodes publish.
+type settings struct {
+	file      string
+	asShipped bool
+}
+
 // Configure upgrades the chart to the settings of a demo, a file of demo/settings or none, unless they are in force.
 // It waits until the published devices match.
-func (e *Env) Configure(ctx context.Context, settings string) error {
-	if settings == e.settings {
+func (e *Env) Configure(ctx context.Context, file string) error {
+	want := settings{file, e.AsShipped}
+	if want == e.inForce {
 		return nil
 	}
-	return e.Step("settings: "+settings, func() error {
+	return e.Step("settings: "+file, func() error {
 		var args []string
 		shared := false
-		if settings != "" {
-			path := filepath.Join(e.Tree, "demo", "settings", settings)
+		if file != "" {
+			path := filepath.Join(e.Tree, "demo", "settings", file)
 			values, err := os.ReadFile(path)
 			if err != nil {
 				return err
@@ -32,7 +39,7 @@ func (e *Env) Configure(ctx context.Context, settings string) error {
 		if err := e.Helm(ctx, args...); err != nil {
 			return err
 		}
-		e.settings = settings
+		e.inForce = want
 		return e.Eventually(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
 			devices, err := e.Devices(ctx, "gpu")
 			if err != nil {

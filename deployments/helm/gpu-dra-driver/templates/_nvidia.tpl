@@ -21,11 +21,10 @@ true
 {{- else if regexMatch "^[1-9][0-9]*$" $shares }}
 {{- $from = dict "sharing" (dict "maxShares" (int $shares)) }}
 {{- end }}
-{{- $publish := dict }}
 {{- with .Values.publish }}
-{{- $publish = dict "publish" . }}
+{{- $_ := set $from "publish" . }}
 {{- end }}
-{{- with mergeOverwrite $from (deepCopy (.Values.sharing.config | default dict)) $publish }}
+{{- with mergeOverwrite $from (deepCopy (.Values.sharing.config | default dict)) }}
 {{- toYaml . }}
 {{- end }}
 {{- end }}
