@@ -4,6 +4,7 @@
 package why
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,9 +32,9 @@ const (
 	fatal
 )
 
-// callLimit is the time for one call of the allocator. It needs about 0.2 ms for a node unless it must try many
-// combinations.
-const callLimit = 250 * time.Millisecond
+// callLimit is the time for one call of the allocator, by the limit of the question. A call needs about 0.2 ms for a node
+// unless it must try many combinations.
+func callLimit(limit time.Duration) time.Duration { return limit / 20 }
 
 // allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims.
 func (a *asker) allocate(ctx context.Context, s *site, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
@@ -51,7 +52,7 @@ func (a *asker) allocate(ctx context.Context, s *site, released sets.Set[types.N
 			result, text = fatal, fmt.Sprintf("the allocator cannot read the objects: %v", r)
 		}
 	}()
-	limited, cancel := context.WithTimeout(klog.NewContext(ctx, klog.Logger{}), callLimit)
+	limited, cancel := context.WithTimeout(klog.NewContext(ctx, klog.Logger{}), callLimit(cmp.Or(a.Limit, DefaultLimit)))
 	defer cancel()
 	allocator, err := structured.NewAllocator(limited, admission.Features, a.state(s, released), a.classes, s.slices, a.compiled)
 	if err != nil {
