@@ -40,6 +40,12 @@ func (e *Env) Configure(ctx context.Context, file string) error {
 			return err
 		}
 		e.inForce = want
+		// The kubelet writes a changed ConfigMap into the pod when it next looks at the pod, after up to 90 s or at once after a
+		// change of the pod.
+		if _, err := e.Kubectl(ctx, "annotate", "pods", "--namespace", Namespace, "--selector", "app.kubernetes.io/component=kubelet-plugin",
+			"--overwrite", "settings="+filepath.Base(file)); err != nil {
+			return err
+		}
 		return e.Eventually(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
 			devices, err := e.Devices(ctx, "gpu")
 			if err != nil {
