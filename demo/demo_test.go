@@ -198,11 +198,19 @@ func indexed(d dracel.Device, index int64) dracel.Device {
 	return d
 }
 
+// versioned adds the versions that every GPU and partition publishes.
+func versioned(d dracel.Device, capability string) dracel.Device {
+	driver := "580.65.6"
+	d.Attributes["gpu.nvidia.com/cudaComputeCapability"] = resourceapi.DeviceAttribute{VersionValue: &capability}
+	d.Attributes["gpu.nvidia.com/driverVersion"] = resourceapi.DeviceAttribute{VersionValue: &driver}
+	return d
+}
+
 // Totals as NVML reports them: 81559, 46068 and 15360 MiB.
 var boards = map[string]dracel.Device{
-	"H100": indexed(board("NVIDIA H100 80GB HBM3", "81559Mi"), 7),
-	"L40S": indexed(board("NVIDIA L40S", "46068Mi"), 0),
-	"T4":   indexed(board("Tesla T4", "15360Mi"), 1),
+	"H100": versioned(indexed(board("NVIDIA H100 80GB HBM3", "81559Mi"), 7), "9.0.0"),
+	"L40S": versioned(indexed(board("NVIDIA L40S", "46068Mi"), 0), "8.9.0"),
+	"T4":   versioned(indexed(board("Tesla T4", "15360Mi"), 1), "7.5.0"),
 }
 
 // partitions are some MIG devices of an H100, by profile.

@@ -134,6 +134,7 @@ var demoChecks = map[string]func(context.Context, *testing.T, []corev1.Pod){
 	"by-model-cel":             checkDevices(1),
 	"driver-only-class":        checkDevices(1),
 	"extended-resource":        checkDevices(2),
+	"plugin-workloads":         checkDevices(8),
 	"deployment-of-8":          checkDevices(8),
 	"first-available":          checkDevices(1),
 	"admin-access":             checkMonitor,

@@ -30,12 +30,8 @@ func theirs(t *testing.T, m *simtest.DriverRoot, strategy, settings string) map[
 	file := filepath.Join(t.TempDir(), "labels")
 	run(t, m, "gpu-feature-discovery", "--oneshot", "--no-timestamp", "--use-node-feature-api=false", "--output-file", file,
 		"--device-discovery-strategy", "nvml", "--mig-strategy", strategy, "--config-file", write(t, settings))
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	labels := map[string]string{}
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(string(read(t, file))) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		labels[key] = value
 	}
@@ -49,6 +45,15 @@ func write(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // ours returns the labels that the controller writes for what the plugin publishes.

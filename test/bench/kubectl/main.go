@@ -141,7 +141,7 @@ type cost struct {
 	megabytes, requests float64
 }
 
-// usage is what a program needed: its processor time and its largest resident set.
+// usage is a program's processor time and largest resident set.
 type usage struct {
 	CPU time.Duration
 	KiB int64

@@ -12,7 +12,7 @@ import (
 )
 
 // FrontProxy is the directory of the certificates with which the API server passes requests on to other API servers, and
-// the user of its client certificate. These certificates have an authority of their own: its clients can act for anybody.
+// the user of its client certificate. These certificates have an authority of their own: its clients can act for every user.
 const FrontProxy = "front-proxy"
 
 // Identities lists the certificates of a cluster. The API server uses the admin's for the kubelet as well.
