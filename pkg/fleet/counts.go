@@ -218,8 +218,8 @@ type board struct {
 	largest int64
 	// placements counts the published free ones.
 	placements map[Kind]int
-	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy. grouped
-	// means that another counter set blocks a device: a claim holds a group.
+	// whole is the state of the whole GPU, empty if it is not published. unhealthy means that a partition is unhealthy.
+	// grouped means that another counter set blocks a device: a claim holds a group.
 	whole              State
 	unhealthy, grouped bool
 }

@@ -42,8 +42,8 @@ func (e deviceEntry) describe() string {
 	return "the whole GPU"
 }
 
-// entries returns the devices of a GPU without its monitor: the available ones and the held ones. partitionable means that there
-// are partitions which the node publishes once an object asks for them.
+// entries returns the devices of a GPU without its monitor: the available ones and the held ones. partitionable means that
+// there are partitions which the node publishes once an object asks for them.
 func (b *builder) entries(g gpuState) (published []deviceEntry, partitionable bool) {
 	geometry := b.geometry(g.gpu.MIG)
 	mode := b.mode(g, geometry)
