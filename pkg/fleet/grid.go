@@ -66,12 +66,38 @@ func (p Pool) grids() map[string]*grid {
 	return all
 }
 
+// Sampled reports whether the pool has fewer placements of a MIG profile than one GPU has. With the setting Auto a node
+// publishes one of a profile that no object asks for.
+func (p Pool) Sampled() bool {
+	published := map[Kind]int{}
+	for _, kind := range p.Devices() {
+		published[kind]++
+	}
+	for _, g := range p.grids() {
+		for kind, need := range g.profiles {
+			if published[kind] < len(g.starts(need)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// starts returns the first memory slices of a partition's placements.
+func (g *grid) starts(p partition) (out []int64) {
+	unit := g.slices / g.compute
+	for start := int64(0); start+p.size <= g.slices && start+p.compute*unit <= g.compute*unit; start += p.size {
+		out = append(out, start)
+	}
+	return out
+}
+
 // free counts the placements at which a GPU with these counters left has room.
 func (g *grid) free(left map[string]int64) map[Kind]int {
-	out, unit := map[Kind]int{}, g.slices/g.compute
+	out := map[Kind]int{}
 	for kind, p := range g.profiles {
 		out[kind] = 0
-		for start := int64(0); start+p.size <= g.slices && start+p.compute*unit <= g.compute*unit; start += p.size {
+		for _, start := range g.starts(p) {
 			if p.fits(left, start) {
 				out[kind]++
 			}

@@ -251,6 +251,7 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 	}
 	store, seen := &fleet.Shapes{}, sets.New[uint64]()
 	var pools []fleet.Pool
+	sampled := false
 	for _, s := range shapes {
 		const enough = 20
 		if seen.Has(s.bare) || len(pools) == enough {
@@ -264,12 +265,16 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 				trimmed = append(trimmed, &one)
 			}
 		}
-		if p := fleet.PoolOf(trimmed); p.Whole {
+		p := fleet.PoolOf(trimmed)
+		if p.Sampled() {
+			sampled, p = true, p.WithGroups()
+		}
+		if p.Whole {
 			pools = append(pools, p)
 		}
 	}
 	view := admission.NewClusterView(a.Driver, resourcelisters.NewDeviceClassLister(indexer), pools, admission.NewCache())
-	view.Timeout = cmp.Or(a.Limit, DefaultLimit)
+	view.Timeout, view.Sampled = cmp.Or(a.Limit, DefaultLimit), sampled
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {

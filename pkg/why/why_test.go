@@ -19,6 +19,7 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/pkg/why"
 	"gpu-dra-driver/pkg/why/whytest"
 )
@@ -55,6 +56,20 @@ func (e *env) node(t testing.TB, name, profile string, count int) *corev1.Node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// publish replaces the slices of all nodes by those of a node with these settings.
+func (e *env) publish(node, text string) {
+	e.t.Helper()
+	settings, _, err := sharing.Parse([]byte(text))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	scanned, err := slicetest.Scan("hgx-h100", node, 2)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.Slices = slicetest.Slices(scanned, node, settings)
 }
 
 // ask asks with packed slices, as the command does.
@@ -285,6 +300,22 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 			e.Start(c, "n1")
 			return why.Subject{Claim: c}
 		}, why.Settled, []string{"  - claim team-a/train-0 has n1/gpu/gpu-0000-1b-00-0, for train-0"}},
+		"partitions that no object asks for": {func(e *env) why.Subject {
+			e.publish("n1", "publish: [{profiles: Auto, groups: Auto}]")
+			return why.Subject{Claim: claim("asked", small, 2)}
+		}, why.Waits, []string{
+			"note: request gpu: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim asks for them",
+		}},
+		"a group that no object asks for": {func(e *env) why.Subject {
+			e.publish("n1", "publish: [{profiles: Auto, groups: Auto}]")
+			c := e.Classes[0].DeepCopy()
+			c.Name = "nvlink.gpu.nvidia.com"
+			c.Spec.Selectors = selectors(`device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "nvlink-group"`)
+			e.Classes = append(e.Classes, c)
+			return why.Subject{Claim: claim("asked", c.Name, 1)}
+		}, why.Waits, []string{
+			"note: request gpu: nodes publish no such groups now, and all of them in a moment, because the claim asks for them",
+		}},
 		"half a pool": {func(e *env) why.Subject { e.Slices = e.Slices[:1]; return why.Subject{Pod: waiting(e)} }, why.Waits, nil},
 		"no slices":   {func(e *env) why.Subject { e.Slices = nil; return why.Subject{Pod: waiting(e)} }, why.Waits, []string{"  - node n1: publishes no devices"}},
 		"a selector that fails": {func(e *env) why.Subject {
