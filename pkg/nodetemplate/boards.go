@@ -62,7 +62,8 @@ func FromBoard(name, driver, node string) (Template, error) {
 	out := t.done()
 	out.Assumptions = append([]string{
 		fmt.Sprintf("the board is as the simulator of this driver has it, with the NVIDIA driver %s", s.Driver.Version),
-		"there are no settings for sharing and publish, MPS is on, MIG modes change without a reset of the GPU only, and Kubernetes has all features of 1.36",
+		"the new node publishes all partitions and groups, as with publish: [], or by default once objects ask for them",
+		"there are no settings for sharing, MPS is on, MIG modes change without a reset of the GPU only, and Kubernetes has all features of 1.36",
 	}, out.Assumptions...)
 	return out, nil
 }

@@ -22,6 +22,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -231,6 +232,62 @@ func TestFromNode_WholeGPUNotPublished_IsSaid(t *testing.T) {
 	got, err := FromNode(published, "new")
 	if err != nil || !strings.Contains(strings.Join(got.Assumptions, "\n"), "partitions only, and a new node has them whole if no administrator cuts them: 0000:1b:00.0") {
 		t.Errorf("%v, %v", got.Assumptions, err)
+	}
+}
+
+// TestFromNode_PublishesOnDemand_IsSaid predicts by nodes that publish placements and groups once an object asks for them. The
+// prediction lacks the others.
+func TestFromNode_PublishesOnDemand_IsSaid(t *testing.T) {
+	const (
+		partitions = "the node publishes few placements of these profiles, because no object asks for them, and a new node publishes the others on " +
+			"demand; --board predicts all placements: "
+		groups = "the node publishes no NVLink groups: no object asks for them, or its settings exclude them; --board predicts them, here those of "
+		asked  = "publish: [{profiles: [Auto, 1g.10gb], groups: Auto}]"
+	)
+	type node struct {
+		board    string
+		gpus     int
+		settings string
+		want     []string
+	}
+	nodes := map[string]node{
+		"eight GPUs": {"hgx-h100", 8, asked, []string{
+			partitions + "1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb", groups + "nvlink-8-0000-1b-00-0",
+		}},
+		// A GPU has one placement of the profiles that take more than half of it.
+		"one GPU":     {"hgx-h100", 1, asked, []string{partitions + "1g.10gb+me, 1g.20gb, 2g.20gb, 3g.40gb"}},
+		"no groups":   {"hgx-h100", 8, "publish: [{groups: None}]", []string{groups + "nvlink-8-0000-1b-00-0"}},
+		"no profiles": {"hgx-h100", 1, "publish: [{profiles: None}]", nil},
+	}
+	for _, board := range Boards() {
+		nodes[board] = node{board, 0, "publish: []", nil}
+	}
+	for name, n := range nodes {
+		settings, _, err := sharing.Parse([]byte("version: v1\n" + n.settings))
+		if err != nil {
+			t.Fatal(err)
+		}
+		snapshot, err := slicetest.Scan(n.board, "n1", n.gpus)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var published []resourceapi.ResourceSlice
+		for _, s := range slicetest.Slices(snapshot, "n1", settings) {
+			published = append(published, *s)
+		}
+		predicted, err := FromNode(published, "new")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, a := range predicted.Assumptions {
+			if strings.HasPrefix(a, "the node publishes") {
+				got = append(got, a)
+			}
+		}
+		if diff := cmp.Diff(n.want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
 	}
 }
 
