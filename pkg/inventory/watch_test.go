@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -264,6 +265,11 @@ func TestWatch_NVMLHangs_ReportsHealthUnknown(t *testing.T) {
 				w.lib.hang.Store(&hang)
 				w.tick(pollsPerScan)
 			}
+			release := sync.OnceFunc(func() {
+				w.lib.hang.Store(nil)
+				close(hang)
+			})
+			t.Cleanup(release) // A failed test would wait for the call.
 			w.send(w.late, pollsToUnknown-1)
 			w.nothingDelivered()
 			w.send(w.late, 1)
@@ -272,8 +278,7 @@ func TestWatch_NVMLHangs_ReportsHealthUnknown(t *testing.T) {
 			}
 			w.send(w.late, 2*pollsToUnknown)
 			w.nothingDelivered()
-			w.lib.hang.Store(nil)
-			close(hang)
+			release()
 			if d := w.next(); len(d.snapshot.GPUs) != 8 || d.err != nil {
 				t.Errorf("delivered %d GPUs, %v; want 8 and no error", len(d.snapshot.GPUs), d.err)
 			}
