@@ -4,6 +4,7 @@
 package driverroot_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -93,6 +94,39 @@ func TestUp_Sysfs_HasRootsAndNUMANodes(t *testing.T) {
 				t.Errorf("%s: GPU %s: NUMA node %v, %v; want %d", name, slot.Address, numa.Value, err, slot.NUMANode)
 			}
 		}
+	}
+}
+
+// TestUp_PCIFiles_HaveIDsAndMemory reads the configuration space and the address ranges as lspci and NVIDIA's programs do.
+func TestUp_PCIFiles_HaveIDsAndMemory(t *testing.T) {
+	r := simtest.Root(t, "hgx-h100", nil)
+	s, err := r.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := map[uint64]bool{}
+	for i := range s.GPUs {
+		dir := filepath.Join(r.SysRoot, "bus/pci/devices", s.GPUs[i].Address)
+		config, err := os.ReadFile(filepath.Join(dir, "config"))
+		if err != nil || len(config) != 256 {
+			t.Fatalf("config: %d bytes, %v", len(config), err)
+		}
+		// Vendor, device, class with revision, and subsystem.
+		got := []uint32{binary.LittleEndian.Uint32(config), binary.LittleEndian.Uint32(config[8:]), binary.LittleEndian.Uint32(config[0x2c:])}
+		want := []uint32{s.Profile.Board.DeviceID()&0xffff0000 | 0x10de, 0x030200a1, s.Profile.Board.SubsystemID()}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("config of %s (-want +got)\n%s", s.GPUs[i].Address, diff)
+		}
+		resource, err := os.ReadFile(filepath.Join(dir, "resource"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var start, end, flags uint64
+		const memory = 0x200
+		if _, err := fmt.Sscanf(string(resource), "0x%x 0x%x 0x%x", &start, &end, &flags); err != nil || end <= start || flags&memory == 0 || starts[start] {
+			t.Errorf("resource of %s: %q, %v", s.GPUs[i].Address, resource, err)
+		}
+		starts[start] = true
 	}
 }
 

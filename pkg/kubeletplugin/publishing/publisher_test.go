@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"gpu-dra-driver/pkg/health"
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/resourceslices"
 )
@@ -364,6 +365,35 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 	want := map[string]string{"blind": "Unknown the GPU's health cannot be read", "blind-lost": "Unhealthy the device is tainted as lost: the GPU has fallen off the bus", "well": "Healthy", "lost": "Unhealthy the device is tainted as lost: the GPU has fallen off the bus", "monitor": "Healthy", "withheld": "Healthy", "silent": "Unknown the device is tainted as unknown"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestHealth_EachStateAndXID_MessageIsShortAndStable has a device in every state, with the longest cause. The API server refuses
+// a status with a longer message, and a changed one is an update of the pod.
+func TestHealth_EachStateAndXID_MessageIsShortAndStable(t *testing.T) {
+	const limit = 1024
+	longest := ""
+	for code := range uint64(2000) {
+		if text := health.XIDOf(code).String(); len(text) > len(longest) {
+			longest = text
+		}
+	}
+	p := newPublisher(nil, nil, Options{Node: "n"})
+	p.cause = func(string, string) string { return longest }
+	var devices []resourceapi.Device
+	for _, s := range health.States {
+		devices = append(devices, resourceapi.Device{Name: s.Name, Taints: []resourceapi.DeviceTaint{{Key: resourceslices.UnhealthyTaint, Value: s.Name}}})
+	}
+	p.desired = []resourceslice.Slice{{Devices: devices}}
+	now := time.Now()
+	first, second := p.Health(now), p.Health(now.Add(time.Hour))
+	for i, h := range first {
+		if h.Message != second[i].Message || !strings.HasSuffix(h.Message, longest) || len(h.Message) > limit {
+			t.Errorf("%d bytes: %q, an hour later %q", len(h.Message), h.Message, second[i].Message)
+		}
+	}
+	if len(first) != len(health.States) || longest == "" {
+		t.Errorf("%d devices, and an XID says %q", len(first), longest)
 	}
 }
 
