@@ -97,7 +97,7 @@ func TestUp_Sysfs_HasRootsAndNUMANodes(t *testing.T) {
 	}
 }
 
-// TestUp_PCIFiles_HaveIDsAndMemory reads the configuration space and the address ranges as lspci and NVIDIA's programs do.
+// TestUp_PCIFiles_HaveIDsAndMemory reads the configuration space and the address ranges as NVIDIA's programs do.
 func TestUp_PCIFiles_HaveIDsAndMemory(t *testing.T) {
 	r := simtest.Root(t, "hgx-h100", nil)
 	s, err := r.State()
