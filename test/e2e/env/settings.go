@@ -10,6 +10,10 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // settings are a file of demo/settings, or none, and the devices that nodes publish.
@@ -40,10 +44,7 @@ func (e *Env) Configure(ctx context.Context, file string) error {
 			return err
 		}
 		e.inForce = want
-		// The kubelet writes a changed ConfigMap into the pod when it next looks at the pod, after up to 90 s or at once after a
-		// change of the pod.
-		if _, err := e.Kubectl(ctx, "annotate", "pods", "--namespace", Namespace, "--selector", "app.kubernetes.io/component=kubelet-plugin",
-			"--overwrite", "settings="+filepath.Base(file)); err != nil {
+		if err := e.touchPlugins(ctx, file); err != nil {
 			return err
 		}
 		return e.Eventually(ctx, "slices that follow the settings", 60*time.Second, func(ctx context.Context) (bool, string) {
@@ -63,4 +64,22 @@ func (e *Env) Configure(ctx context.Context, file string) error {
 			return len(devices) > 0, "no GPU is published"
 		})
 	})
+}
+
+// touchPlugins changes the plugin's pods, because then their kubelet writes a changed ConfigMap into them at once. Otherwise it
+// does so when it next looks at the pod, after up to 90 s.
+func (e *Env) touchPlugins(ctx context.Context, settings string) error {
+	pods := e.Client.CoreV1().Pods(Namespace)
+	all, err := pods.List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=kubelet-plugin"})
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {"settings": %q}}}`, settings)
+	for _, p := range all.Items {
+		// A pod of before the upgrade can be gone.
+		if _, err := pods.Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
