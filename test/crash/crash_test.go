@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -281,8 +282,8 @@ func (e *crashEnv) killAtEach(c *drapb.Claim, phase string, before func(), call 
 			if err := e.prepare(c); err != nil {
 				e.t.Fatalf("prepare again after a kill at effect %d: %v", points, err)
 			}
-			if len(e.files(c.Uid)) != 2 {
-				e.t.Errorf("a prepared claim has a record and a spec; there are %v", e.files(c.Uid))
+			if files := e.files(c.Uid); len(files) != 3 || !slices.ContainsFunc(files, func(f string) bool { return strings.HasSuffix(f, ".metadata-0") }) {
+				e.t.Errorf("a prepared claim has a record, a spec and the metadata of its request; there are %v", files)
 			}
 		}
 		if err := e.unprepare(c); err != nil {
