@@ -130,7 +130,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
 	}}
 	engine, err := devicestate.Open(devicestate.Options{
-		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, c.DriverName),
+		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, filepath.Join(stateDir(c), "mounted"), c.DriverName),
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), MonitorPool: resourceslices.MonitorPoolName(c.NodeName),
 		Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
 		Executors: map[string]devicestate.Executor{

@@ -63,7 +63,7 @@ func (e testEnv) start() {
 		kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "none.sock"))
 		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 		engine, err := devicestate.Open(devicestate.Options{
-			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), env.Driver),
+			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), env.Driver),
 			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
 			DevicePlugin: devicePlugins.Resource,
 			Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },

@@ -59,7 +59,7 @@ func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 	dir := t.TempDir()
 	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
 	t.Cleanup(h.Close)
-	engine, err := devicestate.Open(devicestate.Options{Host: h, Dir: dir, Specs: store.New(h, dir, "d"), Driver: "d", Pool: "p", Report: func(error) {}})
+	engine, err := devicestate.Open(devicestate.Options{Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Report: func(error) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func startNode(b *board, dir string) (*node, error) {
 	})
 	shares := mps.New(n.host, sessions, n, computeModes, dir)
 	n.engine, err = devicestate.Open(devicestate.Options{
-		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), driver), Driver: driver,
+		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), filepath.Join(dir, "mounted"), driver), Driver: driver,
 		Pool: resourceslices.PoolName(nodeName), MonitorPool: resourceslices.MonitorPoolName(nodeName),
 		Edits: n, Policy: b.policy, MPSDir: mpsDir,
 		Snapshot: snapshot,

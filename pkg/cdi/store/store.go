@@ -31,9 +31,11 @@ const (
 
 // Store holds one driver's specs in a CDI directory.
 type Store struct {
-	host   *host.Host
-	dir    string
-	prefix string
+	host *host.Host
+	dir  string
+	// mounted is the directory of files that specs mount.
+	mounted string
+	prefix  string
 }
 
 const (
@@ -44,9 +46,11 @@ const (
 	metadataSuffix = ".metadata-"
 )
 
-// New returns a store. The first write creates the directory.
-func New(h *host.Host, dir, driver string) *Store {
-	return &Store{host: h, dir: dir, prefix: cdi.Vendor(driver) + "-" + cdi.Class + "_"}
+// New returns a store. mounted is the directory of files that specs mount. It must be outside of dir. The kernel reports
+// the end of a deleted directory only when no container has a file of it mounted. Until then containerd watches the old
+// directory, and finds no specs in the new one. The first write creates a directory.
+func New(h *host.Host, dir, mounted, driver string) *Store {
+	return &Store{host: h, dir: dir, mounted: mounted, prefix: cdi.Vendor(driver) + "-" + cdi.Class + "_"}
 }
 
 func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+suffix) }
@@ -58,7 +62,7 @@ func (s *Store) Write(uid string, data []byte) error {
 
 // TopologyPath returns the path of the claim's file for NCCL.
 func (s *Store) TopologyPath(uid string) string {
-	return filepath.Join(s.dir, s.prefix+uid+topologySuffix)
+	return filepath.Join(s.mounted, s.prefix+uid+topologySuffix)
 }
 
 // WriteTopology writes the claim's file for NCCL, unless it already has this content. Remove removes it too.
@@ -68,7 +72,7 @@ func (s *Store) WriteTopology(uid string, data []byte) error {
 
 // MetadataPath returns the path of the claim's i-th metadata file.
 func (s *Store) MetadataPath(uid string, i int) string {
-	return filepath.Join(s.dir, s.prefix+uid+metadataSuffix+strconv.Itoa(i))
+	return filepath.Join(s.mounted, s.prefix+uid+metadataSuffix+strconv.Itoa(i))
 }
 
 // WriteMetadata writes the claim's i-th metadata file, unless it already has this content. Remove removes
@@ -92,8 +96,8 @@ func (s *Store) write(
 	}
 	err := write(label, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.host.MkdirAll(LabelMkdir, 0o755, s.dir); err != nil {
-			return fmt.Errorf("%s: create the CDI directory: %w", attempt, err)
+		if err := s.host.MkdirAll(LabelMkdir, 0o755, filepath.Dir(path)); err != nil {
+			return fmt.Errorf("%s: create its directory: %w", attempt, err)
 		}
 		err = write(label, path, data, 0o644)
 	}
@@ -147,26 +151,36 @@ func (s *Store) removeUnfinished(paths []string) error {
 // files lists the claim's files, and the targets of unfinished writes. The directory decides: a file can be missing
 // whose number is lower.
 func (s *Store) files(uid string) (complete, unfinished []string, err error) {
-	names, temporary, err := s.host.List(s.dir)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list CDI specs: %w", err)
-	}
-	paths := func(names []string) (out []string) {
-		for _, name := range names {
-			if strings.HasPrefix(name, s.prefix+uid+".") {
-				out = append(out, filepath.Join(s.dir, name))
-			}
+	for _, dir := range []string{s.dir, s.mounted} {
+		names, temporary, err := s.list(dir)
+		if err != nil {
+			return nil, nil, err
 		}
-		return out
+		paths := func(names []string) (out []string) {
+			for _, name := range names {
+				if strings.HasPrefix(name, s.prefix+uid+".") {
+					out = append(out, filepath.Join(dir, name))
+				}
+			}
+			return out
+		}
+		complete, unfinished = append(complete, paths(names)...), append(unfinished, paths(temporary)...)
 	}
-	return paths(names), paths(temporary), nil
+	return complete, unfinished, nil
+}
+
+func (s *Store) list(dir string) (complete, unfinished []string, err error) {
+	if complete, unfinished, err = s.host.List(dir); err != nil {
+		return nil, nil, fmt.Errorf("list CDI specs and the files that they mount: %w", err)
+	}
+	return complete, unfinished, nil
 }
 
 // Written lists the claims with a spec, sorted.
 func (s *Store) Written() ([]string, error) {
-	names, _, err := s.host.List(s.dir)
+	names, _, err := s.list(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("list CDI specs: %w", err)
+		return nil, err
 	}
 	var uids []string
 	for _, name := range names {
@@ -180,12 +194,16 @@ func (s *Store) Written() ([]string, error) {
 
 // UIDs lists the claims with any file, complete or unfinished, sorted.
 func (s *Store) UIDs() ([]string, error) {
-	names, unfinished, err := s.host.List(s.dir)
+	specs, unfinishedSpecs, err := s.list(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("list CDI specs: %w", err)
+		return nil, err
+	}
+	mounted, unfinished, err := s.list(s.mounted)
+	if err != nil {
+		return nil, err
 	}
 	var uids []string
-	for _, name := range slices.Concat(names, unfinished) {
+	for _, name := range slices.Concat(specs, unfinishedSpecs, mounted, unfinished) {
 		file, ours := strings.CutPrefix(name, s.prefix)
 		uid, isSpec := strings.CutSuffix(file, suffix)
 		if !isSpec {

@@ -42,7 +42,7 @@ func TestStore_OtherDriversSpecs_StayUntouched(t *testing.T) {
 	for _, name := range foreign {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
 	}
-	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
+	s := store.New(host.New(host.Options{}), dir, t.TempDir(), "gpu.nvidia.com")
 	must(t, s.Write("u-1", []byte("a")))
 	must(t, s.Write("u-2", []byte("b")))
 	must(t, os.WriteFile(filepath.Join(dir, ".k8s.gpu.nvidia.com-claim_u-3.json.tmp"), nil, 0o600))
@@ -67,7 +67,7 @@ func TestStore_OtherDriversSpecs_StayUntouched(t *testing.T) {
 
 func TestWrite_NoDirectory_MakesIt(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "cdi")
-	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
+	s := store.New(host.New(host.Options{}), dir, t.TempDir(), "gpu.nvidia.com")
 	if uids, err := s.UIDs(); len(uids) > 0 || err != nil {
 		t.Error(uids, err)
 	}
@@ -82,7 +82,7 @@ func TestWrite_NoDirectory_MakesIt(t *testing.T) {
 func TestWrite_SameSpec_WritesNothing(t *testing.T) {
 	f := hosttest.Trace()
 	f.Arm()
-	s := store.New(host.New(host.Options{FaultHook: f.Do}), t.TempDir(), "gpu.nvidia.com")
+	s := store.New(host.New(host.Options{FaultHook: f.Do}), t.TempDir(), t.TempDir(), "gpu.nvidia.com")
 	must(t, s.Write("u-1", []byte("a")))
 	before := len(f.Seen())
 	must(t, s.Write("u-1", []byte("a")))
@@ -96,8 +96,8 @@ func TestWrite_SameSpec_WritesNothing(t *testing.T) {
 }
 
 func TestRemove_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
-	dir := t.TempDir()
-	s := store.New(host.New(host.Options{}), dir, "gpu.nvidia.com")
+	specs, dir := t.TempDir(), t.TempDir()
+	s := store.New(host.New(host.Options{}), specs, dir, "gpu.nvidia.com")
 	must(t, s.Write("u-1", []byte("a")))
 	must(t, s.WriteMetadata("u-10", 0, []byte("of another claim")))
 	for i := range 12 {
@@ -112,7 +112,7 @@ func TestRemove_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
 		t.Error(uids, err)
 	}
 	must(t, s.Remove("u-1"))
-	if diff := cmp.Diff([]string{"k8s.gpu.nvidia.com-claim_u-10.metadata-0"}, names(t, dir)); diff != "" {
+	if diff := cmp.Diff([]string{"k8s.gpu.nvidia.com-claim_u-10.metadata-0"}, append(names(t, specs), names(t, dir)...)); diff != "" {
 		t.Error(diff)
 	}
 }

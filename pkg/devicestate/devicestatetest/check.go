@@ -83,7 +83,7 @@ func (c *check) files(plans []plan.Plan) {
 	if got := c.list(c.StepFiles); !slices.Equal(got, steps) {
 		c.problem("files of steps %v, want %v", got, steps)
 	}
-	for _, f := range c.list(c.CDI) {
+	for _, f := range slices.Concat(c.list(c.CDI), c.list(c.Mounted())) {
 		uid, _, _ := strings.Cut(strings.TrimPrefix(f, "k8s."+Driver+"-claim_"), ".")
 		if f != External && !slices.Contains(c.prepared, uid) {
 			c.problem("left over: %s", f)

@@ -197,6 +197,9 @@ func (e *Env) RecordFile(uid string) string {
 	return filepath.Join(e.StateDir, "records", "claims", uid+".json")
 }
 
+// Mounted returns the directory of files that CDI specs mount.
+func (e *Env) Mounted() string { return filepath.Join(e.StateDir, "mounted") }
+
 // SpecFile returns the path of a claim's CDI spec.
 func (e *Env) SpecFile(uid string) string {
 	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".json")
@@ -204,12 +207,12 @@ func (e *Env) SpecFile(uid string) string {
 
 // TopologyFile returns the path of a group claim's file for NCCL.
 func (e *Env) TopologyFile(uid string) string {
-	return filepath.Join(e.CDI, "k8s."+Driver+"-claim_"+uid+".nccl.xml")
+	return filepath.Join(e.Mounted(), "k8s."+Driver+"-claim_"+uid+".nccl.xml")
 }
 
 // MetadataFile returns the path of the metadata file of a claim's i-th request.
 func (e *Env) MetadataFile(uid string, i int) string {
-	return filepath.Join(e.CDI, fmt.Sprintf("k8s.%s-claim_%s.metadata-%d", Driver, uid, i))
+	return filepath.Join(e.Mounted(), fmt.Sprintf("k8s.%s-claim_%s.metadata-%d", Driver, uid, i))
 }
 
 // Process is one run of the plugin.
@@ -248,7 +251,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	h := host.New(host.Options{BootIDFile: e.BootFile, Now: now, FaultHook: hook, ReadFile: e.ReadFile})
 	p := &Process{Host: h}
 	o := devicestate.Options{
-		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
+		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, e.Mounted(), Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
 		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
 		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
 		DevicePlugin: func(string) string { return "" },
@@ -268,7 +271,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	}
 	if err == nil {
 		reader := host.New(host.Options{BootIDFile: e.BootFile, ReadFile: e.ReadFile})
-		p.Records, err = OpenRecords(reader, e.StateDir, store.New(reader, e.CDI, Driver))
+		p.Records, err = OpenRecords(reader, e.StateDir, store.New(reader, e.CDI, e.Mounted(), Driver))
 	}
 	if err != nil {
 		p.Crash()

@@ -164,7 +164,7 @@ func (e *Env) Specs() (names []string) {
 // CheckClean fails the test if there are leaked, lost or doubly held devices.
 func (e *Env) CheckClean() {
 	e.Helper()
-	records, err := devicestatetest.OpenRecords(e.Host, e.StateDir(), store.New(e.Host, e.CDIDir(), Driver))
+	records, err := devicestatetest.OpenRecords(e.Host, e.StateDir(), store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), Driver))
 	if err == nil {
 		err = records.Check()
 	}
