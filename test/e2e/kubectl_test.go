@@ -56,11 +56,9 @@ func TestKubectl_LsAndWhy_AgreeWithTheCluster(t *testing.T) {
 			"spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: %s, count: %d}}]}}\n", namespace, env.Driver, count)
 		must(t, os.WriteFile(file, []byte(text), 0o600))
 		var answers struct{ Items []why.Answer }
-		// The command fails if the claim does not fit; its output is complete.
-		out, _ := cluster.KubectlGPU(ctx, "why", "-f", file, "-o", "json")
-		must(t, json.Unmarshal([]byte(out), &answers))
+		must(t, json.Unmarshal([]byte(kubectlGPU(ctx, t, "why", "-f", file, "-o", "json")), &answers))
 		if len(answers.Items) != 1 {
-			t.Fatalf("kubectl gpu why: %s", out)
+			t.Fatalf("kubectl gpu why: %v", answers)
 		}
 		_, err := cluster.Kubectl(ctx, "apply", "-f", file)
 		must(t, err)

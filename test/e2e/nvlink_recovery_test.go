@@ -297,33 +297,46 @@ func TestConstraints_GPUAndNetworkCard_OnOneRootOrNUMANode(t *testing.T) {
 	waitUnschedulable(ctx, t, namespace, "third")
 }
 
-// TestClaim_OfThisAndComputeDomainDriver_ContainerHasGPU has a stub in place of NVIDIA's driver of compute domains.
+// TestClaim_OfThisAndComputeDomainDriver_ContainerHasGPU has a stub in place of NVIDIA's driver of compute domains. One
+// pod has a claim for both drivers, and one has a claim for each of them.
 func TestClaim_OfThisAndComputeDomainDriver_ContainerHasGPU(t *testing.T) {
 	ctx := testContext(t)
 	const domains, class = "compute-domain.nvidia.com", "compute-domain-default-channel.nvidia.com"
-	startOtherDriver(ctx, t, domains, class, "channel-0,,")
+	startOtherDriver(ctx, t, domains, class, "channel-0,,", "channel-1,,")
 	namespace := createNamespace(ctx, t, nil) // Its cleanup runs first: the end of its pods needs both drivers.
-	_, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "both"},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{request("gpu", "gpu.nvidia.com"), request("channel", class)},
-			Config: []resourceapi.DeviceClaimConfiguration{{
-				Requests: []string{"channel"},
-				DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-					Driver: domains, Parameters: runtime.RawExtension{
-						Raw: []byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"ComputeDomainChannelConfig","domainID":"d"}`),
-					},
+	create := func(name string, requests ...resourceapi.DeviceRequest) {
+		_, err := cluster.Client.ResourceV1().ResourceClaims(namespace).Create(ctx, &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+				Requests: requests,
+				Config: []resourceapi.DeviceClaimConfiguration{{
+					Requests: []string{"channel"},
+					DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+						Driver: domains, Parameters: runtime.RawExtension{
+							Raw: []byte(`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"ComputeDomainChannelConfig","domainID":"d"}`),
+						},
+					}},
 				}},
 			}},
-		}},
-	}, metav1.CreateOptions{})
-	must(t, err)
-	createPod(ctx, t, namespace, "p", "both", nil)
-	p := waitRunning(ctx, t, namespace, "p")
-	view, err := cluster.Inspect(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
-	must(t, err)
-	if len(view.GPUs()) != 1 {
-		t.Errorf("the container sees %v", view.GPUs())
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	create("both", request("gpu", "gpu.nvidia.com"), request("channel", class))
+	createPod(ctx, t, namespace, "one-claim", "both", nil)
+	createRequests(ctx, t, namespace, "gpus", "", groupOf(2))
+	create("channel", request("channel", class))
+	createPod(ctx, t, namespace, "claim-each", "gpus", func(s *corev1.PodSpec) {
+		channel := "channel"
+		s.ResourceClaims = append(s.ResourceClaims, corev1.PodResourceClaim{Name: channel, ResourceClaimName: &channel})
+		s.Containers[0].Resources.Claims = append(s.Containers[0].Resources.Claims, corev1.ResourceClaim{Name: channel})
+	})
+	for name, gpus := range map[string]int{"one-claim": 1, "claim-each": 2} {
+		p := waitRunning(ctx, t, namespace, name)
+		view, err := cluster.Inspect(ctx, p.Namespace, p.Name, p.Spec.Containers[0].Name)
+		must(t, err)
+		if len(view.GPUs()) != gpus {
+			t.Errorf("the container of %s sees %v, want %d GPUs", name, view.GPUs(), gpus)
+		}
 	}
 }
 
