@@ -3,8 +3,8 @@
 
 // Package store keeps CDI specs on disk, one file a claim, named by the claim's UID.
 //
-// The host package writes the files, because the CDI library's writer does not sync. Other drivers use the same
-// directory. It is usually on tmpfs and empty after a reboot, so a missing file proves nothing about the claim.
+// The host package writes the files, so that tests can make each operation fail. Other drivers use the same directory. It
+// is usually on tmpfs and empty after a reboot, so a missing file proves nothing about the claim.
 package store
 
 import (
@@ -57,7 +57,7 @@ func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+u
 
 // Write writes the claim's spec, unless it already has this content.
 func (s *Store) Write(uid string, data []byte) error {
-	return s.write(s.host.WriteDurable, LabelWrite, "write the CDI spec", s.path(uid), data)
+	return s.write(LabelWrite, "write the CDI spec", s.path(uid), data)
 }
 
 // TopologyPath returns the path of the claim's file for NCCL.
@@ -67,7 +67,7 @@ func (s *Store) TopologyPath(uid string) string {
 
 // WriteTopology writes the claim's file for NCCL, unless it already has this content. Remove removes it too.
 func (s *Store) WriteTopology(uid string, data []byte) error {
-	return s.write(s.host.WriteAtomic, LabelExtra, "write the topology file for NCCL", s.TopologyPath(uid), data)
+	return s.write(LabelExtra, "write the topology file for NCCL", s.TopologyPath(uid), data)
 }
 
 // MetadataPath returns the path of the claim's i-th metadata file.
@@ -78,7 +78,7 @@ func (s *Store) MetadataPath(uid string, i int) string {
 // WriteMetadata writes the claim's i-th metadata file, unless it already has this content. Remove removes
 // it too.
 func (s *Store) WriteMetadata(uid string, i int, data []byte) error {
-	return s.write(s.host.WriteAtomic, LabelExtra, "write the metadata of the claim's devices", s.MetadataPath(uid, i), data)
+	return s.write(LabelExtra, "write the metadata of the claim's devices", s.MetadataPath(uid, i), data)
 }
 
 // ReadMetadata returns the claim's i-th metadata file. A missing one is fs.ErrNotExist.
@@ -86,20 +86,18 @@ func (s *Store) ReadMetadata(uid string, i int) ([]byte, error) {
 	return s.host.ReadFile(s.MetadataPath(uid, i))
 }
 
-// write writes a file that differs. Files that a spec mounts need no sync: no spec is used in a later boot without a new
-// Prepare, which compares them.
-func (s *Store) write(
-	write func(host.Label, string, []byte, fs.FileMode) error, label host.Label, attempt, path string, data []byte,
-) error {
+// write writes a file that differs. No file needs a sync: no spec is used in a later boot without a new Prepare, which
+// compares the files.
+func (s *Store) write(label host.Label, attempt, path string, data []byte) error {
 	if old, err := s.host.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
 	}
-	err := write(label, path, data, 0o644)
+	err := s.host.WriteAtomic(label, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.host.MkdirAll(LabelMkdir, 0o755, filepath.Dir(path)); err != nil {
 			return fmt.Errorf("%s: create its directory: %w", attempt, err)
 		}
-		err = write(label, path, data, 0o644)
+		err = s.host.WriteAtomic(label, path, data, 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", attempt, err)
