@@ -69,6 +69,8 @@ type Inventory struct {
 	// profiles and places, by path in sysfs, are used by one scan at a time.
 	profiles map[profileKey][]gpu.Profile
 	places   map[string]gpu.GPU
+	// multiprocessors are those of products, by name.
+	multiprocessors map[string]int
 }
 
 // New returns an Inventory without reading the node.
@@ -82,7 +84,8 @@ func New(o Options) *Inventory {
 			return t.C, t.Stop
 		}
 	}
-	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{}}
+	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{},
+		multiprocessors: map[string]int{}}
 }
 
 // Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver
@@ -135,6 +138,7 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 		s.GPUs = append(s.GPUs, g)
 	}
 	rejectDuplicates(&s)
+	i.keepMultiprocessors(s.GPUs)
 	i.findFaults(s.GPUs, handles)
 	peers(s.GPUs, handles)
 	i.locate(&s)
@@ -142,6 +146,21 @@ func (i *Inventory) read(ctx context.Context, session nvml.Session) (gpu.Snapsho
 	slices.SortFunc(s.GPUs, func(a, b gpu.GPU) int { return cmp.Compare(a.PCIAddress, b.PCIAddress) })
 	slices.SortStableFunc(s.Problems, func(a, b gpu.Problem) int { return cmp.Compare(a.Index, b.Index) })
 	return s, nil
+}
+
+// keepMultiprocessors completes GPUs in MIG mode, whose cores the driver does not count. GPUs of a product have equally
+// many. So a switch of the mode does not change what a node publishes.
+func (i *Inventory) keepMultiprocessors(gpus []gpu.GPU) {
+	for _, g := range gpus {
+		if g.ProductName != "" && g.Multiprocessors > 0 {
+			i.multiprocessors[g.ProductName] = g.Multiprocessors
+		}
+	}
+	for n := range gpus {
+		if g := &gpus[n]; g.Multiprocessors == 0 && g.MIG.Enabled {
+			g.Multiprocessors = i.multiprocessors[g.ProductName]
+		}
+	}
 }
 
 func (i *Inventory) findFaults(gpus []gpu.GPU, handles map[string]nvml.Device) {

@@ -60,6 +60,31 @@ func TestScan_AnyMIGMode_ReadsProfiles(t *testing.T) {
 	}
 }
 
+func TestScan_MIGModeSwitched_MultiprocessorsStay(t *testing.T) {
+	machine := simtest.Machine(t, "hgx-h100")
+	i := bare(t, nvmlfake.New(machine))
+	whole := scan(t, i).GPUs
+	partition(t, machine, 19, 3, false)
+	for name, i := range map[string]*Inventory{"a later scan": i, "another process": bare(t, nvmlfake.New(machine))} {
+		if now := scan(t, i).GPUs[0]; !now.MIG.Enabled || now.Multiprocessors != whole[0].Multiprocessors {
+			t.Errorf("%s: %d multiprocessors, MIG mode %t; want %d", name, now.Multiprocessors, now.MIG.Enabled, whole[0].Multiprocessors)
+		}
+	}
+	simtest.Change(t, machine, func(s *engine.State) {
+		for n := range s.GPUs {
+			if code := s.SetMIGMode(&s.GPUs[n], true); code != 0 {
+				t.Fatal(code)
+			}
+		}
+	})
+	if now := scan(t, i).GPUs[7]; now.Multiprocessors != whole[7].Multiprocessors {
+		t.Errorf("all GPUs are in MIG mode: %d multiprocessors, want %d", now.Multiprocessors, whole[7].Multiprocessors)
+	}
+	if now := scan(t, bare(t, nvmlfake.New(machine))).GPUs[0]; now.Multiprocessors != 0 {
+		t.Errorf("no GPU has told its multiprocessors: %d", now.Multiprocessors)
+	}
+}
+
 func TestScan_InstanceWithoutDevice_IsPartition(t *testing.T) {
 	machine := simtest.Machine(t, "hgx-h100")
 	partition(t, machine, 9, 4, false)

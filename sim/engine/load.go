@@ -95,6 +95,14 @@ func (s *State) loadPercent(g *GPU) int { return s.busy(g) / max(s.Profile.Board
 // LoadPercent is the utilization of the board.
 func (v View) LoadPercent() int { return v.State.loadPercent(v.GPU) }
 
+// Cores returns the board's number of cores, or -1 in MIG mode, in which the driver does not count them.
+func (v View) Cores() int {
+	if v.MIGEnabled {
+		return -1
+	}
+	return v.Board.Cores
+}
+
 // MemoryLoadPercent is the utilization of the board's memory.
 func (v View) MemoryLoadPercent() int {
 	return min(v.MemoryUtil+v.State.processLoad(v.GPU)*dramPercent/100, 100)

@@ -137,7 +137,7 @@ func nvmlDeviceGetAddressingMode(dev C.handle, mode *C.versionedValue) C.u32 {
 
 //export nvmlDeviceGetNumGpuCores
 func nvmlDeviceGetNumGpuCores(dev C.handle, to *C.u32) C.u32 {
-	return number("nvmlDeviceGetNumGpuCores", dev, to, func(v engine.View) int { return v.Board.Cores })
+	return number("nvmlDeviceGetNumGpuCores", dev, to, engine.View.Cores)
 }
 
 //export nvmlDeviceGetMemoryBusWidth

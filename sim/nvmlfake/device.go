@@ -76,7 +76,13 @@ func (d *device) Memory() (nvml.MemoryInfo, error) {
 }
 
 func (d *device) Cores() (int, error) {
-	return get(d, "nvmlDeviceGetNumGpuCores", func(v engine.View) int { return v.Board.Cores })
+	return ask(d, "nvmlDeviceGetNumGpuCores", func(v engine.View) (int, nvml.Code) {
+		n := v.Cores()
+		if n < 0 {
+			return 0, nvml.NotSupported
+		}
+		return n, 0
+	})
 }
 
 func (d *device) AddressingMode() (nvml.AddressingMode, error) {

@@ -88,6 +88,7 @@ func TestLibrary_MIGDevice_IsDevice(t *testing.T) {
 		"BAR1":               {answer(d.GetBAR1MemoryInfo()), gonvml.BAR1Memory{Bar1Total: 65536 << 20, Bar1Free: 65536 << 20}},
 		"ECC":                {answer(d.GetTotalEccErrors(gonvml.MEMORY_ERROR_TYPE_CORRECTED, gonvml.VOLATILE_ECC)), 0},
 		"utilization":        {answer(parent.GetUtilizationRates()), gonvml.ERROR_NOT_SUPPORTED},
+		"cores":              {answer(parent.GetNumGpuCores()), gonvml.ERROR_NOT_SUPPORTED},
 		"decoder":            {decoder(parent.GetDecoderUtilization()), gonvml.ERROR_NOT_SUPPORTED},
 		"remapped rows":      {answer(parent.GetRowRemapperHistogram()), gonvml.ERROR_NOT_SUPPORTED},
 		"a GPU's own query":  {answer(d.GetMinorNumber()), gonvml.ERROR_NOT_SUPPORTED},
