@@ -1,0 +1,256 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package dashboard
+
+import (
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Series is a result of a query. An instant query has one point for each series.
+type Series struct {
+	Labels map[string]string
+	Points []Point
+}
+
+// Point is a value at a time in seconds since 1970.
+type Point struct{ Time, Value float64 }
+
+// Window is the time range of a page, and the distance of the points of a graph.
+type Window struct {
+	From, To           time.Time
+	Step, RateInterval time.Duration
+}
+
+// Ask runs a query over a window, or at its end.
+type Ask func(query string, w Window, instant bool) ([]Series, error)
+
+// Sizes of the page in pixels.
+const (
+	width, rowHeight, gap, titles = 1200, 26, 8, 44
+	header, legendRow, axis, left = 26, 17, 18, 70
+	legendRows                    = 3
+	// entry and letter are the estimated widths of a legend's mark and of a letter.
+	entry, letter = 26, 6.3
+)
+
+// Size returns the width and the height of the page in pixels.
+func (b *Board) Size() (int, int) {
+	rows := 0
+	for _, p := range b.Panels {
+		rows = max(rows, p.GridPos.Y+p.GridPos.H)
+	}
+	return width, titles + rows*rowHeight + gap
+}
+
+// colors are the first of Grafana's classic palette.
+var colors = []string{
+	"#7EB26D", "#EAB839", "#6ED0E0", "#EF843C", "#E24D42", "#1F78C1", "#BA43A9", "#705DA0", "#508642", "#CCA300", "#447EBC", "#C15C17",
+	"#890F02", "#0A437C", "#6D1F62", "#584477",
+}
+
+type (
+	line struct {
+		Color, Name string
+		Paths       []string
+		Dots        [][2]string
+	}
+	tick struct{ At, Text string }
+	// box is a panel with the places of its parts in pixels.
+	box struct {
+		Panel
+		Left, Top, Width, Height             int
+		PlotLeft, PlotWidth, PlotHeight, Low int
+		Across, Down                         []tick
+		Lines, Legend                        []line
+		More                                 int
+		Columns                              []string
+		Rows                                 [][]string
+		Empty                                bool
+	}
+)
+
+// Page writes the dashboard as HTML with data of a window, and returns the titles of the panels without data.
+func (b *Board) Page(w io.Writer, window Window, ask Ask) (empty []string, err error) {
+	view := struct {
+		*Board
+		From, To string
+		Boxes    []box
+	}{Board: b, From: window.From.UTC().Format("15:04"), To: window.To.UTC().Format("15:04")}
+	for _, p := range b.Panels {
+		x := box{Panel: p, PlotLeft: left}
+		x.Left, x.Top = p.GridPos.X*(width-gap)/24+gap, titles+p.GridPos.Y*rowHeight
+		x.Width, x.Height = p.GridPos.W*(width-gap)/24-gap, p.GridPos.H*rowHeight-gap
+		var lines []named
+		for _, t := range p.Targets {
+			found, err := ask(b.Resolve(t, seconds(window.RateInterval), seconds(window.To.Sub(window.From))), window, t.Instant)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", b.Title, p.Title, err)
+			}
+			for _, s := range found {
+				lines = append(lines, named{t.legend(s.Labels), s})
+			}
+		}
+		lines = slices.DeleteFunc(lines, func(n named) bool { return !slices.ContainsFunc(n.Points, Point.finite) })
+		switch {
+		case len(lines) == 0:
+			x.Empty, empty = true, append(empty, p.Title)
+		case p.Type == "table":
+			x.table(lines)
+		default:
+			x.graph(lines, window)
+		}
+		view.Boxes = append(view.Boxes, x)
+	}
+	return empty, page.Execute(w, view)
+}
+
+// named is a series with its entry in the legend.
+type named struct {
+	name string
+	Series
+}
+
+func (p Point) finite() bool { return !math.IsNaN(p.Value) && !math.IsInf(p.Value, 0) }
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.0fs", d.Seconds()) }
+
+func (x *box) table(rows []named) {
+	x.Columns = x.columns(rows)
+	for _, r := range rows {
+		var cells []string
+		for _, c := range x.Columns {
+			cells = append(cells, r.Labels[c])
+		}
+		x.Rows = append(x.Rows, append(cells, format(x.FieldConfig.Defaults.Unit, r.Points[0].Value)))
+	}
+	x.Columns = append(x.Columns, "Value")
+}
+
+// graph draws lines. A line has a gap where a point is missing, as in Grafana.
+func (x *box) graph(lines []named, w Window) {
+	rows := x.legend(lines)
+	x.PlotWidth, x.PlotHeight = x.Width-left-3*gap, x.Height-header-gap-axis-rows*legendRow
+	x.Low = x.PlotHeight + axis - 4
+	low, high := math.Inf(1), math.Inf(-1)
+	for _, l := range lines {
+		for _, p := range l.Points {
+			if p.finite() {
+				low, high = min(low, p.Value), max(high, p.Value)
+			}
+		}
+	}
+	if m := x.FieldConfig.Defaults.Min; m != nil {
+		low = *m
+	}
+	values, labels := ticks(x.FieldConfig.Defaults.Unit, low, high)
+	bottom, top := values[0], values[len(values)-1]
+	from, to := float64(w.From.UnixMilli())/1000, float64(w.To.UnixMilli())/1000
+	down := func(v float64) string { return pixels((top - v) / (top - bottom) * float64(x.PlotHeight)) }
+	across := func(t float64) string { return pixels(left + (t-from)/(to-from)*float64(x.PlotWidth)) }
+	for i, v := range values {
+		x.Down = append(x.Down, tick{down(v), labels[i]})
+	}
+	distance := w.To.Sub(w.From) / 6
+	for _, d := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour} {
+		if distance <= d {
+			distance = d
+			break
+		}
+	}
+	for t := w.From.Truncate(distance).Add(distance); t.Before(w.To); t = t.Add(distance) {
+		x.Across = append(x.Across, tick{across(float64(t.Unix())), t.UTC().Format("15:04")})
+	}
+	for i, l := range lines {
+		drawn := line{Color: colors[i%len(colors)]}
+		var run [][2]string
+		end := func() {
+			var path strings.Builder
+			for _, at := range run {
+				path.WriteString(at[0] + "," + at[1] + " ")
+			}
+			if len(run) == 1 {
+				drawn.Dots = append(drawn.Dots, run[0])
+			} else if len(run) > 1 {
+				drawn.Paths = append(drawn.Paths, path.String())
+			}
+			run = nil
+		}
+		before := math.Inf(-1)
+		for _, p := range l.Points {
+			if !p.finite() || p.Time-before > 1.5*w.Step.Seconds() {
+				end()
+			}
+			if p.finite() {
+				run, before = append(run, [2]string{across(p.Time), down(p.Value)}), p.Time
+			}
+		}
+		end()
+		x.Lines = append(x.Lines, drawn)
+	}
+}
+
+// legend fits entries into a few rows, and counts those for which there is no place. It returns the number of rows.
+func (x *box) legend(lines []named) int {
+	rows, used := 1, 0.0
+	for i, l := range lines {
+		size := entry + letter*float64(len(l.name))
+		if used += size; used > float64(x.Width-2*gap) && i > 0 {
+			rows, used = rows+1, size
+		}
+		if rows > legendRows {
+			x.More = len(lines) - i
+			return legendRows + 1
+		}
+		x.Legend = append(x.Legend, line{Color: colors[i%len(colors)], Name: l.name})
+	}
+	return rows
+}
+
+func pixels(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
+
+var page = template.Must(template.New("").Parse(`<!DOCTYPE html>
+<meta charset="utf-8">
+<title>{{.Title}}</title>
+<style>
+body { margin: 0; background: #f4f5f5; color: #24292e; font: 11px "DejaVu Sans", sans-serif; }
+h1 { position: absolute; left: 10px; top: 12px; margin: 0; font-size: 15px; }
+p { position: absolute; right: 10px; top: 14px; margin: 0; }
+section { position: absolute; box-sizing: border-box; overflow: hidden; background: #fff; border: 1px solid #dcdcdd; border-radius: 2px; }
+h2 { height: 26px; margin: 0 8px; font-size: 12px; line-height: 26px; }
+h2 span { color: #888; font-weight: normal; }
+.legend { padding: 0 8px; line-height: 17px; }
+.legend span { margin-right: 12px; white-space: nowrap; }
+.legend svg { margin-right: 4px; vertical-align: 3px; }
+table { width: 100%; border-collapse: collapse; table-layout: fixed; font-size: 10px; }
+th, td { overflow: hidden; padding: 4px 8px; border-top: 1px solid #eee; text-align: left; text-overflow: ellipsis; white-space: nowrap; }
+th { color: #1f62e0; }
+.none { text-align: center; line-height: 100px; color: #888; }
+</style>
+<h1>{{.Title}}</h1>
+<p>{{range .Templating.List}}{{if eq .Type "query"}}{{.Name}}: {{.Current.Text}} · {{end}}{{end}}{{.From}} to {{.To}} UTC</p>
+{{range .Boxes}}<section style="left: {{.Left}}px; top: {{.Top}}px; width: {{.Width}}px; height: {{.Height}}px">
+<h2>{{.Title}} <span>{{.Description}}</span></h2>
+{{if .Empty}}<div class="none">No data</div>
+{{else if .Rows}}<table><tr>{{range .Columns}}<th>{{.}}</th>{{end}}</tr>
+{{range .Rows}}<tr>{{range .}}<td>{{.}}</td>{{end}}</tr>
+{{end}}</table>
+{{else}}{{$x := .}}<svg width="{{.Width}}" height="{{.Low}}" style="display: block; padding: 4px 0; overflow: visible" font-size="10" fill="#555">
+{{range .Down}}<path d="M{{$x.PlotLeft}} {{.At}}h{{$x.PlotWidth}}" stroke="#e4e4e4"/>` +
+	`<text x="{{$x.PlotLeft}}" y="{{.At}}" dx="-6" dy="3" text-anchor="end">{{.Text}}</text>
+{{end}}{{range .Across}}<path d="M{{.At}} 0v{{$x.PlotHeight}}" stroke="#e4e4e4"/>` +
+	`<text x="{{.At}}" y="{{$x.Low}}" text-anchor="middle">{{.Text}}</text>
+{{end}}{{range .Lines}}{{$l := .}}{{range .Paths}}<polyline points="{{.}}" fill="none" stroke="{{$l.Color}}" stroke-width="1.3"/>
+{{end}}{{range .Dots}}<circle cx="{{index . 0}}" cy="{{index . 1}}" r="2" fill="{{$l.Color}}"/>
+{{end}}{{end}}</svg>
+<div class="legend">{{range .Legend}}<span><svg width="10" height="3"><rect width="10" height="3" fill="{{.Color}}"/></svg>{{.Name}}</span> ` +
+	`{{end}}{{if .More}}<br>and {{.More}} more{{end}}</div>
+{{end}}</section>
+{{end}}`))
