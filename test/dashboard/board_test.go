@@ -51,6 +51,12 @@ func TestPage_ShippedDashboards_DrawEveryPanel(t *testing.T) {
 			continue
 		}
 		graphs, labels := 0, map[string]string{"Time": "hidden", "claim_namespace": "<b>team-a</b>", "uuid": "GPU-1"}
+		values := 0
+		for _, p := range b.Panels {
+			if p.Type == "table" && !p.excludes("Value") {
+				values++
+			}
+		}
 		html, empty := draw(t, b, func(query string, w Window, instant bool) ([]Series, error) {
 			if strings.Contains(query, "$") {
 				t.Errorf("%s: a variable is unresolved: %s", file, query)
@@ -67,6 +73,9 @@ func TestPage_ShippedDashboards_DrawEveryPanel(t *testing.T) {
 		})
 		if len(empty) > 0 || graphs == 0 || strings.Count(html, "<polyline") != graphs {
 			t.Errorf("%s: %d graphs have %d lines; empty are %q", file, graphs, strings.Count(html, "<polyline"), empty)
+		}
+		if strings.Count(html, "<th>Value</th>") != values {
+			t.Errorf("%s: not %d tables have values", file, values)
 		}
 		if strings.Count(html, "<section") != len(b.Panels) || strings.Contains(html, "<b>") || strings.Contains(html, "hidden</td>") {
 			t.Errorf("%s: a panel is missing, a name is not escaped or an excluded column is shown:\n%s", file, html)

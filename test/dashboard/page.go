@@ -122,6 +122,9 @@ func (p Point) finite() bool { return !math.IsNaN(p.Value) && !math.IsInf(p.Valu
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.0fs", d.Seconds()) }
 
+// value is Grafana's name for the column of a table's values.
+const value = "Value"
+
 func (x *box) table(rows []named) {
 	x.Columns = x.columns(rows)
 	for _, r := range rows {
@@ -129,9 +132,14 @@ func (x *box) table(rows []named) {
 		for _, c := range x.Columns {
 			cells = append(cells, r.Labels[c])
 		}
-		x.Rows = append(x.Rows, append(cells, format(x.FieldConfig.Defaults.Unit, r.Points[0].Value)))
+		if !x.excludes(value) {
+			cells = append(cells, format(x.FieldConfig.Defaults.Unit, r.Points[0].Value))
+		}
+		x.Rows = append(x.Rows, cells)
 	}
-	x.Columns = append(x.Columns, "Value")
+	if !x.excludes(value) {
+		x.Columns = append(x.Columns, value)
+	}
 }
 
 // graph draws lines. A line has a gap where a point is missing, as in Grafana.
@@ -224,7 +232,7 @@ body { margin: 0; background: #f4f5f5; color: #24292e; font: 11px "DejaVu Sans",
 h1 { position: absolute; left: 10px; top: 12px; margin: 0; font-size: 15px; }
 p { position: absolute; right: 10px; top: 14px; margin: 0; }
 section { position: absolute; box-sizing: border-box; overflow: hidden; background: #fff; border: 1px solid #dcdcdd; border-radius: 2px; }
-h2 { height: 26px; margin: 0 8px; font-size: 12px; line-height: 26px; }
+h2 { overflow: hidden; height: 26px; margin: 0 8px; font-size: 12px; line-height: 26px; text-overflow: ellipsis; white-space: nowrap; }
 h2 span { color: #888; font-weight: normal; }
 .legend { padding: 0 8px; line-height: 17px; }
 .legend span { margin-right: 12px; white-space: nowrap; }

@@ -13,10 +13,10 @@ type dashboard struct {
 
 type variable struct{ name, query string }
 
-// panel is a graph, or a table of the newest values.
+// panel is a graph, or a table of the newest values. With labelsOnly the table has no values.
 type panel struct {
 	title, unit, description string
-	table                    bool
+	table, labelsOnly        bool
 	queries                  []query
 }
 
@@ -58,6 +58,9 @@ func (p panel) grafana(i int) object {
 	if p.table {
 		out["type"] = "table"
 		hidden := object{"Time": true, "__name__": true, "instance": true, "job": true, "endpoint": true, "namespace": true}
+		if p.labelsOnly {
+			hidden["Value"] = true
+		}
 		out["transformations"] = []object{{"id": "organize", "options": object{"excludeByName": hidden}}}
 	}
 	var targets []object

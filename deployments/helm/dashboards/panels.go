@@ -57,7 +57,7 @@ var dashboards = []dashboard{
 		}},
 	}},
 	{name: "nodes", title: "GPUs / Nodes", variables: []variable{node}, panels: []panel{
-		{title: "Who holds each GPU", unit: plain, table: true, queries: []query{
+		{title: "Who holds each GPU", unit: plain, table: true, labelsOnly: true, queries: []query{
 			{`sum by (gpu_uuid, type, device, claim_namespace, claim, pod) (gpu_dra_claim_device_info * on (gpu_uuid) group_left () max by (gpu_uuid) (gpu_dra_device_memory_total_bytes{node=~"$node", type="gpu"} > bool 0))`, ""},
 		}},
 		{title: "Parts of each GPU", unit: plain, queries: []query{
@@ -121,7 +121,7 @@ var dashboards = []dashboard{
 			{`max by (device, uuid) (gpu_dra_device_utilization_ratio and on (uuid) ` + shared + `)`, "{{device}} utilization"},
 			{`max by (device, uuid) (gpu_dra_device_memory_used_bytes and on (uuid) ` + shared + `) / max by (device, uuid) (gpu_dra_device_memory_total_bytes)`, "{{device}} memory"},
 		}},
-		{title: "Devices of claims and pods", unit: plain, table: true, queries: []query{
+		{title: "Devices of claims and pods", unit: plain, table: true, labelsOnly: true, queries: []query{
 			{`sum by (claim_namespace, claim, pod, container, type, device, uuid) (gpu_dra_claim_device_info{claim_namespace=~"$namespace"})`, ""},
 		}},
 		{title: "GPU hours of claims", unit: plain, table: true, description: "Of claims that exist.", queries: []query{
@@ -135,7 +135,7 @@ var dashboards = []dashboard{
 		{title: "XIDs in 10 minutes", unit: plain, queries: []query{
 			{"sum by (uuid, xid) " + recent("gpu_dra_xid_errors_total"), "{{uuid}} {{xid}}"},
 		}},
-		{title: "States of GPUs", unit: plain, table: true, queries: []query{{`max by (uuid, state) (gpu_dra_device_health)`, ""}}},
+		{title: "States of GPUs", unit: plain, table: true, labelsOnly: true, queries: []query{{`max by (uuid, state) (gpu_dra_device_health)`, ""}}},
 		{title: "Recovery action of the driver", unit: plain, description: "0 is none.", queries: []query{
 			{`max by (uuid) (gpu_dra_device_recovery_action)`, "{{uuid}}"},
 		}},
