@@ -221,7 +221,7 @@ func (p *Publisher) failed(ctx context.Context, err error, msg string) {
 		p.mu.Lock()
 		content, _ := json.Marshal(p.desired) // API types always encode.
 		p.mu.Unlock()
-		logger.Error(err, "The API server refuses the slices as invalid; please report this", "slices", string(content))
+		logger.Error(err, "The API server or an admission policy refuses the slices as invalid; if no policy does, please report this", "slices", string(content))
 	default:
 		p.o.Metrics.PublishFailed("Failed")
 		logger.Error(err, "Publishing failed; trying again", "during", msg)
