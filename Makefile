@@ -95,8 +95,8 @@ test-ecosystem: images cluster-build ## Kueue's and Karpenter's own code with si
 	@hack/test-ecosystem.sh $(KUBERNETES)
 
 .PHONY: test-monitoring
-test-monitoring: images cluster-build ## The chart's rules and dashboards, with a Prometheus server and an autoscaler
-	@hack/test-monitoring.sh $(KUBERNETES)
+test-monitoring: images cluster-build ## The chart's rules and dashboards, with Prometheus, an autoscaler and Debian's chromium; RUN=REGEX for a part
+	@hack/test-monitoring.sh $(KUBERNETES) "$(RUN)" $(FLAGS)
 
 .PHONY: test-versions
 test-versions: images ## End to end on older versions of Kubernetes, into a table of docs/compatibility.md; VERSIONS="v1.34.4" for some

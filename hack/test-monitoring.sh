@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the chart's rules, dashboards and documented queries: their names, the rules' unit tests, and a Prometheus server
-# that scrapes a cluster, with a HorizontalPodAutoscaler on its metrics. Usage: test-monitoring.sh KUBERNETES [REGEX]
+# that scrapes a cluster, with a HorizontalPodAutoscaler on its metrics. Chromium draws the dashboards.
+# Usage: test-monitoring.sh KUBERNETES [REGEX [go test arguments]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PROMETHEUS=$(hack/tool.sh --path prometheus)
@@ -19,8 +20,13 @@ grep -q '"Sum": "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="' <<<"$keda" ||
 }
 KEDA_SCALEDOBJECT=$(sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$keda")/config/crd/bases/keda.sh_scaledobjects.yaml
 export KEDA_SCALEDOBJECT
+version=$1
+run=${2:-.}
+shift $(($# < 2 ? $# : 2))
 cd test
 dir=$(mktemp -d)
-trap 'rmdir "$dir" 2>/dev/null || true' EXIT
-../bin/onenode run --dir "$dir/cluster" --kubernetes "$1" -- \
-  go test -count=1 -v -timeout 40m -tags e2e -run "${2:-.}" ./e2e/monitoring
+# A killed test leaves its files and those of the browser.
+mkdir "$dir/tmp"
+trap 'rm -rf "$dir/tmp"; rmdir "$dir" 2>/dev/null || true' EXIT
+../bin/onenode run --dir "$dir/cluster" --kubernetes "$version" -- \
+  env TMPDIR="$dir/tmp" go test -count=1 -v -timeout 40m -tags e2e -run "$run" ./e2e/monitoring "$@"

@@ -12,16 +12,18 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
+	"gpu-dra-driver/test/dashboard"
 	"gpu-dra-driver/test/e2e/env"
 )
 
 // question is a query, with its place for failures.
 type question struct{ where, query string }
 
-// panels returns the queries of the dashboards in the cluster, as Grafana asks them.
-func panels(ctx context.Context, e *env.Env) (out []question, err error) {
+// installedDashboards returns the dashboards of the cluster, by UID.
+func installedDashboards(ctx context.Context, e *env.Env) (out []*dashboard.Board, err error) {
 	text, err := e.Kubectl(ctx, "get", "configmaps", "-n", env.Namespace, "-l", "grafana_dashboard=1", "-o", "json")
 	if err != nil {
 		return nil, err
@@ -34,40 +36,37 @@ func panels(ctx context.Context, e *env.Env) (out []question, err error) {
 	}
 	for _, item := range list.Items {
 		for _, data := range item.Data {
-			var board struct {
-				Title      string
-				Templating struct {
-					List []struct {
-						Name, Type string
-						Query      any
-					}
-				}
-				Panels []struct {
-					Title   string
-					Targets []struct{ Expr string }
-				}
-			}
-			if err := json.Unmarshal([]byte(data), &board); err != nil {
+			b, err := dashboard.Parse([]byte(data))
+			if err != nil {
 				return nil, err
 			}
-			variables := []string{"$__rate_interval", "30s", "$__range", "5m"}
-			for _, v := range board.Templating.List {
-				if q, ok := v.Query.(map[string]any); ok && v.Type == "query" {
-					values := strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(q["query"]), "label_values("), ")")
-					metric, label, _ := strings.Cut(values, ", ")
-					out = append(out, question{board.Title + ": variable " + v.Name, metric + "{" + label + `!=""}`})
-				}
-				variables = append(variables, "$"+v.Name, ".*")
-			}
-			for _, p := range board.Panels {
-				for _, target := range p.Targets {
-					out = append(out, question{board.Title + ": " + p.Title, strings.NewReplacer(variables...).Replace(target.Expr)})
-				}
-			}
+			out = append(out, b)
 		}
 	}
-	if len(list.Items) < 5 {
-		return nil, fmt.Errorf("%d dashboards are installed", len(list.Items))
+	if len(out) < 5 {
+		return nil, fmt.Errorf("%d dashboards are installed", len(out))
+	}
+	slices.SortFunc(out, func(a, b *dashboard.Board) int { return strings.Compare(a.UID, b.UID) })
+	return out, nil
+}
+
+// panels returns the queries of dashboards, as Grafana asks them.
+func panels(boards []*dashboard.Board) (out []question, err error) {
+	for _, b := range boards {
+		for _, v := range b.Templating.List {
+			if v.Type == "query" {
+				metric, label, err := v.Values()
+				if err != nil {
+					return nil, err
+				}
+				out = append(out, question{b.Title + ": variable " + v.Name, metric + "{" + label + `!=""}`})
+			}
+		}
+		for _, p := range b.Panels {
+			for _, target := range p.Targets {
+				out = append(out, question{b.Title + ": " + p.Title, b.Resolve(target, rateInterval.String(), "5m")})
+			}
+		}
 	}
 	return out, nil
 }

@@ -125,14 +125,18 @@ func TestMonitoring_PodsUseGPUs_QueriesHaveData(t *testing.T) {
 	t.Run("promtool accepts the metrics", func(t *testing.T) { n.checkMetrics(ctx, t) })
 	t.Run("pods follow the utilization of their GPUs", func(t *testing.T) { n.checkAutoscaling(ctx, t) })
 	t.Run("faults fire alerts", func(t *testing.T) { n.checkAlerts(ctx, t) })
+	t.Run("dashboards draw every panel", func(t *testing.T) { n.checkPictures(ctx, t) })
 	t.Run("claims fire alerts", func(t *testing.T) { n.checkClaimAlerts(ctx, t) })
 	t.Run("plugins that never start fire an alert", func(t *testing.T) { n.checkPluginAlert(ctx, t) })
 }
 
+// neverSeen is the panel of failures that no case causes.
+const neverSeen = "GPUs / Health: Failed preparations and releases in 10 minutes"
+
 // empty lists queries without data while nothing fails. Prometheus must still answer them.
 var empty = []string{
 	// The plugin serves these counters from the first failure on.
-	"GPUs / Health: XIDs in 10 minutes", "GPUs / Health: Failed preparations and releases in 10 minutes", "GPUs / Health: Background errors in 10 minutes",
+	"GPUs / Health: XIDs in 10 minutes", neverSeen, "GPUs / Health: Background errors in 10 minutes",
 	// A GPU is hot only since a moment.
 	"docs/metrics.md: Which GPUs are slowed down, and why?",
 	// No GPU has had an XID or a faulty row.
@@ -140,7 +144,9 @@ var empty = []string{
 }
 
 func (n *node) checkQueries(ctx context.Context, t *testing.T) {
-	questions, err := panels(ctx, n.Env)
+	boards, err := installedDashboards(ctx, n.Env)
+	must(t, err)
+	questions, err := panels(boards)
 	must(t, err)
 	more, err := documented(n.Env, n.busy.UUID)
 	must(t, err)

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/test/dashboard"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -29,6 +30,7 @@ const serverProgram, toolProgram = "PROMETHEUS", "PROMTOOL"
 type prometheus struct {
 	*env.Env
 	node, address string
+	began         time.Time
 	stop          func()
 }
 
@@ -92,7 +94,7 @@ func startPrometheus(ctx context.Context, e *env.Env, dir string, rules []byte) 
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	p := &prometheus{Env: e, node: nodes.Items[0].Name, address: address, stop: func() { cancel(); <-ended; _ = log.Close() }}
+	p := &prometheus{Env: e, node: nodes.Items[0].Name, address: address, began: time.Now(), stop: func() { cancel(); <-ended; _ = log.Close() }}
 	err = e.Eventually(ctx, "Prometheus scrapes plugin and controller", time.Minute, func(ctx context.Context) (bool, string) {
 		select {
 		case err := <-ended:
@@ -125,8 +127,43 @@ func (s sample) value() float64 {
 
 // query returns the result of an instant query.
 func (p *prometheus) query(ctx context.Context, query string) ([]sample, error) {
-	data, err := p.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/http:"+p.node+":"+prometheusPort+"/proxy/api/v1/query").
-		Param("query", query).DoRaw(ctx)
+	return results[sample](ctx, p, "vector", "query", map[string]string{"query": query})
+}
+
+// series returns the results of a range query, or of an instant query at the end of the window, for a panel.
+func (p *prometheus) series(ctx context.Context, query string, w dashboard.Window, instant bool) (out []dashboard.Series, err error) {
+	kind, path, params := "matrix", "query_range", map[string]string{
+		"query": query, "start": w.From.Format(time.RFC3339), "end": w.To.Format(time.RFC3339), "step": w.Step.String(),
+	}
+	if instant {
+		kind, path, params = "vector", "query", map[string]string{"query": query, "time": w.To.Format(time.RFC3339)}
+	}
+	found, err := results[struct {
+		Metric map[string]string
+		Value  *[2]any
+		Values [][2]any
+	}](ctx, p, kind, path, params)
+	for _, f := range found {
+		if f.Value != nil {
+			f.Values = append(f.Values, *f.Value)
+		}
+		s := dashboard.Series{Labels: f.Metric}
+		for _, v := range f.Values {
+			at, _ := v[0].(float64)
+			s.Points = append(s.Points, dashboard.Point{Time: at, Value: sample{Value: v}.value()})
+		}
+		out = append(out, s)
+	}
+	return out, err
+}
+
+func results[T any](ctx context.Context, p *prometheus, kind, path string, params map[string]string) ([]T, error) {
+	request := p.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes/http:" + p.node + ":" + prometheusPort + "/proxy/api/v1/" + path)
+	for name, value := range params {
+		request = request.Param(name, value)
+	}
+	data, err := request.DoRaw(ctx)
+	query := params["query"]
 	var answer struct {
 		Error string
 		Data  struct {
@@ -140,9 +177,9 @@ func (p *prometheus) query(ctx context.Context, query string) ([]sample, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", query, err, data)
 	}
-	if answer.Data.ResultType != "vector" {
+	if answer.Data.ResultType != kind {
 		return nil, fmt.Errorf("%s: the result is a %s", query, answer.Data.ResultType)
 	}
-	var out []sample
+	var out []T
 	return out, json.Unmarshal(answer.Data.Result, &out)
 }
