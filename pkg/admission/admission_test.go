@@ -566,3 +566,68 @@ func BenchmarkReview(b *testing.B) {
 		}
 	}
 }
+
+// TestTry_EveryDevice_HasTheResultOfItsOwnEvaluation compares the results that many devices share with an evaluation for
+// each device.
+func TestTry_EveryDevice_HasTheResultOfItsOwnEvaluation(t *testing.T) {
+	v := newView(t, patient, profiles.Names()...)
+	for _, e := range []string{
+		attr + `type == "gpu"`, attr + `index == 3`, attr + `migCapable`, `has(` + attr + `profile) && ` + attr + `profile == "1g.10gb"`,
+		attr + `profile == "1g.10gb"`, `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`,
+		attr + `driverVersion.isGreaterThan(semver("1.0.0"))`, `device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:17"`,
+		`device.attributes[?"gpu.nvidia.com"].?gpuCount.orValue(0) == 4`, `"memory" in device.capacity["gpu.nvidia.com"]`,
+		`device.allowMultipleAllocations`, `device.driver == "gpu.nvidia.com"`,
+	} {
+		for _, p := range v.pools {
+			for c := range v.candidates(p) {
+				want, _, wantErr := v.cache.compiled.GetOrCompile(e).DeviceMatches(t.Context(), c.device)
+				got, err := v.try(t.Context(), e, c)
+				if got != want || (err == nil) != (wantErr == nil) {
+					t.Fatalf("%s of %s of %s: %v, %v; alone %v, %v", e, c.shape.Devices[c.index].Name, p.Node, got, err, want, wantErr)
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkReview_NeverSeenAndUnsatisfiable reviews claims by different selectors that no device satisfies, in a cluster
+// with many models.
+func BenchmarkReview_NeverSeenAndUnsatisfiable(b *testing.B) {
+	v := newModels(b, 50)
+	n := 0
+	for b.Loop() {
+		n++
+		expression := fmt.Sprintf(`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("%dGi")) >= 0`, 1<<10+n)
+		got := Review(b.Context(), v, asked(b, of("gpu.nvidia.com", selecting(expression))), Options{})
+		if len(got.Warnings) != 1 || got.Warnings[0] == CutShort {
+			b.Fatal(got.Warnings)
+		}
+	}
+}
+
+// newModels is the view of a cluster with a board that can be cut, and boards of several models that cannot.
+func newModels(t testing.TB, models int) *ClusterView {
+	t.Helper()
+	v := newView(t, time.Minute, "hgx-h100", "dgx-1-v100")
+	shapes, pools := &fleet.Shapes{}, v.pools
+	for i := range models {
+		published, err := slicetest.Node("dgx-1-v100", fmt.Sprintf("m%d", i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []*fleet.Slice
+		for _, s := range published {
+			for _, d := range s.Spec.Devices {
+				if _, ok := d.Attributes["productName"]; ok {
+					d.Attributes["productName"] = resourceapi.DeviceAttribute{StringValue: new(fmt.Sprintf("Model %d", i))}
+				}
+			}
+			one := shapes.Trim(s)
+			all = append(all, &one)
+		}
+		pools = append(pools, fleet.PoolOf(all))
+	}
+	v = NewClusterView("gpu.nvidia.com", v.classes, pools, NewCache())
+	v.Timeout = time.Minute
+	return v
+}

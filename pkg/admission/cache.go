@@ -6,6 +6,7 @@ package admission
 import (
 	"context"
 	"iter"
+	"strconv"
 	"sync/atomic"
 	"weak"
 
@@ -23,11 +24,12 @@ type Cache struct {
 	compiled *cel.Cache
 	readings *lru.Cache // By expression.
 	trials   *lru.Cache // By trial.
+	alike    *lru.Cache // By values.
 }
 
 // NewCache returns a cache that holds the selectors of a busy cluster.
 func NewCache() *Cache {
-	return &Cache{cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000)}
+	return &Cache{cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000), lru.New(5000)}
 }
 
 // Read analyses an expression. An invalid one has an empty reading, because the API server refuses it.
@@ -104,11 +106,7 @@ func (v *ClusterView) try(ctx context.Context, expression string, c candidate) (
 	if known := results[c.index].Load(); known != untried {
 		return known == satisfied, nil
 	}
-	compiled := v.cache.compiled.GetOrCompile(expression)
-	if compiled.Error != nil {
-		return false, nil
-	}
-	ok, _, err := compiled.DeviceMatches(ctx, c.device)
+	ok, err := v.cache.evaluate(ctx, expression, c.device)
 	switch {
 	case err != nil:
 	case ok:
@@ -117,4 +115,50 @@ func (v *ClusterView) try(ctx context.Context, expression string, c candidate) (
 		results[c.index].Store(unsatisfied)
 	}
 	return ok, err
+}
+
+// values is an expression with all that it reads of a device. Many devices of a cluster differ only in other attributes.
+type values struct{ expression, read string }
+
+func (c *Cache) evaluate(ctx context.Context, expression string, d cel.Device) (bool, error) {
+	reading := c.Read(expression)
+	key := values{expression: expression}
+	if reading.Complete {
+		key.read = readOf(d, reading.Names)
+		if known, ok := c.alike.Get(key); ok {
+			return known.(bool), nil
+		}
+	}
+	compiled := c.compiled.GetOrCompile(expression)
+	if compiled.Error != nil {
+		return false, nil
+	}
+	ok, _, err := compiled.DeviceMatches(ctx, d)
+	if reading.Complete && err == nil {
+		c.alike.Add(key, ok)
+	}
+	return ok, err
+}
+
+// readOf returns a text that is equal for devices with the same driver and the same values of the names.
+func readOf(d cel.Device, names []selector.Name) string {
+	text := strconv.AppendQuote(nil, d.Driver)
+	for _, n := range names {
+		written := []resourceapi.QualifiedName{resourceapi.QualifiedName(n.Domain + "/" + n.ID)}
+		if n.Domain == d.Driver {
+			written = append(written, resourceapi.QualifiedName(n.ID))
+		}
+		for _, name := range written {
+			var data []byte
+			if attribute, ok := d.Attributes[name]; ok && !n.Capacity {
+				data, _ = attribute.Marshal() // A decoded object always encodes.
+				text = append(text, '=')
+			} else if capacity, ok := d.Capacity[name]; ok && n.Capacity {
+				data = []byte(capacity.Value.String())
+				text = append(text, '=')
+			}
+			text = strconv.AppendQuote(text, string(data))
+		}
+	}
+	return string(text)
 }

@@ -43,6 +43,9 @@ type Reading struct {
 	Names []Name
 	// Comparisons are all comparisons of attributes with strings for equality, in any position.
 	Comparisons []Comparison
+	// Complete means that the expression reads nothing of a device but its driver and Names, so that devices that are equal
+	// in these have one result.
+	Complete bool
 }
 
 // maxBytes is the API's limit on an expression (resource.k8s.io/v1, CELDeviceSelector).
@@ -66,7 +69,17 @@ func Read(expression string) (Reading, error) {
 	if drivers := r.Required[Name{ID: "driver"}]; len(drivers) == 1 {
 		r.Driver = drivers[0]
 	}
-	ast.PostOrderVisit(parsed.Expr(), ast.NewExprVisitor(r.mention))
+	reads := 0
+	ast.PostOrderVisit(parsed.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		r.mention(e)
+		if _, named := nameOf(e); named {
+			reads--
+		}
+		if e.Kind() == ast.IdentKind && e.AsIdent() == "device" {
+			reads++
+		}
+	}))
+	r.Complete = reads == 0
 	return r, nil
 }
 
