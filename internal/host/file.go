@@ -47,10 +47,19 @@ func tempOf(path string) string {
 // WriteDurable replaces a file atomically, and returns once its data and its name are on disk. The caller holds the
 // lock that protects the path.
 func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileMode) error {
+	if err := h.WriteComplete(label, path, data, perm); err != nil {
+		return err
+	}
+	return h.SyncDir(label, filepath.Dir(path))
+}
+
+// WriteComplete replaces a file atomically, and returns once its data are on disk. It saves the sync of the directory:
+// after a power cut the file is complete, or what it was before.
+func (h *Host) WriteComplete(label Label, path string, data []byte, perm fs.FileMode) error {
 	if err := h.replace(label, path, data, perm, true); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return h.SyncDir(label, filepath.Dir(path))
+	return nil
 }
 
 // WriteAtomic replaces a file atomically, and saves the two syncs of WriteDurable. After a power cut the file can be

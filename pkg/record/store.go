@@ -99,7 +99,9 @@ func (s *Store) Undo(uid string) error {
 	return err
 }
 
-// Put writes a claim's record durably. The caller holds the claim's lock.
+// Put writes a claim's record durably, except for an intent that replaces no commit: its effects end with the boot, so a
+// power cut may lose it. It must not leave an incomplete file, which would block the node's GPUs. The caller holds the
+// claim's lock.
 func (s *Store) Put(r Record) error {
 	uid := r.Plan.Claim.UID
 	if !ValidUID(uid) {
@@ -113,7 +115,11 @@ func (s *Store) Put(r Record) error {
 	if r.State == Unknown {
 		to, other = s.unknown, s.claims
 	}
-	if err := s.host.WriteDurable(labels[r.State], file(to, uid), data, 0o600); err != nil {
+	write := s.host.WriteDurable
+	if r.State == Intent && r.Renews == "" {
+		write = s.host.WriteComplete
+	}
+	if err := write(labels[r.State], file(to, uid), data, 0o600); err != nil {
 		return err
 	}
 	return s.host.Remove(LabelRemove, file(other, uid))
