@@ -97,6 +97,9 @@ func (m *Meter) Run(ctx context.Context) {
 	}
 }
 
+// settle is the time for which changes of claims are collected, since each count reads all records.
+const settle = 100 * time.Millisecond
+
 // wait waits until the claims changed, or the file is due. Meanwhile it counts the time of each sample.
 func (m *Meter) wait(ctx context.Context, save, sample <-chan time.Time) (due bool) {
 	for {
@@ -104,6 +107,10 @@ func (m *Meter) wait(ctx context.Context, save, sample <-chan time.Time) (due bo
 		case <-ctx.Done():
 			return false
 		case <-m.changed:
+			select {
+			case <-ctx.Done():
+			case <-time.After(settle):
+			}
 			return false
 		case <-save:
 			return true

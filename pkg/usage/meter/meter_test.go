@@ -144,6 +144,7 @@ func TestMeter_Run_SavesAtStartEachMinuteAndAtEnd(t *testing.T) {
 		}
 		n.held = true
 		m.Changed()
+		time.Sleep(settle)
 		synctest.Wait()
 		if a, ok := m.Account(); !ok || len(a.Claims) != 1 || exists() {
 			t.Errorf("%d claims, want 1 and no write", len(a.Claims))
