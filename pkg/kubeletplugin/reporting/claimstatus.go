@@ -39,6 +39,10 @@ const xidReported = "XIDReported"
 // statusTries limits the attempts to write a claim's status, to about a quarter of an hour.
 const statusTries = 12
 
+// statusDelay is the time after a Prepare at which its status is written, so that Prepares of pods that start together do
+// not wait for the API server's writes.
+const statusDelay = time.Second
+
 // ClaimStatus writes status.devices of prepared claims in the background: the status is for people, and no pod waits
 // for it. It is safe for concurrent use.
 type ClaimStatus struct {
@@ -114,7 +118,7 @@ func (w *ClaimStatus) Prepared(claim *resourceapi.ResourceClaim, devices []devic
 		}
 	}
 	if changed || len(seen) != len(was) {
-		w.write(claim, want)
+		w.write(claim, want, statusDelay)
 	}
 }
 
@@ -129,14 +133,14 @@ func (w *ClaimStatus) lost(claim *resourceapi.ResourceClaim, devices []devicesta
 		}
 		want = append(want, s)
 	}
-	w.write(claim, want)
+	w.write(claim, want, 0)
 }
 
-func (w *ClaimStatus) write(claim *resourceapi.ResourceClaim, devices []resourceapi.AllocatedDeviceStatus) {
+func (w *ClaimStatus) write(claim *resourceapi.ResourceClaim, devices []resourceapi.AllocatedDeviceStatus, delay time.Duration) {
 	w.mu.Lock()
 	w.wanted[claim.UID] = &claimStatus{claim.Namespace, claim.Name, devices}
 	w.mu.Unlock()
-	w.queue.Add(claim.UID)
+	w.queue.AddAfter(claim.UID, delay)
 }
 
 // Unprepared drops the waiting status of a claim; the API server clears the written one.
