@@ -239,7 +239,7 @@ func (m *callMatrix) goOn(e *Env, p *Process, f callFault, err error, podWanted 
 	if err == nil && !f.resets() {
 		e.CheckClean(p, m.s.Then...)
 	}
-	if !m.isNew(e, fmt.Sprint(podWanted)) {
+	if !m.isNew(e.image(), fmt.Sprint(podWanted)) {
 		return false
 	}
 	uids := slices.Sorted(maps.Keys(e.Claims))

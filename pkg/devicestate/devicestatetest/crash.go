@@ -35,10 +35,16 @@ type Scenario struct {
 	Unknown bool
 	// Refused means that the operation fails, Unmended that not all its claims can be prepared again.
 	Refused, Unmended bool
+
+	// initial is the machine after Given. Without it machine runs Given.
+	initial *image
 }
 
 // machine creates a scenario's machine.
 func (s Scenario) machine(t *testing.T) *Env {
+	if s.initial != nil {
+		return s.initial.machine()
+	}
 	make := s.New
 	if make == nil {
 		make = New
@@ -48,7 +54,7 @@ func (s Scenario) machine(t *testing.T) *Env {
 	if s.Starts {
 		s.Given(e, nil)
 	} else {
-		q := e.Start()
+		q := e.start()
 		s.Given(e, q)
 		q.Crash()
 	}
@@ -79,7 +85,7 @@ func (s Scenario) begin(t *testing.T, f *hosttest.Faults, cutsPower bool) (e *En
 // recovered starts a process and recovers.
 func (s Scenario) recovered(e *Env) *Process {
 	e.T.Helper()
-	p := e.Start()
+	p := e.start()
 	// Prepare or Unprepare repairs a missing partition and an interrupted undo.
 	if err := p.RecoverAll(); err != nil && e.Sim == nil {
 		e.T.Fatal("recover:", err)
@@ -143,9 +149,9 @@ type crashMatrix struct {
 	checked map[string]bool
 }
 
-// isNew reports whether no run has checked this continuation of the state yet, and marks it.
-func (m *crashMatrix) isNew(e *Env, future string) bool {
-	key := future + " " + e.State()
+// isNew reports whether no run has checked this continuation of the machine yet, and marks it.
+func (m *crashMatrix) isNew(i *image, future string) bool {
+	key := future + " " + i.state()
 	if m.checked[key] {
 		return false
 	}
@@ -189,6 +195,7 @@ func (m *crashMatrix) meet(operations []host.Operation) {
 }
 
 func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
+	s.initial = s.machine(t).image()
 	trace := hosttest.Trace()
 	e, p, _, err := s.begin(t, trace, false)
 	if (err != nil) != s.Refused {
@@ -215,11 +222,12 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 				t.Fatalf("%s operation %d, %s %s", kind, i, o, o.Path)
 			}
 		}
-		m.fillDisk(t, s, i)
+		crashed := s.crashBefore(t, i)
+		m.fillDisk(t, s, i, crashed)
 		if t.Failed() {
 			t.Fatalf("full disk from operation %d, %s %s", i, o, o.Path)
 		}
-		m.crashInRecover(t, s, i)
+		m.crashInRecover(t, s, crashed)
 		if t.Failed() {
 			t.Fatalf("crash before operation %d, %s %s, and in Recover", i, o, o.Path)
 		}
@@ -228,43 +236,49 @@ func (m *crashMatrix) run(t *testing.T, s Scenario, kinds []hosttest.Kind) {
 
 // strike runs a scenario with one fault. Then a new process recovers, with and without another Prepare.
 func (m *crashMatrix) strike(t *testing.T, s Scenario, at int, kind hosttest.Kind) {
-	for _, podWanted := range []bool{true, false} {
-		e, p, crashed, err := s.begin(t, hosttest.At(at, kind), false)
-		if crashed != (kind == hosttest.CrashBefore || kind == hosttest.CrashAfter) {
-			t.Errorf("crashed: %v, %v", crashed, err)
-			return
-		}
-		if p != nil && !crashed && err == nil && !s.Unknown {
-			// A fault that the caller does not see must have no effect.
-			e.CheckClean(p, s.Then...)
-		}
-		p.Crash()
-		if !m.after(s, e, podWanted) {
-			return // An earlier run checked both continuations.
-		}
+	e, p, crashed, err := s.begin(t, hosttest.At(at, kind), false)
+	if crashed != (kind == hosttest.CrashBefore || kind == hosttest.CrashAfter) {
+		t.Errorf("crashed: %v, %v", crashed, err)
+		return
 	}
+	if p != nil && !crashed && err == nil && !s.Unknown {
+		// A fault that the caller does not see must have no effect.
+		e.CheckClean(p, s.Then...)
+	}
+	p.Crash()
+	struck := e.image()
+	m.after(s, e, struck, true)
+	m.after(s, nil, struck, false)
 }
 
-// after checks one continuation of a machine, unless an earlier run has.
-func (m *crashMatrix) after(s Scenario, e *Env, podWanted bool) bool {
-	e.T.Helper()
-	if !m.isNew(e, fmt.Sprint(podWanted)) {
-		e.Must(os.RemoveAll(e.Dir))
-		return false
+// after checks one continuation of a machine, unless an earlier run has. Without the machine it creates it from the image.
+func (m *crashMatrix) after(s Scenario, e *Env, i *image, podWanted bool) {
+	i.env.T.Helper()
+	if !m.isNew(i, fmt.Sprint(podWanted)) {
+		return
+	}
+	if e == nil {
+		e = i.machine()
 	}
 	s.after(e, podWanted)
-	return true
+}
+
+// crashBefore returns the machine after a crash before an operation.
+func (s Scenario) crashBefore(t *testing.T, at int) *image {
+	e, p, _, _ := s.begin(t, hosttest.At(at, hosttest.CrashBefore), false)
+	p.Crash()
+	return e.image()
 }
 
 // fillDisk finds the disk full from an operation on, or after a crash before it. While it is full, Unprepare succeeds.
-func (m *crashMatrix) fillDisk(t *testing.T, s Scenario, at int) {
-	for _, kind := range []hosttest.Kind{hosttest.DiskFull, hosttest.CrashBefore} {
-		e, p, _, _ := s.begin(t, hosttest.At(at, kind), false)
-		p.Crash()
-		if !m.isNew(e, "full disk") {
-			e.Must(os.RemoveAll(e.Dir))
+func (m *crashMatrix) fillDisk(t *testing.T, s Scenario, at int, crashed *image) {
+	e, p, _, _ := s.begin(t, hosttest.At(at, hosttest.DiskFull), false)
+	p.Crash()
+	for _, i := range []*image{e.image(), crashed} {
+		if !m.isNew(i, "full disk") {
 			continue
 		}
+		e := i.machine()
 		full := hosttest.FullDisk([]error{syscall.ENOSPC, syscall.EDQUOT}[at%2])
 		q, err := e.StartWith(full.Do)
 		e.Must(err)
@@ -282,13 +296,8 @@ func (m *crashMatrix) fillDisk(t *testing.T, s Scenario, at int) {
 	}
 }
 
-// crashInRecover crashes before an operation, and again after each operation of Recover.
-func (m *crashMatrix) crashInRecover(t *testing.T, s Scenario, at int) {
-	crash := func() *Env {
-		e, p, _, _ := s.begin(t, hosttest.At(at, hosttest.CrashBefore), false)
-		p.Crash()
-		return e
-	}
+// crashInRecover crashes after each operation of Recover on a machine after a crash.
+func (m *crashMatrix) crashInRecover(t *testing.T, s Scenario, crashed *image) {
 	recovers := func(e *Env, f *hosttest.Faults) (crashed bool) {
 		q, err := e.StartWith(f.Do)
 		e.Must(err)
@@ -298,22 +307,20 @@ func (m *crashMatrix) crashInRecover(t *testing.T, s Scenario, at int) {
 		q.Crash()
 		return crashed
 	}
-	e := crash()
-	if !m.isNew(e, "crash in Recover") {
-		e.Must(os.RemoveAll(e.Dir))
+	if !m.isNew(crashed, "crash in Recover") {
 		return
 	}
-	trace := hosttest.Trace()
+	e, trace := crashed.machine(), hosttest.Trace()
 	recovers(e, trace)
-	m.after(s, e, true)
+	m.after(s, e, e.image(), true)
 	m.meet(trace.Seen())
 	for j, o := range trace.Seen() {
 		m.recoveries++
-		e := crash()
+		e := crashed.machine()
 		if !recovers(e, hosttest.At(j, hosttest.CrashAfter)) {
 			t.Errorf("no crash at operation %d of Recover", j)
 		}
-		m.after(s, e, e.Sim == nil || j%2 == 0)
+		m.after(s, e, e.image(), e.Sim == nil || j%2 == 0)
 		if t.Failed() {
 			t.Logf("crashed again after operation %d of Recover, %s", j, o)
 			return

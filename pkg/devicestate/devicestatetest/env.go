@@ -230,9 +230,16 @@ type Process struct {
 // Start starts a process, which ends with the test at the latest.
 func (e *Env) Start() *Process {
 	e.T.Helper()
+	p := e.start()
+	e.T.Cleanup(p.Crash)
+	return p
+}
+
+// start starts a process that the caller ends. The test does not keep its memory.
+func (e *Env) start() *Process {
+	e.T.Helper()
 	p, err := e.StartWith(hosttest.Trace().Do)
 	e.Must(err)
-	e.T.Cleanup(p.Crash)
 	return p
 }
 

@@ -21,6 +21,7 @@ func RunPowerCuts(t *testing.T, scenarios []Scenario) {
 			continue // A record that was damaged before stays unknown; the crash matrix has it.
 		}
 		t.Run(s.Name, func(t *testing.T) {
+			s.initial = s.machine(t).image()
 			trace := hosttest.Trace()
 			_, p, _, _ := s.begin(t, trace, false)
 			p.Crash()
@@ -53,7 +54,7 @@ func (s Scenario) cutPower(t *testing.T, at int, again bool) {
 	}
 	if again && e.Claims["a"] != nil && len(e.Claims["a"].Status.Allocation.Devices.Results) > 0 {
 		// The next process finds the files that the page cache still has, and answers.
-		next := e.Start()
+		next := e.start()
 		e.Prepare(next, "a")
 		next.Crash()
 		prepared, unprepared = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(prepared), "a")))), nil
