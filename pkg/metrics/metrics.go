@@ -324,7 +324,7 @@ var (
 	lastPublish = Entry{"gpu_dra_last_publish_timestamp_seconds", "gauge", nil,
 		"Unix time of this instance's last successful check or update of the ResourceSlices. It is 0 before the first one and while another instance publishes."}
 	publishErrors = Entry{"gpu_dra_publish_errors_total", "counter", []string{"reason"},
-		"Failures to publish. reason is DroppedFields if the API server lacks a feature, Invalid if it refuses a slice, and Failed otherwise."}
+		"Failures to publish. reason is DroppedFields if the API server lacks a feature, Invalid if it or an admission policy refuses a slice as invalid, and Failed otherwise."}
 	quarantinedRecords = Entry{"gpu_dra_quarantined_records", "gauge", nil,
 		"Files of unreadable records that were moved to quarantine for inspection."}
 	recoveries = Entry{"gpu_dra_recoveries_total", "counter", []string{"found", "result"},
