@@ -33,28 +33,23 @@ type MetadataFile struct {
 }
 
 // Describes reports whether a device belongs to the file's request.
-func (f MetadataFile) Describes(d plan.Device) bool { return f.Request == request(d) }
-
-func request(d plan.Device) string {
-	name, _, _ := strings.Cut(d.Request, "/")
-	return name
-}
+func (f MetadataFile) Describes(d plan.Device) bool { return f.Request == d.RequestName() }
 
 // metadataVersions are the versions of the metadata API, newest first. Their JSON differs by apiVersion only.
 var metadataVersions = []string{v1beta1.SchemeGroupVersion.String(), v1alpha1.SchemeGroupVersion.String()}
 
 // MetadataFiles returns a file for each request of a plan, or none if the plan has no metadata. They are in the order
-// of the plan's devices.
+// of the plan's devices: see plan.Plan.MetadataFile.
 func MetadataFiles(driver string, p plan.Plan) ([]MetadataFile, error) {
 	if !p.Metadata.Files {
 		return nil, nil
 	}
 	var out []MetadataFile
-	for _, d := range p.Devices {
-		if slices.ContainsFunc(out, func(f MetadataFile) bool { return f.Describes(d) }) {
+	for i, d := range p.Devices {
+		if number, _ := p.MetadataFile(i); number < len(out) {
 			continue
 		}
-		f := MetadataFile{Request: request(d)}
+		f := MetadataFile{Request: d.RequestName()}
 		object := v1beta1.DeviceMetadata{
 			TypeMeta:   metav1.TypeMeta{Kind: "DeviceMetadata"},
 			ObjectMeta: metav1.ObjectMeta{Name: p.Claim.Name, Namespace: p.Claim.Namespace, UID: types.UID(p.Claim.UID), Generation: 1},

@@ -161,6 +161,24 @@ func TestMetadataFiles_ClaimFromTemplate_HasThePodsName(t *testing.T) {
 	}
 }
 
+func TestMetadataFiles_EachDevice_IsInTheFileOfItsNumber(t *testing.T) {
+	p := manyKinds()
+	p.Devices = append(p.Devices, p.Devices[0]) // A second device of the first request.
+	files, err := cdi.MetadataFiles("gpu.nvidia.com", p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range p.Devices {
+		if n, ok := p.MetadataFile(i); !ok || !files[n].Describes(d) {
+			t.Errorf("device %d is in file %d, %v", i, n, ok)
+		}
+	}
+	p.Metadata.Files = false
+	if _, ok := p.MetadataFile(0); ok {
+		t.Error("a plan without metadata has a file")
+	}
+}
+
 func TestMetadataFiles_Off_AreNone(t *testing.T) {
 	p := manyKinds()
 	p.Metadata = plan.Metadata{}

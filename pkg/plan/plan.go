@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
@@ -119,6 +120,30 @@ type TopologyEnv struct {
 func (p Plan) Continues(i int) bool {
 	return i > 0 && p.Devices[i].Kind == gpu.KindGroup && p.Devices[i-1].Kind == gpu.KindGroup &&
 		p.Devices[i].Name == p.Devices[i-1].Name && p.Devices[i].Request == p.Devices[i-1].Request
+}
+
+// RequestName is the name of the device's request, without the name of an alternative.
+func (d Device) RequestName() string {
+	name, _, _ := strings.Cut(d.Request, "/")
+	return name
+}
+
+// MetadataFile returns the number of the metadata file with the i-th device. Files are numbered by request, in the order
+// of the devices. It is false if the plan has no metadata.
+func (p Plan) MetadataFile(i int) (number int, ok bool) {
+	if !p.Metadata.Files {
+		return 0, false
+	}
+	var requests []string
+	for _, d := range p.Devices[:i] {
+		if name := d.RequestName(); !slices.Contains(requests, name) {
+			requests = append(requests, name)
+		}
+	}
+	if at := slices.Index(requests, p.Devices[i].RequestName()); at >= 0 {
+		return at, true
+	}
+	return len(requests), true
 }
 
 // WholeGPU reports whether the device is all of a GPU, alone or in a group.

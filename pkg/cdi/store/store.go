@@ -70,9 +70,20 @@ func (s *Store) WriteTopology(uid string, data []byte) error {
 	return s.write(LabelExtra, "write the topology file for NCCL", s.TopologyPath(uid), data)
 }
 
+// Mounted returns the directory of files that specs mount.
+func (s *Store) Mounted() string { return s.mounted }
+
 // MetadataPath returns the path of the claim's i-th metadata file.
 func (s *Store) MetadataPath(uid string, i int) string {
 	return filepath.Join(s.mounted, s.prefix+uid+metadataSuffix+strconv.Itoa(i))
+}
+
+// ParseMetadataName returns the claim and the number of the metadata file with a name. It is false for other names.
+func (s *Store) ParseMetadataName(name string) (uid string, i int, ok bool) {
+	rest, ours := strings.CutPrefix(name, s.prefix)
+	uid, number, ok := strings.Cut(rest, metadataSuffix)
+	i, err := strconv.Atoi(number)
+	return uid, i, ours && ok && err == nil && i >= 0 && name == filepath.Base(s.MetadataPath(uid, i))
 }
 
 // WriteMetadata writes the claim's i-th metadata file, unless it already has this content. Remove removes

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -119,5 +120,24 @@ func TestRemove_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
 	must(t, s.Remove("u-1"))
 	if diff := cmp.Diff([]string{"k8s.gpu.nvidia.com-claim_u-10.metadata-0"}, append(names(t, specs), names(t, dir)...)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestParseMetadataName_OnlyExactNames_AreOfClaims(t *testing.T) {
+	s := store.New(host.New(host.Options{}), "/cdi", "/state/mounted", "gpu.nvidia.com")
+	name := func(i int) string { return filepath.Base(s.MetadataPath("u-1", i)) }
+	for _, i := range []int{0, 31} {
+		if uid, n, ok := s.ParseMetadataName(name(i)); uid != "u-1" || n != i || !ok {
+			t.Errorf("%s, %d, %v", uid, n, ok)
+		}
+	}
+	for _, other := range []string{
+		"", "/", s.MetadataPath("u-1", 1), name(1) + "x", name(1) + "/", "k8s.other.com-claim_u-1.metadata-1", name(-1),
+		filepath.Base(s.TopologyPath("u-1")), strings.TrimSuffix(name(1), "1"), strings.TrimSuffix(name(1), "1") + "01",
+		strings.TrimSuffix(name(1), "1") + "+1", "." + name(1) + ".tmp",
+	} {
+		if uid, n, ok := s.ParseMetadataName(other); ok {
+			t.Errorf("%q is file %d of claim %q", other, n, uid)
+		}
 	}
 }
