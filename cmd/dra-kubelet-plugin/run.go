@@ -129,8 +129,9 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	edits := &edits{root: root, install: func(ctx context.Context) error {
 		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
 	}}
+	specs := store.New(machine, c.CDIRoot, filepath.Join(stateDir(c), "mounted"), c.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
-		Host: machine, Dir: stateDir(c), Specs: store.New(machine, c.CDIRoot, filepath.Join(stateDir(c), "mounted"), c.DriverName),
+		Host: machine, Dir: stateDir(c), Specs: specs,
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), MonitorPool: resourceslices.MonitorPoolName(c.NodeName),
 		Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
 		Executors: map[string]devicestate.Executor{
@@ -180,12 +181,12 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		}
 	}}
 	if c.HTTPEndpoint != "" && c.MetricsPath != "" {
-		background = append(background, func(ctx context.Context) {
-			samples.Run(ctx, sampler.Options{Library: library, Targets: func() []sampler.Target {
-				plans, _, _ := engine.Held() // The engine reports unreadable records.
-				return sampler.Targets(scans.Snapshot(), plans, c.MetricsIdle)
-			}})
-		})
+		measured := sampler.Options{Library: library, Targets: func() []sampler.Target {
+			plans, _, _ := engine.Held() // The engine reports unreadable records.
+			return sampler.Targets(scans.Snapshot(), plans, c.MetricsIdle)
+		}}
+		addProcesses(&measured, c, specs)
+		background = append(background, func(ctx context.Context) { samples.Run(ctx, measured) })
 	}
 	if c.AskedConfigMap != "" {
 		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, c.NodeName, events.Report, changed.Fire)

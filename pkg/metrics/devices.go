@@ -77,9 +77,9 @@ var (
 	}
 	claimLabels      = []string{"namespace", "pod", "claim", "request", "device", "uuid", "model", "node"}
 	claimUtilization = Entry{"gpu_dra_claim_utilization_ratio", "gauge", claimLabels,
-		"Part of the time in which a kernel ran on a claim's device. Absent where it cannot be measured: for partitions before Hopper, and for shares of a device that other claims use too."}
+		"Part of the time in which a kernel ran on a claim's device. For a share of a device with other shares: the part of the device that the claim's processes use. Absent where it cannot be measured: for partitions before Hopper, for shares of a partition with other shares, and for such shares of a GPU without metadata files."}
 	claimMemoryUsed = Entry{"gpu_dra_claim_memory_used_bytes", "gauge", claimLabels,
-		"Memory that processes use on a claim's device. Absent for shares of a device that other claims use too."}
+		"Memory that processes use on a claim's device. For a share of a device with other shares: the memory of the claim's processes. Absent for such shares without metadata files."}
 	claimMemoryGranted = Entry{"gpu_dra_claim_memory_granted_bytes", "gauge", claimLabels,
 		"Memory of a claim's device, or of its share of one."}
 	lastSample = Entry{"gpu_dra_last_sample_timestamp_seconds", "gauge", nil,
@@ -192,8 +192,6 @@ func (m measurements) sendUsage(out chan<- prometheus.Metric, u sampler.Use, p p
 		granted = float64(cmp.Or(u.Share.UsableBytes, u.Share.MemoryBytes))
 	}
 	m.send(out, claimMemoryGranted, granted, labels...)
-	if u.Alone {
-		m.send(out, claimMemoryUsed, u.Measured.MemoryUsed, labels...)
-		m.send(out, claimUtilization, u.Measured.Utilization, labels...)
-	}
+	m.send(out, claimMemoryUsed, u.MemoryUsed, labels...)
+	m.send(out, claimUtilization, u.Utilization, labels...)
 }

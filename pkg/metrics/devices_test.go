@@ -107,6 +107,26 @@ func TestDevicesCollector_Measurements_ServedInBaseUnits(t *testing.T) {
 	lacks(t, served, "DCGM_FI")
 }
 
+// TestDevicesCollector_SharesWithMetadata_HaveTheirProcesses has two claims of a GPU that the driver samples at less than
+// its processes together.
+func TestDevicesCollector_SharesWithMetadata_HaveTheirProcesses(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n"})
+	records, users := claimsOf()
+	records.plans[2].Metadata.Files, records.plans[3].Metadata.Files = true, true
+	s := snapshotOf()
+	s.GPUs[2].Processes = []sampler.Process{
+		{PID: 1, Memory: 1 << 28, Utilization: .6, Files: []sampler.File{{Claim: "u2"}}}, {PID: 2, Memory: 1 << 29, Utilization: .2, Files: []sampler.File{{Claim: "u3"}}},
+		{PID: 3, Memory: 1 << 20, Utilization: .2, Files: []sampler.File{}},
+	}
+	m.CollectRecords(records, users, func() sampler.Snapshot { return s }, never)
+	const rest = `device="gpu-2",model="NVIDIA H100",namespace="ns",node="n",pod="",request="r",uuid="GPU-2"} `
+	has(
+		t, scrape(t, m),
+		`gpu_dra_claim_utilization_ratio{claim="c2",`+rest+`0.3`, `gpu_dra_claim_memory_used_bytes{claim="c2",`+rest+`2.68435456e+08`,
+		`gpu_dra_claim_utilization_ratio{claim="c3",`+rest+`0.1`, `gpu_dra_claim_memory_used_bytes{claim="c3",`+rest+`5.36870912e+08`,
+	)
+}
+
 func TestSendDCGM_NamesOn_ServedAsByExporter(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n"})
 	records, users := claimsOf()

@@ -19,9 +19,9 @@ var (
 		"Seconds of whole GPUs that a prepared claim has had. A partition counts as its part of the memory slices, a share as the larger of its parts of memory and compute. A claim counts once, however many pods use it."}
 	claimActive = Entry{"gpu_dra_claim_active_gpu_seconds_total", "counter",
 		append(slices.Clone(claimAllocated.Labels), "source"),
-		"Seconds of whole GPUs, weighed as the allocated ones, in which the claim used its devices: the integral of their utilization. source is the measurement: nvml, or gpm for partitions. Absent for devices without a measurement, and for those that other claims share."}
+		"Seconds of whole GPUs, weighed as the allocated ones, in which the claim used its devices: the integral of their utilization. source is the measurement: nvml, or gpm for partitions. Absent for devices without a measurement, such as shares of a partition with other shares."}
 	claimOccupied = Entry{"gpu_dra_claim_occupied_seconds_total", "counter", claimAllocated.Labels,
-		"Seconds in which a process used the claim's devices on a GPU. Absent while the driver does not list processes, and for devices that other claims share."}
+		"Seconds in which a process used the claim's devices on a GPU. Absent while the driver does not list processes, and for shares of a device with other shares without metadata files."}
 )
 
 // usageMetrics are the metrics of a gpuusage.Account.

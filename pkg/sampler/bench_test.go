@@ -48,7 +48,7 @@ func BenchmarkRead_EightGPUsWithSevenPartitions(b *testing.B) {
 	}
 	defer func() { _ = session.Close() }()
 	s := New()
-	s.o = Options{Library: library, Targets: func() []Target { return targets }}
+	s.use(Options{Library: library, ProcRoot: "/proc", Targets: func() []Target { return targets }})
 	before := cpuSeconds(b)
 	for b.Loop() {
 		if err := s.read(b.Context()); err != nil {

@@ -5,8 +5,10 @@ package sampler
 
 import (
 	"errors"
+	"slices"
 
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/procfs"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -15,8 +17,9 @@ var clocks = map[string]nvml.ClockDomain{
 }
 
 // measure reads a GPU. since is the time of the newest sample of processes, which it updates. window waits between two
-// samples of the performance counters. It returns false if the GPU does not answer.
-func measure(session nvml.Session, t Target, since *uint64, window func()) (GPU, bool) {
+// samples of the performance counters. files returns the metadata files that a process has mounted. measure returns
+// false if the GPU does not answer.
+func measure(session nvml.Session, t Target, since *uint64, window func(), files func(pid uint32) ([]File, error)) (GPU, bool) {
 	d, err := session.DeviceAt(t.PCIAddress)
 	if err != nil {
 		return GPU{}, false
@@ -62,7 +65,10 @@ func measure(session nvml.Session, t Target, since *uint64, window func()) (GPU,
 		}
 		g.Counters = noCounters
 	}
-	held, listed := processes(d, since)
+	held, listed := map[int][]Process(nil), false
+	if files != nil {
+		held, listed = processes(d, t, since, files)
+	}
 	if listed {
 		g.Processes = append([]Process{}, held[-1]...)
 	}
@@ -137,7 +143,7 @@ func performance(d nvml.Device, instances map[int]*nvml.Performance, window func
 func key(gpuInstance, computeInstance int) int { return gpuInstance<<16 | computeInstance }
 
 // processes returns the processes of the GPU by their compute instances, and all of them by -1.
-func processes(d nvml.Device, since *uint64) (held map[int][]Process, listed bool) {
+func processes(d nvml.Device, t Target, since *uint64, files func(pid uint32) ([]File, error)) (held map[int][]Process, listed bool) {
 	all, err := d.ProcessMemory()
 	if err != nil {
 		return nil, false
@@ -148,17 +154,44 @@ func processes(d nvml.Device, since *uint64) (held map[int][]Process, listed boo
 		load[l.PID] = float64(l.SM) / 100
 		*since = max(*since, l.Time)
 	}
+	shared := map[int]bool{-1: t.Shared}
+	for _, p := range t.Partitions {
+		shared[key(p.GPUInstance, p.ComputeInstance)] = p.Shared
+	}
 	held = map[int][]Process{-1: {}}
+	var left func(pid uint32) bool
 	for _, p := range all {
+		at := -1
+		if p.GPUInstance >= 0 {
+			at = key(p.GPUInstance, p.ComputeInstance)
+		}
 		one := Process{PID: p.PID, Memory: float64(p.Bytes), Utilization: Absent}
 		if err == nil {
 			one.Utilization = load[p.PID] // The driver lists only processes that ran.
 		}
+		if shared[at] {
+			var unknown error
+			if one.Files, unknown = files(p.PID); errors.Is(unknown, procfs.ErrEnded) {
+				if left == nil {
+					left = stillListed(d)
+				}
+				if !left(p.PID) {
+					continue
+				}
+			}
+		}
 		held[-1] = append(held[-1], one)
-		if p.GPUInstance >= 0 {
-			at := key(p.GPUInstance, p.ComputeInstance)
+		if at >= 0 {
 			held[at] = append(held[at], one)
 		}
 	}
 	return held, true
+}
+
+// stillListed lists the processes again. One that is listed but not in /proc has a PID of another PID namespace.
+func stillListed(d nvml.Device) func(pid uint32) bool {
+	again, err := d.ProcessMemory()
+	return func(pid uint32) bool {
+		return err != nil || slices.ContainsFunc(again, func(p nvml.ProcessMemory) bool { return p.PID == pid })
+	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/procfs"
 )
 
 const (
@@ -27,9 +28,14 @@ const (
 	readLimit = 5 * time.Second
 )
 
-// Options configures a Sampler; all fields are required.
+// Options configures a Sampler. Library and Targets are required.
 type Options struct {
 	Library nvml.Library
+	// ProcRoot is the /proc of this process's PID namespace, because NVML lists processes by the PIDs of its caller. It is
+	// empty if that is not the node's: NVML then lists the processes of the namespace only.
+	ProcRoot string
+	// Mounted recognizes mounts of metadata files. Without it the claims of processes are unknown.
+	Mounted func(procfs.Mount) (File, bool)
 	// Targets returns the GPUs to measure, none if no measurement is needed.
 	Targets func() []Target
 }
@@ -47,6 +53,8 @@ type Sampler struct {
 	// processes, by UUID.
 	busy  map[string]bool
 	since map[string]*uint64
+	// owners is nil if processes cannot be listed.
+	owners *owners
 }
 
 func New() *Sampler {
@@ -58,9 +66,15 @@ func New() *Sampler {
 // Snapshot returns the last reading. It has no GPUs before the first one, and while none are to be measured.
 func (s *Sampler) Snapshot() Snapshot { return *s.snapshot.Load() }
 
+func (s *Sampler) use(o Options) {
+	if s.o = o; o.ProcRoot != "" {
+		s.owners = &owners{root: o.ProcRoot, mounted: o.Mounted}
+	}
+}
+
 // Run measures until the context ends. It does not wait for a call of NVML that hangs.
 func (s *Sampler) Run(ctx context.Context, o Options) {
-	s.o = o
+	s.use(o)
 	for last := ""; ctx.Err() == nil; {
 		err := s.read(ctx)
 		if text := fmt.Sprint(err); text != last {
@@ -189,6 +203,11 @@ func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, e
 		case <-time.After(window):
 		}
 	}
+	var files func(pid uint32) ([]File, error)
+	if s.owners != nil {
+		s.owners.next()
+		files = s.owners.files
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var gpus []GPU
@@ -200,7 +219,7 @@ func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, e
 		wg.Go(func() {
 			defer s.end(t)
 			_ = host.Guard(func() error {
-				if g, ok := measure(session, t, since, pause); ok {
+				if g, ok := measure(session, t, since, pause, files); ok {
 					mu.Lock()
 					defer mu.Unlock()
 					gpus = append(gpus, g)

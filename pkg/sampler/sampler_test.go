@@ -23,12 +23,17 @@ type node struct {
 	machine *engine.Engine
 	calls   *nvmltest.Calls
 	targets []Target
+	// proc is the node's /proc.
+	proc string
 }
 
 func newNode(t *testing.T, profile string) *node {
 	t.Helper()
 	n := &node{Sampler: New(), machine: simtest.MachineInMemory(t, profile, 2), calls: &nvmltest.Calls{}}
-	n.o = Options{Library: nvmlfake.WithHook(n.machine, n.calls.Do), Targets: func() []Target { return n.targets }}
+	n.proc = t.TempDir()
+	n.use(Options{
+		Library: nvmlfake.WithHook(n.machine, n.calls.Do), ProcRoot: n.proc, Mounted: mountedFile, Targets: func() []Target { return n.targets },
+	})
 	s, err := n.machine.State()
 	if err != nil {
 		t.Fatal(err)

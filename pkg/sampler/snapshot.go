@@ -64,11 +64,15 @@ type Process struct {
 	PID uint32
 	// Memory is in bytes. Utilization is a part of the device's multiprocessors.
 	Memory, Utilization float64
+	// Files are the metadata files that it has mounted. Nil: they are unknown, or only one claim uses the device.
+	Files []File
 }
 
 // Target is a GPU to measure.
 type Target struct {
 	gpu.GPU
+	// Shared means that several claims use the whole GPU.
+	Shared     bool
 	Partitions []Partition
 }
 
@@ -76,29 +80,44 @@ type Target struct {
 type Partition struct {
 	Name, Profile, UUID          string
 	GPUInstance, ComputeInstance int
+	// Shared means that several claims use the partition.
+	Shared bool
+}
+
+// uuid returns the UUID of a device's GPU or partition.
+func uuid(d plan.Device) string {
+	if d.Kind == gpu.KindMIG {
+		return d.Partition.UUID
+	}
+	return d.UUID
 }
 
 // Targets returns the readable GPUs of prepared claims, or with idle all of them, with their partitions: those of the scan
 // and those of later claims.
 func Targets(s gpu.Snapshot, plans []plan.Plan, idle bool) []Target {
 	var out []Target
-	held := map[string]bool{}
+	held, users := map[string]bool{}, map[string]int{}
 	for _, p := range plans {
 		for _, address := range p.HeldGPUs() {
 			held[address] = true
+		}
+		for _, d := range p.Devices {
+			if !d.Admin {
+				users[uuid(d)]++
+			}
 		}
 	}
 	for _, g := range s.GPUs {
 		if !idle && !held[g.PCIAddress] {
 			continue
 		}
-		t := Target{GPU: g}
+		t := Target{GPU: g, Shared: users[g.UUID] > 1}
 		seen := map[string]bool{}
 		add := func(profile string, start, instance int, uuid string, compute int) {
 			if uuid != "" && !seen[uuid] {
 				seen[uuid] = true
 				name := gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: profile, Start: start}.Name()
-				t.Partitions = append(t.Partitions, Partition{Name: name, Profile: profile, UUID: uuid, GPUInstance: instance, ComputeInstance: compute})
+				t.Partitions = append(t.Partitions, Partition{Name: name, Profile: profile, UUID: uuid, GPUInstance: instance, ComputeInstance: compute, Shared: users[uuid] > 1})
 			}
 		}
 		for _, p := range plans {

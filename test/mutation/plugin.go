@@ -31,9 +31,19 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
 	},
 	{
-		Name: "a share has all of its device's use", File: "pkg/metrics/devices.go",
-		Old: "	if u.Alone {\n", New: "	if true {\n",
+		Name: "a share has all of its device's use", File: "pkg/sampler/uses.go",
+		Old: "		if len(of) == 1 {\n", New: "		if true {\n",
 		Package: "./pkg/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
+	},
+	{
+		Name: "a file of a tenant counts as another claim's", File: "pkg/sampler/owners.go",
+		Old: "m.Filesystem != at.Filesystem || ", New: "",
+		Package: "./pkg/sampler", Test: "TestMounted_FilesOfTenants_AreNoMetadata",
+	},
+	{
+		Name: "a process has the claim of an earlier one with its PID", File: "pkg/sampler/owners.go",
+		Old: "	if !ok || known.start != start {\n", New: "	if !ok {\n",
+		Package: "./pkg/sampler", Test: "TestRead_PIDOfAnotherClaim_CountsThere",
 	},
 	{
 		Name: "a GPU that hangs delays the others' measurements", File: "pkg/sampler/sampler.go",

@@ -27,9 +27,6 @@ func holding(metric string) string {
 		` * on (gpu_uuid) group_left () max by (gpu_uuid) (` + metric + `{type="gpu"})`
 }
 
-// shared are the shares that are beside others on their device.
-const shared = `(gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"} unless on (uuid, namespace, pod) gpu_dra_claim_memory_used_bytes)`
-
 // price turns GPUs by model into their cost.
 const price = " * on (model) group_left () max by (model) (gpu_dra_gpu_hourly_cost)"
 
@@ -102,10 +99,10 @@ var dashboards = []dashboard{
 		{title: "Allocated GPUs by claim", unit: plain, queries: []query{
 			{`sum by (claim_namespace, claim) (rate(gpu_dra_claim_allocated_gpu_seconds_total{claim_namespace=~"$namespace"}[$__rate_interval]))`, "{{claim_namespace}}/{{claim}}"},
 		}},
-		{title: "Utilization of pods' devices", unit: percent, description: "Shares beside others have none.", queries: []query{
+		{title: "Utilization of pods' devices", unit: percent, description: "Of a share beside others: the used part of the whole device. Such shares of partitions have none.", queries: []query{
 			{`max by (namespace, pod, device) (gpu_dra_claim_utilization_ratio{namespace=~"$namespace"})`, "{{namespace}}/{{pod}} {{device}}"},
 		}},
-		{title: "Used part of pods' memory", unit: percent, description: "Shares beside others have none.", queries: []query{
+		{title: "Used part of pods' memory", unit: percent, queries: []query{
 			{`sum by (namespace, pod) (gpu_dra_claim_memory_used_bytes{namespace=~"$namespace"}) / sum by (namespace, pod) (gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"})`, "{{namespace}}/{{pod}}"},
 		}},
 		{title: "Power of pods that have GPUs alone", unit: watts, queries: []query{
@@ -113,13 +110,6 @@ var dashboards = []dashboard{
 		}},
 		{title: "Temperature of GPUs that pods have alone", unit: celsius, queries: []query{
 			{"max by (claim_namespace, pod) (" + holding("gpu_dra_device_temperature_celsius") + ")", "{{claim_namespace}}/{{pod}}"},
-		}},
-		{title: "Memory granted to shares beside others", unit: size, description: "Only the use of the whole device can be measured.", queries: []query{
-			{`sum by (namespace, pod, device) (gpu_dra_claim_memory_granted_bytes{namespace=~"$namespace"} unless on (uuid, namespace, pod) gpu_dra_claim_memory_used_bytes)`, "{{namespace}}/{{pod}} {{device}}"},
-		}},
-		{title: "Use of devices with several shares", unit: percent, queries: []query{
-			{`max by (device, uuid) (gpu_dra_device_utilization_ratio and on (uuid) ` + shared + `)`, "{{device}} utilization"},
-			{`max by (device, uuid) (gpu_dra_device_memory_used_bytes and on (uuid) ` + shared + `) / max by (device, uuid) (gpu_dra_device_memory_total_bytes)`, "{{device}} memory"},
 		}},
 		{title: "Devices of claims and pods", unit: plain, table: true, labelsOnly: true, queries: []query{
 			{`sum by (claim_namespace, claim, pod, container, type, device, uuid) (gpu_dra_claim_device_info{claim_namespace=~"$namespace"})`, ""},
@@ -170,10 +160,10 @@ var dashboards = []dashboard{
 		{title: "Cost in the time range, by namespace", unit: money, table: true, queries: []query{
 			{`sum by (claim_namespace) (sum by (claim_namespace, model) (increase(gpu_dra_namespace_allocated_gpu_seconds_total[$__range])) / 3600` + price + `)`, ""},
 		}},
-		{title: "Held GPUs without a process", unit: plain, description: "Shares beside others are not known.", queries: []query{
+		{title: "Held GPUs without a process", unit: plain, queries: []query{
 			{`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) * (1 - rate(gpu_dra_claim_occupied_seconds_total[$__rate_interval])))`, "{{claim_namespace}}"},
 		}},
-		{title: "Held GPUs that are not in use", unit: plain, description: "Of GPUs with processes too. Partitions of GPUs before Hopper, and shares beside others, are not known.", queries: []query{
+		{title: "Held GPUs that are not in use", unit: plain, description: "Of GPUs with processes too. Partitions of GPUs before Hopper, and shares of partitions beside others, are not known.", queries: []query{
 			{`sum by (claim_namespace) (rate(gpu_dra_claim_allocated_gpu_seconds_total[$__rate_interval]) - ignoring (source) rate(gpu_dra_claim_active_gpu_seconds_total[$__rate_interval]))`, "{{claim_namespace}}"},
 		}},
 		{title: "Most expensive claims", unit: money, table: true, queries: []query{

@@ -167,12 +167,21 @@ func TestMeter_Samples_CountActiveSeconds(t *testing.T) {
 	for name, c := range map[string]struct {
 		measured sampler.Device
 		shared   bool
+		files    bool
 		want     usage.Use
 	}{
-		"busy":              {measured: sampler.Device{Utilization: 1, Processes: []sampler.Process{{PID: 1}}}, want: usage.Use{Source: "nvml", Watched: true, Active: 1, Occupied: 1}},
-		"idle":              {measured: sampler.Device{Processes: []sampler.Process{}}, want: usage.Use{Source: "nvml", Watched: true}},
-		"nothing measured":  {measured: sampler.Device{Utilization: sampler.Absent}},
-		"several claims":    {measured: sampler.Device{Utilization: 1}, shared: true},
+		"busy":             {measured: sampler.Device{Utilization: 1, Processes: []sampler.Process{{PID: 1}}}, want: usage.Use{Source: "nvml", Watched: true, Active: 1, Occupied: 1}},
+		"idle":             {measured: sampler.Device{Processes: []sampler.Process{}}, want: usage.Use{Source: "nvml", Watched: true}},
+		"nothing measured": {measured: sampler.Device{Utilization: sampler.Absent}},
+		"several claims":   {measured: sampler.Device{Utilization: 1}, shared: true},
+		"share with a process": {
+			measured: sampler.Device{Utilization: 1, Processes: []sampler.Process{{Utilization: 1, Files: []sampler.File{{Claim: "u"}}}}}, shared: true, files: true,
+			want: usage.Use{Source: "nvml", Watched: true, Active: 1, Occupied: 1},
+		},
+		"share beside a process": {
+			measured: sampler.Device{Utilization: 1, Processes: []sampler.Process{{Utilization: 1, Files: []sampler.File{{Claim: "other"}}}}}, shared: true, files: true,
+			want: usage.Use{Source: "nvml", Watched: true},
+		},
 		"unknown processes": {measured: sampler.Device{Utilization: 1}, want: usage.Use{Source: "nvml", Active: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -182,6 +191,7 @@ func TestMeter_Samples_CountActiveSeconds(t *testing.T) {
 			held := m.o.Held
 			m.o.Held = func() ([]plan.Plan, bool, error) {
 				plans, incomplete, err := held()
+				plans[0].Metadata.Files = c.files
 				if c.shared {
 					other := plans[0]
 					other.Claim.UID = "other"
