@@ -30,7 +30,8 @@ import (
 const (
 	// successionInterval is the interval of checks whether this instance is still the newest.
 	successionInterval = 2 * time.Second
-	// rebuildInterval covers changes without a trigger, such as a record of the other instance.
+	// rebuildInterval covers changes without a trigger, such as a record of the other instance. The alert PublishStale waits
+	// for three of them.
 	rebuildInterval = 5 * time.Minute
 	// probeInterval is the interval of feature probes, which notice an upgrade of the API server.
 	probeInterval = time.Hour

@@ -8,6 +8,7 @@ package monitoring
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -64,6 +65,39 @@ func (n *node) checkAlerts(ctx context.Context, t *testing.T) {
 			n.wait(ctx, t, f.alert, of(f.uuid), false, nil)
 		}
 	}
+}
+
+// refuseSlices makes the API server refuse the driver's slices, and changes them. PublishStale has not fired before.
+func (n *node) refuseSlices(ctx context.Context, t *testing.T) {
+	before, err := n.query(ctx, `last_over_time(ALERTS{alertname="PublishStale", alertstate="firing"}[1h])`)
+	must(t, err)
+	if len(before) > 0 {
+		t.Errorf("PublishStale fired while publishing worked: %v", before)
+	}
+	_, err = n.Kubectl(ctx, "apply", "-f", n.refusal())
+	must(t, err)
+	must(t, n.Eventually(ctx, "slices are refused", time.Minute, func(ctx context.Context) (bool, string) {
+		out, err := n.Kubectl(ctx, "annotate", "resourceslices", "--all", "test=refused", "--dry-run=server")
+		return err != nil, out
+	}))
+	n.inject(ctx, t, "recovery", "reset", n.free[1].UUID)
+	must(t, n.Eventually(ctx, "publishing fails", 2*time.Minute, func(ctx context.Context) (bool, string) {
+		failed, err := n.query(ctx, `gpu_dra_publish_errors_total{reason="Failed"}`)
+		return err == nil && len(failed) > 0, fmt.Sprint(failed, err)
+	}))
+}
+
+func (n *node) refusal() string {
+	return filepath.Join(n.Tree, "test", "e2e", "monitoring", "testdata", "refused.yaml")
+}
+
+// checkPublishAlert waits for the effect of refuseSlices, and ends it.
+func (n *node) checkPublishAlert(ctx context.Context, t *testing.T) {
+	n.wait(ctx, t, "PublishStale", `instance=~".+"`, true, nil)
+	_, err := n.Kubectl(ctx, "delete", "-f", n.refusal())
+	must(t, err)
+	n.wait(ctx, t, "PublishStale", `instance=~".+"`, false, nil)
+	n.inject(ctx, t, "recovery", "none", n.free[1].UUID)
 }
 
 // checkClaimAlerts ends a claim that does nothing, and one that waits. Then the GPU of the first is free, and leaves the bus.

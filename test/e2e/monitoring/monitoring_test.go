@@ -126,7 +126,10 @@ func TestMonitoring_PodsUseGPUs_QueriesHaveData(t *testing.T) {
 	t.Run("pods follow the utilization of their GPUs", func(t *testing.T) { n.checkAutoscaling(ctx, t) })
 	t.Run("faults fire alerts", func(t *testing.T) { n.checkAlerts(ctx, t) })
 	t.Run("dashboards draw every panel", func(t *testing.T) { n.checkPictures(ctx, t) })
+	// PublishStale takes minutes, in which claims fire theirs.
+	t.Run("slices are refused", func(t *testing.T) { n.refuseSlices(ctx, t) })
 	t.Run("claims fire alerts", func(t *testing.T) { n.checkClaimAlerts(ctx, t) })
+	t.Run("refused slices fire an alert", func(t *testing.T) { n.checkPublishAlert(ctx, t) })
 	t.Run("plugins that never start fire an alert", func(t *testing.T) { n.checkPluginAlert(ctx, t) })
 }
 
