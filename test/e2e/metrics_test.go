@@ -119,3 +119,36 @@ func TestMetrics_LoadedPartitions_NamePodsAndAddUp(t *testing.T) {
 		t.Errorf("kubectl gpu top lists %d claims, want 1", len(top.Items))
 	}
 }
+
+// TestMetrics_SharesOfOneGPU_HaveTheirProcesses has two MPS shares of a GPU with different loads.
+func TestMetrics_SharesOfOneGPU_HaveTheirProcesses(t *testing.T) {
+	ctx := testContext(t)
+	t.Cleanup(func() { checkClean(context.WithoutCancel(ctx), t) })
+	ns := createNamespace(ctx, t, nil)
+	createShareAs(ctx, t, nil, ns, "light", "10Gi", 2, "", "--alloc", "2Gi", "--load", "20")
+	createShareAs(ctx, t, nil, ns, "heavy", "10Gi", 2, "", "--alloc", "6Gi", "--load", "60")
+	_, err := cluster.WaitPods(ctx, ns, 2)
+	must(t, err)
+	state, err := engine.Open(cluster.Root, nil).State()
+	must(t, err)
+	uuid := fmt.Sprintf("uuid=%q", state.GPUs[2].UUID)
+	must(t, cluster.Eventually(ctx, "the metrics tell the shares apart", time.Minute, func(ctx context.Context) (bool, string) {
+		s := scrape(ctx, t)
+		for pod, want := range map[string]float64{"light": .2, "heavy": .6} {
+			of := []string{fmt.Sprintf("pod=%q", pod), fmt.Sprintf("namespace=%q", ns)}
+			values, memory := s.of("gpu_dra_claim_utilization_ratio", of...), s.of("gpu_dra_claim_memory_used_bytes", of...)
+			if len(values) != 1 || math.Abs(values[0]-want) > .02 || len(memory) != 1 || memory[0] < 10*want*(1<<30) {
+				return false, fmt.Sprintf("%s has utilization %v and %v bytes", pod, values, memory)
+			}
+		}
+		claims := sum(s.of("gpu_dra_claim_memory_used_bytes", fmt.Sprintf("namespace=%q", ns)))
+		if device := sum(s.of("gpu_dra_device_memory_used_bytes", uuid, `type="gpu"`)); claims > device {
+			return false, fmt.Sprintf("%v bytes of claims, %v of their GPU", claims, device)
+		}
+		claim := fmt.Sprintf("claim_namespace=%q", ns)
+		if n := len(s.of("gpu_dra_claim_occupied_seconds_total", claim)); n != 2 {
+			return false, fmt.Sprintf("%d of 2 claims have occupied seconds", n)
+		}
+		return true, ""
+	}))
+}
