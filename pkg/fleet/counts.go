@@ -75,7 +75,7 @@ func (c DeviceCounts) add(o DeviceCounts, times int) {
 }
 
 // Fragmentation is the share of a model's free memory slices, 0 to 1, that the largest free placements of its GPUs
-// cannot use. It is 0 if no slice is free, and 0.75 for a GPU with the free slices 1, 3, 5 and 7.
+// cannot use. It is 0 if no slice is free, and 0.75 for a GPU of which only the slices 1, 3, 5 and 7 are free.
 func (c DeviceCounts) Fragmentation(model string) float64 {
 	if c.FreeSlices[model] == 0 {
 		return 0

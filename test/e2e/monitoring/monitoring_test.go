@@ -186,8 +186,7 @@ func (n *node) checkSums(ctx context.Context, t *testing.T) {
 	for what, query := range map[string]string{
 		"memory of partitions and of the board": `sum by (gpu_uuid) (gpu_dra_device_memory_used_bytes{type="mig"})
 			/ on (gpu_uuid) gpu_dra_device_memory_used_bytes{type="gpu"}`,
-		"memory of claims and of boards": `sum(gpu_dra_claim_memory_used_bytes) / sum(gpu_dra_device_memory_used_bytes{type="gpu"}
-			unless on (uuid) gpu_dra_claim_memory_granted_bytes{namespace="demo-fraction-compute"})`,
+		"memory of claims and of boards":        `sum(gpu_dra_claim_memory_used_bytes) / sum(gpu_dra_device_memory_used_bytes{type="gpu"})`,
 		"seconds of claims and of boards":       `sum(rate(gpu_dra_claim_allocated_gpu_seconds_total[30s]))` + boards,
 		"seconds of namespaces and of boards":   `sum(rate(gpu_dra_namespace_allocated_gpu_seconds_total[30s]))` + boards,
 		"active seconds of a pod and its load":  `sum(rate(gpu_dra_claim_active_gpu_seconds_total{claim=~"busy-.*"}[30s])) / 0.8`,
