@@ -42,7 +42,7 @@ func ParseMounts(data []byte) (mounts []Mount) {
 			return mounts
 		}
 		data = rest
-		// "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"
+		// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 		fields := bytes.SplitN(line, []byte(" "), 6)
 		if len(fields) < 6 || !bytes.HasPrefix(fields[3], []byte("/")) || !bytes.HasPrefix(fields[4], []byte("/")) {
 			continue

@@ -149,7 +149,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRead_ProcessEndsAfterList_IsIgnored removes a process between NVML's list and the look into /proc.
+// TestRead_ProcessEndsAfterList_IsIgnored removes a process after NVML's list, before /proc is read.
 func TestRead_ProcessEndsAfterList_IsIgnored(t *testing.T) {
 	n := newNode(t, "hgx-h100")
 	plans := n.shares("a", "b")
