@@ -81,7 +81,7 @@ func TestScan_MIGModeSwitched_MultiprocessorsStay(t *testing.T) {
 		t.Errorf("all GPUs are in MIG mode: %d multiprocessors, want %d", now.Multiprocessors, whole[7].Multiprocessors)
 	}
 	if now := scan(t, bare(t, nvmlfake.New(machine))).GPUs[0]; now.Multiprocessors != 0 {
-		t.Errorf("no GPU has told its multiprocessors: %d", now.Multiprocessors)
+		t.Errorf("no GPU has reported its multiprocessors: %d", now.Multiprocessors)
 	}
 }
 

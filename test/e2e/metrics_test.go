@@ -132,7 +132,7 @@ func TestMetrics_SharesOfOneGPU_HaveTheirProcesses(t *testing.T) {
 	state, err := engine.Open(cluster.Root, nil).State()
 	must(t, err)
 	uuid := fmt.Sprintf("uuid=%q", state.GPUs[2].UUID)
-	must(t, cluster.Eventually(ctx, "the metrics tell the shares apart", time.Minute, func(ctx context.Context) (bool, string) {
+	must(t, cluster.Eventually(ctx, "the metrics differ between the shares", time.Minute, func(ctx context.Context) (bool, string) {
 		s := scrape(ctx, t)
 		for pod, want := range map[string]float64{"light": .2, "heavy": .6} {
 			of := []string{fmt.Sprintf("pod=%q", pod), fmt.Sprintf("namespace=%q", ns)}

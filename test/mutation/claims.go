@@ -12,8 +12,8 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a new name is not flushed", File: "internal/host/file.go",
-		Old:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return h.SyncDir(label, filepath.Dir(path))",
-		New:     "		return fmt.Errorf(\"write %s: %w\", path, err)\n	}\n	return nil",
+		Old:     "		return err\n	}\n	return h.SyncDir(label, filepath.Dir(path))",
+		New:     "		return err\n	}\n	return nil",
 		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",
 	},
 	{
