@@ -322,7 +322,8 @@ func TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess(t *testing.T) {
 
 // TestKill_DaemonGone_EndsItsServersOnly: a daemon can end together with its supervisor, and its servers run on.
 func TestKill_DaemonGone_EndsItsServersOnly(t *testing.T) {
-	cmd := exec.Command("sh", "-c", "sleep 600 >/dev/null 2>&1 &")
+	// A process has no environment at the moment at which it becomes another program.
+	cmd := exec.Command("sh", "-c", `sleep 600 >/dev/null 2>&1 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done`)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = append(os.Environ(), pipeVariable, deviceVariable+"GPU-1")
 	if err := cmd.Run(); err != nil {
