@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestWatchIdle_NoCalls_FreesMemoryAgainAndAgain(t *testing.T) {
+func TestWatchIdle_NoCalls_FreesMemoryEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		freed, again := 0, 0
 		p := &Plugin{o: Options{Idle: func(a bool) {
@@ -31,12 +31,14 @@ func TestWatchIdle_NoCalls_FreesMemoryAgainAndAgain(t *testing.T) {
 			}
 		}
 		expect(1, idleAfter+time.Second)
-		expect(3, 2*idleAfter)
+		expect(1, 50*time.Second)
+		expect(2, 10*time.Second)
 		p.calls.count.Add(1)
+		expect(2, idleAfter)
 		expect(3, idleAfter)
-		expect(4, idleAfter)
-		if again != 2 {
-			t.Errorf("%d times were not the first ones after a call, want 2", again)
+		expect(3, 50*time.Second)
+		if again != 1 {
+			t.Errorf("%d times were not the first ones after a call, want 1", again)
 		}
 	})
 }

@@ -51,8 +51,7 @@ type Options struct {
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called when the kubelet has stopped calling and then, with again, every ten seconds, because periodic work
-	// needs memory too.
+	// Idle is called when the kubelet has stopped calling and then, with again, every minute.
 	Idle func(again bool)
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
@@ -86,8 +85,10 @@ const (
 	readyLimit = 10 * time.Second
 	// stopLimit limits the wait for background work.
 	stopLimit = 2 * time.Second
-	// idleAfter is the time without calls after which the plugin is idle, and the interval of Idle from then on.
+	// idleAfter is the time without calls after which the plugin is idle.
 	idleAfter = 10 * time.Second
+	// idleAgain is the number of these times after which Idle is called again, because periodic work needs memory too.
+	idleAgain = 6
 	// healthInterval is below the 30 s after which the kubelet considers the health unknown.
 	healthInterval = 10 * time.Second
 )
@@ -269,15 +270,17 @@ func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, lat
 
 // watchIdle calls Idle while the kubelet does not call.
 func (p *Plugin) watchIdle(ctx context.Context) {
-	last, again := uint64(math.MaxUint64), false
+	last, idle := uint64(math.MaxUint64), 0
 	wait.UntilWithContext(ctx, func(context.Context) {
 		now := p.calls.count.Load()
 		if now != last {
-			last, again = now, false
+			last, idle = now, 0
 			return
 		}
-		p.o.Idle(again)
-		again = true
+		if idle%idleAgain == 0 {
+			p.o.Idle(idle > 0)
+		}
+		idle++
 	}, idleAfter)
 }
 
