@@ -185,7 +185,7 @@ func TestChart_Lint_Passes(t *testing.T) {
 func TestKubeconform_WrongManifest_Fails(t *testing.T) {
 	good := render(t, chart)
 	for name, change := range map[string][2]string{
-		"an unknown field":      {"hostPID: false", "hostPid: false"},
+		"an unknown field":      {"hostPID: true", "hostPid: true"},
 		"a wrong type":          {"terminationGracePeriodSeconds: 15", "terminationGracePeriodSeconds: soon"},
 		"a kind without a file": {"kind: DaemonSet", "kind: ReplicaSet"},
 	} {

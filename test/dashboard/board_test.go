@@ -87,13 +87,13 @@ func TestParse_UnknownFieldTypeOrUnit_IsAnError(t *testing.T) {
 	files, _ := filepath.Glob(shipped)
 	text := read(t, files[0])
 	for old, changed := range map[string]string{
-		`"type": "table"`:    `"type": "stat"`,
-		`"unit": "bytes"`:    `"unit": "lightyear"`,
-		`"min": 0,`:          `"max": 0,`,
-		`"overrides": []`:    `"overrides": [{"matcher": {"id": "byName"}}]`,
-		`"format": "table",`: ``,
-		`"id": "organize"`:   `"id": "merge"`,
-		`"value": "$__all"`:  `"value": "team-a"`,
+		`"type": "table"`:       `"type": "stat"`,
+		`"unit": "percentunit"`: `"unit": "lightyear"`,
+		`"min": 0,`:             `"max": 0,`,
+		`"overrides": []`:       `"overrides": [{"matcher": {"id": "byName"}}]`,
+		`"format": "table",`:    ``,
+		`"id": "organize"`:      `"id": "merge"`,
+		`"value": "$__all"`:     `"value": "team-a"`,
 	} {
 		wrong := strings.Replace(text, old, changed, 1)
 		if _, err := Parse([]byte(wrong)); wrong == text || err == nil {
