@@ -56,19 +56,13 @@ func (h *Host) WriteDurable(label Label, path string, data []byte, perm fs.FileM
 // WriteComplete replaces a file atomically, and returns once its data are on disk. It saves the sync of the directory:
 // after a power cut the file is complete, or what it was before.
 func (h *Host) WriteComplete(label Label, path string, data []byte, perm fs.FileMode) error {
-	if err := h.replace(label, path, data, perm, true); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return h.replace(label, path, data, perm, true)
 }
 
 // WriteAtomic replaces a file atomically, and saves the two syncs of WriteDurable. After a power cut the file can be
 // missing or empty, so it must be written again in each boot.
 func (h *Host) WriteAtomic(label Label, path string, data []byte, perm fs.FileMode) error {
-	if err := h.replace(label, path, data, perm, false); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return h.replace(label, path, data, perm, false)
 }
 
 func (h *Host) replace(label Label, path string, data []byte, perm fs.FileMode, sync bool) error {
@@ -80,8 +74,9 @@ func (h *Host) replace(label Label, path string, data []byte, perm fs.FileMode, 
 	if err != nil {
 		// The target is unchanged; the temporary file would only use space.
 		_ = h.do(label, CallRemove, temp, func() error { return os.Remove(temp) })
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return err
+	return nil
 }
 
 func (h *Host) fill(label Label, path string, data []byte, perm fs.FileMode, sync bool) error {

@@ -4,7 +4,6 @@
 package supervisor
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/procfs"
 )
 
 // mountShm mounts a separate /dev/shm of the configured size for the clients and the daemon.
@@ -106,7 +106,7 @@ func readNote(dir string) (n note, err error) {
 func writeNote(dir, boot string, want mpsd.Daemon, pid int) error {
 	n := note{BootID: boot, Daemon: want, PID: pid}
 	if pid != 0 {
-		n.Started, _ = started(pid) // Gone already: there is no process to end later.
+		n.Started, _ = started(pid) // After an error it has ended, and there is no process to end later.
 	}
 	data, err := json.Marshal(n)
 	if err != nil {
@@ -150,17 +150,7 @@ func (n note) leftServers() bool {
 	})
 }
 
-// started returns the start time of a process, in clock ticks since the boot (proc(5), field 22 of stat).
 func started(pid int) (string, error) {
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return "", err
-	}
-	// The second field is the program's name in brackets, which may contain spaces and brackets.
-	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	const at = 22 - 3
-	if len(fields) <= at {
-		return "", fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
-	}
-	return fields[at], nil
+	at, err := procfs.Start("/proc", uint32(pid))
+	return strconv.FormatUint(at, 10), err
 }

@@ -131,6 +131,7 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 	if err != nil {
 		return nil, err
 	}
+	known := &d.session.library.links
 	for i := range nvml.MaxNVLinks {
 		state, err := get(d.session, "nvmlDeviceGetNvLinkState", with(d.handle.GetNvLinkState, i))
 		switch {
@@ -139,12 +140,19 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 		case err != nil:
 			return nil, err
 		case state != gonvml.FEATURE_ENABLED:
-			d.session.library.forgetLink(linkKey{uuid, i})
+			known.Delete(linkKey{uuid, i})
 			continue
 		}
-		link, err := d.session.library.link(linkKey{uuid, i}, func() (nvml.NVLink, bool, error) { return d.nvlink(i) })
+		if link, ok := known.Load(linkKey{uuid, i}); ok {
+			out = append(out, link.(nvml.NVLink))
+			continue
+		}
+		link, complete, err := d.nvlink(i)
 		if err != nil {
 			return nil, err
+		}
+		if complete {
+			known.Store(linkKey{uuid, i}, link)
 		}
 		out = append(out, link)
 	}

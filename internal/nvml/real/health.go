@@ -35,42 +35,32 @@ func (d *device) Health() (nvml.Health, error) {
 		Recovery: nvml.RecoveryAction(values[0]), RemapFailed: values[1] != 0, RemapPending: values[2] != 0, CorrectableErrors: values[3],
 		UncorrectableErrors: values[4], CorrectableRows: values[5], UncorrectableRows: values[6],
 	}
-	sram, err := optional(d.session, "nvmlDeviceGetSramEccErrorStatus", d.handle.GetSramEccErrorStatus)
-	if err != nil {
-		return nvml.Health{}, err
-	}
-	memory, err := optional(d.session, "nvmlDeviceGetUnrepairableMemoryFlag_v1", d.handle.GetUnrepairableMemoryFlag_v1)
-	if err != nil {
-		return nvml.Health{}, err
-	}
-	clocks, err := optional(d.session, "nvmlDeviceGetCurrentClocksEventReasons", d.handle.GetCurrentClocksEventReasons)
-	if err != nil {
-		return nvml.Health{}, err
-	}
-	if h.PCIeWidth, err = optional(d.session, "nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth); err != nil {
-		return nvml.Health{}, err
-	}
-	if h.PCIeMaxWidth, err = optional(d.session, "nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth); err != nil {
-		return nvml.Health{}, err
-	}
-	if h.PCIeWidth < h.PCIeMaxWidth {
-		var use gonvml.Utilization
-		use, err = optional(d.session, "nvmlDeviceGetUtilizationRates", d.handle.GetUtilizationRates)
-		h.Busy = use.Gpu > 0
-	}
-	h.SRAMThresholdExceeded, h.UnrepairableMemory = sram.BThresholdExceeded != 0, memory.BUnrepairableMemory != 0
+	var err error
+	sram := optional(&err, d.session, "nvmlDeviceGetSramEccErrorStatus", d.handle.GetSramEccErrorStatus)
+	h.SRAMThresholdExceeded = sram.BThresholdExceeded != 0
+	memory := optional(&err, d.session, "nvmlDeviceGetUnrepairableMemoryFlag_v1", d.handle.GetUnrepairableMemoryFlag_v1)
+	h.UnrepairableMemory = memory.BUnrepairableMemory != 0
+	clocks := optional(&err, d.session, "nvmlDeviceGetCurrentClocksEventReasons", d.handle.GetCurrentClocksEventReasons)
 	h.Slowdowns = nvml.Slowdown(clocks) & nvml.Slowdowns
+	h.PCIeWidth = optional(&err, d.session, "nvmlDeviceGetCurrPcieLinkWidth", d.handle.GetCurrPcieLinkWidth)
+	h.PCIeMaxWidth = optional(&err, d.session, "nvmlDeviceGetMaxPcieLinkWidth", d.handle.GetMaxPcieLinkWidth)
+	if h.PCIeWidth < h.PCIeMaxWidth {
+		h.Busy = optional(&err, d.session, "nvmlDeviceGetUtilizationRates", d.handle.GetUtilizationRates).Gpu > 0
+	}
 	return h, err
 }
 
-// optional is get for a fact of less weight: a GPU that cannot report it reports the zero value. Only the error of a GPU
-// that answers no query is returned.
-func optional[T any](q querier, symbol string, call func() (T, gonvml.Return)) (T, error) {
+// optional is get for a fact of less weight: a GPU that cannot report it reports the zero value. failed keeps the error of
+// a GPU that answers no query, after which no more queries are made.
+func optional[T any](failed *error, q querier, symbol string, call func() (T, gonvml.Return)) (v T) {
+	if *failed != nil {
+		return v
+	}
 	v, err := get(q, symbol, call)
 	if errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired) {
-		return v, err
+		*failed = err
 	}
-	return v, nil
+	return v
 }
 
 // fieldValue returns a number, or another one if the driver or the GPU does not have the field. Old drivers return

@@ -40,9 +40,9 @@ type Library struct {
 	lib      gonvml.Interface
 	sessions int
 	symbols  map[string]bool
-	// links are the ends of active links. A link keeps its end while it is active, so a scan of unchanged links asks for
-	// their states only.
-	links map[linkKey]nvml.NVLink
+	// links has the nvml.NVLink of each active link, by its linkKey. A link keeps its end while it is active, so a scan of
+	// unchanged links asks for their states only.
+	links sync.Map
 }
 
 type linkKey struct {
@@ -50,35 +50,9 @@ type linkKey struct {
 	index int
 }
 
-// link returns the end of an active link, which read reads unless it is known.
-func (l *Library) link(key linkKey, read func() (nvml.NVLink, bool, error)) (nvml.NVLink, error) {
-	l.mu.Lock()
-	known, ok := l.links[key]
-	l.mu.Unlock()
-	if ok {
-		return known, nil
-	}
-	link, complete, err := read()
-	if complete {
-		l.mu.Lock()
-		l.links[key] = link
-		l.mu.Unlock()
-	}
-	return link, err
-}
-
-// forgetLink forgets the end of a link that is not active.
-func (l *Library) forgetLink(key linkKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.links, key)
-}
-
 // New makes a Library for the driver under driverRoot ("/" for the machine's own). It loads no library: the driver
 // may be installed later.
-func New(driverRoot string) *Library {
-	return &Library{driverRoot: driverRoot, links: map[linkKey]nvml.NVLink{}}
-}
+func New(driverRoot string) *Library { return &Library{driverRoot: driverRoot} }
 
 // Open finds, loads and initialises the library. See nvml.Library for its errors.
 func (l *Library) Open() (nvml.Session, error) {
@@ -110,12 +84,14 @@ func (l *Library) find() (path string, info os.FileInfo, err error) {
 	return path, info, nil
 }
 
-// current returns ErrReplaced if a library is not the loaded one. The caller holds the lock.
+// current returns ErrReplaced if a library is another version than the loaded one. A file's name contains the version;
+// otherwise any other file counts as another version. The caller holds the lock.
 func current(path string, info os.FileInfo) error {
-	if replaced(path, info) {
-		return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, nvml.ErrReplaced)
+	name := filepath.Base(path)
+	if loaded.info == nil || os.SameFile(loaded.info, info) || name == filepath.Base(loaded.path) && name != soname {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("load %s, where this process has loaded %s: %w", path, loaded.path, nvml.ErrReplaced)
 }
 
 // start initialises NVML for the first session.
@@ -144,15 +120,6 @@ func (l *Library) start() error {
 	}
 	l.symbols = map[string]bool{}
 	return nil
-}
-
-// replaced returns an error if a library is another version than the loaded one. A file's name contains the version;
-// otherwise any other file counts as another version. The caller holds the lock.
-func replaced(path string, info os.FileInfo) bool {
-	if loaded.info == nil || os.SameFile(loaded.info, info) {
-		return false
-	}
-	return filepath.Base(path) != filepath.Base(loaded.path) || filepath.Base(path) == soname
 }
 
 // release ends a session. The last one shuts NVML down.

@@ -6,6 +6,7 @@ package real
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -20,7 +21,7 @@ func (d *device) Utilization() (nvml.Utilization, error) {
 }
 
 func (d *device) VideoUtilization() (nvml.VideoUtilization, error) {
-	// Each has the period of its samples as well.
+	// Both have the period of their samples as well.
 	percent := func(symbol string, of func() (uint32, uint32, gonvml.Return)) (int, error) {
 		n, err := get(d.session, symbol, func() (uint32, gonvml.Return) {
 			n, _, ret := of()
@@ -144,12 +145,8 @@ func (d *device) ProcessUtilization(since uint64) ([]nvml.ProcessUtilization, er
 			newest[s.Pid] = nvml.ProcessUtilization{PID: s.Pid, Time: s.TimeStamp, SM: int(min(s.SmUtil, 100))}
 		}
 	}
-	out := make([]nvml.ProcessUtilization, 0, len(newest))
-	for _, u := range newest {
-		out = append(out, u)
-	}
-	slices.SortFunc(out, func(a, b nvml.ProcessUtilization) int { return cmp.Compare(a.PID, b.PID) })
-	return out, nil
+	byPID := func(a, b nvml.ProcessUtilization) int { return cmp.Compare(a.PID, b.PID) }
+	return slices.SortedFunc(maps.Values(newest), byPID), nil
 }
 
 func (d *device) MIGMemory(uuid string) (nvml.MemoryInfo, error) {
