@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
@@ -272,13 +273,13 @@ func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error 
 		return err
 	}
 	for i, f := range files {
-		if err := e.o.Specs.WriteMetadata(p.Claim.UID, i, f.Data); err != nil {
+		if err := e.o.Specs.WriteMounted(p.Claim.UID, store.Metadata(i), f.Data); err != nil {
 			return err
 		}
 	}
 	for _, d := range p.Devices {
 		if d.TopologyEnv.NCCLTopology != "" { // Before the spec that mounts it.
-			if err := e.o.Specs.WriteTopology(p.Claim.UID, []byte(d.TopologyEnv.NCCLTopology)); err != nil {
+			if err := e.o.Specs.WriteMounted(p.Claim.UID, store.Topology, []byte(d.TopologyEnv.NCCLTopology)); err != nil {
 				return err
 			}
 		}
@@ -297,10 +298,10 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string, files []cdi
 		if err != nil {
 			return nil, notReady(p, d.Name, err)
 		}
-		one = cdi.DeviceEdits(one, d, e.o.MPSDir, e.o.Specs.TopologyPath(p.Claim.UID))
+		one = cdi.DeviceEdits(one, d, e.o.MPSDir, e.o.Specs.MountedPath(p.Claim.UID, store.Topology))
 		for i, f := range files {
 			if f.Describes(d) {
-				one = cdi.MountMetadata(one, e.o.Specs.MetadataPath(p.Claim.UID, i), f)
+				one = cdi.MountMetadata(one, e.o.Specs.MountedPath(p.Claim.UID, store.Metadata(i)), f)
 			}
 		}
 		edits.Devices = append(edits.Devices, one)

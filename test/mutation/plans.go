@@ -52,8 +52,8 @@ var planMutations = []Mutation{
 	},
 	{
 		Name: "the file for NCCL outlives its claim", File: "pkg/cdi/store/store.go",
-		Old:     "			if strings.HasPrefix(name, s.prefix+uid+\".\") {",
-		New:     "			if strings.HasPrefix(name, s.prefix+uid+\".\") && !strings.HasSuffix(name, topologySuffix) {",
+		Old:     "			if of, _, ours := s.parse(name); ours && of == uid {",
+		New:     "			if of, kind, ours := s.parse(name); ours && of == uid && kind != Topology {",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{

@@ -38,13 +38,16 @@ type Store struct {
 	prefix  string
 }
 
+// The names of a claim's files, after the prefix and the claim's UID.
 const (
-	suffix = ".json"
-	// topologySuffix ends the name of a claim's file for NCCL; the runtime does not read it as a spec.
-	topologySuffix = ".nccl.xml"
-	// metadataSuffix and a number end the names of a claim's metadata files.
-	metadataSuffix = ".metadata-"
+	spec = "json"
+	// Topology is the file for NCCL; the runtime does not read it as a spec.
+	Topology = "nccl.xml"
+	metadata = "metadata-"
 )
+
+// Metadata returns the name of the i-th metadata file.
+func Metadata(i int) string { return metadata + strconv.Itoa(i) }
 
 // New returns a store. mounted is the directory of files that specs mount. It must be outside of dir. The kernel reports
 // the end of a deleted directory only when no container has a file of it mounted. Until then containerd watches the old
@@ -53,48 +56,46 @@ func New(h *host.Host, dir, mounted, driver string) *Store {
 	return &Store{host: h, dir: dir, mounted: mounted, prefix: cdi.Vendor(driver) + "-" + cdi.Class + "_"}
 }
 
-func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+suffix) }
+// parse returns the claim and the name of a file in one of the directories. It is false for files of others.
+func (s *Store) parse(file string) (uid, name string, ours bool) {
+	rest, ours := strings.CutPrefix(file, s.prefix)
+	uid, name, named := strings.Cut(rest, ".")
+	return uid, name, ours && named
+}
+
+// ParseMetadataName returns the claim and the number of the metadata file with a name. It is false for other names.
+func (s *Store) ParseMetadataName(file string) (uid string, i int, ok bool) {
+	uid, name, ours := s.parse(file)
+	i, err := strconv.Atoi(strings.TrimPrefix(name, metadata))
+	return uid, i, ours && err == nil && i >= 0 && name == Metadata(i)
+}
+
+func (s *Store) path(uid string) string { return filepath.Join(s.dir, s.prefix+uid+"."+spec) }
 
 // Write writes the claim's spec, unless it already has this content.
 func (s *Store) Write(uid string, data []byte) error {
 	return s.write(LabelWrite, "write the CDI spec", s.path(uid), data)
 }
 
-// TopologyPath returns the path of the claim's file for NCCL.
-func (s *Store) TopologyPath(uid string) string {
-	return filepath.Join(s.mounted, s.prefix+uid+topologySuffix)
-}
-
-// WriteTopology writes the claim's file for NCCL, unless it already has this content. Remove removes it too.
-func (s *Store) WriteTopology(uid string, data []byte) error {
-	return s.write(LabelExtra, "write the topology file for NCCL", s.TopologyPath(uid), data)
-}
+// Read returns the claim's spec. A missing one is fs.ErrNotExist.
+func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path(uid)) }
 
 // Mounted returns the directory of files that specs mount.
 func (s *Store) Mounted() string { return s.mounted }
 
-// MetadataPath returns the path of the claim's i-th metadata file.
-func (s *Store) MetadataPath(uid string, i int) string {
-	return filepath.Join(s.mounted, s.prefix+uid+metadataSuffix+strconv.Itoa(i))
+// MountedPath returns the path of a file that the claim's spec mounts: Topology or a Metadata.
+func (s *Store) MountedPath(uid, name string) string {
+	return filepath.Join(s.mounted, s.prefix+uid+"."+name)
 }
 
-// ParseMetadataName returns the claim and the number of the metadata file with a name. It is false for other names.
-func (s *Store) ParseMetadataName(name string) (uid string, i int, ok bool) {
-	rest, ours := strings.CutPrefix(name, s.prefix)
-	uid, number, ok := strings.Cut(rest, metadataSuffix)
-	i, err := strconv.Atoi(number)
-	return uid, i, ours && ok && err == nil && i >= 0 && name == filepath.Base(s.MetadataPath(uid, i))
+// WriteMounted writes a file that the claim's spec mounts, unless it already has this content. Remove removes it too.
+func (s *Store) WriteMounted(uid, name string, data []byte) error {
+	return s.write(LabelExtra, "write a file of the CDI spec", s.MountedPath(uid, name), data)
 }
 
-// WriteMetadata writes the claim's i-th metadata file, unless it already has this content. Remove removes
-// it too.
-func (s *Store) WriteMetadata(uid string, i int, data []byte) error {
-	return s.write(LabelExtra, "write the metadata of the claim's devices", s.MetadataPath(uid, i), data)
-}
-
-// ReadMetadata returns the claim's i-th metadata file. A missing one is fs.ErrNotExist.
-func (s *Store) ReadMetadata(uid string, i int) ([]byte, error) {
-	return s.host.ReadFile(s.MetadataPath(uid, i))
+// ReadMounted returns a file that the claim's spec mounts. A missing one is fs.ErrNotExist.
+func (s *Store) ReadMounted(uid, name string) ([]byte, error) {
+	return s.host.ReadFile(s.MountedPath(uid, name))
 }
 
 // write writes a file that differs. No file needs a sync: no spec is used in a later boot without a new Prepare, which
@@ -115,12 +116,6 @@ func (s *Store) write(label host.Label, attempt, path string, data []byte) error
 	}
 	return nil
 }
-
-// Read returns the claim's spec. A missing one is fs.ErrNotExist.
-func (s *Store) Read(uid string) ([]byte, error) { return s.host.ReadFile(s.path(uid)) }
-
-// ReadTopology returns the claim's file for NCCL. A missing one is fs.ErrNotExist.
-func (s *Store) ReadTopology(uid string) ([]byte, error) { return s.host.ReadFile(s.TopologyPath(uid)) }
 
 // Remove removes the claim's spec, then its other files and unfinished writes. Missing files are no error.
 func (s *Store) Remove(uid string) error {
@@ -167,7 +162,7 @@ func (s *Store) files(uid string) (complete, unfinished []string, err error) {
 		}
 		paths := func(names []string) (out []string) {
 			for _, name := range names {
-				if strings.HasPrefix(name, s.prefix+uid+".") {
+				if of, _, ours := s.parse(name); ours && of == uid {
 					out = append(out, filepath.Join(dir, name))
 				}
 			}
@@ -192,9 +187,9 @@ func (s *Store) Written() ([]string, error) {
 		return nil, err
 	}
 	var uids []string
-	for _, name := range names {
-		if file, ours := strings.CutPrefix(name, s.prefix); ours && strings.HasSuffix(file, suffix) {
-			uids = append(uids, strings.TrimSuffix(file, suffix))
+	for _, file := range names {
+		if uid, name, ours := s.parse(file); ours && name == spec {
+			uids = append(uids, uid)
 		}
 	}
 	slices.Sort(uids)
@@ -203,26 +198,17 @@ func (s *Store) Written() ([]string, error) {
 
 // UIDs lists the claims with any file, complete or unfinished, sorted.
 func (s *Store) UIDs() ([]string, error) {
-	specs, unfinishedSpecs, err := s.list(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	mounted, unfinished, err := s.list(s.mounted)
-	if err != nil {
-		return nil, err
-	}
 	var uids []string
-	for _, name := range slices.Concat(specs, unfinishedSpecs, mounted, unfinished) {
-		file, ours := strings.CutPrefix(name, s.prefix)
-		uid, isSpec := strings.CutSuffix(file, suffix)
-		if !isSpec {
-			uid, isSpec = strings.CutSuffix(file, topologySuffix)
+	for _, dir := range []string{s.dir, s.mounted} {
+		names, unfinished, err := s.list(dir)
+		if err != nil {
+			return nil, err
 		}
-		if !isSpec {
-			uid, _, isSpec = strings.Cut(file, metadataSuffix)
-		}
-		if ours && isSpec {
-			uids = append(uids, uid)
+		for _, file := range slices.Concat(names, unfinished) {
+			uid, name, ours := s.parse(file)
+			if ours && (name == spec || name == Topology || strings.HasPrefix(name, metadata)) {
+				uids = append(uids, uid)
+			}
 		}
 	}
 	slices.Sort(uids)

@@ -105,11 +105,11 @@ func TestRemove_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
 	specs, dir := t.TempDir(), t.TempDir()
 	s := store.New(host.New(host.Options{}), specs, dir, "gpu.nvidia.com")
 	must(t, s.Write("u-1", []byte("a")))
-	must(t, s.WriteMetadata("u-10", 0, []byte("of another claim")))
+	must(t, s.WriteMounted("u-10", store.Metadata(0), []byte("of another claim")))
 	for i := range 12 {
-		must(t, s.WriteMetadata("u-1", i, []byte("b")))
+		must(t, s.WriteMounted("u-1", store.Metadata(i), []byte("b")))
 	}
-	must(t, os.Remove(s.MetadataPath("u-1", 4)))
+	must(t, os.Remove(s.MountedPath("u-1", store.Metadata(4))))
 	must(t, os.WriteFile(filepath.Join(dir, ".k8s.gpu.nvidia.com-claim_u-1.metadata-7.tmp"), nil, 0o600))
 	if uids, err := s.UIDs(); err != nil || !cmp.Equal(uids, []string{"u-1", "u-10"}) {
 		t.Error(uids, err)
@@ -125,15 +125,15 @@ func TestRemove_HoleBetweenMetadataFiles_RemovesAll(t *testing.T) {
 
 func TestParseMetadataName_OnlyExactNames_AreOfClaims(t *testing.T) {
 	s := store.New(host.New(host.Options{}), "/cdi", "/state/mounted", "gpu.nvidia.com")
-	name := func(i int) string { return filepath.Base(s.MetadataPath("u-1", i)) }
+	name := func(i int) string { return filepath.Base(s.MountedPath("u-1", store.Metadata(i))) }
 	for _, i := range []int{0, 31} {
 		if uid, n, ok := s.ParseMetadataName(name(i)); uid != "u-1" || n != i || !ok {
 			t.Errorf("%s, %d, %v", uid, n, ok)
 		}
 	}
 	for _, other := range []string{
-		"", "/", s.MetadataPath("u-1", 1), name(1) + "x", name(1) + "/", "k8s.other.com-claim_u-1.metadata-1", name(-1),
-		filepath.Base(s.TopologyPath("u-1")), strings.TrimSuffix(name(1), "1"), strings.TrimSuffix(name(1), "1") + "01",
+		"", "/", s.MountedPath("u-1", store.Metadata(1)), name(1) + "x", name(1) + "/", "k8s.other.com-claim_u-1.metadata-1", name(-1),
+		filepath.Base(s.MountedPath("u-1", store.Topology)), strings.TrimSuffix(name(1), "1"), strings.TrimSuffix(name(1), "1") + "01",
 		strings.TrimSuffix(name(1), "1") + "+1", "." + name(1) + ".tmp",
 	} {
 		if uid, n, ok := s.ParseMetadataName(other); ok {

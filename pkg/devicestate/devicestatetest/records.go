@@ -132,7 +132,7 @@ func (s Records) checkSpec(r record.Record) error {
 	}
 	for i, d := range r.Plan.Devices {
 		if d.TopologyEnv.NCCLTopology != "" {
-			switch file, err := s.specs.ReadTopology(c.UID); {
+			switch file, err := s.specs.ReadMounted(c.UID, store.Topology); {
 			case errors.Is(err, fs.ErrNotExist):
 				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", c)
 			case err != nil:
@@ -150,14 +150,14 @@ func (s Records) checkSpec(r record.Record) error {
 		return err
 	}
 	for i, f := range files {
-		file, err := s.specs.ReadMetadata(c.UID, i)
+		file, err := s.specs.ReadMounted(c.UID, store.Metadata(i))
 		if err != nil {
 			return fmt.Errorf("the metadata of request %s of claim %s: %w", f.Request, c, err)
 		}
 		if !bytes.Equal(file, f.Data) {
 			return fmt.Errorf("the metadata of request %s of claim %s is not what its record says", f.Request, c)
 		}
-		if !strings.Contains(string(data), strconv.Quote(s.specs.MetadataPath(c.UID, i))) {
+		if !strings.Contains(string(data), strconv.Quote(s.specs.MountedPath(c.UID, store.Metadata(i)))) {
 			return fmt.Errorf("the CDI spec of claim %s does not mount the metadata of request %s", c, f.Request)
 		}
 	}
