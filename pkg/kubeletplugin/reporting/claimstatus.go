@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -42,6 +43,9 @@ const statusTries = 12
 // statusDelay is the time after a Prepare at which its status is written, so that Prepares of pods that start together do
 // not wait for the API server's writes.
 const statusDelay = time.Second
+
+// flushLimit limits the writes at the plugin's end. It is below the plugin's limit for its background work.
+const flushLimit = time.Second
 
 // ClaimStatus writes status.devices of prepared claims in the background: the status is for people, and no pod waits
 // for it. It is safe for concurrent use.
@@ -240,17 +244,30 @@ func equal(was, is resourceapi.AllocatedDeviceStatus) bool {
 	return json.Unmarshal(was.Data.Raw, &a) == nil && json.Unmarshal(is.Data.Raw, &b) == nil && reflect.DeepEqual(a, b)
 }
 
-// Run writes until the context ends.
+// Run writes until the context ends, and then at once what waits: a successor writes no status of claims whose Prepare it
+// does not see.
 func (w *ClaimStatus) Run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, w.queue.ShutDown)
 	defer stop()
 	for {
 		uid, shutdown := w.queue.Get()
 		if shutdown {
+			w.flush(context.WithoutCancel(ctx))
 			return
 		}
 		Protect(w.metrics, func() { w.sync(ctx, uid) })
 		w.queue.Done(uid)
+	}
+}
+
+func (w *ClaimStatus) flush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, flushLimit)
+	defer cancel()
+	w.mu.Lock()
+	waiting := slices.Collect(maps.Keys(w.wanted))
+	w.mu.Unlock()
+	for _, uid := range waiting {
+		Protect(w.metrics, func() { w.sync(ctx, uid) })
 	}
 }
 

@@ -4,6 +4,7 @@
 package reporting
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -134,6 +135,20 @@ func TestClaimStatus_ClaimUnprepared_DropsItsStatus(t *testing.T) {
 	w.sync(t.Context(), "one")
 	if got := e.StoredClaim("claim-one").Status.Devices; len(got) != 0 {
 		t.Errorf("written after Unprepare: %v", got)
+	}
+}
+
+func TestClaimStatus_PluginStops_WritesWhatWaits(t *testing.T) {
+	t.Parallel()
+	c := env.Claim("one", "", "")
+	e := env.New(t, c)
+	w := newStatus(e)
+	w.Prepared(c, prepared())
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	w.Run(stopped)
+	if got := e.StoredClaim("claim-one").Status.Devices; len(got) != 1 {
+		t.Errorf("the last status was not written: %v", got)
 	}
 }
 
