@@ -68,6 +68,30 @@ func TestStore_PutAndRemove_ReplaceAndForget(t *testing.T) {
 	}
 }
 
+// TestPut_OnlyANewIntent_SavesTheSyncOfItsDirectory: each Prepare waits for these syncs.
+func TestPut_OnlyANewIntent_SavesTheSyncOfItsDirectory(t *testing.T) {
+	syncs := map[host.Call]int{}
+	s, err := Open(host.New(host.Options{FaultHook: func(o host.Operation, do func() error) error {
+		syncs[o.Call]++
+		return do()
+	}}), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	renews := of("b", Intent)
+	renews.Renews = "b"
+	for _, tc := range []struct {
+		r    Record
+		want int
+	}{{of("a", Intent), 0}, {of("a", Committed), 1}, {of("b", Committed), 1}, {renews, 1}, {of("c", Unknown), 1}} {
+		clear(syncs)
+		put(t, s, tc.r)
+		if syncs[host.CallSyncDir] != tc.want || syncs[host.CallSync] != 1 {
+			t.Errorf("%s of %s: %v, want %d syncs of the directory", tc.r.State, tc.r.Plan.Claim.UID, syncs, tc.want)
+		}
+	}
+}
+
 func TestUndo_CommittedRecord_BecomesIntentUntilPut(t *testing.T) {
 	s, dir := open(t)
 	r := of("a", Committed)
