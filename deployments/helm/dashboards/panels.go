@@ -130,7 +130,7 @@ var dashboards = []dashboard{
 			{`max by (uuid) (gpu_dra_device_recovery_action)`, "{{uuid}}"},
 		}},
 		{title: "Time with reduced clocks", unit: percent, description: "Of each second.", queries: []query{
-			{`sum by (node, device, reason) (rate(gpu_dra_device_throttled_seconds_total[$__rate_interval]))`, "{{node}} {{device}} {{reason}}"},
+			{`clamp_max(sum by (node, device, reason) (rate(gpu_dra_device_throttled_seconds_total[$__rate_interval])), 1)`, "{{node}} {{device}} {{reason}}"},
 		}},
 		{title: "Errors of the memory", unit: plain, description: "Since the driver was loaded.", queries: []query{
 			{`max by (uuid, type) (gpu_dra_device_ecc_errors_total)`, "{{uuid}} {{type}}"},
