@@ -95,7 +95,8 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
 	p.shares = mps.New(o.Host, sessions, daemons{s, hook}, computeModes, s.env.Dir)
-	p.shares.StartLimit, p.shares.StopLimit = time.Second, time.Second
+	// Below the ten seconds of inTime, and long for a machine under load.
+	p.shares.StartLimit, p.shares.StopLimit = 4*time.Second, 4*time.Second
 	p.slices = timeslice.New(nvidiaSMI{s, hook}, timeSlices)
 	o.Executors[plan.MPSExecutor], o.Executors[plan.TimeSliceExecutor] = p.shares, p.slices
 	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
