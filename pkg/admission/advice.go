@@ -79,24 +79,19 @@ const tooLargeText = "it is larger than a review reads: at most 64 KiB of select
 
 // tooLarge reports whether a review of the requests would take long.
 func tooLarge(requests ...resourceapi.DeviceRequest) bool {
-	size := 0
-	count := func(selectors []resourceapi.DeviceSelector, capacity *resourceapi.CapacityRequirements) (over bool) {
-		for _, e := range expressions(selectors) {
-			size += len(e)
-		}
-		return len(selectors) > resourceapi.DeviceSelectorsMaxSize ||
-			capacity != nil && len(capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
-	}
 	for _, r := range requests {
-		over := len(r.FirstAvailable) > resourceapi.FirstAvailableDeviceRequestMaxSize
-		if r.Exactly != nil {
-			over = over || count(r.Exactly.Selectors, r.Exactly.Capacity)
-		}
-		for _, s := range r.FirstAvailable {
-			over = over || count(s.Selectors, s.Capacity)
-		}
-		if over {
+		if len(r.FirstAvailable) > resourceapi.FirstAvailableDeviceRequestMaxSize {
 			return true
+		}
+	}
+	size := 0
+	for r := range selector.Requests(requests) {
+		if len(r.Selectors) > resourceapi.DeviceSelectorsMaxSize ||
+			r.Capacity != nil && len(r.Capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
+			return true
+		}
+		for _, e := range selector.Expressions(r.Selectors) {
+			size += len(e)
 		}
 	}
 	return size > maxSelectors || len(requests) > resourceapi.DeviceRequestsMaxSize

@@ -81,15 +81,15 @@ func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.Device
 	ctx, cancel := context.WithTimeout(ctx, max(v.Timeout, evaluationTimeout))
 	defer cancel()
 	r.Errors = append(r.Errors, v.failing(ctx, class.Spec.Selectors)...)
-	for _, e := range expressions(class.Spec.Selectors) {
+	for _, e := range selector.Expressions(class.Spec.Selectors) {
 		v.checkAttributes(&r, "the class", e, true)
 	}
 	v.checkResourceName(&r, class)
-	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, expressions(class.Spec.Selectors)) {
+	if len(r.Errors)+len(r.Warnings) == 0 && driver == v.driver && !v.matches(ctx, selector.Expressions(class.Spec.Selectors)) {
 		r.warn("DeviceClass %s matches no device of the cluster as it is now", class.Name)
 	}
 	if len(r.Errors) == 0 && driver == v.driver {
-		if types := v.types(ctx, expressions(class.Spec.Selectors)); len(types) > 1 {
+		if types := v.types(ctx, selector.Expressions(class.Spec.Selectors)); len(types) > 1 {
 			r.warn("DeviceClass %s matches devices of the types %s, and one request can get a mixture; add && device.attributes[%q].type == %q",
 				class.Name, strings.Join(types, ", "), v.driver, gpu.KindGPU)
 		}
@@ -138,7 +138,7 @@ func (v *ClusterView) identified(expressions []string) bool {
 // failing evaluates the selectors in turn, as the scheduler does, and returns the first error with its device. It
 // ignores selectors for other drivers, and returns nothing after the timeout.
 func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.DeviceSelector) (errs field.ErrorList) {
-	if !v.concerns(expressions(selectors)) {
+	if !v.concerns(selector.Expressions(selectors)) {
 		return nil
 	}
 	for _, s := range v.probes {
@@ -232,13 +232,13 @@ func (v *ClusterView) Ours(class string) bool {
 
 // driverOf returns the only driver whose devices a class selects, or "".
 func (v *ClusterView) driverOf(class *resourceapi.DeviceClass) string {
-	driver, _ := v.selected(expressions(class.Spec.Selectors))
+	driver, _ := v.selected(selector.Expressions(class.Spec.Selectors))
 	return driver
 }
 
 // Concerns reports whether a class is about this driver's devices, even without naming the driver.
 func (v *ClusterView) Concerns(class *resourceapi.DeviceClass) bool {
-	return v.concerns(expressions(class.Spec.Selectors))
+	return v.concerns(selector.Expressions(class.Spec.Selectors))
 }
 
 // Evaluate returns whether an existing class would be denied now, or matches no device. After the time limit it returns
@@ -257,7 +257,7 @@ func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceCla
 			return ClassStatus{ClassInvalid, fmt.Sprintf("its parameters are refused when a pod is started: %v", err)}, nil
 		}
 	}
-	if !v.matches(ctx, expressions(class.Spec.Selectors)) {
+	if !v.matches(ctx, selector.Expressions(class.Spec.Selectors)) {
 		return ClassStatus{ClassUnmatched, "no device of the cluster as it is now satisfies its selectors"}, nil
 	}
 	return ClassStatus{State: ClassOK}, ctx.Err()

@@ -13,8 +13,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/selector"
 	"gpu-dra-driver/pkg/sharing"
 )
 
@@ -43,32 +45,21 @@ func (v *ClusterView) foreign(r request) bool { return r.driver != "" && r.drive
 
 func (v *ClusterView) requests(devices resourceapi.DeviceClaim) []request {
 	var out []request
-	for _, r := range devices.Requests {
-		if e := r.Exactly; e != nil {
-			q := v.request(e.DeviceClassName, e.Selectors, e.Capacity, e.AllocationMode, e.Count)
-			q.name, q.admin = r.Name, e.AdminAccess != nil && *e.AdminAccess
-			out = append(out, q)
+	for r := range selector.Requests(devices.Requests) {
+		q := request{
+			name: r.Name, parent: r.Parent, class: r.DeviceClassName, classFound: v.class(r.DeviceClassName),
+			expressions: selector.Expressions(r.Selectors), admin: ptr.Deref(r.AdminAccess, false),
 		}
-		for _, s := range r.FirstAvailable {
-			q := v.request(s.DeviceClassName, s.Selectors, s.Capacity, s.AllocationMode, s.Count)
-			q.name, q.parent = r.Name+"/"+s.Name, r.Name
-			out = append(out, q)
+		if r.Capacity != nil {
+			q.capacity = r.Capacity.Requests
 		}
+		if r.AllocationMode != resourceapi.DeviceAllocationModeAll {
+			q.count = max(r.Count, 1) // The API's default; older objects lack it.
+		}
+		q.driver, q.kind = v.selected(q.all())
+		out = append(out, q)
 	}
 	return out
-}
-
-func (v *ClusterView) request(class string, selectors []resourceapi.DeviceSelector, capacity *resourceapi.CapacityRequirements,
-	mode resourceapi.DeviceAllocationMode, count int64) request {
-	q := request{class: class, classFound: v.class(class), expressions: expressions(selectors)}
-	if capacity != nil {
-		q.capacity = capacity.Requests
-	}
-	if mode != resourceapi.DeviceAllocationModeAll {
-		q.count = max(count, 1) // The API's default; older objects lack it.
-	}
-	q.driver, q.kind = v.selected(q.all())
-	return q
 }
 
 // all returns the expressions of the class, then those of the request, as the scheduler does.
@@ -76,7 +67,7 @@ func (r request) all() []string {
 	if r.classFound == nil {
 		return r.expressions
 	}
-	return slices.Concat(expressions(r.classFound.Spec.Selectors), r.expressions)
+	return slices.Concat(selector.Expressions(r.classFound.Spec.Selectors), r.expressions)
 }
 
 // selected returns the driver and the kind of device that expressions require, or empty strings.

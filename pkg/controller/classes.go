@@ -23,6 +23,7 @@ import (
 
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/selector"
 )
 
 // cacheLag is the time for a cache to receive another program's write.
@@ -272,12 +273,11 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 func (k *classReconciler) users(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (map[string]string, error) {
 	used := map[string]string{}
 	uses := func(spec resourceapi.ResourceClaimSpec, kind string, meta metav1.ObjectMeta) (enough bool) {
-		wants(spec, func(class string) bool {
-			if classes[class] != nil {
-				used[class] = kind + " " + meta.Namespace + "/" + meta.Name
+		for r := range selector.Requests(spec.Devices.Requests) {
+			if classes[r.DeviceClassName] != nil {
+				used[r.DeviceClassName] = kind + " " + meta.Namespace + "/" + meta.Name
 			}
-			return false
-		})
+		}
 		return len(used) == len(classes)
 	}
 	if len(classes) == 0 {

@@ -4,13 +4,12 @@
 package controller
 
 import (
-	"slices"
-
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/selector"
 )
 
 const (
@@ -56,6 +55,18 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 	phases = map[string]int{phasePending: 0, phaseAllocated: 0, phaseReserved: 0, phaseDeleting: 0}
 	held = map[string][]string{}
 	ours, view := map[string]bool{}, c.ClusterView()
+	wants := func(spec resourceapi.ResourceClaimSpec) bool {
+		for r := range selector.Requests(spec.Devices.Requests) {
+			class := r.DeviceClassName
+			if _, known := ours[class]; !known {
+				ours[class] = view.Ours(class)
+			}
+			if ours[class] {
+				return true
+			}
+		}
+		return false
+	}
 	for _, o := range claims.List() {
 		claim, ok := o.(*resourceapi.ResourceClaim)
 		if !ok {
@@ -64,10 +75,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		phase := phasePending
 		if a := claim.Status.Allocation; a != nil {
 			found := false
-			for _, r := range a.Devices.Results {
-				if r.Driver != c.driver {
-					continue
-				}
+			for r := range fleet.Results(a, c.driver) {
 				found = true
 				if r.AdminAccess == nil || !*r.AdminAccess {
 					held[r.Pool] = append(held[r.Pool], r.Device)
@@ -80,14 +88,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 			if len(claim.Status.ReservedFor) > 0 {
 				phase = phaseReserved
 			}
-		} else if !wants(claim.Spec, func(class string) bool {
-			is, known := ours[class]
-			if !known {
-				is = view.Ours(class)
-				ours[class] = is
-			}
-			return is
-		}) {
+		} else if !wants(claim.Spec) {
 			continue
 		}
 		if claim.DeletionTimestamp != nil {
@@ -96,12 +97,4 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		phases[phase]++
 	}
 	return phases, held
-}
-
-// wants reports whether a request uses one of our classes.
-func wants(spec resourceapi.ResourceClaimSpec, ours func(class string) bool) bool {
-	return slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
-		return r.Exactly != nil && ours(r.Exactly.DeviceClassName) ||
-			slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool { return ours(s.DeviceClassName) })
-	})
 }

@@ -108,10 +108,7 @@ func (s *gpuSeconds) read() map[metrics.Tenant]float64 {
 // weigh returns the GPUs of an allocation by model.
 func (c *Controller) weigh(a *resourceapi.AllocationResult) (map[string]float64, bool) {
 	out, pools := map[string]float64{}, map[string]fleet.Pool{}
-	for _, r := range a.Devices.Results {
-		if r.Driver != c.driver {
-			continue
-		}
+	for r := range fleet.Results(a, c.driver) {
 		node, _, _ := strings.Cut(r.Pool, "/")
 		if _, known := pools[node]; !known {
 			pools[node] = fleet.PoolOf(slicesOf(c.slices.GetIndexer(), node))

@@ -53,7 +53,7 @@ func (c Cluster) Asked() []string {
 			return // No device can be allocated by it.
 		}
 		// Most requests are alike.
-		all := slices.Concat(expressions(of.Spec.Selectors), expressions(selectors))
+		all := slices.Concat(selector.Expressions(of.Spec.Selectors), selector.Expressions(selectors))
 		if key := strings.Join(all, "\x00"); !seen[key] {
 			seen[key] = true
 			profiles, groups := c.matching(all)
@@ -64,13 +64,8 @@ func (c Cluster) Asked() []string {
 		}
 	}
 	requests := func(devices resourceapi.DeviceClaim) {
-		for _, r := range devices.Requests {
-			if r.Exactly != nil {
-				ask(r.Exactly.DeviceClassName, r.Exactly.Selectors)
-			}
-			for _, s := range r.FirstAvailable {
-				ask(s.DeviceClassName, s.Selectors)
-			}
+		for r := range selector.Requests(devices.Requests) {
+			ask(r.DeviceClassName, r.Selectors)
 		}
 	}
 	for _, claim := range c.Claims {
@@ -130,13 +125,4 @@ func (c Cluster) matching(expressions []string) (profiles []string, groups bool)
 		return nil, false // It reads another driver's attributes, which no partition and no group has.
 	}
 	return profiles, groups
-}
-
-func expressions(selectors []resourceapi.DeviceSelector) (out []string) {
-	for _, s := range selectors {
-		if s.CEL != nil {
-			out = append(out, s.CEL.Expression)
-		}
-	}
-	return out
 }

@@ -4,10 +4,26 @@
 package fleet
 
 import (
+	"iter"
+
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/gpu"
 )
+
+// Results iterates over the allocated devices of a driver. There are none without an allocation.
+func Results(a *resourceapi.AllocationResult, driver string) iter.Seq[resourceapi.DeviceRequestAllocationResult] {
+	return func(yield func(resourceapi.DeviceRequestAllocationResult) bool) {
+		if a == nil {
+			return
+		}
+		for _, r := range a.Devices.Results {
+			if r.Driver == driver && !yield(r) {
+				return
+			}
+		}
+	}
+}
 
 // Weight returns the model of an allocated device, and the number of GPUs that it counts as. A GPU counts 1, a group its
 // size, and a partition its part of the memory slices. A share counts the larger of its parts of memory and compute.

@@ -116,13 +116,8 @@ type result struct {
 func results(driver string, claims []resourceapi.ResourceClaim) []result {
 	var out []result
 	for _, c := range claims {
-		if c.Status.Allocation == nil {
-			continue
-		}
-		for _, r := range c.Status.Allocation.Devices.Results {
-			if r.Driver == driver {
-				out = append(out, result{r, ClaimRef{c.Namespace, c.Name}, podsOf(c)})
-			}
+		for r := range fleet.Results(c.Status.Allocation, driver) {
+			out = append(out, result{r, ClaimRef{c.Namespace, c.Name}, podsOf(c)})
 		}
 	}
 	return out

@@ -9,6 +9,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/fleet"
 )
 
 // ClaimState says how far a claim is.
@@ -62,10 +64,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			if len(c.Status.ReservedFor) == 0 {
 				one.State = Unreserved
 			}
-			for _, r := range c.Status.Allocation.Devices.Results {
-				if r.Driver != o.Driver {
-					continue
-				}
+			for r := range fleet.Results(c.Status.Allocation, o.Driver) {
 				one.Node = NodeOfPool(r.Pool)
 				one.Devices = append(one.Devices, r.Device)
 				if r.ShareID != nil {

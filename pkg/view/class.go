@@ -36,10 +36,12 @@ func newClassifier(o Objects, classes []resourceapi.DeviceClass) *classifier {
 
 // claim reports whether a request of the claim can get a device of the driver.
 func (c *classifier) claim(spec resourceapi.ResourceClaimSpec) bool {
-	return slices.ContainsFunc(spec.Devices.Requests, func(r resourceapi.DeviceRequest) bool {
-		return r.Exactly != nil && c.request(r.Exactly.DeviceClassName, r.Exactly.Selectors) ||
-			slices.ContainsFunc(r.FirstAvailable, func(s resourceapi.DeviceSubRequest) bool { return c.request(s.DeviceClassName, s.Selectors) })
-	})
+	for r := range selector.Requests(spec.Devices.Requests) {
+		if c.request(r.DeviceClassName, r.Selectors) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *classifier) request(name string, own []resourceapi.DeviceSelector) bool {

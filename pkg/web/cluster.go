@@ -70,57 +70,54 @@ func (c *Cluster) Put(o runtime.Object, removed bool) {
 			return
 		}
 		s := view.Trim(c.shapes, o)
-		old := store(c.slices, types.NamespacedName{Name: s.Name}, s, removed)
-		for _, one := range []*view.Slice{old, s} {
-			if one != nil {
-				c.pools.Insert(one.Pool.Name)
-				c.publishers.Insert(one.Node)
-			}
-		}
+		store(c.slices, types.NamespacedName{Name: s.Name}, s, removed, c.sliceChanged)
 	case *resourceapi.ResourceClaim:
-		key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		o.ManagedFields = nil
-		old := store(c.claims, key, o, removed)
-		c.dirtyClaims.Insert(key)
-		for _, one := range []*resourceapi.ResourceClaim{old, o} {
-			c.pools.Insert(c.poolsOf(one)...)
-		}
+		store(c.claims, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o, removed, c.claimChanged)
 	case *resourceapi.DeviceClass:
-		store(c.classes, types.NamespacedName{Name: o.Name}, o, removed)
-		c.allClaims = true
+		store(c.classes, types.NamespacedName{Name: o.Name}, o, removed, c.classChanged)
 	case *resourceapi.DeviceTaintRule:
-		store(c.rules, types.NamespacedName{Name: o.Name}, o, removed)
-		c.allNodes = true
+		store(c.rules, types.NamespacedName{Name: o.Name}, o, removed, c.ruleChanged)
 	case *unstructured.Unstructured:
 		rule := &resourceapi.DeviceTaintRule{}
 		if o.GetKind() != "DeviceTaintRule" || runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, rule) != nil {
 			return
 		}
-		store(c.rules, types.NamespacedName{Name: rule.Name}, rule, removed)
-		c.allNodes = true
+		store(c.rules, types.NamespacedName{Name: rule.Name}, rule, removed, c.ruleChanged)
 	}
 	c.signal()
 }
 
-// store returns the earlier value, or nil.
-func store[T any](all map[types.NamespacedName]*T, key types.NamespacedName, value *T, removed bool) *T {
-	old := all[key]
+// store calls changed for the earlier value, if there is one, and for the new or removed one.
+func store[T any](all map[types.NamespacedName]*T, key types.NamespacedName, value *T, removed bool, changed func(*T)) {
+	if old := all[key]; old != nil {
+		changed(old)
+	}
+	changed(value)
 	if removed {
 		delete(all, key)
 	} else {
 		all[key] = value
 	}
-	return old
 }
 
+func (c *Cluster) sliceChanged(s *view.Slice) {
+	c.pools.Insert(s.Pool.Name)
+	c.publishers.Insert(s.Node)
+}
+
+func (c *Cluster) claimChanged(claim *resourceapi.ResourceClaim) {
+	c.dirtyClaims.Insert(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name})
+	c.pools.Insert(c.poolsOf(claim)...)
+}
+
+func (c *Cluster) classChanged(*resourceapi.DeviceClass) { c.allClaims = true }
+
+func (c *Cluster) ruleChanged(*resourceapi.DeviceTaintRule) { c.allNodes = true }
+
 func (c *Cluster) poolsOf(claim *resourceapi.ResourceClaim) (out []string) {
-	if claim == nil || claim.Status.Allocation == nil {
-		return nil
-	}
-	for _, r := range claim.Status.Allocation.Devices.Results {
-		if r.Driver == c.status.Driver {
-			out = append(out, r.Pool)
-		}
+	for r := range fleet.Results(claim.Status.Allocation, c.status.Driver) {
+		out = append(out, r.Pool)
 	}
 	return out
 }
@@ -130,39 +127,26 @@ func (c *Cluster) Listed(resource string, keys sets.Set[types.NamespacedName]) {
 	c.mu.Lock()
 	switch resource {
 	case Slices:
-		for _, key := range missing(c.slices, keys) {
-			c.pools.Insert(c.slices[key].Pool.Name)
-			c.publishers.Insert(c.slices[key].Node)
-			delete(c.slices, key)
-		}
+		prune(c.slices, keys, c.sliceChanged)
 	case Claims:
-		for _, key := range missing(c.claims, keys) {
-			c.dirtyClaims.Insert(key)
-			c.pools.Insert(c.poolsOf(c.claims[key])...)
-			delete(c.claims, key)
-		}
+		prune(c.claims, keys, c.claimChanged)
 	case Classes:
-		for _, key := range missing(c.classes, keys) {
-			c.allClaims = true
-			delete(c.classes, key)
-		}
+		prune(c.classes, keys, c.classChanged)
 	case Rules:
-		for _, key := range missing(c.rules, keys) {
-			c.allNodes = true
-			delete(c.rules, key)
-		}
+		prune(c.rules, keys, c.ruleChanged)
 	}
 	c.mu.Unlock()
 	c.Done(resource)
 }
 
-func missing[T any](all map[types.NamespacedName]T, keys sets.Set[types.NamespacedName]) (out []types.NamespacedName) {
-	for key := range maps.Keys(all) {
+// prune removes the objects that are not among the keys.
+func prune[T any](all map[types.NamespacedName]*T, keys sets.Set[types.NamespacedName], changed func(*T)) {
+	for key, one := range all {
 		if !keys.Has(key) {
-			out = append(out, key)
+			changed(one)
+			delete(all, key)
 		}
 	}
-	return out
 }
 
 // Done ends the reading of a resource, with or without success.

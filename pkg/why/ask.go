@@ -99,11 +99,11 @@ func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
 		requests := a.requests([]*resourceapi.ResourceClaim{c})
 		for _, q := range requests {
 			if q.class == nil {
-				out = append(out, Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.name, q.exact.DeviceClassName)})
+				out = append(out, Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
 			}
-			for _, s := range q.exact.Selectors {
+			for _, s := range q.Selectors {
 				if s.CEL == nil {
-					out = append(out, Reason{Text: fmt.Sprintf("request %s: a selector is of an unknown kind", q.name)})
+					out = append(out, Reason{Text: fmt.Sprintf("request %s: a selector is of an unknown kind", q.Name)})
 				}
 			}
 		}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"gpu-dra-driver/pkg/selector"
 )
 
 // counters are the remaining values of a pool's counters, by set and name.
@@ -76,26 +78,17 @@ func (s *site) whole(pool poolID, device string, released sets.Set[types.Namespa
 	return slices.ContainsFunc(s.held[pool][device], func(h hold) bool { return h.result.ShareID == nil && !released.Has(nameOf(h.claim)) })
 }
 
-// request is an exact request, or an alternative, with its class.
+// request is a request with its class.
 type request struct {
-	// name is the name in an allocation: request, or request/alternative.
-	name  string
-	exact resourceapi.ExactDeviceRequest
+	selector.Request
 	class *resourceapi.DeviceClass
 }
 
 func (a *asker) requests(claims []*resourceapi.ResourceClaim) []request {
 	var out []request
 	for _, c := range claims {
-		for i := range c.Spec.Devices.Requests {
-			q := &c.Spec.Devices.Requests[i]
-			for j, e := range exacts(q) {
-				name := q.Name
-				if q.Exactly == nil {
-					name += "/" + q.FirstAvailable[j].Name
-				}
-				out = append(out, request{name, e, a.classes[e.DeviceClassName]})
-			}
+		for q := range selector.Requests(c.Spec.Devices.Requests) {
+			out = append(out, request{q, a.classes[q.DeviceClassName]})
 		}
 	}
 	return out
@@ -106,14 +99,14 @@ func (a *asker) requests(claims []*resourceapi.ResourceClaim) []request {
 func (a *asker) tooFew(ctx context.Context, s *site, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) bool {
 	var remaining map[poolID]counters
 	for _, q := range a.requests(claims) {
-		if strings.Contains(q.name, "/") || q.class == nil || deref(q.exact.AdminAccess) ||
-			q.exact.AllocationMode == resourceapi.DeviceAllocationModeAll {
+		if q.Parent != "" || q.class == nil || deref(q.AdminAccess) ||
+			q.AllocationMode == resourceapi.DeviceAllocationModeAll {
 			continue
 		}
 		if remaining == nil {
 			remaining = s.left(released)
 		}
-		count := max(q.exact.Count, 1)
+		count := max(q.Count, 1)
 		n, whole := int64(0), true
 		bound := map[string]*together{}
 		for j, slice := range s.slices {
@@ -124,7 +117,7 @@ func (a *asker) tooFew(ctx context.Context, s *site, released sets.Set[types.Nam
 				if err != nil {
 					return false // The allocator reports it, if it reaches the device.
 				}
-				if failed != "" || len(untolerated(d, q.exact.Tolerations)) > 0 {
+				if failed != "" || len(untolerated(d, q.Tolerations)) > 0 {
 					continue
 				}
 				shared := deref(d.AllowMultipleAllocations)
@@ -230,7 +223,7 @@ type trial struct {
 // failing evaluates the selectors of the class and the request in turn, as the scheduler does. It returns the first that
 // is false for a device, or "". Devices with one hash have one result.
 func (a *asker) failing(ctx context.Context, q request, driver string, d *resourceapi.Device, hash uint64) (string, error) {
-	all := q.exact.Selectors
+	all := q.Selectors
 	if q.class != nil {
 		all = slices.Concat(q.class.Spec.Selectors, all)
 	}
@@ -285,7 +278,7 @@ func (a *asker) obstacles(ctx context.Context, s *site, claims []*resourceapi.Re
 			}
 			for i := range slice.Spec.Devices {
 				d := &slice.Spec.Devices[i]
-				o := Obstacle{Node: s.node.Name, Pool: id.name, Device: d.Name, Request: q.name}
+				o := Obstacle{Node: s.node.Name, Pool: id.name, Device: d.Name, Request: q.Name}
 				o.Reasons = a.against(ctx, s, q, id, d, s.hashes[j][i], remaining[id])
 				out = append(out, o)
 			}
@@ -304,10 +297,10 @@ func (a *asker) against(ctx context.Context, s *site, q request, id poolID, d *r
 	case failed != "":
 		return []string{"selector " + brief(failed)}
 	}
-	for _, t := range untolerated(d, q.exact.Tolerations) {
+	for _, t := range untolerated(d, q.Tolerations) {
 		out = append(out, "taint "+taintText(t))
 	}
-	if deref(q.exact.AdminAccess) {
+	if deref(q.AdminAccess) {
 		return out
 	}
 	shared, used := deref(d.AllowMultipleAllocations), s.inUse(id, d.Name, nil)
@@ -351,8 +344,8 @@ func short(q request, d *resourceapi.Device, held []hold) string {
 		if c.RequestPolicy != nil && c.RequestPolicy.Default != nil {
 			need = *c.RequestPolicy.Default
 		}
-		if q.exact.Capacity != nil {
-			if asked, ok := q.exact.Capacity.Requests[name]; ok {
+		if q.Capacity != nil {
+			if asked, ok := q.Capacity.Requests[name]; ok {
 				need = asked
 			}
 		}
@@ -368,8 +361,8 @@ func short(q request, d *resourceapi.Device, held []hold) string {
 			return fmt.Sprintf("capacity %s: %s asked, %s left by %s", name, need.String(), left.String(), names(held))
 		}
 	}
-	if q.exact.Capacity != nil {
-		for _, name := range slices.Sorted(maps.Keys(q.exact.Capacity.Requests)) {
+	if q.Capacity != nil {
+		for _, name := range slices.Sorted(maps.Keys(q.Capacity.Requests)) {
 			if _, ok := d.Capacity[name]; !ok {
 				return fmt.Sprintf("it has no capacity %s", name)
 			}

@@ -75,10 +75,8 @@ func newReader(claims []*resourceapi.ResourceClaim, all classes, rules []*resour
 		add(c.Spec.Selectors)
 	}
 	for _, c := range claims {
-		for _, q := range c.Spec.Devices.Requests {
-			for _, e := range exacts(&q) {
-				add(e.Selectors)
-			}
+		for q := range selector.Requests(c.Spec.Devices.Requests) {
+			add(q.Selectors)
 		}
 		for _, k := range c.Spec.Devices.Constraints {
 			for _, name := range []*resourceapi.FullyQualifiedName{k.MatchAttribute, k.DistinctAttribute} {
@@ -92,21 +90,6 @@ func newReader(claims []*resourceapi.ResourceClaim, all classes, rules []*resour
 	r.names = slices.Compact(r.names)
 	r.identities = r.all || slices.ContainsFunc(r.names, func(name resourceapi.QualifiedName) bool { return fleet.Identity(string(name)) })
 	return r
-}
-
-// exacts returns the request, or its alternatives, as exact requests.
-func exacts(q *resourceapi.DeviceRequest) []resourceapi.ExactDeviceRequest {
-	if q.Exactly != nil {
-		return []resourceapi.ExactDeviceRequest{*q.Exactly}
-	}
-	var out []resourceapi.ExactDeviceRequest
-	for _, s := range q.FirstAvailable {
-		out = append(out, resourceapi.ExactDeviceRequest{
-			DeviceClassName: s.DeviceClassName, Selectors: s.Selectors, AllocationMode: s.AllocationMode, Count: s.Count,
-			Tolerations: s.Tolerations, Capacity: s.Capacity,
-		})
-	}
-	return out
 }
 
 // shapes groups the sites, and loads the slices of the node by which each shape is judged.

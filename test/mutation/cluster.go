@@ -21,8 +21,8 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
 	},
 	{
-		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/controller/clustermetrics.go",
-		Old: "return ours(s.DeviceClassName) })", New: "return false })",
+		Name: "a claim that names a class by an alternative is no user of it", File: "pkg/selector/requests.go",
+		Old: "DeviceClassName: s.DeviceClassName, ", New: "",
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{
