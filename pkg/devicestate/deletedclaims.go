@@ -58,7 +58,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		referenced = func(plan.Claim) bool { return false }
 	}
 	var findings []Finding
-	since, known, plans := map[string]time.Time{}, map[string]plan.Claim{}, map[string]plan.Plan{}
+	since, known := map[string]time.Time{}, map[string]plan.Claim{}
 	for _, uid := range uids {
 		c, ok := d.known[uid]
 		if !ok {
@@ -93,25 +93,39 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 		if err != nil {
 			continue
 		}
-		if gone, _ := d.gone(ctx, c, d.claims.Get); !gone {
-			continue
-		}
-		plans[uid] = r.Plan
 		findings = append(findings, Finding{Claim: c, Found: string(r.State)})
 	}
 	d.known = known
 	d.since = since
 	o := d.engine.o
 	return d.releasing.each(ctx, o.Host, o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
-		if err := d.unused(ctx, plans[f.Claim.UID], unknown); err != nil {
-			return err
-		}
-		if err := d.engine.Unprepare(ctx, f.Claim); err != nil {
-			return err
-		}
-		f.Did = "released, because the claim is deleted"
-		return nil
+		return d.release(ctx, f, unknown)
 	}), nil
+}
+
+// release releases a claim that is still gone and unused. It holds the claim's lock meanwhile, because a claim without
+// allocation can be allocated and prepared again at any time. unknown is the error of the kubelet's answer.
+func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) error {
+	lock, err := d.engine.lockClaim(ctx, f.Claim.UID)
+	if err != nil {
+		return failure(ctx, "unprepare", f.Claim, err)
+	}
+	defer lock.Release()
+	r, err := d.engine.records.Get(f.Claim.UID)
+	if err != nil {
+		return nil
+	}
+	if gone, _ := d.gone(ctx, f.Claim, d.claims.Get); !gone {
+		return nil
+	}
+	if err := d.unused(ctx, r.Plan, unknown); err != nil {
+		return err
+	}
+	if err := d.engine.unprepareLocked(ctx, f.Claim); err != nil {
+		return failure(ctx, "unprepare", f.Claim, err)
+	}
+	f.Did = "released, because the claim is deleted"
+	return nil
 }
 
 // gone reports whether the API server has no such claim, or none with a device of this node. After an error it is not.

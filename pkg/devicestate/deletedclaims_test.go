@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpu-dra-driver/pkg/devicestate"
@@ -23,6 +24,8 @@ type usage struct {
 	err     error
 	asked   int
 	devices []plan.Device
+	// opened is called by OpenedBy; nil for nothing.
+	opened func()
 }
 
 func (x *usage) ReferencedByKubelet(context.Context) (func(plan.Claim) bool, error) {
@@ -32,6 +35,9 @@ func (x *usage) ReferencedByKubelet(context.Context) (func(plan.Claim) bool, err
 
 func (x *usage) OpenedBy(_ context.Context, devices []plan.Device) (string, error) {
 	x.devices = devices
+	if x.opened != nil {
+		x.opened()
+	}
 	return x.holder, nil
 }
 
@@ -227,6 +233,30 @@ func TestRelease_NoDeviceOfThisNode_Releases(t *testing.T) {
 			l.released(l.after(grace))
 		})
 	}
+}
+
+// TestRelease_ClaimPreparedAgainMeanwhile_StaysPrepared: a claim without allocation gets its old device again, while
+// Release looks for its users.
+func TestRelease_ClaimPreparedAgainMeanwhile_StaysPrepared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := vanishing(t)
+		allocated := l.SteppedClaim("a", "0")
+		l.Env.Claims["a"] = allocated.DeepCopy()
+		l.Env.Claims["a"].Status.Allocation = nil
+		prepared := make(chan error, 1)
+		l.usage.opened = func() {
+			l.Env.Claims["a"] = allocated
+			go func() {
+				_, err := l.process.Prepare(t.Context(), allocated)
+				prepared <- err
+			}()
+			synctest.Wait() // Prepare has ended, or waits for Release.
+		}
+		l.kept(l.after(0))
+		l.after(grace)
+		l.Must(<-prepared)
+		l.CheckClean(l.process, "a", "b")
+	})
 }
 
 func TestRelease_UnknownRecord_Releases(t *testing.T) {

@@ -31,6 +31,11 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer lock.Release()
+	return e.unprepareLocked(ctx, claim)
+}
+
+// unprepareLocked is unprepare for a caller that holds the claim's lock.
+func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 	old, err := e.current(claim.UID)
 	if err != nil && old.State == "" {
 		return err // A full disk prevents the replacement of an unreadable record, but not its release.

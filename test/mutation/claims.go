@@ -199,8 +199,13 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a server's cache decides that a claim is deleted", File: "pkg/devicestate/deletedclaims.go",
-		Old: "d.gone(ctx, c, d.claims.Get)", New: "d.gone(ctx, c, d.claims.GetCached)",
+		Old: "d.gone(ctx, f.Claim, d.claims.Get)", New: "d.gone(ctx, f.Claim, d.claims.GetCached)",
 		Package: state, Test: "TestRelease_CacheLags_Keeps",
+	},
+	{
+		Name: "a claim can be prepared while it is found deleted", File: "pkg/devicestate/deletedclaims.go",
+		Old: "d.engine.lockClaim(ctx, f.Claim.UID)", New: "d.engine.lockClaim(ctx, \"\")",
+		Package: state, Test: "TestRelease_ClaimPreparedAgainMeanwhile_StaysPrepared",
 	},
 	{
 		Name: "a share ignores the strategy of those beside it", File: "pkg/devicestate/overlap.go",
