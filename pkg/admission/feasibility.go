@@ -251,18 +251,19 @@ func (v *ClusterView) allocate(ctx context.Context, p fleet.Pool, claim *resourc
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 	}
-	allocator, err := structured.NewAllocator(ctx, Features, empty, classLister{v.classes}, p.Published(v.driver), v.cache.compiled)
+	allocator, err := structured.NewAllocator(ctx, Features, empty, ClassLister{v.classes}, p.Published(v.driver), v.cache.compiled)
 	if err != nil {
 		return nil, err
 	}
 	return allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}, []*resourceapi.ResourceClaim{claim})
 }
 
-type classLister struct {
+// ClassLister implements structured.DeviceClassLister.
+type ClassLister struct {
 	resourcelisters.DeviceClassLister
 }
 
-func (l classLister) List() ([]*resourceapi.DeviceClass, error) {
+func (l ClassLister) List() ([]*resourceapi.DeviceClass, error) {
 	return l.DeviceClassLister.List(labels.Everything())
 }
 

@@ -4,11 +4,9 @@
 package why
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/admission"
 )
@@ -31,10 +30,6 @@ const (
 	// fatal means that the scheduler gives up for all nodes.
 	fatal
 )
-
-// callLimit is the time for one call of the allocator, by the limit of the question. A call needs about 0.2 ms for a node
-// unless it must try many combinations.
-func callLimit(limit time.Duration) time.Duration { return limit / 20 }
 
 // allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims.
 func (a *asker) allocate(ctx context.Context, s *site, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
@@ -52,9 +47,10 @@ func (a *asker) allocate(ctx context.Context, s *site, released sets.Set[types.N
 			result, text = fatal, fmt.Sprintf("the allocator cannot read the objects: %v", r)
 		}
 	}()
-	limited, cancel := context.WithTimeout(klog.NewContext(ctx, klog.Logger{}), callLimit(cmp.Or(a.Limit, DefaultLimit)))
+	// A call needs about 0.2 ms for a node unless it must try many combinations.
+	limited, cancel := context.WithTimeout(klog.NewContext(ctx, klog.Logger{}), a.Limit/20)
 	defer cancel()
-	allocator, err := structured.NewAllocator(limited, admission.Features, a.state(s, released), a.classes, s.slices, a.compiled)
+	allocator, err := structured.NewAllocator(limited, admission.Features, a.state(s, released), a.lister, s.slices, a.compiled)
 	if err != nil {
 		return fatal, err.Error()
 	}
@@ -108,13 +104,6 @@ func matches(node *corev1.Node, name *string, all *bool, selector *corev1.NodeSe
 	if name != nil && *name != "" {
 		return *name == node.Name // The common case.
 	}
-	ok, err := structured.NodeMatches(admission.Features, node, deref(name), deref(all), selector)
+	ok, err := structured.NodeMatches(admission.Features, node, ptr.Deref(name, ""), ptr.Deref(all, false), selector)
 	return err == nil && ok
-}
-
-func deref[T any](p *T) (value T) {
-	if p != nil {
-		value = *p
-	}
-	return value
 }

@@ -70,20 +70,13 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 			a.Result, a.Summary = Settled, fmt.Sprintf("%s is scheduled to node %s.", a.Subject, p.Spec.NodeName)
 			return true
 		}
-		var reasons []Reason
-		for _, text := range gates(p) {
-			reasons = append(reasons, Reason{Text: text})
-		}
-		if len(reasons) > 0 {
+		if reasons := gates(p); len(reasons) > 0 {
 			a.wait("the scheduler does not look at it yet", reasons...)
 			return true
 		}
 	}
 	if len(w.missing) > 0 {
-		for _, text := range w.missing {
-			a.Reasons = append(a.Reasons, Reason{Text: text})
-		}
-		a.wait("a claim is missing")
+		a.wait("a claim is missing", w.missing...)
 		return true
 	}
 	for _, claim := range w.allocated {
@@ -104,11 +97,7 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 	for _, claim := range w.allocated {
 		a.Reasons = append(a.Reasons, Reason{Text: allocation(claim)})
 	}
-	if s.Pod != nil {
-		for _, text := range otherReasons(s.Pod, c.Events) {
-			a.Reasons = append(a.Reasons, Reason{Text: "the scheduler reports: " + text})
-		}
-	}
+	a.Reasons = append(a.Reasons, otherReasons("the scheduler reports: ", s.Pod, c.Events)...)
 	return true
 }
 
@@ -188,13 +177,6 @@ func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
 	a.Reasons = append(a.Reasons, out...)
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // String returns the answer for people: the result, the reasons, and the cures last.
 func (a Answer) String() string {
 	var b strings.Builder
@@ -206,7 +188,7 @@ func (a Answer) String() string {
 		case 1:
 			fmt.Fprintf(&b, "  - node %s: %s\n", r.Nodes[0], r.Text)
 		default:
-			fmt.Fprintf(&b, "  - %s (%s): %s\n", plural(len(r.Nodes), "node"), list(r.Nodes), r.Text)
+			fmt.Fprintf(&b, "  - %d nodes (%s): %s\n", len(r.Nodes), list(r.Nodes), r.Text)
 		}
 	}
 	for _, n := range a.Notes {

@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/admission"
 	"gpu-dra-driver/pkg/fleet"
@@ -27,13 +29,12 @@ import (
 // asker answers one question.
 type asker struct {
 	Options
-	classes  classes
+	classes  map[string]*resourceapi.DeviceClass
+	lister   admission.ClassLister
 	compiled *cel.Cache
 	trials   sync.Map // trial → bool
 	reader   *reader
-	// empty holds the outcomes on empty nodes, by shape.bare and claims.
-	mu    sync.Mutex
-	empty map[emptyKey]outcome
+	empty    sync.Map // emptyKey → outcome on an empty node
 }
 
 type emptyKey struct {
@@ -44,9 +45,18 @@ type emptyKey struct {
 // Ask explains whether the scheduler can allocate the subject's claims, and what would let it. It returns an answer for
 // any objects. The limit begins once the nodes are grouped, which takes a time in proportion to their number.
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
+	o.Limit = cmp.Or(o.Limit, DefaultLimit)
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	a := &asker{
-		Options: o, classes: classesOf(c.Classes), compiled: cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}),
-		empty: map[emptyKey]outcome{},
+		Options: o, classes: map[string]*resourceapi.DeviceClass{},
+		lister:   admission.ClassLister{DeviceClassLister: resourcelisters.NewDeviceClassLister(indexer)},
+		compiled: cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}),
+	}
+	for _, class := range c.Classes {
+		if class != nil {
+			a.classes[class.Name] = class
+			_ = indexer.Add(class) // The key function fails only for objects without metadata.
+		}
 	}
 	answer := Answer{Subject: s.String()}
 	w := c.claims(s)
@@ -71,7 +81,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		}
 	}
 	shapes, others := a.reader.shapes(open), a.reader.shapes(closed)
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Limit, DefaultLimit))
+	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
 	answer.conclude(a, len(open)+len(closed), shapes)
@@ -79,11 +89,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		a.explain(ctx, &answer, shapes, w.waiting)
 	}
 	answer.addExcluded(others, excludedBy)
-	if s.Pod != nil {
-		for _, text := range otherReasons(s.Pod, c.Events) {
-			answer.Reasons = append(answer.Reasons, Reason{Text: "the scheduler also reports: " + text})
-		}
-	}
+	answer.Reasons = append(answer.Reasons, otherReasons("the scheduler also reports: ", s.Pod, c.Events)...)
 	a.review(ctx, &answer, shapes, w.waiting)
 	if o.Devices {
 		for _, one := range slices.Concat(shapes, others) {
@@ -118,8 +124,10 @@ func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
 
 // judge asks the allocator once for each shape.
 func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceapi.ResourceClaim) {
-	each(shapes, func(s *shape) {
-		if s.devices == 0 && a.needsDevice(claims) {
+	needsDevice := len(a.requests(claims)) > 0
+	each(len(shapes), func(i int) {
+		s := shapes[i]
+		if s.devices == 0 && needsDevice {
 			return
 		}
 		if ctx.Err() != nil {
@@ -130,43 +138,20 @@ func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceap
 	})
 }
 
-// needsDevice reports whether a request needs a device on the node.
-func (a *asker) needsDevice(claims []*resourceapi.ResourceClaim) bool {
-	return len(a.requests(claims)) > 0
-}
-
-// each calls f for all elements, some at a time.
-func each[T any](all []T, f func(T)) {
-	var work sync.WaitGroup
-	next := make(chan T)
-	for range runtime.GOMAXPROCS(0) {
-		work.Go(func() {
-			for one := range next {
-				f(one)
-			}
-		})
-	}
-	for _, one := range all {
-		next <- one
-	}
-	close(next)
-	work.Wait()
+// each calls f for the numbers below n, some at a time.
+func each(n int, f func(i int)) {
+	workqueue.ParallelizeUntil(context.Background(), runtime.GOMAXPROCS(0), n, f)
 }
 
 // onEmpty asks for the claims on the node without any allocation.
 func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) outcome {
 	key := emptyKey{s.bare, claims[0]}
-	a.mu.Lock()
-	known, ok := a.empty[key]
-	a.mu.Unlock()
-	if ok {
-		return known
+	if known, ok := a.empty.Load(key); ok {
+		return known.(outcome)
 	}
 	result, _ := a.allocate(ctx, s.site, s.everyone(), claims)
 	if result != unknown {
-		a.mu.Lock()
-		a.empty[key] = result
-		a.mu.Unlock()
+		a.empty.Store(key, result)
 	}
 	return result
 }
@@ -175,11 +160,7 @@ func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.Res
 func (a *asker) explain(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
 	tolerant := withTolerations(claims, nil)
 	texts := make([]string, len(shapes))
-	index := make([]int, len(shapes))
-	for i := range index {
-		index[i] = i
-	}
-	each(index, func(i int) { texts[i] = a.cause(ctx, shapes[i], claims, tolerant) })
+	each(len(shapes), func(i int) { texts[i] = a.cause(ctx, shapes[i], claims, tolerant) })
 	nodes := map[string][]string{}
 	for i, s := range shapes {
 		nodes[texts[i]] = append(nodes[texts[i]], s.nodes...)
@@ -245,10 +226,6 @@ func (s *shape) tainted() bool {
 
 // review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
 func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
-	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	for _, c := range a.classes {
-		_ = indexer.Add(c) // The key function fails only for objects without metadata.
-	}
 	store, seen := &fleet.Shapes{}, sets.New[uint64]()
 	var pools []fleet.Pool
 	sampled := false
@@ -260,7 +237,7 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 		seen.Insert(s.bare)
 		var trimmed []*fleet.Slice
 		for _, slice := range s.slices {
-			if slice.Spec.Driver == a.Driver && deref(slice.Spec.NodeName) == s.node.Name {
+			if slice.Spec.Driver == a.Driver && ptr.Deref(slice.Spec.NodeName, "") == s.node.Name {
 				one := store.Trim(slice.DeepCopy())
 				trimmed = append(trimmed, &one)
 			}
@@ -273,8 +250,8 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 			pools = append(pools, p)
 		}
 	}
-	view := admission.NewClusterView(a.Driver, resourcelisters.NewDeviceClassLister(indexer), pools, admission.NewCache())
-	view.Timeout, view.Sampled = cmp.Or(a.Limit, DefaultLimit), sampled
+	view := admission.NewClusterView(a.Driver, a.lister.DeviceClassLister, pools, admission.NewCache())
+	view.Timeout, view.Sampled = a.Limit, sampled
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
 		for _, text := range errs {

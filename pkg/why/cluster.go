@@ -12,7 +12,6 @@ package why
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -21,6 +20,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
@@ -124,19 +124,19 @@ func holds(claims []*resourceapi.ResourceClaim) map[poolID]map[string][]hold {
 // sites returns the nodes of the cluster with their slices, in the order of their names.
 func (c *Cluster) sites() []*site {
 	held := holds(c.Claims)
-	pools, shared := map[poolID][]*fleet.Packed{}, map[poolID]bool{}
-	at := map[string]map[poolID]bool{}
+	pools, shared := map[poolID][]*fleet.Packed{}, sets.New[poolID]()
+	at := map[string]sets.Set[poolID]{}
 	for _, p := range c.packed() {
 		id := packedPool(p)
 		pools[id] = append(pools[id], p)
 		if p.Node == "" {
-			shared[id] = true
+			shared.Insert(id)
 			continue
 		}
 		if at[p.Node] == nil {
-			at[p.Node] = map[poolID]bool{}
+			at[p.Node] = sets.New[poolID]()
 		}
-		at[p.Node][id] = true
+		at[p.Node].Insert(id)
 	}
 	nodes := c.Nodes
 	if nodes == nil {
@@ -150,12 +150,7 @@ func (c *Cluster) sites() []*site {
 			continue
 		}
 		s := &site{node: n, held: held}
-		ids := maps.Clone(at[n.Name])
-		if ids == nil {
-			ids = map[poolID]bool{}
-		}
-		maps.Copy(ids, shared)
-		for _, id := range slices.SortedFunc(maps.Keys(ids), comparePools) {
+		for _, id := range slices.SortedFunc(maps.Keys(shared.Union(at[n.Name])), comparePools) {
 			s.packed = append(s.packed, pools[id]...)
 		}
 		out = append(out, s)
@@ -213,28 +208,4 @@ func selectsPool(r *resourceapi.DeviceTaintRule, p *fleet.Packed) bool {
 	}
 	q := r.Spec.DeviceSelector
 	return ptr.Deref(q.Driver, p.Spec.Driver) == p.Spec.Driver && ptr.Deref(q.Pool, p.Pool.Name) == p.Pool.Name
-}
-
-// classes implements structured.DeviceClassLister.
-type classes map[string]*resourceapi.DeviceClass
-
-func classesOf(all []*resourceapi.DeviceClass) classes {
-	out := classes{}
-	for _, c := range all {
-		if c != nil {
-			out[c.Name] = c
-		}
-	}
-	return out
-}
-
-func (c classes) List() ([]*resourceapi.DeviceClass, error) {
-	return slices.Collect(maps.Values(c)), nil
-}
-
-func (c classes) Get(name string) (*resourceapi.DeviceClass, error) {
-	if class, ok := c[name]; ok {
-		return class, nil
-	}
-	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
 }

@@ -65,9 +65,7 @@ func (a *asker) cures(ctx context.Context, shapes, held []*shape, claims []*reso
 			usable = append(usable, s)
 		}
 	}
-	if len(usable) > searched {
-		usable = usable[:searched]
-	}
+	usable = usable[:min(len(usable), searched)]
 	out := a.releases(ctx, held, claims)
 	changes := a.relaxations(usable, claims)
 	out = append(out, a.relax(ctx, usable, changes, a.now)...)
@@ -187,11 +185,7 @@ func (a *asker) later(ctx context.Context, s *shape, claims []*resourceapi.Resou
 func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation,
 	try func(context.Context, *shape, []*resourceapi.ResourceClaim) (Cure, bool)) []Cure {
 	found := make([]*Cure, len(changes))
-	index := make([]int, len(changes))
-	for i := range index {
-		index[i] = i
-	}
-	each(index, func(i int) {
+	each(len(changes), func(i int) {
 		for _, s := range shapes {
 			if ctx.Err() != nil {
 				return
@@ -319,10 +313,9 @@ func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 	}
 	var out []resourceapi.DeviceTaint
 	const most = 8
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if len(out) < most {
-			out = append(out, found[name])
-		}
+	names := slices.Sorted(maps.Keys(found))
+	for _, name := range names[:min(len(names), most)] {
+		out = append(out, found[name])
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/selector"
 )
@@ -65,12 +66,7 @@ func (s *site) left(released sets.Set[types.NamespacedName]) map[poolID]counters
 
 // inUse reports whether a claim that is not released holds the device.
 func (s *site) inUse(pool poolID, device string, released sets.Set[types.NamespacedName]) bool {
-	for _, h := range s.held[pool][device] {
-		if !released.Has(nameOf(h.claim)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.held[pool][device], func(h hold) bool { return !released.Has(nameOf(h.claim)) })
 }
 
 // whole reports whether a claim that is not released holds all of a device, not a share.
@@ -99,7 +95,7 @@ func (a *asker) requests(claims []*resourceapi.ResourceClaim) []request {
 func (a *asker) tooFew(ctx context.Context, s *site, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) bool {
 	var remaining map[poolID]counters
 	for _, q := range a.requests(claims) {
-		if q.Parent != "" || q.class == nil || deref(q.AdminAccess) ||
+		if q.Parent != "" || q.class == nil || ptr.Deref(q.AdminAccess, false) ||
 			q.AllocationMode == resourceapi.DeviceAllocationModeAll {
 			continue
 		}
@@ -120,7 +116,7 @@ func (a *asker) tooFew(ctx context.Context, s *site, released sets.Set[types.Nam
 				if failed != "" || len(untolerated(d, q.Tolerations)) > 0 {
 					continue
 				}
-				shared := deref(d.AllowMultipleAllocations)
+				shared := ptr.Deref(d.AllowMultipleAllocations, false)
 				if s.whole(id, d.Name, released) || !s.inUse(id, d.Name, released) && len(remaining[id].lacking(d)) > 0 {
 					continue
 				}
@@ -272,7 +268,7 @@ func (a *asker) obstacles(ctx context.Context, s *site, claims []*resourceapi.Re
 	for _, q := range a.requests(claims) {
 		for j, slice := range s.slices {
 			id := poolOf(slice)
-			if !deref(slice.Spec.PerDeviceNodeSelection) &&
+			if !ptr.Deref(slice.Spec.PerDeviceNodeSelection, false) &&
 				!matches(s.node, slice.Spec.NodeName, slice.Spec.AllNodes, slice.Spec.NodeSelector) {
 				continue
 			}
@@ -300,15 +296,15 @@ func (a *asker) against(ctx context.Context, s *site, q request, id poolID, d *r
 	for _, t := range untolerated(d, q.Tolerations) {
 		out = append(out, "taint "+taintText(t))
 	}
-	if deref(q.AdminAccess) {
+	if ptr.Deref(q.AdminAccess, false) {
 		return out
 	}
-	shared, used := deref(d.AllowMultipleAllocations), s.inUse(id, d.Name, nil)
+	shared, used := ptr.Deref(d.AllowMultipleAllocations, false), s.inUse(id, d.Name, nil)
 	if used && (!shared || s.whole(id, d.Name, nil)) {
 		return append(out, "held by "+names(s.held[id][d.Name]))
 	}
 	if lacking := left.lacking(d); !used && len(lacking) > 0 {
-		out = append(out, fmt.Sprintf("counter %s is used by %s", first(lacking), names(s.competitors(id, lacking))))
+		out = append(out, fmt.Sprintf("counter %s is used by %s", slices.Min(lacking), names(s.competitors(id, lacking))))
 	}
 	if text := short(q, d, s.held[id][d.Name]); shared && text != "" {
 		out = append(out, text)
@@ -369,11 +365,6 @@ func short(q request, d *resourceapi.Device, held []hold) string {
 		}
 	}
 	return ""
-}
-
-func first(all []string) string {
-	slices.Sort(all)
-	return all[0]
 }
 
 // names lists the claims of holds.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
 )
 
 // Manifest holds the objects of a file that the package judges.
@@ -148,8 +149,8 @@ func (m *Manifest) Subjects() (out []Subject) {
 	for _, p := range m.Pods {
 		out = append(out, Subject{Pod: p})
 		for _, r := range p.Spec.ResourceClaims {
-			named[types.NamespacedName{Namespace: p.Namespace, Name: deref(r.ResourceClaimName)}] = true
-			templates[types.NamespacedName{Namespace: p.Namespace, Name: deref(r.ResourceClaimTemplateName)}] = true
+			named[types.NamespacedName{Namespace: p.Namespace, Name: ptr.Deref(r.ResourceClaimName, "")}] = true
+			templates[types.NamespacedName{Namespace: p.Namespace, Name: ptr.Deref(r.ResourceClaimTemplateName, "")}] = true
 		}
 	}
 	for _, c := range m.Claims {

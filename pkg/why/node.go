@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 )
 
@@ -37,25 +38,23 @@ func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 			return "the pod's node affinity does not match"
 		}
 	}
-	if node.Spec.Unschedulable && !tolerates(pod, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}) {
+	cordon := &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+	if node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, cordon, true) {
 		return "the node is cordoned"
 	}
-	for _, t := range node.Spec.Taints {
-		if t.Effect != corev1.TaintEffectPreferNoSchedule && !tolerates(pod, t) {
-			return fmt.Sprintf("the pod does not tolerate the node's taint %s", strings.TrimSuffix(t.ToString(), ":"))
-		}
+	hard := func(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+	if t, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, hard, true); found {
+		return fmt.Sprintf("the pod does not tolerate the node's taint %s", strings.TrimSuffix(t.ToString(), ":"))
 	}
 	return ""
 }
 
-func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
-	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.ToleratesTaint(klog.Logger{}, &taint, true)
-	})
-}
-
 // otherReasons returns the parts of the scheduler's message about a pod that are not about devices: CPU, volumes, ports.
-func otherReasons(pod *corev1.Pod, events []*corev1.Event) []string {
+// There are none without a pod.
+func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out []Reason) {
+	if pod == nil {
+		return nil
+	}
 	message := ""
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
@@ -73,15 +72,14 @@ func otherReasons(pod *corev1.Pod, events []*corev1.Event) []string {
 	_, after, found := strings.Cut(message, "nodes are available: ")
 	if !found {
 		if message != "" {
-			return []string{brief(message)}
+			return []Reason{{Text: prefix + brief(message)}}
 		}
 		return nil
 	}
 	after, _, _ = strings.Cut(after, " preemption:")
-	var out []string
 	for _, part := range strings.Split(strings.TrimSuffix(strings.TrimSpace(after), "."), ", ") {
 		if !known(part) {
-			out = append(out, brief(part))
+			out = append(out, Reason{Text: prefix + brief(part)})
 		}
 	}
 	return out

@@ -9,11 +9,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/selector"
@@ -50,7 +50,9 @@ type reader struct {
 }
 
 // newReader reads the selectors of the claims and of the classes.
-func newReader(claims []*resourceapi.ResourceClaim, all classes, rules []*resourceapi.DeviceTaintRule) *reader {
+func newReader(
+	claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass, rules []*resourceapi.DeviceTaintRule,
+) *reader {
 	r := &reader{seed: maphash.MakeSeed(), rules: rules, known: map[*fleet.Template]summary{}, index: map[*fleet.Template]int{}}
 	seen := map[string]bool{}
 	add := func(selectors []resourceapi.DeviceSelector) {
@@ -71,7 +73,7 @@ func newReader(claims []*resourceapi.ResourceClaim, all classes, rules []*resour
 			r.all = r.all || err != nil || strings.Count(s.CEL.Expression, "attributes") != n
 		}
 	}
-	for _, c := range all {
+	for _, c := range classes {
 		add(c.Spec.Selectors)
 	}
 	for _, c := range claims {
@@ -97,17 +99,13 @@ func (r *reader) shapes(sites []*site) []*shape {
 	r.summarize(sites)
 	all := make([]*shape, len(sites))
 	keys := make([]uint64, len(sites))
-	var work sync.WaitGroup
 	workers := runtime.GOMAXPROCS(0)
-	for w := range workers {
-		work.Go(func() {
-			known := map[string]bool{}
-			for i := w; i < len(sites); i += workers {
-				all[i], keys[i] = r.shape(sites[i], known)
-			}
-		})
-	}
-	work.Wait()
+	each(workers, func(w int) {
+		known := map[string]bool{}
+		for i := w; i < len(sites); i += workers {
+			all[i], keys[i] = r.shape(sites[i], known)
+		}
+	})
 	first := map[uint64]*shape{}
 	var out []*shape
 	for i, s := range all {
@@ -118,7 +116,8 @@ func (r *reader) shapes(sites []*site) []*shape {
 		first[keys[i]] = s
 		out = append(out, s)
 	}
-	each(out, func(s *shape) {
+	each(len(out), func(i int) {
+		s := out[i]
 		for _, p := range s.packed {
 			full := tainted(p, r.rules)
 			s.slices = append(s.slices, full)
@@ -152,11 +151,7 @@ func (r *reader) summarize(sites []*site) {
 		}
 	}
 	found := make([]summary, len(fresh))
-	index := make([]int, len(fresh))
-	for i := range index {
-		index[i] = i
-	}
-	each(index, func(i int) { found[i] = r.summary(nil, &resourceapi.ResourceSlice{Spec: fresh[i].Spec}) })
+	each(len(fresh), func(i int) { found[i] = r.summary(nil, &resourceapi.ResourceSlice{Spec: fresh[i].Spec}) })
 	for i, t := range fresh {
 		r.known[t] = found[i]
 	}
@@ -164,7 +159,7 @@ func (r *reader) summarize(sites []*site) {
 
 // of returns the summary of a slice for a node.
 func (r *reader) of(node *corev1.Node, p *fleet.Packed) summary {
-	if r.identities || deref(p.Spec.PerDeviceNodeSelection) ||
+	if r.identities || ptr.Deref(p.Spec.PerDeviceNodeSelection, false) ||
 		slices.ContainsFunc(r.rules, func(rule *resourceapi.DeviceTaintRule) bool { return selectsPool(rule, p) }) {
 		return r.summary(node, tainted(p, r.rules))
 	}
@@ -204,7 +199,7 @@ func (r *reader) summary(node *corev1.Node, s *resourceapi.ResourceSlice) summar
 	for i := range s.Spec.Devices {
 		d := &s.Spec.Devices[i]
 		h.number(r.device(s.Spec.Driver, d))
-		if node != nil && deref(s.Spec.PerDeviceNodeSelection) {
+		if node != nil && ptr.Deref(s.Spec.PerDeviceNodeSelection, false) {
 			h.truth(matches(node, d.NodeName, d.AllNodes, d.NodeSelector))
 		}
 		h.truth(len(d.BindingConditions) > 0)
@@ -261,7 +256,7 @@ func (r *reader) shape(s *site, repeated map[string]bool) (*shape, uint64) {
 		// Generations matter only within a pool.
 		h.number(uint64(newest - p.Pool.Generation))
 		h.number(uint64(p.Pool.ResourceSliceCount))
-		mine := deref(p.Spec.PerDeviceNodeSelection) || matches(s.node, &p.Node, p.Spec.AllNodes, p.Spec.NodeSelector)
+		mine := ptr.Deref(p.Spec.PerDeviceNodeSelection, false) || matches(s.node, &p.Node, p.Spec.AllNodes, p.Spec.NodeSelector)
 		h.truth(mine)
 		one := r.of(s.node, p)
 		h.number(one.sum)
@@ -340,7 +335,7 @@ func (r *reader) repeats(s *site, known map[string]bool) bool {
 func (r *reader) device(driver string, d *resourceapi.Device) uint64 {
 	h := hasher{seed: r.seed}
 	h.text(driver)
-	h.truth(deref(d.AllowMultipleAllocations))
+	h.truth(ptr.Deref(d.AllowMultipleAllocations, false))
 	if r.all {
 		sum := uint64(0) // Sums do not depend on the order of the map.
 		for name, a := range d.Attributes {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/admission"
 )
@@ -45,7 +46,7 @@ type wanted struct {
 	// waiting need an allocation; allocated have one.
 	waiting, allocated []*resourceapi.ResourceClaim
 	// missing says what the scheduler waits for before it looks at devices.
-	missing []string
+	missing []Reason
 	// extended are the extended resources that a device class serves.
 	extended []corev1.ResourceName
 	notes    []string
@@ -76,12 +77,12 @@ func (c *Cluster) claims(s Subject) wanted {
 	for i := range s.Pod.Spec.ResourceClaims {
 		ref := &s.Pod.Spec.ResourceClaims[i]
 		if ref.ResourceClaimTemplateName == nil {
-			name := deref(ref.ResourceClaimName)
+			name := ptr.Deref(ref.ResourceClaimName, "")
 			if claim := byName[in(name)]; claim != nil {
 				w.add(claim)
 				continue
 			}
-			w.missing = append(w.missing, fmt.Sprintf("ResourceClaim %s does not exist in namespace %q; create it", name, s.Pod.Namespace))
+			w.miss("ResourceClaim %s does not exist in namespace %q; create it", name, s.Pod.Namespace)
 			continue
 		}
 		name, _, err := resourceclaim.Name(s.Pod, ref)
@@ -91,7 +92,7 @@ func (c *Cluster) claims(s Subject) wanted {
 		if err == nil {
 			if claim := byName[in(*name)]; claim != nil {
 				if err := resourceclaim.IsForPod(s.Pod, claim, true); err != nil {
-					w.missing = append(w.missing, fmt.Sprintf("ResourceClaim %s belongs to another pod: %v", *name, err))
+					w.miss("ResourceClaim %s belongs to another pod: %v", *name, err)
 					continue
 				}
 				w.add(claim)
@@ -100,8 +101,7 @@ func (c *Cluster) claims(s Subject) wanted {
 		}
 		template := templates[in(*ref.ResourceClaimTemplateName)]
 		if template == nil {
-			w.missing = append(w.missing, fmt.Sprintf("ResourceClaimTemplate %s does not exist in namespace %q; create it",
-				*ref.ResourceClaimTemplateName, s.Pod.Namespace))
+			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", *ref.ResourceClaimTemplateName, s.Pod.Namespace)
 			continue
 		}
 		if s.Pod.UID != "" {
@@ -109,7 +109,14 @@ func (c *Cluster) claims(s Subject) wanted {
 		}
 		w.add(fromTemplate(template, s.Pod.Name+"-"+ref.Name))
 	}
-	w.add(w.extendedClaim(c, s.Pod))
+	var extended *resourceapi.ResourceClaim
+	if made := s.Pod.Status.ExtendedResourceClaimStatus; made != nil {
+		extended = byName[in(made.ResourceClaimName)]
+	}
+	if extended == nil {
+		extended = w.extendedClaim(c, s.Pod)
+	}
+	w.add(extended)
 	return w
 }
 
@@ -126,29 +133,20 @@ func (w *wanted) add(claim *resourceapi.ResourceClaim) {
 		w.allocated = append(w.allocated, claim)
 	default:
 		claim = claim.DeepCopy()
-		defaults(claim)
+		for i, q := range claim.Spec.Devices.Requests {
+			claim.Spec.Devices.Requests[i] = admission.Defaulted(q) // Manifests lack the API server's defaults.
+		}
 		w.waiting = append(w.waiting, claim)
 	}
 }
 
-// defaults sets the API server's defaults, which manifests lack.
-func defaults(c *resourceapi.ResourceClaim) {
-	for i := range c.Spec.Devices.Requests {
-		c.Spec.Devices.Requests[i] = admission.Defaulted(c.Spec.Devices.Requests[i])
-	}
+func (w *wanted) miss(format string, args ...any) {
+	w.missing = append(w.missing, Reason{Text: fmt.Sprintf(format, args...)})
 }
 
 // extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a device
 // class serves; nil without them.
 func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.ResourceClaim {
-	if made := pod.Status.ExtendedResourceClaimStatus; made != nil {
-		at := slices.IndexFunc(c.Claims, func(one *resourceapi.ResourceClaim) bool {
-			return one != nil && one.Namespace == pod.Namespace && one.Name == made.ResourceClaimName
-		})
-		if at >= 0 {
-			return c.Claims[at]
-		}
-	}
 	resolver := extendedresourcecache.NewExtendedResourceCache(klog.Logger{})
 	for _, class := range c.Classes {
 		if class != nil {
@@ -185,16 +183,13 @@ func extendedResources(pod *corev1.Pod) []corev1.ResourceName {
 	found := map[corev1.ResourceName]bool{}
 	for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		for name := range one.Resources.Limits {
-			if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.HasSuffix(domain, "kubernetes.io") || isImplicit(name) {
+			if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.HasSuffix(domain, "kubernetes.io") ||
+				strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
 				found[name] = true
 			}
 		}
 	}
 	return slices.Sorted(maps.Keys(found))
-}
-
-func isImplicit(name corev1.ResourceName) bool {
-	return strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix)
 }
 
 // containerRequest is a number of devices of a class. Its name completes the word request.
@@ -228,14 +223,13 @@ func perContainer(pod *corev1.Pod, name corev1.ResourceName) (out []containerReq
 }
 
 // gates says what holds a pod back before the scheduler looks at it.
-func gates(pod *corev1.Pod) (out []string) {
+func gates(pod *corev1.Pod) (out []Reason) {
 	for _, g := range pod.Spec.SchedulingGates {
-		switch {
-		case strings.HasPrefix(g.Name, "kueue.x-k8s.io/"):
-			out = append(out, fmt.Sprintf("Kueue has not admitted the pod (scheduling gate %s); look at its Workload and LocalQueue", g.Name))
-		default:
-			out = append(out, fmt.Sprintf("the pod has the scheduling gate %s; its owner must remove it", g.Name))
+		text := "the pod has the scheduling gate %s; its owner must remove it"
+		if strings.HasPrefix(g.Name, "kueue.x-k8s.io/") {
+			text = "Kueue has not admitted the pod (scheduling gate %s); look at its Workload and LocalQueue"
 		}
+		out = append(out, Reason{Text: fmt.Sprintf(text, g.Name)})
 	}
 	return out
 }
