@@ -201,7 +201,7 @@ func (a *collector) command(ctx context.Context, args []string) {
 	f := a.quiet()
 	var out strings.Builder
 	f.Out, f.ErrOut = &out, &out
-	root := f.root(f)
+	root := newRootOf(f)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if code := exitCode(0); err != nil && !errors.As(err, &code) {
@@ -224,12 +224,8 @@ func (a *collector) objects(ctx context.Context, groupVersion, resource, namespa
 	}
 	name := strings.Trim("objects/"+namespace+"/"+resource, "/")
 	n, kept := 0, 0
-	err = pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
-		o.LabelSelector = labels
-		page, err := a.dynamic.Resource(at.WithResource(resource)).Namespace(namespace).List(ctx, o)
-		if err != nil {
-			return nil, err
-		}
+	list := a.dynamic.Resource(at.WithResource(resource)).Namespace(namespace).List
+	err = pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *unstructured.UnstructuredList) error {
 		n++
 		var text strings.Builder
 		for i := range page.Items {
@@ -240,7 +236,7 @@ func (a *collector) objects(ctx context.Context, groupVersion, resource, namespa
 			bundle.RedactObject(u.Object, a.driver)
 			data, err := yaml.Marshal(u.Object)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			fmt.Fprintf(&text, "---\n%s", data)
 			kept++
@@ -255,7 +251,7 @@ func (a *collector) objects(ctx context.Context, groupVersion, resource, namespa
 		if a.Full(1) {
 			page.SetContinue("")
 		}
-		return page, nil
+		return nil
 	})
 	if err != nil {
 		a.Missing("%s: %s", name, sentence(err))

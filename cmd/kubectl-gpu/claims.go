@@ -4,7 +4,10 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,16 +28,8 @@ func newClaims(f *factory) *cobra.Command {
 		Example: "  kubectl gpu claims -A\n  kubectl gpu claims -n team-a -o wide",
 	}
 	o := addOutput(c)
-	s.addFlags(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := s.complete(f, o); err != nil {
-			return err
-		}
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
+	s.addFlags(f, o, c)
+	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		all, err := f.load(ctx, want{claims: true, classes: true})
 		if err != nil {
 			return err
@@ -42,21 +37,19 @@ func newClaims(f *factory) *cobra.Command {
 		s.filter(all)
 		var rows []record
 		for _, claim := range view.Claims(all.Objects, all.Classes) {
-			devices := append([]string(nil), claim.Devices...)
+			devices := slices.Clone(claim.Devices)
 			for i, d := range devices {
-				for _, u := range claim.Unpublished {
-					if u == d {
-						devices[i] = d + "!"
-					}
+				if slices.Contains(claim.Unpublished, d) {
+					devices[i] = d + "!"
 				}
 			}
 			rows = append(rows, record{namespace: claim.Namespace, name: claim.Name, object: claim, cells: []any{
-				claim.Namespace, claim.Name, string(claim.State), orDash(claim.Node), orDash(strings.Join(devices, ",")),
-				fmt.Sprint(claim.Shares), orDash(strings.Join(claim.Pods, ",")), f.age(claim.Created),
+				claim.Namespace, claim.Name, string(claim.State), cmp.Or(claim.Node, "-"), cmp.Or(strings.Join(devices, ","), "-"),
+				fmt.Sprint(claim.Shares), cmp.Or(strings.Join(claim.Pods, ","), "-"), f.age(claim.Created),
 			}})
 		}
 		return o.print(f.Out, f.ErrOut, "Claim", claimColumns, rows, s.none("claims of driver "+f.driver))
-	}
+	})
 	return c
 }
 
@@ -81,16 +74,8 @@ func newLsPods(f *factory) *cobra.Command {
 		Example: "  kubectl gpu ls pods -A",
 	}
 	o := addOutput(c)
-	s.addFlags(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := s.complete(f, o); err != nil {
-			return err
-		}
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
+	s.addFlags(f, o, c)
+	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		all, err := f.load(ctx, want{claims: true})
 		if err != nil {
 			return err
@@ -99,11 +84,11 @@ func newLsPods(f *factory) *cobra.Command {
 		var rows []record
 		for _, p := range view.Pods(all.Objects) {
 			rows = append(rows, record{namespace: p.Namespace, name: p.Name, object: p, cells: []any{
-				p.Namespace, p.Name, orDash(p.Node), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
+				p.Namespace, p.Name, cmp.Or(p.Node, "-"), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
 			}})
 		}
 		return o.print(f.Out, f.ErrOut, "Pod", podColumns, rows, s.none("pods with devices of driver "+f.driver))
-	}
+	})
 	return c
 }
 

@@ -35,12 +35,7 @@ func newClear(f *factory) *cobra.Command {
 	}
 	c.Args = needDevice
 	c.ValidArgsFunction = f.completeGPUs
-	c.RunE = func(c *cobra.Command, args []string) error {
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		o, err := f.load(ctx, want{pods: true, podLabels: view.PluginSelector})
 		if err != nil {
 			return err
@@ -69,7 +64,7 @@ func newClear(f *factory) *cobra.Command {
 			}
 		}
 		return nil
-	}
+	})
 	return c
 }
 

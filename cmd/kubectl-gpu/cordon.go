@@ -58,15 +58,10 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 	c.Args = needDevice
 	c.ValidArgsFunction = f.completeGPUs
 	c.Flags().StringVar(&dryRun, "dry-run", "none", "none, or server: send requests that change nothing, and print the result.")
-	c.RunE = func(c *cobra.Command, args []string) error {
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		if dryRun != "none" && dryRun != "server" {
 			return usageError{fmt.Errorf("--dry-run=%s: use none or server", dryRun)}
 		}
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
 		t, err := f.tainting(ctx, effect, dryRun == "server")
 		if err != nil {
 			return err
@@ -82,7 +77,7 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 			}
 		}
 		return nil
-	}
+	})
 	return c
 }
 
@@ -186,32 +181,28 @@ func (t *tainting) remove(ctx context.Context, g view.GPU, name string) error {
 
 // completeGPUs offers NODE/GPU for the shell's completion.
 func (f *factory) completeGPUs(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
-	defer cancel()
-	o, err := f.load(ctx, want{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var out []string
-	for _, n := range view.Nodes(o.Objects) {
+	return f.complete(c, func(n view.Node) (out []string) {
 		for _, g := range n.GPUs {
 			out = append(out, n.Name+"/"+g.Name)
 		}
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+		return out
+	})
 }
 
 // completeNodes offers the nodes with GPUs.
 func (f *factory) completeNodes(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return f.complete(c, func(n view.Node) []string { return []string{n.Name} })
+}
+
+func (f *factory) complete(c *cobra.Command, names func(view.Node) []string) (out []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	o, err := f.load(ctx, want{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	var out []string
 	for _, n := range view.Nodes(o.Objects) {
-		out = append(out, n.Name)
+		out = append(out, names(n)...)
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }

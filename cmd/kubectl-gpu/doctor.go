@@ -26,15 +26,7 @@ func newDoctor(f *factory) *cobra.Command {
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := o.validate(); err != nil {
-			return err
-		}
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		d, _, err := f.diagnosis(ctx, args)
 		if err != nil {
 			return err
@@ -53,7 +45,7 @@ func newDoctor(f *factory) *cobra.Command {
 			return exitCode(worst)
 		}
 		return nil
-	}
+	})
 	return c
 }
 

@@ -34,8 +34,6 @@ type factory struct {
 	config *genericclioptions.ConfigFlags
 	driver string
 	now    func() time.Time
-	// root makes the commands again, for a command that runs others.
-	root func(*factory) *cobra.Command
 }
 
 func newFactory(streams genericiooptions.IOStreams) *factory {
@@ -74,6 +72,18 @@ func (f *factory) namespace() (string, error) {
 // bounded returns a context that ends at the time limit of a command.
 func (f *factory) bounded(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	return f.boundedBy(ctx, defaultTimeout)
+}
+
+// limited returns the RunE of a command whose requests end together at the time limit.
+func (f *factory) limited(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		ctx, cancel, err := f.bounded(c.Context())
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		return run(ctx, args)
+	}
 }
 
 // boundedBy is bounded with another default.

@@ -26,9 +26,6 @@ func newLayout(f *factory) *cobra.Command {
 	o := addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := o.validate(); err != nil {
-			return err
-		}
 		nodes, err := f.nodes(c.Context(), args, labels)
 		if err != nil {
 			return err

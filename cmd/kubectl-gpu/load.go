@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -87,9 +88,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	}
 	l := loader{client: client, dynamic: dyn, namespace: namespace, out: &objects{ForeignSlices: map[string]int{}, forbidden: map[string]bool{}}}
 	l.out.Driver = f.driver
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var steps []func(context.Context) error
+	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range []struct {
 		wanted bool
 		read   func(context.Context) error
@@ -100,20 +99,10 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
 	} {
 		if s.wanted {
-			steps = append(steps, s.read)
+			group.Go(func() error { return s.read(ctx) })
 		}
 	}
-	errs := make(chan error, len(steps))
-	for _, step := range steps {
-		go func() { errs <- step(ctx) }()
-	}
-	for range steps {
-		if e := <-errs; e != nil && err == nil {
-			err = e
-			cancel()
-		}
-	}
-	if err != nil {
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	for _, text := range l.out.Unseen {
@@ -150,11 +139,16 @@ func (l *loader) unseen(err error, what, effect string) error {
 // pageSize bounds the memory for objects that are trimmed at once.
 const pageSize = 500
 
-// pages reads a list in pages. list appends one page and returns its metadata.
-func pages(ctx context.Context, o metav1.ListOptions, list func(context.Context, metav1.ListOptions) (metav1.ListInterface, error)) error {
+// pages reads a list in pages, and calls visit for each.
+func pages[L metav1.ListInterface](
+	ctx context.Context, o metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), visit func(L) error,
+) error {
 	o.Limit = pageSize
 	for {
 		page, err := list(ctx, o)
+		if err == nil {
+			err = visit(page)
+		}
 		if err != nil {
 			return err
 		}
@@ -186,7 +180,7 @@ func (l *loader) slices(ctx context.Context, packed bool) error {
 
 // eachSlice calls visit with each ResourceSlice in protobuf, which is valid until visit returns.
 func eachSlice(ctx context.Context, client kubernetes.Interface, options metav1.ListOptions, visit func(raw []byte) error) error {
-	return pages(ctx, options, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
+	return pages(ctx, options, func(ctx context.Context, o metav1.ListOptions) (*metav1.ListMeta, error) {
 		body, err := client.ResourceV1().RESTClient().Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
 		if err != nil {
 			return nil, err
@@ -194,7 +188,7 @@ func eachSlice(ctx context.Context, client kubernetes.Interface, options metav1.
 		defer func() { _ = body.Close() }() // It was only read.
 		meta, err := fleet.ReadList(body, visit)
 		return &meta, err
-	})
+	}, func(*metav1.ListMeta) error { return nil })
 }
 
 func slicesError(err error) error {
@@ -207,27 +201,29 @@ func slicesError(err error) error {
 	return nil
 }
 
-// claims reads those of all namespaces, or of the user's namespace if that is all the user may read.
-func (l *loader) claims(ctx context.Context) error {
-	read := func(namespace string) error {
-		l.out.Claims = nil
-		return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
-			page, err := l.client.ResourceV1().ResourceClaims(namespace).List(ctx, o)
-			if err == nil {
-				l.out.Claims = append(l.out.Claims, page.Items...)
-			}
-			return page, err
-		})
-	}
+// namespaced reads the objects of all namespaces, or of the user's namespace if that is all the user may read. effect says
+// what is missing without any, others what is missing without those of other namespaces.
+func (l *loader) namespaced(what, effect, others string, read func(namespace string) error) error {
 	err := read("")
 	if !apierrors.IsForbidden(err) {
-		return l.unseen(err, "ResourceClaims", "")
+		return l.unseen(err, what, "")
 	}
 	if own := read(l.namespace); own != nil {
-		return l.unseen(own, "ResourceClaims", "holders are not shown, and devices look free that are not")
+		return l.unseen(own, what, effect)
 	}
-	return l.unseen(err, "ResourceClaims of all namespaces",
-		"only those of namespace "+l.namespace+" are shown, and devices of others look free")
+	return l.unseen(err, what+" of all namespaces", "only those of namespace "+l.namespace+" are shown"+others)
+}
+
+func (l *loader) claims(ctx context.Context) error {
+	const effect, others = "holders are not shown, and devices look free that are not", ", and devices of others look free"
+	return l.namespaced("ResourceClaims", effect, others, func(namespace string) error {
+		l.out.Claims = nil
+		list := l.client.ResourceV1().ResourceClaims(namespace).List
+		return pages(ctx, metav1.ListOptions{}, list, func(page *resourceapi.ResourceClaimList) error {
+			l.out.Claims = append(l.out.Claims, page.Items...)
+			return nil
+		})
+	})
 }
 
 func (l *loader) classes(ctx context.Context) error {
@@ -240,17 +236,12 @@ func (l *loader) classes(ctx context.Context) error {
 }
 
 func (l *loader) nodes(ctx context.Context, labels string) error {
-	err := pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
-		o.LabelSelector = labels
-		page, err := l.client.CoreV1().Nodes().List(ctx, o)
-		if err != nil {
-			return nil, err
-		}
+	err := pages(ctx, metav1.ListOptions{LabelSelector: labels}, l.client.CoreV1().Nodes().List, func(page *corev1.NodeList) error {
 		for _, n := range page.Items {
 			n.ManagedFields, n.Status.Images = nil, nil // They are most of a node.
 			l.out.CoreNodes = append(l.out.CoreNodes, n)
 		}
-		return page, nil
+		return nil
 	})
 	if apierrors.IsForbidden(err) && labels != "" {
 		return fmt.Errorf("select nodes by label: %w", err)
@@ -259,25 +250,14 @@ func (l *loader) nodes(ctx context.Context, labels string) error {
 }
 
 func (l *loader) pods(ctx context.Context, labels string) error {
-	read := func(namespace string) error {
+	return l.namespaced("Pods", "their state is not shown", "", func(namespace string) error {
 		l.out.Pods = nil
-		return pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, error) {
-			o.LabelSelector = labels
-			page, err := l.client.CoreV1().Pods(namespace).List(ctx, o)
-			if err == nil {
-				l.out.Pods = append(l.out.Pods, page.Items...)
-			}
-			return page, err
+		list := l.client.CoreV1().Pods(namespace).List
+		return pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *corev1.PodList) error {
+			l.out.Pods = append(l.out.Pods, page.Items...)
+			return nil
 		})
-	}
-	err := read("")
-	if !apierrors.IsForbidden(err) {
-		return l.unseen(err, "Pods", "")
-	}
-	if own := read(l.namespace); own != nil {
-		return l.unseen(own, "Pods", "their state is not shown")
-	}
-	return l.unseen(err, "Pods of all namespaces", "only those of namespace "+l.namespace+" are shown")
+	})
 }
 
 // ruleVersions are the API versions of DeviceTaintRules, newest first. Their objects are equal.

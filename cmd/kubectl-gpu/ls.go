@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -31,9 +32,6 @@ func newLs(f *factory) *cobra.Command {
 	o := addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := o.validate(); err != nil {
-			return err
-		}
 		nodes, err := f.nodes(c.Context(), args, labels)
 		if err != nil {
 			return err
@@ -65,7 +63,7 @@ func gpuRow(g view.GPU) record {
 		name: g.Node + "/" + g.Name, object: g,
 		cells: []any{
 			g.Node, g.Name, strings.TrimPrefix(g.Product, "NVIDIA "), size(g.MemoryBytes), g.Summary(), g.Condition(),
-			orDash(strings.Join(g.Holders(), ",")), free, fragmented, orDash(g.UUID),
+			cmp.Or(strings.Join(g.Holders(), ","), "-"), free, fragmented, cmp.Or(g.UUID, "-"),
 		},
 	}
 }
@@ -114,11 +112,4 @@ func size(bytes int64) string {
 		return "-"
 	}
 	return resource.NewQuantity(bytes, resource.BinarySI).String()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

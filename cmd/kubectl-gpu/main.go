@@ -20,12 +20,6 @@ import (
 	"gpu-dra-driver/cmd/setup"
 )
 
-// commands are the constructors of all commands, in the order of the help. Each has a file of its own.
-var commands = []func(*factory) *cobra.Command{
-	newLs, newLayout, newTop, newClaims, newSlices, newWhy,
-	newDoctor, newBundle, newCordon, newUncordon, newDrain, newClear, newWeb,
-}
-
 // version is set by the build.
 var version = "unknown"
 
@@ -39,7 +33,6 @@ type usageError struct{ error }
 
 func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
 	f := newFactory(streams)
-	f.root = newRootOf
 	root := newRootOf(f)
 	f.addFlags(root.PersistentFlags())
 	return root
@@ -64,9 +57,9 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetOut(f.Out)
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	for _, c := range commands {
-		root.AddCommand(c(f))
-	}
+	// Each has a file of its own.
+	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
+		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newWeb(f))
 	return root
 }
 

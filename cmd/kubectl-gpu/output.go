@@ -22,6 +22,7 @@ type output struct {
 	noHeaders bool
 }
 
+// addOutput adds the flags. An unknown format is an error before the command runs.
 func addOutput(c *cobra.Command) *output {
 	o := &output{flags: genericclioptions.NewPrintFlags("")}
 	o.flags.AddFlags(c)
@@ -29,6 +30,7 @@ func addOutput(c *cobra.Command) *output {
 	for _, name := range []string{"allow-missing-template-keys", "show-managed-fields"} {
 		c.Flag(name).Hidden = true // They are kubectl's, and mean little for these objects.
 	}
+	c.PreRunE = func(*cobra.Command, []string) error { return o.validate() }
 	c.Flag("output").Usage = "Output format. One of: (table, wide, " + strings.Join(o.flags.AllowedFormats(), ", ") + ")."
 	return o
 }
@@ -39,7 +41,7 @@ func (o *output) table() bool {
 	return (format == "" || format == "table" || format == "wide") && *o.flags.TemplatePrinterFlags.TemplateArgument == ""
 }
 
-// validate returns an error for an unknown format. A command calls it before its requests.
+// validate returns an error for an unknown format.
 func (o *output) validate() error {
 	if o.table() {
 		return nil

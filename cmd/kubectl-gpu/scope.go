@@ -21,13 +21,14 @@ type scope struct {
 	labels    labels.Selector
 }
 
-func (s *scope) addFlags(c *cobra.Command) {
-	s.addNamespaceFlags(c)
+func (s *scope) addFlags(f *factory, o *output, c *cobra.Command) {
+	s.addNamespaceFlags(f, o, c)
 	c.Flags().StringVarP(&s.selector, "selector", "l", "", "List only those of claims with these labels.")
 }
 
-func (s *scope) addNamespaceFlags(c *cobra.Command) {
+func (s *scope) addNamespaceFlags(f *factory, o *output, c *cobra.Command) {
 	c.Args = cobra.NoArgs
+	c.PreRunE = func(*cobra.Command, []string) error { return s.complete(f, o) }
 	c.Flags().BoolVarP(&s.all, "all-namespaces", "A", false, "List those of all namespaces.")
 }
 

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
 
 	"gpu-dra-driver/pkg/view"
 )
@@ -35,23 +36,16 @@ type scraped struct {
 func scrape(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod, key func(corev1.Pod) string) scraped {
 	out := scraped{map[string]view.Samples{}, map[string]string{}}
 	var mu sync.Mutex
-	var group sync.WaitGroup
-	room := make(chan struct{}, scrapers)
-	for _, p := range pods {
-		room <- struct{}{}
-		group.Go(func() {
-			samples, err := scrapeOne(ctx, client, p)
-			<-room
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				out.missing[key(p)] = err.Error()
-				return
-			}
-			out.samples[key(p)] = samples
-		})
-	}
-	group.Wait()
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), scrapers, len(pods), func(i int) {
+		samples, err := scrapeOne(ctx, client, pods[i])
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			out.missing[key(pods[i])] = err.Error()
+			return
+		}
+		out.samples[key(pods[i])] = samples
+	})
 	return out
 }
 

@@ -36,6 +36,7 @@ func newSlices(f *factory) *cobra.Command {
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
+	c.PreRunE = nil // Predictions have one more format.
 	var p prediction
 	p.addFlags(c)
 	c.RunE = func(c *cobra.Command, args []string) error {

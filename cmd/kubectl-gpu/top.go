@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -38,9 +39,6 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := o.validate(); err != nil {
-			return err
-		}
 		measured, err := f.measured(c.Context(), args)
 		if err != nil {
 			return err
@@ -51,8 +49,8 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 		var rows []record
 		for _, n := range view.TopNodes(measured.samples) {
 			rows = append(rows, record{name: n.Node, object: n, cells: []any{
-				n.Node, fmt.Sprint(n.GPUs), percent(n.Utilization), mebibytes(n.MemoryUsedBytes), mebibytes(n.MemoryTotalBytes),
-				unit(n.PowerWatts, "W"), unit(n.TemperatureCelsius, "C"),
+				n.Node, fmt.Sprint(n.GPUs), figure(n.Utilization, 100, "%"), figure(n.MemoryUsedBytes, mebi, "Mi"),
+				figure(n.MemoryTotalBytes, mebi, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
 			}})
 		}
 		return o.print(f.Out, f.ErrOut, "NodeUse", topNodeColumns, rows, "No plugin of driver "+f.driver+" found.")
@@ -75,11 +73,8 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 		Example: "  kubectl gpu top " + what + " -A",
 	}
 	o := addOutput(c)
-	s.addNamespaceFlags(c)
+	s.addNamespaceFlags(f, o, c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := s.complete(f, o); err != nil {
-			return err
-		}
 		measured, err := f.measured(c.Context(), nil)
 		if err != nil {
 			return err
@@ -100,8 +95,8 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 				u.Pods = nil
 			}
 			rows = append(rows, record{namespace: u.Namespace, name: u.Name, object: u, cells: []any{
-				u.Namespace, u.Name, orDash(u.Node), orDash(strings.Join(beside, ",")), orDash(strings.Join(u.Devices, ",")),
-				percent(u.Utilization), mebibytes(u.MemoryUsedBytes), mebibytes(u.MemoryGrantedBytes),
+				u.Namespace, u.Name, cmp.Or(u.Node, "-"), cmp.Or(strings.Join(beside, ","), "-"), cmp.Or(strings.Join(u.Devices, ","), "-"),
+				figure(u.Utilization, 100, "%"), figure(u.MemoryUsedBytes, mebi, "Mi"), figure(u.MemoryGrantedBytes, mebi, "Mi"),
 			}})
 		}
 		columns := []column{
@@ -150,25 +145,13 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 	return out, nil
 }
 
-// percent prints a ratio. A dash stands for no measurement, which 0 % is not.
-func percent(v *float64) string {
-	if v == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f%%", 100**v)
-}
+// mebi scales bytes to MiB, in which the other commands print memory.
+const mebi = 1. / (1 << 20)
 
-func unit(v *float64, symbol string) string {
+// figure prints a measurement. A dash stands for none, which 0 % is not.
+func figure(v *float64, scale float64, unit string) string {
 	if v == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.0f%s", *v, symbol)
-}
-
-// mebibytes prints a number of bytes in MiB, as the other commands do.
-func mebibytes(v *float64) string {
-	if v == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0fMi", *v/(1<<20))
+	return fmt.Sprintf("%.0f%s", scale**v, unit)
 }

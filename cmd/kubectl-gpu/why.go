@@ -57,9 +57,6 @@ func newWhy(f *factory) *cobra.Command {
 		if w.limit <= 0 {
 			return usageError{errors.New("--time-limit must be more than 0")}
 		}
-		if err := w.output.validate(); err != nil {
-			return err
-		}
 		return w.run(c.Context(), args)
 	}
 	return c

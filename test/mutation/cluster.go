@@ -129,7 +129,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "kubectl gpu top prints 0 for what is not measured", File: "cmd/kubectl-gpu/top.go",
-		Old: "		return \"-\"\n	}\n	return fmt.Sprintf(\"%.0f%%\", 100**v)", New: "		return \"0%\"\n	}\n	return fmt.Sprintf(\"%.0f%%\", 100**v)",
+		Old: "		return \"-\"\n	}\n	return fmt.Sprintf(\"%.0f%s\", scale**v, unit)", New: "		return \"0%\"\n	}\n	return fmt.Sprintf(\"%.0f%s\", scale**v, unit)",
 		Package: "./cmd/kubectl-gpu", Test: "TestTop_PluginMetrics_DashForUnmeasured",
 	},
 	{
