@@ -247,27 +247,26 @@ func equal(was, is resourceapi.AllocatedDeviceStatus) bool {
 // Run writes until the context ends, and then at once what waits: a successor writes no status of claims whose Prepare it
 // does not see.
 func (w *ClaimStatus) Run(ctx context.Context) {
-	stop := context.AfterFunc(ctx, w.queue.ShutDown)
+	writing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(flushLimit, cancel)
+		w.queue.ShutDown()
+	})
 	defer stop()
 	for {
 		uid, shutdown := w.queue.Get()
 		if shutdown {
-			w.flush(context.WithoutCancel(ctx))
-			return
+			break
 		}
-		Protect(w.metrics, func() { w.sync(ctx, uid) })
+		Protect(w.metrics, func() { w.sync(writing, uid) })
 		w.queue.Done(uid)
 	}
-}
-
-func (w *ClaimStatus) flush(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, flushLimit)
-	defer cancel()
 	w.mu.Lock()
 	waiting := slices.Collect(maps.Keys(w.wanted))
 	w.mu.Unlock()
 	for _, uid := range waiting {
-		Protect(w.metrics, func() { w.sync(ctx, uid) })
+		Protect(w.metrics, func() { w.sync(writing, uid) })
 	}
 }
 

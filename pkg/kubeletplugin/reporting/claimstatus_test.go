@@ -6,6 +6,10 @@ package reporting
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
@@ -138,17 +144,29 @@ func TestClaimStatus_ClaimUnprepared_DropsItsStatus(t *testing.T) {
 	}
 }
 
+// TestClaimStatus_PluginStops_WritesWhatWaits needs a client that ends its calls with their context.
 func TestClaimStatus_PluginStops_WritesWhatWaits(t *testing.T) {
 	t.Parallel()
-	c := env.Claim("one", "", "")
-	e := env.New(t, c)
-	w := newStatus(e)
-	w.Prepared(c, prepared())
+	var written []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		written = append(written, path.Base(path.Dir(r.URL.Path)))
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim"}`))
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := NewClaimStatus(client, draclient.New(client), env.Driver, env.New(t).Metrics)
+	w.Prepared(env.Claim("one", "", ""), prepared())
+	w.write(env.Claim("two", "", ""), nil, 0)
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	w.Run(stopped)
-	if got := e.StoredClaim("claim-one").Status.Devices; len(got) != 1 {
-		t.Errorf("the last status was not written: %v", got)
+	slices.Sort(written)
+	if want := []string{"claim-one", "claim-two"}; !slices.Equal(written, want) {
+		t.Errorf("statuses of %v were written, want %v", written, want)
 	}
 }
 
