@@ -14,7 +14,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -45,21 +45,15 @@ type askedKeeper struct {
 
 func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
 	templates := c.versions.ResourceClaimTemplates(metav1.NamespaceAll)
-	pods := c.client.CoreV1().Pods(metav1.NamespaceAll)
 	// The others have claims, or nodes that need no more devices for them.
-	unscheduled := func(o metav1.ListOptions) metav1.ListOptions {
+	pods := coreinformers.NewFilteredPodInformer(c.client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.FieldSelector = "spec.nodeName=,status.phase=Pending"
-		return o
-	}
+	})
+	_ = pods.SetTransform(trimPod) // It fails only after the start.
 	return &askedKeeper{
 		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
 		templates: informer(c.versions, templates.List, templates.Watch, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
-		pods: informer(c.client, func(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
-			return pods.List(ctx, unscheduled(o))
-		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return pods.Watch(ctx, unscheduled(o))
-		}, &corev1.Pod{}, trimPod),
-		classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.cache.Read, dirty: c.askedDirty,
+		pods:      pods, classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.cache.Read, dirty: c.askedDirty,
 	}
 }
 
@@ -77,16 +71,8 @@ func (k *askedKeeper) run(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
 			again = retryAsked
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, again, k.dirty) || !sleep(ctx, askedPause, nil) {
 			return
-		case <-time.After(again):
-		case <-k.dirty:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(askedPause):
 		}
 	}
 }
@@ -139,9 +125,9 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 // asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
 func (k *askedKeeper) asked() (asked []string, nodes int) {
 	c := demand.Cluster{
-		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes),
-		Claims: list[*resourceapi.ResourceClaim](k.claims.GetIndexer()), Pods: list[*corev1.Pod](k.pods.GetIndexer()),
-		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetIndexer()),
+		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes.List()),
+		Claims: list[*resourceapi.ResourceClaim](k.claims.GetStore().List()), Pods: list[*corev1.Pod](k.pods.GetStore().List()),
+		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetStore().List()),
 	}
 	pools := k.pools()
 	for kind := range fleet.Publishers(pools) {
@@ -153,8 +139,9 @@ func (k *askedKeeper) asked() (asked []string, nodes int) {
 	return c.Asked(), len(pools)
 }
 
-func list[T any](indexer cache.Indexer) (out []T) {
-	for _, o := range indexer.List() {
+// list returns the objects of a cache.
+func list[T any](objects []any) (out []T) {
+	for _, o := range objects {
 		if one, ok := o.(T); ok {
 			out = append(out, one)
 		}

@@ -105,11 +105,8 @@ func (c *Certificate) Run(ctx context.Context) error {
 			klog.FromContext(ctx).Error(err, "The webhook keeps its certificate")
 			again = retryInterval
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, again, c.changed) {
 			return nil
-		case <-c.changed:
-		case <-time.After(again):
 		}
 	}
 }

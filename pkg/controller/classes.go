@@ -73,8 +73,8 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 		}
 	}
 	ours := map[string]*resourceapi.DeviceClass{}
-	for _, o := range k.existing.List() {
-		if class, ok := o.(*resourceapi.DeviceClass); ok && k.options.Ours(class) {
+	for _, class := range list[*resourceapi.DeviceClass](k.existing.List()) {
+		if k.options.Ours(class) {
 			ours[class.Name] = class
 		}
 	}
@@ -283,8 +283,8 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 	if len(classes) == 0 {
 		return used, nil
 	}
-	for _, o := range k.known.List() {
-		if c, ok := o.(*resourceapi.ResourceClaim); ok && uses(c.Spec, "ResourceClaim", c.ObjectMeta) {
+	for _, c := range list[*resourceapi.ResourceClaim](k.known.List()) {
+		if uses(c.Spec, "ResourceClaim", c.ObjectMeta) {
 			return used, nil
 		}
 	}

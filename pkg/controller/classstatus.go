@@ -48,9 +48,8 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 		return nil // The devices are unknown.
 	}
 	now := map[types.UID]evaluated{}
-	for _, o := range classes.List() {
-		class, ok := o.(*resourceapi.DeviceClass)
-		if !ok || !view.Concerns(class) {
+	for _, class := range list[*resourceapi.DeviceClass](classes.List()) {
+		if !view.Concerns(class) {
 			continue
 		}
 		s.mu.Lock()

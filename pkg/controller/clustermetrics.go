@@ -67,11 +67,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		}
 		return false
 	}
-	for _, o := range claims.List() {
-		claim, ok := o.(*resourceapi.ResourceClaim)
-		if !ok {
-			continue
-		}
+	for _, claim := range list[*resourceapi.ResourceClaim](claims.List()) {
 		phase := phasePending
 		if a := claim.Status.Allocation; a != nil {
 			found := false

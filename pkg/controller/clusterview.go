@@ -55,10 +55,8 @@ func (k *viewKeeper) run(ctx context.Context) {
 		case <-forget.C:
 		case <-k.dirty:
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, settle, nil) {
 			return
-		case <-time.After(settle):
 		}
 		if again := k.build(); again > 0 {
 			forget.Reset(again)
@@ -125,23 +123,15 @@ func (n *nodes) invalidate(node string) {
 }
 
 // pools returns the published devices.
-func (n *nodes) pools() []fleet.Pool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.update()
-	return slices.Collect(maps.Values(n.known))
-}
+func (n *nodes) pools() []fleet.Pool { return n.updated(n.known) }
 
 // withGroups returns the published devices, and the groups that nodes publish once an object asks for them.
-func (n *nodes) withGroups() []fleet.Pool {
+func (n *nodes) withGroups() []fleet.Pool { return n.updated(n.possible) }
+
+// updated reads the changed nodes, and returns the pools of one of the maps.
+func (n *nodes) updated(pools map[string]fleet.Pool) []fleet.Pool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.update()
-	return slices.Collect(maps.Values(n.possible))
-}
-
-// update reads the changed nodes. The caller holds n.mu.
-func (n *nodes) update() {
 	for node := range n.changed {
 		all := slicesOf(n.slices, node)
 		if len(all) == 0 {
@@ -156,6 +146,7 @@ func (n *nodes) update() {
 		}
 	}
 	clear(n.changed)
+	return slices.Collect(maps.Values(pools))
 }
 
 // recent keeps shapes for the grace period: a node whose kubelet starts, or whose pool is being written, still exists.

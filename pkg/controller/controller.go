@@ -288,6 +288,17 @@ func on(informer cache.SharedIndexInformer, do func(object any)) error {
 	return err
 }
 
+// sleep waits for a time, or until wake has an element. It returns false at the context's end.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+	case <-wake:
+	}
+	return true
+}
+
 // trigger wakes the reader of a channel with capacity one.
 func trigger(wake chan<- struct{}) {
 	select {

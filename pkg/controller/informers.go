@@ -132,13 +132,7 @@ func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
 
 func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
 	objects, _ := indexer.ByIndex(byNode, node) // The index exists.
-	out := make([]*fleet.Slice, 0, len(objects))
-	for _, o := range objects {
-		if s, ok := o.(*fleet.Slice); ok {
-			out = append(out, s)
-		}
-	}
-	return out
+	return list[*fleet.Slice](objects)
 }
 
 var nodeResource = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}

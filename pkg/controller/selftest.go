@@ -62,10 +62,8 @@ func (s SelfTest) Run(ctx context.Context) error {
 			}
 			pause, delay = delay, min(2*delay, most)
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, pause, nil) {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }

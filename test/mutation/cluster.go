@@ -17,7 +17,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "an administrator's class is removed", File: "pkg/controller/classes.go",
-		Old: "ok && k.options.Ours(class) {", New: "ok {",
+		Old: "if k.options.Ours(class) {", New: "if true {",
 		Package: control, Test: "TestReconcileClasses_AdministratorsClass_LeftAlone",
 	},
 	{
