@@ -64,7 +64,7 @@ func newSlices(f *factory) *cobra.Command {
 				continue
 			}
 			rows = append(rows, record{name: p.Name, object: p, cells: []any{
-				p.Name, p.Node, fmt.Sprint(p.Generation), fmt.Sprintf("%d/%d", p.Slices, p.Expected), fmt.Sprint(p.Devices), yes(p.Slices == p.Expected),
+				p.Name, p.Node, fmt.Sprint(p.Generation), fmt.Sprintf("%d/%d", p.Slices, p.Expected), fmt.Sprint(p.Devices), view.YesNo(p.Slices == p.Expected),
 				fmt.Sprint(p.Outdated),
 			}})
 		}
@@ -78,13 +78,6 @@ func newSlices(f *factory) *cobra.Command {
 
 var poolColumns = []column{
 	{"POOL", false}, {"NODE", false}, {"GENERATION", false}, {"SLICES", false}, {"DEVICES", false}, {"COMPLETE", false}, {"OUTDATED", true},
-}
-
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }
 
 // printSlices prints the ResourceSlices of nodes, or of all, as they come.

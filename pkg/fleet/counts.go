@@ -57,20 +57,18 @@ func newCounts() DeviceCounts {
 
 // add adds another pool's counts, multiplied by times; LargestGroup becomes the maximum.
 func (c DeviceCounts) add(o DeviceCounts, times int) {
-	for k, n := range o.Devices {
-		c.Devices[k] += n * times
-	}
-	for k, n := range o.FreePlacements {
-		c.FreePlacements[k] += n * times
-	}
+	addTimes(c.Devices, o.Devices, times)
+	addTimes(c.FreePlacements, o.FreePlacements, times)
+	addTimes(c.FreeSlices, o.FreeSlices, times)
+	addTimes(c.UsableSlices, o.UsableSlices, times)
 	for model, n := range o.LargestGroup {
 		c.LargestGroup[model] = max(c.LargestGroup[model], n)
 	}
-	for model, n := range o.FreeSlices {
-		c.FreeSlices[model] += n * int64(times)
-	}
-	for model, n := range o.UsableSlices {
-		c.UsableSlices[model] += n * int64(times)
+}
+
+func addTimes[K comparable, N int | int64](to, from map[K]N, times int) {
+	for k, n := range from {
+		to[k] += n * N(times)
 	}
 }
 

@@ -39,7 +39,11 @@ func ReadList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, er
 			return skip(r, size)
 		}
 		found = true
-		return l.list(&byteLimit{r, size})
+		limited := &io.LimitedReader{R: r, N: int64(size)}
+		if err := l.list(bufio.NewReader(limited)); err != nil || limited.N == 0 {
+			return err
+		}
+		return io.ErrUnexpectedEOF // The answer is cut.
 	})
 	if err == nil && !found {
 		err = io.ErrUnexpectedEOF
@@ -56,7 +60,7 @@ type listReader struct {
 	one   []byte
 }
 
-func (l *listReader) list(in byteReader) error {
+func (l *listReader) list(in *bufio.Reader) error {
 	return l.fields(in, func(n protowire.Number, size uint64) error {
 		if size > largest {
 			return fmt.Errorf("an object has %d bytes", size)
@@ -78,13 +82,8 @@ func (l *listReader) list(in byteReader) error {
 	})
 }
 
-type byteReader interface {
-	io.Reader
-	io.ByteReader
-}
-
 // fields calls f with the length of each field, until the end. f reads the contents.
-func (l *listReader) fields(in byteReader, f func(n protowire.Number, size uint64) error) error {
+func (l *listReader) fields(in *bufio.Reader, f func(n protowire.Number, size uint64) error) error {
 	for {
 		tag, err := binary.ReadUvarint(in)
 		if errors.Is(err, io.EOF) {
@@ -121,33 +120,6 @@ func skip(in io.Reader, size uint64) error {
 	}
 	_, err := io.CopyN(io.Discard, in, int64(size))
 	return cut(err)
-}
-
-// byteLimit is an io.LimitedReader that reads single bytes too. At its limit the list ends; before, the answer is cut.
-type byteLimit struct {
-	in   *bufio.Reader
-	left uint64
-}
-
-func (b *byteLimit) Read(p []byte) (int, error) {
-	if b.left == 0 {
-		return 0, io.EOF
-	}
-	n, err := b.in.Read(p[:min(uint64(len(p)), b.left)])
-	b.left -= uint64(n)
-	return n, cut(err)
-}
-
-func (b *byteLimit) ReadByte() (byte, error) {
-	if b.left == 0 {
-		return 0, io.EOF
-	}
-	c, err := b.in.ReadByte()
-	if err != nil {
-		return 0, cut(err)
-	}
-	b.left--
-	return c, nil
 }
 
 func readJSON(r io.Reader, visit func([]byte) error) (metav1.ListMeta, error) {

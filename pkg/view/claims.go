@@ -4,7 +4,6 @@
 package view
 
 import (
-	"cmp"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -82,8 +81,6 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			out = append(out, one)
 		}
 	}
-	slices.SortFunc(out, func(a, b Claim) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out, func(a, b Claim) int { return a.compare(b.ClaimRef) })
 	return out
 }

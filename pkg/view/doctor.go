@@ -84,18 +84,14 @@ func Findings(d Diagnosis, only []string) []Finding {
 		return p.Labels[nameLabel] == ChartName && p.Labels[componentLabel] == pluginPods
 	})
 	exporters := d.byNode(isExporter)
-	names := map[string]bool{}
-	for _, n := range nodes {
-		names[n.Name] = true
-	}
-	for node := range plugins {
-		names[node] = true
-	}
 	byName := map[string]Node{}
+	for node := range plugins {
+		byName[node] = Node{} // It publishes nothing, unless it is among the nodes.
+	}
 	for _, n := range nodes {
 		byName[n.Name] = n
 	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		if !wanted(name) {
 			continue
 		}
@@ -198,7 +194,7 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 		}
 	}
 	features := fmt.Sprintf("slices have shared counters: %s, shared devices: %s; DeviceTaintRules: %s",
-		yesNo(counters), yesNo(shared), cmp.Or(d.RuleVersion, "no"))
+		YesNo(counters), YesNo(shared), cmp.Or(d.RuleVersion, "no"))
 	if len(nodes) > 0 && !shared {
 		out.add(Warning, "cluster", "%s. Without DRAConsumableCapacity GPUs cannot be shared", features)
 	} else {
@@ -247,7 +243,8 @@ func imageVersion(p corev1.Pod) string {
 	return image[strings.LastIndexByte(image, '/')+1:]
 }
 
-func yesNo(b bool) string {
+// YesNo returns a truth for people.
+func YesNo(b bool) string {
 	if b {
 		return "yes"
 	}

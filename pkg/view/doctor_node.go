@@ -104,7 +104,7 @@ func (d Diagnosis) advice(out *findings, n Node, node string) {
 func (d Diagnosis) webhook() (text string, reachable bool) {
 	for _, samples := range d.Controllers {
 		if v := samples.value("gpu_dra_webhook_reachable"); v != nil {
-			return fmt.Sprintf("the API server reaches the webhook: %s", yesNo(*v == 1)), *v == 1
+			return fmt.Sprintf("the API server reaches the webhook: %s", YesNo(*v == 1)), *v == 1
 		}
 	}
 	return "the webhook is off, or was not tested yet", true

@@ -42,9 +42,9 @@ func (d Drawing) Node(n Node) string {
 		}
 	}
 	var out strings.Builder
-	out.WriteString(d.fit(fmt.Sprintf("%s: %d of %d GPUs free  %s", n.Name, free, len(n.GPUs), strings.Join(models, ", ")), d.Width) + "\n")
+	out.WriteString(d.fit(fmt.Sprintf("%s: %d of %d GPUs free  %s", n.Name, free, len(n.GPUs), strings.Join(models, ", "))) + "\n")
 	if n.Incomplete {
-		out.WriteString(d.fit("  slices are missing, as during an update", d.Width) + "\n")
+		out.WriteString(d.fit("  slices are missing, as during an update") + "\n")
 	}
 	brackets := bracketsOf(n)
 	inner := d
@@ -116,7 +116,7 @@ func (d Drawing) gpu(g GPU) []string {
 	if c := g.Condition(); c != "ok" {
 		state += ", " + c
 	}
-	head := d.fit(g.Name+"  "+state, d.Width)
+	head := d.fit(g.Name + "  " + state)
 	if g.Health != "" {
 		head = d.paint(31, head)
 	} else if len(g.Taints) > 0 {
@@ -124,14 +124,14 @@ func (d Drawing) gpu(g GPU) []string {
 	}
 	lines := []string{head, "  " + d.bar(g)}
 	if g.MemorySlices > 0 && g.FreeSlices > 0 && g.FreeSlices < g.MemorySlices {
-		lines = append(lines, d.fit(fmt.Sprintf("  %d of %d slices free, %.0f%% fragmented", g.FreeSlices, g.MemorySlices, 100*g.Fragmentation()), d.Width))
+		lines = append(lines, d.fit(fmt.Sprintf("  %d of %d slices free, %.0f%% fragmented", g.FreeSlices, g.MemorySlices, 100*g.Fragmentation())))
 	}
 	for i, a := range g.Allocations {
 		mark := letter(i)
 		if a.Admin {
 			mark = '+'
 		}
-		lines = append(lines, d.colour(i, d.fit("  "+string(mark)+" "+what(a)+"  "+a.Claim.String()+pods(a.Pods), d.Width)))
+		lines = append(lines, d.colour(i, d.fit("  "+string(mark)+" "+what(a)+"  "+a.Claim.String()+pods(a.Pods))))
 	}
 	return lines
 }
@@ -233,16 +233,16 @@ func (d Drawing) paint(code int, text string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", code, text)
 }
 
-// fit cuts text to a width, and replaces characters that a terminal would interpret.
-func (d Drawing) fit(text string, width int) string {
+// fit cuts text to the width, and replaces characters that a terminal would interpret.
+func (d Drawing) fit(text string) string {
 	out := []rune(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r
 	}, text))
-	if len(out) > width {
-		out = append(out[:width-1], '~')
+	if len(out) > d.Width {
+		out = append(out[:d.Width-1], '~')
 	}
 	return strings.TrimRight(string(out), " ")
 }

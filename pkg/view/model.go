@@ -103,6 +103,10 @@ type ClaimRef struct {
 
 func (c ClaimRef) String() string { return c.Namespace + "/" + c.Name }
 
+func (c ClaimRef) compare(o ClaimRef) int {
+	return cmp.Or(cmp.Compare(c.Namespace, o.Namespace), cmp.Compare(c.Name, o.Name))
+}
+
 // Group is an allocated NVLink group.
 type Group struct {
 	Device string `json:"device"`

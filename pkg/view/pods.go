@@ -4,7 +4,7 @@
 package view
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -36,9 +36,8 @@ func Pods(o Objects) []Pod {
 		}
 	}
 	var out []Pod
-	for _, p := range found {
-		out = append(out, *p)
+	for _, key := range slices.SortedFunc(maps.Keys(found), ClaimRef.compare) {
+		out = append(out, *found[key])
 	}
-	slices.SortFunc(out, func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
 	return out
 }

@@ -4,7 +4,6 @@
 package view
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -158,7 +157,8 @@ func top(byNode map[string]Samples, name func(Sample) string) (out []ClaimUse) {
 			}
 		}
 	}
-	for _, g := range found {
+	for _, key := range slices.SortedFunc(maps.Keys(found), ClaimRef.compare) {
+		g := found[key]
 		read := func(metric string) *mean {
 			m := &mean{}
 			for _, v := range g.values[metric] {
@@ -170,9 +170,6 @@ func top(byNode map[string]Samples, name func(Sample) string) (out []ClaimUse) {
 		g.use.MemoryUsedBytes, g.use.MemoryGrantedBytes = read(claimMemoryUsed).total(), read(claimMemoryGranted).total()
 		out = append(out, g.use)
 	}
-	slices.SortFunc(out, func(a, b ClaimUse) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
 	return out
 }
 
