@@ -240,8 +240,8 @@ func (m maker) checkClaim(p *Plan) error {
 		sum := used[d.Name]
 		sum.Add(d.Share)
 		used[d.Name] = sum
-		if excess := sum.Excess(d.Share); d.Partial() && excess != "" {
-			return m.claim.Refuse(d.Name, claimerror.InvalidAllocation, errors.New("with this claim alone "+excess), again)
+		if excess := sum.Excess(d.Share); d.Partial() && excess != "" && p.Refused == nil {
+			p.Refused = m.claim.Refuse(d.Name, claimerror.InvalidAllocation, errors.New("with this claim alone "+excess), again)
 		}
 		for _, other := range p.Devices[:i] {
 			reason := d.Disagrees(other)

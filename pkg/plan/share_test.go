@@ -249,7 +249,10 @@ func TestMake_InvalidShare_ReturnsError(t *testing.T) {
 		"MPS of two GPUs": {claim(nil, taken(first, "10Gi"), twice), nil, []string{first, "one device only"}},
 		"shares that disagree": {claim(configs(config(fromClaim, byTime, "a"), config(fromClaim, byMPS, "b")), of("a", taken(first, "10Gi")), of("b", taken(first, "10Gi"))), nil,
 			[]string{`request "a"`, "shares it by TimeSlicing, this claim wants MPS"}},
-		"a share beside the whole":    {claim(nil, of("a", taken(first, "81559Mi")), of("b", taken(first, "1Gi"))), nil, []string{"the two overlap"}},
+		"a share beside the whole": {claim(nil, of("a", taken(first, "81559Mi")), of("b", taken(first, "1Gi"))), nil, []string{"the two overlap"}},
+		"more shares than the device has": {claim(nil, of("a", taken(first, "1Gi")), of("b", taken(first, "1Gi"))), func(n *Node) {
+			n.Policy = func(gpu.GPU, string) sharing.Policy { return sharing.Policy{MaxShares: 1} }
+		}, []string{"it has 2 shares, and room for 1"}},
 		"MPS where the GPU has none":  {claim(configs(config(fromClaim, byMPS)), taken(guest, "1Gi")), nil, []string{"GRID A100-10C", "compute capability 7.0"}},
 		"MPS where the node has none": {claim(configs(config(fromClaim, byMPS)), taken(first, "1Gi")), func(n *Node) { n.NoMPS = "switched off" }, []string{"switched off", "TimeSlicing"}},
 		"parameters of another kind":  {claim(configs(config(fromClaim, ofMIG, "gpu")), taken(first, "1Gi")), nil, []string{"MigDeviceConfig is not for"}},

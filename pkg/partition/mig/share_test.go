@@ -132,20 +132,23 @@ func TestPrepare_SharingPolicyChanges_KeepsShares(t *testing.T) {
 	e.SharedClaim("a", 3, "", "0")
 	e.SharedClaim("b", 8, "", "0")
 	e.SharedClaim("both", 3, byMPS, "2")
+	e.SharedClaim("two", 3, byMPS, "3", "3")
+	e.Prepare(p, "two")
 	e.Prepare(p, "both")
 	e.Prepare(p, "a")
 	e.Prepare(p, "b")
 	p.Crash()
-	policy := sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Replicas: 4, Interval: v1beta1.IntervalLong}
+	policy := sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Replicas: 4, MaxShares: 1, Interval: v1beta1.IntervalLong}
 	e.Configure = func(o *devicestate.Options) {
 		o.Policy, o.NoMPS = func(gpu.GPU, string) sharing.Policy { return policy }, "switched off"
 	}
 	p = e.Start()
-	for _, uid := range []string{"a", "b", "both"} {
+	for _, uid := range []string{"a", "b", "both", "two"} {
 		e.Prepare(p, uid)
 	}
-	e.CheckClean(p, "a", "b", "both")
+	e.CheckClean(p, "a", "b", "both", "two")
 	e.Unprepare(p, "both")
+	e.Unprepare(p, "two")
 	e.SharedClaim("c", 3, byMPS, "1")
 	if _, err := p.Prepare(context.Background(), e.Claims["c"]); err == nil || !strings.Contains(err.Error(), "switched off") {
 		t.Errorf("a share by MPS on a node that has none any more: %v", err)
