@@ -14,7 +14,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -279,17 +278,12 @@ func (l *loader) rules(ctx context.Context) error {
 		}
 		l.out.RuleVersion = version
 		for _, item := range list.Items {
-			if rule, err := ruleOf(item); err == nil {
+			var rule resourceapi.DeviceTaintRule
+			if runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &rule) == nil {
 				l.out.Rules = append(l.out.Rules, rule)
 			}
 		}
 		return nil
 	}
 	return nil
-}
-
-func ruleOf(item unstructured.Unstructured) (resourceapi.DeviceTaintRule, error) {
-	var rule resourceapi.DeviceTaintRule
-	err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &rule)
-	return rule, err
 }

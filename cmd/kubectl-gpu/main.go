@@ -57,7 +57,6 @@ func newRootOf(f *factory) *cobra.Command {
 	root.SetOut(f.Out)
 	root.SetErr(f.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	// Each has a file of its own.
 	root.AddCommand(newLs(f), newLayout(f), newTop(f), newClaims(f), newSlices(f), newWhy(f), newDoctor(f), newBundle(f),
 		newCordon(f), newUncordon(f), newDrain(f), newClear(f), newWeb(f))
 	return root

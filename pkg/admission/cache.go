@@ -71,12 +71,14 @@ func (v *ClusterView) published(shape *fleet.Shape, index int) candidate {
 	}}
 }
 
-func (v *ClusterView) candidates(p fleet.Pool) iter.Seq[candidate] {
+func (v *ClusterView) candidates(pools ...fleet.Pool) iter.Seq[candidate] {
 	return func(yield func(candidate) bool) {
-		for _, s := range p.Slices {
-			for i := range s.Shape.Devices {
-				if !yield(v.published(s.Shape, i)) {
-					return
+		for _, p := range pools {
+			for _, s := range p.Slices {
+				for i := range s.Shape.Devices {
+					if !yield(v.published(s.Shape, i)) {
+						return
+					}
 				}
 			}
 		}

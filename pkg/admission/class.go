@@ -174,11 +174,9 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 	if driver, kind := v.selected(expressions); v.grows(driver, kind) {
 		return !v.elsewhere(expressions)
 	}
-	for _, p := range v.pools {
-		for c := range v.candidates(p) {
-			if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil || ctx.Err() != nil {
-				return true
-			}
+	for c := range v.candidates(v.pools...) {
+		if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil || ctx.Err() != nil {
+			return true
 		}
 	}
 	return false
@@ -187,17 +185,15 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 // types returns the types of the devices for use that satisfy all selectors; none after the timeout.
 func (v *ClusterView) types(ctx context.Context, expressions []string) []string {
 	found := sets.New(string(gpu.KindMonitor))
-	for _, p := range v.pools {
-		for c := range v.candidates(p) {
-			kind := string(c.shape.Kinds[c.index].Type)
-			if found.Has(kind) {
-				continue
-			}
-			if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil {
-				found.Insert(kind)
-			} else if ctx.Err() != nil {
-				return nil
-			}
+	for c := range v.candidates(v.pools...) {
+		kind := string(c.shape.Kinds[c.index].Type)
+		if found.Has(kind) {
+			continue
+		}
+		if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil {
+			found.Insert(kind)
+		} else if ctx.Err() != nil {
+			return nil
 		}
 	}
 	return sets.List(found.Delete(string(gpu.KindMonitor)))

@@ -8,8 +8,13 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
+	"log"
+	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,7 +62,8 @@ func codeOf(err error) int {
 	return http.StatusBadGateway
 }
 
-// serveWatch sends all lines of the feed, and then each change, until the browser closes the connection.
+// serveWatch sends all lines of the feed, and then each change, until the browser closes the connection. The line reset
+// precedes all that exists: the page forgets the rest. The line shown ends a batch: the page draws it.
 func (c *Cluster) serveWatch(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := http.NewResponseController(w)
@@ -83,4 +89,39 @@ func (c *Cluster) serveWatch(w http.ResponseWriter, r *http.Request) {
 		case <-time.After(beat):
 		}
 	}
+}
+
+// Listen opens a port of the loopback interface; 0 is any free one.
+func Listen(port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("listen on port %d of 127.0.0.1: %w", port, err)
+	}
+	return l, nil
+}
+
+// URL is the address of the page.
+func URL(l net.Listener, token string) string {
+	return "http://" + l.Addr().String() + "/" + token + "/"
+}
+
+// Serve serves a handler until the context ends, which is no error. Requests then have a second to end.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve the page: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("close the page: %w", err)
+	}
+	return nil
 }

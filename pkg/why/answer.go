@@ -118,7 +118,7 @@ func allocation(claim *resourceapi.ResourceClaim) string {
 }
 
 // conclude sets the result from the results of the shapes that the pod can use.
-func (a *Answer) conclude(k *asker, nodes int, shapes []*shape) {
+func (a *Answer) conclude(nodes int, shapes []*shape) {
 	var undecided []string
 	text := ""
 	for _, s := range shapes {

@@ -84,8 +84,8 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
-	answer.conclude(a, len(open)+len(closed), shapes)
-	if answer.Result != Fits && !fatally(shapes) {
+	answer.conclude(len(open)+len(closed), shapes)
+	if answer.Result != Fits && !slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == fatal }) {
 		a.explain(ctx, &answer, shapes, w.waiting)
 	}
 	answer.addExcluded(others, excludedBy)
@@ -259,10 +259,6 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 		}
 		answer.Notes = append(answer.Notes, warnings...)
 	}
-}
-
-func fatally(shapes []*shape) bool {
-	return slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == fatal })
 }
 
 // age is a duration for people.

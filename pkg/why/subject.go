@@ -163,14 +163,7 @@ func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.Resourc
 			continue
 		}
 		w.extended = append(w.extended, name)
-		for _, one := range perContainer(pod, name) {
-			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{
-				Name: one.name,
-				Exactly: &resourceapi.ExactDeviceRequest{
-					DeviceClassName: class.Name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: one.count,
-				},
-			})
-		}
+		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, perContainer(pod, name, class.Name)...)
 	}
 	if len(claim.Spec.Devices.Requests) == 0 {
 		return nil
@@ -192,15 +185,14 @@ func extendedResources(pod *corev1.Pod) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// containerRequest is a number of devices of a class. Its name completes the word request.
-type containerRequest struct {
-	name  string
-	count int64
-}
-
 // perContainer returns the scheduler's requests for a resource: one for each container that keeps running,
-// and what init containers need beyond the containers after them.
-func perContainer(pod *corev1.Pod, name corev1.ResourceName) (out []containerRequest) {
+// and what init containers need beyond the containers after them. The names complete the word request.
+func perContainer(pod *corev1.Pod, name corev1.ResourceName, class string) (out []resourceapi.DeviceRequest) {
+	add := func(name string, count int64) {
+		out = append(out, resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+		}})
+	}
 	later, extra := int64(0), int64(0)
 	for _, c := range slices.Backward(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)) {
 		q := c.Resources.Limits[name]
@@ -213,11 +205,11 @@ func perContainer(pod *corev1.Pod, name corev1.ResourceName) (out []containerReq
 			extra = max(extra, n-later)
 		default:
 			later += n
-			out = append(out, containerRequest{"of container " + c.Name, n})
+			add("of container "+c.Name, n)
 		}
 	}
 	if extra > 0 {
-		out = append(out, containerRequest{"of init containers", extra})
+		add("of init containers", extra)
 	}
 	return out
 }
