@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -58,11 +59,12 @@ func (a *Answer) wait(text string, reasons ...Reason) {
 
 // settle answers if no allocation is to be made, and reports whether it did.
 func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
+	if s.Pod != nil && s.Pod.DeletionTimestamp != nil || s.Claim != nil && s.Claim.DeletionTimestamp != nil {
+		a.Result, a.Summary = Settled, a.Subject+" is being deleted."
+		return true
+	}
 	if p := s.Pod; p != nil {
 		switch {
-		case p.DeletionTimestamp != nil:
-			a.Result, a.Summary = Settled, a.Subject+" is being deleted."
-			return true
 		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 			a.Result, a.Summary = Settled, fmt.Sprintf("%s has ended (%s).", a.Subject, p.Status.Phase)
 			return true
@@ -177,7 +179,8 @@ func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
 	a.Reasons = append(a.Reasons, out...)
 }
 
-// String returns the answer for people: the result, the reasons, and the cures last.
+// String returns the answer for people: the result, the reasons, and the cures last. It replaces characters that a terminal
+// would interpret, because selectors and Events are other users' texts.
 func (a Answer) String() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, a.Summary)
@@ -213,7 +216,12 @@ func (a Answer) String() string {
 	if a.Result == Waits && len(a.Cures) == 0 && len(a.Reasons) > 0 {
 		fmt.Fprintln(&b, "No single change was found that lets it fit.")
 	}
-	return b.String()
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, b.String())
 }
 
 // deviceLines joins the devices of a node that have the same reasons.

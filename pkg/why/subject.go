@@ -129,6 +129,8 @@ func fromTemplate(t *resourceapi.ResourceClaimTemplate, name string) *resourceap
 func (w *wanted) add(claim *resourceapi.ResourceClaim) {
 	switch {
 	case claim == nil:
+	case claim.DeletionTimestamp != nil: // The scheduler waits, whether it is allocated or not.
+		w.miss("ResourceClaim %s is being deleted; the pod waits for a new one", claim.Name)
 	case claim.Status.Allocation != nil:
 		w.allocated = append(w.allocated, claim)
 	default:

@@ -169,6 +169,18 @@ func taint(e *env, value string, devices ...int) {
 	}
 }
 
+// TestAnswer_EscapeInSelector_IsNotPrinted has a selector that a terminal would interpret.
+func TestAnswer_EscapeInSelector_IsNotPrinted(t *testing.T) {
+	e := newEnv(t)
+	e.node(t, "n1", "hgx-h100", 2)
+	text := e.ask(why.Subject{Claim: claim("asked", gpus, 1, func(q *resourceapi.ExactDeviceRequest) {
+		q.Selectors = selectors("device.driver == \"\x1b[2J\"")
+	})}).String()
+	if strings.Contains(text, "\x1b") || !strings.Contains(text, `drop the selector device.driver == "?[2J"`) {
+		t.Errorf("the answer is %q", text)
+	}
+}
+
 func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 	extended := func(e *env) *corev1.Pod {
 		p := pod("extended")
@@ -286,6 +298,22 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		"a claim that does not exist": {func(*env) why.Subject { return why.Subject{Pod: pod("p", claim("absent", gpus, 1))} }, why.Waits, []string{
 			`  - ResourceClaim absent does not exist in namespace "team-a"; create it`,
 		}},
+		"a deleted claim": {func(e *env) why.Subject {
+			p := waiting(e)
+			e.Claims[0].DeletionTimestamp = new(metav1.Now())
+			return why.Subject{Pod: p}
+		}, why.Waits, []string{"  - ResourceClaim asked is being deleted"}},
+		"a deleted claim of another pod": {func(e *env) why.Subject {
+			c := claim("train-0", gpus, 1)
+			e.Start(c, "n1")
+			c.DeletionTimestamp = new(metav1.Now())
+			return why.Subject{Pod: pod("p", c)}
+		}, why.Waits, []string{"  - ResourceClaim train-0 is being deleted"}},
+		"a deleted claim without a pod": {func(e *env) why.Subject {
+			c := claim("train-0", gpus, 1)
+			c.DeletionTimestamp = new(metav1.Now())
+			return why.Subject{Claim: c}
+		}, why.Settled, []string{"claim team-a/train-0 is being deleted."}},
 		"a claim not yet made": {func(e *env) why.Subject {
 			e.Templates = []*resourceapi.ResourceClaimTemplate{{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"},
