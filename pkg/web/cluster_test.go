@@ -243,9 +243,15 @@ func TestCluster_FirstReading_ShowsCompleteNodesOnceClaimsAreThere(t *testing.T)
 	if got := look(); !slices.Equal(got, []string{"n1"}) || !slices.Equal(page.status.Reading, []string{Slices}) {
 		t.Errorf("while slices are read, the page shows nodes %v and reads %v", got, page.status.Reading)
 	}
+	if got := page.claims["team-a/a"].Unpublished; len(got) > 0 {
+		t.Errorf("while slices are read, the devices %v are called unpublished", got)
+	}
 	c.Done(Slices)
 	if got := look(); !slices.Equal(got, []string{"n1", "n2", "n3"}) || len(page.status.Reading) > 0 {
 		t.Errorf("in the end the page shows nodes %v and reads %v", got, page.status.Reading)
+	}
+	if got := page.claims["team-a/a"].Unpublished; len(got) != 1 {
+		t.Errorf("in the end the devices %v are called unpublished, want the one of n3", got)
 	}
 	c.Listed(Slices, sets.New[types.NamespacedName]())
 	c.Listed(Claims, sets.New[types.NamespacedName]())

@@ -63,7 +63,7 @@ func (c *Cluster) refresh() error {
 		}
 		slices.SortFunc(objects.Rules, func(a, b resourceapi.DeviceTaintRule) int { return cmp.Compare(a.Name, b.Name) })
 		c.refreshNodes(view.NewIndex(objects), reading.Len() > 0, messages)
-		c.refreshClaims(messages)
+		c.refreshClaims(reading.Len() > 0, messages)
 		c.pools, c.publishers, c.dirtyClaims = sets.New[string](), sets.New[string](), sets.New[types.NamespacedName]()
 		c.allNodes, c.allClaims = false, false
 	}
@@ -100,8 +100,8 @@ func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]
 	}
 }
 
-// refreshClaims needs the slices of a claim's own pools only.
-func (c *Cluster) refreshClaims(messages map[string]message) {
+// refreshClaims needs the slices of a claim's own pools only. While slices are read, no device counts as unpublished.
+func (c *Cluster) refreshClaims(partial bool, messages map[string]message) {
 	byPool, offered := map[string][]*view.Slice{}, map[*fleet.Shape]bool{}
 	objects := view.Objects{Driver: c.status.Driver}
 	for _, s := range c.slices {
@@ -136,6 +136,9 @@ func (c *Cluster) refreshClaims(messages map[string]message) {
 		messages["claim "+key.String()] = message{Gone: &gone{Claim: &ref}}
 	}
 	for _, claim := range view.Claims(objects, classes) {
+		if partial {
+			claim.Unpublished = nil
+		}
 		messages["claim "+claim.String()] = message{Claim: &claim}
 	}
 }
