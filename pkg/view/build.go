@@ -349,7 +349,7 @@ func (b *builder) allocation(r result) {
 		g.Allocations = append(g.Allocations, a)
 		members = append(members, g.Name)
 	}
-	if p.device.Kind == gpu.KindGroup {
+	if p.device.Kind == gpu.KindGroup && !a.Admin {
 		b.node.Groups = append(b.node.Groups, Group{r.Device, members, r.claim})
 	}
 }
@@ -357,8 +357,8 @@ func (b *builder) allocation(r result) {
 // rules adds the taints of rules that select the whole GPU, or that select nothing narrower than its node.
 func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools map[string]string) {
 	for _, r := range all {
-		s := ptr.Deref(r.Spec.DeviceSelector, resourceapi.DeviceTaintSelector{})
-		if r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
+		s := r.Spec.DeviceSelector // An empty one selects all devices, a missing one none.
+		if s == nil || r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
 			continue
 		}
 		if s.Pool != nil && cmp.Or(pools[*s.Pool], NodeOfPool(*s.Pool)) != b.node.Name {

@@ -80,9 +80,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 	if len(only) == 0 {
 		d.cluster(&out, nodes)
 	}
-	plugins := d.byNode(func(p corev1.Pod) bool {
-		return p.Labels[nameLabel] == ChartName && p.Labels[componentLabel] == pluginPods
-	})
+	plugins := d.byNode(func(p corev1.Pod) bool { return component(p) == pluginPods })
 	exporters := d.byNode(isExporter)
 	byName := map[string]Node{}
 	for node := range plugins {

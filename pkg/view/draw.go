@@ -48,7 +48,7 @@ func (d Drawing) Node(n Node) string {
 	}
 	brackets := bracketsOf(n)
 	inner := d
-	inner.Width -= len(brackets) + 1
+	inner.Width = max(inner.Width-len(brackets)-1, 1)
 	for i, g := range n.GPUs {
 		lines := inner.gpu(g)
 		for j, line := range lines {

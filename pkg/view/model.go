@@ -134,13 +134,16 @@ func (g GPU) Fragmentation() float64 {
 	return 1 - float64(min(g.UsableSlices, g.FreeSlices))/float64(g.FreeSlices)
 }
 
-// Summary is the use in words: "free", "whole", "2 shares", "3 partitions", "group".
+// Summary is the use in words: "free", "whole", "2 shares", "3 partitions", "group". Claims that share a partition do not
+// count it twice.
 func (g GPU) Summary() string {
-	n := 0
+	n, seen := 0, map[string]bool{}
 	for _, a := range g.Allocations {
-		if !a.Admin {
-			n++
+		if a.Admin || g.Use == Cut && seen[a.Device] {
+			continue
 		}
+		seen[a.Device] = true
+		n++
 	}
 	switch {
 	case g.Use == Shared && n == 1:

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -289,5 +290,66 @@ func TestClaims_Pending_ResolvedThroughSelectors(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("claims that can get a device of the driver (-want +got):\n%s", diff)
+	}
+}
+
+func TestNodes_RuleWithoutSelector_TaintsNoGPU(t *testing.T) {
+	for name, c := range map[string]struct {
+		selector *resourceapi.DeviceTaintSelector
+		want     string
+	}{
+		"no selector":    {nil, "ok"},
+		"empty selector": {&resourceapi.DeviceTaintSelector{}, "broken:NoSchedule"},
+	} {
+		o := objects(published(t, "l40s-4", "n1", 1))
+		o.Rules = []resourceapi.DeviceTaintRule{{Spec: resourceapi.DeviceTaintRuleSpec{
+			DeviceSelector: c.selector, Taint: resourceapi.DeviceTaint{Key: "broken", Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		}}}
+		if got := view.Nodes(o)[0].GPUs[0].Condition(); got != c.want {
+			t.Errorf("%s: the GPU is %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestSummary_ClaimsShareAPartition_CountsItOnce(t *testing.T) {
+	const partition = "gpu-0000-1b-00-0-mig-3g-40gb-4"
+	o := objects(published(t, "hgx-h100", "n1", 1),
+		claim("a", 1, share("n1", partition, "1", "10Gi")), claim("b", 1, share("n1", partition, "2", "10Gi")))
+	if got, want := view.Nodes(o)[0].GPUs[0].Summary(), "1 partition"; got != want {
+		t.Errorf("the GPU has %s, want %s", got, want)
+	}
+}
+
+// TestNodes_AdminAccessToGroups_NoGroupHeld has more claims than a drawing has columns.
+func TestNodes_AdminAccessToGroups_NoGroupHeld(t *testing.T) {
+	var claims []resourceapi.ResourceClaim
+	for i := range 50 {
+		watched := device("n1", "nvlink-2-0000-1b-00-0")
+		watched.AdminAccess = ptr.To(true)
+		claims = append(claims, claim(fmt.Sprintf("watch-%d", i), 1, watched))
+	}
+	n := view.Nodes(objects(published(t, "hgx-h100", "n1", 2), claims...))[0]
+	if len(n.Groups) != 0 || n.GPUs[0].Use != view.Free {
+		t.Errorf("%d groups are held, and the first GPU is %s; admin access holds none", len(n.Groups), n.GPUs[0].Use)
+	}
+	for i := range claims { // The scheduler gives a group to one claim only, but the objects come from separate requests.
+		claims[i].Status.Allocation.Devices.Results[0].AdminAccess = nil
+	}
+	_ = view.Drawing{Width: 40}.Node(view.Nodes(objects(published(t, "hgx-h100", "n1", 2), claims...))[0])
+}
+
+func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
+	plugin := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "plugin", Labels: map[string]string{
+			"app.kubernetes.io/name": "gpus", "app.kubernetes.io/component": "kubelet-plugin",
+		}},
+		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: "registry.example.com/dra-kubelet-plugin:1"}}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{plugin}, SeenPods: true}
+	for _, f := range view.Findings(d, []string{"n1"}) {
+		if f.Level != view.Info {
+			t.Errorf("%s: %s: %s", f.Level, f.Subject, f.Message)
+		}
 	}
 }
