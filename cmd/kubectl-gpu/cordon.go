@@ -100,11 +100,8 @@ func (f *factory) tainting(ctx context.Context, effect resourceapi.DeviceTaintEf
 		return nil, errors.New("the API server serves no DeviceTaintRules to you: Kubernetes 1.37 does, older versions do with the feature gate " +
 			"DRADeviceTaintRules and its API version; reading them is a right of its own")
 	}
-	_, dyn, err := f.clients()
-	if err != nil {
-		return nil, err
-	}
-	t := &tainting{factory: f, effect: effect, objects: o, nodes: view.Nodes(o.Objects), rules: dyn.Resource(ruleResource(o.RuleVersion))}
+	rules := o.dynamic.Resource(ruleResource(o.RuleVersion))
+	t := &tainting{factory: f, effect: effect, objects: o, nodes: view.Nodes(o.Objects), rules: rules}
 	if dryRun {
 		t.dryRun, t.suffix = []string{metav1.DryRunAll}, " (server dry run)"
 	}

@@ -55,16 +55,12 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis
 	if err != nil {
 		return view.Diagnosis{}, nil, err
 	}
-	client, _, err := f.clients()
-	if err != nil {
-		return view.Diagnosis{}, nil, err
-	}
 	plugins := slices.DeleteFunc(view.PluginPods(all.Pods), func(p corev1.Pod) bool {
 		return len(nodes) > 0 && !slices.Contains(nodes, p.Spec.NodeName)
 	})
-	measured, controllers := scrape(ctx, client, plugins, nodeOf), scraped{}
+	measured, controllers := scrape(ctx, all.client, plugins, nodeOf), scraped{}
 	if len(nodes) == 0 {
-		controllers = scrape(ctx, client, view.ControllerPods(all.Pods), nameOf)
+		controllers = scrape(ctx, all.client, view.ControllerPods(all.Pods), nameOf)
 	}
 	return view.Diagnosis{
 		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),

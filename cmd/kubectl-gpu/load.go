@@ -52,6 +52,9 @@ type objects struct {
 	RuleVersion string
 	// forbidden are the resources that the user may not list at all, or not in all namespaces.
 	forbidden map[string]bool
+
+	client  *kubernetes.Clientset
+	dynamic *dynamic.DynamicClient
 }
 
 // clients returns the typed client, by protobuf, and the dynamic one.
@@ -85,8 +88,10 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	l := loader{client: client, dynamic: dyn, namespace: namespace, out: &objects{ForeignSlices: map[string]int{}, forbidden: map[string]bool{}}}
-	l.out.Driver = f.driver
+	l := loader{namespace: namespace, out: &objects{
+		Objects: view.Objects{Driver: f.driver}, ForeignSlices: map[string]int{}, forbidden: map[string]bool{},
+		client: client, dynamic: dyn,
+	}}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range []struct {
 		wanted bool
@@ -111,8 +116,6 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 }
 
 type loader struct {
-	client    kubernetes.Interface
-	dynamic   dynamic.Interface
 	namespace string
 	// mu guards out.Unseen and out.forbidden. The other fields of out have one writer each.
 	mu  sync.Mutex
@@ -160,7 +163,7 @@ func pages[L metav1.ListInterface](
 func (l *loader) slices(ctx context.Context, packed bool) error {
 	var templates fleet.Templates
 	trimmer := view.Trimmer{Shapes: &fleet.Shapes{}}
-	err := eachSlice(ctx, l.client, metav1.ListOptions{}, func(raw []byte) error {
+	err := eachSlice(ctx, l.out.client, metav1.ListOptions{}, func(raw []byte) error {
 		p, err := templates.Pack(raw)
 		switch {
 		case err != nil:
@@ -217,7 +220,7 @@ func (l *loader) claims(ctx context.Context) error {
 	const effect, others = "holders are not shown, and devices look free that are not", ", and devices of others look free"
 	return l.namespaced("ResourceClaims", effect, others, func(namespace string) error {
 		l.out.Claims = nil
-		list := l.client.ResourceV1().ResourceClaims(namespace).List
+		list := l.out.client.ResourceV1().ResourceClaims(namespace).List
 		return pages(ctx, metav1.ListOptions{}, list, func(page *resourceapi.ResourceClaimList) error {
 			l.out.Claims = append(l.out.Claims, page.Items...)
 			return nil
@@ -226,7 +229,7 @@ func (l *loader) claims(ctx context.Context) error {
 }
 
 func (l *loader) classes(ctx context.Context) error {
-	list, err := l.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
+	list, err := l.out.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return l.unseen(err, "DeviceClasses", "classes are not shown")
 	}
@@ -235,7 +238,8 @@ func (l *loader) classes(ctx context.Context) error {
 }
 
 func (l *loader) nodes(ctx context.Context, labels string) error {
-	err := pages(ctx, metav1.ListOptions{LabelSelector: labels}, l.client.CoreV1().Nodes().List, func(page *corev1.NodeList) error {
+	list := l.out.client.CoreV1().Nodes().List
+	err := pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *corev1.NodeList) error {
 		for _, n := range page.Items {
 			n.ManagedFields, n.Status.Images = nil, nil // They are most of a node.
 			l.out.CoreNodes = append(l.out.CoreNodes, n)
@@ -251,7 +255,7 @@ func (l *loader) nodes(ctx context.Context, labels string) error {
 func (l *loader) pods(ctx context.Context, labels string) error {
 	return l.namespaced("Pods", "their state is not shown", "", func(namespace string) error {
 		l.out.Pods = nil
-		list := l.client.CoreV1().Pods(namespace).List
+		list := l.out.client.CoreV1().Pods(namespace).List
 		return pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *corev1.PodList) error {
 			l.out.Pods = append(l.out.Pods, page.Items...)
 			return nil
@@ -269,7 +273,7 @@ func ruleResource(version string) schema.GroupVersionResource {
 // rules reads DeviceTaintRules in the newest version that the server has. A server without them is no error.
 func (l *loader) rules(ctx context.Context) error {
 	for _, version := range ruleVersions {
-		list, err := l.dynamic.Resource(ruleResource(version)).List(ctx, metav1.ListOptions{})
+		list, err := l.out.dynamic.Resource(ruleResource(version)).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
 		}

@@ -31,8 +31,8 @@ func newLs(f *factory) *cobra.Command {
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
-	c.RunE = func(c *cobra.Command, args []string) error {
-		nodes, err := f.nodes(c.Context(), args, labels)
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
+		nodes, err := f.nodes(ctx, args, labels)
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func newLs(f *factory) *cobra.Command {
 			}
 		}
 		return o.print(f.Out, f.ErrOut, "GPU", gpuColumns, rows, "No GPUs of driver "+f.driver+" found.")
-	}
+	})
 	c.AddCommand(newLsPods(f))
 	return c
 }
@@ -71,11 +71,6 @@ func gpuRow(g view.GPU) record {
 // nodes reads the picture of the cluster and keeps the named nodes and those with the labels. A name that publishes no
 // device is an error.
 func (f *factory) nodes(ctx context.Context, names []string, labels string) ([]view.Node, error) {
-	ctx, cancel, err := f.bounded(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer cancel()
 	o, err := f.load(ctx, want{claims: true, rules: true, nodeLabels: labels})
 	if err != nil {
 		return nil, err
@@ -128,8 +123,8 @@ func newLayout(f *factory) *cobra.Command {
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
-	c.RunE = func(c *cobra.Command, args []string) error {
-		nodes, err := f.nodes(c.Context(), args, labels)
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
+		nodes, err := f.nodes(ctx, args, labels)
 		if err != nil {
 			return err
 		}
@@ -144,6 +139,6 @@ func newLayout(f *factory) *cobra.Command {
 			rows = append(rows, record{name: n.Name, object: n})
 		}
 		return o.print(f.Out, f.ErrOut, "Node", nil, rows, "No GPUs of driver "+f.driver+" found.")
-	}
+	})
 	return c
 }

@@ -38,8 +38,8 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 	}
 	c.ValidArgsFunction = f.completeNodes
 	o := addOutput(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		measured, err := f.measured(c.Context(), args)
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
+		measured, err := f.measured(ctx, args)
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 			}})
 		}
 		return o.print(f.Out, f.ErrOut, "NodeUse", topNodeColumns, rows, "No plugin of driver "+f.driver+" found.")
-	}
+	})
 	return c
 }
 
@@ -74,8 +74,8 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 	}
 	o := addOutput(c)
 	s.addNamespaceFlags(f, o, c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		measured, err := f.measured(c.Context(), nil)
+	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
+		measured, err := f.measured(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -104,27 +104,18 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 			{"UTILIZATION", false}, {"MEMORY USED", false}, {"GRANTED", false},
 		}
 		return o.print(f.Out, f.ErrOut, kind, columns, rows, s.none(what+" with prepared devices of driver "+f.driver))
-	}
+	})
 	return c
 }
 
 // measured reads the metrics of the plugins of the named nodes, or of all.
 func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error) {
-	ctx, cancel, err := f.bounded(ctx)
-	if err != nil {
-		return scraped{}, err
-	}
-	defer cancel()
 	o, err := f.load(ctx, want{noSlices: true, pods: true, podLabels: view.PluginSelector})
 	if err != nil {
 		return scraped{}, err
 	}
 	if o.forbidden["Pods"] && len(o.Pods) == 0 {
 		return scraped{}, fmt.Errorf("you may not list the pods of the driver's plugins: give the driver's namespace with --namespace, or ask for the right")
-	}
-	client, _, err := f.clients()
-	if err != nil {
-		return scraped{}, err
 	}
 	pods := view.PluginPods(o.Pods)
 	for _, node := range nodes {
@@ -135,7 +126,7 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 	if len(nodes) > 0 {
 		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !slices.Contains(nodes, p.Spec.NodeName) })
 	}
-	out := scrape(ctx, client, pods, nodeOf)
+	out := scrape(ctx, o.client, pods, nodeOf)
 	if len(out.samples) == 0 && ctx.Err() != nil {
 		return scraped{}, fmt.Errorf("read the metrics of the plugins: %w", ctx.Err())
 	}
