@@ -18,9 +18,12 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Errors of a Client.
@@ -79,6 +82,11 @@ func (c *Client) call(ctx context.Context, method, path string, send, receive an
 	req, err := http.NewRequestWithContext(ctx, method, "http://supervisor"+path, body)
 	if err != nil {
 		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if now, err := uptime(); err == nil {
+			req.Header.Set(untilHeader, strconv.FormatInt(int64(now+time.Until(deadline)), 10))
+		}
 	}
 	resp, err := c.http.Do(req)
 	switch {
@@ -165,4 +173,26 @@ func (d Daemon) Validate() error {
 		return fmt.Errorf("users: %q is neither one nor many", d.Users)
 	}
 	return nil
+}
+
+// untilHeader is the time up to which the plugin waits for an answer: nanoseconds since the boot.
+const untilHeader = "Wait-Until"
+
+// WithDeadline returns the context of a request, which ends when the plugin no longer waits. The end of the connection
+// would be too late: a supervisor that hung finds the requests of successive claims at once, and serves them in any
+// order.
+func WithDeadline(r *http.Request) (context.Context, context.CancelFunc) {
+	until, err := strconv.ParseInt(r.Header.Get(untilHeader), 10, 64)
+	now, clockErr := uptime()
+	if err != nil || clockErr != nil {
+		return context.WithCancel(r.Context()) // An older plugin sends no time.
+	}
+	return context.WithTimeout(r.Context(), time.Duration(until)-now)
+}
+
+// uptime is the time since the boot. It is the same for both programs, and cannot be set.
+func uptime() (time.Duration, error) {
+	var t unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	return time.Duration(t.Nano()), err
 }

@@ -126,6 +126,11 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_SecondSupervisor_WaitsForTheFirst",
 	},
 	{
+		Name: "a supervisor that hung ends the next claim's daemon", File: "internal/mpsd/client.go",
+		Old: "time.Duration(until)-now)", New: "time.Duration(until)-now+time.Minute)",
+		Package: "./internal/mpsd/supervisor", Test: "TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon",
+	},
+	{
 		Name: "a daemon is limited to the smaller share", File: "pkg/executor/mps/executor.go",
 		Old: "if a == nil || b != nil && *a >= *b {", New: "if a == nil || b != nil && *a <= *b {",
 		Package: "./pkg/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",

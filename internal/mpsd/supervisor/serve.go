@@ -50,8 +50,9 @@ func (s *Supervisor) Handler() http.Handler {
 			http.Error(w, "the description of the daemon is not readable", http.StatusBadRequest)
 			return
 		}
+		ctx, cancel := mpsd.WithDeadline(r)
+		defer cancel()
 		// The answer must arrive before the plugin's timeout, or it cannot give the reason.
-		ctx := r.Context()
 		if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, wait)
@@ -61,7 +62,9 @@ func (s *Supervisor) Handler() http.Handler {
 		answer(w, status, err)
 	})
 	mux.HandleFunc("DELETE /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, struct{}{}, s.Stop(r.Context(), r.PathValue("name")))
+		ctx, cancel := mpsd.WithDeadline(r)
+		defer cancel()
+		answer(w, struct{}{}, s.Stop(ctx, r.PathValue("name")))
 	})
 	mux.HandleFunc("GET /v1/daemons", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second) // The request waits so long for a change.

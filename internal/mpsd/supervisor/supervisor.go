@@ -121,12 +121,13 @@ func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
 	return d
 }
 
-// Ensure makes a daemon run as described. It returns once the daemon serves, or the reason why it does not.
+// Ensure makes a daemon run as described. It returns once the daemon serves, or the reason why it does not. It does
+// nothing if the context has ended, because claims may have come and gone since.
 func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
 	if err := want.Validate(); err != nil {
 		return mpsd.Status{}, err
 	}
-	d, generation, failures, err := s.request(want)
+	d, generation, failures, err := s.request(ctx, want)
 	if err != nil {
 		return mpsd.Status{}, err
 	}
@@ -152,11 +153,11 @@ func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status,
 }
 
 // request sets the desired daemon. It returns its generation, and the number of failures before this call.
-func (s *Supervisor) request(want mpsd.Daemon) (d *daemon, generation, failures int, err error) {
+func (s *Supervisor) request(ctx context.Context, want mpsd.Daemon) (d *daemon, generation, failures int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return nil, 0, 0, errStopping
+	if err := cmp.Or(context.Cause(ctx), context.Cause(s.ctx)); err != nil {
+		return nil, 0, 0, err
 	}
 	d, ok := s.daemons[want.Name]
 	switch {
@@ -174,7 +175,7 @@ func (s *Supervisor) request(want mpsd.Daemon) (d *daemon, generation, failures 
 	return d, d.generation, d.failures, nil
 }
 
-// Stop ends a daemon and removes its directory.
+// Stop ends a daemon and removes its directory. It does nothing if the context has ended.
 func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	if err := (mpsd.Daemon{Name: name, UUID: "GPU-0"}).Validate(); err != nil {
 		return err
@@ -182,6 +183,9 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	s.mu.Lock()
 	d, ok := s.daemons[name]
 	s.mu.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if !ok {
 		return removeLeftover(filepath.Join(s.o.Dir, name))
 	}

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -274,6 +276,48 @@ func TestEnsure_OtherUUID_ReplacesDaemon(t *testing.T) {
 	second := e.ensure(s, d)
 	if first.PID == second.PID || second.Restarts != 0 {
 		t.Errorf("%+v, then %+v", first, second)
+	}
+}
+
+// TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon: a hanging supervisor finds the request of an Unprepare that
+// has ended, after it served the next claim.
+func TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	served, late := make(chan struct{}), make(chan struct{})
+	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			<-served
+			defer close(late)
+			r = r.WithContext(context.WithoutCancel(r.Context())) // It has not yet noticed that the connection is closed.
+		}
+		s.Handler().ServeHTTP(w, r)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	c := mpsd.NewClient(listener.Addr().String())
+	d := e.daemon(0)
+	e.ensure(s, d)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := c.Stop(short, d.Name); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if _, err := c.Ensure(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	close(served)
+	<-late
+	less := e.daemon(0, func(d *mpsd.Daemon) { d.MemoryLimit = new(uint64(1 << 30)) })
+	if _, err := s.Ensure(short, less); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if l := s.List(t.Context(), ""); len(l.Daemons) != 1 || l.Daemons[0].PID == 0 || *l.Daemons[0].MemoryLimit != *d.MemoryLimit {
+		t.Errorf("the next claim's daemon was ended: %+v", l.Daemons)
 	}
 }
 
