@@ -28,8 +28,9 @@ const (
     app.kubernetes.io/managed-by: Helm
     helm.sh/chart: gpu-dra-driver-0.1.0
 `
-	// standardLine stands for standardLabels in goldens. It is not YAML, so no render contains it.
-	standardLine = "    … 5 standard labels\n"
+	// standardLine stands for standardLabels in goldens. It is a comment, because make try reads the default as YAML. No
+	// template contains it.
+	standardLine = "    # 5 standard labels\n"
 )
 
 // renamed is what the values file of that name changes almost everywhere. Its golden shows where it does not.
