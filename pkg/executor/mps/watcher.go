@@ -33,7 +33,7 @@ type Watcher struct {
 	claims  Claims
 	report  func(error)
 	version string
-	// checkLimit limits a scan's wait for the checks of compute modes.
+	// checkLimit limits a scan's wait for the checks of compute modes, and for the end of each unneeded daemon.
 	checkLimit time.Duration
 	// restarts counts each daemon's restarts, by device name.
 	restarts map[string]int
@@ -143,6 +143,8 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 		_ = w.x.stop(ctx, s.Name) // The name is not from this driver. The next scan retries.
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, w.checkLimit) // Work that hangs on a GPU keeps its lock.
+	defer cancel()
 	err = w.claims.WithGPULock(ctx, named.PCIAddress, func(plans []plan.Plan) error {
 		if len(clients(plans, s.Name)) > 0 {
 			return nil

@@ -53,6 +53,8 @@ type env struct {
 	incomplete bool
 	// locked runs before a GPU's lock is taken.
 	locked func()
+	// busy is the address of a GPU whose lock is held for ever.
+	busy string
 	// reads counts the calls of Held.
 	reads   int
 	calls   nvmltest.Calls
@@ -79,7 +81,11 @@ func (e *env) Held() ([]plan.Plan, bool, error) {
 	return e.plans, e.incomplete, nil
 }
 
-func (e *env) WithGPULock(_ context.Context, _ string, do func([]plan.Plan) error) error {
+func (e *env) WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error {
+	if address == e.busy {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	if e.locked != nil {
 		e.locked()
 	}
@@ -258,5 +264,29 @@ func TestScan_OneGPUHangs_ChecksOthers(t *testing.T) {
 	}
 	if len(hung) != 1 {
 		t.Errorf("%d checks hang on one GPU", len(hung))
+	}
+}
+
+// TestScan_UnneededDaemonOnHangingGPU_ChecksOthers: work that hangs on a GPU keeps the GPU's lock.
+func TestScan_UnneededDaemonOnHangingGPU_ChecksOthers(t *testing.T) {
+	e := newEnv(t)
+	released := e.share(t, 0, "a").Devices[0]
+	e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{{Daemon: mpsd.Daemon{Name: released.Name, UUID: released.UUID}, PID: 1}}}
+	e.busy = released.PCIAddress
+	e.plans = []plan.Plan{e.share(t, 1, "b")}
+	if err := e.setExclusive(e.plans[0].Devices[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.machine.Update(func(s *engine.State) error { s.GPUs[1].ComputeMode = int(nvml.ComputeDefault); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	e.checkLimit = 100 * time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := e.Scan(ctx); err != nil || ctx.Err() != nil {
+		t.Fatalf("%v, %v", err, ctx.Err())
+	}
+	if s, err := e.machine.State(); err != nil || s.GPUs[1].ComputeMode != int(nvml.ComputeExclusiveProcess) {
+		t.Errorf("the compute mode is %d (%v)", s.GPUs[1].ComputeMode, err)
 	}
 }
