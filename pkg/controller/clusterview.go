@@ -78,20 +78,16 @@ func (k *viewKeeper) build() (again time.Duration) {
 }
 
 // distinct returns one pool of each shape, in the order of nodes. Unhealthy devices count, because they can recover.
-func distinct(all []fleet.Pool) []fleet.Pool {
-	first := map[[32]*fleet.Shape]fleet.Pool{}
-	for _, p := range all {
-		key, ok := p.Shape()
-		if !p.Whole || !ok {
-			continue
-		}
-		if known, seen := first[key]; !seen || p.Node < known.Node {
-			first[key] = p
+func distinct(all []fleet.Pool) (out []fleet.Pool) {
+	whole := slices.DeleteFunc(slices.Clone(all), func(p fleet.Pool) bool { return !p.Whole })
+	for p := range fleet.Distinct(whole) {
+		// Work on a faulty node's devices would be without limit.
+		if _, ok := p.Shape(); ok && !p.Faulty() {
+			out = append(out, p)
 		}
 	}
-	// Work on a faulty node's devices would be without limit.
-	maps.DeleteFunc(first, func(_ [32]*fleet.Shape, p fleet.Pool) bool { return p.Faulty() })
-	return slices.SortedFunc(maps.Values(first), func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
+	return out
 }
 
 // alike reports whether two pools have the same shape.

@@ -31,6 +31,7 @@ import (
 	"gpu-dra-driver/pkg/admission"
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/metrics"
 )
 
 type Options struct {
@@ -209,7 +210,7 @@ func (c *Controller) newLeading() *leading {
 		claims: informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll).List, c.versions.ResourceClaims(metav1.NamespaceAll).Watch,
 			&resourceapi.ResourceClaim{}, trimClaim),
 	}
-	l.gpuSeconds = newGPUSeconds(c.weigh)
+	l.gpuSeconds = &gpuSeconds{weigh: c.weigh, held: map[types.UID]*heldClaim{}, total: map[metrics.Tenant]float64{}}
 	nodes := c.metadata.Resource(nodeResource)
 	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{

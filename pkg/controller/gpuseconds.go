@@ -5,7 +5,6 @@ package controller
 
 import (
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/resourceslices"
 )
 
 // gpuSeconds adds up the seconds of whole GPUs that claims are allocated, by namespace and model. It follows events, so
@@ -35,10 +35,6 @@ type heldClaim struct {
 	weights map[string]float64
 	// since is the time up to which the claim is charged.
 	since time.Time
-}
-
-func newGPUSeconds(weigh func(*resourceapi.AllocationResult) (map[string]float64, bool)) *gpuSeconds {
-	return &gpuSeconds{weigh: weigh, held: map[types.UID]*heldClaim{}, total: map[metrics.Tenant]float64{}}
 }
 
 // follow counts from the events of claims.
@@ -109,7 +105,7 @@ func (s *gpuSeconds) read() map[metrics.Tenant]float64 {
 func (c *Controller) weigh(a *resourceapi.AllocationResult) (map[string]float64, bool) {
 	out, pools := map[string]float64{}, map[string]fleet.Pool{}
 	for r := range fleet.Results(a, c.driver) {
-		node, _, _ := strings.Cut(r.Pool, "/")
+		node := resourceslices.NodeOf(r.Pool)
 		if _, known := pools[node]; !known {
 			pools[node] = fleet.PoolOf(slicesOf(c.slices.GetIndexer(), node))
 		}

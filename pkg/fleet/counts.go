@@ -94,14 +94,15 @@ func Count(pools []Pool, held map[string][]string) DeviceCounts {
 		}
 		total.add(p.Count(held[p.Node]), 1)
 	}
-	for p, times := range distinct(idle) {
+	for p, times := range Distinct(idle) {
 		total.add(p.Count(nil), times)
 	}
 	return total
 }
 
-// distinct iterates over one pool of each shape and the number of pools that have it.
-func distinct(pools []Pool) iter.Seq2[Pool, int] {
+// Distinct iterates over the pool of the first node of each shape, and the number of pools that have the shape. Pools with too
+// many slices for a shape are on their own.
+func Distinct(pools []Pool) iter.Seq2[Pool, int] {
 	return func(yield func(Pool, int) bool) {
 		first, times := map[[32]*Shape]Pool{}, map[[32]*Shape]int{}
 		for _, p := range pools {
@@ -109,7 +110,9 @@ func distinct(pools []Pool) iter.Seq2[Pool, int] {
 			if !ok && !yield(p, 1) {
 				return
 			} else if ok {
-				first[key] = p
+				if times[key] == 0 || p.Node < first[key].Node {
+					first[key] = p
+				}
 				times[key]++
 			}
 		}

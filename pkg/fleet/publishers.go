@@ -33,7 +33,7 @@ func (p Pool) Faulty() bool { return p.kinds().Len() > maxPerNode }
 // many does not count: a kind that only such nodes publish has the number 0.
 func Publishers(pools []Pool) map[Kind]int {
 	out := map[Kind]int{}
-	for p, nodes := range distinct(pools) {
+	for p, nodes := range Distinct(pools) {
 		kinds := p.kinds()
 		if p.Faulty() {
 			nodes = 0

@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
@@ -153,6 +154,12 @@ func PoolName(node string) string { return node + "/gpu" }
 // MonitorPoolName returns the name of a node's pool of monitor devices. Programs that divide by the devices of a pool do
 // not count them.
 func MonitorPoolName(node string) string { return node + "/monitor" }
+
+// NodeOf returns the node of a pool by the pool's name.
+func NodeOf(pool string) string {
+	node, _, _ := strings.Cut(pool, "/")
+	return node
+}
 
 // PoolOf returns the name of the pool of a slice with these devices.
 func PoolOf(node string, devices []resourceapi.Device) string {

@@ -17,6 +17,7 @@ import (
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
 )
 
 // Objects are the API objects of a cluster. Slices are those of the driver.
@@ -75,7 +76,7 @@ func (x *Index) NodeOf(pool string) string {
 	if node, published := x.pools[pool]; published {
 		return node
 	}
-	return NodeOfPool(pool)
+	return resourceslices.NodeOf(pool)
 }
 
 // Names iterates over the names of the nodes, in no order.
@@ -99,12 +100,6 @@ func (x *Index) Node(name string) Node {
 	}
 	b.rules(x.driver, x.rules, x.pools)
 	return b.done()
-}
-
-// NodeOfPool returns the node of a pool by its name: pools are named <node>/gpu and <node>/monitor.
-func NodeOfPool(pool string) string {
-	node, _, _ := strings.Cut(pool, "/")
-	return node
 }
 
 type result struct {
@@ -361,7 +356,7 @@ func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools 
 		if s == nil || r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
 			continue
 		}
-		if s.Pool != nil && cmp.Or(pools[*s.Pool], NodeOfPool(*s.Pool)) != b.node.Name {
+		if s.Pool != nil && cmp.Or(pools[*s.Pool], resourceslices.NodeOf(*s.Pool)) != b.node.Name {
 			continue
 		}
 		for _, g := range b.gpus {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/view"
 )
 
@@ -73,7 +74,7 @@ func (c *Cluster) refresh() error {
 func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]message) {
 	changed := c.publishers.Clone()
 	for pool := range c.pools {
-		changed.Insert(x.NodeOf(pool), view.NodeOfPool(pool))
+		changed.Insert(x.NodeOf(pool), resourceslices.NodeOf(pool))
 		if before, known := c.nodes[pool]; known {
 			changed.Insert(before)
 		}

@@ -150,17 +150,15 @@ func (c *Cluster) sites() []*site {
 			continue
 		}
 		s := &site{node: n, held: held}
-		for _, id := range slices.SortedFunc(maps.Keys(shared.Union(at[n.Name])), comparePools) {
+		for _, id := range slices.SortedFunc(maps.Keys(shared.Union(at[n.Name])), func(a, b poolID) int {
+			return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name))
+		}) {
 			s.packed = append(s.packed, pools[id]...)
 		}
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b *site) int { return cmp.Compare(a.node.Name, b.node.Name) })
 	return out
-}
-
-func comparePools(a, b poolID) int {
-	return cmp.Or(cmp.Compare(a.driver, b.driver), cmp.Compare(a.name, b.name))
 }
 
 // packed returns all slices, sorted by name.
