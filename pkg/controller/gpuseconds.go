@@ -9,6 +9,7 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -60,17 +61,21 @@ func (s *gpuSeconds) see(o any) {
 	}
 }
 
-// set charges a claim up to now, and stores its allocation, or that it has none.
+// set charges a claim up to now, and stores its allocation, or that it has none. With an unchanged allocation, the time in
+// which its weights are unknown is charged later.
 func (s *gpuSeconds) set(claim *resourceapi.ResourceClaim, a *resourceapi.AllocationResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	if h := s.held[claim.UID]; h != nil {
+	h := s.held[claim.UID]
+	if h != nil {
 		s.charge(h, now)
-		delete(s.held, claim.UID)
 	}
-	if a != nil {
-		h := &heldClaim{namespace: claim.Namespace, allocation: a, since: now}
+	switch {
+	case a == nil:
+		delete(s.held, claim.UID)
+	case h == nil || !equality.Semantic.DeepEqual(h.allocation, a):
+		h = &heldClaim{namespace: claim.Namespace, allocation: a, since: now}
 		s.held[claim.UID] = h
 		s.charge(h, now)
 	}

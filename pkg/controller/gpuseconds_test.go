@@ -54,6 +54,24 @@ func TestCluster_ShortClaim_CountsForItsNamespace(t *testing.T) {
 	})
 }
 
+// TestGPUSeconds_UpdateWhileSlicesAreMissing_NoTimeLost has a claim whose status changes before its node is published again.
+func TestGPUSeconds_UpdateWhileSlicesAreMissing_NoTimeLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		published := false
+		s := newGPUSeconds(func(*resourceapi.AllocationResult) (map[string]float64, bool) {
+			return map[string]float64{h100: 1}, published
+		})
+		for range 2 {
+			s.see(holding("x", "a", "gpu-0000-1b-00-0"))
+			time.Sleep(10 * time.Second)
+		}
+		published = true
+		if got := s.read()[metrics.Tenant{Namespace: "ns", Model: h100}]; got != 20 {
+			t.Errorf("%v GPU seconds are counted, want 20", got)
+		}
+	})
+}
+
 func TestWeigh_Devices_ChargedLikeOnTheirNode(t *testing.T) {
 	objects := machine(t, "hgx-h100", "a", 0)
 	names := gpusOf(t, "hgx-h100")
