@@ -260,7 +260,8 @@ func (b *builder) slices(all []*Slice, held []result) {
 			for _, use := range d.ConsumesCounters {
 				g.UsableSlices = max(g.UsableSlices, int(min(room.largest[use.CounterSet], maxSlices)))
 			}
-			if t, unhealthy := taints[d.Name]; unhealthy {
+			// A partition that is only withdrawn has a healthy GPU.
+			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NotAsked) {
 				g.Health = cmp.Or(t.Value, "unhealthy")
 			}
 		}
