@@ -33,7 +33,7 @@ const (
 	standardLine = "    # 5 standard labels\n"
 )
 
-// renamed is what the values file of that name changes almost everywhere. Its golden shows where it does not.
+// renamed replaces names as the values file renamed does almost everywhere. Its golden shows the exceptions.
 var renamed = strings.NewReplacer("gpu-dra-driver-", "second-", "gpu.nvidia.com", "gpu.example.com")
 
 // golden returns the rendered manifests according to the goldens of the default and of the values file.

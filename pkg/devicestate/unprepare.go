@@ -17,7 +17,7 @@ import (
 )
 
 // Unprepare undoes the preparation of a claim and returns after it is complete. It succeeds for a claim that is not
-// prepared. It needs neither the API server nor NVML.
+// prepared. It does not need the API server. Only a partition needs NVML.
 func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 	if !record.ValidUID(claim.UID) {
 		return nil // No claim with such a UID was ever prepared.
