@@ -17,7 +17,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "nodes with different identities count as equal", File: "pkg/why/shape.go",
-		Old: "	if r.identities || deref(", New: "	if deref(",
+		Old: "	if r.identities || ptr.Deref(", New: "	if ptr.Deref(",
 		Package: "./pkg/why", Test: "TestAsk_PackedSlices_AnswersAsForWholeSlices",
 	},
 	{
