@@ -200,7 +200,7 @@ func (k *Lock) Notes() ([]string, error) {
 }
 
 // SetNotes replaces the lines if they differ from was, which Notes returned. One system call writes the new text, padded
-// to the old length, so that a killed process leaves either the old lines or the new.
+// to the old length, so that a killed process leaves either the old lines or the new. After an error there are none.
 func (h *Host) SetNotes(label Label, k *Lock, was, lines []string) error {
 	if slices.Equal(was, lines) {
 		return nil
@@ -214,7 +214,7 @@ func (h *Host) SetNotes(label Label, k *Lock, was, lines []string) error {
 	text += strings.Repeat("\n", int(max(0, info.Size()-size)))
 	err = h.do(label, CallNote, k.key.path, func() error {
 		if _, err := k.file.WriteAt([]byte(text), 0); err != nil {
-			return err
+			return errors.Join(err, k.file.Truncate(0)) // A full disk can take a part of the lines.
 		}
 		return k.file.Truncate(size)
 	})

@@ -6,12 +6,15 @@ package host_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
@@ -87,5 +90,40 @@ func TestSetNotes_KilledBeforeTruncate_ReadsNewLines(t *testing.T) {
 	got, err := l.Notes()
 	if d := cmp.Diff([]string{"x"}, got); d != "" || err != nil {
 		t.Error(d, err)
+	}
+}
+
+// TestSetNotes_DiskTakesPart_LeavesNone: some of the lines could pass for all of them.
+func TestSetNotes_DiskTakesPart_LeavesNone(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("notes", dir, "tmpfs", 0, "size=4k"); errors.Is(err, unix.EPERM) {
+		t.Skip("a mount needs CAP_SYS_ADMIN")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	h := host.New(host.Options{})
+	t.Cleanup(func() {
+		h.Close()
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	l := lock(t, h, filepath.Join(dir, "l"))
+	lines := []string{"boot"}
+	for n := range 100 {
+		lines = append(lines, fmt.Sprintf("%036d", n))
+	}
+	if err := h.SetNotes("l", l, nil, lines); err != nil {
+		t.Fatal(err)
+	}
+	more := slices.Clone(lines)
+	for n := range 20 {
+		more = append(more, fmt.Sprintf("%036d", 100+n))
+	}
+	if err := h.SetNotes("l", l, lines, more); !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	if got, err := l.Notes(); len(got) > 0 || err != nil {
+		t.Errorf("%d lines are left, %v", len(got), err)
 	}
 }
