@@ -31,8 +31,11 @@ import (
 // searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations.
 const searchTimeout = 25 * time.Millisecond
 
-// Features are the allocator's features that this driver's devices need.
-var Features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true}
+// Features are the allocator's features that this driver's devices need, and other drivers' devices in the same claim. A
+// server without a feature drops its fields.
+var Features = structured.Features{
+	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+}
 
 // unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
 // names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices. After the

@@ -344,6 +344,20 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		}, why.Waits, []string{
 			"note: request gpu: nodes publish no such groups now, and all of them in a moment, because the claim asks for them",
 		}},
+		"a device of another driver with binding conditions": {func(e *env) why.Subject {
+			e.Slices = append(e.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.ResourceSliceSpec{
+				Driver: "nic.example.com", NodeName: new("n1"), Pool: resourceapi.ResourcePool{Name: "n1", ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "nic", BindingConditions: []string{"attached"}, BindingFailureConditions: []string{"failed"}}},
+			}})
+			e.Classes = append(e.Classes, &resourceapi.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{Selectors: selectors(`device.driver == "nic.example.com"`)},
+			})
+			p := waiting(e)
+			c := e.Claims[0]
+			c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, claim("x", "nic", 1).Spec.Devices.Requests[0])
+			c.Spec.Devices.Requests[1].Name = "nic"
+			return why.Subject{Pod: p}
+		}, why.Fits, []string{"pod team-a/p fits on n1 now."}},
 		"half a pool": {func(e *env) why.Subject { e.Slices = e.Slices[:1]; return why.Subject{Pod: waiting(e)} }, why.Waits, nil},
 		"no slices":   {func(e *env) why.Subject { e.Slices = nil; return why.Subject{Pod: waiting(e)} }, why.Waits, []string{"  - node n1: publishes no devices"}},
 		"a selector that fails": {func(e *env) why.Subject {
