@@ -31,7 +31,6 @@ import (
 	"gpu-dra-driver/pkg/admission"
 	"gpu-dra-driver/pkg/deviceclasses"
 	"gpu-dra-driver/pkg/fleet"
-	"gpu-dra-driver/pkg/metrics"
 )
 
 type Options struct {
@@ -210,7 +209,7 @@ func (c *Controller) newLeading() *leading {
 		claims: informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll).List, c.versions.ResourceClaims(metav1.NamespaceAll).Watch,
 			&resourceapi.ResourceClaim{}, trimClaim),
 	}
-	l.gpuSeconds = &gpuSeconds{weigh: c.weigh, held: map[types.UID]*heldClaim{}, total: map[metrics.Tenant]float64{}}
+	l.gpuSeconds = newGPUSeconds(c.weigh)
 	nodes := c.metadata.Resource(nodeResource)
 	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{

@@ -38,6 +38,10 @@ type heldClaim struct {
 	since time.Time
 }
 
+func newGPUSeconds(weigh func(*resourceapi.AllocationResult) (map[string]float64, bool)) *gpuSeconds {
+	return &gpuSeconds{weigh: weigh, held: map[types.UID]*heldClaim{}, total: map[metrics.Tenant]float64{}}
+}
+
 // follow counts from the events of claims.
 func (s *gpuSeconds) follow(claims cache.SharedIndexInformer) error {
 	_, err := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
