@@ -145,7 +145,7 @@ func (a *collector) collect(ctx context.Context) {
 	a.objects(ctx, "resource.k8s.io/v1", "resourceclaims", "", "", func(u *unstructured.Unstructured) bool {
 		return claims[u.GetNamespace()+"/"+u.GetName()]
 	})
-	chart := "app.kubernetes.io/name=" + view.ChartName
+	chart := view.ChartSelector(all.Pods)
 	a.objects(ctx, "admissionregistration.k8s.io/v1", "validatingwebhookconfigurations", "", chart, nil)
 	pods := view.DriverPods(all.Pods)
 	var namespaces []string

@@ -9,6 +9,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // unpack returns the names of an archive's files in their order, and their contents.
@@ -103,6 +105,27 @@ func TestBundle_Cluster_FilesWithoutSecrets(t *testing.T) {
 		if slices.Contains(names, "logs/system/plugin/gpus.log") || strings.Contains(contents["objects/resourceslices.yaml"], "nodeName: n1") {
 			t.Errorf("the archive of node n2 has files of n1: %v", names)
 		}
+	}
+}
+
+// TestBundle_ChartWithAnotherName_HasItsObjects has a server with a DaemonSet of a chart with the value nameOverride.
+func TestBundle_ChartWithAnotherName_HasItsObjects(t *testing.T) {
+	e := supported(t)
+	for _, path := range []string{podsPath, "/api/v1/namespaces/system/pods"} {
+		p := &e.lists[path].(corev1.PodList).Items[0]
+		p.Labels["app.kubernetes.io/name"], p.Spec.Containers[0].Image = "gpus", "registry.example.com/dra-kubelet-plugin:1"
+	}
+	e.lists["/apis/apps/v1/namespaces/system/daemonsets"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		items := ""
+		wanted, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+		if err == nil && wanted.Matches(labels.Set{"app.kubernetes.io/name": "gpus"}) {
+			items = `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"name":"gpus-kubelet-plugin"}}`
+		}
+		_, _ = io.WriteString(w, `{"kind":"DaemonSetList","apiVersion":"apps/v1","items":[`+items+`]}`)
+	})
+	_, out, _ := e.kubectl("bundle", "-f", "-")
+	if _, contents := unpack(t, []byte(out)); !strings.Contains(contents["objects/system/daemonsets.yaml"], "gpus-kubelet-plugin") {
+		t.Errorf("the archive lacks the DaemonSet:\n%s", contents["objects/system/daemonsets.yaml"])
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -68,8 +69,8 @@ func newSlices(f *factory) *cobra.Command {
 				fmt.Sprint(p.Outdated),
 			}})
 		}
-		for driver, n := range all.ForeignSlices {
-			fmt.Fprintf(f.ErrOut, "note: %d slices of driver %s are not listed\n", n, driver)
+		for _, driver := range slices.Sorted(maps.Keys(all.ForeignSlices)) {
+			fmt.Fprintf(f.ErrOut, "note: %d slices of driver %s are not listed\n", all.ForeignSlices[driver], driver)
 		}
 		return o.print(f.Out, f.ErrOut, "Pool", poolColumns, rows, "No ResourceSlices of driver "+f.driver+" found.")
 	}

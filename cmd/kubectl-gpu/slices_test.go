@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -66,6 +67,22 @@ func TestSlices_Formats_PrintAsKubectlDoes(t *testing.T) {
 	code, out, _ := e.kubectl("slices", "-o", "jsonpath={range .items[*]}{.metadata.name} {end}")
 	if code != 0 || strings.Count(out, " ") != len(whole.Items)-1 {
 		t.Errorf("jsonpath: exit code %d, %s", code, out)
+	}
+}
+
+func TestSlices_OtherDrivers_NotedInOrder(t *testing.T) {
+	e := start(t, map[string]string{"n1": "l40s-4"})
+	all := e.lists[slicesPath].(resourceapi.ResourceSliceList)
+	want := ""
+	for i := range 8 {
+		s := all.Items[0].DeepCopy()
+		s.Name, s.Spec.Driver = fmt.Sprint("foreign-", i), fmt.Sprintf("%d.example.com", i)
+		all.Items = append(all.Items, *s)
+		want += fmt.Sprintf("note: 1 slices of driver %s are not listed\n", s.Spec.Driver)
+	}
+	e.lists[slicesPath] = all
+	if _, _, got := e.kubectl("slices"); got != want {
+		t.Errorf("the notes are\n%s, want\n%s", got, want)
 	}
 }
 

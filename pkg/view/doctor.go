@@ -62,8 +62,8 @@ const (
 	controllerPods = "controller"
 )
 
-// ChartName is the name of the driver's chart, and the value of the name label of its objects.
-const ChartName = "gpu-dra-driver"
+// chartName is the name of the driver's chart, and the value of the name label of its objects, if it is not overridden.
+const chartName = "gpu-dra-driver"
 
 // PluginSelector selects the pods of the driver's plugins by label.
 const PluginSelector = componentLabel + "=" + pluginPods
@@ -146,7 +146,7 @@ func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
 // kept by mirrors.
 func component(p corev1.Pod) string {
 	c := p.Labels[componentLabel]
-	if p.Labels[nameLabel] == ChartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
+	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
 		return strings.Contains(one.Image, "dra-"+c)
 	}) {
 		return c

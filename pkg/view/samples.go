@@ -10,11 +10,13 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Samples are the metrics of one pod of the driver, by name. Histograms are left out.
@@ -117,6 +119,17 @@ func DriverPods(pods []corev1.Pod) (out []corev1.Pod) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return out
+}
+
+// ChartSelector selects the objects of the driver's chart by label. The driver's pods show the name that overrides its own.
+func ChartSelector(pods []corev1.Pod) string {
+	names := sets.New(chartName)
+	for _, p := range DriverPods(pods) {
+		if name := p.Labels[nameLabel]; name != "" {
+			names.Insert(name)
+		}
+	}
+	return nameLabel + " in (" + strings.Join(sets.List(names), ",") + ")"
 }
 
 // IsController reports whether a pod runs the controller.
