@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
@@ -91,7 +92,8 @@ func needDevice(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// execute runs a program in a plugin's container and returns its output. An error has the program's own message.
+// execute runs a program in a plugin's container and returns its output, without characters that a terminal interprets:
+// a pod is known as a plugin by its labels only. An error has the program's own message.
 func execute(ctx context.Context, config *rest.Config, pod corev1.Pod, command ...string) (string, error) {
 	name := pod.Namespace + "/" + pod.Name
 	config = rest.CopyConfig(config)
@@ -112,9 +114,9 @@ func execute(ctx context.Context, config *rest.Config, pod corev1.Pod, command .
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errOut})
 	switch text := strings.TrimSpace(errOut.String()); {
 	case err == nil:
-		return out.String(), nil
+		return printers.EscapeTerminal(out.String()), nil
 	case text != "":
-		return "", fmt.Errorf("pod %s: %s", name, text)
+		return "", fmt.Errorf("pod %s: %s", name, printers.EscapeTerminal(text))
 	case strings.Contains(err.Error(), "is forbidden"):
 		return "", fmt.Errorf("you may not create the subresource pods/exec in namespace %s: %w", pod.Namespace, err)
 	}

@@ -55,13 +55,15 @@ func TestClear_Device_RunsThePluginsProgram(t *testing.T) {
 			[]string{"dra-kubelet-plugin --clear-faults=0000:1b:00.0"}},
 		"no node, one in the cluster": {program(&ran, "GPU 0000:1b:00.0: cleared reset (XID 46)\n", "", success), []string{"gpu-0000-1b-00-0"},
 			nil, 0, "gpu n1/gpu-0000-1b-00-0: the plugin removes", "", []string{"dra-kubelet-plugin --clear-faults=0000:1b:00.0"}},
-		"no fault":      {program(&ran, "GPU 0000:1b:00.0 has no remembered faults\n", "", success), []string{"n1/gpu-0000-1b-00-0"}, nil, 0, "has no remembered faults\n", "", nil},
-		"disk full":     {program(&ran, "", "remove the record: no space left\n", failure), []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: pod system/plugin: remove the record: no space left", nil},
-		"old plugin":    {nil, []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: run a program in pod system/plugin", nil},
-		"no plugin":     {nil, []string{"n1/gpu-0000-1b-00-0"}, []corev1.Pod{}, 1, "", "no plugin of the driver runs on the node", nil},
-		"no device":     {nil, nil, nil, 2, "", "a device is missing", nil},
-		"no such GPU":   {nil, []string{"n1/gpu-0000-ff-00-0"}, nil, 1, "", "publishes no device", nil},
-		"never answers": {hangs, []string{"n1/gpu-0000-1b-00-0", "--request-timeout=300ms"}, nil, 1, "", "run a program in pod system/plugin", nil},
+		"no fault":             {program(&ran, "GPU 0000:1b:00.0 has no remembered faults\n", "", success), []string{"n1/gpu-0000-1b-00-0"}, nil, 0, "has no remembered faults\n", "", nil},
+		"disk full":            {program(&ran, "", "remove the record: no space left\n", failure), []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: pod system/plugin: remove the record: no space left", nil},
+		"escape in the output": {program(&ran, "\x1b[2JGPU 0000:1b:00.0: cleared\n", "", success), []string{"n1/gpu-0000-1b-00-0"}, nil, 0, "^[[2JGPU", "", nil},
+		"escape in the error":  {program(&ran, "", "\x1b[2Jno space left\n", failure), []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "pod system/plugin: ^[[2Jno space left", nil},
+		"old plugin":           {nil, []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: run a program in pod system/plugin", nil},
+		"no plugin":            {nil, []string{"n1/gpu-0000-1b-00-0"}, []corev1.Pod{}, 1, "", "no plugin of the driver runs on the node", nil},
+		"no device":            {nil, nil, nil, 2, "", "a device is missing", nil},
+		"no such GPU":          {nil, []string{"n1/gpu-0000-ff-00-0"}, nil, 1, "", "publishes no device", nil},
+		"never answers":        {hangs, []string{"n1/gpu-0000-1b-00-0", "--request-timeout=300ms"}, nil, 1, "", "run a program in pod system/plugin", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t, map[string]string{"n1": "hgx-h100"})
