@@ -62,6 +62,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	w := c.claims(s)
 	answer.Notes = w.notes
 	if answer.settle(c, s, w) {
+		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
 		return answer
 	}
 	if reasons := a.invalid(w.waiting); len(reasons) > 0 {

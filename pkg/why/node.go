@@ -4,11 +4,15 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
@@ -49,6 +53,9 @@ func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 	return ""
 }
 
+// schedulingFailed is the reason of the scheduler's Events.
+const schedulingFailed = "FailedScheduling"
+
 // otherReasons returns the parts of the scheduler's message about a pod that are not about devices: CPU, volumes, ports.
 // There are none without a pod.
 func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out []Reason) {
@@ -63,7 +70,7 @@ func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out [
 	}
 	if message == "" {
 		for _, e := range events {
-			if e != nil && e.Reason == "FailedScheduling" {
+			if e != nil && e.Reason == schedulingFailed {
 				message = e.Message // The last one counts.
 			}
 		}
@@ -81,6 +88,32 @@ func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out [
 		if !known(part) {
 			out = append(out, Reason{Text: prefix + brief(part)})
 		}
+	}
+	return out
+}
+
+// startFailures returns what a node reports of a pod that it does not start: of each reason the last Event, oldest first.
+// There are none without a scheduled pod.
+func startFailures(pod *corev1.Pod, events []*corev1.Event, now time.Time) (out []Reason) {
+	if pod == nil || pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodPending {
+		return nil
+	}
+	at := func(e *corev1.Event) time.Time {
+		return cmp.Or(e.LastTimestamp, metav1.Time(e.EventTime), e.CreationTimestamp).Time
+	}
+	last := map[string]*corev1.Event{}
+	for _, e := range events {
+		if e == nil || e.InvolvedObject.UID != pod.UID || e.Reason == schedulingFailed {
+			continue
+		}
+		if other := last[e.Reason]; other == nil || at(other).Before(at(e)) {
+			last[e.Reason] = e
+		}
+	}
+	byAge := func(a, b *corev1.Event) int { return cmp.Or(at(a).Compare(at(b)), cmp.Compare(a.Reason, b.Reason)) }
+	for _, e := range slices.SortedFunc(maps.Values(last), byAge) {
+		message := strings.Join(strings.Fields(e.Message), " ")
+		out = append(out, Reason{Text: fmt.Sprintf("%s, %s ago: %s", e.Reason, age(now.Sub(at(e))), message)})
 	}
 	return out
 }

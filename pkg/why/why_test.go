@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
@@ -297,6 +298,24 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		}, why.Waits, []string{"  - Kueue has not admitted the pod (scheduling gate kueue.x-k8s.io/admission); look at its Workload and LocalQueue"}},
 		"a claim that does not exist": {func(*env) why.Subject { return why.Subject{Pod: pod("p", claim("absent", gpus, 1))} }, why.Waits, []string{
 			`  - ResourceClaim absent does not exist in namespace "team-a"; create it`,
+		}},
+		"a pod that its node does not start": {func(e *env) why.Subject {
+			p := waiting(e)
+			p.Spec.NodeName, p.Status.Phase = "n1", corev1.PodPending
+			event := func(uid types.UID, reason string, ago time.Duration, text string) {
+				e.Events = append(e.Events, &corev1.Event{
+					InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: reason, Message: text, LastTimestamp: metav1.NewTime(time.Now().Add(-ago)),
+				})
+			}
+			event(p.UID, "FailedPrepareDynamicResources", 90*time.Second, "DeviceInUse:\nswitch the MIG mode on")
+			event(p.UID, "FailedPrepareDynamicResources", 3*time.Hour, "older")
+			event(p.UID, "FailedMount", 2*time.Hour, "no volume")
+			event(p.UID, "FailedScheduling", time.Second, "of the scheduler")
+			event("another", "BackOff", time.Second, "of another pod of the name")
+			return why.Subject{Pod: p}
+		}, why.Settled, []string{
+			"pod team-a/p is scheduled to node n1.\n  - FailedMount, 2 h ago: no volume\n" +
+				"  - FailedPrepareDynamicResources, 1 min ago: DeviceInUse: switch the MIG mode on\n",
 		}},
 		"a deleted claim": {func(e *env) why.Subject {
 			p := waiting(e)
