@@ -110,7 +110,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 			if !wanted(c.Node) {
 				continue
 			}
-			if len(c.Unpublished) > 0 {
+			if len(c.Unpublished) > 0 && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
 				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
 					strings.Join(c.Unpublished, ", "))
 			}

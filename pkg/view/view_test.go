@@ -346,6 +346,20 @@ func TestNodes_AdminAccessToGroups_NoGroupHeld(t *testing.T) {
 	_ = view.Drawing{Width: 40}.Node(view.Nodes(objects(published(t, "hgx-h100", "n1", 2), claims...))[0])
 }
 
+// TestFindings_PoolIsIncomplete_DeviceIsNotGivenTwice has a claim with a device of the slice that is missing.
+func TestFindings_PoolIsIncomplete_DeviceIsNotGivenTwice(t *testing.T) {
+	const partition = "gpu-0000-1b-00-0-mig-1g-10gb-0"
+	all := slices.DeleteFunc(published(t, "hgx-h100", "n1", 1), func(s *resourceapi.ResourceSlice) bool {
+		return slices.ContainsFunc(s.Spec.Devices, func(d resourceapi.Device) bool { return d.Name == partition })
+	})
+	d := view.Diagnosis{Objects: objects(all, claim("a", 1, device("n1", partition))), SeenClaims: true}
+	for _, f := range view.Findings(d, []string{"n1"}) {
+		if f.Level == view.Problem {
+			t.Errorf("%s: %s: %s", f.Level, f.Subject, f.Message)
+		}
+	}
+}
+
 func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 	plugin := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "plugin", Labels: map[string]string{
