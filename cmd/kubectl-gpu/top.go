@@ -49,8 +49,8 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 		var rows []record
 		for _, n := range view.TopNodes(measured.samples) {
 			rows = append(rows, record{name: n.Node, object: n, cells: []any{
-				n.Node, fmt.Sprint(n.GPUs), figure(n.Utilization, 100, "%"), figure(n.MemoryUsedBytes, mebi, "Mi"),
-				figure(n.MemoryTotalBytes, mebi, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
+				n.Node, fmt.Sprint(n.GPUs), figure(n.Utilization, 100, "%"), figure(n.MemoryUsedBytes, toMiB, "Mi"),
+				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
 			}})
 		}
 		return o.print(f.Out, f.ErrOut, "NodeUse", topNodeColumns, rows, "No plugin of driver "+f.driver+" found.")
@@ -96,7 +96,7 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 			}
 			rows = append(rows, record{namespace: u.Namespace, name: u.Name, object: u, cells: []any{
 				u.Namespace, u.Name, cmp.Or(u.Node, "-"), cmp.Or(strings.Join(beside, ","), "-"), cmp.Or(strings.Join(u.Devices, ","), "-"),
-				figure(u.Utilization, 100, "%"), figure(u.MemoryUsedBytes, mebi, "Mi"), figure(u.MemoryGrantedBytes, mebi, "Mi"),
+				figure(u.Utilization, 100, "%"), figure(u.MemoryUsedBytes, toMiB, "Mi"), figure(u.MemoryGrantedBytes, toMiB, "Mi"),
 			}})
 		}
 		columns := []column{
@@ -136,8 +136,8 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 	return out, nil
 }
 
-// mebi scales bytes to MiB, in which the other commands print memory.
-const mebi = 1. / (1 << 20)
+// toMiB converts bytes to MiB, in which the other commands print memory.
+const toMiB = 1. / (1 << 20)
 
 // figure prints a measurement. A dash stands for none, which 0 % is not.
 func figure(v *float64, scale float64, unit string) string {
