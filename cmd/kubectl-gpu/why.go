@@ -272,7 +272,7 @@ func (g *getter) claim(ctx context.Context, namespace, name string) (why.Subject
 
 // events reads the warnings about a pod. Without the right the answer lacks them.
 func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
-	selector := fields.Set{"involvedObject.name": pod.Name, "type": corev1.EventTypeWarning}.String()
+	selector := fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()
 	list, err := g.client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector})
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		return nil

@@ -91,7 +91,7 @@ type Eviction struct {
 }
 
 // Evictions returns the pods that the rules evict if their effect is NoExecute: those with claims for one of the devices
-// that do not tolerate the taint.
+// that do not tolerate the taint for ever.
 func Evictions(o Objects, rules []resourceapi.DeviceTaintRule) []Eviction {
 	var out []Eviction
 	for _, r := range results(o.Driver, o.Claims) {
@@ -99,7 +99,7 @@ func Evictions(o Objects, rules []resourceapi.DeviceTaintRule) []Eviction {
 			s := rule.Spec.DeviceSelector
 			evicts := resourceapi.DeviceTaint{Key: rule.Spec.Taint.Key, Value: rule.Spec.Taint.Value, Effect: resourceapi.DeviceTaintEffectNoExecute}
 			return *s.Pool == r.Pool && *s.Device == r.Device && !slices.ContainsFunc(r.Tolerations, func(t resourceapi.DeviceToleration) bool {
-				return resourceclaim.ToleratesTaint(t, evicts)
+				return t.TolerationSeconds == nil && resourceclaim.ToleratesTaint(t, evicts)
 			})
 		}) {
 			continue

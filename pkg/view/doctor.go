@@ -89,6 +89,16 @@ func Findings(d Diagnosis, only []string) []Finding {
 	for _, n := range nodes {
 		byName[n.Name] = n
 	}
+	for _, name := range only {
+		_, exists := core[name]
+		if _, found := byName[name]; found {
+			continue
+		} else if d.SeenNodes && !exists {
+			out.add(Problem, name, "the cluster has no node of this name")
+		} else {
+			out.add(Warning, name, "no plugin is seen here, and no GPU is published. If the node has one, see the DaemonSet's node selector and tolerations")
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		if !wanted(name) {
 			continue

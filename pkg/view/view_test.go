@@ -360,6 +360,35 @@ func TestFindings_PoolIsIncomplete_DeviceIsNotGivenTwice(t *testing.T) {
 	}
 }
 
+// TestEvictions_Tolerations_OnlyThoseForEverKeepThePod: with seconds, a toleration delays the eviction.
+func TestEvictions_Tolerations_OnlyThoseForEverKeepThePod(t *testing.T) {
+	all := published(t, "l40s-4", "n1", 1)
+	g := view.Nodes(objects(all))[0].GPUs[0]
+	tolerating := func(name string, seconds *int64) resourceapi.ResourceClaim {
+		r := device("n1", g.Name)
+		r.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists, TolerationSeconds: seconds}}
+		return claim(name, 1, r)
+	}
+	o := objects(all, tolerating("ever", nil), tolerating("minute", ptr.To[int64](60)))
+	got := view.Evictions(o, g.CordonRules(slicetest.Driver, resourceapi.DeviceTaintEffectNone))
+	want := []view.Eviction{{Namespace: "team-a", Pod: "minute", Claim: "minute", Device: g.Name}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestFindings_NodeWithoutDriver_IsReported(t *testing.T) {
+	empty := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}
+	d := view.Diagnosis{Objects: objects(nil), CoreNodes: []corev1.Node{empty}, SeenNodes: true, SeenPods: true}
+	got := map[string]view.Level{}
+	for _, f := range view.Findings(d, []string{"empty", "absent"}) {
+		got[f.Subject] = f.Level
+	}
+	if diff := cmp.Diff(map[string]view.Level{"empty": view.Warning, "absent": view.Problem}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
 func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 	plugin := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "plugin", Labels: map[string]string{

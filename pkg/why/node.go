@@ -103,7 +103,7 @@ func startFailures(pod *corev1.Pod, events []*corev1.Event, now time.Time) (out 
 	}
 	last := map[string]*corev1.Event{}
 	for _, e := range events {
-		if e == nil || e.InvolvedObject.UID != pod.UID || e.Reason == schedulingFailed {
+		if e == nil || e.Reason == schedulingFailed {
 			continue
 		}
 		if other := last[e.Reason]; other == nil || at(other).Before(at(e)) {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"gpu-dra-driver/pkg/fleet"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
@@ -302,16 +301,13 @@ func TestAsk_Situation_SaysReasonAndCure(t *testing.T) {
 		"a pod that its node does not start": {func(e *env) why.Subject {
 			p := waiting(e)
 			p.Spec.NodeName, p.Status.Phase = "n1", corev1.PodPending
-			event := func(uid types.UID, reason string, ago time.Duration, text string) {
-				e.Events = append(e.Events, &corev1.Event{
-					InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: reason, Message: text, LastTimestamp: metav1.NewTime(time.Now().Add(-ago)),
-				})
+			event := func(reason string, ago time.Duration, text string) {
+				e.Events = append(e.Events, &corev1.Event{Reason: reason, Message: text, LastTimestamp: metav1.NewTime(time.Now().Add(-ago))})
 			}
-			event(p.UID, "FailedPrepareDynamicResources", 90*time.Second, "DeviceInUse:\nswitch the MIG mode on")
-			event(p.UID, "FailedPrepareDynamicResources", 3*time.Hour, "older")
-			event(p.UID, "FailedMount", 2*time.Hour, "no volume")
-			event(p.UID, "FailedScheduling", time.Second, "of the scheduler")
-			event("another", "BackOff", time.Second, "of another pod of the name")
+			event("FailedPrepareDynamicResources", 90*time.Second, "DeviceInUse:\nswitch the MIG mode on")
+			event("FailedPrepareDynamicResources", 3*time.Hour, "older")
+			event("FailedMount", 2*time.Hour, "no volume")
+			event("FailedScheduling", time.Second, "of the scheduler")
 			return why.Subject{Pod: p}
 		}, why.Settled, []string{
 			"pod team-a/p is scheduled to node n1.\n  - FailedMount, 2 h ago: no volume\n" +
