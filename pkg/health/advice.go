@@ -44,7 +44,7 @@ type adviser struct {
 	last Reading
 	// slow is the time of the first poll in a row with reduced clocks.
 	slow time.Time
-	// errors counted corrected errors at the time since.
+	// errors counted corrected errors at the time since. It is negative if their number was unknown.
 	errors int64
 	since  time.Time
 	// rose, many and lanes are the times of the last rise of errors, of the first poll after the last XID 92, and of the
@@ -61,7 +61,7 @@ func (a adviser) poll(r Reading) adviser {
 	case a.slow.IsZero():
 		a.slow = r.At
 	}
-	if a.since.IsZero() || r.Corrected < a.errors || r.At.Sub(a.since) > errorInterval {
+	if a.errors < 0 || a.since.IsZero() || r.Corrected < a.errors || r.At.Sub(a.since) > errorInterval {
 		a.errors, a.since = r.Corrected, r.At
 	}
 	if r.Corrected-a.errors >= risingErrors {

@@ -28,11 +28,17 @@ func TestAdvice_Readings_BeginsAndEnds(t *testing.T) {
 		"few errors":     {func(n int) Reading { return Reading{Corrected: int64(n / 14)} }, -1, 0, -1, ""},
 		"counter resets": {func(n int) Reading { return Reading{Corrected: 1 << 40 >> n} }, -1, 0, -1, ""},
 		"unknown errors": {func(int) Reading { return Reading{Corrected: -1} }, -1, 0, -1, ""},
-		"slow":           {func(n int) Reading { return Reading{Slow: n < 20} }, -1, 11, 19, SlowClocks},
-		"slow at times":  {func(n int) Reading { return Reading{Slow: n%10 > 0} }, -1, 0, -1, ""},
-		"few lanes":      {func(n int) Reading { return Reading{Width: 8, MaxWidth: 16, Busy: n == 7} }, -1, 7, 126, FewLanes},
-		"idle":           {func(int) Reading { return Reading{Width: 8, MaxWidth: 16} }, -1, 0, -1, ""},
-		"all lanes":      {func(int) Reading { return Reading{Width: 16, MaxWidth: 16, Busy: true} }, -1, 0, -1, ""},
+		"errors unknown at times": {func(n int) Reading {
+			if n%7 == 0 {
+				return Reading{Corrected: -1}
+			}
+			return Reading{Corrected: 500}
+		}, -1, 0, -1, ""},
+		"slow":          {func(n int) Reading { return Reading{Slow: n < 20} }, -1, 11, 19, SlowClocks},
+		"slow at times": {func(n int) Reading { return Reading{Slow: n%10 > 0} }, -1, 0, -1, ""},
+		"few lanes":     {func(n int) Reading { return Reading{Width: 8, MaxWidth: 16, Busy: n == 7} }, -1, 7, 126, FewLanes},
+		"idle":          {func(int) Reading { return Reading{Width: 8, MaxWidth: 16} }, -1, 0, -1, ""},
+		"all lanes":     {func(int) Reading { return Reading{Width: 16, MaxWidth: 16, Busy: true} }, -1, 0, -1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var g GPU
