@@ -276,7 +276,8 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	for checked := time.Now(); ctx.Err() == nil; {
+	began := time.Now()
+	for checked := began; ctx.Err() == nil; {
 		event, err := set.Wait(waitLimit)
 		if err != nil && !errors.Is(err, nvml.Timeout) {
 			return err
@@ -298,8 +299,8 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 			}
 		default:
 		}
-		if w.listed() != listed {
-			return nil
+		if w.listed() != listed || len(gpus) < len(addresses) && time.Since(began) >= longestPause {
+			return nil // Another set may have GPUs that are new, or that answer again after a reset.
 		}
 	}
 	return nil

@@ -242,6 +242,20 @@ func TestRun_LostGPU_DoesNotSpin(t *testing.T) {
 	})
 }
 
+// TestRun_LostGPUReturns_IsRegisteredAgain resets a GPU that was lost, which does not change the kernel's list.
+func TestRun_LostGPUReturns_IsRegisteredAgain(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.lost = true })
+		e.after(10*time.Second, 1, 2)
+		e.set(func() { e.lost = false })
+		e.after(longestPause, 1, 3)
+		if diff := cmp.Diff([]int{0, 1}, e.registered); diff != "" {
+			t.Errorf("registered GPUs (-want +got):\n%s", diff)
+		}
+		e.after(time.Hour, 1, 3)
+	})
+}
+
 func TestRun_NVMLFails_BacksOff(t *testing.T) {
 	run(t, func(e *env) {
 		e.set(func() { e.fail = errors.New("in use") })
