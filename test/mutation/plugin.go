@@ -68,7 +68,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "the position in the kernel's log passes XIDs that health does not know", File: "pkg/health/kernellog/kernellog.go",
-		Old: "	snapshot := r.o.Snapshot()\n", New: "	r.save(r.boot, r.next)\n	snapshot := r.o.Snapshot()\n",
+		Old: "	snapshot := r.o.Snapshot()\n", New: "	r.save(cursor{BootID: r.BootID, Next: r.Next})\n	snapshot := r.o.Snapshot()\n",
 		Package: "./pkg/health/kernellog", Test: "TestRun_Killed_LosesNoXID",
 	},
 	{

@@ -9,8 +9,9 @@
 //
 // Traps. Users choose the names of processes, which are in the kernel's messages, and can write messages of their own. A
 // line counts only if the kernel wrote it and it begins as NVIDIA's driver begins it. The log is a ring: a reader that is
-// too slow loses messages. An XID of a GPU that cannot be read waits for the GPU, and the position with it. The log does
-// not show resets, so an XID counts even if the GPU was reset while the plugin was down.
+// too slow loses messages. An XID of a GPU that cannot be read waits for the GPU, beside the position: XIDs of other GPUs
+// must not be passed on again, because an administrator can have cleared their faults. The log does not show resets, so an
+// XID counts even if the GPU was reset while the plugin was down.
 package kernellog
 
 import (
@@ -43,15 +44,15 @@ const (
 	retry = 30 * time.Second
 	// longestMessage is more than the kernel writes at once.
 	longestMessage = 16 << 10
-	// maxPending limits the XIDs that wait for their GPUs.
-	maxPending = 1000
+	// maxWaiting limits the XIDs that wait for their GPUs.
+	maxWaiting = 1000
 )
 
 // XID is an XID of a GPU or of a partition of it.
 type XID struct {
 	// Address is the GPU's PCI address.
-	Address string
-	Code    uint64
+	Address string `json:"address"`
+	Code    uint64 `json:"code"`
 }
 
 // Options configures a Log; all fields are required.
@@ -84,8 +85,8 @@ type Log struct {
 	host *host.Host
 	o    Options
 	open func(path string) (source, error)
-	// saved is the position that this process has saved.
-	saved cursor
+	// saved is the file that this process has written.
+	saved []byte
 }
 
 func New(h *host.Host, o Options) *Log {
@@ -113,23 +114,16 @@ func (l *Log) Run(ctx context.Context) {
 // reading is one reading of the log.
 type reading struct {
 	*Log
-	boot string
-	// next is the first position that was not read.
-	next uint64
+	// cursor has the first position that was not read, and the XIDs that no flush has passed on.
+	cursor
 	// skip means that the XIDs are of before the plugin's first start.
 	skip bool
 	// flushed is the time of the last flush, or of the start.
 	flushed time.Time
 	// begun means that a flush has seen all messages of before the start; fresh that there are XIDs that no flush has seen.
 	begun, fresh bool
-	pending      []pendingXID
 	// rest is the begin of a line.
 	rest string
-}
-
-type pendingXID struct {
-	XID
-	sequence uint64
 }
 
 // read reads the log until the context ends or a call fails.
@@ -145,8 +139,8 @@ func (l *Log) read(ctx context.Context) error {
 	defer log.Close()
 	stop := context.AfterFunc(ctx, func() { _ = log.SetReadDeadline(time.Now()) }) // A file cannot wait.
 	defer stop()
-	next, known := l.load(boot)
-	r := reading{Log: l, boot: boot, next: next, skip: !known, flushed: time.Now()}
+	begin, known := l.load(boot)
+	r := reading{Log: l, cursor: begin, skip: !known, flushed: time.Now()}
 	for buffer := make([]byte, longestMessage); ctx.Err() == nil; {
 		n, err := r.readOnce(ctx, log, buffer)
 		r.lines(string(buffer[:n]))
@@ -168,7 +162,7 @@ func (l *Log) read(ctx context.Context) error {
 		}
 	}
 	r.flush()
-	l.save(boot, r.position())
+	l.save(r.cursor)
 	return nil
 }
 
@@ -178,7 +172,7 @@ func (r *reading) readOnce(ctx context.Context, log source, buffer []byte) (int,
 	switch {
 	case !r.begun || r.fresh:
 		deadline = time.Now().Add(idle)
-	case len(r.pending) > 0:
+	case len(r.Waiting) > 0:
 		deadline = time.Now().Add(retry)
 	}
 	if err := log.SetReadDeadline(deadline); err != nil && !errors.Is(err, os.ErrNoDeadline) {
@@ -200,15 +194,16 @@ func (r *reading) lines(text string) {
 		}
 		text = rest
 		m, ok := decode(line)
-		if !ok || m.sequence < r.next {
+		if !ok || m.sequence < r.Next {
 			continue
 		}
-		r.next = m.sequence + 1
+		r.Next = m.sequence + 1
 		if m.loads() {
-			r.pending = nil
+			r.Waiting = nil
 		}
-		if x := m.xid(); x != (XID{}) {
-			r.add(pendingXID{x, m.sequence})
+		x := m.xid()
+		if x != (XID{}) && len(r.Waiting) < maxWaiting && !slices.Contains(r.Waiting, x) {
+			r.Waiting, r.fresh = append(r.Waiting, x), true
 		}
 	}
 	if r.rest = text; len(r.rest) > longestMessage {
@@ -216,46 +211,30 @@ func (r *reading) lines(text string) {
 	}
 }
 
-func (r *reading) add(p pendingXID) {
-	known := slices.ContainsFunc(r.pending, func(o pendingXID) bool { return o.XID == p.XID })
-	if known || len(r.pending) >= maxPending {
-		return
-	}
-	r.pending, r.fresh = append(r.pending, p), true
-}
-
 // flush passes on the XIDs of GPUs that can be read, and saves the position after them.
 func (r *reading) flush() {
 	if r.skip {
-		r.pending, r.skip = nil, false
+		r.Waiting, r.skip = nil, false
 	}
 	snapshot := r.o.Snapshot()
-	var waiting []pendingXID
-	for _, p := range r.pending {
-		g, ok := snapshot.ByAddress(p.Address)
+	var waiting []XID
+	for _, x := range r.Waiting {
+		g, ok := snapshot.ByAddress(x.Address)
 		if !ok {
-			waiting = append(waiting, p)
+			waiting = append(waiting, x)
 			continue
 		}
-		r.o.Event(g, p.Code)
+		r.o.Event(g, x.Code)
 	}
-	passed := len(waiting) < len(r.pending)
+	passed := len(waiting) < len(r.Waiting)
 	if passed {
 		r.o.Poll()
 	}
 	began := r.begun
-	r.pending, r.begun, r.fresh, r.flushed = waiting, true, false, time.Now()
+	r.Waiting, r.begun, r.fresh, r.flushed = waiting, true, false, time.Now()
 	if passed || !began {
-		r.save(r.boot, r.position())
+		r.save(r.cursor)
 	}
-}
-
-// position returns that of the first message that is needed again.
-func (r *reading) position() uint64 {
-	if len(r.pending) > 0 {
-		return r.pending[0].sequence
-	}
-	return r.next
 }
 
 func sleep(ctx context.Context, d time.Duration) {
