@@ -10,13 +10,20 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	securejoin "github.com/cyphar/filepath-securejoin"
 )
 
-// Find returns the path of a program inside the driver root. The error for a missing program ends with remedy.
+// Find returns the path of a program inside the driver root, for a process with that root directory. It follows links
+// within the root, as that process does. The error for a missing program ends with remedy.
 func Find(root, name, remedy string) (string, error) {
 	for _, dir := range []string{"usr/bin", "bin", "usr/local/bin", "opt/bin"} {
 		path := filepath.Join("/", dir, name)
-		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() {
+		file, err := securejoin.SecureJoin(root, path)
+		if err != nil {
+			continue
+		}
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 			return path, nil
 		}
 	}
