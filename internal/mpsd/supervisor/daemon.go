@@ -103,7 +103,6 @@ func (d *daemon) run() {
 		case <-d.ctx.Done():
 			return
 		case <-d.wakeup: // A caller waits for it: restart at once.
-			d.wake()
 			time.Sleep(firstPause)
 		case <-time.After(pause):
 		}

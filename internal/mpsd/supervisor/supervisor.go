@@ -169,7 +169,7 @@ func (s *Supervisor) request(ctx context.Context, want mpsd.Daemon) (d *daemon, 
 		d.want = want
 		d.generation++
 		d.wake()
-	case d.status.PID == 0:
+	case d.status.PID == 0, d.applied < d.generation: // It ended, or it did not take its limits.
 		d.wake()
 	}
 	return d, d.generation, d.failures, nil

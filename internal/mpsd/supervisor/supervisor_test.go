@@ -17,6 +17,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpu-dra-driver/internal/mpsd"
@@ -484,6 +485,70 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEnsure_LimitFailed_NextCallSetsIt joins a larger share while the daemon cannot be asked.
+func TestEnsure_LimitFailed_NextCallSetsIt(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	d := e.daemon(0)
+	first := e.ensure(s, d)
+	at, err := findProgram(e.o.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = filepath.Join(e.o.Root, at)
+	if err := os.Rename(at, at+".away"); err != nil {
+		t.Fatal(err)
+	}
+	d.MemoryLimit = new(uint64(20 << 30))
+	if _, err := s.Ensure(t.Context(), d); err == nil {
+		t.Error("the daemon has another limit, although nothing can ask it")
+	}
+	if err := os.Rename(at+".away", at); err != nil {
+		t.Fatal(err)
+	}
+	if again := e.ensure(s, d); again.PID != first.PID || again.Problem != "" {
+		t.Errorf("%+v, then %+v", first, again)
+	}
+	c, err := e.client(d, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.LimitMiB != 20<<10 {
+		t.Errorf("the limit is %d MiB", c.LimitMiB)
+	}
+}
+
+// TestRun_CallerWaited_PausesGrowAgain counts the starts of a daemon that cannot start, after one call asked for it.
+func TestRun_CallerWaited_PausesGrowAgain(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := &Supervisor{
+			o:       Options{Dir: dir, Root: dir, ShmBytes: 1 << 20, BootID: "boot-1", Log: func(string, ...any) {}},
+			daemons: map[string]*daemon{}, changed: make(chan struct{}),
+		}
+		s.ctx, s.stop = context.WithCancelCause(t.Context())
+		d := s.begin(mpsd.Daemon{Name: "gpu-0", UUID: "GPU-0"}, note{})
+		time.Sleep(time.Minute)
+		if _, err := s.Ensure(t.Context(), d.want); err == nil {
+			t.Error("a daemon without a program runs")
+		}
+		s.mu.Lock()
+		before := d.failures
+		s.mu.Unlock()
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		starts := d.failures - before
+		s.mu.Unlock()
+		if starts > 10 {
+			t.Errorf("%d starts in a minute", starts)
+		}
+		if err := s.Stop(t.Context(), "gpu-0"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
