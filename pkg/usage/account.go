@@ -109,7 +109,7 @@ func (a *Account) Advance(bootID string, at time.Duration, o Observation) {
 		elapsed = max(0, (at - a.At).Seconds())
 	}
 	a.charge(elapsed, charged, o.Plans)
-	a.measure(elapsed, o)
+	a.measure(elapsed, charged, o)
 	for uid := range a.Claims {
 		if now.claims[uid] == nil {
 			delete(a.Claims, uid)
@@ -147,11 +147,14 @@ func (a *Account) rates(o Observation) *rates {
 	r := &rates{states: map[string]map[State]float64{}, claims: map[string]map[string]float64{}}
 	held := map[string][]plan.Device{}
 	for _, p := range o.Plans {
-		byGPU := map[string]float64{}
+		own, byGPU := map[string][]plan.Device{}, map[string]float64{}
 		for _, d := range p.Devices {
-			held[d.PCIAddress] = append(held[d.PCIAddress], d)
-			if weight := Weight(d, a.GPUs[d.PCIAddress].Slices); weight > 0 {
-				byGPU[d.PCIAddress] = min(1, byGPU[d.PCIAddress]+weight)
+			own[d.PCIAddress] = append(own[d.PCIAddress], d)
+		}
+		for address, devices := range own {
+			held[address] = append(held[address], devices...)
+			if weight := together(devices, a.GPUs[address].Slices); weight > 0 {
+				byGPU[address] = weight
 			}
 		}
 		r.claims[p.Claim.UID] = byGPU
@@ -201,14 +204,14 @@ func (a *Account) charge(elapsed float64, r *rates, plans []plan.Plan) {
 	}
 }
 
-// measure adds the active and occupied seconds of devices whose use can be measured. The activity of a share is at most
-// the share.
-func (a *Account) measure(elapsed float64, o Observation) {
+// measure adds the active and occupied seconds of devices whose use can be measured, of the claims that are charged for
+// the time. The activity of a claim is at most what it is charged.
+func (a *Account) measure(elapsed float64, charged *rates, o Observation) {
 	if o.Activity == nil {
 		return
 	}
 	for n, p := range o.Plans {
-		uses, occupied := a.Claims[p.Claim.UID].GPUs, map[string]bool{}
+		uses, active, occupied := a.Claims[p.Claim.UID].GPUs, map[string]float64{}, map[string]bool{}
 		for address, use := range uses {
 			// A series that stopped rising would mean that the claim is idle.
 			use.Source, use.Watched = "", false
@@ -221,15 +224,20 @@ func (a *Account) measure(elapsed float64, o Observation) {
 				continue
 			}
 			if weight := Weight(d, a.GPUs[d.PCIAddress].Slices); now.Source != "" && weight > 0 {
-				use.Active += elapsed * weight * min(1, max(0, now.Utilization)/sharePart(d.Share))
+				active[d.PCIAddress] += weight * min(1, max(0, now.Utilization)/sharePart(d.Share))
 				use.Source = now.Source
 			}
 			use.Watched = use.Watched || now.Watched
-			if now.Watched && now.Occupied && !occupied[d.PCIAddress] {
-				use.Occupied += elapsed
-				occupied[d.PCIAddress] = true
-			}
+			occupied[d.PCIAddress] = occupied[d.PCIAddress] || now.Watched && now.Occupied
 			uses[d.PCIAddress] = use
+		}
+		held, before := charged.claims[p.Claim.UID]
+		for address, use := range uses {
+			use.Active += elapsed * min(active[address], held[address])
+			if before && occupied[address] {
+				use.Occupied += elapsed
+			}
+			uses[address] = use
 		}
 	}
 }

@@ -103,6 +103,11 @@ func TestAccount_Devices_ChargeTheirPartOfTheBoard(t *testing.T) {
 		"two shares of one claim": {[]plan.Device{share(whole(0), 10, 0, 8), share(whole(0), 10, 0, 8)}, 20, map[State]float64{Allocated: 20, Free: 180}},
 		"the last share":          {[]plan.Device{share(whole(0), 40, 0, 1)}, 40, map[State]float64{Allocated: 40, Blocked: 60, Free: 100}},
 		"a share of a partition":  {[]plan.Device{share(partition(0, "3g.40gb", 4), 50, 0, 8)}, 25, map[State]float64{Allocated: 25, Free: 175}},
+		// A share with much memory and one with much compute take more together than the partition has.
+		"different shares of a partition": {
+			[]plan.Device{share(partition(0, "3g.40gb", 4), 70, 10, 8), share(partition(0, "3g.40gb", 4), 20, 80, 8)}, 50,
+			map[State]float64{Allocated: 50, Free: 150},
+		},
 		// With 4g.40gb and 3g.40gb no compute slice is left; with 3g.40gb twice, one is, but no memory slice.
 		"no compute slice left": {
 			[]plan.Device{partition(0, "4g.40gb", 0), partition(0, "1g.20gb", 4), partition(0, "1g.10gb", 6), partition(1, "7g.80gb", 0)}, 187.5,
@@ -306,6 +311,35 @@ func TestAccount_Activity_IntegratedByWeight(t *testing.T) {
 	}
 	if use := a.Claims["share"].GPUs[address(1)]; !near(use.Active, 50) || use.Watched {
 		t.Errorf("%+v, want 50 active seconds, and unknown processes", use)
+	}
+}
+
+// TestAccount_NewClaim_NoActivityBeforeIt has a claim get a busy GPU between two observations.
+func TestAccount_NewClaim_NoActivityBeforeIt(t *testing.T) {
+	var a Account
+	a.Advance("boot", 0, Observation{Snapshot: node(1)})
+	o := Observation{
+		Snapshot: node(1), Plans: []plan.Plan{claim("new", whole(0))},
+		Activity: func(int, int) Activity {
+			return Activity{Utilization: 1, Source: "nvml", Occupied: true, Watched: true}
+		},
+	}
+	for at, want := range []float64{0, 10} {
+		a.Advance("boot", time.Duration(at+1)*10*time.Second, o)
+		if use := a.Claims["new"].GPUs[address(0)]; !near(use.Allocated, want) || !near(use.Active, want) || !near(use.Occupied, want) || use.Source != "nvml" || !use.Watched {
+			t.Errorf("%+v, want %v allocated, active and occupied seconds", use, want)
+		}
+	}
+}
+
+// TestAccount_SharesOfOneDevice_ActiveAtMostAllocated has a claim with a share of much memory and one of much compute.
+func TestAccount_SharesOfOneDevice_ActiveAtMostAllocated(t *testing.T) {
+	a := after(t, Observation{
+		Snapshot: node(1), Plans: []plan.Plan{claim("c", share(whole(0), 70, 10, 8), share(whole(0), 20, 80, 8))},
+		Activity: func(int, int) Activity { return Activity{Utilization: 1, Source: "nvml"} },
+	})
+	if use := a.Claims["c"].GPUs[address(0)]; !near(use.Allocated, 100) || !near(use.Active, 100) {
+		t.Errorf("%+v, want 100 allocated and active seconds", use)
 	}
 }
 

@@ -62,6 +62,23 @@ func sharePart(s plan.Share) float64 {
 	return min(1, max(float64(s.MemoryBytes)/float64(s.TotalBytes), float64(s.Compute)/100))
 }
 
+// together returns the part of a board that devices on it have, 0 to 1. The shares of a device can take more of memory
+// and compute together than the device has of each, but they have at most the device.
+func together(devices []plan.Device, boardSlices int) (sum float64) {
+	taken := map[string]float64{}
+	for _, d := range devices {
+		if d.Admin {
+			continue
+		}
+		whole := d
+		whole.Share = plan.Share{}
+		more := min(Weight(d, boardSlices), Weight(whole, boardSlices)-taken[d.Name])
+		taken[d.Name] += more
+		sum += more
+	}
+	return min(1, sum)
+}
+
 // board is a GPU with the devices of claims on it.
 type board struct {
 	gpu     gpu.GPU
@@ -73,12 +90,7 @@ type board struct {
 
 // states returns the parts of the board in each state, which add up to 1.
 func (b board) states() map[State]float64 {
-	allocated := 0.
-	for _, d := range b.held {
-		allocated += Weight(d, b.slices)
-	}
-	// Claims that share a GPU can together take more of memory and compute than one GPU has of each.
-	allocated = min(1, allocated)
+	allocated := together(b.held, b.slices)
 	out := map[State]float64{Allocated: allocated}
 	rest := 1 - allocated
 	switch {
@@ -101,13 +113,13 @@ func takesGPU(f gpu.Fault) bool {
 
 // free returns the part of a healthy board that claims can still get.
 func (b board) free() float64 {
-	shares := map[string]plan.Use{}
+	shares, held := map[string]plan.Use{}, map[string][]plan.Device{}
 	devices := map[string]plan.Device{}
 	for _, d := range b.held {
 		if d.Admin {
 			continue
 		}
-		devices[d.Name] = d
+		devices[d.Name], held[d.Name] = d, append(held[d.Name], d)
 		use := shares[d.Name]
 		use.Add(d.Share)
 		shares[d.Name] = use
@@ -122,12 +134,7 @@ func (b board) free() float64 {
 		}
 		whole := d
 		whole.Share = plan.Share{}
-		free += Weight(whole, b.slices)
-		for _, other := range b.held {
-			if other.Name == name {
-				free -= Weight(other, b.slices)
-			}
-		}
+		free += Weight(whole, b.slices) - together(held[name], b.slices)
 	}
 	return max(0, free) + b.freeSlices(devices)
 }
