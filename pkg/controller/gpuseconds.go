@@ -110,9 +110,11 @@ func (s *gpuSeconds) read() map[metrics.Tenant]float64 {
 	return maps.Clone(s.total)
 }
 
-// weigh returns the GPUs of an allocation by model.
+// weigh returns the GPUs of an allocation by model. The shares of a device count at most as the device: one can have much
+// memory, and another one much compute.
 func (c *Controller) weigh(a *resourceapi.AllocationResult) (map[string]float64, bool) {
 	out, pools := map[string]float64{}, map[string]fleet.Pool{}
+	taken := map[[2]string]float64{} // By pool and device.
 	for r := range fleet.Results(a, c.driver) {
 		node := resourceslices.NodeOf(r.Pool)
 		if _, known := pools[node]; !known {
@@ -123,6 +125,11 @@ func (c *Controller) weigh(a *resourceapi.AllocationResult) (map[string]float64,
 			return nil, false
 		}
 		if gpus > 0 {
+			whole, device := r, [2]string{r.Pool, r.Device}
+			whole.ConsumedCapacity = nil
+			_, most, _ := pools[node].Weight(whole)
+			gpus = min(gpus, most-taken[device])
+			taken[device] += gpus
 			out[model] += gpus
 		}
 	}

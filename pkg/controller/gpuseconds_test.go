@@ -83,6 +83,8 @@ func TestWeigh_Devices_ChargedLikeOnTheirNode(t *testing.T) {
 			}
 			return claim
 		}
+		both := share("56Gi", "10")
+		both.Status.Allocation.Devices.Results = append(both.Status.Allocation.Devices.Results, share("8Gi", "75").Status.Allocation.Devices.Results...)
 		for name, one := range map[string]struct {
 			claim *resourceapi.ResourceClaim
 			want  float64
@@ -94,6 +96,7 @@ func TestWeigh_Devices_ChargedLikeOnTheirNode(t *testing.T) {
 			"a group":               {holding("x", "a", strings.Replace(names[0], "gpu-", "nvlink-4-", 1)), 4},
 			"all of a GPU's memory": {share("81559Mi", "0"), 1},
 			"reserved SMs":          {share("8Gi", "75"), .75},
+			"different shares":      {both, 1},
 			"admin access":          {holding("x", "a", "!"+names[0]), 0},
 		} {
 			got, ok := c.weigh(one.claim.Status.Allocation)
