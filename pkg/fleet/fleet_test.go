@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/sharing"
 )
 
 func published(t testing.TB, profile, node string) []*resourceapi.ResourceSlice {
@@ -144,6 +145,36 @@ func TestCount_ClaimsHoldDevices_CountsFollow(t *testing.T) {
 				t.Errorf("fragmentation %v, want %v", f, c.broken)
 			}
 		})
+	}
+}
+
+// TestCount_EqualBoardsWithOtherLinks_EachHasItsGroups has nodes without published groups. One has its GPUs connected in
+// pairs, and one all of them.
+func TestCount_EqualBoardsWithOtherLinks_EachHasItsGroups(t *testing.T) {
+	scanned, err := slicetest.Scan("a100-pcie-4", "pairs", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, _, err := sharing.Parse([]byte("publish: [{groups: None}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := slicetest.Slices(scanned, "all", settings)
+	for _, s := range all {
+		for _, d := range s.Spec.Devices {
+			if _, ok := d.Attributes["nvlinkGroup"]; ok {
+				d.Attributes["nvlinkGroup"] = resourceapi.DeviceAttribute{StringValue: new("nvlink-4-gpu-0000-1b-00-0")}
+			}
+		}
+	}
+	shapes := &fleet.Shapes{}
+	pairs, joined := pool(shapes, slicetest.Slices(scanned, "pairs", settings)), pool(shapes, all)
+	for size, pools := range map[int][]fleet.Pool{2: {pairs}, 4: {pairs, joined}} {
+		for model, n := range fleet.Count(pools, nil).LargestGroup {
+			if n != size {
+				t.Errorf("%s: the largest group of %d nodes has %d GPUs, want %d", model, len(pools), n, size)
+			}
+		}
 	}
 }
 

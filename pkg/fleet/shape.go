@@ -23,7 +23,7 @@ import (
 )
 
 // identities are the attributes that differ among boards or fabrics of one make. Shapes are compared without them.
-var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", "nvlinkGroup", "fabricClusterUUID", "cliqueID"}
+var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", "fabricClusterUUID", "cliqueID"}
 
 // Identity reports whether an attribute of the driver's domain is an identity. In a Shape its value is from any one
 // node.
