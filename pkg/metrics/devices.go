@@ -184,13 +184,28 @@ func (c *devicesCollector) labels(g sampler.GPU, d sampler.Device) []string {
 	return []string{c.node, string(d.Kind), d.Name, d.UUID, g.UUID, g.Model}
 }
 
-// sendUsage writes the samples of a claim's device for one of its pods.
-func (m measurements) sendUsage(out chan<- prometheus.Metric, u sampler.Use, p plan.Plan, pod, node string) {
-	labels := []string{p.Claim.Namespace, pod, p.Claim.Name, u.Request, u.Name, u.Measured.UUID, u.Model, node}
-	granted := u.Measured.MemoryTotal
-	if u.Partial() {
-		granted = float64(cmp.Or(u.Share.UsableBytes, u.Share.MemoryBytes))
+// granted returns the memory that a claim has of the i-th device by one request. The request's shares of a device have the
+// same labels, so they count together: first is false for the further ones. total is the memory of the device.
+func granted(p plan.Plan, i int, total float64) (bytes float64, first bool) {
+	d := p.Devices[i]
+	if !d.Partial() {
+		return total, true
 	}
+	for n, o := range p.Devices {
+		if o.Request != d.Request || !o.Shares(d) {
+			continue
+		}
+		if n < i {
+			return 0, false
+		}
+		bytes += float64(cmp.Or(o.Share.UsableBytes, o.Share.MemoryBytes))
+	}
+	return bytes, true
+}
+
+// sendUsage writes the samples of a claim's device for one of its pods.
+func (m measurements) sendUsage(out chan<- prometheus.Metric, u sampler.Use, granted float64, p plan.Plan, pod, node string) {
+	labels := []string{p.Claim.Namespace, pod, p.Claim.Name, u.Request, u.Name, u.Measured.UUID, u.Model, node}
 	m.send(out, claimMemoryGranted, granted, labels...)
 	m.send(out, claimMemoryUsed, u.MemoryUsed, labels...)
 	m.send(out, claimUtilization, u.Utilization, labels...)

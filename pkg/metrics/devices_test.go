@@ -107,6 +107,21 @@ func TestDevicesCollector_Measurements_ServedInBaseUnits(t *testing.T) {
 	lacks(t, served, "DCGM_FI")
 }
 
+// TestDevicesCollector_SharesOfOneRequest_CountTogether has a request with two shares of one GPU.
+func TestDevicesCollector_SharesOfOneRequest_CountTogether(t *testing.T) {
+	share := func(id string) plan.Device {
+		return plan.Device{Request: "r", Name: "gpu-2", UUID: "GPU-2", Kind: gpu.KindGPU, ShareID: id, Share: plan.Share{MemoryBytes: 2 << 30, UsableBytes: 1 << 30}}
+	}
+	m := New(Options{Driver: "d", Node: "n"})
+	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u"}, Devices: []plan.Device{share("i"), share("j")}}}},
+		nobody, snapshotOf, never)
+	if _, err := m.registry.Gather(); err != nil {
+		t.Error(err)
+	}
+	has(t, scrape(t, m),
+		`gpu_dra_claim_memory_granted_bytes{claim="c",device="gpu-2",model="NVIDIA H100",namespace="ns",node="n",pod="",request="r",uuid="GPU-2"} 2.147483648e+09`)
+}
+
 // TestDevicesCollector_SharesWithMetadata_HaveTheirProcesses has two claims of a GPU that the driver samples at less than
 // its processes together.
 func TestDevicesCollector_SharesWithMetadata_HaveTheirProcesses(t *testing.T) {

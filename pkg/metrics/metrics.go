@@ -270,8 +270,10 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 					d.Name, d.ShareID, cmp.Or(d.Partition.UUID, d.UUID), d.UUID)
 			}
 			if u, ok := measured[[2]int{n, i}]; ok {
-				for _, pod := range pods(with) {
-					c.sendUsage(out, u, p, pod, c.node)
+				if granted, first := granted(p, i, u.Measured.MemoryTotal); first {
+					for _, pod := range pods(with) {
+						c.sendUsage(out, u, granted, p, pod, c.node)
+					}
 				}
 				for _, user := range with {
 					holders[u.Measured.UUID] = append(holders[u.Measured.UUID], holder{p.Claim.Namespace, user.Pod, user.Container})
