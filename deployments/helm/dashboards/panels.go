@@ -15,9 +15,10 @@ var namespace = variable{"namespace", "label_values(gpu_dra_claim_device_info, c
 
 var node = variable{"node", "label_values(nvidia_dra_prepared_devices, node)"}
 
-// recent is how much a counter grew in 10 minutes. increase() does not count the first event, with which a series begins.
+// recent is how much a counter grew in 10 minutes. increase() does not count the first event, with which a series begins. A
+// scrape 10 minutes ago can have failed.
 func recent(counter string) string {
-	return "((" + counter + " - " + counter + " offset 10m) >= 0 or " + counter + ")"
+	return "((" + counter + " - last_over_time(" + counter + "[1h] offset 10m)) >= 0 or " + counter + ")"
 }
 
 // holding joins a measurement of boards with the pods of a claim that has a GPU alone.
