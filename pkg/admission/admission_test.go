@@ -431,6 +431,10 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 		"one long selector":               of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `, 4000)+"true")),
 		"a count within the API's limits": of("gpu.nvidia.com", ", count: 9223372036854775807"),
 		"many capacities":                 of("gpu.nvidia.com", ", capacity: {requests: {"+many(3000, func(i int) string { return fmt.Sprintf("c%d: 1", i) })+"}}"),
+		"an amount of many digits":        of("gpu.nvidia.com", `, capacity: {requests: {memory: "1e100002"}}`),
+		"an amount of many small digits":  of("gpu.nvidia.com", `, capacity: {requests: {compute: "1e-100000"}}`),
+		"an alternative's amount": claim(`  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, capacity: {requests: ` +
+			`{compute: "1234567890123456e-100000"}}}]}]`),
 		"many constraints": claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}]\n  constraints: [" +
 			many(3000, func(i int) string { return fmt.Sprintf("{matchAttribute: gpu.nvidia.com/c%d}", i) }) + "]"),
 		"names within the API's limits": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `+attr+`x2 == "a" || `, 100)+

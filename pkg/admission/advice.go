@@ -74,8 +74,12 @@ func (v *ClusterView) Explain(ctx context.Context, spec resourceapi.ResourceClai
 // over the other limits, but any program can post a review.
 const maxSelectors = 64 << 10
 
+// maxExponent is the largest decimal exponent of an amount that a review compares.
+const maxExponent = 99
+
 // tooLargeText is the error of objects that reviews do not read.
-const tooLargeText = "it is larger than a review reads: at most 64 KiB of selectors, and the API's limits; use fewer or shorter selectors"
+const tooLargeText = "it is larger than a review reads: at most 64 KiB of selectors, and the API's limits, and " +
+	"amounts with exponents of two digits; use fewer or shorter selectors"
 
 // tooLarge reports whether a review of the requests would take long.
 func tooLarge(requests ...resourceapi.DeviceRequest) bool {
@@ -89,6 +93,14 @@ func tooLarge(requests ...resourceapi.DeviceRequest) bool {
 		if len(r.Selectors) > resourceapi.DeviceSelectorsMaxSize ||
 			r.Capacity != nil && len(r.Capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
 			return true
+		}
+		if r.Capacity != nil {
+			for _, amount := range r.Capacity.Requests {
+				// The API server accepts any exponent. With billions of digits, a comparison would use up the memory.
+				if exponent := -amount.AsDec().Scale(); exponent > maxExponent || exponent < -maxExponent {
+					return true
+				}
+			}
 		}
 		for _, e := range selector.Expressions(r.Selectors) {
 			size += len(e)

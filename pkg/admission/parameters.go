@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
@@ -162,7 +161,7 @@ func positions(s v1beta1.Sharing) *v1beta1.Sharing {
 	if s.MPS != nil {
 		mps := *s.MPS
 		mps.DefaultPerDevicePinnedMemoryLimit = maps.Clone(mps.DefaultPerDevicePinnedMemoryLimit)
-		maps.DeleteFunc(mps.DefaultPerDevicePinnedMemoryLimit, func(key string, _ resource.Quantity) bool {
+		maps.DeleteFunc(mps.DefaultPerDevicePinnedMemoryLimit, func(key string, _ v1beta1.Quantity) bool {
 			return strings.HasPrefix(key, "GPU-") || strings.HasPrefix(key, "MIG-")
 		})
 		s.MPS = &mps

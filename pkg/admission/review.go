@@ -12,6 +12,7 @@ package admission
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -28,6 +29,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	draapiv1beta1 "k8s.io/dynamic-resource-allocation/api/v1beta1"
 	draapiv1beta2 "k8s.io/dynamic-resource-allocation/api/v1beta2"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 )
 
 // Options says what a review denies.
@@ -91,6 +94,9 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 		if request.Operation == admissionv1.Update || request.SubResource != "" {
 			return result{}, nil // Specs do not change, and a deletion must not be blocked.
 		}
+		if longAmounts(request.Object.Raw) {
+			return result{Errors: field.ErrorList{field.Forbidden(field.NewPath("spec", "devices"), tooLargeText)}}, nil
+		}
 		var claim resourceapi.ResourceClaim
 		if err := read(request.Object, request.Resource.Version, "ResourceClaim", &claim); err != nil {
 			return result{}, err
@@ -99,6 +105,9 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 	case "resourceclaimtemplates":
 		if request.Operation == admissionv1.Update {
 			return result{}, nil
+		}
+		if longAmounts(request.Object.Raw) {
+			return result{Errors: field.ErrorList{field.Forbidden(field.NewPath("spec", "spec", "devices"), tooLargeText)}}, nil
 		}
 		var template resourceapi.ResourceClaimTemplate
 		if err := read(request.Object, request.Resource.Version, "ResourceClaimTemplate", &template); err != nil {
@@ -118,6 +127,34 @@ func (v *ClusterView) review(ctx context.Context, request *admissionv1.Admission
 		return v.reviewClass(ctx, &class), nil
 	}
 	return result{}, nil
+}
+
+type amounts struct {
+	Capacity struct {
+		Requests map[string]v1beta1.Quantity `json:"requests"`
+	} `json:"capacity"`
+}
+
+type devices struct {
+	Requests []struct {
+		amounts                  // v1beta1
+		Exactly        amounts   `json:"exactly"`
+		FirstAvailable []amounts `json:"firstAvailable"`
+	} `json:"requests"`
+}
+
+// longAmounts reports whether a claim or template of any API version has an amount that takes long to parse. An API server
+// would take as long before it asks for a review, but any program can post one.
+func longAmounts(raw []byte) bool {
+	var object struct {
+		Spec struct {
+			Devices devices `json:"devices"`
+			Spec    struct {
+				Devices devices `json:"devices"`
+			} `json:"spec"`
+		} `json:"spec"`
+	}
+	return errors.Is(json.Unmarshal(raw, &object), v1beta1.ErrExponent) // Other errors are those of the object itself.
 }
 
 // versions knows all versions of the API and their conversions to v1.

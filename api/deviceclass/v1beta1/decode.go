@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/json"
 )
 
@@ -210,7 +209,19 @@ func deviceLimit(key string) (path string) {
 	return "sharing.mpsConfig.defaultPerDevicePinnedMemoryLimit[" + clip(key) + "]"
 }
 
-func checkLimit(path string, q resource.Quantity) error {
+// ErrExponent is the cause of errors of Quantities with long exponents.
+var ErrExponent = errors.New("an exponent has at most two digits, use a quantity like 10Gi")
+
+var longExponent = regexp.MustCompile(`[eE][+-]?[0-9]{3,}`)
+
+func (q *Quantity) UnmarshalJSON(data []byte) error {
+	if longExponent.Match(data) {
+		return fmt.Errorf("%s: %w", clip(string(data)), ErrExponent)
+	}
+	return q.Quantity.UnmarshalJSON(data)
+}
+
+func checkLimit(path string, q Quantity) error {
 	switch { // In this order: Value wraps beyond int64.
 	case q.CmpInt64(MaxMemory) > 0:
 		return invalid(path, "%s is more than any device has", clip(q.String()))

@@ -17,7 +17,7 @@ func object(kind, rest string) []byte {
 }
 
 func TestDecode_Sharing_FillsInDefaults(t *testing.T) {
-	ten, two, yes, half := resource.MustParse("10Gi"), resource.MustParse("2Gi"), true, 50
+	ten, two, yes, half := Quantity{resource.MustParse("10Gi")}, Quantity{resource.MustParse("2Gi")}, true, 50
 	for in, want := range map[string]*Sharing{
 		`"sharing":{"strategy":"TimeSlicing"}`:                                                                {Strategy: StrategyTimeSlicing, TimeSlicing: &TimeSlicingConfig{Interval: IntervalDefault}},
 		`"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{}}`:                                         {Strategy: StrategyTimeSlicing, TimeSlicing: &TimeSlicingConfig{Interval: IntervalDefault}},
@@ -25,7 +25,7 @@ func TestDecode_Sharing_FillsInDefaults(t *testing.T) {
 		`"sharing":{"strategy":"MPS"}`:                                                                        {Strategy: StrategyMPS, MPS: &MPSConfig{}},
 		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"10Gi","multiUser":true}}`: {Strategy: StrategyMPS, MPS: &MPSConfig{DefaultPinnedDeviceMemoryLimit: &ten, MultiUser: &yes}},
 		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultActiveThreadPercentage":50,"defaultPerDevicePinnedMemoryLimit":{"0":"2Gi"}}}`: {
-			Strategy: StrategyMPS, MPS: &MPSConfig{DefaultActiveThreadPercentage: &half, DefaultPerDevicePinnedMemoryLimit: map[string]resource.Quantity{"0": two}},
+			Strategy: StrategyMPS, MPS: &MPSConfig{DefaultActiveThreadPercentage: &half, DefaultPerDevicePinnedMemoryLimit: map[string]Quantity{"0": two}},
 		},
 		`"sharing":null`: nil,
 	} {
@@ -65,6 +65,11 @@ func TestDecode_InvalidSharing_NamesTheField(t *testing.T) {
 		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"lots"}}`:                   "",
 		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"first":"1Gi"}}}`:       "[first]: the key",
 		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"1"}}}`:             "[0]: 1 is less",
+		// Billions of digits would use up the memory of the plugin and of the webhook.
+		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"1e100000"}}`:             "at most two digits",
+		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{"0":"1E-100000"}}}`:   "at most two digits",
+		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":1.5e+100000}}`:            "at most two digits",
+		`"sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"1234567890123456e100"}}`: "at most two digits",
 	} {
 		if _, err := Decode(object(KindGPUConfig, in)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "v1beta1.") {
 			t.Errorf("%s: %v, want %q in it", in, err, want)

@@ -85,15 +85,19 @@ type TimeSlicingConfig struct {
 	Interval Interval `json:"interval,omitempty"`
 }
 
+// Quantity is an amount of bytes. Its exponent has at most two digits: with billions of digits, parsing and comparing it
+// would use up the process's memory.
+type Quantity struct{ resource.Quantity }
+
 // MPSConfig configures the MPS daemon of a device. If the claim has a share of the device, the smaller of both limits
 // applies.
 type MPSConfig struct {
 	// DefaultActiveThreadPercentage limits the SMs of each process, in percent. 0 or unset means all SMs.
 	DefaultActiveThreadPercentage *int `json:"defaultActiveThreadPercentage,omitempty"`
 	// DefaultPinnedDeviceMemoryLimit limits the memory of each process. Unset means the share's memory.
-	DefaultPinnedDeviceMemoryLimit *resource.Quantity `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
+	DefaultPinnedDeviceMemoryLimit *Quantity `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
 	// DefaultPerDevicePinnedMemoryLimit is the same limit for single devices, by UUID or by position in the claim.
-	DefaultPerDevicePinnedMemoryLimit map[string]resource.Quantity `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
+	DefaultPerDevicePinnedMemoryLimit map[string]Quantity `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
 	// MultiUser lets processes of different users compute at the same time. Unset means yes if the driver supports
 	// it.
 	MultiUser *bool `json:"multiUser,omitempty"`
