@@ -108,6 +108,26 @@ func TestBundle_Cluster_FilesWithoutSecrets(t *testing.T) {
 	}
 }
 
+// TestBundle_TenantsPodAsPlugin_NotCollected has a tenant's pod whose path of metrics leads to a Secret that the user may read.
+func TestBundle_TenantsPodAsPlugin_NotCollected(t *testing.T) {
+	e := supported(t)
+	pod := tenantPod()
+	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "METRICS_PATH", Value: "../../../../kube-system/secrets/s"}}
+	all := e.lists[podsPath].(corev1.PodList)
+	e.lists[podsPath] = corev1.PodList{Items: append(all.Items, pod)}
+	e.lists["/api/v1/namespaces/kube-system/secrets/s"] = `{"data":{"key":"aHVudGVyMw=="}}`
+	_, out, _ := e.kubectl("bundle", "-f", "-")
+	names, contents := unpack(t, []byte(out))
+	for _, name := range names {
+		if strings.Contains(name, "team-a") || strings.Contains(contents[name], "aHVudGVyMw==") {
+			t.Errorf("the archive has %s:\n%.300s", name, contents[name])
+		}
+	}
+	if !slices.Contains(names, "metrics/system/plugin.txt") {
+		t.Errorf("the archive lacks the plugin's metrics: %v", names)
+	}
+}
+
 // TestBundle_ChartWithAnotherName_HasItsObjects has a server with a DaemonSet of a chart with the value nameOverride.
 func TestBundle_ChartWithAnotherName_HasItsObjects(t *testing.T) {
 	e := supported(t)

@@ -92,8 +92,8 @@ func needDevice(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// execute runs a program in a plugin's container and returns its output, without characters that a terminal interprets:
-// a pod is known as a plugin by its labels only. An error has the program's own message.
+// execute runs a program in a plugin's container and returns its output, without characters that a terminal interprets.
+// An error has the program's own message.
 func execute(ctx context.Context, config *rest.Config, pod corev1.Pod, command ...string) (string, error) {
 	name := pod.Namespace + "/" + pod.Name
 	config = rest.CopyConfig(config)

@@ -61,6 +61,7 @@ func TestClear_Device_RunsThePluginsProgram(t *testing.T) {
 		"escape in the error":  {program(&ran, "", "\x1b[2Jno space left\n", failure), []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "pod system/plugin: ^[[2Jno space left", nil},
 		"old plugin":           {nil, []string{"n1/gpu-0000-1b-00-0"}, nil, 1, "", "clear the faults of GPU n1/gpu-0000-1b-00-0: run a program in pod system/plugin", nil},
 		"no plugin":            {nil, []string{"n1/gpu-0000-1b-00-0"}, []corev1.Pod{}, 1, "", "no plugin of the driver runs on the node", nil},
+		"a tenant's pod":       {nil, []string{"n1/gpu-0000-1b-00-0"}, []corev1.Pod{tenantPod()}, 1, "", "no plugin of the driver runs on the node", nil},
 		"no device":            {nil, nil, nil, 2, "", "a device is missing", nil},
 		"no such GPU":          {nil, []string{"n1/gpu-0000-ff-00-0"}, nil, 1, "", "publishes no device", nil},
 		"never answers":        {hangs, []string{"n1/gpu-0000-1b-00-0", "--request-timeout=300ms"}, nil, 1, "", "run a program in pod system/plugin", nil},

@@ -162,7 +162,7 @@ func kubeconfig(t testing.TB, server string) string {
 
 // driverPod returns a pod of the driver on node n1, with metrics.
 func driverPod(name, component, image string) corev1.Pod {
-	return corev1.Pod{
+	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: name, Labels: map[string]string{
 			"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component,
 		}},
@@ -171,6 +171,20 @@ func driverPod(name, component, image string) corev1.Pod {
 		}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
+	if component == "kubelet-plugin" {
+		p.Spec.HostPID = true
+		p.Spec.Volumes = []corev1.Volume{{Name: "registrar", VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/plugins_registry"},
+		}}}
+	}
+	return p
+}
+
+// tenantPod returns a pod with the labels and the image of the plugin, but without its parts of the node.
+func tenantPod() corev1.Pod {
+	p := driverPod("tenant", "kubelet-plugin", "registry.example.com/dra-kubelet-plugin")
+	p.Namespace, p.CreationTimestamp, p.Spec.HostPID, p.Spec.Volumes = "team-a", metav1.Unix(1e9, 0), false, nil
+	return p
 }
 
 func proxyPath(pod string) string {

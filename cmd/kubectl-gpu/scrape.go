@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"path"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ func scrapeOne(ctx context.Context, client kubernetes.Interface, p corev1.Pod) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	body, err := client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, e.Port, u.Path, nil).Stream(ctx)
+	body, err := client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, e.Port, path.Clean("/"+u.Path), nil).Stream(ctx)
 	if apierrors.IsForbidden(err) {
 		return nil, fmt.Errorf("you may not get the subresource pods/proxy in namespace %s", p.Namespace)
 	}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
@@ -80,6 +82,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 	if len(only) == 0 {
 		d.cluster(&out, nodes)
 	}
+	component := components(d.Pods)
 	plugins := d.byNode(func(p corev1.Pod) bool { return component(p) == pluginPods })
 	exporters := d.byNode(isExporter)
 	byName := map[string]Node{}
@@ -152,9 +155,35 @@ func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
 	return out
 }
 
-// component returns the driver's component that a pod runs, or "". The chart's name can be overridden, the image's name is
+// components returns a function that returns the driver's component that one of the pods runs, or "". Users can give their
+// pods any labels and images, but namespaces allow only trusted pods the node's processes and the kubelet's directory of
+// plugins. The controller has nothing of a node, so it must be in a namespace of plugins, if there are any.
+func components(pods []corev1.Pod) func(corev1.Pod) string {
+	namespaces := sets.New[string]()
+	for _, p := range pods {
+		if labelled(p) == pluginPods && registers(p) {
+			namespaces.Insert(p.Namespace)
+		}
+	}
+	return func(p corev1.Pod) string {
+		c := labelled(p)
+		if c == pluginPods && !registers(p) || len(namespaces) > 0 && !namespaces.Has(p.Namespace) {
+			return ""
+		}
+		return c
+	}
+}
+
+// registers reports whether a pod can be a plugin of the kubelet, whose directory for them always has this name.
+func registers(p corev1.Pod) bool {
+	return p.Spec.HostPID && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.HostPath != nil && path.Base(v.HostPath.Path) == "plugins_registry"
+	})
+}
+
+// labelled returns the component that a pod claims to run, or "". The chart's name can be overridden, the image's name is
 // kept by mirrors.
-func component(p corev1.Pod) string {
+func labelled(p corev1.Pod) string {
 	c := p.Labels[componentLabel]
 	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
 		return strings.Contains(one.Image, "dra-"+c)
@@ -211,7 +240,7 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	if !d.SeenPods {
 		return
 	}
-	versions := map[string]int{}
+	versions, component := map[string]int{}, components(d.Pods)
 	controllers, alive := 0, 0
 	for _, p := range d.Pods {
 		switch component(p) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -92,7 +93,11 @@ func MetricsEndpoint(p corev1.Pod) (e Endpoint, ok bool) {
 					e.Path = v.Value
 				}
 			}
-			return e, e.Path != ""
+			if e.Path == "" {
+				return e, false
+			}
+			e.Path = path.Clean("/" + e.Path) // Dots would lead out of the pod, to any object of the API.
+			return e, true
 		}
 	}
 	return e, false
@@ -100,8 +105,9 @@ func MetricsEndpoint(p corev1.Pod) (e Endpoint, ok bool) {
 
 // ControllerPods returns the pods of the controller. Only the leader serves some metrics, and pods can share a node.
 func ControllerPods(pods []corev1.Pod) (out []corev1.Pod) {
+	component := components(pods)
 	for _, p := range pods {
-		if p.Spec.NodeName != "" && !ended(p) && IsController(p) {
+		if p.Spec.NodeName != "" && !ended(p) && component(p) == controllerPods {
 			out = append(out, p)
 		}
 	}
@@ -110,6 +116,7 @@ func ControllerPods(pods []corev1.Pod) (out []corev1.Pod) {
 
 // DriverPods returns all pods of the driver, by namespace and name.
 func DriverPods(pods []corev1.Pod) (out []corev1.Pod) {
+	component := components(pods)
 	for _, p := range pods {
 		if component(p) != "" {
 			out = append(out, p)
@@ -132,12 +139,12 @@ func ChartSelector(pods []corev1.Pod) string {
 	return nameLabel + " in (" + strings.Join(sets.List(names), ",") + ")"
 }
 
-// IsController reports whether a pod runs the controller.
-func IsController(p corev1.Pod) bool { return component(p) == controllerPods }
+// IsController reports whether one of DriverPods runs the controller.
+func IsController(p corev1.Pod) bool { return labelled(p) == controllerPods }
 
 // PluginPods returns the driver's plugin of each node: the newest pod that is ready, or else the newest.
 func PluginPods(pods []corev1.Pod) (out []corev1.Pod) {
-	best := map[string]corev1.Pod{}
+	best, component := map[string]corev1.Pod{}, components(pods)
 	for _, p := range pods {
 		if p.Spec.NodeName == "" || ended(p) || component(p) != pluginPods {
 			continue

@@ -78,13 +78,13 @@ func TestTop_Exposition_UnmeasuredIsAbsent(t *testing.T) {
 
 func TestPluginPods_TwoOfANode_NewestReadyOne(t *testing.T) {
 	pod := func(name, component string, ready corev1.ConditionStatus, age int64) corev1.Pod {
-		return corev1.Pod{
+		return onHost(corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(1000-age, 0), Labels: map[string]string{
 				"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component,
 			}},
 			Spec:   corev1.PodSpec{NodeName: "n1"},
 			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
-		}
+		})
 	}
 	ended := pod("ended", "kubelet-plugin", corev1.ConditionTrue, 1)
 	ended.Status.Phase = corev1.PodFailed
@@ -97,6 +97,66 @@ func TestPluginPods_TwoOfANode_NewestReadyOne(t *testing.T) {
 	}
 	if got := view.ControllerPods(pods); len(got) != 1 || got[0].Name != "controller" {
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestPluginPods_TenantsPods_AreNotTheDrivers has pods with the driver's labels and images that run beside the driver.
+func TestPluginPods_TenantsPods_AreNotTheDrivers(t *testing.T) {
+	pod := func(namespace, component string, age int64) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: component, CreationTimestamp: metav1.Unix(1000-age, 0),
+				Labels: map[string]string{"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component},
+			},
+			Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: "registry.example.com/dra-" + component}}},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		}
+	}
+	plugin := onHost(pod("driver", "kubelet-plugin", 30))
+	withoutVolume, withoutPIDs := pod("team", "kubelet-plugin", 1), onHost(pod("team", "kubelet-plugin", 1))
+	withoutVolume.Spec.HostPID, withoutPIDs.Spec.HostPID = true, false
+	pods := []corev1.Pod{
+		pod("team", "kubelet-plugin", 1), withoutVolume, withoutPIDs, pod("team", "controller", 1), pod("team", "mps-supervisor", 1),
+		plugin, pod("driver", "controller", 30), pod("driver", "mps-supervisor", 30),
+	}
+	for name, found := range map[string][]corev1.Pod{
+		"plugins": view.PluginPods(pods), "controllers": view.ControllerPods(pods), "all": view.DriverPods(pods),
+	} {
+		if len(found) == 0 {
+			t.Errorf("%s: none", name)
+		}
+		for _, p := range found {
+			if p.Namespace != "driver" {
+				t.Errorf("%s: %s/%s", name, p.Namespace, p.Name)
+			}
+		}
+	}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: pods, SeenPods: true}
+	for _, f := range view.Findings(d, nil) {
+		if strings.Contains(f.Message, "team/") || strings.Contains(f.Message, "of 2 pods") {
+			t.Errorf("%s: %s", f.Subject, f.Message)
+		}
+	}
+}
+
+// onHost gives a pod the parts of the node that the plugin has.
+func onHost(p corev1.Pod) corev1.Pod {
+	p.Spec.HostPID = true
+	p.Spec.Volumes = []corev1.Volume{{Name: "registrar", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: "/var/lib/kubelet/plugins_registry"},
+	}}}
+	return p
+}
+
+// TestMetricsEndpoint_PathWithDots_StaysInThePod has a path that the API server's proxy would resolve to other objects.
+func TestMetricsEndpoint_PathWithDots_StaysInThePod(t *testing.T) {
+	for path, want := range map[string]string{"/metrics": "/metrics", "../../../secrets": "/secrets", "/m/../../../nodes": "/nodes", "": ""} {
+		e, ok := view.MetricsEndpoint(corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}}, Env: []corev1.EnvVar{{Name: "METRICS_PATH", Value: path}},
+		}}}})
+		if e.Path != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", path, e.Path, ok)
+		}
 	}
 }
 

@@ -397,7 +397,7 @@ func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 		Spec:   corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: "registry.example.com/dra-kubelet-plugin:1"}}},
 		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
-	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{plugin}, SeenPods: true}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), Pods: []corev1.Pod{onHost(plugin)}, SeenPods: true}
 	for _, f := range view.Findings(d, []string{"n1"}) {
 		if f.Level != view.Info {
 			t.Errorf("%s: %s: %s", f.Level, f.Subject, f.Message)
