@@ -180,7 +180,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	defer helper.Stop()
 	if p.o.HealthcheckPort >= 0 {
-		stop, err := serveHealth(p.o.HealthcheckPort, p.socket(), p.calls.registered.Load)
+		stop, err := serveHealth(p.o.HealthcheckPort, p.socket(), p.registrar(), p.calls.registered.Load)
 		if err != nil {
 			return err
 		}
@@ -233,6 +233,15 @@ func (p *Plugin) socket() string {
 		return filepath.Join(p.o.DataDir, "dra-"+p.o.PodUID+".sock")
 	}
 	return filepath.Join(p.o.DataDir, "dra.sock")
+}
+
+// registrar returns the path of the helper's socket for the kubelet's registration.
+func (p *Plugin) registrar() string {
+	file := p.o.Driver + "-reg.sock"
+	if p.o.PodUID != "" {
+		file = draplugin.RollingUpdateRegistrarSocketFile(p.o.RegistrarDir, p.o.Driver, types.UID(p.o.PodUID))
+	}
+	return filepath.Join(p.o.RegistrarDir, file)
 }
 
 // ready delays a Prepare until the first pass of recovery and the first scan are done.

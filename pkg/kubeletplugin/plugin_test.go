@@ -395,25 +395,35 @@ func TestPlugin_RecordDamaged_IsReported(t *testing.T) {
 	}
 }
 
-func TestPlugin_AllWell_ReportsHealth(t *testing.T) {
-	e := newEnv(t)
+// startProbed starts a plugin with a health service, and returns a function that waits for an answer of it.
+func (e testEnv) startProbed() (probe func(healthpb.HealthCheckResponse_ServingStatus)) {
+	e.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		e.Fatal(err)
 	}
 	e.HealthPort = listener.Addr().(*net.TCPAddr).Port
 	_ = listener.Close()
 	e.start()
-	e.Published(gpu.KindGPU, 8)
 	conn, err := grpc.NewClient("127.0.0.1:"+strconv.Itoa(e.HealthPort), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		t.Fatal(err)
+		e.Fatal(err)
 	}
-	defer conn.Close()
-	e.Eventually("SERVING", func() (bool, string) {
-		answer, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
-		return err == nil && answer.Status == healthpb.HealthCheckResponse_SERVING, "not yet"
-	})
+	e.Cleanup(func() { _ = conn.Close() })
+	return func(want healthpb.HealthCheckResponse_ServingStatus) {
+		e.Helper()
+		e.Eventually(want.String(), func() (bool, string) {
+			answer, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+			return err == nil && answer.Status == want, "not yet"
+		})
+	}
+}
+
+func TestPlugin_AllWell_ReportsHealth(t *testing.T) {
+	e := newEnv(t)
+	probe := e.startProbed()
+	e.Published(gpu.KindGPU, 8)
+	probe(healthpb.HealthCheckResponse_SERVING)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	stream, err := e.Kubelet.Health(ctx)
@@ -429,6 +439,28 @@ func TestPlugin_AllWell_ReportsHealth(t *testing.T) {
 		n := len(e.Devices())
 		return n == len(report.Devices) && n > 200, fmt.Sprintf("%d, and the health of %d is reported", n, len(report.Devices))
 	})
+}
+
+// TestPlugin_SocketRemoved_IsUnhealthy removes a socket while the connections through it live. The kubelet forgets a plugin
+// without its registration socket, and a restarted kubelet finds neither.
+func TestPlugin_SocketRemoved_IsUnhealthy(t *testing.T) {
+	for name, dir := range map[string]func(testEnv) string{
+		"registration": func(e testEnv) string { return e.RegistrarDir() }, "calls": func(e testEnv) string { return e.DataDir() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			probe := e.startProbed()
+			probe(healthpb.HealthCheckResponse_SERVING)
+			sockets, err := filepath.Glob(filepath.Join(dir(e), "*.sock"))
+			if len(sockets) != 1 || err != nil {
+				t.Fatalf("%v, %v", sockets, err)
+			}
+			if err := os.Remove(sockets[0]); err != nil {
+				t.Fatal(err)
+			}
+			probe(healthpb.HealthCheckResponse_NOT_SERVING)
+		})
+	}
 }
 
 // TestPlugin_GPUNeedsReset_TellsItsPodAndRecovers follows a fault from the driver to the pod and back, across a restart.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -49,15 +50,17 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 	}
 }
 
-// healthcheck answers probes. The plugin is healthy if the kubelet registered it and its own socket answers.
+// healthcheck answers probes. The plugin is healthy if the kubelet registered it, its sockets exist and its own one
+// answers. Connections outlive a removed socket, and only a new process makes sockets again.
 type healthcheck struct {
 	healthpb.UnimplementedHealthServer
 	registered func() bool
 	kubelet    drapb.DRAPluginClient
+	sockets    []string
 }
 
 // serveHealth serves the gRPC health service until stop is called.
-func serveHealth(port int, socket string, registered func() bool) (stop func(), err error) {
+func serveHealth(port int, socket, registrar string, registered func() bool) (stop func(), err error) {
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listen for health checks: %w", err)
@@ -68,7 +71,9 @@ func serveHealth(port int, socket string, registered func() bool) (stop func(), 
 		return nil, fmt.Errorf("reach the plugin's own socket: %w", err)
 	}
 	server := grpc.NewServer()
-	healthpb.RegisterHealthServer(server, &healthcheck{registered: registered, kubelet: drapb.NewDRAPluginClient(conn)})
+	healthpb.RegisterHealthServer(server, &healthcheck{
+		registered: registered, kubelet: drapb.NewDRAPluginClient(conn), sockets: []string{socket, registrar},
+	})
 	go func() {
 		if err := server.Serve(listener); err != nil {
 			klog.Background().Error(err, "The server of health checks failed")
@@ -85,6 +90,12 @@ func (h *healthcheck) Check(ctx context.Context, _ *healthpb.HealthCheckRequest)
 	answer := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}
 	if !h.registered() {
 		return answer, nil
+	}
+	for _, socket := range h.sockets {
+		if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+			klog.FromContext(ctx).Error(err, "A socket of the plugin was removed; the kubelet cannot reach it")
+			return answer, nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
