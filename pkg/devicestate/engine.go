@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"path/filepath"
+	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -99,6 +100,10 @@ type Engine struct {
 	locks   string
 
 	recovering, identifying, verifying claimWork
+
+	mu sync.Mutex
+	// minors are the GPUs' minor numbers as of the last Recover, by PCI address.
+	minors map[string]int
 }
 
 const (
@@ -112,7 +117,7 @@ func Open(o Options) (*Engine, error) {
 		o.Planner = plan.Make
 	}
 	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
-	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks")}
+	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}}
 	if err := o.Host.MkdirAll(LabelMkdir, 0o700, e.locks); err != nil {
 		return nil, fmt.Errorf("make the state directory %s: %w", e.locks, err)
 	}

@@ -55,6 +55,11 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	e.mu.Lock()
+	for _, g := range e.o.Snapshot().GPUs {
+		e.minors[g.PCIAddress] = g.Minor // Before specs are written: Renumbered notices a later change.
+	}
+	e.mu.Unlock()
 	var findings []Finding
 	for _, uid := range union(uids, specs) {
 		f := Finding{Claim: plan.Claim{UID: uid}}

@@ -373,6 +373,27 @@ func TestPlugin_SpecsDeleted_WritesThemAgain(t *testing.T) {
 	e.Eventually("the spec written again", func() (bool, string) { return len(e.Specs()) == 1, "none" })
 }
 
+// TestPlugin_MinorNumbersChange_SpecFollows enumerates two GPUs anew, as a reload of the same driver does after a GPU was
+// lost. A container that restarts must not get the device node of another GPU.
+func TestPlugin_MinorNumbersChange_SpecFollows(t *testing.T) {
+	e := newEnv(t)
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
+		t.Fatal(err)
+	}
+	simtest.Change(t, e.Machine, func(s *engine.State) {
+		s.Remove(&s.GPUs[0])
+		s.Remove(&s.GPUs[1])
+		s.Add(&s.GPUs[1])
+		s.Add(&s.GPUs[0])
+	})
+	e.Eventually("the spec with the new device node", func() (bool, string) {
+		spec, err := os.ReadFile(filepath.Join(e.CDIDir(), e.Specs()[0]))
+		return err == nil && strings.Contains(string(spec), `/dev/nvidia1"`) && !strings.Contains(string(spec), `/dev/nvidia0"`), string(spec)
+	})
+}
+
 func TestPlugin_RecordDamaged_IsReported(t *testing.T) {
 	e := newEnv(t)
 	e.start()
