@@ -243,6 +243,9 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	versions, component := map[string]int{}, components(d.Pods)
 	controllers, alive := 0, 0
 	for _, p := range d.Pods {
+		if ended(p) {
+			continue // Kubernetes keeps evicted pods.
+		}
 		switch component(p) {
 		case pluginPods:
 			versions[imageVersion(p)]++

@@ -404,3 +404,30 @@ func TestFindings_ChartWithAnotherName_FindsThePlugin(t *testing.T) {
 		}
 	}
 }
+
+// TestFindings_PodsThatEnded_DoNotCount has pods that were evicted, of an older version.
+func TestFindings_PodsThatEnded_DoNotCount(t *testing.T) {
+	pod := func(component, version string, phase corev1.PodPhase, ready corev1.ConditionStatus) corev1.Pod {
+		return onHost(corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: component + version, Labels: map[string]string{
+				"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": component, "app.kubernetes.io/version": version,
+			}},
+			Spec:   corev1.PodSpec{NodeName: "n1"},
+			Status: corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+		})
+	}
+	d := view.Diagnosis{Objects: objects(published(t, "l40s-4", "n1", 1)), SeenPods: true, Pods: []corev1.Pod{
+		pod("kubelet-plugin", "1", corev1.PodFailed, corev1.ConditionFalse), pod("kubelet-plugin", "2", corev1.PodRunning, corev1.ConditionTrue),
+		pod("controller", "1", corev1.PodFailed, corev1.ConditionFalse), pod("controller", "2", corev1.PodRunning, corev1.ConditionTrue),
+	}}
+	found := false
+	for _, f := range view.Findings(d, nil) {
+		found = found || strings.HasPrefix(f.Message, "1 of 1 pods are ready")
+		if strings.Contains(f.Message, "versions") {
+			t.Errorf("%s: %s", f.Subject, f.Message)
+		}
+	}
+	if !found {
+		t.Error("pods of the controller that ended count")
+	}
+}
