@@ -26,6 +26,7 @@ import (
 
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/sampler"
@@ -227,7 +228,10 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(preparedDevices.desc(), err)
 	} else {
-		count := map[string]int{"gpu": 0}
+		count := map[string]int{}
+		for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
+			count[string(kind)] = 0 // The alert PluginDown reads the last value.
+		}
 		for _, p := range plans {
 			for i, d := range p.Devices {
 				if !p.Continues(i) {

@@ -168,6 +168,15 @@ func TestMetrics_CallsAndRecords_Counted(t *testing.T) {
 	lacks(t, samples, "gpu_dra_published_devices")
 }
 
+// TestRecordsCollector_NoClaims_ZeroOfEachType: the last value of a series that only vanished would count as prepared.
+func TestRecordsCollector_NoClaims_ZeroOfEachType(t *testing.T) {
+	m := New(Options{Driver: "d", Node: "n"})
+	m.CollectRecords(fakeRecords{}, nobody, nothing, never)
+	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
+		has(t, scrape(t, m), `nvidia_dra_prepared_devices{device_type="`+string(kind)+`",driver="d",node="n"} 0`)
+	}
+}
+
 func TestDurationBuckets_Milliseconds_Resolved(t *testing.T) {
 	within := 0
 	for _, b := range durationBuckets {
