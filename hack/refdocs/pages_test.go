@@ -66,7 +66,8 @@ func TestParameterFields_Types_DescribeEveryField(t *testing.T) {
 			f := of.Field(i)
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			have = append(have, prefix+name)
-			if inner := f.Type; inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct && inner.Elem().PkgPath() == of.PkgPath() {
+			if inner := f.Type; inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct && inner.Elem().PkgPath() == of.PkgPath() &&
+				inner.Elem() != reflect.TypeFor[v1beta1.Quantity]() {
 				walk(prefix+name+".", inner.Elem())
 			}
 		}
