@@ -435,11 +435,13 @@ func TestReview_HugeObject_BoundedWork(t *testing.T) {
 		"an amount of many small digits":  of("gpu.nvidia.com", `, capacity: {requests: {compute: "1e-100000"}}`),
 		"an alternative's amount": claim(`  requests: [{name: r, firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, capacity: {requests: ` +
 			`{compute: "1234567890123456e-100000"}}}]}]`),
+		"regular expressions that grow":  of("gpu.nvidia.com", selecting(whole+strings.Repeat(`"x".matches("(a{9}){99}") || `, 20)+"true")),
+		"a class of regular expressions": class(whole + strings.Repeat(`"x".matches("(a{9}){99}") || `, 20) + "true"),
 		"many constraints": claim("  requests: [{name: r, exactly: {deviceClassName: gpu.nvidia.com}}]\n  constraints: [" +
 			many(3000, func(i int) string { return fmt.Sprintf("{matchAttribute: gpu.nvidia.com/c%d}", i) }) + "]"),
-		"names within the API's limits": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `+attr+`x2 == "a" || `, 100)+
+		"names within the API's limits": of("gpu.nvidia.com", selecting(strings.Repeat(attr+`x1 == "a" || `+attr+`x2 == "a" || `, 60)+
 			strings.Join(func() (all []string) {
-				for i := range 100 {
+				for i := range 60 {
 					all = append(all, fmt.Sprintf("%sname%d == 1", attr, i))
 				}
 				return all

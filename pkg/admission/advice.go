@@ -22,7 +22,7 @@ import (
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
 func (v *ClusterView) reviewClaim(ctx context.Context, spec resourceapi.ResourceClaimSpec, path *field.Path, o Options) result {
 	var r result
-	if tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
+	if v.tooLarge(spec.Devices.Requests...) || len(spec.Devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
 		len(spec.Devices.Config) > resourceapi.DeviceConfigMaxSize {
 		r.Errors = field.ErrorList{field.Forbidden(path.Child("devices"), tooLargeText)}
 		return r
@@ -74,21 +74,26 @@ func (v *ClusterView) Explain(ctx context.Context, spec resourceapi.ResourceClai
 // over the other limits, but any program can post a review.
 const maxSelectors = 64 << 10
 
+// maxPatterns is the size of the regular expressions of a selector, in instructions. Repetitions in a selector of the API's
+// largest size could take all memory of the controller.
+const maxPatterns = 5000
+
 // maxExponent is the largest decimal exponent of an amount that a review compares.
 const maxExponent = 99
 
 // tooLargeText is the error of objects that reviews do not read.
-const tooLargeText = "it is larger than a review reads: at most 64 KiB of selectors, and the API's limits, and " +
-	"amounts with exponents of two digits; use fewer or shorter selectors"
+const tooLargeText = "it is larger than a review reads: at most 64 KiB of selectors, and the API's limits, " +
+	"regular expressions with few repetitions, and amounts with exponents of two digits; use fewer or shorter selectors"
 
 // tooLarge reports whether a review of the requests would take long.
-func tooLarge(requests ...resourceapi.DeviceRequest) bool {
+func (v *ClusterView) tooLarge(requests ...resourceapi.DeviceRequest) bool {
 	for _, r := range requests {
 		if len(r.FirstAvailable) > resourceapi.FirstAvailableDeviceRequestMaxSize {
 			return true
 		}
 	}
 	size := 0
+	var expressions []string
 	for r := range selector.Requests(requests) {
 		if len(r.Selectors) > resourceapi.DeviceSelectorsMaxSize ||
 			r.Capacity != nil && len(r.Capacity.Requests) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
@@ -103,10 +108,15 @@ func tooLarge(requests ...resourceapi.DeviceRequest) bool {
 			}
 		}
 		for _, e := range selector.Expressions(r.Selectors) {
+			if len(e) > resourceapi.CELSelectorExpressionMaxLength {
+				return true
+			}
 			size += len(e)
+			expressions = append(expressions, e)
 		}
 	}
-	return size > maxSelectors || len(requests) > resourceapi.DeviceRequestsMaxSize
+	return size > maxSelectors || len(requests) > resourceapi.DeviceRequestsMaxSize ||
+		slices.ContainsFunc(expressions, func(e string) bool { return v.cache.Read(e).PatternSize > maxPatterns })
 }
 
 // advise warns of names and values that no device of the cluster has.

@@ -27,9 +27,12 @@ type Cache struct {
 	alike    *lru.Cache // By values.
 }
 
+// maxCompiled is the number of compiled selectors. One of the API's largest size takes 1.5 MB.
+const maxCompiled = 100
+
 // NewCache returns a cache that holds the selectors of a busy cluster.
 func NewCache() *Cache {
-	return &Cache{cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000), lru.New(5000)}
+	return &Cache{cel.NewCache(maxCompiled, cel.Features{EnableConsumableCapacity: true}), lru.New(500), lru.New(5000), lru.New(5000)}
 }
 
 // Read analyses an expression. An invalid one has an empty reading, because the API server refuses it.

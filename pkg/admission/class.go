@@ -60,7 +60,7 @@ func (r *result) warn(format string, args ...any) {
 func (v *ClusterView) reviewClass(ctx context.Context, class *resourceapi.DeviceClass) result {
 	var r result
 	spec := field.NewPath("spec")
-	if tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}) ||
+	if v.tooLarge(resourceapi.DeviceRequest{Exactly: &resourceapi.ExactDeviceRequest{Selectors: class.Spec.Selectors}}) ||
 		len(class.Spec.Config) > resourceapi.DeviceConfigMaxSize {
 		r.Errors = field.ErrorList{field.Forbidden(spec, tooLargeText)}
 		return r

@@ -11,6 +11,7 @@ package selector
 import (
 	"fmt"
 	"maps"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -46,6 +47,8 @@ type Reading struct {
 	// Complete means that the expression reads nothing of a device but its driver and Names, so that devices that are equal
 	// in these have one result.
 	Complete bool
+	// PatternSize is the size of the compiled regular expressions, in instructions.
+	PatternSize int
 }
 
 // maxBytes is the API's limit on an expression (resource.k8s.io/v1, CELDeviceSelector).
@@ -81,6 +84,44 @@ func Read(expression string) (Reading, error) {
 	}))
 	r.Complete = reads == 0
 	return r, nil
+}
+
+// patternSize returns the size of the pattern of a call that is compiled with the expression, otherwise 0.
+func patternSize(call ast.CallExpr) int {
+	args := call.Args()
+	if call.IsMemberFunction() {
+		args = append([]ast.Expr{call.Target()}, args...)
+	}
+	switch call.FunctionName() {
+	case "matches", "find", "findAll":
+	default:
+		return 0
+	}
+	if len(args) < 2 {
+		return 0
+	}
+	pattern, ok := literal(args[1])
+	re, err := syntax.Parse(pattern, syntax.Perl)
+	if !ok || err != nil {
+		return 0 // It is not compiled.
+	}
+	return instructions(re)
+}
+
+// instructions estimates the size of a pattern with its repetitions written out. Parse bounds it, so that it does not
+// overflow.
+func instructions(re *syntax.Regexp) int {
+	size := 1 + len(re.Rune)/16 // The ranges of a class are in one instruction.
+	if re.Op == syntax.OpLiteral {
+		size = len(re.Rune)
+	}
+	for _, sub := range re.Sub {
+		size += instructions(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		size *= max(re.Min, re.Max, 1)
+	}
+	return size
 }
 
 // Type returns the only type of a driver's devices that can match, or "" if there is no such limit.
@@ -140,6 +181,7 @@ func (r *Reading) mention(e ast.Expr) {
 		return
 	}
 	call := e.AsCall()
+	r.PatternSize += patternSize(call)
 	switch call.FunctionName() {
 	case operators.Equals:
 		if c, ok := comparison(call.Args()); ok && c.Domain != "" {

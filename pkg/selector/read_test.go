@@ -55,7 +55,7 @@ func TestRead_Expression_FindsDriverNamesAndValues(t *testing.T) {
 		`device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`: with(func(r *Reading) {
 			r.Names = []Name{{Domain: "gpu.nvidia.com", ID: "memory", Capacity: true}}
 		}),
-		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("h100")`: with(func(r *Reading) { r.Names = []Name{ours("productName")} }),
+		`device.attributes["gpu.nvidia.com"].productName.lowerAscii().matches("h100")`: with(func(r *Reading) { r.Names, r.PatternSize = []Name{ours("productName")}, 4 }),
 		`cel.bind(a, device.attributes["gpu.nvidia.com"], a.type == "gpu")`:            none,
 		`device.allowMultipleAllocations`:                                              none,
 	} {
@@ -111,4 +111,20 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%q names %d things", expression, len(r.Names))
 		}
 	})
+}
+
+func TestRead_RegularExpressions_CountsRepetitions(t *testing.T) {
+	for expression, atLeast := range map[string]int{
+		`"x".matches("(a{9}){99}")`: 891, `"x".find("(a{9}){99}") == ""`: 891, `"x".findAll("a{500}").size() == 0 && "x".matches("b{500}")`: 1000,
+		`matches("x", "a{500}")`: 500, `"x".matches("(a{2,}){99}")`: 198, `"x".matches("[^b]{1,500}")`: 500,
+	} {
+		if r, err := Read(expression); err != nil || r.PatternSize < atLeast || r.PatternSize > 5*atLeast {
+			t.Errorf("%s: %d, %v, want %d", expression, r.PatternSize, err, atLeast)
+		}
+	}
+	for _, expression := range []string{`"x".matches(device.driver)`, `"x".matches("a{1001}")`, `"x".contains("(a{9}){99}")`, `"x".find()`} {
+		if r, err := Read(expression); err != nil || r.PatternSize != 0 {
+			t.Errorf("%s: %d, %v", expression, r.PatternSize, err)
+		}
+	}
 }
