@@ -240,6 +240,28 @@ func TestDashboards_Measurements_AreShown(t *testing.T) {
 	}
 }
 
+// TestDashboards_UpgradeOfPlugin_RecordsCountOnce: two plugins serve the records of a node. The unit tests of promtool run
+// the query.
+func TestDashboards_UpgradeOfPlugin_RecordsCountOnce(t *testing.T) {
+	tests, found := read(t, "testdata/alerts_test.yaml"), false
+	for _, board := range dashboards(t) {
+		for _, p := range board.Panels {
+			for _, target := range p.Targets {
+				if !strings.Contains(target.Expr, "(nvidia_dra_prepared_devices") {
+					continue
+				}
+				found = true
+				if !strings.Contains(tests, "- expr: "+strings.ReplaceAll(target.Expr, "$node", ".*")+"\n") {
+					t.Errorf("%s has no unit test: %s", p.Title, target.Expr)
+				}
+			}
+		}
+	}
+	if !found {
+		t.Error("no panel has prepared devices")
+	}
+}
+
 // TestDashboards_FirstEvent_Counts: a series of events begins with the first of them, which increase() does not count. The
 // unit tests of promtool run the query of XIDs.
 func TestDashboards_FirstEvent_Counts(t *testing.T) {

@@ -83,7 +83,7 @@ var dashboards = []dashboard{
 			{`sum by (node, device, direction) (rate(gpu_dra_device_nvlink_bytes_total{node=~"$node"}[$__rate_interval]))`, "{{node}} {{device}} NVLink {{direction}}"},
 		}},
 		{title: "Prepared devices", unit: plain, queries: []query{
-			{`sum by (node, device_type) (nvidia_dra_prepared_devices{node=~"$node"})`, "{{node}} {{device_type}}"},
+			{`sum by (node, device_type) (max by (node, driver, device_type) (nvidia_dra_prepared_devices{node=~"$node"}))`, "{{node}} {{device_type}}"},
 		}},
 		{title: "Published devices", unit: plain, queries: []query{{`sum by (instance, type) (gpu_dra_published_devices)`, "{{instance}} {{type}}"}}},
 		{title: "Time to prepare a claim's devices (99 %)", unit: seconds, queries: []query{
