@@ -35,7 +35,7 @@ type Watcher struct {
 	version string
 	// checkLimit limits a scan's wait for the checks of compute modes, and for the end of each unneeded daemon.
 	checkLimit time.Duration
-	// restarts counts each daemon's restarts, by device name.
+	// restarts counts each daemon's restarts, by device name. It is nil before the first scan.
 	restarts map[string]int
 
 	mu sync.Mutex
@@ -118,8 +118,8 @@ func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
 	restarts := map[string]int{}
 	for _, s := range daemons {
 		restarts[s.Name] = s.Restarts
-		if s.Restarts <= w.restarts[s.Name] {
-			continue
+		if w.restarts == nil || s.Restarts <= w.restarts[s.Name] {
+			continue // The first scan cannot know which claims a restart concerned.
 		}
 		for _, c := range clients(plans, s.Name) {
 			why := "its MPS daemon ended"

@@ -137,7 +137,8 @@ func TestScan_DaemonRestarts_ReportsEachClaimOnce(t *testing.T) {
 	status := func(p plan.Plan, restarts int) mpsd.Status {
 		return mpsd.Status{Daemon: mpsd.Daemon{Name: p.Devices[0].Name, UUID: p.Devices[0].UUID}, PID: 1, Restarts: restarts, Problem: "it ended: killed"}
 	}
-	e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{status(a, 0), status(other, 0)}}
+	// The other daemon restarted before the plugin did: that was reported then.
+	e.supervisor.list = mpsd.List{Daemons: []mpsd.Status{status(a, 0), status(other, 3)}}
 	e.mustScan(t)
 	if len(e.reports) != 0 {
 		t.Fatalf("nothing happened: %v", e.reports)
