@@ -9,7 +9,7 @@
 //
 // Traps. Users choose the names of processes, which are in the kernel's messages, and can write messages of their own. A
 // line counts only if the kernel wrote it and it begins as NVIDIA's driver begins it. The log is a ring: a reader that is
-// too slow loses messages. An XID of a GPU that cannot be read waits for the GPU, beside the position: XIDs of other GPUs
+// too slow loses messages. An XID of a GPU that cannot be read waits for the GPU, beside the position. XIDs of other GPUs
 // must not be passed on again, because an administrator can have cleared their faults. The log does not show resets, so an
 // XID counts even if the GPU was reset while the plugin was down.
 package kernellog
