@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -33,8 +34,10 @@ const (
 
 // board is a simulated node with all that it publishes, before any claim.
 type board struct {
-	profile  profiles.Profile
-	machine  *engine.Engine
+	profile profiles.Profile
+	machine *engine.Engine
+	// scanning is held by the one scan that the scanner allows at a time; GPUs are prepared concurrently.
+	scanning sync.Mutex
 	scanner  *inventory.Inventory
 	snapshot gpu.Snapshot
 	policy   func(g gpu.GPU, profile string) sharing.Policy
@@ -78,7 +81,9 @@ func newBoard(ctx context.Context, tree, profile, settings string) (*board, erro
 }
 
 func (b *board) scan(ctx context.Context) (gpu.Snapshot, error) {
+	b.scanning.Lock()
 	s, err := b.scanner.Scan(ctx)
+	b.scanning.Unlock()
 	slicetest.Locate(b.profile, &s)
 	return s, err
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,7 +103,10 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
 	root := s.env.Dir
 	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
+	var scanning sync.Mutex // GPUs are prepared concurrently, and scanned one at a time.
 	o.Snapshot = func() gpu.Snapshot {
+		scanning.Lock()
+		defer scanning.Unlock()
 		snapshot, err := scanner.Scan(context.Background())
 		if err != nil && !errors.Is(err, inventory.ErrNoDriver) {
 			s.env.T.Error(err)
