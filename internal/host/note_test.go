@@ -96,9 +96,7 @@ func TestSetNotes_KilledBeforeTruncate_ReadsNewLines(t *testing.T) {
 // TestSetNotes_DiskTakesPart_LeavesNone: some of the lines could pass for all of them.
 func TestSetNotes_DiskTakesPart_LeavesNone(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("notes", dir, "tmpfs", 0, "size=4k"); errors.Is(err, unix.EPERM) {
-		t.Skip("a mount needs CAP_SYS_ADMIN")
-	} else if err != nil {
+	if err := unix.Mount("notes", dir, "tmpfs", 0, "size=4k"); err != nil { // It needs root, as the driver does.
 		t.Fatal(err)
 	}
 	h := host.New(host.Options{})
