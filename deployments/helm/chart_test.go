@@ -19,7 +19,14 @@ import (
 
 var update = flag.Bool("update", false, "write the goldens")
 
-const chart = "gpu-dra-driver"
+// chart is the directory of the chart. test/mutation names a changed copy.
+var chart = "gpu-dra-driver"
+
+func init() {
+	if dir := os.Getenv("GPU_DRA_DRIVER_CHART"); dir != "" {
+		chart = dir
+	}
+}
 
 var built sync.Map
 

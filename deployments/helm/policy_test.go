@@ -11,15 +11,18 @@ import (
 	"github.com/google/cel-go/cel"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+	"k8s.io/apiserver/pkg/cel/library"
 	"sigs.k8s.io/yaml"
 )
 
 // policy is the rendered ValidatingAdmissionPolicy, compiled with the CEL library and extensions of an API server.
 // The end-to-end tests use a real server; this covers every branch.
 type policy struct {
-	spec admissionv1.ValidatingAdmissionPolicySpec
-	env  *cel.Env
+	spec     admissionv1.ValidatingAdmissionPolicySpec
+	env      *cel.Env
+	programs map[string]cel.Program // by expression
 }
 
 func loadPolicy(t *testing.T) policy { return loadPolicies(t, "admissionpolicy.yaml")["own-slices"] }
@@ -44,7 +47,7 @@ func loadPolicies(t *testing.T, template string, args ...string) map[string]poli
 			t.Fatal(err)
 		}
 		if vap.Kind == "ValidatingAdmissionPolicy" {
-			out[strings.TrimPrefix(vap.Name, "gpu-dra-driver-")] = policy{spec: vap.Spec, env: env}
+			out[strings.TrimPrefix(vap.Name, "gpu-dra-driver-")] = policy{spec: vap.Spec, env: env, programs: map[string]cel.Program{}}
 		}
 	}
 	if len(out) == 0 {
@@ -55,13 +58,17 @@ func loadPolicies(t *testing.T, template string, args ...string) map[string]poli
 
 func (p policy) eval(t *testing.T, expression string, in map[string]any) any {
 	t.Helper()
-	ast, issues := p.env.Compile(expression)
-	if issues.Err() != nil {
-		t.Fatalf("%s: %v", expression, issues.Err())
-	}
-	program, err := p.env.Program(ast)
-	if err != nil {
-		t.Fatal(err)
+	program := p.programs[expression]
+	if program == nil {
+		ast, issues := p.env.Compile(expression)
+		if issues.Err() != nil {
+			t.Fatalf("%s: %v", expression, issues.Err())
+		}
+		var err error
+		if program, err = p.env.Program(ast, cel.CostLimit(celconfig.PerCallLimit), cel.CostTracking(&library.CostEstimator{})); err != nil {
+			t.Fatal(err)
+		}
+		p.programs[expression] = program
 	}
 	out, _, err := program.Eval(in)
 	if err != nil {

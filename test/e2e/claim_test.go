@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"gpu-dra-driver/pkg/resourceslices"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -306,6 +308,104 @@ func TestPod_GPUOfForceDeletedPod_IsWaitedFor(t *testing.T) {
 	}
 }
 
+// inventedSlice returns a slice of a node with a device of no known type.
+func inventedSlice(node string) *resourceapi.ResourceSlice {
+	return &resourceapi.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: env.Driver, NodeName: &node,
+			Pool: resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
+			Devices: []resourceapi.Device{{Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+				"type": {StringValue: new("none")},
+			}}},
+		},
+	}
+}
+
+// TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied writes, with the token of a plugin's pod, slices of the pod's
+// own node with each kind of each attribute and each range of each amount.
+func TestSlices_WithPluginsToken_ValuesThatStopTheSchedulerDenied(t *testing.T) {
+	ctx := testContext(t)
+	p := pluginPods(ctx, t, 1)[0]
+	token, err := cluster.Client.CoreV1().ServiceAccounts(p.Namespace).CreateToken(ctx, p.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	must(t, err)
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken, config.QPS = token.Status.Token, -1
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	policyDenied := 0
+	write := func(name string, wantDenied bool, change func(*resourceapi.ResourceSlice)) {
+		t.Helper()
+		s := inventedSlice(p.Spec.NodeName)
+		change(s)
+		made, err := client.ResourceV1().ResourceSlices().Create(ctx, s, metav1.CreateOptions{})
+		switch {
+		case err == nil:
+			must(t, client.ResourceV1().ResourceSlices().Delete(context.WithoutCancel(ctx), made.Name, metav1.DeleteOptions{}))
+			if wantDenied {
+				t.Errorf("%s was not denied", name)
+			}
+		case apierrors.IsForbidden(err):
+			policyDenied++
+			if !wantDenied {
+				t.Errorf("%s: %v", name, err)
+			}
+		case !apierrors.IsInvalid(err):
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	forms := map[string]resourceapi.DeviceAttribute{
+		"string": {StringValue: new("gpu")}, "int": {IntValue: new(int64(1))}, "bool": {BoolValue: new(true)}, "version": {VersionValue: new("1.0.0")},
+	}
+	tried := 0
+	for _, e := range resourceslices.Catalogue() {
+		name := resourceapi.QualifiedName(e.Name)
+		if !e.Capacity {
+			for form, value := range forms {
+				tried++
+				write(e.Name+" as "+form, form != e.Type, func(s *resourceapi.ResourceSlice) { s.Spec.Devices[0].Attributes[name] = value })
+			}
+			continue
+		}
+		for amount, fine := range map[string]bool{
+			"0": true, "81559Mi": true, "-1": false, "500m": false, "2Pi": false, "9223372036854775807": false, "1e3": false, "1e999999999": false,
+		} {
+			tried++
+			q := resource.MustParse(amount)
+			write(e.Name+" of "+amount, !fine, func(s *resourceapi.ResourceSlice) {
+				s.Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: q}}
+			})
+		}
+		// The API server does not check these amounts against each other, apart from the order.
+		for field, policy := range map[string]resourceapi.CapacityRequestPolicy{
+			"default":     {Default: new(resource.MustParse("-1"))},
+			"min":         {Default: new(resource.MustParse("1")), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(resource.MustParse("-1"))}},
+			"fraction":    {Default: new(resource.MustParse("1")), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(resource.MustParse("500m"))}},
+			"valid value": {Default: new(resource.MustParse("-1")), ValidValues: []resource.Quantity{resource.MustParse("-1")}},
+		} {
+			tried++
+			write(e.Name+" with "+field, true, func(s *resourceapi.ResourceSlice) {
+				s.Spec.Devices[0].AllowMultipleAllocations = new(true)
+				s.Spec.Devices[0].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{name: {Value: resource.MustParse("10"), RequestPolicy: &policy}}
+			})
+		}
+	}
+	write("the driver's own domain", true, func(s *resourceapi.ResourceSlice) {
+		s.Spec.Devices[0].Attributes[env.Driver+"/type"] = forms["version"]
+	})
+	write("a counter", true, func(s *resourceapi.ResourceSlice) {
+		s.Spec.Devices, s.Spec.SharedCounters = nil, []resourceapi.CounterSet{{Name: "a", Counters: map[string]resourceapi.Counter{"b": {Value: resource.MustParse("-1")}}}}
+	})
+	if policyDenied < tried/2 {
+		t.Errorf("the policy denied %d of %d slices; the API server itself refused too many for this test", policyDenied, tried)
+	}
+	runDemo(ctx, t, "one-gpu")
+}
+
 func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 	ctx := testContext(t)
 	p := pluginPods(ctx, t, 1)[0]
@@ -322,19 +422,7 @@ func TestSlices_OfOthers_PluginCannotWrite(t *testing.T) {
 		must(t, err)
 		return client
 	}
-	slice := func(node string) *resourceapi.ResourceSlice {
-		return &resourceapi.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: env.Driver, NodeName: &node,
-				Pool: resourceapi.ResourcePool{Name: node + "/e2e", Generation: 1, ResourceSliceCount: 1},
-				Devices: []resourceapi.Device{{Name: "none", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-					"type": {StringValue: new("none")},
-				}}},
-			},
-		}
-	}
-	own := p.Spec.NodeName
+	own, slice := p.Spec.NodeName, inventedSlice
 	made, err := as(own).ResourceV1().ResourceSlices().Create(ctx, slice(own), metav1.CreateOptions{})
 	must(t, err)
 	t.Cleanup(func() {

@@ -3,7 +3,10 @@
 
 package main
 
-// clusterMutations change the controller and its webhook.
+// ownSlices is the policy that bounds the slices of a node.
+const ownSlices = chart + "/templates/admissionpolicy.yaml"
+
+// clusterMutations change the controller, its webhook and the chart's policies.
 var clusterMutations = []Mutation{
 	{
 		Name: "a class is removed without the grace", File: "pkg/controller/classes.go",
@@ -161,5 +164,30 @@ var clusterMutations = []Mutation{
 		Name: "a claim is charged only at scrapes", File: "pkg/controller/gpuseconds.go",
 		Old: "	if h != nil {\n		s.charge(h, now)\n	}\n", New: "",
 		Package: control, Test: "TestCluster_ShortClaim_CountsForItsNamespace",
+	},
+	{
+		Name: "a plugin may publish any kind of an attribute", File: ownSlices,
+		Old: "        !(name in variables.kinds) || ", New: "        !(name in variables.kinds) || true || ",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
+	},
+	{
+		Name: "a plugin may publish an attribute under two names", File: ownSlices,
+		Old: "        !name.startsWith('{{ .Values.driverName }}/')))", New: "        true))",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
+	},
+	{
+		Name: "a plugin may publish any counter", File: ownSlices,
+		Old: " +\n        [object == null ? [] : object.spec.?sharedCounters.orValue([]).map(s,\n        s.?counters.orValue({}).map(name, s.counters[name].value))]", New: "",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
+	},
+	{
+		Name: "a plugin may publish any range of a request policy", File: ownSlices,
+		Old: " +\n        [?c.?requestPolicy.?validRange.?min, ?c.?requestPolicy.?validRange.?max, ?c.?requestPolicy.?validRange.?step]", New: "",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
+	},
+	{
+		Name: "a plugin may publish amounts of any size", File: ownSlices,
+		Old: " && !quantity(string(a)).isGreaterThan(quantity('1Pi'))", New: "",
+		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",
 	},
 }

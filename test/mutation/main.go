@@ -4,13 +4,15 @@
 // Command mutation breaks the code, one named change at a time, and checks that the named test fails. A test that
 // passes with broken code has no value.
 //
-// Each mutation replaces one text in one file through a compiler overlay: the tree itself stays unchanged.
+// Each mutation replaces one text in one file: the tree itself stays unchanged. A Go file is replaced by a compiler
+// overlay. A file of the chart is replaced in a copy of the chart, which the chart's tests read.
 package main
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -29,7 +31,7 @@ type Mutation struct {
 	Name string
 	// File is the mutated file; it must contain Old exactly once, which becomes New.
 	File, Old, New string
-	// Package and Test name the test that must fail.
+	// Package and Test name the test that must fail. The package is one of the product or of deployments.
 	Package, Test string
 }
 
@@ -94,7 +96,7 @@ func run(ctx context.Context, only []string, out, log io.Writer) error {
 func evaluate(ctx context.Context, dir string, s Mutation, sound map[string]error) string {
 	key := s.Package + " " + s.Test
 	if _, known := sound[key]; !known {
-		out, err := test(ctx, s, "")
+		out, err := test(ctx, s, nil, nil)
 		if err == nil && !strings.Contains(out, "--- PASS: "+s.Test) {
 			err = fmt.Errorf("there is no test %s in %s", s.Test, s.Package)
 		}
@@ -103,11 +105,11 @@ func evaluate(ctx context.Context, dir string, s Mutation, sound map[string]erro
 	if err := sound[key]; err != nil {
 		return "the test fails without it: " + err.Error()
 	}
-	overlay, err := overlayOf(dir, s)
+	flags, env, err := change(dir, s)
 	if err != nil {
 		return err.Error()
 	}
-	out, err := test(ctx, s, overlay)
+	out, err := test(ctx, s, flags, env)
 	switch {
 	case err == nil:
 		return "NOT CAUGHT"
@@ -117,37 +119,54 @@ func evaluate(ctx context.Context, dir string, s Mutation, sound map[string]erro
 	return "caught"
 }
 
-// overlayOf writes the changed file and the overlay that names it.
-func overlayOf(dir string, s Mutation) (string, error) {
+// chart is the chart's directory. Its tests read the chart in the directory that chartVariable names instead.
+const (
+	chart         = "deployments/helm/gpu-dra-driver"
+	chartVariable = "GPU_DRA_DRIVER_CHART"
+)
+
+// change writes the changed file, and returns the flags and the environment with which a test meets it.
+func change(dir string, s Mutation) (flags, env []string, err error) {
 	path, err := filepath.Abs(s.File)
 	if err != nil {
-		return "", err
+		return nil, nil, err
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", err
+		return nil, nil, err
 	}
 	if n := strings.Count(string(text), s.Old); n != 1 {
-		return "", fmt.Errorf("the text to replace stands %d times in %s", n, s.File)
+		return nil, nil, fmt.Errorf("the text to replace stands %d times in %s", n, s.File)
 	}
 	changed := filepath.Join(dir, "changed.go")
-	if err := os.WriteFile(changed, []byte(strings.Replace(string(text), s.Old, s.New, 1)), 0o600); err != nil {
-		return "", err
+	if inChart, ok := strings.CutPrefix(s.File, chart+"/"); ok {
+		copied := filepath.Join(dir, "chart")
+		if err := errors.Join(os.RemoveAll(copied), os.CopyFS(copied, os.DirFS(chart))); err != nil {
+			return nil, nil, err
+		}
+		changed, env = filepath.Join(copied, inChart), []string{chartVariable + "=" + copied}
+	} else {
+		overlay := filepath.Join(dir, "overlay.json")
+		data, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
+		if err == nil {
+			err = os.WriteFile(overlay, data, 0o600)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		flags = []string{"-overlay", overlay}
 	}
-	overlay := filepath.Join(dir, "overlay.json")
-	data, err := json.Marshal(map[string]map[string]string{"Replace": {path: changed}})
-	if err != nil {
-		return "", err
-	}
-	return overlay, os.WriteFile(overlay, data, 0o600)
+	return flags, env, os.WriteFile(changed, []byte(strings.Replace(string(text), s.Old, s.New, 1)), 0o600)
 }
 
-func test(ctx context.Context, s Mutation, overlay string) (string, error) {
-	args := []string{"test", "-count=1", "-timeout=5m", "-v", "-failfast", "-vet=off", "-run", "^" + s.Test + "$"}
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
+func test(ctx context.Context, s Mutation, flags, env []string) (string, error) {
+	module, pkg := ".", s.Package
+	if in, ok := strings.CutPrefix(pkg, "./deployments/"); ok {
+		module, pkg = "deployments", "./"+in
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, s.Package)...)
+	args := append([]string{"-C", module, "test", "-count=1", "-timeout=5m", "-v", "-failfast", "-vet=off", "-run", "^" + s.Test + "$"}, flags...)
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

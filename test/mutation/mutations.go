@@ -11,6 +11,7 @@ const (
 	partitions = "./pkg/partition/mig"
 	control    = "./pkg/controller"
 	reviews    = "./pkg/admission"
+	charts     = "./deployments/helm"
 )
 
 // mutations lists all mutations, each with the test that must fail.

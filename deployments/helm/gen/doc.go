@@ -4,6 +4,7 @@
 // Command gen writes what is derived around the chart.
 //
 //	gen readme CHART              the table of values in CHART/README.md
+//	gen attributes CHART          the kind of each attribute in CHART/templates/_attributes.tpl
 //	gen schemas SPECS OUT KIND…   JSON schemas for kubeconform
 //
 // The table comes from the comments in values.yaml that begin with "# --"; a
