@@ -101,6 +101,34 @@ func Start(root string, pid uint32) (uint64, error) {
 	return start, nil
 }
 
+// Children returns the PIDs of the children of a process that have not ended. It reads the stat file of each process:
+// the kernel's own list can lack a child while another one ends.
+func Children(root string, pid int) (children []int, err error) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return nil, fmt.Errorf("list the children of process %d: %w", pid, err)
+	}
+	for _, e := range entries {
+		child, err := strconv.ParseUint(e.Name(), 10, 32)
+		if err != nil {
+			continue
+		}
+		data, err := read(root, uint32(child), "stat", 4096)
+		switch {
+		case errors.Is(err, ErrEnded):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		// The state and the parent's PID, fields 3 and 4, follow the name in parentheses.
+		fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
+		if len(fields) > 1 && !bytes.ContainsAny(fields[0], "ZXx") && string(fields[1]) == strconv.Itoa(pid) {
+			children = append(children, int(child))
+		}
+	}
+	return children, nil
+}
+
 // Mounts returns the mounts of a process that are below its root directory, or the first ones of very many.
 func Mounts(root string, pid uint32) ([]Mount, error) {
 	data, err := read(root, pid, "mountinfo", mountsLimit)

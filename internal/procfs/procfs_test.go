@@ -90,3 +90,29 @@ func FuzzParseMounts(f *testing.F) {
 		ParseStart(data)
 	})
 }
+
+func TestChildren_ProcessWithChildren_ReturnsThoseThatRun(t *testing.T) {
+	dir := t.TempDir()
+	for pid, stat := range map[string]string{
+		"5": "5 (control) S 1 5 5", "6": "6 (server) S 5 5 5", "7": "7 (a) 5 (b)) R 5 5 5", "8": "8 (server) Z 5 5 5",
+		"9": "9 (other) S 55 5 5", "10": "10 (5) S 6 5 5", "11": "11", "self": "6 (server) S 5 5 5",
+	} {
+		if err := os.MkdirAll(filepath.Join(dir, pid), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, pid, "stat"), []byte(stat), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "12"), 0o755); err != nil { // It ends after the directory was read.
+		t.Fatal(err)
+	}
+	got, err := Children(dir, 5)
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, []int{6, 7}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := Children(filepath.Join(dir, "none"), 5); err == nil {
+		t.Error("no error without a /proc")
+	}
+}

@@ -24,18 +24,21 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	name, args := words[0], words[1:]
+	if answer, replaced, err := d.beforeCommand(name); replaced || err != nil {
+		return answer, err
+	}
 	server := func() error {
-		if len(args) == 0 || args[0] != strconv.Itoa(os.Getpid()) || !d.running {
+		if len(args) == 0 || !d.listed() || args[0] != strconv.Itoa(d.server.pid) {
 			return errors.New("failed to find the MPS server")
 		}
 		return nil
 	}
 	switch name {
 	case "get_server_list":
-		if !d.running {
+		if !d.listed() {
 			return "", nil
 		}
-		return fmt.Sprintln(os.Getpid()), nil
+		return fmt.Sprintln(d.server.pid), nil
 	case "get_server_status":
 		return "ACTIVE\n", server()
 	case "get_client_list":
@@ -45,12 +48,15 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		return d.table(func(c *client) string { return fmt.Sprintln(c.pid) }), nil
 	case "ps":
 		return "PID       ID    SERVER    DEVICE             NAMESPACE  COMMAND\n" + d.table(func(c *client) string {
-			return fmt.Sprintf("%-9d %-5d %-9d %-18s %-10d %s\n", c.pid, c.uid, os.Getpid(), d.device, 0, processName)
+			return fmt.Sprintf("%-9d %-5d %-9d %-18s %-10d %s\n", c.pid, c.uid, d.server.pid, d.device, 0, processName)
 		}), nil
 	case "start_server":
-		if !d.running {
-			d.start(uint32(max(number(last(args)), 0)))
+		if d.server == nil {
+			if err := d.start(uint32(max(number(last(args)), 0))); err != nil {
+				return "", err
+			}
 		}
+		d.awaitStart()
 		return "", nil
 	case "shutdown_server":
 		if err := server(); err != nil {
@@ -83,10 +89,13 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		if n < 1 || n > 100 {
 			return "", errors.New("invalid percentage")
 		}
-		d.threads = n
+		d.server.threads = n
 		return fmt.Sprintf("%d.0\n", n), nil
 	case "get_active_thread_percentage":
-		return fmt.Sprintf("%d.0\n", d.threads), server()
+		if err := server(); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("%d.0\n", d.server.threads), nil
 	case "set_default_device_pinned_mem_limit":
 		n := mebibytes(last(args))
 		if len(args) != 2 || args[0] != "0" || n == 0 {
@@ -104,10 +113,13 @@ func (d *daemon) command(line string, uid uint32) (string, error) {
 		if len(args) != 3 || args[1] != "0" || n == 0 {
 			return "", errors.New("invalid limit")
 		}
-		d.limitMiB = n
+		d.server.mib = n
 		return "", nil
 	case "get_device_pinned_mem_limit":
-		return limitText(d.limitMiB), server()
+		if err := server(); err != nil {
+			return "", err
+		}
+		return limitText(d.server.mib), nil
 	}
 	return "", fmt.Errorf("unknown command: %s", name)
 }

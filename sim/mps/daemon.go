@@ -33,6 +33,8 @@ type daemon struct {
 	engine *engine.Engine
 	// device is a UUID or an index.
 	device string
+	// program is the file that runs as a server; empty: servers are no processes of their own.
+	program string
 	// shm is /dev/shm; root is the machine's directory.
 	shm, root string
 	anyUser   bool
@@ -44,15 +46,12 @@ type daemon struct {
 	// Limits of future servers; 0: no limit.
 	defaultMiB     uint64
 	defaultThreads int
-	// The server's user, whether it refuses new clients, and the limits of future clients.
-	user     uint32
-	running  bool
-	closing  bool
-	limitMiB uint64
-	threads  int
-	clients  map[*client]bool
-	freed    chan struct{} // closed when the server has no client any more
-	made     int
+	// server is nil while there is none.
+	server  *server
+	clients map[*client]bool
+	freed   chan struct{} // closed when the server has no client any more
+	made    int
+	hook    hook
 }
 
 // client is a process that computes.
@@ -152,12 +151,6 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	if len(d.clients) >= maxClients {
 		return nil, nil, errors.New("too many MPS clients")
 	}
-	if d.running {
-		d.log.Printf("NEW CLIENT %d from user %d: Server already exists", cred.Pid, user)
-	} else {
-		d.log.Printf("NEW CLIENT %d from user %d: There is no server yet", cred.Pid, user)
-		d.start(user)
-	}
 	s, err := d.engine.State()
 	if err != nil {
 		return nil, nil, err
@@ -167,17 +160,17 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 		return nil, nil, err
 	}
 	d.made++
-	c := &client{pid: uint32(cred.Pid), uid: cred.Uid, limitMiB: least(totalMiB, d.limitMiB, clientLimit(h.Memory)), end: conn.Close}
+	c := &client{pid: uint32(cred.Pid), uid: cred.Uid, limitMiB: least(totalMiB, d.server.mib, clientLimit(h.Memory)), end: conn.Close}
 	if cred.Pid == 0 {
 		c.pid = d.foreignPID(g) // Its process is in another PID namespace.
 	}
-	threads := d.threads
+	threads := d.server.threads
 	if n := number(h.Threads); n > 0 {
 		threads = min(threads, n)
 	}
 	c.threads = threads
 	// The daemon's PID separates daemons that share a /dev/shm.
-	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: os.Getpid(), UUID: d.device, Minor: g.Minor, Shm: shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)}
+	info := &Info{LimitMiB: c.limitMiB, Threads: threads, Server: d.server.pid, UUID: d.device, Minor: g.Minor, Shm: shmPrefix(user, os.Getpid()) + fmt.Sprint(d.made)}
 	c.shm = filepath.Join(d.shm, info.Shm)
 	if err := os.WriteFile(c.shm, make([]byte, 4096), 0o666); err != nil {
 		_ = os.Remove(c.shm) // If it is full, an empty file exists.
@@ -192,25 +185,44 @@ func (d *daemon) admit(h hello, cred *unix.Ucred, conn *net.UnixConn, read *bufi
 	return info, c, nil
 }
 
-// waitTurn waits until the server belongs to a user, or there is no server. The caller holds d.mu; waiting releases
-// it.
+// waitTurn waits until a server of the user serves, and starts it if there is none. The caller holds d.mu; waiting
+// releases it.
 func (d *daemon) waitTurn(user uint32, cred *unix.Ucred, conn *net.UnixConn, read *bufio.Reader) error {
 	var gone <-chan struct{}
-	for d.running && (d.user != user || d.closing) {
-		if len(d.clients) == 0 {
-			d.running = false
-			break
+	for {
+		s := d.server
+		if s != nil && !s.inStart() && (s.user != user || s.closing) && len(d.clients) == 0 {
+			d.endServer()
+			s = nil
+		}
+		if s == nil {
+			d.log.Printf("NEW CLIENT %d from user %d: There is no server yet", cred.Pid, user)
+			if err := d.start(user); err != nil {
+				return err
+			}
+			s = d.server
+		}
+		var wait <-chan struct{}
+		switch {
+		case s.inStart():
+			wait = s.ready
+			d.log.Printf("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", cred.Pid, user)
+		case s.user != user || s.closing:
+			wait = d.freed
+			d.log.Printf("NEW CLIENT %d from user %d: Server is for user %d, push client to pending list", cred.Pid, cred.Uid, s.user)
+		default:
+			d.log.Printf("NEW CLIENT %d from user %d: Server already exists", cred.Pid, user)
+			return nil
 		}
 		if gone == nil {
 			var stop func()
 			gone, stop = broken(conn, read)
 			defer stop()
 		}
-		d.log.Printf("NEW CLIENT %d from user %d: Server is for user %d, push client to pending list", cred.Pid, cred.Uid, d.user)
-		freed, err := d.freed, error(nil)
+		err := error(nil)
 		d.mu.Unlock()
 		select {
-		case <-freed:
+		case <-wait:
 		case <-gone:
 			err = errors.New("the client is gone")
 		case <-d.quit:
@@ -221,7 +233,6 @@ func (d *daemon) waitTurn(user uint32, cred *unix.Ucred, conn *net.UnixConn, rea
 			return err
 		}
 	}
-	return nil
 }
 
 // broken detects that a waiting client has disconnected. It reads ahead until stop.
@@ -252,16 +263,6 @@ func (d *daemon) foreignPID(g *engine.GPU) uint32 {
 // shmPrefix is the prefix of a daemon's shared memory files.
 func shmPrefix(user uint32, pid int) string { return fmt.Sprintf("cuda.shm.%x.%x.", user, pid) }
 
-// start starts the server. The caller holds d.mu.
-func (d *daemon) start(user uint32) {
-	if d.anyUser {
-		user = 0
-	}
-	d.log.Printf("Starting new server %d for user %d", os.Getpid(), user)
-	d.running, d.closing, d.user, d.limitMiB, d.threads = true, false, user, d.defaultMiB, d.defaultThreads
-	d.log.Printf("NEW SERVER %d: Ready", os.Getpid())
-}
-
 // leave ends a client's context. The server stays until another user's client needs it.
 func (d *daemon) leave(c *client) {
 	d.mu.Lock()
@@ -272,7 +273,9 @@ func (d *daemon) leave(c *client) {
 		d.log.Printf("client %d: %v", c.pid, err)
 	}
 	if len(d.clients) == 0 {
-		d.running = d.running && !d.closing
+		if d.server != nil && d.server.closing {
+			d.endServer()
+		}
 		close(d.freed)
 		d.freed = make(chan struct{})
 	}
@@ -280,12 +283,17 @@ func (d *daemon) leave(c *client) {
 
 // shut ends the server: at once with the contexts of its clients, or after they have ended. The caller holds d.mu.
 func (d *daemon) shut(force bool) {
-	d.closing = true
-	d.running = !force && len(d.clients) > 0
+	if d.server == nil {
+		return
+	}
+	d.server.closing = true
 	for c := range d.clients {
 		if force {
 			_ = c.end()
 		}
+	}
+	if force || len(d.clients) == 0 {
+		d.endServer()
 	}
 }
 

@@ -6,7 +6,8 @@
 //
 // As with the real one, a server belongs to one user. Clients of another user wait until it has no client, unless the
 // daemon serves all users. Each client is a process with limits of its own, and the end of a process frees its
-// memory. Killing a daemon ends its clients' contexts. Unlike the real one, a server is not a separate process.
+// memory. A server is a child of its daemon. While it starts, get_server_list does not list it. It takes the default
+// limits when it starts; later defaults are for later servers. Killing a daemon ends its server and the clients' contexts.
 package mps
 
 // Names in the daemon's pipe directory: its socket, and the FIFO to which clients write a line when they start.

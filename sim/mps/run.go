@@ -61,21 +61,21 @@ func Run(args, environ []string, root string, in io.Reader, out, errOut io.Write
 	return control(env, in, out, errOut)
 }
 
-// fault reads the MPS fault of a device from the file mps-fault in the simulator's state directory. A line has a
+// fault reads the first MPS fault of a device from the file mps-fault in the simulator's state directory. A line has a
 // fault, a device or "all", and for "slow" the time of a start: "fail", "hang", "old" (no multi-user mode), "slow all
-// 1s".
-func fault(root, device string) (word, rest string) {
+// 1s". hook describes the other faults.
+func fault(root, device string) (word string, rest []string) {
 	data, err := os.ReadFile(filepath.Join(root, engine.Dir, "mps-fault"))
 	if err != nil {
-		return "", ""
+		return "", nil
 	}
 	for line := range strings.Lines(string(data)) {
 		words := strings.Fields(line)
 		if len(words) > 0 && (len(words) == 1 || words[1] == device || words[1] == "all") {
-			return words[0], last(words[1:])
+			return words[0], words[min(2, len(words)):]
 		}
 	}
-	return "", ""
+	return "", nil
 }
 
 // run is the daemon.
@@ -95,7 +95,7 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 		<-ctx.Done()
 		return nil
 	case word == "slow":
-		wait, err := time.ParseDuration(rest)
+		wait, err := time.ParseDuration(last(rest))
 		if err != nil {
 			return fmt.Errorf("mps-fault: %w", err)
 		}
@@ -124,6 +124,7 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	_ = os.Remove(socket)
 	l.Printf("Starting control daemon using socket %s", socket)
 	d := newDaemon(engine.Open(root, nil), root, device, shmOf(env), anyUser, l)
+	d.program = ownProgram()
 	if err := d.forget(); err != nil {
 		return err
 	}
@@ -160,6 +161,9 @@ func run(env map[string]string, root string, anyUser bool, errOut io.Writer) err
 	case <-d.quit:
 	}
 	d.stop()
+	d.mu.Lock()
+	d.endServer()
+	d.mu.Unlock()
 	// Time for the answer to the command that ended the daemon.
 	time.Sleep(20 * time.Millisecond)
 	err = errors.Join(listener.Close(), d.forget())

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -213,7 +214,10 @@ func TestAccount_TwoConnections_OneProcess(t *testing.T) {
 func TestAdmit_ClientGoesWhileWaiting_Ends(t *testing.T) {
 	root := t.TempDir()
 	d := newDaemon(engine.Open(root, nil), root, "0", t.TempDir(), false, log.New(io.Discard, "", 0))
-	d.start(1)
+	if err := d.start(1); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server serves", func() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.listed() })
 	d.clients[&client{}] = true
 	here, there := pair(t)
 	done := make(chan error, 1)
@@ -290,3 +294,74 @@ func FuzzConnection(f *testing.F) {
 		}
 	})
 }
+
+// TestStart_ServerInStart_IsNotListedAndKeepsItsDefaults checks NVIDIA's semantics of a server that starts.
+func TestStart_ServerInStart_IsNotListedAndKeepsItsDefaults(t *testing.T) {
+	s := serve(t, true)
+	fault := func(line string) {
+		if err := os.WriteFile(filepath.Join(s.root, engine.Dir, "mps-fault"), []byte(line), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ fault, before, after string }{
+		{"server 0 1 4", "", "1024M\n"},
+		{"late 0 1 4", "", "1024M\n"},
+		{"server 0 1 2 4", "PID\n", "failed to find the MPS server\n"},
+	} {
+		s.control("set_default_device_pinned_mem_limit 0 1G")
+		fault(c.fault)
+		s.control("get_server_list", "set_default_device_pinned_mem_limit 0 2G")
+		list := s.control("get_server_list")
+		if pid := strings.TrimSpace(list); pid != "" {
+			list = "PID\n"
+		}
+		if list != c.before {
+			t.Errorf("%s: the list is %q, want %q", c.fault, list, c.before)
+		}
+		if out := s.control("get_device_pinned_mem_limit " + strconv.Itoa(os.Getpid()) + " 0"); out != c.after {
+			t.Errorf("%s: %q, want %q", c.fault, out, c.after)
+		}
+		fault("")
+		s.control("shutdown_server " + strings.TrimSpace(s.control("get_server_list")) + " -f")
+	}
+	// A client waits for a server in start.
+	fault("server 0 1 2")
+	s.control("ps")
+	waits := make(chan *Client, 1)
+	go func() {
+		c, err := s.client()
+		if err != nil {
+			t.Error(err)
+		}
+		waits <- c
+	}()
+	until(t, "the client waits", func() bool { return strings.Contains(s.log(), "Server is not ready, push client to pending list") })
+	s.control("ps")
+	if c := <-waits; c != nil {
+		_ = c.Close()
+	}
+	fault("answer 0 get_server_list not now")
+	if out := s.control("get_server_list"); out != "not now\n" {
+		t.Error(out)
+	}
+	fault("")
+}
+
+// TestServe_DaemonGone_Ends checks that a server's process is ready, and ends with its daemon.
+func TestServe_DaemonGone_Ends(t *testing.T) {
+	read, write := io.Pipe()
+	out := make(chan string, 1)
+	done := make(chan int, 1)
+	go func() { done <- Serve(read, writerFunc(func(b []byte) { out <- string(b) })) }()
+	if line := <-out; line != "ready\n" {
+		t.Error(line)
+	}
+	_ = write.Close()
+	if code := <-done; code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }

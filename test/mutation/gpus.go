@@ -106,6 +106,51 @@ var gpuMutations = []Mutation{
 		Package: "./pkg/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
 	{
+		Name: "servers are listed before the default limit changes", File: "internal/mpsd/supervisor/limits.go",
+		Old: "	if !l.met[defaults] {\n", New: "	defer func() { _ = l.set(ctx, defaults) }()\n	if false {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerStartsBetweenCommands_HasItsLimits",
+	},
+	{
+		Name: "a server in start keeps the limits of an earlier share", File: "internal/mpsd/supervisor/limits.go",
+		Old: "		for _, pid := range children {\n", New: "		for _, pid := range children[:0] {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerStartsBetweenCommands_HasItsLimits",
+	},
+	{
+		Name: "the limits of an earlier share are not set again", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "			l.want(want)\n", New: "			met := l.met\n			l.want(want)\n			l.met = met\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_NewDaemon_ServesWithinLimits",
+	},
+	{
+		Name: "the memory limit is not read back", File: "internal/mpsd/supervisor/limits.go",
+		Old: "	if !isSize(memory, mib) {\n", New: "	if false {\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
+	},
+	{
+		Name: "the limit of SMs is not read back", File: "internal/mpsd/supervisor/limits.go",
+		Old: "; err != nil || math.Abs(percent-float64(l.threads)) >= 1 {", New: "; math.IsNaN(percent) {",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
+	},
+	{
+		Name: "a server that cannot be read from the list is ignored", File: "internal/mpsd/supervisor/limits.go",
+		Old: "		if err != nil || pid <= 0 {\n			return nil, ", New: "		if err != nil || pid <= 0 {\n			continue\n		}\n		if false {\n			return nil, ",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
+	},
+	{
+		Name: "a server that ends while its limits change fails a claim", File: "internal/mpsd/supervisor/limits.go",
+		Old: "const attempts = 3", New: "const attempts = 1",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerEndsBetweenCommands_Succeeds",
+	},
+	{
+		Name: "a larger share without a limit keeps that of a smaller one", File: "internal/mpsd/supervisor/limits.go",
+		Old: "			mib = noLimit\n", New: "",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerStartsBetweenCommands_HasItsLimits",
+	},
+	{
+		Name: "servers that the supervisor has not seen are not met later", File: "internal/mpsd/supervisor/daemon.go",
+		Old: "			pause, recheck = 2*pause, nil\n", New: "			continue\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestRunOnce_ServerSeenLate_GetsLimitsLater",
+	},
+	{
 		Name: "a process with a daemon's old number is ended", File: "internal/mpsd/supervisor/directory.go",
 		Old: "err == nil && now != n.Started ||", New: "now == \"\" && n.PID == 0 ||",
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",

@@ -4,14 +4,12 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"reflect"
 	"time"
 
 	"gpu-dra-driver/internal/mpsd"
@@ -28,9 +26,17 @@ const (
 const (
 	startLimit  = 40 * time.Second
 	answerLimit = 5 * time.Second
+	settleLimit = 15 * time.Second
 	quitLimit   = 3 * time.Second
 	firstPause  = 100 * time.Millisecond
 	lastPause   = 10 * time.Second
+)
+
+// Pauses before checks for servers that the supervisor has not seen, after a change of limits. They double; the last
+// one is longer than a server's start, so that a daemon with constant limits costs nothing.
+const (
+	firstRecheck = time.Second
+	lastRecheck  = 32 * time.Second
 )
 
 // daemon is one desired daemon. The supervisor's mutex guards the fields below s.mu.
@@ -131,11 +137,12 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		return false, err
 	}
 	many := want.Users != "one"
-	p, refused, err := d.start(want, many)
+	l := &limiter{namespace: d.namespace(want), settle: d.s.settleLimit}
+	p, refused, err := d.start(want, many, l)
 	if refused && want.Users == "" {
 		// This driver's daemon lacks the mode: users wait for each other.
 		many = false
-		p, _, err = d.start(want, many)
+		p, _, err = d.start(want, many, l)
 	}
 	if refused && want.Users == "many" {
 		err = fmt.Errorf("this driver's MPS cannot serve several users at once (mpsConfig.multiUser): %w", err)
@@ -148,6 +155,8 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		d.status.PID, d.status.Since, d.status.ManyUsers, d.status.Problem = p.pid(), time.Now(), many, ""
 	})
 	d.logf("ready, process %d", p.pid())
+	pause := d.s.firstRecheck
+	recheck := time.After(pause)
 	for {
 		select {
 		case <-p.gone:
@@ -155,6 +164,8 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		case <-d.ctx.Done():
 			d.quit(want, p)
 			return true, nil
+		case <-recheck:
+			pause, recheck = 2*pause, nil
 		case <-d.wakeup:
 		}
 		is := want
@@ -163,9 +174,24 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 			d.quit(is, p)
 			return true, nil
 		}
-		if err := d.limit(want, true); err != nil {
-			d.update(func() { d.failures++; d.status.Problem = err.Error() })
+		if !reflect.DeepEqual(want, is) {
+			l.want(want)
+			pause = d.s.firstRecheck
+		}
+		if err := l.apply(d.ctx); err != nil {
+			// The next Ensure sets the limits again.
+			d.update(func() {
+				d.failures++
+				d.applied, d.status.Problem = min(d.applied, generation-1), err.Error()
+			})
 			d.logf("%v", err)
+			pause, recheck = lastRecheck, time.After(lastRecheck)
+			continue
+		}
+		if pause <= lastRecheck {
+			recheck = time.After(pause)
+		}
+		if d.applied == generation {
 			continue
 		}
 		if err := writeNote(d.dir, d.s.o.BootID, want, p.pid()); err != nil {
@@ -202,7 +228,7 @@ func (d *daemon) prepare(want mpsd.Daemon) error {
 
 // start starts the daemon and returns once it serves within its limits. refused reports that it does not know an
 // argument.
-func (d *daemon) start(want mpsd.Daemon, many bool) (p *process, refused bool, err error) {
+func (d *daemon) start(want mpsd.Daemon, many bool, l *limiter) (p *process, refused bool, err error) {
 	args := []string{"-f"}
 	if many {
 		args = append(args, "-multiuser-server")
@@ -214,8 +240,10 @@ func (d *daemon) start(want mpsd.Daemon, many bool) (p *process, refused bool, e
 	if p, err = startProcess(cmd); err != nil {
 		return nil, false, err
 	}
+	l.daemon = p.pid()
+	l.want(want)
 	if err = writeNote(d.dir, d.s.o.BootID, want, p.pid()); err == nil {
-		err = d.awaitReady(p, want)
+		err = d.awaitReady(p, l)
 	}
 	if err != nil {
 		refused = many && p.refusedOption()
@@ -225,16 +253,22 @@ func (d *daemon) start(want mpsd.Daemon, many bool) (p *process, refused bool, e
 	return p, false, nil
 }
 
-// awaitReady waits until the daemon answers, and sets its limits.
-func (d *daemon) awaitReady(p *process, want mpsd.Daemon) error {
+// awaitReady waits until the daemon answers, and sets its limits. A starting daemon does not answer at first.
+func (d *daemon) awaitReady(p *process, l *limiter) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	socket := filepath.Join(d.dir, pipeDir, "control")
+	var last error
 	for wait := 2 * time.Millisecond; ; wait = min(wait+wait/2, 50*time.Millisecond) {
 		if _, err := os.Lstat(socket); err == nil {
-			if err := d.limit(want, false); err == nil {
+			err := l.apply(d.ctx)
+			if err == nil {
 				return nil
 			}
+			if last == nil || last.Error() != err.Error() {
+				d.update(func() { d.status.Problem = err.Error() }) // For a caller that no longer waits.
+			}
+			last = err
 		}
 		select {
 		case <-p.gone:
@@ -242,47 +276,10 @@ func (d *daemon) awaitReady(p *process, want mpsd.Daemon) error {
 		case <-d.ctx.Done():
 			return context.Cause(d.ctx)
 		case <-limit.C:
-			return fmt.Errorf("it was not ready within %s: %s", startLimit, clip(p.out.String()))
+			return fmt.Errorf("it was not ready within %s (%v): %s", startLimit, last, clip(p.out.String()))
 		case <-time.After(wait):
 		}
 	}
-}
-
-// limit sets the limits of each client, for future and for running servers. An error means that the daemon did not
-// answer; a starting daemon does not answer at first.
-func (d *daemon) limit(want mpsd.Daemon, running bool) error {
-	ctx, cancel := context.WithTimeout(d.ctx, answerLimit)
-	defer cancel()
-	n := d.namespace(want)
-	threads := cmp.Or(want.Threads, 100)
-	commands := []string{"get_default_active_thread_percentage"}
-	add := func(format string, args ...any) { commands = append(commands, fmt.Sprintf(format, args...)) }
-	if want.MemoryLimit != nil {
-		add("set_default_device_pinned_mem_limit 0 %dM", *want.MemoryLimit>>20)
-	}
-	if want.Threads > 0 || running {
-		add("set_default_active_thread_percentage %d", threads)
-	}
-	if running {
-		list, err := n.ask(ctx, "get_server_list")
-		if err != nil {
-			return fmt.Errorf("no answer: %w", err)
-		}
-		for word := range strings.FieldsSeq(list) {
-			pid, err := strconv.Atoi(word)
-			if err != nil {
-				continue
-			}
-			if want.MemoryLimit != nil {
-				add("set_device_pinned_mem_limit %d 0 %dM", pid, *want.MemoryLimit>>20)
-			}
-			add("set_active_thread_percentage %d %d", pid, threads)
-		}
-	}
-	if _, err := n.ask(ctx, commands...); err != nil {
-		return fmt.Errorf("no answer: %w", err)
-	}
-	return nil
 }
 
 // quit asks a serving daemon to end, and kills it after a timeout.

@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
@@ -55,6 +56,9 @@ type Supervisor struct {
 
 	machine *host.Host // holds the directory's lock
 
+	// Tests shorten the time limits.
+	settleLimit, firstRecheck time.Duration
+
 	mu      sync.Mutex
 	daemons map[string]*daemon
 	version uint64
@@ -79,7 +83,10 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		machine.Close()
 		return nil, fmt.Errorf("list the MPS daemons: %w", err)
 	}
-	s := &Supervisor{o: o, machine: machine, daemons: map[string]*daemon{}, changed: make(chan struct{})}
+	s := &Supervisor{
+		o: o, machine: machine, settleLimit: settleLimit, firstRecheck: firstRecheck,
+		daemons: map[string]*daemon{}, changed: make(chan struct{}),
+	}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	for _, e := range entries {
 		if !e.IsDir() || !mpsd.IsDeviceName(e.Name()) {
@@ -140,7 +147,7 @@ func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status,
 		case ready:
 			return status, nil
 		case failed:
-			return status, fmt.Errorf("the MPS daemon of %s does not run: %s", want.Name, status.Problem)
+			return status, fmt.Errorf("the MPS daemon of %s is not ready: %s", want.Name, status.Problem)
 		}
 		select {
 		case <-changed:

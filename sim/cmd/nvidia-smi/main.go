@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command nvidia-smi replaces NVIDIA's, on a simulated host and in its containers. Under the name
-// nvidia-cuda-mps-control it replaces the MPS control program.
+// nvidia-cuda-mps-control it replaces the MPS control program, which runs it as nvidia-cuda-mps-server.
 package main
 
 import (
@@ -16,7 +16,11 @@ import (
 
 func main() {
 	root := os.Getenv("GPUSIM_ROOT")
-	if filepath.Base(os.Args[0]) != mps.Program {
+	switch filepath.Base(os.Args[0]) {
+	case mps.Program:
+	case mps.ServerProgram:
+		os.Exit(mps.Serve(os.Stdin, os.Stdout))
+	default:
 		os.Exit(smi.Run(os.Args[1:], root, driverroot.Follow, os.Stdout, os.Stderr))
 	}
 	if own, err := os.Executable(); err == nil && root == "" {

@@ -1,0 +1,255 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/sim/engine"
+)
+
+// fault sets a fault of the simulated MPS of one device; empty: none. sim/mps describes the faults.
+func (e *env) fault(d mpsd.Daemon, word, rest string) {
+	e.t.Helper()
+	text := ""
+	if word != "" {
+		text = word + " " + d.UUID + " " + rest + "\n"
+	}
+	path := filepath.Join(e.root.Path, engine.Dir, "mps-fault")
+	if err := os.WriteFile(path+".tmp", []byte(text), 0o644); err != nil {
+		e.t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// ask sends commands to a running daemon, as an administrator does.
+func (e *env) ask(d mpsd.Daemon, commands ...string) string {
+	e.t.Helper()
+	dir := filepath.Join(e.o.Dir, d.Name)
+	n := namespace{
+		Root: e.o.Root, UUID: d.UUID,
+		Pipe: filepath.Join(dir, pipeDir), Shm: filepath.Join(dir, shmDir), Log: filepath.Join(dir, logDir),
+	}
+	out, err := n.ask(e.t.Context(), commands...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return out
+}
+
+// size is a daemon's limits in GiB and percent.
+type size struct {
+	gib     uint64
+	threads int
+}
+
+func (z size) of(d mpsd.Daemon) mpsd.Daemon {
+	d.MemoryLimit, d.Threads = nil, z.threads
+	if z.gib > 0 {
+		d.MemoryLimit = new(z.gib << 30)
+	}
+	return d
+}
+
+// check connects a client, which must have the limits of a daemon.
+func (e *env) check(at string, d mpsd.Daemon) {
+	e.t.Helper()
+	c, err := e.client(d, "")
+	if err != nil {
+		e.t.Fatalf("%s: %v", at, err)
+	}
+	defer c.Close()
+	mib, threads := uint64(81559-454), d.Threads
+	if d.MemoryLimit != nil {
+		mib = *d.MemoryLimit >> 20
+	}
+	if threads == 0 {
+		threads = 100
+	}
+	if c.LimitMiB != mib || c.Threads != threads {
+		e.t.Errorf("%s: a client has %d MiB and %d %% of the SMs, want %d MiB and %d %%", at, c.LimitMiB, c.Threads, mib, threads)
+	}
+}
+
+// endServer ends the server of a daemon, so that the next client starts another.
+func (e *env) endServer(d mpsd.Daemon) (was bool) {
+	e.t.Helper()
+	pid := e.ask(d, "get_server_list")
+	if pid != "" {
+		e.ask(d, "shutdown_server "+pid+" -f")
+	}
+	return pid != ""
+}
+
+// TestEnsure_ServerStartsBetweenCommands_HasItsLimits starts a server before each command that the supervisor sends
+// while limits change, and lets it serve before each later one. Such a server has the old limits and is listed late.
+func TestEnsure_ServerStartsBetweenCommands_HasItsLimits(t *testing.T) {
+	for name, sizes := range map[string][2]size{
+		"memory": {{20, 0}, {39, 0}}, "SMs": {{20, 25}, {20, 50}}, "no limit": {{20, 50}, {0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			s := e.start()
+			d := sizes[0].of(e.daemon(0))
+			e.ensure(s, d)
+			next := 1
+			// The limits grow and shrink in turn.
+			for start, started := 1, true; started; start++ {
+				started = false
+				for _, later := range []int{0, 1, 4} {
+					ready := start + later
+					for _, change := range []string{"", "grow", "shrink"} {
+						at := fmt.Sprintf("%s: a server starts before command %d and serves before %d", change, start, ready)
+						e.fault(d, "", "")
+						e.endServer(d)
+						if change == "" {
+							continue
+						}
+						d, next = sizes[next].of(d), 1-next
+						e.fault(d, "server", fmt.Sprintf("%d %d", start, ready))
+						e.ensure(s, d)
+						e.fault(d, "", "")
+						started = e.ask(d, "get_server_list") != "" || started
+						e.check(at, d)
+					}
+				}
+				if start > 30 {
+					t.Fatal("the supervisor sends more and more commands")
+				}
+				if !started && start < 3 {
+					t.Fatal("no server started while the limits changed")
+				}
+			}
+		})
+	}
+}
+
+// TestEnsure_ServerEndsBetweenCommands_Succeeds ends a running server before each command.
+func TestEnsure_ServerEndsBetweenCommands_Succeeds(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	sizes := [2]size{{20, 25}, {39, 50}}
+	d := sizes[0].of(e.daemon(0))
+	e.ensure(s, d)
+	for end := 1; end <= 12; end++ {
+		e.ask(d, "start_server -uid 0")
+		d = sizes[end%2].of(d)
+		e.fault(d, "server", fmt.Sprintf("0 0 %d", end))
+		e.ensure(s, d)
+		e.fault(d, "", "")
+		e.check(fmt.Sprintf("the server ends before command %d", end), d)
+	}
+}
+
+// TestEnsure_DaemonStarts_FirstServerHasItsLimits starts a server before each command that a new daemon gets: a client
+// of a daemon that ended connects to the next one at once.
+func TestEnsure_DaemonStarts_FirstServerHasItsLimits(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	for start := 1; start <= 6; start++ {
+		d := size{10, 30}.of(e.daemon(start % 8))
+		e.fault(d, "server", fmt.Sprintf("%d %d", start, start+2))
+		e.ensure(s, d)
+		e.fault(d, "", "")
+		e.check(fmt.Sprintf("a server starts before command %d", start), d)
+		if err := s.Stop(t.Context(), d.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestEnsure_LimitsNotConfirmed_ReturnsError: a limit that was not read back may be that of a smaller share.
+func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
+	for name, c := range map[string]struct {
+		word, rest string
+		running    bool // A server runs before.
+		want       string
+	}{
+		"a server stays in start":           {"server", "1 0", false, "in start"},
+		"a server keeps its memory limit":   {"answer", "set_device_pinned_mem_limit not now", true, "want 39936 MiB"},
+		"a server keeps its SMs":            {"answer", "set_active_thread_percentage not now", true, "want 50 %"},
+		"the default limit stays":           {"answer", "set_default_device_pinned_mem_limit not now", false, "want 39936 MiB"},
+		"the default SMs stay":              {"answer", "set_default_active_thread_percentage not now", false, "want 50 %"},
+		"the answer is not a limit":         {"answer", "get_device_pinned_mem_limit 39936 bananas", true, "39936 bananas"},
+		"the answer is empty":               {"answer", "get_device_pinned_mem_limit", true, "memory limit"},
+		"the answer is no percentage":       {"answer", "get_active_thread_percentage many", true, "many"},
+		"the default's answer is no limit":  {"answer", "get_default_device_pinned_mem_limit 39936", false, "39936"},
+		"the list is not readable":          {"answer", "get_server_list the list", true, "the list"},
+		"a server is not listed any more":   {"answer", "get_server_list", true, "in start"},
+		"the list is not answered":          {"silent", "get_server_list", false, "did not answer"},
+		"a server's limit is not answered":  {"silent", "get_device_pinned_mem_limit", true, "did not answer"},
+		"the default limit is not answered": {"silent", "get_default_device_pinned_mem_limit", false, "did not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			s := e.start()
+			s.settleLimit = 3 * time.Second
+			d := size{20, 25}.of(e.daemon(0))
+			e.ensure(s, d)
+			if c.running {
+				e.ask(d, "start_server -uid 0")
+			}
+			d = size{39, 50}.of(d)
+			e.fault(d, c.word, c.rest)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for range 2 { // The second caller asks for no change.
+				_, err := s.Ensure(ctx, d)
+				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), d.Name) {
+					t.Errorf("%v, want %q in it", err, c.want)
+				}
+			}
+			e.fault(d, "", "")
+			e.ask(d, "get_default_active_thread_percentage") // The daemon notices the end of the fault.
+			e.ensure(s, d)
+			e.check("after the fault", d)
+		})
+	}
+}
+
+// TestRunOnce_ServerSeenLate_GetsLimitsLater: a daemon can take the defaults for a server before they change, and start
+// its process after the supervisor has met all servers.
+func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	s.firstRecheck = 5 * time.Millisecond
+	d := size{20, 25}.of(e.daemon(0))
+	e.ensure(s, d)
+	d = size{39, 50}.of(d)
+	e.fault(d, "late", "1 6") // The supervisor sends five commands if it meets no server.
+	e.ensure(s, d)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		pid := e.ask(d, "get_server_list")
+		if pid != "" && strings.Contains(e.ask(d, "get_device_pinned_mem_limit "+pid+" 0"), "39936M") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the limit of the server %s is still that of the smaller share", pid)
+		}
+	}
+	e.fault(d, "", "")
+	e.check("afterwards", d)
+}
+
+func TestIsSize_PrintedLimits_EqualOnlyTheirNumber(t *testing.T) {
+	for printed, want := range map[string]bool{
+		"39713M": true, "38G": true, "39G": false, "20365M": false, "39713": false, "39713M\nM": false, "": false, "No limit set": false,
+		"99999999999999999999G": false, "0G": false,
+	} {
+		if got := isSize(printed, 39713); got != want {
+			t.Errorf("%q is 39713 MiB: %t", printed, got)
+		}
+	}
+}
