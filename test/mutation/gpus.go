@@ -118,7 +118,7 @@ var gpuMutations = []Mutation{
 	{
 		Name: "the limits of an earlier share are not set again", File: "internal/mpsd/supervisor/daemon.go",
 		Old: "			l.want(want)\n", New: "			met := l.met\n			l.want(want)\n			l.met = met\n",
-		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_NewDaemon_ServesWithinLimits",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ServerStartsBetweenCommands_HasItsLimits",
 	},
 	{
 		Name: "the memory limit is not read back", File: "internal/mpsd/supervisor/limits.go",
@@ -127,7 +127,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the limit of SMs is not read back", File: "internal/mpsd/supervisor/limits.go",
-		Old: "; err != nil || math.Abs(percent-float64(l.threads)) >= 1 {", New: "; math.IsNaN(percent) {",
+		Old: "; err != nil || math.Abs(percent-float64(l.threads)) >= 1 {", New: "; err != nil || math.IsNaN(percent) {",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
 	},
 	{

@@ -43,7 +43,6 @@ func (c cluster) waitReady(names ...string) {
 }
 
 func TestUp_OneNode_RunsPodsAndLeavesNothing(t *testing.T) {
-	before := observe(t)
 	c := newCluster(t)
 	start := time.Now()
 	out := c.must("up")
@@ -131,31 +130,35 @@ func TestUp_OneNode_RunsPodsAndLeavesNothing(t *testing.T) {
 			return ""
 		})
 	})
+	c.checkSeparate(identity, 1)
 	start = time.Now()
 	c.must("down")
 	t.Logf("down took %v", time.Since(start).Round(time.Millisecond))
-	c.assertNothingLeft(before, identity)
+	c.assertNothingLeft(identity)
 }
 
 func TestRun_CommandFails_PassesExitCodeAndLeavesNothing(t *testing.T) {
-	before := observe(t)
 	c := newCluster(t)
 	note := filepath.Join(t.TempDir(), "identity")
-	out, err := c.try("run", "--", "sh", "-c", `grep -o '"id": "[^"]*' $ONENODE_DIR/onenode.json | cut -d'"' -f4 > `+note+`; kubectl get node onenode && exit 3`)
+	out, err := c.try("run", "--", "sh", "-c", `
+		id=onenode-$(grep -o '"id": "[^"]*' $ONENODE_DIR/onenode.json | cut -d'"' -f4)
+		echo $id > `+note+`
+		`+programs.onenode+` exec --dir $ONENODE_DIR -- sh -c "$0" sh $id && kubectl get node onenode && exit 3`, markScript)
+	b, noteErr := os.ReadFile(note)
+	if noteErr != nil {
+		t.Fatalf("the command did not run: %v, %v\n%s", noteErr, err, out)
+	}
+	identity := strings.TrimSpace(string(b))
+	c.removeMarks(identity)
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 3 {
-		t.Fatalf("exit code 3 became %v\n%s", err, out)
+		t.Errorf("exit code 3 became %v\n%s", err, out)
 	}
-	b, err := os.ReadFile(note)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.assertNothingLeft(before, "onenode-"+strings.TrimSpace(string(b)))
+	c.assertNothingLeft(identity)
 }
 
 func TestRun_Killed_LeavesNothing(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String()+" while the command runs", func(t *testing.T) {
-			before := observe(t)
 			c := newCluster(t)
 			cmd := exec.Command(programs.onenode, "run", "--dir", c.dir, "--", "sh", "-c", "echo ready; exec sleep 600")
 			stdout, err := cmd.StdoutPipe()
@@ -173,15 +176,15 @@ func TestRun_Killed_LeavesNothing(t *testing.T) {
 			c.mustKubectl(pod("one", ""), "apply", "-f", "-")
 			c.waitReady("one")
 			if len(c.processes(identity)) < 8 {
-				t.Fatalf("the cluster's processes are not recognized: %q", c.processes(identity))
+				t.Fatalf("the cluster's processes are not recognized: %v", c.processes(identity))
 			}
+			c.checkSeparate(identity, 1)
 			cmd.Process.Signal(signal)
 			cmd.Wait()
-			c.assertNothingLeft(before, identity)
+			c.assertNothingLeft(identity)
 		})
 	}
 	t.Run("killed on the way up", func(t *testing.T) {
-		before := observe(t)
 		c := newCluster(t)
 		cmd := exec.Command(programs.onenode, "up", "--dir", c.dir)
 		if err := cmd.Start(); err != nil {
@@ -196,6 +199,6 @@ func TestRun_Killed_LeavesNothing(t *testing.T) {
 		identity := c.identity()
 		cmd.Process.Kill()
 		cmd.Wait()
-		c.assertNothingLeft(before, identity)
+		c.assertNothingLeft(identity)
 	})
 }

@@ -36,7 +36,6 @@ func (c cluster) served(pod string) (string, error) {
 }
 
 func TestUp_TwoNodes_SeparateAndLeaveNothing(t *testing.T) {
-	before := observe(t)
 	c := newCluster(t)
 	start := time.Now()
 	c.must("up", "--nodes", "2")
@@ -108,14 +107,14 @@ func TestUp_TwoNodes_SeparateAndLeaveNothing(t *testing.T) {
 			}
 		}
 	})
+	c.checkSeparate(identity, 2)
 	start = time.Now()
 	c.must("down")
 	t.Logf("down took %v", time.Since(start).Round(time.Millisecond))
-	c.assertNothingLeft(before, identity)
+	c.assertNothingLeft(identity)
 }
 
 func TestRun_TwoNodesKilled_LeavesNothing(t *testing.T) {
-	before := observe(t)
 	c := newCluster(t)
 	cmd := exec.Command(programs.onenode, "run", "--dir", c.dir, "--nodes", "2", "--", "sh", "-c", "echo ready; exec sleep 600")
 	stdout, err := cmd.StdoutPipe()
@@ -132,7 +131,8 @@ func TestRun_TwoNodesKilled_LeavesNothing(t *testing.T) {
 	c.must("load", programs.archive)
 	c.mustKubectl(c.pinned("onenode-2"), "apply", "-f", "-")
 	c.waitReady("onenode-2")
+	c.checkSeparate(identity, 2)
 	cmd.Process.Signal(syscall.SIGKILL)
 	cmd.Wait()
-	c.assertNothingLeft(before, identity)
+	c.assertNothingLeft(identity)
 }

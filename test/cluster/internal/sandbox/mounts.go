@@ -65,14 +65,16 @@ func Mounts(s spec.Spec, keep ...string) error {
 		}
 	}
 	steps := []func() error{
-		func() error { return mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "") },
+		func() error {
+			return mount(s.Source(), "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+		},
 		func() error { return replica("/var/lib", s.Node("var-lib"), "kubelet", "cni", "containerd") },
 		func() error { return bind(s.Node("kubelet"), "/var/lib/kubelet") },
 		func() error { return bind(s.Node("cni"), "/var/lib/cni") },
 		func() error { return overlayEtc(s.Node("etc")) },
 		func() error { return os.MkdirAll("/etc/cdi", 0o755) },
 		func() error { return bind(s.Node("var-log"), "/var/log") },
-		volatile,
+		func() error { return volatile(s) },
 		kept.restore,
 		func() error { return ownDriver(s) },
 		func() error { return maskTunables(s) },
@@ -104,8 +106,8 @@ func ownDriver(s spec.Spec) error {
 }
 
 // volatile mounts the directories that are empty after a boot.
-func volatile() error {
-	if err := mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+func volatile(s spec.Spec) error {
+	if err := mount(s.Source(), "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return err
 	}
 	if err := os.Mkdir("/run/lock", 0o777|os.ModeSticky); err != nil {
@@ -117,7 +119,7 @@ func volatile() error {
 			return err
 		}
 	}
-	return mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	return mount(s.Source(), "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
 }
 
 // overlayEtc lets the node write to /etc without changing the machine's.

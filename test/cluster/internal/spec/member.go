@@ -72,6 +72,9 @@ func (s Spec) Cgroup() string {
 	return filepath.Join("onenode-"+s.ID, s.suffixed("node"))
 }
 
+// Source is the source of the cluster's mounts of virtual file systems. It distinguishes them from other mounts.
+func (s Spec) Source() string { return "onenode-" + s.ID }
+
 // The nodes share a network namespace: each node has its own addresses, ports and bridge.
 
 // NodeIP is the node's address.
