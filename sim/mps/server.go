@@ -25,8 +25,8 @@ func Serve(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// ownProgram returns the file of this process if it runs as the control program. The process of a test, in which Run
-// is a function, cannot start as a server: there, a server has no process of its own, and the PID of the test.
+// ownProgram returns the file of this process if it runs as the control program. The process of a test calls Run, and
+// its file is no server. There, a server has no process of its own, and the PID of the test.
 func ownProgram() string {
 	if filepath.Base(os.Args[0]) != Program {
 		return ""
