@@ -20,8 +20,8 @@ import (
 	"gpu-dra-driver/internal/procfs"
 )
 
-// noLimit replaces an earlier memory limit where there must be none: no command removes one. It is in MiB, and more than
-// a GPU has.
+// noLimit replaces an earlier memory limit where there must be none: no command removes one. It is in MiB, and more
+// than a GPU has.
 const noLimit = 1 << 20
 
 // attempts is the number of times that a server can keep other limits before the change fails.
@@ -68,7 +68,8 @@ func (l *limiter) apply(ctx context.Context) error {
 	}
 	inStart := 0
 	late := func() error {
-		return fmt.Errorf("its server with process %d is still in start after %s, and may have the limits of other shares", inStart, l.settle)
+		return fmt.Errorf("its server with process %d is still in start after %s, and may have the limits of other shares",
+			inStart, l.settle)
 	}
 	for refused := map[int]int{}; ; {
 		// The children come first: a server that serves meanwhile is then in both.
@@ -143,7 +144,8 @@ func (l *limiter) set(ctx context.Context, server int) error {
 	if server != defaults {
 		what, of, argument = fmt.Sprintf("its server with process %d", server), "", " "+strconv.Itoa(server)
 	}
-	getThreads, getMemory := "get_"+of+"active_thread_percentage"+argument, "get_"+of+"device_pinned_mem_limit"+argument+" 0"
+	getThreads := "get_" + of + "active_thread_percentage" + argument
+	getMemory := "get_" + of + "device_pinned_mem_limit" + argument + " 0"
 	mib := l.mib
 	if mib == 0 {
 		now, err := l.ask(ctx, getMemory)

@@ -77,7 +77,8 @@ func (e *env) check(at string, d mpsd.Daemon) {
 		threads = 100
 	}
 	if c.LimitMiB != mib || c.Threads != threads {
-		e.t.Errorf("%s: a client has %d MiB and %d %% of the SMs, want %d MiB and %d %%", at, c.LimitMiB, c.Threads, mib, threads)
+		e.t.Errorf("%s: a client has %d MiB and %d %% of the SMs, want %d MiB and %d %%",
+			at, c.LimitMiB, c.Threads, mib, threads)
 	}
 }
 
@@ -179,7 +180,7 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 		"a server stays in start":           {"server", "1 0", false, "in start"},
 		"a server keeps its memory limit":   {"answer", "set_device_pinned_mem_limit not now", true, "want 39936 MiB"},
 		"a server keeps its SMs":            {"answer", "set_active_thread_percentage not now", true, "want 50 %"},
-		"the default limit stays":           {"answer", "set_default_device_pinned_mem_limit not now", false, "want 39936 MiB"},
+		"the default limit stays":           {"answer", "set_default_device_pinned_mem_limit no", false, "want 39936 MiB"},
 		"the default SMs stay":              {"answer", "set_default_active_thread_percentage not now", false, "want 50 %"},
 		"the answer is not a limit":         {"answer", "get_device_pinned_mem_limit 39936 bananas", true, "39936 bananas"},
 		"the answer is empty":               {"answer", "get_device_pinned_mem_limit", true, "memory limit"},
@@ -245,7 +246,8 @@ func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
 
 func TestIsSize_PrintedLimits_EqualOnlyTheirNumber(t *testing.T) {
 	for printed, want := range map[string]bool{
-		"39713M": true, "38G": true, "39G": false, "20365M": false, "39713": false, "39713M\nM": false, "": false, "No limit set": false,
+		"39713M": true, "38G": true, "39G": false, "20365M": false, "39713": false, "39713M\nM": false, "": false,
+		"No limit set": false,
 		"99999999999999999999G": false, "0G": false,
 	} {
 		if got := isSize(printed, 39713); got != want {

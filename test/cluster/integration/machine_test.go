@@ -13,18 +13,19 @@ import (
 )
 
 // ownDirs are directories of kubelet, containerd and CNI, of which a node has its own.
-var ownDirs = []string{"/etc", "/etc/cdi", "/run", "/run/cdi", "/var/lib", "/var/lib/kubelet", "/var/lib/cni", "/var/log", "/dev/shm"}
+var ownDirs = []string{"/etc", "/etc/cdi", "/run", "/run/cdi", "/var/lib", "/var/lib/kubelet", "/var/lib/cni",
+	"/var/log", "/dev/shm"}
 
-// markScript runs in a node. It makes a file with the name of the first argument in each directory of the node's own. It
-// fails if a setting that kubelets change is the machine's.
+// markScript runs in a node. It makes a file with the name of the first argument in each directory of the node's own.
+// It fails if a setting that kubelets change is the machine's.
 var markScript = `set -e
 for d in ` + strings.Join(ownDirs, " ") + `; do mkdir -p $d; : > $d/$1; done
 for s in vm/overcommit_memory kernel/panic kernel/panic_on_oops kernel/random/boot_id; do
 	grep -q " /proc/sys/$s " /proc/self/mountinfo || { echo "/proc/sys/$s is the machine's"; exit 1; }
 done`
 
-// checkSeparate fails the test if a running cluster can change the machine outside of its directory and its cgroups. The
-// files that it makes in the nodes must not be on the machine; assertNothingLeft looks for them.
+// checkSeparate fails the test if a running cluster can change the machine outside of its directory and its cgroups.
+// The files that it makes in the nodes must not be on the machine; assertNothingLeft looks for them.
 func (c cluster) checkSeparate(identity string, nodes int) {
 	c.t.Helper()
 	c.removeMarks(identity)
@@ -70,8 +71,8 @@ func (c cluster) identity() string {
 	return "onenode-" + spec.ID
 }
 
-// assertNothingLeft fails the test unless everything that this cluster made soon is gone: processes, cgroups, mounts and
-// files with its directory or its identity. Other programs of the machine may start, end, and mount meanwhile.
+// assertNothingLeft fails the test unless everything that this cluster made soon is gone: processes, cgroups, mounts
+// and files with its directory or its identity. Other programs of the machine may start, end, and mount meanwhile.
 func (c cluster) assertNothingLeft(identity string) {
 	c.t.Helper()
 	eventually(c.t, 15*time.Second, func() string {
@@ -96,8 +97,8 @@ func (c cluster) removeMarks(identity string) {
 
 // leftOutside describes a cgroup, a mount or a file of the cluster outside of its directory.
 func (c cluster) leftOutside(identity string) string {
-	for _, pattern := range []string{"/sys/fs/cgroup/" + identity, "/sys/fs/cgroup/*/" + identity, "/sys/fs/cgroup/*/*/" + identity} {
-		if dirs, err := filepath.Glob(pattern); err != nil || len(dirs) > 0 {
+	for _, below := range []string{"", "*", "*/*"} {
+		if dirs, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", below, identity)); err != nil || len(dirs) > 0 {
 			return fmt.Sprintf("cgroups left: %v %v", dirs, err)
 		}
 	}
@@ -128,10 +129,11 @@ func (c cluster) leftOutside(identity string) string {
 	return ""
 }
 
-// names reports whether a text names the cluster. A mount's root is a path in its file system, which may not contain the
-// path of the temporary directory.
+// names reports whether a text names the cluster. A mount's root is a path in its file system, which may not contain
+// the path of the temporary directory.
 func (c cluster) names(text, identity string) bool {
-	return strings.Contains(text, identity) || strings.Contains(text, strings.TrimPrefix(c.dir, filepath.Clean(os.TempDir())))
+	dir := strings.TrimPrefix(c.dir, filepath.Clean(os.TempDir()))
+	return strings.Contains(text, identity) || strings.Contains(text, dir)
 }
 
 // mentioned returns a file at a path, or directly in it, that names the cluster.
