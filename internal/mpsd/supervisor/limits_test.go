@@ -247,7 +247,7 @@ func TestRunOnce_ServerSeenLate_GetsLimitsLater(t *testing.T) {
 func TestIsSize_PrintedLimits_EqualOnlyTheirNumber(t *testing.T) {
 	for printed, want := range map[string]bool{
 		"39713M": true, "38G": true, "39G": false, "20365M": false, "39713": false, "39713M\nM": false, "": false,
-		"No limit set": false,
+		"No limit set":          false,
 		"99999999999999999999G": false, "0G": false,
 	} {
 		if got := isSize(printed, 39713); got != want {
