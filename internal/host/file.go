@@ -19,8 +19,19 @@ const (
 	tempSuffix = ".tmp"
 )
 
-// ReadFile reads a file. The error for a missing file is fs.ErrNotExist.
-func (h *Host) ReadFile(path string) ([]byte, error) { return h.o.ReadFile(path) }
+// ReadFile reads a file. The error for a missing file is fs.ErrNotExist. It reads twice before it returns EIO: callers
+// replace a file on a bad sector, which one bad read does not prove.
+func (h *Host) ReadFile(path string) ([]byte, error) {
+	return again(func() ([]byte, error) { return h.o.ReadFile(path) })
+}
+
+func again(read func() ([]byte, error)) ([]byte, error) {
+	data, err := read()
+	if errors.Is(err, unix.EIO) {
+		return read()
+	}
+	return data, err
+}
 
 // List returns a directory's entries in order. unfinished lists the targets whose temporary files a crash left
 // behind. A missing directory has no entries.

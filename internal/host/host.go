@@ -62,7 +62,8 @@ type Options struct {
 	BootIDFile string
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// ReadFile lets a test make reads fail. Default os.ReadFile.
+	// ReadFile lets a test make reads of files and of notes fail. Default os.ReadFile, and for notes the descriptor of
+	// the lock.
 	ReadFile  func(path string) ([]byte, error)
 	FaultHook FaultHook
 }
@@ -78,10 +79,11 @@ func New(o Options) *Host {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	readNotes := o.ReadFile
 	if o.ReadFile == nil {
 		o.ReadFile = os.ReadFile
 	}
-	return &Host{o: o, locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}}}
+	return &Host{o: o, locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}, readNotes: readNotes}}
 }
 
 // Now returns a time for differences. It has a monotonic reading, which a change of the clock does not affect. It is not

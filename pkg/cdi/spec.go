@@ -12,6 +12,8 @@ package cdi
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,10 +35,11 @@ const Class = "claim"
 
 func Vendor(driver string) string { return "k8s." + driver }
 
-// Annotations of a spec: the plan as JSON, and the boot of its effects.
+// Annotations of a spec: the plan as JSON, the boot of its effects, and the checksum of both.
 const (
 	planAnnotation = "plan"
 	bootAnnotation = "boot"
+	sumAnnotation  = "sha256"
 )
 
 // Edits are the container edits of a claim.
@@ -73,8 +76,11 @@ func Spec(driver string, p plan.Plan, boot string, edits Edits) (*specs.Spec, er
 		return nil, fmt.Errorf("encode the plan: %w", err)
 	}
 	spec := &specs.Spec{
-		Kind:           Vendor(driver) + "/" + Class,
-		Annotations:    map[string]string{Vendor(driver) + "/" + planAnnotation: string(text), Vendor(driver) + "/" + bootAnnotation: boot},
+		Kind: Vendor(driver) + "/" + Class,
+		Annotations: map[string]string{
+			Vendor(driver) + "/" + planAnnotation: string(text), Vendor(driver) + "/" + bootAnnotation: boot,
+			Vendor(driver) + "/" + sumAnnotation: checksum(string(text), boot),
+		},
 		ContainerEdits: edits.Common,
 	}
 	at := map[string]int{}
@@ -171,7 +177,14 @@ func Encode(spec *specs.Spec) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// PlanOf reads the plan and the boot from a spec's bytes. The boot is empty if the spec has none.
+// checksum is the checksum of a spec's plan and boot. A damaged plan could name another device.
+func checksum(text, boot string) string {
+	sum := sha256.Sum256([]byte(boot + "\n" + text))
+	return hex.EncodeToString(sum[:])
+}
+
+// PlanOf reads the plan and the boot from a spec's bytes. The boot is empty if the spec has none. Specs of versions
+// before the checksum have none.
 func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	var spec specs.Spec
 	if err := json.Unmarshal(data, &spec); err != nil {
@@ -181,13 +194,17 @@ func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	if !ok {
 		return plan.Plan{}, "", errors.New("the CDI spec contains no plan")
 	}
+	boot = spec.Annotations[Vendor(driver)+"/"+bootAnnotation]
+	if sum, ok := spec.Annotations[Vendor(driver)+"/"+sumAnnotation]; ok && sum != checksum(text, boot) {
+		return plan.Plan{}, "", errors.New("the checksum of the CDI spec's plan does not match")
+	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return plan.Plan{}, "", errors.New("the CDI spec's plan is not readable")
 	}
 	if p.Claim.UID == "" {
 		return plan.Plan{}, "", errors.New("the CDI spec's plan contains no claim")
 	}
-	return p, spec.Annotations[Vendor(driver)+"/"+bootAnnotation], nil
+	return p, boot, nil
 }
 
 // Container paths of an MPS daemon's directories. The first is CUDA's default, so a process that lost its environment

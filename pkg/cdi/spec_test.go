@@ -44,7 +44,7 @@ func edits() cdi.Edits {
 	}
 }
 
-const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"env":["NVIDIA_DRA_UUID_GPU_GPU_0000_1B_00_0=GPU-0"],"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
+const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}","k8s.gpu.nvidia.com/sha256":"540ef48e53fa5895e158c2c6366680adfc691a6041f73838819cd78d99216989"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"env":["NVIDIA_DRA_UUID_GPU_GPU_0000_1B_00_0=GPU-0"],"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
 `
 
 func encoded(t *testing.T, p plan.Plan, e cdi.Edits) []byte {

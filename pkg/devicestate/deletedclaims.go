@@ -124,6 +124,9 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 	if err := d.engine.unprepareLocked(ctx, f.Claim); err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
+	if _, err := d.engine.records.Get(f.Claim.UID); err == nil {
+		return nil // An effect is kept.
+	}
 	f.Did = "released, because the claim is deleted"
 	return nil
 }

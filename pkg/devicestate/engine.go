@@ -99,9 +99,13 @@ type Engine struct {
 	records *record.Store
 	locks   string
 
-	recovering, identifying, verifying claimWork
+	recovering, identifying, verifying, keeping claimWork
 
 	mu sync.Mutex
+	// kept are the claims whose release is incomplete, by UID: their records are intents. unread means that a record was
+	// unreadable since the last Recover began.
+	kept   map[string]plan.Claim
+	unread bool
 	// minors are the GPUs' minor numbers as of the last Recover, by PCI address.
 	minors map[string]int
 }
@@ -117,7 +121,7 @@ func Open(o Options) (*Engine, error) {
 		o.Planner = plan.Make
 	}
 	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
-	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}}
+	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}
 	if err := o.Host.MkdirAll(LabelMkdir, 0o700, e.locks); err != nil {
 		return nil, fmt.Errorf("make the state directory %s: %w", e.locks, err)
 	}

@@ -5,10 +5,13 @@ package devicestate
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -20,9 +23,24 @@ import (
 	"gpu-dra-driver/pkg/record"
 )
 
-// The notes in a GPU's lock file are the boot ID and the UIDs of claims that may hold the GPU. A UID is noted before
-// its record is written, so one read finds all candidates, however many claims the node has; a note without a record
-// means nothing. Without notes of this boot, some may be lost, so all records are read.
+// The notes in a GPU's lock file are the boot ID, a checksum, and the UIDs of claims that may hold the GPU. A UID is
+// noted before its record is written, so one read finds all candidates, however many claims the node has; a note without
+// a record and a CDI spec means nothing. Without readable notes of this boot, some may be lost, so all records are read.
+
+// noteLines returns a GPU's notes. Without the checksum, a damaged UID would look like no claim.
+func noteLines(boot string, uids []string) []string {
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{boot}, uids...), "\n")))
+	return append([]string{boot, hex.EncodeToString(sum[:8])}, uids...)
+}
+
+// notedUIDs returns the UIDs of a GPU's notes; false if the notes are damaged or of another boot.
+func notedUIDs(lines []string, boot string) ([]string, bool) {
+	if len(lines) < 2 {
+		return nil, false
+	}
+	uids := lines[2:]
+	return uids, slices.Equal(lines, noteLines(boot, uids))
+}
 
 // HeldError says which other claim holds the device of a refused claim.
 type HeldError struct {
@@ -71,17 +89,17 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 			return err
 		}
 		slices.Sort(notes)
-		if err := e.o.Host.SetNotes(LabelNotes, locks[address].Lock, was, append([]string{boot}, notes...)); err != nil {
+		if err := e.o.Host.SetNotes(LabelNotes, locks[address].Lock, was, noteLines(boot, notes)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// others calls do for each other claim that may hold a GPU, with its record or the read error. It returns the lines of
-// the GPU's notes.
+// others calls do for each other claim that may hold a GPU, with its record or the read error. A record that is gone
+// although its claim has effects is that of the claim's CDI spec. It returns the lines of the GPU's notes.
 func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string, record.Record, error) error) ([]string, error) {
-	was, uids, err := e.noted(lock.Lock, address, boot)
+	was, uids, err := e.noted(lock.Lock, boot)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +108,16 @@ func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string
 			continue
 		}
 		r, err := lock.get(other, e.records)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !mayHold(r, address) {
+		if errors.Is(err, fs.ErrNotExist) {
+			if r, err = e.lostRecord(other, boot); r.State == "" && err == nil {
+				continue
+			}
+		}
+		if err == nil && !mayHold(r, address) {
 			continue
+		}
+		if err != nil || r.State == record.Unknown {
+			e.mark(func() { e.unread = true })
 		}
 		if err := do(other, r, err); err != nil {
 			return nil, err
@@ -194,31 +220,26 @@ func (t shareTotals) add(other plan.Plan) *HeldError {
 	return nil
 }
 
-// noted returns a GPU's notes: the lines, and the UIDs of all claims that may hold it.
-func (e *Engine) noted(lock *host.Lock, address, boot string) (was, uids []string, err error) {
-	if was, err = lock.Notes(); err != nil {
-		return nil, nil, err
+// noted returns a GPU's notes: the lines, and the UIDs of all claims that may hold it. A claim without a note can have
+// lost its record too.
+func (e *Engine) noted(lock *host.Lock, boot string) (was, uids []string, err error) {
+	was, err = lock.Notes()
+	if uids, ok := notedUIDs(was, boot); ok && err == nil {
+		return was, uids, nil
 	}
-	if len(was) > 0 && was[0] == boot {
-		return was, was[1:], nil
-	}
-	records, unreadable, err := e.records.All()
-	for _, r := range records {
-		if mayHold(r, address) {
-			unreadable = append(unreadable, r.Plan.Claim.UID)
-		}
-	}
-	return was, unreadable, err
+	uids, specs, err := e.uids()
+	return was, union(uids, specs), err
 }
 
 // removeNote removes a claim from a GPU's notes. After an error, later claims look for a record that does not exist.
-func (e *Engine) removeNote(lock *host.Lock, uid string) {
+func (e *Engine) removeNote(lock *host.Lock, uid, boot string) {
 	was, err := lock.Notes()
-	if err != nil {
+	uids, ok := notedUIDs(was, boot)
+	if err != nil || !ok {
 		return
 	}
-	notes := slices.DeleteFunc(slices.Clone(was), func(note string) bool { return note == uid })
-	_ = e.o.Host.SetNotes(LabelNotes, lock, was, notes)
+	uids = slices.DeleteFunc(slices.Clone(uids), func(note string) bool { return note == uid })
+	_ = e.o.Host.SetNotes(LabelNotes, lock, was, noteLines(boot, uids))
 }
 
 // refuseUnknown refuses the plan while a claim with an unreadable record may hold any GPU.
@@ -335,6 +356,9 @@ func (e *Engine) MissingSpecs() (bool, error) {
 		r, err := e.records.Get(uid)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != record.Committed {
 			continue // Another call works on it, or released it.
+		}
+		if errors.Is(err, record.ErrUnreadable) {
+			return true, nil // Recover rebuilds it. It must not hide the specs that others lack.
 		}
 		if err != nil {
 			return false, err

@@ -41,6 +41,7 @@ func (e *Engine) Prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 		p, err = e.prepare(ctx, claim, c)
 		return err
 	})
+	e.releaseKept(ctx)
 	if err != nil {
 		return nil, failure(ctx, "prepare", c, err)
 	}
@@ -59,6 +60,9 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	defer lock.Release()
 
 	old, err := e.current(c.UID)
+	if err == nil && old.State == "" {
+		old, err = e.restoreLost(c.UID)
+	}
 	if err != nil {
 		return p, err
 	}
@@ -147,11 +151,14 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	snapshot := e.o.Snapshot()
 	for i, d := range p.Devices {
 		g, _ := snapshot.ByAddress(d.PCIAddress)
-		_, there := g.MIG.At(d.Partition.Profile, d.Partition.Start)
+		found, there := g.MIG.At(d.Partition.Profile, d.Partition.Start)
 		p.Devices[i].Partition.Foreign = there && d.Kind == gpu.KindMIG
-		work := plan.Work{Step: plan.Step{Device: i}, Devices: p.Devices, OnGPU: others[d.PCIAddress]}
+		work := plan.Work{Step: plan.Step{Device: i}, Devices: p.Devices, OnGPU: others[d.PCIAddress].devices}
 		for _, t := range work.CoTenants() {
-			if t.Committed {
+			// A claim whose release is incomplete owns the partition that is there.
+			if t.Committed || there && slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool {
+				return d.UUID == t.Device.Partition.UUID
+			}) {
 				p.Devices[i].Partition = t.Device.Partition
 			}
 		}
@@ -323,8 +330,8 @@ func (e *Engine) current(uid string) (record.Record, error) {
 	case errors.Is(err, record.ErrUnreadable):
 		return e.rebuild(uid, err)
 	case r.State == record.Unknown:
-		// The spec may have been missing only while the record was rebuilt.
-		if r, err = e.ofSpec(uid); err == nil && r.State != record.Unknown {
+		// The record and the spec may have been unreadable only while the record was rebuilt.
+		if r, err = e.known(r); err == nil && r.State != record.Unknown {
 			err = e.records.Put(r)
 		}
 	}

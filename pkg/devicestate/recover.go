@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -44,6 +45,7 @@ type Finding struct {
 // continues on the remaining claims, each with a finding. It may run concurrently with Prepare and Unprepare and waits
 // for their locks. Consistent claims yield no findings.
 func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
+	e.mark(func() { e.unread = false })
 	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return nil, err
@@ -94,7 +96,7 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 		return "", err
 	}
 	if r.State == "" {
-		return e.recoverOrphan(f)
+		return e.recoverOrphan(ctx, f)
 	}
 	if err := errors.Join(e.o.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid)); err != nil {
 		return "", err
@@ -110,7 +112,11 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 		_, err = e.restoreCommit(ctx, r, boot, locks)
 		return "undone; the claim keeps its devices", err
 	case r.State == record.Intent:
-		return "undone", e.release(ctx, r, boot, locks)
+		err := e.release(ctx, r, boot, locks)
+		if errors.Is(err, plan.ErrKept) {
+			return "", nil // Incomplete says so, until a later pass completes it.
+		}
+		return "undone", err
 	case r.State == record.Committed && r.BootID != boot:
 		// The effects ended with their boot. The record stays, because the claim is still allocated and the next Prepare
 		// creates the effects again. A spec of an earlier boot would contain outdated device numbers.
@@ -125,12 +131,15 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 
 // recoverOrphan removes a spec that a crash left before the commit. It reports nothing if the claim was released before
 // its lock was taken.
-func (e *Engine) recoverOrphan(f *Finding) (did string, err error) {
+func (e *Engine) recoverOrphan(ctx context.Context, f *Finding) (did string, err error) {
 	uids, specs, err := e.uids()
 	if err != nil || !slices.Contains(union(uids, specs), f.Claim.UID) {
 		return "", err
 	}
 	f.Found = "spec"
+	if did, err := e.recoverLost(ctx, f.Claim.UID); did != "" || err != nil {
+		return did, err
+	}
 	return "removed", e.removeOrphan(f.Claim.UID)
 }
 
@@ -196,13 +205,15 @@ func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error)
 		f := Finding{Claim: plan.Claim{UID: uid}, Found: string(record.Unknown)}
 		findings = append(findings, f)
 	}
-	return e.identifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
+	findings = e.identifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
 		did, err := e.identify(ctx, f, claims)
 		if err == nil {
 			f.Did = did
 		}
 		return err
-	}), nil
+	})
+	e.releaseKept(ctx)
+	return findings, nil
 }
 
 func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did string, err error) {
@@ -258,6 +269,9 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 	}
 	aside, err := e.records.SetAside(uid)
 	if err == nil {
+		if r.State == record.Unknown {
+			r.Aside = filepath.Base(aside)
+		}
 		err = e.records.Put(r)
 	}
 	if err != nil {
@@ -268,6 +282,87 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 		Cause: damage, Remedy: "the damaged file is in " + aside + "; " + blocked,
 	})
 	return r, nil
+}
+
+// known returns what an unknown record stands for: the plan in the claim's CDI spec, or the damaged record, if one of
+// them is readable again.
+func (e *Engine) known(unknown record.Record) (record.Record, error) {
+	r, err := e.ofSpec(unknown.Plan.Claim.UID)
+	if err != nil || r.State != record.Unknown {
+		return r, err
+	}
+	if r, err := e.records.Aside(unknown); err == nil {
+		return r, nil
+	}
+	return unknown, nil
+}
+
+// lostRecord returns the record of a claim whose record is gone. Steps begin after a record is written, and the spec ends
+// before it, so a spec of this boot with steps proves that the claim has effects. Without one it returns the zero Record,
+// and an error if the spec exists and is unreadable.
+func (e *Engine) lostRecord(uid, boot string) (record.Record, error) {
+	if _, err := e.o.Specs.Read(uid); errors.Is(err, fs.ErrNotExist) {
+		return record.Record{}, nil
+	}
+	r, err := e.ofSpec(uid)
+	if err != nil || r.State == record.Unknown || r.BootID != boot || len(r.Plan.Steps) == 0 {
+		return record.Record{}, err
+	}
+	return r, nil
+}
+
+// restoreLost writes the record of a claim whose record is gone. The caller holds the claim's lock.
+func (e *Engine) restoreLost(uid string) (record.Record, error) {
+	boot, err := e.o.Host.BootID()
+	if err != nil {
+		return record.Record{}, err
+	}
+	r, err := e.lostRecord(uid, boot)
+	if err != nil || r.State == "" {
+		return r, err
+	}
+	if err := e.records.Put(r); err != nil {
+		return record.Record{}, err
+	}
+	e.o.Report(&claimerror.Error{
+		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
+		Cause:  errors.New("the file is gone, but the claim's CDI spec is there"),
+		Remedy: "the claim keeps its devices, according to its CDI spec; check the node's disk",
+	})
+	return r, nil
+}
+
+// recoverLost restores a record that is gone if the effects exist. The caller holds the claim's lock.
+func (e *Engine) recoverLost(ctx context.Context, uid string) (did string, err error) {
+	boot, err := e.o.Host.BootID()
+	if err != nil {
+		return "", err
+	}
+	r, err := e.lostRecord(uid, boot)
+	if err != nil || r.State == "" {
+		return "", err
+	}
+	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
+	if err != nil {
+		return "", err
+	}
+	defer locks.release()
+	err = e.checkSteps(ctx, r.Plan)
+	if errors.Is(err, plan.ErrDestroyed) || errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err == nil {
+		_, err = e.restoreLost(uid)
+	}
+	return "record restored from the spec", err
+}
+
+// Incomplete reports whether another Recover is needed: a record was unreadable since the last one began, or a release
+// waits for a claim of unknown devices.
+func (e *Engine) Incomplete() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unread || len(e.kept) > 0
 }
 
 // ofSpec returns a record from the plan in the claim's CDI spec. Without that plan the record is unknown.

@@ -4,11 +4,13 @@
 package devicestate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claimerror"
@@ -22,7 +24,9 @@ func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 	if !record.ValidUID(claim.UID) {
 		return nil // No claim with such a UID was ever prepared.
 	}
-	return failure(ctx, "unprepare", claim, host.Guard(func() error { return e.unprepare(ctx, claim) }))
+	err := failure(ctx, "unprepare", claim, host.Guard(func() error { return e.unprepare(ctx, claim) }))
+	e.releaseKept(ctx)
+	return err
 }
 
 func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
@@ -41,7 +45,16 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 		return err // A full disk prevents the replacement of an unreadable record, but not its release.
 	}
 	if old.State == "" {
-		return e.removeOrphan(claim.UID)
+		boot, err := e.o.Host.BootID()
+		if err != nil {
+			return err
+		}
+		if old, err = e.lostRecord(claim.UID, boot); err != nil {
+			return err
+		}
+		if old.State != record.Committed {
+			return e.removeOrphan(claim.UID)
+		}
 	}
 	locks, err := e.lockGPUs(ctx, old.Plan.HeldGPUs()...)
 	if err != nil {
@@ -52,11 +65,16 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 	if err != nil {
 		return err
 	}
-	return e.release(ctx, old, boot, locks)
+	err = e.release(ctx, old, boot, locks)
+	if errors.Is(err, plan.ErrKept) {
+		return nil // Its containers have ended, and its record is an intent that a later call completes.
+	}
+	return err
 }
 
 // release undoes a record's effects and removes the record. It writes no file, so that pods can end while the disk is
-// full. The caller holds the claim and GPU locks.
+// full. The caller holds the claim and GPU locks. After plan.ErrKept the record is an intent, and owns the effects that
+// a claim with an unreadable record may need: without it they would be external once that claim is known.
 func (e *Engine) release(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
 	if r.State == record.Committed && len(r.Plan.Steps) > 0 { // Otherwise a crash leaves nothing to undo.
 		if err := e.records.Undo(r.Plan.Claim.UID); err != nil {
@@ -64,13 +82,17 @@ func (e *Engine) release(ctx context.Context, r record.Record, boot string, lock
 		}
 	}
 	if err := e.undoRecord(ctx, r, boot, locks); err != nil {
+		if errors.Is(err, plan.ErrKept) {
+			e.keep(r.Plan.Claim, err)
+		}
 		return err
 	}
 	if err := e.records.Remove(r.Plan.Claim.UID); err != nil {
 		return err
 	}
+	e.mark(func() { delete(e.kept, r.Plan.Claim.UID) })
 	for _, address := range slices.Sorted(maps.Keys(locks)) {
-		e.removeNote(locks[address].Lock, r.Plan.Claim.UID)
+		e.removeNote(locks[address].Lock, r.Plan.Claim.UID, boot)
 	}
 	return nil
 }
@@ -120,7 +142,7 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 	case step.Device < 0 || step.Device >= len(p.Devices):
 		cause = fmt.Errorf("the claim's record has %d devices, but a step for device %d", len(p.Devices), step.Device)
 	default:
-		w := plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address]}
+		w := plan.Work{Step: step, Devices: p.Devices, OnGPU: others[address].devices, Unknown: others[address].unknown}
 		err := do(i, x, w)
 		for j := range p.Devices { // Requests of one partition share the step.
 			if p.Devices[j].Name == w.Target().Name {
@@ -135,10 +157,17 @@ func (e *Engine) step(p plan.Plan, i int, address string, others coTenants, do f
 	}
 }
 
-// coTenants are the devices of other claims whose effects of this boot may exist, by PCI address.
-type coTenants map[string][]plan.CoTenant
+// coTenants are the other claims whose effects of this boot may exist, by PCI address.
+type coTenants map[string]gpuCoTenants
 
-// coTenants finds them for the plan's steps. The caller holds the GPUs' locks, so the result stays valid.
+type gpuCoTenants struct {
+	devices []plan.CoTenant
+	// unknown are the UIDs of claims that neither a record nor a CDI spec describes.
+	unknown []string
+}
+
+// coTenants finds them for the plan's steps. The caller holds the GPUs' locks, so the result stays valid. An unreadable
+// record is not an absent one: the plan in the CDI spec replaces it.
 func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants, error) {
 	out := coTenants{}
 	for _, step := range p.Steps {
@@ -146,18 +175,22 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 		if _, known := out[address]; known || locks[address] == nil {
 			continue
 		}
-		out[address] = nil
-		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(_ string, r record.Record, err error) error {
+		var on gpuCoTenants
+		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record, err error) error {
+			if err != nil {
+				r, err = e.ofSpec(uid)
+			} else if r.State == record.Unknown {
+				r, err = e.known(r)
+			}
 			switch {
-			case errors.Is(err, record.ErrUnreadable):
-				return nil // An unreadable record blocks new claims, but not the release of this one.
-			case err != nil:
-				return err
-			case r.State == record.Unknown || r.BootID != boot:
+			case err != nil || r.State == record.Unknown:
+				on.unknown = append(on.unknown, uid)
+				return nil
+			case r.BootID != boot || !mayHold(r, address):
 				return nil
 			}
 			for _, d := range r.Plan.Devices {
-				out[address] = append(out[address],
+				on.devices = append(on.devices,
 					plan.CoTenant{Claim: r.Plan.Claim, Device: d, Committed: r.State == record.Committed})
 			}
 			return nil
@@ -165,6 +198,7 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 		if err != nil {
 			return nil, err
 		}
+		out[address] = on
 	}
 	return out, nil
 }
@@ -177,22 +211,83 @@ func (e *Engine) checkSteps(ctx context.Context, p plan.Plan) error {
 }
 
 // undo removes the spec, so that no container can start, then reverts the steps that may have changed the GPU, in
-// reverse order.
+// reverse order. It returns plan.ErrKept after all other steps if an effect stays for a claim of unknown devices.
 func (e *Engine) undo(ctx context.Context, p plan.Plan, changed []bool, others coTenants) error {
 	if err := e.o.Specs.Remove(p.Claim.UID); err != nil {
 		return err
 	}
-	return e.eachGPU(p, func(address string) error {
+	kept := make([]error, len(p.Steps)) // GPUs are reverted concurrently, each step by one of them.
+	err := e.eachGPU(p, func(address string) error {
 		for i := len(p.Steps) - 1; i >= 0; i-- {
 			if !changed[i] {
 				continue
 			}
 			err := e.step(p, i, address, others, func(_ int, x Executor, w plan.Work) error { return x.Revert(ctx, w) })
+			if errors.Is(err, plan.ErrKept) {
+				kept[i] = keptError(p.Claim, p.Devices[p.Steps[i].Device].Name, others[address].unknown)
+				continue
+			}
 			if err != nil {
 				return err
 			}
 		}
 		return nil
+	})
+	return cmp.Or(err, cmp.Or(kept...))
+}
+
+func keptError(c plan.Claim, device string, unknown []string) error {
+	return &claimerror.Error{
+		Reason: claimerror.RecordUnreadable, Attempt: "unprepare", Claim: c.String(), Device: device,
+		Cause: fmt.Errorf("its partition stays: %w (claim UID %s)", plan.ErrKept, strings.Join(unknown, ", ")),
+		Remedy: "this claim's pod can end; the plugin removes the partition once the other claim is looked up or released. " +
+			"Check the node's disk",
+	}
+}
+
+// keep notes that a claim's release is incomplete, and reports it once.
+func (e *Engine) keep(c plan.Claim, err error) {
+	again := false
+	e.mark(func() {
+		_, again = e.kept[c.UID]
+		e.kept[c.UID] = c
+	})
+	if !again {
+		e.o.Report(err)
+	}
+}
+
+func (e *Engine) mark(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change()
+}
+
+// releaseKept tries again to release the claims whose effects were kept: a claim that was unknown may be known or
+// released now. It does not wait, and Recover tries too.
+func (e *Engine) releaseKept(ctx context.Context) {
+	var findings []Finding
+	e.mark(func() {
+		for _, c := range e.kept {
+			findings = append(findings, Finding{Claim: c})
+		}
+	})
+	if len(findings) == 0 {
+		return
+	}
+	e.keeping.each(context.WithoutCancel(ctx), e.o.Host, 0, findings, func(ctx context.Context, f *Finding) error {
+		ctx, cancel := context.WithTimeout(ctx, undoTime)
+		defer cancel()
+		lock, err := e.lockClaim(ctx, f.Claim.UID)
+		if err != nil {
+			return err
+		}
+		defer lock.Release()
+		if r, err := e.records.Get(f.Claim.UID); err != nil || r.State != record.Intent {
+			e.mark(func() { delete(e.kept, f.Claim.UID) }) // Another call completed it, or prepared the claim again.
+			return err
+		}
+		return e.unprepareLocked(ctx, f.Claim)
 	})
 }
 

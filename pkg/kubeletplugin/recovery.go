@@ -70,7 +70,8 @@ func newRecovery(
 	}
 }
 
-// run recovers until all claims are done, and again whenever CDI specs are missing or GPUs have other minor numbers.
+// run recovers until all claims are done, and again whenever CDI specs are missing, records were unreadable or GPUs have
+// other minor numbers.
 func (r *recovery) run(ctx context.Context) {
 	for {
 		clean := false
@@ -89,7 +90,7 @@ func (r *recovery) run(ctx context.Context) {
 			if errors.Is(err, store.ErrUnlinked) {
 				r.fail(err)
 			}
-			again = !clean || err != nil || lost || r.engine.Renumbered() // The next pass reports the error.
+			again = !clean || err != nil || lost || r.engine.Incomplete() || r.engine.Renumbered() // The next pass reports the error.
 		}
 	}
 }

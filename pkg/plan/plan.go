@@ -31,6 +31,8 @@ const (
 var (
 	// ErrUnchanged means that nothing changed, so there is nothing to revert.
 	ErrUnchanged = errors.New("nothing was changed")
+	// ErrKept means that Revert changed nothing, because a claim whose record is unreadable may need the effect.
+	ErrKept = errors.New("a claim whose record is unreadable may need it")
 	// ErrDestroyed means that nothing changed, but the device's effect is gone. It can be created again after the
 	// claim's record allows it.
 	ErrDestroyed = errors.New("it was destroyed outside of this driver")

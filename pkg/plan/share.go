@@ -118,6 +118,8 @@ type Work struct {
 	Devices []Device
 	// OnGPU are the devices of other claims that may have effects of this boot on the GPU, by claim UID.
 	OnGPU []CoTenant
+	// Unknown are the UIDs of claims that may have effects on the GPU too, but neither record nor CDI spec shows which.
+	Unknown []string
 }
 
 // CoTenant is a device of another claim on the same GPU.
@@ -133,6 +135,11 @@ func (w Work) Target() *Device { return &w.Devices[w.Device] }
 // CoTenants returns the other claims' shares of the step's device.
 func (w Work) CoTenants() []CoTenant {
 	return slices.DeleteFunc(slices.Clone(w.OnGPU), func(t CoTenant) bool { return !t.Device.Shares(*w.Target()) })
+}
+
+// MayBeShared reports whether a claim of unknown devices may have a share of the step's device.
+func (w Work) MayBeShared() bool {
+	return len(w.Unknown) > 0 && w.Target().Partial() && !w.Target().Admin
 }
 
 // Sharers returns all shares of the step's device, from the plan and from other claims.

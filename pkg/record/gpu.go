@@ -55,7 +55,7 @@ func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 // setting, but the value to restore is lost.
 func (g *GPUs) Get(address string) (GPU, error) {
 	var r GPU
-	data, err := g.host.ReadFile(file(g.dir, address))
+	data, err := read(g.host, file(g.dir, address))
 	if err == nil {
 		err = Unseal(data, gpuKind, &r)
 	}
@@ -68,17 +68,29 @@ func (g *GPUs) Get(address string) (GPU, error) {
 	return r, nil
 }
 
+// SetUnknown is the value of GPU.Set during a change, and of an unreadable record.
+const SetUnknown = -1
+
 // OfBoot reads the record of a board that was written in this boot. known is false if there is none; r is a new one
-// then.
+// then. An unreadable record is known, with Found 0, each setting's default: the driver has changed the setting, so the
+// present value is not the one to restore.
 func (g *GPUs) OfBoot(address, uuid string) (r GPU, known bool, err error) {
 	boot, err := g.host.BootID()
 	if err != nil {
 		return GPU{}, false, err
 	}
-	if r, err := g.Get(address); err == nil && r.BootID == boot && r.UUID == uuid {
+	r, err = g.Get(address)
+	fresh := GPU{BootID: boot, PCIAddress: address, UUID: uuid}
+	switch {
+	case errors.Is(err, ErrUnreadable):
+		fresh.Set = SetUnknown
+		return fresh, true, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return GPU{}, false, err
+	case err == nil && r.BootID == boot && r.UUID == uuid:
 		return r, true, nil
 	}
-	return GPU{BootID: boot, PCIAddress: address, UUID: uuid}, false, nil
+	return fresh, false, nil
 }
 
 // Restore calls set with the value from before the driver's change, then removes the record. Without a record it does

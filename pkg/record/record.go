@@ -41,6 +41,8 @@ type Record struct {
 	// intent fails.
 	Renews string    `json:"renews,omitempty"`
 	Plan   plan.Plan `json:"plan"`
+	// Aside is the name of the damaged file in quarantine, for the state Unknown.
+	Aside string `json:"aside,omitempty"`
 }
 
 // Version is the version of the format. A file with another one is unreadable.

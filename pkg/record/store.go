@@ -61,13 +61,9 @@ func (s *Store) Get(uid string) (Record, error) {
 	var err error
 	path := ""
 	for _, path = range append(s.files(uid), file(s.claims, uid)) {
-		if data, err = s.host.ReadFile(path); !errors.Is(err, fs.ErrNotExist) {
+		if data, err = read(s.host, path); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
-	}
-	if errors.Is(err, syscall.EIO) {
-		// A bad sector stays unreadable, and its claim must be able to end.
-		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	var r Record
 	if err == nil {
@@ -80,6 +76,15 @@ func (s *Store) Get(uid string) (Record, error) {
 		r.State, r.Renews = Intent, ""
 	}
 	return r, nil
+}
+
+// read reads a record's file. A bad sector stays unreadable, and its claim must be able to end.
+func read(h *host.Host, path string) ([]byte, error) {
+	data, err := h.ReadFile(path)
+	if errors.Is(err, syscall.EIO) {
+		err = fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return data, err
 }
 
 func (s *Store) undo(uid string) string { return filepath.Join(s.claims, uid+undoSuffix) }
@@ -157,8 +162,9 @@ func (s *Store) Confirm() error { return s.host.SyncDir(LabelConfirm, s.claims) 
 func (s *Store) SetAside(uid string) (string, error) {
 	err := fs.ErrNotExist
 	for _, path := range s.files(uid) {
+		name := strings.TrimSuffix(filepath.Base(path), suffix)
 		for n := 1; errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist); n++ {
-			aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", uid, n)) // A time may repeat.
+			aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", name, n)) // A time may repeat.
 			err = s.host.Link(LabelQuarantine, path, aside)
 			if err == nil || errors.Is(err, fs.ErrExist) && sameFile(path, aside) {
 				return aside, nil
@@ -169,6 +175,28 @@ func (s *Store) SetAside(uid string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("set the record of claim %s aside: %w", uid, err)
+}
+
+// Aside reads the damaged file of a record in the state Unknown. It succeeds if the disk reads the file again.
+func (s *Store) Aside(unknown Record) (r Record, err error) {
+	uid, name := unknown.Plan.Claim.UID, unknown.Aside
+	if name == "" || filepath.Base(name) != name {
+		return Record{}, fmt.Errorf("the damaged record of claim %s: %w", uid, fs.ErrNotExist)
+	}
+	data, err := read(s.host, filepath.Join(s.quarantine, name))
+	if err == nil {
+		r, err = Decode(data, uid)
+	}
+	if err == nil && r.State == Unknown {
+		err = unreadable("it was unknown")
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("read the damaged record of claim %s: %w", uid, err)
+	}
+	if strings.HasPrefix(name, uid+undoSuffix) {
+		r.State, r.Renews = Intent, ""
+	}
+	return r, nil
 }
 
 func sameFile(a, b string) bool {

@@ -125,6 +125,12 @@ func (s *Simulator) reboot() {
 	}
 }
 
+// Daemon returns the MPS daemon of a device; false if none runs.
+func (s *Simulator) Daemon(device string) (mpsd.Daemon, bool) {
+	d, ok := s.daemons[device]
+	return d, ok
+}
+
 // State returns the simulator's state. Callers must not change it.
 func (s *Simulator) State() *engine.State {
 	now, err := s.machine.State()

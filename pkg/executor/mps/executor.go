@@ -115,7 +115,13 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	if err == nil {
 		limited, cancel := context.WithTimeout(ctx, x.StartLimit)
 		defer cancel()
-		_, err = x.daemons.Ensure(limited, Daemon(w))
+		want := Daemon(w)
+		if w.MayBeShared() {
+			want, err = x.loosened(limited, want)
+		}
+		if err == nil {
+			_, err = x.daemons.Ensure(limited, want)
+		}
 	}
 	return failure(ctx, "prepare", d, err)
 }
@@ -138,6 +144,18 @@ func Daemon(w plan.Work) mpsd.Daemon {
 		}
 	}
 	return out
+}
+
+// loosened returns a daemon with no tighter limits than the running one, which may serve a share that nobody knows.
+func (x *Executor) loosened(ctx context.Context, want mpsd.Daemon) (mpsd.Daemon, error) {
+	list, err := x.daemons.List(ctx, "")
+	for _, s := range list.Daemons {
+		if s.Name == want.Name && s.UUID == want.UUID {
+			want.MemoryLimit = loosest(want.MemoryLimit, s.MemoryLimit)
+			want.Threads = max(cmp.Or(want.Threads, 100), cmp.Or(s.Threads, 100))
+		}
+	}
+	return want, err
 }
 
 // loosest returns the larger of two limits; nil means no limit.
@@ -172,6 +190,9 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 		if t.Device.MPS() {
 			return nil // The daemon keeps its limits, because running clients keep theirs.
 		}
+	}
+	if w.MayBeShared() {
+		return nil // The last share's Revert ends the daemon, or the Watcher once every share is known.
 	}
 	err := x.stop(ctx, d.Name)
 	if errors.Is(err, mpsd.ErrAway) || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

@@ -9,6 +9,7 @@ package timeslice
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"gpu-dra-driver/pkg/executor"
@@ -45,23 +46,27 @@ func (x *Executor) Admit(context.Context, plan.Work) error { return nil }
 // because a program start for each share would cost more than the rest of Prepare.
 func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	return failure(ctx, "prepare", d, x.apply(ctx, d))
+	return failure(ctx, "prepare", d, x.apply(ctx, d, slices.ContainsFunc(w.CoTenants(), func(t plan.CoTenant) bool {
+		return t.Device.Sharing.Timed
+	})))
 }
 
-func (x *Executor) apply(ctx context.Context, d plan.Device) error {
+// apply sets the time slice. If joins is true, a co-tenant's time slice is set already: without a record of it, the
+// value to restore is the default.
+func (x *Executor) apply(ctx context.Context, d plan.Device, joins bool) error {
 	r, known, err := x.records.OfBoot(d.PCIAddress, d.UUID)
 	if err != nil || known && r.Set == d.Sharing.Interval {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if !known {
+	if !known && !joins {
 		if r.Found, err = x.tool.Get(ctx, d.UUID); err != nil {
 			return fmt.Errorf("read the time slice: %w", err)
 		}
 	}
 	// Recorded before the change: after a crash the next call must not assume that the change happened.
-	r.Set = unknown
+	r.Set = record.SetUnknown
 	if err := x.records.Put(r); err != nil {
 		return err
 	}
@@ -71,9 +76,6 @@ func (x *Executor) apply(ctx context.Context, d plan.Device) error {
 	r.Set = d.Sharing.Interval
 	return x.records.Put(r)
 }
-
-// unknown is the recorded value during a change.
-const unknown = -1
 
 // Check implements devicestate.Executor. A changed time slice only affects speed, so Check does not compare it.
 func (x *Executor) Check(context.Context, plan.Work) error { return nil }
@@ -93,7 +95,7 @@ func (x *Executor) Setting() executor.Setting {
 func (x *Executor) keep(ctx context.Context, g gpu.GPU) error {
 	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
 	r, known, err := x.records.OfBoot(g.PCIAddress, g.UUID)
-	if err != nil || !known || r.Set == unknown {
+	if err != nil || !known || r.Set == record.SetUnknown {
 		return failure(ctx, "keep the time slice", d, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)

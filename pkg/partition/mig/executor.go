@@ -87,6 +87,8 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 			return err
 		}
 		switch {
+		case len(obstacles) > 0 && len(w.Unknown) > 0:
+			return unknownOwner(obstacles, w.Unknown)
 		case len(obstacles) == 0, x.o.AdoptForeign:
 			return nil // create destroys them after the intent is recorded.
 		case len(obstacles) == 1 && exact != nil && exact.complete():
@@ -124,8 +126,11 @@ func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
-	if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {
+	switch {
+	case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):
 		return nil
+	case w.MayBeShared():
+		return plan.ErrKept // Without its record nobody would know any more whose partition it is.
 	}
 	err := x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (bool, error) {
 		return x.destroy(ctx, &openGPU{GPU: g, x: x}, d.Partition)

@@ -170,13 +170,25 @@ func (g *openGPU) find(p *plan.Partition) error {
 	return nil
 }
 
-func obstructed(obstacles []*instance) error {
+// unknownOwner is the error for instances that may belong to claims with unreadable records.
+func unknownOwner(obstacles []*instance, uids []string) error {
+	return &executor.Busy{
+		Obstacle: fmt.Sprintf("%s may belong to claim UID %s, whose record is unreadable", names(obstacles), strings.Join(uids, ", ")),
+		Remedy:   "the kubelet retries and succeeds once that claim is looked up or released; check the node's disk",
+	}
+}
+
+func names(instances []*instance) string {
 	var names []string
-	for _, i := range obstacles {
+	for _, i := range instances {
 		names = append(names, i.String())
 	}
+	return strings.Join(names, " and ")
+}
+
+func obstructed(obstacles []*instance) error {
 	return &executor.Busy{
-		Obstacle: strings.Join(names, " and ") + ", created outside of this driver, in its place",
+		Obstacle: names(obstacles) + ", created outside of this driver, in its place",
 		Remedy: "the kubelet retries; destroy these instances (nvidia-smi mig -dci, then -dgi), " +
 			"or let the driver do so with --adopt-foreign-mig",
 	}

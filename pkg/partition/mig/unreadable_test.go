@@ -1,0 +1,284 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package mig_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/devicestate/devicestatetest"
+	"gpu-dra-driver/pkg/executor"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/sim/engine"
+)
+
+// A fault makes files unreadable. It lasts until end, if the files are not damaged for good.
+type unreadable struct {
+	name  string
+	begin func(t *testing.T, e *env, reads *badReads, files []string)
+}
+
+// badReads fails reads, by inode: a record can be renamed.
+type badReads struct {
+	files []fs.FileInfo
+	// left is the number of failures, below zero for all reads.
+	left int
+}
+
+func (b *badReads) read(path string) ([]byte, error) {
+	is, err := os.Stat(path)
+	bad := err == nil && slices.ContainsFunc(b.files, func(f fs.FileInfo) bool { return os.SameFile(f, is) })
+	if bad && b.left != 0 {
+		b.left--
+		return nil, &os.PathError{Op: "read", Path: path, Err: syscall.EIO}
+	}
+	return os.ReadFile(path)
+}
+
+func rewritten(change func(data []byte) []byte) func(*testing.T, *env, *badReads, []string) {
+	return func(_ *testing.T, e *env, _ *badReads, files []string) {
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			e.Must(err)
+			e.Must(os.WriteFile(file, change(data), 0o600))
+		}
+	}
+}
+
+func failing(times int) func(*testing.T, *env, *badReads, []string) {
+	return func(_ *testing.T, e *env, reads *badReads, files []string) {
+		for _, file := range files {
+			info, err := os.Stat(file)
+			e.Must(err)
+			reads.files = append(reads.files, info)
+		}
+		reads.left = times
+	}
+}
+
+const gone = "gone"
+
+var unreadables = []unreadable{
+	{"one read fails", failing(1)},
+	{"reads fail", failing(-1)},
+	{"short", rewritten(func(data []byte) []byte { return data[:len(data)/2] })},
+	{"empty", rewritten(func([]byte) []byte { return nil })},
+	{"noise", rewritten(func([]byte) []byte { return []byte("\x00\xff{]") })},
+	// The last digit of a UUID, and of a claim's UID, is another valid one.
+	{"bit rot", rewritten(func(data []byte) []byte {
+		text := string(data)
+		if at := strings.Index(text, `MIG-`); at >= 0 {
+			return []byte(text[:at+4] + string(text[at+4]^1) + text[at+5:])
+		}
+		at := strings.LastIndexAny(text, "ab0123456789")
+		return []byte(text[:at] + string(text[at]^2) + text[at+1:])
+	})},
+	{gone, func(_ *testing.T, e *env, _ *badReads, files []string) {
+		for _, file := range files {
+			e.Must(os.Remove(file))
+		}
+	}},
+}
+
+// unreadableFiles are the files of claim b on GPU 0.
+var unreadableFiles = map[string]func(e *env) []string{
+	"record":           func(e *env) []string { return []string{e.RecordFile("b")} },
+	"CDI spec":         func(e *env) []string { return []string{e.SpecFile("b")} },
+	"record and spec":  func(e *env) []string { return []string{e.RecordFile("b"), e.SpecFile("b")} },
+	"notes":            func(e *env) []string { return []string{notesFile(e)} },
+	"record and notes": func(e *env) []string { return []string{e.RecordFile("b"), notesFile(e)} },
+	"settings": func(e *env) []string {
+		files, err := filepath.Glob(filepath.Join(e.StateDir, "gpus", "*", e.Address(0)+".json"))
+		e.Must(err)
+		return files
+	},
+}
+
+func notesFile(e *env) string { return filepath.Join(e.StateDir, "locks", "gpu-"+e.Address(0)) }
+
+const slicedMIG = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"TimeSlicing"}}`
+
+// neighbours are two claims of one GPU; a third claim of the same kind fits beside them.
+var neighbours = map[string]struct {
+	parameters string
+	devices    [3]string // of the claims a, b and c
+}{
+	"shared partition":        {slicedMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}},
+	"shared partition by MPS": {ofMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}},
+	"MPS":                     {byMPS, [3]string{"0", "0", "0"}},
+	"time slice":              {byLong, [3]string{"0", "0", "0"}},
+	"two partitions":          {"", [3]string{"0 1g.10gb 4", "0 1g.10gb 2", "0 1g.10gb 0"}},
+}
+
+// effects are what the containers of claim b need.
+type effects struct {
+	instance *engine.Instance
+	daemon   *mpsd.Daemon
+	mode     int
+	slice    int
+	mig      bool
+}
+
+func effectsOf(e *env, device gpu.Device) (out effects) {
+	g := e.Sim.State().GPUs[0]
+	out.mode, out.slice, out.mig = g.ComputeMode, g.TimeSlice, g.MIGEnabled
+	for _, i := range g.Instances {
+		if device.Kind == gpu.KindMIG && i.Start == device.Start {
+			out.instance = &i
+		}
+	}
+	if d, ok := e.Sim.Daemon(device.Name()); ok {
+		out.daemon = &d
+	}
+	return out
+}
+
+// lost returns the effect that is not there any more, or "".
+func (was effects) lost(now effects) string {
+	switch {
+	case was.instance != nil && (now.instance == nil || now.instance.Computes[0].UUID != was.instance.Computes[0].UUID):
+		return "its partition"
+	case was.daemon != nil && now.daemon == nil:
+		return "its MPS daemon"
+	case was.daemon != nil && *now.daemon.MemoryLimit < *was.daemon.MemoryLimit:
+		return "the memory limit of its MPS daemon"
+	case was.mode != now.mode:
+		return "its compute mode"
+	case was.slice != now.slice:
+		return "its time slice"
+	case was.mig && !now.mig:
+		return "its MIG mode"
+	}
+	return ""
+}
+
+// operations are what happens beside claim b. They return the running process, and the error of a call that must
+// succeed.
+var operationsBeside = map[string]func(e *env, p *process) (*process, error){
+	"unprepare": func(e *env, p *process) (*process, error) { return p, unprepares("a")(e, p) },
+	"prepare again": func(e *env, p *process) (*process, error) {
+		return p, prepares("a")(e, p)
+	},
+	"prepare a third claim": func(e *env, p *process) (*process, error) {
+		_, err := p.Prepare(context.Background(), e.Claims["c"])
+		if err != nil && claimerror.KindOf(err) == claimerror.Transient {
+			err = nil
+		}
+		return p, err
+	},
+	"recover": func(_ *env, p *process) (*process, error) {
+		_ = p.RecoverAll() // It reports what it cannot read.
+		return p, nil
+	},
+	"restart and unprepare": func(e *env, p *process) (*process, error) {
+		p.Crash()
+		p = e.Start()
+		_ = p.RecoverAll()
+		return p, unprepares("a")(e, p)
+	},
+	"unprepare and restart": func(e *env, p *process) (*process, error) {
+		err := unprepares("a")(e, p)
+		p.Crash()
+		p = e.Start()
+		_ = p.RecoverAll()
+		return p, err
+	},
+	"settings": func(_ *env, p *process) (*process, error) { return p, nil },
+}
+
+// background is what the plugin does beside the kubelet's calls.
+func background(e *env, p *process) {
+	e.Must(p.EndUnneeded(context.Background()))
+	modes := executor.NewSettings(p.Host, p, func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{e.Sim.GPU(0)}} }, p.MIG.Setting(time.Nanosecond))
+	for range 3 {
+		e.Must(errors.Join(p.Settings.Reconcile(context.Background())...))
+		e.Must(errors.Join(modes.Reconcile(context.Background())...))
+		e.Now = e.Now.Add(time.Hour)
+	}
+}
+
+// TestCoTenantUnreadable_AnyOperation_KeepsItsEffects makes files of claim b unreadable, and works on the other claims of
+// its GPU. Nothing that b's containers use may end. Once the disk works, or b has ended, nothing may be left.
+func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
+	for kind, n := range neighbours {
+		for file, files := range unreadableFiles {
+			for _, fault := range unreadables {
+				for name, operation := range operationsBeside {
+					for _, ending := range []string{"its pod ends", "it is looked up"} {
+						if ending == "it is looked up" && file != "record and spec" {
+							continue
+						}
+						t.Run(strings.Join([]string{kind, file, fault.name, name, ending}, ", "), func(t *testing.T) {
+							e := devicestatetest.NewSimulated(t, "hgx-h100")
+							reads := &badReads{}
+							e.ReadFile = reads.read
+							p := e.Start()
+							for i, uid := range []string{"a", "b", "c"} {
+								if n.parameters == "" {
+									e.Claim(uid, n.devices[i])
+								} else {
+									e.SharedClaim(uid, []int{2, 4, 1}[i], n.parameters, n.devices[i])
+								}
+							}
+							e.Prepare(p, "a")
+							e.Prepare(p, "b")
+							device, err := gpu.ParseName(e.Claims["b"].Status.Allocation.Devices.Results[0].Device)
+							e.Must(err)
+							was := effectsOf(e, device)
+							fault.begin(t, e, reads, files(e))
+							if file == "record and spec" && fault.name == gone {
+								return // Nothing shows then that the claim exists.
+							}
+							p, err = operation(e, p)
+							if err != nil {
+								t.Error("the other claim is stuck:", err)
+							}
+							if lost := was.lost(effectsOf(e, device)); lost != "" {
+								t.Fatal("claim b lost", lost)
+							}
+							background(e, p)
+							if lost := was.lost(effectsOf(e, device)); lost != "" {
+								t.Fatal("in the background claim b lost", lost)
+							}
+							reads.left = 0
+							if ending == "it is looked up" {
+								_ = p.RecoverAll()
+								e.Must(e.Identify(p))
+								_ = p.RecoverAll() // Only Prepare finds the UUID of a partition that an allocation names.
+								if lost := was.lost(effectsOf(e, device)); lost != "" {
+									t.Fatal("when it was looked up, claim b lost", lost)
+								}
+							}
+							for _, uid := range []string{"b", "c", "a"} {
+								e.Unprepare(p, uid)
+							}
+							if n.parameters == "" && file == "record and spec" && len(e.Sim.State().GPUs[0].Instances) > 0 {
+								// Neither a file nor another claim shows any more whose partition it is, so it is external.
+								e.Sim.External[was.instance.Computes[0].UUID] = true
+								e.CheckClean(p)
+								return
+							}
+							background(e, p)
+							if file == "settings" && fault.name == gone {
+								return // Nothing shows then that the driver changed the setting.
+							}
+							e.CheckClean(p)
+							e.CheckRestored(p)
+						})
+					}
+				}
+			}
+		}
+	}
+}
