@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -196,6 +197,34 @@ func TestMkdirAll_NewAndExisting_SyncsEveryParent(t *testing.T) {
 		if err := h.MkdirAll("l", 0o700, filepath.Join(dir, "x")); !errors.Is(err, hosttest.ErrInjected) {
 			t.Error(op, err)
 		}
+	}
+}
+
+// TestRead_OneReadFails_ReadsAgain checks that one bad read is no bad sector, for files and for notes.
+func TestRead_OneReadFails_ReadsAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	reads := 0
+	h := host.New(host.Options{ReadFile: func(path string) ([]byte, error) {
+		if reads++; reads%2 == 1 {
+			return nil, &os.PathError{Op: "read", Path: path, Err: syscall.EIO}
+		}
+		return os.ReadFile(path)
+	}})
+	l := lock(t, h, path)
+	defer l.Release()
+	if err := h.SetNotes("l", l, nil, []string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := h.ReadFile(path); string(data) != "a\n" || err != nil {
+		t.Errorf("file %q, %v", data, err)
+	}
+	if notes, err := l.Notes(); len(notes) != 1 || err != nil {
+		t.Errorf("notes %q, %v", notes, err)
+	}
+	h = host.New(host.Options{ReadFile: func(string) ([]byte, error) { reads++; return nil, syscall.EACCES }})
+	reads = 0
+	if _, err := h.ReadFile(path); !errors.Is(err, syscall.EACCES) || reads != 1 {
+		t.Errorf("%d reads, %v", reads, err)
 	}
 }
 

@@ -6,6 +6,7 @@ package cdi_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -173,6 +174,26 @@ func TestPlanOf_NoPlan_ReturnsError(t *testing.T) {
 		if _, _, err := cdi.PlanOf(driver, []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("PlanOf(%s): %v, want %q in it", in, err, want)
 		}
+	}
+}
+
+// TestPlanOf_DamagedPlan_ReturnsError changes each byte of the plan and of the boot.
+func TestPlanOf_DamagedPlan_ReturnsError(t *testing.T) {
+	first, last := strings.Index(golden, "boot-1"), strings.Index(golden, `","k8s.gpu.nvidia.com/sha256`)
+	if first < 0 || last < first {
+		t.Fatal("the golden spec has another form")
+	}
+	for i := first; i < last; i++ {
+		damaged := []byte(golden)
+		damaged[i] ^= 1
+		p, boot, err := cdi.PlanOf(driver, damaged)
+		if good, goodBoot, _ := cdi.PlanOf(driver, []byte(golden)); err == nil && (boot != goodBoot || !reflect.DeepEqual(p, good)) {
+			t.Errorf("byte %d: %+v of %q", i, p, boot)
+		}
+	}
+	// Earlier versions wrote no checksum.
+	if _, _, err := cdi.PlanOf(driver, []byte(strings.Replace(golden, "/sha256", "/other", 1))); err != nil {
+		t.Error(err)
 	}
 }
 

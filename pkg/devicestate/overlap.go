@@ -116,7 +116,7 @@ func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string
 		if err == nil && !mayHold(r, address) {
 			continue
 		}
-		if err != nil || r.State == record.Unknown {
+		if err != nil {
 			e.mark(func() { e.unread = true })
 		}
 		if err := do(other, r, err); err != nil {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -283,8 +284,12 @@ func (e *Engine) releaseKept(ctx context.Context) {
 			return err
 		}
 		defer lock.Release()
-		if r, err := e.records.Get(f.Claim.UID); err != nil || r.State != record.Intent {
+		r, err := e.records.Get(f.Claim.UID)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != record.Intent {
 			e.mark(func() { delete(e.kept, f.Claim.UID) }) // Another call completed it, or prepared the claim again.
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		return e.unprepareLocked(ctx, f.Claim)

@@ -5,10 +5,15 @@ package record
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -23,5 +28,39 @@ func TestGPU_EarlierVersion_ReadsInterconnect(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got.Interconnect); diff != "" {
 		t.Errorf("interconnect (-want +got):\n%s", diff)
+	}
+}
+
+// TestGPUs_Unreadable_KnownWithDefault checks that a damaged record does not count as none.
+func TestGPUs_Unreadable_KnownWithDefault(t *testing.T) {
+	const address = "0000:1b:00.0"
+	for name, c := range map[string]struct {
+		read  error
+		known bool
+		err   error
+	}{
+		"bad sector": {syscall.EIO, true, nil}, "damaged": {nil, true, nil},
+		"gone": {os.ErrNotExist, false, nil}, "not permitted": {syscall.EACCES, false, syscall.EACCES},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			boot := filepath.Join(dir, "boot")
+			if err := os.WriteFile(boot, []byte("b"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			g, err := OpenGPUs(host.New(host.Options{BootIDFile: boot, ReadFile: func(string) ([]byte, error) { return []byte("x"), c.read }}), dir, "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, known, err := g.OfBoot(address, "GPU-0")
+			if known != c.known || !errors.Is(err, c.err) || known && (r.Found != 0 || r.Set != SetUnknown) {
+				t.Errorf("%+v, known %v, %v", r, known, err)
+			}
+			set := 0
+			err = g.Restore(address, "GPU-0", false, func(found int) error { set = 1 + found; return nil })
+			if !errors.Is(err, c.err) || (set == 1) != c.known {
+				t.Errorf("restored %v, %v", set, err)
+			}
+		})
 	}
 }

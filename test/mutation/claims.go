@@ -43,7 +43,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "notes of another boot are believed", File: "pkg/devicestate/overlap.go",
-		Old: "if len(was) > 0 && was[0] == boot {", New: "if len(was) >= 0 {\n		if len(was) == 0 {\n			return was, nil, nil\n		}",
+		Old: "return uids, slices.Equal(lines, noteLines(boot, uids))", New: "return uids, slices.Equal(lines, noteLines(lines[0], uids))",
 		Package: state, Test: "TestPrepare_NotesLostInPowerCut_FindsHolders",
 	},
 	{
@@ -223,5 +223,95 @@ var claimMutations = []Mutation{
 		Old:     "if d.PCIAddress != address || d.Admin {",
 		New:     "if d.PCIAddress != address || d.Admin || d.Kind == gpu.KindGroup {",
 		Package: state, Test: "TestPrepare_Group_MakesEachGPUWhole",
+	},
+	{
+		Name: "a partition that an unreadable claim may share is destroyed", File: "pkg/partition/mig/executor.go",
+		Old: "	case w.MayBeShared():\n", New: "	case false:\n",
+		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
+	},
+	{
+		Name: "an MPS daemon that an unreadable claim may share is stopped", File: "pkg/executor/mps/executor.go",
+		Old: "	if w.MayBeShared() {\n		return nil", New: "	if false {\n		return nil",
+		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
+	},
+	{
+		Name: "an unreadable claim loses the limits of its MPS daemon", File: "pkg/executor/mps/executor.go",
+		Old: "		if w.MayBeShared() {\n			want", New: "		if false {\n			want",
+		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
+	},
+	{
+		Name: "the spec of an unreadable record is not read", File: "pkg/devicestate/unprepare.go",
+		Old: "				r, err = e.ofSpec(uid)\n", New: "				r.State = record.Unknown\n",
+		Package: "./pkg/partition/mig", Test: "TestUnprepare_CoTenantRecordUnreadable_UsesSpec",
+	},
+	{
+		Name: "a partition that may be an unreadable claim's counts as external", File: "pkg/partition/mig/executor.go",
+		Old: "case len(obstacles) > 0 && len(w.Unknown) > 0:", New: "case len(obstacles) > 0 && len(w.Unknown) > 99:",
+		Package: "./pkg/partition/mig", Test: "TestPrepare_RebootAndCoTenantUnknown_DoesNotTakeItsPartition",
+	},
+	{
+		Name: "a kept partition stays for ever", File: "pkg/devicestate/unprepare.go",
+		Old: "	if len(findings) == 0 {\n		return", New: "	if len(findings) >= 0 {\n		return",
+		Package: "./pkg/partition/mig", Test: "TestUnprepare_CoTenantUnknownOnOneGPU_KeepsOnlyItsPartition",
+	},
+	{
+		Name: "a kept partition keeps those of other GPUs", File: "pkg/devicestate/unprepare.go",
+		Old: "others[address].unknown)\n				continue\n", New: "others[address].unknown)\n				return kept[i]\n",
+		Package: "./pkg/partition/mig", Test: "TestUnprepare_CoTenantUnknownOnOneGPU_KeepsOnlyItsPartition",
+	},
+	{
+		Name: "a claim that is looked up does not get the kept partition", File: "pkg/devicestate/prepare.go",
+		Old: "if t.Committed || there && slices", New: "if t.Committed || !there && slices",
+		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
+	},
+	{
+		Name: "a damaged note is believed", File: "pkg/devicestate/overlap.go",
+		Old: "return uids, slices.Equal(lines, noteLines(boot, uids))", New: "return uids, lines[0] == boot",
+		Package: state, Test: "TestPrepare_NotesDamaged_FindsHolders",
+	},
+	{
+		Name: "unreadable notes hold up a claim", File: "pkg/devicestate/overlap.go",
+		Old: "uids, ok := notedUIDs(was, boot); ok && err == nil {\n		return was, uids, nil\n	}\n", New: "uids, ok := notedUIDs(was, boot); ok || err != nil {\n		return was, uids, err\n	}\n",
+		Package: state, Test: "TestPrepare_NotesDamaged_FindsHolders",
+	},
+	{
+		Name: "a record that is gone frees its devices", File: "pkg/devicestate/overlap.go",
+		Old: "r.State == \"\" && err == nil {", New: "r.State != \"x\" {",
+		Package: state, Test: "TestRecord_Gone_SpecReplacesIt",
+	},
+	{
+		Name: "Recover removes the spec of a record that is gone", File: "pkg/devicestate/recover.go",
+		Old: "; did != \"\" || err != nil {\n		return did, err", New: "; did == \"x\" {\n		return did, err",
+		Package: state, Test: "TestRecord_Gone_SpecReplacesIt",
+	},
+	{
+		Name: "a record that is readable again stays unknown", File: "pkg/devicestate/recover.go",
+		Old: "e.records.Aside(unknown); err == nil {", New: "e.records.Aside(unknown); err == nil && r.State == record.Unknown {",
+		Package: state, Test: "TestRecord_ReadableAgain_ReplacesUnknown",
+	},
+	{
+		Name: "an unreadable record hides missing specs", File: "pkg/devicestate/overlap.go",
+		Old: "		if errors.Is(err, record.ErrUnreadable) {\n			return true, nil", New: "		if false {\n			return true, nil",
+		Package: state, Test: "TestMissingSpecs_OtherRecordUnreadable_ReportsThem",
+	},
+	{
+		Name: "one bad read is a bad sector", File: "internal/host/file.go",
+		Old: "	if errors.Is(err, unix.EIO) {\n		return read()", New: "	if false {\n		return read()",
+		Package: "./internal/host", Test: "TestRead_OneReadFails_ReadsAgain",
+	},
+	{
+		Name: "a damaged plan of a spec is believed", File: "pkg/cdi/spec.go",
+		Old: "ok && sum != checksum(text, boot) {", New: "ok && sum == \"\" {",
+		Package: "./pkg/cdi", Test: "TestPlanOf_DamagedPlan_ReturnsError",
+	},
+	{
+		Name: "an unreadable record of a setting counts as none", File: "pkg/record/gpu.go",
+		Old: "		return fresh, true, nil\n", New: "		return fresh, false, nil\n",
+		Package: "./pkg/record", Test: "TestGPUs_Unreadable_KnownWithDefault",
+	},
+	{
+		Name: "a co-tenant's time slice is restored", File: "pkg/executor/timeslice/executor.go",
+		Old: "if !known && !joins {", New: "if !known {",
+		Package: "./pkg/partition/mig", Test: "TestPrepare_RecordOfTimeSliceLost_RestoresDefault",
 	},
 }

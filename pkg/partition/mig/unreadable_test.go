@@ -113,12 +113,16 @@ const slicedMIG = `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDevice
 var neighbours = map[string]struct {
 	parameters string
 	devices    [3]string // of the claims a, b and c
+	// adopts means that the driver takes external partitions.
+	adopts bool
 }{
-	"shared partition":        {slicedMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}},
-	"shared partition by MPS": {ofMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}},
-	"MPS":                     {byMPS, [3]string{"0", "0", "0"}},
-	"time slice":              {byLong, [3]string{"0", "0", "0"}},
-	"two partitions":          {"", [3]string{"0 1g.10gb 4", "0 1g.10gb 2", "0 1g.10gb 0"}},
+	"shared partition":               {slicedMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}, false},
+	"shared partition by MPS":        {ofMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}, false},
+	"MPS":                            {byMPS, [3]string{"0", "0", "0"}, false},
+	"time slice":                     {byLong, [3]string{"0", "0", "0"}, false},
+	"two partitions":                 {"", [3]string{"0 1g.10gb 4", "0 1g.10gb 2", "0 1g.10gb 0"}, false},
+	"two partitions that are taken":  {"", [3]string{"0 1g.10gb 4", "0 1g.10gb 2", "0 1g.10gb 0"}, true},
+	"shared partition that is taken": {slicedMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}, true},
 }
 
 // effects are what the containers of claim b need.
@@ -222,7 +226,7 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 						t.Run(strings.Join([]string{kind, file, fault.name, name, ending}, ", "), func(t *testing.T) {
 							e := devicestatetest.NewSimulated(t, "hgx-h100")
 							reads := &badReads{}
-							e.ReadFile = reads.read
+							e.ReadFile, e.Sim.MIG.AdoptForeign = reads.read, n.adopts
 							p := e.Start()
 							for i, uid := range []string{"a", "b", "c"} {
 								if n.parameters == "" {
@@ -281,4 +285,93 @@ func TestCoTenantUnreadable_AnyOperation_KeepsItsEffects(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestUnprepare_CoTenantUnknownOnOneGPU_KeepsOnlyItsPartition has a claim with partitions of two GPUs, one of them shared.
+func TestUnprepare_CoTenantUnknownOnOneGPU_KeepsOnlyItsPartition(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	e.SharedClaim("a", 2, slicedMIG, "0 1g.10gb 4", "1 1g.10gb 4")
+	e.SharedClaim("b", 4, slicedMIG, "0 1g.10gb 4")
+	e.Prepare(p, "a")
+	e.Prepare(p, "b")
+	e.Damage("b")
+	e.Must(os.Remove(e.SpecFile("b")))
+	for range 2 { // The kubelet repeats its call.
+		e.Unprepare(p, "a")
+	}
+	if kept, destroyed := e.Sim.State().GPUs[0].Instances, e.Sim.State().GPUs[1].Instances; len(kept) != 1 || len(destroyed) != 0 {
+		t.Fatalf("partitions %+v and %+v", kept, destroyed)
+	}
+	if len(e.Reports) != 1 || claimerror.ReasonOf(e.Reports[0]) != claimerror.RecordUnreadable || !p.Incomplete() {
+		t.Errorf("reports %v, incomplete %v", e.Reports, p.Incomplete())
+	}
+	devicestatetest.CheckError(t, e.Reports[0], claimerror.Transient, claimerror.RecordUnreadable,
+		"default/claim-a", "mig-1g-10gb-4", "claim UID b", "the plugin removes the partition")
+	e.CheckRefused(p, "a", claimerror.Transient, claimerror.RecordUnreadable, "claim UID b")
+	e.Unprepare(p, "b")
+	e.CheckClean(p)
+	e.Recover(p)
+	if p.Incomplete() {
+		t.Error("nothing is kept any more, and it is incomplete")
+	}
+}
+
+// TestPrepare_RebootAndCoTenantUnknown_DoesNotTakeItsPartition prepares a claim again whose partition a claim of unknown
+// devices has created in this boot.
+func TestPrepare_RebootAndCoTenantUnknown_DoesNotTakeItsPartition(t *testing.T) {
+	for _, adopts := range []bool{false, true} {
+		e := devicestatetest.NewSimulated(t, "hgx-h100")
+		e.Sim.MIG.AdoptForeign = adopts
+		p := e.Start()
+		sharesOf(slicedMIG, []string{"0 1g.10gb 4"}, []string{"a", "b"}, "a", "b")(e, p)
+		p.Crash()
+		e.Reboot(false)
+		p = e.Start()
+		e.Prepare(p, "b")
+		was := e.Sim.State().GPUs[0].Instances[0].Computes[0].UUID
+		e.Damage("b")
+		e.Must(os.Remove(e.SpecFile("b")))
+		e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "claim UID b", "unreadable")
+		if now := e.Sim.State().GPUs[0].Instances; len(now) != 1 || now[0].Computes[0].UUID != was {
+			t.Fatalf("claim b had %s, and now there is %+v", was, now)
+		}
+		e.Unprepare(p, "b")
+	}
+}
+
+// TestPrepare_RecordOfTimeSliceLost_RestoresDefault loses the only file with the value to restore.
+func TestPrepare_RecordOfTimeSliceLost_RestoresDefault(t *testing.T) {
+	for name, lose := range map[string]func(e *env, file string){
+		"gone":    func(e *env, file string) { e.Must(os.Remove(file)) },
+		"damaged": func(e *env, file string) { e.Must(os.WriteFile(file, nil, 0o600)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := devicestatetest.NewSimulated(t, "hgx-h100")
+			p := e.Start()
+			shares(byLong, "0", []string{"a", "b"}, "a")(e, p)
+			lose(e, filepath.Join(e.StateDir, "gpus", "time-slice", e.Address(0)+".json"))
+			e.Prepare(p, "b")
+			e.CheckClean(p, "a", "b")
+			e.Unprepare(p, "a")
+			e.Unprepare(p, "b")
+			e.CheckRestored(p)
+		})
+	}
+}
+
+// TestUnprepare_CoTenantRecordUnreadable_UsesSpec checks that a claim whose CDI spec is readable holds up no release.
+func TestUnprepare_CoTenantRecordUnreadable_UsesSpec(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	sharesOf(slicedMIG, []string{"0 1g.10gb 4"}, []string{"a", "b"}, "a", "b")(e, p)
+	e.Damage("b")
+	e.Unprepare(p, "a")
+	e.Recover(p)
+	e.CheckClean(p, "b")
+	if len(e.Reports) != 1 || !strings.Contains(e.Reports[0].Error(), "claim-b") {
+		t.Errorf("reports %v", e.Reports)
+	}
+	e.Unprepare(p, "b")
+	e.CheckClean(p)
 }
