@@ -182,7 +182,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the first of two co-tenants to leave destroys the partition", File: "pkg/partition/mig/executor.go",
-		Old: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants(), uses(d.Partition)) {", New: "if d.Partition.Foreign || slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)) {",
+		Old: "case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):", New: "case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants()[:0], uses(d.Partition)):",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
@@ -207,7 +207,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a time slice is noted before it is set", File: "pkg/executor/timeslice/executor.go",
-		Old: "	r.Set = unknown\n", New: "	r.Set = d.Sharing.Interval\n",
+		Old: "	r.Set = record.SetUnknown\n", New: "	r.Set = d.Sharing.Interval\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
