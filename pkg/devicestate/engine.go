@@ -102,10 +102,10 @@ type Engine struct {
 	recovering, identifying, verifying, keeping claimWork
 
 	mu sync.Mutex
-	// kept are the claims whose release is incomplete, by UID: their records are intents. unread means that a record was
-	// unreadable since the last Recover began.
-	kept   map[string]plan.Claim
-	unread bool
+	// kept are the claims whose release is incomplete, by UID: their records are intents. pending means that a record was
+	// unreadable, or an intent was left, since the last Recover began.
+	kept    map[string]plan.Claim
+	pending bool
 	// minors are the GPUs' minor numbers as of the last Recover, by PCI address.
 	minors map[string]int
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // The notes in a GPU's lock file are the boot ID, a checksum, and the UIDs of claims that may hold the GPU. A UID is
-// noted before its record is written, so one read finds all candidates, however many claims the node has; a note without
+// noted before its record is written, so one read finds all candidates, however many claims the node has. A note without
 // a record and a CDI spec means nothing. Without readable notes of this boot, some may be lost, so all records are read.
 
 // noteLines returns a GPU's notes. Without the checksum, a damaged UID would look like no claim.
@@ -108,16 +108,17 @@ func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string
 			continue
 		}
 		r, err := lock.get(other, e.records)
+		readable := err == nil
 		if errors.Is(err, fs.ErrNotExist) {
 			if r, err = e.lostRecord(other, boot); r.State == "" && err == nil {
 				continue
 			}
 		}
+		if !readable {
+			e.mark(func() { e.pending = true })
+		}
 		if err == nil && !mayHold(r, address) {
 			continue
-		}
-		if err != nil {
-			e.mark(func() { e.unread = true })
 		}
 		if err := do(other, r, err); err != nil {
 			return nil, err

@@ -45,7 +45,7 @@ type Finding struct {
 // continues on the remaining claims, each with a finding. It may run concurrently with Prepare and Unprepare and waits
 // for their locks. Consistent claims yield no findings.
 func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
-	e.mark(func() { e.unread = false })
+	e.mark(func() { e.pending = false })
 	boot, err := e.o.Host.BootID()
 	if err != nil {
 		return nil, err
@@ -298,7 +298,7 @@ func (e *Engine) known(unknown record.Record) (record.Record, error) {
 }
 
 // lostRecord returns the record of a claim whose record is gone. Steps begin after a record is written, and the spec ends
-// before it, so a spec of this boot with steps proves that the claim has effects. Without one it returns the zero Record,
+// before it. So a spec of this boot with steps proves that the claim has effects. Without one it returns the zero Record,
 // and an error if the spec exists and is unreadable.
 func (e *Engine) lostRecord(uid, boot string) (record.Record, error) {
 	if _, err := e.o.Specs.Read(uid); errors.Is(err, fs.ErrNotExist) {
@@ -357,12 +357,12 @@ func (e *Engine) recoverLost(ctx context.Context, uid string) (did string, err e
 	return "record restored from the spec", err
 }
 
-// Incomplete reports whether another Recover is needed: a record was unreadable since the last one began, or a release
-// waits for a claim of unknown devices.
+// Incomplete reports whether another Recover is needed. Since the last one began, a record was unreadable or an intent
+// was left, or a release waits for a claim of unknown devices.
 func (e *Engine) Incomplete() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.unread || len(e.kept) > 0
+	return e.pending || len(e.kept) > 0
 }
 
 // ofSpec returns a record from the plan in the claim's CDI spec. Without that plan the record is unknown.

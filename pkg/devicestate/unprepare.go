@@ -50,10 +50,8 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 		if err != nil {
 			return err
 		}
-		if old, err = e.lostRecord(claim.UID, boot); err != nil {
-			return err
-		}
-		if old.State != record.Committed {
+		// An unreadable spec holds up no pod.
+		if old, err = e.lostRecord(claim.UID, boot); err != nil || old.State == "" {
 			return e.removeOrphan(claim.UID)
 		}
 	}
@@ -74,8 +72,8 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 }
 
 // release undoes a record's effects and removes the record. It writes no file, so that pods can end while the disk is
-// full. The caller holds the claim and GPU locks. After plan.ErrKept the record is an intent, and owns the effects that
-// a claim with an unreadable record may need: without it they would be external once that claim is known.
+// full. The caller holds the claim and GPU locks. After plan.ErrKept the record is an intent. It owns the effects that a
+// claim with an unreadable record may need. Without it they would be external once that claim is known.
 func (e *Engine) release(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
 	if r.State == record.Committed && len(r.Plan.Steps) > 0 { // Otherwise a crash leaves nothing to undo.
 		if err := e.records.Undo(r.Plan.Claim.UID); err != nil {
@@ -189,6 +187,9 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 				return nil
 			case r.BootID != boot || !mayHold(r, address):
 				return nil
+			}
+			if r.State == record.Intent {
+				e.mark(func() { e.pending = true }) // Its work ended without success, as this caller has the GPU's lock.
 			}
 			for _, d := range r.Plan.Devices {
 				on.devices = append(on.devices,

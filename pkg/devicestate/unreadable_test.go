@@ -71,6 +71,9 @@ func TestRecord_Gone_SpecReplacesIt(t *testing.T) {
 			e.Must(os.Remove(e.RecordFile("a")))
 			e.Claim("b", "0")
 			e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+			if !p.Incomplete() {
+				t.Error("no Recover would restore the record")
+			}
 			do(e, p)
 			e.Unprepare(p, "a")
 			e.CheckClean(p)
@@ -133,7 +136,7 @@ func TestMissingSpecs_OtherRecordUnreadable_ReportsThem(t *testing.T) {
 	e.Claim("b", "0")
 	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse)
 	if !p.Incomplete() {
-		t.Error("nobody would rebuild the record")
+		t.Error("no Recover would rebuild the record")
 	}
 	e.Recover(p)
 	if p.Incomplete() {

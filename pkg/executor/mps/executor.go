@@ -146,7 +146,7 @@ func Daemon(w plan.Work) mpsd.Daemon {
 	return out
 }
 
-// loosened returns a daemon with no tighter limits than the running one, which may serve a share that nobody knows.
+// loosened returns a daemon with no tighter limits than the running one, which may serve an unknown share.
 func (x *Executor) loosened(ctx context.Context, want mpsd.Daemon) (mpsd.Daemon, error) {
 	list, err := x.daemons.List(ctx, "")
 	for _, s := range list.Daemons {

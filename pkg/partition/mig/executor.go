@@ -130,7 +130,7 @@ func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	case d.Partition.Foreign, slices.ContainsFunc(w.CoTenants(), uses(d.Partition)):
 		return nil
 	case w.MayBeShared():
-		return plan.ErrKept // Without its record nobody would know any more whose partition it is.
+		return plan.ErrKept // Without its record the partition would be external.
 	}
 	err := x.sessions.Undo(d.PCIAddress, d.UUID, func(g *sessionpool.GPU) (bool, error) {
 		return x.destroy(ctx, &openGPU{GPU: g, x: x}, d.Partition)

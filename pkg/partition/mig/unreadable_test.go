@@ -23,7 +23,7 @@ import (
 	"gpu-dra-driver/sim/engine"
 )
 
-// A fault makes files unreadable. It lasts until end, if the files are not damaged for good.
+// unreadable is a fault that makes files unreadable.
 type unreadable struct {
 	name  string
 	begin func(t *testing.T, e *env, reads *badReads, files []string)
@@ -125,7 +125,7 @@ var neighbours = map[string]struct {
 	"shared partition that is taken": {slicedMIG, [3]string{"0 1g.10gb 4", "0 1g.10gb 4", "0 1g.10gb 4"}, true},
 }
 
-// effects are what the containers of claim b need.
+// effects hold the state of the GPU that the containers of claim b need.
 type effects struct {
 	instance *engine.Instance
 	daemon   *mpsd.Daemon
@@ -167,7 +167,7 @@ func (was effects) lost(now effects) string {
 	return ""
 }
 
-// operations are what happens beside claim b. They return the running process, and the error of a call that must
+// operationsBeside work on other claims than b. They return the running process, and the error of a call that must
 // succeed.
 var operationsBeside = map[string]func(e *env, p *process) (*process, error){
 	"unprepare": func(e *env, p *process) (*process, error) { return p, unprepares("a")(e, p) },
@@ -201,7 +201,7 @@ var operationsBeside = map[string]func(e *env, p *process) (*process, error){
 	"settings": func(_ *env, p *process) (*process, error) { return p, nil },
 }
 
-// background is what the plugin does beside the kubelet's calls.
+// background does the plugin's work beside the kubelet's calls.
 func background(e *env, p *process) {
 	e.Must(p.EndUnneeded(context.Background()))
 	modes := executor.NewSettings(p.Host, p, func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{e.Sim.GPU(0)}} }, p.MIG.Setting(time.Nanosecond))
