@@ -6,6 +6,7 @@ package owner
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -48,6 +49,9 @@ func Clean(s spec.Spec) error {
 	defer cancel()
 	if err := sandbox.RemoveCgroup(ctx, s.Cgroup()); err != nil {
 		return err
+	}
+	if err := sandbox.Unmounted(s.Dir); err != nil {
+		return fmt.Errorf("remove the cluster's files: %w", err)
 	}
 	if _, err := os.Stat(s.Path(keepLogs)); err != nil {
 		return os.RemoveAll(s.Dir)

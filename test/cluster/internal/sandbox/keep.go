@@ -77,6 +77,25 @@ func mountpoints() ([]string, error) {
 	return parseMountpoints(string(b)), nil
 }
 
+// Unmounted returns an error if something is mounted below dir here. A removal of dir would then remove the machine's own
+// files: a node has directories of the machine mounted there, in its own mount namespace.
+func Unmounted(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	points, err := mountpoints()
+	if err != nil {
+		return err
+	}
+	for _, p := range points {
+		if strings.HasPrefix(p, dir+"/") {
+			return fmt.Errorf("%s is still a mount point: unmount it, then remove %s", p, dir)
+		}
+	}
+	return nil
+}
+
 func parseMountpoints(mountinfo string) []string {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var points []string

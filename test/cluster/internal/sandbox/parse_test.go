@@ -6,9 +6,11 @@ package sandbox
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 const hybrid = `27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -41,6 +43,27 @@ func TestParseMountpoints_EscapedBlank_Unescaped(t *testing.T) {
 	got := parseMountpoints(hybrid)
 	if len(got) != 6 || got[0] != "/" || got[5] != "/mnt/with blank/cgroup" {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestUnmounted_MountBelow_ReturnsError(t *testing.T) {
+	dir, other := t.TempDir(), t.TempDir()
+	at := filepath.Join(dir, "node")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unmounted(dir); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Mount(other, at, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	if err := Unmounted(dir); err == nil || !strings.Contains(err.Error(), at) {
+		t.Errorf("%v, want %s in it", err, at)
+	}
+	if err := Unmounted(other); err != nil {
+		t.Error(err)
 	}
 }
 
