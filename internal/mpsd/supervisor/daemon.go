@@ -137,7 +137,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		return false, err
 	}
 	many := want.Users != "one"
-	l := &limiter{namespace: d.namespace(want), settle: d.s.settleLimit}
+	l := &limiter{namespace: d.namespace(want), settle: d.s.settleLimit, late: map[int]int{}}
 	p, refused, err := d.start(want, many, l)
 	if refused && want.Users == "" {
 		// This driver's daemon lacks the mode: users wait for each other.
@@ -155,6 +155,9 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 		d.status.PID, d.status.Since, d.status.ManyUsers, d.status.Problem = p.pid(), time.Now(), many, ""
 	})
 	d.logf("ready, process %d", p.pid())
+	if l.unreadable != "" {
+		d.logf("its memory limits are set and not compared, because it prints them in an unknown form: %q", l.unreadable)
+	}
 	pause := d.s.firstRecheck
 	recheck := time.After(pause)
 	for {

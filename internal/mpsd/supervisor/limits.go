@@ -27,6 +27,10 @@ const noLimit = 1 << 20
 // attempts is the number of times that a server can keep other limits before the change fails.
 const attempts = 3
 
+// lates is the number of times that a child of the daemon can be in start for too long. Then it is not a server: a
+// daemon with another child must serve too.
+const lates = 2
+
 // startPoll is the pause between lists while a server is in start.
 const startPoll = 50 * time.Millisecond
 
@@ -42,6 +46,11 @@ type limiter struct {
 
 	mib     uint64 // 0: no limit
 	threads int
+	// unreadable is the daemon's default limit if this driver prints limits in a form that is not known here. Memory limits
+	// are then set, but not compared: a share would never start.
+	unreadable string
+	// late counts the times that apply waited for a child of the daemon in vain.
+	late map[int]int
 	// met holds the servers, and defaults, that have these limits by their own answer.
 	met map[int]bool
 }
@@ -68,6 +77,7 @@ func (l *limiter) apply(ctx context.Context) error {
 	}
 	inStart := 0
 	late := func() error {
+		l.late[inStart]++
 		return fmt.Errorf("its server with process %d is still in start after %s, and may have the limits of other shares",
 			inStart, l.settle)
 	}
@@ -103,7 +113,7 @@ func (l *limiter) apply(ctx context.Context) error {
 			}
 		}
 		for _, pid := range children {
-			if !slices.Contains(servers, pid) {
+			if !slices.Contains(servers, pid) && l.late[pid] < lates {
 				settled, inStart = false, pid
 			}
 		}
@@ -152,7 +162,7 @@ func (l *limiter) set(ctx context.Context, server int) error {
 		if err != nil {
 			return err
 		}
-		if sizeForm.MatchString(now) {
+		if hasNumber(now) {
 			mib = noLimit
 		}
 	}
@@ -168,20 +178,25 @@ func (l *limiter) set(ctx context.Context, server int) error {
 	if err != nil {
 		return err
 	}
-	if percent, err := strconv.ParseFloat(threads, 64); err != nil || math.Abs(percent-float64(l.threads)) >= 1 {
+	if percent, err := strconv.ParseFloat(strings.TrimSuffix(threads, "%"), 64); err != nil || math.Abs(percent-float64(l.threads)) >= 1 {
 		return fmt.Errorf("%s has a limit of %q of the SMs, want %d %%", what, threads, l.threads)
 	}
 	if mib == 0 {
 		return nil
 	}
 	memory, err := l.ask(ctx, getMemory)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case isSize(memory, mib):
+		return nil
+	case server == defaults && hasNumber(memory) && !sizeForm.MatchString(memory):
+		l.unreadable = memory
+		return nil
+	case l.unreadable != "" && !sizeForm.MatchString(memory):
+		return nil
 	}
-	if !isSize(memory, mib) {
-		return fmt.Errorf("%s has a memory limit of %q, want %d MiB", what, memory, mib)
-	}
-	return nil
+	return fmt.Errorf("%s has a memory limit of %q, want %d MiB", what, memory, mib)
 }
 
 // ask sends commands to the daemon.
@@ -194,6 +209,9 @@ func (l *limiter) ask(ctx context.Context, commands ...string) (string, error) {
 	}
 	return out, nil
 }
+
+// hasNumber distinguishes a limit from a text that there is none.
+func hasNumber(printed string) bool { return strings.ContainsAny(printed, "0123456789") }
 
 var sizeForm = regexp.MustCompile(`^([1-9][0-9]{0,9})([GM])$`)
 

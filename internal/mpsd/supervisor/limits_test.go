@@ -185,7 +185,7 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 		"the answer is not a limit":         {"answer", "get_device_pinned_mem_limit 39936 bananas", true, "39936 bananas"},
 		"the answer is empty":               {"answer", "get_device_pinned_mem_limit", true, "memory limit"},
 		"the answer is no percentage":       {"answer", "get_active_thread_percentage many", true, "many"},
-		"the default's answer is no limit":  {"answer", "get_default_device_pinned_mem_limit 39936", false, "39936"},
+		"the default's answer is no limit":  {"answer", "get_default_device_pinned_mem_limit none", false, "none"},
 		"the list is not readable":          {"answer", "get_server_list the list", true, "the list"},
 		"a server is not listed any more":   {"answer", "get_server_list", true, "in start"},
 		"the list is not answered":          {"silent", "get_server_list", false, "did not answer"},
@@ -218,6 +218,36 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 			e.check("after the fault", d)
 		})
 	}
+}
+
+// TestEnsure_UnknownFormOfLimits_SetAndNotCompared: a driver whose form of limits is not known must not stop all shares.
+func TestEnsure_UnknownFormOfLimits_SetAndNotCompared(t *testing.T) {
+	for _, form := range []string{"39936 MB", "41875931136", "limit is 39936"} {
+		e := newEnv(t)
+		s := e.start()
+		d := size{39, 50}.of(e.daemon(0))
+		e.fault(d, "answer", "get_default_device_pinned_mem_limit "+form)
+		e.ensure(s, d)
+		e.fault(d, "", "")
+		e.check(form, d)
+	}
+}
+
+// TestEnsure_ChildIsNeverAServer_SharesStartLater: the daemon of another driver can have a child that is not a server.
+func TestEnsure_ChildIsNeverAServer_SharesStartLater(t *testing.T) {
+	e := newEnv(t)
+	s := e.start()
+	s.settleLimit = 300 * time.Millisecond
+	d := size{20, 25}.of(e.daemon(0))
+	e.ensure(s, d)
+	e.fault(d, "server", "1 0")
+	d = size{39, 50}.of(d)
+	for range lates {
+		if _, err := s.Ensure(t.Context(), d); err == nil || !strings.Contains(err.Error(), "in start") {
+			t.Fatalf("%v, want an error for the child in start", err)
+		}
+	}
+	e.ensure(s, d)
 }
 
 // TestRunOnce_ServerSeenLate_GetsLimitsLater: a daemon can take the defaults for a server before they change, and start
