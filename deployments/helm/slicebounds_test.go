@@ -328,8 +328,8 @@ func TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn(t *testing.T) {
 	}
 }
 
-// TestSlicesPolicy_EveryBoard_AllowedWithinBudget also fills a slice to the limits of the API, because a server denies a
-// slice if the evaluation of an expression costs more than its budget.
+// TestSlicesPolicy_EveryBoard_AllowedWithinBudget also fills a slice to the limits of the API. A server denies a slice if
+// the evaluation of an expression costs more than its budget.
 func TestSlicesPolicy_EveryBoard_AllowedWithinBudget(t *testing.T) {
 	p := loadPolicy(t)
 	var largest resourceapi.Device

@@ -27,9 +27,9 @@ const noLimit = 1 << 20
 // attempts is the number of times that a server can keep other limits before the change fails.
 const attempts = 3
 
-// lates is the number of times that a child of the daemon can be in start for too long. Then it is not a server: a
+// maxWaits is the number of times that a child of the daemon can be in start for too long. Then it is not a server: a
 // daemon with another child must serve too.
-const lates = 2
+const maxWaits = 2
 
 // startPoll is the pause between lists while a server is in start.
 const startPoll = 50 * time.Millisecond
@@ -113,7 +113,7 @@ func (l *limiter) apply(ctx context.Context) error {
 			}
 		}
 		for _, pid := range children {
-			if !slices.Contains(servers, pid) && l.late[pid] < lates {
+			if !slices.Contains(servers, pid) && l.late[pid] < maxWaits {
 				settled, inStart = false, pid
 			}
 		}

@@ -242,7 +242,7 @@ func TestEnsure_ChildIsNeverAServer_SharesStartLater(t *testing.T) {
 	e.ensure(s, d)
 	e.fault(d, "server", "1 0")
 	d = size{39, 50}.of(d)
-	for range lates {
+	for range maxWaits {
 		if _, err := s.Ensure(t.Context(), d); err == nil || !strings.Contains(err.Error(), "in start") {
 			t.Fatalf("%v, want an error for the child in start", err)
 		}
