@@ -271,8 +271,8 @@ func (l lister) Get(name string) (*resourceapi.DeviceClass, error) {
 }
 
 // TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn changes each value of a node's slices, as a program with a plugin's
-// token can. The policy must deny all values with which the scheduler's allocator returns an error for a shipped class or
-// a documented claim: such an error ends the scheduling of the pod on all nodes.
+// token can. With some values the scheduler's allocator returns an error for a shipped class or a documented claim. The
+// policy must deny them: such an error ends the scheduling of the pod on all nodes.
 func TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn(t *testing.T) {
 	p, classes := loadPolicy(t), shippedClasses(t)
 	alone, further := documented(classes)
