@@ -93,37 +93,34 @@ func noMPS(c flags.Config) string {
 	return "MPS is not enabled on this node (--mps-dir is empty; chart value mps.enabled)"
 }
 
-// edits returns container edits after it has installed their hook where the container runtime finds it.
-type edits struct {
-	root    *driverroot.Root
+// hook is the hook of container edits. It is separate from them: while it cannot be installed, for example because the
+// disk is full, specs are still compared with the kernel.
+type hook struct {
 	install func(context.Context) error
 
 	mu        sync.Mutex
 	installed bool
 }
 
-func (e *edits) installHook(ctx context.Context) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.installed {
+// Install installs the hook, once, where the container runtime finds it.
+func (h *hook) Install(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.installed {
 		return nil
 	}
-	if err := e.install(ctx); err != nil {
+	if err := h.install(ctx); err != nil {
 		return fmt.Errorf("%w; set --nvidia-cdi-hook-path to the hook in the plugin's image", err)
 	}
-	e.installed = true
+	h.installed = true
 	return nil
 }
 
-func (e *edits) Common(ctx context.Context) (specs.ContainerEdits, error) {
-	if err := e.installHook(ctx); err != nil {
-		return specs.ContainerEdits{}, err
-	}
-	return e.root.Common(ctx)
-}
+// edits returns container edits for planned devices.
+type edits struct{ *driverroot.Root }
 
-func (e *edits) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
-	return e.root.GPU(ctx, driverDevice(device))
+func (e edits) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
+	return e.Root.GPU(ctx, driverDevice(device))
 }
 
 // driverDevice converts a planned device to the driver root's type. A claim with admin access gets the GPU instead of

@@ -126,14 +126,15 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		DriverRoot: c.ContainerDriverRoot, HostDriverRoot: c.NvidiaDriverRoot, DevRoot: c.DevRoot, HostDevRoot: c.DevRoot,
 		ProcRoot: c.ProcRoot, HookPath: filepath.Join(dataDir(c), kubeletplugin.HookName),
 	})
-	edits := &edits{root: root, install: func(ctx context.Context) error {
+	hook := &hook{install: func(ctx context.Context) error {
 		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
 	}}
 	specs := store.New(machine, c.CDIRoot, filepath.Join(stateDir(c), "mounted"), c.DriverName)
 	engine, err := devicestate.Open(devicestate.Options{
 		Host: machine, Dir: stateDir(c), Specs: specs,
 		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), MonitorPool: resourceslices.MonitorPoolName(c.NodeName),
-		Snapshot: scans.Snapshot, Edits: edits, Report: events.Report,
+		Snapshot: scans.Snapshot, Edits: edits{root}, Install: hook.Install, Report: events.Report,
+		Kernel: func() string { return inventory.Bindings(c.SysRoot) },
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor: executors.mig, plan.MPSExecutor: executors.mps, plan.TimeSliceExecutor: executors.timeSlice,
 		},
@@ -176,7 +177,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	})
 	background := []func(context.Context){devicePlugins.Run, settings.run, seconds.Run, func(ctx context.Context) {
 		// Publishing need not wait for the copy of the hook; Prepare does, and installs it again after a failure.
-		if err := edits.installHook(ctx); err != nil {
+		if err := hook.Install(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
 		}
 	}}

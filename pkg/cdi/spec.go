@@ -207,6 +207,45 @@ func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	return p, boot, nil
 }
 
+// CompareNodes returns an error with the differences, unless two encoded specs have the same devices with the same device
+// nodes. Two versions of the driver can differ in the rest.
+func CompareNodes(old, now []byte) error {
+	before, err := nodesOf(old)
+	if err != nil {
+		return err
+	}
+	after, err := nodesOf(now)
+	if err != nil {
+		return err
+	}
+	missing := func(all, from []string) string {
+		return strings.Join(slices.DeleteFunc(slices.Clone(all), func(n string) bool { return slices.Contains(from, n) }), ", ")
+	}
+	gone, added := missing(before, after), missing(after, before)
+	if gone == "" && added == "" {
+		return nil
+	}
+	return fmt.Errorf("its devices have other numbers now: it contains [%s], and the kernel has [%s]", gone, added)
+}
+
+// nodesOf lists the device nodes of an encoded spec, each with its CDI device.
+func nodesOf(data []byte) (nodes []string, err error) {
+	var spec specs.Spec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return nil, errors.New("the CDI spec is not JSON")
+	}
+	add := func(device string, edits specs.ContainerEdits) {
+		for _, n := range edits.DeviceNodes {
+			nodes = append(nodes, fmt.Sprintf("%s %s %d:%d%s", n.Path, n.Type, n.Major, n.Minor, device))
+		}
+	}
+	add("", spec.ContainerEdits)
+	for _, d := range spec.Devices {
+		add(" of "+d.Name, d.ContainerEdits)
+	}
+	return nodes, nil
+}
+
 // Container paths of an MPS daemon's directories. The first is CUDA's default, so a process that lost its environment
 // still finds the daemon.
 const (

@@ -58,8 +58,8 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Planner, NoMPS, MPSDir, Metadata, Settle and WorkLimit are
-// required.
+// Options configures an Engine. All fields but Kernel, Install, Planner, NoMPS, MPSDir, Metadata, Settle and WorkLimit
+// are required.
 type Options struct {
 	Host *host.Host
 	// Dir holds records and locks. It must outlive the plugin and be on a persistent disk.
@@ -69,8 +69,13 @@ type Options struct {
 	// Pool and MonitorPool are the names of the node's pools.
 	Pool, MonitorPool string
 	// Snapshot returns the newest scan of the node; it must not block.
-	Snapshot  func() gpu.Snapshot
-	Edits     Edits
+	Snapshot func() gpu.Snapshot
+	Edits    Edits
+	// Kernel returns a text that differs after the kernel's device numbers have changed. It is called each second and in
+	// each Prepare. Default: only scans show such a change.
+	Kernel func() string
+	// Install is called before a spec is written, for the files on the node that the spec needs. Default: nothing.
+	Install   func(ctx context.Context) error
 	Executors map[string]Executor
 	// Planner plans a claim. Default: plan.Make.
 	Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
@@ -99,15 +104,20 @@ type Engine struct {
 	records *record.Store
 	locks   string
 
-	recovering, identifying, verifying, keeping claimWork
+	recovering, identifying, verifying, confirming, keeping claimWork
+
+	// confirms is held by confirm, so that a second caller waits until the specs are confirmed.
+	confirms sync.Mutex
 
 	mu sync.Mutex
 	// kept are the claims whose release is incomplete, by UID: their records are intents. pending means that a record was
 	// unreadable, or an intent was left, since the last Recover began.
 	kept    map[string]plan.Claim
 	pending bool
-	// minors are the GPUs' minor numbers as of the last Recover, by PCI address.
+	// minors are the GPUs' minor numbers as of the last Recover, by PCI address; kernel is Options.Kernel as of the last
+	// confirm.
 	minors map[string]int
+	kernel string
 }
 
 const (
@@ -119,6 +129,12 @@ const (
 func Open(o Options) (*Engine, error) {
 	if o.Planner == nil {
 		o.Planner = plan.Make
+	}
+	if o.Kernel == nil {
+		o.Kernel = func() string { return "" }
+	}
+	if o.Install == nil {
+		o.Install = func(context.Context) error { return nil }
 	}
 	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}

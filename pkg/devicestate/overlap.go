@@ -17,7 +17,6 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
@@ -322,18 +321,6 @@ func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan
 }
 
 func (e *Engine) Quarantined() (int, error) { return e.records.Quarantined() }
-
-// Renumbered reports whether a GPU has another minor number than at the last Recover, as after a reload of the driver, or
-// had none that was known. Until the next Recover, which rewrites the specs, a restarting container can get the device
-// node of another GPU.
-func (e *Engine) Renumbered() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.o.Snapshot().GPUs, func(g gpu.GPU) bool {
-		was, known := e.minors[g.PCIAddress]
-		return !known || was != g.Minor
-	})
-}
 
 // MissingSpecs reports whether a prepared claim lacks its CDI spec, which Recover rewrites: a restarting container
 // needs it without a Prepare. It lists two directories if none is missing. store.ErrUnlinked means that only a new

@@ -15,6 +15,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
@@ -217,6 +218,9 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 	if err == nil {
 		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
 	}
+	if standing && (errors.Is(err, plan.ErrDestroyed) || sessionpool.IsGone(err)) {
+		err = e.withdrawUnchecked(p.Claim, err)
+	}
 	if err == nil || standing {
 		return p, err
 	}
@@ -264,13 +268,20 @@ func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coT
 			return err
 		})
 	})
+	if err == nil {
+		err = e.withdrawReplaced(p, others)
+	}
 	if err != nil {
 		return changed, err
 	}
 	return changed, e.writeSpec(ctx, p, boot)
 }
 
-func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
+// buildSpec builds the spec of a claim, and writes it and the files that it mounts.
+func (e *Engine) buildSpec(ctx context.Context, p plan.Plan, boot string) error {
+	if err := e.o.Install(ctx); err != nil {
+		return err
+	}
 	files, err := cdi.MetadataFiles(e.o.Driver, p)
 	if err != nil {
 		return notReady(p, "", err)

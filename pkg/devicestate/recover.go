@@ -57,11 +57,15 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	minors := minorsOf(e)
 	e.mu.Lock()
-	for _, g := range e.o.Snapshot().GPUs {
-		e.minors[g.PCIAddress] = g.Minor // Before specs are written: Renumbered notices a later change.
-	}
+	e.minors = minors // Before specs are written: Renumbered notices a later change.
 	e.mu.Unlock()
+	// All outdated specs go before one is written: two GPUs can have changed their numbers.
+	unconfirmed, err := e.confirm(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var findings []Finding
 	for _, uid := range union(uids, specs) {
 		f := Finding{Claim: plan.Claim{UID: uid}}
@@ -70,10 +74,11 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 		}
 		findings = append(findings, f)
 	}
-	return e.recovering.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
+	findings = e.recovering.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
 		f.Did, err = e.recoverClaim(ctx, f, boot)
 		return failure(ctx, "recovery", f.Claim, err)
-	}), nil
+	})
+	return append(unconfirmed, findings...), nil
 }
 
 func (e *Engine) uids() (records, specs []string, err error) {
@@ -143,11 +148,11 @@ func (e *Engine) recoverOrphan(ctx context.Context, f *Finding) (did string, err
 	return "removed", e.removeOrphan(f.Claim.UID)
 }
 
-// repair checks the effects of a committed record of this boot, and repairs the spec. It reports a missing effect but
-// does not create it again: a container that used it must end first. The next Prepare, which precedes any new
-// container, creates it.
+// repair checks the effects of a committed record of this boot, and repairs the spec. It reports a missing effect and
+// removes the spec, but does not create the effect again: a container that used it must end first. The next Prepare, which
+// precedes any new container, creates it.
 func (e *Engine) repair(ctx context.Context, r record.Record) (did string, err error) {
-	if err := e.checkSteps(ctx, r.Plan); err != nil {
+	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan)); err != nil {
 		return "", err
 	}
 	if _, err := e.o.Specs.Read(r.Plan.Claim.UID); errors.Is(err, fs.ErrNotExist) {
@@ -156,8 +161,8 @@ func (e *Engine) repair(ctx context.Context, r record.Record) (did string, err e
 	return did, e.writeSpec(ctx, r.Plan, r.BootID)
 }
 
-// Verify checks the recorded effects of claims concurrently and changes nothing. It waits as Recover does, and its
-// findings have errors only.
+// Verify checks the recorded effects of claims concurrently, and removes the specs of claims without them. It waits as
+// Recover does, and its findings have errors only.
 func (e *Engine) Verify(ctx context.Context, claims []plan.Claim) []Finding {
 	var findings []Finding
 	for _, c := range claims {
@@ -191,7 +196,7 @@ func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer locks.release()
-	return e.checkSteps(ctx, r.Plan)
+	return e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan))
 }
 
 // Identify looks up the claims of unreadable records and rebuilds their records.

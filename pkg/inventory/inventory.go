@@ -66,6 +66,8 @@ type Inventory struct {
 	trigger chan struct{}
 	// soon means that the next scan may end faults of GPUs.
 	soon atomic.Bool
+	// minors are those of the driver's files.
+	minors minorNumbers
 	// profiles and places, by path in sysfs, are used by one scan at a time.
 	profiles map[profileKey][]gpu.Profile
 	places   map[string]gpu.GPU
@@ -85,7 +87,7 @@ func New(o Options) *Inventory {
 		}
 	}
 	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{},
-		multiprocessors: map[string]int{}}
+		multiprocessors: map[string]int{}, minors: minorNumbers{reading: map[string]bool{}, last: map[string]string{}}}
 }
 
 // Scan reads the node once; call it from one goroutine at a time. With an error the Snapshot is zero: ErrNoDriver

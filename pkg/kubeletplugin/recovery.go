@@ -31,6 +31,8 @@ const (
 	settingsInterval = time.Minute
 	// recoverPause is the pause after an incomplete pass.
 	recoverPause = 10 * time.Second
+	// numbersInterval is the longest time for which a CDI spec names other devices after their numbers changed.
+	numbersInterval = time.Second
 	// specInterval is the interval of checks for missing CDI specs, which can be deleted while pods run.
 	specInterval = 20 * time.Second
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
@@ -50,6 +52,8 @@ type recovery struct {
 	o        Options
 	// unneeded requests a restoration of settings.
 	unneeded publishing.Trigger
+	// scanned means that a scan found a change.
+	scanned publishing.Trigger
 
 	once sync.Once
 	done chan struct{} // Closed after the first pass.
@@ -65,14 +69,17 @@ func newRecovery(
 ) *recovery {
 	return &recovery{
 		engine: engine, claims: claims, metrics: m, events: e, released: released, fail: fail, o: o, unneeded: publishing.NewTrigger(),
+		scanned: publishing.NewTrigger(),
 		deleted: devicestate.NewDeletedClaims(engine, claims, o.Usage, o.VanishedGrace),
 		done:    make(chan struct{}), notified: map[string]string{},
 	}
 }
 
-// run recovers until all claims are done, and again whenever CDI specs are missing, records were unreadable or GPUs have
-// other minor numbers.
+// run recovers until all claims are done, and again whenever CDI specs are missing, records were unreadable or devices may
+// have other numbers.
 func (r *recovery) run(ctx context.Context) {
+	numbers := time.NewTicker(numbersInterval)
+	defer numbers.Stop()
 	for {
 		clean := false
 		reporting.Protect(r.metrics, func() { clean = r.recover(ctx) })
@@ -80,17 +87,23 @@ func (r *recovery) run(ctx context.Context) {
 		if !clean {
 			pause = recoverPause
 		}
+		ended := time.After(pause)
 		for again := false; !again; {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(pause):
+			case <-numbers.C:
+				again = r.engine.Renumbered()
+			case <-r.scanned:
+				again = r.engine.Renumbered()
+			case <-ended:
+				lost, err := r.engine.MissingSpecs()
+				if errors.Is(err, store.ErrUnlinked) {
+					r.fail(err)
+				}
+				again = !clean || err != nil || lost || r.engine.Incomplete() // The next pass reports the error.
+				ended = time.After(pause)
 			}
-			lost, err := r.engine.MissingSpecs()
-			if errors.Is(err, store.ErrUnlinked) {
-				r.fail(err)
-			}
-			again = !clean || err != nil || lost || r.engine.Incomplete() || r.engine.Renumbered() // The next pass reports the error.
 		}
 	}
 }

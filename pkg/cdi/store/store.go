@@ -117,10 +117,19 @@ func (s *Store) write(label host.Label, attempt, path string, data []byte) error
 	return nil
 }
 
-// Remove removes the claim's spec, then its other files and unfinished writes. Missing files are no error.
-func (s *Store) Remove(uid string) error {
+// Withdraw removes the claim's spec but keeps the files that it mounts, which running containers use. A missing spec is no
+// error.
+func (s *Store) Withdraw(uid string) error {
 	if err := s.host.Remove(LabelRemove, s.path(uid)); err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
+	}
+	return nil
+}
+
+// Remove removes the claim's spec, then its other files and unfinished writes. Missing files are no error.
+func (s *Store) Remove(uid string) error {
+	if err := s.Withdraw(uid); err != nil {
+		return err
 	}
 	extra, unfinished, err := s.files(uid)
 	if err != nil {

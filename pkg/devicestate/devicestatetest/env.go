@@ -259,7 +259,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	p := &Process{Host: h}
 	o := devicestate.Options{
 		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, e.Mounted(), Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
-		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Planner: planWithSteps,
+		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Kernel: e.numbers, Planner: planWithSteps,
 		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
 		DevicePlugin: func(string) string { return "" },
 		Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },

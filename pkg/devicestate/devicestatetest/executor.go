@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/sim/engine"
 )
 
 // fileExecutor makes a file for each step.
@@ -55,14 +57,61 @@ func (e edits) Common(context.Context) (specs.ContainerEdits, error) {
 	return specs.ContainerEdits{Env: []string{"NVIDIA_VISIBLE_DEVICES=void"}}, e.e.EditsErr
 }
 
-func (edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, error) {
-	node := specs.DeviceNode{Path: fmt.Sprintf("/dev/nvidia%d", d.Minor), Type: "c", Major: 195, Minor: int64(d.Minor)}
+// GPU describes a device with the numbers that the kernel has for it now.
+func (e edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, error) {
+	minor, partitions, err := e.e.kernel(d.PCIAddress)
+	if err != nil {
+		return specs.ContainerEdits{}, err
+	}
+	node := specs.DeviceNode{Path: fmt.Sprintf("/dev/nvidia%d", minor), Type: "c", Major: 195, Minor: int64(minor)}
 	c := specs.ContainerEdits{DeviceNodes: []*specs.DeviceNode{&node}}
-	if d.Kind == gpu.KindMIG {
+	if d.Kind == gpu.KindMIG && !d.Admin {
 		if d.Partition.UUID == "" {
 			return c, errors.New("the partition is not known")
 		}
+		if !partitions[d.Partition.GPUInstance] {
+			return c, fmt.Errorf("the kernel has no GPU instance %d of %s", d.Partition.GPUInstance, d.PCIAddress)
+		}
+		n := int64(engine.InstanceMinor(minor, d.Partition.GPUInstance))
+		c.DeviceNodes = append(c.DeviceNodes, &specs.DeviceNode{
+			Path: fmt.Sprintf("/dev/nvidia-caps/nvidia-cap%d", n), Type: "c", Major: 237, Minor: n,
+		})
 		c.Env = []string{"PARTITION=" + d.Partition.UUID}
 	}
 	return c, nil
+}
+
+// kernel returns a GPU's minor number and its GPU instances, as the kernel has them now.
+func (e *Env) kernel(address string) (minor int, instances map[int]bool, err error) {
+	if e.Sim == nil {
+		if g, ok := e.Snapshot.ByAddress(address); ok {
+			return g.Minor, nil, nil
+		}
+		return 0, nil, fmt.Errorf("the kernel has no GPU at %s", address)
+	}
+	now := e.Sim.State()
+	for _, g := range now.GPUs {
+		if g.Address == address && now.DriverLoaded && !g.OffBus {
+			instances = map[int]bool{}
+			for _, i := range g.Instances {
+				instances[i.ID] = len(i.Computes) > 0
+			}
+			return g.Minor, instances, nil
+		}
+	}
+	return 0, nil, fmt.Errorf("the kernel has no GPU at %s", address)
+}
+
+// numbers implements devicestate.Options.Kernel.
+func (e *Env) numbers() string {
+	if e.Sim == nil {
+		return ""
+	}
+	now := e.Sim.State()
+	var b strings.Builder
+	fmt.Fprint(&b, now.DriverLoaded)
+	for _, g := range now.GPUs {
+		fmt.Fprint(&b, " ", g.OffBus, " ", g.Minor)
+	}
+	return b.String()
 }

@@ -1,0 +1,208 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package devicestate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/plan"
+)
+
+// A CDI spec names device nodes by number, and the kernel can give these numbers to other devices: to another GPU after
+// a reload of the driver, to another partition after a loss. So a spec that is not confirmed is removed. The container
+// runtime then refuses to start the claim's containers, and the kubelet retries until Recover has written the spec again.
+
+// Renumbered reports whether device numbers may have changed since the last Recover, as after a reload of the driver. It
+// compares what the kernel shows with little work, and the GPUs of the last scan.
+func (e *Engine) Renumbered() bool {
+	kernel, minors := e.o.Kernel(), minorsOf(e)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.kernel != kernel || !maps.Equal(e.minors, minors)
+}
+
+// minorsOf returns the minor numbers of the last scan by PCI address.
+func minorsOf(e *Engine) map[string]int {
+	minors := map[string]int{}
+	for _, g := range e.o.Snapshot().GPUs {
+		minors[g.PCIAddress] = g.Minor
+	}
+	return minors
+}
+
+// confirmAfterChange calls confirm if the kernel may have changed device numbers since the last call.
+func (e *Engine) confirmAfterChange(ctx context.Context) {
+	kernel := e.o.Kernel()
+	e.mu.Lock()
+	same := e.kernel == kernel
+	e.mu.Unlock()
+	if !same {
+		_, _ = e.confirm(ctx) // Recover retries what failed.
+	}
+}
+
+// confirm compares all specs with the kernel's device numbers and removes those that differ. It takes no lock of a claim
+// or GPU: work that hangs on a GPU holds them, and another claim may have that GPU's number. It returns errors of
+// removals, and waits as Recover does.
+func (e *Engine) confirm(ctx context.Context) ([]Finding, error) {
+	e.confirms.Lock()
+	defer e.confirms.Unlock()
+	kernel := e.o.Kernel() // Before the specs are read: Renumbered notices a later change.
+	uids, err := e.o.Specs.Written()
+	if err != nil {
+		return nil, err
+	}
+	var findings []Finding
+	for _, uid := range uids {
+		findings = append(findings, Finding{Claim: plan.Claim{UID: uid}, Found: "spec"})
+	}
+	// The caller's end must not look like a failed read.
+	findings = e.confirming.each(context.WithoutCancel(ctx), e.o.Host, e.o.WorkLimit, findings, e.confirmSpec)
+	e.mu.Lock()
+	e.kernel = kernel
+	e.mu.Unlock()
+	return slices.DeleteFunc(findings, func(f Finding) bool { return claimerror.ReasonOf(f.Err) == claimerror.Interrupted }), nil
+}
+
+// confirmSpec removes the spec of a claim if its device nodes are not those that the kernel has for the claim's devices
+// now.
+func (e *Engine) confirmSpec(ctx context.Context, f *Finding) error {
+	uid := f.Claim.UID
+	data, err := e.o.Specs.Read(uid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the CDI spec: %w", err)
+	}
+	p, boot, err := cdi.PlanOf(e.o.Driver, data)
+	if err != nil {
+		return nil // No runtime finds devices in it: they are named in the plan too. Recover removes or replaces it.
+	}
+	f.Claim = p.Claim
+	now, why := e.spec(ctx, p, boot, nil)
+	if why == nil {
+		why = cdi.CompareNodes(data, now)
+	}
+	if why == nil {
+		return nil
+	}
+	if again, err := e.o.Specs.Read(uid); err == nil && !bytes.Equal(again, data) {
+		return nil // A Prepare has just replaced it, and compared it with the kernel.
+	}
+	return e.withdraw(p.Claim, why)
+}
+
+// withdraw removes the spec of a claim, if there is one, and reports why.
+func (e *Engine) withdraw(c plan.Claim, why error) error {
+	if _, err := e.o.Specs.Read(c.UID); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := e.o.Specs.Withdraw(c.UID); err != nil {
+		return err
+	}
+	report := &claimerror.Error{
+		Reason: claimerror.DeviceNotReady, Attempt: "keep the CDI spec", Claim: c.String(),
+		Remedy: "the claim's containers start again once the plugin has written the spec again, which it retries; delete the pod " +
+			"if its processes do not see the GPU, because a running container keeps the device nodes of its start",
+	}
+	var explained *claimerror.Error
+	if errors.As(why, &explained) {
+		report.Reason, report.Device, why = explained.Reason, explained.Device, explained.Cause
+	}
+	report.Cause = fmt.Errorf("it was removed, so that no container gets the device of another claim: %w", why)
+	e.o.Report(report)
+	return nil
+}
+
+// withdrawUnchecked removes the spec of a claim after a failed check of its effects, unless the check had no answer. It
+// returns the check's error.
+func (e *Engine) withdrawUnchecked(c plan.Claim, check error) error {
+	if check == nil || leavesOpen(check) {
+		return check
+	}
+	return errors.Join(check, e.withdraw(c, check))
+}
+
+// withdrawReplaced removes the specs of other claims that name a partition of this plan: their own partition was lost, and
+// the kernel gave its number to the new one. Numbers alone do not show that.
+func (e *Engine) withdrawReplaced(p plan.Plan, others coTenants) error {
+	for _, d := range p.Devices {
+		for _, t := range others[d.PCIAddress] {
+			o := t.Device
+			both := d.Kind == gpu.KindMIG && o.Kind == gpu.KindMIG && !d.Admin && !o.Admin
+			if !both || o.Name == d.Name || o.Partition.UUID == "" || o.Partition.GPUInstance != d.Partition.GPUInstance {
+				continue
+			}
+			why := fmt.Errorf("%s: %w; %s has its number now", o.Name, plan.ErrDestroyed, d.Name)
+			if err := e.withdraw(t.Claim, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// leavesOpen reports whether an error of a check means that it got no answer. Then the kernel's numbers decide alone: NVML
+// can hang because of one GPU, and the other claims of the node must keep their specs.
+func leavesOpen(err error) bool {
+	var code nvml.Code
+	var explained *claimerror.Error
+	switch {
+	case errors.Is(err, plan.ErrDestroyed), sessionpool.IsGone(err):
+		return false
+	case errors.As(err, &code), errors.Is(err, mpsd.ErrAway), errors.Is(err, mpsd.ErrRefused), errors.Is(err, host.ErrPanic),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return true
+	case errors.As(err, &explained):
+		return explained.Reason == claimerror.Interrupted || explained.Reason == claimerror.HostFailure
+	}
+	return false
+}
+
+// writeAttempts limits the attempts to write a spec while the kernel renumbers devices.
+const writeAttempts = 3
+
+var errRenumbered = errors.New("the driver gave the node's GPUs other numbers meanwhile")
+
+// writeSpec writes the spec of a claim from the kernel's device numbers. It removes other specs first if the numbers may
+// have changed, and its own if it cannot be confirmed.
+func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
+	err := notReady(p, "", errRenumbered)
+	for range writeAttempts {
+		e.confirmAfterChange(ctx)
+		kernel := e.o.Kernel()
+		buildErr := e.buildSpec(ctx, p, boot)
+		if buildErr != nil {
+			err = buildErr
+			break
+		}
+		if e.o.Kernel() == kernel {
+			return nil
+		}
+	}
+	if ctx.Err() != nil || !unconfirmed(err) {
+		return err
+	}
+	return errors.Join(err, e.withdraw(p.Claim, err))
+}
+
+// unconfirmed reports whether an error of writeSpec is about the kernel's devices, and not about the disk.
+func unconfirmed(err error) bool {
+	var explained *claimerror.Error
+	return errors.As(err, &explained) && explained.Reason == claimerror.DriverNotReady
+}
