@@ -207,17 +207,15 @@ func PlanOf(driver string, data []byte) (p plan.Plan, boot string, err error) {
 	return p, boot, nil
 }
 
-// CompareNodes returns an error with the differences, unless two encoded specs have the same devices with the same device
-// nodes. Two versions of the driver can differ in the rest.
-func CompareNodes(old, now []byte) error {
-	before, err := nodesOf(old)
-	if err != nil {
-		return err
+// CompareNodes returns an error with the differences, unless an encoded spec has the same devices with the same device nodes
+// as now. Without common it compares only the nodes of devices, and not those of each container. Two versions of the
+// driver can differ in the rest.
+func CompareNodes(data []byte, now *specs.Spec, common bool) error {
+	old := new(specs.Spec)
+	if err := json.Unmarshal(data, old); err != nil {
+		return errors.New("the CDI spec is not JSON")
 	}
-	after, err := nodesOf(now)
-	if err != nil {
-		return err
-	}
+	before, after := nodesOf(old, common), nodesOf(now, common)
 	missing := func(all, from []string) string {
 		return strings.Join(slices.DeleteFunc(slices.Clone(all), func(n string) bool { return slices.Contains(from, n) }), ", ")
 	}
@@ -228,22 +226,20 @@ func CompareNodes(old, now []byte) error {
 	return fmt.Errorf("its devices have other numbers now: it contains [%s], and the kernel has [%s]", gone, added)
 }
 
-// nodesOf lists the device nodes of an encoded spec, each with its CDI device.
-func nodesOf(data []byte) (nodes []string, err error) {
-	var spec specs.Spec
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return nil, errors.New("the CDI spec is not JSON")
-	}
+// nodesOf lists the device nodes of a spec, each with its CDI device.
+func nodesOf(spec *specs.Spec, common bool) (nodes []string) {
 	add := func(device string, edits specs.ContainerEdits) {
 		for _, n := range edits.DeviceNodes {
 			nodes = append(nodes, fmt.Sprintf("%s %s %d:%d%s", n.Path, n.Type, n.Major, n.Minor, device))
 		}
 	}
-	add("", spec.ContainerEdits)
+	if common {
+		add("", spec.ContainerEdits)
+	}
 	for _, d := range spec.Devices {
 		add(" of "+d.Name, d.ContainerEdits)
 	}
-	return nodes, nil
+	return nodes
 }
 
 // Container paths of an MPS daemon's directories. The first is CUDA's default, so a process that lost its environment

@@ -94,10 +94,7 @@ func (e *Engine) confirmSpec(ctx context.Context, f *Finding) error {
 		return nil // No runtime finds devices in it: they are named in the plan too. Recover removes or replaces it.
 	}
 	f.Claim = p.Claim
-	now, why := e.spec(ctx, p, boot, nil)
-	if why == nil {
-		why = cdi.CompareNodes(data, now)
-	}
+	why := e.outdated(ctx, data, p, boot)
 	if why == nil {
 		return nil
 	}
@@ -105,6 +102,26 @@ func (e *Engine) confirmSpec(ctx context.Context, f *Finding) error {
 		return nil // A Prepare has just replaced it, and compared it with the kernel.
 	}
 	return e.withdraw(p.Claim, why)
+}
+
+// outdated returns why a spec must not be used now, or nil. A driver root that lacks files, as while it is replaced, says
+// nothing about numbers.
+func (e *Engine) outdated(ctx context.Context, data []byte, p plan.Plan, boot string) error {
+	var edits cdi.Edits
+	var incomplete error
+	edits.Common, incomplete = e.o.Edits.Common(ctx)
+	for _, d := range p.Devices {
+		one, err := e.o.Edits.GPU(ctx, d)
+		if err != nil {
+			return notReady(p, d.Name, err)
+		}
+		edits.Devices = append(edits.Devices, one)
+	}
+	now, err := cdi.Spec(e.o.Driver, p, boot, edits)
+	if err != nil {
+		return err
+	}
+	return cdi.CompareNodes(data, now, incomplete == nil)
 }
 
 // withdraw removes the spec of a claim, if there is one, and reports why.
@@ -135,7 +152,10 @@ func (e *Engine) withdrawUnchecked(c plan.Claim, check error) error {
 	if check == nil || leavesOpen(check) {
 		return check
 	}
-	return errors.Join(check, e.withdraw(c, check))
+	if err := e.withdraw(c, check); err != nil {
+		check = errors.Join(check, err)
+	}
+	return check
 }
 
 // withdrawReplaced removes the specs of other claims that name a partition of this plan: their own partition was lost, and
@@ -195,14 +215,9 @@ func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error 
 			return nil
 		}
 	}
-	if ctx.Err() != nil || !unconfirmed(err) {
-		return err
+	f := Finding{Claim: p.Claim}
+	if confirmErr := e.confirmSpec(context.WithoutCancel(ctx), &f); confirmErr != nil {
+		err = errors.Join(err, confirmErr)
 	}
-	return errors.Join(err, e.withdraw(p.Claim, err))
-}
-
-// unconfirmed reports whether an error of writeSpec is about the kernel's devices, and not about the disk.
-func unconfirmed(err error) bool {
-	var explained *claimerror.Error
-	return errors.As(err, &explained) && explained.Reason == claimerror.DriverNotReady
+	return err
 }

@@ -64,7 +64,7 @@ func (e testEnv) start() {
 		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
 		engine, err := devicestate.Open(devicestate.Options{
 			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), env.Driver),
-			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report,
+			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report, Kernel: e.Kernel,
 			DevicePlugin: devicePlugins.Resource,
 			Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
 		})
@@ -74,6 +74,10 @@ func (e testEnv) start() {
 		faults, err := record.OpenGPUs(e.Host, filepath.Join(e.StateDir(), "gpus"), tracker.Setting)
 		if err != nil {
 			e.Fatal(err)
+		}
+		tick := e.Tick
+		if tick == nil {
+			tick = func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} }
 		}
 		library := nvmlfake.NewRoot(e.Machine.Path)
 		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report, health.Settings{})
@@ -89,7 +93,7 @@ func (e testEnv) start() {
 			Inventory: inventory.New(inventory.Options{
 				Health:  faulty,
 				Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
-				Tick: func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} },
+				Tick: tick,
 			}),
 			Newest: func() (bool, error) { return e.Newest.Load(), nil },
 			XIDs: kubeletplugin.XIDOptions{
@@ -374,24 +378,69 @@ func TestPlugin_SpecsDeleted_WritesThemAgain(t *testing.T) {
 }
 
 // TestPlugin_MinorNumbersChange_SpecFollows enumerates two GPUs anew, as a reload of the same driver does after a GPU was
-// lost. A container that restarts must not get the device node of another GPU.
+// lost. A container that restarts must not get the device node of another GPU. Recover runs again after the first scan, so
+// only a second change shows that a change starts it.
 func TestPlugin_MinorNumbersChange_SpecFollows(t *testing.T) {
+	for name, setUp := range map[string]func(e testEnv){
+		"seen by a scan": func(testEnv) {},
+		"seen without a scan": func(e testEnv) {
+			e.Kernel = func() string { return inventory.Bindings(e.Machine.SysRoot) }
+			e.Tick = func(time.Duration) (<-chan time.Time, func()) { return nil, func() {} }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t)
+			setUp(e)
+			e.start()
+			e.Published(gpu.KindGPU, 8)
+			if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
+				t.Fatal(err)
+			}
+			for _, order := range [][]int{{1, 0}, {0, 1}, {1, 0}} {
+				simtest.Change(t, e.Machine, func(s *engine.State) {
+					s.Remove(&s.GPUs[0])
+					s.Remove(&s.GPUs[1])
+				})
+				simtest.Change(t, e.Machine, func(s *engine.State) {
+					for _, i := range order {
+						s.Add(&s.GPUs[i])
+					}
+				})
+				minor := order[0] // GPU 0 has the number 0 if it is first, otherwise 1.
+				e.Eventually(fmt.Sprintf("the spec with /dev/nvidia%d", minor), func() (bool, string) {
+					spec, err := os.ReadFile(filepath.Join(e.CDIDir(), "k8s."+env.Driver+"-claim_u-1.json"))
+					has := func(n int) bool { return strings.Contains(string(spec), fmt.Sprintf(`/dev/nvidia%d"`, n)) }
+					return err == nil && has(minor) && !has(1-minor), string(spec)
+				})
+			}
+			e.CheckClean()
+		})
+	}
+}
+
+// TestPlugin_DriverUnloaded_RemovesSpecUntilItIsBack follows a spec whose numbers the kernel does not confirm.
+func TestPlugin_DriverUnloaded_RemovesSpecUntilItIsBack(t *testing.T) {
 	e := newEnv(t)
+	e.Kernel = func() string { return inventory.Bindings(e.Machine.SysRoot) }
 	e.start()
 	e.Published(gpu.KindGPU, 8)
-	if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
+	claim := e.AddClaim("u-1", first, "")
+	if err := e.Prepare(claim)["u-1"]; err != "" {
 		t.Fatal(err)
 	}
-	simtest.Change(t, e.Machine, func(s *engine.State) {
-		s.Remove(&s.GPUs[0])
-		s.Remove(&s.GPUs[1])
-		s.Add(&s.GPUs[1])
-		s.Add(&s.GPUs[0])
-	})
-	e.Eventually("the spec with the new device node", func() (bool, string) {
-		spec, err := os.ReadFile(filepath.Join(e.CDIDir(), e.Specs()[0]))
-		return err == nil && strings.Contains(string(spec), `/dev/nvidia1"`) && !strings.Contains(string(spec), `/dev/nvidia0"`), string(spec)
-	})
+	loaded := func(on bool) {
+		simtest.Change(t, e.Machine, func(s *engine.State) { s.DriverLoaded = on })
+		e.Eventually(fmt.Sprintf("a spec: %v", on), func() (bool, string) { return (len(e.Specs()) == 1) == on, fmt.Sprint(e.Specs()) })
+	}
+	loaded(false)
+	e.Event("ResourceClaim", claim.Name, "DriverNotReady", "keep the CDI spec failed", "it was removed")
+	if err := e.Prepare(claim)["u-1"]; !strings.Contains(err, "DriverNotReady") || !strings.Contains(err, "Load the driver on the node") {
+		t.Errorf("Prepare without the driver: %q", err)
+	}
+	loaded(true)
+	loaded(false)
+	e.Unprepare(claim)
+	e.CheckClean()
 }
 
 func TestPlugin_RecordDamaged_IsReported(t *testing.T) {

@@ -59,7 +59,7 @@ func (e edits) Common(context.Context) (specs.ContainerEdits, error) {
 
 // GPU describes a device with the numbers that the kernel has for it now.
 func (e edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, error) {
-	minor, partitions, err := e.e.kernel(d.PCIAddress)
+	minor, partitions, err := e.e.kernel(d)
 	if err != nil {
 		return specs.ContainerEdits{}, err
 	}
@@ -81,17 +81,18 @@ func (e edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, erro
 	return c, nil
 }
 
-// kernel returns a GPU's minor number and its GPU instances, as the kernel has them now.
-func (e *Env) kernel(address string) (minor int, instances map[int]bool, err error) {
+// kernel returns a GPU's minor number and its GPU instances, as the kernel has them now. Without simulator it has all GPUs:
+// those outside of the Snapshot cannot be read by scans.
+func (e *Env) kernel(d plan.Device) (minor int, instances map[int]bool, err error) {
 	if e.Sim == nil {
-		if g, ok := e.Snapshot.ByAddress(address); ok {
+		if g, ok := e.Snapshot.ByAddress(d.PCIAddress); ok {
 			return g.Minor, nil, nil
 		}
-		return 0, nil, fmt.Errorf("the kernel has no GPU at %s", address)
+		return d.Minor, nil, nil
 	}
 	now := e.Sim.State()
 	for _, g := range now.GPUs {
-		if g.Address == address && now.DriverLoaded && !g.OffBus {
+		if g.Address == d.PCIAddress && now.DriverLoaded && !g.OffBus {
 			instances = map[int]bool{}
 			for _, i := range g.Instances {
 				instances[i.ID] = len(i.Computes) > 0
@@ -99,7 +100,7 @@ func (e *Env) kernel(address string) (minor int, instances map[int]bool, err err
 			return g.Minor, instances, nil
 		}
 	}
-	return 0, nil, fmt.Errorf("the kernel has no GPU at %s", address)
+	return 0, nil, fmt.Errorf("the kernel has no GPU at %s", d.PCIAddress)
 }
 
 // numbers implements devicestate.Options.Kernel.

@@ -36,6 +36,10 @@ type plugin struct {
 	// Edit, if set, is called before the driver root returns a device's container edits.
 	Edit func(context.Context, plan.Device) error
 
+	// Kernel is that of devicestate.Options, and Tick that of inventory.Options; nil for none and for short ticks.
+	Kernel func() string
+	Tick   func(time.Duration) (<-chan time.Time, func())
+
 	// DriverVersion is that of the machine that Start makes; empty for the profile's.
 	DriverVersion string
 

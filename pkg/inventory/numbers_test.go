@@ -1,0 +1,110 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/sim/simtest"
+)
+
+// TestBindings_DriverOrGPUBoundAgain_Differs makes each change end before the next call, with all names as before.
+func TestBindings_DriverOrGPUBoundAgain_Differs(t *testing.T) {
+	for name, change := range map[string][2]func(*engine.State){
+		"GPU bound again": {
+			func(s *engine.State) { s.Remove(&s.GPUs[0]) },
+			func(s *engine.State) { s.Add(&s.GPUs[0]) },
+		},
+		"driver loaded again": {
+			func(s *engine.State) { s.DriverLoaded = false },
+			func(s *engine.State) { s.DriverLoaded = true },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := simtest.Root(t, "hgx-h100", nil)
+			before := Bindings(m.SysRoot)
+			if again := Bindings(m.SysRoot); before == "" || again != before {
+				t.Fatalf("nothing changed: %q, %q", before, again)
+			}
+			simtest.Change(t, m, change[0])
+			during := Bindings(m.SysRoot)
+			simtest.Change(t, m, change[1])
+			if after := Bindings(m.SysRoot); during == before || after == before || after == during {
+				t.Errorf("before %q, during %q, after %q", before, during, after)
+			}
+		})
+	}
+}
+
+func TestBindings_NoDriver_IsEmpty(t *testing.T) {
+	if got := Bindings(t.TempDir()); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestWatch_MinorNumbersChange_ScansAtNextPoll(t *testing.T) {
+	w := newWatch(t, nil)
+	minor := func(address, number string) {
+		path := filepath.Join(w.dir, "driver/nvidia/gpus", address, "information")
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte("Model: \t\t X\nDevice Minor: \t "+number+"\nGPU Firmware: \t 1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	minor("0000:1b:00.0", "0")
+	minor("0000:43:00.0", "1")
+	w.start()
+	w.next()
+	minor("0000:1b:00.0", "1")
+	minor("0000:43:00.0", "0")
+	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Minor, s.GPUs[1].Minor = 1, 0 })
+	w.tick(1)
+	if d := w.next(); d.err != nil || d.snapshot.GPUs[0].Minor != 1 {
+		t.Errorf("GPU 0 has the number %d, %v", d.snapshot.GPUs[0].Minor, d.err)
+	}
+}
+
+// TestMinorNumbers_OneGPUHangs_KeepsItsNumber reads from a pipe without a writer in place of the driver's file.
+func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
+	dir := t.TempDir()
+	file := func(gpu string) string { return filepath.Join(dir, gpu, "information") }
+	for _, gpu := range []string{"a", "b"} {
+		if err := os.Mkdir(filepath.Join(dir, gpu), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file(gpu), []byte("Device Minor: \t 1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := minorNumbers{reading: map[string]bool{}, last: map[string]string{}}
+	before := m.read(dir, []string{"a", "b"})
+	if err := os.Remove(file("a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(file("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if f, err := os.OpenFile(file("a"), os.O_RDWR, 0); err == nil { // Ends the read.
+			_ = f.Close()
+		}
+	})
+	for range 2 {
+		if now := m.read(dir, []string{"a", "b"}); now != before {
+			t.Errorf("%q, was %q", now, before)
+		}
+	}
+	if err := os.WriteFile(file("b"), []byte("Device Minor: \t 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if now := m.read(dir, []string{"a", "b"}); now == before {
+		t.Errorf("the number of the other GPU is not read: %q", now)
+	}
+}
