@@ -22,9 +22,9 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// A CDI spec names device nodes by number, and the kernel can give these numbers to other devices: to another GPU after
-// a reload of the driver, to another partition after a loss. So a spec that is not confirmed is removed. The container
-// runtime then refuses to start the claim's containers, and the kubelet retries until Recover has written the spec again.
+// A CDI spec names device nodes by number. The kernel can give a number to another GPU after a reload of the driver, and
+// to another partition after a loss. So a spec that is not confirmed is removed. The container runtime then refuses to
+// start the claim's containers. The kubelet retries until Recover has written the spec again.
 
 // Renumbered reports whether device numbers may have changed since the last Recover, as after a reload of the driver. It
 // compares what the kernel shows with little work, and the GPUs of the last scan.

@@ -98,7 +98,7 @@ var holders = map[string]func(e *env){
 	"GPU beside a partition": func(e *env) { e.Claim("a", "2", "0 1g.10gb 4") },
 }
 
-// kernelChanges are what happens to GPU 0 and the numbers; specs says of which claims the spec can be written again.
+// kernelChanges concern GPU 0 and the numbers; rewrites reports whether Recover can write the spec of a kind of claim again.
 var kernelChanges = map[string]struct {
 	do       func(s *engine.State)
 	restore  func(s *engine.State)
@@ -351,6 +351,20 @@ func TestPrepare_NumberOfLostPartition_RemovesItsSpecFirst(t *testing.T) {
 	if spec(e, "b") == nil || spec(e, "a") != nil {
 		t.Errorf("specs: a %v, b %v", spec(e, "a"), spec(e, "b"))
 	}
+}
+
+// TestRecover_NumberOfLostPartitionReused_RemovesSpec needs NVML: the kernel has all numbers of the spec.
+func TestRecover_NumberOfLostPartitionReused_RemovesSpec(t *testing.T) {
+	e := devicestatetest.NewSimulated(t, "hgx-h100")
+	p := e.Start()
+	e.Claim("a", "0 1g.10gb 4")
+	e.Prepare(p, "a")
+	e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], engine.AnyStart) })
+	e.Sim.Administrator(0, "1g.10gb", 5, false)
+	if p.RecoverAll() == nil || spec(e, "a") != nil {
+		t.Error("the spec of the lost partition was kept, or no error reports the loss")
+	}
+	e.Unprepare(p, "a")
 }
 
 func TestVerify_PartitionLost_RemovesSpec(t *testing.T) {

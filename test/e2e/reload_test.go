@@ -21,7 +21,7 @@ import (
 	"gpu-dra-driver/test/e2e/env"
 )
 
-// sim runs commands of gpusim inject.
+// sim runs commands of `gpusim inject`.
 func sim(ctx context.Context, t *testing.T, commands ...string) {
 	t.Helper()
 	for _, c := range commands {

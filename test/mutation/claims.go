@@ -6,6 +6,56 @@ package main
 // claimMutations change work on claims: the engine, its records, files and locks.
 var claimMutations = []Mutation{
 	{
+		Name: "an outdated spec waits for the check of its claim", File: "pkg/devicestate/recover.go",
+		Old: "unconfirmed, err := e.confirm(ctx)", New: "unconfirmed, err := []Finding(nil), error(nil)",
+		Package: state, Test: "TestRecover_GPUHangs_SpecsStillFollowNumbers",
+	},
+	{
+		Name: "a spec is written before all outdated ones are removed", File: "pkg/devicestate/recover.go",
+		Old: "unconfirmed, err := e.confirm(ctx)", New: "unconfirmed, err := []Finding(nil), error(nil)",
+		Package: state, Test: "TestRecover_TwoGPUsChangeNumbers_RemovesBeforeItWrites",
+	},
+	{
+		Name: "a spec outlives its partition, whose number another one has", File: "pkg/devicestate/recover.go",
+		Old: "if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan)); err != nil {", New: "if err := e.checkSteps(ctx, r.Plan); err != nil {",
+		Package: state, Test: "TestRecover_NumberOfLostPartitionReused_RemovesSpec",
+	},
+	{
+		Name: "a check after a scan leaves the spec of a lost partition", File: "pkg/devicestate/recover.go",
+		Old: "	return e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan))\n", New: "	return e.checkSteps(ctx, r.Plan)\n",
+		Package: state, Test: "TestVerify_PartitionLost_RemovesSpec",
+	},
+	{
+		Name: "a new spec joins an outdated one with its number", File: "pkg/devicestate/confirm.go",
+		Old: "		e.confirmAfterChange(ctx)\n", New: "",
+		Package: state, Test: "TestPrepare_NumberOfAnotherClaim_RemovesItsSpecFirst",
+	},
+	{
+		Name: "a new partition has the number of a spec of another claim", File: "pkg/devicestate/prepare.go",
+		Old: "		err = e.withdrawReplaced(p, others)\n", New: "		err = nil\n",
+		Package: state, Test: "TestPrepare_NumberOfLostPartition_RemovesItsSpecFirst",
+	},
+	{
+		Name: "numbers that change while a spec is written go unnoticed", File: "pkg/devicestate/confirm.go",
+		Old: "		if e.o.Kernel() == kernel {\n", New: "		if e.o.Kernel() == kernel || true {\n",
+		Package: state, Test: "TestPrepare_NumbersChangeMeanwhile_WritesTheNewOnes",
+	},
+	{
+		Name: "NVML without an answer removes specs", File: "pkg/devicestate/confirm.go",
+		Old: "	case errors.As(err, &code), errors", New: "	case errors.As(err, &code) && false, errors",
+		Package: state, Test: "TestRecover_NVMLFails_KeepsConfirmedSpecs",
+	},
+	{
+		Name: "a spec is removed without a report", File: "pkg/devicestate/confirm.go",
+		Old: "	e.o.Report(report)\n", New: "",
+		Package: state, Test: "TestRecover_KernelChanges_NoSpecNamesAnotherDevice",
+	},
+	{
+		Name: "a driver root that lacks files removes specs", File: "pkg/devicestate/confirm.go",
+		Old: "	return cdi.CompareNodes(data, now, incomplete == nil)\n", New: "	return errors.Join(incomplete, cdi.CompareNodes(data, now, incomplete == nil))\n",
+		Package: state, Test: "TestPrepare_DriverRootIncomplete_ReturnsErrorAndLeavesNothing",
+	},
+	{
 		Name: "a durable file is not flushed", File: "internal/host/file.go",
 		Old: "return h.do(label, CallSync, path, f.Sync)", New: "return nil",
 		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",

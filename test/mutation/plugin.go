@@ -6,6 +6,31 @@ package main
 // pluginMutations change the kubelet plugin and its slices.
 var pluginMutations = []Mutation{
 	{
+		Name: "other device numbers start no recovery before a scan", File: "pkg/kubeletplugin/recovery.go",
+		Old: "			case <-numbers.C:\n				again = r.engine.Renumbered()\n", New: "			case <-numbers.C:\n",
+		Package: "./pkg/kubeletplugin", Test: "TestPlugin_MinorNumbersChange_SpecFollows",
+	},
+	{
+		Name: "a scan with other device numbers starts no recovery", File: "pkg/kubeletplugin/plugin.go",
+		Old: "			p.recovery.scanned.Fire()\n", New: "",
+		Package: "./pkg/kubeletplugin", Test: "TestPlugin_MinorNumbersChange_SpecFollows",
+	},
+	{
+		Name: "a GPU that was bound again looks as before", File: "pkg/inventory/numbers.go",
+		Old: "s.Ino, s.Ctim.Sec, s.Ctim.Nsec)", New: "0*s.Ino, 0, 0)",
+		Package: "./pkg/inventory", Test: "TestBindings_DriverOrGPUBoundAgain_Differs",
+	},
+	{
+		Name: "a poll compares no minor numbers", File: "pkg/inventory/watch.go",
+		Old: "	b.WriteString(i.minors.read(gpus, addresses))\n", New: "	_ = addresses\n",
+		Package: "./pkg/inventory", Test: "TestWatch_MinorNumbersChange_ScansAtNextPoll",
+	},
+	{
+		Name: "a GPU that hangs hides the numbers of the others", File: "pkg/inventory/numbers.go",
+		Old: "	late := time.After(minorLimit)\n", New: "	late := time.After(10000 * minorLimit)\n",
+		Package: "./pkg/inventory", Test: "TestMinorNumbers_OneGPUHangs_KeepsItsNumber",
+	},
+	{
 		Name: "a series that cannot be measured stands still", File: "pkg/usage/account.go",
 		Old: "			use.Source, use.Watched = \"\", false\n", New: "",
 		Package: "./pkg/usage", Test: "TestAccount_Activity_IntegratedByWeight",
