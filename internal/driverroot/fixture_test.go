@@ -33,6 +33,7 @@ func newEnv(t testing.TB) (dir string, o Options) {
 		write(t, filepath.Join(dir, "proc/driver/nvidia/gpus", address, "information"),
 			fmt.Sprintf("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 1\nBus Location: \t %s\nDevice Minor: \t %d\n", address, minor))
 	}
+	write(t, filepath.Join(dir, "proc/devices"), "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n  8 sd\n")
 	return dir, Options{
 		DriverRoot: filepath.Join(dir, "root"), HostDriverRoot: "/run/nvidia/driver",
 		ProcRoot: filepath.Join(dir, "proc"), HookPath: "/var/lib/kubelet/plugins/gpu.nvidia.com/nvidia-cdi-hook",

@@ -5,9 +5,11 @@ package driverroot
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -52,5 +54,27 @@ func TestGPU_Group_AddsSwitches(t *testing.T) {
 	// A single GPU needs no switch, even after a group was requested.
 	if slices.ContainsFunc(nodes(gpuEdits(t, r)), func(n specs.DeviceNode) bool { return n.Major == 236 }) {
 		t.Error("a GPU that is in no group has switches")
+	}
+}
+
+// TestGPU_NodesOfBeforeAReload_ReturnsError has device nodes whose numbers are those of other devices now.
+func TestGPU_NodesOfBeforeAReload_ReturnsError(t *testing.T) {
+	for name, number := range map[string]int{"nvidia1": int(unix.Mkdev(195, 0)), "nvidia-uvm": int(unix.Mkdev(509, 0))} {
+		t.Run(name, func(t *testing.T) {
+			dir, o := newEnv(t)
+			r := New(o)
+			if _, err := r.GPU(t.Context(), device); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "root/dev", name)
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			mknod(t, path, uint32(number))
+			e, err := r.GPU(t.Context(), device)
+			if !errors.Is(err, ErrIncomplete) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "nvidia-modprobe") {
+				t.Errorf("%v, nodes %v", err, nodesOf(e))
+			}
+		})
 	}
 }

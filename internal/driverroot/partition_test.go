@@ -22,7 +22,7 @@ func partition(t testing.TB, dir string) Device {
 	d := device
 	d.Name = "gpu-0000-1b-00-0-mig-1g-10gb-3"
 	d.Partition = &Partition{UUID: "MIG-1", GPUInstance: 9, ComputeInstance: 0}
-	write(t, filepath.Join(dir, "proc/devices"), "Character devices:\n195 nvidia\n237 nvidia-caps\n238 nvidia-caps-imex-channels\n\nBlock devices:\n  8 sd\n")
+	write(t, filepath.Join(dir, "proc/devices"), "Character devices:\n195 nvidia\n510 nvidia-uvm\n237 nvidia-caps\n238 nvidia-caps-imex-channels\n\nBlock devices:\n  8 sd\n")
 	caps := filepath.Join(dir, "proc/driver/nvidia/capabilities/gpu1/mig/gi9")
 	write(t, filepath.Join(caps, "access"), "DeviceFileMinor: 219\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
 	write(t, filepath.Join(caps, "ci0/access"), "DeviceFileMinor: 220\nDeviceFileMode: 292\nDeviceFileModify: 1\n")

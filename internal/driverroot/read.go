@@ -5,6 +5,7 @@ package driverroot
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,6 +85,32 @@ func (r *Root) checkNode(path, remedy string) error {
 	}
 	if s.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return fmt.Errorf("%w: %s is not a character device; remove it and make it anew with: %s", ErrIncomplete, seen, remedy)
+	}
+	return nil
+}
+
+// checkNumbers returns an error if the device node of the GPU or of nvidia-uvm is of before a reload. Its number can be
+// that of another GPU, or of another driver: the kernel chooses the major number of nvidia-uvm when the module is loaded.
+// Other checks report missing nodes.
+func (r *Root) checkNumbers(device Device) error {
+	data, err := os.ReadFile(filepath.Join(r.o.ProcRoot, "devices"))
+	if err != nil {
+		return nil // The kernel's /proc always has it.
+	}
+	outdated := func(path, remedy string, s unix.Stat_t, now string) error {
+		return fmt.Errorf("%w: device node %s is %d:%d, and the kernel has %s; remove it and make it anew on the node with: %s",
+			ErrIncomplete, path, unix.Major(s.Rdev), unix.Minor(s.Rdev), now, remedy)
+	}
+	var s unix.Stat_t
+	path := filepath.Join(r.o.DevRoot, uvmNode)
+	if major, known := parseMajor(data, "nvidia-uvm"); known && unix.Lstat(path, &s) == nil && int64(unix.Major(s.Rdev)) != major {
+		return outdated(path, uvmRemedy, s, fmt.Sprintf("the major number %d for nvidia-uvm", major))
+	}
+	path = filepath.Join(r.o.DevRoot, node(device))
+	major, known := parseMajor(data, "nvidia")
+	if known && unix.Lstat(path, &s) == nil && int64(unix.Major(s.Rdev)) == major && int(unix.Minor(s.Rdev)) != device.Minor {
+		remedy := fmt.Sprintf("nvidia-modprobe -c %d", device.Minor)
+		return outdated(path, remedy, s, fmt.Sprintf("the minor number %d for the GPU at %s", device.Minor, device.PCIAddress))
 	}
 	return nil
 }

@@ -109,6 +109,9 @@ func (r *Root) GPU(ctx context.Context, device Device) (specs.ContainerEdits, er
 	if device.Minor, err = r.minor(device); err != nil {
 		return specs.ContainerEdits{}, err
 	}
+	if err := r.checkNumbers(device); err != nil {
+		return specs.ContainerEdits{}, err
+	}
 	key := fmt.Sprint(version, " ", device.UUID, " ", r.gpuStamp(device))
 	edits, err := r.cached(ctx, device.PCIAddress, key, func() (specs.ContainerEdits, error) { return r.readGPU(version, device) })
 	if err == nil && device.Partition != nil {
@@ -157,6 +160,11 @@ var directories = []string{
 	"tmp/nvidia-mps",
 }
 
+const (
+	uvmNode   = "/dev/nvidia-uvm"
+	uvmRemedy = "modprobe nvidia-uvm && nvidia-modprobe -u -c 0"
+)
+
 // controlNodes lists the device nodes that belong to no GPU. CUDA needs those marked as needed.
 var controlNodes = []struct {
 	path   string
@@ -164,7 +172,7 @@ var controlNodes = []struct {
 	remedy string
 }{
 	{"/dev/nvidiactl", true, "nvidia-modprobe -c 0"},
-	{"/dev/nvidia-uvm", true, "modprobe nvidia-uvm && nvidia-modprobe -u -c 0"},
+	{uvmNode, true, uvmRemedy},
 	{"/dev/nvidia-uvm-tools", false, ""},
 	{"/dev/nvidia-modeset", false, ""},
 }

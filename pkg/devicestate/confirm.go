@@ -22,12 +22,12 @@ import (
 	"gpu-dra-driver/pkg/plan"
 )
 
-// A CDI spec names device nodes by number. The kernel can give a number to another GPU after a reload of the driver, and
-// to another partition after a loss. So a spec that is not confirmed is removed. The container runtime then refuses to
+// A CDI spec names device nodes by number. The kernel can give a number to another GPU after a reload of the driver,
+// and to another partition after a loss. So a spec that is not confirmed is removed. The container runtime then refuses to
 // start the claim's containers. The kubelet retries until Recover has written the spec again.
 
-// Renumbered reports whether device numbers may have changed since the last Recover, as after a reload of the driver. It
-// compares what the kernel shows with little work, and the GPUs of the last scan.
+// Renumbered reports whether device numbers may have changed since the last Recover, as after a reload of the driver.
+// It compares what the kernel shows with little work, and the GPUs of the last scan.
 func (e *Engine) Renumbered() bool {
 	kernel, minors := e.o.Kernel(), minorsOf(e)
 	e.mu.Lock()
@@ -55,8 +55,8 @@ func (e *Engine) confirmAfterChange(ctx context.Context) {
 	}
 }
 
-// confirm compares all specs with the kernel's device numbers and removes those that differ. It takes no lock of a claim
-// or GPU: work that hangs on a GPU holds them, and another claim may have that GPU's number. It returns errors of
+// confirm compares all specs with the kernel's device numbers and removes those that differ. It takes no lock of a
+// claim or GPU: work that hangs on a GPU holds them, and another claim may have that GPU's number. It returns errors of
 // removals, and waits as Recover does.
 func (e *Engine) confirm(ctx context.Context) ([]Finding, error) {
 	e.confirms.Lock()
@@ -104,8 +104,8 @@ func (e *Engine) confirmSpec(ctx context.Context, f *Finding) error {
 	return e.withdraw(p.Claim, why)
 }
 
-// outdated returns why a spec must not be used now, or nil. A driver root that lacks files, as while it is replaced, says
-// nothing about numbers.
+// outdated returns why a spec must not be used now, or nil. A driver root that lacks files, as while it is replaced,
+// says nothing about numbers.
 func (e *Engine) outdated(ctx context.Context, data []byte, p plan.Plan, boot string) error {
 	var edits cdi.Edits
 	var incomplete error
@@ -158,8 +158,8 @@ func (e *Engine) withdrawUnchecked(c plan.Claim, check error) error {
 	return check
 }
 
-// withdrawReplaced removes the specs of other claims that name a partition of this plan: their own partition was lost, and
-// the kernel gave its number to the new one. Numbers alone do not show that.
+// withdrawReplaced removes the specs of other claims that name a partition of this plan: their own partition was lost,
+// and the kernel gave its number to the new one. Numbers alone do not show that.
 func (e *Engine) withdrawReplaced(p plan.Plan, others coTenants) error {
 	for _, d := range p.Devices {
 		for _, t := range others[d.PCIAddress] {
@@ -177,8 +177,8 @@ func (e *Engine) withdrawReplaced(p plan.Plan, others coTenants) error {
 	return nil
 }
 
-// leavesOpen reports whether an error of a check means that it got no answer. Then the kernel's numbers decide alone: NVML
-// can hang because of one GPU, and the other claims of the node must keep their specs.
+// leavesOpen reports whether an error of a check means that it got no answer. Then the kernel's numbers decide alone:
+// NVML can hang because of one GPU, and the other claims of the node must keep their specs.
 func leavesOpen(err error) bool {
 	var code nvml.Code
 	var explained *claimerror.Error
@@ -199,8 +199,8 @@ const writeAttempts = 3
 
 var errRenumbered = errors.New("the driver gave the node's GPUs other numbers meanwhile")
 
-// writeSpec writes the spec of a claim from the kernel's device numbers. It removes other specs first if the numbers may
-// have changed, and its own if it cannot be confirmed.
+// writeSpec writes the spec of a claim from the kernel's device numbers. It removes other specs first if the numbers
+// may have changed, and its own if it cannot be confirmed.
 func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
 	err := notReady(p, "", errRenumbered)
 	for range writeAttempts {
