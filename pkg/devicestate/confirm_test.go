@@ -360,7 +360,7 @@ func TestRecover_NumberOfLostPartitionReused_RemovesSpec(t *testing.T) {
 	e.Claim("a", "0 1g.10gb 4")
 	e.Prepare(p, "a")
 	e.Sim.Change(func(s *engine.State) { s.Vanish(&s.GPUs[0], engine.AnyStart) })
-	e.Sim.Administrator(0, "1g.10gb", 5, false)
+	e.Sim.Administrator(0, 19, 5, false)
 	if p.RecoverAll() == nil || spec(e, "a") != nil {
 		t.Error("the spec of the lost partition was kept, or no error reports the loss")
 	}

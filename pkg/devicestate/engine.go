@@ -71,8 +71,8 @@ type Options struct {
 	// Snapshot returns the newest scan of the node; it must not block.
 	Snapshot func() gpu.Snapshot
 	Edits    Edits
-	// Kernel returns a text that differs after the kernel's device numbers have changed. It is called each second and in
-	// each Prepare. Default: only scans show such a change.
+	// Kernel returns a text that differs after the kernel's device numbers have changed. It is called often, and in each
+	// Prepare. Default: only scans show such a change.
 	Kernel func() string
 	// Install is called before a spec is written, for the files on the node that the spec needs. Default: nothing.
 	Install   func(ctx context.Context) error

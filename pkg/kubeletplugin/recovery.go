@@ -32,7 +32,7 @@ const (
 	// recoverPause is the pause after an incomplete pass.
 	recoverPause = 10 * time.Second
 	// numbersInterval is the longest time for which a CDI spec names other devices after their numbers changed.
-	numbersInterval = time.Second
+	numbersInterval = 250 * time.Millisecond
 	// specInterval is the interval of checks for missing CDI specs, which can be deleted while pods run.
 	specInterval = 20 * time.Second
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
