@@ -44,15 +44,17 @@ func minorsOf(e *Engine) map[string]int {
 	return minors
 }
 
-// confirmAfterChange calls confirm if the kernel may have changed device numbers since the last call.
-func (e *Engine) confirmAfterChange(ctx context.Context) {
-	kernel := e.o.Kernel()
+// confirmAfterChange calls confirm if the kernel may have changed device numbers since the last call. It returns
+// Options.Kernel as of its start.
+func (e *Engine) confirmAfterChange(ctx context.Context) (kernel string) {
+	kernel = e.o.Kernel()
 	e.mu.Lock()
 	same := e.kernel == kernel
 	e.mu.Unlock()
 	if !same {
-		_, _ = e.confirm(ctx) // Recover retries what failed.
+		_, _ = e.confirm(ctx) // Recover retries failed removals.
 	}
+	return kernel
 }
 
 // confirm compares all specs with the kernel's device numbers and removes those that differ. It takes no lock of a
@@ -204,8 +206,7 @@ var errRenumbered = errors.New("the driver gave the node's GPUs other numbers me
 func (e *Engine) writeSpec(ctx context.Context, p plan.Plan, boot string) error {
 	err := notReady(p, "", errRenumbered)
 	for range writeAttempts {
-		e.confirmAfterChange(ctx)
-		kernel := e.o.Kernel()
+		kernel := e.confirmAfterChange(ctx)
 		buildErr := e.buildSpec(ctx, p, boot)
 		if buildErr != nil {
 			err = buildErr

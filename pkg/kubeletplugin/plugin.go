@@ -204,7 +204,6 @@ func (p *Plugin) watchInventory(ctx context.Context) {
 			if err := p.node.Found(ctx, s, err); err != nil {
 				p.fail(err)
 			}
-			p.recovery.scanned.Fire()
 		})
 	})
 }

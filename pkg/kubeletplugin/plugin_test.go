@@ -396,21 +396,22 @@ func TestPlugin_MinorNumbersChange_SpecFollows(t *testing.T) {
 			if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
 				t.Fatal(err)
 			}
-			for _, order := range [][]int{{1, 0}, {0, 1}, {1, 0}} {
+			// No two numberings are equal, so that a scan shows each.
+			for minor, order := range map[int][]int{1: {1, 0, 2}, 2: {1, 2, 0}} {
 				simtest.Change(t, e.Machine, func(s *engine.State) {
-					s.Remove(&s.GPUs[0])
-					s.Remove(&s.GPUs[1])
+					for _, i := range order {
+						s.Remove(&s.GPUs[i])
+					}
 				})
 				simtest.Change(t, e.Machine, func(s *engine.State) {
 					for _, i := range order {
 						s.Add(&s.GPUs[i])
 					}
 				})
-				minor := order[0] // GPU 0 has the number 0 if it is first, otherwise 1.
 				e.Eventually(fmt.Sprintf("the spec with /dev/nvidia%d", minor), func() (bool, string) {
 					spec, err := os.ReadFile(filepath.Join(e.CDIDir(), "k8s."+env.Driver+"-claim_u-1.json"))
 					has := func(n int) bool { return strings.Contains(string(spec), fmt.Sprintf(`/dev/nvidia%d"`, n)) }
-					return err == nil && has(minor) && !has(1-minor), string(spec)
+					return err == nil && has(minor) && !has(0) && !has(3-minor), string(spec)
 				})
 			}
 			e.CheckClean()

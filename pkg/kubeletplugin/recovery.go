@@ -52,8 +52,6 @@ type recovery struct {
 	o        Options
 	// unneeded requests a restoration of settings.
 	unneeded publishing.Trigger
-	// scanned means that a scan found a change.
-	scanned publishing.Trigger
 
 	once sync.Once
 	done chan struct{} // Closed after the first pass.
@@ -69,7 +67,6 @@ func newRecovery(
 ) *recovery {
 	return &recovery{
 		engine: engine, claims: claims, metrics: m, events: e, released: released, fail: fail, o: o, unneeded: publishing.NewTrigger(),
-		scanned: publishing.NewTrigger(),
 		deleted: devicestate.NewDeletedClaims(engine, claims, o.Usage, o.VanishedGrace),
 		done:    make(chan struct{}), notified: map[string]string{},
 	}
@@ -93,8 +90,6 @@ func (r *recovery) run(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-numbers.C:
-				again = r.engine.Renumbered()
-			case <-r.scanned:
 				again = r.engine.Renumbered()
 			case <-ended:
 				lost, err := r.engine.MissingSpecs()

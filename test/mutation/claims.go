@@ -27,7 +27,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a new spec joins an outdated one with its number", File: "pkg/devicestate/confirm.go",
-		Old: "		e.confirmAfterChange(ctx)\n", New: "",
+		Old: "		kernel := e.confirmAfterChange(ctx)\n", New: "		kernel := e.o.Kernel()\n",
 		Package: state, Test: "TestPrepare_NumberOfAnotherClaim_RemovesItsSpecFirst",
 	},
 	{

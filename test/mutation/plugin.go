@@ -11,13 +11,13 @@ var pluginMutations = []Mutation{
 		Package: "./internal/driverroot", Test: "TestGPU_NodesOfBeforeAReload_ReturnsError",
 	},
 	{
-		Name: "other device numbers start no recovery before a scan", File: "pkg/kubeletplugin/recovery.go",
+		Name: "GPUs that are bound again start no recovery", File: "pkg/kubeletplugin/recovery.go",
 		Old: "			case <-numbers.C:\n				again = r.engine.Renumbered()\n", New: "			case <-numbers.C:\n",
 		Package: "./pkg/kubeletplugin", Test: "TestPlugin_MinorNumbersChange_SpecFollows",
 	},
 	{
-		Name: "a scan with other device numbers starts no recovery", File: "pkg/kubeletplugin/plugin.go",
-		Old: "			p.recovery.scanned.Fire()\n", New: "",
+		Name: "a scan that finds other minor numbers starts no recovery", File: "pkg/devicestate/confirm.go",
+		Old: "|| !maps.Equal(e.minors, minors)\n", New: "|| !maps.Equal(e.minors, minors) && false\n",
 		Package: "./pkg/kubeletplugin", Test: "TestPlugin_MinorNumbersChange_SpecFollows",
 	},
 	{
