@@ -275,10 +275,13 @@ func startConcurrent(e *env) *process {
 	return p
 }
 
-// TestRecover_GPUHangs_SpecsStillFollowNumbers lets a check hang with the locks of its claim and GPU.
+// TestRecover_GPUHangs_SpecsStillFollowNumbers lets a check hang with the locks of its claim and GPU. No file of the kernel
+// shows the change, so that only Recover compares the specs.
 func TestRecover_GPUHangs_SpecsStillFollowNumbers(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
-	e.Configure = func(o *devicestate.Options) { o.WorkLimit = 200 * time.Millisecond }
+	e.Configure = func(o *devicestate.Options) {
+		o.WorkLimit, o.Kernel = 200*time.Millisecond, func() string { return "" }
+	}
 	p := startConcurrent(e)
 	for uid, device := range map[string]string{"a": "0 1g.10gb 4", "b": "1", "c": "2"} {
 		e.Claim(uid, device)

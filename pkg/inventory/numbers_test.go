@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/simtest"
@@ -84,7 +85,18 @@ func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
 		}
 	}
 	m := minorNumbers{reading: map[string]bool{}, last: map[string]string{}}
-	before := m.read(dir, []string{"a", "b"})
+	read := func() string {
+		numbers := make(chan string, 1)
+		go func() { numbers <- m.read(dir, []string{"a", "b"}) }()
+		select {
+		case n := <-numbers:
+			return n
+		case <-time.After(20 * time.Second):
+			t.Fatal("it waits for the GPU that hangs")
+			return ""
+		}
+	}
+	before := read()
 	if err := os.Remove(file("a")); err != nil {
 		t.Fatal(err)
 	}
@@ -97,14 +109,14 @@ func TestMinorNumbers_OneGPUHangs_KeepsItsNumber(t *testing.T) {
 		}
 	})
 	for range 2 {
-		if now := m.read(dir, []string{"a", "b"}); now != before {
+		if now := read(); now != before {
 			t.Errorf("%q, was %q", now, before)
 		}
 	}
 	if err := os.WriteFile(file("b"), []byte("Device Minor: \t 2\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if now := m.read(dir, []string{"a", "b"}); now == before {
+	if now := read(); now == before {
 		t.Errorf("the number of the other GPU is not read: %q", now)
 	}
 }

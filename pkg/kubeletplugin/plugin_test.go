@@ -396,7 +396,7 @@ func TestPlugin_MinorNumbersChange_SpecFollows(t *testing.T) {
 			if err := e.Prepare(e.AddClaim("u-1", first, ""))["u-1"]; err != "" {
 				t.Fatal(err)
 			}
-			// No two numberings are equal, so that a scan shows each.
+			// GPU 0 has another number each time, so that a scan shows each change.
 			for minor, order := range map[int][]int{1: {1, 0, 2}, 2: {1, 2, 0}} {
 				simtest.Change(t, e.Machine, func(s *engine.State) {
 					for _, i := range order {
