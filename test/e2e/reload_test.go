@@ -43,29 +43,25 @@ func restoreNumbers(t *testing.T) {
 	})
 }
 
-// specOf reads the CDI spec of a pod's claim on the node. It returns nil without one.
-func specOf(ctx context.Context, t *testing.T, p corev1.Pod) *specs.Spec {
+// waitSpec waits until the CDI spec of a pod's claim is as wanted, or nil without one. The limit is well below the 13 s of a
+// plugin that waits for scans.
+func waitSpec(ctx context.Context, t *testing.T, p corev1.Pod, what string, wanted func(*specs.Spec) bool) {
 	t.Helper()
 	claims, err := cluster.Claims(ctx, p)
 	must(t, err)
 	file := fmt.Sprintf("/var/run/cdi/k8s.%s-claim_%s.json", env.Driver, claims[0].UID)
-	data, err := cluster.OnNode(ctx, "sh", "-c", "cat "+file+" 2>/dev/null || true")
-	must(t, err)
-	if data == "" {
-		return nil
-	}
-	s := new(specs.Spec)
-	must(t, json.Unmarshal([]byte(data), s))
-	return s
-}
-
-// waitSpec waits until a pod's claim has a spec, or none. The limit is well below the 13 s of a plugin that waits for scans.
-func waitSpec(ctx context.Context, t *testing.T, p corev1.Pod, want bool) {
-	t.Helper()
-	must(t, cluster.Eventually(ctx, fmt.Sprintf("a CDI spec of %s: %v", p.Name, want), 8*time.Second, func(ctx context.Context) (bool, string) {
-		return (specOf(ctx, t, p) != nil) == want, "not yet"
+	must(t, cluster.Eventually(ctx, what+" of "+p.Name, 8*time.Second, func(ctx context.Context) (bool, string) {
+		data, err := cluster.OnNode(ctx, "sh", "-c", "cat "+file+" 2>/dev/null || true")
+		var s *specs.Spec
+		if err == nil && data != "" {
+			s = new(specs.Spec)
+			err = json.Unmarshal([]byte(data), s)
+		}
+		return err == nil && wanted(s), fmt.Sprint(err, " ", data)
 	}))
 }
+
+func noSpec(s *specs.Spec) bool { return s == nil }
 
 // kill ends the first container of a pod, which the kubelet restarts with the CDI spec and without the plugin.
 func kill(ctx context.Context, t *testing.T, p corev1.Pod) {
@@ -125,7 +121,7 @@ func TestReload_NumbersChange_RestartedContainersGetTheirOwnGPU(t *testing.T) {
 
 	sim(ctx, t, "unload")
 	for _, p := range pods {
-		waitSpec(ctx, t, p, false)
+		waitSpec(ctx, t, p, "no CDI spec", noSpec)
 		kill(ctx, t, p)
 	}
 	for _, p := range pods {
@@ -150,10 +146,9 @@ func TestReload_NumbersChange_RestartedContainersGetTheirOwnGPU(t *testing.T) {
 	for i, p := range pods[:2] {
 		device := podDevices(ctx, t, p)[0]
 		minor, _ := minorAndUUID(t, device)
-		must(t, cluster.Eventually(ctx, "the spec of "+p.Name+" follows", 8*time.Second, func(ctx context.Context) (bool, string) {
-			s := specOf(ctx, t, p)
-			return s != nil && s.Devices[0].ContainerEdits.DeviceNodes[0].Path == fmt.Sprintf("/dev/nvidia%d", minor), fmt.Sprintf("%+v", s)
-		}))
+		waitSpec(ctx, t, p, fmt.Sprintf("the CDI spec with /dev/nvidia%d", minor), func(s *specs.Spec) bool {
+			return s != nil && s.Devices[0].ContainerEdits.DeviceNodes[0].Path == fmt.Sprintf("/dev/nvidia%d", minor)
+		})
 		kill(ctx, t, p)
 		pods[i] = waitRestarted(ctx, t, p)
 		checkPod(ctx, t, pods[i])
@@ -178,8 +173,8 @@ func TestReload_GPUGoneAndPartitionLost_NoTwoContainersShareADevice(t *testing.T
 
 	// The kernel numbers GPUs from the lowest free number on: the GPU of the partition gets the lost one's.
 	sim(ctx, t, "unload", "remove "+lost, "remove "+cut, "add "+cut, "load")
-	waitSpec(ctx, t, gone, false)
-	waitSpec(ctx, t, part, false)
+	waitSpec(ctx, t, gone, "no CDI spec", noSpec)
+	waitSpec(ctx, t, part, "no CDI spec", noSpec)
 	kill(ctx, t, gone)
 	kill(ctx, t, part)
 	waitRefused(ctx, t, gone)

@@ -227,6 +227,9 @@ type Process struct {
 	slices   *timeslice.Executor
 }
 
+// reporting is held while a report is added, because processes work on claims concurrently.
+var reporting sync.Mutex
+
 // Start starts a process, which ends with the test at the latest.
 func (e *Env) Start() *Process {
 	e.T.Helper()
@@ -263,8 +266,12 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
 		DevicePlugin: func(string) string { return "" },
 		Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
-		Report:       func(err error) { e.Reports = append(e.Reports, err) },
-		Metadata:     true,
+		Report: func(err error) {
+			reporting.Lock()
+			defer reporting.Unlock()
+			e.Reports = append(e.Reports, err)
+		},
+		Metadata: true,
 	}
 	err := e.simulate(&o, p, hook)
 	if e.Configure != nil {
