@@ -164,10 +164,10 @@ func (e *Engine) withdrawUnchecked(c plan.Claim, check error) error {
 // and the kernel gave its number to the new one. Numbers alone do not show that.
 func (e *Engine) withdrawReplaced(p plan.Plan, others coTenants) error {
 	for _, d := range p.Devices {
-		for _, t := range others[d.PCIAddress] {
+		for _, t := range others[d.PCIAddress].devices {
 			o := t.Device
 			both := d.Kind == gpu.KindMIG && o.Kind == gpu.KindMIG && !d.Admin && !o.Admin
-			if !both || o.Name == d.Name || o.Partition.UUID == "" || o.Partition.GPUInstance != d.Partition.GPUInstance {
+			if !both || o.PCIAddress != d.PCIAddress || o.Name == d.Name || o.Partition.UUID == "" || o.Partition.GPUInstance != d.Partition.GPUInstance {
 				continue
 			}
 			why := fmt.Errorf("%s: %w; %s has its number now", o.Name, plan.ErrDestroyed, d.Name)
