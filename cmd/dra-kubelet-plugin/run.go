@@ -216,7 +216,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	}
 	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
-		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest,
+		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest, SchedulerVersion: c.Scheduler,
 		Inventory: inventory.New(inventory.Options{
 			Health: health, Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),

@@ -68,6 +68,10 @@ const (
 	// NVLinkDown: NVLink no longer connects the GPUs of a claim's group. Run `nvidia-smi nvlink --status` on the node;
 	// delete the pod to run it elsewhere.
 	NVLinkDown Reason = "NVLinkDown"
+	// SchedulerFault: the scheduler of this version of Kubernetes, or of an unknown one, allocates devices wrongly. The message
+	// says which devices the node leaves out therefore; upgrade Kubernetes, or name the scheduler's version by
+	// `--scheduler-version`.
+	SchedulerFault Reason = "SchedulerFault"
 	// InternalFault: the driver has a bug, and continues. Report the stack from the plugin's log.
 	InternalFault Reason = "InternalFault"
 )

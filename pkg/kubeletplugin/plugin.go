@@ -32,9 +32,10 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/schedulerfault"
 )
 
-// Options configures a Plugin. PodUID and Background are optional.
+// Options configures a Plugin. PodUID, SchedulerVersion and Background are optional.
 type Options struct {
 	Driver, Node string
 	// PodUID allows two instances at once; it is empty for a single one.
@@ -47,6 +48,8 @@ type Options struct {
 	Inventory       *inventory.Inventory
 	// Newest reports whether this instance should publish.
 	Newest func() (bool, error)
+	// SchedulerVersion is that of publishing.Options.
+	SchedulerVersion schedulerfault.Version
 	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
@@ -103,6 +106,7 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 	p := &Plugin{o: o, node: node, events: events, metrics: m, fatal: make(chan error, 1)}
 	p.publisher = publishing.New(node, publishing.Options{
 		Client: o.Client, Versions: versions, Driver: o.Driver, Node: o.Node, Newest: o.Newest, Metrics: m,
+		SchedulerVersion: o.SchedulerVersion, Report: events.Report,
 	})
 	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
 	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m)

@@ -45,6 +45,9 @@ type Options struct {
 	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
 	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
 	Taints, SharedDevices, Counters bool
+	// HeldShares means that SharedDevices is false because of the scheduler, although the API server keeps the field. Devices
+	// that claims share still allow several allocations: the scheduler counts a share only as long as its device does.
+	HeldShares bool
 	// NoEffectTaints means that the API server keeps device taints with the effect None (1.35 and newer).
 	NoEffectTaints bool
 	// Evict has the states whose taint has the effect NoExecute, so that Kubernetes evicts the pods of a device.

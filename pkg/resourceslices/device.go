@@ -91,7 +91,7 @@ func (b *builder) taintUnmonitored(d *resourceapi.Device, gpus ...gpuState) {
 // monitors returns the monitor device of a GPU. It needs a readable GPU or a claim that holds the device.
 func (b *builder) monitors(g gpuState) []resourceapi.Device {
 	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
-	if !b.o.Taints || !b.o.SharedDevices || (gone || b.o.NoMonitors) && !g.holds(gpu.KindMonitor) {
+	if !b.o.Taints || !b.o.SharedDevices && !b.o.HeldShares || (gone || b.o.NoMonitors || !b.o.SharedDevices) && !g.holds(gpu.KindMonitor) {
 		return nil
 	}
 	s := b.source(g.gpu, gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.gpu.PCIAddress})
@@ -137,7 +137,7 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 
 // offer returns the shares of a GPU or of one of its partitions; nil if it is not shared.
 func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
-	if b.o.SharedDevices && b.o.Offer != nil {
+	if (b.o.SharedDevices || b.o.HeldShares) && b.o.Offer != nil {
 		var standing v1beta1.Strategy
 		share := false
 		for _, h := range b.o.Held {
@@ -145,7 +145,7 @@ func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
 				standing, share = cmp.Or(h.Shared, standing), share || h.Share
 			}
 		}
-		if o, ok := b.o.Offer(g, d.Profile, standing); ok || share && o.MaxShares > 0 {
+		if o, ok := b.o.Offer(g, d.Profile, standing); ok && b.o.SharedDevices || share && o.MaxShares > 0 {
 			return &o
 		}
 	}

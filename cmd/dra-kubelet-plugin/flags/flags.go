@@ -18,6 +18,7 @@ import (
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/schedulerfault"
 )
 
 // Values of --metrics-dcgm-names.
@@ -57,6 +58,10 @@ type Config struct {
 	MIGModeIdle                    time.Duration
 
 	MPSDir, SharingConfig, AskedConfigMap string
+
+	schedulerVersion string
+	// Scheduler is the version of the scheduler; the zero Version means that of the API server.
+	Scheduler schedulerfault.Version
 
 	VanishedClaimGrace time.Duration
 	IgnoredProcesses   []string
@@ -146,6 +151,9 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringVar(&c.AskedConfigMap, "asked-configmap", "",
 		"Name of the ConfigMap in the pod's namespace in which the controller lists the MIG profiles and groups that "+
 			"the cluster asks for. Empty: the setting Auto publishes all of them.")
+	fs.StringVar(&c.schedulerVersion, "scheduler-version", "",
+		"Version of the cluster's scheduler, such as v1.36.3. For versions with known faults the plugin leaves out devices that the "+
+			"scheduler would allocate wrongly. Empty: the version of the API server, and the oldest one for an hour after an upgrade.")
 	fs.DurationVar(&c.VanishedClaimGrace, "vanished-claim-grace", 5*time.Minute,
 		"Time after the deletion of a prepared claim at which the plugin releases its devices without the "+
 			"kubelet's call. No pod or process may use them any more.")
@@ -274,6 +282,11 @@ func (c *Config) validate() error {
 		}
 	}
 	var err error
+	if c.schedulerVersion != "" {
+		if c.Scheduler, err = schedulerfault.Parse(c.schedulerVersion); err != nil {
+			bad("scheduler-version", "%v", err)
+		}
+	}
 	if c.XIDs.Ignore, err = xids(c.healthIgnoreXIDs); err != nil {
 		bad("health-ignore-xids", "%v", err)
 	}

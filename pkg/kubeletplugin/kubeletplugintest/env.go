@@ -22,6 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
+	fakediscovery "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -59,6 +61,7 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 		T: t, Metrics: metrics.New(metrics.Options{Driver: Driver, Node: Node}),
 		Client: fake.NewClientset(append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "node-uid"}})...),
 	}
+	e.Client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.37.1"}
 	e.HealthPort = -1
 	e.Newest.Store(true)
 	store := func(s *resourceapi.ResourceSlice) {

@@ -5,6 +5,7 @@ package publishing
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,6 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/resourceslices"
 )
 
 // features says which optional fields of a slice the API server keeps. A server silently drops the fields of a missing
@@ -23,6 +27,9 @@ type features struct {
 	sharedDevices bool
 	// counters: DRAPartitionableDevices as of 1.35, with counters in their own slices.
 	counters bool
+	// heldShares: the server keeps allowMultipleAllocations, but only devices that claims share already allow several
+	// allocations, because of a fault of the scheduler.
+	heldShares bool
 }
 
 var allFeatures = features{taints: true, noEffectTaints: true, sharedDevices: true, counters: true}
@@ -36,6 +43,14 @@ func (f features) and(g features) features {
 
 func (f features) log() []any {
 	return []any{"deviceTaints", f.taints, "consumableCapacity", f.sharedDevices, "partitionableDevices", f.counters}
+}
+
+// onlyForHeld reports whether the slices have devices, or have them as they are, only because claims hold them.
+func (f features) onlyForHeld(held []resourceslices.Held) bool {
+	return slices.ContainsFunc(held, func(h resourceslices.Held) bool {
+		return !f.counters && (h.Device.Kind == gpu.KindMIG || h.Device.Kind == gpu.KindGroup) ||
+			f.heldShares && (h.Share || h.Device.Kind == gpu.KindMonitor)
+	})
 }
 
 func kept(sent, got *resourceapi.ResourceSlice) features {

@@ -183,6 +183,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	s := n.scans.Snapshot()
 	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
 	held, exclusive := n.held(s, plans)
+	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held)
 	n.own(plans, switched)
 	n.findMissing(s, plans)
 	n.findSplitGroups(s, plans)
@@ -217,7 +218,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 		}
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
-		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, Counters: f.counters, Held: held,
+		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
 		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Groups: n.o.Groups, Offer: n.o.Offer,
 		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors, Evict: n.o.Evict,
 	})

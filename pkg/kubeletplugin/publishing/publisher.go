@@ -16,6 +16,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -25,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/metrics"
 	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/schedulerfault"
 )
 
 const (
@@ -37,7 +39,7 @@ const (
 	probeInterval = time.Hour
 )
 
-// Options configures a Publisher; all fields are required.
+// Options configures a Publisher; all fields but SchedulerVersion are required.
 type Options struct {
 	Client kubernetes.Interface
 	// Versions is a client for the API version of the server.
@@ -46,6 +48,10 @@ type Options struct {
 	// Newest reports whether this instance should publish.
 	Newest  func() (bool, error)
 	Metrics *metrics.Metrics
+	// SchedulerVersion is the version of the scheduler; the zero Version means that of the API server.
+	SchedulerVersion schedulerfault.Version
+	// Report receives faults of the scheduler. It must not block.
+	Report func(error)
 }
 
 // Publisher keeps the node's ResourceSlices up to date while this instance is the newest.
@@ -58,6 +64,9 @@ type Publisher struct {
 	cause   func(device, state string) string
 	session *session    // Only Run uses it; nil while another instance is newer.
 	probed  atomic.Bool // A probe succeeded.
+	version version     // Only Run uses it.
+	// reported has the names of the scheduler's faults that were reported. Only Run uses it.
+	reported map[string]bool
 
 	mu       sync.Mutex
 	features features
@@ -74,6 +83,13 @@ func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger,
 	return &Publisher{
 		o: o, pool: resourceslices.PoolName(o.Node), build: build, triggered: t, features: allFeatures,
 		cause: func(_, state string) string { return generalCause(state) },
+		version: version{set: o.SchedulerVersion, now: time.Now, read: func(ctx context.Context) (string, error) {
+			v, err := discovery.ToServerVersionInterfaceWithContext(o.Client.Discovery()).ServerVersionWithContext(ctx)
+			if err != nil {
+				return "", err
+			}
+			return v.GitVersion, nil
+		}},
 	}
 }
 
@@ -143,10 +159,21 @@ func (p *Publisher) succeed(ctx context.Context) {
 		p.session = p.startSession(ctx)
 		// The probe comes first: on a server without counters, overlapping devices must not be published even for a moment.
 		p.probe(ctx)
+		p.version.update(ctx)
 		p.update()
+	case newest:
+		p.checkVersion(ctx)
 	case !newest && p.session != nil:
 		klog.FromContext(ctx).Info("A newer instance of the plugin publishes from now on")
 		p.retire()
+	}
+}
+
+// checkVersion builds the slices again if the scheduler's faults may have changed.
+func (p *Publisher) checkVersion(ctx context.Context) {
+	p.version.update(ctx)
+	if p.version.changed() {
+		p.update()
 	}
 }
 
@@ -165,7 +192,7 @@ func (p *Publisher) update() {
 	p.mu.Unlock()
 	var slices []resourceslice.Slice
 	ok := false
-	reporting.Protect(p.o.Metrics, func() { slices, ok = p.build(f) })
+	reporting.Protect(p.o.Metrics, func() { slices, ok = p.build(p.offered(f)) })
 	if !ok {
 		return
 	}
