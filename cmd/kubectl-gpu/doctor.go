@@ -19,8 +19,8 @@ func newDoctor(f *factory) *cobra.Command {
 		Use:   "doctor [NODE...]",
 		Short: "Check the driver, its nodes and claims",
 		Long: "Check what the API shows: plugins, slices without a plugin, the controller and its webhook, the API server's\n" +
-			"features, unhealthy GPUs and advice about others, leaked claims, cordons in part, a device plugin beside the driver,\n" +
-			"dcgm-exporter twice.\n" +
+			"features, known faults of the scheduler's version, unhealthy GPUs and advice about others, leaked claims, cordons in\n" +
+			"part, a device plugin beside the driver, dcgm-exporter twice.\n" +
 			"Exit code 0: all is well. 1: a warning, or an error of the command. 2: a problem, or an invalid command line.",
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
 	}
@@ -62,8 +62,12 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis
 	if len(nodes) == 0 {
 		controllers = scrape(ctx, all.client, view.ControllerPods(all.Pods), nameOf)
 	}
+	server := "" // The check is left out without it.
+	if v, err := all.client.Discovery().ServerVersionWithContext(ctx); err == nil {
+		server = v.GitVersion
+	}
 	return view.Diagnosis{
-		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),
+		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, ServerVersion: server, Now: f.now(),
 		SeenClaims: !all.forbidden["ResourceClaims"], SeenNodes: !all.forbidden["Nodes"], SeenPods: !all.forbidden["Pods"],
 		SeenClasses: !all.forbidden["DeviceClasses"], Plugins: measured.samples, Unmeasured: measured.missing, Controllers: controllers.samples,
 	}, all, nil

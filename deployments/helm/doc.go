@@ -20,4 +20,5 @@ package helm
 
 //go:generate go run ./gen readme gpu-dra-driver
 //go:generate go run ./gen attributes gpu-dra-driver
+//go:generate go run ./gen faults gpu-dra-driver
 //go:generate go run ./dashboards gpu-dra-driver/monitoring/dashboards

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"gpu-dra-driver/pkg/schedulerfault"
 )
 
 // notesMap renders the text that Helm prints after installing, through a ConfigMap, because helm template leaves it
@@ -26,6 +28,12 @@ data:
 
 func notes(t *testing.T, set string) string {
 	t.Helper()
+	return notesOn(t, "v1.36.3", set)
+}
+
+// notesOn renders the notes for a version of Kubernetes.
+func notesOn(t *testing.T, version, set string) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), chart)
 	if err := os.CopyFS(dir, os.DirFS(chart)); err != nil {
 		t.Fatal(err)
@@ -37,7 +45,7 @@ func notes(t *testing.T, set string) string {
 		t.Fatal(err)
 	}
 	var m corev1.ConfigMap
-	if err := yaml.Unmarshal([]byte(render(t, dir, "--show-only", "templates/notes.yaml", "--set", set)), &m); err != nil {
+	if err := yaml.Unmarshal([]byte(render(t, dir, "--show-only", "templates/notes.yaml", "--kube-version", version, "--set", set)), &m); err != nil {
 		t.Fatal(err)
 	}
 	return m.Data["notes"]
@@ -71,6 +79,37 @@ func TestNotes_ValueWithoutEffect_Explained(t *testing.T) {
 	}
 	if got := notes(t, "resources.gpus.enabled=false"); !strings.Contains(got, "nothing was installed") {
 		t.Errorf("off:\n%s", got)
+	}
+}
+
+// TestNotes_SchedulerFault_NamesVersionAndUpgrade compares the notes with the table for each version, and for the setting.
+func TestNotes_SchedulerFault_NamesVersionAndUpgrade(t *testing.T) {
+	for _, c := range []struct{ server, setting, faultsOf string }{
+		{"v1.34.9", "", ""}, {"v1.35.4", "", ""}, {"v1.36.0", "", "v1.36.0"}, {"v1.36.1", "", "v1.36.1"}, {"v1.36.2", "", "v1.36.2"},
+		{"v1.36.3", "", ""}, {"v1.36.11", "", ""}, {"v1.37.0", "", ""}, {"v1.36.1-gke.100", "", "v1.36.1"}, {"v1.36.1+k3s1", "", "v1.36.1"},
+		{"v1.36.1", "v1.36.3", ""}, {"v1.36.3", "v1.36.1", "v1.36.1"},
+		// helm template cuts --kube-version off; helm install does not.
+		{"v1.37.1", "v1.36.1-gke.100", "v1.36.1"}, {"v1.37.1", "v1.36.2-rc.0", "v1.36.1"}, {"v1.37.1", "v1.37.0-alpha.1", "v1.36.0"}, {"v1.36.1", "v1.36.3+k3s1", ""},
+	} {
+		got := notesOn(t, c.server, "schedulerVersion="+c.setting)
+		want := 0
+		if c.faultsOf != "" {
+			v, err := schedulerfault.Parse(c.faultsOf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range schedulerfault.Of(v, schedulerfault.Features{Counters: true, Shares: true}) {
+				want++
+				for _, word := range []string{"- until " + f.Upgrade() + ": " + f.Text + ".\n  The driver's answer: " + f.Consequence() + ".\n", "has known faults:\n- until", "set schedulerVersion to it"} {
+					if !strings.Contains(got, word) {
+						t.Errorf("%s, setting %q: the notes do not say %q:\n%s", c.server, c.setting, word, got)
+					}
+				}
+			}
+		}
+		if n := strings.Count(got, "- until "); n != want || want == 0 && strings.Contains(got, "WARNING") {
+			t.Errorf("%s, setting %q: the notes have %d faults, want %d:\n%s", c.server, c.setting, n, want, got)
+		}
 	}
 }
 

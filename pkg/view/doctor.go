@@ -19,6 +19,7 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/schedulerfault"
 )
 
 // Level is the weight of a finding.
@@ -48,6 +49,8 @@ type Diagnosis struct {
 	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
+	// ServerVersion is the API server's version, such as v1.36.1; empty if it could not be read.
+	ServerVersion string
 	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured says why
 	// a plugin's are missing.
 	Plugins, Controllers map[string]Samples
@@ -237,6 +240,7 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	} else {
 		out.add(Info, "cluster", "%s", features)
 	}
+	d.scheduler(out, counters, shared)
 	if !d.SeenPods {
 		return
 	}
@@ -272,6 +276,41 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	if len(versions) > 1 {
 		out.add(Warning, "cluster", "the plugins have %d versions: %s. An upgrade is in progress or stopped",
 			len(versions), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+	}
+}
+
+// schedulerVersionVariable sets the plugin's flag --scheduler-version.
+const schedulerVersionVariable = "SCHEDULER_VERSION"
+
+// scheduler reports known faults of the scheduler, whose version is the one in the plugins' settings, or the API server's.
+func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
+	texts, component := sets.New[string](), components(d.Pods)
+	for _, p := range d.Pods {
+		if ended(p) || component(p) != pluginPods {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			for _, e := range c.Env {
+				if e.Name == schedulerVersionVariable && e.Value != "" {
+					texts.Insert(e.Value)
+				}
+			}
+		}
+	}
+	if texts.Len() == 0 && d.ServerVersion != "" {
+		texts.Insert(d.ServerVersion)
+	}
+	for _, text := range sets.List(texts) {
+		version, err := schedulerfault.Parse(text)
+		if err != nil {
+			out.add(Warning, "scheduler", "%v, so the nodes publish no %s. Set the chart value schedulerVersion", err, schedulerfault.Features{Counters: true, Shares: true})
+			continue
+		}
+		// The features are on by default in newer versions. There the plugins may have left them out.
+		served := schedulerfault.Features{Counters: counters || version.Minor >= 36, Shares: shared || version.Minor >= 36}
+		for _, f := range schedulerfault.Of(version, served) {
+			out.add(Warning, "scheduler", "Kubernetes %s has a known fault: %s. The driver's answer: %s. To end it, %s", text, f.Text, f.Consequence(), f.Remedy())
+		}
 	}
 }
 

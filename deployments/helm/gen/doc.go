@@ -5,6 +5,7 @@
 //
 //	gen readme CHART              the table of values in CHART/README.md
 //	gen attributes CHART          the kind of each attribute in CHART/templates/_attributes.tpl
+//	gen faults CHART              known faults of schedulers, for the chart's notes
 //	gen schemas SPECS OUT KIND…   JSON schemas for kubeconform
 //
 // The table comes from the comments in values.yaml that begin with "# --"; a

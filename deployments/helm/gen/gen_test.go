@@ -32,6 +32,13 @@ func TestReadme_Values_Current(t *testing.T) {
 	}
 }
 
+func TestFaults_Template_Current(t *testing.T) {
+	got, err := os.ReadFile("../gpu-dra-driver/templates/_faults.tpl")
+	if err != nil || string(got) != faults() {
+		t.Errorf("_faults.tpl is not as in pkg/schedulerfault; run make generate (%v)", err)
+	}
+}
+
 func TestValuesTable_Comments_BecomeRows(t *testing.T) {
 	got, err := valuesTable([]byte("a:\n  # -- First | second.\n  b: [1, 2]\n  # -- C.\n  # @default -- some\n  c: {d: 1}\n"))
 	if err != nil {

@@ -22,9 +22,11 @@ func run(args []string) error {
 		return writeReadme(args[1])
 	case len(args) == 2 && args[0] == "attributes":
 		return writeAttributes(args[1])
+	case len(args) == 2 && args[0] == "faults":
+		return writeFaults(args[1])
 	case len(args) > 3 && args[0] == "schemas":
 		return writeSchemas(args[1], args[2], args[3:])
 	default:
-		return errors.New("usage: gen readme CHART | gen attributes CHART | gen schemas SPECS OUT KIND…")
+		return errors.New("usage: gen readme CHART | gen attributes CHART | gen faults CHART | gen schemas SPECS OUT KIND…")
 	}
 }

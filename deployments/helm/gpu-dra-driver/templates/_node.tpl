@@ -88,6 +88,10 @@ DaemonSet controller would delete the pods of nodes that lack the labels, and cl
 - name: KERNEL_LOG
   value: /host/kmsg
 {{- end }}
+{{- with .Values.schedulerVersion }}
+- name: SCHEDULER_VERSION
+  value: {{ . | quote }}
+{{- end }}
 - name: ALLOW_GPU_RESET
   value: {{ $plugin.mig.allowGPUReset | quote }}
 - name: ADOPT_FOREIGN_MIG
