@@ -42,6 +42,7 @@ import (
 	"gpu-dra-driver/pkg/plan"
 	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/pkg/sampler"
+	"gpu-dra-driver/pkg/schedulerfault"
 	"gpu-dra-driver/pkg/sharing"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -89,7 +90,7 @@ func (e testEnv) start() {
 		})
 		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
-			Client: e.API(),
+			Client: e.API(), SchedulerVersion: e.SchedulerVersion,
 			Inventory: inventory.New(inventory.Options{
 				Health:  faulty,
 				Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
@@ -108,6 +109,33 @@ func (e testEnv) start() {
 }
 
 const first, second = "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
+
+// TestPlugin_SchedulerFault_PublishesWholeGPUsUnlessSet has an API server with a known fault, and the setting.
+func TestPlugin_SchedulerFault_PublishesWholeGPUsUnlessSet(t *testing.T) {
+	e := newEnv(t)
+	e.ServerVersion("v1.36.1+k3s1")
+	e.start()
+	e.Published(gpu.KindGPU, 8)
+	e.Event("Node", env.Node, "SchedulerFault", "Kubernetes 1.36.1", "crashes the scheduler", "Upgrade Kubernetes to 1.36.2 or newer", "--scheduler-version")
+	e.Event("Node", env.Node, "SchedulerFault", "a GPU and its partitions or groups at once")
+	for _, s := range e.Slices() {
+		if len(s.Spec.SharedCounters) > 0 {
+			t.Errorf("slice %s has counters", s.Name)
+		}
+		for _, d := range s.Spec.Devices {
+			if d.AllowMultipleAllocations != nil || len(d.ConsumesCounters) > 0 {
+				t.Errorf("device %s is published", d.Name)
+			}
+		}
+	}
+	e.Stop()
+	set := newEnv(t)
+	set.ServerVersion("v1.36.1")
+	set.SchedulerVersion, _ = schedulerfault.Parse("v1.36.3")
+	set.start()
+	set.Published(gpu.KindMonitor, 8)
+	set.Published(gpu.KindGroup, 7)
+}
 
 func TestPlugin_ClaimOfAGPU_IsPreparedAndUnprepared(t *testing.T) {
 	e := newEnv(t)

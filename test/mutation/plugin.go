@@ -36,6 +36,61 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/inventory", Test: "TestMinorNumbers_OneGPUHangs_KeepsItsNumber",
 	},
 	{
+		Name: "an unknown version of the scheduler counts as right", File: "pkg/schedulerfault/schedulerfault.go",
+		Old: "		return []Fault{unknown}\n", New: "		return nil\n",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestVersion_Answers_LeaveOutTheSafeFeatures",
+	},
+	{
+		Name: "a prerelease counts as the release", File: "pkg/schedulerfault/schedulerfault.go",
+		Old: "if prerelease.MatchString(m[3]) {", New: "if prerelease.MatchString(m[3]) && false {",
+		Package: "./pkg/schedulerfault", Test: "TestParse_ReleasesVendorsAndPrereleases_CountAs",
+	},
+	{
+		Name: "a vendor's version is none", File: "pkg/schedulerfault/schedulerfault.go",
+		Old: "([-+].*)?$`)", New: "([-].*)?$`)",
+		Package: "./pkg/schedulerfault", Test: "TestParse_ReleasesVendorsAndPrereleases_CountAs",
+	},
+	{
+		Name: "a fault is no longer in the table", File: "pkg/schedulerfault/schedulerfault.go",
+		Old: "	{\"shared-counters-ignored\", 36, 2, all, all, twice},\n", New: "",
+		Package: "./pkg/schedulerfault", Test: "TestOf_Versions_LeaveOut",
+	},
+	{
+		Name: "the newest answer of the API servers counts at once", File: "pkg/kubeletplugin/publishing/version.go",
+		Old: "v.now().Sub(at) < versionSettles", New: "v.now().Sub(at) < 0",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestVersion_Answers_LeaveOutTheSafeFeatures",
+	},
+	{
+		Name: "a failed read forgets the version", File: "pkg/kubeletplugin/publishing/version.go",
+		Old: "		v.failures++\n", New: "		v.failures++\n		v.last = schedulerfault.Version{}\n",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestVersion_Answers_LeaveOutTheSafeFeatures",
+	},
+	{
+		Name: "reads of the version have no limit", File: "pkg/kubeletplugin/publishing/version.go",
+		Old: "context.WithTimeout(ctx, versionLimit)", New: "context.WithCancel(ctx)",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestVersion_Answers_LeaveOutTheSafeFeatures",
+	},
+	{
+		Name: "a fault of the scheduler is reported with each build", File: "pkg/kubeletplugin/publishing/version.go",
+		Old: "	p.reported = reported\n", New: "",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestPublisher_VersionUnknown_ReportsAfterSomeReads",
+	},
+	{
+		Name: "a shared GPU is offered whole because of the scheduler", File: "pkg/resourceslices/device.go",
+		Old: "(b.o.SharedDevices || b.o.HeldShares) && b.o.Offer", New: "b.o.SharedDevices && b.o.Offer",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
+	},
+	{
+		Name: "devices that claims held stay after the release", File: "pkg/kubeletplugin/publishing/node.go",
+		Old: "	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held)\n", New: "",
+		Package: "./pkg/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
+	},
+	{
+		Name: "the setting of the scheduler's version has no effect", File: "pkg/kubeletplugin/plugin.go",
+		Old: "SchedulerVersion: o.SchedulerVersion, ", New: "",
+		Package: "./pkg/kubeletplugin", Test: "TestPlugin_SchedulerFault_PublishesWholeGPUsUnlessSet",
+	},
+	{
 		Name: "a series that cannot be measured stands still", File: "pkg/usage/account.go",
 		Old: "			use.Source, use.Watched = \"\", false\n", New: "",
 		Package: "./pkg/usage", Test: "TestAccount_Activity_IntegratedByWeight",

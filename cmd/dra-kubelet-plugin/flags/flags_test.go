@@ -17,7 +17,7 @@ import (
 
 func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
 	c, err := Parse([]string{"--node-name=n", "-v", "4"}, []string{
-		"NODE_NAME=env", "CDI_ROOT=/cdi", "VANISHED_CLAIM_GRACE=90s", "IGNORED_PROCESSES=a,b", "HEALTHCHECK_PORT=-1", "LOG_VERBOSITY=6", "VERSION=true", "ODD",
+		"NODE_NAME=env", "CDI_ROOT=/cdi", "VANISHED_CLAIM_GRACE=90s", "IGNORED_PROCESSES=a,b", "HEALTHCHECK_PORT=-1", "LOG_VERBOSITY=6", "VERSION=true", "ODD", "SCHEDULER_VERSION=v1.36.3-gke.1",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -27,6 +27,9 @@ func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {
 	}
 	if c.CDIRoot != "/cdi" || len(c.IgnoredProcesses) != 2 || c.VanishedClaimGrace != 90*time.Second || c.HealthcheckPort != -1 {
 		t.Errorf("the environment is not read: %+v", c)
+	}
+	if c.Scheduler.String() != "1.36.3" {
+		t.Errorf("the scheduler's version is %s", c.Scheduler)
 	}
 	if c.DriverName != "gpu.nvidia.com" || c.Version {
 		t.Errorf("defaults: %+v", c)
@@ -55,6 +58,8 @@ func TestParse_InvalidValue_NamesFlag(t *testing.T) {
 		"an unknown reset":     {[]string{"--node-name=n", "--health-reset=Always"}, nil, `"Always" is not one of Never, WhenIdle`},
 		"an XID twice":         {[]string{"--node-name=n", "--health-ignore-xids=13,94", "--health-taint-xids=94"}, nil, "94 is in --health-ignore-xids too"},
 		"not an XID":           {[]string{"--node-name=n"}, []string{"HEALTH_TAINT_XIDS=31,many"}, `--health-taint-xids: "many"`},
+		"a scheduler's name":   {[]string{"--node-name=n", "--scheduler-version=newest"}, nil, `--scheduler-version: "newest"`},
+		"half a version":       {[]string{"--node-name=n"}, []string{"SCHEDULER_VERSION=1.36"}, "--scheduler-version"},
 		"no grace":             {[]string{"--node-name=n", "--vanished-claim-grace=0s"}, nil, "--vanished-claim-grace"},
 	} {
 		if _, err := Parse(c.args, c.env); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -61,7 +61,7 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 		T: t, Metrics: metrics.New(metrics.Options{Driver: Driver, Node: Node}),
 		Client: fake.NewClientset(append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Node, UID: "node-uid"}})...),
 	}
-	e.Client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: "v1.37.1"}
+	e.ServerVersion("v1.37.1")
 	e.HealthPort = -1
 	e.Newest.Store(true)
 	store := func(s *resourceapi.ResourceSlice) {
@@ -93,6 +93,11 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 
 // API returns the client of the plugin.
 func (e *Env) API() kubernetes.Interface { return faultyClient{e.Client, &e.Faults} }
+
+// ServerVersion sets the version of the API server, before the plugin starts.
+func (e *Env) ServerVersion(text string) {
+	e.Client.Discovery().(*fakediscovery.FakeDiscovery).FakedServerVersion = &version.Info{GitVersion: text}
+}
 
 // Go runs work until the test ends.
 func (e *Env) Go(work func(context.Context)) {

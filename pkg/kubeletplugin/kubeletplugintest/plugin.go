@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/kubeletplugin/kubelettest"
 	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/schedulerfault"
 	simroot "gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/simtest"
 )
@@ -42,6 +43,9 @@ type plugin struct {
 
 	// DriverVersion is that of the machine that Start makes; empty for the profile's.
 	DriverVersion string
+
+	// SchedulerVersion is the plugin's setting; the zero Version means none.
+	SchedulerVersion schedulerfault.Version
 
 	// HealthPort is the TCP port of the health service, negative for none.
 	HealthPort int
