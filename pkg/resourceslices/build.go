@@ -46,7 +46,7 @@ type Options struct {
 	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
 	Taints, SharedDevices, Counters bool
 	// HeldShares means that SharedDevices is false because of the scheduler, although the API server keeps the field. Devices
-	// that claims share still allow several allocations: the scheduler counts a share only as long as its device does.
+	// that claims share, or monitor, stay as they are until the release.
 	HeldShares bool
 	// NoEffectTaints means that the API server keeps device taints with the effect None (1.35 and newer).
 	NoEffectTaints bool

@@ -5,7 +5,7 @@
 // slices that the driver leaves out for them.
 //
 // The faults are the scheduler's, but only the API server reports its version. So that version stands in for the
-// scheduler's, unless a setting names it. test/allocators runs the allocator of every patch and compares this table with it.
+// scheduler's, unless a setting names it. test/allocators compares this table with the allocator of every patch.
 package schedulerfault
 
 import (
@@ -63,11 +63,13 @@ type Fault struct {
 }
 
 const (
-	panics   = "a request with allocationMode All for devices with shared counters crashes the scheduler"
-	twice    = "the scheduler ignores the counters of devices that claims share, and allocates a GPU and its partitions or groups at once"
+	panics = "a request with allocationMode All for devices with shared counters crashes the scheduler"
+	twice  = "the scheduler ignores the counters of devices that claims share, and allocates a GPU and its partitions or " +
+		"groups at once"
 	reserves = "the scheduler keeps reservations of devices that it tried in vain. Claims with firstAvailable or matchAttribute " +
 		"can stay pending although devices are free. No device is allocated twice"
-	firstOnly = "the scheduler compares every request with the first device of a slice. Once that device is allocated, others stay unused"
+	firstOnly = "the scheduler compares every request with the first device of a slice. Once that device is allocated, " +
+		"others stay unused"
 )
 
 var (
@@ -76,8 +78,8 @@ var (
 	all      = Features{Counters: true, Shares: true}
 )
 
-// faults is the only list of known faults. To add one, add a row. TestFaults_EveryRow_IsNeeded in test/allocators fails until
-// its scenarios show the fault, and TestAllocators_PatchNotInTable_AnswersRight fails for a fault without a row.
+// faults is the only list of known faults. TestAllocators_EveryPatch_AsInTheTable fails for a fault without a row, and for a
+// row without a fault.
 var faults = []Fault{
 	{"first-device-only", 34, 0, shares, shares, firstOnly},
 	{"all-mode-panics", 35, 6, counters, counters, panics},
@@ -152,7 +154,8 @@ var (
 )
 
 // Parse reads a version such as v1.36.1, v1.36.1-gke.100 or v1.36.1+k3s1. A vendor's version has the faults of the release
-// that it names. A prerelease has those of the release before it: v1.36.2-rc.0 counts as 1.36.1, and v1.37.0-alpha.1 as 1.36.0.
+// that it names. A prerelease has those of the release before it: v1.36.2-rc.0 counts as 1.36.1, and v1.37.0-alpha.1 as
+// 1.36.0.
 func Parse(text string) (Version, error) {
 	m := form.FindStringSubmatch(strings.TrimSpace(text))
 	if m == nil {

@@ -76,7 +76,7 @@ func TestOf_Versions_LeaveOut(t *testing.T) {
 	}
 }
 
-// TestFaults_Rows_AreComplete checks the form of the table, and that a person is told a version without the fault.
+// TestFaults_Rows_AreComplete checks the form of the table, and that each row names a version without the fault.
 func TestFaults_Rows_AreComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for i, f := range Faults() {

@@ -248,14 +248,14 @@ func (w *world) answers(t *testing.T, a allocator, served, without schedulerfaul
 // errWrong is a wrong answer without a crash and without a device that two claims have.
 var errWrong = errors.New("a device is left over, or missing")
 
-// shows are the words in an error by which a fault is known, and whether it may be harmless otherwise.
+// shows are the words of the error that a fault causes.
 var shows = map[string]string{
 	"all-mode-panics": "crashes", "shared-counters-ignored": "at once", "reservations-kept": errWrong.Error(), "first-device-only": errWrong.Error(),
 }
 
-// TestAllocators_EveryPatch_AsInTheTable checks each patch, for each set of features that an API server can have: it answers
-// right unless the table has a fault for it; each fault of the table shows; and with the slices that the driver
-// publishes because of the fault, nothing is allocated twice and nothing crashes.
+// TestAllocators_EveryPatch_AsInTheTable checks each patch, for each set of features that an API server can have. It answers
+// right unless the table has a fault for it. Each fault of the table shows. With the slices that the driver publishes
+// because of the fault, nothing is allocated twice and nothing crashes.
 func TestAllocators_EveryPatch_AsInTheTable(t *testing.T) {
 	all := worlds(t)
 	tested := map[string]bool{}
@@ -320,8 +320,8 @@ func contains(errs map[string]error, text string) bool {
 	return false
 }
 
-// TestAllocators_FeaturesLeftOutUnderClaims_NothingIsAllocatedTwice leaves out features while claims hold devices, on every
-// patch for which the driver does so, and for an unknown version on all others.
+// TestAllocators_FeaturesLeftOutUnderClaims_NothingIsAllocatedTwice leaves out features while claims hold devices. It does so
+// with every patch, because an unknown version can be any.
 func TestAllocators_FeaturesLeftOutUnderClaims_NothingIsAllocatedTwice(t *testing.T) {
 	w := worlds(t)[0]
 	everything := schedulerfault.Features{Counters: true, Shares: true}

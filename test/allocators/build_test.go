@@ -22,16 +22,17 @@ import (
 
 const module = "k8s.io/dynamic-resource-allocation"
 
-// minor has the patches of a minor version that the Go module proxy has. To add a patch, append its number and run
+// minor has the patches of a minor version that the Go module proxy has. To add a patch, append its number to minors. Then write
+// its checksums to `testdata`:
 //
-//	go -C test test ./allocators -update
+//	go -C test test ./allocators -run TestUpdate -update
 //
-// which writes its checksums to testdata. "go list -m -versions" can omit a version that the proxy has: try the next number
-// with "go mod download k8s.io/dynamic-resource-allocation@v0.36.7". For a new minor version add a row.
+// "go list -m -versions" can omit a version that the proxy has. Try the next number with
+// "go mod download k8s.io/dynamic-resource-allocation@v0.36.7". For a new minor version add a row.
 type minor struct {
 	version int
 	patches []int
-	// base is the file in testdata with the other modules. Few bases save time, because each is compiled once.
+	// base is the file with the requirements of the other modules. Few bases save time, because each is compiled once.
 	base string
 	// replace is a further directive of go.mod: the module needs an older one than the base has.
 	replace string

@@ -43,7 +43,7 @@ func faults() string {
 			condition = fmt.Sprintf("and (%s) (lt $patch %d)", condition, f.FixedIn)
 		}
 		if f.Minor < onByDefault {
-			continue // The features are off, and the notes do not know whether somebody switched them on.
+			continue // The features are off by default, and the notes do not know the feature gates.
 		}
 		fmt.Fprintf(&b, "{{- if %s }}\n- until %s: %s.\n  The driver's answer: %s.\n{{- end }}\n",
 			condition, f.Upgrade(), f.Text, f.Consequence())

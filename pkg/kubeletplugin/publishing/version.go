@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// versionInterval is the interval at which the API server's version is read; it is the longest pause after failures too.
+	// versionInterval is the interval at which the API server's version is read, and the longest pause after failures.
 	versionInterval = 5 * time.Minute
 	// versionRetry is the pause after the first failure. It doubles with each further one.
 	versionRetry = 2 * time.Second

@@ -80,7 +80,7 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// cluster is what the scheduler knows.
+// cluster holds the objects that the scheduler knows.
 type cluster struct {
 	input
 	scenario scenario
