@@ -25,7 +25,7 @@ const module = "k8s.io/dynamic-resource-allocation"
 // minor has the patches of a minor version that the Go module proxy has. To add a patch, append its number to minors. Then write
 // its checksums to `testdata`:
 //
-//	go -C test test ./allocators -run TestUpdate -update
+//	go -C test test ./allocators -run EveryPatch -update
 //
 // "go list -m -versions" can omit a version that the proxy has. Try the next number with
 // "go mod download k8s.io/dynamic-resource-allocation@v0.36.7". For a new minor version add a row.
