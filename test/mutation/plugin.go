@@ -310,7 +310,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "settings end shares that claims hold", File: "pkg/resourceslices/device.go",
-		Old:     "ok || share && o.MaxShares > 0 {",
+		Old:     "ok && b.o.SharedDevices || share && o.MaxShares > 0 {",
 		New:     "ok || share && o.MaxShares < 0 {",
 		Package: built, Test: "TestBuild_SettingsChangeUnderClaims_NeverOverlap",
 	},
