@@ -219,7 +219,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a spec is repaired without a check of its partitions", File: "pkg/devicestate/recover.go",
-		Old: "	if err := e.checkSteps(ctx, r.Plan); err != nil {\n		return \"\", err\n	}\n	if _, err := e.o.Specs", New: "	if _, err := e.o.Specs",
+		Old: "	if err := e.withdrawUnchecked(r.Plan.Claim, e.checkSteps(ctx, r.Plan)); err != nil {\n		return \"\", err\n	}\n", New: "",
 		Package: partitions, Test: "TestRecover_PartitionVanished_ReportsAndWritesNoSpec",
 	},
 	{

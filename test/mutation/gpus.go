@@ -122,8 +122,18 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "the memory limit is not read back", File: "internal/mpsd/supervisor/limits.go",
-		Old: "	if !isSize(memory, mib) {\n", New: "	if false {\n",
+		Old: "	case isSize(memory, mib):\n", New: "	case memory != \"\":\n",
 		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_LimitsNotConfirmed_ReturnsError",
+	},
+	{
+		Name: "a child of the daemon that is never a server stops all shares", File: "internal/mpsd/supervisor/limits.go",
+		Old: " && l.late[pid] < maxWaits {", New: " {",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_ChildIsNeverAServer_SharesStartLater",
+	},
+	{
+		Name: "an unknown form of limits stops all shares", File: "internal/mpsd/supervisor/limits.go",
+		Old: "	case server == defaults && hasNumber(memory) && !sizeForm.MatchString(memory):\n", New: "	case false:\n",
+		Package: "./internal/mpsd/supervisor", Test: "TestEnsure_UnknownFormOfLimits_SetAndNotCompared",
 	},
 	{
 		Name: "the limit of SMs is not read back", File: "internal/mpsd/supervisor/limits.go",
