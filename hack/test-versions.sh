@@ -4,7 +4,7 @@
 # not run stay as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-known=(v1.36.3 v1.35.4 v1.34.4 v1.33.13) # The order of the table.
+known=(v1.36.3 v1.35.6 v1.34.4 v1.33.13) # The order of the table.
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${known[@]}")
 for v in "${wanted[@]}"; do
@@ -101,23 +101,23 @@ health=TestGroups_LinkFails
 order=TestDemos/nvlink-fill
 
 step v1.34.4 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
-step v1.35.4 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
+step v1.35.6 '`reduced`, feature gates as they are by default' -- ./e2e/reduced
 step v1.33.13 '`beta`, v1beta1 alone, `DynamicResourceAllocation` on' \
   --runtime-config $resource/v1beta1=true --feature-gates DynamicResourceAllocation=true -- ./e2e/beta
 step v1.34.4 '`beta`, v1 and `DynamicResourceAllocation` off, v1beta1 and v1beta2 on' \
   --runtime-config $resource/v1=false,$resource/v1beta1=true,$resource/v1beta2=true --feature-gates DynamicResourceAllocation=false -- ./e2e/beta
 step v1.34.4 '`nodes` without partitions; counters, taints, extended resources on' \
   --nodes 2 --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e/nodes -skip "$nodes_cut"
-step v1.35.4 '`nodes` without warnings; counters, taints, extended resources on' \
+step v1.35.6 '`nodes` without warnings; counters, taints, extended resources on' \
   --nodes 2 --feature-gates $counters,$taints -- ./e2e/nodes -skip TestWebhook_ReviewDemos
 step v1.36.3 '`reduced`; counters, consumable capacity off' \
   --feature-gates DRAPartitionableDevices=false,DRAConsumableCapacity=false -- ./e2e/reduced
 step v1.36.3 '`nodes`' --nodes 2 -- ./e2e/nodes
-step v1.35.4 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
+step v1.35.6 '`e2e`, what needs shares; consumable capacity, taints, extended resources on' \
   --feature-gates $capacity,$taints -- ./e2e -run "$shared_whole" -skip TestShares_OfSeveralGPUsByMPS
 step v1.34.4 '`e2e` without partitions, groups, shares; counters, taints, extended resources on' \
   --runtime-config $resource/v1alpha3=true --feature-gates $counters,$taints,ResourceHealthStatus=true -- ./e2e -skip "$shared|$cut"
-step v1.35.4 '`e2e` without shares; counters, taints, extended resources on' \
+step v1.35.6 '`e2e` without shares; counters, taints, extended resources on' \
   --feature-gates $counters,$taints -- ./e2e -skip "$shared|$health|$order"
 step v1.36.3 '`e2e`, `crash`' -- ./e2e ./crash
 write

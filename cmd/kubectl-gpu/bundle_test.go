@@ -55,7 +55,6 @@ func supported(t *testing.T) *env {
 	e.lists[podsPath] = corev1.PodList{Items: []corev1.Pod{plugin}}
 	e.lists["/api/v1/namespaces/system/pods"] = corev1.PodList{Items: []corev1.Pod{plugin}}
 	e.lists["/api/v1/namespaces/system/pods/plugin/log"] = "GPU 0000:1b:00.0 prepared\nAuthorization: Bearer abcdefghijklmnop\n"
-	e.lists["/version"] = `{"gitVersion":"v1.37.1"}`
 	e.metrics("plugin", measurements)
 	e.runtime("containerd://2.3.7")
 	return e

@@ -62,12 +62,14 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis
 	if len(nodes) == 0 {
 		controllers = scrape(ctx, all.client, view.ControllerPods(all.Pods), nameOf)
 	}
-	server := "" // The check is left out without it.
-	if v, err := all.client.Discovery().ServerVersionWithContext(ctx); err == nil {
-		server = v.GitVersion
+	server := "" // Without a version the finding says that it could not be read.
+	version, versionErr := all.client.Discovery().ServerVersionWithContext(ctx)
+	if versionErr == nil {
+		server = version.GitVersion
 	}
 	return view.Diagnosis{
-		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, ServerVersion: server, Now: f.now(),
+		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),
+		ServerVersion: server, ServerVersionError: versionErr,
 		SeenClaims: !all.forbidden["ResourceClaims"], SeenNodes: !all.forbidden["Nodes"], SeenPods: !all.forbidden["Pods"],
 		SeenClasses: !all.forbidden["DeviceClasses"], Plugins: measured.samples, Unmeasured: measured.missing, Controllers: controllers.samples,
 	}, all, nil

@@ -67,6 +67,7 @@ func start(t testing.TB, boards map[string]string, claims ...resourceapi.Resourc
 	e := &env{t: t, forbidden: map[string]bool{}, rules: map[string]map[string]any{}, lists: map[string]any{
 		slicesPath: all, claimsPath: resourceapi.ResourceClaimList{Items: claims}, rulesPath: nil,
 		classesPath: resourceapi.DeviceClassList{Items: []resourceapi.DeviceClass{{ObjectMeta: metav1.ObjectMeta{Name: slicetest.Driver}}}},
+		"/version":  `{"gitVersion":"v1.37.1"}`,
 	}}
 	server := httptest.NewServer(http.HandlerFunc(e.serve))
 	t.Cleanup(server.Close)

@@ -49,8 +49,9 @@ type Diagnosis struct {
 	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
 	// RuleVersion is the API version of DeviceTaintRules, empty without.
 	RuleVersion string
-	// ServerVersion is the API server's version, such as v1.36.1; empty if it could not be read.
-	ServerVersion string
+	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
+	ServerVersion      string
+	ServerVersionError error
 	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured says why
 	// a plugin's are missing.
 	Plugins, Controllers map[string]Samples
@@ -297,7 +298,12 @@ func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
 			}
 		}
 	}
-	if texts.Len() == 0 && d.ServerVersion != "" {
+	switch {
+	case texts.Len() > 0:
+	case d.ServerVersionError != nil:
+		out.add(Warning, "scheduler", "known faults of the scheduler were not checked: the API server's version could not be read: %v. "+
+			"Allow get of /version, or set the chart value schedulerVersion", d.ServerVersionError)
+	case d.ServerVersion != "":
 		texts.Insert(d.ServerVersion)
 	}
 	for _, text := range sets.List(texts) {

@@ -4,6 +4,7 @@
 package view
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestFindings_SchedulerFault_NamesPatchAndRemedy(t *testing.T) {
 		want            []string
 	}{
 		"right":           {"v1.36.3", "", true, nil},
-		"unread":          {"", "", true, nil},
+		"unread":          {"", "", true, []string{"were not checked", "no answer", "/version"}},
 		"wrong":           {"v1.36.1+k3s1", "", false, []string{"v1.36.1+k3s1", "crashes the scheduler", "no partitions or NVLink groups", "1.36.2 or newer", "schedulerVersion"}},
 		"reported only":   {"v1.36.2", "", true, []string{"firstAvailable", "reported only", "1.36.3 or newer"}},
 		"off by default":  {"v1.35.4", "", false, nil},
@@ -31,6 +32,9 @@ func TestFindings_SchedulerFault_NamesPatchAndRemedy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Diagnosis{ServerVersion: c.server, SeenPods: true}
+			if c.server == "" {
+				d.ServerVersionError = errors.New("no answer")
+			}
 			if c.setting != "" {
 				d.Pods = []corev1.Pod{{
 					ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{nameLabel: chartName, componentLabel: pluginPods}},

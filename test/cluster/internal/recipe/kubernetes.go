@@ -12,7 +12,7 @@ import (
 const DefaultKubernetes = "v1.37.1"
 
 // KubernetesVersions are the tested versions, newest first.
-var KubernetesVersions = []string{DefaultKubernetes, "v1.36.3", "v1.35.4", "v1.34.4"}
+var KubernetesVersions = []string{DefaultKubernetes, "v1.36.3", "v1.35.6", "v1.34.4"}
 
 // KubernetesModule is the module path of Kubernetes.
 const KubernetesModule = "k8s.io/kubernetes"
