@@ -5,6 +5,7 @@ package mps
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -109,7 +110,7 @@ func (d *daemon) startHeld(user uint32, l limits, hold <-chan struct{}) error {
 
 // fork starts a server's process. started is closed once it can serve. If it ends, so do the contexts of its clients.
 func (d *daemon) fork(s *server, started chan<- struct{}) error {
-	cmd := exec.Command(d.program)
+	cmd := exec.CommandContext(context.Background(), d.program) // It ends with its input.
 	cmd.Args[0], cmd.Stderr = ServerProgram, os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

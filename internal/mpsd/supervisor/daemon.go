@@ -261,17 +261,17 @@ func (d *daemon) awaitReady(p *process, l *limiter) error {
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	socket := filepath.Join(d.dir, pipeDir, "control")
-	var last error
+	last := "no answer yet"
 	for wait := 2 * time.Millisecond; ; wait = min(wait+wait/2, 50*time.Millisecond) {
 		if _, err := os.Lstat(socket); err == nil {
 			err := l.apply(d.ctx)
 			if err == nil {
 				return nil
 			}
-			if last == nil || last.Error() != err.Error() {
-				d.update(func() { d.status.Problem = err.Error() }) // For a caller that no longer waits.
+			if last != err.Error() {
+				last = err.Error()
+				d.update(func() { d.status.Problem = last }) // For a caller that no longer waits.
 			}
-			last = err
 		}
 		select {
 		case <-p.gone:
@@ -279,7 +279,7 @@ func (d *daemon) awaitReady(p *process, l *limiter) error {
 		case <-d.ctx.Done():
 			return context.Cause(d.ctx)
 		case <-limit.C:
-			return fmt.Errorf("it was not ready within %s (%v): %s", startLimit, last, clip(p.out.String()))
+			return fmt.Errorf("it was not ready within %s (%s): %s", startLimit, last, clip(p.out.String()))
 		case <-time.After(wait):
 		}
 	}
