@@ -77,8 +77,8 @@ func mountpoints() ([]string, error) {
 	return parseMountpoints(string(b)), nil
 }
 
-// Unmounted returns an error if something is mounted below dir here. A removal of dir would then remove the machine's own
-// files: a node has directories of the machine mounted there, in its own mount namespace.
+// Unmounted returns an error if this mount namespace has a mount point below dir. A removal of dir would then remove the
+// machine's own files: a node has directories of the machine mounted there, in its own mount namespace.
 func Unmounted(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
