@@ -29,12 +29,11 @@ import (
 const (
 	// settingsInterval is the longest pause between two attempts to restore unneeded settings.
 	settingsInterval = time.Minute
-	// recoverPause is the pause after an incomplete pass.
+	// recoverPause is the pause after an incomplete pass, and the interval of checks for missing CDI specs, which can be
+	// deleted while pods run.
 	recoverPause = 10 * time.Second
 	// numbersInterval is the longest time for which a CDI spec names other devices after their numbers changed.
 	numbersInterval = 250 * time.Millisecond
-	// specInterval is the interval of checks for missing CDI specs, which can be deleted while pods run.
-	specInterval = 20 * time.Second
 	// claimInterval is the interval of look-ups of the records' claims in the API server.
 	claimInterval = time.Minute
 	// claimJitter is the part of the interval by which look-ups vary, so that not all nodes ask at once after an upgrade.
@@ -80,11 +79,7 @@ func (r *recovery) run(ctx context.Context) {
 	for {
 		clean := false
 		reporting.Protect(r.metrics, func() { clean = r.recover(ctx) })
-		pause := specInterval
-		if !clean {
-			pause = recoverPause
-		}
-		ended := time.After(pause)
+		ended := time.After(recoverPause)
 		for again := false; !again; {
 			select {
 			case <-ctx.Done():
@@ -97,7 +92,7 @@ func (r *recovery) run(ctx context.Context) {
 					r.fail(err)
 				}
 				again = !clean || err != nil || lost || r.engine.Incomplete() // The next pass reports the error.
-				ended = time.After(pause)
+				ended = time.After(recoverPause)
 			}
 		}
 	}
