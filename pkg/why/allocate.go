@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -47,8 +48,8 @@ func (a *asker) allocate(ctx context.Context, s *site, released sets.Set[types.N
 			result, text = fatal, fmt.Sprintf("the allocator cannot read the objects: %v", r)
 		}
 	}()
-	// A call needs about 0.2 ms for a node unless it must try many combinations.
-	limited, cancel := context.WithTimeout(klog.NewContext(ctx, klog.Logger{}), a.Limit/20)
+	// A call needs about 0.2 ms for a node unless it must try many combinations, or the machine has no processor for it.
+	limited, cancel := context.WithTimeout(klog.NewContext(ctx, klog.Logger{}), a.Limit/time.Duration(a.questions))
 	defer cancel()
 	allocator, err := structured.NewAllocator(limited, admission.Features, a.state(s, released), a.lister, s.slices, a.compiled)
 	if err != nil {
@@ -56,16 +57,16 @@ func (a *asker) allocate(ctx context.Context, s *site, released sets.Set[types.N
 	}
 	allocations, err := allocator.Allocate(limited, s.node, claims)
 	switch {
+	case err == nil && len(allocations) == len(claims):
+		return yes, "" // Also after the limit: the answer is complete.
 	case limited.Err() != nil:
 		return unknown, ""
 	case errors.Is(err, structured.ErrFailedAllocationOnNode):
 		return no, err.Error()
 	case err != nil:
 		return fatal, err.Error()
-	case len(allocations) != len(claims):
-		return no, ""
 	}
-	return yes, ""
+	return no, ""
 }
 
 // state returns the allocated devices of a node's pools, as the scheduler counts them.

@@ -35,6 +35,8 @@ type asker struct {
 	trials   sync.Map // trial → bool
 	reader   *reader
 	empty    sync.Map // emptyKey → outcome on an empty node
+	// questions is the number of hard questions for which the time suffices. With few kinds of nodes there are few.
+	questions int
 }
 
 type emptyKey struct {
@@ -82,6 +84,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		}
 	}
 	shapes, others := a.reader.shapes(open), a.reader.shapes(closed)
+	a.questions = min(20, 4*max(1, len(shapes)+len(others)))
 	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
