@@ -77,15 +77,15 @@ func (r *recovery) run(ctx context.Context) {
 	numbers := time.NewTicker(numbersInterval)
 	defer numbers.Stop()
 	for {
-		clean := false
-		reporting.Protect(r.metrics, func() { clean = r.recover(ctx) })
+		clean, began := false, false
+		reporting.Protect(r.metrics, func() { clean, began = r.recover(ctx) })
 		ended := time.After(recoverPause)
 		for again := false; !again; {
 			select {
 			case <-ctx.Done():
 				return
 			case <-numbers.C:
-				again = r.engine.Renumbered()
+				again = began && r.engine.Renumbered() // A pass that cannot list the claims would fail four times a second.
 			case <-ended:
 				lost, err := r.engine.MissingSpecs()
 				if errors.Is(err, store.ErrUnlinked) {
@@ -98,12 +98,13 @@ func (r *recovery) run(ctx context.Context) {
 	}
 }
 
-func (r *recovery) recover(ctx context.Context) (clean bool) {
+// recover runs one pass. began means that it could list the claims.
+func (r *recovery) recover(ctx context.Context) (clean, began bool) {
 	findings, err := r.engine.Recover(ctx)
 	clean = r.notify(ctx, findings)
 	if err == nil {
 		r.once.Do(func() { close(r.done) })
-		return clean
+		return clean, true
 	}
 	if ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Recovery failed; trying again")
@@ -111,7 +112,7 @@ func (r *recovery) recover(ctx context.Context) (clean bool) {
 		r.failed = err
 		r.mu.Unlock()
 	}
-	return false
+	return false, false
 }
 
 var errRecovering = errors.New("recovery of claims from before the restart is still in progress")

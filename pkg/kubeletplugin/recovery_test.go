@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claimerror"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/inventory"
 	env "gpu-dra-driver/pkg/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/kubeletplugin/publishing"
@@ -55,6 +57,32 @@ func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
 	}
 }
 
+// TestRecovery_ClaimsNotListed_NextPassWaits: device numbers that may have changed must not repeat a pass that cannot begin.
+func TestRecovery_ClaimsNotListed_NextPassWaits(t *testing.T) {
+	e, dir, looks := env.New(t), t.TempDir(), 0
+	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
+	t.Cleanup(h.Close)
+	engine, err := devicestate.Open(devicestate.Options{
+		Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Report: func(error) {},
+		Snapshot: func() gpu.Snapshot { return gpu.Snapshot{} }, Kernel: func() string {
+			looks++
+			return "another driver"
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRecovery(engine, nil, newEvents(e), e.Metrics, func() {}, nil, Options{})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), recoverPause*5/2)
+		defer cancel()
+		r.run(ctx)
+	})
+	if looks != 0 {
+		t.Errorf("%d looks at device numbers after passes that did not begin", looks)
+	}
+}
+
 func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 	dir := t.TempDir()
 	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
@@ -68,8 +96,8 @@ func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 	if err := r.wait(t.Context(), time.Millisecond); err == nil {
 		t.Error("served before Recover")
 	}
-	if r.recover(t.Context()) {
-		t.Error("clean without a boot ID")
+	if clean, began := r.recover(t.Context()); clean || began {
+		t.Error("clean, or begun, without a boot ID")
 	}
 	if err := r.wait(t.Context(), time.Millisecond); err == nil || !strings.Contains(err.Error(), "boot ID") {
 		t.Errorf("the reason is missing: %v", err)
