@@ -221,7 +221,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 			Health: health, Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
 		}),
 		XIDs: kubeletplugin.XIDOptions{
-			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, Event: health.Event, Refused: health.Refused, Ignore: c.XIDs.Ignore,
+			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, Event: health.Event, Refused: health.Refused, Ignore: c.XIDs.Ignore,
 		},
 		Usage:         usage,
 		ClaimsChanged: seconds.Changed,

@@ -149,8 +149,8 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 
 var nodeForm = regexp.MustCompile(`^nvidia(\d+|ctl|-uvm)$`)
 
-// files returns the state that polls compare: the loaded driver, its GPUs and their numbers, the device nodes and MIG
-// instances. It ignores times under /proc, which are those of the read.
+// files returns the state that polls compare: the loaded driver, its GPUs with their bindings and numbers, the device nodes
+// and MIG instances. It ignores times under /proc, which are those of the read.
 func (i *Inventory) files() string {
 	var b strings.Builder
 	version, _ := os.ReadFile(filepath.Join(i.o.ProcRoot, "driver/nvidia/version"))
@@ -174,6 +174,7 @@ func (i *Inventory) files() string {
 		addresses = append(addresses, e.Name())
 	}
 	b.WriteString(i.minors.read(gpus, addresses))
+	b.WriteString(Bindings(i.o.SysRoot)) // A GPU that left and came back during a scan has the name and number of before.
 	// Partitions appear and disappear as directories of the kernel's capabilities, gpu0/mig/gi1/ci0.
 	capabilities := filepath.Join(i.o.ProcRoot, "driver/nvidia/capabilities")
 	for _, g := range list(capabilities) {

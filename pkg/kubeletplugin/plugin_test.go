@@ -98,7 +98,7 @@ func (e testEnv) start() {
 			}),
 			Newest: func() (bool, error) { return e.Newest.Load(), nil },
 			XIDs: kubeletplugin.XIDOptions{
-				Watcher: watcher.New(), Library: library, ProcRoot: e.Machine.ProcRoot, Event: faulty.Event, Refused: faulty.Refused, Ignore: []uint64{43},
+				Watcher: watcher.New(), Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, Event: faulty.Event, Refused: faulty.Refused, Ignore: []uint64{43},
 			},
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,

@@ -21,8 +21,8 @@ import (
 type XIDOptions struct {
 	Watcher *watcher.Watcher
 	Library nvml.Library
-	// ProcRoot is the machine's /proc.
-	ProcRoot string
+	// ProcRoot and SysRoot are the machine's /proc and /sys.
+	ProcRoot, SysRoot string
 	// Event adds an XID to the GPU's faults.
 	Event func(g gpu.GPU, code uint64)
 	// Refused notes whether the driver refuses to deliver XIDs of a GPU.
@@ -46,7 +46,7 @@ func newXIDs(engine *devicestate.Engine, reports *reporting.XIDs, m *metrics.Met
 
 func (x *xids) watch(ctx context.Context) {
 	x.o.Watcher.Run(ctx, watcher.Options{
-		Library: x.o.Library, ProcRoot: x.o.ProcRoot, GPUs: x.gpus, Event: x.event, Refused: x.o.Refused, Poll: x.poll,
+		Library: x.o.Library, ProcRoot: x.o.ProcRoot, SysRoot: x.o.SysRoot, GPUs: x.gpus, Event: x.event, Refused: x.o.Refused, Poll: x.poll,
 	})
 }
 

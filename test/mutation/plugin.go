@@ -11,6 +11,11 @@ var pluginMutations = []Mutation{
 		Package: "./internal/driverroot", Test: "TestGPU_NodesOfBeforeAReload_ReturnsError",
 	},
 	{
+		Name: "a GPU that is bound again leaves the session for XIDs open", File: "pkg/health/watcher/watcher.go",
+		Old: " + \"\\n\" + inventory.Bindings(w.o.SysRoot)", New: " + inventory.Bindings(\"/nonexistent\")",
+		Package: "./pkg/health/watcher", Test: "TestRun_GPUBoundAgainDuringOpen_OpensAgain",
+	},
+	{
 		Name: "a pass that cannot list the claims is repeated at once", File: "pkg/kubeletplugin/recovery.go",
 		Old: "again = began && r.engine.Renumbered()", New: "again = (began || true) && r.engine.Renumbered()",
 		Package: "./pkg/kubeletplugin", Test: "TestRecovery_ClaimsNotListed_NextPassWaits",

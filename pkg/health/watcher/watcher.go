@@ -29,6 +29,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/inventory"
 )
 
 const (
@@ -46,8 +47,8 @@ var pollPauses = []time.Duration{time.Second, 4 * time.Second, 10 * time.Second}
 // Options configures a run; all fields are required.
 type Options struct {
 	Library nvml.Library
-	// ProcRoot is the machine's /proc.
-	ProcRoot string
+	// ProcRoot and SysRoot are the machine's /proc and /sys.
+	ProcRoot, SysRoot string
 	// GPUs returns the PCI addresses of the GPUs of prepared claims, sorted.
 	GPUs func() []string
 	// Event receives each XID, up to some thousands a second.
@@ -326,14 +327,15 @@ func readable(session nvml.Session, addresses []string) (devices []nvml.Device, 
 	return devices, gpus, err
 }
 
-// listed returns the kernel driver's GPUs.
+// listed returns the kernel driver's GPUs and their bindings. A GPU can leave and come back while NVML is opened. The names
+// are then the same again. The session lacks the GPU, as do all scans until it is closed.
 func (w *Watcher) listed() string {
 	entries, _ := os.ReadDir(filepath.Join(w.o.ProcRoot, "driver/nvidia/gpus"))
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	return strings.Join(names, " ")
+	return strings.Join(names, " ") + "\n" + inventory.Bindings(w.o.SysRoot)
 }
 
 // sleep returns false if the context ends first.

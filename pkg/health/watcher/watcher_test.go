@@ -28,7 +28,7 @@ var gpus = []string{"0000:10:00.0", "0000:11:00.0"}
 type env struct {
 	*testing.T
 	nvml.Session // Panics on unexpected calls.
-	proc         string
+	proc, sys    string
 	watcher      *Watcher
 	start        time.Time
 	events       chan nvml.Event
@@ -37,6 +37,7 @@ type env struct {
 	mu                  sync.Mutex
 	needed              int
 	lost, hang, fails   bool
+	bind                bool // The next Open binds a GPU again.
 	open, opened, waits int
 	fail                error
 	registered          []int
@@ -58,6 +59,14 @@ func (e *env) Open() (nvml.Session, error) {
 	defer e.mu.Unlock()
 	if e.fail != nil {
 		return nil, e.fail
+	}
+	if e.bind {
+		e.bind = false
+		binding := filepath.Join(e.sys, "bus/pci/drivers/nvidia", gpus[1])
+		// The new inode exists before the old one ends, so it is another one.
+		if err := errors.Join(os.Mkdir(e.sys+"/new", 0o755), os.Remove(binding), os.Rename(e.sys+"/new", binding)); err != nil {
+			e.Error(err)
+		}
 	}
 	e.open++
 	e.opened++
@@ -151,13 +160,18 @@ func (e *env) after(d time.Duration, open, opened int) {
 
 func run(t *testing.T, do func(*env)) {
 	t.Helper()
-	proc := t.TempDir()
+	proc, sys := t.TempDir(), t.TempDir()
+	for _, g := range gpus {
+		if err := os.MkdirAll(filepath.Join(sys, "bus/pci/drivers/nvidia", g), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
-		e := &env{T: t, proc: proc, needed: 2, events: make(chan nvml.Event, 1<<16), release: make(chan struct{}), start: time.Now()}
+		e := &env{T: t, proc: proc, sys: sys, needed: 2, events: make(chan nvml.Event, 1<<16), release: make(chan struct{}), start: time.Now()}
 		e.list(gpus...)
 		e.watcher = New()
 		o := Options{
-			Library: e, ProcRoot: proc,
+			Library: e, ProcRoot: proc, SysRoot: sys,
 			GPUs: func() []string {
 				e.mu.Lock()
 				defer e.mu.Unlock()
@@ -252,6 +266,17 @@ func TestRun_LostGPUReturns_IsRegisteredAgain(t *testing.T) {
 		if diff := cmp.Diff([]int{0, 1}, e.registered); diff != "" {
 			t.Errorf("registered GPUs (-want +got):\n%s", diff)
 		}
+		e.after(time.Hour, 1, 3)
+	})
+}
+
+// TestRun_GPUBoundAgainDuringOpen_OpensAgain: the kernel's list is as before, and the session has no such GPU.
+func TestRun_GPUBoundAgainDuringOpen_OpensAgain(t *testing.T) {
+	run(t, func(e *env) {
+		e.set(func() { e.bind = true })
+		e.set(func() { e.needed = 1 })
+		e.watcher.Changed()
+		e.after(10*time.Second, 1, 3)
 		e.after(time.Hour, 1, 3)
 	})
 }
