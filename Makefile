@@ -79,7 +79,7 @@ test-unit: build ## Unit tests, crash matrix, randomized tests, integration; che
 	@hack/test-unit.sh $(COVER_MIN)
 
 .PHONY: test-arm64
-test-arm64: ## Tests of the system calls, built for arm64, under qemu-user on another machine; PACKAGES=./pkg/plan for others
+test-arm64: ## Tests of the system calls, built for arm64, under qemu-user on another machine; PACKAGES=./pkg/claim/plan for others
 	@hack/test-arm64.sh $(PACKAGES)
 
 .PHONY: test-cluster
@@ -117,10 +117,10 @@ test-hardware: ## Checks on the real GPUs of this machine, if it has any; change
 .PHONY: bench
 bench: images cluster-build ## Speed and memory beside their floors
 	@hack/bench.sh $(KUBERNETES)
-	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/resourceslices
-	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/resourceslices
-	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/why
-	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/sampler ./pkg/metrics ./pkg/inventory
+	@go test -run '^$$' -bench '^BenchmarkAllocate' -benchtime 200x ./pkg/node/resourceslices
+	@go test -run '^$$' -bench '^BenchmarkSchedulingCost' -benchtime 1x ./pkg/node/resourceslices
+	@go test -run '^$$' -bench '^BenchmarkAsk' -benchtime 2x -benchmem ./pkg/show/why
+	@go test -run '^$$' -bench '^Benchmark(Read|Scrape|Scan)_' -benchtime 30x ./pkg/gpu/sampler ./pkg/show/metrics ./pkg/gpu/inventory
 
 .PHONY: bench-scheduling
 bench-scheduling: cluster-build ## Pods a second of the real scheduler with many nodes, beside plain devices; FLAGS="-nodes 500" for others

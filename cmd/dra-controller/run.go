@@ -32,9 +32,9 @@ import (
 	"gpu-dra-driver/cmd/dra-controller/flags"
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
-	"gpu-dra-driver/pkg/controller"
-	"gpu-dra-driver/pkg/deviceclasses"
-	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/cluster/controller"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/show/metrics"
 )
 
 // run is the program. It returns 0 after a signal or a successful check, 1 after an error or a failed check, and 2

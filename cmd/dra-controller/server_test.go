@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/cmd/dra-controller/flags"
-	"gpu-dra-driver/pkg/controller"
+	"gpu-dra-driver/pkg/cluster/controller"
 )
 
 // newPair returns a certificate that is its own authority, and the authority in PEM.

@@ -18,12 +18,12 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
-	"gpu-dra-driver/pkg/executor/mps"
-	"gpu-dra-driver/pkg/executor/timeslice"
+	"gpu-dra-driver/pkg/claim/executor/mps"
+	"gpu-dra-driver/pkg/claim/executor/timeslice"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/partition/mig"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 )
 
 // executors carry out the steps of plans.

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gpu-dra-driver/internal/driverroot"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 func TestDriverDevice_Kinds_GiveWhatTheContainerNeeds(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/health/tracker"
-	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/gpu/health/tracker"
 )
 
 func openFaults(machine *host.Host, c flags.Config) (*record.GPUs, error) {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
-	"gpu-dra-driver/pkg/metrics"
+	"gpu-dra-driver/pkg/show/metrics"
 )
 
 // serveHTTP serves metrics and, if configured, profiles, until stop is called.

@@ -13,7 +13,7 @@ import (
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/procfs"
 	"gpu-dra-driver/pkg/cdi/store"
-	"gpu-dra-driver/pkg/sampler"
+	"gpu-dra-driver/pkg/gpu/sampler"
 )
 
 // ownProc is the /proc of this process's PID namespace.

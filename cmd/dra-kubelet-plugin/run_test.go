@@ -19,9 +19,9 @@ import (
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/metrics"
-	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/show/metrics"
 )
 
 func TestRun_CommandLines_GiveExitCodes(t *testing.T) {

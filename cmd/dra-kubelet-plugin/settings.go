@@ -17,9 +17,9 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // settingsInterval is the poll interval of the settings file. It is mounted from a ConfigMap, which the kubelet

@@ -11,7 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 // TestRun_OddObjects_SentenceAndNoStack shows objects that no driver or user should make.

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/bundle"
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/bundle"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 // Bounds of an archive. Logs are read from their end.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 const deviceHelp = "DEVICE is NODE/NAME, with a name that kubectl gpu ls prints; NAME is enough if only one node has GPUs. A partition\n" +

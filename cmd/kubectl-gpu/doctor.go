@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 func newDoctor(f *factory) *cobra.Command {

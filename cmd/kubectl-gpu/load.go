@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"gpu-dra-driver/pkg/fleet"
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 // want selects the objects to read.

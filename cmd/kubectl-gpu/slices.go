@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 func newSlices(f *factory) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/nodetemplate"
+	"gpu-dra-driver/pkg/node/nodetemplate"
 )
 
 // prediction has the flags of slices for a node that does not exist yet.

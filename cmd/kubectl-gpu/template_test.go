@@ -10,7 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/nodetemplate"
+	"gpu-dra-driver/pkg/node/nodetemplate"
 )
 
 func TestSlices_NewNode_PrintsPrediction(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"gpu-dra-driver/pkg/web"
-	"gpu-dra-driver/pkg/why"
+	"gpu-dra-driver/pkg/show/web"
+	"gpu-dra-driver/pkg/show/why"
 )
 
 func newWeb(f *factory) *cobra.Command {

@@ -21,11 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"gpu-dra-driver/pkg/deviceclasses"
-	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/fleet"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/nodetemplate"
-	"gpu-dra-driver/pkg/why"
+	"gpu-dra-driver/pkg/node/nodetemplate"
+	"gpu-dra-driver/pkg/show/why"
 )
 
 func newWhy(f *factory) *cobra.Command {

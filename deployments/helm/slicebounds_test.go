@@ -21,13 +21,13 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/admission"
-	"gpu-dra-driver/pkg/deviceclasses"
-	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/fleet"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/pkg/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/sim/profiles"
 )
 

@@ -27,7 +27,7 @@ var only = map[string]string{
 var changesFiles = map[string]string{
 	"cmd/kubectl-gpu":          "it runs on a user's machine, and writes only the archive that the user names",
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
-	"pkg/kubeletplugin":        "the hook binary and stale sockets are no claim's effects: each start makes them right again",
+	"pkg/node/kubeletplugin":   "the hook binary and stale sockets are no claim's effects: each start makes them right again",
 }
 
 type file struct {

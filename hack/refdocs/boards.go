@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/nodetemplate"
+	"gpu-dra-driver/pkg/node/nodetemplate"
 )
 
 // boardsPage lists the catalogue of boards with the devices that a new node with each of them publishes.

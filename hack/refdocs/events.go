@@ -12,22 +12,22 @@ import (
 	"strconv"
 	"strings"
 
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
 // reason is a constant whose comment reads "name: meaning. Remedy."
 type reason struct{ name, meaning, remedy string }
 
 func events(root string) (string, error) {
-	claims, err := reasons(filepath.Join(root, "pkg/claimerror/error.go"), "Reason")
+	claims, err := reasons(filepath.Join(root, "pkg/claim/claimerror/error.go"), "Reason")
 	if err != nil {
 		return "", err
 	}
-	classes, err := reasons(filepath.Join(root, "pkg/controller/classstatus.go"), "")
+	classes, err := reasons(filepath.Join(root, "pkg/cluster/controller/classstatus.go"), "")
 	if err != nil {
 		return "", err
 	}
-	webhook, err := reasons(filepath.Join(root, "pkg/controller/selftest.go"), "")
+	webhook, err := reasons(filepath.Join(root, "pkg/cluster/controller/selftest.go"), "")
 	if err != nil {
 		return "", err
 	}

@@ -10,8 +10,8 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/pkg/cdi"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // TestSpec_Group_IsOneDevice prepares two groups and a monitor of the first one, which comes after another device.

@@ -18,8 +18,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
 	"tags.cncf.io/container-device-interface/specs-go"
 
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // MetadataFile describes the devices of one request to the containers that have them (KEP-5304).

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
 // claimWork works on claims concurrently, so that one on a hanging GPU does not delay the others. The zero value is

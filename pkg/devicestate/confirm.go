@@ -17,9 +17,9 @@ import (
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // A CDI spec names device nodes by number. The kernel can give a number to another GPU after a reload of the driver,

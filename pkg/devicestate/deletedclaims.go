@@ -12,7 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/claim/plan"
 )
 
 // Usage finds the users of a claim that was deleted from the API server.

@@ -12,9 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // usage implements devicestate.Usage with fixed answers.

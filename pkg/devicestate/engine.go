@@ -27,11 +27,11 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi/store"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
-	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // Edits returns container edits from the driver root.

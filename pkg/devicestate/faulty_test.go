@@ -6,10 +6,10 @@ package devicestate_test
 import (
 	"testing"
 
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/gpu/health"
 )
 
 func TestPrepare_FaultyGPU_RefusedUnlessUsable(t *testing.T) {

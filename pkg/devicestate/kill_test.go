@@ -13,8 +13,8 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/record"
 )
 
 // victimDir is set in the process that TestPrepare_ProcessKilled_LocksReleasedAndUndone starts and kills.

@@ -18,13 +18,13 @@ import (
 func labels(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, pattern := range []string{"*.go", "../record/*.go", "../cdi/store/*.go"} {
+	for _, pattern := range []string{"*.go", "../claim/record/*.go", "../cdi/store/*.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") || file == "../record/gpu.go" {
+			if strings.HasSuffix(file, "_test.go") || file == "../claim/record/gpu.go" {
 				continue // The crash matrix of partitions covers the records of GPUs.
 			}
 			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

@@ -16,10 +16,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/health"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/gpu/health"
 )
 
 // The notes in a GPU's lock file are the boot ID, a checksum, and the UIDs of claims that may hold the GPU. A UID is

@@ -18,10 +18,10 @@ import (
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/cdi/store"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 )
 
 type PreparedDevice struct {

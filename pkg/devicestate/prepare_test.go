@@ -17,10 +17,10 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 )
 
 func TestPrepare_GPUAndMonitor_ReturnsCDIDevices(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host/hosttest"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 

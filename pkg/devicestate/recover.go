@@ -15,9 +15,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/cdi"
-	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 )
 
 // ErrNoClaim means that the API server answered that it has no claim with the UID.

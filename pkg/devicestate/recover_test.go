@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host/hosttest"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 

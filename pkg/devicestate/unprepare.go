@@ -14,9 +14,9 @@ import (
 	"strings"
 
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/pkg/claimerror"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 )
 
 // Unprepare undoes the preparation of a claim and returns after it is complete. It succeeds for a claim that is not

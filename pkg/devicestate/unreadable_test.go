@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 

@@ -81,7 +81,7 @@ type GPU struct {
 	Unmonitored string `json:"unmonitored,omitempty"`
 }
 
-// Fault is a fault of a readable GPU, or advice. pkg/health decides on it, and knows the remedy.
+// Fault is a fault of a readable GPU, or advice. pkg/gpu/health decides on it, and knows the remedy.
 type Fault struct {
 	// State is the value of the unhealthy taint, such as "reset". Advice causes no taint.
 	State string `json:"state"`

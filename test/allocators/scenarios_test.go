@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // The input and the output of the program in allocate, with the same JSON.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/view"
 )
 
 func TestCosts_ClaimsOfPods_HavePrices(t *testing.T) {

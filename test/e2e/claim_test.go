@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/test/e2e/env"
 )
 

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/test/e2e/env"
 )
 

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"gpu-dra-driver/pkg/view"
+	"gpu-dra-driver/pkg/show/view"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -22,8 +22,8 @@ import (
 	"gpu-dra-driver/internal/nvml/conformancetest"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/inventory"
-	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 var (

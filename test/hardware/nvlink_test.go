@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"gpu-dra-driver/pkg/topology"
+	"gpu-dra-driver/pkg/gpu/topology"
 )
 
 // TestLinks_RealGPUs_Read prints the GPUs' links and groups. A link that only one end reports is a fault of the

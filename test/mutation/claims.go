@@ -125,12 +125,12 @@ var claimMutations = []Mutation{
 	{
 		Name: "a hanging GPU stops the check for lost partitions", File: "pkg/devicestate/recover.go",
 		Old: "e.verifying.each(ctx, e.o.Host, e.o.WorkLimit, findings", New: "e.verifying.each(ctx, e.o.Host, 1<<40, findings",
-		Package: "./pkg/kubeletplugin/reporting", Test: "TestLostPartitions_OneGPUHangs_ReportsOthers",
+		Package: "./pkg/node/kubeletplugin/reporting", Test: "TestLostPartitions_OneGPUHangs_ReportsOthers",
 	},
 	{
-		Name: "a second damaged record of a claim finds its name taken", File: "pkg/record/store.go",
+		Name: "a second damaged record of a claim finds its name taken", File: "pkg/claim/record/store.go",
 		Old: " || errors.Is(err, fs.ErrExist); n++ {", New: "; n++ {",
-		Package: "./pkg/record", Test: "TestSetAside_UnreadableRecord_StaysUntilReplaced",
+		Package: "./pkg/claim/record", Test: "TestSetAside_UnreadableRecord_StaysUntilReplaced",
 	},
 	{
 		Name: "periods depend on the wall clock", File: "internal/host/host.go",
@@ -198,9 +198,9 @@ var claimMutations = []Mutation{
 		Package: state, Test: "TestRelease_ClaimInUse_KeepsAndReports",
 	},
 	{
-		Name: "the checksum is not looked at", File: "pkg/record/record.go",
+		Name: "the checksum is not looked at", File: "pkg/claim/record/record.go",
 		Old: "if hex.EncodeToString(sum[:]) != head.SHA256 {", New: "if len(sum) == 0 {",
-		Package: "./pkg/record", Test: "TestDecode_DamagedFile_ReturnsErrUnreadable",
+		Package: "./pkg/claim/record", Test: "TestDecode_DamagedFile_ReturnsErrUnreadable",
 	},
 	{
 		Name: "waiters for a lock are served in any order", File: "internal/host/lock.go",
@@ -280,12 +280,12 @@ var claimMutations = []Mutation{
 		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
 	},
 	{
-		Name: "an MPS daemon that an unreadable claim may share is stopped", File: "pkg/executor/mps/executor.go",
+		Name: "an MPS daemon that an unreadable claim may share is stopped", File: "pkg/claim/executor/mps/executor.go",
 		Old: "	if w.MayBeShared() {\n		return nil", New: "	if false {\n		return nil",
 		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
 	},
 	{
-		Name: "an unreadable claim loses the limits of its MPS daemon", File: "pkg/executor/mps/executor.go",
+		Name: "an unreadable claim loses the limits of its MPS daemon", File: "pkg/claim/executor/mps/executor.go",
 		Old: "		if w.MayBeShared() {\n			want", New: "		if false {\n			want",
 		Package: "./pkg/partition/mig", Test: "TestCoTenantUnreadable_AnyOperation_KeepsItsEffects",
 	},
@@ -355,12 +355,12 @@ var claimMutations = []Mutation{
 		Package: "./pkg/cdi", Test: "TestPlanOf_DamagedPlan_ReturnsError",
 	},
 	{
-		Name: "an unreadable record of a setting counts as none", File: "pkg/record/gpu.go",
+		Name: "an unreadable record of a setting counts as none", File: "pkg/claim/record/gpu.go",
 		Old: "		return fresh, true, nil\n", New: "		return fresh, false, nil\n",
-		Package: "./pkg/record", Test: "TestGPUs_Unreadable_KnownWithDefault",
+		Package: "./pkg/claim/record", Test: "TestGPUs_Unreadable_KnownWithDefault",
 	},
 	{
-		Name: "a co-tenant's time slice is restored", File: "pkg/executor/timeslice/executor.go",
+		Name: "a co-tenant's time slice is restored", File: "pkg/claim/executor/timeslice/executor.go",
 		Old: "if !known && !joins {", New: "if !known {",
 		Package: "./pkg/partition/mig", Test: "TestPrepare_RecordOfTimeSliceLost_RestoresDefault",
 	},

@@ -6,19 +6,19 @@ package main
 // gpuMutations change work on GPUs: NVML, scans, partitions, shares and settings.
 var gpuMutations = []Mutation{
 	{
-		Name: "one answer without a recovery action ends a fault", File: "pkg/health/health.go",
+		Name: "one answer without a recovery action ends a fault", File: "pkg/gpu/health/health.go",
 		Old: "const cleanPolls = 2", New: "const cleanPolls = 1",
-		Package: "./pkg/health", Test: "TestPoll_Sequences_EndFaultsAfterTwoCleanPolls",
+		Package: "./pkg/gpu/health", Test: "TestPoll_Sequences_EndFaultsAfterTwoCleanPolls",
 	},
 	{
-		Name: "a poll that failed counts as an answer", File: "pkg/inventory/inventory.go",
+		Name: "a poll that failed counts as an answer", File: "pkg/gpu/inventory/inventory.go",
 		Old: ".Health(); err == nil {", New: ".Health(); err == nil || h.Recovery == 0 {",
-		Package: "./pkg/inventory", Test: "TestScan_HealthQueryFails_KeepsGPUAndReadsNothing",
+		Package: "./pkg/gpu/inventory", Test: "TestScan_HealthQueryFails_KeepsGPUAndReadsNothing",
 	},
 	{
-		Name: "one faulty GPU taints the devices of all", File: "pkg/resourceslices/gpustate.go",
+		Name: "one faulty GPU taints the devices of all", File: "pkg/node/resourceslices/gpustate.go",
 		Old: "unhealthy: conditions[g.PCIAddress]}", New: "unhealthy: conditions[s.GPUs[min(1, len(s.GPUs)-1)].PCIAddress]}",
-		Package: "./pkg/resourceslices", Test: "TestBuild_FaultyGPU_TaintsItsDevicesOnly",
+		Package: "./pkg/node/resourceslices", Test: "TestBuild_FaultyGPU_TaintsItsDevicesOnly",
 	},
 	{
 		Name: "a partition is made though a foreign one stands there", File: "pkg/partition/mig/executor.go",
@@ -56,7 +56,7 @@ var gpuMutations = []Mutation{
 		Package: "./internal/nvml/sessionpool", Test: "TestWith_NVMLHangs_FailsAtLimitAndRecovers",
 	},
 	{
-		Name: "Unprepare fails while the supervisor hangs", File: "pkg/executor/mps/executor.go",
+		Name: "Unprepare fails while the supervisor hangs", File: "pkg/claim/executor/mps/executor.go",
 		Old: " || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {", New: " {",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
@@ -66,9 +66,9 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestKill_DaemonGone_EndsItsServersOnly",
 	},
 	{
-		Name: "an odd error of a description withdraws a GPU", File: "pkg/inventory/gpu.go",
+		Name: "an odd error of a description withdraws a GPU", File: "pkg/gpu/inventory/gpu.go",
 		Old: "	if sessionpool.IsGone(err) {\n", New: "	if sessionpool.IsGone(err) || err != nil {\n",
-		Package: "./pkg/inventory", Test: "TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable",
+		Package: "./pkg/gpu/inventory", Test: "TestScan_AnyCallFails_WithdrawsGPUOnlyIfUnusable",
 	},
 	{
 		Name: "a pending MIG mode is not refused", File: "pkg/partition/mig/mode.go",
@@ -101,9 +101,9 @@ var gpuMutations = []Mutation{
 		Package: "./internal/driverroot", Test: "TestGPU_Partition_AddsTwoCapabilities",
 	},
 	{
-		Name: "a claim that ends is taken for another writer of the compute mode", File: "pkg/executor/mps/watcher.go",
+		Name: "a claim that ends is taken for another writer of the compute mode", File: "pkg/claim/executor/mps/watcher.go",
 		Old: "			mode := w.wrongMode(d)\n			if mode == nil || len(clients(now, d.Name)) == 0 {", New: "			mode := new(nvml.ComputeDefault)\n			if now != nil {",
-		Package: "./pkg/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
+		Package: "./pkg/claim/executor/mps", Test: "TestScan_ClaimUnpreparedMeanwhile_ReportsNothing",
 	},
 	{
 		Name: "servers are listed before the default limit changes", File: "internal/mpsd/supervisor/limits.go",
@@ -166,14 +166,14 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_DaemonOfKilledSupervisor_EndsOnlyThatProcess",
 	},
 	{
-		Name: "GPUs stay healthy while NVML hangs", File: "pkg/inventory/watch.go",
+		Name: "GPUs stay healthy while NVML hangs", File: "pkg/gpu/inventory/watch.go",
 		Old: "if silent++; silent == pollsToUnknown {", New: "if silent++; silent < 0 {",
-		Package: "./pkg/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLHangs_ReportsHealthUnknown",
 	},
 	{
-		Name: "GPUs stay healthy while NVML fails", File: "pkg/inventory/watch.go",
+		Name: "GPUs stay healthy while NVML fails", File: "pkg/gpu/inventory/watch.go",
 		Old: "if silent++; silent >= pollsToUnknown {", New: "if silent++; silent < 0 {",
-		Package: "./pkg/inventory", Test: "TestWatch_NVMLFailsForLong_ReportsHealthUnknown",
+		Package: "./pkg/gpu/inventory", Test: "TestWatch_NVMLFailsForLong_ReportsHealthUnknown",
 	},
 	{
 		Name: "two supervisors use one directory", File: "internal/mpsd/supervisor/supervisor.go",
@@ -186,9 +186,9 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon",
 	},
 	{
-		Name: "a daemon is limited to the smaller share", File: "pkg/executor/mps/executor.go",
+		Name: "a daemon is limited to the smaller share", File: "pkg/claim/executor/mps/executor.go",
 		Old: "if a == nil || b != nil && *a >= *b {", New: "if a == nil || b != nil && *a <= *b {",
-		Package: "./pkg/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",
+		Package: "./pkg/claim/executor/mps", Test: "TestDaemon_DevicesOfOlderRecords_KeepTheirLimits",
 	},
 	{
 		Name: "the first of two co-tenants to leave destroys the partition", File: "pkg/partition/mig/executor.go",
@@ -196,37 +196,37 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "the first of two co-tenants to leave ends the daemon", File: "pkg/executor/mps/executor.go",
+		Name: "the first of two co-tenants to leave ends the daemon", File: "pkg/claim/executor/mps/executor.go",
 		Old: "return nil // The daemon keeps its limits", New: "continue // The daemon keeps its limits",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a daemon is limited to the newest share", File: "pkg/executor/mps/executor.go",
+		Name: "a daemon is limited to the newest share", File: "pkg/claim/executor/mps/executor.go",
 		Old: "out.MemoryLimit = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)", New: "_ = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a compute mode is set without a record", File: "pkg/executor/mps/executor.go",
+		Name: "a compute mode is set without a record", File: "pkg/claim/executor/mps/executor.go",
 		Old: "			if err := x.modes.Put(r); err != nil {\n				return err\n			}\n", New: "			_ = r\n",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a time slice is set without a record", File: "pkg/executor/timeslice/executor.go",
+		Name: "a time slice is set without a record", File: "pkg/claim/executor/timeslice/executor.go",
 		Old: "	if err := x.records.Put(r); err != nil {\n		return err\n	}\n	if err := x.tool.Set(", New: "	if err := x.tool.Set(",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a time slice is noted before it is set", File: "pkg/executor/timeslice/executor.go",
+		Name: "a time slice is noted before it is set", File: "pkg/claim/executor/timeslice/executor.go",
 		Old: "	r.Set = record.SetUnknown\n", New: "	r.Set = d.Sharing.Interval\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "an unneeded setting is restored again and again", File: "pkg/executor/settings.go",
+		Name: "an unneeded setting is restored again and again", File: "pkg/claim/executor/settings.go",
 		Old: " || now.Before(state.next) {", New: " {",
 		Package: partitions, Test: "TestReconcile_GPUUnused_RestoresMode",
 	},
 	{
-		Name: "a share joins a claim that is half prepared", File: "pkg/executor/failure.go",
+		Name: "a share joins a claim that is half prepared", File: "pkg/claim/executor/failure.go",
 		Old: "if !t.Committed {", New: "if false {",
 		Package: partitions, Test: "TestPrepare_ShareOfHalfPreparedDevice_Refused",
 	},
@@ -236,9 +236,9 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestSupervisor_DaemonDies_RestartsIt",
 	},
 	{
-		Name: "GPUs that are no peers are grouped", File: "pkg/inventory/inventory.go",
+		Name: "GPUs that are no peers are grouped", File: "pkg/gpu/inventory/inventory.go",
 		Old:     "	peers(s.GPUs, handles)\n",
 		New:     "	_ = handles\n",
-		Package: "./pkg/inventory", Test: "TestScan_LinkFails_RemovesGroups",
+		Package: "./pkg/gpu/inventory", Test: "TestScan_LinkFails_RemovesGroups",
 	},
 }

@@ -7,10 +7,10 @@ import "slices"
 
 const (
 	state      = "./pkg/devicestate"
-	built      = "./pkg/resourceslices"
+	built      = "./pkg/node/resourceslices"
 	partitions = "./pkg/partition/mig"
-	control    = "./pkg/controller"
-	reviews    = "./pkg/admission"
+	control    = "./pkg/cluster/controller"
+	reviews    = "./pkg/cluster/admission"
 	charts     = "./deployments/helm"
 )
 

@@ -6,7 +6,7 @@ package main
 // planMutations change plans of claims, CDI specs, names and NVLink groups.
 var planMutations = []Mutation{
 	{
-		Name: "watching counts as holding", File: "pkg/plan/make.go",
+		Name: "watching counts as holding", File: "pkg/claim/plan/make.go",
 		Old: "Kind: named.Kind, Admin: admin,", New: "Kind: named.Kind,",
 		Package: state, Test: "TestPrepare_Monitor_DoesNotHoldGPU",
 	},
@@ -16,39 +16,39 @@ var planMutations = []Mutation{
 		Package: built, Test: "TestBuild_MIGModesAndHeldPartitions_PublishesExpectedDevices",
 	},
 	{
-		Name: "two requests have the limit of the first", File: "pkg/plan/parameters.go",
+		Name: "two requests have the limit of the first", File: "pkg/claim/plan/parameters.go",
 		Old: "= new(d.Share.UsableBytes), d.Share.Compute", New: "= new(p.Devices[0].Share.UsableBytes), d.Share.Compute",
-		Package: "./pkg/plan", Test: "TestMake_SeveralShares_LimitsEachRequest",
+		Package: "./pkg/claim/plan", Test: "TestMake_SeveralShares_LimitsEachRequest",
 	},
 	{
-		Name: "a request has two daemons", File: "pkg/plan/parameters.go",
+		Name: "a request has two daemons", File: "pkg/claim/plan/parameters.go",
 		Old: "d.Request == other.Request && d.Name != other.Name:", New: "d.Request == other.Request && d.Name == other.Name:",
-		Package: "./pkg/plan", Test: "TestMake_InvalidShare_ReturnsError",
+		Package: "./pkg/claim/plan", Test: "TestMake_InvalidShare_ReturnsError",
 	},
 	{
-		Name: "a daemon is limited to the first request", File: "pkg/plan/share.go",
+		Name: "a daemon is limited to the first request", File: "pkg/claim/plan/share.go",
 		Old: "w.Devices[i].Name == w.Target().Name && w", New: "i == w.Device && w",
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a share of nothing has no limit", File: "pkg/plan/share.go",
+		Name: "a share of nothing has no limit", File: "pkg/claim/plan/share.go",
 		Old: "(total/sharing.Step), 1) * sharing.Step", New: "(total/sharing.Step), 0) * sharing.Step",
 		Package: built, Test: "TestBuild_AnyMemoryRequested_LimitsProcessToCharge",
 	},
 	{
-		Name: "Prepare takes a share below the floor", File: "pkg/plan/parameters.go",
+		Name: "Prepare takes a share below the floor", File: "pkg/claim/plan/parameters.go",
 		Old: "if s.MemoryBytes < sharing.MinMemory && p.Refused == nil {", New: "if s.MemoryBytes < 0 && p.Refused == nil {",
-		Package: "./pkg/plan", Test: "TestMake_AnyMemoryConsumed_LimitedOrRefused",
+		Package: "./pkg/claim/plan", Test: "TestMake_AnyMemoryConsumed_LimitedOrRefused",
 	},
 	{
-		Name: "a claim that names no capacity gets a share", File: "pkg/sharing/policy.go",
+		Name: "a claim that names no capacity gets a share", File: "pkg/node/sharing/policy.go",
 		Old: "Memory: total / Step * Step}", New: "Memory: total / Step / 2 * Step}",
 		Package: built, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",
 	},
 	{
-		Name: "co-tenants need not agree", File: "pkg/plan/share.go",
+		Name: "co-tenants need not agree", File: "pkg/claim/plan/share.go",
 		Old: "case a.Strategy != b.Strategy:", New: "case a.Strategy != b.Strategy && a.Timed && b.Timed:",
-		Package: "./pkg/plan", Test: "TestDisagrees_DifferentSharing_NamesTheDifference",
+		Package: "./pkg/claim/plan", Test: "TestDisagrees_DifferentSharing_NamesTheDifference",
 	},
 	{
 		Name: "the file for NCCL outlives its claim", File: "pkg/cdi/store/store.go",
@@ -84,21 +84,21 @@ var planMutations = []Mutation{
 		Package: state, Test: "TestPrepare_Group_OneDeviceWithOwnNCCLFile",
 	},
 	{
-		Name: "the NCCL file has GPUs that the request has not", File: "pkg/plan/parameters.go",
+		Name: "the NCCL file has GPUs that the request has not", File: "pkg/claim/plan/parameters.go",
 		Old:     "nccl.File(gpus)",
 		New:     "nccl.File(m.node.Snapshot.GPUs)",
-		Package: "./pkg/plan", Test: "TestMake_Topology_NamesTheRequestsGPUs",
+		Package: "./pkg/claim/plan", Test: "TestMake_Topology_NamesTheRequestsGPUs",
 	},
 	{
-		Name: "a link that one end reports counts", File: "pkg/topology/interconnect.go",
+		Name: "a link that one end reports counts", File: "pkg/gpu/topology/interconnect.go",
 		Old:     "if n = min(n, reported[[2]string{ends[1], ends[0]}]); n > 0 && !w.notPeers[ends] {",
 		New:     "if n > 0 && !w.notPeers[ends] {",
-		Package: "./pkg/topology", Test: "TestFind_LinksUncertain_AreIgnored",
+		Package: "./pkg/gpu/topology", Test: "TestFind_LinksUncertain_AreIgnored",
 	},
 	{
-		Name: "a GPU that lost a link stays in its groups", File: "pkg/topology/interconnect.go",
+		Name: "a GPU that lost a link stays in its groups", File: "pkg/gpu/topology/interconnect.go",
 		Old:     "w.switched[address] = n == maxLinks[w.models[address]]",
 		New:     "w.switched[address] = n > 0",
-		Package: "./pkg/topology", Test: "TestFind_SwitchLinksFail_DropsTheirGroups",
+		Package: "./pkg/gpu/topology", Test: "TestFind_SwitchLinksFail_DropsTheirGroups",
 	},
 }

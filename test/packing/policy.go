@@ -19,8 +19,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
-	"gpu-dra-driver/pkg/resourceslices"
 )
 
 const (

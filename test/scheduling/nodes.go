@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/resourceslices"
-	"gpu-dra-driver/pkg/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // board is the model of all nodes.

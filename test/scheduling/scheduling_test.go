@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"gpu-dra-driver/pkg/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // TestSettings_PublishedDevices_ServeTheirWorkloads checks the number of devices, and that claims can hold some of them.

@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/resourceslices/slicetest"
-	"gpu-dra-driver/pkg/why"
-	"gpu-dra-driver/pkg/why/whytest"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/show/why"
+	"gpu-dra-driver/pkg/show/why/whytest"
 )
 
 // fleets is the number of random fleets; each one also has copies, for its nodes or for its cures.

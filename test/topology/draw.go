@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/topology"
+	"gpu-dra-driver/pkg/gpu/topology"
 )
 
 // Sizes are in pixels, colours by the number of links or the size of a group.

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/inventory"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
 	"gpu-dra-driver/sim/simtest"

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"gpu-dra-driver/cmd/envflags"
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/health"
-	"gpu-dra-driver/pkg/schedulerfault"
+	"gpu-dra-driver/pkg/gpu/health"
 )
 
 // Values of --metrics-dcgm-names.

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gpu-dra-driver/cmd/envflags"
-	"gpu-dra-driver/pkg/health"
+	"gpu-dra-driver/pkg/gpu/health"
 )
 
 func TestParse_FlagEnvironmentDefault_FirstWins(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gpu-dra-driver/pkg/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // writeAttributes writes a template with the kind of each attribute in the catalogue, as a map in CEL from the

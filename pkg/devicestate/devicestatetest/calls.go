@@ -14,7 +14,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
 // RunCallMatrix makes each call of NVML in each scenario's operation fail: once, for as long as the operation lasts,

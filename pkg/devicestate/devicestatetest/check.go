@@ -15,11 +15,11 @@ import (
 	"strings"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/pkg/executor/mps"
-	"gpu-dra-driver/pkg/executor/timeslice"
+	"gpu-dra-driver/pkg/claim/executor/mps"
+	"gpu-dra-driver/pkg/claim/executor/timeslice"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // Stepped is the label of a claim whose plan has steps that write files, which a crash can leave behind.

@@ -26,14 +26,14 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
 	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/executor/mps"
+	"gpu-dra-driver/pkg/claim/executor/timeslice"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/executor"
-	"gpu-dra-driver/pkg/executor/mps"
-	"gpu-dra-driver/pkg/executor/timeslice"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/sharing"
 )
 
 // The driver and the node's pool.

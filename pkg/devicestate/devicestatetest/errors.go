@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
 )
 
 // CheckError checks an error's kind, reason and form, and that its text contains the parts.

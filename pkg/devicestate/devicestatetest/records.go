@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/cdi/store"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 )
 
 // Records gives access to an engine's files.

@@ -22,10 +22,10 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml/sessionpool"
-	"gpu-dra-driver/pkg/executor"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/record"
 )
 
 // Options configures an Executor. Switches, ProcRoot and Snapshot are required.

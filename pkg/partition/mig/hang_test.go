@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // hangs returns a machine with the claims a and z on GPU 0, whose MIG mode never answers, and b on GPU 1. All have lost

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/pkg/executor"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
 )
 
 // Setting names the GPU records of MIG modes.

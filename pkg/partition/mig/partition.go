@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/pkg/executor"
-	"gpu-dra-driver/pkg/plan"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
 )
 
 // create creates a partition in the place that Admit found free. If another partition was created there meanwhile, NVML

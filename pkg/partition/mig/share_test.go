@@ -13,11 +13,11 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/plan"
-	"gpu-dra-driver/pkg/sharing"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/sim/engine"
 )
 

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/mpsd"
-	"gpu-dra-driver/pkg/claimerror"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/executor"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
 )

@@ -20,7 +20,7 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 
-	"gpu-dra-driver/pkg/admission"
+	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/test/bench/table"
 	"gpu-dra-driver/test/fleetserver"
 )

@@ -10,10 +10,10 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/deviceclasses"
-	"gpu-dra-driver/pkg/fleet"
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/fleet"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/nodetemplate"
+	"gpu-dra-driver/pkg/node/nodetemplate"
 )
 
 // Driver is the driver's name.

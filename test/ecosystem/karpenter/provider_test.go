@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/test/v1alpha1"
 
-	"gpu-dra-driver/pkg/nodetemplate"
+	"gpu-dra-driver/pkg/node/nodetemplate"
 	"gpu-dra-driver/test/ecosystem/clustertest"
 )
 

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/kueue/pkg/dra"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/nodetemplate"
+	"gpu-dra-driver/pkg/node/nodetemplate"
 	"gpu-dra-driver/test/ecosystem/clustertest"
 )
 

@@ -1,0 +1,212 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package reset resets idle GPUs whose driver asks for it.
+//
+// A GPU is reset only if no claim has a part of it and it has no partitions. No device plugin may serve it, and no process
+// may have it open. The caller holds the GPU's lock, so Prepare waits, and refuses the GPU while it has the
+// fault. Polls of the health end the fault.
+//
+// Traps. The attempt is recorded before it begins, so that a plugin that crashes does not reset the GPU again and again.
+// A program that hangs in the kernel driver keeps the GPU's lock, because the reset can still happen. On some boards GPUs
+// that NVLink connects cannot be reset alone: nvidia-smi says so, and the next attempt comes after a pause.
+package reset
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/executor"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+)
+
+// Setting is the name of the records of attempts.
+const Setting = "reset"
+
+const (
+	// limit limits a run of nvidia-smi, and lateLimit the time after which it is reported that it does not end.
+	limit, lateLimit = time.Minute, 5 * time.Second
+	// openLimit limits the wait for processes that still have the GPU open, such as a scan of this plugin.
+	openLimit, openPause = 10 * time.Second, 100 * time.Millisecond
+	// pause is the shortest time between two attempts, across restarts of the plugin. Settings makes it longer after
+	// failures.
+	pause = 10 * time.Minute
+)
+
+// Options configures an Executor. All fields but Limit and OpenLimit are required.
+type Options struct {
+	// Faults are the records of faulty GPUs, Attempts those of this package.
+	Faults, Attempts *record.GPUs
+	// Reset resets the GPU at a PCI address.
+	Reset func(ctx context.Context, address string) error
+	// Last returns the last answer about a GPU's health.
+	Last func(address string) (uuid string, r health.Reading, ok bool)
+	// DevicePlugin returns the extended resource under which a device plugin serves a GPU, or "".
+	DevicePlugin func(address string) string
+	// Client returns a process that has a GPU open, or "".
+	Client func(context.Context, gpu.GPU) (string, error)
+	// Switches is held meanwhile: this plugin must not have the GPU open.
+	Switches interface {
+		Lock(address string)
+		Unlock(address string)
+	}
+	// ProcRoot is the machine's /proc.
+	ProcRoot string
+	// Uptime is the time since the boot.
+	Uptime func() (time.Duration, error)
+	// Report receives errors. It must not block.
+	Report func(error)
+	// Limit and OpenLimit are for tests. Default: a minute and ten seconds.
+	Limit, OpenLimit time.Duration
+}
+
+// Executor resets GPUs.
+type Executor struct{ o Options }
+
+func New(o Options) *Executor {
+	o.Limit, o.OpenLimit = cmp.Or(o.Limit, limit), cmp.Or(o.OpenLimit, openLimit)
+	return &Executor{o}
+}
+
+// Setting makes a fault of a GPU a setting that is restored, by a reset, once no claim has a part of the GPU. Polls
+// remove its record.
+func (x *Executor) Setting() executor.Setting {
+	return executor.Setting{
+		Records: x.o.Faults, NeededBy: func(plan.Device) bool { return true }, Restore: x.restore,
+		Limit: x.o.OpenLimit + 2*x.o.Limit,
+	}
+}
+
+func (x *Executor) restore(ctx context.Context, g gpu.GPU) error {
+	if due, err := x.due(g); err != nil || !due {
+		return x.failed(g, err)
+	}
+	if err := x.obstacle(g); err != nil {
+		return x.failed(g, err)
+	}
+	x.o.Switches.Lock(g.PCIAddress)
+	defer x.o.Switches.Unlock(g.PCIAddress)
+	if err := x.waitUnopened(ctx, g); err != nil {
+		return x.failed(g, err)
+	}
+	at, err := x.o.Uptime()
+	if err != nil {
+		return x.failed(g, err)
+	}
+	r, _, err := x.o.Attempts.OfBoot(g.PCIAddress, g.UUID)
+	if err != nil {
+		return x.failed(g, err)
+	}
+	r.Attempted = at
+	if err := x.o.Attempts.Put(r); err != nil {
+		return x.failed(g, err)
+	}
+	return x.reset(ctx, g)
+}
+
+// due reports whether the driver asks for a reset, and the last attempt is long enough ago.
+func (x *Executor) due(g gpu.GPU) (bool, error) {
+	// The worst fault decides: a lost GPU or one that needs a reboot is not reset.
+	if len(g.Faults) == 0 || g.Faults[0].State != health.Reset && g.Faults[0].State != health.DrainReset {
+		return false, nil
+	}
+	uuid, last, ok := x.o.Last(g.PCIAddress)
+	if !ok || uuid != g.UUID || !last.AsksReset() {
+		return false, nil
+	}
+	r, known, err := x.o.Attempts.OfBoot(g.PCIAddress, g.UUID)
+	if err != nil || !known {
+		return err == nil, err
+	}
+	now, err := x.o.Uptime()
+	return err == nil && now-r.Attempted >= pause, err
+}
+
+// obstacle returns what a reset would destroy or disturb, as an error.
+func (x *Executor) obstacle(g gpu.GPU) error {
+	if resource := x.o.DevicePlugin(g.PCIAddress); resource != "" {
+		return &executor.Busy{
+			Obstacle: "a device plugin serves it as " + resource,
+			Remedy:   "reset the GPU by nvidia-smi -r when no pod uses it",
+		}
+	}
+	// The kernel's list is newer than the last scan.
+	instances, err := filepath.Glob(filepath.Join(x.o.ProcRoot, "driver/nvidia/capabilities", fmt.Sprintf("gpu%d", g.Minor), "mig/gi*"))
+	if err != nil {
+		return err
+	}
+	if g.MIG.Fault != "" || len(g.MIG.Partitions) > 0 || len(instances) > 0 {
+		return &executor.Busy{
+			Obstacle: "it has, or can have, MIG partitions of an administrator, which a reset destroys",
+			Remedy:   "destroy them (nvidia-smi mig -dci, -dgi), or reset the GPU by nvidia-smi -r",
+		}
+	}
+	return nil
+}
+
+// waitUnopened waits until no process has the GPU open.
+func (x *Executor) waitUnopened(ctx context.Context, g gpu.GPU) error {
+	ctx, cancel := context.WithTimeout(ctx, x.o.OpenLimit)
+	defer cancel()
+	for {
+		process, err := x.o.Client(ctx, g)
+		if err != nil || process == "" {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return &executor.Busy{
+				Obstacle: "it is in use by " + process,
+				Remedy:   "stop the process; a monitoring agent must be stopped for the time of the reset",
+			}
+		case <-time.After(openPause):
+		}
+	}
+}
+
+// reset returns once nvidia-smi has ended, also if that is after the limit.
+func (x *Executor) reset(ctx context.Context, g gpu.GPU) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.o.Limit)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- x.o.Reset(ctx, g.PCIAddress) }()
+	late := time.NewTimer(x.o.Limit + lateLimit)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		if err == nil {
+			klog.FromContext(ctx).Info("GPU reset", "gpu", g.PCIAddress, "fault", g.Faults[0].Cause)
+		}
+		return x.failed(g, err)
+	case <-late.C:
+		_ = x.failed(g, fmt.Errorf("nvidia-smi -r -i %s was killed after %s, and does not end: the driver hangs", g.PCIAddress, x.o.Limit))
+		return <-ended
+	}
+}
+
+// failed reports an error, and returns it. Settings does not: a reset takes longer than one of its rounds.
+func (x *Executor) failed(g gpu.GPU, err error) error {
+	if err == nil {
+		return nil
+	}
+	remedy := "drain the node and reset its GPUs together by nvidia-smi -r, or reboot it. The driver tries again after 10 minutes or more"
+	var busy *executor.Busy
+	if errors.As(err, &busy) {
+		remedy = busy.Remedy + ". The driver tries again"
+	}
+	x.o.Report(&claimerror.Error{
+		Reason: claimerror.DeviceNotReady, Attempt: "reset", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+		Cause: err, Remedy: remedy,
+	})
+	return err
+}

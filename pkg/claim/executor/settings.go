@@ -1,0 +1,192 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// Setting is a GPU setting that an executor changes. It outlives its claims, so that none waits for its restoration.
+type Setting struct {
+	Records *record.GPUs
+	// NeededBy reports whether a claim's device needs the changed value.
+	NeededBy func(plan.Device) bool
+	// After is how long the value must be unneeded. If it is negative, the setting is not restored for an idle GPU.
+	After time.Duration
+	// Restore restores the recorded value, in one attempt, and removes the record.
+	Restore func(context.Context, gpu.GPU) error
+	// Limit is for attempts that can take longer than a round, which does not wait for them. Restore reports its errors
+	// itself then.
+	Limit time.Duration
+	// Keep sets the value again if the GPU lost it while a claim needs it. It may be nil.
+	Keep func(context.Context, gpu.GPU) error
+	// DropDead removes the record if a reboot ended the change. It may be nil.
+	DropDead func(gpu.GPU) error
+}
+
+// Locker locks GPUs. *devicestate.Engine implements it.
+type Locker interface {
+	// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it.
+	WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error
+}
+
+// Settings restores the settings that no claim needs.
+type Settings struct {
+	host     *host.Host
+	locker   Locker
+	snapshot func() gpu.Snapshot
+	settings []Setting
+
+	mu    sync.Mutex
+	state map[settingKey]*settingState
+	busy  map[settingKey]bool // An attempt is in progress, and only it uses the state.
+}
+
+type settingKey struct {
+	setting int
+	address string
+}
+
+type settingState struct {
+	unneeded time.Time // Since then no claim needs the value; zero while one does.
+	failures int
+	next     time.Time
+	kept     time.Time // the last call of Keep
+}
+
+func NewSettings(h *host.Host, locker Locker, snapshot func() gpu.Snapshot, settings ...Setting) *Settings {
+	return &Settings{
+		host: h, locker: locker, snapshot: snapshot, settings: settings,
+		state: map[settingKey]*settingState{}, busy: map[settingKey]bool{},
+	}
+}
+
+const (
+	// roundLimit limits one Reconcile. A hanging GPU keeps only its own settings from being restored.
+	roundLimit = 10 * time.Second
+	// The pause after a failed attempt doubles between these bounds.
+	firstPause, longestPause = time.Minute, time.Hour
+	// keepInterval is the interval of Keep, which may have to run a program.
+	keepInterval = 5 * time.Minute
+)
+
+// Reconcile makes one attempt for each changed setting that no claim needs, concurrently. It holds a GPU's lock only
+// during the attempt. It returns the failures; later calls retry them at growing intervals. Call it from one goroutine.
+func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
+	ctx, cancel := context.WithTimeout(ctx, roundLimit)
+	defer cancel()
+	snapshot, results, pending := s.snapshot(), make(chan error), 0
+	for i, setting := range s.settings {
+		addresses, err := setting.Records.Addresses()
+		if err != nil {
+			failed = append(failed, err)
+		}
+		for _, address := range addresses {
+			g, ok := snapshot.ByAddress(address)
+			if !ok {
+				continue // The GPU is gone. Its record stays until it returns.
+			}
+			key := settingKey{i, address}
+			state := s.take(key)
+			if state == nil {
+				continue // An earlier attempt hangs.
+			}
+			attempt, end := ctx, func() {}
+			if setting.Limit > 0 {
+				attempt, end = context.WithTimeout(context.WithoutCancel(ctx), setting.Limit)
+			} else {
+				pending++
+			}
+			go func() {
+				defer end()
+				err := host.Guard(func() error { return s.reconcile(attempt, setting, g, state) })
+				s.mu.Lock()
+				delete(s.busy, key)
+				s.mu.Unlock()
+				if setting.Limit > 0 {
+					if err != nil { // The lock can fail too, and Restore can panic.
+						klog.FromContext(ctx).Error(err, "Restoring a setting of an idle GPU failed", "gpu", address)
+					}
+					return
+				}
+				select {
+				case results <- err:
+				case <-ctx.Done():
+				}
+			}()
+		}
+	}
+	for range pending {
+		select {
+		case err := <-results:
+			if err != nil {
+				failed = append(failed, err)
+			}
+		case <-ctx.Done():
+			return append(failed, fmt.Errorf("restore settings of idle GPUs: %w", context.Cause(ctx)))
+		}
+	}
+	return failed
+}
+
+// take returns the state of one GPU's setting, or nil while an attempt is in progress.
+func (s *Settings) take(key settingKey) *settingState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy[key] {
+		return nil
+	}
+	s.busy[key] = true
+	if s.state[key] == nil {
+		s.state[key] = &settingState{}
+	}
+	return s.state[key]
+}
+
+func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, state *settingState) error {
+	return s.locker.WithGPULock(ctx, g.PCIAddress, func(plans []plan.Plan) error {
+		for _, p := range plans {
+			if slices.ContainsFunc(p.Devices, func(d plan.Device) bool {
+				return d.PCIAddress == g.PCIAddress && !d.Admin && setting.NeededBy(d)
+			}) {
+				*state = settingState{kept: state.kept}
+				if now := s.host.Now(); setting.Keep != nil && now.Sub(state.kept) >= keepInterval {
+					state.kept = now
+					return setting.Keep(ctx, g)
+				}
+				return nil
+			}
+		}
+		if setting.DropDead != nil {
+			if err := setting.DropDead(g); err != nil {
+				return err
+			}
+		}
+		now := s.host.Now()
+		if state.unneeded.IsZero() {
+			state.unneeded = now
+		}
+		if setting.After < 0 || now.Sub(state.unneeded) < setting.After || now.Before(state.next) {
+			return nil
+		}
+		if err := setting.Restore(ctx, g); err != nil {
+			state.next = now.Add(min(firstPause<<min(state.failures, 10), longestPause))
+			state.failures++
+			return err
+		}
+		*state = settingState{}
+		return nil
+	})
+}

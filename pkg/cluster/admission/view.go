@@ -1,0 +1,127 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"strings"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// ClusterView is the view of the cluster for reviews. It is immutable and safe for concurrent use.
+type ClusterView struct {
+	driver  string
+	classes resourcelisters.DeviceClassLister
+	pools   []fleet.Pool
+	cache   *Cache
+	// Sampled means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
+	Sampled bool
+	// Timeout limits the search for a node that satisfies a claim. The default is for reviews of the API server.
+	Timeout time.Duration
+
+	// here are the names that devices of the cluster have. names also has those of devices elsewhere; values are those of
+	// the attributes in chosen.
+	here, names sets.Set[selector.Name]
+	values      map[selector.Name]sets.Set[string]
+	// largest is the memory of the largest GPU, in bytes; 0 means unknown.
+	largest uint64
+	// migCapable means that a GPU of the cluster supports MIG.
+	migCapable bool
+	// probes are the devices to evaluate the selectors of classes on.
+	probes []probe
+	// feasible caches the results of the search, by question.
+	feasible *lru.Cache
+}
+
+// NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
+// unknown, and no review warns of missing ones. All views of a process share the cache.
+func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, cache *Cache) *ClusterView {
+	v := &ClusterView{
+		driver: driver, classes: classes, pools: pools, cache: cache, Timeout: searchTimeout,
+		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
+	}
+	v.probes = v.probeDevices()
+	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
+		v.value(v.name("type", false), string(kind)) // All types are valid, even without a device.
+	}
+	// Some cluster's devices have these. Evaluating the selector shows whether this cluster's do.
+	for _, e := range resourceslices.Catalogue() {
+		v.names.Insert(v.name(resourceapi.QualifiedName(e.Name), e.Capacity))
+	}
+	for _, p := range v.pools {
+		for d, kind := range p.Devices() {
+			if memory := d.Capacity["memory"]; kind.Type == gpu.KindGPU {
+				v.largest = max(v.largest, uint64(memory.Value.Value()))
+			}
+			v.migCapable = v.migCapable || ptr.Deref(d.Attributes["migCapable"].BoolValue, false)
+			for name, a := range d.Attributes {
+				n := v.name(name, false)
+				v.here.Insert(n)
+				if a.StringValue != nil && chosen[n.ID] {
+					v.value(n, *a.StringValue)
+				}
+			}
+			for name := range d.Capacity {
+				v.here.Insert(v.name(name, true))
+			}
+		}
+	}
+	v.names = v.names.Union(v.here)
+	if len(v.here) == 0 { // The devices are unknown.
+		v.here = v.names
+	}
+	return v
+}
+
+// chosen are the attributes by which people choose models. For others a list of values would not help.
+var chosen = map[string]bool{"productName": true, "profile": true, "architecture": true, "brand": true}
+
+func (v *ClusterView) value(n selector.Name, value string) {
+	if v.values[n] == nil {
+		v.values[n] = sets.New[string]()
+	}
+	v.values[n].Insert(value)
+}
+
+// Pools returns one pool of each shape.
+func (v *ClusterView) Pools() []fleet.Pool { return v.pools }
+
+// class returns a DeviceClass, or nil.
+func (v *ClusterView) class(name string) *resourceapi.DeviceClass {
+	class, _ := v.classes.Get(name)
+	return class
+}
+
+func (v *ClusterView) name(name resourceapi.QualifiedName, capacity bool) selector.Name {
+	domain, id, qualified := strings.Cut(string(name), "/")
+	if !qualified {
+		domain, id = v.driver, domain
+	}
+	return selector.Name{Domain: domain, ID: id, Capacity: capacity}
+}
+
+// known returns the attributes or capacities of the cluster's devices, as they are written, by the name without domain.
+func (v *ClusterView) known(capacity bool) map[string]string {
+	out := map[string]string{}
+	for n := range v.here {
+		switch {
+		case n.Capacity != capacity:
+		case n.Domain == v.driver:
+			out[n.ID] = n.ID
+		case out[n.ID] == "":
+			out[n.ID] = n.Domain + "/" + n.ID
+		}
+	}
+	return out
+}

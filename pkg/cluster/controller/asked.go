@@ -1,0 +1,177 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// askedPause is the least time between two passes of the askedKeeper. It limits the time of a first pod too.
+const askedPause = 200 * time.Millisecond
+
+// askedKeeper writes the MIG profiles and groups that the cluster asks for into a ConfigMap, which the nodes follow.
+type askedKeeper struct {
+	driver, name            string
+	configMaps              typedcorev1.ConfigMapInterface
+	claims, templates, pods cache.SharedIndexInformer
+	classes                 cache.Indexer
+	pools                   func() []fleet.Pool
+	read                    func(expression string) selector.Reading
+	dirty                   chan struct{}
+	// written is the ConfigMap as of readAt; last is its last readable content.
+	written *corev1.ConfigMap
+	readAt  time.Time
+	last    demand.State
+}
+
+func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
+	templates := c.versions.ResourceClaimTemplates(metav1.NamespaceAll)
+	// The others have claims, or nodes that need no more devices for them.
+	pods := coreinformers.NewFilteredPodInformer(c.client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = "spec.nodeName=,status.phase=Pending"
+	})
+	_ = pods.SetTransform(trimPod) // It fails only after the start.
+	return &askedKeeper{
+		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
+		templates: informer(c.versions, templates.List, templates.Watch, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
+		pods:      pods, classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.cache.Read, dirty: c.askedDirty,
+	}
+}
+
+// run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it.
+func (k *askedKeeper) run(ctx context.Context) {
+	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
+		_ = on(i, func(any) { trigger(k.dirty) }) // It fails only after the end.
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), k.templates.HasSynced, k.pods.HasSynced) {
+		return
+	}
+	for {
+		again := askedReread
+		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
+			again = retryAsked
+		}
+		if !sleep(ctx, again, k.dirty) || !sleep(ctx, askedPause, nil) {
+			return
+		}
+	}
+}
+
+const (
+	// retryAsked is the pause after a failed write.
+	retryAsked = 2 * time.Second
+	// askedReread is the age at which the ConfigMap is read again, because other clients can change or delete it.
+	askedReread = 30 * time.Second
+)
+
+func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
+	if k.written == nil || time.Since(k.readAt) >= askedReread {
+		found, err := k.configMaps.Get(ctx, k.name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			found = &corev1.ConfigMap{}
+		case err != nil:
+			return fmt.Errorf("get ConfigMap %s: %w", k.name, err)
+		}
+		k.written, k.readAt = found, time.Now()
+	}
+	exists := k.written.ResourceVersion != ""
+	last, err := demand.Decode(k.written.Data)
+	if err != nil {
+		last = k.last
+	}
+	asked, nodes := k.asked()
+	next, changed := demand.Next(last, asked, nodes, time.Now())
+	k.last = next
+	if exists && err == nil && !changed {
+		return nil
+	}
+	want := k.written.DeepCopy()
+	want.Name, want.Data = k.name, demand.Encode(next)
+	if !exists {
+		k.written, err = k.configMaps.Create(ctx, want, metav1.CreateOptions{})
+	} else {
+		k.written, err = k.configMaps.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		k.written = nil
+		return fmt.Errorf("write ConfigMap %s: %w", k.name, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Wrote the MIG profiles and groups that the cluster asks for", "configMap", k.name,
+		"asked", slices.Sorted(maps.Keys(next.Asked)))
+	return nil
+}
+
+// asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
+func (k *askedKeeper) asked() (asked []string, nodes int) {
+	c := demand.Cluster{
+		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes.List()),
+		Claims: list[*resourceapi.ResourceClaim](k.claims.GetStore().List()), Pods: list[*corev1.Pod](k.pods.GetStore().List()),
+		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetStore().List()),
+	}
+	pools := k.pools()
+	for kind := range fleet.Publishers(pools) {
+		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
+			c.Known = append(c.Known, kind.Profile)
+		}
+	}
+	slices.Sort(c.Known)
+	return c.Asked(), len(pools)
+}
+
+// list returns the objects of a cache.
+func list[T any](objects []any) (out []T) {
+	for _, o := range objects {
+		if one, ok := o.(T); ok {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+func trimTemplate(object any) (any, error) {
+	if template, ok := object.(*resourceapi.ResourceClaimTemplate); ok {
+		template.ManagedFields, template.Labels, template.Annotations, template.OwnerReferences = nil, nil, nil, nil
+		template.Spec.ObjectMeta = metav1.ObjectMeta{}
+		template.Spec.Spec.Devices.Config, template.Spec.Spec.Devices.Constraints = nil, nil
+	}
+	return object, nil
+}
+
+// trimPod keeps the resources of a pod's containers.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	limits := func(containers []corev1.Container) (out []corev1.Container) {
+		for _, c := range containers {
+			out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+		}
+		return out
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers)},
+	}, nil
+}

@@ -1,0 +1,219 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+// atAsked is at, with a ConfigMap for the nodes. restart ends the controller and starts another.
+func atAsked(t *testing.T, objects []runtime.Object, do func(e *env, restart func())) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, objects...)
+		start := func() func() {
+			_, stop := e.start(func(o *Options) { o.AskedConfigMap, o.Namespace, o.AutoGroups = "published", "ns", true })
+			pass(2 * time.Second)
+			return stop
+		}
+		stop := start()
+		do(e, func() {
+			stop()
+			stop = start()
+		})
+		stop()
+	})
+}
+
+// asked returns the profiles of the ConfigMap; "none" without one.
+func (e *env) asked() string {
+	e.t.Helper()
+	found := get[corev1.ConfigMap](e, "configmaps", "ns/published")
+	if found == nil {
+		return "none"
+	}
+	state, err := demand.Decode(found.Data)
+	if err != nil {
+		e.t.Error(err)
+	}
+	return strings.Join(slices.Sorted(maps.Keys(state.Asked)), " ")
+}
+
+func (e *env) wantAsked(when, want string) {
+	e.t.Helper()
+	if got := e.asked(); got != want {
+		e.t.Errorf("%s: the ConfigMap has %q, want %q", when, got, want)
+	}
+}
+
+func podOf(name, resourceName string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Status: corev1.PodStatus{Phase: corev1.PodPending},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceName(resourceName): resource.MustParse("1")},
+		}}}},
+	}
+}
+
+func specOf(class string) resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+		Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class},
+	}}}}
+}
+
+func claimOf(name, class string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: specOf(class)}
+}
+
+// soon is less than the two seconds that a first pod may wait longer.
+const soon = time.Second
+
+func TestAskedKeeper_ObjectAsksForProfile_ConfigMapHasItForAnHour(t *testing.T) {
+	for name, object := range map[string]struct {
+		runtime.Object
+		resource string
+	}{
+		"pod":   {podOf("p", "nvidia.com/mig-1g.10gb"), "pods"},
+		"claim": {claimOf("c", smallest), "resourceclaims"},
+		"template": {&resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: specOf(smallest)},
+		}, "resourceclaimtemplates"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, restart func()) {
+				e.wantAsked("nothing asks", "")
+				e.put(object.Object)
+				pass(soon)
+				e.wantAsked("an object asks", "1g.10gb")
+				pass(3 * time.Hour)
+				e.remove(object.resource, "ns/"+e.names(object.resource)[0][len("ns/"):])
+				pass(50 * time.Minute)
+				restart()
+				e.wantAsked("nothing asks for less than an hour", "1g.10gb")
+				pass(30 * time.Minute)
+				e.wantAsked("nothing asks for more than an hour", "")
+			})
+		})
+	}
+}
+
+func TestAskedKeeper_ClaimsOfAllProfiles_FewWritesAndNoOtherProfile(t *testing.T) {
+	atAsked(t, machine(t, "hgx-h100", "n1", 2), func(e *env, _ func()) {
+		e.written()
+		for i := range 200 {
+			e.put(claimOf(fmt.Sprint("any-", i), smallest))
+			c := claimOf(fmt.Sprint("made-up-", i), smallest)
+			c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+				Expression: fmt.Sprintf(`device.attributes["gpu.nvidia.com"].profile == "1g.%dgb"`, 100+i),
+			}}}
+			e.put(c)
+			pass(10 * time.Millisecond)
+		}
+		pass(soon)
+		e.wantAsked("many claims", "1g.10gb")
+		if writes := e.written(); len(writes) != 1 {
+			t.Errorf("%d writes: %q", len(writes), writes)
+		}
+	})
+}
+
+func TestAskedKeeper_ConfigMapDeletedOrOverwritten_IsWrittenAgain(t *testing.T) {
+	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		e.put(claimOf("earlier", "mig-2g.20gb.nvidia.com"))
+		pass(soon)
+		e.remove("resourceclaims", "ns/earlier")
+		e.put(claimOf("c", smallest))
+		pass(soon)
+		e.remove("configmaps", "ns/published")
+		pass(time.Minute)
+		e.wantAsked("deleted", "1g.10gb 2g.20gb")
+		overwrite := func(content, want string) {
+			other := get[corev1.ConfigMap](e, "configmaps", "ns/published")
+			other.Data = map[string]string{demand.Key: content}
+			e.put(other)
+			pass(time.Minute)
+			e.wantAsked("overwritten with "+content, want)
+		}
+		overwrite("everything", "1g.10gb 2g.20gb")
+		overwrite("{}", "1g.10gb")
+	})
+}
+
+func TestAskedKeeper_WriteFails_IsTriedAgain(t *testing.T) {
+	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		fails := 2
+		e.fault = func(r request) (refused, lost error) {
+			if r.Resource == "configmaps" && r.write() && fails > 0 {
+				if fails--; fails == 0 {
+					return nil, errors.New("connection reset")
+				}
+				return errors.New("connection refused"), nil
+			}
+			return nil, nil
+		}
+		e.put(claimOf("c", smallest))
+		pass(10 * time.Second)
+		if e.wantAsked("two failures", "1g.10gb"); fails != 0 {
+			t.Errorf("%d failures are left", fails)
+		}
+	})
+}
+
+// TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay has nodes that publish groups only while an object asks for them.
+func TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay(t *testing.T) {
+	settings, _, err := sharing.Parse([]byte("publish: [{profiles: Auto, groups: Auto}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scanned, err := slicetest.Scan("hgx-h100", "n1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}
+	for _, s := range slicetest.Slices(scanned, "n1", settings) {
+		objects = append(objects, s)
+	}
+	atAsked(t, objects, func(e *env, _ func()) {
+		pass(2 * grace)
+		for _, size := range []string{"2", "4", "8"} {
+			if !slices.Contains(e.names("deviceclasses"), "nvlink-"+size+".gpu.nvidia.com") {
+				t.Errorf("no class of groups of %s: %q", size, e.names("deviceclasses"))
+			}
+		}
+		e.wantAsked("nothing asks", "")
+		e.put(claimOf("c", "nvlink-4.gpu.nvidia.com"))
+		pass(soon)
+		e.wantAsked("a claim asks", demand.Groups)
+		if state, err := demand.Decode(get[corev1.ConfigMap](e, "configmaps", "ns/published").Data); err != nil || state.Nodes != 1 {
+			t.Errorf("%+v, %v, want one node", state, err)
+		}
+	})
+}
+
+func TestAskedKeeper_NothingChanges_WritesEachBeat(t *testing.T) {
+	atAsked(t, machine(t, "hgx-h100", "n1", 1), func(e *env, _ func()) {
+		e.written()
+		pass(time.Hour)
+		if n := len(e.written()); n < 15 || n > 20 {
+			t.Errorf("%d writes in an hour, want one each %s", n, demand.Beat)
+		}
+	})
+}

@@ -1,0 +1,325 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/selector"
+)
+
+// cacheLag is the time for a cache to receive another program's write.
+const cacheLag = time.Second
+
+// chartLag is the time that Helm has to write the chart's class or, at the end of the release, to end the controller.
+const chartLag = 10 * time.Second
+
+// classReconciler creates and removes DeviceClasses.
+type classReconciler struct {
+	options deviceclasses.Options
+	grace   time.Duration
+
+	pools func() []fleet.Pool
+	// existing and known are the caches of classes and claims.
+	existing, known cache.Indexer
+	classes         resourcev1.DeviceClassInterface
+	claims          func(namespace string) resourcev1.ResourceClaimInterface
+	templates       func(namespace string) resourcev1.ResourceClaimTemplateInterface
+	pods            kubernetes.Interface
+
+	// made holds when this instance created a class, or found it created, until the cache receives it.
+	made map[string]time.Time
+	// chartGone is the time since when the chart's class is missing, or zero.
+	chartGone time.Time
+	// unwanted holds when to check the users of each of our classes without devices.
+	unwanted map[string]time.Time
+	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
+	dropsResourceNames bool
+	reported           map[string]bool
+	// resources holds every servedResource that an event showed, also of classes that were gone at once.
+	resources *sync.Map
+	// concerns reports whether a class is about this driver's devices.
+	concerns func(*resourceapi.DeviceClass) bool
+}
+
+// maxClasses keeps faulty nodes from filling the API server with classes. It bounds the creation only.
+const maxClasses = 500
+
+// reconcile creates and removes classes. It returns the delay until the next run if nothing changes; 0: none.
+func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, err error) {
+	var errs []error
+	done := func(wait time.Duration, err error) {
+		errs = append(errs, err)
+		if wait > 0 && (again == 0 || wait < again) {
+			again = wait
+		}
+	}
+	ours := map[string]*resourceapi.DeviceClass{}
+	for _, class := range list[*resourceapi.DeviceClass](k.existing.List()) {
+		if k.options.Ours(class) {
+			ours[class.Name] = class
+		}
+	}
+	wanted, problems := deviceclasses.Build(fleet.Publishers(k.pools()), ours, k.options)
+	room := maxClasses - len(ours)
+	for _, want := range wanted {
+		if ours[want.Name] == nil && want.Name != k.options.Driver {
+			if want.Nodes == 0 || room <= 0 {
+				problems = append(problems, fmt.Errorf("no DeviceClass %s: only nodes with too many kinds publish its devices, or there are %d classes. Look for a node that publishes wrong models or profiles",
+					want.Name, maxClasses))
+				continue
+			}
+			room--
+		}
+		delete(ours, want.Name) // The remaining classes are unwanted.
+		done(k.put(ctx, want.DeviceClass))
+	}
+	for _, p := range problems {
+		if !k.reported[p.Error()] && len(k.reported) < maxClasses {
+			k.reported[p.Error()] = true
+			klog.FromContext(ctx).Error(p, "A kind of device gets no DeviceClass; claims can select it by CEL")
+		}
+	}
+	done(k.removeUnwanted(ctx, ours))
+	done(0, k.refresh(ctx))
+	return again, errors.Join(errs...)
+}
+
+// refreshed is the annotation that refresh changes.
+const refreshed = "gpu-dra-driver/refreshed"
+
+// refresh writes the classes whose extended resource another class gave up. The scheduler forgets a resource with one of
+// its classes, and finds the other class only at an event about it; until then every pod waits for "Insufficient".
+func (k *classReconciler) refresh(ctx context.Context) (err error) {
+	var seen []servedResource
+	k.resources.Range(func(key, _ any) bool {
+		if one, ok := key.(servedResource); ok {
+			seen = append(seen, one)
+		}
+		k.resources.Delete(key) // Before the cache is read, so that a later event is not lost.
+		return true
+	})
+	now, lost := map[servedResource]*resourceapi.DeviceClass{}, map[string]bool{}
+	for _, o := range k.existing.List() {
+		if one, ok := resourceOf(o); ok {
+			now[one], _ = o.(*resourceapi.DeviceClass)
+		}
+	}
+	for _, one := range seen {
+		if now[one] == nil {
+			lost[one.resource] = true
+		}
+	}
+	defer func() {
+		for _, one := range seen {
+			if err != nil || now[one] != nil {
+				k.resources.Store(one, true)
+			}
+		}
+	}()
+	for one, class := range now {
+		if !lost[one.resource] || !k.concerns(class) {
+			continue
+		}
+		class = class.DeepCopy()
+		metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
+		if _, err := k.classes.Update(ctx, class, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
+		}
+		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another one with its extended resource is gone",
+			"class", class.Name)
+	}
+	return nil
+}
+
+// servedResource is a class and its extended resource.
+type servedResource struct{ class, resource string }
+
+func resourceOf(object any) (servedResource, bool) {
+	class, ok := object.(*resourceapi.DeviceClass)
+	if !ok || class.Spec.ExtendedResourceName == nil {
+		return servedResource{}, false
+	}
+	return servedResource{class.Name, *class.Spec.ExtendedResourceName}, true
+}
+
+// put creates a class, or updates one of ours. If another program writes it at the same time, put returns a delay,
+// because no event follows if that program undoes its write before the cache receives it.
+func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass) (again time.Duration, err error) {
+	object, exists, _ := k.existing.GetByKey(want.Name) // Reading the cache cannot fail.
+	is, _ := object.(*resourceapi.DeviceClass)
+	if !exists || is == nil {
+		if since, ours := k.made[want.Name]; ours && time.Since(since) < cacheLag {
+			return cacheLag, nil
+		}
+		if want.Name == k.options.Driver {
+			if k.chartGone.IsZero() {
+				k.chartGone = time.Now()
+			}
+			if rest := chartLag - time.Since(k.chartGone); rest > 0 {
+				return rest, nil
+			}
+		}
+		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			k.made[want.Name] = time.Now()
+			return cacheLag, nil
+		case err != nil:
+			return 0, fmt.Errorf("create DeviceClass %s: %w", want.Name, err)
+		}
+		k.probeResourceNames(want, made)
+		k.made[want.Name] = time.Now()
+		klog.FromContext(ctx).V(2).Info("Created a DeviceClass", "class", want.Name)
+		return 0, nil
+	}
+	delete(k.made, want.Name)
+	if want.Name == k.options.Driver {
+		k.chartGone = time.Time{}
+	}
+	if !k.options.Ours(is) {
+		return 0, nil
+	}
+	change, changed := deviceclasses.Changed(is, want, !k.dropsResourceNames)
+	if !changed {
+		return 0, nil
+	}
+	made, err := k.classes.Update(ctx, change, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return cacheLag, nil
+	case err != nil:
+		return 0, fmt.Errorf("update DeviceClass %s: %w", want.Name, err)
+	}
+	k.probeResourceNames(want, made)
+	klog.FromContext(ctx).V(2).Info("Updated a DeviceClass", "class", want.Name)
+	return 0, nil
+}
+
+// probeResourceNames sets dropsResourceNames from the API server's answer to a write.
+func (k *classReconciler) probeResourceNames(want, made *resourceapi.DeviceClass) {
+	if want.Spec.ExtendedResourceName != nil {
+		k.dropsResourceNames = made.Spec.ExtendedResourceName == nil
+	}
+}
+
+// removeUnwanted deletes our classes that have had no devices for the grace period, unless an object refers to them. It
+// returns the delay until the next attempt; 0: none.
+func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (wait time.Duration, err error) {
+	maps.DeleteFunc(k.unwanted, func(name string, _ time.Time) bool { return classes[name] == nil })
+	due := map[string]*resourceapi.DeviceClass{}
+	for name, class := range classes {
+		if class.DeletionTimestamp != nil {
+			continue
+		}
+		if k.unwanted[name].IsZero() {
+			k.unwanted[name] = time.Now().Add(k.grace)
+		}
+		if !k.unwanted[name].After(time.Now()) {
+			due[name] = class
+		}
+	}
+	used, err := k.users(ctx, due)
+	if err != nil {
+		return 0, fmt.Errorf("check whether DeviceClasses are in use: %w", err)
+	}
+	var errs []error
+	for name, class := range due {
+		if user := used[name]; user != "" {
+			klog.FromContext(ctx).V(4).Info("A DeviceClass without devices stays, because it is in use", "class", name, "by", user)
+			k.unwanted[name] = time.Now().Add(k.grace)
+			continue
+		}
+		err := k.classes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			k.unwanted[name] = time.Now().Add(cacheLag)
+		case err != nil:
+			errs = append(errs, fmt.Errorf("remove DeviceClass %s: %w", name, err))
+		default:
+			k.unwanted[name] = time.Now().Add(cacheLag) // Until the cache receives it.
+			klog.FromContext(ctx).V(2).Info("Removed an unused DeviceClass without devices", "class", name)
+		}
+	}
+	for _, at := range k.unwanted {
+		if rest := time.Until(at); rest > 0 && (wait == 0 || rest < wait) {
+			wait = rest
+		}
+	}
+	return wait, errors.Join(errs...)
+}
+
+// users returns, for each class with one, an object that refers to it: a claim, a template, or a pod that waits for its
+// extended resource. The caches cannot show that a class is unused, so it asks the API server about the others, in one
+// pass for all.
+func (k *classReconciler) users(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (map[string]string, error) {
+	used := map[string]string{}
+	uses := func(spec resourceapi.ResourceClaimSpec, kind string, meta metav1.ObjectMeta) (enough bool) {
+		for r := range selector.Requests(spec.Devices.Requests) {
+			if classes[r.DeviceClassName] != nil {
+				used[r.DeviceClassName] = kind + " " + meta.Namespace + "/" + meta.Name
+			}
+		}
+		return len(used) == len(classes)
+	}
+	if len(classes) == 0 {
+		return used, nil
+	}
+	for _, c := range list[*resourceapi.ResourceClaim](k.known.List()) {
+		if uses(c.Spec, "ResourceClaim", c.ObjectMeta) {
+			return used, nil
+		}
+	}
+	claims, templates := k.claims(metav1.NamespaceAll).List, k.templates(metav1.NamespaceAll).List
+	if err := eachPage(ctx, metav1.ListOptions{}, claims, func(page *resourceapi.ResourceClaimList) (enough bool) {
+		return slices.ContainsFunc(page.Items, func(c resourceapi.ResourceClaim) bool { return uses(c.Spec, "ResourceClaim", c.ObjectMeta) })
+	}); err != nil || len(used) == len(classes) {
+		return used, err
+	}
+	if err := eachPage(ctx, metav1.ListOptions{}, templates, func(page *resourceapi.ResourceClaimTemplateList) (enough bool) {
+		return slices.ContainsFunc(page.Items, func(t resourceapi.ResourceClaimTemplate) bool {
+			return uses(t.Spec.Spec, "ResourceClaimTemplate", t.ObjectMeta)
+		})
+	}); err != nil || len(used) == len(classes) {
+		return used, err
+	}
+	resources := map[corev1.ResourceName]string{}
+	for name, class := range classes {
+		resources[corev1.ResourceName("deviceclass.resource.kubernetes.io/"+name)] = name
+		if resource := class.Spec.ExtendedResourceName; resource != nil {
+			resources[corev1.ResourceName(*resource)] = name
+		}
+	}
+	pods, pending := k.pods.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{FieldSelector: "status.phase=Pending"}
+	err := eachPage(ctx, pending, pods, func(page *corev1.PodList) (enough bool) {
+		for _, p := range page.Items {
+			for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+				for resource := range c.Resources.Limits {
+					if class, ok := resources[resource]; ok {
+						used[class] = "Pod " + p.Namespace + "/" + p.Name
+					}
+				}
+			}
+		}
+		return len(used) == len(classes)
+	})
+	return used, err
+}

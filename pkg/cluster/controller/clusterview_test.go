@@ -1,0 +1,89 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+)
+
+// published are the slices of nodes, in an index as the informer's.
+func published(t *testing.T, shapes *fleet.Shapes, nodes map[string]string) cache.Indexer {
+	t.Helper()
+	indexer := newSlices(draclient.New(fake.NewClientset()), slicetest.Driver, shapes).GetIndexer()
+	for node, profile := range nodes {
+		put(t, indexer, shapes, node, profile)
+	}
+	return indexer
+}
+
+func put(t *testing.T, indexer cache.Indexer, shapes *fleet.Shapes, node, profile string) {
+	t.Helper()
+	all, err := slicetest.Node(profile, node, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		one := shapes.Trim(s)
+		if err := indexer.Add(&one); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPools_NodeChanges_PoolFollows(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	indexer := published(t, shapes, map[string]string{"a": "t4-1", "b": "t4-1"})
+	n := newNodes(indexer)
+	if got := n.pools(); len(got) != 0 {
+		t.Errorf("%d pools before anything has changed", len(got))
+	}
+	n.invalidate("a")
+	n.invalidate("b")
+	if got := n.pools(); len(got) != 2 || !got[0].Whole || !got[1].Whole {
+		t.Errorf("%v", got)
+	}
+	for _, s := range slicesOf(indexer, "a") {
+		if err := indexer.Delete(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.invalidate("a")
+	if got := n.pools(); len(got) != 1 || got[0].Node != "b" {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestClusterView_NoNewShape_Kept(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
+	n := newNodes(indexer)
+	n.invalidate("b")
+	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, false, nil)
+	was := k.current.Load()
+	change := func(node, profile string) bool {
+		put(t, indexer, shapes, node, profile)
+		n.invalidate(node)
+		k.build()
+		before := was
+		was = k.current.Load()
+		return was != before
+	}
+	if change("a", "t4-1") {
+		t.Error("a node like the others makes a new view")
+	}
+	if !change("c", "l40s-4") || len(was.Pools()) != 2 {
+		t.Errorf("a node of another model makes none: %d pools", len(was.Pools()))
+	}
+}
+
+func newNodes(slices cache.Indexer) *nodes {
+	return &nodes{slices: slices, known: map[string]fleet.Pool{}, possible: map[string]fleet.Pool{}, changed: map[string]bool{}}
+}

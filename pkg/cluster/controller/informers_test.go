@@ -1,0 +1,215 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	draclient "k8s.io/dynamic-resource-allocation/client"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+)
+
+// follow runs an informer of slices until stop is called.
+func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *fleet.Shapes, stop func()) {
+	t.Helper()
+	shapes = &fleet.Shapes{}
+	i = newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { i.RunWithContext(ctx) })
+	synctest.Wait()
+	if !i.HasSynced() {
+		t.Error("it has not synced")
+	}
+	return i, shapes, func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// bare is a node's only slice.
+func bare(t *testing.T, node string) *resourceapi.ResourceSlice {
+	t.Helper()
+	s := slicesAt(t, "l40s-4", node, 1)[0]
+	s.Spec.Pool.ResourceSliceCount = 1
+	return s
+}
+
+func cached(i cache.SharedIndexInformer) []string {
+	return slices.Sorted(slices.Values(i.GetIndexer().ListKeys()))
+}
+
+func TestNewSlices_ManySlices_ListedInPagesAndWatched(t *testing.T) {
+	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t)
+				e.lists = lists
+				for n := range 2*pageSize + 50 {
+					e.put(bare(t, fmt.Sprintf("node-%03d", n)))
+				}
+				foreign := bare(t, "nic")
+				foreign.Spec.Driver = "nic.example.com"
+				e.put(foreign)
+				i, shapes, stop := follow(t, e)
+				defer stop()
+				if n := len(cached(i)); n != 2*pageSize+50 {
+					t.Errorf("%d slices of %d", n, 2*pageSize+50)
+				}
+				reads := e.readRequests()
+				if lists && !cmp.Equal(reads, []string{"watch resourceslices", "list resourceslices 200", "list resourceslices 200", "list resourceslices 200", "watch resourceslices"}) ||
+					!lists && !cmp.Equal(reads, []string{"watch resourceslices"}) {
+					t.Errorf("it was read by %v", reads)
+				}
+				if n := shapes.Len(); n > 2 { // The one that every bookmark has may not be gone yet.
+					t.Errorf("nodes of one make have %d shapes", n)
+				}
+
+				e.publish("hgx-h100", "new", 1)
+				changed := bare(t, "node-000")
+				changed.Spec.Pool.Generation = 7
+				e.put(changed)
+				e.remove("resourceslices", "node-001-00")
+				synctest.Wait()
+				if got := slicesOf(i.GetIndexer(), "new"); len(got) != len(slicesAt(t, "hgx-h100", "new", 1)) || got[0].Shape == nil {
+					t.Errorf("of the new node there are %d slices", len(got))
+				}
+				if got := slicesOf(i.GetIndexer(), "node-000"); len(got) != 1 || got[0].Pool.Generation != 7 {
+					t.Errorf("the change is not there: %+v", got)
+				}
+				if got := slicesOf(i.GetIndexer(), "node-001"); len(got) != 0 {
+					t.Errorf("what is gone is there: %+v", got)
+				}
+				one, other := slicesOf(i.GetIndexer(), "node-002")[0], slicesOf(i.GetIndexer(), "node-000")[0]
+				if one.Shape != other.Shape {
+					t.Error("what came by the list and what came by the watch have shapes of their own")
+				}
+			})
+		})
+	}
+}
+
+func TestNewSlices_WatchExpired_ListedAgain(t *testing.T) {
+	for _, lists := range []bool{true, false} {
+		t.Run(fmt.Sprint("lists ", lists), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, machine(t, "l40s-4", "a", 0)...)
+				e.lists = lists
+				e.publish("t4-1", "b", 0)
+				i, _, stop := follow(t, e)
+				defer stop()
+				for range 3 {
+					e.mu.Lock()
+					for w := range e.watches {
+						w.stop()
+					}
+					e.mu.Unlock()
+					e.forget()
+					e.withdraw("a")
+					e.publish("l40s-4", "c", 0)
+					pass(time.Minute)
+					if diff := cmp.Diff(e.names("resourceslices"), cached(i)); diff != "" {
+						t.Errorf("(-server +cache)\n%s", diff)
+					}
+					e.withdraw("c")
+					e.publish("l40s-4", "a", 0)
+					pass(time.Minute)
+					if diff := cmp.Diff(e.names("resourceslices"), cached(i)); diff != "" {
+						t.Errorf("(-server +cache)\n%s", diff)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNewSlices_PagesExpire_ListedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		e.lists = true
+		for n := range 2*pageSize + 1 {
+			e.put(bare(t, fmt.Sprintf("node-%03d", n)))
+		}
+		lists := 0
+		e.fault = func(r request) (refused, lost error) {
+			if r.Verb == "list" {
+				if lists++; lists == 2 {
+					e.version++
+					e.forgotten = e.version
+				}
+			}
+			return nil, nil
+		}
+		shapes := &fleet.Shapes{}
+		i := newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go i.RunWithContext(ctx)
+		pass(time.Minute)
+		if n := len(cached(i)); n != 2*pageSize+1 || lists != 5 {
+			t.Errorf("%d slices by %d pages", n, lists)
+		}
+	})
+}
+
+func TestTrim_Bookmark_KeepsAnnotations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, bare(t, "a"))
+		w, err := draclient.New(e.client()).ResourceSlices().Watch(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shapes := &fleet.Shapes{}
+		slices := trim(w, shapes)
+		first, last := <-slices.ResultChan(), <-slices.ResultChan()
+		slice, ok := first.Object.(*fleet.Slice)
+		if !ok || slice.Node != "a" || slice.Shape == nil {
+			t.Errorf("%+v", first)
+		}
+		if mark, ok := last.Object.(*fleet.Slice); !ok || mark.Annotations[metav1.InitialEventsAnnotationKey] != "true" || mark.ResourceVersion == "" {
+			t.Errorf("%+v", last)
+		}
+		e.publish("t4-1", "b", 0)
+		synctest.Wait()
+		slices.Stop() // An event is pending without a reader.
+		slices.Stop()
+		synctest.Wait()
+		if e, open := <-slices.ResultChan(); open {
+			t.Errorf("it waits for a reader of %v", e.Type)
+		}
+	})
+}
+
+func TestNewSlices_SliceWithoutNode_Ignored(t *testing.T) {
+	if got := newNodes(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})).pools(); len(got) != 0 {
+		t.Errorf("pools of nothing: %v", got)
+	}
+	objects := machine(t, "l40s-4", "a", 0)
+	at(t, objects, func(t *testing.T, e *env, c *Controller) {
+		e.put(&resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "network"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: slicetest.Driver, AllNodes: new(true), Pool: resourceapi.ResourcePool{Name: "network", ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "bare"}},
+			},
+		})
+		pass(time.Minute)
+		wantClasses(t, e, l40sClass)
+		if cluster, ok := c.Cluster(); !ok || cluster.Counts.LargestGroup["NVIDIA L40S"] != 1 {
+			t.Errorf("%+v", cluster)
+		}
+	})
+}

@@ -1,0 +1,110 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/klog/v2"
+	ctrladmission "sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/show/metrics"
+)
+
+// Paths of the webhooks.
+const (
+	AdmitPath  = "/admit"
+	AdvisePath = "/advise"
+)
+
+// Webhooks returns the handlers of the two webhooks by path: one denies errors, the other only warns of them. Both deny
+// unsatisfiable claims if denyUnsatisfiable is set.
+func Webhooks(view func() *admission.ClusterView, m *metrics.Reviews, denyUnsatisfiable bool) map[string]http.Handler {
+	return map[string]http.Handler{
+		AdmitPath:  webhook(view, m, "admit", admission.Options{Binding: true, DenyUnsatisfiable: denyUnsatisfiable}),
+		AdvisePath: webhook(view, m, "advise", admission.Options{DenyUnsatisfiable: denyUnsatisfiable}),
+	}
+}
+
+// NoClientCertificate is the answer to a request without the client certificate that the webhook needs.
+const NoClientCertificate = "the request has no client certificate of the webhook's client authority"
+
+// OnlyClients refuses requests without a verified client certificate. It does so with an answer, so that the API server's
+// error shows the reason.
+func OnlyClients(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			http.Error(w, NoClientCertificate, http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+const (
+	// maxReviews is the number of reviews that a webhook does at once; others wait. Any pod can reach the webhook.
+	maxReviews = 16
+	// maxBody is more than the API server sends: an object, its old version and their frame.
+	maxBody = 4 << 20
+	// reviewTime is the time for a request to send its body, and for it to wait.
+	reviewTime = 5 * time.Second
+)
+
+// bounded limits the work of concurrent requests.
+func bounded(h http.Handler) http.Handler {
+	slots := make(chan struct{}, maxReviews)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), reviewTime)
+		defer cancel()
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-ctx.Done():
+			http.Error(w, "too many reviews at once", http.StatusServiceUnavailable)
+			return
+		}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(reviewTime)) // A recorder of a test has none.
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		h.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func webhook(view func() *admission.ClusterView, m *metrics.Reviews, name string, o admission.Options) http.Handler {
+	return bounded(&ctrladmission.Webhook{Handler: ctrladmission.HandlerFunc(func(ctx context.Context, r ctrladmission.Request) (answer ctrladmission.Response) {
+		began, result := time.Now(), "allowed"
+		defer func() {
+			// Only the denying webhook, which gets the driver's own objects, answers a bug with an error.
+			if p := recover(); p != nil {
+				klog.FromContext(ctx).Error(nil, "A bug of the controller stopped a review", "webhook", name, "object", klog.KRef(r.Namespace, r.Name), "panic", p, "stack", string(debug.Stack()))
+				answer = ctrladmission.Allowed("")
+				if o.Binding {
+					result, answer = "denied", ctrladmission.Errored(http.StatusInternalServerError, fmt.Errorf("a bug of the controller: %v", p))
+				}
+			}
+			m.Reviewed(name, kindLabel(r.Kind.Kind), result, time.Since(began))
+		}()
+		response := admission.Review(ctx, view(), &r.AdmissionRequest, o)
+		switch {
+		case !response.Allowed:
+			result = "denied"
+		case len(response.Warnings) > 0:
+			result = "warned"
+		}
+		return ctrladmission.Response{AdmissionResponse: *response}
+	})})
+}
+
+// kindLabel limits the values of the label, because a request can name any kind.
+func kindLabel(kind string) string {
+	switch kind {
+	case "ResourceClaim", "ResourceClaimTemplate", "DeviceClass":
+		return kind
+	}
+	return "other"
+}

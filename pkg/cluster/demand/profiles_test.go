@@ -1,0 +1,155 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package demand
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"gpu-dra-driver/pkg/cluster/selector"
+)
+
+const driver = "gpu.nvidia.com"
+
+const attribute = `device.attributes["gpu.nvidia.com"].`
+
+func class(name string, expressions ...string) *resourceapi.DeviceClass {
+	c := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	c.Spec.Selectors = selectors(expressions)
+	return c
+}
+
+func selectors(expressions []string) (out []resourceapi.DeviceSelector) {
+	for _, e := range expressions {
+		out = append(out, resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: e}})
+	}
+	return out
+}
+
+func devices(class string, expressions ...string) resourceapi.DeviceClaim {
+	return resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{
+		Name: "r", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, Selectors: selectors(expressions)},
+	}}}
+}
+
+func cluster() Cluster {
+	ours := `device.driver == "gpu.nvidia.com"`
+	small := class("mig-1g.10gb.nvidia.com", ours+" && "+attribute+`type == "mig" && has(`+attribute+`profile) && `+attribute+`profile == "1g.10gb"`)
+	small.Spec.ExtendedResourceName = new("nvidia.com/mig-1g.10gb")
+	whole := class("gpu.nvidia.com", ours+" && "+attribute+`type == "gpu"`)
+	whole.Spec.ExtendedResourceName = new("nvidia.com/gpu")
+	return Cluster{
+		Driver: driver, Known: []string{"1g.10gb", "2g.20gb", "3g.40gb"},
+		Classes: []*resourceapi.DeviceClass{
+			small, whole, class("mig.nvidia.com", ours+" && "+attribute+`type == "mig"`), class("ours", ours), class("any"),
+			class("nvlink.gpu.nvidia.com", ours+" && "+attribute+`type == "nvlink-group"`),
+			class("nic", `device.driver == "nic.example.com"`), class("other", `device.attributes["nic.example.com"].speed == "fast"`),
+			class("root", `device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"`+" && "+ours),
+		},
+		Read: func(e string) selector.Reading {
+			r, _ := selector.Read(e)
+			return r
+		},
+	}
+}
+
+func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
+	all := cluster().Known
+	groups := []string{Groups}
+	everything := append(slices.Clone(all), Groups)
+	for name, c := range map[string]struct {
+		asks resourceapi.DeviceClaim
+		want []string
+	}{
+		"a profile's class":          {devices("mig-1g.10gb.nvidia.com"), []string{"1g.10gb"}},
+		"all partitions":             {devices("mig.nvidia.com"), all},
+		"a profile by selector":      {devices("mig.nvidia.com", attribute+`profile == "3g.40gb"`), []string{"3g.40gb"}},
+		"two selectors":              {devices("mig.nvidia.com", "true", attribute+`profile == "3g.40gb"`), []string{"3g.40gb"}},
+		"a list of profiles":         {devices("mig.nvidia.com", attribute+`profile in ["1g.10gb", "3g.40gb"]`), []string{"1g.10gb", "3g.40gb"}},
+		"one or the other":           {devices("mig.nvidia.com", attribute+`profile == "1g.10gb" || `+attribute+`profile == "2g.20gb"`), []string{"1g.10gb", "2g.20gb"}},
+		"a profile or anything":      {devices("mig.nvidia.com", attribute+`profile == "1g.10gb" || device.allowMultipleAllocations`), all},
+		"a comparison of capacities": {devices("mig.nvidia.com", `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("15Gi")) > 0`), all},
+		"a prefix of profiles":       {devices("mig.nvidia.com", attribute+`profile.startsWith("1g")`), all},
+		"an unreadable selector":     {devices("mig.nvidia.com", `((`), all},
+		"an alias":                   {devices("mig.nvidia.com", `cel.bind(a, device.attributes["gpu.nvidia.com"], a.profile == "1g.10gb")`), all},
+		"not a profile":              {devices("mig.nvidia.com", `!(`+attribute+`profile == "1g.10gb")`), all},
+		"a profile that no GPU has":  {devices("mig.nvidia.com", attribute+`profile == "9g.99gb"`), nil},
+		"whole GPUs":                 {devices("gpu.nvidia.com"), nil},
+		"any device of the driver":   {devices("ours"), everything},
+		"any device":                 {devices("any"), everything},
+		"the driver and a PCIe root": {devices("root"), everything},
+		"groups":                     {devices("nvlink.gpu.nvidia.com"), groups},
+		"groups of four":             {devices("nvlink.gpu.nvidia.com", attribute+`gpuCount == 4`), groups},
+		"groups by a selector":       {devices("ours", attribute+`type == "nvlink-group"`), groups},
+		"groups by an odd selector":  {devices("ours", `!(`+attribute+`type in ["gpu", "mig"])`), everything},
+		"partitions or groups":       {devices("ours", attribute+`type in ["mig", "nvlink-group"]`), everything},
+		"any device with a profile":  {devices("ours", attribute+`profile == "1g.10gb"`), []string{"1g.10gb"}},
+		"a driver in an odd way":     {devices("any", `device.driver.startsWith("gpu.")`), everything},
+		"a class or a group": {resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+			{DeviceClassName: "nvlink.gpu.nvidia.com"}, {DeviceClassName: "mig-1g.10gb.nvidia.com"},
+		}}}}, []string{"1g.10gb", Groups}},
+		"another driver":               {devices("nic"), nil},
+		"attributes of another driver": {devices("other"), nil},
+		"a class that does not exist":  {devices("none"), nil},
+		"contradicting selectors":      {devices("mig-1g.10gb.nvidia.com", attribute+`profile == "2g.20gb"`), nil},
+		"alternatives": {resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
+			{DeviceClassName: "gpu.nvidia.com"}, {DeviceClassName: "mig.nvidia.com", Selectors: selectors([]string{attribute + `profile == "2g.20gb"`})},
+		}}}}, []string{"2g.20gb"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := cluster()
+			in.Claims = []*resourceapi.ResourceClaim{{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}}}
+			if got := in.Asked(); !slices.Equal(got, c.want) {
+				t.Errorf("a claim asks for %q, want %q", got, c.want)
+			}
+			in.Claims, in.Templates = nil, []*resourceapi.ResourceClaimTemplate{{
+				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}},
+			}}
+			if got := in.Asked(); !slices.Equal(got, c.want) {
+				t.Errorf("a template asks for %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAsked_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
+	held := func(driver, device string) *resourceapi.ResourceClaim {
+		return &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{Driver: driver, Device: device}}},
+		}}}
+	}
+	c := cluster()
+	c.Claims = []*resourceapi.ResourceClaim{
+		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
+	}
+	if got := c.Asked(); !slices.Equal(got, []string{"2g.20gb", Groups}) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAsked_ExtendedResource_AsksByItsClass(t *testing.T) {
+	for name, want := range map[corev1.ResourceName][]string{
+		"nvidia.com/mig-1g.10gb": {"1g.10gb"}, "nvidia.com/gpu": nil, "cpu": nil,
+		"deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com": {"1g.10gb"},
+		"deviceclass.resource.kubernetes.io/mig.nvidia.com":         cluster().Known,
+		"deviceclass.resource.kubernetes.io/nvlink.gpu.nvidia.com":  {Groups},
+	} {
+		limits := corev1.ResourceList{name: resource.MustParse("1")}
+		for _, pod := range []corev1.PodSpec{
+			{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: limits}}}},
+			{InitContainers: []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: limits}}}},
+		} {
+			c := cluster()
+			c.Pods = []*corev1.Pod{{Spec: pod}}
+			if got := c.Asked(); !slices.Equal(got, want) {
+				t.Errorf("%s asks for %q, want %q", name, got, want)
+			}
+		}
+	}
+}

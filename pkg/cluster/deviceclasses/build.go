@@ -1,0 +1,171 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deviceclasses builds the DeviceClasses for a cluster's GPUs: one for each model, each MIG profile and each size
+// of NVLink groups.
+package deviceclasses
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// ManagedBy is the label of the classes that this package builds; its value is the driver's name. The controller never
+// changes or removes a class without it.
+const ManagedBy = "gpu-dra-driver/managed-by"
+
+// unusual matches the parts of a model's name that become a hyphen in the class name.
+var unusual = regexp.MustCompile(`[^a-z0-9]+`)
+
+// Options are the administrator's choices.
+type Options struct {
+	Driver string
+	// Models, Profiles and Groups enable one class for each model, MIG profile and size of NVLink groups.
+	Models, Profiles, Groups bool
+	// ModelPrefix begins the name of a model's class.
+	ModelPrefix string
+	// GPUs enables the class of all GPUs, which the chart also creates, with the extended resource name GPUResource.
+	GPUs        bool
+	GPUResource string
+	// ResourcePrefix begins a profile's extended resource name, as in nvidia.com/mig-1g.10gb. Empty: no such name.
+	ResourcePrefix string
+}
+
+// Class is a wanted DeviceClass.
+type Class struct {
+	*resourceapi.DeviceClass
+	// Nodes is the number of nodes that publish its devices, without faulty ones; 0 for the class of all GPUs.
+	Nodes int
+}
+
+// Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
+// gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name: if two kinds of
+// as many nodes have one class name, its class stays.
+func Build(publishers map[fleet.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
+	type choice struct {
+		what, name       string
+		kind             gpu.Kind
+		attribute, value string
+	}
+	choices := map[choice]int{}
+	for k, nodes := range publishers {
+		switch {
+		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
+			choices[choice{"model", o.ModelName(k.Product), k.Type, "productName", k.Product}] += nodes
+		case k.Type == gpu.KindMIG && k.Profile != "" && o.Profiles:
+			choices[choice{"MIG profile", o.ProfileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
+		case k.Type == gpu.KindGroup && k.GPUs > 1 && o.Groups:
+			size := strconv.Itoa(k.GPUs)
+			choices[choice{"NVLink groups of", "nvlink-" + size + "." + o.Driver, k.Type, "gpuCount", size}] += nodes
+		}
+	}
+	if o.GPUs {
+		c := o.class(o.Driver, gpu.KindGPU, "", "")
+		if o.GPUResource != "" {
+			c.Spec.ExtendedResourceName = &o.GPUResource
+		}
+		classes = append(classes, Class{c, 0})
+	}
+	exists := map[choice]int{}
+	for c := range choices {
+		if class := existing[c.name]; class != nil &&
+			equality.Semantic.DeepEqual(class.Spec.Selectors, o.class(c.name, c.kind, c.attribute, c.value).Spec.Selectors) {
+			exists[c] = 1
+		}
+	}
+	made := map[string]string{}
+	for _, c := range slices.SortedFunc(maps.Keys(choices), func(a, b choice) int {
+		return cmp.Or(cmp.Compare(choices[b], choices[a]), cmp.Compare(exists[b], exists[a]), cmp.Compare(a.what, b.what), cmp.Compare(a.value, b.value))
+	}) {
+		if problem := validation.IsDNS1123Subdomain(c.name); len(problem) > 0 {
+			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: the name %q is invalid: %s", c.what, c.value, c.name, problem[0]))
+			continue
+		}
+		if first, ok := made[c.name]; ok {
+			problems = append(problems, fmt.Errorf("no DeviceClass for the %s %s: %s has the same name %q", c.what, c.value, first, c.name))
+			continue
+		}
+		made[c.name] = c.value
+		class := o.class(c.name, c.kind, c.attribute, c.value)
+		if c.kind == gpu.KindMIG && o.ResourcePrefix != "" {
+			class.Spec.ExtendedResourceName = new(o.ResourcePrefix + label(c.value))
+		}
+		classes = append(classes, Class{class, choices[c]})
+	}
+	return classes, problems
+}
+
+// ModelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a hash,
+// because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
+func (o Options) ModelName(product string) string {
+	const hashed = 7 // A hyphen and the hash.
+	model := strings.Trim(unusual.ReplaceAllString(strings.ToLower(product), "-"), "-")
+	room := validation.DNS1123LabelMaxLength - len(o.ModelPrefix) - len("."+o.Driver)
+	if len(model) > room && room > hashed {
+		hash := sha256.Sum256([]byte(model))
+		model = fmt.Sprintf("%s-%x", strings.TrimRight(model[:room-hashed], "-"), hash[:hashed/2])
+	}
+	return o.ModelPrefix + model + "." + o.Driver
+}
+
+// ProfileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
+func (o Options) ProfileName(profile string) string {
+	return "mig-" + label(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
+}
+
+// label spells a profile for class and resource names: "+" becomes "." and "-" becomes "-no-", which keeps them
+// distinct.
+func label(profile string) string {
+	return strings.NewReplacer("-", "-no-", "+", ".").Replace(profile)
+}
+
+// class selects by driver first, then by attributes that every device of the type has. A selector that fails on one
+// device fails every allocation that reaches this device.
+func (o Options) class(name string, kind gpu.Kind, attribute, value string) *resourceapi.DeviceClass {
+	expression := fmt.Sprintf("device.driver == %[1]q && device.attributes[%[1]q].type == %[2]q", o.Driver, string(kind))
+	if attribute != "" {
+		if kind != gpu.KindGroup { // A group's size is an int.
+			value = strconv.Quote(value)
+		}
+		expression += fmt.Sprintf(" && has(device.attributes[%[1]q].%[2]s) && device.attributes[%[1]q].%[2]s == %[3]s",
+			o.Driver, attribute, value)
+	}
+	return &resourceapi.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ManagedBy: o.Driver}},
+		Spec: resourceapi.DeviceClassSpec{
+			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}},
+		},
+	}
+}
+
+// Ours reports whether the controller made a class; administrators and charts make classes too.
+func (o Options) Ours(c *resourceapi.DeviceClass) bool { return c.Labels[ManagedBy] == o.Driver }
+
+// Changed returns a managed class with the wanted spec, and whether it differs. It keeps labels and annotations of
+// others. named means that the API server keeps extended resource names; otherwise Changed ignores them.
+func Changed(is, want *resourceapi.DeviceClass, named bool) (*resourceapi.DeviceClass, bool) {
+	out := is.DeepCopy()
+	if out.Labels == nil {
+		out.Labels = map[string]string{}
+	}
+	maps.Copy(out.Labels, want.Labels)
+	want.Spec.DeepCopyInto(&out.Spec)
+	if !named {
+		out.Spec.ExtendedResourceName = is.Spec.ExtendedResourceName
+	}
+	return out, !equality.Semantic.DeepEqual(is, out)
+}

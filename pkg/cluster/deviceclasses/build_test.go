@@ -1,0 +1,129 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deviceclasses
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+var options = Options{Driver: "gpu.nvidia.com", Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"}
+
+func whole(product string) fleet.Kind {
+	return fleet.Kind{Type: gpu.KindGPU, Product: product, GPUs: 1}
+}
+
+// longest is a model with a class name of more than 63 bytes.
+const longest = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
+
+func part(profile string) fleet.Kind {
+	return fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: profile, GPUs: 1}
+}
+
+func TestBuild_ModelsProfilesAndGroups_OneClassEach(t *testing.T) {
+	classes, problems := Build(map[fleet.Kind]int{
+		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, whole(longest): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
+		{Type: gpu.KindMonitor, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}: 8, {Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 4}: 2,
+		{Type: gpu.KindGroup, Product: "Tesla V100-SXM2-16GB", GPUs: 4}: 2, {Type: gpu.KindGroup, GPUs: 1}: 1,
+	}, nil, options)
+	if len(problems) > 0 {
+		t.Error(problems)
+	}
+	got := map[string]string{}
+	for _, c := range classes {
+		resource := ""
+		if c.Spec.ExtendedResourceName != nil {
+			resource = *c.Spec.ExtendedResourceName
+		}
+		got[c.Name] = resource
+		r, err := selector.Read(c.Spec.Selectors[0].CEL.Expression)
+		if err != nil || r.Driver != "gpu.nvidia.com" || !options.Ours(c.DeviceClass) {
+			t.Errorf("%s: %+v, %v", c.Name, r, err)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{
+		"nvidia-h100-80gb-hbm3.gpu.nvidia.com": "", "tesla-v100-sxm2-16gb.gpu.nvidia.com": "", "nvlink-4.gpu.nvidia.com": "",
+		"nvidia-rtx-pro-6000-blackwell-workstation-c5a144.gpu.nvidia.com": "",
+		"mig-1g.10gb.nvidia.com": "nvidia.com/mig-1g.10gb", "mig-1g.10gb.me.nvidia.com": "nvidia.com/mig-1g.10gb.me",
+		"mig-1g.24gb-no-me.nvidia.com": "nvidia.com/mig-1g.24gb-no-me",
+	}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestModelName_Long_ShortenedToDistinctNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, product := range []string{longest, longest + "s", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", strings.Repeat("a ", 99)} {
+		for _, prefix := range []string{"", "gpu-", strings.Repeat("p", 40)} {
+			o := Options{Driver: "gpu.nvidia.com", ModelPrefix: prefix}
+			name := o.ModelName(product)
+			if len(name) > 63 || seen[name] || name != o.ModelName(product) || !strings.HasPrefix(name, prefix) || strings.Contains(name, "--") {
+				t.Errorf("%q: %q", product, name)
+			}
+			seen[name] = true
+		}
+	}
+	for _, o := range []Options{{Driver: "gpu." + strings.Repeat("d", 53)}, {Driver: "gpu.nvidia.com", ModelPrefix: strings.Repeat("p", 60)}} {
+		if name := o.ModelName("NVIDIA L40S"); name != o.ModelPrefix+"nvidia-l40s."+o.Driver {
+			t.Errorf("without room for a hash: %q", name)
+		}
+	}
+}
+
+func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
+	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, nil, options)
+	if len(classes) != 2 || len(problems) != 2 {
+		t.Errorf("%d classes, problems %v", len(classes), problems)
+	}
+	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, nil, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
+		t.Error("disabled classes are built")
+	}
+}
+
+// TestBuild_OneNameForTwoModels_ClassStays has a node that invents a model, as another node has a real one.
+func TestBuild_OneNameForTwoModels_ClassStays(t *testing.T) {
+	existing := map[string]*resourceapi.DeviceClass{}
+	for _, models := range [][]string{{"NVIDIA-A100"}, {"NVIDIA A100", "NVIDIA-A100", "NVIDIA_A100"}} {
+		publishers := map[fleet.Kind]int{}
+		for _, m := range models {
+			publishers[whole(m)] = 1
+		}
+		classes, problems := Build(publishers, existing, options)
+		if len(classes) != 1 || len(problems) != len(models)-1 || !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA-A100"`) {
+			t.Errorf("%q: %v, problems %v", models, classes[0].Spec, problems)
+		}
+		existing[classes[0].Name] = classes[0].DeviceClass
+	}
+	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA-A100"): 1, whole("NVIDIA A100"): 2}, existing, options); !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA A100"`) {
+		t.Errorf("the model of more nodes has no class: %v", classes[0].Spec)
+	}
+}
+
+func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
+	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, nil, options)
+	want := classes[0].DeviceClass
+	is := want.DeepCopy()
+	is.ResourceVersion, is.UID, is.Labels["team"] = "7", "u", "ml"
+	if _, changed := Changed(is, want, true); changed {
+		t.Error("additions of other programs count as a change")
+	}
+	is.Spec.ExtendedResourceName = nil
+	if _, changed := Changed(is, want, false); changed {
+		t.Error("a field that the server drops counts as a change")
+	}
+	if out, changed := Changed(is, want, true); !changed || *out.Spec.ExtendedResourceName != "nvidia.com/mig-1g.10gb" || out.Labels["team"] != "ml" || out.ResourceVersion != "7" {
+		t.Errorf("%v, %+v", changed, out)
+	}
+	is.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "true"}}}
+	if _, changed := Changed(is, want, false); !changed {
+		t.Error("a changed selector is not restored")
+	}
+}

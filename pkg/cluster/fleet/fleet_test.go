@@ -1,0 +1,212 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+func published(t testing.TB, profile, node string) []*resourceapi.ResourceSlice {
+	t.Helper()
+	out, err := slicetest.Node(profile, node, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func pool(shapes *fleet.Shapes, slices []*resourceapi.ResourceSlice) fleet.Pool {
+	var all []*fleet.Slice
+	for _, s := range slices {
+		one := shapes.Trim(s.DeepCopy())
+		all = append(all, &one)
+	}
+	return fleet.PoolOf(all)
+}
+
+func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	a := pool(shapes, published(t, "hgx-h100", "a"))
+	known := shapes.Len()
+	b := pool(shapes, published(t, "hgx-h100", "b"))
+	if shapes.Len() != known {
+		t.Errorf("a second node of the same make brought %d shapes", shapes.Len()-known)
+	}
+	keyA, okA := a.Shape()
+	keyB, okB := b.Shape()
+	if keyA != keyB || !okA || !okB {
+		t.Error("their pools have different keys")
+	}
+	if c := pool(shapes, published(t, "a30", "c")); shapes.Len() == known || len(c.Slices) == 0 {
+		t.Error("another model has the same shapes")
+	}
+	uuid := fleet.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "uuid")
+	if parent := fleet.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "parentUUID"); uuid+parent == "" {
+		t.Error("the first node's identities are gone from the shape")
+	}
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
+}
+
+func TestShapes_NoReference_Forgotten(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	p := pool(shapes, published(t, "a30", "a"))
+	if shapes.Len() == 0 || !p.Whole {
+		t.Fatal("nothing is known")
+	}
+	p = fleet.Pool{}
+	for range 100 {
+		runtime.GC()
+		if shapes.Len() == 0 {
+			return
+		}
+	}
+	t.Errorf("%d shapes are kept", shapes.Len())
+	runtime.KeepAlive(p)
+}
+
+func TestShapes_UnhealthyDevice_SameShape(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	slices := published(t, "l40s-4", "a")
+	first := pool(shapes, slices)
+	known := shapes.Len()
+	for _, s := range slices {
+		for i := range s.Spec.Devices {
+			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"})
+		}
+	}
+	p := pool(shapes, slices)
+	if shapes.Len() != known {
+		t.Error("a taint makes a shape of its own")
+	}
+	counts := p.Count(nil)
+	if n := counts.Devices[fleet.KindState{Kind: l40s, State: fleet.Unhealthy}]; n != 4 {
+		t.Errorf("%d of 4 GPUs are unhealthy: %v", n, counts.Devices)
+	}
+	runtime.KeepAlive(first)
+}
+
+var (
+	l40s = fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
+	h100 = fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}
+)
+
+func mig(profile string) fleet.Kind {
+	return fleet.Kind{Type: gpu.KindMIG, Product: h100.Product, Profile: profile, GPUs: 1}
+}
+
+func TestCount_ClaimsHoldDevices_CountsFollow(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	a, b := pool(shapes, published(t, "hgx-h100", "a")), pool(shapes, published(t, "hgx-h100", "b"))
+	var names []string
+	for d, k := range a.Devices() {
+		if k.Type == gpu.KindGPU {
+			names = append(names, d.Name)
+		}
+	}
+	for name, c := range map[string]struct {
+		held             []string
+		free, group      int
+		smallest, slices int64
+		broken           float64
+	}{
+		"nothing":         {nil, 16, 8, 2 * 8 * 7, 128, 0},
+		"a GPU":           {names[:1], 15, 8, 15 * 7, 120, 0},
+		"a partition":     {[]string{names[0] + "-mig-1g-10gb-0"}, 15, 8, 15*7 + 6, 127, 1 - 124.0/127},
+		"a group of four": {[]string{"nvlink-4-" + strings.TrimPrefix(names[0], "gpu-")}, 12, 8, 12 * 7, 96, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			counts := fleet.Count([]fleet.Pool{a, b}, map[string][]string{"a": c.held})
+			if n := counts.Devices[fleet.KindState{Kind: h100, State: fleet.Free}]; n != c.free {
+				t.Errorf("%d GPUs are free, want %d", n, c.free)
+			}
+			if n := counts.LargestGroup[h100.Product]; n != c.group {
+				t.Errorf("the largest group has %d, want %d", n, c.group)
+			}
+			if n := counts.Devices[fleet.KindState{Kind: mig("1g.10gb"), State: fleet.Free}]; int64(n) != c.smallest {
+				t.Errorf("%d placements of 1g.10gb are free, want %d", n, c.smallest)
+			}
+			if n := counts.FreeSlices[h100.Product]; n != c.slices {
+				t.Errorf("%d memory slices are free, want %d", n, c.slices)
+			}
+			if f := counts.Fragmentation(h100.Product); f-c.broken > 1e-9 || c.broken-f > 1e-9 {
+				t.Errorf("fragmentation %v, want %v", f, c.broken)
+			}
+		})
+	}
+}
+
+// TestCount_EqualBoardsWithOtherLinks_EachHasItsGroups has nodes without published groups. One has its GPUs connected in
+// pairs, and one all of them.
+func TestCount_EqualBoardsWithOtherLinks_EachHasItsGroups(t *testing.T) {
+	scanned, err := slicetest.Scan("a100-pcie-4", "pairs", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, _, err := sharing.Parse([]byte("publish: [{groups: None}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := slicetest.Slices(scanned, "all", settings)
+	for _, s := range all {
+		for _, d := range s.Spec.Devices {
+			if _, ok := d.Attributes["nvlinkGroup"]; ok {
+				d.Attributes["nvlinkGroup"] = resourceapi.DeviceAttribute{StringValue: new("nvlink-4-gpu-0000-1b-00-0")}
+			}
+		}
+	}
+	shapes := &fleet.Shapes{}
+	pairs, joined := pool(shapes, slicetest.Slices(scanned, "pairs", settings)), pool(shapes, all)
+	for size, pools := range map[int][]fleet.Pool{2: {pairs}, 4: {pairs, joined}} {
+		for model, n := range fleet.Count(pools, nil).LargestGroup {
+			if n != size {
+				t.Errorf("%s: the largest group of %d nodes has %d GPUs, want %d", model, len(pools), n, size)
+			}
+		}
+	}
+}
+
+func TestPoolOf_SlicesMissing_NotWhole(t *testing.T) {
+	shapes := &fleet.Shapes{}
+	slices := published(t, "hgx-h100", "a")
+	if !pool(shapes, slices).Whole {
+		t.Error("all slices are there, and the pool is not whole")
+	}
+	if pool(shapes, slices[1:]).Whole {
+		t.Error("a slice is missing, and the pool is whole")
+	}
+	slices[0].Spec.Pool.Generation = 2
+	if p := pool(shapes, slices); p.Whole || len(p.Slices) != 2 {
+		t.Errorf("there are one slice of generation 2 and one of monitor devices, the pool has %d", len(p.Slices))
+	}
+	if p := fleet.PoolOf(nil); p.Whole {
+		t.Error("a pool of nothing is whole")
+	}
+}
+
+func TestDevices_TwoPools_KindsTellModelAndProfile(t *testing.T) {
+	shapes, kinds := &fleet.Shapes{}, map[fleet.Kind]int{}
+	for node, profile := range map[string]string{"a": "hgx-h200", "b": "l40s-4"} {
+		for _, kind := range pool(shapes, published(t, profile, node)).Devices() {
+			kinds[kind]++
+		}
+	}
+	if diff := cmp.Diff(4, kinds[l40s]); diff != "" {
+		t.Error(diff)
+	}
+	if kinds[fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H200", Profile: "1g.18gb", GPUs: 1}] == 0 {
+		t.Errorf("no 1g.18gb in %v", kinds)
+	}
+}

@@ -1,0 +1,71 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+// groupsBySize returns the first group of each size.
+func groupsBySize(p fleet.Pool) map[int]resourceapi.Device {
+	out := map[int]resourceapi.Device{}
+	for d, kind := range p.Devices() {
+		if _, seen := out[kind.GPUs]; kind.Type == gpu.KindGroup && !seen {
+			out[kind.GPUs] = d
+		}
+	}
+	return out
+}
+
+// TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish compares them with the groups of the same boards that
+// publish them. On bridges, the largest group of a GPU has a size of its own.
+func TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T) {
+	for _, board := range []string{"hgx-h100", "dgx-a100-40", "dgx-1-v100", "a100-pcie-4", "gb200-tray", "l40s-4"} {
+		t.Run(board, func(t *testing.T) {
+			scanned, err := slicetest.Scan(board, "n", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pools := map[string]fleet.Pool{}
+			for _, groups := range []string{"All", "None"} {
+				settings, _, err := sharing.Parse([]byte("publish: [{groups: " + groups + "}]"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				pools[groups] = pool(&fleet.Shapes{}, slicetest.Slices(scanned, "n", settings))
+			}
+			all, none := pools["All"], pools["None"]
+			if n := len(groupsBySize(none)); n != 0 {
+				t.Fatalf("%d groups are published", n)
+			}
+			want, got := groupsBySize(all), groupsBySize(none.WithGroups())
+			if len(got) != len(want) {
+				t.Errorf("groups of %d sizes, want %d", len(got), len(want))
+			}
+			for size, d := range got {
+				published := want[size]
+				if fleet.Text(d, "type") != fleet.Text(published, "type") || !cmp.Equal(d.Capacity["memory"].Value, published.Capacity["memory"].Value) ||
+					fleet.Text(d, "productName") != fleet.Text(published, "productName") {
+					t.Errorf("group of %d: %+v, want %+v", size, d, published)
+				}
+				for name := range published.Attributes {
+					if _, ok := d.Attributes[name]; !ok && name != "resource.kubernetes.io/pcieRoot" && name != "resource.kubernetes.io/numaNode" {
+						t.Errorf("group of %d has no %s", size, name)
+					}
+				}
+			}
+			if len(all.WithGroups().Slices) != len(all.Slices) || len(none.WithGroups().WithGroups().Slices) != len(none.WithGroups().Slices) {
+				t.Error("a group is there twice")
+			}
+		})
+	}
+}

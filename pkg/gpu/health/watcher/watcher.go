@@ -1,0 +1,352 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watcher waits for the XIDs of a node's GPUs.
+//
+// An XID is passed on and causes polls of the GPUs' health. Missed XIDs do no harm to the health, because polls decide.
+//
+// Traps. The GPUs of a new claim are registered within waitLimit, because NVML cannot end a wait early and shorter
+// waits cost more at rest. XIDs of this second are not counted; a container and its CUDA context rarely start sooner.
+// An event set keeps an NVML session open, which hides new GPUs from scans and keeps the driver loaded. So it exists
+// only while a claim is prepared, and is made again after the kernel's list of GPUs has changed. A GPU with clients can
+// refuse a reset or another MIG mode. So a set has only the GPUs of claims, and ends during switches of MIG modes. A
+// lost GPU makes each wait return at once. Any call can hang; then nothing but the XIDs stops.
+package watcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
+)
+
+const (
+	// waitLimit limits a wait, and so the time until another set is made. The Prepare of a partition waits for that if the
+	// set has its GPU and the MIG mode must be switched. A wait costs a millisecond of CPU time.
+	waitLimit = time.Second
+	// firstPause and longestPause limit the pauses between event sets. A set that lasted longer begins with the first.
+	firstPause, longestPause = time.Second, time.Minute
+)
+
+// pollPauses are the pauses between the polls after an XID: 1, 5 and 15 s after it. The first one limits polls to one a
+// second, however many XIDs there are.
+var pollPauses = []time.Duration{time.Second, 4 * time.Second, 10 * time.Second}
+
+// Options configures a run; all fields are required.
+type Options struct {
+	Library nvml.Library
+	// ProcRoot and SysRoot are the machine's /proc and /sys.
+	ProcRoot, SysRoot string
+	// GPUs returns the PCI addresses of the GPUs of prepared claims, sorted.
+	GPUs func() []string
+	// Event receives each XID, up to some thousands a second.
+	Event func(Event)
+	// Refused receives for each GPU of a new event set whether it has no XIDs, as in a virtual machine without them.
+	Refused func(g gpu.GPU, refused bool)
+	// Poll requests a poll of the GPUs' health. It must not block.
+	Poll func()
+}
+
+// Event is an XID of a GPU.
+type Event struct {
+	// GPU has the PCI address and the UUID only.
+	GPU gpu.GPU
+	XID uint64
+	// GPUInstance and ComputeInstance are those of the partition at fault, -1 for the whole GPU.
+	GPUInstance, ComputeInstance int
+}
+
+// Key identifies repetitions of an Event.
+type Key struct {
+	UUID            string
+	XID             uint64
+	GPUInstance     int
+	ComputeInstance int
+}
+
+func (e Event) Key() Key { return Key{e.GPU.UUID, e.XID, e.GPUInstance, e.ComputeInstance} }
+
+// Watcher waits for XIDs.
+type Watcher struct {
+	o       Options
+	changed chan struct{}
+	polls   chan struct{}
+
+	mu sync.Mutex
+	// locks counts the holders of Lock, by PCI address.
+	locks map[string]int
+	// open is closed with the event set, and nil without one. set has its GPUs.
+	open chan struct{}
+	set  []string
+}
+
+// New returns a Watcher. Executors need its lock before there are Options.
+func New() *Watcher {
+	return &Watcher{changed: make(chan struct{}, 1), polls: make(chan struct{}, 1), locks: map[string]int{}}
+}
+
+// Changed is called after a claim was prepared or released. It does not block.
+func (w *Watcher) Changed() { fire(w.changed) }
+
+// XID requests the polls that follow an XID, for one that no event set received. It does not block.
+func (w *Watcher) XID() { fire(w.polls) }
+
+func fire(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run waits for XIDs until the context ends. It does not wait for a call of NVML that hangs.
+func (w *Watcher) Run(ctx context.Context, o Options) {
+	w.o = o
+	go w.poll(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.watch(ctx)
+	}()
+	select {
+	case <-ctx.Done():
+	case <-ended:
+	}
+}
+
+// poll requests a poll at once after an XID, and some later.
+func (w *Watcher) poll(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.polls:
+		}
+		w.o.Poll()
+		for _, pause := range pollPauses {
+			due := time.After(pause)
+			if !sleep(ctx, pollPauses[0]) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.polls:
+				fire(w.polls) // It begins again.
+			case <-due:
+				w.o.Poll()
+				continue
+			}
+			break
+		}
+	}
+}
+
+// watch makes one event set after the other.
+func (w *Watcher) watch(ctx context.Context) {
+	last := ""
+	for pause := time.Duration(0); sleep(ctx, pause); {
+		gpus := w.begin()
+		if len(gpus) == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.changed:
+				pause = 0
+				continue
+			}
+		}
+		began, listed := time.Now(), w.listed()
+		err := host.Guard(func() error { return w.wait(ctx, gpus) })
+		w.end()
+		same := w.listed() == listed
+		switch {
+		case err == nil && same:
+			pause = 0 // Other claims.
+		case time.Since(began) > longestPause:
+			pause = firstPause
+		default:
+			pause = min(max(2*pause, firstPause), longestPause)
+		}
+		text := fmt.Sprint(err)
+		if err != nil && ctx.Err() == nil && text != last {
+			klog.FromContext(ctx).Info("XIDs cannot be read; trying again. Polls of the GPUs' health continue", "err", err)
+		}
+		last = text
+		if err != nil || !same {
+			w.o.Poll() // Without a set, it sees GPUs that are lost or new.
+		}
+	}
+}
+
+// gpus returns the GPUs that an event set should have: those of claims without the locked ones. The caller holds w.mu.
+func (w *Watcher) gpus(ofClaims []string) []string {
+	return slices.DeleteFunc(slices.Clone(ofClaims), func(address string) bool { return w.locks[address] > 0 })
+}
+
+// current reports whether an event set has the right GPUs.
+func (w *Watcher) current(set []string) bool {
+	ofClaims := w.o.GPUs()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Equal(w.gpus(ofClaims), set)
+}
+
+// begin notes an event set of the returned GPUs, if there are any.
+func (w *Watcher) begin() []string {
+	ofClaims := w.o.GPUs()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gpus := w.gpus(ofClaims)
+	if len(gpus) == 0 {
+		return nil
+	}
+	w.open, w.set = make(chan struct{}), gpus
+	return gpus
+}
+
+func (w *Watcher) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.open)
+	w.open, w.set = nil, nil
+}
+
+// Lock keeps a GPU out of event sets until Unlock, because a GPU with clients can refuse to switch its MIG mode or to be
+// reset. It waits for the end of a set with the GPU, but not for a call of NVML that hangs. Several callers can hold it.
+func (w *Watcher) Lock(address string) {
+	w.mu.Lock()
+	w.locks[address]++
+	open := w.open
+	if !slices.Contains(w.set, address) {
+		open = nil
+	}
+	w.mu.Unlock()
+	if open == nil {
+		return
+	}
+	w.Changed()
+	select {
+	case <-open:
+	case <-time.After(2 * waitLimit):
+	}
+}
+
+func (w *Watcher) Unlock(address string) {
+	w.mu.Lock()
+	if w.locks[address]--; w.locks[address] == 0 {
+		delete(w.locks, address)
+	}
+	w.mu.Unlock()
+	w.Changed()
+}
+
+// wait passes on XIDs of GPUs until another event set is needed, or a call fails.
+func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
+	listed := w.listed()
+	session, err := w.o.Library.Open()
+	if err != nil {
+		return fmt.Errorf("open NVML: %w", err)
+	}
+	defer func() { err = errors.Join(err, session.Close()) }()
+	devices, gpus, err := readable(session, addresses)
+	if err != nil {
+		return err
+	}
+	set, err := session.Events(devices)
+	for n, g := range gpus {
+		switch {
+		case err == nil:
+			w.o.Refused(g, nvml.Unavailable(set.Refused()[n]))
+		case nvml.Unavailable(err):
+			w.o.Refused(g, true)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	began := time.Now()
+	for checked := began; ctx.Err() == nil; {
+		event, err := set.Wait(waitLimit)
+		if err != nil && !errors.Is(err, nvml.Timeout) {
+			return err
+		}
+		if err == nil {
+			if event.Device >= 0 && event.Device < len(gpus) {
+				w.o.Event(Event{gpus[event.Device], event.XID, event.GPUInstance, event.ComputeInstance})
+			}
+			fire(w.polls)
+			if time.Since(checked) < waitLimit {
+				continue // A storm of XIDs does not wait for files.
+			}
+		}
+		checked = time.Now()
+		select {
+		case <-w.changed:
+			if !w.current(addresses) {
+				return nil
+			}
+		default:
+		}
+		if w.listed() != listed || len(gpus) < len(addresses) && time.Since(began) >= longestPause {
+			return nil // Another set may have GPUs that are new, or that answer again after a reset.
+		}
+	}
+	return nil
+}
+
+// readable returns the GPUs that answer. A set with a lost GPU would not wait.
+func readable(session nvml.Session, addresses []string) (devices []nvml.Device, gpus []gpu.GPU, err error) {
+	for _, address := range addresses {
+		d, deviceErr := session.DeviceAt(address)
+		uuid := ""
+		if deviceErr == nil {
+			uuid, deviceErr = d.UUID()
+		}
+		if deviceErr != nil {
+			err = deviceErr
+			continue
+		}
+		devices, gpus = append(devices, d), append(gpus, gpu.GPU{PCIAddress: address, UUID: uuid})
+	}
+	if len(devices) > 0 {
+		err = nil
+	}
+	return devices, gpus, err
+}
+
+// listed returns the kernel driver's GPUs and their bindings. A GPU can leave and come back while NVML is opened. The names
+// are then the same again. The session lacks the GPU, as do all scans until it is closed.
+func (w *Watcher) listed() string {
+	entries, _ := os.ReadDir(filepath.Join(w.o.ProcRoot, "driver/nvidia/gpus"))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ") + "\n" + inventory.Bindings(w.o.SysRoot)
+}
+
+// sleep returns false if the context ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

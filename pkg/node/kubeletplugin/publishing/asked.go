@@ -1,0 +1,205 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+const (
+	// endingFor is the time for which withdrawn devices stay published with a taint. Claims that the scheduler had
+	// allocated before it saw the taint are in the ConfigMap or in the node's records by then.
+	endingFor = 30 * time.Second
+	// firstRead limits the wait for the ConfigMap at the start, and for a later look at it.
+	firstRead = 2 * time.Second
+	// aloneAfter is the age of the ConfigMap at which no controller runs. The controller writes it each demand.Beat.
+	aloneAfter = 10 * time.Minute
+	// aloneCheck is the interval in which the node looks at the age.
+	aloneCheck = time.Minute
+	// spread is the time over which the nodes of a large cluster write their slices after a change, perNode the share of
+	// one node. A claim waits for one of them only.
+	spread  = time.Second
+	perNode = 2 * time.Millisecond
+)
+
+// Asked follows the ConfigMap with the MIG profiles that the cluster asks for, and whether it asks for groups. A ConfigMap
+// that is unreadable changes nothing. After ten minutes without a controller the node publishes all devices, so that no
+// claim waits for one.
+type Asked struct {
+	client                kubernetes.Interface
+	namespace, name, node string
+	report                func(error)
+	changed               func()
+
+	mu sync.Mutex
+	// asked is nil until the first ConfigMap was read.
+	asked map[string]time.Time
+	// ends holds when devices that left the ConfigMap are withdrawn; allEnd is for those that were never in it.
+	ends   map[string]time.Time
+	allEnd time.Time
+	// written is the controller's time of the last ConfigMap, seen the node's time of it. alone means that no controller runs.
+	written, seen time.Time
+	alone         bool
+	// lastError is reported once.
+	lastError string
+}
+
+// NewAsked reads the ConfigMap, so that a restarted plugin publishes the same devices. changed is called after each later
+// change; it must not block.
+func NewAsked(ctx context.Context, client kubernetes.Interface, namespace, name, node string, report func(error), changed func()) *Asked {
+	a := &Asked{
+		client: client, namespace: namespace, name: name, node: node, report: report, changed: changed, ends: map[string]time.Time{}, seen: time.Now(),
+	}
+	switch found, err := a.get(ctx); {
+	case err == nil:
+		a.set(found)
+		a.allEnd = time.Time{}
+		if !a.written.IsZero() && a.written.Before(a.seen) { // The node does not start the time again with each restart.
+			a.seen = a.written
+		}
+	case !apierrors.IsNotFound(err):
+		klog.FromContext(ctx).Error(err, "The profiles and groups that the cluster asks for are unknown; all are published", "configMap", name)
+	}
+	return a
+}
+
+func (a *Asked) get(ctx context.Context) (*corev1.ConfigMap, error) {
+	ctx, cancel := context.WithTimeout(ctx, firstRead)
+	defer cancel()
+	return a.client.CoreV1().ConfigMaps(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
+}
+
+// Placements answers for profiles with the setting Auto.
+func (a *Asked) Placements(profile string) sharing.Placements {
+	return a.placements(profile, sharing.OnePlacement)
+}
+
+// Groups answers for groups with the setting Auto.
+func (a *Asked) Groups() sharing.Placements { return a.placements(demand.Groups, sharing.NoPlacement) }
+
+func (a *Asked) placements(what string, least sharing.Placements) sharing.Placements {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, asked := a.asked[what]
+	switch now := time.Now(); {
+	case asked, a.asked == nil, a.alone:
+		return sharing.AllPlacements
+	case now.Before(a.ends[what]), now.Before(a.allEnd):
+		return sharing.EndingPlacements
+	}
+	return least
+}
+
+// Run follows the ConfigMap until the context ends.
+func (a *Asked) Run(ctx context.Context) {
+	informer := coreinformers.NewFilteredConfigMapInformer(a.client, a.namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, a.name).String()
+	})
+	set := func(o any) {
+		if found, ok := o.(*corev1.ConfigMap); ok && found.Name == a.name && a.set(found) {
+			time.AfterFunc(a.delay(found), a.changed)
+		}
+	}
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ // It fails only after the end.
+		AddFunc: set, UpdateFunc: func(_, now any) { set(now) },
+	})
+	go wait.UntilWithContext(ctx, a.checkAlone, aloneCheck)
+	informer.RunWithContext(ctx)
+}
+
+// delay spreads the writes of the cluster's nodes. It is always the same for a node in a cluster of one size.
+func (a *Asked) delay(found *corev1.ConfigMap) time.Duration {
+	state, _ := demand.Decode(found.Data) // set read it.
+	hash := sha256.Sum256([]byte(a.node)) // Names of nodes often differ in a digit only.
+	return time.Duration(float64(min(spread, time.Duration(state.Nodes)*perNode)) * float64(binary.BigEndian.Uint32(hash[:])) / (1 << 32))
+}
+
+// checkAlone publishes all devices once the controller did not write the ConfigMap for a while. It looks at the ConfigMap
+// first: if the API server does not answer, that says nothing about the controller.
+func (a *Asked) checkAlone(ctx context.Context) {
+	a.mu.Lock()
+	due := a.asked != nil && !a.alone && time.Since(a.seen) >= aloneAfter
+	a.mu.Unlock()
+	if !due {
+		return
+	}
+	found, err := a.get(ctx)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return
+	}
+	if err == nil && a.set(found) {
+		a.changed()
+	}
+	a.mu.Lock()
+	a.alone = time.Since(a.seen) >= aloneAfter
+	alone := a.alone
+	a.mu.Unlock()
+	if alone {
+		a.report(&claimerror.Error{
+			Reason: claimerror.HostFailure, Attempt: "find out for which devices the cluster asks",
+			Cause:  fmt.Errorf("the controller did not write the ConfigMap %s/%s for %s", a.namespace, a.name, aloneAfter),
+			Remedy: "the node publishes all profiles and groups until the controller writes again; check the controller's pods",
+		})
+		a.changed()
+	}
+}
+
+// set reports whether the devices changed. Those that leave end later.
+func (a *Asked) set(found *corev1.ConfigMap) (changed bool) {
+	state, err := demand.Decode(found.Data)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		if a.lastError != err.Error() {
+			a.lastError = err.Error()
+			a.report(&claimerror.Error{
+				Reason: claimerror.InvalidParameters, Attempt: "read the ConfigMap " + a.namespace + "/" + a.name, Cause: err,
+				Remedy: "the published devices stay as they are; delete the ConfigMap, and the controller writes it again",
+			})
+		}
+		return false
+	}
+	a.lastError = ""
+	returned := false
+	if state.Written.IsZero() || !state.Written.Equal(a.written) {
+		a.written, a.seen = state.Written, time.Now()
+		returned, a.alone = a.alone, false
+	}
+	same := func(time.Time, time.Time) bool { return true }
+	if a.asked != nil && !returned && maps.EqualFunc(a.asked, state.Asked, same) {
+		return false
+	}
+	end := time.Now().Add(endingFor)
+	if a.asked == nil || returned {
+		a.allEnd = end
+	}
+	for what := range a.asked {
+		if _, stays := state.Asked[what]; !stays {
+			a.ends[what] = end
+		}
+	}
+	a.asked = state.Asked
+	time.AfterFunc(endingFor+a.delay(found), a.changed)
+	return true
+}

@@ -1,0 +1,242 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+// askedNode is a node that follows a ConfigMap, in a bubble.
+type askedNode struct {
+	*Asked
+	t       *testing.T
+	client  *fake.Clientset
+	reports []error
+	changes int
+}
+
+func atAsked(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := &askedNode{t: t, client: fake.NewClientset(objects...)}
+		n.Asked = NewAsked(t.Context(), n.client, "ns", "published", "n1", func(err error) { n.reports = append(n.reports, err) }, func() { n.changes++ })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			n.Run(ctx)
+			close(ended)
+		}()
+		synctest.Wait()
+		do(n)
+		cancel()
+		<-ended
+	})
+}
+
+func configMap(asked ...string) *corev1.ConfigMap {
+	state := demand.State{Asked: map[string]time.Time{}, Written: time.Now()}
+	for _, what := range asked {
+		state.Asked[what] = time.Now()
+	}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "published"}, Data: demand.Encode(state)}
+}
+
+func (n *askedNode) write(c *corev1.ConfigMap) {
+	n.t.Helper()
+	maps := n.client.CoreV1().ConfigMaps("ns")
+	if _, err := maps.Update(n.t.Context(), c, metav1.UpdateOptions{}); err != nil {
+		if _, err := maps.Create(n.t.Context(), c, metav1.CreateOptions{}); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	n.pass(time.Millisecond)
+}
+
+func (n *askedNode) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (n *askedNode) want(when string, small, large sharing.Placements, changes int) {
+	n.t.Helper()
+	if a, b := n.Placements("1g.10gb"), n.Placements("3g.40gb"); a != small || b != large || n.changes != changes {
+		n.t.Errorf("%s: placements %v and %v, want %v and %v; %d changes, want %d", when, a, b, small, large, n.changes, changes)
+	}
+}
+
+const all, ending, one = sharing.AllPlacements, sharing.EndingPlacements, sharing.OnePlacement
+
+func TestAsked_ConfigMapComesAndChanges_ProfilesFollow(t *testing.T) {
+	atAsked(t, nil, func(n *askedNode) {
+		n.want("without a ConfigMap", all, all, 0)
+		n.write(configMap("1g.10gb"))
+		n.want("first ConfigMap", all, ending, 1)
+		n.pass(endingFor)
+		n.want("after the end", all, one, 2)
+		n.pass(time.Minute)
+		n.write(configMap("1g.10gb"))
+		n.want("renewed", all, one, 2)
+		n.write(configMap("3g.40gb", "1g.10gb"))
+		n.want("another profile", all, all, 3)
+		n.pass(endingFor)
+		n.write(configMap("3g.40gb"))
+		n.want("no longer asked for", ending, all, 5)
+		n.pass(endingFor / 2)
+		n.write(configMap("3g.40gb", "1g.10gb"))
+		n.want("asked for again", all, all, 6)
+	})
+}
+
+func TestAsked_ConfigMapDeletedOrUnreadable_NothingChanges(t *testing.T) {
+	atAsked(t, []runtime.Object{configMap("1g.10gb")}, func(n *askedNode) {
+		n.want("at the start", all, one, 0)
+		n.pass(time.Minute)
+		changes := n.changes
+		bad := configMap()
+		bad.Data = map[string]string{demand.Key: "all of them"}
+		n.write(bad)
+		bad.Labels = map[string]string{"again": "yes"}
+		n.write(bad)
+		if n.want("unreadable", all, one, changes); len(n.reports) != 1 {
+			t.Errorf("reports: %v", n.reports)
+		}
+		if err := n.client.CoreV1().ConfigMaps("ns").Delete(t.Context(), "published", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		n.pass(5 * time.Minute)
+		n.want("deleted", all, one, changes)
+	})
+}
+
+// TestAsked_NoController_AllPublishedUntilItWritesAgain has a ConfigMap that stays, and one that is deleted.
+func TestAsked_NoController_AllPublishedUntilItWritesAgain(t *testing.T) {
+	for name, remove := range map[string]bool{"stays": false, "deleted": true} {
+		t.Run(name, func(t *testing.T) {
+			atAsked(t, []runtime.Object{configMap("1g.10gb")}, func(n *askedNode) {
+				away := false
+				n.client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return away, nil, errors.New("connection refused")
+				})
+				for range 10 {
+					n.pass(demand.Beat)
+					n.write(configMap("1g.10gb"))
+				}
+				n.want("the controller writes", all, one, 1)
+				if remove {
+					if err := n.client.CoreV1().ConfigMaps("ns").Delete(t.Context(), "published", metav1.DeleteOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				n.pass(aloneAfter - time.Minute)
+				n.want("for less than ten minutes", all, one, 1)
+				away = true
+				n.pass(time.Hour)
+				n.want("the API server does not answer", all, one, 1)
+				away = false
+				n.pass(2 * time.Minute)
+				if n.want("no controller", all, all, 2); n.Groups() != all || len(n.reports) != 1 {
+					t.Errorf("groups %v, reports %v", n.Groups(), n.reports)
+				}
+				n.write(configMap("1g.10gb"))
+				n.want("a controller again", all, ending, 3)
+				n.pass(time.Minute)
+				n.want("after the end", all, one, 4)
+			})
+		})
+	}
+}
+
+// TestNewAsked_OldConfigMap_AllPublished has a plugin that restarts while no controller runs.
+func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := configMap("1g.10gb")
+		time.Sleep(aloneAfter)
+		client := fake.NewClientset(old)
+		a := NewAsked(t.Context(), client, "ns", "published", "n1", func(error) {}, func() {})
+		if got := a.Placements("3g.40gb"); got != one {
+			t.Errorf("before the check: %v", got)
+		}
+		a.checkAlone(t.Context())
+		if got := a.Placements("3g.40gb"); got != all {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+func TestAsked_Groups_PublishedWhileAskedFor(t *testing.T) {
+	atAsked(t, []runtime.Object{configMap()}, func(n *askedNode) {
+		for _, step := range []struct {
+			asked []string
+			after time.Duration
+			want  sharing.Placements
+		}{
+			{nil, 0, sharing.NoPlacement}, {[]string{demand.Groups}, 0, all}, {nil, 0, ending}, {nil, endingFor, sharing.NoPlacement},
+		} {
+			n.pass(time.Second)
+			n.write(configMap(step.asked...))
+			n.pass(step.after)
+			if got := n.Groups(); got != step.want {
+				t.Errorf("asked for %q: %v, want %v", step.asked, got, step.want)
+			}
+		}
+	})
+}
+
+// TestDelay_ManyNodes_SpreadOverASecond counts the nodes that write in each tenth of the time.
+func TestDelay_ManyNodes_SpreadOverASecond(t *testing.T) {
+	for nodes, limit := range map[int]time.Duration{1: 2 * time.Millisecond, 100: 200 * time.Millisecond, 500: time.Second, 5000: time.Second} {
+		found := configMap()
+		found.Data = demand.Encode(demand.State{Nodes: nodes})
+		tenths := [10]int{}
+		for i := range nodes {
+			a := &Asked{node: fmt.Sprintf("gpu-node-%d", i)}
+			delay := a.delay(found)
+			if delay != a.delay(found) || delay < 0 || delay >= limit {
+				t.Fatalf("%s of %d nodes: %v", a.node, nodes, delay)
+			}
+			tenths[10*delay/limit]++
+		}
+		if most := slices.Max(tenths[:]); nodes >= 500 && most > nodes/5 {
+			t.Errorf("%d of %d nodes write in a tenth of %v: %v", most, nodes, limit, tenths)
+		}
+	}
+}
+
+func TestAsked_FirstConfigMapUnreadable_AllPublished(t *testing.T) {
+	bad := configMap()
+	bad.Data = nil
+	atAsked(t, []runtime.Object{bad}, func(n *askedNode) {
+		if n.want("unreadable", all, all, 0); len(n.reports) != 1 {
+			t.Errorf("reports: %v", n.reports)
+		}
+	})
+}
+
+func TestNewAsked_ServerAway_AllPublishedUntilItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errors.New("connection refused")
+		})
+		a := NewAsked(t.Context(), client, "ns", "published", "n1", func(error) {}, func() {})
+		if got := a.Placements("1g.10gb"); got != all {
+			t.Errorf("%v", got)
+		}
+	})
+}

@@ -1,0 +1,62 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"errors"
+	"slices"
+
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+)
+
+// cause returns the cause of a device's unhealthy state: that of its GPU, such as an XID. For a group it is that of the
+// node's GPUs with the state, if they have the same one.
+func (n *Node) cause(device, state string) string {
+	d, err := gpu.ParseName(device)
+	var causes []string
+	for _, g := range n.scans.Snapshot().GPUs {
+		if err != nil || d.Kind != gpu.KindGroup && g.PCIAddress != d.PCIAddress || len(g.Faults) == 0 {
+			continue
+		}
+		if f := g.Faults[0]; f.State == state && !slices.Contains(causes, f.Cause) {
+			causes = append(causes, f.Cause)
+		}
+	}
+	if len(causes) == 1 {
+		return causes[0]
+	}
+	return generalCause(state)
+}
+
+// generalCause returns the usual cause of a state of pkg/gpu/health.
+func generalCause(state string) string {
+	s, _ := health.Lookup(state)
+	return s.Cause
+}
+
+// advise reports new advice about GPUs, and GPUs that are newly unmonitored. The caller holds n.mu.
+func (n *Node) advise(s gpu.Snapshot) {
+	advised := map[string]bool{}
+	for _, g := range s.GPUs {
+		advice := g.Advice
+		if g.Unmonitored != "" {
+			advice = append(slices.Clone(advice), gpu.Fault{Cause: "faults of the GPU cannot be seen: " + g.Unmonitored})
+		}
+		for _, a := range advice {
+			key := g.UUID + " " + a.State
+			advised[key] = true
+			if n.advised[key] {
+				continue
+			}
+			known, _ := health.Advised(a.State)
+			n.report(&claimerror.Error{
+				Reason: claimerror.DeviceDegraded, Attempt: "health check", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
+				Cause: errors.New(a.Cause), Remedy: known.Remedy,
+			})
+		}
+	}
+	n.advised = advised
+}

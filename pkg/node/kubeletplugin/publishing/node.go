@@ -1,0 +1,311 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+// records returns the devices of prepared claims; the engine implements it.
+type records interface {
+	Held() (plans []plan.Plan, incomplete bool, err error)
+}
+
+// NodeOptions configures a Node; all functions but Placements, Groups and Offer are required.
+type NodeOptions struct {
+	// AllowReset allows switches of MIG modes that reset the GPU.
+	AllowReset bool
+	// AdoptForeign treats partitions and modes without a record as leftovers.
+	AdoptForeign bool
+	// NoPartitions and NoMonitors are those of resourceslices.Options.
+	NoPartitions, NoMonitors bool
+	// Evict is that of resourceslices.Options.
+	Evict []string
+	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
+	Switched func() (map[string]bool, error)
+	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
+	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
+	// Placements, Groups and Offer are those of resourceslices.Options.
+	Placements func(g gpu.GPU, profile string) sharing.Placements
+	Groups     func(gpu.GPU) sharing.Placements
+	Offer      func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
+	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
+	// false, nothing is published.
+	DevicePlugins func() (map[string]string, bool)
+}
+
+// Node builds the node's slices from its GPUs. It is safe for concurrent use.
+type Node struct {
+	name    string
+	scans   *inventory.Latest
+	records records
+	report  func(error)
+	changed Trigger
+	o       NodeOptions
+	missing chan []reporting.Missing
+	faulty  chan []reporting.Faulty
+	now     func() time.Time
+
+	mu sync.Mutex
+	// last is each GPU's last readable state: a held device stays published unchanged, even if its GPU is gone.
+	last map[string]gpu.GPU
+	// owned are the partitions that a record owned before the last scan or since; switched are the GPUs whose MIG mode the
+	// driver had switched. A partition that was released during a scan is thus not external.
+	owned, ownedNow       map[gpu.Device]bool
+	switched, switchedNow map[string]bool
+	// since is the time when a partition was first in a record, by UUID.
+	since map[string]time.Time
+	// due means that a build is scheduled, to check new partitions.
+	due bool
+	// split are the groups whose claims were notified, by claim UID and group name.
+	split map[string]bool
+	// advised has the reported advice, by UUID and name.
+	advised map[string]bool
+	// unknown means that NVML has not answered for a while.
+	unknown bool
+	// dependsOnHeld means that a release changes the slices.
+	dependsOnHeld bool
+	warnings      []resourceslices.Warning
+}
+
+// NewNode returns a Node without a scan. It stores Snapshots in scans, and passes errors that no caller receives to
+// report, which must not block.
+func NewNode(name string, scans *inventory.Latest, records records, changed Trigger, report func(error), o NodeOptions) *Node {
+	return &Node{
+		name: name, scans: scans, records: records, report: report, changed: changed, o: o,
+		missing: make(chan []reporting.Missing, 1), faulty: make(chan []reporting.Faulty, 1), now: time.Now, last: map[string]gpu.GPU{},
+		since: map[string]time.Time{},
+	}
+}
+
+// Missing receives the partitions that the newest build missed, for reporting.LostPartitions.
+func (n *Node) Missing() <-chan []reporting.Missing { return n.missing }
+
+// Faulty receives the claims with faulty GPUs of the newest build, for reporting.Faults.
+func (n *Node) Faulty() <-chan []reporting.Faulty { return n.faulty }
+
+// Healthy reports whether the last scan read the GPU and found no faults.
+func (n *Node) Healthy(g gpu.GPU) bool {
+	found, ok := n.scans.Snapshot().ByAddress(g.PCIAddress)
+	return ok && found.UUID == g.UUID && len(found.Faults) == 0
+}
+
+// Scanned returns a channel that the first Found closes.
+func (n *Node) Scanned() <-chan struct{} { return n.scans.Scanned() }
+
+// Found handles the result of an inventory scan. An error ends the plugin.
+func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
+	logger := klog.FromContext(ctx)
+	switch {
+	case err == nil:
+		logger.Info("GPUs of the node", "driver", s.Driver.Version, "gpus", len(s.GPUs), "problems", len(s.Problems))
+	case errors.Is(err, nvml.ErrReplaced):
+		return err
+	case errors.Is(err, inventory.ErrNoDriver):
+		logger.Info("No NVIDIA driver is loaded; GPUs are published after it is", "err", err)
+	default:
+		n.report(&claimerror.Error{
+			Reason: claimerror.DriverNotReady, Attempt: "read the node's GPUs", Cause: err,
+			Remedy: "the plugin retries; check the driver installation on the node (nvidia-smi must work there)",
+		})
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.owned, n.switched = n.ownedNow, n.switchedNow
+	n.unknown = errors.Is(err, inventory.ErrHealthUnknown)
+	// The inventory compares its next scan with these GPUs.
+	s.GPUs = slices.Clone(s.GPUs)
+	for i, g := range s.GPUs {
+		// MIG mode hides the links, so use those of the last scan: partitions must not change the GPU's group.
+		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
+			g.Interconnect = last.Interconnect
+		} else if g.MIG.Enabled {
+			g.Interconnect = n.o.RecordedInterconnect(g)
+		}
+		s.GPUs[i], n.last[g.PCIAddress] = g, g
+	}
+	n.advise(s)
+	n.scans.Set(s)
+	n.changed.Fire()
+	return nil
+}
+
+// retryHeld is the retry interval for unreadable records.
+const retryHeld = 10 * time.Second
+
+// build returns the slices; false before the first scan and while the held devices are unknown.
+func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
+	plans, incomplete, err := n.records.Held()
+	attempt := "read the held devices"
+	var switched map[string]bool
+	if err == nil {
+		attempt = "read the switched MIG modes"
+		switched, err = n.o.Switched()
+	}
+	if err != nil {
+		n.report(&claimerror.Error{
+			Reason: claimerror.HostFailure, Attempt: attempt, Cause: err,
+			Remedy: "changes are not published until it succeeds; check the node's disk",
+		})
+		time.AfterFunc(retryHeld, n.changed.Fire)
+		return nil, false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	select {
+	case <-n.Scanned():
+	default:
+		return nil, false
+	}
+	served, asked := n.o.DevicePlugins()
+	if !asked {
+		return nil, false
+	}
+	s := n.scans.Snapshot()
+	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
+	held, exclusive := n.held(s, plans)
+	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held)
+	n.own(plans, switched)
+	n.findMissing(s, plans)
+	n.findSplitGroups(s, plans)
+	n.findFaulty(s, plans)
+	conditions := map[string]resourceslices.Condition{}
+	for _, g := range s.GPUs {
+		if n.unknown {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State: resourceslices.Unknown, Message: inventory.ErrHealthUnknown.Error(),
+			}
+		} else if incomplete && !exclusive[g.PCIAddress] {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State:   resourceslices.Withheld,
+				Message: "a claim with an unreadable record may hold it; it is available again when that claim is looked up or released",
+			}
+		}
+		if len(g.Faults) == 0 {
+			continue
+		}
+		worst := g.Faults[0]
+		state, _ := health.Lookup(worst.State)
+		if _, unavailable := conditions[g.PCIAddress]; !unavailable || !state.GroupsOnly {
+			conditions[g.PCIAddress] = resourceslices.Condition{
+				State: resourceslices.State(worst.State), Message: worst.Cause + "; " + state.Remedy,
+			}
+		}
+	}
+	for address, resource := range served {
+		conditions[address] = resourceslices.Condition{
+			State:   resourceslices.DevicePlugin,
+			Message: "a device plugin serves it as " + resource + ". Remove the device plugin from the node to publish the GPU",
+		}
+	}
+	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
+		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
+		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Groups: n.o.Groups, Offer: n.o.Offer,
+		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors, Evict: n.o.Evict,
+	})
+	// Found reports once for the node that NVML does not answer.
+	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
+	out := make([]resourceslice.Slice, len(pool.Slices))
+	for i, s := range pool.Slices {
+		out[i] = resourceslice.Slice{Devices: s.Devices, SharedCounters: s.SharedCounters}
+	}
+	return out, true
+}
+
+// held returns the held devices, and the GPUs that a plan holds whole. The caller holds n.mu.
+func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.Held, exclusive map[string]bool) {
+	exclusive = map[string]bool{}
+	n.dependsOnHeld = false
+	for _, p := range plans {
+		for _, address := range p.HeldGPUs() {
+			exclusive[address] = true
+		}
+		for _, d := range p.Devices {
+			g, ok := n.last[d.PCIAddress]
+			if !ok {
+				g = gpu.GPU{PCIAddress: d.PCIAddress, UUID: d.UUID, Minor: d.Minor}
+			}
+			if _, ok := s.ByAddress(d.PCIAddress); !ok {
+				n.dependsOnHeld = true
+			}
+			device := gpu.Device{Kind: d.Kind, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}
+			if d.Kind == gpu.KindGroup {
+				device, _ = gpu.ParseName(d.Name) // The plan has its GPUs. missing reports an invalid name.
+			}
+			var shared v1beta1.Strategy
+			if d.Partial() && !d.Admin {
+				shared = d.Sharing.Strategy
+			}
+			n.dependsOnHeld = n.dependsOnHeld || !d.Admin && n.unlikeSettings(d)
+			held = append(held, resourceslices.Held{
+				Shared: shared, Share: d.ShareID != "" && !d.Admin, Device: device, Size: d.Partition.Size, MemoryBytes: d.Partition.MemoryBytes, Foreign: d.Partition.Foreign, GPU: g,
+			})
+		}
+	}
+	return held, exclusive
+}
+
+// unlikeSettings reports whether the settings would publish a held device otherwise, or not at all, without its claim.
+func (n *Node) unlikeSettings(d plan.Device) bool {
+	g := n.last[d.PCIAddress]
+	if d.Kind == gpu.KindMIG && (n.o.NoPartitions || n.o.Placements != nil && n.o.Placements(g, d.Partition.Profile) != sharing.AllPlacements) ||
+		d.Kind == gpu.KindGroup && n.o.Groups != nil && n.o.Groups(g) != sharing.AllPlacements {
+		return true
+	}
+	if n.o.Offer == nil || d.ShareID == "" {
+		return false
+	}
+	o, ok := n.o.Offer(g, d.Partition.Profile, "")
+	return !ok || d.Partial() && o.Strategy != d.Sharing.Strategy
+}
+
+// notify reports devices that are newly unavailable, and logs those that are available again. The caller holds n.mu.
+func (n *Node) notify(warnings []resourceslices.Warning) {
+	for _, w := range warnings {
+		if slices.Contains(n.warnings, w) {
+			continue
+		}
+		reason := claimerror.DeviceNotReady
+		if w.State == resourceslices.Lost {
+			reason = claimerror.DeviceLost
+		}
+		n.report(&claimerror.Error{
+			Reason: reason, Attempt: "publish", Device: w.Device, Cause: errors.New(w.Message),
+			Remedy: "other GPUs of the node are not affected",
+		})
+	}
+	for _, w := range n.warnings {
+		if !slices.Contains(warnings, w) {
+			klog.Background().Info("Device available again or released", "device", w.Device, "state", w.State, "was", w.Message)
+		}
+	}
+	n.warnings = warnings
+}
+
+// Released rebuilds the slices, if they depend on held devices, after a claim released its devices.
+func (n *Node) Released() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.dependsOnHeld || len(n.warnings) > 0 {
+		n.changed.Fire()
+	}
+}

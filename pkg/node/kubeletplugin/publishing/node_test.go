@@ -1,0 +1,341 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
+	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/partition/layout/layouttest"
+	"gpu-dra-driver/pkg/show/metrics"
+)
+
+// held are records with an answer.
+type held struct {
+	plans      []plan.Plan
+	incomplete bool
+	err        error
+}
+
+func (h held) Held() ([]plan.Plan, bool, error) { return h.plans, h.incomplete, h.err }
+
+// newNode makes a Node without held devices, whose reports go to the test's log.
+func newNode(t *testing.T, o NodeOptions) *Node {
+	if o.Switched == nil {
+		o.Switched = func() (map[string]bool, error) { return nil, nil }
+	}
+	if o.RecordedInterconnect == nil {
+		o.RecordedInterconnect = func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} }
+	}
+	if o.DevicePlugins == nil {
+		o.DevicePlugins = func() (map[string]string, bool) { return nil, true }
+	}
+	return NewNode(env.Node, inventory.NewLatest(), held{}, NewTrigger(), func(err error) { t.Log(err) }, o)
+}
+
+// fired reports whether the node's Trigger was fired since the last call.
+func (n *Node) fired() bool {
+	select {
+	case <-n.changed:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *Node) names(t *testing.T) (names []string) {
+	t.Helper()
+	slices, ok := n.build(features{}) // Without taints, what may not be given out is not there.
+	if !ok {
+		t.Fatal("nothing was built")
+	}
+	for _, s := range slices {
+		for _, d := range s.Devices {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
+func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
+	slicing := func(_ gpu.GPU, _ string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+		return sharing.Offer{Strategy: cmp.Or(standing, v1beta1.StrategyTimeSlicing), Memory: 1 << 30, MaxShares: 2}, true
+	}
+	none := func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+		o, _ := slicing(g, profile, standing)
+		return o, false
+	}
+	hidden := func(gpu.GPU, string) sharing.Placements { return sharing.NoPlacement }
+	whole := plan.Device{Name: "gpu-0000-1b-00-0", Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}
+	share := func(strategy v1beta1.Strategy) plan.Device {
+		d := whole
+		d.ShareID, d.Share, d.Sharing.Strategy = "share", plan.Share{MemoryBytes: 1 << 30}, strategy
+		return d
+	}
+	all := whole
+	all.ShareID = "share"
+	partition := whole
+	partition.Kind, partition.Name = gpu.KindMIG, "gpu-0000-1b-00-0-mig-1g-10gb-3"
+	partition.Partition = plan.Partition{Profile: "1g.10gb", Start: 3, Size: 1}
+	for name, c := range map[string]struct {
+		o      NodeOptions
+		device plan.Device
+		unlike bool
+		// held and free are the device's isolation while the claim holds it and without claims; empty: not published.
+		held, free string
+	}{
+		"share by the settings' strategy": {NodeOptions{Offer: slicing}, share(v1beta1.StrategyTimeSlicing), false, "time-slicing", "time-slicing"},
+		"share by another strategy":       {NodeOptions{Offer: slicing}, share(v1beta1.StrategyMPS), true, "mps", "time-slicing"},
+		"share of an unshared GPU":        {NodeOptions{Offer: none}, share(v1beta1.StrategyMPS), true, "mps", "hardware"},
+		"a whole GPU, once shareable":     {NodeOptions{Offer: none}, all, true, "time-slicing", "hardware"},
+		"a whole GPU, never shareable":    {NodeOptions{Offer: none}, whole, false, "hardware", "hardware"},
+		"a hidden partition":              {NodeOptions{Placements: hidden}, partition, true, "hardware", ""},
+		"a partition without partitions":  {NodeOptions{NoPartitions: true}, partition, true, "hardware", ""},
+		"a published partition":           {NodeOptions{}, partition, false, "hardware", "hardware"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, c.o)
+			node := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", MemoryBytes: 80 << 30, MIG: layouttest.H100()}}}
+			if err := n.Found(t.Context(), node, nil); err != nil {
+				t.Fatal(err)
+			}
+			isolation := func() string {
+				slices, _ := n.build(allFeatures)
+				for _, s := range slices {
+					for _, d := range s.Devices {
+						if value := d.Attributes["isolation"].StringValue; d.Name == c.device.Name && value != nil {
+							if (*value != "hardware") != ptr.Deref(d.AllowMultipleAllocations, false) {
+								t.Errorf("isolation %s, several allocations %v", *value, d.AllowMultipleAllocations)
+							}
+							return *value
+						}
+					}
+				}
+				return ""
+			}
+			if got := isolation(); got != c.free {
+				t.Errorf("without claims: isolation %q, want %q", got, c.free)
+			}
+			n.fired()
+			if n.Prepared([]devicestate.PreparedDevice{{Device: c.device}}); n.fired() != c.unlike {
+				t.Errorf("Prepare: want a trigger %t", c.unlike)
+			}
+			n.records = held{plans: []plan.Plan{{Devices: []plan.Device{c.device}}}}
+			if got := isolation(); got != c.held {
+				t.Errorf("held: isolation %q, want %q", got, c.held)
+			}
+			if n.Released(); n.fired() != c.unlike {
+				t.Errorf("release: want a trigger %t", c.unlike)
+			}
+		})
+	}
+}
+
+func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
+	var reports []error
+	n := newNode(t, NodeOptions{})
+	n.report = func(err error) { reports = append(reports, err) }
+	scanned := func() bool {
+		select {
+		case <-n.Scanned():
+			return true
+		default:
+			return false
+		}
+	}
+	if _, ok := n.build(allFeatures); ok || scanned() {
+		t.Error("slices without a scan")
+	}
+	both := gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}, GPUs: []gpu.GPU{
+		{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", ProductName: "NVIDIA H100"}, {PCIAddress: "0000:2b:00.0", UUID: "GPU-b"},
+	}}
+	if err := n.Found(t.Context(), both, nil); err != nil || !n.fired() || !scanned() {
+		t.Fatal(err, scanned())
+	}
+	const a, b = "gpu-0000-1b-00-0", "gpu-0000-2b-00-0"
+	one := []plan.Plan{{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}}}}
+	for name, tc := range map[string]struct {
+		records held
+		want    string
+	}{
+		"nothing held":                   {held{}, a + " " + b},
+		"one held":                       {held{plans: one}, a + " " + b},
+		"one held, one may be":           {held{plans: one, incomplete: true}, a},
+		"any may be held":                {held{incomplete: true}, ""},
+		"a device of another node's bus": {held{plans: []plan.Plan{{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: "0000:3b:00.0"}}}}}, a + " " + b + " gpu-0000-3b-00-0"},
+	} {
+		n.records = tc.records
+		if got := strings.Join(n.names(t), " "); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+	// A fault of groups only does not make available what a claim with an unreadable record may hold.
+	faulty := both
+	faulty.GPUs = slices.Clone(both.GPUs)
+	faulty.GPUs[1].Faults = []gpu.Fault{{State: health.DrainP2P}}
+	if err := n.Found(t.Context(), faulty, nil); err != nil || !n.fired() {
+		t.Error(err)
+	}
+	n.records = held{plans: one, incomplete: true}
+	if got := strings.Join(n.names(t), " "); got != a {
+		t.Errorf("with a fault of groups: %q, want %q", got, a)
+	}
+	// The driver goes while a claim holds a GPU: it stays as it was, and its release is news.
+	n.records = held{plans: one}
+	if err := n.Found(t.Context(), gpu.Snapshot{}, inventory.ErrNoDriver); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(n.names(t), " "); got != a {
+		t.Errorf("without the driver: %q, want the one that is held", got)
+	}
+	built, _ := n.build(allFeatures)
+	if name := built[0].Devices[0].Attributes["productName"].StringValue; name == nil || *name != "NVIDIA H100" {
+		t.Errorf("a held GPU lost its attributes: %v", name)
+	}
+	n.fired()
+	if n.Released(); !n.fired() {
+		t.Error("a release that changes the slices does not trigger")
+	}
+	n.records = held{}
+	n.names(t)
+	if n.Released(); n.fired() {
+		t.Error("a release that changes nothing triggers")
+	}
+	// Records that cannot be read withdraw nothing and are reported.
+	reports, n.records = nil, held{err: errors.New("disk")}
+	if _, ok := n.build(allFeatures); ok || len(reports) != 1 {
+		t.Errorf("built without knowing what is held; reports %v", reports)
+	}
+	if err := n.Found(t.Context(), both, errors.New("NVML failed")); err != nil || len(reports) != 2 {
+		t.Errorf("%v, reports %v", err, reports)
+	}
+	// NVML fails for long: every GPU is tainted until it answers, with one report for the node.
+	reports, n.records = nil, held{plans: one}
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{{inventory.ErrHealthUnknown, a + " unknown " + b + " unknown"}, {nil, a + " " + b}} {
+		if err := n.Found(t.Context(), both, tc.err); err != nil || !n.fired() {
+			t.Error(err)
+		}
+		slices, _ := n.build(features{taints: true})
+		var got []string
+		for _, d := range slices[0].Devices {
+			got = append(got, d.Name)
+			for _, taint := range d.Taints {
+				got = append(got, taint.Value)
+			}
+		}
+		if got := strings.Join(got, " "); got != tc.want || len(reports) != 1 {
+			t.Errorf("%v: %s, want %s; reports %v", tc.err, got, tc.want, reports)
+		}
+	}
+	if err := n.Found(t.Context(), gpu.Snapshot{}, nvml.ErrReplaced); !errors.Is(err, nvml.ErrReplaced) {
+		t.Errorf("a replaced driver does not end the plugin: %v", err)
+	}
+}
+
+var three = gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}, GPUs: []gpu.GPU{
+	{PCIAddress: "0000:10:00.0", UUID: "GPU-a", Index: 0},
+	{PCIAddress: "0000:11:00.0", UUID: "GPU-b", Index: 1, MIG: gpu.MIG{Partitions: []gpu.Partition{{Devices: []gpu.PartitionDevice{{UUID: "MIG-1"}}}}}},
+	{PCIAddress: "0000:12:00.0", UUID: "GPU-c", Index: 2},
+}}
+
+func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports []error
+		type answer struct {
+			served podresources.Allocations
+			err    error
+		}
+		answers := make(chan answer)
+		scans, changed := inventory.NewLatest(), NewTrigger()
+		devicePlugins := podresources.NewDevicePlugins(func(ctx context.Context, _ bool) (podresources.Allocations, error) {
+			select {
+			case a := <-answers:
+				return a.served, a.err
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}, scans.Snapshot, changed.Fire, metrics.New(metrics.Options{}))
+		n := NewNode("n", scans, held{}, changed, func(err error) { reports = append(reports, err) }, NodeOptions{
+			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
+		})
+		if err := n.Found(t.Context(), three, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := n.build(allFeatures); ok {
+			t.Error("slices are published before the kubelet was asked")
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go devicePlugins.Run(ctx)
+		published := func(a answer) (names []string) {
+			answers <- a
+			synctest.Wait()
+			slices, ok := n.build(allFeatures)
+			if !ok {
+				t.Fatal("nothing is known")
+			}
+			for _, s := range slices {
+				for _, d := range s.Devices {
+					if *d.Attributes["type"].StringValue == "gpu" {
+						names = append(names, d.Name)
+					}
+				}
+			}
+			return names
+		}
+		const a, b, c = "gpu-0000-10-00-0", "gpu-0000-11-00-0", "gpu-0000-12-00-0"
+		for _, step := range []struct {
+			answer answer
+			want   []string
+		}{
+			{answer{err: errors.New("no socket")}, []string{a, b, c}},
+			{answer{served: podresources.Allocations{"nvidia.com/gpu": {"GPU-b"}}}, []string{a, c}},
+			{answer{err: errors.New("restarting")}, []string{a, c}},
+			{answer{served: podresources.Allocations{}}, []string{a, b, c}},
+		} {
+			if got := published(step.answer); !slices.Equal(got, step.want) {
+				t.Errorf("after %+v: %v, want %v", step.answer, got, step.want)
+			}
+			if resource := devicePlugins.Resource("0000:11:00.0"); (resource == "nvidia.com/gpu") != (len(step.want) == 2) {
+				t.Errorf("after %+v GPU b is served as %q", step.answer, resource)
+			}
+		}
+		if len(reports) != 1 {
+			t.Errorf("reports %v", reports)
+		}
+		stop()
+	})
+}
+
+func TestNodeFound_GPUInMIGMode_LeavesTheScanAsItIs(t *testing.T) {
+	n := newNode(t, NodeOptions{RecordedInterconnect: func(gpu.GPU) gpu.Interconnect {
+		return gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}
+	}})
+	scan := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", MIG: gpu.MIG{Enabled: true}}}}
+	if err := n.Found(t.Context(), scan, nil); err != nil {
+		t.Fatal(err)
+	}
+	if links := scan.GPUs[0].Links; len(links) > 0 {
+		t.Errorf("Found wrote the links %v into the scan, which then differs from the next one", links)
+	}
+}

@@ -1,0 +1,216 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/gpu/topology"
+	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
+)
+
+// own notes the partitions that records own now, in addition to those from before the last scan. The caller holds n.mu.
+func (n *Node) own(plans []plan.Plan, switched map[string]bool) {
+	n.ownedNow, n.switchedNow = map[gpu.Device]bool{}, switched
+	for _, p := range plans {
+		for _, d := range p.Devices {
+			if d.Kind == gpu.KindMIG && !d.Admin && !d.Partition.Foreign {
+				n.ownedNow[gpu.Device{Kind: gpu.KindMIG, PCIAddress: d.PCIAddress, Profile: d.Partition.Profile, Start: d.Partition.Start}] = true
+			}
+		}
+	}
+	n.owned, n.switched = union(n.owned, n.ownedNow), union(n.switched, n.switchedNow)
+}
+
+func union[K comparable](a, b map[K]bool) map[K]bool {
+	out := map[K]bool{}
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
+}
+
+// foreign returns the external partitions. The caller holds n.mu.
+func (n *Node) foreign(s gpu.Snapshot) map[string][]gpu.Partition {
+	out := map[string][]gpu.Partition{}
+	if n.o.AdoptForeign {
+		return out
+	}
+	for _, g := range s.GPUs {
+		for _, p := range g.MIG.Partitions {
+			if !n.owned[gpu.Device{Kind: gpu.KindMIG, PCIAddress: g.PCIAddress, Profile: p.Profile, Start: p.Placement.Start}] {
+				out[g.PCIAddress] = append(out[g.PCIAddress], p)
+			}
+		}
+	}
+	return out
+}
+
+// modes returns the GPUs whose MIG mode this driver may switch off. The caller holds n.mu.
+func (n *Node) modes(s gpu.Snapshot) map[string]bool {
+	out := maps.Clone(n.switched)
+	for _, g := range s.GPUs {
+		if n.o.AdoptForeign && g.MIG.Enabled {
+			out[g.PCIAddress] = true
+		}
+	}
+	return out
+}
+
+// settled is the time in a record after which a scan must show a partition.
+const settled = 5 * time.Second
+
+// Prepared notes new partitions, so that an early loss is noticed soon. It rebuilds the slices if a claim shares its
+// device in another way than they say.
+func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range devices {
+		if !d.Admin && n.unlikeSettings(d.Device) {
+			n.changed.Fire()
+		}
+		uuid := d.Partition.UUID
+		if uuid == "" {
+			continue
+		}
+		n.since[uuid] = n.now()
+		if !n.due {
+			n.due = true
+			time.AfterFunc(settled+settled/2, func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.due = false
+				n.changed.Fire()
+			})
+		}
+	}
+}
+
+// findMissing sends the claims whose partitions are not in the last scan, and replaces an earlier report. A partition
+// that was created or removed since the scan can still exist. The caller holds n.mu.
+func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
+	var missing []reporting.Missing
+	since := map[string]time.Time{}
+	for _, p := range plans {
+		m := reporting.Missing{Plan: p}
+		for _, d := range p.Devices {
+			uuid := d.Partition.UUID
+			if uuid == "" {
+				continue
+			}
+			first, known := n.since[uuid]
+			if !known {
+				first = n.now()
+			}
+			since[uuid] = first
+			g, ok := s.ByAddress(d.PCIAddress)
+			if ok && g.MIG.Fault == "" && !contains(g.MIG, d.Partition) && n.now().Sub(first) >= settled {
+				m.Devices = append(m.Devices, d.Name)
+			}
+		}
+		if len(m.Devices) > 0 {
+			missing = append(missing, m)
+		}
+	}
+	n.since = since
+	select {
+	case <-n.missing:
+	default:
+	}
+	n.missing <- missing // It has room: this is the only sender, under the lock.
+}
+
+func contains(m gpu.MIG, p plan.Partition) bool {
+	found, ok := m.At(p.Profile, p.Start)
+	return ok && slices.ContainsFunc(found.Devices, func(d gpu.PartitionDevice) bool { return d.UUID == p.UUID })
+}
+
+// findSplitGroups notifies claims and their pods, once, that NVLink no longer connects the GPUs of their group. Their
+// processes keep running, so no other error shows it. The caller holds n.mu.
+func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
+	islands := topology.Find(s.GPUs)
+	split := map[string]bool{}
+	for _, p := range plans {
+		for name, members := range groupsOf(p) {
+			named, err := gpu.ParseName(name)
+			if err != nil || len(s.GPUs) == 0 {
+				continue // Without the driver the links are unknown.
+			}
+			group, ok := topology.At(islands, named.Size, named.PCIAddress)
+			if ok && slices.Equal(sorted(group.Members), sorted(members)) {
+				continue
+			}
+			key := p.Claim.UID + " " + name
+			split[key] = true
+			if n.split[key] {
+				continue
+			}
+			n.report(&claimerror.Error{
+				Reason: claimerror.NVLinkDown, Attempt: "health check", Claim: p.Claim.String(), Device: name,
+				Cause:  errors.New("NVLink no longer connects its GPUs, so processes on them may fail or use PCIe"),
+				Remedy: "run nvidia-smi nvlink --status on the node, and delete the pod to run it on other GPUs",
+			})
+		}
+	}
+	n.split = split
+}
+
+// findFaulty sends the claims with devices of faulty GPUs, and replaces an earlier report. The caller holds n.mu.
+func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
+	var all []reporting.Faulty
+	for _, p := range plans {
+		f := reporting.Faulty{Plan: p, Devices: map[string]reporting.Fault{}}
+		for _, d := range p.Devices {
+			worst, ok := worstFault(s, d.PCIAddress)
+			if !ok || d.Admin || d.Kind == gpu.KindMonitor {
+				continue
+			}
+			state, ok := health.Lookup(worst.State)
+			if ok && (!state.GroupsOnly || d.Kind == gpu.KindGroup) {
+				f.Devices[d.Name] = reporting.Fault{Cause: worst.Cause, Remedy: state.Remedy}
+			}
+		}
+		if len(f.Devices) > 0 {
+			all = append(all, f)
+		}
+	}
+	select {
+	case <-n.faulty:
+	default:
+	}
+	n.faulty <- all // It has room: this is the only sender, under the lock.
+}
+
+// worstFault returns the worst fault of a GPU. A lost GPU is not among the readable ones.
+func worstFault(s gpu.Snapshot, address string) (gpu.Fault, bool) {
+	for _, p := range s.Problems {
+		if p.Lost && p.PCIAddress == address {
+			return gpu.Fault{State: health.Lost, Cause: generalCause(health.Lost)}, true
+		}
+	}
+	if g, _ := s.ByAddress(address); len(g.Faults) > 0 {
+		return g.Faults[0], true
+	}
+	return gpu.Fault{}, false
+}
+
+// groupsOf returns a plan's groups with the PCI addresses of their GPUs, without those for monitoring.
+func groupsOf(p plan.Plan) map[string][]string {
+	out := map[string][]string{}
+	for _, d := range p.Devices {
+		if d.Kind == gpu.KindGroup && !d.Admin {
+			out[d.Name] = append(out[d.Name], d.PCIAddress)
+		}
+	}
+	return out
+}
+
+func sorted(in []string) []string { return slices.Sorted(slices.Values(in)) }

@@ -1,0 +1,245 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package publishing
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+const (
+	at      = "0000:1b:00.0"
+	asWhole = "gpu-0000-1b-00-0"
+	part    = asWhole + "-mig-1g-10gb-4"
+)
+
+// cuttable is a GPU of two memory slices and one profile; its partitions are at the given starts.
+func cuttable(enabled bool, starts ...int) gpu.Snapshot {
+	m := gpu.MIG{Capable: true, Enabled: enabled, Pending: enabled, Switchable: true, Profiles: []gpu.Profile{{
+		ID: 19, Name: "1g.10gb", Slices: 1, Instances: 2, MemoryBytes: 10 << 30, Multiprocessors: 16,
+		Placements: []gpu.Placement{{Start: 4, Size: 1}, {Start: 5, Size: 1}},
+	}}}
+	for _, start := range starts {
+		m.Partitions = append(m.Partitions, gpu.Partition{
+			Profile: "1g.10gb", Placement: gpu.Placement{Start: start, Size: 1}, GPUInstance: start + 3,
+			Devices: []gpu.PartitionDevice{{UUID: "MIG-" + string(rune('0'+start))}},
+		})
+	}
+	return gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}, GPUs: []gpu.GPU{
+		{PCIAddress: at, UUID: "GPU-a", ProductName: "NVIDIA H100", Architecture: "Hopper", MemoryBytes: 20 << 30, MIG: m},
+	}}
+}
+
+// onPartition is the plan of a claim that holds the partition at slice 4.
+func onPartition(uuid string) plan.Plan {
+	return plan.Plan{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u"}, Devices: []plan.Device{{
+		Kind: gpu.KindMIG, Name: part, PCIAddress: at, UUID: "GPU-a",
+		Partition: plan.Partition{Profile: "1g.10gb", Start: 4, Size: 1, UUID: uuid},
+	}}}
+}
+
+func (n *Node) published(t *testing.T, s gpu.Snapshot) map[string]resourceapi.Device {
+	t.Helper()
+	if err := n.Found(t.Context(), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	slices, ok := n.build(allFeatures)
+	if !ok {
+		t.Fatal("nothing was built")
+	}
+	out := map[string]resourceapi.Device{}
+	for _, s := range slices {
+		for _, d := range s.Devices {
+			out[d.Name] = d
+		}
+	}
+	return out
+}
+
+func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign(t *testing.T) {
+	switched := map[string]bool{}
+	n := newNode(t, NodeOptions{Switched: func() (map[string]bool, error) { return switched, nil }})
+	foreign := func(d map[string]resourceapi.Device) bool { return d[part].Attributes["uuid"].StringValue != nil }
+
+	n.records, switched[at] = held{plans: []plan.Plan{onPartition("MIG-4")}}, true
+	d := n.published(t, cuttable(true, 4))
+	if foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
+		t.Errorf("a partition that a claim holds: %+v", d)
+	}
+	// The claim is released after the scan that shows its partition, before the slices are built from it.
+	n.records, switched = held{}, map[string]bool{}
+	d = n.published(t, cuttable(true, 4, 5))
+	if foreign(d) {
+		t.Error("the partition of a claim that was just released passes for an administrator's")
+	}
+	if _, there := d[asWhole]; there {
+		t.Error("the whole is offered beside an administrator's partition")
+	}
+	if d := n.published(t, cuttable(true, 4)); !foreign(d) {
+		t.Error("a partition that outlived its claim is not external")
+	}
+	n.o.AdoptForeign = true
+	if d := n.published(t, cuttable(true, 4)); foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
+		t.Error("an adopted partition is in the way")
+	}
+}
+
+func TestNode_SwitchedModesUnreadable_BuildsNothing(t *testing.T) {
+	var reports []error
+	n := newNode(t, NodeOptions{Switched: func() (map[string]bool, error) { return nil, errors.New("disk") }})
+	n.report = func(err error) { reports = append(reports, err) }
+	if err := n.Found(t.Context(), cuttable(true), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := n.build(allFeatures); ok || len(reports) != 1 || !strings.Contains(reports[0].Error(), "disk") {
+		t.Errorf("built, or not reported: %v", reports)
+	}
+}
+
+func TestNode_ServerWithoutCounters_BuildsNothingThatOverlaps(t *testing.T) {
+	n := newNode(t, NodeOptions{})
+	if d := n.published(t, cuttable(false)); len(d) < 4 {
+		t.Fatalf("with counters: %v", d)
+	}
+	without := allFeatures
+	without.counters = false
+	slices, ok := n.build(without)
+	if !ok || len(slices) != 2 || len(slices[0].Devices) != 1 || len(slices[1].Devices) != 1 || slices[0].Devices[0].Name != asWhole || len(slices[0].Devices[0].ConsumesCounters) != 0 {
+		t.Errorf("without counters: %+v", slices)
+	}
+}
+
+func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	n := newNode(t, NodeOptions{})
+	n.now = func() time.Time { return now }
+	n.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+	for _, tc := range []struct {
+		name  string
+		after time.Duration
+		scan  gpu.Snapshot
+		want  int
+	}{
+		{"it is new", 0, cuttable(true), 0},
+		{"the scan may be older than the partition", settled - 1, cuttable(true), 0},
+		{"it is there", settled, cuttable(true, 4), 0},
+		{"it is gone", 2 * settled, cuttable(true), 1},
+		{"another is in its place", 2 * settled, func() gpu.Snapshot {
+			s := cuttable(true, 4)
+			s.GPUs[0].MIG.Partitions[0].Devices[0].UUID = "MIG-other"
+			return s
+		}(), 1},
+		{"its GPU's MIG cannot be read", 2 * settled, func() gpu.Snapshot {
+			s := cuttable(true)
+			s.GPUs[0].MIG.Fault = "unknown error"
+			return s
+		}(), 0},
+		{"its GPU is gone", 2 * settled, gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}}, 0},
+	} {
+		now = time.Unix(1_700_000_000, 0).Add(tc.after)
+		n.published(t, tc.scan)
+		missing := <-n.Missing()
+		if len(missing) != tc.want || tc.want == 1 && (missing[0].Devices[0] != part || missing[0].Plan.Claim.UID != "u") {
+			t.Errorf("%s: %+v", tc.name, missing)
+		}
+	}
+	// Prepare notifies the node, which need not have seen the partition in a record.
+	fresh := newNode(t, NodeOptions{})
+	fresh.now = func() time.Time { return now }
+	fresh.Prepared([]devicestate.PreparedDevice{{Device: onPartition("MIG-4").Devices[0]}})
+	fresh.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+	now = now.Add(settled)
+	fresh.published(t, cuttable(true))
+	if missing := <-fresh.Missing(); len(missing) != 1 {
+		t.Errorf("a partition that vanished at once: %+v", missing)
+	}
+}
+
+// TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone has a GPU that NVML does not list at all, as after a removal from the
+// PCI bus. NVML lists a lost GPU, and cannot read it.
+func TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone(t *testing.T) {
+	driver := gpu.Driver{Version: "580.1"}
+	for name, tc := range map[string]struct {
+		scan   gpu.Snapshot
+		taint  string
+		effect resourceapi.DeviceTaintEffect
+		faulty int
+	}{
+		"not listed":         {gpu.Snapshot{Driver: driver}, "lost", resourceapi.DeviceTaintEffectNoExecute, 1},
+		"the driver is gone": {gpu.Snapshot{}, "absent", resourceapi.DeviceTaintEffectNoSchedule, 0},
+		"a GPU without an address cannot be read": {
+			gpu.Snapshot{Driver: driver, Problems: []gpu.Problem{{Message: "unknown error"}}}, "absent", resourceapi.DeviceTaintEffectNoSchedule, 0,
+		},
+		"it cannot be read": {
+			gpu.Snapshot{Driver: driver, Problems: []gpu.Problem{{PCIAddress: at, Message: "unknown error"}}}, "unreadable", resourceapi.DeviceTaintEffectNoSchedule, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, NodeOptions{Evict: []string{"lost"}})
+			n.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+			n.published(t, cuttable(true, 4))
+			<-n.Faulty()
+			taints := n.published(t, tc.scan)[part].Taints
+			if len(taints) != 1 || taints[0].Value != tc.taint || taints[0].Effect != tc.effect {
+				t.Errorf("taints %+v", taints)
+			}
+			if faulty := <-n.Faulty(); len(faulty) != tc.faulty {
+				t.Errorf("claims with faults: %+v", faulty)
+			}
+		})
+	}
+}
+
+func TestNode_GPUInMIGMode_KeepsItsNVLinks(t *testing.T) {
+	n := newNode(t, NodeOptions{})
+	scan := func(g gpu.GPU) []gpu.Link {
+		t.Helper()
+		if err := n.Found(t.Context(), gpu.Snapshot{GPUs: []gpu.GPU{g}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return n.scans.Snapshot().GPUs[0].Links
+	}
+	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}}
+	cut := g
+	cut.MIG.Enabled, cut.Links = true, nil
+	other := cut
+	other.UUID = "GPU-1"
+	down := g
+	down.Links = nil
+	scan(g)
+	for range 2 {
+		if len(scan(cut)) != 1 {
+			t.Error("a GPU that is cut left its group")
+		}
+	}
+	if len(scan(down)) != 0 || len(scan(cut)) != 0 {
+		t.Error("links that went down are still there")
+	}
+	if scan(g); len(scan(other)) != 0 {
+		t.Error("another board in the slot has the links of the one before")
+	}
+	// A plugin that starts while the GPU is cut goes by what an earlier run noted.
+	n = newNode(t, NodeOptions{RecordedInterconnect: func(is gpu.GPU) gpu.Interconnect {
+		if is.UUID != g.UUID {
+			return gpu.Interconnect{}
+		}
+		return g.Interconnect
+	}})
+	for range 2 {
+		if len(scan(cut)) != 1 {
+			t.Error("a GPU that is cut when the plugin starts is in no group")
+		}
+	}
+	if len(scan(down)) != 0 || len(scan(other)) != 0 {
+		t.Error("what was noted goes before what is seen, or is taken for another's")
+	}
+}

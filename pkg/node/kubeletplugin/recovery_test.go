@@ -1,0 +1,119 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
+	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
+)
+
+func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
+	e := env.New(t)
+	released := 0
+	r := newRecovery(nil, nil, newEvents(e), e.Metrics, func() { released++ }, nil, Options{})
+	named, nameless := plan.Claim{Namespace: "ns", Name: "one", UID: "u1"}, plan.Claim{UID: "u2"}
+	stuck := []devicestate.Finding{
+		{Claim: named, Found: "intent", Err: errors.New("disk full")},
+		{Claim: nameless, Found: "unknown", Err: errors.New("API away")},
+		{Claim: plan.Claim{UID: "u3"}, Found: "committed"}, // nothing to notify
+	}
+	for range 3 {
+		if r.notify(t.Context(), stuck) {
+			t.Error("what failed counts as done")
+		}
+	}
+	e.Event("ResourceClaim", "one", "HostFailure")
+	e.Event("Node", "n1", "HostFailure", "UID u2", "API away")
+	e.Metric(`gpu_dra_recoveries_total{found="intent",result="error"} 3`)
+	if event := e.Event("ResourceClaim", "one", "HostFailure"); event.Count > 1 {
+		t.Errorf("notified %d times", event.Count)
+	}
+	if !r.notify(t.Context(), []devicestate.Finding{{Claim: named, Found: "intent", Did: "undone"}}) || released != 1 {
+		t.Errorf("released %d times", released)
+	}
+	e.Metric(`gpu_dra_recoveries_total{found="intent",result="done"} 1`)
+	if !r.isNew("u1", "disk full") {
+		t.Error("an error that comes back is not notified again")
+	}
+	already := &claimerror.Error{Reason: claimerror.DeviceLost, Cause: errors.New("x")}
+	if got := typed(devicestate.Finding{Err: already}); !errors.Is(got, already) || claimerror.ReasonOf(got) != claimerror.DeviceLost {
+		t.Errorf("what is typed already became %v", got)
+	}
+}
+
+// TestRecovery_ClaimsNotListed_NextPassWaits: device numbers that may have changed must not repeat a pass that cannot begin.
+func TestRecovery_ClaimsNotListed_NextPassWaits(t *testing.T) {
+	e, dir, looks := env.New(t), t.TempDir(), 0
+	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
+	t.Cleanup(h.Close)
+	engine, err := devicestate.Open(devicestate.Options{
+		Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Report: func(error) {},
+		Snapshot: func() gpu.Snapshot { return gpu.Snapshot{} }, Kernel: func() string {
+			looks++
+			return "another driver"
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRecovery(engine, nil, newEvents(e), e.Metrics, func() {}, nil, Options{})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), recoverPause*5/2)
+		defer cancel()
+		r.run(ctx)
+	})
+	if looks != 0 {
+		t.Errorf("%d looks at device numbers after passes that did not begin", looks)
+	}
+}
+
+func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
+	dir := t.TempDir()
+	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
+	t.Cleanup(h.Close)
+	engine, err := devicestate.Open(devicestate.Options{Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Report: func(error) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := env.New(t)
+	r := newRecovery(engine, nil, newEvents(e), e.Metrics, func() {}, nil, Options{})
+	if err := r.wait(t.Context(), time.Millisecond); err == nil {
+		t.Error("served before Recover")
+	}
+	if clean, began := r.recover(t.Context()); clean || began {
+		t.Error("clean, or begun, without a boot ID")
+	}
+	if err := r.wait(t.Context(), time.Millisecond); err == nil || !strings.Contains(err.Error(), "boot ID") {
+		t.Errorf("the reason is missing: %v", err)
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	cancel(errStopping)
+	if err := r.wait(gone, time.Minute); !errors.Is(err, errStopping) {
+		t.Errorf("the caller is gone: %v", err)
+	}
+	close(r.done)
+	if err := r.wait(gone, time.Minute); err != nil {
+		t.Error(err)
+	}
+	node := publishing.NewNode("n1", inventory.NewLatest(), nil, nil, nil, publishing.NodeOptions{})
+	p := &Plugin{node: node, recovery: r}
+	if err := p.ready(gone); claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(err.Error(), "just started") {
+		t.Errorf("before the first pass: %v", err)
+	}
+}

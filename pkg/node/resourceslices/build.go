@@ -1,0 +1,240 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package resourceslices converts a Snapshot to the devices of the node's two pools, slice by slice.
+//
+// The result depends only on the arguments. It is identical for the same hardware, in whatever order NVML enumerates
+// the GPUs. Data that cannot be published safely becomes a Warning; a faulty GPU never affects the rest of the pool.
+//
+// Traps. The scheduler counts only visible devices, so a held device stays published until its release, whatever
+// happens to its GPU. On a server without device taints any claim could get monitor devices and unhealthy GPUs, so they
+// are not published there. Attribute names without a domain are in the driver's own.
+package resourceslices
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/gpu/topology"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+// Pool holds the published devices of a node.
+type Pool struct {
+	Name string
+	// Slices and their devices are in the order in which the scheduler tries them.
+	Slices []Slice
+}
+
+// Slice is one API object. It holds either devices or counters.
+type Slice struct {
+	Devices        []resourceapi.Device     `json:"devices,omitempty"`
+	SharedCounters []resourceapi.CounterSet `json:"sharedCounters,omitempty"`
+}
+
+type Options struct {
+	Node string
+	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
+	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
+	Taints, SharedDevices, Counters bool
+	// HeldShares means that SharedDevices is false because of the scheduler, although the API server keeps the field. Devices
+	// that claims share, or monitor, stay as they are until the release.
+	HeldShares bool
+	// NoEffectTaints means that the API server keeps device taints with the effect None (1.35 and newer).
+	NoEffectTaints bool
+	// Evict has the states whose taint has the effect NoExecute, so that Kubernetes evicts the pods of a device.
+	Evict []string
+	// NoPartitions and NoMonitors withdraw MIG partitions and monitor devices, except for the held ones.
+	NoPartitions, NoMonitors bool
+	// AllowReset allows switches of the MIG mode that need a reset of the GPU.
+	AllowReset bool
+	// Switched has the PCI addresses of GPUs whose MIG mode this driver switched on. On others the mode is external.
+	Switched map[string]bool
+	// Foreign holds the external partitions, which no claim's record owns, by PCI address.
+	Foreign map[string][]gpu.Partition
+	// Held lists the devices in claims' records.
+	Held []Held
+	// Placements says which placements of a GPU's MIG profile to publish to new claims. Nil: all. External partitions are
+	// always published.
+	Placements func(g gpu.GPU, profile string) sharing.Placements
+	// Groups says which NVLink groups of a GPU to publish to new claims: all, ending ones or none. Nil: all of them.
+	Groups func(gpu.GPU) sharing.Placements
+	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. An Offer with false is for
+	// a device with claims that share it. standing is their strategy, if known. Nil: nothing is shared.
+	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
+}
+
+// Held is a device of a claim, or one GPU of a claim's group.
+type Held struct {
+	// Device is the group itself for each GPU of a group.
+	Device gpu.Device
+	// Size and MemoryBytes describe a MIG device; 0 means unknown.
+	Size        int
+	MemoryBytes uint64
+	// Foreign means that the partition is external.
+	Foreign bool
+	// Shared is the strategy of the claim's share; empty: the claim has the whole device.
+	Shared v1beta1.Strategy
+	// Share means that the allocation is a share, possibly of the whole device. The scheduler counts such allocations
+	// only while the device allows several.
+	Share bool
+	// GPU is the last known state of its GPU, with at least the PCI address.
+	GPU gpu.GPU
+}
+
+// State is the value of the unhealthy taint.
+type State string
+
+// The reasons why a device is unavailable to new claims, beside the states of pkg/gpu/health.
+const (
+	// Lost GPUs are off the bus. It is a state of pkg/gpu/health too.
+	Lost State = health.Lost
+	// Unreadable GPUs failed a required query.
+	Unreadable State = "unreadable"
+	// Absent GPUs are held by a claim but no longer listed by the driver.
+	Absent State = "absent"
+	// MIGMode is wrong for the device, and this driver may not switch it.
+	MIGMode State = "mig-mode"
+	// Foreign devices overlap an external partition.
+	Foreign State = "foreign-partition"
+	// NVLink no longer connects the GPUs of the group.
+	NVLink State = "nvlink"
+	// DevicePlugin GPUs are served by a device plugin of the node.
+	DevicePlugin State = "device-plugin"
+	// Withheld GPUs may belong to a claim with an unreadable record.
+	Withheld State = "withheld"
+	// Unknown GPUs were readable, but NVML has not answered for a while.
+	Unknown State = "unknown"
+	// NotAsked partitions and groups are withdrawn soon, because no object asks for them.
+	NotAsked State = "not-asked"
+)
+
+// temporary means that the devices stay published, with taints where the server has them.
+func (s State) temporary() bool {
+	return s == Withheld || s == Unknown || s == NotAsked || s.fault()
+}
+
+// fault means that the driver answers, but reports a fault of the GPU. The state is one of pkg/gpu/health. Lost GPUs are
+// withdrawn, whether they answer or not.
+func (s State) fault() bool {
+	_, ok := health.Lookup(string(s))
+	return ok && s != Lost
+}
+
+// groupsOnly means that the GPU's own devices are available.
+func (s State) groupsOnly() bool {
+	f, _ := health.Lookup(string(s))
+	return f.GroupsOnly
+}
+
+// Condition is the reason why a readable GPU is unavailable to new claims.
+type Condition struct {
+	State State
+	// Message holds the cause and the remedy, for an administrator.
+	Message string
+}
+
+// Warning reports a device that is not published, or not completely.
+type Warning struct {
+	// Device is the device's name, empty if the GPU has no address.
+	Device string
+	// State is the reason if the whole device is affected; without it only a detail is missing.
+	State   State
+	Message string
+}
+
+// PoolName returns the name of a node's pool of devices for use.
+func PoolName(node string) string { return node + "/gpu" }
+
+// MonitorPoolName returns the name of a node's pool of monitor devices. Programs that divide by the devices of a pool do
+// not count them.
+func MonitorPoolName(node string) string { return node + "/monitor" }
+
+// NodeOf returns the node of a pool by the pool's name.
+func NodeOf(pool string) string {
+	node, _, _ := strings.Cut(pool, "/")
+	return node
+}
+
+// PoolOf returns the name of the pool of a slice with these devices.
+func PoolOf(node string, devices []resourceapi.Device) string {
+	if len(devices) > 0 && ptr.Deref(devices[0].Attributes["type"].StringValue, "") == string(gpu.KindMonitor) {
+		return MonitorPoolName(node)
+	}
+	return PoolName(node)
+}
+
+// Build returns the slices of both pools: whole GPUs and NVLink groups first, then counters, then for each GPU its MIG
+// devices. The monitor devices come last, in the pool of MonitorPoolName. Slices are identified by their position, so whole GPUs and groups come first: they can be updated in
+// place. GPUs are in the order of their islands, and a group follows the first of its GPUs. Thus an unspecific request
+// gets a whole GPU, and the scheduler finds GPUs and groups before it tries partitions. conditions are by PCI address.
+func Build(snapshot gpu.Snapshot, conditions map[string]Condition, o Options) (Pool, []Warning) {
+	b := builder{driver: snapshot.Driver, machine: snapshot.Machine, o: o, islands: topology.Find(snapshot.GPUs), pool: Pool{Name: PoolName(o.Node)}, sampled: map[[2]string]bool{}}
+	b.labels = labels(b.islands)
+	gpus := b.gpuStates(snapshot, conditions)
+	groups := b.groups(gpus)
+	nvlink := b.nvlinkCounters(groups)
+	var sets []resourceapi.CounterSet
+	var cut [][]resourceapi.Device // By GPU with partitions.
+	var wholes, monitors []resourceapi.Device
+	for _, g := range gpus {
+		whole, partitions, set := b.devices(g, nvlink)
+		if set != nil {
+			sets = append(sets, *set)
+		}
+		wholes = append(wholes, whole...)
+		if len(partitions) > 0 {
+			cut = append(cut, partitions)
+		}
+		monitors = append(monitors, b.monitors(g)...)
+	}
+	if set := nvlink.set(); set != nil {
+		sets = append(sets, *set)
+	}
+	b.add(b.withGroups(wholes, groups, nvlink))
+	for chunk := range slices.Chunk(sets, resourceapi.ResourceSliceMaxCounterSets) {
+		b.pool.Slices = append(b.pool.Slices, Slice{SharedCounters: chunk})
+	}
+	for _, devices := range cut {
+		b.add(devices)
+	}
+	b.add(monitors)
+	slices.SortStableFunc(b.warnings, func(x, y Warning) int {
+		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.State, y.State), cmp.Compare(x.Message, y.Message))
+	})
+	return b.pool, b.warnings
+}
+
+type builder struct {
+	driver   gpu.Driver
+	machine  string
+	o        Options
+	pool     Pool
+	warnings []Warning
+	islands  []topology.Island
+	// labels are the NVLink groups of GPUs, by PCI address.
+	labels map[string]string
+	// sampled are the models and profiles of which a placement is published although no object asks for them.
+	sampled map[[2]string]bool
+	// last is the previous result of geometry, because the GPUs of a node are usually equal.
+	last geometry
+}
+
+// add appends slices with these devices.
+func (b *builder) add(devices []resourceapi.Device) {
+	for chunk := range slices.Chunk(devices, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {
+		b.pool.Slices = append(b.pool.Slices, Slice{Devices: chunk})
+	}
+}
+
+func (b *builder) warn(device string, state State, format string, args ...any) {
+	b.warnings = append(b.warnings, Warning{Device: device, State: state, Message: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,155 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package resourceslices
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/sharing"
+)
+
+// Taint keys do not contain the driver's name, because classes and claims repeat them in tolerations.
+const (
+	// MonitorTaint is on every monitor device, so that only claims that tolerate it get one.
+	MonitorTaint = "gpu.nvidia.com/monitor"
+	// UnhealthyTaint is on a published device that is unavailable to new claims. Its value is the State.
+	UnhealthyTaint = "gpu.nvidia.com/unhealthy"
+	// UnmonitoredTaint is on the devices of a GPU whose faults cannot be seen. It has no effect on scheduling.
+	UnmonitoredTaint = "gpu.nvidia.com/unmonitored"
+)
+
+// devices returns the whole GPU and its partitions, and their counters if they overlap.
+func (b *builder) devices(g gpuState, nvlink nvlinkCounters) (whole, partitions []resourceapi.Device, set *resourceapi.CounterSet) {
+	var consumed [][]resourceapi.DeviceCounterConsumption
+	if b.o.Counters && g.cut() {
+		groups := 0
+		if nvlink.pairs {
+			groups = len(g.heldAs(gpu.KindGroup))
+		}
+		set, consumed = b.geometry(g.gpu.MIG).counters(g.gpu, g.entries, groups)
+	}
+	for n, e := range g.entries {
+		s := b.source(g.gpu, e.device)
+		s.uuid, s.offer, s.profile = e.uuid, b.offer(g.gpu, e.device), &e.profile
+		if e.device.Kind == gpu.KindGPU {
+			s.profile = b.geometry(g.gpu.MIG).all
+		}
+		d := b.device(s)
+		if set != nil {
+			d.ConsumesCounters = consumed[n]
+		}
+		d.ConsumesCounters = append(d.ConsumesCounters, nvlink.consumedBy(g, e)...)
+		b.taint(&d, e.state)
+		b.taintUnmonitored(&d, g)
+		if e.held && e.state != "" {
+			b.warn(d.Name, e.state, "%s of GPU at %s stays published for its claim but is unavailable to new claims: %s",
+				e.describe(), g.gpu.PCIAddress, e.why)
+		}
+		if e.device.Kind == gpu.KindGPU {
+			whole = append(whole, d)
+		} else {
+			partitions = append(partitions, d)
+		}
+	}
+	if c := g.unhealthy; c.State != "" && !g.holds(gpu.KindGPU) {
+		switch {
+		case c.State.groupsOnly():
+			b.warn(g.name(), c.State, "groups with the GPU at %s are unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
+		case c.State.temporary() && b.o.Taints:
+			b.warn(g.name(), c.State, "GPU at %s is unavailable to new claims: %s", g.gpu.PCIAddress, c.Message)
+		case c.State != Absent:
+			b.warn(g.name(), c.State, "GPU at %s is not published: %s", g.gpu.PCIAddress, c.Message)
+		}
+	}
+	return whole, partitions, set
+}
+
+func (b *builder) taint(d *resourceapi.Device, state State) {
+	if state != "" && b.o.Taints {
+		effect := resourceapi.DeviceTaintEffectNoSchedule
+		if slices.Contains(b.o.Evict, string(state)) {
+			effect = resourceapi.DeviceTaintEffectNoExecute
+		}
+		d.Taints = []resourceapi.DeviceTaint{{Key: UnhealthyTaint, Value: string(state), Effect: effect}}
+	}
+}
+
+// taintUnmonitored taints a device if the faults of one of its GPUs cannot be seen.
+func (b *builder) taintUnmonitored(d *resourceapi.Device, gpus ...gpuState) {
+	if b.o.NoEffectTaints && slices.ContainsFunc(gpus, func(g gpuState) bool { return g.gpu.Unmonitored != "" }) {
+		d.Taints = append(d.Taints, resourceapi.DeviceTaint{Key: UnmonitoredTaint, Effect: resourceapi.DeviceTaintEffectNone})
+	}
+}
+
+// monitors returns the monitor device of a GPU. It needs a readable GPU or a claim that holds the device.
+func (b *builder) monitors(g gpuState) []resourceapi.Device {
+	gone := g.unhealthy.State == Lost || g.unhealthy.State == Unreadable || g.unhealthy.State == Absent
+	if !b.o.Taints || !b.o.SharedDevices && !b.o.HeldShares || (gone || b.o.NoMonitors || !b.o.SharedDevices) && !g.holds(gpu.KindMonitor) {
+		return nil
+	}
+	s := b.source(g.gpu, gpu.Device{Kind: gpu.KindMonitor, PCIAddress: g.gpu.PCIAddress})
+	s.uuid = g.gpu.UUID
+	d := b.device(s)
+	d.AllowMultipleAllocations = new(true)
+	d.Taints = []resourceapi.DeviceTaint{{Key: MonitorTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	return []resourceapi.Device{d}
+}
+
+// source returns the data behind the attributes of a GPU's device.
+func (b *builder) source(g gpu.GPU, d gpu.Device) attributeSource {
+	return attributeSource{device: d, gpu: g, driver: b.driver, machine: b.machine, group: b.labels[g.PCIAddress]}
+}
+
+func (b *builder) device(s attributeSource) resourceapi.Device {
+	d := resourceapi.Device{Name: s.device.Name(), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
+	for _, a := range attributes {
+		if !slices.Contains(a.Devices, s.device.Kind) {
+			continue
+		}
+		value, note := a.value(s)
+		if note != "" && s.device.Kind == gpu.KindGPU { // The GPU's other devices have the same notes.
+			b.warn(d.Name, "", "attribute %s: %s", a.Name, note)
+		}
+		if value != nil {
+			d.Attributes[resourceapi.QualifiedName(a.Name)] = *value
+		}
+	}
+	for _, c := range capacities {
+		if q := c.quantity(s); q != nil && slices.Contains(c.Devices, s.device.Kind) {
+			if d.Capacity == nil {
+				d.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
+			}
+			d.Capacity[resourceapi.QualifiedName(c.Name)] = resourceapi.DeviceCapacity{Value: *q, RequestPolicy: c.requestPolicy(s)}
+		}
+	}
+	if s.offer != nil {
+		d.AllowMultipleAllocations = new(true)
+	}
+	return d
+}
+
+// offer returns the shares of a GPU or of one of its partitions; nil if it is not shared.
+func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
+	if (b.o.SharedDevices || b.o.HeldShares) && b.o.Offer != nil {
+		var standing v1beta1.Strategy
+		share := false
+		for _, h := range b.o.Held {
+			if h.Device == d {
+				standing, share = cmp.Or(h.Shared, standing), share || h.Share
+			}
+		}
+		if o, ok := b.o.Offer(g, d.Profile, standing); ok && b.o.SharedDevices || share && o.MaxShares > 0 {
+			return &o
+		}
+	}
+	return nil
+}
+
+func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

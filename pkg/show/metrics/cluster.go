@@ -1,0 +1,174 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/gpu"
+)
+
+// The controller's metrics. The reference is generated from ClusterCatalogue.
+var (
+	clusterNodes = Entry{"gpu_dra_cluster_nodes", "gauge", nil,
+		"Nodes that publish GPUs."}
+	clusterDevices = Entry{"gpu_dra_cluster_devices", "gauge", []string{"model", "type", "profile", "state"},
+		"Published devices. type is gpu, mig or nvlink-group; the profile of a group is its number of GPUs. state is free, allocated (also if claims share the device), blocked (unavailable because of other allocations) or unhealthy."}
+	clusterFreeGPUs = Entry{"gpu_dra_cluster_free_gpus", "gauge", []string{"model"},
+		"GPUs that are free as a whole."}
+	clusterFreePlacements = Entry{"gpu_dra_cluster_free_placements", "gauge", []string{"model", "profile"},
+		"Placements at which a MIG partition of the profile can be created, also those that nodes publish only when an object asks for the profile. Placements can overlap: an allocation can block several."}
+	clusterLargestGroup = Entry{"gpu_dra_cluster_largest_free_group_gpus", "gauge", []string{"model"},
+		"GPUs of the largest free NVLink group; 1 if only single GPUs are free. On nodes that publish no groups, as many free GPUs of one nvlinkGroup, rounded down to a power of two."}
+	clusterFragmentation = Entry{"gpu_dra_cluster_fragmentation_ratio", "gauge", []string{"model"},
+		"Share of the free memory slices, 0 to 1, that the largest free placement of their GPU cannot use."}
+	clusterClaims = Entry{"gpu_dra_cluster_claims", "gauge", []string{"phase"},
+		"Claims for this driver's devices. phase is pending (not allocated), allocated (no pod yet), reserved (for pods) or deleting."}
+	clusterClasses = Entry{"gpu_dra_cluster_device_classes", "gauge", []string{"state"},
+		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) or invalid (a selector fails on a device)."}
+	namespaceSeconds = Entry{"gpu_dra_namespace_allocated_gpu_seconds_total", "counter", []string{"claim_namespace", "model"},
+		"Seconds of whole GPUs for which claims of a namespace were allocated, since this instance leads. Claims that end between two scrapes count too. Parts of GPUs count as in gpu_dra_claim_allocated_gpu_seconds_total."}
+	hourlyCost = Entry{"gpu_dra_gpu_hourly_cost", "gauge", []string{"model"},
+		"Price of a GPU for an hour, by the flag --gpu-prices, in the currency of the flag."}
+	reviews = Entry{"gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
+		"Reviews of objects. webhook is admit (can deny) or advise (only warns, except with denyUnsatisfiable). result is allowed, warned or denied."}
+	reviewDuration = Entry{"gpu_dra_review_duration_seconds", "histogram", []string{"webhook"},
+		"Duration of reviews."}
+	webhookReachable = Entry{"gpu_dra_webhook_reachable", "gauge", nil,
+		"1 if the API server reached the webhook in the last test, 0 if not. Only the leading controller tests it, every 15 minutes."}
+)
+
+// clusterGauges are the metrics of a Cluster.
+var clusterGauges = []Entry{
+	clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
+	clusterClaims, clusterClasses, namespaceSeconds, hourlyCost,
+}
+
+// ClusterCatalogue lists the controller's own metrics, by name.
+func ClusterCatalogue() []Entry {
+	return slices.SortedFunc(slices.Values(append(clusterGauges, reviews, reviewDuration, webhookReachable, buildInfo)), byName)
+}
+
+// Cluster holds the numbers behind the cluster metrics.
+type Cluster struct {
+	Nodes  int
+	Counts fleet.DeviceCounts
+	// Claims are by phase, Classes by state.
+	Claims, Classes map[string]int
+	GPUSeconds      map[Tenant]float64
+	// Prices are those of a GPU for an hour, by model.
+	Prices map[string]float64
+}
+
+// Tenant is a namespace with claims of a model.
+type Tenant struct{ Namespace, Model string }
+
+// clusterCollector collects the cluster metrics at each scrape.
+type clusterCollector struct {
+	read func() (Cluster, bool)
+}
+
+// NewCluster returns a collector of the Cluster that read returns; false means no data, as on an instance without the
+// lead.
+func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
+	return &clusterCollector{read}
+}
+
+func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, e := range clusterGauges {
+		out <- e.desc()
+	}
+}
+
+func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
+	now, ok := c.read()
+	if !ok {
+		return
+	}
+	put := func(e Entry, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(e.desc(), prometheus.GaugeValue, value, labels...)
+	}
+	put(clusterNodes, float64(now.Nodes))
+	type row struct{ model, kind, profile, state string }
+	devices := map[row]int{}
+	free, places := map[string]int{}, map[[2]string]int{}
+	for k, n := range now.Counts.Devices {
+		profile := k.Profile
+		if k.Type == gpu.KindGroup {
+			profile = strconv.Itoa(k.GPUs)
+		}
+		devices[row{k.Product, string(k.Type), profile, string(k.State)}] += n
+		if k.State != fleet.Free {
+			n = 0
+		}
+		switch k.Type {
+		case gpu.KindGPU:
+			free[k.Product] += n
+		case gpu.KindMIG:
+			places[[2]string{k.Product, k.Profile}] += 0
+		}
+	}
+	for k, n := range now.Counts.FreePlacements {
+		places[[2]string{k.Product, k.Profile}] += n
+	}
+	for r, n := range devices {
+		put(clusterDevices, float64(n), r.model, r.kind, r.profile, r.state)
+	}
+	for model, n := range free {
+		put(clusterFreeGPUs, float64(n), model)
+		put(clusterLargestGroup, float64(now.Counts.LargestGroup[model]), model)
+		put(clusterFragmentation, now.Counts.Fragmentation(model), model)
+	}
+	for key, n := range places {
+		put(clusterFreePlacements, float64(n), key[0], key[1])
+	}
+	for phase, n := range now.Claims {
+		put(clusterClaims, float64(n), phase)
+	}
+	for t, seconds := range now.GPUSeconds {
+		out <- prometheus.MustNewConstMetric(namespaceSeconds.desc(), prometheus.CounterValue, seconds, t.Namespace, t.Model)
+	}
+	for model, price := range now.Prices {
+		put(hourlyCost, price, model)
+	}
+	for state, n := range now.Classes {
+		put(clusterClasses, float64(n), state)
+	}
+}
+
+// reviewBuckets are in seconds. Most reviews take less than a millisecond.
+var reviewBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, 1}
+
+// Reviews counts reviews. It is safe for concurrent use.
+type Reviews struct {
+	total *prometheus.CounterVec
+	took  *prometheus.HistogramVec
+	// reachable has no value before the first test.
+	reachable *prometheus.GaugeVec
+}
+
+func NewReviews(r prometheus.Registerer, version string) *Reviews {
+	buildInfo.gauge(r).WithLabelValues(version, runtime.Version()).Set(1)
+	return &Reviews{total: reviews.counter(r), took: reviewDuration.histogram(r, reviewBuckets), reachable: webhookReachable.gauge(r)}
+}
+
+// SetReachable stores the result of the last test of the webhook.
+func (r *Reviews) SetReachable(reachable bool) {
+	value := 0.
+	if reachable {
+		value = 1
+	}
+	r.reachable.WithLabelValues().Set(value)
+}
+
+func (r *Reviews) Reviewed(webhook, kind, result string, took time.Duration) {
+	r.total.WithLabelValues(webhook, kind, result).Inc()
+	r.took.WithLabelValues(webhook).Observe(took.Seconds())
+}

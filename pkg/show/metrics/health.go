@@ -1,0 +1,91 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+)
+
+// Readings returns the last answer of the driver about the GPU at a PCI address, and its UUID.
+type Readings func(address string) (uuid string, r health.Reading, ok bool)
+
+// CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU. A GPU of the records that
+// the driver no longer lists is lost.
+func (m *Metrics) CollectHealth(snapshot func() gpu.Snapshot, records Records, last Readings) {
+	m.registry.MustRegister(&healthCollector{snapshot, records, last})
+}
+
+type healthCollector struct {
+	snapshot func() gpu.Snapshot
+	records  Records
+	last     Readings
+}
+
+func (c *healthCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, e := range []Entry{deviceHealth, recoveryAction, eccErrors, remappedRows} {
+		out <- e.desc()
+	}
+}
+
+// Collect implements prometheus.Collector. A GPU that cannot be read has its state only.
+func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
+	send := func(e Entry, kind prometheus.ValueType, value int64, labels ...string) {
+		if value >= 0 {
+			out <- prometheus.MustNewConstMetric(e.desc(), kind, float64(value), labels...)
+		}
+	}
+	s := c.snapshot()
+	for _, g := range s.GPUs {
+		for _, state := range states(g) {
+			send(deviceHealth, prometheus.GaugeValue, 1, g.UUID, state)
+		}
+		uuid, r, ok := c.last(g.PCIAddress)
+		if !ok || uuid != g.UUID {
+			continue
+		}
+		send(recoveryAction, prometheus.GaugeValue, int64(r.Recovery), g.UUID)
+		send(eccErrors, prometheus.CounterValue, r.Corrected, g.UUID, "corrected")
+		send(eccErrors, prometheus.CounterValue, r.Uncorrected, g.UUID, "uncorrected")
+		send(remappedRows, prometheus.GaugeValue, r.CorrectedRows, g.UUID, "corrected")
+		send(remappedRows, prometheus.GaugeValue, r.UncorrectedRows, g.UUID, "uncorrected")
+	}
+	unread := map[string]bool{}
+	plans, _, _ := c.records.Held() // The engine reports unreadable records.
+	for _, p := range slices.Concat(s.Problems, plan.Gone(s, plans)) {
+		uuid, state := p.UUID, "unreadable"
+		if known, _, ok := c.last(p.PCIAddress); ok && uuid == "" {
+			uuid = known
+		}
+		if p.Lost {
+			state = health.Lost
+		}
+		if uuid != "" && !unread[uuid] {
+			unread[uuid] = true
+			send(deviceHealth, prometheus.GaugeValue, 1, uuid, state)
+		}
+	}
+}
+
+// states returns a readable GPU's states and advice.
+func states(g gpu.GPU) (out []string) {
+	for _, f := range g.Faults {
+		out = append(out, f.State)
+	}
+	if len(out) == 0 {
+		out = append(out, "healthy")
+	}
+	for _, a := range g.Advice {
+		out = append(out, a.State)
+	}
+	if g.Unmonitored != "" {
+		out = append(out, "unmonitored")
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	gpuusage "gpu-dra-driver/pkg/show/usage"
+)
+
+var (
+	gpuSeconds = Entry{"gpu_dra_gpu_seconds_total", "counter", []string{"uuid", "model", "state"},
+		"Seconds of a GPU in a state: allocated to claims, free, unhealthy, or blocked (no claim can get it, because of other claims or a device plugin). A GPU that is in part allocated counts in part. The states add up to the time since the driver first saw the GPU, except for reboots."}
+	claimAllocated = Entry{"gpu_dra_claim_allocated_gpu_seconds_total", "counter",
+		[]string{"claim_namespace", "claim", "claim_uid", "gpu_uuid", "model"},
+		"Seconds of whole GPUs that a prepared claim has had. A partition counts as its part of the memory slices, a share as the larger of its parts of memory and compute. A claim counts once, however many pods use it."}
+	claimActive = Entry{"gpu_dra_claim_active_gpu_seconds_total", "counter",
+		append(slices.Clone(claimAllocated.Labels), "source"),
+		"Seconds of whole GPUs, weighed as the allocated ones, in which the claim used its devices: the integral of their utilization. source is the measurement: nvml, or gpm for partitions. Absent for devices without a measurement, such as shares of a partition with other shares."}
+	claimOccupied = Entry{"gpu_dra_claim_occupied_seconds_total", "counter", claimAllocated.Labels,
+		"Seconds in which a process used the claim's devices on a GPU. Absent while the driver does not list processes, and for shares of a device with other shares without metadata files."}
+)
+
+// usageMetrics are the metrics of a gpuusage.Account.
+var usageMetrics = []Entry{gpuSeconds, claimAllocated, claimActive, claimOccupied}
+
+type usageCollector struct {
+	read func() (gpuusage.Account, bool)
+}
+
+// CollectUsage adds the metrics of the account that read returns at each scrape; false means no data.
+func (m *Metrics) CollectUsage(read func() (gpuusage.Account, bool)) {
+	m.registry.MustRegister(&usageCollector{read})
+}
+
+func (c *usageCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, e := range usageMetrics {
+		out <- e.desc()
+	}
+}
+
+func (c *usageCollector) Collect(out chan<- prometheus.Metric) {
+	account, ok := c.read()
+	if !ok {
+		return
+	}
+	put := func(e Entry, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(e.desc(), prometheus.CounterValue, value, labels...)
+	}
+	for _, g := range account.GPUs {
+		if g.Missing {
+			continue // Perhaps it is gone for good.
+		}
+		for _, state := range gpuusage.States {
+			put(gpuSeconds, g.Seconds[state], g.UUID, g.Model, string(state))
+		}
+	}
+	for _, claim := range account.Claims {
+		for _, use := range claim.GPUs {
+			labels := []string{claim.Namespace, claim.Name, claim.UID, use.UUID, use.Model}
+			put(claimAllocated, use.Allocated, labels...)
+			if use.Watched {
+				put(claimOccupied, use.Occupied, labels...)
+			}
+			if use.Source != "" {
+				put(claimActive, use.Active, append(labels, use.Source)...)
+			}
+		}
+	}
+}

@@ -1,0 +1,441 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
+)
+
+// Objects are the API objects of a cluster. Slices are those of the driver.
+type Objects struct {
+	Driver string
+	Slices []*Slice
+	Claims []resourceapi.ResourceClaim
+	Rules  []resourceapi.DeviceTaintRule
+}
+
+// Nodes joins the objects. Nodes and GPUs are sorted by name.
+func Nodes(o Objects) []Node {
+	index := NewIndex(o)
+	var out []Node
+	for _, name := range slices.Sorted(maps.Keys(index.byNode)) {
+		out = append(out, index.Node(name))
+	}
+	return out
+}
+
+// Index has the objects of a cluster by node. It is not safe for concurrent use.
+type Index struct {
+	driver string
+	rules  []resourceapi.DeviceTaintRule
+	byNode map[string][]*Slice
+	held   map[string][]result
+	// pools are the nodes of published pools.
+	pools map[string]string
+	cache *cache
+}
+
+// NewIndex indexes objects. Nodes of devices that only claims name have no slices.
+func NewIndex(o Objects) *Index {
+	x := &Index{
+		driver: o.Driver, rules: o.Rules, byNode: map[string][]*Slice{}, held: map[string][]result{}, pools: map[string]string{},
+		cache: &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]room{}},
+	}
+	for _, s := range o.Slices {
+		x.byNode[s.Node] = append(x.byNode[s.Node], s)
+		if node, published := x.pools[s.Pool.Name]; !published || s.Node < node {
+			x.pools[s.Pool.Name] = s.Node // A pool of several nodes is an error; the answer must not depend on the order.
+		}
+	}
+	for _, r := range results(o.Driver, o.Claims) {
+		node := x.NodeOf(r.Pool)
+		x.held[node] = append(x.held[node], r)
+		if _, published := x.byNode[node]; !published {
+			x.byNode[node] = nil
+		}
+	}
+	return x
+}
+
+// NodeOf returns the node of a pool: the one that publishes it, or else the one in its name.
+func (x *Index) NodeOf(pool string) string {
+	if node, published := x.pools[pool]; published {
+		return node
+	}
+	return resourceslices.NodeOf(pool)
+}
+
+// Names iterates over the names of the nodes, in no order.
+func (x *Index) Names() iter.Seq[string] { return maps.Keys(x.byNode) }
+
+// Published reports whether the node has slices.
+func (x *Index) Published(name string) bool { return len(x.byNode[name]) > 0 }
+
+// Has reports whether the node has slices, or devices that a claim holds.
+func (x *Index) Has(name string) bool {
+	_, ok := x.byNode[name]
+	return ok
+}
+
+// Node joins the objects of one node.
+func (x *Index) Node(name string) Node {
+	b := builder{cache: x.cache, node: Node{Name: name}, gpus: map[string]*GPU{}, devices: map[string]published{}}
+	b.slices(x.byNode[name], x.held[name])
+	for _, r := range x.held[name] {
+		b.allocation(r)
+	}
+	b.rules(x.driver, x.rules, x.pools)
+	return b.done()
+}
+
+type result struct {
+	resourceapi.DeviceRequestAllocationResult
+	claim ClaimRef
+	pods  []string
+}
+
+func results(driver string, claims []resourceapi.ResourceClaim) []result {
+	var out []result
+	for _, c := range claims {
+		for r := range fleet.Results(c.Status.Allocation, driver) {
+			out = append(out, result{r, ClaimRef{c.Namespace, c.Name}, podsOf(c)})
+		}
+	}
+	return out
+}
+
+// PodGroup is the prefix of the name of a PodGroup in a list of pods. Its claims do not name its pods.
+const PodGroup = "podgroup/"
+
+// podsOf returns the consumers of a claim: names of pods, and of PodGroups with their prefix.
+func podsOf(c resourceapi.ResourceClaim) []string {
+	var out []string
+	for _, r := range c.Status.ReservedFor {
+		switch (schema.GroupResource{Group: r.APIGroup, Resource: r.Resource}) {
+		case schema.GroupResource{Resource: "pods"}:
+			out = append(out, r.Name)
+		case schema.GroupResource{Group: "scheduling.k8s.io", Resource: "podgroups"}:
+			out = append(out, PodGroup+r.Name)
+		}
+	}
+	return out
+}
+
+// published is a device in the slices.
+type published struct {
+	device gpu.Device
+	// readable means that the device's name follows the driver's form.
+	readable bool
+	// addresses are those of the GPUs that the device needs.
+	addresses []string
+	// start and size are in memory slices; size is 0 if the counters do not say.
+	start, size int
+}
+
+// cache has the part of the work that is equal for nodes of one make.
+type cache struct {
+	devices map[*fleet.Shape][]published
+	// idle are pools without allocated and unhealthy devices.
+	idle map[[32]*fleet.Shape]room
+}
+
+// parsed returns the devices of a shape, by the same index.
+func (c *cache) parsed(s *fleet.Shape) []published {
+	if c.devices[s] == nil {
+		out := make([]published, len(s.Devices))
+		for i, d := range s.Devices {
+			device, err := gpu.ParseName(d.Name)
+			out[i] = published{device: device, readable: err == nil}
+			if err == nil {
+				out[i].addresses, out[i].start, out[i].size = needs(device, d)
+			}
+		}
+		c.devices[s] = out
+	}
+	return c.devices[s]
+}
+
+// room is the result of fleet.Pool.Room.
+type room struct {
+	states  map[string]fleet.State
+	largest map[string]int64
+}
+
+func (c *cache) room(p fleet.Pool, held []string, unhealthy bool) (r room) {
+	shape, ok := p.Shape()
+	if !ok || unhealthy || len(held) > 0 {
+		r.states, r.largest = p.Room(held)
+		return r
+	}
+	if _, known := c.idle[shape]; !known {
+		r.states, r.largest = p.Room(nil)
+		c.idle[shape] = r
+	}
+	return c.idle[shape]
+}
+
+type builder struct {
+	cache   *cache
+	node    Node
+	gpus    map[string]*GPU
+	devices map[string]published
+}
+
+func (b *builder) gpu(address string) *GPU {
+	if b.gpus[address] == nil {
+		b.gpus[address] = &GPU{
+			Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: address}.Name(), Node: b.node.Name, PCIAddress: address, Use: Unpublished,
+		}
+	}
+	return b.gpus[address]
+}
+
+func (b *builder) slices(all []*Slice, held []result) {
+	var trimmed []*fleet.Slice
+	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
+	for _, s := range all {
+		trimmed = append(trimmed, &s.Slice)
+	}
+	pool := fleet.PoolOf(trimmed)
+	b.node.Incomplete = len(all) > 0 && !pool.Whole
+	for _, s := range all {
+		if slices.Contains(pool.Slices, &s.Slice) {
+			maps.Copy(uuids, s.UUIDs)
+			maps.Copy(taints, s.Taints)
+		}
+	}
+	var names []string
+	for _, r := range held {
+		if !ptr.Deref(r.AdminAccess, false) {
+			names = append(names, r.Device)
+		}
+	}
+	room := b.cache.room(pool, names, len(taints) > 0)
+	for _, s := range pool.Slices {
+		parsed := b.cache.parsed(s.Shape)
+		for i, d := range s.Shape.Devices {
+			p := parsed[i]
+			device := p.device
+			if !p.readable {
+				b.node.Unreadable++
+				continue
+			}
+			b.devices[d.Name] = p
+			for _, address := range p.addresses {
+				g := b.gpu(address)
+				g.Devices = append(g.Devices, PublishedDevice{s.Pool.Name, d.Name})
+				g.Use = Free
+			}
+			if device.Kind == gpu.KindGroup || device.Kind == gpu.KindMonitor {
+				continue
+			}
+			g := b.gpu(device.PCIAddress)
+			g.Product = cmp.Or(g.Product, s.Shape.Kinds[i].Product)
+			g.MemorySlices = max(g.MemorySlices, p.start+p.size)
+			if device.Kind == gpu.KindGPU {
+				g.UUID = uuids[d.Name]
+				capacity := d.Capacity["memory"].Value
+				g.MemoryBytes = memory(capacity.Value())
+				if p.size == 1 { // One counter stands for a GPU without MIG.
+					g.MemorySlices = 0
+				}
+			}
+			if room.states[d.Name] == fleet.Free {
+				g.UsableSlices = max(g.UsableSlices, p.size)
+			}
+			for _, use := range d.ConsumesCounters {
+				g.UsableSlices = max(g.UsableSlices, int(min(room.largest[use.CounterSet], maxSlices)))
+			}
+			// A partition that is only withdrawn has a healthy GPU.
+			if t, unhealthy := taints[d.Name]; unhealthy && t.Value != string(resourceslices.NotAsked) {
+				g.Health = cmp.Or(t.Value, "unhealthy")
+			}
+		}
+	}
+	for name, p := range b.devices {
+		if p.device.Kind == gpu.KindMIG && uuids[name] != "" && !slices.Contains(names, name) {
+			if g := b.gpu(p.device.PCIAddress); g.Use == Free {
+				g.Use = External
+			}
+		}
+	}
+}
+
+// memory leaves out sizes that no GPU has.
+func memory(bytes int64) int64 {
+	if bytes < 0 || bytes > 1<<50 {
+		return 0
+	}
+	return bytes
+}
+
+const maxSlices = 32
+
+// needs returns the GPUs of a device, and the memory slices that it takes, by its counters. An NVLink group consumes the
+// node's counter of each member, or the members' own counter sets.
+func needs(device gpu.Device, d resourceapi.Device) (gpus []string, start, size int) {
+	gpus = []string{device.PCIAddress}
+	member := func(name string) {
+		if device.Kind != gpu.KindGroup {
+			return
+		}
+		m, err := gpu.ParseName(name)
+		if err == nil && m.Kind == gpu.KindGPU && !slices.Contains(gpus, m.PCIAddress) {
+			gpus = append(gpus, m.PCIAddress)
+		}
+	}
+	first, last := maxSlices, -1
+	for _, use := range d.ConsumesCounters {
+		member(strings.TrimSuffix(use.CounterSet, "-counter-set"))
+		for name := range use.Counters {
+			member("gpu-" + name)
+			i, err := strconv.Atoi(strings.TrimPrefix(name, "memory-slice-"))
+			if strings.HasPrefix(name, "memory-slice-") && err == nil && i >= 0 && i < maxSlices {
+				first, last = min(first, i), max(last, i)
+			}
+		}
+	}
+	slices.Sort(gpus)
+	if last < 0 {
+		return gpus, 0, 0
+	}
+	return gpus, first, last + 1 - first
+}
+
+func (b *builder) allocation(r result) {
+	p, ok := b.devices[r.Device]
+	if !ok {
+		device, err := gpu.ParseName(r.Device)
+		if err != nil {
+			b.node.Unreadable++
+			return
+		}
+		p = published{device: device, addresses: []string{device.PCIAddress}, start: device.Start}
+	}
+	a := Allocation{
+		Device: r.Device, Kind: p.device.Kind, Profile: p.device.Profile, Start: p.start, Size: p.size, Claim: r.claim, Pods: r.pods,
+		Share: string(ptr.Deref(r.ShareID, "")), Admin: ptr.Deref(r.AdminAccess, false) || p.device.Kind == gpu.KindMonitor,
+	}
+	if p.device.Kind != gpu.KindMIG {
+		a.Start, a.Size = 0, 0
+	}
+	if consumed, ok := r.ConsumedCapacity["memory"]; ok {
+		a.ShareBytes = memory(consumed.Value())
+	}
+	if consumed, ok := r.ConsumedCapacity["compute"]; ok {
+		a.Compute = max(consumed.Value(), 0)
+	}
+	var members []string
+	for _, address := range p.addresses {
+		g := b.gpu(address)
+		g.Allocations = append(g.Allocations, a)
+		members = append(members, g.Name)
+	}
+	if p.device.Kind == gpu.KindGroup && !a.Admin {
+		b.node.Groups = append(b.node.Groups, Group{r.Device, members, r.claim})
+	}
+}
+
+// rules adds the taints of rules that select the whole GPU, or that select nothing narrower than its node.
+func (b *builder) rules(driver string, all []resourceapi.DeviceTaintRule, pools map[string]string) {
+	for _, r := range all {
+		s := r.Spec.DeviceSelector // An empty one selects all devices, a missing one none.
+		if s == nil || r.Spec.Taint.Effect == resourceapi.DeviceTaintEffectNone || s.Driver != nil && *s.Driver != driver {
+			continue
+		}
+		if s.Pool != nil && cmp.Or(pools[*s.Pool], resourceslices.NodeOf(*s.Pool)) != b.node.Name {
+			continue
+		}
+		for _, g := range b.gpus {
+			// A cordon has a rule for each device of its GPU, and a GPU can be published in partitions only.
+			covers := s.Device == nil || *s.Device == g.Name || g.Cordons(r)
+			if covers && !slices.ContainsFunc(g.Taints, func(t resourceapi.DeviceTaint) bool {
+				return t.Key == r.Spec.Taint.Key && t.Effect == r.Spec.Taint.Effect
+			}) {
+				g.Taints = append(g.Taints, r.Spec.Taint)
+			}
+		}
+	}
+}
+
+func (b *builder) done() Node {
+	for _, address := range slices.Sorted(maps.Keys(b.gpus)) {
+		g := b.gpus[address]
+		slices.SortStableFunc(g.Allocations, func(x, y Allocation) int {
+			return cmp.Or(boolCompare(x.Admin, y.Admin), cmp.Compare(x.Start, y.Start), cmp.Compare(x.Device, y.Device),
+				cmp.Compare(x.Claim.String(), y.Claim.String()), cmp.Compare(x.Share, y.Share))
+		})
+		slices.SortFunc(g.Devices, func(x, y PublishedDevice) int { return cmp.Compare(x.Name, y.Name) })
+		g.Use = use(*g)
+		g.FreeSlices = freeSlices(*g)
+		b.node.GPUs = append(b.node.GPUs, *g)
+	}
+	slices.SortFunc(b.node.Groups, func(x, y Group) int {
+		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Claim.String(), y.Claim.String()))
+	})
+	return b.node
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// use keeps Unpublished, Free and External of a GPU without holders.
+func use(g GPU) Use {
+	out := g.Use
+	if out == Unpublished {
+		return out
+	}
+	for _, a := range g.Allocations {
+		switch {
+		case a.Admin:
+		case a.Kind == gpu.KindGroup:
+			return Grouped
+		case a.Kind == gpu.KindMIG:
+			out = Cut
+		case out == Cut:
+		case out == Shared || a.ShareBytes > 0 && a.ShareBytes < g.MemoryBytes:
+			out = Shared
+		default:
+			out = Whole
+		}
+	}
+	return out
+}
+
+// freeSlices counts the memory slices without a holder. Shares and groups hold all slices.
+func freeSlices(g GPU) int {
+	taken := map[int]bool{}
+	for _, a := range g.Allocations {
+		switch {
+		case a.Admin:
+		case a.Kind != gpu.KindMIG:
+			return 0
+		default:
+			for i := a.Start; i < a.Start+a.Size && i < g.MemorySlices; i++ {
+				taken[i] = true
+			}
+		}
+	}
+	return g.MemorySlices - len(taken)
+}

@@ -1,0 +1,407 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"gpu-dra-driver/pkg/cluster/schedulerfault"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health"
+)
+
+// Level is the weight of a finding.
+type Level string
+
+// The levels.
+const (
+	Info    Level = "ok"
+	Warning Level = "warning"
+	Problem Level = "problem"
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Level   Level  `json:"level"`
+	Subject string `json:"subject"`
+	Message string `json:"message"`
+}
+
+// Diagnosis has the objects for Findings. The Seen fields say which kinds the user may list in all namespaces. The checks of
+// the others are left out.
+type Diagnosis struct {
+	Objects
+	Classes                                      []resourceapi.DeviceClass
+	CoreNodes                                    []corev1.Node
+	Pods                                         []corev1.Pod
+	SeenClaims, SeenNodes, SeenPods, SeenClasses bool
+	// RuleVersion is the API version of DeviceTaintRules, empty without.
+	RuleVersion string
+	// ServerVersion is the API server's version, such as v1.36.1. ServerVersionError says why it could not be read.
+	ServerVersion      string
+	ServerVersionError error
+	// Plugins are the metrics of the plugins by node, Controllers those of the controller's pods by name. Unmeasured says why
+	// a plugin's are missing.
+	Plugins, Controllers map[string]Samples
+	Unmeasured           map[string]string
+	Now                  time.Time
+}
+
+// The labels of the driver's pods, by the chart.
+const (
+	componentLabel = "app.kubernetes.io/component"
+	versionLabel   = "app.kubernetes.io/version"
+	nameLabel      = "app.kubernetes.io/name"
+	pluginPods     = "kubelet-plugin"
+	controllerPods = "controller"
+)
+
+// chartName is the name of the driver's chart, and the value of the name label of its objects, if it is not overridden.
+const chartName = "gpu-dra-driver"
+
+// PluginSelector selects the pods of the driver's plugins by label.
+const PluginSelector = componentLabel + "=" + pluginPods
+
+// Findings checks the cluster, or only the named nodes, as far as the API shows it.
+func Findings(d Diagnosis, only []string) []Finding {
+	var out findings
+	nodes := Nodes(d.Objects)
+	core := map[string]corev1.Node{}
+	for _, n := range d.CoreNodes {
+		core[n.Name] = n
+	}
+	wanted := func(node string) bool { return len(only) == 0 || slices.Contains(only, node) }
+	if len(only) == 0 {
+		d.cluster(&out, nodes)
+	}
+	component := components(d.Pods)
+	plugins := d.byNode(func(p corev1.Pod) bool { return component(p) == pluginPods })
+	exporters := d.byNode(isExporter)
+	byName := map[string]Node{}
+	for node := range plugins {
+		byName[node] = Node{} // It publishes nothing, unless it is among the nodes.
+	}
+	for _, n := range nodes {
+		byName[n.Name] = n
+	}
+	for _, name := range only {
+		_, exists := core[name]
+		if _, found := byName[name]; found {
+			continue
+		} else if d.SeenNodes && !exists {
+			out.add(Problem, name, "the cluster has no node of this name")
+		} else {
+			out.add(Warning, name, "no plugin is seen here, and no GPU is published. If the node has one, see the DaemonSet's node selector and tolerations")
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		if !wanted(name) {
+			continue
+		}
+		if d.SeenPods {
+			d.plugin(&out, name, plugins[name], len(byName[name].GPUs) > 0)
+			if n := len(exporters[name]); n > 1 {
+				out.add(Warning, name, "%d pods of dcgm-exporter run here: %s. Each counts the GPUs, so sums are too large. Keep one",
+					n, podNames(exporters[name]))
+			}
+		}
+		d.software(&out, name, len(byName[name].GPUs), core)
+		d.metrics(&out, name)
+		d.advice(&out, byName[name], name)
+		d.node(&out, byName[name], core)
+	}
+	if d.SeenClaims {
+		for _, c := range Claims(d.Objects, nil) {
+			if !wanted(c.Node) {
+				continue
+			}
+			if len(c.Unpublished) > 0 && !byName[c.Node].Incomplete { // The scheduler allocates nothing of an incomplete pool.
+				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
+					strings.Join(c.Unpublished, ", "))
+			}
+			if c.State == Unreserved && d.Now.Sub(c.Created.Time) > unreservedAfter {
+				out.add(Warning, c.String(), "the claim has devices, but no pod uses them: %s. Delete the claim if nothing needs it", strings.Join(c.Devices, ", "))
+			}
+		}
+	}
+	return out
+}
+
+// unreservedAfter is the age above which a claim without a pod is reported: a pod takes a moment to be reserved.
+const unreservedAfter = 5 * time.Minute
+
+type findings []Finding
+
+func (f *findings) add(level Level, subject, format string, args ...any) {
+	*f = append(*f, Finding{level, subject, fmt.Sprintf(format, args...)})
+}
+
+// byNode groups the pods that have not ended.
+func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
+	out := map[string][]corev1.Pod{}
+	for _, p := range d.Pods {
+		if p.Spec.NodeName != "" && !ended(p) && match(p) {
+			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], p)
+		}
+	}
+	return out
+}
+
+// components returns a function that returns the driver's component that one of the pods runs, or "". Users can give their
+// pods any labels and images, but namespaces allow only trusted pods the node's processes and the kubelet's directory of
+// plugins. The controller has nothing of a node, so it must be in a namespace of plugins, if there are any.
+func components(pods []corev1.Pod) func(corev1.Pod) string {
+	namespaces := sets.New[string]()
+	for _, p := range pods {
+		if labelled(p) == pluginPods && registers(p) {
+			namespaces.Insert(p.Namespace)
+		}
+	}
+	return func(p corev1.Pod) string {
+		c := labelled(p)
+		if c == pluginPods && !registers(p) || len(namespaces) > 0 && !namespaces.Has(p.Namespace) {
+			return ""
+		}
+		return c
+	}
+}
+
+// registers reports whether a pod can be a plugin of the kubelet, whose directory for them always has this name.
+func registers(p corev1.Pod) bool {
+	return p.Spec.HostPID && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.HostPath != nil && path.Base(v.HostPath.Path) == "plugins_registry"
+	})
+}
+
+// labelled returns the component that a pod claims to run, or "". The chart's name can be overridden, the image's name is
+// kept by mirrors.
+func labelled(p corev1.Pod) string {
+	c := p.Labels[componentLabel]
+	if p.Labels[nameLabel] == chartName || slices.ContainsFunc(p.Spec.Containers, func(one corev1.Container) bool {
+		return strings.Contains(one.Image, "dra-"+c)
+	}) {
+		return c
+	}
+	return ""
+}
+
+func isExporter(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return strings.Contains(c.Image, "dcgm-exporter") })
+}
+
+func podNames(pods []corev1.Pod) string {
+	var out []string
+	for _, p := range pods {
+		out = append(out, p.Namespace+"/"+p.Name)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+func ready(p corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// cluster checks classes, the controller, the API server's features and the plugins' versions.
+func (d Diagnosis) cluster(out *findings, nodes []Node) {
+	if len(nodes) == 0 {
+		out.add(Problem, "cluster", "no node publishes devices of driver %s. Install the driver, or give --driver-name", d.Driver)
+	}
+	ours := newClassifier(d.Objects, d.Classes)
+	if d.SeenClasses && !slices.ContainsFunc(d.Classes, func(c resourceapi.DeviceClass) bool { return ours.selects(c.Spec.Selectors) }) {
+		out.add(Problem, "cluster", "no DeviceClass selects devices of driver %s. The controller makes them: see its log", d.Driver)
+	}
+	counters, shared := false, false
+	for _, s := range d.Slices {
+		if s.Shape != nil {
+			counters = counters || len(s.Shape.SharedCounters) > 0
+			shared = shared || slices.ContainsFunc(s.Shape.Devices, func(d resourceapi.Device) bool {
+				return d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
+			})
+		}
+	}
+	features := fmt.Sprintf("slices have shared counters: %s, shared devices: %s; DeviceTaintRules: %s",
+		YesNo(counters), YesNo(shared), cmp.Or(d.RuleVersion, "no"))
+	if len(nodes) > 0 && !shared {
+		out.add(Warning, "cluster", "%s. Without DRAConsumableCapacity GPUs cannot be shared", features)
+	} else {
+		out.add(Info, "cluster", "%s", features)
+	}
+	d.scheduler(out, counters, shared)
+	if !d.SeenPods {
+		return
+	}
+	versions, component := map[string]int{}, components(d.Pods)
+	controllers, alive := 0, 0
+	for _, p := range d.Pods {
+		if ended(p) {
+			continue // Kubernetes keeps evicted pods.
+		}
+		switch component(p) {
+		case pluginPods:
+			versions[imageVersion(p)]++
+		case controllerPods:
+			controllers++
+			if ready(p) {
+				alive++
+			}
+		}
+	}
+	switch {
+	case controllers == 0:
+		out.add(Warning, "controller", "no pod of the controller exists. Classes, labels and claim reviews are as it left them")
+	case alive == 0:
+		out.add(Problem, "controller", "none of %d pods is ready, so its webhook is unreachable. See its log", controllers)
+	default:
+		text, reachable := d.webhook()
+		level := Info
+		if !reachable {
+			level, text = Problem, text+". Claims with this driver's parameters can be refused: see docs/firewalls.md and the controller's log"
+		}
+		out.add(level, "controller", "%d of %d pods are ready; %s", alive, controllers, text)
+	}
+	if len(versions) > 1 {
+		out.add(Warning, "cluster", "the plugins have %d versions: %s. An upgrade is in progress or stopped",
+			len(versions), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+	}
+}
+
+// schedulerVersionVariable sets the plugin's flag --scheduler-version.
+const schedulerVersionVariable = "SCHEDULER_VERSION"
+
+// scheduler reports known faults of the scheduler, whose version is the one in the plugins' settings, or the API server's.
+func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
+	texts, component := sets.New[string](), components(d.Pods)
+	for _, p := range d.Pods {
+		if ended(p) || component(p) != pluginPods {
+			continue
+		}
+		for _, c := range p.Spec.Containers {
+			for _, e := range c.Env {
+				if e.Name == schedulerVersionVariable && e.Value != "" {
+					texts.Insert(e.Value)
+				}
+			}
+		}
+	}
+	switch {
+	case texts.Len() > 0:
+	case d.ServerVersionError != nil:
+		out.add(Warning, "scheduler", "known faults of the scheduler were not checked: the API server's version could not be read: %v. "+
+			"Allow get of /version, or set the chart value schedulerVersion", d.ServerVersionError)
+	case d.ServerVersion != "":
+		texts.Insert(d.ServerVersion)
+	}
+	for _, text := range sets.List(texts) {
+		version, err := schedulerfault.Parse(text)
+		if err != nil {
+			out.add(Warning, "scheduler", "%v, so the nodes publish no %s. Set the chart value schedulerVersion", err, schedulerfault.Features{Counters: true, Shares: true})
+			continue
+		}
+		// The features are on by default in newer versions. There the plugins may have left them out.
+		served := schedulerfault.Features{Counters: counters || version.Minor >= 36, Shares: shared || version.Minor >= 36}
+		for _, f := range schedulerfault.Of(version, served) {
+			out.add(Warning, "scheduler", "Kubernetes %s has a known fault: %s. The driver's answer: %s. To end it, %s", text, f.Text, f.Consequence(), f.Remedy())
+		}
+	}
+}
+
+func imageVersion(p corev1.Pod) string {
+	if v := p.Labels[versionLabel]; v != "" || len(p.Spec.Containers) == 0 {
+		return v
+	}
+	image := p.Spec.Containers[0].Image
+	return image[strings.LastIndexByte(image, '/')+1:]
+}
+
+// YesNo returns a truth for people.
+func YesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// plugin checks the pods of a node's plugin.
+func (d Diagnosis) plugin(out *findings, node string, pods []corev1.Pod, publishes bool) {
+	alive := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !ready(p) })
+	switch {
+	case len(pods) == 0 && publishes:
+		out.add(Problem, node, "slices exist, but no plugin runs here: claims can get GPUs that cannot be prepared. Delete the node's slices, or start the plugin")
+	case len(pods) > 0 && len(alive) == 0:
+		out.add(Problem, node, "the plugin %s is not ready. See its log", podNames(pods))
+	case len(alive) > 0 && !publishes:
+		out.add(Warning, node, "the plugin %s runs, but publishes no GPU. If the node has one, see the plugin's log and the node's Events", podNames(alive))
+	case len(alive) > 0:
+		p := alive[0]
+		out.add(Info, node, "plugin %s, %s old", imageVersion(p), duration.HumanDuration(d.Now.Sub(p.CreationTimestamp.Time)))
+	}
+}
+
+// node checks the picture of a node.
+func (d Diagnosis) node(out *findings, n Node, core map[string]corev1.Node) {
+	if n.Incomplete {
+		out.add(Warning, n.Name, "slices of the pool are missing: claims get no device until the plugin has written all. This is normal for a moment")
+	}
+	if n.Unreadable > 0 {
+		out.add(Warning, n.Name, "%d devices have names that driver %s does not give: another program writes slices with its name", n.Unreadable, d.Driver)
+	}
+	if c, ok := core[n.Name]; ok {
+		if slices.ContainsFunc(c.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue
+		}) {
+			out.add(Problem, n.Name, "the node is not ready")
+		}
+		if q, ok := c.Status.Allocatable["nvidia.com/gpu"]; ok && !q.IsZero() {
+			out.add(Problem, n.Name, "a device plugin serves %s nvidia.com/gpu too: a GPU can be handed out twice. Remove one of the two from the node", q.String())
+		}
+	} else if d.SeenNodes && len(n.GPUs) > 0 {
+		out.add(Problem, n.Name, "slices name a node that does not exist")
+	}
+	for _, g := range n.GPUs {
+		if g.Health != "" {
+			remedy := "see docs/health.md"
+			if state, ok := health.Lookup(g.Health); ok {
+				remedy = state.Remedy
+			}
+			out.add(Warning, n.Name+"/"+g.Name, "unhealthy: %s. To recover: %s", g.Health, remedy)
+		}
+		if covered, all := d.cordoned(g); covered > 0 && covered < all {
+			out.add(Warning, n.Name+"/"+g.Name, "%d of %d devices are cordoned: claims can get the others. Cordon again, or uncordon", covered, all)
+		}
+	}
+}
+
+// cordoned counts the devices of a GPU with a rule of its cordon.
+func (d Diagnosis) cordoned(g GPU) (covered, all int) {
+	ruled := map[string]bool{}
+	for _, r := range d.Rules {
+		if g.Cordons(r) && r.Spec.DeviceSelector != nil && r.Spec.DeviceSelector.Device != nil {
+			ruled[*r.Spec.DeviceSelector.Device] = true
+		}
+	}
+	for _, device := range g.Devices {
+		if p, err := gpu.ParseName(device.Name); err != nil || p.Kind == gpu.KindMonitor {
+			continue
+		}
+		all++
+		if ruled[device.Name] {
+			covered++
+		}
+	}
+	return covered, all
+}

@@ -1,0 +1,288 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/fleet"
+)
+
+// asker answers one question.
+type asker struct {
+	Options
+	classes  map[string]*resourceapi.DeviceClass
+	lister   admission.ClassLister
+	compiled *cel.Cache
+	trials   sync.Map // trial → bool
+	reader   *reader
+	empty    sync.Map // emptyKey → outcome on an empty node
+	// questions is the number of hard questions for which the time suffices. With few kinds of nodes there are few.
+	questions int
+}
+
+type emptyKey struct {
+	bare   uint64
+	claims *resourceapi.ResourceClaim // The first of the claims: each set has its own copies.
+}
+
+// Ask explains whether the scheduler can allocate the subject's claims, and what would let it. It returns an answer for
+// any objects. The limit begins once the nodes are grouped, which takes a time in proportion to their number.
+func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
+	o.Limit = cmp.Or(o.Limit, DefaultLimit)
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	a := &asker{
+		Options: o, classes: map[string]*resourceapi.DeviceClass{},
+		lister:   admission.ClassLister{DeviceClassLister: resourcelisters.NewDeviceClassLister(indexer)},
+		compiled: cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}),
+	}
+	for _, class := range c.Classes {
+		if class != nil {
+			a.classes[class.Name] = class
+			_ = indexer.Add(class) // The key function fails only for objects without metadata.
+		}
+	}
+	answer := Answer{Subject: s.String()}
+	w := c.claims(s)
+	answer.Notes = w.notes
+	if answer.settle(c, s, w) {
+		answer.Reasons = append(answer.Reasons, startFailures(s.Pod, c.Events, o.Now)...)
+		return answer
+	}
+	if reasons := a.invalid(w.waiting); len(reasons) > 0 {
+		answer.wait("the scheduler does not look at any node", reasons...)
+		a.review(ctx, &answer, nil, w.waiting)
+		return answer
+	}
+	a.reader = newReader(w.waiting, a.classes, c.Rules)
+	var open, closed []*site
+	excludedBy := map[string]string{}
+	for _, one := range c.sites() {
+		if text := excluded(one.node, s.Pod, w); text != "" {
+			excludedBy[one.node.Name] = text
+			closed = append(closed, one)
+		} else {
+			open = append(open, one)
+		}
+	}
+	shapes, others := a.reader.shapes(open), a.reader.shapes(closed)
+	a.questions = min(20, 4*max(1, len(shapes)+len(others)))
+	ctx, cancel := context.WithTimeout(ctx, o.Limit)
+	defer cancel()
+	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
+	answer.conclude(len(open)+len(closed), shapes)
+	if answer.Result != Fits && !slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == fatal }) {
+		a.explain(ctx, &answer, shapes, w.waiting)
+	}
+	answer.addExcluded(others, excludedBy)
+	answer.Reasons = append(answer.Reasons, otherReasons("the scheduler also reports: ", s.Pod, c.Events)...)
+	a.review(ctx, &answer, shapes, w.waiting)
+	if o.Devices {
+		for _, one := range slices.Concat(shapes, others) {
+			answer.Devices = append(answer.Devices, a.obstacles(ctx, one.site, w.waiting)...)
+		}
+	}
+	return answer
+}
+
+// invalid says which requests the scheduler refuses for all nodes.
+func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
+	for _, c := range claims {
+		requests := a.requests([]*resourceapi.ResourceClaim{c})
+		for _, q := range requests {
+			if q.class == nil {
+				out = append(out, Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
+			}
+			for _, s := range q.Selectors {
+				if s.CEL == nil {
+					out = append(out, Reason{Text: fmt.Sprintf("request %s: a selector is of an unknown kind", q.Name)})
+				}
+			}
+		}
+		for _, q := range c.Spec.Devices.Requests {
+			if q.Exactly == nil && len(q.FirstAvailable) == 0 {
+				out = append(out, Reason{Text: fmt.Sprintf("request %s is of an unknown kind", q.Name)})
+			}
+		}
+	}
+	return out
+}
+
+// judge asks the allocator once for each shape.
+func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceapi.ResourceClaim) {
+	needsDevice := len(a.requests(claims)) > 0
+	each(len(shapes), func(i int) {
+		s := shapes[i]
+		if s.devices == 0 && needsDevice {
+			return
+		}
+		if ctx.Err() != nil {
+			s.result = unknown
+			return
+		}
+		s.result, s.text = a.allocate(ctx, s.site, nil, claims)
+	})
+}
+
+// each calls f for the numbers below n, some at a time.
+func each(n int, f func(i int)) {
+	workqueue.ParallelizeUntil(context.Background(), runtime.GOMAXPROCS(0), n, f)
+}
+
+// onEmpty asks for the claims on the node without any allocation.
+func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) outcome {
+	key := emptyKey{s.bare, claims[0]}
+	if known, ok := a.empty.Load(key); ok {
+		return known.(outcome)
+	}
+	result, _ := a.allocate(ctx, s.site, s.everyone(), claims)
+	if result != unknown {
+		a.empty.Store(key, result)
+	}
+	return result
+}
+
+// explain finds the reasons of the shapes that cannot allocate the claims, and the cures.
+func (a *asker) explain(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
+	tolerant := withTolerations(claims, nil)
+	texts := make([]string, len(shapes))
+	each(len(shapes), func(i int) { texts[i] = a.cause(ctx, shapes[i], claims, tolerant) })
+	nodes := map[string][]string{}
+	for i, s := range shapes {
+		nodes[texts[i]] = append(nodes[texts[i]], s.nodes...)
+	}
+	for _, text := range slices.Sorted(maps.Keys(nodes)) {
+		slices.Sort(nodes[text])
+		answer.Reasons = append(answer.Reasons, Reason{Text: text, Nodes: nodes[text]})
+	}
+	slices.SortStableFunc(answer.Reasons, func(x, y Reason) int { return len(y.Nodes) - len(x.Nodes) })
+	var held []*shape
+	for i, s := range shapes {
+		if texts[i] == causeHeld {
+			held = append(held, s)
+		}
+	}
+	answer.Cures = a.cures(ctx, shapes, held, claims)
+}
+
+// The causes for which a node cannot allocate claims.
+const (
+	causeNone      = "publishes no devices"
+	causeHeld      = "other claims hold the devices"
+	causeTaint     = "a device taint that the claim does not tolerate"
+	causeBoth      = "device taints that the claim does not tolerate, and other claims"
+	causeNever     = "cannot satisfy the claim, even if it were empty"
+	causeUndecided = "undecided, because the search takes long"
+	causeUnknown   = "cannot allocate the claim now; the search for the reason takes long"
+)
+
+// cause says why the node of a shape cannot allocate the claims; tolerant are the claims with all tolerations.
+func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
+	switch {
+	case s.devices == 0:
+		return causeNone
+	case s.result == unknown:
+		return causeUndecided
+	}
+	switch a.onEmpty(ctx, s, claims) {
+	case yes:
+		return causeHeld
+	case unknown:
+		return causeUnknown
+	}
+	if s.tainted() {
+		if result, _ := a.allocate(ctx, s.site, nil, tolerant); result == yes {
+			return causeTaint
+		}
+		if a.onEmpty(ctx, s, tolerant) == yes {
+			return causeBoth
+		}
+	}
+	if s.text != "" {
+		return s.text
+	}
+	return causeNever
+}
+
+func (s *shape) tainted() bool {
+	return slices.ContainsFunc(s.slices, func(slice *resourceapi.ResourceSlice) bool {
+		return slices.ContainsFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
+	})
+}
+
+// review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
+func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
+	store, seen := &fleet.Shapes{}, sets.New[uint64]()
+	var pools []fleet.Pool
+	sampled := false
+	for _, s := range shapes {
+		const enough = 20
+		if seen.Has(s.bare) || len(pools) == enough {
+			continue
+		}
+		seen.Insert(s.bare)
+		var trimmed []*fleet.Slice
+		for _, slice := range s.slices {
+			if slice.Spec.Driver == a.Driver && ptr.Deref(slice.Spec.NodeName, "") == s.node.Name {
+				one := store.Trim(slice.DeepCopy())
+				trimmed = append(trimmed, &one)
+			}
+		}
+		p := fleet.PoolOf(trimmed)
+		if p.Sampled() {
+			sampled, p = true, p.WithGroups()
+		}
+		if p.Whole {
+			pools = append(pools, p)
+		}
+	}
+	view := admission.NewClusterView(a.Driver, a.lister.DeviceClassLister, pools, admission.NewCache())
+	view.Timeout, view.Sampled = a.Limit, sampled
+	for _, c := range claims {
+		errs, warnings := view.Explain(ctx, c.Spec)
+		for _, text := range errs {
+			answer.Notes = append(answer.Notes, "The driver refuses the claim: "+text)
+		}
+		answer.Notes = append(answer.Notes, warnings...)
+	}
+}
+
+// age is a duration for people.
+func age(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d d", int(d.Hours())/24)
+	case d >= time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	case d >= time.Minute:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d s", max(0, int(d.Seconds())))
+}
+
+// list joins up to three names.
+func list(all []string) string {
+	const most = 3
+	if len(all) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,229 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package why
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/admission"
+)
+
+// Subject is a pod, or a claim without a pod.
+type Subject struct {
+	Pod   *corev1.Pod
+	Claim *resourceapi.ResourceClaim
+}
+
+func (s Subject) String() string {
+	if s.Pod != nil {
+		return "pod " + podName(s.Pod)
+	}
+	return "claim " + nameOf(s.Claim).String()
+}
+
+func podName(p *corev1.Pod) string {
+	if p.Name == "" {
+		return strings.TrimPrefix(p.Namespace+"/"+p.GenerateName+"…", "/")
+	}
+	return strings.TrimPrefix(nameOf(p).String(), "/")
+}
+
+// wanted are the claims of a subject.
+type wanted struct {
+	// waiting need an allocation; allocated have one.
+	waiting, allocated []*resourceapi.ResourceClaim
+	// missing says what the scheduler waits for before it looks at devices.
+	missing []Reason
+	// extended are the extended resources that a device class serves.
+	extended []corev1.ResourceName
+	notes    []string
+}
+
+// claims finds the claims of a subject. A claim that is not yet made is taken from its template.
+func (c *Cluster) claims(s Subject) wanted {
+	var w wanted
+	if s.Pod == nil {
+		w.add(s.Claim)
+		return w
+	}
+	byName := map[types.NamespacedName]*resourceapi.ResourceClaim{}
+	for _, one := range c.Claims {
+		if one != nil {
+			byName[nameOf(one)] = one
+		}
+	}
+	templates := map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}
+	for _, one := range c.Templates {
+		if one != nil {
+			templates[nameOf(one)] = one
+		}
+	}
+	in := func(name string) types.NamespacedName {
+		return types.NamespacedName{Namespace: s.Pod.Namespace, Name: name}
+	}
+	for i := range s.Pod.Spec.ResourceClaims {
+		ref := &s.Pod.Spec.ResourceClaims[i]
+		if ref.ResourceClaimTemplateName == nil {
+			name := ptr.Deref(ref.ResourceClaimName, "")
+			if claim := byName[in(name)]; claim != nil {
+				w.add(claim)
+				continue
+			}
+			w.miss("ResourceClaim %s does not exist in namespace %q; create it", name, s.Pod.Namespace)
+			continue
+		}
+		name, _, err := resourceclaim.Name(s.Pod, ref)
+		if err == nil && name == nil {
+			continue // The pod needs no claim for this reference.
+		}
+		if err == nil {
+			if claim := byName[in(*name)]; claim != nil {
+				if err := resourceclaim.IsForPod(s.Pod, claim, true); err != nil {
+					w.miss("ResourceClaim %s belongs to another pod: %v", *name, err)
+					continue
+				}
+				w.add(claim)
+				continue
+			}
+		}
+		template := templates[in(*ref.ResourceClaimTemplateName)]
+		if template == nil {
+			w.miss("ResourceClaimTemplate %s does not exist in namespace %q; create it", *ref.ResourceClaimTemplateName, s.Pod.Namespace)
+			continue
+		}
+		if s.Pod.UID != "" {
+			w.notes = append(w.notes, fmt.Sprintf("The claim of template %s is not made yet; kube-controller-manager makes it.", template.Name))
+		}
+		w.add(fromTemplate(template, s.Pod.Name+"-"+ref.Name))
+	}
+	var extended *resourceapi.ResourceClaim
+	if made := s.Pod.Status.ExtendedResourceClaimStatus; made != nil {
+		extended = byName[in(made.ResourceClaimName)]
+	}
+	if extended == nil {
+		extended = w.extendedClaim(c, s.Pod)
+	}
+	w.add(extended)
+	return w
+}
+
+func fromTemplate(t *resourceapi.ResourceClaimTemplate, name string) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name, UID: types.UID(name)}, Spec: *t.Spec.Spec.DeepCopy(),
+	}
+}
+
+func (w *wanted) add(claim *resourceapi.ResourceClaim) {
+	switch {
+	case claim == nil:
+	case claim.DeletionTimestamp != nil: // The scheduler waits, whether it is allocated or not.
+		w.miss("ResourceClaim %s is being deleted; the pod waits for a new one", claim.Name)
+	case claim.Status.Allocation != nil:
+		w.allocated = append(w.allocated, claim)
+	default:
+		claim = claim.DeepCopy()
+		for i, q := range claim.Spec.Devices.Requests {
+			claim.Spec.Devices.Requests[i] = admission.Defaulted(q) // Manifests lack the API server's defaults.
+		}
+		w.waiting = append(w.waiting, claim)
+	}
+}
+
+func (w *wanted) miss(format string, args ...any) {
+	w.missing = append(w.missing, Reason{Text: fmt.Sprintf(format, args...)})
+}
+
+// extendedClaim returns the claim that the scheduler makes for extended resources, such as nvidia.com/gpu, that a device
+// class serves; nil without them.
+func (w *wanted) extendedClaim(c *Cluster, pod *corev1.Pod) *resourceapi.ResourceClaim {
+	resolver := extendedresourcecache.NewExtendedResourceCache(klog.Logger{})
+	for _, class := range c.Classes {
+		if class != nil {
+			resolver.OnAdd(class, true)
+		}
+	}
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources", UID: "extended"}}
+	for _, name := range extendedResources(pod) {
+		class := resolver.GetDeviceClass(name)
+		if class == nil {
+			if strings.HasPrefix(string(name), "nvidia.com/") {
+				w.notes = append(w.notes, fmt.Sprintf("No DeviceClass has the extendedResourceName %s, so only a device plugin can serve it.", name))
+			}
+			continue
+		}
+		w.extended = append(w.extended, name)
+		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, perContainer(pod, name, class.Name)...)
+	}
+	if len(claim.Spec.Devices.Requests) == 0 {
+		return nil
+	}
+	return claim
+}
+
+// extendedResources returns the extended resources in a pod's limits, sorted.
+func extendedResources(pod *corev1.Pod) []corev1.ResourceName {
+	found := map[corev1.ResourceName]bool{}
+	for _, one := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for name := range one.Resources.Limits {
+			if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.HasSuffix(domain, "kubernetes.io") ||
+				strings.HasPrefix(string(name), resourceapi.ResourceDeviceClassPrefix) {
+				found[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// perContainer returns the scheduler's requests for a resource: one for each container that keeps running,
+// and what init containers need beyond the containers after them. The names complete the word request.
+func perContainer(pod *corev1.Pod, name corev1.ResourceName, class string) (out []resourceapi.DeviceRequest) {
+	add := func(name string, count int64) {
+		out = append(out, resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+		}})
+	}
+	later, extra := int64(0), int64(0)
+	for _, c := range slices.Backward(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)) {
+		q := c.Resources.Limits[name]
+		n := q.Value()
+		sidecar := c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		init := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
+		switch {
+		case n <= 0:
+		case init && !sidecar:
+			extra = max(extra, n-later)
+		default:
+			later += n
+			add("of container "+c.Name, n)
+		}
+	}
+	if extra > 0 {
+		add("of init containers", extra)
+	}
+	return out
+}
+
+// gates says what holds a pod back before the scheduler looks at it.
+func gates(pod *corev1.Pod) (out []Reason) {
+	for _, g := range pod.Spec.SchedulingGates {
+		text := "the pod has the scheduling gate %s; its owner must remove it"
+		if strings.HasPrefix(g.Name, "kueue.x-k8s.io/") {
+			text = "Kueue has not admitted the pod (scheduling gate %s); look at its Workload and LocalQueue"
+		}
+		out = append(out, Reason{Text: fmt.Sprintf(text, g.Name)})
+	}
+	return out
+}
