@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -39,7 +39,7 @@ type want struct {
 // objects are the objects of the cluster that the user may read.
 type objects struct {
 	view.Objects
-	Packed  []*fleet.Packed
+	Packed  []*pool.Packed
 	Classes []resourceapi.DeviceClass
 	// CoreNodes and Pods are empty if want did not ask for them.
 	CoreNodes []corev1.Node
@@ -161,8 +161,8 @@ func pages[L metav1.ListInterface](
 }
 
 func (l *loader) slices(ctx context.Context, packed bool) error {
-	var templates fleet.Templates
-	trimmer := view.Trimmer{Shapes: &fleet.Shapes{}}
+	var templates pool.Templates
+	trimmer := view.Trimmer{Shapes: &pool.Shapes{}}
 	err := eachSlice(ctx, l.out.client, metav1.ListOptions{}, func(raw []byte) error {
 		p, err := templates.Pack(raw)
 		switch {
@@ -188,7 +188,7 @@ func eachSlice(ctx context.Context, client kubernetes.Interface, options metav1.
 			return nil, err
 		}
 		defer func() { _ = body.Close() }() // It was only read.
-		meta, err := fleet.ReadList(body, visit)
+		meta, err := pool.ReadList(body, visit)
 		return &meta, err
 	}, func(*metav1.ListMeta) error { return nil })
 }

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/nodetemplate"
 	"gpu-dra-driver/pkg/show/why"
@@ -176,13 +176,13 @@ func (w *whyCommand) planned() (*why.Cluster, error) {
 		fmt.Fprintf(w.ErrOut, "assumed: %s\n", a)
 	}
 	cluster := &why.Cluster{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName}}}, Slices: pointers(t.Slices)}
-	shapes := &fleet.Shapes{}
-	var trimmed []*fleet.Slice
+	shapes := &pool.Shapes{}
+	var trimmed []*pool.Slice
 	for _, s := range cluster.Slices {
 		one := shapes.Trim(s.DeepCopy())
 		trimmed = append(trimmed, &one)
 	}
-	built, _ := deviceclasses.Build(fleet.Publishers([]fleet.Pool{fleet.PoolOf(trimmed)}), nil, deviceclasses.Options{
+	built, _ := deviceclasses.Build(pool.Publishers([]pool.Pool{pool.Of(trimmed)}), nil, deviceclasses.Options{
 		Driver: w.driver, Models: true, Profiles: true, Groups: true, GPUs: true, GPUResource: "nvidia.com/gpu", ResourcePrefix: "nvidia.com/mig-",
 	})
 	for _, c := range built {

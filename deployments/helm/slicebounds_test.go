@@ -23,7 +23,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -177,7 +177,7 @@ func published(t *testing.T) []*resourceapi.ResourceSlice {
 }
 
 // kindOfNode are the kinds of devices in published, for the classes of the controller.
-var kindOfNode = map[fleet.Kind]int{
+var kindOfNode = map[pool.Kind]int{
 	{Type: gpu.KindGPU, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}:                     1,
 	{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: "1g.10gb", GPUs: 1}: 1,
 	{Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 2}:                   1,

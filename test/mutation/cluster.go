@@ -61,9 +61,9 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},
 	{
-		Name: "an unhealthy device has a shape of its own", File: "pkg/cluster/fleet/shape.go",
+		Name: "an unhealthy device has a shape of its own", File: "pkg/cluster/pool/shape.go",
 		Old: "	d.Taints = rest\n", New: "	_ = rest\n",
-		Package: "./pkg/cluster/fleet", Test: "TestShapes_UnhealthyDevice_SameShape",
+		Package: "./pkg/cluster/pool", Test: "TestShapes_UnhealthyDevice_SameShape",
 	},
 	{
 		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/cluster/controller/informers.go",

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
 	"gpu-dra-driver/pkg/cluster/nodelabels"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -69,12 +69,12 @@ func ours(t *testing.T, m *simtest.DriverRoot, settings string) map[string]strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	shapes, all := &fleet.Shapes{}, []*fleet.Slice{}
+	shapes, all := &pool.Shapes{}, []*pool.Slice{}
 	for _, s := range slicetest.Slices(snapshot, "node-1", parsed) {
 		one := shapes.Trim(s)
 		all = append(all, &one)
 	}
-	labels := nodelabels.Of(fleet.PoolOf(all), slicetest.Driver)
+	labels := nodelabels.Of(pool.Of(all), slicetest.Driver)
 	maps.DeleteFunc(labels, func(key, _ string) bool { return strings.HasPrefix(key, slicetest.Driver+"/") })
 	return labels
 }

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/cluster/fleet"
 	"gpu-dra-driver/pkg/cluster/nodelabels"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -75,9 +75,9 @@ func newBoard(ctx context.Context, tree, profile, settings string) (*board, erro
 		return parsed.Policy(nodeName, g, profile)
 	}
 	b.slices = slicetest.Slices(b.snapshot, nodeName, parsed)
-	pool := b.pool()
-	b.labels = nodelabels.Of(pool, driver)
-	return b, b.makeClasses(tree, pool)
+	p := b.pool()
+	b.labels = nodelabels.Of(p, driver)
+	return b, b.makeClasses(tree, p)
 }
 
 func (b *board) scan(ctx context.Context) (gpu.Snapshot, error) {
@@ -121,18 +121,18 @@ func readSettings(path string) (sharing.Settings, error) {
 }
 
 // pool is the published pool as the controller reads it.
-func (b *board) pool() fleet.Pool {
-	var shapes fleet.Shapes
-	var all []*fleet.Slice
+func (b *board) pool() pool.Pool {
+	var shapes pool.Shapes
+	var all []*pool.Slice
 	for _, s := range b.slices {
 		one := shapes.Trim(s.DeepCopy())
 		all = append(all, &one)
 	}
-	return fleet.PoolOf(all)
+	return pool.Of(all)
 }
 
 // makeClasses collects the classes of the chart and those that the controller makes for the board.
-func (b *board) makeClasses(tree string, pool fleet.Pool) error {
+func (b *board) makeClasses(tree string, p pool.Pool) error {
 	b.classes = map[string]*resourceapi.DeviceClass{}
 	path := filepath.Join(tree, "deployments", "helm", "testdata", "golden", "default.yaml")
 	chart, err := os.ReadFile(path)
@@ -149,8 +149,8 @@ func (b *board) makeClasses(tree string, pool fleet.Pool) error {
 		}
 		b.classes[class.Name] = &class
 	}
-	kinds := map[fleet.Kind]int{}
-	for _, kind := range pool.Devices() {
+	kinds := map[pool.Kind]int{}
+	for _, kind := range p.Devices() {
 		kinds[kind]++
 	}
 	made, problems := deviceclasses.Build(kinds, nil, deviceclasses.Options{

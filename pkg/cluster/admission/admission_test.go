@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -35,23 +35,23 @@ func newView(t testing.TB, timeout time.Duration, makes ...string) *ClusterView 
 
 func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, makes ...string) *ClusterView {
 	t.Helper()
-	shapes, pools := &fleet.Shapes{}, []fleet.Pool{}
+	shapes, pools := &pool.Shapes{}, []pool.Pool{}
 	for i, profile := range makes {
 		node := fmt.Sprintf("n%d", i)
 		snapshot, err := slicetest.Scan(profile, node, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var all []*fleet.Slice
+		var all []*pool.Slice
 		for _, s := range slicetest.Slices(snapshot, node, settings) {
 			one := shapes.Trim(s)
 			all = append(all, &one)
 		}
-		pool := fleet.PoolOf(all)
+		p := pool.Of(all)
 		if settings.Groups(node, gpu.GPU{}, func() sharing.Placements { return sharing.NoPlacement }) == sharing.NoPlacement {
-			pool = pool.WithGroups()
+			p = p.WithGroups()
 		}
-		pools = append(pools, pool)
+		pools = append(pools, p)
 	}
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	for name, expression := range map[string]string{
@@ -236,7 +236,7 @@ func TestReview_ProfileThatNoObjectAskedForYet_SaysThatItComes(t *testing.T) {
 	last := "" // No partition of it is published.
 	for d, kind := range v.pools[0].Devices() {
 		if kind.Type == gpu.KindGPU {
-			last = fleet.Text(d, "resource.kubernetes.io/pciBusID")
+			last = pool.Text(d, "resource.kubernetes.io/pciBusID")
 		}
 	}
 	for object, want := range map[string]string{
@@ -615,13 +615,13 @@ func BenchmarkReview_NeverSeenAndUnsatisfiable(b *testing.B) {
 func newModels(t testing.TB, models int) *ClusterView {
 	t.Helper()
 	v := newView(t, time.Minute, "hgx-h100", "dgx-1-v100")
-	shapes, pools := &fleet.Shapes{}, v.pools
+	shapes, pools := &pool.Shapes{}, v.pools
 	for i := range models {
 		published, err := slicetest.Node("dgx-1-v100", fmt.Sprintf("m%d", i), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var all []*fleet.Slice
+		var all []*pool.Slice
 		for _, s := range published {
 			for _, d := range s.Spec.Devices {
 				if _, ok := d.Attributes["productName"]; ok {
@@ -631,7 +631,7 @@ func newModels(t testing.TB, models int) *ClusterView {
 			one := shapes.Trim(s)
 			all = append(all, &one)
 		}
-		pools = append(pools, fleet.PoolOf(all))
+		pools = append(pools, pool.Of(all))
 	}
 	v = NewClusterView("gpu.nvidia.com", v.classes, pools, NewCache())
 	v.Timeout = time.Minute

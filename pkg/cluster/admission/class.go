@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -132,7 +132,7 @@ func (v *ClusterView) reads(expressions []string, such func(selector.Name) bool)
 
 // identified reports whether selectors ask for certain boards, whose identities are not in shapes.
 func (v *ClusterView) identified(expressions []string) bool {
-	return v.reads(expressions, func(n selector.Name) bool { return !n.Capacity && fleet.Identity(n.ID) })
+	return v.reads(expressions, func(n selector.Name) bool { return !n.Capacity && pool.Identity(n.ID) })
 }
 
 // failing evaluates the selectors in turn, as the scheduler does, and returns the first error with its device. It

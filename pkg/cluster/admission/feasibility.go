@@ -24,7 +24,7 @@ import (
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -249,7 +249,7 @@ func (v *ClusterView) anywhere(ctx context.Context, devices resourceapi.DeviceCl
 	return false, problem
 }
 
-func (v *ClusterView) allocate(ctx context.Context, p fleet.Pool, claim *resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+func (v *ClusterView) allocate(ctx context.Context, p pool.Pool, claim *resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	empty := structured.AllocatedState{
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),

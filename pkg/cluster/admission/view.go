@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -23,7 +23,7 @@ import (
 type ClusterView struct {
 	driver  string
 	classes resourcelisters.DeviceClassLister
-	pools   []fleet.Pool
+	pools   []pool.Pool
 	cache   *Cache
 	// Sampled means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
 	Sampled bool
@@ -46,7 +46,7 @@ type ClusterView struct {
 
 // NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
 // unknown, and no review warns of missing ones. All views of a process share the cache.
-func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []fleet.Pool, cache *Cache) *ClusterView {
+func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []pool.Pool, cache *Cache) *ClusterView {
 	v := &ClusterView{
 		driver: driver, classes: classes, pools: pools, cache: cache, Timeout: searchTimeout,
 		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
@@ -95,7 +95,7 @@ func (v *ClusterView) value(n selector.Name, value string) {
 }
 
 // Pools returns one pool of each shape.
-func (v *ClusterView) Pools() []fleet.Pool { return v.pools }
+func (v *ClusterView) Pools() []pool.Pool { return v.pools }
 
 // class returns a DeviceClass, or nil.
 func (v *ClusterView) class(name string) *resourceapi.DeviceClass {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/demand"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -34,7 +34,7 @@ type askedKeeper struct {
 	configMaps              typedcorev1.ConfigMapInterface
 	claims, templates, pods cache.SharedIndexInformer
 	classes                 cache.Indexer
-	pools                   func() []fleet.Pool
+	pools                   func() []pool.Pool
 	read                    func(expression string) selector.Reading
 	dirty                   chan struct{}
 	// written is the ConfigMap as of readAt; last is its last readable content.
@@ -130,7 +130,7 @@ func (k *askedKeeper) asked() (asked []string, nodes int) {
 		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetStore().List()),
 	}
 	pools := k.pools()
-	for kind := range fleet.Publishers(pools) {
+	for kind := range pool.Publishers(pools) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
 			c.Known = append(c.Known, kind.Profile)
 		}

@@ -22,7 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
@@ -37,7 +37,7 @@ type classReconciler struct {
 	options deviceclasses.Options
 	grace   time.Duration
 
-	pools func() []fleet.Pool
+	pools func() []pool.Pool
 	// existing and known are the caches of classes and claims.
 	existing, known cache.Indexer
 	classes         resourcev1.DeviceClassInterface
@@ -78,7 +78,7 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 			ours[class.Name] = class
 		}
 	}
-	wanted, problems := deviceclasses.Build(fleet.Publishers(k.pools()), ours, k.options)
+	wanted, problems := deviceclasses.Build(pool.Publishers(k.pools()), ours, k.options)
 	room := maxClasses - len(ours)
 	for _, want := range wanted {
 		if ours[want.Name] == nil && want.Name != k.options.Driver {

@@ -7,7 +7,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -42,8 +42,8 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 			last = s.Pool.Name
 		}
 	}
-	counts := fleet.Count(all, byNode)
-	counts.Fold(fleet.Publishers(all), maxKinds)
+	counts := pool.Count(all, byNode)
+	counts.Fold(pool.Publishers(all), maxKinds)
 	return metrics.Cluster{
 		Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states(), GPUSeconds: l.gpuSeconds.read(),
 		Prices: c.o.Prices,
@@ -71,7 +71,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		phase := phasePending
 		if a := claim.Status.Allocation; a != nil {
 			found := false
-			for r := range fleet.Results(a, c.driver) {
+			for r := range pool.Results(a, c.driver) {
 				found = true
 				if r.AdminAccess == nil || !*r.AdminAccess {
 					held[r.Pool] = append(held[r.Pool], r.Device)

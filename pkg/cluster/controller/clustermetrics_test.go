@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
@@ -57,7 +57,7 @@ func gpusOf(t *testing.T, profile string) (names []string) {
 	t.Helper()
 	for _, s := range slicesAt(t, profile, "a", 0) {
 		for _, d := range s.Spec.Devices {
-			if fleet.Text(d, "type") == string(gpu.KindGPU) {
+			if pool.Text(d, "type") == string(gpu.KindGPU) {
 				names = append(names, d.Name)
 			}
 		}
@@ -82,11 +82,11 @@ func TestCluster_ClaimsChange_MetricsFollow(t *testing.T) {
 			if !ok || cluster.Nodes != 1 {
 				t.Fatalf("%v, %d nodes", ok, cluster.Nodes)
 			}
-			kind := fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
-			if n := cluster.Counts.Devices[fleet.KindState{Kind: kind, State: fleet.Free}]; n != free {
+			kind := pool.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
+			if n := cluster.Counts.Devices[pool.KindState{Kind: kind, State: pool.Free}]; n != free {
 				t.Errorf("%d GPUs are free, want %d", n, free)
 			}
-			if n := cluster.Counts.Devices[fleet.KindState{Kind: kind, State: fleet.Allocated}]; n != allocated {
+			if n := cluster.Counts.Devices[pool.KindState{Kind: kind, State: pool.Allocated}]; n != allocated {
 				t.Errorf("%d GPUs are allocated, want %d", n, allocated)
 			}
 			if diff := cmp.Diff(claims, cluster.Claims); diff != "" {
@@ -139,8 +139,8 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{phasePending: claims - 2*nodes, phaseAllocated: 0, phaseReserved: 2 * nodes, phaseDeleting: 0}, cluster.Claims); diff != "" || !ok {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	kind := fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
-	if n := cluster.Counts.Devices[fleet.KindState{Kind: kind, State: fleet.Free}]; n != 2*nodes || cluster.Nodes != nodes {
+	kind := pool.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
+	if n := cluster.Counts.Devices[pool.KindState{Kind: kind, State: pool.Free}]; n != 2*nodes || cluster.Nodes != nodes {
 		t.Errorf("%d GPUs of %d nodes are free", n, cluster.Nodes)
 	}
 }

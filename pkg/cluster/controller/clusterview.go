@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/admission"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 // settle is the time for which changes are collected before a new view is built.
@@ -78,20 +78,20 @@ func (k *viewKeeper) build() (again time.Duration) {
 }
 
 // distinct returns one pool of each shape, in the order of nodes. Unhealthy devices count, because they can recover.
-func distinct(all []fleet.Pool) (out []fleet.Pool) {
-	whole := slices.DeleteFunc(slices.Clone(all), func(p fleet.Pool) bool { return !p.Whole })
-	for p := range fleet.Distinct(whole) {
+func distinct(all []pool.Pool) (out []pool.Pool) {
+	whole := slices.DeleteFunc(slices.Clone(all), func(p pool.Pool) bool { return !p.Whole })
+	for p := range pool.Distinct(whole) {
 		// Work on a faulty node's devices would be without limit.
 		if _, ok := p.Shape(); ok && !p.Faulty() {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b pool.Pool) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }
 
 // alike reports whether two pools have the same shape.
-func alike(a, b fleet.Pool) bool {
+func alike(a, b pool.Pool) bool {
 	x, _ := a.Shape()
 	y, _ := b.Shape()
 	return x == y
@@ -107,7 +107,7 @@ type nodes struct {
 
 	mu sync.Mutex
 	// known are the pools as published; possible ones have the groups that nodes publish once an object asks for them.
-	known, possible map[string]fleet.Pool
+	known, possible map[string]pool.Pool
 	// changed are the nodes whose pools are outdated.
 	changed map[string]bool
 }
@@ -119,13 +119,13 @@ func (n *nodes) invalidate(node string) {
 }
 
 // pools returns the published devices.
-func (n *nodes) pools() []fleet.Pool { return n.updated(n.known) }
+func (n *nodes) pools() []pool.Pool { return n.updated(n.known) }
 
 // withGroups returns the published devices, and the groups that nodes publish once an object asks for them.
-func (n *nodes) withGroups() []fleet.Pool { return n.updated(n.possible) }
+func (n *nodes) withGroups() []pool.Pool { return n.updated(n.possible) }
 
 // updated reads the changed nodes, and returns the pools of one of the maps.
-func (n *nodes) updated(pools map[string]fleet.Pool) []fleet.Pool {
+func (n *nodes) updated(pools map[string]pool.Pool) []pool.Pool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for node := range n.changed {
@@ -135,7 +135,7 @@ func (n *nodes) updated(pools map[string]fleet.Pool) []fleet.Pool {
 			delete(n.possible, node)
 			continue
 		}
-		n.known[node] = fleet.PoolOf(all)
+		n.known[node] = pool.Of(all)
 		n.possible[node] = n.known[node]
 		if n.autoGroups {
 			n.possible[node] = n.known[node].WithGroups()
@@ -149,22 +149,22 @@ func (n *nodes) updated(pools map[string]fleet.Pool) []fleet.Pool {
 // No warning should say that the cluster lacks its model.
 type recent struct {
 	grace time.Duration
-	last  map[[32]*fleet.Shape]seen
+	last  map[[32]*pool.Shape]seen
 }
 
 // seen is a pool and the time when its shape last existed.
 type seen struct {
-	pool fleet.Pool
+	pool pool.Pool
 	at   time.Time
 }
 
 // with adds the shapes of the grace period to the current pools, in the order of nodes. It returns when the next of
 // them expires, or 0.
-func (r *recent) with(now []fleet.Pool) (all []fleet.Pool, again time.Duration) {
+func (r *recent) with(now []pool.Pool) (all []pool.Pool, again time.Duration) {
 	if r.last == nil {
-		r.last = map[[32]*fleet.Shape]seen{}
+		r.last = map[[32]*pool.Shape]seen{}
 	}
-	current := map[[32]*fleet.Shape]bool{}
+	current := map[[32]*pool.Shape]bool{}
 	for _, p := range now {
 		if key, ok := p.Shape(); ok {
 			current[key], r.last[key] = true, seen{p, time.Now()}
@@ -182,6 +182,6 @@ func (r *recent) with(now []fleet.Pool) (all []fleet.Pool, again time.Duration) 
 		}
 		all = append(all, s.pool)
 	}
-	slices.SortFunc(all, func(a, b fleet.Pool) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(all, func(a, b pool.Pool) int { return cmp.Compare(a.Node, b.Node) })
 	return all, again
 }

@@ -10,12 +10,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // published are the slices of nodes, in an index as the informer's.
-func published(t *testing.T, shapes *fleet.Shapes, nodes map[string]string) cache.Indexer {
+func published(t *testing.T, shapes *pool.Shapes, nodes map[string]string) cache.Indexer {
 	t.Helper()
 	indexer := newSlices(draclient.New(fake.NewClientset()), slicetest.Driver, shapes).GetIndexer()
 	for node, profile := range nodes {
@@ -24,7 +24,7 @@ func published(t *testing.T, shapes *fleet.Shapes, nodes map[string]string) cach
 	return indexer
 }
 
-func put(t *testing.T, indexer cache.Indexer, shapes *fleet.Shapes, node, profile string) {
+func put(t *testing.T, indexer cache.Indexer, shapes *pool.Shapes, node, profile string) {
 	t.Helper()
 	all, err := slicetest.Node(profile, node, 0)
 	if err != nil {
@@ -39,7 +39,7 @@ func put(t *testing.T, indexer cache.Indexer, shapes *fleet.Shapes, node, profil
 }
 
 func TestPools_NodeChanges_PoolFollows(t *testing.T) {
-	shapes := &fleet.Shapes{}
+	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"a": "t4-1", "b": "t4-1"})
 	n := newNodes(indexer)
 	if got := n.pools(); len(got) != 0 {
@@ -62,7 +62,7 @@ func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 }
 
 func TestClusterView_NoNewShape_Kept(t *testing.T) {
-	shapes := &fleet.Shapes{}
+	shapes := &pool.Shapes{}
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.invalidate("b")
@@ -85,5 +85,5 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 }
 
 func newNodes(slices cache.Indexer) *nodes {
-	return &nodes{slices: slices, known: map[string]fleet.Pool{}, possible: map[string]fleet.Pool{}, changed: map[string]bool{}}
+	return &nodes{slices: slices, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{}}
 }

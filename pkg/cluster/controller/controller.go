@@ -30,7 +30,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 type Options struct {
@@ -55,7 +55,7 @@ type Controller struct {
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	versions *draclient.Client
-	shapes   *fleet.Shapes
+	shapes   *pool.Shapes
 
 	slices, classes cache.SharedIndexInformer
 	nodes           *nodes
@@ -86,13 +86,13 @@ type task struct{ node string }
 // New returns a controller of the driver's classes and labels. It makes no request yet.
 func New(driver string, client kubernetes.Interface, metadata metadata.Interface, o Options) *Controller {
 	c := &Controller{
-		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &fleet.Shapes{},
+		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &pool.Shapes{},
 		askedDirty: make(chan struct{}, 1),
 	}
 	c.slices = newSlices(c.versions, driver, c.shapes)
 	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = &nodes{
-		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]fleet.Pool{}, possible: map[string]fleet.Pool{}, changed: map[string]bool{},
+		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{},
 	}
 	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.AskedConfigMap != "", func() {
 		c.enqueue(task{})
@@ -121,7 +121,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 	defer cancel()
 	if err := errors.Join(
 		on(c.slices, func(o any) {
-			if s, ok := o.(*fleet.Slice); ok {
+			if s, ok := o.(*pool.Slice); ok {
 				c.nodes.invalidate(s.Node)
 				c.enqueue(task{s.Node})
 			}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -113,12 +113,12 @@ func (s *gpuSeconds) read() map[metrics.Tenant]float64 {
 // weigh returns the GPUs of an allocation by model. The shares of a device count at most as the device: one can have much
 // memory, and another one much compute.
 func (c *Controller) weigh(a *resourceapi.AllocationResult) (map[string]float64, bool) {
-	out, pools := map[string]float64{}, map[string]fleet.Pool{}
+	out, pools := map[string]float64{}, map[string]pool.Pool{}
 	taken := map[[2]string]float64{} // By pool and device.
-	for r := range fleet.Results(a, c.driver) {
+	for r := range pool.Results(a, c.driver) {
 		node := resourceslices.NodeOf(r.Pool)
 		if _, known := pools[node]; !known {
-			pools[node] = fleet.PoolOf(slicesOf(c.slices.GetIndexer(), node))
+			pools[node] = pool.Of(slicesOf(c.slices.GetIndexer(), node))
 		}
 		model, gpus, ok := pools[node].Weight(r)
 		if !ok {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 // byNode is the index of slices by their publishing node.
@@ -43,13 +43,13 @@ func eachPage[L metav1.ListInterface](
 }
 
 // newSlices returns an informer for the driver's slices. It trims them as they arrive, page by page.
-func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) cache.SharedIndexInformer {
+func newSlices(client *draclient.Client, driver string, shapes *pool.Shapes) cache.SharedIndexInformer {
 	ours := fields.OneTermEqualSelector("spec.driver", driver).String()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			// Lists from the API server's cache have no pages.
 			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch, o.Continue = ours, "", "", ""
-			out := &fleet.SliceList{}
+			out := &pool.SliceList{}
 			err := eachPage(ctx, o, client.ResourceSlices().List, func(page *resourceapi.ResourceSliceList) (enough bool) {
 				for i := range page.Items {
 					out.Items = append(out.Items, shapes.Trim(&page.Items[i]))
@@ -72,9 +72,9 @@ func newSlices(client *draclient.Client, driver string, shapes *fleet.Shapes) ca
 			return trim(w, shapes), nil
 		},
 	}
-	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, client), &fleet.Slice{}, 0, cache.Indexers{
+	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, client), &pool.Slice{}, 0, cache.Indexers{
 		byNode: func(object any) ([]string, error) {
-			s, ok := object.(*fleet.Slice)
+			s, ok := object.(*pool.Slice)
 			if !ok {
 				return nil, fmt.Errorf("%T in the cache of slices", object)
 			}
@@ -92,7 +92,7 @@ type trimming struct {
 	stop    func()
 }
 
-func trim(w watch.Interface, shapes *fleet.Shapes) watch.Interface {
+func trim(w watch.Interface, shapes *pool.Shapes) watch.Interface {
 	t := &trimming{Interface: w, out: make(chan watch.Event), stopped: make(chan struct{})}
 	t.stop = sync.OnceFunc(func() { close(t.stopped) })
 	go func() {
@@ -117,7 +117,7 @@ func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
 
 // trimmed trims the slice of an event. It keeps a bookmark, whose annotations show the reflector that a list is
 // complete.
-func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
+func trimmed(e watch.Event, shapes *pool.Shapes) watch.Event {
 	slice, ok := e.Object.(*resourceapi.ResourceSlice)
 	if !ok {
 		return e
@@ -130,9 +130,9 @@ func trimmed(e watch.Event, shapes *fleet.Shapes) watch.Event {
 	return e
 }
 
-func slicesOf(indexer cache.Indexer, node string) []*fleet.Slice {
+func slicesOf(indexer cache.Indexer, node string) []*pool.Slice {
 	objects, _ := indexer.ByIndex(byNode, node) // The index exists.
-	return list[*fleet.Slice](objects)
+	return list[*pool.Slice](objects)
 }
 
 var nodeResource = schema.GroupVersionResource{Version: "v1", Resource: "nodes"}

@@ -18,14 +18,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // follow runs an informer of slices until stop is called.
-func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *fleet.Shapes, stop func()) {
+func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *pool.Shapes, stop func()) {
 	t.Helper()
-	shapes = &fleet.Shapes{}
+	shapes = &pool.Shapes{}
 	i = newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -153,7 +153,7 @@ func TestNewSlices_PagesExpire_ListedAgain(t *testing.T) {
 			}
 			return nil, nil
 		}
-		shapes := &fleet.Shapes{}
+		shapes := &pool.Shapes{}
 		i := newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -172,14 +172,14 @@ func TestTrim_Bookmark_KeepsAnnotations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		shapes := &fleet.Shapes{}
+		shapes := &pool.Shapes{}
 		slices := trim(w, shapes)
 		first, last := <-slices.ResultChan(), <-slices.ResultChan()
-		slice, ok := first.Object.(*fleet.Slice)
+		slice, ok := first.Object.(*pool.Slice)
 		if !ok || slice.Node != "a" || slice.Shape == nil {
 			t.Errorf("%+v", first)
 		}
-		if mark, ok := last.Object.(*fleet.Slice); !ok || mark.Annotations[metav1.InitialEventsAnnotationKey] != "true" || mark.ResourceVersion == "" {
+		if mark, ok := last.Object.(*pool.Slice); !ok || mark.Annotations[metav1.InitialEventsAnnotationKey] != "true" || mark.ResourceVersion == "" {
 			t.Errorf("%+v", last)
 		}
 		e.publish("t4-1", "b", 0)

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
 	"gpu-dra-driver/pkg/cluster/nodelabels"
+	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 type labeller struct {
@@ -47,20 +47,20 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 		return 0, nil
 	}
 	slices := slicesOf(l.slices, node)
-	pool := fleet.PoolOf(slices)
+	p := pool.Of(slices)
 	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other. The
 	// settings can switch monitor devices off.
-	published := !fleet.OnlyMonitors(slices)
-	rest := max(l.graceLeft(node, !published), l.graceLeft(node+monitors, !fleet.Monitored(slices)))
+	published := !pool.OnlyMonitors(slices)
+	rest := max(l.graceLeft(node, !published), l.graceLeft(node+monitors, !pool.Monitored(slices)))
 	if rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {
 		return rest, nil
 	}
 	var want map[string]string
 	if published {
-		if !pool.Whole {
+		if !p.Whole {
 			return 0, nil // The arrival of the missing slices triggers the next run.
 		}
-		want = nodelabels.Of(pool, l.driver)
+		want = nodelabels.Of(p, l.driver)
 	}
 	change := nodelabels.Plan(meta.Labels, meta.Annotations, want, l.driver)
 	if change.None() {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/admission"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -29,7 +29,7 @@ import (
 func emptyView() *admission.ClusterView { return viewOf() }
 
 // viewOf returns a cluster with one class.
-func viewOf(pools ...fleet.Pool) *admission.ClusterView {
+func viewOf(pools ...pool.Pool) *admission.ClusterView {
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	_ = classes.Add(class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`))
 	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, admission.NewCache())
@@ -121,11 +121,11 @@ func TestWebhooks_DenyUnsatisfiable_BothDeny(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []*fleet.Slice
+	var all []*pool.Slice
 	for _, s := range found {
-		all = append(all, new((&fleet.Shapes{}).Trim(s)))
+		all = append(all, new((&pool.Shapes{}).Trim(s)))
 	}
-	view := func() *admission.ClusterView { return viewOf(fleet.PoolOf(all)) }
+	view := func() *admission.ClusterView { return viewOf(pool.Of(all)) }
 	body := review("resourceclaims", "ResourceClaim", "CREATE", strings.Replace(goodClaim, `"deviceClassName"`, `"count":5,"deviceClassName"`, 1))
 	for _, deny := range []bool{false, true} {
 		handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), deny)

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -55,7 +55,7 @@ type Class struct {
 // Build returns the classes for these kinds of devices, the kinds of most nodes first, and an error for each kind that
 // gets no class. publishers holds the number of nodes for each kind, existing the managed classes by name: if two kinds of
 // as many nodes have one class name, its class stays.
-func Build(publishers map[fleet.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
+func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.DeviceClass, o Options) (classes []Class, problems []error) {
 	type choice struct {
 		what, name       string
 		kind             gpu.Kind

@@ -10,26 +10,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 )
 
 var options = Options{Driver: "gpu.nvidia.com", Models: true, Profiles: true, Groups: true, ResourcePrefix: "nvidia.com/mig-"}
 
-func whole(product string) fleet.Kind {
-	return fleet.Kind{Type: gpu.KindGPU, Product: product, GPUs: 1}
+func whole(product string) pool.Kind {
+	return pool.Kind{Type: gpu.KindGPU, Product: product, GPUs: 1}
 }
 
 // longest is a model with a class name of more than 63 bytes.
 const longest = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 
-func part(profile string) fleet.Kind {
-	return fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: profile, GPUs: 1}
+func part(profile string) pool.Kind {
+	return pool.Kind{Type: gpu.KindMIG, Product: "NVIDIA H100 80GB HBM3", Profile: profile, GPUs: 1}
 }
 
 func TestBuild_ModelsProfilesAndGroups_OneClassEach(t *testing.T) {
-	classes, problems := Build(map[fleet.Kind]int{
+	classes, problems := Build(map[pool.Kind]int{
 		whole("NVIDIA H100 80GB HBM3"): 8, whole("Tesla V100-SXM2-16GB"): 1, whole(longest): 1, part("1g.10gb"): 56, part("1g.10gb+me"): 56, part("1g.24gb-me"): 4,
 		{Type: gpu.KindMonitor, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}: 8, {Type: gpu.KindGroup, Product: "NVIDIA H100 80GB HBM3", GPUs: 4}: 2,
 		{Type: gpu.KindGroup, Product: "Tesla V100-SXM2-16GB", GPUs: 4}: 2, {Type: gpu.KindGroup, GPUs: 1}: 1,
@@ -79,11 +79,11 @@ func TestModelName_Long_ShortenedToDistinctNames(t *testing.T) {
 }
 
 func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
-	classes, problems := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, nil, options)
+	classes, problems := Build(map[pool.Kind]int{whole("NVIDIA A100"): 1, whole("NVIDIA-A100"): 1, whole("…"): 1, whole(strings.Repeat("a", 64) + strings.Repeat("b ", 200)): 1}, nil, options)
 	if len(classes) != 2 || len(problems) != 2 {
 		t.Errorf("%d classes, problems %v", len(classes), problems)
 	}
-	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, nil, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
+	if classes, _ := Build(map[pool.Kind]int{whole("NVIDIA A100"): 1, part("1g.5gb"): 1}, nil, Options{Driver: "gpu.nvidia.com"}); len(classes) != 0 {
 		t.Error("disabled classes are built")
 	}
 }
@@ -92,7 +92,7 @@ func TestBuild_InvalidName_ReportsProblem(t *testing.T) {
 func TestBuild_OneNameForTwoModels_ClassStays(t *testing.T) {
 	existing := map[string]*resourceapi.DeviceClass{}
 	for _, models := range [][]string{{"NVIDIA-A100"}, {"NVIDIA A100", "NVIDIA-A100", "NVIDIA_A100"}} {
-		publishers := map[fleet.Kind]int{}
+		publishers := map[pool.Kind]int{}
 		for _, m := range models {
 			publishers[whole(m)] = 1
 		}
@@ -102,13 +102,13 @@ func TestBuild_OneNameForTwoModels_ClassStays(t *testing.T) {
 		}
 		existing[classes[0].Name] = classes[0].DeviceClass
 	}
-	if classes, _ := Build(map[fleet.Kind]int{whole("NVIDIA-A100"): 1, whole("NVIDIA A100"): 2}, existing, options); !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA A100"`) {
+	if classes, _ := Build(map[pool.Kind]int{whole("NVIDIA-A100"): 1, whole("NVIDIA A100"): 2}, existing, options); !strings.Contains(classes[0].Spec.Selectors[0].CEL.Expression, `"NVIDIA A100"`) {
 		t.Errorf("the model of more nodes has no class: %v", classes[0].Spec)
 	}
 }
 
 func TestChanged_Difference_OnlySpecAndOwnLabels(t *testing.T) {
-	classes, _ := Build(map[fleet.Kind]int{part("1g.10gb"): 1}, nil, options)
+	classes, _ := Build(map[pool.Kind]int{part("1g.10gb"): 1}, nil, options)
 	want := classes[0].DeviceClass
 	is := want.DeepCopy()
 	is.ResourceVersion, is.UID, is.Labels["team"] = "7", "u", "ml"

@@ -19,7 +19,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -35,12 +35,12 @@ var ranks = map[gpu.Kind]int{gpu.KindMIG: 1, gpu.KindMonitor: 2, gpu.KindGPU: 3}
 // device is a published device.
 type device struct {
 	resourceapi.Device
-	fleet.Kind
+	pool.Kind
 }
 
 // node holds the devices that labels are made of.
 type node struct {
-	// boards has one device for each GPU, by PCI address, which unlike a UUID is part of a fleet.Shape.
+	// boards has one device for each GPU, by PCI address, which unlike a UUID is part of a pool.Shape.
 	boards map[string]device
 	// partitions are an administrator's, by profile; those that are created for claims have no UUID.
 	partitions map[string][]device
@@ -50,11 +50,11 @@ type node struct {
 	capable bool
 }
 
-func read(p fleet.Pool) node {
+func read(p pool.Pool) node {
 	n := node{boards: map[string]device{}, partitions: map[string][]device{}, modes: map[string]bool{}, machines: map[string]bool{}}
 	for published, kind := range p.Devices() {
 		d := device{published, kind}
-		address := fleet.Text(published, deviceattribute.StandardDeviceAttributePCIBusID)
+		address := pool.Text(published, deviceattribute.StandardDeviceAttributePCIBusID)
 		if address == "" {
 			continue // A group.
 		}
@@ -64,8 +64,8 @@ func read(p fleet.Pool) node {
 		n.capable = n.capable || kind.Type == gpu.KindMIG || ptr.Deref(published.Attributes["migCapable"].BoolValue, false)
 		switch kind.Type {
 		case gpu.KindMonitor:
-			n.modes[fleet.Text(published, "mode")] = true
-			n.machines[fleet.Text(published, "machine")] = true
+			n.modes[pool.Text(published, "mode")] = true
+			n.machines[pool.Text(published, "machine")] = true
 		case gpu.KindMIG:
 			if _, exists := published.Attributes["uuid"]; exists {
 				n.partitions[kind.Profile] = append(n.partitions[kind.Profile], d)
@@ -76,7 +76,7 @@ func read(p fleet.Pool) node {
 }
 
 // Of returns a node's labels. A node with several models gets the labels of the most frequent one.
-func Of(p fleet.Pool, driver string) map[string]string {
+func Of(p pool.Pool, driver string) map[string]string {
 	n := read(p)
 	if len(n.boards) == 0 {
 		return nil
@@ -129,7 +129,7 @@ func only(values map[string]bool) string {
 }
 
 // clique returns the NVLink clique of the node's GPUs, or "" if there are several.
-func clique(p fleet.Pool) string {
+func clique(p pool.Pool) string {
 	found := map[string]bool{}
 	for _, s := range p.Slices {
 		if s.Clique != "" {
@@ -180,12 +180,12 @@ func (l labels) board(model []device) {
 	d := model[0]
 	l.resource("gpu", sanitized(d.Product), model)
 	l.put("mps.capable", strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == "mps"))
-	if parts := strings.Split(fleet.Text(d.Device, "cudaComputeCapability"), "."); len(parts) == 3 {
+	if parts := strings.Split(pool.Text(d.Device, "cudaComputeCapability"), "."); len(parts) == 3 {
 		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])
 		l.put("gpu.compute.minor", parts[1])
 	}
-	l.put("vgpu.present", strconv.FormatBool(slices.Contains(guests, fleet.Text(d.Device, "brand"))))
+	l.put("vgpu.present", strconv.FormatBool(slices.Contains(guests, pool.Text(d.Device, "brand"))))
 }
 
 // guests are the brands of vGPUs.
@@ -220,12 +220,12 @@ func shared(d resourceapi.Device) (replicas int, strategy string) {
 	if replicas == 1 {
 		return 1, "none"
 	}
-	return replicas, fleet.Text(d, "isolation")
+	return replicas, pool.Text(d, "isolation")
 }
 
 // driver adds the versions of the kernel driver and of CUDA.
 func (l labels) driver(d resourceapi.Device) {
-	raw := fleet.Text(d, "driverVersionRaw")
+	raw := pool.Text(d, "driverVersionRaw")
 	if parts := strings.Split(raw, "."); len(parts) == 2 || len(parts) == 3 {
 		parts = append(parts, "")
 		for i, names := range [][]string{
@@ -238,7 +238,7 @@ func (l labels) driver(d resourceapi.Device) {
 		}
 		l.put("cuda.driver-version.full", raw)
 	}
-	if parts := strings.Split(fleet.Text(d, "cudaDriverVersion"), "."); len(parts) == 3 {
+	if parts := strings.Split(pool.Text(d, "cudaDriverVersion"), "."); len(parts) == 3 {
 		l.put("cuda.runtime-version.major", parts[0])
 		l.put("cuda.runtime.major", parts[0])
 		l.put("cuda.runtime-version.minor", parts[1])
@@ -251,7 +251,7 @@ func (l labels) driver(d resourceapi.Device) {
 func island(model []device) int {
 	members, most := map[string]int{}, 0
 	for _, d := range model {
-		if group := fleet.Text(d.Device, "nvlinkGroup"); group != "" {
+		if group := pool.Text(d.Device, "nvlinkGroup"); group != "" {
 			members[group]++
 			most = max(most, members[group])
 		}

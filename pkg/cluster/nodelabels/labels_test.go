@@ -12,18 +12,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
-func pool(t *testing.T, profile string, change func(*fleet.Slice)) fleet.Pool {
+func poolOf(t *testing.T, profile string, change func(*pool.Slice)) pool.Pool {
 	t.Helper()
 	published, err := slicetest.Node(profile, "n", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	shapes, all := &fleet.Shapes{}, []*fleet.Slice{}
+	shapes, all := &pool.Shapes{}, []*pool.Slice{}
 	for _, s := range published {
 		one := shapes.Trim(s)
 		if change != nil {
@@ -31,7 +31,7 @@ func pool(t *testing.T, profile string, change func(*fleet.Slice)) fleet.Pool {
 		}
 		all = append(all, &one)
 	}
-	return fleet.PoolOf(all)
+	return pool.Of(all)
 }
 
 func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
@@ -47,19 +47,19 @@ func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
 		"nvidia.com/cuda.runtime-version.minor": "0", "nvidia.com/cuda.runtime.major": "13", "nvidia.com/cuda.runtime.minor": "0",
 		"nvidia.com/vgpu.present": "false", "nvidia.com/gpu.mode": "unknown", "nvidia.com/gpu.machine": "unknown", // There is no sysfs.
 		"gpu.nvidia.com/nvlink-enabled": "true", "gpu.nvidia.com/nvlink-gpus-per-island": "8",
-	}, Of(pool(t, "hgx-h100", nil), "gpu.nvidia.com")); diff != "" {
+	}, Of(poolOf(t, "hgx-h100", nil), "gpu.nvidia.com")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	for profile, want := range map[string][3]string{
 		"l40s-4": {"NVIDIA-L40S", "ada-lovelace", "false"}, "t4-1": {"Tesla-T4", "turing", "false"},
 		"hgx-b200": {"NVIDIA-B200", "blackwell", "true"}, "dgx-1-v100": {"Tesla-V100-SXM2-32GB", "volta", "true"}, "a30": {"NVIDIA-A30", "ampere", "false"},
 	} {
-		got := Of(pool(t, profile, nil), "gpu.nvidia.com")
+		got := Of(poolOf(t, profile, nil), "gpu.nvidia.com")
 		if have := [3]string{got["nvidia.com/gpu.product"], got["nvidia.com/gpu.family"], got["gpu.nvidia.com/nvlink-enabled"]}; have != want {
 			t.Errorf("%s: %v, want %v", profile, have, want)
 		}
 	}
-	if got := Of(fleet.Pool{}, "gpu.nvidia.com"); got != nil {
+	if got := Of(pool.Pool{}, "gpu.nvidia.com"); got != nil {
 		t.Errorf("a node without GPUs gets %v", got)
 	}
 }
@@ -67,7 +67,7 @@ func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
 // TestOf_NoMonitors_HasLabelsOfPartitions has an administrator hold all GPUs in partitions, and monitor devices switched
 // off. test/programs compares the labels of nodes that have them with those of feature discovery.
 func TestOf_NoMonitors_HasLabelsOfPartitions(t *testing.T) {
-	got := Of(pool(t, "hgx-h100", func(s *fleet.Slice) {
+	got := Of(poolOf(t, "hgx-h100", func(s *pool.Slice) {
 		shape := *s.Shape
 		shape.Devices, shape.Kinds = nil, nil
 		for i, k := range s.Shape.Kinds {
@@ -83,7 +83,7 @@ func TestOf_NoMonitors_HasLabelsOfPartitions(t *testing.T) {
 }
 
 func TestOf_SharedGPUs_ReplicasOfDevicePlugin(t *testing.T) {
-	got := Of(pool(t, "l40s-4", func(s *fleet.Slice) {
+	got := Of(poolOf(t, "l40s-4", func(s *pool.Slice) {
 		for i := range s.Shape.Devices {
 			d := &s.Shape.Devices[i]
 			if c, ok := d.Capacity["memory"]; ok && c.RequestPolicy != nil {
@@ -97,7 +97,7 @@ func TestOf_SharedGPUs_ReplicasOfDevicePlugin(t *testing.T) {
 }
 
 func TestOf_Fabric_CliqueLabel(t *testing.T) {
-	if got := Of(pool(t, "gb200-tray", nil), "gpu.nvidia.com")["nvidia.com/gpu.clique"]; got == "" {
+	if got := Of(poolOf(t, "gb200-tray", nil), "gpu.nvidia.com")["nvidia.com/gpu.clique"]; got == "" {
 		t.Error("no clique")
 	}
 }

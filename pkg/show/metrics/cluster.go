@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -59,7 +59,7 @@ func ClusterCatalogue() []Entry {
 // Cluster holds the numbers behind the cluster metrics.
 type Cluster struct {
 	Nodes  int
-	Counts fleet.DeviceCounts
+	Counts pool.DeviceCounts
 	// Claims are by phase, Classes by state.
 	Claims, Classes map[string]int
 	GPUSeconds      map[Tenant]float64
@@ -105,7 +105,7 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 			profile = strconv.Itoa(k.GPUs)
 		}
 		devices[row{k.Product, string(k.Type), profile, string(k.State)}] += n
-		if k.State != fleet.Free {
+		if k.State != pool.Free {
 			n = 0
 		}
 		switch k.Type {

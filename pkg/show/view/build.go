@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
@@ -53,7 +53,7 @@ type Index struct {
 func NewIndex(o Objects) *Index {
 	x := &Index{
 		driver: o.Driver, rules: o.Rules, byNode: map[string][]*Slice{}, held: map[string][]result{}, pools: map[string]string{},
-		cache: &cache{map[*fleet.Shape][]published{}, map[[32]*fleet.Shape]room{}},
+		cache: &cache{map[*pool.Shape][]published{}, map[[32]*pool.Shape]room{}},
 	}
 	for _, s := range o.Slices {
 		x.byNode[s.Node] = append(x.byNode[s.Node], s)
@@ -111,7 +111,7 @@ type result struct {
 func results(driver string, claims []resourceapi.ResourceClaim) []result {
 	var out []result
 	for _, c := range claims {
-		for r := range fleet.Results(c.Status.Allocation, driver) {
+		for r := range pool.Results(c.Status.Allocation, driver) {
 			out = append(out, result{r, ClaimRef{c.Namespace, c.Name}, podsOf(c)})
 		}
 	}
@@ -148,13 +148,13 @@ type published struct {
 
 // cache has the part of the work that is equal for nodes of one make.
 type cache struct {
-	devices map[*fleet.Shape][]published
+	devices map[*pool.Shape][]published
 	// idle are pools without allocated and unhealthy devices.
-	idle map[[32]*fleet.Shape]room
+	idle map[[32]*pool.Shape]room
 }
 
 // parsed returns the devices of a shape, by the same index.
-func (c *cache) parsed(s *fleet.Shape) []published {
+func (c *cache) parsed(s *pool.Shape) []published {
 	if c.devices[s] == nil {
 		out := make([]published, len(s.Devices))
 		for i, d := range s.Devices {
@@ -169,13 +169,13 @@ func (c *cache) parsed(s *fleet.Shape) []published {
 	return c.devices[s]
 }
 
-// room is the result of fleet.Pool.Room.
+// room is the result of pool.Pool.Room.
 type room struct {
-	states  map[string]fleet.State
+	states  map[string]pool.State
 	largest map[string]int64
 }
 
-func (c *cache) room(p fleet.Pool, held []string, unhealthy bool) (r room) {
+func (c *cache) room(p pool.Pool, held []string, unhealthy bool) (r room) {
 	shape, ok := p.Shape()
 	if !ok || unhealthy || len(held) > 0 {
 		r.states, r.largest = p.Room(held)
@@ -205,15 +205,15 @@ func (b *builder) gpu(address string) *GPU {
 }
 
 func (b *builder) slices(all []*Slice, held []result) {
-	var trimmed []*fleet.Slice
+	var trimmed []*pool.Slice
 	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
 	for _, s := range all {
 		trimmed = append(trimmed, &s.Slice)
 	}
-	pool := fleet.PoolOf(trimmed)
-	b.node.Incomplete = len(all) > 0 && !pool.Whole
+	newest := pool.Of(trimmed)
+	b.node.Incomplete = len(all) > 0 && !newest.Whole
 	for _, s := range all {
-		if slices.Contains(pool.Slices, &s.Slice) {
+		if slices.Contains(newest.Slices, &s.Slice) {
 			maps.Copy(uuids, s.UUIDs)
 			maps.Copy(taints, s.Taints)
 		}
@@ -224,8 +224,8 @@ func (b *builder) slices(all []*Slice, held []result) {
 			names = append(names, r.Device)
 		}
 	}
-	room := b.cache.room(pool, names, len(taints) > 0)
-	for _, s := range pool.Slices {
+	room := b.cache.room(newest, names, len(taints) > 0)
+	for _, s := range newest.Slices {
 		parsed := b.cache.parsed(s.Shape)
 		for i, d := range s.Shape.Devices {
 			p := parsed[i]
@@ -254,7 +254,7 @@ func (b *builder) slices(all []*Slice, held []result) {
 					g.MemorySlices = 0
 				}
 			}
-			if room.states[d.Name] == fleet.Free {
+			if room.states[d.Name] == pool.Free {
 				g.UsableSlices = max(g.UsableSlices, p.size)
 			}
 			for _, use := range d.ConsumesCounters {

@@ -10,7 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
@@ -65,7 +65,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			if len(c.Status.ReservedFor) == 0 {
 				one.State = Unreserved
 			}
-			for r := range fleet.Results(c.Status.Allocation, o.Driver) {
+			for r := range pool.Results(c.Status.Allocation, o.Driver) {
 				one.Node = resourceslices.NodeOf(r.Pool)
 				one.Devices = append(one.Devices, r.Device)
 				if r.ShareID != nil {

@@ -10,7 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/cel"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
@@ -74,7 +74,7 @@ func (c *classifier) selects(all []resourceapi.DeviceSelector) bool {
 	if ours {
 		return true
 	}
-	tried := map[*fleet.Shape]bool{}
+	tried := map[*pool.Shape]bool{}
 	for _, s := range c.slices {
 		if s.Shape == nil || tried[s.Shape] {
 			continue

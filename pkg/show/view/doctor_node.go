@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/version"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu/health"
 )
 
@@ -51,7 +51,7 @@ func (d Diagnosis) driverVersion(node string) string {
 			continue
 		}
 		for _, device := range s.Shape.Devices {
-			if v := fleet.Text(device, "driverVersion"); v != "" {
+			if v := pool.Text(device, "driverVersion"); v != "" {
 				return v
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -56,8 +56,8 @@ func TestNodes_PackedSlices_EqualsWholeSlices(t *testing.T) {
 		}
 		whole := objects(all, claims...)
 		slim := view.Objects{Driver: slicetest.Driver, Claims: claims}
-		var templates fleet.Templates
-		trimmer, seen := view.Trimmer{Shapes: &fleet.Shapes{}}, map[*fleet.Template]bool{}
+		var templates pool.Templates
+		trimmer, seen := view.Trimmer{Shapes: &pool.Shapes{}}, map[*pool.Template]bool{}
 		for i, s := range all {
 			raw, err := s.Marshal()
 			if err != nil {
@@ -70,7 +70,7 @@ func TestNodes_PackedSlices_EqualsWholeSlices(t *testing.T) {
 			seen[p.Template] = true
 			one := trimmer.Slice(p)
 			slim.Slices = append(slim.Slices, one)
-			if diff := cmp.Diff(whole.Slices[i], one, cmp.AllowUnexported(fleet.Slice{}), cmp.Comparer(func(a, b *fleet.Shape) bool {
+			if diff := cmp.Diff(whole.Slices[i], one, cmp.AllowUnexported(pool.Slice{}), cmp.Comparer(func(a, b *pool.Shape) bool {
 				return len(a.Devices) == len(b.Devices) && cmp.Equal(a.Kinds, b.Kinds)
 			})); diff != "" {
 				t.Fatalf("seed %d: slice %s (-whole, +packed)\n%s", seed, s.Name, diff)

@@ -16,7 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
@@ -24,7 +24,7 @@ import (
 // Slice is a ResourceSlice that shares the common part with the slices of equal nodes, and keeps the rest of the
 // part that people see.
 type Slice struct {
-	fleet.Slice
+	pool.Slice
 	// UUIDs are those of GPUs and of existing partitions, by device name.
 	UUIDs map[string]string
 	// Unhealthy holds the taint of each unhealthy device, by device name.
@@ -32,10 +32,10 @@ type Slice struct {
 }
 
 // Trim converts a ResourceSlice. The caller must not use it afterwards.
-func Trim(shapes *fleet.Shapes, in *resourceapi.ResourceSlice) *Slice {
+func Trim(shapes *pool.Shapes, in *resourceapi.ResourceSlice) *Slice {
 	out := &Slice{UUIDs: map[string]string{}, Taints: map[string]resourceapi.DeviceTaint{}}
 	for _, d := range in.Spec.Devices {
-		if uuid := fleet.Text(d, "uuid"); uuid != "" && fleet.Text(d, "type") != string(gpu.KindMonitor) {
+		if uuid := pool.Text(d, "uuid"); uuid != "" && pool.Text(d, "type") != string(gpu.KindMonitor) {
 			out.UUIDs[d.Name] = uuid
 		}
 		for _, t := range d.Taints {
@@ -50,17 +50,17 @@ func Trim(shapes *fleet.Shapes, in *resourceapi.ResourceSlice) *Slice {
 
 // Trimmer trims packed slices, each Template once. It is not safe for concurrent use.
 type Trimmer struct {
-	Shapes *fleet.Shapes
-	known  map[*fleet.Template]*Slice
+	Shapes *pool.Shapes
+	known  map[*pool.Template]*Slice
 }
 
 // Slice returns the trimmed slice. It shares maps with other slices, so the caller must not change them.
-func (t *Trimmer) Slice(p *fleet.Packed) *Slice {
+func (t *Trimmer) Slice(p *pool.Packed) *Slice {
 	known, ok := t.known[p.Template]
 	if !ok {
 		known = Trim(t.Shapes, p.Copy())
 		if t.known == nil {
-			t.known = map[*fleet.Template]*Slice{}
+			t.known = map[*pool.Template]*Slice{}
 		}
 		t.known[p.Template] = known
 	}
@@ -70,7 +70,7 @@ func (t *Trimmer) Slice(p *fleet.Packed) *Slice {
 	out.UUIDs = make(map[string]string, len(known.UUIDs))
 	for at, a := range p.Identities() {
 		d := &p.Spec.Devices[at.Device]
-		if at.Name == "uuid" && a.StringValue != nil && *a.StringValue != "" && fleet.Text(*d, "type") != string(gpu.KindMonitor) {
+		if at.Name == "uuid" && a.StringValue != nil && *a.StringValue != "" && pool.Text(*d, "type") != string(gpu.KindMonitor) {
 			out.UUIDs[d.Name] = *a.StringValue
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/view"
@@ -41,7 +41,7 @@ func published(t testing.TB, board, node string, gpus int) []*resourceapi.Resour
 }
 
 func objects(published []*resourceapi.ResourceSlice, claims ...resourceapi.ResourceClaim) view.Objects {
-	o, shapes := view.Objects{Driver: slicetest.Driver, Claims: claims}, &fleet.Shapes{}
+	o, shapes := view.Objects{Driver: slicetest.Driver, Claims: claims}, &pool.Shapes{}
 	for _, s := range published {
 		o.Slices = append(o.Slices, view.Trim(shapes, s.DeepCopy()))
 	}
@@ -228,7 +228,7 @@ func FuzzNodes(f *testing.F) {
 func BenchmarkNodes(b *testing.B) {
 	one := published(b, "hgx-h100", "n0", 0)
 	for b.Loop() {
-		shapes, o := &fleet.Shapes{}, view.Objects{Driver: slicetest.Driver}
+		shapes, o := &pool.Shapes{}, view.Objects{Driver: slicetest.Driver}
 		for n := range 1000 {
 			node := fmt.Sprint("n", n)
 			for _, s := range one {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -30,7 +30,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	status  status
 	notes   map[string]string
-	shapes  *fleet.Shapes
+	shapes  *pool.Shapes
 	slices  map[types.NamespacedName]*view.Slice
 	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
 	classes map[types.NamespacedName]*resourceapi.DeviceClass
@@ -45,7 +45,7 @@ type Cluster struct {
 	// nodes are the nodes of pools at the last refresh.
 	nodes map[string]string
 	// offered are the shapes of the slices at the last refresh.
-	offered map[*fleet.Shape]bool
+	offered map[*pool.Shape]bool
 	// changed has an element if there is an object or a node to refresh.
 	changed chan struct{}
 }
@@ -54,7 +54,7 @@ type Cluster struct {
 func NewCluster(title, driver string, reading ...string) *Cluster {
 	return &Cluster{
 		feed: newFeed(), status: status{Title: title, Driver: driver, Reading: slices.Sorted(slices.Values(reading))},
-		notes: map[string]string{}, shapes: &fleet.Shapes{},
+		notes: map[string]string{}, shapes: &pool.Shapes{},
 		slices: map[types.NamespacedName]*view.Slice{}, claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
 		classes: map[types.NamespacedName]*resourceapi.DeviceClass{}, rules: map[types.NamespacedName]*resourceapi.DeviceTaintRule{},
 		pools: sets.New[string](), publishers: sets.New[string](), dirtyClaims: sets.New[types.NamespacedName](), shown: sets.New[string](), nodes: map[string]string{},
@@ -121,7 +121,7 @@ func (c *Cluster) classChanged(*resourceapi.DeviceClass) { c.allClaims = true }
 func (c *Cluster) ruleChanged(*resourceapi.DeviceTaintRule) { c.allNodes = true }
 
 func (c *Cluster) poolsOf(claim *resourceapi.ResourceClaim) (out []string) {
-	for r := range fleet.Results(claim.Status.Allocation, c.status.Driver) {
+	for r := range pool.Results(claim.Status.Allocation, c.status.Driver) {
 		out = append(out, r.Pool)
 	}
 	return out

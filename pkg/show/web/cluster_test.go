@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -99,7 +99,7 @@ type world struct {
 }
 
 func (w world) objects() view.Objects {
-	o, shapes := view.Objects{Driver: slicetest.Driver}, &fleet.Shapes{}
+	o, shapes := view.Objects{Driver: slicetest.Driver}, &pool.Shapes{}
 	for _, name := range slices.Sorted(maps.Keys(w.slices)) {
 		if s := w.slices[name]; s.Spec.Driver == slicetest.Driver {
 			o.Slices = append(o.Slices, view.Trim(shapes, s.DeepCopy()))

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -103,7 +103,7 @@ func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]
 
 // refreshClaims needs the slices of a claim's own pools only. While slices are read, no device counts as unpublished.
 func (c *Cluster) refreshClaims(partial bool, messages map[string]message) {
-	byPool, offered := map[string][]*view.Slice{}, map[*fleet.Shape]bool{}
+	byPool, offered := map[string][]*view.Slice{}, map[*pool.Shape]bool{}
 	objects := view.Objects{Driver: c.status.Driver}
 	for _, s := range c.slices {
 		byPool[s.Pool.Name] = append(byPool[s.Pool.Name], s)

@@ -23,7 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/admission"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 // asker answers one question.
@@ -230,8 +230,8 @@ func (s *shape) tainted() bool {
 
 // review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
 func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
-	store, seen := &fleet.Shapes{}, sets.New[uint64]()
-	var pools []fleet.Pool
+	store, seen := &pool.Shapes{}, sets.New[uint64]()
+	var pools []pool.Pool
 	sampled := false
 	for _, s := range shapes {
 		const enough = 20
@@ -239,14 +239,14 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 			continue
 		}
 		seen.Insert(s.bare)
-		var trimmed []*fleet.Slice
+		var trimmed []*pool.Slice
 		for _, slice := range s.slices {
 			if slice.Spec.Driver == a.Driver && ptr.Deref(slice.Spec.NodeName, "") == s.node.Name {
 				one := store.Trim(slice.DeepCopy())
 				trimmed = append(trimmed, &one)
 			}
 		}
-		p := fleet.PoolOf(trimmed)
+		p := pool.Of(trimmed)
 		if p.Sampled() {
 			sampled, p = true, p.WithGroups()
 		}

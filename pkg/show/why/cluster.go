@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 // Cluster holds the objects to judge by. It is only read.
@@ -32,7 +32,7 @@ type Cluster struct {
 	Nodes []*corev1.Node
 	// Slices and Packed together are all slices.
 	Slices    []*resourceapi.ResourceSlice
-	Packed    []*fleet.Packed
+	Packed    []*pool.Packed
 	Claims    []*resourceapi.ResourceClaim
 	Templates []*resourceapi.ResourceClaimTemplate
 	Classes   []*resourceapi.DeviceClass
@@ -69,7 +69,7 @@ type hold struct {
 type site struct {
 	node *corev1.Node
 	// packed are all slices of each pool that has a slice for the node.
-	packed []*fleet.Packed
+	packed []*pool.Packed
 	// held are the allocated devices of these pools.
 	held map[poolID]map[string][]hold
 	// slices are the packed slices with the taints of rules, and hashes those of their devices: equal for devices that no
@@ -124,7 +124,7 @@ func holds(claims []*resourceapi.ResourceClaim) map[poolID]map[string][]hold {
 // sites returns the nodes of the cluster with their slices, in the order of their names.
 func (c *Cluster) sites() []*site {
 	held := holds(c.Claims)
-	pools, shared := map[poolID][]*fleet.Packed{}, sets.New[poolID]()
+	pools, shared := map[poolID][]*pool.Packed{}, sets.New[poolID]()
 	at := map[string]sets.Set[poolID]{}
 	for _, p := range c.packed() {
 		id := packedPool(p)
@@ -162,21 +162,21 @@ func (c *Cluster) sites() []*site {
 }
 
 // packed returns all slices, sorted by name.
-func (c *Cluster) packed() []*fleet.Packed {
+func (c *Cluster) packed() []*pool.Packed {
 	out := slices.Clone(c.Packed)
 	for _, s := range c.Slices {
 		if s != nil {
-			out = append(out, fleet.Unshared(s))
+			out = append(out, pool.Unshared(s))
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *fleet.Packed) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out, func(a, b *pool.Packed) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
-func packedPool(p *fleet.Packed) poolID { return poolID{p.Spec.Driver, p.Pool.Name} }
+func packedPool(p *pool.Packed) poolID { return poolID{p.Spec.Driver, p.Pool.Name} }
 
 // tainted returns the whole slice with the taints of the rules, which the scheduler adds too.
-func tainted(p *fleet.Packed, rules []*resourceapi.DeviceTaintRule) *resourceapi.ResourceSlice {
+func tainted(p *pool.Packed, rules []*resourceapi.DeviceTaintRule) *resourceapi.ResourceSlice {
 	out := p.Slice()
 	copied := false
 	for _, r := range rules {
@@ -195,12 +195,12 @@ func tainted(p *fleet.Packed, rules []*resourceapi.DeviceTaintRule) *resourceapi
 }
 
 // selects reports whether a rule taints a device of a slice.
-func selects(r *resourceapi.DeviceTaintRule, p *fleet.Packed, device string) bool {
+func selects(r *resourceapi.DeviceTaintRule, p *pool.Packed, device string) bool {
 	return selectsPool(r, p) && ptr.Deref(r.Spec.DeviceSelector.Device, device) == device
 }
 
 // selectsPool reports whether a rule can taint devices of a slice.
-func selectsPool(r *resourceapi.DeviceTaintRule, p *fleet.Packed) bool {
+func selectsPool(r *resourceapi.DeviceTaintRule, p *pool.Packed) bool {
 	if r == nil || r.Spec.DeviceSelector == nil {
 		return false
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
@@ -45,15 +45,15 @@ type reader struct {
 	identities bool
 	rules      []*resourceapi.DeviceTaintRule
 	// known are the summaries of Templates, and index numbers the Templates.
-	known map[*fleet.Template]summary
-	index map[*fleet.Template]int
+	known map[*pool.Template]summary
+	index map[*pool.Template]int
 }
 
 // newReader reads the selectors of the claims and of the classes.
 func newReader(
 	claims []*resourceapi.ResourceClaim, classes map[string]*resourceapi.DeviceClass, rules []*resourceapi.DeviceTaintRule,
 ) *reader {
-	r := &reader{seed: maphash.MakeSeed(), rules: rules, known: map[*fleet.Template]summary{}, index: map[*fleet.Template]int{}}
+	r := &reader{seed: maphash.MakeSeed(), rules: rules, known: map[*pool.Template]summary{}, index: map[*pool.Template]int{}}
 	seen := map[string]bool{}
 	add := func(selectors []resourceapi.DeviceSelector) {
 		for _, s := range selectors {
@@ -90,7 +90,7 @@ func newReader(
 	}
 	slices.Sort(r.names)
 	r.names = slices.Compact(r.names)
-	r.identities = r.all || slices.ContainsFunc(r.names, func(name resourceapi.QualifiedName) bool { return fleet.Identity(string(name)) })
+	r.identities = r.all || slices.ContainsFunc(r.names, func(name resourceapi.QualifiedName) bool { return pool.Identity(string(name)) })
 	return r
 }
 
@@ -141,7 +141,7 @@ type summary struct {
 // summarize reads each Template of the sites once. It leaves out slices that differ from their Template in what the
 // question reads.
 func (r *reader) summarize(sites []*site) {
-	var fresh []*fleet.Template
+	var fresh []*pool.Template
 	for _, s := range sites {
 		for _, p := range s.packed {
 			if _, ok := r.index[p.Template]; !ok {
@@ -158,7 +158,7 @@ func (r *reader) summarize(sites []*site) {
 }
 
 // of returns the summary of a slice for a node.
-func (r *reader) of(node *corev1.Node, p *fleet.Packed) summary {
+func (r *reader) of(node *corev1.Node, p *pool.Packed) summary {
 	if r.identities || ptr.Deref(p.Spec.PerDeviceNodeSelection, false) ||
 		slices.ContainsFunc(r.rules, func(rule *resourceapi.DeviceTaintRule) bool { return selectsPool(rule, p) }) {
 		return r.summary(node, tainted(p, r.rules))

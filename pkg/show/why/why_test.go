@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/show/why"
@@ -80,7 +80,7 @@ func (e *env) ask(s why.Subject) why.Answer {
 	return why.Ask(context.Background(), &c, s, why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: 30 * time.Second})
 }
 
-func packed(t testing.TB, all []*resourceapi.ResourceSlice) []*fleet.Packed {
+func packed(t testing.TB, all []*resourceapi.ResourceSlice) []*pool.Packed {
 	t.Helper()
 	out, err := whytest.Pack(all)
 	if err != nil {

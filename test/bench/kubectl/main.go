@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/test/bench/table"
@@ -209,7 +209,7 @@ func allocate(s *fleetserver.Server, node int, profile string) error {
 	}}
 	for _, slice := range all {
 		for _, d := range slice.Spec.Devices {
-			if fleet.Text(d, "type") == string(gpu.KindGPU) {
+			if pool.Text(d, "type") == string(gpu.KindGPU) {
 				c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
 					Request: "gpu", Driver: slicetest.Driver, Pool: slice.Spec.Pool.Name, Device: d.Name,
 				})

@@ -11,7 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/nodetemplate"
 )
@@ -33,7 +33,7 @@ func Predict(t testing.TB, board, node string) nodetemplate.Template {
 // classes that are not of them.
 func Classes(t testing.TB, nodes ...nodetemplate.Template) (out []*resourceapi.DeviceClass) {
 	t.Helper()
-	publishers := map[fleet.Kind]int{}
+	publishers := map[pool.Kind]int{}
 	for _, n := range nodes {
 		for _, s := range n.Slices {
 			for _, d := range s.Spec.Devices {
@@ -61,14 +61,14 @@ func Classes(t testing.TB, nodes ...nodetemplate.Template) (out []*resourceapi.D
 	return out
 }
 
-func kind(d resourceapi.Device) fleet.Kind {
+func kind(d resourceapi.Device) pool.Kind {
 	text := func(name resourceapi.QualifiedName) string {
 		if v := d.Attributes[name].StringValue; v != nil {
 			return *v
 		}
 		return ""
 	}
-	k := fleet.Kind{Type: gpu.Kind(text("type")), Product: text("productName"), Profile: text("profile"), GPUs: 1}
+	k := pool.Kind{Type: gpu.Kind(text("type")), Product: text("productName"), Profile: text("profile"), GPUs: 1}
 	if n := d.Attributes["gpuCount"].IntValue; n != nil {
 		k.GPUs = int(*n)
 	}

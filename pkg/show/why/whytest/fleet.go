@@ -22,7 +22,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/why"
 )
@@ -191,8 +191,8 @@ func (f *Fleet) Start(c *resourceapi.ResourceClaim, node string) bool {
 }
 
 // Pack packs slices, as the command does.
-func Pack(all []*resourceapi.ResourceSlice) (out []*fleet.Packed, err error) {
-	var templates fleet.Templates
+func Pack(all []*resourceapi.ResourceSlice) (out []*pool.Packed, err error) {
+	var templates pool.Templates
 	for _, s := range all {
 		raw, err := s.Marshal()
 		if err != nil {

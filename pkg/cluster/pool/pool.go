@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package pool
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ type Pool struct {
 	Whole bool
 }
 
-// PoolOf returns the pool of a node's slices. Like the scheduler, it leaves out slices of older generations.
-func PoolOf(all []*Slice) Pool {
+// Of returns the pool of a node's slices. Like the scheduler, it leaves out slices of older generations.
+func Of(all []*Slice) Pool {
 	var p Pool
 	newest, missing := map[string]int64{}, map[string]int64{}
 	for _, s := range all {

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet_test
+package pool_test
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
@@ -60,10 +60,10 @@ func TestReadList_Encodings_ReturnsTheSlices(t *testing.T) {
 	list := &resourceapi.ResourceSliceList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "more"}, Items: boards(t, 3)}
 	for _, mediaType := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
 		t.Run(mediaType, func(t *testing.T) {
-			var templates fleet.Templates
-			seen := map[*fleet.Template]int{}
+			var templates pool.Templates
+			seen := map[*pool.Template]int{}
 			var got []resourceapi.ResourceSlice
-			meta, err := fleet.ReadList(bytes.NewReader(encoded(t, list, mediaType)), func(raw []byte) error {
+			meta, err := pool.ReadList(bytes.NewReader(encoded(t, list, mediaType)), func(raw []byte) error {
 				p, err := templates.Pack(raw)
 				if err != nil {
 					return err
@@ -95,7 +95,7 @@ func TestReadList_CutAnswer_ReturnsError(t *testing.T) {
 			continue
 		}
 		slices := 0
-		_, err := fleet.ReadList(bytes.NewReader(data[:size]), func([]byte) error { slices++; return nil })
+		_, err := pool.ReadList(bytes.NewReader(data[:size]), func([]byte) error { slices++; return nil })
 		if err == nil && slices < len(list.Items) {
 			t.Errorf("the first %d of %d bytes are a list of %d slices", size, len(data), slices)
 		}
@@ -108,8 +108,8 @@ func FuzzReadList(f *testing.F) {
 	f.Add(encoded(f, one, runtime.ContentTypeProtobuf))
 	f.Add([]byte("<html>"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var templates fleet.Templates
-		_, _ = fleet.ReadList(bytes.NewReader(data), func(raw []byte) error {
+		var templates pool.Templates
+		_, _ = pool.ReadList(bytes.NewReader(data), func(raw []byte) error {
 			var want resourceapi.ResourceSlice
 			decodable := want.Unmarshal(raw) == nil
 			p, err := templates.Pack(raw)

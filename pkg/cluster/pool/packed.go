@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package pool
 
 import (
 	"crypto/sha256"

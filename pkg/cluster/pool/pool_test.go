@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet_test
+package pool_test
 
 import (
 	"runtime"
@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -27,20 +27,20 @@ func published(t testing.TB, profile, node string) []*resourceapi.ResourceSlice 
 	return out
 }
 
-func pool(shapes *fleet.Shapes, slices []*resourceapi.ResourceSlice) fleet.Pool {
-	var all []*fleet.Slice
+func poolOf(shapes *pool.Shapes, slices []*resourceapi.ResourceSlice) pool.Pool {
+	var all []*pool.Slice
 	for _, s := range slices {
 		one := shapes.Trim(s.DeepCopy())
 		all = append(all, &one)
 	}
-	return fleet.PoolOf(all)
+	return pool.Of(all)
 }
 
 func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
-	shapes := &fleet.Shapes{}
-	a := pool(shapes, published(t, "hgx-h100", "a"))
+	shapes := &pool.Shapes{}
+	a := poolOf(shapes, published(t, "hgx-h100", "a"))
 	known := shapes.Len()
-	b := pool(shapes, published(t, "hgx-h100", "b"))
+	b := poolOf(shapes, published(t, "hgx-h100", "b"))
 	if shapes.Len() != known {
 		t.Errorf("a second node of the same make brought %d shapes", shapes.Len()-known)
 	}
@@ -49,11 +49,11 @@ func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
 	if keyA != keyB || !okA || !okB {
 		t.Error("their pools have different keys")
 	}
-	if c := pool(shapes, published(t, "a30", "c")); shapes.Len() == known || len(c.Slices) == 0 {
+	if c := poolOf(shapes, published(t, "a30", "c")); shapes.Len() == known || len(c.Slices) == 0 {
 		t.Error("another model has the same shapes")
 	}
-	uuid := fleet.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "uuid")
-	if parent := fleet.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "parentUUID"); uuid+parent == "" {
+	uuid := pool.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "uuid")
+	if parent := pool.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "parentUUID"); uuid+parent == "" {
 		t.Error("the first node's identities are gone from the shape")
 	}
 	runtime.KeepAlive(a)
@@ -61,12 +61,12 @@ func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
 }
 
 func TestShapes_NoReference_Forgotten(t *testing.T) {
-	shapes := &fleet.Shapes{}
-	p := pool(shapes, published(t, "a30", "a"))
+	shapes := &pool.Shapes{}
+	p := poolOf(shapes, published(t, "a30", "a"))
 	if shapes.Len() == 0 || !p.Whole {
 		t.Fatal("nothing is known")
 	}
-	p = fleet.Pool{}
+	p = pool.Pool{}
 	for range 100 {
 		runtime.GC()
 		if shapes.Len() == 0 {
@@ -78,38 +78,38 @@ func TestShapes_NoReference_Forgotten(t *testing.T) {
 }
 
 func TestShapes_UnhealthyDevice_SameShape(t *testing.T) {
-	shapes := &fleet.Shapes{}
+	shapes := &pool.Shapes{}
 	slices := published(t, "l40s-4", "a")
-	first := pool(shapes, slices)
+	first := poolOf(shapes, slices)
 	known := shapes.Len()
 	for _, s := range slices {
 		for i := range s.Spec.Devices {
 			s.Spec.Devices[i].Taints = append(s.Spec.Devices[i].Taints, resourceapi.DeviceTaint{Key: resourceslices.UnhealthyTaint, Value: "lost"})
 		}
 	}
-	p := pool(shapes, slices)
+	p := poolOf(shapes, slices)
 	if shapes.Len() != known {
 		t.Error("a taint makes a shape of its own")
 	}
 	counts := p.Count(nil)
-	if n := counts.Devices[fleet.KindState{Kind: l40s, State: fleet.Unhealthy}]; n != 4 {
+	if n := counts.Devices[pool.KindState{Kind: l40s, State: pool.Unhealthy}]; n != 4 {
 		t.Errorf("%d of 4 GPUs are unhealthy: %v", n, counts.Devices)
 	}
 	runtime.KeepAlive(first)
 }
 
 var (
-	l40s = fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
-	h100 = fleet.Kind{Type: gpu.KindGPU, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}
+	l40s = pool.Kind{Type: gpu.KindGPU, Product: "NVIDIA L40S", GPUs: 1}
+	h100 = pool.Kind{Type: gpu.KindGPU, Product: "NVIDIA H100 80GB HBM3", GPUs: 1}
 )
 
-func mig(profile string) fleet.Kind {
-	return fleet.Kind{Type: gpu.KindMIG, Product: h100.Product, Profile: profile, GPUs: 1}
+func mig(profile string) pool.Kind {
+	return pool.Kind{Type: gpu.KindMIG, Product: h100.Product, Profile: profile, GPUs: 1}
 }
 
 func TestCount_ClaimsHoldDevices_CountsFollow(t *testing.T) {
-	shapes := &fleet.Shapes{}
-	a, b := pool(shapes, published(t, "hgx-h100", "a")), pool(shapes, published(t, "hgx-h100", "b"))
+	shapes := &pool.Shapes{}
+	a, b := poolOf(shapes, published(t, "hgx-h100", "a")), poolOf(shapes, published(t, "hgx-h100", "b"))
 	var names []string
 	for d, k := range a.Devices() {
 		if k.Type == gpu.KindGPU {
@@ -128,14 +128,14 @@ func TestCount_ClaimsHoldDevices_CountsFollow(t *testing.T) {
 		"a group of four": {[]string{"nvlink-4-" + strings.TrimPrefix(names[0], "gpu-")}, 12, 8, 12 * 7, 96, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counts := fleet.Count([]fleet.Pool{a, b}, map[string][]string{"a": c.held})
-			if n := counts.Devices[fleet.KindState{Kind: h100, State: fleet.Free}]; n != c.free {
+			counts := pool.Count([]pool.Pool{a, b}, map[string][]string{"a": c.held})
+			if n := counts.Devices[pool.KindState{Kind: h100, State: pool.Free}]; n != c.free {
 				t.Errorf("%d GPUs are free, want %d", n, c.free)
 			}
 			if n := counts.LargestGroup[h100.Product]; n != c.group {
 				t.Errorf("the largest group has %d, want %d", n, c.group)
 			}
-			if n := counts.Devices[fleet.KindState{Kind: mig("1g.10gb"), State: fleet.Free}]; int64(n) != c.smallest {
+			if n := counts.Devices[pool.KindState{Kind: mig("1g.10gb"), State: pool.Free}]; int64(n) != c.smallest {
 				t.Errorf("%d placements of 1g.10gb are free, want %d", n, c.smallest)
 			}
 			if n := counts.FreeSlices[h100.Product]; n != c.slices {
@@ -167,10 +167,10 @@ func TestCount_EqualBoardsWithOtherLinks_EachHasItsGroups(t *testing.T) {
 			}
 		}
 	}
-	shapes := &fleet.Shapes{}
-	pairs, joined := pool(shapes, slicetest.Slices(scanned, "pairs", settings)), pool(shapes, all)
-	for size, pools := range map[int][]fleet.Pool{2: {pairs}, 4: {pairs, joined}} {
-		for model, n := range fleet.Count(pools, nil).LargestGroup {
+	shapes := &pool.Shapes{}
+	pairs, joined := poolOf(shapes, slicetest.Slices(scanned, "pairs", settings)), poolOf(shapes, all)
+	for size, pools := range map[int][]pool.Pool{2: {pairs}, 4: {pairs, joined}} {
+		for model, n := range pool.Count(pools, nil).LargestGroup {
 			if n != size {
 				t.Errorf("%s: the largest group of %d nodes has %d GPUs, want %d", model, len(pools), n, size)
 			}
@@ -179,34 +179,34 @@ func TestCount_EqualBoardsWithOtherLinks_EachHasItsGroups(t *testing.T) {
 }
 
 func TestPoolOf_SlicesMissing_NotWhole(t *testing.T) {
-	shapes := &fleet.Shapes{}
+	shapes := &pool.Shapes{}
 	slices := published(t, "hgx-h100", "a")
-	if !pool(shapes, slices).Whole {
+	if !poolOf(shapes, slices).Whole {
 		t.Error("all slices are there, and the pool is not whole")
 	}
-	if pool(shapes, slices[1:]).Whole {
+	if poolOf(shapes, slices[1:]).Whole {
 		t.Error("a slice is missing, and the pool is whole")
 	}
 	slices[0].Spec.Pool.Generation = 2
-	if p := pool(shapes, slices); p.Whole || len(p.Slices) != 2 {
+	if p := poolOf(shapes, slices); p.Whole || len(p.Slices) != 2 {
 		t.Errorf("there are one slice of generation 2 and one of monitor devices, the pool has %d", len(p.Slices))
 	}
-	if p := fleet.PoolOf(nil); p.Whole {
+	if p := pool.Of(nil); p.Whole {
 		t.Error("a pool of nothing is whole")
 	}
 }
 
 func TestDevices_TwoPools_KindsTellModelAndProfile(t *testing.T) {
-	shapes, kinds := &fleet.Shapes{}, map[fleet.Kind]int{}
+	shapes, kinds := &pool.Shapes{}, map[pool.Kind]int{}
 	for node, profile := range map[string]string{"a": "hgx-h200", "b": "l40s-4"} {
-		for _, kind := range pool(shapes, published(t, profile, node)).Devices() {
+		for _, kind := range poolOf(shapes, published(t, profile, node)).Devices() {
 			kinds[kind]++
 		}
 	}
 	if diff := cmp.Diff(4, kinds[l40s]); diff != "" {
 		t.Error(diff)
 	}
-	if kinds[fleet.Kind{Type: gpu.KindMIG, Product: "NVIDIA H200", Profile: "1g.18gb", GPUs: 1}] == 0 {
+	if kinds[pool.Kind{Type: gpu.KindMIG, Product: "NVIDIA H200", Profile: "1g.18gb", GPUs: 1}] == 0 {
 		t.Errorf("no 1g.18gb in %v", kinds)
 	}
 }

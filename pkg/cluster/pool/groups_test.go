@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet_test
+package pool_test
 
 import (
 	"testing"
@@ -9,14 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // groupsBySize returns the first group of each size.
-func groupsBySize(p fleet.Pool) map[int]resourceapi.Device {
+func groupsBySize(p pool.Pool) map[int]resourceapi.Device {
 	out := map[int]resourceapi.Device{}
 	for d, kind := range p.Devices() {
 		if _, seen := out[kind.GPUs]; kind.Type == gpu.KindGroup && !seen {
@@ -35,13 +35,13 @@ func TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T)
 			if err != nil {
 				t.Fatal(err)
 			}
-			pools := map[string]fleet.Pool{}
+			pools := map[string]pool.Pool{}
 			for _, groups := range []string{"All", "None"} {
 				settings, _, err := sharing.Parse([]byte("publish: [{groups: " + groups + "}]"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				pools[groups] = pool(&fleet.Shapes{}, slicetest.Slices(scanned, "n", settings))
+				pools[groups] = poolOf(&pool.Shapes{}, slicetest.Slices(scanned, "n", settings))
 			}
 			all, none := pools["All"], pools["None"]
 			if n := len(groupsBySize(none)); n != 0 {
@@ -53,8 +53,8 @@ func TestWithGroups_NodeWithoutGroups_KnowsThoseThatItCouldPublish(t *testing.T)
 			}
 			for size, d := range got {
 				published := want[size]
-				if fleet.Text(d, "type") != fleet.Text(published, "type") || !cmp.Equal(d.Capacity["memory"].Value, published.Capacity["memory"].Value) ||
-					fleet.Text(d, "productName") != fleet.Text(published, "productName") {
+				if pool.Text(d, "type") != pool.Text(published, "type") || !cmp.Equal(d.Capacity["memory"].Value, published.Capacity["memory"].Value) ||
+					pool.Text(d, "productName") != pool.Text(published, "productName") {
 					t.Errorf("group of %d: %+v, want %+v", size, d, published)
 				}
 				for name := range published.Attributes {

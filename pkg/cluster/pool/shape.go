@@ -1,9 +1,9 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet stores the ResourceSlices of a whole cluster in little memory. Nodes of one make publish equal slices
+// Package pool stores the ResourceSlices of a whole cluster in little memory. Nodes of one make publish equal slices
 // except for the identities of boards, so the equal part is stored once, as a Shape.
-package fleet
+package pool
 
 import (
 	"cmp"

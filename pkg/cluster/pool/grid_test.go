@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet_test
+package pool_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"gpu-dra-driver/pkg/cluster/fleet"
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -29,7 +29,7 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			every := pool(&fleet.Shapes{}, slicetest.Slices(scanned, "n", sharing.Settings{}))
+			every := poolOf(&pool.Shapes{}, slicetest.Slices(scanned, "n", sharing.Settings{}))
 			profiles := map[string]bool{}
 			for _, kind := range every.Devices() {
 				profiles[kind.Profile] = true
@@ -55,7 +55,7 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				some := pool(&fleet.Shapes{}, slicetest.Slices(scanned, "n", settings))
+				some := poolOf(&pool.Shapes{}, slicetest.Slices(scanned, "n", settings))
 				if !some.Sampled() && len(asked) == 0 && len(profiles) > 0 {
 					t.Error("one placement of each profile counts as all of them")
 				}
@@ -66,7 +66,7 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 					t.Fatalf("asked %v, held %v: all devices (-) and some (+):\n%s", asked, held, d)
 				}
 				for k, n := range want.FreePlacements {
-					if devices := want.Devices[fleet.KindState{Kind: k, State: fleet.Free}]; n != devices {
+					if devices := want.Devices[pool.KindState{Kind: k, State: pool.Free}]; n != devices {
 						t.Fatalf("held %v: %d placements of %s are free, but %d devices", held, n, k.Profile, devices)
 					}
 				}
@@ -81,7 +81,7 @@ func TestCount_OnePlacementOfEachProfile_SameCapacity(t *testing.T) {
 }
 
 // randomClaims allocates GPUs and partitions of the asked profiles, as long as their counters suffice.
-func randomClaims(random *rand.Rand, p fleet.Pool, asked []string) (held []string) {
+func randomClaims(random *rand.Rand, p pool.Pool, asked []string) (held []string) {
 	var names []string
 	for d, kind := range p.Devices() {
 		if kind.Type == gpu.KindGPU || slices.Contains(asked, kind.Profile) && !strings.HasSuffix(kind.Profile, "+me") {
@@ -90,7 +90,7 @@ func randomClaims(random *rand.Rand, p fleet.Pool, asked []string) (held []strin
 	}
 	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names[:random.IntN(len(names)/2+1)] {
-		if states, _ := p.Room(held); states[name] == fleet.Free {
+		if states, _ := p.Room(held); states[name] == pool.Free {
 			held = append(held, name)
 		}
 	}
