@@ -52,7 +52,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "labels are planned by half a pool", File: "pkg/cluster/controller/labels.go",
-		Old: "if !pool.Whole {", New: "if false {",
+		Old: "if !p.Whole {", New: "if false {",
 		Package: control, Test: "TestLabel_PoolIncomplete_ChangesNothing",
 	},
 	{
