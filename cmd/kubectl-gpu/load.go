@@ -28,8 +28,8 @@ import (
 // want selects the objects to read.
 type want struct {
 	claims, classes, nodes, pods, rules bool
-	// packed keeps the slices of all drivers, instead of the trimmed slices of the driver.
-	packed bool
+	// allDrivers keeps the slices of other drivers too.
+	allDrivers bool
 	// noSlices leaves the slices out.
 	noSlices bool
 	// nodeLabels and podLabels select nodes and pods.
@@ -39,7 +39,6 @@ type want struct {
 // objects are the objects of the cluster that the user may read.
 type objects struct {
 	view.Objects
-	Packed  []*pool.Packed
 	Classes []resourceapi.DeviceClass
 	// CoreNodes and Pods are empty if want did not ask for them.
 	CoreNodes []corev1.Node
@@ -97,7 +96,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 		wanted bool
 		read   func(context.Context) error
 	}{
-		{!w.noSlices, func(ctx context.Context) error { return l.slices(ctx, w.packed) }},
+		{!w.noSlices, func(ctx context.Context) error { return l.slices(ctx, w.allDrivers) }},
 		{w.claims, l.claims}, {w.classes, l.classes}, {w.rules, l.rules},
 		{w.pods, func(ctx context.Context) error { return l.pods(ctx, w.podLabels) }},
 		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
@@ -160,20 +159,17 @@ func pages[L metav1.ListInterface](
 	}
 }
 
-func (l *loader) slices(ctx context.Context, packed bool) error {
-	var templates pool.Templates
-	trimmer := view.Trimmer{Shapes: &pool.Shapes{}}
+func (l *loader) slices(ctx context.Context, allDrivers bool) error {
+	var shapes pool.Shapes
 	err := eachSlice(ctx, l.out.client, metav1.ListOptions{}, func(raw []byte) error {
-		p, err := templates.Pack(raw)
+		p, err := shapes.Pack(raw)
 		switch {
 		case err != nil:
 			return err
-		case packed:
-			l.out.Packed = append(l.out.Packed, p)
-		case p.Spec.Driver == l.out.Driver:
-			l.out.Slices = append(l.out.Slices, trimmer.Slice(p))
+		case allDrivers || p.Shape.Spec.Driver == l.out.Driver:
+			l.out.Slices = append(l.out.Slices, p)
 		default:
-			l.out.ForeignSlices[p.Spec.Driver]++
+			l.out.ForeignSlices[p.Shape.Spec.Driver]++
 		}
 		return nil
 	})

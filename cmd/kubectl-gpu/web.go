@@ -177,7 +177,7 @@ func (e *explainer) explain(ctx context.Context, namespace, name string) (any, e
 		return nil, err
 	}
 	if e.shared == nil || time.Since(e.read) > shareFor {
-		if e.shared, err = e.load(ctx, want{claims: true, classes: true, nodes: true, rules: true, packed: true}); err != nil {
+		if e.shared, err = e.load(ctx, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true}); err != nil {
 			return nil, err
 		}
 		e.read = time.Now()

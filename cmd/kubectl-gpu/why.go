@@ -108,7 +108,7 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		}
 		subjects = append(subjects, s)
 	}
-	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, packed: true})
+	objects, err := w.load(loading, want{claims: true, classes: true, nodes: true, rules: true, allDrivers: true})
 	if err != nil {
 		return err
 	}
@@ -175,14 +175,11 @@ func (w *whyCommand) planned() (*why.Cluster, error) {
 	for _, a := range t.Assumptions {
 		fmt.Fprintf(w.ErrOut, "assumed: %s\n", a)
 	}
-	cluster := &why.Cluster{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName}}}, Slices: pointers(t.Slices)}
-	shapes := &pool.Shapes{}
-	var trimmed []*pool.Slice
-	for _, s := range cluster.Slices {
-		one := shapes.Trim(s.DeepCopy())
-		trimmed = append(trimmed, &one)
+	cluster := &why.Cluster{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName}}}}
+	for i := range t.Slices {
+		cluster.Slices = append(cluster.Slices, pool.Unshared(&t.Slices[i]))
 	}
-	built, _ := deviceclasses.Build(pool.Publishers([]pool.Pool{pool.Of(trimmed)}), nil, deviceclasses.Options{
+	built, _ := deviceclasses.Build(pool.Publishers([]pool.Pool{pool.Of(cluster.Slices)}), nil, deviceclasses.Options{
 		Driver: w.driver, Models: true, Profiles: true, Groups: true, GPUs: true, GPUResource: "nvidia.com/gpu", ResourcePrefix: "nvidia.com/mig-",
 	})
 	for _, c := range built {
@@ -288,7 +285,7 @@ func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 
 // add adds the objects of the whole cluster.
 func (g *getter) add(o *objects) {
-	g.cluster.Packed, g.cluster.Claims = o.Packed, pointers(o.Claims)
+	g.cluster.Slices, g.cluster.Claims = o.Slices, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
 }
 

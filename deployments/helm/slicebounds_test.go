@@ -21,7 +21,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 	"sigs.k8s.io/yaml"
 
-	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
@@ -284,7 +284,7 @@ func TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn(t *testing.T) {
 			AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 			AggregatedCapacity: structured.NewConsumedCapacityCollection(),
 		}
-		a, err := structured.NewAllocator(t.Context(), admission.Features, state, lister(classes), in, compiled)
+		a, err := structured.NewAllocator(t.Context(), ask.Features, state, lister(classes), in, compiled)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -182,7 +182,7 @@ func (p *plane) cluster(ctx context.Context) *why.Cluster {
 	for i := range published.Items {
 		whole = append(whole, &published.Items[i])
 	}
-	c.Packed, err = whytest.Pack(whole)
+	c.Slices, err = whytest.Pack(whole)
 	must(p.t, err)
 	claims, err := p.client.ResourceV1().ResourceClaims("").List(ctx, metav1.ListOptions{})
 	must(p.t, err)

@@ -18,8 +18,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/dynamic-resource-allocation/cel"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
@@ -72,7 +74,7 @@ func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, m
 			t.Fatal(err)
 		}
 	}
-	v := NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, NewCache())
+	v := NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)}, pools)
 	v.Timeout = timeout
 	return v
 }
@@ -577,6 +579,7 @@ func BenchmarkReview(b *testing.B) {
 // each device.
 func TestTry_EveryDevice_HasTheResultOfItsOwnEvaluation(t *testing.T) {
 	v := newView(t, patient, profiles.Names()...)
+	compiled := cel.NewCache(20, cel.Features{EnableConsumableCapacity: true})
 	for _, e := range []string{
 		attr + `type == "gpu"`, attr + `index == 3`, attr + `migCapable`, `has(` + attr + `profile) && ` + attr + `profile == "1g.10gb"`,
 		attr + `profile == "1g.10gb"`, `device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0`,
@@ -585,11 +588,11 @@ func TestTry_EveryDevice_HasTheResultOfItsOwnEvaluation(t *testing.T) {
 		`device.allowMultipleAllocations`, `device.driver == "gpu.nvidia.com"`,
 	} {
 		for _, p := range v.pools {
-			for c := range v.candidates(p) {
-				want, _, wantErr := v.cache.compiled.GetOrCompile(e).DeviceMatches(t.Context(), c.device)
-				got, err := v.try(t.Context(), e, c)
+			for c := range candidates(p) {
+				want, _, wantErr := compiled.GetOrCompile(e).DeviceMatches(t.Context(), c.Device)
+				got, err := v.Matches(t.Context(), e, c)
 				if got != want || (err == nil) != (wantErr == nil) {
-					t.Fatalf("%s of %s of %s: %v, %v; alone %v, %v", e, c.shape.Devices[c.index].Name, p.Node, got, err, want, wantErr)
+					t.Fatalf("%s of %s of %s: %v, %v; alone %v, %v", e, c.Shape.Spec.Devices[c.Index].Name, p.Node, got, err, want, wantErr)
 				}
 			}
 		}
@@ -633,7 +636,7 @@ func newModels(t testing.TB, models int) *ClusterView {
 		}
 		pools = append(pools, pool.Of(all))
 	}
-	v = NewClusterView("gpu.nvidia.com", v.classes, pools, NewCache())
+	v = NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: v.Classes}, pools)
 	v.Timeout = time.Minute
 	return v
 }

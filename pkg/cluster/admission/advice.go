@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -116,7 +115,7 @@ func (v *ClusterView) tooLarge(requests ...resourceapi.DeviceRequest) bool {
 		}
 	}
 	return size > maxSelectors || len(requests) > resourceapi.DeviceRequestsMaxSize ||
-		slices.ContainsFunc(expressions, func(e string) bool { return v.cache.Read(e).PatternSize > maxPatterns })
+		slices.ContainsFunc(expressions, func(e string) bool { return v.Read(e).PatternSize > maxPatterns })
 }
 
 // advise warns of names and values that no device of the cluster has.
@@ -126,14 +125,14 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 			return
 		}
 		v.unknownClass(r, q)
-		where := "request " + q.name
-		for _, e := range q.expressions {
-			v.checkAttributes(r, where, e, !q.alternative())
+		where := "request " + q.Name
+		for _, e := range selector.Expressions(q.Selectors) {
+			v.checkAttributes(r, where, e, !q.Alternative())
 		}
 		if v.foreign(q) || q.driver == "" {
 			continue
 		}
-		for _, name := range slices.Sorted(maps.Keys(q.capacity)) {
+		for _, name := range slices.Sorted(maps.Keys(q.amounts())) {
 			v.checkName(r, where, v.name(name, true), string(name))
 		}
 	}
@@ -151,17 +150,17 @@ func (v *ClusterView) advise(ctx context.Context, r *result, spec resourceapi.Re
 func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*config) {
 	var parts []string
 	for _, q := range requests {
-		_, named := q.capacity["memory"]
+		_, named := q.amounts()["memory"]
 		var strategy v1beta1.Strategy
-		if c := chosen[q.name]; c != nil && c.Sharing != nil {
+		if c := chosen[q.Name]; c != nil && c.Sharing != nil {
 			strategy = c.Sharing.Strategy
 		}
-		if q.driver != v.driver || q.alternative() || q.admin || strategy == v1beta1.StrategyTimeSlicing || strategy == "" && !named {
+		if q.driver != v.driver || q.Alternative() || q.Admin() || strategy == v1beta1.StrategyTimeSlicing || strategy == "" && !named {
 			continue
 		}
-		parts = append(parts, q.name)
-		if q.count != 1 {
-			r.warn("request %s: its shares are of different GPUs, and by MPS a container reaches one; ask for one share in a request, or name the strategy TimeSlicing in a GpuConfig", q.name)
+		parts = append(parts, q.Name)
+		if q.Devices() != 1 {
+			r.warn("request %s: its shares are of different GPUs, and by MPS a container reaches one; ask for one share in a request, or name the strategy TimeSlicing in a GpuConfig", q.Name)
 		}
 	}
 	if len(parts) > 1 {
@@ -171,12 +170,11 @@ func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*c
 
 // unknownClass warns of a missing class whose name resembles one of this driver's.
 func (v *ClusterView) unknownClass(r *result, q request) {
-	if q.classFound != nil || q.class == "" || len(q.class) > validation.DNS1123SubdomainMaxLength {
+	if q.Class != nil || q.DeviceClassName == "" || len(q.DeviceClassName) > validation.DNS1123SubdomainMaxLength {
 		return
 	}
 	var ours []string
-	all, _ := v.classes.List(labels.Everything()) // A cache has no errors.
-	for _, c := range all {
+	for _, c := range v.AllClasses() {
 		if v.driverOf(c) == v.driver {
 			ours = append(ours, c.Name)
 		}
@@ -184,13 +182,13 @@ func (v *ClusterView) unknownClass(r *result, q request) {
 	slices.Sort(ours)
 	const typos = 2
 	hint := ""
-	if strings.HasPrefix(q.class, "mig-") {
+	if strings.HasPrefix(q.DeviceClassName, "mig-") {
 		hint = v.profileHint()
 	}
-	if near := nearest(q.class, ours); near != "" && distance(q.class, near) <= typos {
-		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.name, q.class, near, hint)
-	} else if strings.HasSuffix(q.class, "."+strings.TrimPrefix(v.driver, "gpu.")) {
-		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one%s", q.name, q.class, hint)
+	if near := nearest(q.DeviceClassName, ours); near != "" && distance(q.DeviceClassName, near) <= typos {
+		r.warn("request %s: there is no DeviceClass %s; is %s meant? A pod waits until there is one%s", q.Name, q.DeviceClassName, near, hint)
+	} else if strings.HasSuffix(q.DeviceClassName, "."+strings.TrimPrefix(v.driver, "gpu.")) {
+		r.warn("request %s: there is no DeviceClass %s; a pod waits until there is one%s", q.Name, q.DeviceClassName, hint)
 	}
 }
 
@@ -205,7 +203,7 @@ func (v *ClusterView) profileHint() string {
 
 // checkAttributes warns of names, and if valued is set of values, that no device has.
 func (v *ClusterView) checkAttributes(r *result, where, expression string, valued bool) {
-	read := v.cache.Read(expression)
+	read := v.Read(expression)
 	for i, n := range read.Names {
 		if !r.enough() && !slices.Contains(read.Names[:i], n) {
 			v.checkName(r, where, n, n.ID)

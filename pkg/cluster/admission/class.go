@@ -5,7 +5,9 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -13,7 +15,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -104,8 +106,7 @@ func (v *ClusterView) checkResourceName(r *result, class *resourceapi.DeviceClas
 	if class.Spec.ExtendedResourceName == nil {
 		return
 	}
-	all, _ := v.classes.List(labels.Everything()) // A cache has no errors.
-	for _, c := range all {
+	for _, c := range v.AllClasses() {
 		if c.Name != class.Name && ptr.Equal(c.Spec.ExtendedResourceName, class.Spec.ExtendedResourceName) &&
 			(v.Concerns(c) || v.Concerns(class)) {
 			r.warn("DeviceClass %s has the extendedResourceName %s too; the scheduler uses the newest class only, for every pod that asks for it",
@@ -126,7 +127,7 @@ func (v *ClusterView) concerns(expressions []string) bool {
 // reads reports whether selectors read such an attribute or capacity of the driver's domain.
 func (v *ClusterView) reads(expressions []string, such func(selector.Name) bool) bool {
 	return slices.ContainsFunc(expressions, func(e string) bool {
-		return slices.ContainsFunc(v.cache.Read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
+		return slices.ContainsFunc(v.Read(e).Names, func(n selector.Name) bool { return n.Domain == v.driver && such(n) })
 	})
 }
 
@@ -146,11 +147,11 @@ func (v *ClusterView) failing(ctx context.Context, selectors []resourceapi.Devic
 			if one.CEL == nil {
 				continue
 			}
-			matches, err := v.try(ctx, one.CEL.Expression, s.candidate)
+			matches, err := v.Matches(ctx, one.CEL.Expression, s.Candidate)
 			if ctx.Err() != nil {
 				return nil
 			}
-			if err != nil && s.invented && !strings.Contains(err.Error(), "no such key") {
+			if errors.Is(err, ask.ErrInvalid) || err != nil && s.invented && !strings.Contains(err.Error(), "no such key") {
 				break
 			}
 			if err != nil {
@@ -174,7 +175,7 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 	if driver, kind := v.selected(expressions); v.grows(driver, kind) {
 		return !v.elsewhere(expressions)
 	}
-	for c := range v.candidates(v.pools...) {
+	for c := range candidates(v.pools...) {
 		if ok, err := v.satisfies(ctx, expressions, c); ok && err == nil || ctx.Err() != nil {
 			return true
 		}
@@ -185,8 +186,8 @@ func (v *ClusterView) matches(ctx context.Context, expressions []string) bool {
 // types returns the types of the devices for use that satisfy all selectors; none after the timeout.
 func (v *ClusterView) types(ctx context.Context, expressions []string) []string {
 	found := sets.New(string(gpu.KindMonitor))
-	for c := range v.candidates(v.pools...) {
-		kind := string(c.shape.Kinds[c.index].Type)
+	for c := range candidates(v.pools...) {
+		kind := string(c.Shape.Kinds[c.Index].Type)
 		if found.Has(kind) {
 			continue
 		}
@@ -199,15 +200,28 @@ func (v *ClusterView) types(ctx context.Context, expressions []string) []string 
 	return sets.List(found.Delete(string(gpu.KindMonitor)))
 }
 
-// satisfies evaluates the selectors in turn, as the scheduler does.
-func (v *ClusterView) satisfies(ctx context.Context, expressions []string, c candidate) (bool, error) {
-	for _, e := range expressions {
-		ok, err := v.try(ctx, e, c)
-		if !ok || err != nil {
-			return false, err
+// satisfies evaluates the selectors in turn. An invalid one is false: the API server refuses it.
+func (v *ClusterView) satisfies(ctx context.Context, expressions []string, c ask.Candidate) (bool, error) {
+	failed, err := v.Failing(ctx, expressions, c)
+	if errors.Is(err, ask.ErrInvalid) {
+		err = nil
+	}
+	return failed == "", err
+}
+
+// candidates iterates over the published devices of pools.
+func candidates(pools ...pool.Pool) iter.Seq[ask.Candidate] {
+	return func(yield func(ask.Candidate) bool) {
+		for _, p := range pools {
+			for _, s := range p.Slices {
+				for i := range s.Shape.Spec.Devices {
+					if !yield(ask.Published(s.Shape, i)) {
+						return
+					}
+				}
+			}
 		}
 	}
-	return true, nil
 }
 
 // States of a DeviceClass.
@@ -222,7 +236,7 @@ type ClassStatus struct{ State, Reason string }
 
 // Ours reports whether a class selects only devices of this driver.
 func (v *ClusterView) Ours(class string) bool {
-	c := v.class(class)
+	c := v.Class(class)
 	return c != nil && v.driverOf(c) == v.driver
 }
 
@@ -262,7 +276,7 @@ func (v *ClusterView) Evaluate(ctx context.Context, class *resourceapi.DeviceCla
 // probe is a device to evaluate selectors on.
 type probe struct {
 	description string
-	candidate
+	ask.Candidate
 	// invented means that the cluster has no such device: its values are examples, and only missing names count.
 	invented bool
 }
@@ -272,9 +286,9 @@ type probe struct {
 // without the attributes that not every device of that kind has.
 func (v *ClusterView) probeDevices() []probe {
 	kinds := []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor}
-	out := []probe{{"another driver", candidate{nil, 0, 1 + len(kinds), cel.Device{Driver: "other.example.com"}}, true}}
+	out := []probe{{"another driver", ask.Candidate{Of: 1 + len(kinds), Device: cel.Device{Driver: "other.example.com"}}, true}}
 	for i, kind := range kinds {
-		out = append(out, probe{"this driver of type " + string(kind), candidate{nil, 1 + i, 1 + len(kinds), v.minimal(kind)}, true})
+		out = append(out, probe{"this driver of type " + string(kind), ask.Candidate{Index: 1 + i, Of: 1 + len(kinds), Device: v.minimal(kind)}, true})
 	}
 	seen := map[string]bool{}
 	for _, p := range v.pools {
@@ -283,7 +297,7 @@ func (v *ClusterView) probeDevices() []probe {
 				description := strings.TrimSpace("type " + string(kind.Type) + " and model " + kind.Product + " " + kind.Profile)
 				if !seen[description] {
 					seen[description] = true
-					whole := v.published(slice.Shape, i)
+					whole := ask.Published(slice.Shape, i)
 					out = append(out, probe{description, whole, false}, probe{description + " without its optional attributes", stripped(whole, kind.Type), true})
 				}
 			}
@@ -293,16 +307,16 @@ func (v *ClusterView) probeDevices() []probe {
 }
 
 // stripped removes the attributes and capacities that other devices of the kind may lack.
-func stripped(c candidate, kind gpu.Kind) candidate {
-	c.index += c.of / 2
-	c.device.Attributes, c.device.Capacity = maps.Clone(c.device.Attributes), maps.Clone(c.device.Capacity)
+func stripped(c ask.Candidate, kind gpu.Kind) ask.Candidate {
+	d := c.Device
+	d.Attributes, d.Capacity = maps.Clone(d.Attributes), maps.Clone(d.Capacity)
 	for _, e := range resourceslices.Catalogue() {
 		if !slices.Contains(e.Always, kind) {
-			delete(c.device.Attributes, resourceapi.QualifiedName(e.Name))
-			delete(c.device.Capacity, resourceapi.QualifiedName(e.Name))
+			delete(d.Attributes, resourceapi.QualifiedName(e.Name))
+			delete(d.Capacity, resourceapi.QualifiedName(e.Name))
 		}
 	}
-	return c
+	return c.Stripped(d)
 }
 
 // examples are realistic values, so that string functions of selectors work on them.

@@ -8,34 +8,22 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/sets"
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
-	"k8s.io/dynamic-resource-allocation/structured"
 
-	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/gpu"
 )
 
 // searchTimeout is the default limit of the search: the allocator takes long if it must try many combinations.
 const searchTimeout = 25 * time.Millisecond
-
-// Features are the allocator's features that this driver's devices need, and other drivers' devices in the same claim. A
-// server without a feature drops its fields.
-var Features = structured.Features{
-	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
-}
 
 // unsatisfiable tries the claim with the scheduler's allocator on an empty node of each shape. It returns a text that
 // names the impossible request, or "" if a node satisfies the claim or the claim depends on unknown devices. After the
@@ -46,13 +34,13 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 	}
 	skip := map[string]bool{}
 	for _, q := range requests {
-		parent := cmp.Or(q.parent, q.name)
+		parent := cmp.Or(q.Parent, q.Name)
 		switch {
-		case q.classFound == nil || q.driver == "":
+		case q.Class == nil || q.driver == "":
 			return "", true
 		case v.foreign(q):
 			skip[parent] = true
-		case v.identified(q.all()):
+		case v.identified(q.Expressions()):
 			return "", true
 		}
 	}
@@ -78,7 +66,7 @@ func (v *ClusterView) unsatisfiable(ctx context.Context, spec resourceapi.Resour
 func question(devices resourceapi.DeviceClaim, requests []request) string {
 	key, _ := json.Marshal(devices) // A decoded object always encodes.
 	for _, q := range requests {
-		key = fmt.Appendf(key, " %s %s", q.class, q.classFound.ResourceVersion)
+		key = fmt.Appendf(key, " %s %s", q.DeviceClassName, q.Class.ResourceVersion)
 	}
 	sum := sha256.Sum256(key) // A claim can be large.
 	return string(sum[:])
@@ -91,8 +79,8 @@ func (v *ClusterView) search(ctx context.Context, ours resourceapi.DeviceClaim, 
 	for _, q := range requests {
 		more := v.grows(q.driver, q.kind)
 		grows = grows || more
-		if !v.foreign(q) && !q.alternative() && (more && v.elsewhere(q.all()) || !more && v.tooFew(ctx, q)) {
-			return v.obstacle(ctx, q.name, requests)
+		if !v.foreign(q) && !q.Alternative() && (more && v.elsewhere(q.Expressions()) || !more && v.tooFew(ctx, q)) {
+			return v.obstacle(ctx, q.Name, requests)
 		}
 	}
 	if grows {
@@ -120,7 +108,7 @@ func (v *ClusterView) grows(driver string, kind gpu.Kind) bool {
 // than they can have a device of each.
 func (v *ClusterView) elsewhere(expressions []string) bool {
 	for _, e := range expressions {
-		for name, values := range v.cache.Read(e).Required {
+		for name, values := range v.Read(e).Required {
 			if has := v.values[name]; len(has) > 0 && !has.HasAny(values...) {
 				return true
 			}
@@ -134,13 +122,13 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
 	defer cancel()
 	for _, q := range requests {
-		if q.kind == gpu.KindGroup && !q.alternative() && v.waitsForGroups(ctx, q) {
+		if q.kind == gpu.KindGroup && !q.Alternative() && v.waitsForGroups(ctx, q) {
 			r.warn("request %s: nodes publish no such groups now, and all of them in a moment, because the claim asks for them "+
-				"(chart value publish)", q.name)
+				"(chart value publish)", q.Name)
 		}
-		if len(v.pools) > 0 && q.driver != "" && v.grows(q.driver, q.kind) && !q.alternative() && v.tooFew(ctx, q) {
+		if len(v.pools) > 0 && q.driver != "" && v.grows(q.driver, q.kind) && !q.Alternative() && v.tooFew(ctx, q) {
 			r.warn("request %s: nodes publish fewer of these partitions now, and all that they have in a moment, because the claim "+
-				"asks for them (chart value publish)", q.name)
+				"asks for them (chart value publish)", q.Name)
 		}
 	}
 }
@@ -149,8 +137,8 @@ func (v *ClusterView) growing(ctx context.Context, r *result, requests []request
 func (v *ClusterView) waitsForGroups(ctx context.Context, q request) (waits bool) {
 	for _, p := range v.pools {
 		for _, s := range p.Slices {
-			for i := range s.Shape.Devices {
-				if ok, err := v.satisfies(ctx, q.all(), v.published(s.Shape, i)); err != nil || !ok {
+			for i := range s.Shape.Spec.Devices {
+				if ok, err := v.satisfies(ctx, q.Expressions(), ask.Published(s.Shape, i)); err != nil || !ok {
 					continue
 				}
 				if waits = s.Possible; !waits {
@@ -165,19 +153,19 @@ func (v *ClusterView) waitsForGroups(ctx context.Context, q request) (waits bool
 // obstacle says which part of a request no node can satisfy.
 func (v *ClusterView) obstacle(ctx context.Context, name string, requests []request) string {
 	text := "request " + name + ": "
-	i := slices.IndexFunc(requests, func(q request) bool { return q.name == name })
+	i := slices.IndexFunc(requests, func(q request) bool { return q.Name == name })
 	if i < 0 { // It has alternatives.
 		return text + "no node of the cluster as it is now could satisfy it, even if it were empty"
 	}
 	q, most, largest := requests[i], int64(0), map[resourceapi.QualifiedName]resource.Quantity{}
 	for _, p := range v.pools {
 		n := int64(0)
-		for c := range v.candidates(p) {
-			if ok, err := v.satisfies(ctx, q.all(), c); !ok || err != nil {
+		for c := range candidates(p) {
+			if ok, err := v.satisfies(ctx, q.Expressions(), c); !ok || err != nil {
 				continue
 			}
 			n++
-			for id, capacity := range c.device.Capacity {
+			for id, capacity := range c.Device.Capacity {
 				if best := largest[id]; capacity.Value.Cmp(best) > 0 {
 					largest[id] = capacity.Value
 				}
@@ -185,8 +173,8 @@ func (v *ClusterView) obstacle(ctx context.Context, name string, requests []requ
 		}
 		most = max(most, n)
 	}
-	for _, id := range slices.Sorted(maps.Keys(q.capacity)) {
-		if asked, has := q.capacity[id], largest[id]; most > 0 && asked.Cmp(has) > 0 {
+	for _, id := range slices.Sorted(maps.Keys(q.amounts())) {
+		if asked, has := q.amounts()[id], largest[id]; most > 0 && asked.Cmp(has) > 0 {
 			return fmt.Sprintf("%sit asks %s of %s; the largest %s has %s", text, asked.String(), id, nouns[q.kind], has.String())
 		}
 	}
@@ -198,31 +186,22 @@ func (v *ClusterView) obstacle(ctx context.Context, name string, requests []requ
 			"settings switch them off (chart value publish)"
 	case most == 0:
 		return text + "no device of the cluster as it is now matches its class and selectors"
-	case q.count > most:
-		return fmt.Sprintf("%sit asks for %d devices; no node of the cluster as it is now has more than %d that match", text, q.count, most)
+	case q.Devices() > most:
+		return fmt.Sprintf("%sit asks for %d devices; no node of the cluster as it is now has more than %d that match", text, q.Devices(), most)
 	}
 	return text + "no node of the cluster as it is now could satisfy it, even if it were empty"
 }
 
 var nouns = map[gpu.Kind]string{"": "device", gpu.KindGPU: "GPU", gpu.KindMIG: "partition", gpu.KindGroup: "group", gpu.KindMonitor: "device"}
 
-// tooFew reports whether every node has fewer matching devices than the request counts. It returns false if a selector
-// fails.
+// tooFew reports whether every node has too few devices for the request.
 func (v *ClusterView) tooFew(ctx context.Context, q request) bool {
-	expressions := q.all()
-	for _, p := range v.pools {
-		n := int64(0)
-		for c := range v.candidates(p) {
-			ok, err := v.satisfies(ctx, expressions, c)
-			if err != nil || ctx.Err() != nil {
-				return false
-			}
-			if ok {
-				n++
-			}
-			if n >= max(q.count, 1) {
-				return false
-			}
+	if q.Devices() == 0 { // All devices are at least one.
+		q.AllocationMode, q.Count = resourceapi.DeviceAllocationModeExactCount, 1
+	}
+	for _, n := range v.empty {
+		if ctx.Err() != nil || !v.TooFew(ctx, n, nil, q.Request) {
+			return false
 		}
 	}
 	return true
@@ -235,39 +214,15 @@ func (v *ClusterView) anywhere(ctx context.Context, devices resourceapi.DeviceCl
 		ObjectMeta: metav1.ObjectMeta{Name: "review", Namespace: "review", UID: "review"},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: devices},
 	}
-	for _, p := range v.pools {
-		results, err := v.allocate(ctx, p, claim)
-		switch {
-		case ctx.Err() != nil:
+	for _, n := range v.empty {
+		switch result, text := v.Allocate(ctx, n, nil, []*resourceapi.ResourceClaim{claim}); result {
+		case ask.Yes, ask.Unknown:
 			return true, ""
-		case err != nil && !errors.Is(err, structured.ErrFailedAllocationOnNode):
-			problem = fmt.Sprintf("the scheduler would give up: %v", err)
-		case len(results) > 0:
-			return true, ""
+		case ask.Fatal:
+			problem = "the scheduler would give up: " + text
 		}
 	}
 	return false, problem
-}
-
-func (v *ClusterView) allocate(ctx context.Context, p pool.Pool, claim *resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
-	empty := structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-	}
-	allocator, err := structured.NewAllocator(ctx, Features, empty, ClassLister{v.classes}, p.Published(v.driver), v.cache.compiled)
-	if err != nil {
-		return nil, err
-	}
-	return allocator.Allocate(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}, []*resourceapi.ResourceClaim{claim})
-}
-
-// ClassLister implements structured.DeviceClassLister.
-type ClassLister struct {
-	resourcelisters.DeviceClassLister
-}
-
-func (l ClassLister) List() ([]*resourceapi.DeviceClass, error) {
-	return l.DeviceClassLister.List(labels.Everything())
 }
 
 // only keeps some requests, and their constraints.
@@ -275,7 +230,7 @@ func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resou
 	var out resourceapi.DeviceClaim
 	for _, r := range devices.Requests {
 		if keep(r.Name) {
-			out.Requests = append(out.Requests, Defaulted(r))
+			out.Requests = append(out.Requests, ask.Defaulted(r))
 		}
 	}
 	for _, c := range devices.Constraints {
@@ -286,18 +241,4 @@ func only(devices resourceapi.DeviceClaim, keep func(request string) bool) resou
 		}
 	}
 	return out
-}
-
-// Defaulted sets the API server's defaults, which older objects lack.
-func Defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
-	r = *r.DeepCopy()
-	if e := r.Exactly; e != nil && e.AllocationMode == "" {
-		e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeExactCount, max(e.Count, 1)
-	}
-	for i := range r.FirstAvailable {
-		if s := &r.FirstAvailable[i]; s.AllocationMode == "" {
-			s.AllocationMode, s.Count = resourceapi.DeviceAllocationModeExactCount, max(s.Count, 1)
-		}
-	}
-	return r
 }

@@ -27,7 +27,7 @@ type config struct {
 // of reports whether the object applies to a request, like resourceclaim.ConfigForResult: it names the request or its
 // parent, or no request at all.
 func (c config) of(r request) bool {
-	return len(c.requests) == 0 || slices.Contains(c.requests, r.name) || r.parent != "" && slices.Contains(c.requests, r.parent)
+	return len(c.requests) == 0 || slices.Contains(c.requests, r.Name) || r.Parent != "" && slices.Contains(c.requests, r.Parent)
 }
 
 // fits reports whether the object has the right kind for the request's devices.
@@ -74,15 +74,15 @@ func (v *ClusterView) parameters(configs []config, requests []request) (chosen m
 	for i := range configs {
 		for _, r := range requests {
 			if configs[i].of(r) && configs[i].fits(r) && !v.foreign(r) && r.kind != "" {
-				chosen[r.name] = &configs[i]
+				chosen[r.Name] = &configs[i]
 			}
 		}
 	}
 	for _, r := range requests {
 		// Parameters without a device are harmless.
-		if c := chosen[r.name]; c != nil && c.Sharing != nil && r.kind == gpu.KindGroup && !r.admin && !r.alternative() {
+		if c := chosen[r.Name]; c != nil && c.Sharing != nil && r.kind == gpu.KindGroup && !r.Admin() && !r.Alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "sharing"),
-				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.name)))
+				fmt.Sprintf("request %q is for a group of GPUs, which one claim has as a whole, and there is nothing to share; leave it out", r.Name)))
 		}
 	}
 	return chosen, append(errs, v.together(chosen, requests)...)
@@ -96,13 +96,13 @@ func (v *ClusterView) aimed(c config, requests []request) (errs field.ErrorList)
 		case !c.of(r):
 			continue
 		case v.foreign(r):
-			others = append(others, fmt.Sprintf("%q (DeviceClass %s, driver %s)", r.name, r.class, r.driver))
+			others = append(others, fmt.Sprintf("%q (DeviceClass %s, driver %s)", r.Name, r.DeviceClassName, r.driver))
 			continue
 		}
 		ours++
-		if slices.Contains(c.requests, r.name) && !c.fits(r) && !r.alternative() {
+		if slices.Contains(c.requests, r.Name) && !c.fits(r) && !r.Alternative() {
 			errs = append(errs, field.Forbidden(c.path.Child("opaque", "parameters", "kind"),
-				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind, r.kind, r.name, other(c.Kind))))
+				fmt.Sprintf("%s is not for a device of type %s, which request %q selects; use %s", c.Kind, r.kind, r.Name, other(c.Kind))))
 		}
 	}
 	if ours == 0 && len(others) > 0 {
@@ -129,18 +129,18 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			continue
 		}
 		// A group counts as its GPUs, whose number the claim need not contain.
-		if r.alternative() || r.count == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.count, 65)) > 64 {
+		if r.Alternative() || r.Devices() == 0 || r.driver == "" || r.kind == "" || r.kind == gpu.KindGroup || len(owners)+int(min(r.Devices(), 65)) > 64 {
 			return nil
 		}
-		for range r.count {
-			c := chosen[r.name]
+		for range r.Devices() {
+			c := chosen[r.Name]
 			devices[c] = append(devices[c], v1beta1.Device{Index: len(devices[c])})
 			owners = append(owners, r)
 		}
 	}
 	for _, r := range owners {
-		c := chosen[r.name]
-		if c == nil || c.Sharing == nil || r.admin {
+		c := chosen[r.Name]
+		if c == nil || c.Sharing == nil || r.Admin() {
 			continue
 		}
 		sharing, parameters := *c.Sharing, c.path.Child("opaque", "parameters")
@@ -148,9 +148,9 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 			errs = append(errs, invalid(parameters, err))
 			return errs
 		}
-		if sharing.Strategy == v1beta1.StrategyMPS && r.count > 1 {
+		if sharing.Strategy == v1beta1.StrategyMPS && r.Devices() > 1 {
 			return append(errs, field.Forbidden(parameters.Child("sharing", "strategy"),
-				fmt.Sprintf("MPS: request %q asks for %d devices by MPS, and a process reaches the MPS daemon of one device only; ask for one device by MPS in a request, or use TimeSlicing", r.name, r.count)))
+				fmt.Sprintf("MPS: request %q asks for %d devices by MPS, and a process reaches the MPS daemon of one device only; ask for one device by MPS in a request, or use TimeSlicing", r.Name, r.Devices())))
 		}
 	}
 	return errs

@@ -9,10 +9,10 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/utils/lru"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -21,10 +21,11 @@ import (
 
 // ClusterView is the view of the cluster for reviews. It is immutable and safe for concurrent use.
 type ClusterView struct {
-	driver  string
-	classes resourcelisters.DeviceClassLister
-	pools   []pool.Pool
-	cache   *Cache
+	ask.Asker
+	driver string
+	pools  []pool.Pool
+	// empty are empty nodes that publish the pools.
+	empty []*ask.Node
 	// Sampled means that nodes can publish one placement of a MIG profile until a claim asks for more (the setting Auto).
 	Sampled bool
 	// Timeout limits the search for a node that satisfies a claim. The default is for reviews of the API server.
@@ -45,11 +46,14 @@ type ClusterView struct {
 }
 
 // NewClusterView returns the view of a cluster with one pool of each shape of nodes. Without pools the devices are
-// unknown, and no review warns of missing ones. All views of a process share the cache.
-func NewClusterView(driver string, classes resourcelisters.DeviceClassLister, pools []pool.Pool, cache *Cache) *ClusterView {
+// unknown, and no review warns of missing ones.
+func NewClusterView(driver string, asker ask.Asker, pools []pool.Pool) *ClusterView {
 	v := &ClusterView{
-		driver: driver, classes: classes, pools: pools, cache: cache, Timeout: searchTimeout,
+		Asker: asker, driver: driver, pools: pools, Timeout: searchTimeout,
 		here: sets.New[selector.Name](), names: sets.New[selector.Name](), values: map[selector.Name]sets.Set[string]{}, feasible: lru.New(256),
+	}
+	for _, p := range pools {
+		v.empty = append(v.empty, ask.Empty(p))
 	}
 	v.probes = v.probeDevices()
 	for _, kind := range []gpu.Kind{gpu.KindGPU, gpu.KindMIG, gpu.KindGroup, gpu.KindMonitor} {
@@ -96,12 +100,6 @@ func (v *ClusterView) value(n selector.Name, value string) {
 
 // Pools returns one pool of each shape.
 func (v *ClusterView) Pools() []pool.Pool { return v.pools }
-
-// class returns a DeviceClass, or nil.
-func (v *ClusterView) class(name string) *resourceapi.DeviceClass {
-	class, _ := v.classes.Get(name)
-	return class
-}
 
 func (v *ClusterView) name(name resourceapi.QualifiedName, capacity bool) selector.Name {
 	domain, id, qualified := strings.Cut(string(name), "/")

@@ -53,7 +53,7 @@ func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeep
 	return &askedKeeper{
 		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
 		templates: informer(c.versions, templates.List, templates.Watch, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
-		pods:      pods, classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.cache.Read, dirty: c.askedDirty,
+		pods:      pods, classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.asker.Read, dirty: c.askedDirty,
 	}
 }
 

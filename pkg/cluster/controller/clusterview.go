@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 )
 
@@ -23,11 +24,10 @@ import (
 const settle = 50 * time.Millisecond
 
 type viewKeeper struct {
-	driver  string
-	nodes   *nodes
-	classes resourcelisters.DeviceClassLister
-	cache   *admission.Cache
-	recent  recent
+	driver string
+	nodes  *nodes
+	asker  ask.Asker
+	recent recent
 	// sampled is that of admission.ClusterView.
 	sampled bool
 
@@ -39,7 +39,8 @@ type viewKeeper struct {
 
 func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, sampled bool, changed func()) *viewKeeper {
 	k := &viewKeeper{
-		driver: driver, nodes: nodes, classes: resourcelisters.NewDeviceClassLister(classes), cache: admission.NewCache(),
+		driver: driver, nodes: nodes,
+		asker:  ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)},
 		recent: recent, sampled: sampled, dirty: make(chan struct{}, 1), changed: changed,
 	}
 	k.build()
@@ -70,7 +71,7 @@ func (k *viewKeeper) run(ctx context.Context) {
 func (k *viewKeeper) build() (again time.Duration) {
 	pools, again := k.recent.with(distinct(k.nodes.withGroups()))
 	if v := k.current.Load(); v == nil || !slices.EqualFunc(v.Pools(), pools, alike) {
-		next := admission.NewClusterView(k.driver, k.classes, pools, k.cache)
+		next := admission.NewClusterView(k.driver, k.asker, pools)
 		next.Sampled = k.sampled
 		k.current.Store(next)
 	}

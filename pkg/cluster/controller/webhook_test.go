@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/metrics"
@@ -32,7 +33,7 @@ func emptyView() *admission.ClusterView { return viewOf() }
 func viewOf(pools ...pool.Pool) *admission.ClusterView {
 	classes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
 	_ = classes.Add(class("gpu.nvidia.com", `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`))
-	return admission.NewClusterView("gpu.nvidia.com", resourcelisters.NewDeviceClassLister(classes), pools, admission.NewCache())
+	return admission.NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)}, pools)
 }
 
 // brokenLister simulates a bug: it panics.
@@ -43,7 +44,7 @@ type brokenLister struct {
 func (brokenLister) Get(string) (*resourceapi.DeviceClass, error) { panic("a bug") }
 
 // ask posts a body as the API server does. ok means that the API server would accept the answer.
-func ask(t testing.TB, handlers map[string]http.Handler, path, body string) (answer admissionv1.AdmissionResponse, ok bool) {
+func askFor(t testing.TB, handlers map[string]http.Handler, path, body string) (answer admissionv1.AdmissionResponse, ok bool) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -94,16 +95,16 @@ func TestWebhooks_InvalidClaim_AdmitDeniesAdviseWarns(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	handlers := Webhooks(emptyView, metrics.NewReviews(registry, "v"), false)
 	wrong := review("resourceclaims", "ResourceClaim", "CREATE", wrongClaim)
-	if a, ok := ask(t, handlers, AdmitPath, wrong); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(a.Result.Message, "sharring") {
+	if a, ok := askFor(t, handlers, AdmitPath, wrong); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusUnprocessableEntity || !strings.Contains(a.Result.Message, "sharring") {
 		t.Errorf("%+v", a)
 	}
-	if a, ok := ask(t, handlers, AdvisePath, wrong); !ok || !a.Allowed || a.UID != "u" || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], "sharring") {
+	if a, ok := askFor(t, handlers, AdvisePath, wrong); !ok || !a.Allowed || a.UID != "u" || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], "sharring") {
 		t.Errorf("%+v", a)
 	}
 	good := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
 	for path := range handlers {
 		for _, body := range []string{good, strings.ReplaceAll(review("widgets", "Widget", "CREATE", "{}"), "resource.k8s.io", "example.com")} {
-			if a, ok := ask(t, handlers, path, body); !ok || !a.Allowed {
+			if a, ok := askFor(t, handlers, path, body); !ok || !a.Allowed {
 				t.Errorf("%s: %+v", path, a)
 			}
 		}
@@ -130,7 +131,7 @@ func TestWebhooks_DenyUnsatisfiable_BothDeny(t *testing.T) {
 	for _, deny := range []bool{false, true} {
 		handlers := Webhooks(view, metrics.NewReviews(prometheus.NewRegistry(), "v"), deny)
 		for path := range handlers {
-			if a, ok := ask(t, handlers, path, body); !ok || a.Allowed == deny {
+			if a, ok := askFor(t, handlers, path, body); !ok || a.Allowed == deny {
 				t.Errorf("%s, denyUnsatisfiable %v: %+v", path, deny, a)
 			}
 		}
@@ -139,13 +140,13 @@ func TestWebhooks_DenyUnsatisfiable_BothDeny(t *testing.T) {
 
 func TestWebhooks_Panic_OnlyAdmitDenies(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	view := admission.NewClusterView("gpu.nvidia.com", brokenLister{}, nil, admission.NewCache())
+	view := admission.NewClusterView("gpu.nvidia.com", ask.Asker{Evaluator: ask.NewEvaluator(), Classes: brokenLister{}}, nil)
 	handlers := Webhooks(func() *admission.ClusterView { return view }, metrics.NewReviews(registry, "v"), false)
 	body := review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)
-	if a, ok := ask(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {
+	if a, ok := askFor(t, handlers, AdmitPath, body); !ok || a.Allowed || a.UID != "u" || a.Result.Code != http.StatusInternalServerError || !strings.Contains(a.Result.Message, "a bug of the controller: a bug") {
 		t.Errorf("%+v", a)
 	}
-	if a, ok := ask(t, handlers, AdvisePath, body); !ok || !a.Allowed || a.UID != "u" {
+	if a, ok := askFor(t, handlers, AdvisePath, body); !ok || !a.Allowed || a.UID != "u" {
 		t.Errorf("%+v", a)
 	}
 	if diff := cmp.Diff(map[string]int{"ResourceClaim denied admit": 1, "ResourceClaim allowed advise": 1}, counted(t, registry)); diff != "" {
@@ -171,8 +172,8 @@ func FuzzReviews(f *testing.F) {
 		f.Add(body)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		ask(t, handlers, AdmitPath, body)
-		if a, ok := ask(t, handlers, AdvisePath, body); ok && !a.Allowed {
+		askFor(t, handlers, AdmitPath, body)
+		if a, ok := askFor(t, handlers, AdvisePath, body); ok && !a.Allowed {
 			t.Errorf("%q is denied by the webhook that only warns: %+v", body, a.Result)
 		}
 	})
@@ -220,7 +221,7 @@ func TestWebhooks_ManyRequestsAtOnce_Bounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 * maxReviews {
 		wg.Go(func() {
-			if a, ok := ask(t, handlers, AdvisePath, review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)); !ok || !a.Allowed {
+			if a, ok := askFor(t, handlers, AdvisePath, review("resourceclaims", "ResourceClaim", "CREATE", goodClaim)); !ok || !a.Allowed {
 				t.Errorf("%+v", a)
 			}
 		})

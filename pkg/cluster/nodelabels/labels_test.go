@@ -69,10 +69,10 @@ func TestOf_Node_LabelsOfFeatureDiscovery(t *testing.T) {
 func TestOf_NoMonitors_HasLabelsOfPartitions(t *testing.T) {
 	got := Of(poolOf(t, "hgx-h100", func(s *pool.Slice) {
 		shape := *s.Shape
-		shape.Devices, shape.Kinds = nil, nil
+		shape.Spec.Devices, shape.Kinds = nil, nil
 		for i, k := range s.Shape.Kinds {
 			if k.Type == gpu.KindMIG {
-				shape.Devices, shape.Kinds = append(shape.Devices, s.Shape.Devices[i]), append(shape.Kinds, k)
+				shape.Spec.Devices, shape.Kinds = append(shape.Spec.Devices, s.Shape.Spec.Devices[i]), append(shape.Kinds, k)
 			}
 		}
 		s.Shape = &shape
@@ -84,8 +84,8 @@ func TestOf_NoMonitors_HasLabelsOfPartitions(t *testing.T) {
 
 func TestOf_SharedGPUs_ReplicasOfDevicePlugin(t *testing.T) {
 	got := Of(poolOf(t, "l40s-4", func(s *pool.Slice) {
-		for i := range s.Shape.Devices {
-			d := &s.Shape.Devices[i]
+		for i := range s.Shape.Spec.Devices {
+			d := &s.Shape.Spec.Devices[i]
 			if c, ok := d.Capacity["memory"]; ok && c.RequestPolicy != nil {
 				c.RequestPolicy.Default = resource.NewQuantity(c.Value.Value()/4>>24<<24, resource.BinarySI)
 			}

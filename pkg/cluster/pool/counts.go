@@ -162,7 +162,7 @@ func (p Pool) Count(held []string) DeviceCounts {
 		}
 		for name, n := range left[set] {
 			if strings.HasPrefix(name, sliceCounter) {
-				t.FreeSlices[b.model] += max(n, 0)
+				t.FreeSlices[b.model] += max(n.Value(), 0)
 			}
 		}
 		t.UsableSlices[b.model] += b.largest
@@ -184,7 +184,7 @@ func (p Pool) Room(held []string) (states map[string]State, largest map[string]i
 }
 
 // boards returns the GPUs with counters, by counter set.
-func (p Pool) boards(left counters, states map[string]State, grids map[string]*grid) map[string]*board {
+func (p Pool) boards(left Counters, states map[string]State, grids map[string]*grid) map[string]*board {
 	out := map[string]*board{}
 	for d, kind := range p.Devices() {
 		if kind.Type != gpu.KindGPU && kind.Type != gpu.KindMIG {
@@ -225,14 +225,14 @@ type board struct {
 	unhealthy, grouped bool
 }
 
-func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumption, left counters) {
+func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumption, left Counters) {
 	if kind.Type == gpu.KindGPU {
 		b.whole = state
 	}
 	switch {
 	case state == Unhealthy:
 		b.unhealthy = true
-	case state == Blocked && left.fitsIn(c):
+	case state == Blocked && len(left.lacking(c)) == 0:
 		b.grouped = true
 	case state == Free:
 		b.largest = max(b.largest, memorySlices(c.Counters))
@@ -247,15 +247,17 @@ func (b *board) elsewhere() bool {
 	return b.grouped || b.whole == Unhealthy || b.whole == "" && b.unhealthy
 }
 
-func (p Pool) states(held []string) (left counters, states map[string]State) {
+func (p Pool) states(held []string) (left Counters, states map[string]State) {
 	left = p.counters()
 	unhealthy, taken := sets.New[string](), sets.New(held...)
 	for _, s := range p.Slices {
-		unhealthy.Insert(s.Unhealthy...)
+		for _, u := range s.Unhealthy {
+			unhealthy.Insert(s.Shape.Spec.Devices[u.Device].Name)
+		}
 	}
 	for d := range p.Devices() {
 		if taken.Has(d.Name) {
-			left.take(d)
+			left.Take(d)
 		}
 	}
 	states = map[string]State{}
@@ -265,63 +267,11 @@ func (p Pool) states(held []string) (left counters, states map[string]State) {
 			states[d.Name] = Allocated
 		case unhealthy.Has(d.Name):
 			states[d.Name] = Unhealthy
-		case !left.fits(d):
+		case len(left.Lacking(d)) > 0:
 			states[d.Name] = Blocked
 		default:
 			states[d.Name] = Free
 		}
 	}
 	return left, states
-}
-
-// sliceCounter begins the names of the published counters of memory slices.
-const sliceCounter = "memory-slice-"
-
-func memorySlices(counters map[string]resourceapi.Counter) (n int64) {
-	for name, c := range counters {
-		if strings.HasPrefix(name, sliceCounter) {
-			n += c.Value.Value()
-		}
-	}
-	return n
-}
-
-// counters are the remaining values of counters, by set and name.
-type counters map[string]map[string]int64
-
-func (p Pool) counters() counters {
-	out := counters{}
-	for _, s := range p.Slices {
-		for _, set := range s.Shape.SharedCounters {
-			values := map[string]int64{}
-			for name, c := range set.Counters {
-				values[name] = c.Value.Value()
-			}
-			out[set.Name] = values
-		}
-	}
-	return out
-}
-
-func (c counters) take(d resourceapi.Device) {
-	for _, use := range d.ConsumesCounters {
-		for name, n := range use.Counters {
-			if c[use.CounterSet] != nil {
-				c[use.CounterSet][name] -= n.Value.Value()
-			}
-		}
-	}
-}
-
-func (c counters) fits(d resourceapi.Device) bool {
-	return !slices.ContainsFunc(d.ConsumesCounters, func(use resourceapi.DeviceCounterConsumption) bool { return !c.fitsIn(use) })
-}
-
-func (c counters) fitsIn(use resourceapi.DeviceCounterConsumption) bool {
-	for name, n := range use.Counters {
-		if c[use.CounterSet][name] < n.Value.Value() {
-			return false
-		}
-	}
-	return true
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -93,7 +94,7 @@ func (g *grid) starts(p partition) (out []int64) {
 }
 
 // free counts the placements at which a GPU with these counters left has room.
-func (g *grid) free(left map[string]int64) map[Kind]int {
+func (g *grid) free(left map[string]resource.Quantity) map[Kind]int {
 	out := map[Kind]int{}
 	for kind, p := range g.profiles {
 		out[kind] = 0
@@ -106,14 +107,14 @@ func (g *grid) free(left map[string]int64) map[Kind]int {
 	return out
 }
 
-func (p partition) fits(left map[string]int64, start int64) bool {
+func (p partition) fits(left map[string]resource.Quantity, start int64) bool {
 	for name, n := range p.other {
-		if left[name] < n {
+		if has := left[name]; has.CmpInt64(n) < 0 {
 			return false
 		}
 	}
 	for i := start; i < start+p.size; i++ {
-		if left[sliceCounter+strconv.FormatInt(i, 10)] < 1 {
+		if has := left[sliceCounter+strconv.FormatInt(i, 10)]; has.CmpInt64(1) < 0 {
 			return false
 		}
 	}
@@ -130,7 +131,7 @@ func otherCounters(use resourceapi.DeviceCounterConsumption) map[string]int64 {
 	return out
 }
 
-func counted(counters map[string]int64) (slices int64) {
+func counted(counters map[string]resource.Quantity) (slices int64) {
 	for name := range counters {
 		if strings.HasPrefix(name, sliceCounter) {
 			slices++

@@ -40,7 +40,7 @@ func (p Pool) WithGroups() Pool {
 func possibleGroups(of *Shape) (out []*Shape) {
 	members := map[string][]resourceapi.Device{} // By largest group.
 	var order []string
-	for i, d := range of.Devices {
+	for i, d := range of.Spec.Devices {
 		if group := Text(d, "nvlinkGroup"); of.Kinds[i].Type == gpu.KindGPU && group != "" {
 			if members[group] == nil {
 				order = append(order, group)
@@ -55,7 +55,7 @@ func possibleGroups(of *Shape) (out []*Shape) {
 			if !made[size] {
 				made[size] = true
 				d := groupOf(members[group][:size])
-				out = append(out, &Shape{Devices: []resourceapi.Device{d}, Kinds: []Kind{kindOf(d)}})
+				out = append(out, &Shape{Spec: resourceapi.ResourceSliceSpec{Driver: of.Spec.Driver, Devices: []resourceapi.Device{d}}, Kinds: []Kind{kindOf(d)}})
 			}
 		}
 	}

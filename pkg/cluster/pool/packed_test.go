@@ -60,17 +60,17 @@ func TestReadList_Encodings_ReturnsTheSlices(t *testing.T) {
 	list := &resourceapi.ResourceSliceList{ListMeta: metav1.ListMeta{ResourceVersion: "9", Continue: "more"}, Items: boards(t, 3)}
 	for _, mediaType := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
 		t.Run(mediaType, func(t *testing.T) {
-			var templates pool.Templates
-			seen := map[*pool.Template]int{}
+			var shapes pool.Shapes
+			seen := map[*pool.Shape]int{}
 			var got []resourceapi.ResourceSlice
 			meta, err := pool.ReadList(bytes.NewReader(encoded(t, list, mediaType)), func(raw []byte) error {
-				p, err := templates.Pack(raw)
+				p, err := shapes.Pack(raw)
 				if err != nil {
 					return err
 				}
 				clear(raw) // The caller uses the memory again.
-				seen[p.Template]++
-				got = append(got, *p.Slice())
+				seen[p.Shape]++
+				got = append(got, *p.ResourceSlice())
 				return nil
 			})
 			if err != nil || meta.Continue != "more" {
@@ -80,7 +80,7 @@ func TestReadList_Encodings_ReturnsTheSlices(t *testing.T) {
 				t.Error(diff)
 			}
 			if len(seen) != len(list.Items)/3 {
-				t.Errorf("%d slices of three equal nodes have %d templates", len(got), len(seen))
+				t.Errorf("%d slices of three equal nodes have %d shapes", len(got), len(seen))
 			}
 		})
 	}
@@ -108,15 +108,15 @@ func FuzzReadList(f *testing.F) {
 	f.Add(encoded(f, one, runtime.ContentTypeProtobuf))
 	f.Add([]byte("<html>"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var templates pool.Templates
+		var shapes pool.Shapes
 		_, _ = pool.ReadList(bytes.NewReader(data), func(raw []byte) error {
 			var want resourceapi.ResourceSlice
 			decodable := want.Unmarshal(raw) == nil
-			p, err := templates.Pack(raw)
+			p, err := shapes.Pack(raw)
 			if err != nil {
 				return nil
 			}
-			if got := p.Slice(); decodable && len(got.Spec.Devices) != len(want.Spec.Devices) {
+			if got := p.ResourceSlice(); decodable && len(got.Spec.Devices) != len(want.Spec.Devices) {
 				t.Errorf("%d of %d devices", len(got.Spec.Devices), len(want.Spec.Devices))
 			}
 			return nil

@@ -52,8 +52,8 @@ func TestShapes_NodesOfOneModel_Shared(t *testing.T) {
 	if c := poolOf(shapes, published(t, "a30", "c")); shapes.Len() == known || len(c.Slices) == 0 {
 		t.Error("another model has the same shapes")
 	}
-	uuid := pool.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "uuid")
-	if parent := pool.Text(a.Slices[len(a.Slices)-1].Shape.Devices[0], "parentUUID"); uuid+parent == "" {
+	uuid := pool.Text(a.Slices[len(a.Slices)-1].Shape.Spec.Devices[0], "uuid")
+	if parent := pool.Text(a.Slices[len(a.Slices)-1].Shape.Spec.Devices[0], "parentUUID"); uuid+parent == "" {
 		t.Error("the first node's identities are gone from the shape")
 	}
 	runtime.KeepAlive(a)

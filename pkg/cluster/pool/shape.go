@@ -1,55 +1,63 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pool stores the ResourceSlices of a whole cluster in little memory. Nodes of one make publish equal slices
-// except for the identities of boards, so the equal part is stored once, as a Shape.
 package pool
 
 import (
-	"cmp"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"weak"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // identities are the attributes that differ among boards or fabrics of one make. Shapes are compared without them.
-var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", "fabricClusterUUID", "cliqueID"}
+var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", fabricAttribute, cliqueAttribute}
 
-// Identity reports whether an attribute of the driver's domain is an identity. In a Shape its value is from any one
-// node.
+// Identity reports whether an attribute of the driver's domain is an identity.
 func Identity(name string) bool { return slices.Contains(identities, resourceapi.QualifiedName(name)) }
 
 // Shape is the common part of equal ResourceSlices of different nodes. It is immutable.
 type Shape struct {
-	// Devices and SharedCounters are those of one of the slices, with its identities and without the taints of unhealthy
-	// devices.
-	Devices        []resourceapi.Device
-	SharedCounters []resourceapi.CounterSet
+	// Spec has neither a pool nor a node, and no taints of unhealthy devices. Its identities are those of any one slice.
+	Spec resourceapi.ResourceSliceSpec
 	// Kinds are the kinds of the devices, by the same index.
-	Kinds []Kind
+	Kinds  []Kind
+	places []Place
 	// groups are those of WithGroups.
 	groups []*Shape
 }
 
-// Kind holds the attributes by which users choose devices.
-type Kind struct {
-	Type    gpu.Kind
-	Product string
-	// Profile is empty for devices other than MIG partitions.
-	Profile string
-	// GPUs is the size of a group, and 1 for other devices.
-	GPUs int
+// Place is an identity of a device.
+type Place struct {
+	// Device is the index of the device, and Name the attribute.
+	Device int
+	Name   resourceapi.QualifiedName
 }
+
+func newShape(spec resourceapi.ResourceSliceSpec, places []Place) *Shape {
+	s := &Shape{Spec: spec, places: slices.Clone(places)}
+	s.Spec.NodeName, s.Spec.Pool = nil, resourceapi.ResourcePool{}
+	for i, d := range spec.Devices {
+		if slices.ContainsFunc(d.Taints, unhealthy) {
+			s.Spec.Devices[i].Taints = slices.DeleteFunc(slices.Clone(d.Taints), unhealthy)
+		}
+		s.Kinds = append(s.Kinds, kindOf(d))
+	}
+	s.groups = possibleGroups(s)
+	return s
+}
+
+func unhealthy(t resourceapi.DeviceTaint) bool { return t.Key == resourceslices.UnhealthyTaint }
 
 // Shapes stores each Shape once, while references to it exist. It is safe for concurrent use.
 type Shapes struct {
@@ -57,53 +65,73 @@ type Shapes struct {
 	known map[[sha256.Size]byte]weak.Pointer[Shape]
 }
 
-// Of returns the shape of a slice and the names of its unhealthy devices. It removes the identities of boards and nodes
-// from the slice.
-func (s *Shapes) Of(slice *resourceapi.ResourceSlice) (shape *Shape, unhealthy []string, err error) {
-	// The first slice of a shape keeps its identities, so they are restored below.
-	type identity struct {
-		device int
-		name   resourceapi.QualifiedName
-		value  resourceapi.DeviceAttribute
+// Pack reads a ResourceSlice in protobuf, without an envelope. It does not keep raw. Only the first slice of a Shape is
+// decoded as a whole, which takes ten times as long.
+func (s *Shapes) Pack(raw []byte) (*Slice, error) { return s.pack(raw, nil) }
+
+// Trim converts a ResourceSlice, without its identities. The caller must not use it afterwards.
+func (s *Shapes) Trim(in *resourceapi.ResourceSlice) Slice {
+	out := *s.Convert(in)
+	out.identities = nil
+	return out
+}
+
+// Convert converts a ResourceSlice. The caller must not use it afterwards. A slice without a Shape has no devices; no API
+// server can return one.
+func (s *Shapes) Convert(in *resourceapi.ResourceSlice) *Slice {
+	in.ManagedFields = nil
+	raw, err := in.Marshal() // It sorts maps.
+	var out *Slice
+	if err == nil {
+		out, err = s.pack(raw, in)
 	}
-	var held []identity
-	for i := range slice.Spec.Devices {
-		d := &slice.Spec.Devices[i]
-		if removeUnhealthyTaint(d) {
-			unhealthy = append(unhealthy, d.Name)
-		}
-		for _, name := range identities {
-			if value, ok := d.Attributes[name]; ok {
-				held = append(held, identity{i, name, value})
-				d.Attributes[name] = resourceapi.DeviceAttribute{}
+	if err != nil {
+		out = Unshared(in)
+		out.Shape = nil
+	}
+	return out
+}
+
+// pack reads raw; decoded is the same slice, or nil.
+func (s *Shapes) pack(raw []byte, decoded *resourceapi.ResourceSlice) (*Slice, error) {
+	p := packer{out: &Slice{}}
+	if err := p.slice(raw); err != nil {
+		return nil, fmt.Errorf("ResourceSlice %s: %w", p.out.Name, err)
+	}
+	key := sha256.Sum256(p.common)
+	p.out.Shape = s.shape(key)
+	if p.out.Shape == nil {
+		if decoded == nil {
+			decoded = &resourceapi.ResourceSlice{}
+			if err := decoded.Unmarshal(raw); err != nil {
+				return nil, fmt.Errorf("ResourceSlice %s: %w", p.out.Name, err)
 			}
 		}
+		p.out.Shape = s.add(key, newShape(decoded.Spec, p.places))
 	}
-	common := resourceapi.ResourceSliceSpec{Devices: slice.Spec.Devices, SharedCounters: slice.Spec.SharedCounters}
-	data, err := common.Marshal() // Marshal sorts maps.
-	if err != nil {
-		return nil, nil, fmt.Errorf("ResourceSlice %s: %w", slice.Name, err)
-	}
-	key := sha256.Sum256(data)
+	p.out.Clique = p.out.clique()
+	return p.out, nil
+}
+
+func (s *Shapes) shape(key [sha256.Size]byte) *Shape {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known[key].Value()
+}
+
+// add stores a shape, and returns the one that is stored already.
+func (s *Shapes) add(key [sha256.Size]byte, shape *Shape) *Shape {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known := s.known[key].Value(); known != nil {
-		return known, unhealthy, nil
+		return known
 	}
-	for _, h := range held {
-		slice.Spec.Devices[h.device].Attributes[h.name] = h.value
-	}
-	shape = &Shape{Devices: slice.Spec.Devices, SharedCounters: slice.Spec.SharedCounters}
-	for _, d := range shape.Devices {
-		shape.Kinds = append(shape.Kinds, kindOf(d))
-	}
-	shape.groups = possibleGroups(shape)
 	if s.known == nil {
 		s.known = map[[sha256.Size]byte]weak.Pointer[Shape]{}
 	}
 	s.known[key] = weak.Make(shape)
 	runtime.AddCleanup(shape, s.forget, key)
-	return shape, unhealthy, nil
+	return shape
 }
 
 // forget drops a shape without references, unless a new one has its key.
@@ -115,35 +143,170 @@ func (s *Shapes) forget(key [sha256.Size]byte) {
 	}
 }
 
+// Len returns the number of stored shapes.
 func (s *Shapes) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known)
 }
 
-// removeUnhealthyTaint removes the taint of an unhealthy device and reports whether there was one.
-func removeUnhealthyTaint(d *resourceapi.Device) (unhealthy bool) {
-	rest := slices.DeleteFunc(slices.Clone(d.Taints), func(t resourceapi.DeviceTaint) bool {
-		return t.Key == resourceslices.UnhealthyTaint
+// packer splits an encoded slice.
+type packer struct {
+	out *Slice
+	// common is the encoded common part of the slice, with its places.
+	common []byte
+	places []Place
+}
+
+func (p *packer) slice(raw []byte) error {
+	return eachField(raw, func(n protowire.Number, value, _ []byte) error {
+		switch n {
+		case 1:
+			return p.metadata(value)
+		case 2:
+			return p.spec(value)
+		}
+		return nil
 	})
-	unhealthy = len(rest) < len(d.Taints)
-	d.Taints = rest
-	return unhealthy
 }
 
-func kindOf(d resourceapi.Device) Kind {
-	k := Kind{Type: gpu.Kind(Text(d, "type")), Product: plain(Text(d, "productName")), Profile: plain(Text(d, "profile")), GPUs: 1}
-	if count := d.Attributes["gpuCount"].IntValue; count != nil && *count > 0 && *count <= 1<<10 {
-		k.GPUs = int(*count)
+func (p *packer) metadata(raw []byte) error {
+	return eachField(raw, func(n protowire.Number, value, _ []byte) error {
+		switch n {
+		case 1:
+			p.out.Name = string(value)
+		case 5:
+			p.out.UID = types.UID(value)
+		case 6:
+			p.out.ResourceVersion = string(value)
+		}
+		return nil
+	})
+}
+
+func (p *packer) spec(raw []byte) error {
+	device := 0
+	return eachField(raw, func(n protowire.Number, value, whole []byte) error {
+		switch n {
+		case 2:
+			return p.out.Pool.Unmarshal(value)
+		case 3:
+			p.out.Node = string(value)
+		case 6:
+			// Groups keep the end of a device apart from the next field, without a length.
+			p.common = protowire.AppendTag(p.common, n, protowire.StartGroupType)
+			err := p.device(device, value)
+			p.common = protowire.AppendTag(p.common, n, protowire.EndGroupType)
+			device++
+			return err
+		default:
+			p.common = append(p.common, whole...)
+		}
+		return nil
+	})
+}
+
+func (p *packer) device(device int, raw []byte) error {
+	return eachField(raw, func(n protowire.Number, value, whole []byte) error {
+		switch n {
+		case 2:
+			return p.attribute(device, n, value, whole)
+		case 8:
+			var t resourceapi.DeviceTaint
+			if err := t.Unmarshal(value); err != nil {
+				return err
+			}
+			if unhealthy(t) {
+				p.out.Unhealthy = append(p.out.Unhealthy, Tainted{device, t})
+				return nil
+			}
+		}
+		p.common = append(p.common, whole...)
+		return nil
+	})
+}
+
+func (p *packer) attribute(device int, field protowire.Number, entry, whole []byte) error {
+	var name, value []byte
+	if err := eachField(entry, func(n protowire.Number, content, _ []byte) error {
+		switch n {
+		case 1:
+			name = content
+		case 2:
+			value = content
+		}
+		return nil
+	}); err != nil {
+		return err
 	}
-	return k
+	if !Identity(string(name)) {
+		p.common = append(p.common, whole...)
+		return nil
+	}
+	at := Place{device, resourceapi.QualifiedName(name)}
+	if slices.Contains(p.places[max(0, len(p.places)-len(identities)):], at) {
+		return errors.New("a device has an attribute twice")
+	}
+	p.places = append(p.places, at)
+	p.common = protowire.AppendTag(p.common, field, protowire.StartGroupType)
+	p.common = protowire.AppendBytes(p.common, name)
+	p.common = protowire.AppendTag(p.common, field, protowire.EndGroupType)
+	p.out.identities = append(p.out.identities, p.interned(value))
+	return nil
 }
 
-// plain makes text valid UTF-8, because metric labels require it.
-func plain(text string) string { return strings.ToValidUTF8(text, "?") }
+// interned returns the value, in the memory of an equal one of the slice: all partitions of a GPU name it.
+func (p *packer) interned(value []byte) string {
+	for _, known := range slices.Backward(p.out.identities) {
+		if known == string(value) {
+			return known
+		}
+	}
+	return string(value)
+}
 
-// Text returns a string or version attribute of a device, or "" without one.
-func Text(d resourceapi.Device, name resourceapi.QualifiedName) string {
-	a := d.Attributes[name]
-	return ptr.Deref(cmp.Or(a.StringValue, a.VersionValue), "")
+// eachField calls f for the fields of a message: with the contents of those with a length, and with the whole field.
+func eachField(raw []byte, f func(n protowire.Number, value, whole []byte) error) error {
+	for len(raw) > 0 {
+		number, kind, head := protowire.ConsumeTag(raw)
+		if head < 0 {
+			return protowire.ParseError(head)
+		}
+		size := protowire.ConsumeFieldValue(number, kind, raw[head:])
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		var value []byte
+		if kind == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(raw[head:])
+		}
+		if err := f(number, value, raw[:head+size]); err != nil {
+			return err
+		}
+		raw = raw[head+size:]
+	}
+	return nil
+}
+
+// Unshared converts a slice, with a Shape of its own. It shares memory with the slice, which must not change.
+func Unshared(s *resourceapi.ResourceSlice) *Slice {
+	out := &Slice{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion},
+		Pool:       s.Spec.Pool,
+	}
+	if s.Spec.NodeName != nil {
+		out.Node = *s.Spec.NodeName
+	}
+	spec := s.Spec
+	spec.Devices = slices.Clone(spec.Devices)
+	for i, d := range spec.Devices {
+		for _, t := range d.Taints {
+			if unhealthy(t) {
+				out.Unhealthy = append(out.Unhealthy, Tainted{i, t})
+			}
+		}
+	}
+	out.Shape = newShape(spec, nil)
+	out.Clique = out.clique()
+	return out
 }

@@ -33,7 +33,7 @@ func (p Pool) Weight(r resourceapi.DeviceRequestAllocationResult) (model string,
 		if s.Pool.Name != r.Pool {
 			continue
 		}
-		for i, d := range s.Shape.Devices {
+		for i, d := range s.Shape.Spec.Devices {
 			if d.Name != r.Device {
 				continue
 			}
@@ -53,7 +53,7 @@ func (p Pool) slicePart(d resourceapi.Device, kind Kind) float64 {
 	}
 	for _, use := range d.ConsumesCounters {
 		for _, s := range p.Slices {
-			for _, set := range s.Shape.SharedCounters {
+			for _, set := range s.Shape.Spec.SharedCounters {
 				if board := memorySlices(set.Counters); set.Name == use.CounterSet && board > 0 {
 					return float64(memorySlices(use.Counters)) / float64(board)
 				}

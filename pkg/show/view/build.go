@@ -23,7 +23,7 @@ import (
 // Objects are the API objects of a cluster. Slices are those of the driver.
 type Objects struct {
 	Driver string
-	Slices []*Slice
+	Slices []*pool.Slice
 	Claims []resourceapi.ResourceClaim
 	Rules  []resourceapi.DeviceTaintRule
 }
@@ -42,7 +42,7 @@ func Nodes(o Objects) []Node {
 type Index struct {
 	driver string
 	rules  []resourceapi.DeviceTaintRule
-	byNode map[string][]*Slice
+	byNode map[string][]*pool.Slice
 	held   map[string][]result
 	// pools are the nodes of published pools.
 	pools map[string]string
@@ -52,7 +52,7 @@ type Index struct {
 // NewIndex indexes objects. Nodes of devices that only claims name have no slices.
 func NewIndex(o Objects) *Index {
 	x := &Index{
-		driver: o.Driver, rules: o.Rules, byNode: map[string][]*Slice{}, held: map[string][]result{}, pools: map[string]string{},
+		driver: o.Driver, rules: o.Rules, byNode: map[string][]*pool.Slice{}, held: map[string][]result{}, pools: map[string]string{},
 		cache: &cache{map[*pool.Shape][]published{}, map[[32]*pool.Shape]room{}},
 	}
 	for _, s := range o.Slices {
@@ -156,8 +156,8 @@ type cache struct {
 // parsed returns the devices of a shape, by the same index.
 func (c *cache) parsed(s *pool.Shape) []published {
 	if c.devices[s] == nil {
-		out := make([]published, len(s.Devices))
-		for i, d := range s.Devices {
+		out := make([]published, len(s.Spec.Devices))
+		for i, d := range s.Spec.Devices {
 			device, err := gpu.ParseName(d.Name)
 			out[i] = published{device: device, readable: err == nil}
 			if err == nil {
@@ -204,18 +204,18 @@ func (b *builder) gpu(address string) *GPU {
 	return b.gpus[address]
 }
 
-func (b *builder) slices(all []*Slice, held []result) {
-	var trimmed []*pool.Slice
+func (b *builder) slices(all []*pool.Slice, held []result) {
 	uuids, taints := map[string]string{}, map[string]resourceapi.DeviceTaint{}
-	for _, s := range all {
-		trimmed = append(trimmed, &s.Slice)
-	}
-	newest := pool.Of(trimmed)
+	newest := pool.Of(all)
 	b.node.Incomplete = len(all) > 0 && !newest.Whole
-	for _, s := range all {
-		if slices.Contains(newest.Slices, &s.Slice) {
-			maps.Copy(uuids, s.UUIDs)
-			maps.Copy(taints, s.Taints)
+	for _, s := range newest.Slices {
+		for at, a := range s.Identities() {
+			if at.Name == "uuid" && s.Shape.Kinds[at.Device].Type != gpu.KindMonitor {
+				uuids[s.Shape.Spec.Devices[at.Device].Name] = ptr.Deref(a.StringValue, "")
+			}
+		}
+		for _, u := range s.Unhealthy {
+			taints[s.Shape.Spec.Devices[u.Device].Name] = u.Taint
 		}
 	}
 	var names []string
@@ -227,7 +227,7 @@ func (b *builder) slices(all []*Slice, held []result) {
 	room := b.cache.room(newest, names, len(taints) > 0)
 	for _, s := range newest.Slices {
 		parsed := b.cache.parsed(s.Shape)
-		for i, d := range s.Shape.Devices {
+		for i, d := range s.Shape.Spec.Devices {
 			p := parsed[i]
 			device := p.device
 			if !p.readable {

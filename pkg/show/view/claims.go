@@ -52,7 +52,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 		if s.Shape == nil {
 			continue
 		}
-		for _, d := range s.Shape.Devices {
+		for _, d := range s.Shape.Spec.Devices {
 			published[[2]string{s.Pool.Name, d.Name}] = true
 		}
 	}

@@ -8,25 +8,24 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/dynamic-resource-allocation/cel"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
 // classifier decides which selectors can select devices of the driver. It is not safe for concurrent use.
 type classifier struct {
-	driver   string
-	slices   []*Slice
-	classes  map[string]resourceapi.DeviceClass
-	compiled *cel.Cache
-	known    map[string]bool // By class.
+	*ask.Evaluator
+	driver  string
+	slices  []*pool.Slice
+	classes map[string]resourceapi.DeviceClass
+	known   map[string]bool // By class.
 }
 
 func newClassifier(o Objects, classes []resourceapi.DeviceClass) *classifier {
 	c := &classifier{
-		driver: o.Driver, slices: o.Slices, classes: map[string]resourceapi.DeviceClass{}, known: map[string]bool{},
-		compiled: cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}),
+		Evaluator: ask.NewEvaluator(), driver: o.Driver, slices: o.Slices, classes: map[string]resourceapi.DeviceClass{}, known: map[string]bool{},
 	}
 	for _, one := range classes {
 		c.classes[one.Name] = one
@@ -57,19 +56,18 @@ func (c *classifier) request(name string, own []resourceapi.DeviceSelector) bool
 // selects reports whether the selectors can select a device of the driver: they require this driver, or they require
 // none and match a published device.
 func (c *classifier) selects(all []resourceapi.DeviceSelector) bool {
-	ours := false
-	var programs []cel.CompilationResult
-	for _, s := range all {
-		if s.CEL == nil {
+	expressions, ours := selector.Expressions(all), false
+	if len(expressions) < len(all) {
+		return false
+	}
+	for _, e := range expressions {
+		switch c.Read(e).Driver {
+		case "":
+		case c.driver:
+			ours = true
+		default:
 			return false
 		}
-		if r, err := selector.Read(s.CEL.Expression); err == nil && r.Driver != "" {
-			if r.Driver != c.driver {
-				return false
-			}
-			ours = true
-		}
-		programs = append(programs, c.compiled.GetOrCompile(s.CEL.Expression))
 	}
 	if ours {
 		return true
@@ -80,20 +78,11 @@ func (c *classifier) selects(all []resourceapi.DeviceSelector) bool {
 			continue
 		}
 		tried[s.Shape] = true
-		if slices.ContainsFunc(s.Shape.Devices, func(d resourceapi.Device) bool { return c.matches(programs, d) }) {
-			return true
+		for i := range s.Shape.Spec.Devices {
+			if failed, err := c.Failing(context.Background(), expressions, ask.Published(s.Shape, i)); failed == "" && err == nil {
+				return true
+			}
 		}
 	}
 	return false
-}
-
-func (c *classifier) matches(programs []cel.CompilationResult, d resourceapi.Device) bool {
-	device := cel.Device{Driver: c.driver, Attributes: d.Attributes, Capacity: d.Capacity, AllowMultipleAllocations: d.AllowMultipleAllocations}
-	return !slices.ContainsFunc(programs, func(p cel.CompilationResult) bool {
-		if p.Error != nil {
-			return true
-		}
-		ok, _, err := p.DeviceMatches(context.Background(), device)
-		return err != nil || !ok
-	})
 }

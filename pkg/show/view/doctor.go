@@ -228,8 +228,8 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	counters, shared := false, false
 	for _, s := range d.Slices {
 		if s.Shape != nil {
-			counters = counters || len(s.Shape.SharedCounters) > 0
-			shared = shared || slices.ContainsFunc(s.Shape.Devices, func(d resourceapi.Device) bool {
+			counters = counters || len(s.Shape.Spec.SharedCounters) > 0
+			shared = shared || slices.ContainsFunc(s.Shape.Spec.Devices, func(d resourceapi.Device) bool {
 				return d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations
 			})
 		}

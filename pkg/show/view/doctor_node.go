@@ -50,7 +50,7 @@ func (d Diagnosis) driverVersion(node string) string {
 		if s.Node != node || s.Shape == nil {
 			continue
 		}
-		for _, device := range s.Shape.Devices {
+		for _, device := range s.Shape.Spec.Devices {
 			if v := pool.Text(device, "driverVersion"); v != "" {
 				return v
 			}

@@ -56,22 +56,21 @@ func TestNodes_PackedSlices_EqualsWholeSlices(t *testing.T) {
 		}
 		whole := objects(all, claims...)
 		slim := view.Objects{Driver: slicetest.Driver, Claims: claims}
-		var templates pool.Templates
-		trimmer, seen := view.Trimmer{Shapes: &pool.Shapes{}}, map[*pool.Template]bool{}
+		var shapes pool.Shapes
+		seen := map[*pool.Shape]bool{}
 		for i, s := range all {
 			raw, err := s.Marshal()
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := templates.Pack(raw)
+			one, err := shapes.Pack(raw)
 			if err != nil {
 				t.Fatal(err)
 			}
-			seen[p.Template] = true
-			one := trimmer.Slice(p)
+			seen[one.Shape] = true
 			slim.Slices = append(slim.Slices, one)
 			if diff := cmp.Diff(whole.Slices[i], one, cmp.AllowUnexported(pool.Slice{}), cmp.Comparer(func(a, b *pool.Shape) bool {
-				return len(a.Devices) == len(b.Devices) && cmp.Equal(a.Kinds, b.Kinds)
+				return len(a.Spec.Devices) == len(b.Spec.Devices) && cmp.Equal(a.Kinds, b.Kinds)
 			})); diff != "" {
 				t.Fatalf("seed %d: slice %s (-whole, +packed)\n%s", seed, s.Name, diff)
 			}
@@ -82,6 +81,6 @@ func TestNodes_PackedSlices_EqualsWholeSlices(t *testing.T) {
 		}
 	}
 	if shared == 0 {
-		t.Error("no slices share a Template")
+		t.Error("no slices share a Shape")
 	}
 }

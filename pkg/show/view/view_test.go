@@ -43,7 +43,7 @@ func published(t testing.TB, board, node string, gpus int) []*resourceapi.Resour
 func objects(published []*resourceapi.ResourceSlice, claims ...resourceapi.ResourceClaim) view.Objects {
 	o, shapes := view.Objects{Driver: slicetest.Driver, Claims: claims}, &pool.Shapes{}
 	for _, s := range published {
-		o.Slices = append(o.Slices, view.Trim(shapes, s.DeepCopy()))
+		o.Slices = append(o.Slices, shapes.Convert(s.DeepCopy()))
 	}
 	return o
 }
@@ -234,7 +234,7 @@ func BenchmarkNodes(b *testing.B) {
 			for _, s := range one {
 				s = s.DeepCopy()
 				s.Spec.NodeName, s.Spec.Pool.Name = &node, strings.Replace(s.Spec.Pool.Name, "n0", node, 1)
-				o.Slices = append(o.Slices, view.Trim(shapes, s))
+				o.Slices = append(o.Slices, shapes.Convert(s))
 			}
 			if n%10 == 0 {
 				o.Claims = append(o.Claims, claim(node, 1, device(node, "gpu-0000-1b-00-0-mig-1g-10gb-0")))

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/show/view"
 )
 
 // Cluster has the objects of a cluster while they change, and the page's picture of them. It is safe for concurrent use.
@@ -31,7 +30,7 @@ type Cluster struct {
 	status  status
 	notes   map[string]string
 	shapes  *pool.Shapes
-	slices  map[types.NamespacedName]*view.Slice
+	slices  map[types.NamespacedName]*pool.Slice
 	claims  map[types.NamespacedName]*resourceapi.ResourceClaim
 	classes map[types.NamespacedName]*resourceapi.DeviceClass
 	rules   map[types.NamespacedName]*resourceapi.DeviceTaintRule
@@ -55,7 +54,7 @@ func NewCluster(title, driver string, reading ...string) *Cluster {
 	return &Cluster{
 		feed: newFeed(), status: status{Title: title, Driver: driver, Reading: slices.Sorted(slices.Values(reading))},
 		notes: map[string]string{}, shapes: &pool.Shapes{},
-		slices: map[types.NamespacedName]*view.Slice{}, claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
+		slices: map[types.NamespacedName]*pool.Slice{}, claims: map[types.NamespacedName]*resourceapi.ResourceClaim{},
 		classes: map[types.NamespacedName]*resourceapi.DeviceClass{}, rules: map[types.NamespacedName]*resourceapi.DeviceTaintRule{},
 		pools: sets.New[string](), publishers: sets.New[string](), dirtyClaims: sets.New[types.NamespacedName](), shown: sets.New[string](), nodes: map[string]string{},
 		allNodes: true, allClaims: true, changed: make(chan struct{}, 1),
@@ -74,7 +73,7 @@ func (c *Cluster) Put(o runtime.Object, removed bool) {
 		if o.Spec.Driver != c.status.Driver {
 			return
 		}
-		s := view.Trim(c.shapes, o)
+		s := c.shapes.Convert(o)
 		store(c.slices, types.NamespacedName{Name: s.Name}, s, removed, c.sliceChanged)
 	case *resourceapi.ResourceClaim:
 		o.ManagedFields = nil
@@ -106,7 +105,7 @@ func store[T any](all map[types.NamespacedName]*T, key types.NamespacedName, val
 	}
 }
 
-func (c *Cluster) sliceChanged(s *view.Slice) {
+func (c *Cluster) sliceChanged(s *pool.Slice) {
 	c.pools.Insert(s.Pool.Name)
 	c.publishers.Insert(s.Node)
 }

@@ -102,7 +102,7 @@ func (w world) objects() view.Objects {
 	o, shapes := view.Objects{Driver: slicetest.Driver}, &pool.Shapes{}
 	for _, name := range slices.Sorted(maps.Keys(w.slices)) {
 		if s := w.slices[name]; s.Spec.Driver == slicetest.Driver {
-			o.Slices = append(o.Slices, view.Trim(shapes, s.DeepCopy()))
+			o.Slices = append(o.Slices, shapes.Convert(s.DeepCopy()))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.claims)) {

@@ -103,7 +103,7 @@ func (c *Cluster) refreshNodes(x *view.Index, partial bool, messages map[string]
 
 // refreshClaims needs the slices of a claim's own pools only. While slices are read, no device counts as unpublished.
 func (c *Cluster) refreshClaims(partial bool, messages map[string]message) {
-	byPool, offered := map[string][]*view.Slice{}, map[*pool.Shape]bool{}
+	byPool, offered := map[string][]*pool.Slice{}, map[*pool.Shape]bool{}
 	objects := view.Objects{Driver: c.status.Driver}
 	for _, s := range c.slices {
 		byPool[s.Pool.Name] = append(byPool[s.Pool.Name], s)

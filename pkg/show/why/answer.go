@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 
+	"gpu-dra-driver/pkg/cluster/ask"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
@@ -43,7 +45,7 @@ type Answer struct {
 	// Notes are remarks about the objects, such as parameters that Prepare refuses.
 	Notes []string `json:"notes,omitempty"`
 	// Devices are the obstacles of the devices of one node of each shape, if asked for.
-	Devices []Obstacle `json:"devices,omitempty"`
+	Devices []ask.Obstacle `json:"devices,omitempty"`
 }
 
 // Reason is why some nodes cannot allocate the claims.
@@ -84,7 +86,7 @@ func (a *Answer) settle(c *Cluster, s Subject, w wanted) bool {
 	for _, claim := range w.allocated {
 		if s.Pod != nil && !resourceclaim.CanBeReserved(claim) && !resourceclaim.IsReservedForPod(s.Pod, claim, true) {
 			a.wait("too many pods use a claim", Reason{
-				Text: fmt.Sprintf("claim %s has %d consumers, the most that the API allows", nameOf(claim), len(claim.Status.ReservedFor)),
+				Text: fmt.Sprintf("claim %s has %d consumers, the most that the API allows", ask.NameOf(claim), len(claim.Status.ReservedFor)),
 			})
 			return true
 		}
@@ -112,11 +114,11 @@ func allocation(claim *resourceapi.ResourceClaim) string {
 	for _, r := range claim.Status.ReservedFor {
 		users = append(users, r.Name)
 	}
-	text := fmt.Sprintf("claim %s has %s", nameOf(claim), list(devices))
+	text := fmt.Sprintf("claim %s has %s", ask.NameOf(claim), ask.List(devices))
 	if len(users) == 0 {
 		return text + ", and no pod uses it"
 	}
-	return text + ", for " + list(users)
+	return text + ", for " + ask.List(users)
 }
 
 // conclude sets the result from the results of the shapes that the pod can use.
@@ -125,11 +127,11 @@ func (a *Answer) conclude(nodes int, shapes []*shape) {
 	text := ""
 	for _, s := range shapes {
 		switch s.result {
-		case yes:
-			a.Fits = append(a.Fits, s.nodes...)
-		case unknown:
-			undecided = append(undecided, s.nodes...)
-		case fatal:
+		case ask.Yes:
+			a.Fits = append(a.Fits, s.Names...)
+		case ask.Unknown:
+			undecided = append(undecided, s.Names...)
+		case ask.Fatal:
 			text = s.text
 		}
 	}
@@ -139,7 +141,7 @@ func (a *Answer) conclude(nodes int, shapes []*shape) {
 		a.wait("the scheduler gives up", Reason{Text: text})
 		a.Fits = nil
 	case len(a.Fits) > 0:
-		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, list(a.Fits))
+		a.Result, a.Summary = Fits, fmt.Sprintf("%s fits on %s now.", a.Subject, ask.List(a.Fits))
 		if len(undecided) > 0 {
 			slices.Sort(undecided)
 			a.Reasons = append(a.Reasons, Reason{Text: causeUndecided, Nodes: undecided})
@@ -161,8 +163,8 @@ func (a *Answer) addExcluded(shapes []*shape, why map[string]string) {
 	}
 	nodes := map[group][]string{}
 	for _, s := range shapes {
-		for _, name := range s.nodes {
-			g := group{why[name], s.result == yes}
+		for _, name := range s.Names {
+			g := group{why[name], s.result == ask.Yes}
 			nodes[g] = append(nodes[g], name)
 		}
 	}
@@ -191,7 +193,7 @@ func (a Answer) String() string {
 		case 1:
 			fmt.Fprintf(&b, "  - node %s: %s\n", r.Nodes[0], r.Text)
 		default:
-			fmt.Fprintf(&b, "  - %d nodes (%s): %s\n", len(r.Nodes), list(r.Nodes), r.Text)
+			fmt.Fprintf(&b, "  - %d nodes (%s): %s\n", len(r.Nodes), ask.List(r.Nodes), r.Text)
 		}
 	}
 	for _, n := range a.Notes {
@@ -211,7 +213,7 @@ func (a Answer) String() string {
 		if len(c.Release) > 0 {
 			at = "then"
 		}
-		fmt.Fprintf(&b, "  - %s; %s it fits on %s\n", c.Text, at, list(c.Nodes))
+		fmt.Fprintf(&b, "  - %s; %s it fits on %s\n", c.Text, at, ask.List(c.Nodes))
 	}
 	if a.Result == Waits && len(a.Cures) == 0 && len(a.Reasons) > 0 {
 		fmt.Fprintln(&b, "No single change was found that lets it fit.")
@@ -225,7 +227,7 @@ func (a Answer) String() string {
 }
 
 // deviceLines joins the devices of a node that have the same reasons.
-func deviceLines(all []Obstacle) []string {
+func deviceLines(all []ask.Obstacle) []string {
 	type group struct{ node, request, text string }
 	var order []group
 	devices := map[group][]string{}
@@ -242,7 +244,7 @@ func deviceLines(all []Obstacle) []string {
 	}
 	var out []string
 	for _, g := range order {
-		out = append(out, fmt.Sprintf("node %s, request %s: %s: %s", g.node, g.request, list(devices[g]), g.text))
+		out = append(out, fmt.Sprintf("node %s, request %s: %s: %s", g.node, g.request, ask.List(devices[g]), g.text))
 	}
 	return out
 }

@@ -8,33 +8,26 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	resourcelisters "k8s.io/client-go/listers/resource/v1"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
 )
 
 // asker answers one question.
 type asker struct {
 	Options
-	classes  map[string]*resourceapi.DeviceClass
-	lister   admission.ClassLister
-	compiled *cel.Cache
-	trials   sync.Map // trial → bool
-	reader   *reader
-	empty    sync.Map // emptyKey → outcome on an empty node
+	ask.Asker
+	empty sync.Map // emptyKey → ask.Outcome on an empty node
 	// questions is the number of hard questions for which the time suffices. With few kinds of nodes there are few.
 	questions int
 }
@@ -49,14 +42,9 @@ type emptyKey struct {
 func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	o.Limit = cmp.Or(o.Limit, DefaultLimit)
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
-	a := &asker{
-		Options: o, classes: map[string]*resourceapi.DeviceClass{},
-		lister:   admission.ClassLister{DeviceClassLister: resourcelisters.NewDeviceClassLister(indexer)},
-		compiled: cel.NewCache(500, cel.Features{EnableConsumableCapacity: true}),
-	}
+	a := &asker{Options: o, Asker: ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(indexer)}}
 	for _, class := range c.Classes {
 		if class != nil {
-			a.classes[class.Name] = class
 			_ = indexer.Add(class) // The key function fails only for objects without metadata.
 		}
 	}
@@ -72,24 +60,24 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 		a.review(ctx, &answer, nil, w.waiting)
 		return answer
 	}
-	a.reader = newReader(w.waiting, a.classes, c.Rules)
-	var open, closed []*site
+	question := a.Question(w.waiting, c.Rules)
+	var open, closed []*ask.Node
 	excludedBy := map[string]string{}
-	for _, one := range c.sites() {
-		if text := excluded(one.node, s.Pod, w); text != "" {
-			excludedBy[one.node.Name] = text
+	for _, one := range ask.Nodes(c.Nodes, c.Slices, c.Claims) {
+		if text := excluded(one.Node, s.Pod, w); text != "" {
+			excludedBy[one.Name] = text
 			closed = append(closed, one)
 		} else {
 			open = append(open, one)
 		}
 	}
-	shapes, others := a.reader.shapes(open), a.reader.shapes(closed)
+	shapes, others := group(question, open), group(question, closed)
 	a.questions = min(20, 4*max(1, len(shapes)+len(others)))
 	ctx, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	a.judge(ctx, slices.Concat(shapes, others), w.waiting)
 	answer.conclude(len(open)+len(closed), shapes)
-	if answer.Result != Fits && !slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == fatal }) {
+	if answer.Result != Fits && !slices.ContainsFunc(shapes, func(s *shape) bool { return s.result == ask.Fatal }) {
 		a.explain(ctx, &answer, shapes, w.waiting)
 	}
 	answer.addExcluded(others, excludedBy)
@@ -97,7 +85,7 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 	a.review(ctx, &answer, shapes, w.waiting)
 	if o.Devices {
 		for _, one := range slices.Concat(shapes, others) {
-			answer.Devices = append(answer.Devices, a.obstacles(ctx, one.site, w.waiting)...)
+			answer.Devices = append(answer.Devices, a.Obstacles(ctx, one.Node, w.waiting)...)
 		}
 	}
 	return answer
@@ -106,9 +94,8 @@ func Ask(ctx context.Context, c *Cluster, s Subject, o Options) Answer {
 // invalid says which requests the scheduler refuses for all nodes.
 func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
 	for _, c := range claims {
-		requests := a.requests([]*resourceapi.ResourceClaim{c})
-		for _, q := range requests {
-			if q.class == nil {
+		for _, q := range a.Requests(c.Spec.Devices) {
+			if q.Class == nil {
 				out = append(out, Reason{Text: fmt.Sprintf("request %s: DeviceClass %q does not exist", q.Name, q.DeviceClassName)})
 			}
 			for _, s := range q.Selectors {
@@ -126,35 +113,54 @@ func (a *asker) invalid(claims []*resourceapi.ResourceClaim) (out []Reason) {
 	return out
 }
 
+// shape is a set of nodes that the allocator cannot distinguish, and its answer for them.
+type shape struct {
+	*ask.Alike
+	result ask.Outcome
+	text   string
+}
+
+func group(q *ask.Question, nodes []*ask.Node) (out []*shape) {
+	for _, one := range q.Group(nodes) {
+		out = append(out, &shape{Alike: one})
+	}
+	return out
+}
+
 // judge asks the allocator once for each shape.
 func (a *asker) judge(ctx context.Context, shapes []*shape, claims []*resourceapi.ResourceClaim) {
-	needsDevice := len(a.requests(claims)) > 0
-	each(len(shapes), func(i int) {
+	needsDevice := slices.ContainsFunc(claims, func(c *resourceapi.ResourceClaim) bool { return len(a.Requests(c.Spec.Devices)) > 0 })
+	ask.Each(len(shapes), func(i int) {
 		s := shapes[i]
-		if s.devices == 0 && needsDevice {
+		if s.Devices == 0 && needsDevice {
 			return
 		}
 		if ctx.Err() != nil {
-			s.result = unknown
+			s.result = ask.Unknown
 			return
 		}
-		s.result, s.text = a.allocate(ctx, s.site, nil, claims)
+		s.result, s.text = a.allocate(ctx, s.Node, nil, claims)
 	})
 }
 
-// each calls f for the numbers below n, some at a time.
-func each(n int, f func(i int)) {
-	workqueue.ParallelizeUntil(context.Background(), runtime.GOMAXPROCS(0), n, f)
+// allocate asks for the claims on a node, without the allocations of the released claims.
+func (a *asker) allocate(ctx context.Context, n *ask.Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
+	ask.Outcome, string,
+) {
+	// A call needs about 0.2 ms for a node unless it must try many combinations, or the machine has no processor for it.
+	ctx, cancel := context.WithTimeout(ctx, a.Limit/time.Duration(a.questions))
+	defer cancel()
+	return a.Allocate(ctx, n, released, claims)
 }
 
 // onEmpty asks for the claims on the node without any allocation.
-func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) outcome {
-	key := emptyKey{s.bare, claims[0]}
+func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) ask.Outcome {
+	key := emptyKey{s.Bare, claims[0]}
 	if known, ok := a.empty.Load(key); ok {
-		return known.(outcome)
+		return known.(ask.Outcome)
 	}
-	result, _ := a.allocate(ctx, s.site, s.everyone(), claims)
-	if result != unknown {
+	result, _ := a.allocate(ctx, s.Node, s.everyone(), claims)
+	if result != ask.Unknown {
 		a.empty.Store(key, result)
 	}
 	return result
@@ -164,10 +170,10 @@ func (a *asker) onEmpty(ctx context.Context, s *shape, claims []*resourceapi.Res
 func (a *asker) explain(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
 	tolerant := withTolerations(claims, nil)
 	texts := make([]string, len(shapes))
-	each(len(shapes), func(i int) { texts[i] = a.cause(ctx, shapes[i], claims, tolerant) })
+	ask.Each(len(shapes), func(i int) { texts[i] = a.cause(ctx, shapes[i], claims, tolerant) })
 	nodes := map[string][]string{}
 	for i, s := range shapes {
-		nodes[texts[i]] = append(nodes[texts[i]], s.nodes...)
+		nodes[texts[i]] = append(nodes[texts[i]], s.Names...)
 	}
 	for _, text := range slices.Sorted(maps.Keys(nodes)) {
 		slices.Sort(nodes[text])
@@ -197,22 +203,22 @@ const (
 // cause says why the node of a shape cannot allocate the claims; tolerant are the claims with all tolerations.
 func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourceapi.ResourceClaim) string {
 	switch {
-	case s.devices == 0:
+	case s.Devices == 0:
 		return causeNone
-	case s.result == unknown:
+	case s.result == ask.Unknown:
 		return causeUndecided
 	}
 	switch a.onEmpty(ctx, s, claims) {
-	case yes:
+	case ask.Yes:
 		return causeHeld
-	case unknown:
+	case ask.Unknown:
 		return causeUnknown
 	}
 	if s.tainted() {
-		if result, _ := a.allocate(ctx, s.site, nil, tolerant); result == yes {
+		if result, _ := a.allocate(ctx, s.Node, nil, tolerant); result == ask.Yes {
 			return causeTaint
 		}
-		if a.onEmpty(ctx, s, tolerant) == yes {
+		if a.onEmpty(ctx, s, tolerant) == ask.Yes {
 			return causeBoth
 		}
 	}
@@ -223,30 +229,25 @@ func (a *asker) cause(ctx context.Context, s *shape, claims, tolerant []*resourc
 }
 
 func (s *shape) tainted() bool {
-	return slices.ContainsFunc(s.slices, func(slice *resourceapi.ResourceSlice) bool {
+	return slices.ContainsFunc(s.Slices, func(slice ask.Slice) bool {
 		return slices.ContainsFunc(slice.Spec.Devices, func(d resourceapi.Device) bool { return len(d.Taints) > 0 })
 	})
 }
 
 // review adds what the admission webhook says of the claims: names that no device has, parameters that Prepare refuses.
 func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, claims []*resourceapi.ResourceClaim) {
-	store, seen := &pool.Shapes{}, sets.New[uint64]()
+	seen := sets.New[uint64]()
 	var pools []pool.Pool
 	sampled := false
 	for _, s := range shapes {
 		const enough = 20
-		if seen.Has(s.bare) || len(pools) == enough {
+		if seen.Has(s.Bare) || len(pools) == enough {
 			continue
 		}
-		seen.Insert(s.bare)
-		var trimmed []*pool.Slice
-		for _, slice := range s.slices {
-			if slice.Spec.Driver == a.Driver && ptr.Deref(slice.Spec.NodeName, "") == s.node.Name {
-				one := store.Trim(slice.DeepCopy())
-				trimmed = append(trimmed, &one)
-			}
-		}
-		p := pool.Of(trimmed)
+		seen.Insert(s.Bare)
+		p := pool.Of(slices.DeleteFunc(slices.Clone(s.Packed), func(one *pool.Slice) bool {
+			return one.Shape.Spec.Driver != a.Driver || one.Node != s.Name
+		}))
 		if p.Sampled() {
 			sampled, p = true, p.WithGroups()
 		}
@@ -254,7 +255,7 @@ func (a *asker) review(ctx context.Context, answer *Answer, shapes []*shape, cla
 			pools = append(pools, p)
 		}
 	}
-	view := admission.NewClusterView(a.Driver, a.lister.DeviceClassLister, pools, admission.NewCache())
+	view := admission.NewClusterView(a.Driver, a.Asker, pools)
 	view.Timeout, view.Sampled = a.Limit, sampled
 	for _, c := range claims {
 		errs, warnings := view.Explain(ctx, c.Spec)
@@ -276,13 +277,4 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%d min", int(d.Minutes()))
 	}
 	return fmt.Sprintf("%d s", max(0, int(d.Seconds())))
-}
-
-// list joins up to three names.
-func list(all []string) string {
-	const most = 3
-	if len(all) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
-	}
-	return strings.Join(all, ", ")
 }

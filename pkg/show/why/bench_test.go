@@ -31,7 +31,7 @@ func BenchmarkAsk(b *testing.B) {
 	for i := range mixtures {
 		e.Claims = nil
 		for j := range 1 + i%7 {
-			results, err := whytest.Schedule(&e.Cluster, node, []*resourceapi.ResourceClaim{claim("c", []string{gpus, small, medium}[(i+j)%3], 1+int64(i/7))})
+			results, err := whytest.Schedule(e.Fleet, node, []*resourceapi.ResourceClaim{claim("c", []string{gpus, small, medium}[(i+j)%3], 1+int64(i/7))})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -45,13 +45,14 @@ func BenchmarkAsk(b *testing.B) {
 		}
 	}
 	c := why.Cluster{Classes: e.Classes}
+	var slices []*resourceapi.ResourceSlice
 	for n := range nodes {
 		name := fmt.Sprintf("n%04d", n)
 		c.Nodes = append(c.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		for _, s := range template {
-			one := *s // The devices are the same in memory, and hashed for each node.
+			one := *s // The devices are the same in memory.
 			one.Name, one.Spec.NodeName, one.Spec.Pool.Name = name+s.Name[2:], &name, name+s.Spec.Pool.Name[2:]
-			c.Slices = append(c.Slices, &one)
+			slices = append(slices, &one)
 		}
 		for i, r := range held[n%mixtures] {
 			r.Pool = name + r.Pool[2:]
@@ -60,6 +61,7 @@ func BenchmarkAsk(b *testing.B) {
 			c.Claims = append(c.Claims, one)
 		}
 	}
+	c.Slices = packed(b, slices)
 	before := processorTime(b)
 	for b.Loop() {
 		answer := why.Ask(context.Background(), &c, why.Subject{Claim: claim("asked", gpus, 8)}, why.Options{Driver: slicetest.Driver, Limit: time.Minute})

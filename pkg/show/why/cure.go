@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -49,10 +50,10 @@ const (
 )
 
 // everyone returns the names of all claims that hold devices of the node.
-func (s *site) everyone() sets.Set[types.NamespacedName] {
+func (s *shape) everyone() sets.Set[types.NamespacedName] {
 	out := sets.New[types.NamespacedName]()
-	for _, c := range s.holders() {
-		out.Insert(nameOf(c))
+	for _, c := range s.Holders() {
+		out.Insert(ask.NameOf(c))
 	}
 	return out
 }
@@ -61,7 +62,7 @@ func (s *site) everyone() sets.Set[types.NamespacedName] {
 func (a *asker) cures(ctx context.Context, shapes, held []*shape, claims []*resourceapi.ResourceClaim) []Cure {
 	var usable []*shape
 	for _, s := range shapes {
-		if s.devices > 0 && s.result != unknown {
+		if s.Devices > 0 && s.result != ask.Unknown {
 			usable = append(usable, s)
 		}
 	}
@@ -90,9 +91,9 @@ func (a *asker) releases(ctx context.Context, held []*shape, claims []*resourcea
 
 // smallest returns the single claims whose end suffices, or one set of which no claim can stay.
 func (a *asker) smallest(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) (out [][]*resourceapi.ResourceClaim) {
-	holders := s.holders()
+	holders := s.Holders()
 	for _, h := range holders {
-		if result, _ := a.allocate(ctx, s.site, sets.New(nameOf(h)), claims); result == yes {
+		if result, _ := a.allocate(ctx, s.Node, sets.New(ask.NameOf(h)), claims); result == ask.Yes {
 			out = append(out, []*resourceapi.ResourceClaim{h})
 		}
 		if len(out) == cureLimit || ctx.Err() != nil {
@@ -103,14 +104,14 @@ func (a *asker) smallest(ctx context.Context, s *shape, claims []*resourceapi.Re
 		return out
 	}
 	gone := s.everyone()
-	if result, _ := a.allocate(ctx, s.site, gone, claims); result != yes {
+	if result, _ := a.allocate(ctx, s.Node, gone, claims); result != ask.Yes {
 		return nil
 	}
 	var needed []*resourceapi.ResourceClaim
 	for _, h := range holders {
-		gone.Delete(nameOf(h))
-		if result, _ := a.allocate(ctx, s.site, gone, claims); result != yes {
-			gone.Insert(nameOf(h))
+		gone.Delete(ask.NameOf(h))
+		if result, _ := a.allocate(ctx, s.Node, gone, claims); result != ask.Yes {
+			gone.Insert(ask.NameOf(h))
 			needed = append(needed, h)
 		}
 	}
@@ -118,11 +119,11 @@ func (a *asker) smallest(ctx context.Context, s *shape, claims []*resourceapi.Re
 }
 
 func (a *asker) release(s *shape, set []*resourceapi.ResourceClaim) Cure {
-	c := Cure{Nodes: []string{s.node.Name}}
+	c := Cure{Nodes: []string{s.Node.Name}}
 	var texts []string
 	leaked := true
 	for _, one := range set {
-		c.Release = append(c.Release, nameOf(one).String())
+		c.Release = append(c.Release, ask.NameOf(one).String())
 		texts = append(texts, a.holder(one))
 		leaked = leaked && len(one.Status.ReservedFor) == 0
 	}
@@ -139,7 +140,7 @@ func (a *asker) release(s *shape, set []*resourceapi.ResourceClaim) Cure {
 	if len(set) > 1 {
 		noun = "claims "
 	}
-	c.Text = fmt.Sprintf("%s%s must end (%s)", noun, list(texts), verb)
+	c.Text = fmt.Sprintf("%s%s must end (%s)", noun, ask.List(texts), verb)
 	return c
 }
 
@@ -155,23 +156,23 @@ func (a *asker) holder(c *resourceapi.ResourceClaim) string {
 	}
 	text := "no pod"
 	if len(parts) > 0 {
-		text = list(parts)
+		text = ask.List(parts)
 	}
 	if !since.IsZero() && !a.Now.IsZero() {
 		text += ", " + age(a.Now.Sub(since).Round(time.Second))
 	}
-	return fmt.Sprintf("%s (%s)", nameOf(c), text)
+	return fmt.Sprintf("%s (%s)", ask.NameOf(c), text)
 }
 
 // now reports whether the node can allocate the claims beside all others.
 func (a *asker) now(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) (Cure, bool) {
-	result, _ := a.allocate(ctx, s.site, nil, claims)
-	return Cure{}, result == yes
+	result, _ := a.allocate(ctx, s.Node, nil, claims)
+	return Cure{}, result == ask.Yes
 }
 
 // later reports whether the node can allocate the claims once other claims have ended.
 func (a *asker) later(ctx context.Context, s *shape, claims []*resourceapi.ResourceClaim) (Cure, bool) {
-	if a.onEmpty(ctx, s, claims) != yes {
+	if a.onEmpty(ctx, s, claims) != ask.Yes {
 		return Cure{}, false
 	}
 	sets := a.smallest(ctx, s, claims)
@@ -185,7 +186,7 @@ func (a *asker) later(ctx context.Context, s *shape, claims []*resourceapi.Resou
 func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation,
 	try func(context.Context, *shape, []*resourceapi.ResourceClaim) (Cure, bool)) []Cure {
 	found := make([]*Cure, len(changes))
-	each(len(changes), func(i int) {
+	ask.Each(len(changes), func(i int) {
 		for _, s := range shapes {
 			if ctx.Err() != nil {
 				return
@@ -204,10 +205,10 @@ func (a *asker) relax(ctx context.Context, shapes []*shape, changes []relaxation
 				found[i] = &c
 			}
 			if len(c.Release) > 0 {
-				found[i].Nodes = []string{s.node.Name}
+				found[i].Nodes = []string{s.Node.Name}
 				return
 			}
-			found[i].Nodes = append(found[i].Nodes, s.nodes...)
+			found[i].Nodes = append(found[i].Nodes, s.Names...)
 		}
 	})
 	var out []Cure
@@ -250,7 +251,7 @@ func (a *asker) relaxations(shapes []*shape, claims []*resourceapi.ResourceClaim
 					func(q *resourceapi.ExactDeviceRequest) { q.Capacity.Requests[less.name] = less.amount })
 			}
 			for k, s := range q.Exactly.Selectors {
-				change(i, j, "", fmt.Sprintf("%s: drop the selector %s", where, brief(s.CEL.Expression)),
+				change(i, j, "", fmt.Sprintf("%s: drop the selector %s", where, ask.Brief(s.CEL.Expression)),
 					func(q *resourceapi.ExactDeviceRequest) { q.Selectors = slices.Delete(q.Selectors, k, k+1) })
 			}
 			for _, name := range a.otherClasses(q.Exactly.DeviceClassName) {
@@ -303,10 +304,10 @@ func withTolerations(claims []*resourceapi.ResourceClaim, t *resourceapi.DeviceT
 func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 	found := map[string]resourceapi.DeviceTaint{}
 	for _, s := range shapes {
-		for _, slice := range s.slices {
-			for i := range slice.Spec.Devices {
-				for _, t := range untolerated(&slice.Spec.Devices[i], nil) {
-					found[taintText(t)] = resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}
+		for _, slice := range s.Slices {
+			for _, d := range slice.Spec.Devices {
+				for _, t := range ask.Untolerated(d, nil) {
+					found[ask.TaintText(t)] = resourceapi.DeviceTaint{Key: t.Key, Value: t.Value, Effect: t.Effect}
 				}
 			}
 		}
@@ -323,9 +324,9 @@ func taintsOf(shapes []*shape) []resourceapi.DeviceTaint {
 // taintCure says how a taint goes. Tolerating it has the same effect for the scheduler.
 func (a *asker) taintCure(t resourceapi.DeviceTaint) string {
 	if t.Key == resourceslices.UnhealthyTaint {
-		return fmt.Sprintf("the GPU with the taint %s must be repaired", taintText(t))
+		return fmt.Sprintf("the GPU with the taint %s must be repaired", ask.TaintText(t))
 	}
-	return fmt.Sprintf("the taint %s must go, or each request must tolerate it", taintText(t))
+	return fmt.Sprintf("the taint %s must go, or each request must tolerate it", ask.TaintText(t))
 }
 
 // lesser is a smaller amount of a capacity.
@@ -356,16 +357,17 @@ func capacities(all *resourceapi.CapacityRequirements) (out []lesser) {
 // otherClasses returns the classes of this driver's partitions that a request for a GPU or a partition could name instead;
 // the largest profile is first.
 func (a *asker) otherClasses(name string) (out []string) {
-	if kind, _ := a.kind(a.classes[name]); kind != gpu.KindGPU && kind != gpu.KindMIG {
+	if kind, _ := a.kind(a.Class(name)); kind != gpu.KindGPU && kind != gpu.KindMIG {
 		return nil
 	}
-	for _, other := range slices.Backward(slices.Sorted(maps.Keys(a.classes))) {
-		const most = 24
-		if _, profile := a.kind(a.classes[other]); other != name && len(out) < most && profile {
-			out = append(out, other)
+	for _, other := range a.AllClasses() {
+		if _, profile := a.kind(other); other.Name != name && profile {
+			out = append(out, other.Name)
 		}
 	}
-	return out
+	slices.SortFunc(out, func(x, y string) int { return cmp.Compare(y, x) })
+	const most = 24
+	return out[:min(len(out), most)]
 }
 
 // kind returns the kind of this driver's devices that a class selects, or "", and whether it selects a MIG profile.
@@ -374,14 +376,10 @@ func (a *asker) kind(class *resourceapi.DeviceClass) (kind gpu.Kind, profile boo
 	if class == nil {
 		return "", false
 	}
-	for _, s := range class.Spec.Selectors {
-		if s.CEL == nil {
-			continue
-		}
-		if r, err := selector.Read(s.CEL.Expression); err == nil {
-			driver, kind = cmp.Or(r.Driver, driver), cmp.Or(gpu.Kind(r.Type(a.Driver)), kind)
-			profile = profile || len(r.Required[selector.Name{Domain: a.Driver, ID: "profile"}]) > 0
-		}
+	for _, e := range selector.Expressions(class.Spec.Selectors) {
+		r := a.Read(e)
+		driver, kind = cmp.Or(r.Driver, driver), cmp.Or(gpu.Kind(r.Type(a.Driver)), kind)
+		profile = profile || len(r.Required[selector.Name{Domain: a.Driver, ID: "profile"}]) > 0
 	}
 	if driver != a.Driver {
 		return "", false

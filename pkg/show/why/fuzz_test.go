@@ -12,6 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/show/why"
 )
@@ -58,7 +59,11 @@ func FuzzAsk(f *testing.F) {
 		c.Slices = nil
 		var decoded []*resourceapi.ResourceSlice
 		if json.Unmarshal([]byte(slices), &decoded) == nil {
-			c.Slices = decoded
+			for _, s := range decoded {
+				if s != nil {
+					c.Slices = append(c.Slices, pool.Unshared(s))
+				}
+			}
 		}
 		m.AddTo(&c)
 		for _, s := range m.Subjects() {

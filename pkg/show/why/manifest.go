@@ -10,6 +10,8 @@ import (
 	"io"
 	"slices"
 
+	"gpu-dra-driver/pkg/cluster/ask"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -154,12 +156,12 @@ func (m *Manifest) Subjects() (out []Subject) {
 		}
 	}
 	for _, c := range m.Claims {
-		if !named[nameOf(c)] {
+		if !named[ask.NameOf(c)] {
 			out = append(out, Subject{Claim: c})
 		}
 	}
 	for _, t := range m.Templates {
-		if !templates[nameOf(t)] {
+		if !templates[ask.NameOf(t)] {
 			out = append(out, Subject{Claim: fromTemplate(t, t.Name)})
 		}
 	}
@@ -175,8 +177,8 @@ func (m *Manifest) AddTo(c *Cluster) {
 func overlay[T metav1.Object](all, added []T) []T {
 	replaced := map[types.NamespacedName]bool{}
 	for _, one := range added {
-		replaced[nameOf(one)] = true
+		replaced[ask.NameOf(one)] = true
 	}
-	kept := slices.DeleteFunc(slices.Clone(all), func(one T) bool { return replaced[nameOf(one)] })
+	kept := slices.DeleteFunc(slices.Clone(all), func(one T) bool { return replaced[ask.NameOf(one)] })
 	return append(kept, added...)
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"gpu-dra-driver/pkg/cluster/ask"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -22,8 +24,8 @@ import (
 // for a claim without a pod.
 func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 	for _, c := range w.allocated {
-		if selector := c.Status.Allocation.NodeSelector; selector != nil && !matches(node, nil, nil, selector) {
-			return fmt.Sprintf("claim %s is allocated on other nodes", nameOf(c))
+		if selector := c.Status.Allocation.NodeSelector; selector != nil && !ask.Matches(node, nil, nil, selector) {
+			return fmt.Sprintf("claim %s is allocated on other nodes", ask.NameOf(c))
 		}
 	}
 	if pod == nil {
@@ -38,7 +40,7 @@ func excluded(node *corev1.Node, pod *corev1.Pod, w wanted) string {
 		return "the pod's node selector " + labels.FormatLabels(pod.Spec.NodeSelector) + " does not match"
 	}
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil && !matches(node, nil, nil, required) {
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil && !ask.Matches(node, nil, nil, required) {
 			return "the pod's node affinity does not match"
 		}
 	}
@@ -79,14 +81,14 @@ func otherReasons(prefix string, pod *corev1.Pod, events []*corev1.Event) (out [
 	_, after, found := strings.Cut(message, "nodes are available: ")
 	if !found {
 		if message != "" {
-			return []Reason{{Text: prefix + brief(message)}}
+			return []Reason{{Text: prefix + ask.Brief(message)}}
 		}
 		return nil
 	}
 	after, _, _ = strings.Cut(after, " preemption:")
 	for _, part := range strings.Split(strings.TrimSuffix(strings.TrimSpace(after), "."), ", ") {
 		if !known(part) {
-			out = append(out, Reason{Text: prefix + brief(part)})
+			out = append(out, Reason{Text: prefix + ask.Brief(part)})
 		}
 	}
 	return out

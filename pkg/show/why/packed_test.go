@@ -86,12 +86,12 @@ func TestAsk_PackedSlices_AnswersAsForWholeSlices(t *testing.T) {
 			asked.Spec.Devices.Constraints = []resourceapi.DeviceConstraint{{MatchAttribute: &name}}
 		}
 		whole, slim := e.Cluster, e.Cluster
-		slim.Slices, slim.Packed = nil, packed(t, e.Slices)
+		whole.Slices, slim.Slices = whytest.Unshared(e.Slices), packed(t, e.Slices)
 		templates := map[any]bool{}
-		for _, p := range slim.Packed {
-			templates[p.Template] = true
+		for _, p := range slim.Slices {
+			templates[p.Shape] = true
 		}
-		shared += len(slim.Packed) - len(templates)
+		shared += len(slim.Slices) - len(templates)
 		o := why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: time.Minute, Devices: true}
 		want := why.Ask(context.Background(), &whole, why.Subject{Claim: asked.DeepCopy()}, o)
 		got := why.Ask(context.Background(), &slim, why.Subject{Claim: asked.DeepCopy()}, o)
@@ -105,6 +105,6 @@ func TestAsk_PackedSlices_AnswersAsForWholeSlices(t *testing.T) {
 	}
 	t.Log(results, shared)
 	if results[why.Fits] == 0 || results[why.Waits] == 0 || shared == 0 {
-		t.Errorf("the fleets show only %v; %d slices share a Template", results, shared)
+		t.Errorf("the fleets show only %v; %d slices share a Shape", results, shared)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"gpu-dra-driver/pkg/cluster/ask"
+
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,8 +19,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
-
-	"gpu-dra-driver/pkg/cluster/admission"
 )
 
 // Subject is a pod, or a claim without a pod.
@@ -31,14 +31,14 @@ func (s Subject) String() string {
 	if s.Pod != nil {
 		return "pod " + podName(s.Pod)
 	}
-	return "claim " + nameOf(s.Claim).String()
+	return "claim " + ask.NameOf(s.Claim).String()
 }
 
 func podName(p *corev1.Pod) string {
 	if p.Name == "" {
 		return strings.TrimPrefix(p.Namespace+"/"+p.GenerateName+"…", "/")
 	}
-	return strings.TrimPrefix(nameOf(p).String(), "/")
+	return strings.TrimPrefix(ask.NameOf(p).String(), "/")
 }
 
 // wanted are the claims of a subject.
@@ -62,13 +62,13 @@ func (c *Cluster) claims(s Subject) wanted {
 	byName := map[types.NamespacedName]*resourceapi.ResourceClaim{}
 	for _, one := range c.Claims {
 		if one != nil {
-			byName[nameOf(one)] = one
+			byName[ask.NameOf(one)] = one
 		}
 	}
 	templates := map[types.NamespacedName]*resourceapi.ResourceClaimTemplate{}
 	for _, one := range c.Templates {
 		if one != nil {
-			templates[nameOf(one)] = one
+			templates[ask.NameOf(one)] = one
 		}
 	}
 	in := func(name string) types.NamespacedName {
@@ -136,7 +136,7 @@ func (w *wanted) add(claim *resourceapi.ResourceClaim) {
 	default:
 		claim = claim.DeepCopy()
 		for i, q := range claim.Spec.Devices.Requests {
-			claim.Spec.Devices.Requests[i] = admission.Defaulted(q) // Manifests lack the API server's defaults.
+			claim.Spec.Devices.Requests[i] = ask.Defaulted(q) // Manifests lack the API server's defaults.
 		}
 		w.waiting = append(w.waiting, claim)
 	}

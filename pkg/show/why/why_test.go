@@ -76,11 +76,11 @@ func (e *env) publish(node, text string) {
 func (e *env) ask(s why.Subject) why.Answer {
 	e.t.Helper()
 	c := e.Cluster
-	c.Slices, c.Packed = nil, packed(e.t, e.Slices)
+	c.Slices = packed(e.t, e.Slices)
 	return why.Ask(context.Background(), &c, s, why.Options{Driver: slicetest.Driver, Now: time.Now(), Limit: 30 * time.Second})
 }
 
-func packed(t testing.TB, all []*resourceapi.ResourceSlice) []*pool.Packed {
+func packed(t testing.TB, all []*resourceapi.ResourceSlice) []*pool.Slice {
 	t.Helper()
 	out, err := whytest.Pack(all)
 	if err != nil {
@@ -90,8 +90,8 @@ func packed(t testing.TB, all []*resourceapi.ResourceSlice) []*pool.Packed {
 }
 
 // applied returns the cluster after a cure, and the claims to allocate.
-func (e *env) applied(c why.Cure, claims []*resourceapi.ResourceClaim) (*why.Cluster, []*resourceapi.ResourceClaim) {
-	after := e.Cluster
+func (e *env) applied(c why.Cure, claims []*resourceapi.ResourceClaim) (*whytest.Fleet, []*resourceapi.ResourceClaim) {
+	after := *e.Fleet
 	after.Claims = nil
 	for _, one := range e.Claims {
 		if !slices.Contains(c.Release, one.Namespace+"/"+one.Name) {
@@ -109,7 +109,7 @@ func (e *env) check(answer why.Answer, claims []*resourceapi.ResourceClaim) {
 	e.t.Helper()
 	var fits []string
 	for _, n := range e.Nodes {
-		results, err := whytest.Schedule(&e.Cluster, n, claims)
+		results, err := whytest.Schedule(e.Fleet, n, claims)
 		if err != nil {
 			e.t.Logf("node %s: %v", n.Name, err)
 			return // Fatal or too slow for the allocator itself.

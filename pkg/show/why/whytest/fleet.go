@@ -41,12 +41,15 @@ const (
 // Namespace is that of all claims and pods.
 const Namespace = "team-a"
 
-// Fleet is a cluster in memory. Its Slices are whole.
-type Fleet struct{ why.Cluster }
+// Fleet is a cluster in memory. Its Slices are as nodes write them.
+type Fleet struct {
+	why.Cluster
+	Slices []*resourceapi.ResourceSlice
+}
 
 // New returns a Fleet with classes only.
 func New() *Fleet {
-	f := &Fleet{why.Cluster{Nodes: []*corev1.Node{}}}
+	f := &Fleet{Cluster: why.Cluster{Nodes: []*corev1.Node{}}}
 	for _, class := range [][2]string{
 		{GPUs, fmt.Sprintf(ofType, "gpu")}, {Small, fmt.Sprintf(ofType+profile, "mig", "1g.10gb")},
 		{Medium, fmt.Sprintf(ofType+profile, "mig", "3g.40gb")}, {AnyMIG, fmt.Sprintf(ofType, "mig")},
@@ -131,7 +134,7 @@ var compiled = cel.NewCache(100, cel.Features{EnableConsumableCapacity: true})
 
 // Schedule runs the allocator as the scheduler does: all slices with the rules' taints, all claims, one node. It returns
 // no allocations if they do not fit, and an error if the allocator gives up or needs more than a second.
-func Schedule(c *why.Cluster, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
+func Schedule(c *Fleet, node *corev1.Node, claims []*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	state := structured.AllocatedState{
 		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
 		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
@@ -179,7 +182,7 @@ func Schedule(c *why.Cluster, node *corev1.Node, claims []*resourceapi.ResourceC
 // Start allocates a claim on a node, for a pod of its name, and reports whether there was room.
 func (f *Fleet) Start(c *resourceapi.ResourceClaim, node string) bool {
 	at := slices.IndexFunc(f.Nodes, func(n *corev1.Node) bool { return n.Name == node })
-	results, err := Schedule(&f.Cluster, f.Nodes[at], []*resourceapi.ResourceClaim{c})
+	results, err := Schedule(f, f.Nodes[at], []*resourceapi.ResourceClaim{c})
 	if err != nil || len(results) == 0 {
 		return false
 	}
@@ -191,18 +194,26 @@ func (f *Fleet) Start(c *resourceapi.ResourceClaim, node string) bool {
 }
 
 // Pack packs slices, as the command does.
-func Pack(all []*resourceapi.ResourceSlice) (out []*pool.Packed, err error) {
-	var templates pool.Templates
+func Pack(all []*resourceapi.ResourceSlice) (out []*pool.Slice, err error) {
+	var shapes pool.Shapes
 	for _, s := range all {
 		raw, err := s.Marshal()
 		if err != nil {
 			return nil, err
 		}
-		p, err := templates.Pack(raw)
+		p, err := shapes.Pack(raw)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// Unshared gives each slice a Shape of its own.
+func Unshared(all []*resourceapi.ResourceSlice) (out []*pool.Slice) {
+	for _, s := range all {
+		out = append(out, pool.Unshared(s))
+	}
+	return out
 }

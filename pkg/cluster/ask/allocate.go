@@ -1,0 +1,192 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/pool"
+)
+
+// Outcome is the allocator's answer for a node.
+type Outcome int
+
+// The outcomes.
+const (
+	No Outcome = iota
+	Yes
+	// Unknown means that the time was up.
+	Unknown
+	// Fatal means that the scheduler gives up for all nodes.
+	Fatal
+)
+
+// Allocate asks the scheduler's allocator for the claims on a node, without the allocations of the released claims. The text
+// explains No and Fatal, if the allocator does.
+func (a Asker) Allocate(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], claims []*resourceapi.ResourceClaim) (
+	result Outcome, text string,
+) {
+	if len(claims) == 0 {
+		return Yes, ""
+	}
+	for _, c := range claims {
+		for _, q := range a.Requests(c.Spec.Devices) {
+			// The allocator would find that out by trying the devices in every order.
+			if !q.Alternative() && a.TooFew(ctx, n, released, q) {
+				return No, ""
+			}
+		}
+	}
+	// A slice that no API server accepts can make the allocator panic.
+	defer func() {
+		if r := recover(); r != nil {
+			result, text = Fatal, fmt.Sprintf("the allocator cannot read the objects: %v", r)
+		}
+	}()
+	published := make([]*resourceapi.ResourceSlice, len(n.Slices))
+	for i, s := range n.Slices {
+		published[i] = s.ResourceSlice
+	}
+	ctx = klog.NewContext(ctx, klog.Logger{})
+	allocator, err := structured.NewAllocator(ctx, Features, n.state(released), lister{a.Classes}, published, a.compiled)
+	if err != nil {
+		return Fatal, err.Error()
+	}
+	allocations, err := allocator.Allocate(ctx, n.Node, claims)
+	switch {
+	case err == nil && len(allocations) == len(claims):
+		return Yes, "" // Also after the limit: the answer is complete.
+	case ctx.Err() != nil:
+		return Unknown, ""
+	case errors.Is(err, structured.ErrFailedAllocationOnNode):
+		return No, err.Error()
+	case err != nil:
+		return Fatal, err.Error()
+	}
+	return No, ""
+}
+
+// state returns the allocated devices of the node's pools, as the scheduler counts them.
+func (n *Node) state(released sets.Set[types.NamespacedName]) structured.AllocatedState {
+	out := structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	seen := map[pool.ID]bool{}
+	for _, s := range n.Slices {
+		if seen[s.id()] {
+			continue
+		}
+		seen[s.id()] = true
+		for _, holds := range n.Held[s.id()] {
+			for _, h := range holds {
+				if released.Has(NameOf(h.Claim)) {
+					continue
+				}
+				device := structured.MakeDeviceID(h.Result.Driver, h.Result.Pool, h.Result.Device)
+				if h.Result.ShareID == nil {
+					out.AllocatedDevices.Insert(device)
+					continue
+				}
+				out.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(device, h.Result.ShareID))
+				out.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(device, h.Result.ConsumedCapacity))
+			}
+		}
+	}
+	return out
+}
+
+// TooFew reports whether a request counts more devices than the node can give it. Each test here is one that every allocated
+// device passes. It is false for requests of an open number or for administrators, without a class, and if a selector fails.
+func (a Asker) TooFew(ctx context.Context, n *Node, released sets.Set[types.NamespacedName], q Request) bool {
+	if q.Class == nil || q.Admin() || q.Devices() == 0 {
+		return false
+	}
+	left, expressions := n.left(released), q.Expressions()
+	count, whole := int64(0), true
+	bound := map[string]*together{}
+	for _, s := range n.Slices {
+		id := s.id()
+		for i, d := range s.Spec.Devices {
+			failed, err := a.Failing(ctx, expressions, s.candidate(i))
+			if err != nil {
+				return false // The allocator reports it, if it reaches the device.
+			}
+			if failed != "" || len(Untolerated(d, q.Tolerations)) > 0 {
+				continue
+			}
+			if n.whole(id, d.Name, released) || !n.inUse(id, d.Name, released) && len(left[id].Lacking(d)) > 0 {
+				continue
+			}
+			count++
+			whole = whole && len(d.ConsumesCounters) == 1 && !ptr.Deref(d.AllowMultipleAllocations, false)
+			if len(d.ConsumesCounters) == 1 {
+				use := d.ConsumesCounters[0]
+				key := id.Driver + "/" + id.Pool + "/" + use.CounterSet
+				if bound[key] == nil {
+					bound[key] = &together{left: left[id][use.CounterSet]}
+				}
+				bound[key].add(use.Counters)
+			}
+		}
+	}
+	if whole { // Devices of one counter set compete for it.
+		count = 0
+		for _, b := range bound {
+			count += b.most()
+		}
+	}
+	return count < q.Devices()
+}
+
+// together bounds how many devices of one counter set can be allocated at once.
+type together struct {
+	left  map[string]resource.Quantity
+	count int64
+	// least is the smallest sum of all counters that a device consumes.
+	least int64
+}
+
+func (t *together) add(consumed map[string]resourceapi.Counter) {
+	sum := int64(0)
+	for _, c := range consumed {
+		n, ok := c.Value.AsInt64()
+		if !ok || n < 0 || n > maxCounter {
+			n = -maxCounter // No bound.
+		}
+		sum += n
+	}
+	if t.count == 0 || sum < t.least {
+		t.least = sum
+	}
+	t.count++
+}
+
+// maxCounter keeps sums of 32 counters in range.
+const maxCounter = 1 << 58
+
+func (t *together) most() int64 {
+	sum := int64(0)
+	for _, q := range t.left {
+		n, ok := q.AsInt64()
+		if !ok || n > maxCounter {
+			return t.count
+		}
+		sum += max(n, 0)
+	}
+	if t.least <= 0 {
+		return t.count
+	}
+	return min(t.count, sum/t.least)
+}

@@ -1,0 +1,106 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ask asks the scheduler's own allocator, and its selectors, about nodes and claims: whether a device satisfies a
+// selector, whether a node can allocate claims, and what keeps a request from a device. Admission and people's questions
+// use the same answers, so they never disagree.
+//
+// Trap: the allocator takes long if it must try many combinations, so each question needs a context with a limit.
+package ask
+
+import (
+	"slices"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/selector"
+)
+
+// Features are the allocator's features that this driver's devices need, and other drivers' devices in the same claim. A
+// server without a feature drops its fields.
+var Features = structured.Features{
+	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, PartitionableDevices: true, PrioritizedList: true,
+}
+
+// Asker asks with the classes of a cluster. It is safe for concurrent use.
+type Asker struct {
+	*Evaluator
+	Classes resourcelisters.DeviceClassLister
+}
+
+// Class returns a DeviceClass, or nil.
+func (a Asker) Class(name string) *resourceapi.DeviceClass {
+	class, _ := a.Classes.Get(name)
+	return class
+}
+
+// AllClasses returns the classes of the cluster.
+func (a Asker) AllClasses() []*resourceapi.DeviceClass {
+	all, _ := a.Classes.List(labels.Everything()) // A cache has no errors.
+	return all
+}
+
+// lister implements structured.DeviceClassLister.
+type lister struct {
+	resourcelisters.DeviceClassLister
+}
+
+func (l lister) List() ([]*resourceapi.DeviceClass, error) {
+	return l.DeviceClassLister.List(labels.Everything())
+}
+
+// Request is a request of a claim, or one alternative of it, with its class.
+type Request struct {
+	selector.Request
+	// Class is nil if it does not exist.
+	Class *resourceapi.DeviceClass
+}
+
+// Requests returns the exact requests and the alternatives of a claim.
+func (a Asker) Requests(devices resourceapi.DeviceClaim) (out []Request) {
+	for q := range selector.Requests(devices.Requests) {
+		out = append(out, Request{q, a.Class(q.DeviceClassName)})
+	}
+	return out
+}
+
+// Expressions returns the expressions of the class, then those of the request, as the scheduler does.
+func (r Request) Expressions() []string {
+	own := selector.Expressions(r.Selectors)
+	if r.Class == nil {
+		return own
+	}
+	return slices.Concat(selector.Expressions(r.Class.Spec.Selectors), own)
+}
+
+// Alternative reports whether the request is one of several, of which only one gets devices.
+func (r Request) Alternative() bool { return r.Parent != "" }
+
+// Admin reports whether the request is for administrators, beside the holders of the devices.
+func (r Request) Admin() bool { return ptr.Deref(r.AdminAccess, false) }
+
+// Devices returns the number of devices, or 0 if it is open.
+func (r Request) Devices() int64 {
+	if r.AllocationMode == resourceapi.DeviceAllocationModeAll {
+		return 0
+	}
+	return max(r.Count, 1) // The API's default; older objects lack it.
+}
+
+// Defaulted sets the API server's defaults, which older objects and manifests lack.
+func Defaulted(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+	r = *r.DeepCopy()
+	if e := r.Exactly; e != nil && e.AllocationMode == "" {
+		e.AllocationMode, e.Count = resourceapi.DeviceAllocationModeExactCount, max(e.Count, 1)
+	}
+	for i := range r.FirstAvailable {
+		if s := &r.FirstAvailable[i]; s.AllocationMode == "" {
+			s.AllocationMode, s.Count = resourceapi.DeviceAllocationModeExactCount, max(s.Count, 1)
+		}
+	}
+	return r
+}

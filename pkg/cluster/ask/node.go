@@ -1,0 +1,189 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ask
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/utils/ptr"
+
+	"gpu-dra-driver/pkg/cluster/pool"
+)
+
+// Node is a node with the slices and claims that matter to it.
+type Node struct {
+	*corev1.Node
+	// Packed are all slices of each pool that has a slice for the node.
+	Packed []*pool.Slice
+	// Held are the allocated devices of these pools.
+	Held Held
+	// Slices are the packed slices, with the taints of rules. Only a node to ask about has them.
+	Slices []Slice
+}
+
+// Slice is a published slice.
+type Slice struct {
+	*resourceapi.ResourceSlice
+	// Shape is nil if the selectors can distinguish its devices from those of the slice.
+	Shape *pool.Shape
+}
+
+func (s Slice) id() pool.ID { return pool.ID{Driver: s.Spec.Driver, Pool: s.Spec.Pool.Name} }
+
+func (s Slice) candidate(index int) Candidate {
+	c := Candidate{Device: device(s.Spec.Driver, s.Spec.Devices[index])}
+	if s.Shape != nil {
+		c.Shape, c.Index, c.Of = s.Shape, index, results(s.Shape)
+	}
+	return c
+}
+
+// Hold is a device in the allocation of a claim.
+type Hold struct {
+	Claim  *resourceapi.ResourceClaim
+	Result *resourceapi.DeviceRequestAllocationResult
+}
+
+// Held are the devices that claims hold, by pool and device.
+type Held map[pool.ID]map[string][]Hold
+
+// Holds returns what claims hold. Devices for administrators are not held.
+func Holds(claims []*resourceapi.ResourceClaim) Held {
+	out := Held{}
+	for _, c := range claims {
+		if c == nil || c.Status.Allocation == nil {
+			continue
+		}
+		for i := range c.Status.Allocation.Devices.Results {
+			r := &c.Status.Allocation.Devices.Results[i]
+			if ptr.Deref(r.AdminAccess, false) {
+				continue
+			}
+			id := pool.ID{Driver: r.Driver, Pool: r.Pool}
+			if out[id] == nil {
+				out[id] = map[string][]Hold{}
+			}
+			out[id][r.Device] = append(out[id][r.Device], Hold{c, r})
+		}
+	}
+	return out
+}
+
+// NameOf returns the namespace and the name of an object.
+func NameOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// Empty returns an empty node that publishes a pool, with all devices healthy.
+func Empty(p pool.Pool) *Node {
+	n := &Node{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.Node}}}
+	for i, s := range p.Published() {
+		n.Slices = append(n.Slices, Slice{s, p.Slices[i].Shape})
+	}
+	return n
+}
+
+// Nodes returns nodes with their slices, in the order of their names. If nodes is nil, each node of a slice counts.
+func Nodes(nodes []*corev1.Node, all []*pool.Slice, claims []*resourceapi.ResourceClaim) []*Node {
+	held := Holds(claims)
+	pools, shared := map[pool.ID][]*pool.Slice{}, sets.New[pool.ID]()
+	at := map[string]sets.Set[pool.ID]{}
+	for _, s := range slices.SortedStableFunc(slices.Values(all), func(a, b *pool.Slice) int { return cmp.Compare(a.Name, b.Name) }) {
+		id := s.ID()
+		pools[id] = append(pools[id], s)
+		if s.Node == "" {
+			shared.Insert(id)
+			continue
+		}
+		if at[s.Node] == nil {
+			at[s.Node] = sets.New[pool.ID]()
+		}
+		at[s.Node].Insert(id)
+	}
+	if nodes == nil {
+		for name := range at {
+			nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		}
+	}
+	var out []*Node
+	for _, n := range nodes {
+		if n == nil {
+			continue
+		}
+		one := &Node{Node: n, Held: held}
+		for _, id := range slices.SortedFunc(maps.Keys(shared.Union(at[n.Name])), func(a, b pool.ID) int {
+			return cmp.Or(cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Pool, b.Pool))
+		}) {
+			one.Packed = append(one.Packed, pools[id]...)
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b *Node) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Holders returns the claims that hold devices of the node's pools, sorted by name.
+func (n *Node) Holders() []*resourceapi.ResourceClaim {
+	found := map[types.NamespacedName]*resourceapi.ResourceClaim{}
+	for _, s := range n.Slices {
+		for _, holds := range n.Held[s.id()] {
+			for _, h := range holds {
+				found[NameOf(h.Claim)] = h.Claim
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b *resourceapi.ResourceClaim) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// left returns the counters that the claims leave in the node's pools. Like the allocator, it charges each allocated
+// device once and ignores allocated devices that are not published.
+func (n *Node) left(released sets.Set[types.NamespacedName]) map[pool.ID]pool.Counters {
+	out := map[pool.ID]pool.Counters{}
+	for _, s := range n.Slices {
+		if out[s.id()] == nil {
+			out[s.id()] = pool.Counters{}
+		}
+		out[s.id()].Add(s.Spec.SharedCounters)
+	}
+	for _, s := range n.Slices {
+		if len(n.Held[s.id()]) == 0 {
+			continue
+		}
+		for _, d := range s.Spec.Devices {
+			if n.inUse(s.id(), d.Name, released) {
+				out[s.id()].Take(d)
+			}
+		}
+	}
+	return out
+}
+
+// inUse reports whether a claim that is not released holds the device.
+func (n *Node) inUse(id pool.ID, device string, released sets.Set[types.NamespacedName]) bool {
+	return slices.ContainsFunc(n.Held[id][device], func(h Hold) bool { return !released.Has(NameOf(h.Claim)) })
+}
+
+// whole reports whether a claim that is not released holds all of a device, not a share.
+func (n *Node) whole(id pool.ID, device string, released sets.Set[types.NamespacedName]) bool {
+	return slices.ContainsFunc(n.Held[id][device], func(h Hold) bool { return h.Result.ShareID == nil && !released.Has(NameOf(h.Claim)) })
+}
+
+// Matches reports whether a slice or one of its devices is for a node. An unreadable node selector matches none.
+func Matches(node *corev1.Node, name *string, all *bool, selector *corev1.NodeSelector) bool {
+	if name != nil && *name != "" {
+		return *name == node.Name // The common case.
+	}
+	ok, err := structured.NodeMatches(Features, node, ptr.Deref(name, ""), ptr.Deref(all, false), selector)
+	return err == nil && ok
+}
