@@ -111,8 +111,8 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/show/usage", Test: "TestAccount_Faults_UnhealthyIfGPUIsUnavailable",
 	},
 	{
-		Name: "nodes with different identities count as equal", File: "pkg/show/why/shape.go",
-		Old: "	if r.identities || ptr.Deref(", New: "	if ptr.Deref(",
+		Name: "nodes with different identities count as equal", File: "pkg/cluster/ask/alike.go",
+		Old: "	if q.identities || len(", New: "	if len(",
 		Package: "./pkg/show/why", Test: "TestAsk_PackedSlices_AnswersAsForWholeSlices",
 	},
 	{
