@@ -238,11 +238,11 @@ func (q *Question) alone(n *Node, repeated map[string]bool) (*Alike, uint64) {
 	out := &Alike{Node: n, Names: []string{n.Name}}
 	var bare, allocated []byte
 	id, newest := pool.ID{}, int64(0)
-	held := map[string][]Hold(nil)
+	held := map[string][]hold(nil)
 	values := map[string]uint64{}
 	for i, s := range n.Packed {
 		if one := s.ID(); i == 0 || one != id {
-			id, newest, held = one, s.Pool.Generation, n.Held[one]
+			id, newest, held = one, s.Pool.Generation, n.held[one]
 			for _, other := range n.Packed[i:] {
 				if other.ID() != id {
 					break

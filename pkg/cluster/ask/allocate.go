@@ -89,7 +89,7 @@ func (n *Node) state(released sets.Set[types.NamespacedName]) structured.Allocat
 			continue
 		}
 		seen[s.id()] = true
-		for _, holds := range n.Held[s.id()] {
+		for _, holds := range n.held[s.id()] {
 			for _, h := range holds {
 				if released.Has(NameOf(h.Claim)) {
 					continue

@@ -24,8 +24,8 @@ type Node struct {
 	*corev1.Node
 	// Packed are all slices of each pool that has a slice for the node.
 	Packed []*pool.Slice
-	// Held are the allocated devices of these pools.
-	Held Held
+	// held are the allocated devices of these pools.
+	held map[pool.ID]map[string][]hold
 	// Slices are the packed slices, with the taints of rules. Only a node to ask about has them.
 	Slices []Slice
 }
@@ -47,18 +47,15 @@ func (s Slice) candidate(index int) Candidate {
 	return c
 }
 
-// Hold is a device in the allocation of a claim.
-type Hold struct {
+// hold is a device in the allocation of a claim.
+type hold struct {
 	Claim  *resourceapi.ResourceClaim
 	Result *resourceapi.DeviceRequestAllocationResult
 }
 
-// Held are the devices that claims hold, by pool and device.
-type Held map[pool.ID]map[string][]Hold
-
-// Holds returns what claims hold. Devices for administrators are not held.
-func Holds(claims []*resourceapi.ResourceClaim) Held {
-	out := Held{}
+// holds returns the devices that claims hold, by pool and device. Devices for administrators are not held.
+func holds(claims []*resourceapi.ResourceClaim) map[pool.ID]map[string][]hold {
+	out := map[pool.ID]map[string][]hold{}
 	for _, c := range claims {
 		if c == nil || c.Status.Allocation == nil {
 			continue
@@ -70,9 +67,9 @@ func Holds(claims []*resourceapi.ResourceClaim) Held {
 			}
 			id := pool.ID{Driver: r.Driver, Pool: r.Pool}
 			if out[id] == nil {
-				out[id] = map[string][]Hold{}
+				out[id] = map[string][]hold{}
 			}
-			out[id][r.Device] = append(out[id][r.Device], Hold{c, r})
+			out[id][r.Device] = append(out[id][r.Device], hold{c, r})
 		}
 	}
 	return out
@@ -94,7 +91,7 @@ func Empty(p pool.Pool) *Node {
 
 // Nodes returns nodes with their slices, in the order of their names. If nodes is nil, each node of a slice counts.
 func Nodes(nodes []*corev1.Node, all []*pool.Slice, claims []*resourceapi.ResourceClaim) []*Node {
-	held := Holds(claims)
+	held := holds(claims)
 	pools, shared := map[pool.ID][]*pool.Slice{}, sets.New[pool.ID]()
 	at := map[string]sets.Set[pool.ID]{}
 	for _, s := range slices.SortedStableFunc(slices.Values(all), func(a, b *pool.Slice) int { return cmp.Compare(a.Name, b.Name) }) {
@@ -119,7 +116,7 @@ func Nodes(nodes []*corev1.Node, all []*pool.Slice, claims []*resourceapi.Resour
 		if n == nil {
 			continue
 		}
-		one := &Node{Node: n, Held: held}
+		one := &Node{Node: n, held: held}
 		for _, id := range slices.SortedFunc(maps.Keys(shared.Union(at[n.Name])), func(a, b pool.ID) int {
 			return cmp.Or(cmp.Compare(a.Driver, b.Driver), cmp.Compare(a.Pool, b.Pool))
 		}) {
@@ -135,7 +132,7 @@ func Nodes(nodes []*corev1.Node, all []*pool.Slice, claims []*resourceapi.Resour
 func (n *Node) Holders() []*resourceapi.ResourceClaim {
 	found := map[types.NamespacedName]*resourceapi.ResourceClaim{}
 	for _, s := range n.Slices {
-		for _, holds := range n.Held[s.id()] {
+		for _, holds := range n.held[s.id()] {
 			for _, h := range holds {
 				found[NameOf(h.Claim)] = h.Claim
 			}
@@ -157,7 +154,7 @@ func (n *Node) left(released sets.Set[types.NamespacedName]) map[pool.ID]pool.Co
 		out[s.id()].Add(s.Spec.SharedCounters)
 	}
 	for _, s := range n.Slices {
-		if len(n.Held[s.id()]) == 0 {
+		if len(n.held[s.id()]) == 0 {
 			continue
 		}
 		for _, d := range s.Spec.Devices {
@@ -171,12 +168,12 @@ func (n *Node) left(released sets.Set[types.NamespacedName]) map[pool.ID]pool.Co
 
 // inUse reports whether a claim that is not released holds the device.
 func (n *Node) inUse(id pool.ID, device string, released sets.Set[types.NamespacedName]) bool {
-	return slices.ContainsFunc(n.Held[id][device], func(h Hold) bool { return !released.Has(NameOf(h.Claim)) })
+	return slices.ContainsFunc(n.held[id][device], func(h hold) bool { return !released.Has(NameOf(h.Claim)) })
 }
 
 // whole reports whether a claim that is not released holds all of a device, not a share.
 func (n *Node) whole(id pool.ID, device string, released sets.Set[types.NamespacedName]) bool {
-	return slices.ContainsFunc(n.Held[id][device], func(h Hold) bool { return h.Result.ShareID == nil && !released.Has(NameOf(h.Claim)) })
+	return slices.ContainsFunc(n.held[id][device], func(h hold) bool { return h.Result.ShareID == nil && !released.Has(NameOf(h.Claim)) })
 }
 
 // Matches reports whether a slice or one of its devices is for a node. An unreadable node selector matches none.

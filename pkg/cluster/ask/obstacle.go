@@ -63,19 +63,19 @@ func (a Asker) against(ctx context.Context, n *Node, q Request, s Slice, index i
 	}
 	shared, used := ptr.Deref(d.AllowMultipleAllocations, false), n.inUse(id, d.Name, nil)
 	if used && (!shared || n.whole(id, d.Name, nil)) {
-		return append(out, "held by "+names(n.Held[id][d.Name]))
+		return append(out, "held by "+names(n.held[id][d.Name]))
 	}
 	if lacking := left.Lacking(d); !used && len(lacking) > 0 {
 		out = append(out, fmt.Sprintf("counter %s is used by %s", slices.Min(lacking), names(n.competitors(id, lacking))))
 	}
-	if text := short(q, d, n.Held[id][d.Name]); shared && text != "" {
+	if text := short(q, d, n.held[id][d.Name]); shared && text != "" {
 		out = append(out, text)
 	}
 	return out
 }
 
 // competitors returns the held devices that consume one of the counters.
-func (n *Node) competitors(id pool.ID, lacking []string) (out []Hold) {
+func (n *Node) competitors(id pool.ID, lacking []string) (out []hold) {
 	for _, s := range n.Slices {
 		if s.id() != id {
 			continue
@@ -84,7 +84,7 @@ func (n *Node) competitors(id pool.ID, lacking []string) (out []Hold) {
 			for _, use := range d.ConsumesCounters {
 				for name := range use.Counters {
 					if slices.Contains(lacking, use.CounterSet+"/"+name) {
-						out = append(out, n.Held[id][d.Name]...)
+						out = append(out, n.held[id][d.Name]...)
 					}
 				}
 			}
@@ -94,7 +94,7 @@ func (n *Node) competitors(id pool.ID, lacking []string) (out []Hold) {
 }
 
 // short says which capacity of a shared device does not suffice, or "". The allocator can round a request up further.
-func short(q Request, d resourceapi.Device, held []Hold) string {
+func short(q Request, d resourceapi.Device, held []hold) string {
 	for _, name := range slices.Sorted(maps.Keys(d.Capacity)) {
 		c := d.Capacity[name]
 		need := c.Value.DeepCopy()
@@ -142,7 +142,7 @@ func Untolerated(d resourceapi.Device, tolerations []resourceapi.DeviceToleratio
 }
 
 // names lists the claims of holds.
-func names(held []Hold) string {
+func names(held []hold) string {
 	found := sets.New[string]()
 	for _, h := range held {
 		found.Insert("claim " + NameOf(h.Claim).String())

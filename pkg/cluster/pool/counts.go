@@ -25,7 +25,7 @@ const (
 	// Allocated devices belong to a claim, or to several claims that share them.
 	Allocated State = "allocated"
 	// Blocked devices are unavailable because of other allocations, such as the placements of an allocated GPU.
-	Blocked State = "blocked"
+	blocked State = "blocked"
 	// Unhealthy devices are published but not available to new claims.
 	Unhealthy State = "unhealthy"
 )
@@ -232,7 +232,7 @@ func (b *board) see(kind Kind, state State, c resourceapi.DeviceCounterConsumpti
 	switch {
 	case state == Unhealthy:
 		b.unhealthy = true
-	case state == Blocked && len(left.lacking(c)) == 0:
+	case state == blocked && len(left.lacking(c)) == 0:
 		b.grouped = true
 	case state == Free:
 		b.largest = max(b.largest, memorySlices(c.Counters))
@@ -268,7 +268,7 @@ func (p Pool) states(held []string) (left Counters, states map[string]State) {
 		case unhealthy.Has(d.Name):
 			states[d.Name] = Unhealthy
 		case len(left.Lacking(d)) > 0:
-			states[d.Name] = Blocked
+			states[d.Name] = blocked
 		default:
 			states[d.Name] = Free
 		}

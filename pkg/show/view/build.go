@@ -269,7 +269,7 @@ func (b *builder) slices(all []*pool.Slice, held []result) {
 	for name, p := range b.devices {
 		if p.device.Kind == gpu.KindMIG && uuids[name] != "" && !slices.Contains(names, name) {
 			if g := b.gpu(p.device.PCIAddress); g.Use == Free {
-				g.Use = External
+				g.Use = external
 			}
 		}
 	}
@@ -410,12 +410,12 @@ func use(g GPU) Use {
 		switch {
 		case a.Admin:
 		case a.Kind == gpu.KindGroup:
-			return Grouped
+			return grouped
 		case a.Kind == gpu.KindMIG:
 			out = Cut
 		case out == Cut:
-		case out == Shared || a.ShareBytes > 0 && a.ShareBytes < g.MemoryBytes:
-			out = Shared
+		case out == shared || a.ShareBytes > 0 && a.ShareBytes < g.MemoryBytes:
+			out = shared
 		default:
 			out = Whole
 		}

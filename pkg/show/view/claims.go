@@ -20,13 +20,13 @@ type ClaimState string
 // The states of a claim.
 const (
 	// Pending claims have no devices.
-	Pending ClaimState = "pending"
+	pending ClaimState = "pending"
 	// Reserved claims have devices, for their pods.
-	Reserved ClaimState = "reserved"
+	reserved ClaimState = "reserved"
 	// Unreserved claims have devices, but no pod. Devices of a claim that stays so are lost to others.
-	Unreserved ClaimState = "unreserved"
+	unreserved ClaimState = "unreserved"
 	// Deleting claims wait for their pods to end, or for a finalizer.
-	Deleting ClaimState = "deleting"
+	deleting ClaimState = "deleting"
 )
 
 // Claim is a ResourceClaim that asks for, or has, devices of the driver.
@@ -59,11 +59,11 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 	ours := newClassifier(o, classes)
 	var out []Claim
 	for _, c := range o.Claims {
-		one := Claim{ClaimRef: ClaimRef{c.Namespace, c.Name}, State: Pending, Created: c.CreationTimestamp, Pods: podsOf(c)}
+		one := Claim{ClaimRef: ClaimRef{c.Namespace, c.Name}, State: pending, Created: c.CreationTimestamp, Pods: podsOf(c)}
 		if c.Status.Allocation != nil {
-			one.State = Reserved
+			one.State = reserved
 			if len(c.Status.ReservedFor) == 0 {
-				one.State = Unreserved
+				one.State = unreserved
 			}
 			for r := range pool.Results(c.Status.Allocation, o.Driver) {
 				one.Node = resourceslices.NodeOf(r.Pool)
@@ -77,7 +77,7 @@ func Claims(o Objects, classes []resourceapi.DeviceClass) []Claim {
 			}
 		}
 		if c.DeletionTimestamp != nil {
-			one.State = Deleting
+			one.State = deleting
 		}
 		if len(one.Devices) > 0 || c.Status.Allocation == nil && ours.claim(c.Spec) {
 			out = append(out, one)

@@ -20,8 +20,8 @@ import (
 const (
 	// CordonTaint is the key of the taint that takes a GPU out of use.
 	CordonTaint = "gpu.nvidia.com/cordoned"
-	// CordonLabel is on each rule of a cordon. Its value is the name of the GPU.
-	CordonLabel = "gpu.nvidia.com/cordoned-gpu"
+	// cordonLabel is on each rule of a cordon. Its value is the name of the GPU.
+	cordonLabel = "gpu.nvidia.com/cordoned-gpu"
 	// cordonNode is the annotation with the GPU's node, whose name can be too long for a label.
 	cordonNode = "gpu.nvidia.com/cordoned-node"
 )
@@ -38,7 +38,7 @@ func (g GPU) CordonRules(driver string, effect resourceapi.DeviceTaintEffect) []
 		sum := sha256.Sum256([]byte(strings.Join([]string{driver, g.Node, g.Name, d.Pool, d.Name}, "\n")))
 		out = append(out, resourceapi.DeviceTaintRule{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: fmt.Sprintf("cordon-%s-%x", g.Name, sum[:5]), Labels: map[string]string{CordonLabel: g.Name}, Annotations: map[string]string{cordonNode: g.Node},
+				Name: fmt.Sprintf("cordon-%s-%x", g.Name, sum[:5]), Labels: map[string]string{cordonLabel: g.Name}, Annotations: map[string]string{cordonNode: g.Node},
 			},
 			Spec: resourceapi.DeviceTaintRuleSpec{
 				DeviceSelector: &resourceapi.DeviceTaintSelector{Driver: ptr.To(driver), Pool: ptr.To(d.Pool), Device: ptr.To(d.Name)},
@@ -51,7 +51,7 @@ func (g GPU) CordonRules(driver string, effect resourceapi.DeviceTaintEffect) []
 
 // Cordons reports whether a rule belongs to the cordon of the GPU.
 func (g GPU) Cordons(r resourceapi.DeviceTaintRule) bool {
-	return r.Labels[CordonLabel] == g.Name && r.Annotations[cordonNode] == g.Node
+	return r.Labels[cordonLabel] == g.Name && r.Annotations[cordonNode] == g.Node
 }
 
 // Find returns the GPUs of a device: one for a GPU, a partition or a monitor device, the members for an NVLink group.

@@ -131,7 +131,7 @@ func Findings(d Diagnosis, only []string) []Finding {
 				out.add(Problem, c.String(), "the claim has devices that no slice publishes: %s. Another claim can get the same GPU; see the node's plugin",
 					strings.Join(c.Unpublished, ", "))
 			}
-			if c.State == Unreserved && d.Now.Sub(c.Created.Time) > unreservedAfter {
+			if c.State == unreserved && d.Now.Sub(c.Created.Time) > unreservedAfter {
 				out.add(Warning, c.String(), "the claim has devices, but no pod uses them: %s. Delete the claim if nothing needs it", strings.Join(c.Devices, ", "))
 			}
 		}

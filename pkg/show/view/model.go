@@ -62,15 +62,15 @@ const (
 	// Unpublished GPUs are allocated, but in no slice.
 	Unpublished Use = "unpublished"
 	// Grouped GPUs belong to an NVLink group that a claim holds.
-	Grouped Use = "group"
+	grouped Use = "group"
 	// Cut GPUs have partitions that claims hold.
 	Cut Use = "cut"
 	// Shared GPUs have shares that claims hold.
-	Shared Use = "shared"
+	shared Use = "shared"
 	// Whole GPUs belong to one claim.
 	Whole Use = "whole"
 	// External GPUs have partitions that no claim holds.
-	External Use = "external"
+	external Use = "external"
 	// Free GPUs have no holder.
 	Free Use = "free"
 )
@@ -146,9 +146,9 @@ func (g GPU) Summary() string {
 		n++
 	}
 	switch {
-	case g.Use == Shared && n == 1:
+	case g.Use == shared && n == 1:
 		return "1 share"
-	case g.Use == Shared:
+	case g.Use == shared:
 		return fmt.Sprintf("%d shares", n)
 	case g.Use == Cut && n == 1:
 		return "1 partition"
