@@ -20,11 +20,18 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-// identities are the attributes that differ among boards or fabrics of one make. Shapes are compared without them.
-var identities = []resourceapi.QualifiedName{"uuid", "parentUUID", fabricAttribute, cliqueAttribute}
+// Identity reports whether an attribute of the driver's domain differs among boards or fabrics of one make. Shapes are compared
+// without these.
+func Identity(name string) bool {
+	switch resourceapi.QualifiedName(name) {
+	case "uuid", "parentUUID", fabricAttribute, cliqueAttribute:
+		return true
+	}
+	return false
+}
 
-// Identity reports whether an attribute of the driver's domain is an identity.
-func Identity(name string) bool { return slices.Contains(identities, resourceapi.QualifiedName(name)) }
+// maxIdentities is the number of identities of a device.
+const maxIdentities = 4
 
 // Shape is the common part of equal ResourceSlices of different nodes. It is immutable.
 type Shape struct {
@@ -159,26 +166,26 @@ type packer struct {
 }
 
 func (p *packer) slice(raw []byte) error {
-	return eachField(raw, func(n protowire.Number, value, _ []byte) error {
-		switch n {
+	return eachField(raw, func(f field) error {
+		switch f.number {
 		case 1:
-			return p.metadata(value)
+			return p.metadata(f.value)
 		case 2:
-			return p.spec(value)
+			return p.spec(f.value)
 		}
 		return nil
 	})
 }
 
 func (p *packer) metadata(raw []byte) error {
-	return eachField(raw, func(n protowire.Number, value, _ []byte) error {
-		switch n {
+	return eachField(raw, func(f field) error {
+		switch f.number {
 		case 1:
-			p.out.Name = string(value)
+			p.out.Name = string(f.value)
 		case 5:
-			p.out.UID = types.UID(value)
+			p.out.UID = types.UID(f.value)
 		case 6:
-			p.out.ResourceVersion = string(value)
+			p.out.ResourceVersion = string(f.value)
 		}
 		return nil
 	})
@@ -186,34 +193,34 @@ func (p *packer) metadata(raw []byte) error {
 
 func (p *packer) spec(raw []byte) error {
 	device := 0
-	return eachField(raw, func(n protowire.Number, value, whole []byte) error {
-		switch n {
+	return eachField(raw, func(f field) error {
+		switch f.number {
 		case 2:
-			return p.out.Pool.Unmarshal(value)
+			return p.out.Pool.Unmarshal(f.value)
 		case 3:
-			p.out.Node = string(value)
+			p.out.Node = string(f.value)
 		case 6:
 			// Groups keep the end of a device apart from the next field, without a length.
-			p.common = protowire.AppendTag(p.common, n, protowire.StartGroupType)
-			err := p.device(device, value)
-			p.common = protowire.AppendTag(p.common, n, protowire.EndGroupType)
+			p.common = protowire.AppendTag(p.common, f.number, protowire.StartGroupType)
+			err := p.device(device, f.value)
+			p.common = protowire.AppendTag(p.common, f.number, protowire.EndGroupType)
 			device++
 			return err
 		default:
-			p.common = append(p.common, whole...)
+			p.common = append(p.common, f.whole...)
 		}
 		return nil
 	})
 }
 
 func (p *packer) device(device int, raw []byte) error {
-	return eachField(raw, func(n protowire.Number, value, whole []byte) error {
-		switch n {
+	return eachField(raw, func(f field) error {
+		switch f.number {
 		case 2:
-			return p.attribute(device, n, value, whole)
+			return p.attribute(device, f)
 		case 8:
 			var t resourceapi.DeviceTaint
-			if err := t.Unmarshal(value); err != nil {
+			if err := t.Unmarshal(f.value); err != nil {
 				return err
 			}
 			if unhealthy(t) {
@@ -221,36 +228,39 @@ func (p *packer) device(device int, raw []byte) error {
 				return nil
 			}
 		}
-		p.common = append(p.common, whole...)
+		p.common = append(p.common, f.whole...)
 		return nil
 	})
 }
 
-func (p *packer) attribute(device int, field protowire.Number, entry, whole []byte) error {
+// attribute reads an entry of the map of attributes: 1 is the name, and 2 the value.
+func (p *packer) attribute(device int, entry field) error {
 	var name, value []byte
-	if err := eachField(entry, func(n protowire.Number, content, _ []byte) error {
-		switch n {
-		case 1:
-			name = content
-		case 2:
-			value = content
+	for raw := entry.value; len(raw) > 0; {
+		f, err := nextField(raw)
+		if err != nil {
+			return err
 		}
-		return nil
-	}); err != nil {
-		return err
+		switch f.number {
+		case 1:
+			name = f.value
+		case 2:
+			value = f.value
+		}
+		raw = raw[len(f.whole):]
 	}
 	if !Identity(string(name)) {
-		p.common = append(p.common, whole...)
+		p.common = append(p.common, entry.whole...)
 		return nil
 	}
 	at := Place{device, resourceapi.QualifiedName(name)}
-	if slices.Contains(p.places[max(0, len(p.places)-len(identities)):], at) {
+	if slices.Contains(p.places[max(0, len(p.places)-maxIdentities):], at) {
 		return errors.New("a device has an attribute twice")
 	}
 	p.places = append(p.places, at)
-	p.common = protowire.AppendTag(p.common, field, protowire.StartGroupType)
+	p.common = protowire.AppendTag(p.common, entry.number, protowire.StartGroupType)
 	p.common = protowire.AppendBytes(p.common, name)
-	p.common = protowire.AppendTag(p.common, field, protowire.EndGroupType)
+	p.common = protowire.AppendTag(p.common, entry.number, protowire.EndGroupType)
 	p.out.identities = append(p.out.identities, p.interned(value))
 	return nil
 }
@@ -265,27 +275,44 @@ func (p *packer) interned(value []byte) string {
 	return string(value)
 }
 
-// eachField calls f for the fields of a message: with the contents of those with a length, and with the whole field.
-func eachField(raw []byte, f func(n protowire.Number, value, whole []byte) error) error {
+// field is an encoded field of a message.
+type field struct {
+	number protowire.Number
+	// value has the contents of a field with a length.
+	value, whole []byte
+}
+
+func eachField(raw []byte, f func(field) error) error {
 	for len(raw) > 0 {
-		number, kind, head := protowire.ConsumeTag(raw)
-		if head < 0 {
-			return protowire.ParseError(head)
+		one, err := nextField(raw)
+		if err == nil {
+			err = f(one)
 		}
-		size := protowire.ConsumeFieldValue(number, kind, raw[head:])
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		var value []byte
-		if kind == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(raw[head:])
-		}
-		if err := f(number, value, raw[:head+size]); err != nil {
+		if err != nil {
 			return err
 		}
-		raw = raw[head+size:]
+		raw = raw[len(one.whole):]
 	}
 	return nil
+}
+
+func nextField(raw []byte) (field, error) {
+	number, kind, head := protowire.ConsumeTag(raw)
+	if head < 0 {
+		return field{}, protowire.ParseError(head)
+	}
+	if kind == protowire.BytesType {
+		value, size := protowire.ConsumeBytes(raw[head:])
+		if size < 0 {
+			return field{}, protowire.ParseError(size)
+		}
+		return field{number, value, raw[:head+size]}, nil
+	}
+	size := protowire.ConsumeFieldValue(number, kind, raw[head:])
+	if size < 0 {
+		return field{}, protowire.ParseError(size)
+	}
+	return field{number: number, whole: raw[:head+size]}, nil
 }
 
 // Unshared converts a slice, with a Shape of its own. It shares memory with the slice, which must not change.
