@@ -19,7 +19,7 @@ import (
 type reason struct{ name, meaning, remedy string }
 
 func events(root string) (string, error) {
-	claims, err := reasons(filepath.Join(root, "pkg/claim/claimerror/error.go"), "Reason")
+	claims, err := reasons(filepath.Join(root, "pkg/claim/claimerror/claimerror.go"), "Reason")
 	if err != nil {
 		return "", err
 	}

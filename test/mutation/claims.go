@@ -360,7 +360,7 @@ var claimMutations = []Mutation{
 		Package: "./pkg/claim/record", Test: "TestGPUs_Unreadable_KnownWithDefault",
 	},
 	{
-		Name: "a co-tenant's time slice is restored", File: "pkg/claim/executor/timeslice/executor.go",
+		Name: "a co-tenant's time slice is restored", File: "pkg/claim/executor/timeslice/timeslice.go",
 		Old: "if !known && !joins {", New: "if !known {",
 		Package: "./pkg/partition/mig", Test: "TestPrepare_RecordOfTimeSliceLost_RestoresDefault",
 	},

@@ -56,7 +56,7 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestLabel_PoolIncomplete_ChangesNothing",
 	},
 	{
-		Name: "the label of another writer is taken over", File: "pkg/cluster/nodelabels/labels.go",
+		Name: "the label of another writer is taken over", File: "pkg/cluster/nodelabels/nodelabels.go",
 		Old: "present && ours && now == last, !present:", New: "present && now != value, present && ours && now == last, !present:",
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},

@@ -41,17 +41,17 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/pool.go",
+		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/sessionpool.go",
 		Old: "return errors.Is(err, ErrNoGPU) ||", New: "return err != nil ||",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
 	{
-		Name: "one answer is enough to give up a partition", File: "internal/nvml/sessionpool/pool.go",
+		Name: "one answer is enough to give up a partition", File: "internal/nvml/sessionpool/sessionpool.go",
 		Old: "	for range 2 {", New: "	for range 1 {",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
 	{
-		Name: "NVML that hangs is opened again", File: "internal/nvml/sessionpool/pool.go",
+		Name: "NVML that hangs is opened again", File: "internal/nvml/sessionpool/sessionpool.go",
 		Old: "if fresh = c == nil; fresh {", New: "if fresh = true; fresh {",
 		Package: "./internal/nvml/sessionpool", Test: "TestWith_NVMLHangs_FailsAtLimitAndRecovers",
 	},
@@ -181,7 +181,7 @@ var gpuMutations = []Mutation{
 		Package: "./internal/mpsd/supervisor", Test: "TestNew_SecondSupervisor_WaitsForTheFirst",
 	},
 	{
-		Name: "a supervisor that hung ends the next claim's daemon", File: "internal/mpsd/client.go",
+		Name: "a supervisor that hung ends the next claim's daemon", File: "internal/mpsd/mpsd.go",
 		Old: "time.Duration(until)-now)", New: "time.Duration(until)-now+time.Minute)",
 		Package: "./internal/mpsd/supervisor", Test: "TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon",
 	},
@@ -211,12 +211,12 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestShares_RandomMoves_KeepsInvariants",
 	},
 	{
-		Name: "a time slice is set without a record", File: "pkg/claim/executor/timeslice/executor.go",
+		Name: "a time slice is set without a record", File: "pkg/claim/executor/timeslice/timeslice.go",
 		Old: "	if err := x.records.Put(r); err != nil {\n		return err\n	}\n	if err := x.tool.Set(", New: "	if err := x.tool.Set(",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a time slice is noted before it is set", File: "pkg/claim/executor/timeslice/executor.go",
+		Name: "a time slice is noted before it is set", File: "pkg/claim/executor/timeslice/timeslice.go",
 		Old: "	r.Set = record.SetUnknown\n", New: "	r.Set = d.Sharing.Interval\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},

@@ -116,7 +116,7 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/show/why", Test: "TestAsk_PackedSlices_AnswersAsForWholeSlices",
 	},
 	{
-		Name: "a reset is not remembered", File: "pkg/claim/executor/reset/executor.go",
+		Name: "a reset is not remembered", File: "pkg/claim/executor/reset/reset.go",
 		Old: "	r.Attempted = at\n", New: "	r.Attempted = at - pause\n",
 		Package: "./pkg/claim/executor/reset", Test: "TestRestore_Crash_DoesNotResetAgain",
 	},
