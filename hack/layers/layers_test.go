@@ -60,7 +60,7 @@ func files(t *testing.T) []file {
 			if pkg, err := filepath.Rel(root, filepath.Dir(path)); err != nil || fixture(pkg) {
 				return err
 			}
-			tree, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			tree, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution|parser.ParseComments)
 			if err != nil {
 				return err
 			}
@@ -184,6 +184,22 @@ func TestFileChanges_OutsideHost_OnlyWhereListed(t *testing.T) {
 	for pkg := range changesFiles {
 		if !used[pkg] {
 			t.Errorf("%s is excepted and changes nothing: take it out of the list", pkg)
+		}
+	}
+}
+
+func TestPackages_Comments_AreInDocOrFileOfTheName(t *testing.T) {
+	found := map[string]bool{}
+	for _, f := range files(t) {
+		name := f.tree.Name.Name
+		found[f.pkg] = found[f.pkg] || f.tree.Doc != nil
+		if base := filepath.Base(f.path); f.tree.Doc != nil && base != "doc.go" && base != name+".go" {
+			t.Errorf("%s has the comment of package %s: move it to doc.go or %s.go", f.path, f.pkg, name)
+		}
+	}
+	for pkg, has := range found {
+		if !has {
+			t.Errorf("%s has no package comment: write one in its doc.go", pkg)
 		}
 	}
 }
