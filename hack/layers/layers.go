@@ -8,6 +8,7 @@ package layers
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -34,7 +35,7 @@ type Package struct {
 	Owns  string
 }
 
-// Packages returns the table in the order of its layers.
+// Packages returns the table.
 func Packages() ([]Package, error) {
 	var out []Package
 	for n, line := range strings.Split(table, "\n") {
@@ -54,16 +55,54 @@ func Packages() ([]Package, error) {
 	return out, nil
 }
 
-// Markdown returns the table as ARCHITECTURE.md shows it.
+// Wing groups packages by their subject: the folder below pkg/, or the top folder. pkg/devicestate, pkg/cdi and
+// pkg/partition are of the wing claim.
+func (p Package) Wing() string {
+	top, rest, _ := strings.Cut(p.Path, "/")
+	if top != "pkg" {
+		return top
+	}
+	wing, _, _ := strings.Cut(rest, "/")
+	if wing == "devicestate" || wing == "cdi" || wing == "partition" {
+		return "claim"
+	}
+	return wing
+}
+
+// wings are all wings, in the order of the page.
+var wings = []struct{ name, holds string }{
+	{"api", "types that users write"},
+	{"internal", "the border to the machine"},
+	{"gpu", "facts of GPUs"},
+	{"claim", "work on a claim on its node"},
+	{"node", "the plugin of a node, and what it publishes"},
+	{"cluster", "the model of a cluster, and the controller"},
+	{"show", "output for people and monitoring"},
+	{"cmd", "programs"},
+}
+
+// Markdown returns docs/reference/packages.md without its notice: a table for each wing, lower layers first.
 func Markdown() (string, error) {
 	packages, err := Packages()
 	if err != nil {
 		return "", err
 	}
+	slices.SortStableFunc(packages, func(a, b Package) int { return a.Layer - b.Layer })
 	var b strings.Builder
-	b.WriteString("| layer | kind | package | owns |\n| --- | --- | --- | --- |\n")
-	for _, p := range packages {
-		fmt.Fprintf(&b, "| %d | %s | `%s` | %s |\n", p.Layer, p.Kind, p.Path, p.Owns)
+	b.WriteString("# Packages\n\nA package imports only packages of lower layers. [Architecture](../../ARCHITECTURE.md) has the other rules, " +
+		"and the kinds `pure`, `machine`, `cluster` and `command`.\n")
+	rows := 0
+	for _, w := range wings {
+		fmt.Fprintf(&b, "\n## %s: %s\n\n| package | layer | owns |\n| --- | --- | --- |\n", w.name, w.holds)
+		for _, p := range packages {
+			if p.Wing() == w.name {
+				fmt.Fprintf(&b, "| `%s` | %d %s | %s |\n", p.Path, p.Layer, p.Kind, p.Owns)
+				rows++
+			}
+		}
+	}
+	if rows != len(packages) {
+		return "", fmt.Errorf("layers.tsv has %d packages, of which %d are in a known wing", len(packages), rows)
 	}
 	return b.String(), nil
 }

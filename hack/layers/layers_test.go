@@ -124,8 +124,12 @@ func TestPackages_Imports_PointToLowerLayers(t *testing.T) {
 				t.Errorf("%s imports %s, which does not ship", f.path, pkg)
 			case other.Layer >= own.Layer:
 				t.Errorf("%s (layer %d) imports %s (layer %d)", f.path, own.Layer, pkg, other.Layer)
-			case strings.HasPrefix(f.pkg, "internal/") && strings.HasPrefix(pkg, "pkg/"):
+			case own.Wing() == "internal" && other.Wing() != "internal":
 				t.Errorf("%s imports %s: internal/ is the border to the machine and knows nothing of pkg/", f.path, pkg)
+			case own.Kind != Command && other.Kind == Command:
+				t.Errorf("%s imports %s, which only commands may", f.path, pkg)
+			case onlyPure(own, other) && other.Kind != Pure:
+				t.Errorf("%s imports %s of kind %s: node and cluster meet in pure packages", f.path, pkg, other.Kind)
 			}
 		}
 	}
@@ -134,6 +138,19 @@ func TestPackages_Imports_PointToLowerLayers(t *testing.T) {
 			t.Errorf("layers.tsv has %s, which does not exist", pkg)
 		}
 	}
+}
+
+// nodeFigures lists the packages of the wing show that the node's plugin serves, with what it measured.
+var nodeFigures = []string{"pkg/show/metrics", "pkg/show/usage/meter"}
+
+// onlyPure reports whether an import crosses the border between the wings of a node and those of the cluster.
+func onlyPure(from, to Package) bool {
+	node, cluster := []string{"gpu", "claim", "node", "internal"}, []string{"cluster", "show"}
+	if slices.Contains(nodeFigures, from.Path) || slices.Contains(nodeFigures, to.Path) {
+		return false
+	}
+	return slices.Contains(node, from.Wing()) && slices.Contains(cluster, to.Wing()) ||
+		slices.Contains(cluster, from.Wing()) && slices.Contains(node, to.Wing())
 }
 
 func TestPurePackages_ReachOutside_Never(t *testing.T) {

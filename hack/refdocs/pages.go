@@ -14,6 +14,7 @@ import (
 	pluginflags "gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/cmd/envflags"
 	supervisorflags "gpu-dra-driver/cmd/mps-supervisor/flags"
+	"gpu-dra-driver/hack/layers"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -30,10 +31,15 @@ func pages(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	packages, err := layers.Markdown()
+	if err != nil {
+		return nil, err
+	}
 	eventsPage, err := events(root)
 	return map[string]string{
 		"flags.md": flags(), "metrics.md": metricsPage(), "attributes.md": attributes(), "parameters.md": parameters(),
 		"events.md": eventsPage, "health.md": healthPage(), "boards.md": boards, "kubernetes.md": kubernetesPage(),
+		"packages.md": notice + packages,
 	}, err
 }
 
