@@ -68,7 +68,7 @@ func TestPages_NamedTests_Exist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range append(handwritten(t), "../../SECURITY.md", "../../ARCHITECTURE.md") {
+	for _, page := range handwritten(t) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -81,14 +81,18 @@ func TestPages_NamedTests_Exist(t *testing.T) {
 	}
 }
 
-// handwritten are the pages that people read first, and all of docs/.
+// handwritten are the pages of the root and all of docs/ but the reference.
 func handwritten(t *testing.T) []string {
 	t.Helper()
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(pages) == 0 {
-		t.Fatalf("no pages: %v", err)
+	out := []string{"../../demo/kind/README.md"}
+	for _, folder := range []string{"", "docs", "docs/design"} {
+		pages, err := filepath.Glob(filepath.Join("../..", folder, "*.md"))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("no pages in %q: %v", folder, err)
+		}
+		out = append(out, pages...)
 	}
-	return append(pages, "../../README.md", "../../CONTRIBUTING.md", "../../demo/kind/README.md")
+	return out
 }
 
 var (
@@ -99,7 +103,7 @@ var (
 
 // TestPages_RelativeLinks_Resolve checks the links between pages, with the headings that they name.
 func TestPages_RelativeLinks_Resolve(t *testing.T) {
-	for _, page := range append(handwritten(t), "../../SECURITY.md") {
+	for _, page := range handwritten(t) {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -119,6 +123,45 @@ func TestPages_RelativeLinks_Resolve(t *testing.T) {
 			} else if anchor != "" && !slices.Contains(anchors(string(data)), anchor) {
 				t.Errorf("%s: %s has no heading for #%s", page, path, anchor)
 			}
+		}
+	}
+}
+
+// inTree matches a path of the tree as code.
+var inTree = regexp.MustCompile("`((?:api|cmd|deployments|hack|internal|pkg|sim|test)/[^` ]*)`")
+
+// TestPages_NamedPaths_Exist finds packages and files that have moved. The changelog keeps the names of its time.
+func TestPages_NamedPaths_Exist(t *testing.T) {
+	for _, page := range handwritten(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range inTree.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join("../..", found[1])); err != nil && filepath.Base(page) != "CHANGELOG.md" {
+				t.Errorf("%s: %v", page, err)
+			}
+		}
+	}
+}
+
+// TestArchitecture_Tour_IsShortAndNamesEachDecision keeps the tour to what one reads in a sitting.
+func TestArchitecture_Tour_IsShortAndNamesEachDecision(t *testing.T) {
+	data, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tour := string(data)
+	if lines := strings.Count(tour, "\n"); lines > 120 {
+		t.Errorf("ARCHITECTURE.md has %d lines, at most 120: move decisions to docs/design", lines)
+	}
+	pages, err := filepath.Glob("../../docs/design/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, page := range pages {
+		if name := "docs/design/" + filepath.Base(page); !strings.Contains(tour, "("+name+")") {
+			t.Errorf("ARCHITECTURE.md has no link to %s", name)
 		}
 	}
 }
