@@ -1,0 +1,143 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+type workflow struct {
+	Permissions map[string]string `json:"permissions"`
+	Concurrency struct {
+		Group string `json:"group"`
+	} `json:"concurrency"`
+	Jobs map[string]struct {
+		Strategy struct {
+			Matrix map[string][]string `json:"matrix"`
+		} `json:"strategy"`
+		Steps []struct {
+			Run string `json:"run"`
+		} `json:"steps"`
+	} `json:"jobs"`
+}
+
+// form is an issue form, or with ContactLinks the chooser of forms.
+type form struct {
+	Name, Description string
+	Body              []struct {
+		Type, ID   string
+		Attributes struct{ Label, Value string }
+	}
+	ContactLinks []struct{ Name, URL, About string } `json:"contact_links"`
+}
+
+func TestGitHub_Files_AreComplete(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := map[string]int{}
+	err = filepath.WalkDir("../../.github", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".yml" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		folder := filepath.Base(filepath.Dir(path))
+		checked[folder]++
+		if folder == "workflows" {
+			checkWorkflow(t, path, data, string(makefile))
+		} else {
+			checkForm(t, path, data)
+		}
+		return nil
+	})
+	if err != nil || checked["workflows"] < 3 || checked["ISSUE_TEMPLATE"] < 3 {
+		t.Errorf("checked %v, %v", checked, err)
+	}
+}
+
+func checkWorkflow(t *testing.T, path string, data []byte, makefile string) {
+	t.Helper()
+	var w workflow
+	if err := yaml.Unmarshal(data, &w); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if !maps.Equal(w.Permissions, map[string]string{"contents": "read"}) || w.Concurrency.Group == "" || strings.Contains(string(data), "secrets.") {
+		t.Errorf("%s: a workflow only reads, has no secrets, and has a group of concurrency", path)
+	}
+	runs := 0
+	for _, job := range w.Jobs {
+		for _, step := range job.Steps {
+			for _, command := range matrixed(step.Run, job.Strategy.Matrix) {
+				words := strings.Fields(command)
+				if len(words) == 0 || words[0] == "git" {
+					continue
+				}
+				runs++
+				if target, ok := strings.CutPrefix(command, "make "); ok {
+					if !strings.Contains(makefile, "\n"+target+": ") {
+						t.Errorf("%s: the Makefile has no target %q", path, target)
+					}
+				} else if _, err := os.Stat(filepath.Join("../..", words[0])); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+			}
+		}
+	}
+	if runs == 0 {
+		t.Errorf("%s runs nothing", path)
+	}
+}
+
+var inMatrix = regexp.MustCompile(`\$\{\{ *matrix\.(\w+) *\}\}`)
+
+// matrixed returns a command once for each value of the matrix that it names.
+func matrixed(command string, matrix map[string][]string) []string {
+	name := inMatrix.FindStringSubmatch(command)
+	if name == nil {
+		return []string{command}
+	}
+	var out []string
+	for _, value := range matrix[name[1]] {
+		out = append(out, strings.ReplaceAll(command, name[0], value))
+	}
+	return out
+}
+
+func checkForm(t *testing.T, path string, data []byte) {
+	t.Helper()
+	var f form
+	if err := yaml.Unmarshal(data, &f); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if filepath.Base(path) == "config.yml" {
+		if len(f.ContactLinks) == 0 || f.ContactLinks[0].Name == "" || f.ContactLinks[0].About == "" || !strings.HasPrefix(f.ContactLinks[0].URL, "https://") {
+			t.Errorf("%s has no complete link", path)
+		}
+		return
+	}
+	if f.Name == "" || f.Description == "" || len(f.Body) == 0 {
+		t.Errorf("%s lacks name, description or body", path)
+	}
+	ids := map[string]bool{}
+	for i, part := range f.Body {
+		text := part.Type == "markdown"
+		if known := text || part.Type == "textarea" || part.Type == "input"; !known || text && part.Attributes.Value == "" ||
+			!text && (part.Attributes.Label == "" || part.ID == "" || ids[part.ID]) {
+			t.Errorf("%s: part %d of type %q lacks its text, or a label and an ID of its own", path, i, part.Type)
+		}
+		ids[part.ID] = true
+	}
+}
