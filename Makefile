@@ -43,6 +43,11 @@ chart: ## Lint the Helm chart and package it into dist/
 	@hack/tool.sh helm lint deployments/helm/gpu-dra-driver
 	@hack/tool.sh helm package deployments/helm/gpu-dra-driver --destination $(DIST)
 
+.PHONY: release
+release: ## Images for both architectures, chart and archives to publish; BASE_URL=URL of the archives, KEY=FILE signs
+	@hack/check-release.sh $(VERSION)
+	@$(MAKE) images-all chart dist
+
 .PHONY: cluster-build
 cluster-build: build ## Build Kubernetes, containerd, etcd, runc and CNI plugins into the cache (once)
 	@$(BIN)/onenode build --kubernetes $(KUBERNETES)

@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1 out=$2 base=${BASE_URL:-https://example.com/gpu-dra-driver/v$1}
 shift 2
+# Archives with an address are for publication.
+[ -z "${BASE_URL:-}" ] || hack/check-release.sh "$version"
 platforms=("$@")
 [ $# -gt 0 ] || platforms=({linux,darwin,windows}/{amd64,arm64})
 mkdir -p "$out"

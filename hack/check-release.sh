@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Fails while a page has a placeholder, or the changelog lacks the version. Usage: check-release.sh VERSION
+set -euo pipefail
+cd "$(dirname "$0")/.."
+failed=0
+if git grep -n PLACEHOLDER -- '*.md' .github >&2; then
+  echo "release: fill in these placeholders: who maintains the project, and where to report" >&2
+  failed=1
+fi
+if ! grep -q "^## $1\$\|^## $1 " CHANGELOG.md; then
+  echo "release: CHANGELOG.md has no heading '## $1': give it to the changes under '## Unreleased'" >&2
+  failed=1
+fi
+exit $failed
