@@ -89,8 +89,10 @@ func Markdown() (string, error) {
 	}
 	slices.SortStableFunc(packages, func(a, b Package) int { return a.Layer - b.Layer })
 	var b strings.Builder
-	b.WriteString("# Packages\n\nA package imports only packages of lower layers. [Architecture](../../ARCHITECTURE.md) has the other rules, " +
-		"and the kinds `pure`, `machine`, `cluster` and `command`.\n")
+	b.WriteString("# Packages\n\nA package imports only packages of lower layers. " +
+		"[Architecture](../../ARCHITECTURE.md#six-rules) has the other rules.\n" +
+		"The word after the layer says what a package touches: `pure` nothing, `machine` the node, `cluster` the API server or the\n" +
+		"kubelet, `command` flags and environment.\n")
 	rows := 0
 	for _, w := range wings {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n| package | layer | owns |\n| --- | --- | --- |\n", w.name, w.holds)

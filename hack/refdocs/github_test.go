@@ -74,7 +74,8 @@ func checkWorkflow(t *testing.T, path string, data []byte, makefile string) {
 	if err := yaml.Unmarshal(data, &w); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
-	if !maps.Equal(w.Permissions, map[string]string{"contents": "read"}) || w.Concurrency.Group == "" || strings.Contains(string(data), "secrets.") {
+	read := map[string]string{"contents": "read"}
+	if !maps.Equal(w.Permissions, read) || w.Concurrency.Group == "" || strings.Contains(string(data), "secrets.") {
 		t.Errorf("%s: a workflow only reads, has no secrets, and has a group of concurrency", path)
 	}
 	runs := 0
@@ -123,8 +124,13 @@ func checkForm(t *testing.T, path string, data []byte) {
 		t.Fatalf("%s: %v", path, err)
 	}
 	if filepath.Base(path) == "config.yml" {
-		if len(f.ContactLinks) == 0 || f.ContactLinks[0].Name == "" || f.ContactLinks[0].About == "" || !strings.HasPrefix(f.ContactLinks[0].URL, "https://") {
-			t.Errorf("%s has no complete link", path)
+		if len(f.ContactLinks) == 0 {
+			t.Errorf("%s has no link", path)
+		}
+		for _, link := range f.ContactLinks {
+			if link.Name == "" || link.About == "" || !strings.HasPrefix(link.URL, "https://") {
+				t.Errorf("%s: link %+v is incomplete", path, link)
+			}
 		}
 		return
 	}

@@ -19,7 +19,8 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(dir string) (string, error) {
-		out, err := exec.CommandContext(t.Context(), "bash", filepath.Join(dir, "hack/check-release.sh"), "1.2.3").CombinedOutput()
+		check := filepath.Join(dir, "hack/check-release.sh")
+		out, err := exec.CommandContext(t.Context(), "bash", check, "1.2.3").CombinedOutput()
 		return string(out), err
 	}
 	write := func(name, text string) {
@@ -34,10 +35,9 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 	write("hack/check-release.sh", string(script))
 	write("CHANGELOG.md", "## 1.2.3\n")
 	write("SECURITY.md", "Write to security@example.com.\n")
-	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}} {
-		if out, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
-		}
+	repository := "cd " + dir + " && git init -q && git add -A"
+	if out, err := exec.CommandContext(t.Context(), "bash", "-c", repository).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", repository, err, out)
 	}
 	if out, err := run(dir); err != nil {
 		t.Errorf("complete pages: %v: %s", err, out)
@@ -56,7 +56,7 @@ func TestRelease_Placeholders_Refused(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := run("../..")
-	if open := strings.Contains(string(security), "PLACEHOLDER"); open && (err == nil || !strings.Contains(out, "SECURITY.md:3")) {
+	if strings.Contains(string(security), "PLACEHOLDER") && (err == nil || !strings.Contains(out, "SECURITY.md:3")) {
 		t.Errorf("SECURITY.md has a placeholder, and the check says: %v: %s", err, out)
 	}
 }
