@@ -126,7 +126,7 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestRecent_GraceOver_ShapeForgotten",
 	},
 	{
-		Name: "a profile goes as soon as no object asks for it", File: "pkg/cluster/demand/published.go",
+		Name: "a profile goes as soon as no object asks for it", File: "pkg/cluster/demand/demand.go",
 		Old: "now.Sub(since) >= Keep+Renew ||", New: "now.Sub(since) >= Renew ||",
 		Package: "./pkg/cluster/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
 	},
@@ -151,9 +151,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/show/view", Test: "TestClaims_Pending_ResolvedThroughSelectors",
 	},
 	{
-		Name: "a group without a readable type asks for no groups", File: "pkg/cluster/demand/profiles.go",
+		Name: "a group without a readable type asks for no groups", File: "pkg/cluster/demand/objects/objects.go",
 		Old: `if only := r.Type(c.Driver); only != "" {`, New: `if only := r.Type(c.Driver); true {`,
-		Package: "./pkg/cluster/demand", Test: "TestAsked_Request_AsksForTheDevicesThatItCouldGet",
+		Package: "./pkg/cluster/demand/objects", Test: "TestAsked_Request_AsksForTheDevicesThatItCouldGet",
 	},
 	{
 		Name: "classes of groups go while nodes publish none", File: "pkg/cluster/controller/clusterview.go",

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/demand"
+	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
@@ -124,7 +125,7 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 
 // asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
 func (k *askedKeeper) asked() (asked []string, nodes int) {
-	c := demand.Cluster{
+	c := objects.Cluster{
 		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes.List()),
 		Claims: list[*resourceapi.ResourceClaim](k.claims.GetStore().List()), Pods: list[*corev1.Pod](k.pods.GetStore().List()),
 		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetStore().List()),

@@ -1,6 +1,8 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
+// Package demand holds the MIG profiles that a cluster asks for, and whether it asks for NVLink groups. The controller
+// remembers them for a while and writes them into a ConfigMap, which the nodes with the setting Auto read.
 package demand
 
 import (
@@ -12,6 +14,9 @@ import (
 
 	"gpu-dra-driver/pkg/gpu"
 )
+
+// Groups stands for NVLink groups of all sizes, beside the names of MIG profiles.
+const Groups = "nvlink"
 
 const (
 	// Keep is the time for which devices stay published after an object last asked for them.

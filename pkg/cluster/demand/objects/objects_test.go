@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package demand
+package objects
 
 import (
 	"slices"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
@@ -61,8 +62,8 @@ func cluster() Cluster {
 
 func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 	all := cluster().Known
-	groups := []string{Groups}
-	everything := append(slices.Clone(all), Groups)
+	groups := []string{demand.Groups}
+	everything := append(slices.Clone(all), demand.Groups)
 	for name, c := range map[string]struct {
 		asks resourceapi.DeviceClaim
 		want []string
@@ -93,7 +94,7 @@ func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 		"a driver in an odd way":     {devices("any", `device.driver.startsWith("gpu.")`), everything},
 		"a class or a group": {resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", FirstAvailable: []resourceapi.DeviceSubRequest{
 			{DeviceClassName: "nvlink.gpu.nvidia.com"}, {DeviceClassName: "mig-1g.10gb.nvidia.com"},
-		}}}}, []string{"1g.10gb", Groups}},
+		}}}}, []string{"1g.10gb", demand.Groups}},
 		"another driver":               {devices("nic"), nil},
 		"attributes of another driver": {devices("other"), nil},
 		"a class that does not exist":  {devices("none"), nil},
@@ -128,7 +129,7 @@ func TestAsked_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
 	c.Claims = []*resourceapi.ResourceClaim{
 		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
 	}
-	if got := c.Asked(); !slices.Equal(got, []string{"2g.20gb", Groups}) {
+	if got := c.Asked(); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -138,7 +139,7 @@ func TestAsked_ExtendedResource_AsksByItsClass(t *testing.T) {
 		"nvidia.com/mig-1g.10gb": {"1g.10gb"}, "nvidia.com/gpu": nil, "cpu": nil,
 		"deviceclass.resource.kubernetes.io/mig-1g.10gb.nvidia.com": {"1g.10gb"},
 		"deviceclass.resource.kubernetes.io/mig.nvidia.com":         cluster().Known,
-		"deviceclass.resource.kubernetes.io/nvlink.gpu.nvidia.com":  {Groups},
+		"deviceclass.resource.kubernetes.io/nvlink.gpu.nvidia.com":  {demand.Groups},
 	} {
 		limits := corev1.ResourceList{name: resource.MustParse("1")}
 		for _, pod := range []corev1.PodSpec{

@@ -1,7 +1,10 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package demand
+// Package objects finds the MIG profiles that the objects of a cluster ask for, and whether they ask for NVLink groups.
+//
+// An object asks for every device that it could get: a restriction that the package cannot read does not restrict.
+package objects
 
 import (
 	"maps"
@@ -11,12 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/gpu"
 )
-
-// Groups stands for NVLink groups of all sizes, beside the names of MIG profiles.
-const Groups = "nvlink"
 
 // Cluster holds the objects that can ask for partitions and groups.
 type Cluster struct {
@@ -32,7 +33,7 @@ type Cluster struct {
 	Read func(expression string) selector.Reading
 }
 
-// Asked returns the known profiles that an object asks for, sorted, and Groups.
+// Asked returns the known profiles that an object asks for, sorted, and demand.Groups.
 func (c Cluster) Asked() []string {
 	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
 	for _, class := range c.Classes {
@@ -56,7 +57,7 @@ func (c Cluster) Asked() []string {
 			for _, profile := range profiles {
 				asked[profile] = true
 			}
-			asked[Groups] = asked[Groups] || groups
+			asked[demand.Groups] = asked[demand.Groups] || groups
 		}
 	}
 	requests := func(devices resourceapi.DeviceClaim) {
@@ -74,7 +75,7 @@ func (c Cluster) Asked() []string {
 				case held.Kind == gpu.KindMIG:
 					asked[held.Profile] = true
 				case held.Kind == gpu.KindGroup:
-					asked[Groups] = true
+					asked[demand.Groups] = true
 				}
 			}
 		}
@@ -89,7 +90,9 @@ func (c Cluster) Asked() []string {
 			}
 		}
 	}
-	maps.DeleteFunc(asked, func(what string, is bool) bool { return !is || what != Groups && !slices.Contains(c.Known, what) })
+	maps.DeleteFunc(asked, func(what string, is bool) bool {
+		return !is || what != demand.Groups && !slices.Contains(c.Known, what)
+	})
 	return slices.Sorted(maps.Keys(asked))
 }
 
