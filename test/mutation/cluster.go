@@ -57,7 +57,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "the label of another writer is taken over", File: "pkg/cluster/nodelabels/nodelabels.go",
-		Old: "present && ours && now == last, !present:", New: "present && now != value, present && ours && now == last, !present:",
+		Old: "present && (!ours || now != value && now != last)", New: "present && !ours && now == value",
 		Package: control, Test: "TestLabel_NodeComesAndGoes_OnlyOwnLabelsChange",
 	},
 	{

@@ -309,34 +309,33 @@ func Plan(has, annotations, want map[string]string, driver string) Change {
 	for key, value := range want {
 		now, present := has[key]
 		last, ours := mine[key]
-		switch {
-		case present && now == value && ours, present && ours && now == last, !present:
-			keeps[key] = value
-			if !present || now != value {
-				change.Labels[key] = &value
-			}
+		if present && (!ours || now != value && now != last) {
+			continue // It belongs to another writer.
+		}
+		keeps[key] = value
+		if !present || now != value {
+			change.Labels[key] = &value
 		}
 	}
 	for key, last := range mine {
-		_, wanted := want[key]
 		now, present := has[key]
-		switch {
-		case !present || wanted || now != last:
-		case key == selected:
+		if _, wanted := want[key]; wanted || !present || now != last {
+			continue
+		}
+		if key == selected {
 			keeps[key] = last
-		default:
+		} else {
 			change.Labels[key] = nil
 		}
 	}
-	if !maps.Equal(keeps, mine) || !readable {
+	if readable && maps.Equal(keeps, mine) {
+		return change
+	}
+	if len(keeps) > 0 {
+		text, _ := json.Marshal(keeps) // Strings always encode, and encoding/json sorts keys.
+		change.Annotations[Written(driver)] = new(string(text))
+	} else if _, present := annotations[Written(driver)]; present {
 		change.Annotations[Written(driver)] = nil
-		if len(keeps) > 0 {
-			text, _ := json.Marshal(keeps) // Strings always encode, and encoding/json sorts keys.
-			change.Annotations[Written(driver)] = new(string(text))
-		}
-		if _, present := annotations[Written(driver)]; !present && len(keeps) == 0 {
-			delete(change.Annotations, Written(driver))
-		}
 	}
 	return change
 }
