@@ -161,11 +161,6 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestAskedKeeper_NodesWithoutGroups_ClassesOfGroupsStay",
 	},
 	{
-		Name: "a claim is charged only at scrapes", File: "pkg/cluster/controller/gpuseconds.go",
-		Old: "	if h != nil {\n		s.charge(h, now)\n	}\n", New: "",
-		Package: control, Test: "TestCluster_ShortClaim_CountsForItsNamespace",
-	},
-	{
 		Name: "a plugin may publish any kind of an attribute", File: ownSlices,
 		Old: "        !(name in variables.kinds) || ", New: "        !(name in variables.kinds) || true || ",
 		Package: charts, Test: "TestSlicesPolicy_AnyValueOfAnyField_SchedulerGoesOn",

@@ -366,6 +366,11 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/show/usage", Test: "TestAccount_ClaimStartsAndEnds_ChargedForItsTime",
 	},
 	{
+		Name: "the GPU seconds of a namespace end with its last claim", File: "pkg/show/usage/account.go",
+		Old: "return at-n.Last >= keepNamespace", New: "return at-n.Last > 0",
+		Package: "./pkg/show/usage", Test: "TestAccount_ShortClaim_CountsForItsNamespace",
+	},
+	{
 		Name: "parts of a GPU that no claim can get are free", File: "pkg/show/usage/rates.go",
 		Old: "out[Free] = min(rest, b.free())", New: "out[Free] = rest",
 		Package: "./pkg/show/usage", Test: "TestAccount_Devices_ChargeTheirPartOfTheBoard",

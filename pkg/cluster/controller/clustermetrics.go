@@ -45,8 +45,7 @@ func (c *Controller) Cluster() (metrics.Cluster, bool) {
 	counts := pool.Count(all, byNode)
 	counts.Fold(pool.Publishers(all), maxKinds)
 	return metrics.Cluster{
-		Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states(), GPUSeconds: l.gpuSeconds.read(),
-		Prices: c.o.Prices,
+		Nodes: len(all), Counts: counts, Claims: phases, Classes: c.classStatuses.states(), Prices: c.o.Prices,
 	}, true
 }
 

@@ -77,7 +77,6 @@ type leading struct {
 	claims, nodes cache.SharedIndexInformer
 	classes       *classReconciler
 	labeller      *labeller
-	gpuSeconds    *gpuSeconds
 }
 
 // task is one reconciliation: of the labels of a node, or of the classes if node is empty.
@@ -164,9 +163,6 @@ func (c *Controller) Lead(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if err := l.gpuSeconds.follow(l.claims); err != nil {
-		return err
-	}
 	wg.Go(func() { l.claims.RunWithContext(ctx) })
 	synced := []cache.InformerSynced{l.claims.HasSynced}
 	if c.o.LabelNodes {
@@ -209,7 +205,6 @@ func (c *Controller) newLeading() *leading {
 		claims: informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll).List, c.versions.ResourceClaims(metav1.NamespaceAll).Watch,
 			&resourceapi.ResourceClaim{}, trimClaim),
 	}
-	l.gpuSeconds = newGPUSeconds(c.weigh)
 	nodes := c.metadata.Resource(nodeResource)
 	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{

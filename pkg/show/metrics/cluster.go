@@ -33,8 +33,6 @@ var (
 		"Claims for this driver's devices. phase is pending (not allocated), allocated (no pod yet), reserved (for pods) or deleting."}
 	clusterClasses = Entry{"gpu_dra_cluster_device_classes", "gauge", []string{"state"},
 		"DeviceClasses that select this driver's devices. state is ok, unmatched (no device of the cluster matches) or invalid (a selector fails on a device)."}
-	namespaceSeconds = Entry{"gpu_dra_namespace_allocated_gpu_seconds_total", "counter", []string{"claim_namespace", "model"},
-		"Seconds of whole GPUs for which claims of a namespace were allocated, since this instance leads. Claims that end between two scrapes count too. Parts of GPUs count as in gpu_dra_claim_allocated_gpu_seconds_total."}
 	hourlyCost = Entry{"gpu_dra_gpu_hourly_cost", "gauge", []string{"model"},
 		"Price of a GPU for an hour, by the flag --gpu-prices, in the currency of the flag."}
 	reviews = Entry{"gpu_dra_reviews_total", "counter", []string{"webhook", "kind", "result"},
@@ -48,7 +46,7 @@ var (
 // clusterGauges are the metrics of a Cluster.
 var clusterGauges = []Entry{
 	clusterNodes, clusterDevices, clusterFreeGPUs, clusterFreePlacements, clusterLargestGroup, clusterFragmentation,
-	clusterClaims, clusterClasses, namespaceSeconds, hourlyCost,
+	clusterClaims, clusterClasses, hourlyCost,
 }
 
 // ClusterCatalogue lists the controller's own metrics, by name.
@@ -62,13 +60,9 @@ type Cluster struct {
 	Counts pool.DeviceCounts
 	// Claims are by phase, Classes by state.
 	Claims, Classes map[string]int
-	GPUSeconds      map[Tenant]float64
 	// Prices are those of a GPU for an hour, by model.
 	Prices map[string]float64
 }
-
-// Tenant is a namespace with claims of a model.
-type Tenant struct{ Namespace, Model string }
 
 // clusterCollector collects the cluster metrics at each scrape.
 type clusterCollector struct {
@@ -131,9 +125,6 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for phase, n := range now.Claims {
 		put(clusterClaims, float64(n), phase)
-	}
-	for t, seconds := range now.GPUSeconds {
-		out <- prometheus.MustNewConstMetric(namespaceSeconds.desc(), prometheus.CounterValue, seconds, t.Namespace, t.Model)
 	}
 	for model, price := range now.Prices {
 		put(hourlyCost, price, model)

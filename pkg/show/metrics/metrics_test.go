@@ -93,8 +93,9 @@ func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	})
 	m.CollectUsage(func() (gpuusage.Account, bool) {
 		return gpuusage.Account{
-			GPUs:   map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},
-			Claims: map[string]gpuusage.Claim{"u": {GPUs: map[string]gpuusage.Use{"0000:01:00.0": {UUID: "GPU-1", Source: "gpm", Watched: true}}}},
+			GPUs:       map[string]gpuusage.GPU{"0000:01:00.0": {UUID: "GPU-1", Model: "m"}, "0000:02:00.0": {UUID: "GPU-2", Missing: true}},
+			Claims:     map[string]gpuusage.Claim{"u": {GPUs: map[string]gpuusage.Use{"0000:01:00.0": {UUID: "GPU-1", Source: "gpm", Watched: true}}}},
+			Namespaces: map[string]gpuusage.Namespace{"n": {Seconds: map[string]float64{"m": 1}}},
 		}, true
 	})
 	observeAll(m)

@@ -17,6 +17,8 @@ var (
 	claimAllocated = Entry{"gpu_dra_claim_allocated_gpu_seconds_total", "counter",
 		[]string{"claim_namespace", "claim", "claim_uid", "gpu_uuid", "model"},
 		"Seconds of whole GPUs that a prepared claim has had. A partition counts as its part of the memory slices, a share as the larger of its parts of memory and compute. A claim counts once, however many pods use it."}
+	namespaceAllocated = Entry{"gpu_dra_namespace_allocated_gpu_seconds_total", "counter", []string{"claim_namespace", "model"},
+		"Seconds of whole GPUs that the prepared claims of a namespace have had on the node, also of claims that end between two scrapes. Parts of GPUs count as in gpu_dra_claim_allocated_gpu_seconds_total. Absent after a day without a claim."}
 	claimActive = Entry{"gpu_dra_claim_active_gpu_seconds_total", "counter",
 		append(slices.Clone(claimAllocated.Labels), "source"),
 		"Seconds of whole GPUs, weighed as the allocated ones, in which the claim used its devices: the integral of their utilization. source is the measurement: nvml, or gpm for partitions. Absent for devices without a measurement, such as shares of a partition with other shares."}
@@ -25,7 +27,7 @@ var (
 )
 
 // usageMetrics are the metrics of a gpuusage.Account.
-var usageMetrics = []Entry{gpuSeconds, claimAllocated, claimActive, claimOccupied}
+var usageMetrics = []Entry{gpuSeconds, namespaceAllocated, claimAllocated, claimActive, claimOccupied}
 
 type usageCollector struct {
 	read func() (gpuusage.Account, bool)
@@ -56,6 +58,11 @@ func (c *usageCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		for _, state := range gpuusage.States {
 			put(gpuSeconds, g.Seconds[state], g.UUID, g.Model, string(state))
+		}
+	}
+	for name, namespace := range account.Namespaces {
+		for model, seconds := range namespace.Seconds {
+			put(namespaceAllocated, seconds, name, model)
 		}
 	}
 	for _, claim := range account.Claims {

@@ -42,6 +42,8 @@ type Account struct {
 	GPUs map[string]GPU `json:"gpus"`
 	// Claims are by UID. A claim that has ended is removed.
 	Claims map[string]Claim `json:"claims"`
+	// Namespaces are those with a claim in the last day.
+	Namespaces map[string]Namespace `json:"namespaces"`
 
 	// last is nil until the first observation of this process.
 	last *rates
@@ -64,6 +66,17 @@ type Claim struct {
 	// GPUs are by PCI address.
 	GPUs map[string]Use `json:"gpus"`
 }
+
+// Namespace holds the sums of a namespace's claims on this node, with those that have ended.
+type Namespace struct {
+	// Seconds are those of whole GPUs, by model.
+	Seconds map[string]float64 `json:"seconds"`
+	// Last is the time since the boot at which the namespace last had a claim.
+	Last time.Duration `json:"last"`
+}
+
+// keepNamespace limits the sums of namespaces that exist for a short time each.
+const keepNamespace = 24 * time.Hour
 
 // Use holds a claim's sums on one board, in seconds of whole GPUs.
 type Use struct {
@@ -107,22 +120,32 @@ func (a *Account) Advance(bootID string, at time.Duration, o Observation) {
 			delete(a.Claims, uid)
 		}
 	}
+	for _, p := range o.Plans {
+		n := a.Namespaces[p.Claim.Namespace]
+		n.Last = at
+		a.Namespaces[p.Claim.Namespace] = n
+	}
+	maps.DeleteFunc(a.Namespaces, func(_ string, n Namespace) bool { return at-n.Last >= keepNamespace })
 	a.BootID, a.At, a.last = bootID, max(at, 0), now
 }
 
-// restart marks each board as missing until a scan finds it.
+// restart marks each board as missing until a scan finds it. The times of the last boot do not count.
 func (a *Account) restart() {
 	a.last = nil
 	for address, g := range a.GPUs {
 		g.Missing = true
 		a.GPUs[address] = g
 	}
+	for name, n := range a.Namespaces {
+		n.Last = 0
+		a.Namespaces[name] = n
+	}
 }
 
 // see stores the boards of a scan.
 func (a *Account) see(s gpu.Snapshot) {
 	if a.GPUs == nil {
-		a.GPUs, a.Claims = map[string]GPU{}, map[string]Claim{}
+		a.GPUs, a.Claims, a.Namespaces = map[string]GPU{}, map[string]Claim{}, map[string]Namespace{}
 	}
 	for _, g := range s.GPUs {
 		known := a.GPUs[g.PCIAddress]
@@ -179,6 +202,9 @@ func (a *Account) charge(elapsed float64, r *rates, plans []plan.Plan) {
 			c = Claim{GPUs: map[string]Use{}}
 		}
 		c.Claim = p.Claim
+		if a.Namespaces[c.Namespace].Seconds == nil {
+			a.Namespaces[c.Namespace] = Namespace{Seconds: map[string]float64{}}
+		}
 		for _, d := range p.Devices {
 			if use := c.GPUs[d.PCIAddress]; use.UUID != d.UUID && !d.Admin {
 				c.GPUs[d.PCIAddress] = Use{UUID: d.UUID, Model: a.GPUs[d.PCIAddress].Model}
@@ -191,6 +217,7 @@ func (a *Account) charge(elapsed float64, r *rates, plans []plan.Plan) {
 			if use, ok := a.Claims[uid].GPUs[address]; ok {
 				use.Allocated += elapsed * weight
 				a.Claims[uid].GPUs[address] = use
+				a.Namespaces[a.Claims[uid].Namespace].Seconds[use.Model] += elapsed * weight
 			}
 		}
 	}
@@ -236,7 +263,7 @@ func (a *Account) measure(elapsed float64, charged *rates, o Observation) {
 
 // Clone returns a copy for readers.
 func (a *Account) Clone() Account {
-	out := Account{BootID: a.BootID, At: a.At, GPUs: map[string]GPU{}, Claims: map[string]Claim{}}
+	out := Account{BootID: a.BootID, At: a.At, GPUs: map[string]GPU{}, Claims: map[string]Claim{}, Namespaces: map[string]Namespace{}}
 	for address, g := range a.GPUs {
 		g.Seconds = maps.Clone(g.Seconds)
 		out.GPUs[address] = g
@@ -244,6 +271,10 @@ func (a *Account) Clone() Account {
 	for uid, c := range a.Claims {
 		c.GPUs = maps.Clone(c.GPUs)
 		out.Claims[uid] = c
+	}
+	for name, n := range a.Namespaces {
+		n.Seconds = maps.Clone(n.Seconds)
+		out.Namespaces[name] = n
 	}
 	return out
 }

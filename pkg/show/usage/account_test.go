@@ -100,6 +100,8 @@ func TestAccount_Devices_ChargeTheirPartOfTheBoard(t *testing.T) {
 		"four of eight slices":    {[]plan.Device{partition(0, "3g.40gb", 4)}, 50, map[State]float64{Allocated: 50, Free: 150}},
 		"the larger is memory":    {[]plan.Device{share(whole(0), 40, 10, 8)}, 40, map[State]float64{Allocated: 40, Free: 160}},
 		"the larger is compute":   {[]plan.Device{share(whole(0), 10, 75, 8)}, 75, map[State]float64{Allocated: 75, Free: 125}},
+		"two GPUs":                {[]plan.Device{whole(0), whole(1)}, 200, map[State]float64{Allocated: 200}},
+		"all of a GPU's memory":   {[]plan.Device{share(whole(0), 100, 0, 8)}, 100, map[State]float64{Allocated: 100, Free: 100}},
 		"two shares of one claim": {[]plan.Device{share(whole(0), 10, 0, 8), share(whole(0), 10, 0, 8)}, 20, map[State]float64{Allocated: 20, Free: 180}},
 		"the last share":          {[]plan.Device{share(whole(0), 40, 0, 1)}, 40, map[State]float64{Allocated: 40, Blocked: 60, Free: 100}},
 		"a share of a partition":  {[]plan.Device{share(partition(0, "3g.40gb", 4), 50, 0, 8)}, 25, map[State]float64{Allocated: 25, Free: 175}},
@@ -107,6 +109,9 @@ func TestAccount_Devices_ChargeTheirPartOfTheBoard(t *testing.T) {
 		"different shares of a partition": {
 			[]plan.Device{share(partition(0, "3g.40gb", 4), 70, 10, 8), share(partition(0, "3g.40gb", 4), 20, 80, 8)}, 50,
 			map[State]float64{Allocated: 50, Free: 150},
+		},
+		"different shares of a GPU": {
+			[]plan.Device{share(whole(0), 70, 10, 8), share(whole(0), 10, 75, 8)}, 100, map[State]float64{Allocated: 100, Free: 100},
 		},
 		// With 4g.40gb and 3g.40gb no compute slice is left; with 3g.40gb twice, one is, but no memory slice.
 		"no compute slice left": {
@@ -250,6 +255,32 @@ func TestAccount_ClaimStartsAndEnds_ChargedForItsTime(t *testing.T) {
 	if got := a.GPUs[address(0)].Seconds; len(a.Claims) != 0 || !near(got[Allocated], 35) || !near(got[Free], 10) {
 		t.Errorf("%d claims left, %v; want none, 35 s allocated, 10 s free", len(a.Claims), got)
 	}
+}
+
+func TestAccount_ShortClaim_CountsForItsNamespace(t *testing.T) {
+	var a Account
+	long := claim("long", whole(0))
+	long.Claim.Namespace = "team-b"
+	only, both := Observation{Snapshot: node(2), Plans: []plan.Plan{long}}, Observation{Snapshot: node(2), Plans: []plan.Plan{long, claim("short", whole(1))}}
+	a.Advance("boot", 0, only)
+	a.Advance("boot", 2*time.Second, both)
+	a.Advance("boot", 6*time.Second, only)
+	a.Advance("boot", 10*time.Second, only)
+	want := func(team string, seconds float64, present bool) {
+		t.Helper()
+		n, ok := a.Namespaces[team]
+		if got := n.Seconds["NVIDIA H100"]; ok != present || !near(got, seconds) {
+			t.Errorf("%s has %v GPU seconds, want %v", team, n, seconds)
+		}
+	}
+	want("team-a", 4, true)
+	want("team-b", 10, true)
+	// A reboot does not end the sums of a namespace.
+	a.Advance("other", 5*time.Second, only)
+	want("team-a", 4, true)
+	a.Advance("other", keepNamespace, only)
+	want("team-a", 0, false)
+	want("team-b", 10+(keepNamespace-5*time.Second).Seconds(), true)
 }
 
 func TestAccount_PluginRestarts_ChargesTimeBetween(t *testing.T) {

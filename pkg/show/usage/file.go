@@ -4,6 +4,7 @@
 package usage
 
 import (
+	"maps"
 	"slices"
 )
 
@@ -32,7 +33,15 @@ func (a *Account) Check() {
 			delete(a.Claims, uid)
 		}
 	}
-	if a.GPUs == nil || a.Claims == nil {
+	maps.DeleteFunc(a.Namespaces, func(_ string, n Namespace) bool {
+		for model, seconds := range n.Seconds {
+			if seconds < 0 {
+				delete(n.Seconds, model)
+			}
+		}
+		return n.Seconds == nil
+	})
+	if a.GPUs == nil || a.Claims == nil || a.Namespaces == nil {
 		*a = Account{}
 	}
 }
