@@ -176,7 +176,7 @@ func TestImports_Templates_AreNotLinked(t *testing.T) {
 
 func TestFreeMemory_Repeated_LeavesTheProgramRunning(t *testing.T) {
 	for range 3 {
-		freeMemory(false)
+		freeMemory()
 	}
 	if _, err := os.ReadFile("/proc/self/maps"); err != nil {
 		t.Fatal(err)

@@ -23,13 +23,9 @@ func tuneMemory(environ []string) {
 	}
 }
 
-// freeMemory returns free heap and the pages of the binary to the kernel. Most of these pages are used only while
-// Go's packages and Kubernetes' types initialise. The next use reads them from the page cache. The heap is freed only
-// the first time, because the collection costs as much processor time as all other work of half a minute.
-func freeMemory(again bool) {
-	if !again {
-		debug.FreeOSMemory()
-	}
+// freeMemory returns the pages of the binary to the kernel. Most of them are used only while Go's packages and Kubernetes'
+// types initialise. The next use reads them from the page cache.
+func freeMemory() {
 	if err := dropBinary(); err != nil {
 		klog.Background().V(4).Info("The binary's pages stay in memory", "err", err)
 	}

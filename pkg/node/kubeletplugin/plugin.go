@@ -46,8 +46,8 @@ type Options struct {
 	// the plugin releases its devices without an Unprepare.
 	Usage         devicestate.Usage
 	VanishedGrace time.Duration
-	// Idle is called when the kubelet has stopped calling and then, with again, every minute.
-	Idle func(again bool)
+	// Idle is called when the kubelet has stopped calling and then every minute.
+	Idle func()
 	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
 	Reconcile func(context.Context) []error
 	XIDs      XIDOptions
@@ -283,7 +283,7 @@ func (p *Plugin) watchIdle(ctx context.Context) {
 			return
 		}
 		if idle%idleAgain == 0 {
-			p.o.Idle(idle > 0)
+			p.o.Idle()
 		}
 		idle++
 	}, idleAfter)

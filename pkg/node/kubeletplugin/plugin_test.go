@@ -103,7 +103,7 @@ func (e testEnv) start() {
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
 				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
 			}),
-			VanishedGrace: time.Hour, Idle: func(bool) {}, Reconcile: func(context.Context) []error { return nil }, Background: []func(context.Context){devicePlugins.Run},
+			VanishedGrace: time.Hour, Idle: func() {}, Reconcile: func(context.Context) []error { return nil }, Background: []func(context.Context){devicePlugins.Run},
 		}).Run
 	})
 }
