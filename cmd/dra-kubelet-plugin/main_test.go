@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -158,20 +157,6 @@ func TestServeHTTP_BadAddress_ReturnsError(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-}
-
-// TestImports_Templates_AreNotLinked guards the binary's size: html/template and text/template call methods by name.
-// With them, the linker keeps every method of every Kubernetes type: 20 MB.
-func TestImports_Templates_AreNotLinked(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range strings.Fields(string(out)) {
-		if p == "text/template" || p == "html/template" {
-			t.Errorf("%s is linked in; find who imports it with go list -deps -tags grpcnotrace -json .", p)
-		}
-	}
 }
 
 func TestFreeMemory_Repeated_LeavesTheProgramRunning(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,6 +29,17 @@ var changesFiles = map[string]string{
 	"cmd/kubectl-gpu":          "it runs on a user's machine, and writes only the archive that the user names",
 	"internal/mpsd/supervisor": "it runs beside the plugin and keeps no claim's state: what it makes is made anew when it starts",
 	"pkg/node/kubeletplugin":   "the hook binary and stale sockets are no claim's effects: each start makes them right again",
+}
+
+// unlinked lists the packages that must stay out of the plugin's binary, each with those below it, and the reason. The
+// plugin runs on each node.
+var unlinked = map[string]string{
+	"text/template":              "it calls methods by name, so that the linker keeps every method of every Kubernetes type: 20 MB",
+	"html/template":              "it needs text/template",
+	"github.com/google/cel-go":   "only the controller and kubectl gpu read selectors",
+	"github.com/antlr4-go/antlr": "it is the parser of cel-go",
+	"cel.dev/expr":               "it is the syntax tree of cel-go",
+	"k8s.io/apiserver":           "it needs cel-go",
 }
 
 type file struct {
@@ -173,6 +185,25 @@ func TestPurePackages_ReachOutside_Never(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+func TestPlugin_Binary_LinksOnlyWhatItUses(t *testing.T) {
+	const plugin = module + "cmd/dra-kubelet-plugin"
+	out, err := exec.Command("go", "list", "-deps", "-tags", "grpcnotrace", plugin).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, plugin) {
+		t.Fatalf("go list shows %d packages without %s", len(linked), plugin)
+	}
+	for _, pkg := range linked {
+		for heavy, reason := range unlinked {
+			if strings.HasPrefix(pkg+"/", heavy+"/") {
+				t.Errorf("the plugin links %s: %s. Find who imports it with go list -deps -tags grpcnotrace -json %s", pkg, reason, plugin)
+			}
+		}
 	}
 }
 
