@@ -13,24 +13,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"path/filepath"
 	"regexp"
-	"syscall"
 
 	"gpu-dra-driver/test/bench/table"
+	"gpu-dra-driver/test/command"
 	"gpu-dra-driver/test/e2e/env"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("bench", run) }
 
 type options struct {
 	samples, rounds, prepared int
@@ -93,20 +83,5 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 			return err
 		}
 	}
-	return b.report(out)
-}
-
-// report prints the table, and fails over budget if requested.
-func (b *bench) report(out io.Writer) error {
-	over, err := table.Print(out, b.rows)
-	if err != nil {
-		return err
-	}
-	if b.raw != "" {
-		fmt.Fprintln(out, "raw samples:", filepath.Clean(b.raw))
-	}
-	if over > 0 && b.strict {
-		return fmt.Errorf("%d figures are over budget", over)
-	}
-	return nil
+	return table.Report(out, b.rows, b.raw, b.strict)
 }

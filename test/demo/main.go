@@ -13,20 +13,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"gpu-dra-driver/test/command"
 	"gpu-dra-driver/test/e2e/env"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("demo", run) }
 
 func run(ctx context.Context, args []string, out, log io.Writer) error {
 	verb := ""

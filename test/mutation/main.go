@@ -17,12 +17,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"gpu-dra-driver/test/command"
 )
 
 // Mutation is a deliberate fault in the code.
@@ -35,14 +35,7 @@ type Mutation struct {
 	Package, Test string
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "mutation:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("mutation", run) }
 
 // run applies the mutations whose name or test contains the arguments, all of them without one. File and package names are
 // relative to the root of the product's module.

@@ -13,14 +13,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/test/command"
 	"gpu-dra-driver/test/table"
 )
 
@@ -32,14 +31,7 @@ type options struct {
 	onenode, kubernetes                 string
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "scheduling:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("scheduling", run) }
 
 func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 	var o options

@@ -18,24 +18,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"gpu-dra-driver/sim/profiles"
+	"gpu-dra-driver/test/command"
 	"gpu-dra-driver/test/demos"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "try:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("try", run) }
 
 func run(ctx context.Context, args []string, out, log io.Writer) error {
 	flags := flag.NewFlagSet("try", flag.ContinueOnError)

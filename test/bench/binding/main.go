@@ -15,9 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"gpu-dra-driver/test/bench/table"
+	"gpu-dra-driver/test/command"
 )
 
 const (
@@ -36,16 +35,9 @@ const (
 	namespace = metav1.NamespaceDefault
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "binding:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("binding", run) }
 
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	flags := flag.NewFlagSet("binding", flag.ContinueOnError)
 	samples := flags.Int("samples", 20, "pods of each kind")
 	if err := flags.Parse(args); err != nil {

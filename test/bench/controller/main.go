@@ -12,25 +12,15 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 	"time"
 
 	"gpu-dra-driver/test/bench/table"
+	"gpu-dra-driver/test/command"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("bench", run) }
 
 type options struct {
 	cut, whole      int
@@ -66,14 +56,5 @@ func run(ctx context.Context, args []string, out, log io.Writer) (err error) {
 		return err
 	}
 	b := &bench{options: o, log: log}
-	err = b.all(ctx)
-	over, printing := table.Print(out, b.rows)
-	err = errors.Join(err, printing)
-	if o.raw != "" {
-		fmt.Fprintln(out, "raw samples:", filepath.Clean(o.raw))
-	}
-	if over > 0 && o.strict {
-		err = errors.Join(err, fmt.Errorf("%d figures are over budget", over))
-	}
-	return err
+	return errors.Join(b.all(ctx), table.Report(out, b.rows, o.raw, o.strict))
 }

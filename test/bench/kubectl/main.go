@@ -15,7 +15,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -31,6 +30,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/test/bench/table"
+	"gpu-dra-driver/test/command"
 	"gpu-dra-driver/test/fleetserver"
 )
 
@@ -41,16 +41,9 @@ metadata: {name: asked, namespace: default}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, count: 9}}]}}
 `
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-}
+func main() { command.Main("bench", run) }
 
-func run(ctx context.Context, args []string, out io.Writer) (err error) {
+func run(ctx context.Context, args []string, out, _ io.Writer) (err error) {
 	flags := flag.NewFlagSet("kubectl", flag.ContinueOnError)
 	nodes := flags.Int("nodes", 5000, "nodes of eight GPUs; one of five has H100, the others V100")
 	binary := flags.String("plugin", "bin/kubectl-gpu", "the kubectl plugin")
@@ -120,11 +113,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 			row(name+"peak memory", "%.0f MB", c.megabytes, floor.megabytes, mostMemory),
 			row(name+"API requests", "%.0f", c.requests, floor.requests, mostRequests))
 	}
-	over, err := table.Print(out, rows)
-	if err == nil && over > 0 {
-		err = fmt.Errorf("%d figures are over budget", over)
-	}
-	return err
+	return table.Report(out, rows, "", true)
 }
 
 // The budgets are multiples of the floor.

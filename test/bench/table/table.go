@@ -26,8 +26,10 @@ func Plain(figure, value, budget string, over bool) Row {
 	return Row{Figure: figure, Value: value, Floor: "-", Ratio: "-", Budget: budget, Over: over}
 }
 
-// Print writes the rows and returns the number of rows over budget.
-func Print(out io.Writer, rows []Row) (over int, err error) {
+// Report prints the rows, and the directory of the raw samples unless its name is empty. If strict, it fails when a row is
+// over budget.
+func Report(out io.Writer, rows []Row, raw string, strict bool) error {
+	over := 0
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "FIGURE\tVALUE\tFLOOR\tRATIO\tBUDGET\t")
 	for _, r := range rows {
@@ -38,7 +40,16 @@ func Print(out io.Writer, rows []Row) (over int, err error) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Figure, r.Value, r.Floor, r.Ratio, r.Budget, mark)
 	}
-	return over, w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if raw != "" {
+		fmt.Fprintln(out, "raw samples:", filepath.Clean(raw))
+	}
+	if over > 0 && strict {
+		return fmt.Errorf("%d figures are over budget", over)
+	}
+	return nil
 }
 
 // Pair is one sample of a measurement and one of its floor.

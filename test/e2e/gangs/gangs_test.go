@@ -20,15 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/test/e2e/e2etest"
 	"gpu-dra-driver/test/e2e/env"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = e2etest.Must
 
 // TestGang_ClaimOfPodGroup_SharedReportedAndReleased follows a gang whose pods share an NVLink group, beside one that does not
 // fit.

@@ -20,17 +20,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/test/e2e/e2etest"
 	"gpu-dra-driver/test/e2e/env"
 )
 
 const namespace = "queue"
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = e2etest.Must
 
 type queue struct {
 	*env.Env

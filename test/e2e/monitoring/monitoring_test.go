@@ -22,15 +22,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/sim/engine"
+	"gpu-dra-driver/test/e2e/e2etest"
 	"gpu-dra-driver/test/e2e/env"
 )
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = e2etest.Must
 
 // node is the cluster with pods that use GPUs.
 type node struct {

@@ -8,11 +8,10 @@ package nodes
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
+	"gpu-dra-driver/test/e2e/e2etest"
 	"gpu-dra-driver/test/e2e/env"
 )
 
@@ -22,44 +21,18 @@ var cluster *env.Env
 const shortGrace = "deviceClasses.grace=4s"
 
 func TestMain(m *testing.M) {
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "e2e:", err)
-		code = 1
-	}
-	os.Exit(code)
+	e2etest.Main(m, func(ctx context.Context, c *env.Env) error {
+		cluster = c
+		if err := c.SimOn(ctx, 2, "up", "--profile", "l40s-4"); err != nil {
+			return err
+		}
+		return c.Install(ctx, "hgx-h100", 12, "--set", shortGrace)
+	})
 }
 
-func run(m *testing.M) (int, error) {
-	var err error
-	if cluster, err = env.FromEnvironment(os.Stderr); err != nil {
-		return 1, err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	if err := cluster.SimOn(ctx, 2, "up", "--profile", "l40s-4"); err != nil {
-		return 1, err
-	}
-	if err := cluster.Install(ctx, "hgx-h100", 12, "--set", shortGrace); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
-}
+func testContext(t *testing.T) context.Context { return e2etest.Context(t, 4*time.Minute) }
 
-// testContext gives a test a context that ends before the test's own limit.
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = e2etest.Must
 
 // eventually waits for an action of the controller.
 func eventually(ctx context.Context, t *testing.T, what string, ok func(context.Context) (bool, string)) {
