@@ -34,8 +34,8 @@ type Mount struct {
 	Point string
 }
 
-// ParseMounts parses a mountinfo file. It skips lines that it cannot parse, and the last line if it is incomplete.
-func ParseMounts(data []byte) (mounts []Mount) {
+// parseMounts parses a mountinfo file. It skips lines that it cannot parse, and the last line if it is incomplete.
+func parseMounts(data []byte) (mounts []Mount) {
 	for {
 		line, rest, complete := bytes.Cut(data, []byte("\n"))
 		if !complete {
@@ -72,9 +72,9 @@ func unescape(field []byte) string {
 	return string(out)
 }
 
-// ParseStart returns the start time in a stat file, in clock ticks since the boot. It is false for a process that has
+// parseStart returns the start time in a stat file, in clock ticks since the boot. It is false for a process that has
 // ended, and for other files.
-func ParseStart(data []byte) (start uint64, ok bool) {
+func parseStart(data []byte) (start uint64, ok bool) {
 	// The name in parentheses can contain anything. The state, field 3, follows it; the start time is field 22.
 	at := bytes.LastIndexByte(data, ')')
 	if at < 0 {
@@ -94,7 +94,7 @@ func Start(root string, pid uint32) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	start, ok := ParseStart(data)
+	start, ok := parseStart(data)
 	if !ok {
 		return 0, ErrEnded
 	}
@@ -135,7 +135,7 @@ func Mounts(root string, pid uint32) ([]Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseMounts(data), nil
+	return parseMounts(data), nil
 }
 
 func read(root string, pid uint32, name string, limit int64) ([]byte, error) {

@@ -15,7 +15,7 @@ import (
 
 func TestParseMounts_LinesOfKernel_ReturnsMounts(t *testing.T) {
 	long := "/" + strings.Repeat("x", 1<<17)
-	got := ParseMounts([]byte(strings.Join([]string{
+	got := parseMounts([]byte(strings.Join([]string{
 		`22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw`,
 		`23 22 0:52 ` + long + ` /long rw - overlay overlay rw,lowerdir=` + long,
 		`24 22 254:1 /with\040space\134040 /a\011b\012c rw - ext4 /dev/vda1 rw`,
@@ -39,7 +39,7 @@ func TestParseStart_StatFiles_ReturnsTicks(t *testing.T) {
 	for text, want := range map[string]uint64{
 		"7 (name) S" + rest: 777, "7 (a) S 1 2 (b)) R" + rest: 777, "7 (name) Z" + rest: 0, "7 (name) S 1 2": 0, "": 0, "7 (name": 0,
 	} {
-		if got, ok := ParseStart([]byte(text)); got != want || ok != (want != 0) {
+		if got, ok := parseStart([]byte(text)); got != want || ok != (want != 0) {
 			t.Errorf("%q: %v, %v", text, got, ok)
 		}
 	}
@@ -82,12 +82,12 @@ func FuzzParseMounts(f *testing.F) {
 	f.Add([]byte("36 35 98:0 /mnt\\0401 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n36 35 \\"))
 	f.Add([]byte(strings.Repeat("1 ", 1<<12) + "\n\\1\\12\\777\n 1 2 3 /\\ /\\0 \n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, m := range ParseMounts(data) {
+		for _, m := range parseMounts(data) {
 			if !strings.HasPrefix(m.Point, "/") || len(m.Root)+len(m.Point)+len(m.Filesystem) > len(data) {
 				t.Errorf("%+v", m)
 			}
 		}
-		ParseStart(data)
+		parseStart(data)
 	})
 }
 

@@ -112,8 +112,8 @@ type Engine struct {
 }
 
 const (
-	LabelMkdir host.Label = "state.mkdir"
-	LabelNotes host.Label = "gpu.notes"
+	labelMkdir host.Label = "state.mkdir"
+	labelNotes host.Label = "gpu.notes"
 )
 
 // Open returns an Engine and creates its directories.
@@ -129,7 +129,7 @@ func Open(o Options) (*Engine, error) {
 	}
 	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}
-	if err := o.Host.MkdirAll(LabelMkdir, 0o700, e.locks); err != nil {
+	if err := o.Host.MkdirAll(labelMkdir, 0o700, e.locks); err != nil {
 		return nil, fmt.Errorf("make the state directory %s: %w", e.locks, err)
 	}
 	var err error

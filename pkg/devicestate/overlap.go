@@ -88,7 +88,7 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 			return err
 		}
 		slices.Sort(notes)
-		if err := e.o.Host.SetNotes(LabelNotes, locks[address].Lock, was, noteLines(boot, notes)); err != nil {
+		if err := e.o.Host.SetNotes(labelNotes, locks[address].Lock, was, noteLines(boot, notes)); err != nil {
 			return err
 		}
 	}
@@ -239,7 +239,7 @@ func (e *Engine) removeNote(lock *host.Lock, uid, boot string) {
 		return
 	}
 	uids = slices.DeleteFunc(slices.Clone(uids), func(note string) bool { return note == uid })
-	_ = e.o.Host.SetNotes(LabelNotes, lock, was, noteLines(boot, uids))
+	_ = e.o.Host.SetNotes(labelNotes, lock, was, noteLines(boot, uids))
 }
 
 // refuseUnknown refuses the plan while a claim with an unreadable record may hold any GPU.

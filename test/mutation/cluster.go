@@ -127,7 +127,7 @@ var clusterMutations = []Mutation{
 	},
 	{
 		Name: "a profile goes as soon as no object asks for it", File: "pkg/cluster/demand/demand.go",
-		Old: "now.Sub(since) >= Keep+Renew ||", New: "now.Sub(since) >= Renew ||",
+		Old: "now.Sub(since) >= keep+renew ||", New: "now.Sub(since) >= renew ||",
 		Package: "./pkg/cluster/demand", Test: "TestNext_ProfileNoLongerAskedFor_StaysForAnHour",
 	},
 	{

@@ -41,8 +41,8 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/sessionpool.go",
-		Old: "return errors.Is(err, ErrNoGPU) ||", New: "return err != nil ||",
+		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/pool.go",
+		Old: "return errors.Is(err, errNoGPU) ||", New: "return err != nil ||",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
 	{

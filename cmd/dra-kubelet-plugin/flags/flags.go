@@ -30,7 +30,7 @@ const (
 
 // Values of --health-reset.
 const (
-	ResetNever    = "Never"
+	resetNever    = "Never"
 	ResetWhenIdle = "WhenIdle"
 )
 
@@ -164,8 +164,8 @@ func New(c *Config) *pflag.FlagSet {
 	fs.StringSliceVar(&c.HealthEvict, "health-evict", nil,
 		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
 			strings.Join(health.Names(), ", ")+".")
-	fs.StringVar(&c.HealthReset, "health-reset", ResetNever,
-		"Reset a GPU by nvidia-smi -r if the driver asks for a reset: "+ResetNever+", or "+ResetWhenIdle+" while no claim and no process "+
+	fs.StringVar(&c.HealthReset, "health-reset", resetNever,
+		"Reset a GPU by nvidia-smi -r if the driver asks for a reset: "+resetNever+", or "+ResetWhenIdle+" while no claim and no process "+
 			"uses it.")
 	fs.StringSliceVar(&c.healthIgnoreXIDs, "health-ignore-xids", nil,
 		"XIDs, separated by commas, that are counted but neither taint a GPU nor are reported to pods.")
@@ -273,8 +273,8 @@ func (c *Config) validate() error {
 			bad("clear-faults", "%v", err)
 		}
 	}
-	if c.HealthReset != ResetNever && c.HealthReset != ResetWhenIdle {
-		bad("health-reset", "%q is not one of %s, %s", c.HealthReset, ResetNever, ResetWhenIdle)
+	if c.HealthReset != resetNever && c.HealthReset != ResetWhenIdle {
+		bad("health-reset", "%q is not one of %s, %s", c.HealthReset, resetNever, ResetWhenIdle)
 	}
 	for _, state := range c.HealthEvict {
 		if _, ok := health.Lookup(state); !ok {

@@ -67,7 +67,7 @@ func (l *Library) Open() (nvml.Session, error) {
 }
 
 func (l *Library) find() (path string, info os.FileInfo, err error) {
-	if path, err = Find(l.driverRoot); err != nil {
+	if path, err = find(l.driverRoot); err != nil {
 		return "", nil, err
 	}
 	if info, err = os.Stat(path); err != nil {
@@ -155,10 +155,10 @@ var directories = []string{
 	"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib", "",
 }
 
-// Find looks for the NVML library under a driver root. It follows links within the root: an absolute link starts at
+// find looks for the NVML library under a driver root. It follows links within the root: an absolute link starts at
 // the root, and no link leads out of it. Without a library the error is nvml.LibraryNotFound and names the
 // directories.
-func Find(driverRoot string) (string, error) {
+func find(driverRoot string) (string, error) {
 	for _, dir := range directories {
 		path, err := securejoin.SecureJoin(driverRoot, filepath.Join(dir, soname))
 		if err != nil {

@@ -65,13 +65,13 @@ func New(library nvml.Library, listed func(address string) bool, report func(err
 	return p
 }
 
-// ErrNoGPU means that the kernel driver has no such GPU: it is unplugged, unbound or replaced, or no driver is loaded.
-var ErrNoGPU = errors.New("the driver has no such GPU")
+// errNoGPU means that the kernel driver has no such GPU: it is unplugged, unbound or replaced, or no driver is loaded.
+var errNoGPU = errors.New("the driver has no such GPU")
 
 // IsGone reports that an error means a GPU without its partitions and settings: the driver does not have it, or it is
 // lost until a reset, which removes them. Any other error leaves open what is on the GPU.
 func IsGone(err error) bool {
-	return errors.Is(err, ErrNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired)
+	return errors.Is(err, errNoGPU) || errors.Is(err, nvml.GPUIsLost) || errors.Is(err, nvml.ResetRequired)
 }
 
 // GPU is a GPU of an open session.
@@ -94,7 +94,7 @@ func (g *GPU) Reopen() error {
 		return fmt.Errorf("read the UUID of the GPU at %s: %w", g.address, err)
 	}
 	if is != g.uuid {
-		return fmt.Errorf("%w: at %s is %s instead of %s", ErrNoGPU, g.address, is, g.uuid)
+		return fmt.Errorf("%w: at %s is %s instead of %s", errNoGPU, g.address, is, g.uuid)
 	}
 	g.Device = d
 	return nil
@@ -121,7 +121,7 @@ func (g *GPU) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
 }
 
 // With runs an operation on a GPU. NVML lists GPUs only when it is opened: if an older session does not find the GPU,
-// With tries a new one. The error is ErrNoGPU if the kernel driver does not have the GPU.
+// With tries a new one. The error is errNoGPU if the kernel driver does not have the GPU.
 func (p *Pool) With(address, uuid string, do func(*GPU) error) error {
 	for {
 		session, fresh, err := p.acquire()
@@ -148,7 +148,7 @@ func (p *Pool) explain(address string, err error) error {
 	if err == nil || IsGone(err) || p.listed(address) {
 		return err
 	}
-	return fmt.Errorf("%w at %s: %w", ErrNoGPU, address, err)
+	return fmt.Errorf("%w at %s: %w", errNoGPU, address, err)
 }
 
 // Undo removes an effect from a GPU. do reports whether it removed the effect. If there is nothing to remove, or the

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	LabelMkdir host.Label = "spec.mkdir"
+	labelMkdir host.Label = "spec.mkdir"
 	LabelWrite host.Label = "spec.write"
-	// LabelExtra marks writes of files that a spec mounts.
-	LabelExtra  host.Label = "spec.extra"
+	// labelExtra marks writes of files that a spec mounts.
+	labelExtra  host.Label = "spec.extra"
 	LabelRemove host.Label = "spec.remove"
 )
 
@@ -90,7 +90,7 @@ func (s *Store) MountedPath(uid, name string) string {
 
 // WriteMounted writes a file that the claim's spec mounts, unless it already has this content. Remove removes it too.
 func (s *Store) WriteMounted(uid, name string, data []byte) error {
-	return s.write(LabelExtra, "write a file of the CDI spec", s.MountedPath(uid, name), data)
+	return s.write(labelExtra, "write a file of the CDI spec", s.MountedPath(uid, name), data)
 }
 
 // ReadMounted returns a file that the claim's spec mounts. A missing one is fs.ErrNotExist.
@@ -106,7 +106,7 @@ func (s *Store) write(label host.Label, attempt, path string, data []byte) error
 	}
 	err := s.host.WriteAtomic(label, path, data, 0o644)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := s.host.MkdirAll(LabelMkdir, 0o755, filepath.Dir(path)); err != nil {
+		if err := s.host.MkdirAll(labelMkdir, 0o755, filepath.Dir(path)); err != nil {
 			return fmt.Errorf("%s: create its directory: %w", attempt, err)
 		}
 		err = s.host.WriteAtomic(label, path, data, 0o644)

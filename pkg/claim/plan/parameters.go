@@ -23,8 +23,8 @@ import (
 
 // Names of the capacities of shares.
 const (
-	MemoryCapacity  = "memory"
-	ComputeCapacity = "compute"
+	memoryCapacity  = "memory"
+	computeCapacity = "compute"
 )
 
 // configure sets each device's share and sharing. The claim's parameters replace the class's; the node's setting is the
@@ -105,7 +105,7 @@ func (m maker) invalid(device, request, from string, err error) error {
 func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, d Device, g gpu.GPU) Share {
 	total, reserved := memory(g, d.Partition)
 	total = cmp.Or(total, v1beta1.MaxMemory)
-	charged := result.ConsumedCapacity[MemoryCapacity]
+	charged := result.ConsumedCapacity[memoryCapacity]
 	if result.ShareID == nil || charged.CmpInt64(int64(total-sharing.Step)) > 0 {
 		return Share{} // The rest is smaller than the least share.
 	}
@@ -118,7 +118,7 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 			fmt.Errorf("request %q: capacity.requests.memory: %s is less than %dMi, the least share", d.Request, charged.String(), sharing.MinMemory>>20),
 			"ask for more in "+m.source+", then "+m.renew)
 	}
-	if compute, ok := result.ConsumedCapacity[ComputeCapacity]; ok {
+	if compute, ok := result.ConsumedCapacity[computeCapacity]; ok {
 		s.Compute = int(compute.Value())
 	}
 	s.UsableBytes = usable(s.MemoryBytes, total, reserved)
@@ -223,9 +223,9 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 		d.Sharing.ActiveThreadPercentage = *t
 	}
 	if u := asked.MPS.MultiUser; u != nil {
-		d.Sharing.MultiUser = MultiUserOff
+		d.Sharing.MultiUser = multiUserOff
 		if *u {
-			d.Sharing.MultiUser = MultiUserOn
+			d.Sharing.MultiUser = multiUserOn
 		}
 	}
 	return nil

@@ -43,10 +43,10 @@ type Sharing struct {
 type MultiUser string
 
 const (
-	// MultiUserOn requires it.
-	MultiUserOn MultiUser = "many"
-	// MultiUserOff makes processes of one user wait for those of another.
-	MultiUserOff MultiUser = "one"
+	// multiUserOn requires it.
+	multiUserOn MultiUser = "many"
+	// multiUserOff makes processes of one user wait for those of another.
+	multiUserOff MultiUser = "one"
 )
 
 // Partial reports whether other claims can have the rest of the device.
@@ -76,9 +76,9 @@ func (d Device) Disagrees(first Device) string {
 
 func (m MultiUser) text() string {
 	switch m {
-	case MultiUserOn:
+	case multiUserOn:
 		return "true"
-	case MultiUserOff:
+	case multiUserOff:
 		return "false"
 	}
 	return "unset"

@@ -99,7 +99,7 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 		"limits below the share's": {
 			result: taken(first, "10Gi", "40"), configs: configs(config(fromClaim, byLimits)),
 			share:   Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: MultiUserOff}, steps: []string{MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: multiUserOff}, steps: []string{MPSExecutor},
 		},
 		"a whole GPU by MPS": {
 			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{MPSExecutor},

@@ -17,7 +17,7 @@ import (
 
 const (
 	LabelGPU       host.Label = "record.gpu"
-	LabelGPURemove host.Label = "record.gpu-remove"
+	labelGPURemove host.Label = "record.gpu-remove"
 )
 
 // GPU records a GPU setting that the driver changed, and the value to restore. Settings outlive claims, so they have
@@ -45,7 +45,7 @@ type GPUs struct {
 
 func OpenGPUs(h *host.Host, dir, setting string) (*GPUs, error) {
 	g := &GPUs{host: h, dir: filepath.Join(dir, setting), setting: setting}
-	if err := h.MkdirAll(LabelMkdir, 0o700, g.dir); err != nil {
+	if err := h.MkdirAll(labelMkdir, 0o700, g.dir); err != nil {
 		return nil, fmt.Errorf("make the directory of GPU records %s: %w", g.dir, err)
 	}
 	return g, nil
@@ -130,7 +130,7 @@ func (g *GPUs) Put(r GPU) error {
 // Remove removes a GPU's record and unfinished writes of it. A missing record is no error.
 func (g *GPUs) Remove(address string) error {
 	path := file(g.dir, address)
-	return errors.Join(g.host.RemoveUnfinished(LabelGPURemove, path), g.host.Remove(LabelGPURemove, path))
+	return errors.Join(g.host.RemoveUnfinished(labelGPURemove, path), g.host.Remove(labelGPURemove, path))
 }
 
 // Addresses lists the GPUs that have a record, readable or not.

@@ -45,8 +45,8 @@ type Record struct {
 	Aside string `json:"aside,omitempty"`
 }
 
-// Version is the version of the format. A file with another one is unreadable.
-const Version = 1
+// formatVersion is the version of the format. A file with another one is unreadable.
+const formatVersion = 1
 
 type header struct {
 	Kind    string `json:"kind"`
@@ -62,7 +62,7 @@ const (
 // ErrUnreadable means that the file exists but is not a valid record.
 var ErrUnreadable = errors.New("record is not readable")
 
-func Encode(r Record) ([]byte, error) { return Seal(kind, r) }
+func encode(r Record) ([]byte, error) { return Seal(kind, r) }
 
 // Seal encodes a payload as a record file.
 func Seal(kind string, payload any) ([]byte, error) {
@@ -71,7 +71,7 @@ func Seal(kind string, payload any) ([]byte, error) {
 		return nil, fmt.Errorf("encode the record: %w", err)
 	}
 	sum := sha256.Sum256(data)
-	head, _ := json.Marshal(header{kind, Version, hex.EncodeToString(sum[:])}) // Strings and numbers always encode.
+	head, _ := json.Marshal(header{kind, formatVersion, hex.EncodeToString(sum[:])}) // Strings and numbers always encode.
 	return append(append(append(head, '\n'), data...), '\n'), nil
 }
 
@@ -85,8 +85,8 @@ func Unseal(data []byte, kind string, payload any) error {
 	if err := json.Unmarshal(first, &head); err != nil || head.Kind != kind {
 		return unreadable("not a record of this driver")
 	}
-	if head.Version != Version {
-		return unreadable("it has version %d, but this driver reads version %d", head.Version, Version)
+	if head.Version != formatVersion {
+		return unreadable("it has version %d, but this driver reads version %d", head.Version, formatVersion)
 	}
 	content, ok := bytes.CutSuffix(rest, []byte{'\n'})
 	if !ok {

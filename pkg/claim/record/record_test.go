@@ -44,7 +44,7 @@ func sealed(payload string) string {
 }
 
 func TestEncode_EarlierVersion_IsTheSame(t *testing.T) {
-	data, err := Encode(example())
+	data, err := encode(example())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestDecode_AddedFields_AreIgnored(t *testing.T) {
 }
 
 func TestDecode_DamagedFile_ReturnsErrUnreadable(t *testing.T) {
-	whole, err := Encode(example())
+	whole, err := encode(example())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestDecode_DamagedFile_ReturnsErrUnreadable(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	whole, _ := Encode(example())
+	whole, _ := encode(example())
 	f.Add(whole)
 	f.Add([]byte(sealed(`{"state":"intent","plan":{"claim":{"uid":"1111"},"devices":null}}`)))
 	f.Add([]byte("{}\n{}\n"))
@@ -125,7 +125,7 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		again, err := Encode(r)
+		again, err := encode(r)
 		if err != nil {
 			t.Fatal(err)
 		}

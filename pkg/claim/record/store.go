@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	LabelMkdir      host.Label = "record.mkdir"
+	labelMkdir      host.Label = "record.mkdir"
 	LabelIntent     host.Label = "record.intent"
 	LabelCommit     host.Label = "record.commit"
-	LabelUndo       host.Label = "record.undo"
-	LabelUnknown    host.Label = "record.unknown"
-	LabelRemove     host.Label = "record.remove"
-	LabelConfirm    host.Label = "record.confirm"
-	LabelQuarantine host.Label = "record.quarantine"
+	labelUndo       host.Label = "record.undo"
+	labelUnknown    host.Label = "record.unknown"
+	labelRemove     host.Label = "record.remove"
+	labelConfirm    host.Label = "record.confirm"
+	labelQuarantine host.Label = "record.quarantine"
 )
 
 var labels = map[State]host.Label{
-	Intent: LabelIntent, Committed: LabelCommit, Unknown: LabelUnknown,
+	Intent: LabelIntent, Committed: LabelCommit, Unknown: labelUnknown,
 }
 
 // Store keeps records in a directory: claims/ for readable ones, unknown/ for the state Unknown, so that one listing
@@ -43,7 +43,7 @@ const suffix, undoSuffix = ".json", ".undo"
 
 func Open(h *host.Host, dir string) (*Store, error) {
 	s := &Store{h, filepath.Join(dir, "claims"), filepath.Join(dir, "unknown"), filepath.Join(dir, "quarantine")}
-	if err := h.MkdirAll(LabelMkdir, 0o700, s.claims, s.unknown, s.quarantine); err != nil {
+	if err := h.MkdirAll(labelMkdir, 0o700, s.claims, s.unknown, s.quarantine); err != nil {
 		return nil, fmt.Errorf("make the record directories in %s: %w", dir, err)
 	}
 	return s, nil
@@ -97,7 +97,7 @@ func (s *Store) files(uid string) []string {
 // Undo durably turns a claim's committed record into an intent, before its effects are undone. It writes no file. The
 // caller holds the claim's lock.
 func (s *Store) Undo(uid string) error {
-	err := s.host.Rename(LabelUndo, file(s.claims, uid), s.undo(uid))
+	err := s.host.Rename(labelUndo, file(s.claims, uid), s.undo(uid))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // It is one already, but unreadable.
 	}
@@ -112,7 +112,7 @@ func (s *Store) Put(r Record) error {
 	if !ValidUID(uid) {
 		return fmt.Errorf("write the record of claim %q: the UID is not a valid file name", uid)
 	}
-	data, err := Encode(r)
+	data, err := encode(r)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (s *Store) Put(r Record) error {
 	if err := write(labels[r.State], file(to, uid), data, 0o600); err != nil {
 		return err
 	}
-	return s.host.Remove(LabelRemove, file(other, uid))
+	return s.host.Remove(labelRemove, file(other, uid))
 }
 
 // Remove removes a claim's record and unfinished writes of it. A missing record is no error.
@@ -147,7 +147,7 @@ func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 		return nil
 	}
 	for _, path := range []string{file(s.unknown, uid), file(s.claims, uid), s.undo(uid)} {
-		if err := remove(LabelRemove, path); err != nil {
+		if err := remove(labelRemove, path); err != nil {
 			return err
 		}
 	}
@@ -155,7 +155,7 @@ func (s *Store) each(uid string, remove func(host.Label, string) error) error {
 }
 
 // Confirm syncs the records' directory: a process can end between writing a record and syncing its name.
-func (s *Store) Confirm() error { return s.host.SyncDir(LabelConfirm, s.claims) }
+func (s *Store) Confirm() error { return s.host.SyncDir(labelConfirm, s.claims) }
 
 // SetAside links a damaged record into quarantine for inspection. The record keeps its name until the caller replaces
 // it; meanwhile another call returns the same link.
@@ -165,7 +165,7 @@ func (s *Store) SetAside(uid string) (string, error) {
 		name := strings.TrimSuffix(filepath.Base(path), suffix)
 		for n := 1; errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist); n++ {
 			aside := filepath.Join(s.quarantine, fmt.Sprintf("%s.%d", name, n)) // A time may repeat.
-			err = s.host.Link(LabelQuarantine, path, aside)
+			err = s.host.Link(labelQuarantine, path, aside)
 			if err == nil || errors.Is(err, fs.ErrExist) && sameFile(path, aside) {
 				return aside, nil
 			}

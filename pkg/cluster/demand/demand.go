@@ -19,10 +19,10 @@ import (
 const Groups = "nvlink"
 
 const (
-	// Keep is the time for which devices stay published after an object last asked for them.
-	Keep = time.Hour
-	// Renew is the interval in which the ConfigMap's times are renewed, so that it is written seldom.
-	Renew = 10 * time.Minute
+	// keep is the time for which devices stay published after an object last asked for them.
+	keep = time.Hour
+	// renew is the interval in which the ConfigMap's times are renewed, so that it is written seldom.
+	renew = 10 * time.Minute
 	// Beat is the interval in which the controller writes the ConfigMap in any case. Nodes know thereby that it runs.
 	Beat = 3 * time.Minute
 )
@@ -63,12 +63,12 @@ func Next(last State, asked []string, nodes int, now time.Time) (next State, cha
 	}
 	for _, what := range asked {
 		// A time in the future is from a clock that was wrong.
-		if since, known := next.Asked[what]; known && now.Sub(since) < Renew && !since.After(now) || len(next.Asked) >= maxProfiles && !known {
+		if since, known := next.Asked[what]; known && now.Sub(since) < renew && !since.After(now) || len(next.Asked) >= maxProfiles && !known {
 			continue
 		}
 		next.Asked[what] = now
 	}
-	maps.DeleteFunc(next.Asked, func(_ string, since time.Time) bool { return now.Sub(since) >= Keep+Renew || since.After(now) })
+	maps.DeleteFunc(next.Asked, func(_ string, since time.Time) bool { return now.Sub(since) >= keep+renew || since.After(now) })
 	changed = !maps.EqualFunc(last.Asked, next.Asked, time.Time.Equal) || now.Sub(last.Written) >= Beat || last.Written.After(now)
 	if changed {
 		next.Written = now

@@ -65,9 +65,9 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 	for k, nodes := range publishers {
 		switch {
 		case k.Type == gpu.KindGPU && k.Product != "" && o.Models:
-			choices[choice{"model", o.ModelName(k.Product), k.Type, "productName", k.Product}] += nodes
+			choices[choice{"model", o.modelName(k.Product), k.Type, "productName", k.Product}] += nodes
 		case k.Type == gpu.KindMIG && k.Profile != "" && o.Profiles:
-			choices[choice{"MIG profile", o.ProfileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
+			choices[choice{"MIG profile", o.profileName(k.Profile), k.Type, "profile", k.Profile}] += nodes
 		case k.Type == gpu.KindGroup && k.GPUs > 1 && o.Groups:
 			size := strconv.Itoa(k.GPUs)
 			choices[choice{"NVLink groups of", "nvlink-" + size + "." + o.Driver, k.Type, "gpuCount", size}] += nodes
@@ -109,9 +109,9 @@ func Build(publishers map[pool.Kind]int, existing map[string]*resourceapi.Device
 	return classes, problems
 }
 
-// ModelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a hash,
+// modelName is the name of a model's class: nvidia-h100-80gb-hbm3.gpu.nvidia.com. The end of a long model becomes a hash,
 // because Kueue and extended resources allow 63 bytes. A name without room for that stays long.
-func (o Options) ModelName(product string) string {
+func (o Options) modelName(product string) string {
 	const hashed = 7 // A hyphen and the hash.
 	model := strings.Trim(unusual.ReplaceAllString(strings.ToLower(product), "-"), "-")
 	room := validation.DNS1123LabelMaxLength - len(o.ModelPrefix) - len("."+o.Driver)
@@ -122,8 +122,8 @@ func (o Options) ModelName(product string) string {
 	return o.ModelPrefix + model + "." + o.Driver
 }
 
-// ProfileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
-func (o Options) ProfileName(profile string) string {
+// profileName is the name of a profile's class: mig-1g.10gb.me.nvidia.com if the driver is gpu.nvidia.com.
+func (o Options) profileName(profile string) string {
 	return "mig-" + label(profile) + "." + strings.TrimPrefix(o.Driver, "gpu.")
 }
 

@@ -64,15 +64,15 @@ func TestModelName_Long_ShortenedToDistinctNames(t *testing.T) {
 	for _, product := range []string{longest, longest + "s", "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", strings.Repeat("a ", 99)} {
 		for _, prefix := range []string{"", "gpu-", strings.Repeat("p", 40)} {
 			o := Options{Driver: "gpu.nvidia.com", ModelPrefix: prefix}
-			name := o.ModelName(product)
-			if len(name) > 63 || seen[name] || name != o.ModelName(product) || !strings.HasPrefix(name, prefix) || strings.Contains(name, "--") {
+			name := o.modelName(product)
+			if len(name) > 63 || seen[name] || name != o.modelName(product) || !strings.HasPrefix(name, prefix) || strings.Contains(name, "--") {
 				t.Errorf("%q: %q", product, name)
 			}
 			seen[name] = true
 		}
 	}
 	for _, o := range []Options{{Driver: "gpu." + strings.Repeat("d", 53)}, {Driver: "gpu.nvidia.com", ModelPrefix: strings.Repeat("p", 60)}} {
-		if name := o.ModelName("NVIDIA L40S"); name != o.ModelPrefix+"nvidia-l40s."+o.Driver {
+		if name := o.modelName("NVIDIA L40S"); name != o.ModelPrefix+"nvidia-l40s."+o.Driver {
 			t.Errorf("without room for a hash: %q", name)
 		}
 	}

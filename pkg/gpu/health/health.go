@@ -26,7 +26,7 @@ import (
 const (
 	Lost       = "lost"
 	Reboot     = "reboot"
-	BusReset   = "bus-reset"
+	busReset   = "bus-reset"
 	DrainReset = "drain-reset"
 	Reset      = "reset"
 	Memory     = "memory"
@@ -53,7 +53,7 @@ var States = []State{
 		Remedy: "drain the node and reboot it; if it happens again, check the board's seat and power"},
 	{Name: Reboot, Cause: "the driver asks for a reboot of the node",
 		Remedy: "drain the node and reboot it"},
-	{Name: BusReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
+	{Name: busReset, Cause: "the driver asks for a reset of the GPU's PCI bus",
 		Remedy: "delete the pods on the GPU and reboot the node, or reset the bus with the board's tools"},
 	{Name: DrainReset, Cause: "the driver asks for a reset of the GPU after its work has ended",
 		Remedy: "let the pods on the GPU end, then reset the GPU by nvidia-smi -r -i with its index, on the node"},
@@ -114,7 +114,7 @@ type Reading struct {
 const NoRecovery = -1
 
 // asked are the states of NVML's recovery actions. Recovery of an IMEX domain (5) concerns several nodes.
-var asked = map[int]string{1: Reset, 2: Reboot, 3: DrainP2P, 4: DrainReset, 6: BusReset, 7: Reboot}
+var asked = map[int]string{1: Reset, 2: Reboot, 3: DrainP2P, 4: DrainReset, 6: busReset, 7: Reboot}
 
 // AsksReset reports whether the driver asks for a reset of the GPU.
 func (r Reading) AsksReset() bool {

@@ -23,7 +23,7 @@ func states(g GPU) (out []string) {
 
 func TestPoll_RecoveryActions_GiveStates(t *testing.T) {
 	for action, want := range map[int][]string{
-		NoRecovery: nil, 0: nil, 1: {Reset}, 2: {Reboot}, 3: {DrainP2P}, 4: {DrainReset}, 5: nil, 6: {BusReset}, 7: {Reboot}, 99: nil,
+		NoRecovery: nil, 0: nil, 1: {Reset}, 2: {Reboot}, 3: {DrainP2P}, 4: {DrainReset}, 5: nil, 6: {busReset}, 7: {Reboot}, 99: nil,
 	} {
 		if got := states(GPU{}.Poll(Reading{Recovery: action})); !cmp.Equal(got, want) {
 			t.Errorf("recovery action %d: %v, want %v", action, got, want)
@@ -85,12 +85,12 @@ func TestNew_UnknownState_IsLeftOut(t *testing.T) {
 // TestXIDs_Catalogue_MatchesNVIDIAs compares with the lists of immediate actions in NVIDIA's catalogue.
 func TestXIDs_Catalogue_MatchesNVIDIAs(t *testing.T) {
 	for class, want := range map[Class]string{
-		Application:   "8 11 13 25 31 32 39-41 60 68-72 75-77 80 82-86 88 89 94 96-105 126-135 139",
-		Ignorable:     "37 38 43 44 63 66 67 92 93 106 107 121 137 141 152 153 157 160 161",
-		NeedsReset:    "46 62 64 95 109 110 119 120 136 140 143 155 156 158",
-		NeedsReboot:   "79 151",
-		Workflow:      "45 48 54 74 142 144-150 159",
-		ActionChanged: "154",
+		application:   "8 11 13 25 31 32 39-41 60 68-72 75-77 80 82-86 88 89 94 96-105 126-135 139",
+		ignorable:     "37 38 43 44 63 66 67 92 93 106 107 121 137 141 152 153 157 160 161",
+		needsReset:    "46 62 64 95 109 110 119 120 136 140 143 155 156 158",
+		needsReboot:   "79 151",
+		workflow:      "45 48 54 74 142 144-150 159",
+		actionChanged: "154",
 	} {
 		var codes, got []uint64
 		for _, field := range strings.Fields(want) {

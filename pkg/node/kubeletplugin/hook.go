@@ -15,8 +15,8 @@ import (
 	"gpu-dra-driver/internal/host"
 )
 
-// LabelHook labels the operations that install the hook.
-const LabelHook host.Label = "hook.install"
+// labelHook labels the operations that install the hook.
+const labelHook host.Label = "hook.install"
 
 // HookName is the file name of the hook in the plugin's data directory.
 const HookName = "nvidia-cdi-hook"
@@ -47,5 +47,5 @@ func InstallHook(ctx context.Context, h *host.Host, source, dataDir string) (err
 	if err != nil {
 		return err
 	}
-	return h.WriteDurable(LabelHook, target, want, 0o755)
+	return h.WriteDurable(labelHook, target, want, 0o755)
 }

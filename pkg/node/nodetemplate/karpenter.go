@@ -15,22 +15,22 @@ import (
 // Karpenter has the fields of DynamicResources in Karpenter's package `cloudprovider`, v1.14.1. That type has no encoding,
 // so a provider copies the values.
 type Karpenter struct {
-	ResourceSliceTemplates []KarpenterSlice   `json:"resourceSliceTemplates"`
-	AttributeBindings      []KarpenterBinding `json:"attributeBindings,omitempty"`
+	ResourceSliceTemplates []karpenterSlice   `json:"resourceSliceTemplates"`
+	AttributeBindings      []karpenterBinding `json:"attributeBindings,omitempty"`
 }
 
-type KarpenterSlice struct {
+type karpenterSlice struct {
 	Driver         string                   `json:"driver"`
-	Pool           KarpenterPool            `json:"pool"`
-	Devices        []KarpenterDevice        `json:"devices,omitempty"`
+	Pool           karpenterPool            `json:"pool"`
+	Devices        []karpenterDevice        `json:"devices,omitempty"`
 	SharedCounters []resourceapi.CounterSet `json:"sharedCounters,omitempty"`
 }
 
-type KarpenterPool struct {
+type karpenterPool struct {
 	Name string `json:"name"`
 }
 
-type KarpenterDevice struct {
+type karpenterDevice struct {
 	Name                     string                                                    `json:"name"`
 	Attributes               map[resourceapi.QualifiedName]resourceapi.DeviceAttribute `json:"attributes,omitempty"`
 	Capacity                 map[resourceapi.QualifiedName]resourceapi.DeviceCapacity  `json:"capacity,omitempty"`
@@ -38,13 +38,13 @@ type KarpenterDevice struct {
 	ConsumesCounters         []resourceapi.DeviceCounterConsumption                    `json:"consumesCounters,omitempty"`
 }
 
-// KarpenterBinding says that devices have the same value of an attribute, which is unknown before the node runs.
-type KarpenterBinding struct {
-	Devices   []KarpenterDeviceID       `json:"devices"`
+// karpenterBinding says that devices have the same value of an attribute, which is unknown before the node runs.
+type karpenterBinding struct {
+	Devices   []karpenterDeviceID       `json:"devices"`
 	Attribute resourceapi.QualifiedName `json:"attribute"`
 }
 
-type KarpenterDeviceID struct {
+type karpenterDeviceID struct {
 	Driver string `json:"driver"`
 	Pool   string `json:"pool"`
 	Device string `json:"device"`
@@ -54,22 +54,22 @@ type KarpenterDeviceID struct {
 // same parentUUID. Monitor devices are left out too, because Karpenter knows no taints and would use them as GPUs.
 func (t Template) Karpenter() Karpenter {
 	var out Karpenter
-	parents := map[string][]KarpenterDeviceID{}
+	parents := map[string][]karpenterDeviceID{}
 	driver := ""
 	for _, s := range t.Slices {
 		driver = s.Spec.Driver
-		slice := KarpenterSlice{Driver: driver, Pool: KarpenterPool{s.Spec.Pool.Name}, SharedCounters: s.Spec.SharedCounters}
+		slice := karpenterSlice{Driver: driver, Pool: karpenterPool{s.Spec.Pool.Name}, SharedCounters: s.Spec.SharedCounters}
 		for _, d := range s.Spec.Devices {
 			if text(d, "type") == string(gpu.KindMonitor) {
 				continue
 			}
 			if parent := text(d, "parentUUID"); parent != "" {
-				parents[parent] = append(parents[parent], KarpenterDeviceID{driver, s.Spec.Pool.Name, d.Name})
+				parents[parent] = append(parents[parent], karpenterDeviceID{driver, s.Spec.Pool.Name, d.Name})
 			}
 			attributes := maps.Clone(d.Attributes)
 			delete(attributes, "uuid")
 			delete(attributes, "parentUUID")
-			slice.Devices = append(slice.Devices, KarpenterDevice{
+			slice.Devices = append(slice.Devices, karpenterDevice{
 				Name: d.Name, Attributes: attributes, Capacity: d.Capacity, ConsumesCounters: d.ConsumesCounters,
 				AllowMultipleAllocations: d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations,
 			})
@@ -80,7 +80,7 @@ func (t Template) Karpenter() Karpenter {
 	}
 	for _, parent := range slices.Sorted(maps.Keys(parents)) {
 		if len(parents[parent]) > 1 {
-			out.AttributeBindings = append(out.AttributeBindings, KarpenterBinding{
+			out.AttributeBindings = append(out.AttributeBindings, karpenterBinding{
 				Devices: parents[parent], Attribute: resourceapi.QualifiedName(driver + "/parentUUID"),
 			})
 		}

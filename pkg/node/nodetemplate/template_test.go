@@ -310,7 +310,7 @@ func TestKarpenter_Partitions_AreBoundToTheirGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := template.Karpenter()
-	devices := map[string]KarpenterDevice{}
+	devices := map[string]karpenterDevice{}
 	for _, s := range k.ResourceSliceTemplates {
 		if len(s.Devices) > 0 == (len(s.SharedCounters) > 0) {
 			t.Errorf("a slice has %d devices and %d counter sets", len(s.Devices), len(s.SharedCounters))

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Root is the directory of all files in an archive.
-const Root = "gpu-bundle"
+// root is the directory of all files in an archive.
+const root = "gpu-bundle"
 
 // missingFile lists what the archive lacks. It is the last file, and always there.
 const missingFile = "missing.txt"
@@ -64,7 +64,7 @@ func (a *Archive) write(name string, data []byte) {
 		return
 	}
 	a.err = a.tar.WriteHeader(&tar.Header{
-		Name: Root + "/" + safe(name), Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(data)), ModTime: a.at, Format: tar.FormatPAX,
+		Name: root + "/" + safe(name), Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(data)), ModTime: a.at, Format: tar.FormatPAX,
 	})
 	if a.err == nil {
 		_, a.err = a.tar.Write(data)

@@ -242,7 +242,7 @@ func (a *Account) measure(elapsed float64, charged *rates, o Observation) {
 			if !known || d.Admin {
 				continue
 			}
-			if weight := Weight(d, a.GPUs[d.PCIAddress].Slices); now.Source != "" && weight > 0 {
+			if weight := weightOf(d, a.GPUs[d.PCIAddress].Slices); now.Source != "" && weight > 0 {
 				active[d.PCIAddress] += weight * min(1, max(0, now.Utilization)/sharePart(d.Share))
 				use.Source = now.Source
 			}

@@ -40,9 +40,9 @@ func memorySlices(g gpu.GPU) int {
 	return n
 }
 
-// Weight returns a device's part of its board, 0 to 1. A partition has the part of its memory slices. A share has the
+// weightOf returns a device's part of its board, 0 to 1. A partition has the part of its memory slices. A share has the
 // larger of its parts of memory and compute. Admin access weighs nothing.
-func Weight(d plan.Device, boardSlices int) float64 {
+func weightOf(d plan.Device, boardSlices int) float64 {
 	weight := 1.
 	switch {
 	case d.Admin:
@@ -72,7 +72,7 @@ func together(devices []plan.Device, boardSlices int) (sum float64) {
 		}
 		whole := d
 		whole.Share = plan.Share{}
-		more := min(Weight(d, boardSlices), Weight(whole, boardSlices)-taken[d.Name])
+		more := min(weightOf(d, boardSlices), weightOf(whole, boardSlices)-taken[d.Name])
 		taken[d.Name] += more
 		sum += more
 	}
@@ -134,7 +134,7 @@ func (b board) free() float64 {
 		}
 		whole := d
 		whole.Share = plan.Share{}
-		free += Weight(whole, b.slices) - together(held[name], b.slices)
+		free += weightOf(whole, b.slices) - together(held[name], b.slices)
 	}
 	return max(0, free) + b.freeSlices(devices)
 }

@@ -59,7 +59,7 @@ func (l *Log) save(now cursor) {
 		return
 	}
 	if err == nil {
-		err = l.host.WriteDurable(LabelSave, l.o.Cursor, data, 0o640)
+		err = l.host.WriteDurable(labelSave, l.o.Cursor, data, 0o640)
 	}
 	if err != nil {
 		// The next start passes some XIDs on again, which does no harm.

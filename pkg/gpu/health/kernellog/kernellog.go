@@ -31,8 +31,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// LabelSave labels the write of the position.
-const LabelSave host.Label = "kernellog.save"
+// labelSave labels the write of the position.
+const labelSave host.Label = "kernellog.save"
 
 const (
 	// idle is the time without messages after which all are read. Then XIDs are passed on.

@@ -25,13 +25,13 @@ import (
 	"gpu-dra-driver/pkg/show/usage"
 )
 
-// LabelSave labels the write of the file.
-const LabelSave host.Label = "usage.save"
+// labelSave labels the write of the file.
+const labelSave host.Label = "usage.save"
 
 const kind = "gpu-dra-driver/usage"
 
-// SaveInterval is the time between two writes. A process that is killed loses at most the changes since the last one.
-const SaveInterval = time.Minute
+// saveInterval is the time between two writes. A process that is killed loses at most the changes since the last one.
+const saveInterval = time.Minute
 
 // Options configures a Meter. Samples is optional.
 type Options struct {
@@ -82,7 +82,7 @@ func (m *Meter) Run(ctx context.Context) {
 		return
 	case <-m.o.Scanned:
 	}
-	save, sample := time.NewTicker(SaveInterval), time.NewTicker(sampler.Interval)
+	save, sample := time.NewTicker(saveInterval), time.NewTicker(sampler.Interval)
 	defer save.Stop()
 	defer sample.Stop()
 	due := true
@@ -139,7 +139,7 @@ func (m *Meter) count(save bool) error {
 	if err != nil {
 		return err
 	}
-	return m.host.WriteDurable(LabelSave, m.o.Path, data, 0o600)
+	return m.host.WriteDurable(labelSave, m.o.Path, data, 0o600)
 }
 
 // advance counts up to now with the claims that are known. The caller holds mu.

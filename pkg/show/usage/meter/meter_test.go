@@ -149,7 +149,7 @@ func TestMeter_Run_SavesAtStartEachMinuteAndAtEnd(t *testing.T) {
 		if a, ok := m.Account(); !ok || len(a.Claims) != 1 || exists() {
 			t.Errorf("%d claims, want 1 and no write", len(a.Claims))
 		}
-		time.Sleep(SaveInterval)
+		time.Sleep(saveInterval)
 		synctest.Wait()
 		if !exists() {
 			t.Error("no file after an interval")
