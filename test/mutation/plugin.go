@@ -121,7 +121,7 @@ var pluginMutations = []Mutation{
 		Package: "./pkg/claim/executor/reset", Test: "TestRestore_Crash_DoesNotResetAgain",
 	},
 	{
-		Name: "a measurement that is absent is 0", File: "pkg/show/metrics/devices.go",
+		Name: "a measurement that is absent is 0", File: "pkg/show/metrics/metrics.go",
 		Old: "	if value >= 0 { // A NaN is absent too.\n", New: "	if value = max(value, 0); true {\n",
 		Package: "./pkg/show/metrics", Test: "TestDevicesCollector_Measurements_ServedInBaseUnits",
 	},

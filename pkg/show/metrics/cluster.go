@@ -76,9 +76,7 @@ func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
 }
 
 func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, e := range clusterGauges {
-		out <- e.desc()
-	}
+	describe(out, clusterGauges...)
 }
 
 func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
@@ -86,10 +84,7 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 	if !ok {
 		return
 	}
-	put := func(e Entry, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(e.desc(), prometheus.GaugeValue, value, labels...)
-	}
-	put(clusterNodes, float64(now.Nodes))
+	clusterNodes.send(out, float64(now.Nodes))
 	type row struct{ model, kind, profile, state string }
 	devices := map[row]int{}
 	free, places := map[string]int{}, map[[2]string]int{}
@@ -113,24 +108,24 @@ func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
 		places[[2]string{k.Product, k.Profile}] += n
 	}
 	for r, n := range devices {
-		put(clusterDevices, float64(n), r.model, r.kind, r.profile, r.state)
+		clusterDevices.send(out, float64(n), r.model, r.kind, r.profile, r.state)
 	}
 	for model, n := range free {
-		put(clusterFreeGPUs, float64(n), model)
-		put(clusterLargestGroup, float64(now.Counts.LargestGroup[model]), model)
-		put(clusterFragmentation, now.Counts.Fragmentation(model), model)
+		clusterFreeGPUs.send(out, float64(n), model)
+		clusterLargestGroup.send(out, float64(now.Counts.LargestGroup[model]), model)
+		clusterFragmentation.send(out, now.Counts.Fragmentation(model), model)
 	}
 	for key, n := range places {
-		put(clusterFreePlacements, float64(n), key[0], key[1])
+		clusterFreePlacements.send(out, float64(n), key[0], key[1])
 	}
 	for phase, n := range now.Claims {
-		put(clusterClaims, float64(n), phase)
+		clusterClaims.send(out, float64(n), phase)
 	}
 	for model, price := range now.Prices {
-		put(hourlyCost, price, model)
+		hourlyCost.send(out, price, model)
 	}
 	for state, n := range now.Classes {
-		put(clusterClasses, float64(n), state)
+		clusterClasses.send(out, float64(n), state)
 	}
 }
 

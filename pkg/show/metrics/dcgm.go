@@ -119,7 +119,7 @@ func only(with []holder) holder {
 }
 
 // sendDCGM writes the samples of each board, or of its partitions, with the container that has it.
-func (m measurements) sendDCGM(out chan<- prometheus.Metric, s sampler.Snapshot, node string, holders map[string][]holder) {
+func sendDCGM(out chan<- prometheus.Metric, s sampler.Snapshot, node string, holders map[string][]holder) {
 	for _, g := range s.GPUs {
 		for _, d := range append([]sampler.Device{g.Device}, g.Partitions...) {
 			h := only(holders[d.UUID])
@@ -135,7 +135,7 @@ func (m measurements) sendDCGM(out chan<- prometheus.Metric, s sampler.Snapshot,
 				case e.board != nil && d.Kind == gpu.KindGPU:
 					value = e.board(g)
 				}
-				m.send(out, e.Entry, value, strconv.Itoa(g.Index), g.UUID, "0000"+strings.ToUpper(g.Address), fmt.Sprintf("nvidia%d", g.Minor), g.Model, node,
+				e.send(out, value, strconv.Itoa(g.Index), g.UUID, "0000"+strings.ToUpper(g.Address), fmt.Sprintf("nvidia%d", g.Minor), g.Model, node,
 					profile, instance, h.container, h.namespace, h.pod)
 			}
 		}

@@ -113,36 +113,10 @@ func directions(sent, received int64) map[string]float64 {
 	return map[string]float64{"transmit": scaled(sent, 1), "receive": scaled(received, 1)}
 }
 
-func (e Entry) valueType() prometheus.ValueType {
-	if e.Type == "counter" {
-		return prometheus.CounterValue
-	}
-	return prometheus.GaugeValue
-}
-
-// measurements writes samples. It has their descriptions, because making one costs more than a sample.
-type measurements map[string]*prometheus.Desc
-
-func newMeasurements() measurements {
-	m := measurements{}
-	for _, e := range slices.Concat(deviceCatalogue(), DCGM(), []Entry{claimDevice}) {
-		m[e.Name] = e.desc()
-	}
-	return m
-}
-
-// send writes a sample, unless the value is absent.
-func (m measurements) send(out chan<- prometheus.Metric, e Entry, value float64, labels ...string) {
-	if value >= 0 { // A NaN is absent too.
-		out <- prometheus.MustNewConstMetric(m[e.Name], e.valueType(), value, labels...)
-	}
-}
-
 // devicesCollector serves the last measurements; it makes no call of NVML.
 type devicesCollector struct {
 	samples Samples
 	node    string
-	measurements
 }
 
 func (c *devicesCollector) Describe(out chan<- *prometheus.Desc) {
@@ -160,11 +134,11 @@ func (c *devicesCollector) Collect(out chan<- prometheus.Metric) {
 	if !s.At.IsZero() {
 		at = float64(s.At.UnixMilli()) / 1000
 	}
-	c.send(out, lastSample, at)
+	lastSample.send(out, at)
 	for _, g := range s.GPUs {
 		for _, d := range append([]sampler.Device{g.Device}, g.Partitions...) {
 			for _, e := range ofPart {
-				c.send(out, e.Entry, e.value(d), c.labels(g, d)...)
+				e.send(out, e.value(d), c.labels(g, d)...)
 			}
 		}
 		for _, e := range ofBoard {
@@ -174,7 +148,7 @@ func (c *devicesCollector) Collect(out chan<- prometheus.Metric) {
 				if name != "" {
 					labels = append(labels, name)
 				}
-				c.send(out, e.Entry, values[name], labels...)
+				e.send(out, values[name], labels...)
 			}
 		}
 	}
@@ -204,9 +178,9 @@ func granted(p plan.Plan, i int, total float64) (bytes float64, first bool) {
 }
 
 // sendUsage writes the samples of a claim's device for one of its pods.
-func (m measurements) sendUsage(out chan<- prometheus.Metric, u sampler.Use, granted float64, p plan.Plan, pod, node string) {
+func sendUsage(out chan<- prometheus.Metric, u sampler.Use, granted float64, p plan.Plan, pod, node string) {
 	labels := []string{p.Claim.Namespace, pod, p.Claim.Name, u.Request, u.Name, u.Measured.UUID, u.Model, node}
-	m.send(out, claimMemoryGranted, granted, labels...)
-	m.send(out, claimMemoryUsed, u.MemoryUsed, labels...)
-	m.send(out, claimUtilization, u.Utilization, labels...)
+	claimMemoryGranted.send(out, granted, labels...)
+	claimMemoryUsed.send(out, u.MemoryUsed, labels...)
+	claimUtilization.send(out, u.Utilization, labels...)
 }

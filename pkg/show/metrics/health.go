@@ -29,32 +29,25 @@ type healthCollector struct {
 }
 
 func (c *healthCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, e := range []Entry{deviceHealth, recoveryAction, eccErrors, remappedRows} {
-		out <- e.desc()
-	}
+	describe(out, deviceHealth, recoveryAction, eccErrors, remappedRows)
 }
 
 // Collect implements prometheus.Collector. A GPU that cannot be read has its state only.
 func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
-	send := func(e Entry, kind prometheus.ValueType, value int64, labels ...string) {
-		if value >= 0 {
-			out <- prometheus.MustNewConstMetric(e.desc(), kind, float64(value), labels...)
-		}
-	}
 	s := c.snapshot()
 	for _, g := range s.GPUs {
 		for _, state := range states(g) {
-			send(deviceHealth, prometheus.GaugeValue, 1, g.UUID, state)
+			deviceHealth.send(out, 1, g.UUID, state)
 		}
 		uuid, r, ok := c.last(g.PCIAddress)
 		if !ok || uuid != g.UUID {
 			continue
 		}
-		send(recoveryAction, prometheus.GaugeValue, int64(r.Recovery), g.UUID)
-		send(eccErrors, prometheus.CounterValue, r.Corrected, g.UUID, "corrected")
-		send(eccErrors, prometheus.CounterValue, r.Uncorrected, g.UUID, "uncorrected")
-		send(remappedRows, prometheus.GaugeValue, r.CorrectedRows, g.UUID, "corrected")
-		send(remappedRows, prometheus.GaugeValue, r.UncorrectedRows, g.UUID, "uncorrected")
+		recoveryAction.send(out, float64(r.Recovery), g.UUID)
+		eccErrors.send(out, float64(r.Corrected), g.UUID, "corrected")
+		eccErrors.send(out, float64(r.Uncorrected), g.UUID, "uncorrected")
+		remappedRows.send(out, float64(r.CorrectedRows), g.UUID, "corrected")
+		remappedRows.send(out, float64(r.UncorrectedRows), g.UUID, "uncorrected")
 	}
 	unread := map[string]bool{}
 	plans, _, _ := c.records.Held() // The engine reports unreadable records.
@@ -68,7 +61,7 @@ func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
 		}
 		if uuid != "" && !unread[uuid] {
 			unread[uuid] = true
-			send(deviceHealth, prometheus.GaugeValue, 1, uuid, state)
+			deviceHealth.send(out, 1, uuid, state)
 		}
 	}
 }

@@ -91,8 +91,7 @@ func New(o Options) *Metrics {
 // CollectRecords adds the metrics of the records, which each scrape reads, and of the measurements of their devices.
 // With dcgmNames, the measurements have the names of dcgm-exporter as well.
 func (m *Metrics) CollectRecords(r Records, users Users, samples Samples, dcgmNames func() bool) {
-	of := newMeasurements()
-	m.registry.MustRegister(&recordsCollector{r, users, samples, dcgmNames, m.node, m.driver, of}, &devicesCollector{samples, m.node, of})
+	m.registry.MustRegister(&recordsCollector{r, users, samples, dcgmNames, m.node, m.driver}, &devicesCollector{samples, m.node})
 }
 
 func opts(e Entry) prometheus.Opts { return prometheus.Opts{Name: e.Name, Help: e.Help} }
@@ -109,7 +108,33 @@ func (e Entry) histogram(r prometheus.Registerer, buckets []float64) *prometheus
 	return promauto.With(r).NewHistogramVec(prometheus.HistogramOpts{Name: e.Name, Help: e.Help, Buckets: buckets}, e.Labels)
 }
 
-func (e Entry) desc() *prometheus.Desc { return prometheus.NewDesc(e.Name, e.Help, e.Labels, nil) }
+// descs has the description of each metric by its name, because making one costs more than a sample.
+var descs = func() map[string]*prometheus.Desc {
+	out := map[string]*prometheus.Desc{}
+	for _, e := range slices.Concat(Catalogue(), ClusterCatalogue(), DCGM()) {
+		out[e.Name] = prometheus.NewDesc(e.Name, e.Help, e.Labels, nil)
+	}
+	return out
+}()
+
+func (e Entry) desc() *prometheus.Desc { return descs[e.Name] }
+
+// send writes a sample, unless the value is absent.
+func (e Entry) send(out chan<- prometheus.Metric, value float64, labels ...string) {
+	kind := prometheus.GaugeValue
+	if e.Type == "counter" {
+		kind = prometheus.CounterValue
+	}
+	if value >= 0 { // A NaN is absent too.
+		out <- prometheus.MustNewConstMetric(e.desc(), kind, value, labels...)
+	}
+}
+
+func describe(out chan<- *prometheus.Desc, entries ...Entry) {
+	for _, e := range entries {
+		out <- e.desc()
+	}
+}
 
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
@@ -207,19 +232,11 @@ type recordsCollector struct {
 	samples      Samples
 	dcgmNames    func() bool
 	node, driver string
-	measurements
 }
 
 func (c *recordsCollector) Describe(out chan<- *prometheus.Desc) {
-	out <- preparedDevices.desc()
-	out <- claimDevice.desc()
-	out <- claimUtilization.desc()
-	out <- claimMemoryUsed.desc()
-	out <- claimMemoryGranted.desc()
-	for _, e := range DCGM() {
-		out <- e.desc()
-	}
-	out <- quarantinedRecords.desc()
+	describe(out, preparedDevices, claimDevice, claimUtilization, claimMemoryUsed, claimMemoryGranted, quarantinedRecords)
+	describe(out, DCGM()...)
 }
 
 // Collect implements prometheus.Collector. Unreadable records fail the scrape instead of counting as zero.
@@ -240,7 +257,7 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 		for kind, n := range count {
-			out <- prometheus.MustNewConstMetric(preparedDevices.desc(), prometheus.GaugeValue, float64(n), c.node, c.driver, kind)
+			preparedDevices.send(out, float64(n), c.node, c.driver, kind)
 		}
 		c.collectClaims(plans, out)
 	}
@@ -249,7 +266,7 @@ func (c *recordsCollector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(quarantinedRecords.desc(), err)
 		return
 	}
-	out <- prometheus.MustNewConstMetric(quarantinedRecords.desc(), prometheus.GaugeValue, float64(n))
+	quarantinedRecords.send(out, float64(n))
 }
 
 // collectClaims writes a sample for each container and each of its devices, or GPUs of groups. Without an answer of the
@@ -269,14 +286,13 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 				}
 			}
 			for _, u := range with {
-				out <- prometheus.MustNewConstMetric(c.measurements[claimDevice.Name], prometheus.GaugeValue, 1,
-					p.Claim.Namespace, p.Claim.Name, p.Claim.UID, u.Pod, u.Container, d.Request, string(d.Kind),
+				claimDevice.send(out, 1, p.Claim.Namespace, p.Claim.Name, p.Claim.UID, u.Pod, u.Container, d.Request, string(d.Kind),
 					d.Name, d.ShareID, cmp.Or(d.Partition.UUID, d.UUID), d.UUID)
 			}
 			if u, ok := measured[[2]int{n, i}]; ok {
 				if granted, first := granted(p, i, u.Measured.MemoryTotal); first {
 					for _, pod := range pods(with) {
-						c.sendUsage(out, u, granted, p, pod, c.node)
+						sendUsage(out, u, granted, p, pod, c.node)
 					}
 				}
 				for _, user := range with {
@@ -286,7 +302,7 @@ func (c *recordsCollector) collectClaims(plans []plan.Plan, out chan<- prometheu
 		}
 	}
 	if c.dcgmNames() {
-		c.sendDCGM(out, samples, c.node, holders)
+		sendDCGM(out, samples, c.node, holders)
 	}
 }
 

@@ -200,7 +200,7 @@ func TestRecordsCollector_RecordsUnreadable_OtherMetricsServed(t *testing.T) {
 	lacks(t, samples, "gpu_dra_quarantined_records")
 	var collected []prometheus.Metric
 	out := make(chan prometheus.Metric, 8)
-	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, nothing, never, "n", "d", nil}).Collect(out)
+	(&recordsCollector{fakeRecords{err: errors.New("disk")}, nobody, nothing, never, "n", "d"}).Collect(out)
 	close(out)
 	for c := range out {
 		collected = append(collected, c)

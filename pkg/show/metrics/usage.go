@@ -39,9 +39,7 @@ func (m *Metrics) CollectUsage(read func() (gpuusage.Account, bool)) {
 }
 
 func (c *usageCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, e := range usageMetrics {
-		out <- e.desc()
-	}
+	describe(out, usageMetrics...)
 }
 
 func (c *usageCollector) Collect(out chan<- prometheus.Metric) {
@@ -49,31 +47,28 @@ func (c *usageCollector) Collect(out chan<- prometheus.Metric) {
 	if !ok {
 		return
 	}
-	put := func(e Entry, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(e.desc(), prometheus.CounterValue, value, labels...)
-	}
 	for _, g := range account.GPUs {
 		if g.Missing {
 			continue // Perhaps it is gone for good.
 		}
 		for _, state := range gpuusage.States {
-			put(gpuSeconds, g.Seconds[state], g.UUID, g.Model, string(state))
+			gpuSeconds.send(out, g.Seconds[state], g.UUID, g.Model, string(state))
 		}
 	}
 	for name, namespace := range account.Namespaces {
 		for model, seconds := range namespace.Seconds {
-			put(namespaceAllocated, seconds, name, model)
+			namespaceAllocated.send(out, seconds, name, model)
 		}
 	}
 	for _, claim := range account.Claims {
 		for _, use := range claim.GPUs {
 			labels := []string{claim.Namespace, claim.Name, claim.UID, use.UUID, use.Model}
-			put(claimAllocated, use.Allocated, labels...)
+			claimAllocated.send(out, use.Allocated, labels...)
 			if use.Watched {
-				put(claimOccupied, use.Occupied, labels...)
+				claimOccupied.send(out, use.Occupied, labels...)
 			}
 			if use.Source != "" {
-				put(claimActive, use.Active, append(labels, use.Source)...)
+				claimActive.send(out, use.Active, append(labels, use.Source)...)
 			}
 		}
 	}
