@@ -41,7 +41,7 @@ var gpuMutations = []Mutation{
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/pool.go",
+		Name: "a failed read counts as a missing GPU", File: "internal/nvml/sessionpool/sessionpool.go",
 		Old: "return errors.Is(err, errNoGPU) ||", New: "return err != nil ||",
 		Package: partitions, Test: "TestExecutor_CallOfNVMLFailsOrHangs_LosesAndLeaksNothing",
 	},
