@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -184,7 +185,7 @@ func eachSlice(ctx context.Context, client kubernetes.Interface, options metav1.
 			return nil, err
 		}
 		defer func() { _ = body.Close() }() // It was only read.
-		meta, err := pool.ReadList(body, visit)
+		meta, err := read.ReadList(body, visit)
 		return &meta, err
 	}, func(*metav1.ListMeta) error { return nil })
 }
