@@ -19,10 +19,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/cluster/demand/objects"
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -35,8 +36,8 @@ type askedKeeper struct {
 	configMaps              typedcorev1.ConfigMapInterface
 	claims, templates, pods cache.SharedIndexInformer
 	classes                 cache.Indexer
-	pools                   func() []pool.Pool
-	read                    func(expression string) selector.Reading
+	nodes                   *nodes
+	selectors               *ask.Evaluator
 	dirty                   chan struct{}
 	// written is the ConfigMap as of readAt; last is its last readable content.
 	written *corev1.ConfigMap
@@ -53,29 +54,26 @@ func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeep
 	_ = pods.SetTransform(trimPod) // It fails only after the start.
 	return &askedKeeper{
 		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
-		templates: informer(c.versions, templates.List, templates.Watch, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
-		pods:      pods, classes: c.classes.GetIndexer(), pools: c.nodes.pools, read: c.view.asker.Read, dirty: c.askedDirty,
+		templates: read.Informer(c.versions, templates, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
+		pods:      pods, classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.askedDirty,
 	}
 }
 
 // run keeps the ConfigMap up to date until the context ends. Each pass covers all changes before it.
 func (k *askedKeeper) run(ctx context.Context) {
 	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
-		_ = on(i, func(any) { trigger(k.dirty) }) // It fails only after the end.
+		_ = on(i, func(any, bool) { trigger(k.dirty) }) // It fails only after the end.
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), k.templates.HasSynced, k.pods.HasSynced) {
 		return
 	}
-	for {
-		again := askedReread
+	repeat(ctx, k.dirty, askedPause, func() time.Duration {
 		if err := k.reconcile(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The nodes keep the devices that they publish; trying again")
-			again = retryAsked
+			return retryAsked
 		}
-		if !sleep(ctx, again, k.dirty) || !sleep(ctx, askedPause, nil) {
-			return
-		}
-	}
+		return askedReread
+	})
 }
 
 const (
@@ -126,53 +124,16 @@ func (k *askedKeeper) reconcile(ctx context.Context) (err error) {
 // asked returns the profiles and groups that the cluster asks for, and the number of its nodes.
 func (k *askedKeeper) asked() (asked []string, nodes int) {
 	c := objects.Cluster{
-		Driver: k.driver, Read: k.read, Classes: list[*resourceapi.DeviceClass](k.classes.List()),
-		Claims: list[*resourceapi.ResourceClaim](k.claims.GetStore().List()), Pods: list[*corev1.Pod](k.pods.GetStore().List()),
-		Templates: list[*resourceapi.ResourceClaimTemplate](k.templates.GetStore().List()),
+		Driver: k.driver, Classes: read.All[*resourceapi.DeviceClass](k.classes),
+		Claims: read.All[*resourceapi.ResourceClaim](k.claims.GetStore()), Pods: read.All[*corev1.Pod](k.pods.GetStore()),
+		Templates: read.All[*resourceapi.ResourceClaimTemplate](k.templates.GetStore()),
 	}
-	pools := k.pools()
+	pools := k.nodes.pools()
 	for kind := range pool.Publishers(pools) {
 		if kind.Type == gpu.KindMIG && gpu.ValidProfile(kind.Profile) && !slices.Contains(c.Known, kind.Profile) {
 			c.Known = append(c.Known, kind.Profile)
 		}
 	}
 	slices.Sort(c.Known)
-	return c.Asked(), len(pools)
-}
-
-// list returns the objects of a cache.
-func list[T any](objects []any) (out []T) {
-	for _, o := range objects {
-		if one, ok := o.(T); ok {
-			out = append(out, one)
-		}
-	}
-	return out
-}
-
-func trimTemplate(object any) (any, error) {
-	if template, ok := object.(*resourceapi.ResourceClaimTemplate); ok {
-		template.ManagedFields, template.Labels, template.Annotations, template.OwnerReferences = nil, nil, nil, nil
-		template.Spec.ObjectMeta = metav1.ObjectMeta{}
-		template.Spec.Spec.Devices.Config, template.Spec.Spec.Devices.Constraints = nil, nil
-	}
-	return object, nil
-}
-
-// trimPod keeps the resources of a pod's containers.
-func trimPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
-	}
-	limits := func(containers []corev1.Container) (out []corev1.Container) {
-		for _, c := range containers {
-			out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
-		}
-		return out
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
-		Spec:       corev1.PodSpec{InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers)},
-	}, nil
+	return c.Asked(k.selectors.Read), len(pools)
 }

@@ -91,7 +91,7 @@ func (c *Certificate) Run(ctx context.Context) error {
 		watched = append(watched, c.configs)
 	}
 	for _, informer := range watched {
-		if err := on(informer, func(any) { trigger(c.changed) }); err != nil {
+		if err := on(informer, func(any, bool) { trigger(c.changed) }); err != nil {
 			return err
 		}
 		wg.Go(func() { informer.RunWithContext(ctx) })
@@ -99,16 +99,15 @@ func (c *Certificate) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	for {
+	repeat(ctx, c.changed, 0, func() time.Duration {
 		again, err := c.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The webhook keeps its certificate")
-			again = retryInterval
+			return retryInterval
 		}
-		if !sleep(ctx, again, c.changed) {
-			return nil
-		}
-	}
+		return again
+	})
+	return nil
 }
 
 // reconcile renews, announces and serves the certificate, in this order. Each step waits until the cache shows the

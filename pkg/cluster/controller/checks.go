@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	draclient "k8s.io/dynamic-resource-allocation/client"
+
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // Checks are checks for an administrator, after an installation and before the removal of the driver.
@@ -140,8 +142,10 @@ func (c Checks) Uninstall(ctx context.Context) error {
 	versions := draclient.New(c.Client)
 	var holders []string
 	more := 0
-	list := versions.ResourceClaims(metav1.NamespaceAll).List
-	err := eachPage(ctx, metav1.ListOptions{}, list, func(page *resourceapi.ResourceClaimList) (enough bool) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{}, versions.ResourceClaims(metav1.NamespaceAll).List) {
+		if err != nil {
+			return fmt.Errorf("list the claims: %w", err)
+		}
 		const shown = 20
 		for _, claim := range page.Items {
 			switch {
@@ -152,10 +156,6 @@ func (c Checks) Uninstall(ctx context.Context) error {
 				holders = append(holders, "  "+claim.Namespace+"/"+claim.Name+users(claim))
 			}
 		}
-		return false
-	})
-	if err != nil {
-		return fmt.Errorf("list the claims: %w", err)
 	}
 	if len(holders) == 0 {
 		fmt.Fprintf(c.Out, "No claim has devices of %s\n", c.Driver)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
@@ -150,7 +151,7 @@ func TestUninstall_ClaimsHoldDevices_NamesThem(t *testing.T) {
 			"claims have devices of gpu.nvidia.com, and without the driver their pods cannot end:\n  ns/idle\nDelete these pods first", "helm uninstall --no-hooks"}},
 		"a claim for watching": {[]*resourceapi.ResourceClaim{reserved(holding("m", "a", "!monitor-0"))}, nil, nil, []string{"  ns/m (m-pod)\n"}},
 		"many":                 {many(20), nil, nil, []string{"  ns/c019 (c019-pod)\nDelete these"}},
-		"more, on two pages":   {many(pageSize + 1), nil, nil, []string{"  ns/c019 (c019-pod)\n  and 181 more\nDelete these"}},
+		"more, on two pages":   {many(read.PageSize + 1), nil, nil, []string{"  ns/c019 (c019-pod)\n  and 181 more\nDelete these"}},
 		"no list": {nil, failingOn(request{Verb: "list", Resource: "resourceclaims"}, apierrors.NewForbidden(claimResource, "", errors.New("no"))),
 			nil, []string{"list the claims: "}},
 	} {

@@ -17,12 +17,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	resourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/cache"
+	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 )
 
@@ -37,18 +38,17 @@ type classReconciler struct {
 	options deviceclasses.Options
 	grace   time.Duration
 
-	pools func() []pool.Pool
+	nodes *nodes
+	view  *viewKeeper
 	// existing and known are the caches of classes and claims.
 	existing, known cache.Indexer
-	classes         resourcev1.DeviceClassInterface
-	claims          func(namespace string) resourcev1.ResourceClaimInterface
-	templates       func(namespace string) resourcev1.ResourceClaimTemplateInterface
-	pods            kubernetes.Interface
+	versions        *draclient.Client
+	client          kubernetes.Interface
 
 	// made holds when this instance created a class, or found it created, until the cache receives it.
 	made map[string]time.Time
-	// chartGone is the time since when the chart's class is missing, or zero.
-	chartGone time.Time
+	// chart is the absence of the chart's class.
+	chart absence
 	// unwanted holds when to check the users of each of our classes without devices.
 	unwanted map[string]time.Time
 	// dropsResourceNames means that the API server's last answer to a write lacked the extended resource name.
@@ -56,8 +56,6 @@ type classReconciler struct {
 	reported           map[string]bool
 	// resources holds every servedResource that an event showed, also of classes that were gone at once.
 	resources *sync.Map
-	// concerns reports whether a class is about this driver's devices.
-	concerns func(*resourceapi.DeviceClass) bool
 }
 
 // maxClasses keeps faulty nodes from filling the API server with classes. It bounds the creation only.
@@ -68,17 +66,15 @@ func (k *classReconciler) reconcile(ctx context.Context) (again time.Duration, e
 	var errs []error
 	done := func(wait time.Duration, err error) {
 		errs = append(errs, err)
-		if wait > 0 && (again == 0 || wait < again) {
-			again = wait
-		}
+		again = sooner(again, wait)
 	}
 	ours := map[string]*resourceapi.DeviceClass{}
-	for _, class := range list[*resourceapi.DeviceClass](k.existing.List()) {
+	for _, class := range read.All[*resourceapi.DeviceClass](k.existing) {
 		if k.options.Ours(class) {
 			ours[class.Name] = class
 		}
 	}
-	wanted, problems := deviceclasses.Build(pool.Publishers(k.pools()), ours, k.options)
+	wanted, problems := deviceclasses.Build(pool.Publishers(k.nodes.withGroups()), ours, k.options)
 	room := maxClasses - len(ours)
 	for _, want := range wanted {
 		if ours[want.Name] == nil && want.Name != k.options.Driver {
@@ -118,9 +114,9 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		return true
 	})
 	now, lost := map[servedResource]*resourceapi.DeviceClass{}, map[string]bool{}
-	for _, o := range k.existing.List() {
-		if one, ok := resourceOf(o); ok {
-			now[one], _ = o.(*resourceapi.DeviceClass)
+	for _, class := range read.All[*resourceapi.DeviceClass](k.existing) {
+		if one, ok := resourceOf(class); ok {
+			now[one] = class
 		}
 	}
 	for _, one := range seen {
@@ -136,12 +132,12 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		}
 	}()
 	for one, class := range now {
-		if !lost[one.resource] || !k.concerns(class) {
+		if !lost[one.resource] || !k.view.current.Load().Concerns(class) {
 			continue
 		}
 		class = class.DeepCopy()
 		metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
-		if _, err := k.classes.Update(ctx, class, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if _, err := k.versions.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
 		}
 		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another one with its extended resource is gone",
@@ -153,9 +149,8 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 // servedResource is a class and its extended resource.
 type servedResource struct{ class, resource string }
 
-func resourceOf(object any) (servedResource, bool) {
-	class, ok := object.(*resourceapi.DeviceClass)
-	if !ok || class.Spec.ExtendedResourceName == nil {
+func resourceOf(class *resourceapi.DeviceClass) (servedResource, bool) {
+	if class.Spec.ExtendedResourceName == nil {
 		return servedResource{}, false
 	}
 	return servedResource{class.Name, *class.Spec.ExtendedResourceName}, true
@@ -171,14 +166,11 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 			return cacheLag, nil
 		}
 		if want.Name == k.options.Driver {
-			if k.chartGone.IsZero() {
-				k.chartGone = time.Now()
-			}
-			if rest := chartLag - time.Since(k.chartGone); rest > 0 {
+			if rest := k.chart.left(chartLag, true); rest > 0 {
 				return rest, nil
 			}
 		}
-		made, err := k.classes.Create(ctx, want, metav1.CreateOptions{})
+		made, err := k.versions.DeviceClasses().Create(ctx, want, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			k.made[want.Name] = time.Now()
@@ -193,7 +185,7 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	}
 	delete(k.made, want.Name)
 	if want.Name == k.options.Driver {
-		k.chartGone = time.Time{}
+		k.chart = absence{}
 	}
 	if !k.options.Ours(is) {
 		return 0, nil
@@ -202,7 +194,7 @@ func (k *classReconciler) put(ctx context.Context, want *resourceapi.DeviceClass
 	if !changed {
 		return 0, nil
 	}
-	made, err := k.classes.Update(ctx, change, metav1.UpdateOptions{})
+	made, err := k.versions.DeviceClasses().Update(ctx, change, metav1.UpdateOptions{})
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return cacheLag, nil
@@ -248,7 +240,8 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 			k.unwanted[name] = time.Now().Add(k.grace)
 			continue
 		}
-		err := k.classes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}})
+		unchanged := &metav1.Preconditions{UID: &class.UID, ResourceVersion: &class.ResourceVersion}
+		err := k.versions.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{Preconditions: unchanged})
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			k.unwanted[name] = time.Now().Add(cacheLag)
@@ -260,9 +253,7 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 		}
 	}
 	for _, at := range k.unwanted {
-		if rest := time.Until(at); rest > 0 && (wait == 0 || rest < wait) {
-			wait = rest
-		}
+		wait = sooner(wait, time.Until(at))
 	}
 	return wait, errors.Join(errs...)
 }
@@ -272,44 +263,54 @@ func (k *classReconciler) removeUnwanted(ctx context.Context, classes map[string
 // pass for all.
 func (k *classReconciler) users(ctx context.Context, classes map[string]*resourceapi.DeviceClass) (map[string]string, error) {
 	used := map[string]string{}
-	uses := func(spec resourceapi.ResourceClaimSpec, kind string, meta metav1.ObjectMeta) (enough bool) {
+	complete := func() bool { return len(used) == len(classes) }
+	count := func(spec resourceapi.ResourceClaimSpec, kind string, meta metav1.ObjectMeta) {
 		for r := range selector.Requests(spec.Devices.Requests) {
 			if classes[r.DeviceClassName] != nil {
 				used[r.DeviceClassName] = kind + " " + meta.Namespace + "/" + meta.Name
 			}
 		}
-		return len(used) == len(classes)
 	}
-	if len(classes) == 0 {
+	for _, c := range read.All[*resourceapi.ResourceClaim](k.known) {
+		count(c.Spec, "ResourceClaim", c.ObjectMeta)
+	}
+	if complete() {
 		return used, nil
 	}
-	for _, c := range list[*resourceapi.ResourceClaim](k.known.List()) {
-		if uses(c.Spec, "ResourceClaim", c.ObjectMeta) {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaims(metav1.NamespaceAll).List) {
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range page.Items {
+			count(c.Spec, "ResourceClaim", c.ObjectMeta)
+		}
+		if complete() {
 			return used, nil
 		}
 	}
-	claims, templates := k.claims(metav1.NamespaceAll).List, k.templates(metav1.NamespaceAll).List
-	if err := eachPage(ctx, metav1.ListOptions{}, claims, func(page *resourceapi.ResourceClaimList) (enough bool) {
-		return slices.ContainsFunc(page.Items, func(c resourceapi.ResourceClaim) bool { return uses(c.Spec, "ResourceClaim", c.ObjectMeta) })
-	}); err != nil || len(used) == len(classes) {
-		return used, err
-	}
-	if err := eachPage(ctx, metav1.ListOptions{}, templates, func(page *resourceapi.ResourceClaimTemplateList) (enough bool) {
-		return slices.ContainsFunc(page.Items, func(t resourceapi.ResourceClaimTemplate) bool {
-			return uses(t.Spec.Spec, "ResourceClaimTemplate", t.ObjectMeta)
-		})
-	}); err != nil || len(used) == len(classes) {
-		return used, err
+	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaimTemplates(metav1.NamespaceAll).List) {
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range page.Items {
+			count(t.Spec.Spec, "ResourceClaimTemplate", t.ObjectMeta)
+		}
+		if complete() {
+			return used, nil
+		}
 	}
 	resources := map[corev1.ResourceName]string{}
 	for name, class := range classes {
-		resources[corev1.ResourceName("deviceclass.resource.kubernetes.io/"+name)] = name
+		resources[corev1.ResourceName(resourceapi.ResourceDeviceClassPrefix+name)] = name
 		if resource := class.Spec.ExtendedResourceName; resource != nil {
 			resources[corev1.ResourceName(*resource)] = name
 		}
 	}
-	pods, pending := k.pods.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{FieldSelector: "status.phase=Pending"}
-	err := eachPage(ctx, pending, pods, func(page *corev1.PodList) (enough bool) {
+	pending := metav1.ListOptions{FieldSelector: "status.phase=Pending"}
+	for page, err := range read.Pages(ctx, pending, k.client.CoreV1().Pods(metav1.NamespaceAll).List) {
+		if err != nil {
+			return nil, err
+		}
 		for _, p := range page.Items {
 			for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 				for resource := range c.Resources.Limits {
@@ -319,7 +320,9 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 				}
 			}
 		}
-		return len(used) == len(classes)
-	})
-	return used, err
+		if complete() {
+			break
+		}
+	}
+	return used, nil
 }

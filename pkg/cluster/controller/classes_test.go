@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // h100Classes are the classes for one GPU with MIG: one of its model and one of each profile.
@@ -353,7 +354,7 @@ var named = metav1.ObjectMeta{Namespace: "ns", Name: "user"}
 // page of objects that do not.
 func TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse(t *testing.T) {
 	var crowd []runtime.Object
-	for i := range pageSize + 1 {
+	for i := range read.PageSize + 1 {
 		meta := metav1.ObjectMeta{Namespace: "crowd", Name: fmt.Sprintf("c%d", i)}
 		p := pod(meta.Name, corev1.PodPending, false, "cpu")
 		p.Namespace = meta.Namespace

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"gpu-dra-driver/pkg/cluster/admission"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // The reasons of Events on DeviceClasses; docs/reference/events.md is generated from these comments.
@@ -48,7 +49,7 @@ func (s *classStatuses) evaluate(ctx context.Context, view *admission.ClusterVie
 		return nil // The devices are unknown.
 	}
 	now := map[types.UID]evaluated{}
-	for _, class := range list[*resourceapi.DeviceClass](classes.List()) {
+	for _, class := range read.All[*resourceapi.DeviceClass](classes) {
 		if !view.Concerns(class) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/cluster/selector"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -24,9 +25,7 @@ const maxKinds = 1000
 
 // Cluster returns the numbers for the cluster metrics; false if this instance is not the leader.
 func (c *Controller) Cluster() (metrics.Cluster, bool) {
-	c.mu.Lock()
-	l := c.leading
-	c.mu.Unlock()
+	l := c.leading.Load()
 	if l == nil {
 		return metrics.Cluster{}, false
 	}
@@ -66,7 +65,7 @@ func (c *Controller) claims(claims cache.Indexer) (phases map[string]int, held m
 		}
 		return false
 	}
-	for _, claim := range list[*resourceapi.ResourceClaim](claims.List()) {
+	for _, claim := range read.All[*resourceapi.ResourceClaim](claims) {
 		phase := phasePending
 		if a := claim.Status.Allocation; a != nil {
 			found := false

@@ -113,8 +113,9 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 	const nodes, claims = 500, 10000
 	s, names := newEnv(t), gpusOf(t, "l40s-4")
 	c := New(slicetest.Driver, s.client(), s.metadata(), Options{})
-	c.leading = c.newLeading()
-	defer c.leading.queue.ShutDown()
+	l := c.newLeading()
+	c.leading.Store(l)
+	defer l.queue.ShutDown()
 	add := func(to cache.Indexer, o any) {
 		if err := to.Add(o); err != nil {
 			t.Fatal(err)
@@ -133,7 +134,7 @@ func TestCluster_TenThousandClaims_Counted(t *testing.T) {
 		if n < 2*nodes {
 			claim = reserved(holding(claim.Name, fmt.Sprintf("n%d", n/2), names[n%2]))
 		}
-		add(c.leading.claims.GetIndexer(), claim)
+		add(l.claims.GetIndexer(), claim)
 	}
 	cluster, ok := c.Cluster()
 	if diff := cmp.Diff(map[string]int{phasePending: claims - 2*nodes, phaseAllocated: 0, phaseReserved: 2 * nodes, phaseDeleting: 0}, cluster.Claims); diff != "" || !ok {

@@ -5,7 +5,6 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/ask"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // settle is the time for which changes are collected before a new view is built.
@@ -33,37 +33,16 @@ type viewKeeper struct {
 
 	dirty   chan struct{}
 	current atomic.Pointer[admission.ClusterView]
-	// changed is called after each build.
-	changed func()
 }
 
-func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, sampled bool, changed func()) *viewKeeper {
+func newViewKeeper(driver string, nodes *nodes, classes cache.Indexer, recent recent, sampled bool) *viewKeeper {
 	k := &viewKeeper{
 		driver: driver, nodes: nodes,
 		asker:  ask.Asker{Evaluator: ask.NewEvaluator(), Classes: resourcelisters.NewDeviceClassLister(classes)},
-		recent: recent, sampled: sampled, dirty: make(chan struct{}, 1), changed: changed,
+		recent: recent, sampled: sampled, dirty: make(chan struct{}, 1),
 	}
 	k.build()
 	return k
-}
-
-func (k *viewKeeper) run(ctx context.Context) {
-	forget := time.NewTimer(0)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-forget.C:
-		case <-k.dirty:
-		}
-		if !sleep(ctx, settle, nil) {
-			return
-		}
-		if again := k.build(); again > 0 {
-			forget.Reset(again)
-		}
-		k.changed()
-	}
 }
 
 // build builds a view of the current shapes. While they are unchanged, it keeps the current view and its caches,
@@ -130,7 +109,7 @@ func (n *nodes) updated(pools map[string]pool.Pool) []pool.Pool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for node := range n.changed {
-		all := slicesOf(n.slices, node)
+		all := read.SlicesOf(n.slices, node)
 		if len(all) == 0 {
 			delete(n.known, node)
 			delete(n.possible, node)
@@ -172,14 +151,12 @@ func (r *recent) with(now []pool.Pool) (all []pool.Pool, again time.Duration) {
 		}
 	}
 	for key, s := range r.last {
-		rest := r.grace - time.Since(s.at)
-		switch {
-		case current[key]:
-		case rest <= 0:
-			delete(r.last, key)
-			continue
-		case again == 0 || rest < again:
-			again = rest
+		if rest := r.grace - time.Since(s.at); !current[key] {
+			if rest <= 0 {
+				delete(r.last, key)
+				continue
+			}
+			again = sooner(again, rest)
 		}
 		all = append(all, s.pool)
 	}

@@ -11,13 +11,14 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
 // published are the slices of nodes, in an index as the informer's.
 func published(t *testing.T, shapes *pool.Shapes, nodes map[string]string) cache.Indexer {
 	t.Helper()
-	indexer := newSlices(draclient.New(fake.NewClientset()), slicetest.Driver, shapes).GetIndexer()
+	indexer := read.SliceInformer(draclient.New(fake.NewClientset()), slicetest.Driver, shapes).GetIndexer()
 	for node, profile := range nodes {
 		put(t, indexer, shapes, node, profile)
 	}
@@ -50,7 +51,7 @@ func TestPools_NodeChanges_PoolFollows(t *testing.T) {
 	if got := n.pools(); len(got) != 2 || !got[0].Whole || !got[1].Whole {
 		t.Errorf("%v", got)
 	}
-	for _, s := range slicesOf(indexer, "a") {
+	for _, s := range read.SlicesOf(indexer, "a") {
 		if err := indexer.Delete(s); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +67,7 @@ func TestClusterView_NoNewShape_Kept(t *testing.T) {
 	indexer := published(t, shapes, map[string]string{"b": "t4-1"})
 	n := newNodes(indexer)
 	n.invalidate("b")
-	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, false, nil)
+	k := newViewKeeper(slicetest.Driver, n, cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil), recent{}, false)
 	was := k.current.Load()
 	change := func(node, profile string) bool {
 		put(t, indexer, shapes, node, profile)

@@ -14,8 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +33,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/admission"
 	"gpu-dra-driver/pkg/cluster/deviceclasses"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 type Options struct {
@@ -66,9 +69,8 @@ type Controller struct {
 	// askedDirty wakes the leader's askedKeeper.
 	askedDirty chan struct{}
 
-	mu sync.Mutex
 	// leading is nil unless this instance leads.
-	leading *leading
+	leading atomic.Pointer[leading]
 }
 
 // leading is the work of the leader.
@@ -88,15 +90,12 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 		o: o, driver: driver, client: client, metadata: metadata, versions: draclient.New(client), shapes: &pool.Shapes{},
 		askedDirty: make(chan struct{}, 1),
 	}
-	c.slices = newSlices(c.versions, driver, c.shapes)
-	c.classes = informer(c.versions, c.versions.DeviceClasses().List, c.versions.DeviceClasses().Watch, &resourceapi.DeviceClass{}, trimClass)
+	c.slices = read.SliceInformer(c.versions, driver, c.shapes)
+	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = &nodes{
 		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{},
 	}
-	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.AskedConfigMap != "", func() {
-		c.enqueue(task{})
-		trigger(c.askedDirty)
-	})
+	c.view = newViewKeeper(driver, c.nodes, c.classes.GetIndexer(), recent{grace: o.Grace}, o.AskedConfigMap != "")
 	c.classStatuses = &classStatuses{events: o.Events, known: map[types.UID]evaluated{}}
 	return c
 }
@@ -119,15 +118,13 @@ func (c *Controller) Observe(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := errors.Join(
-		on(c.slices, func(o any) {
-			if s, ok := o.(*pool.Slice); ok {
-				c.nodes.invalidate(s.Node)
-				c.enqueue(task{s.Node})
-			}
+		on(c.slices, func(s *pool.Slice, _ bool) {
+			c.nodes.invalidate(s.Node)
+			c.enqueue(task{s.Node})
 			trigger(c.view.dirty)
 		}),
-		on(c.classes, func(o any) {
-			if one, ok := resourceOf(o); ok {
+		on(c.classes, func(class *resourceapi.DeviceClass, _ bool) {
+			if one, ok := resourceOf(class); ok {
 				c.resources.Store(one, true)
 			}
 			trigger(c.view.dirty)
@@ -139,8 +136,12 @@ func (c *Controller) Observe(ctx context.Context) error {
 	wg.Go(func() { c.classes.RunWithContext(ctx) })
 	if cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
-		trigger(c.view.dirty)
-		c.view.run(ctx)
+		repeat(ctx, c.view.dirty, settle, func() time.Duration {
+			again := c.view.build()
+			c.enqueue(task{})
+			trigger(c.askedDirty)
+			return again
+		})
 	}
 	return nil
 }
@@ -156,11 +157,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 	defer cancel()
 	l := c.newLeading()
 	defer l.queue.ShutDown()
-	if err := on(l.nodes, func(o any) {
-		if meta, ok := o.(*metav1.PartialObjectMetadata); ok {
-			l.queue.Add(task{meta.Name})
-		}
-	}); err != nil {
+	if err := on(l.nodes, func(node *metav1.PartialObjectMetadata, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
 		return err
 	}
 	wg.Go(func() { l.claims.RunWithContext(ctx) })
@@ -178,14 +175,8 @@ func (c *Controller) Lead(ctx context.Context) error {
 		wg.Go(func() { k.pods.RunWithContext(ctx) })
 		wg.Go(func() { k.run(ctx) })
 	}
-	c.mu.Lock()
-	c.leading = l
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		c.leading = nil
-		c.mu.Unlock()
-	}()
+	c.leading.Store(l)
+	defer c.leading.Store(nil)
 	l.queue.Add(task{})
 	const workers = 8
 	for range workers {
@@ -200,33 +191,28 @@ func (c *Controller) Lead(ctx context.Context) error {
 }
 
 func (c *Controller) newLeading() *leading {
+	nodes := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
 	l := &leading{
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)),
-		claims: informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll).List, c.versions.ResourceClaims(metav1.NamespaceAll).Watch,
-			&resourceapi.ResourceClaim{}, trimClaim),
+		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)),
+		claims: read.Informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll), &resourceapi.ResourceClaim{}, trimClaim),
+		nodes:  read.Informer(c.metadata, nodes, &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
 	}
-	nodes := c.metadata.Resource(nodeResource)
-	l.nodes = informer(c.metadata, nodes.List, nodes.Watch, &metav1.PartialObjectMetadata{}, trimNode(c.driver))
 	l.classes = &classReconciler{
-		options: c.o.Classes, grace: c.o.Grace, pools: c.nodes.withGroups, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),
-		classes: c.versions.DeviceClasses(), claims: c.versions.ResourceClaims, templates: c.versions.ResourceClaimTemplates, pods: c.client,
+		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),
+		versions: c.versions, client: c.client, resources: &c.resources,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
-		resources: &c.resources,
-		concerns:  func(class *resourceapi.DeviceClass) bool { return c.ClusterView().Concerns(class) },
 	}
 	l.labeller = &labeller{
 		driver: c.driver, grace: c.o.Grace, slices: c.slices.GetIndexer(), nodes: l.nodes.GetIndexer(),
-		client: nodes, gone: map[string]time.Time{}, wanted: map[string]uint64{}, delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
+		client: nodes, delays: flowcontrol.NewBackOff(cacheLag, time.Minute),
 	}
 	return l
 }
 
 // enqueue schedules a task if this instance leads.
 func (c *Controller) enqueue(t task) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.leading != nil {
-		c.leading.queue.Add(t)
+	if l := c.leading.Load(); l != nil {
+		l.queue.Add(t)
 	}
 }
 
@@ -268,30 +254,52 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer()))
 }
 
-// on calls do for each added, updated or deleted object.
-func on(informer cache.SharedIndexInformer, do func(object any)) error {
+// on calls do for each added, updated or deleted object of a type; gone means that it was deleted.
+func on[T any](informer cache.SharedIndexInformer, do func(object T, gone bool)) error {
+	handle := func(o any, gone bool) {
+		if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = last.Obj
+		}
+		if one, ok := o.(T); ok {
+			do(one, gone)
+		}
+	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    do,
-		UpdateFunc: func(_, now any) { do(now) },
-		DeleteFunc: func(o any) {
-			if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = last.Obj
-			}
-			do(o)
-		},
+		AddFunc:    func(o any) { handle(o, false) },
+		UpdateFunc: func(_, now any) { handle(now, false) },
+		DeleteFunc: func(o any) { handle(o, true) },
 	})
 	return err
 }
 
-// sleep waits for a time, or until wake has an element. It returns false at the context's end.
-func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-	case <-wake:
+// repeat calls do until the context ends: again after the delay that it returns, if that is not 0, or once wake has an
+// element. It pauses before each repetition, to collect changes.
+func repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration, do func() (again time.Duration)) {
+	for {
+		var due <-chan time.Time
+		if again := do(); again > 0 {
+			due = time.After(again)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-due:
+		case <-wake:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
 	}
-	return true
+}
+
+// sooner returns the shorter of two delays. One that is not positive is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // trigger wakes the reader of a channel with capacity one.

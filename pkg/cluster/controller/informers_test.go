@@ -19,6 +19,7 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
@@ -26,7 +27,7 @@ import (
 func follow(t *testing.T, e *env) (i cache.SharedIndexInformer, shapes *pool.Shapes, stop func()) {
 	t.Helper()
 	shapes = &pool.Shapes{}
-	i = newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
+	i = read.SliceInformer(draclient.New(e.client()), slicetest.Driver, shapes)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { i.RunWithContext(ctx) })
@@ -52,13 +53,13 @@ func cached(i cache.SharedIndexInformer) []string {
 	return slices.Sorted(slices.Values(i.GetIndexer().ListKeys()))
 }
 
-func TestNewSlices_ManySlices_ListedInPagesAndWatched(t *testing.T) {
+func TestSliceInformer_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 	for name, lists := range map[string]bool{"pages": true, "a stream": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t)
 				e.lists = lists
-				for n := range 2*pageSize + 50 {
+				for n := range 2*read.PageSize + 50 {
 					e.put(bare(t, fmt.Sprintf("node-%03d", n)))
 				}
 				foreign := bare(t, "nic")
@@ -66,8 +67,8 @@ func TestNewSlices_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 				e.put(foreign)
 				i, shapes, stop := follow(t, e)
 				defer stop()
-				if n := len(cached(i)); n != 2*pageSize+50 {
-					t.Errorf("%d slices of %d", n, 2*pageSize+50)
+				if n := len(cached(i)); n != 2*read.PageSize+50 {
+					t.Errorf("%d slices of %d", n, 2*read.PageSize+50)
 				}
 				reads := e.readRequests()
 				if lists && !cmp.Equal(reads, []string{"watch resourceslices", "list resourceslices 200", "list resourceslices 200", "list resourceslices 200", "watch resourceslices"}) ||
@@ -84,16 +85,16 @@ func TestNewSlices_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 				e.put(changed)
 				e.remove("resourceslices", "node-001-00")
 				synctest.Wait()
-				if got := slicesOf(i.GetIndexer(), "new"); len(got) != len(slicesAt(t, "hgx-h100", "new", 1)) || got[0].Shape == nil {
+				if got := read.SlicesOf(i.GetIndexer(), "new"); len(got) != len(slicesAt(t, "hgx-h100", "new", 1)) || got[0].Shape == nil {
 					t.Errorf("of the new node there are %d slices", len(got))
 				}
-				if got := slicesOf(i.GetIndexer(), "node-000"); len(got) != 1 || got[0].Pool.Generation != 7 {
+				if got := read.SlicesOf(i.GetIndexer(), "node-000"); len(got) != 1 || got[0].Pool.Generation != 7 {
 					t.Errorf("the change is not there: %+v", got)
 				}
-				if got := slicesOf(i.GetIndexer(), "node-001"); len(got) != 0 {
+				if got := read.SlicesOf(i.GetIndexer(), "node-001"); len(got) != 0 {
 					t.Errorf("what is gone is there: %+v", got)
 				}
-				one, other := slicesOf(i.GetIndexer(), "node-002")[0], slicesOf(i.GetIndexer(), "node-000")[0]
+				one, other := read.SlicesOf(i.GetIndexer(), "node-002")[0], read.SlicesOf(i.GetIndexer(), "node-000")[0]
 				if one.Shape != other.Shape {
 					t.Error("what came by the list and what came by the watch have shapes of their own")
 				}
@@ -102,7 +103,7 @@ func TestNewSlices_ManySlices_ListedInPagesAndWatched(t *testing.T) {
 	}
 }
 
-func TestNewSlices_WatchExpired_ListedAgain(t *testing.T) {
+func TestSliceInformer_WatchExpired_ListedAgain(t *testing.T) {
 	for _, lists := range []bool{true, false} {
 		t.Run(fmt.Sprint("lists ", lists), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -136,11 +137,11 @@ func TestNewSlices_WatchExpired_ListedAgain(t *testing.T) {
 	}
 }
 
-func TestNewSlices_PagesExpire_ListedAgain(t *testing.T) {
+func TestSliceInformer_PagesExpire_ListedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t)
 		e.lists = true
-		for n := range 2*pageSize + 1 {
+		for n := range 2*read.PageSize + 1 {
 			e.put(bare(t, fmt.Sprintf("node-%03d", n)))
 		}
 		lists := 0
@@ -154,26 +155,25 @@ func TestNewSlices_PagesExpire_ListedAgain(t *testing.T) {
 			return nil, nil
 		}
 		shapes := &pool.Shapes{}
-		i := newSlices(draclient.New(e.client()), slicetest.Driver, shapes)
+		i := read.SliceInformer(draclient.New(e.client()), slicetest.Driver, shapes)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		go i.RunWithContext(ctx)
 		pass(time.Minute)
-		if n := len(cached(i)); n != 2*pageSize+1 || lists != 5 {
+		if n := len(cached(i)); n != 2*read.PageSize+1 || lists != 5 {
 			t.Errorf("%d slices by %d pages", n, lists)
 		}
 	})
 }
 
-func TestTrim_Bookmark_KeepsAnnotations(t *testing.T) {
+func TestSlices_Bookmark_KeepsAnnotations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, bare(t, "a"))
-		w, err := draclient.New(e.client()).ResourceSlices().Watch(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
+		source := read.Slices(draclient.New(e.client()), slicetest.Driver, &pool.Shapes{})
+		slices, err := source.WatchWithContext(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		shapes := &pool.Shapes{}
-		slices := trim(w, shapes)
 		first, last := <-slices.ResultChan(), <-slices.ResultChan()
 		slice, ok := first.Object.(*pool.Slice)
 		if !ok || slice.Node != "a" || slice.Shape == nil {
@@ -193,7 +193,7 @@ func TestTrim_Bookmark_KeepsAnnotations(t *testing.T) {
 	})
 }
 
-func TestNewSlices_SliceWithoutNode_Ignored(t *testing.T) {
+func TestSliceInformer_SliceWithoutNode_Ignored(t *testing.T) {
 	if got := newNodes(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})).pools(); len(got) != 0 {
 		t.Errorf("pools of nothing: %v", got)
 	}

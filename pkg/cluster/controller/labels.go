@@ -20,6 +20,7 @@ import (
 
 	"gpu-dra-driver/pkg/cluster/nodelabels"
 	"gpu-dra-driver/pkg/cluster/pool"
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 type labeller struct {
@@ -30,12 +31,30 @@ type labeller struct {
 	client metadata.Getter
 	// delays limits the rate of writes to nodes whose labels another program changes again and again.
 	delays *flowcontrol.Backoff
+	// states holds the labelState of each node. One worker at a time labels a node.
+	states sync.Map
+}
 
-	mu sync.Mutex
-	// gone holds since when each node has had no slices, or no monitor devices.
-	gone map[string]time.Time
-	// wanted holds a hash of the labels of each node's last write.
-	wanted map[string]uint64
+type labelState struct {
+	// published and monitored are since when the node has had no slices, or no monitor devices.
+	published, monitored absence
+	// wanted is a hash of the labels of the last write.
+	wanted uint64
+}
+
+// absence is the time since when something is missing. It is zero if that exists.
+type absence struct{ since time.Time }
+
+// left returns the rest of a grace period of something that is missing.
+func (a *absence) left(grace time.Duration, missing bool) time.Duration {
+	if !missing {
+		a.since = time.Time{}
+		return 0
+	}
+	if a.since.IsZero() {
+		a.since = time.Now()
+	}
+	return grace - time.Since(a.since)
 }
 
 // label updates one node's labels. It returns the delay until the next run if nothing changes; 0: none.
@@ -43,15 +62,18 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	object, exists, _ := l.nodes.GetByKey(node) // Reading the cache cannot fail.
 	meta, ok := object.(*metav1.PartialObjectMetadata)
 	if !exists || !ok {
-		l.forget(node)
+		l.states.Delete(node)
+		l.delays.Reset(node)
 		return 0, nil
 	}
-	slices := slicesOf(l.slices, node)
+	known, _ := l.states.LoadOrStore(node, &labelState{})
+	state, _ := known.(*labelState)
+	slices := read.SlicesOf(l.slices, node)
 	p := pool.Of(slices)
 	// A kubelet that starts removes its node's slices. The plugin publishes them again, one pool after the other. The
 	// settings can switch monitor devices off.
 	published := !pool.OnlyMonitors(slices)
-	rest := max(l.graceLeft(node, !published), l.graceLeft(node+monitors, !pool.Monitored(slices)))
+	rest := max(state.published.left(l.grace, !published), state.monitored.left(l.grace, !pool.Monitored(slices)))
 	if rest > 0 && meta.Annotations[nodelabels.Written(l.driver)] != "" {
 		return rest, nil
 	}
@@ -66,7 +88,10 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	if change.None() {
 		return 0, nil
 	}
-	if l.wantsOthers(node, want) {
+	hash := fnv.New64a()
+	fmt.Fprint(hash, want) // In the order of the keys.
+	if state.wanted != hash.Sum64() {
+		state.wanted = hash.Sum64()
 		l.delays.Reset(node)
 	}
 	if l.delays.IsInBackOffSinceUpdate(node, time.Now()) {
@@ -82,66 +107,4 @@ func (l *labeller) label(ctx context.Context, node string) (again time.Duration,
 	}
 	klog.FromContext(ctx).V(2).Info("Labelled a Node", "node", node, "labels", change.Keys())
 	return 0, nil
-}
-
-// wantsOthers reports whether a node should get other labels than with its last write, and notes them.
-func (l *labeller) wantsOthers(node string, want map[string]string) bool {
-	h := fnv.New64a()
-	fmt.Fprint(h, want) // In the order of the keys.
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	last, known := l.wanted[node]
-	l.wanted[node] = h.Sum64()
-	return !known || last != h.Sum64()
-}
-
-// forget drops what is kept of a node that was deleted.
-func (l *labeller) forget(node string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.gone, node)
-	delete(l.gone, node+monitors)
-	delete(l.wanted, node)
-	l.delays.Reset(node)
-}
-
-// monitors ends the key of a node's monitor devices.
-const monitors = "/monitor"
-
-// graceLeft returns the remaining grace period of slices that are missing.
-func (l *labeller) graceLeft(key string, missing bool) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !missing {
-		delete(l.gone, key)
-		return 0
-	}
-	since, known := l.gone[key]
-	if !known {
-		since = time.Now()
-		l.gone[key] = since
-	}
-	return l.grace - time.Since(since)
-}
-
-// trimNode keeps the labels and annotations of a node that the driver needs.
-func trimNode(driver string) cache.TransformFunc {
-	return func(object any) (any, error) {
-		meta, ok := object.(*metav1.PartialObjectMetadata)
-		if !ok {
-			return object, nil
-		}
-		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
-		// New maps, because a map keeps the memory of deleted keys.
-		for _, all := range []*map[string]string{&meta.Labels, &meta.Annotations} {
-			kept := map[string]string{}
-			for key, value := range *all {
-				if nodelabels.Concerns(key, driver) {
-					kept[key] = value
-				}
-			}
-			*all = kept
-		}
-		return meta, nil
-	}
 }

@@ -36,36 +36,35 @@ func (s SelfTest) Run(ctx context.Context) error {
 	const limit, least, most = time.Minute, time.Minute, 15 * time.Minute
 	log := klog.FromContext(ctx)
 	reachable, delay := false, least
-	for {
+	repeat(ctx, nil, 0, func() time.Duration {
 		test, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
 		err := s.Checks.webhook(test)
-		cancel()
-		pause := most
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
+		if ctx.Err() != nil {
+			return most
+		}
+		if err == nil {
 			if !reachable {
 				s.event(ctx, corev1.EventTypeNormal, webhookReachable, "The API server reaches the webhook")
 				log.V(2).Info("The API server reaches the webhook")
 			}
 			reachable, delay = true, least
 			s.Report(true)
-		default:
-			log.Error(err, "The test of the webhook failed; trying again", "after", delay)
-			if remedy := s.Checks.remedy(err); remedy != "" {
-				const enough = 600 // The API limits messages of Events to 1 KiB.
-				cause := err.Error()
-				s.event(ctx, corev1.EventTypeWarning, webhookUnreachable, "The test of the webhook failed: "+cause[:min(len(cause), enough)]+". "+remedy)
-				reachable = false
-				s.Report(false)
-			}
-			pause, delay = delay, min(2*delay, most)
+			return most
 		}
-		if !sleep(ctx, pause, nil) {
-			return nil
+		log.Error(err, "The test of the webhook failed; trying again", "after", delay)
+		if remedy := s.Checks.remedy(err); remedy != "" {
+			const enough = 600 // The API limits messages of Events to 1 KiB.
+			cause := err.Error()
+			s.event(ctx, corev1.EventTypeWarning, webhookUnreachable, "The test of the webhook failed: "+cause[:min(len(cause), enough)]+". "+remedy)
+			reachable = false
+			s.Report(false)
 		}
-	}
+		pause := delay
+		delay = min(2*delay, most)
+		return pause
+	})
+	return nil
 }
 
 // event emits an Event on the webhook's Service.

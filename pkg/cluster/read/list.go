@@ -24,9 +24,9 @@ var magic = []byte("k8s\x00")
 // largest is more than an API server stores in one object.
 const largest = 16 << 20
 
-// ReadList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. visit receives each
+// readList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. visit receives each
 // slice in protobuf, valid until it returns. A list in JSON is read as a whole.
-func ReadList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, error) {
+func readList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, error) {
 	r := bufio.NewReaderSize(in, 1<<16)
 	if head, _ := r.Peek(len(magic)); !bytes.Equal(head, magic) {
 		return readJSON(r, visit)

@@ -1,7 +1,7 @@
 // Copyright the gpu-dra-driver authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package read_test
+package read
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"gpu-dra-driver/pkg/cluster/pool"
-	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 )
 
@@ -64,7 +63,7 @@ func TestReadList_Encodings_ReturnsTheSlices(t *testing.T) {
 			var shapes pool.Shapes
 			seen := map[*pool.Shape]int{}
 			var got []resourceapi.ResourceSlice
-			meta, err := read.ReadList(bytes.NewReader(encoded(t, list, mediaType)), func(raw []byte) error {
+			meta, err := readList(bytes.NewReader(encoded(t, list, mediaType)), func(raw []byte) error {
 				p, err := shapes.Pack(raw)
 				if err != nil {
 					return err
@@ -96,7 +95,7 @@ func TestReadList_CutAnswer_ReturnsError(t *testing.T) {
 			continue
 		}
 		slices := 0
-		_, err := read.ReadList(bytes.NewReader(data[:size]), func([]byte) error { slices++; return nil })
+		_, err := readList(bytes.NewReader(data[:size]), func([]byte) error { slices++; return nil })
 		if err == nil && slices < len(list.Items) {
 			t.Errorf("the first %d of %d bytes are a list of %d slices", size, len(data), slices)
 		}
@@ -110,7 +109,7 @@ func FuzzReadList(f *testing.F) {
 	f.Add([]byte("<html>"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var shapes pool.Shapes
-		_, _ = read.ReadList(bytes.NewReader(data), func(raw []byte) error {
+		_, _ = readList(bytes.NewReader(data), func(raw []byte) error {
 			var want resourceapi.ResourceSlice
 			decodable := want.Unmarshal(raw) == nil
 			p, err := shapes.Pack(raw)

@@ -29,12 +29,11 @@ type Cluster struct {
 	Templates []*resourceapi.ResourceClaimTemplate
 	// Pods are those without a node. The others have claims.
 	Pods []*corev1.Pod
-	// Read analyses a selector. An unreadable one has an empty Reading.
-	Read func(expression string) selector.Reading
 }
 
-// Asked returns the known profiles that an object asks for, sorted, and demand.Groups.
-func (c Cluster) Asked() []string {
+// Asked returns the known profiles that an object asks for, sorted, and demand.Groups. read analyses a selector; an
+// unreadable one has an empty Reading.
+func (c Cluster) Asked(read func(expression string) selector.Reading) []string {
 	classes, resources := map[string]*resourceapi.DeviceClass{}, map[corev1.ResourceName]string{}
 	for _, class := range c.Classes {
 		classes[class.Name] = class
@@ -53,7 +52,7 @@ func (c Cluster) Asked() []string {
 		all := slices.Concat(selector.Expressions(of.Spec.Selectors), selector.Expressions(selectors))
 		if key := strings.Join(all, "\x00"); !seen[key] {
 			seen[key] = true
-			profiles, groups := c.matching(all)
+			profiles, groups := c.matching(all, read)
 			for _, profile := range profiles {
 				asked[profile] = true
 			}
@@ -97,11 +96,11 @@ func (c Cluster) Asked() []string {
 }
 
 // matching returns the profiles whose partitions the expressions could select, and whether they could select a group.
-func (c Cluster) matching(expressions []string) (profiles []string, groups bool) {
+func (c Cluster) matching(expressions []string, read func(string) selector.Reading) (profiles []string, groups bool) {
 	profiles, groups = c.Known, true
 	named, ours := false, false
 	for _, e := range expressions {
-		r := c.Read(e)
+		r := read(e)
 		if r.Driver != "" && r.Driver != c.Driver {
 			return nil, false
 		}

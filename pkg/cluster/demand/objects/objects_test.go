@@ -53,11 +53,12 @@ func cluster() Cluster {
 			class("nic", `device.driver == "nic.example.com"`), class("other", `device.attributes["nic.example.com"].speed == "fast"`),
 			class("root", `device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:00"`+" && "+ours),
 		},
-		Read: func(e string) selector.Reading {
-			r, _ := selector.Read(e)
-			return r
-		},
 	}
+}
+
+func reading(e string) selector.Reading {
+	r, _ := selector.Read(e)
+	return r
 }
 
 func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
@@ -106,13 +107,13 @@ func TestAsked_Request_AsksForTheDevicesThatItCouldGet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := cluster()
 			in.Claims = []*resourceapi.ResourceClaim{{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}}}
-			if got := in.Asked(); !slices.Equal(got, c.want) {
+			if got := in.Asked(reading); !slices.Equal(got, c.want) {
 				t.Errorf("a claim asks for %q, want %q", got, c.want)
 			}
 			in.Claims, in.Templates = nil, []*resourceapi.ResourceClaimTemplate{{
 				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: resourceapi.ResourceClaimSpec{Devices: c.asks}},
 			}}
-			if got := in.Asked(); !slices.Equal(got, c.want) {
+			if got := in.Asked(reading); !slices.Equal(got, c.want) {
 				t.Errorf("a template asks for %q, want %q", got, c.want)
 			}
 		})
@@ -129,7 +130,7 @@ func TestAsked_Allocation_AsksForItsProfileOrGroup(t *testing.T) {
 	c.Claims = []*resourceapi.ResourceClaim{
 		held(driver, "gpu-0000-1b-00-0-mig-2g-20gb-4"), held(driver, "gpu-0000-1b-00-0"), held(driver, "nvlink-4-0000-1b-00-0"), held("other", "gpu-0000-1b-00-0-mig-3g-40gb-4"),
 	}
-	if got := c.Asked(); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
+	if got := c.Asked(reading); !slices.Equal(got, []string{"2g.20gb", demand.Groups}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -148,7 +149,7 @@ func TestAsked_ExtendedResource_AsksByItsClass(t *testing.T) {
 		} {
 			c := cluster()
 			c.Pods = []*corev1.Pod{{Spec: pod}}
-			if got := c.Asked(); !slices.Equal(got, want) {
+			if got := c.Asked(reading); !slices.Equal(got, want) {
 				t.Errorf("%s asks for %q, want %q", name, got, want)
 			}
 		}

@@ -1,0 +1,89 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"gpu-dra-driver/pkg/cluster/nodelabels"
+)
+
+func trimClass(object any) (any, error) {
+	if class, ok := object.(*resourceapi.DeviceClass); ok {
+		class.ManagedFields = nil
+	}
+	return object, nil
+}
+
+// trimClaim keeps the requests and the allocation of a claim.
+func trimClaim(object any) (any, error) {
+	claim, ok := object.(*resourceapi.ResourceClaim)
+	if !ok {
+		return object, nil
+	}
+	claim.ManagedFields, claim.Labels, claim.Annotations, claim.OwnerReferences = nil, nil, nil, nil
+	claim.Spec.Devices.Config, claim.Spec.Devices.Constraints = nil, nil
+	claim.Status.Devices = nil
+	for i := range claim.Spec.Devices.Requests {
+		if e := claim.Spec.Devices.Requests[i].Exactly; e != nil {
+			e.Tolerations = nil
+		}
+	}
+	if a := claim.Status.Allocation; a != nil {
+		a.Devices.Config, a.NodeSelector = nil, nil
+	}
+	return claim, nil
+}
+
+func trimTemplate(object any) (any, error) {
+	if template, ok := object.(*resourceapi.ResourceClaimTemplate); ok {
+		template.ManagedFields, template.Labels, template.Annotations, template.OwnerReferences = nil, nil, nil, nil
+		template.Spec.ObjectMeta = metav1.ObjectMeta{}
+		template.Spec.Spec.Devices.Config, template.Spec.Spec.Devices.Constraints = nil, nil
+	}
+	return object, nil
+}
+
+// trimPod keeps the resources of a pod's containers.
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	limits := func(containers []corev1.Container) (out []corev1.Container) {
+		for _, c := range containers {
+			out = append(out, corev1.Container{Resources: corev1.ResourceRequirements{Limits: c.Resources.Limits}})
+		}
+		return out
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		Spec:       corev1.PodSpec{InitContainers: limits(pod.Spec.InitContainers), Containers: limits(pod.Spec.Containers)},
+	}, nil
+}
+
+// trimNode keeps the labels and annotations of a node that the driver needs.
+func trimNode(driver string) cache.TransformFunc {
+	return func(object any) (any, error) {
+		meta, ok := object.(*metav1.PartialObjectMetadata)
+		if !ok {
+			return object, nil
+		}
+		meta.ManagedFields, meta.OwnerReferences, meta.Finalizers = nil, nil, nil
+		// New maps, because a map keeps the memory of deleted keys.
+		for _, all := range []*map[string]string{&meta.Labels, &meta.Annotations} {
+			kept := map[string]string{}
+			for key, value := range *all {
+				if nodelabels.Concerns(key, driver) {
+					kept[key] = value
+				}
+			}
+			*all = kept
+		}
+		return meta, nil
+	}
+}
