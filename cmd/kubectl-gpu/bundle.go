@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/bundle"
 	"gpu-dra-driver/pkg/show/view"
 )
@@ -223,38 +224,34 @@ func (a *collector) objects(ctx context.Context, groupVersion, resource, namespa
 		return
 	}
 	name := strings.Trim("objects/"+namespace+"/"+resource, "/")
-	n, kept := 0, 0
+	n := 0
 	list := a.dynamic.Resource(at.WithResource(resource)).Namespace(namespace).List
-	err = pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *unstructured.UnstructuredList) error {
-		n++
+	for page, err := range read.Pages(ctx, metav1.ListOptions{LabelSelector: labels, Limit: pageSize}, list) {
 		var text strings.Builder
-		for i := range page.Items {
+		for i := 0; err == nil && i < len(page.Items); i++ {
 			u := &page.Items[i]
 			if keep != nil && !keep(u) {
 				continue
 			}
 			bundle.RedactObject(u.Object, a.driver)
-			data, err := yaml.Marshal(u.Object)
-			if err != nil {
-				return err
-			}
+			var data []byte
+			data, err = yaml.Marshal(u.Object)
 			fmt.Fprintf(&text, "---\n%s", data)
-			kept++
+		}
+		if err != nil {
+			a.Missing("%s: %s", name, sentence(err))
+			return
 		}
 		file := name + ".yaml"
-		if n > 1 {
+		if n++; n > 1 {
 			file = fmt.Sprintf("%s-%d.yaml", name, n)
 		}
 		if text.Len() > 0 || n == 1 {
 			a.Add(file, []byte(text.String()))
 		}
 		if a.Full(1) {
-			page.SetContinue("")
+			return
 		}
-		return nil
-	})
-	if err != nil {
-		a.Missing("%s: %s", name, sentence(err))
 	}
 }
 

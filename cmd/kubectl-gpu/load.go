@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"gpu-dra-driver/pkg/cluster/pool"
@@ -88,24 +87,22 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	l := loader{namespace: namespace, out: &objects{
+	l := loader{want: w, namespace: namespace, out: &objects{
 		Objects: view.Objects{Driver: f.driver}, ForeignSlices: map[string]int{}, forbidden: map[string]bool{},
 		client: client, dynamic: dyn,
 	}}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, s := range []struct {
-		wanted bool
-		read   func(context.Context) error
-	}{
-		{!w.noSlices, func(ctx context.Context) error { return l.slices(ctx, w.allDrivers) }},
-		{w.claims, l.claims}, {w.classes, l.classes}, {w.rules, l.rules},
-		{w.pods, func(ctx context.Context) error { return l.pods(ctx, w.podLabels) }},
-		{w.nodes || w.nodeLabels != "", func(ctx context.Context) error { return l.nodes(ctx, w.nodeLabels) }},
-	} {
-		if s.wanted {
-			group.Go(func() error { return s.read(ctx) })
+	start := func(wanted bool, load func(context.Context) error) {
+		if wanted {
+			group.Go(func() error { return load(ctx) })
 		}
 	}
+	start(!w.noSlices, l.loadSlices)
+	start(w.claims, l.loadClaims)
+	start(w.classes, l.loadClasses)
+	start(w.rules, l.loadRules)
+	start(w.pods, l.loadPods)
+	start(w.nodes || w.nodeLabels != "", l.loadNodes)
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
@@ -116,6 +113,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 }
 
 type loader struct {
+	want
 	namespace string
 	// mu guards out.Unseen and out.forbidden. The other fields of out have one writer each.
 	mu  sync.Mutex
@@ -138,36 +136,17 @@ func (l *loader) unseen(err error, what, effect string) error {
 	return nil
 }
 
-// pageSize bounds the memory for objects that are trimmed at once.
+// pageSize bounds the memory for objects that are trimmed at once, and the objects of a file of an archive.
 const pageSize = 500
 
-// pages reads a list in pages, and calls visit for each.
-func pages[L metav1.ListInterface](
-	ctx context.Context, o metav1.ListOptions, list func(context.Context, metav1.ListOptions) (L, error), visit func(L) error,
-) error {
-	o.Limit = pageSize
-	for {
-		page, err := list(ctx, o)
-		if err == nil {
-			err = visit(page)
-		}
-		if err != nil {
-			return err
-		}
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return nil
-		}
-	}
-}
-
-func (l *loader) slices(ctx context.Context, allDrivers bool) error {
+func (l *loader) loadSlices(ctx context.Context) error {
 	var shapes pool.Shapes
-	err := eachSlice(ctx, l.out.client, metav1.ListOptions{}, func(raw []byte) error {
+	err := read.EachSlice(ctx, l.out.client, metav1.ListOptions{Limit: pageSize}, func(raw []byte) error {
 		p, err := shapes.Pack(raw)
 		switch {
 		case err != nil:
 			return err
-		case allDrivers || p.Shape.Spec.Driver == l.out.Driver:
+		case l.allDrivers || p.Shape.Spec.Driver == l.out.Driver:
 			l.out.Slices = append(l.out.Slices, p)
 		default:
 			l.out.ForeignSlices[p.Shape.Spec.Driver]++
@@ -175,19 +154,6 @@ func (l *loader) slices(ctx context.Context, allDrivers bool) error {
 		return nil
 	})
 	return slicesError(err)
-}
-
-// eachSlice calls visit with each ResourceSlice in protobuf, which is valid until visit returns.
-func eachSlice(ctx context.Context, client kubernetes.Interface, options metav1.ListOptions, visit func(raw []byte) error) error {
-	return pages(ctx, options, func(ctx context.Context, o metav1.ListOptions) (*metav1.ListMeta, error) {
-		body, err := client.ResourceV1().RESTClient().Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = body.Close() }() // It was only read.
-		meta, err := read.ReadList(body, visit)
-		return &meta, err
-	}, func(*metav1.ListMeta) error { return nil })
 }
 
 func slicesError(err error) error {
@@ -213,19 +179,21 @@ func (l *loader) namespaced(what, effect, others string, read func(namespace str
 	return l.unseen(err, what+" of all namespaces", "only those of namespace "+l.namespace+" are shown"+others)
 }
 
-func (l *loader) claims(ctx context.Context) error {
+func (l *loader) loadClaims(ctx context.Context) error {
 	const effect, others = "holders are not shown, and devices look free that are not", ", and devices of others look free"
 	return l.namespaced("ResourceClaims", effect, others, func(namespace string) error {
 		l.out.Claims = nil
-		list := l.out.client.ResourceV1().ResourceClaims(namespace).List
-		return pages(ctx, metav1.ListOptions{}, list, func(page *resourceapi.ResourceClaimList) error {
+		for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: pageSize}, l.out.client.ResourceV1().ResourceClaims(namespace).List) {
+			if err != nil {
+				return err
+			}
 			l.out.Claims = append(l.out.Claims, page.Items...)
-			return nil
-		})
+		}
+		return nil
 	})
 }
 
-func (l *loader) classes(ctx context.Context) error {
+func (l *loader) loadClasses(ctx context.Context) error {
 	list, err := l.out.client.ResourceV1().DeviceClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return l.unseen(err, "DeviceClasses", "classes are not shown")
@@ -234,29 +202,33 @@ func (l *loader) classes(ctx context.Context) error {
 	return nil
 }
 
-func (l *loader) nodes(ctx context.Context, labels string) error {
-	list := l.out.client.CoreV1().Nodes().List
-	err := pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *corev1.NodeList) error {
+func (l *loader) loadNodes(ctx context.Context) error {
+	for page, err := range read.Pages(ctx, metav1.ListOptions{LabelSelector: l.nodeLabels, Limit: pageSize}, l.out.client.CoreV1().Nodes().List) {
+		switch {
+		case apierrors.IsForbidden(err) && l.nodeLabels != "":
+			return fmt.Errorf("select nodes by label: %w", err)
+		case err != nil:
+			return l.unseen(err, "Nodes", "their state is not shown")
+		}
 		for _, n := range page.Items {
 			n.ManagedFields, n.Status.Images = nil, nil // They are most of a node.
 			l.out.CoreNodes = append(l.out.CoreNodes, n)
 		}
-		return nil
-	})
-	if apierrors.IsForbidden(err) && labels != "" {
-		return fmt.Errorf("select nodes by label: %w", err)
 	}
-	return l.unseen(err, "Nodes", "their state is not shown")
+	return nil
 }
 
-func (l *loader) pods(ctx context.Context, labels string) error {
+func (l *loader) loadPods(ctx context.Context) error {
 	return l.namespaced("Pods", "their state is not shown", "", func(namespace string) error {
 		l.out.Pods = nil
-		list := l.out.client.CoreV1().Pods(namespace).List
-		return pages(ctx, metav1.ListOptions{LabelSelector: labels}, list, func(page *corev1.PodList) error {
+		o := metav1.ListOptions{LabelSelector: l.podLabels, Limit: pageSize}
+		for page, err := range read.Pages(ctx, o, l.out.client.CoreV1().Pods(namespace).List) {
+			if err != nil {
+				return err
+			}
 			l.out.Pods = append(l.out.Pods, page.Items...)
-			return nil
-		})
+		}
+		return nil
 	})
 }
 
@@ -267,8 +239,8 @@ func ruleResource(version string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "resource.k8s.io", Version: version, Resource: "devicetaintrules"}
 }
 
-// rules reads DeviceTaintRules in the newest version that the server has. A server without them is no error.
-func (l *loader) rules(ctx context.Context) error {
+// loadRules reads DeviceTaintRules in the newest version that the server has. A server without them is no error.
+func (l *loader) loadRules(ctx context.Context) error {
 	for _, version := range ruleVersions {
 		list, err := l.out.dynamic.Resource(ruleResource(version)).List(ctx, metav1.ListOptions{})
 		if apierrors.IsNotFound(err) {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/view"
 )
 
@@ -115,7 +116,8 @@ func (f *factory) eachSliceOf(ctx context.Context, client kubernetes.Interface, 
 	if len(nodes) == 1 {
 		wanted[resourceapi.ResourceSliceSelectorNodeName] = nodes[0]
 	}
-	return eachSlice(ctx, client, metav1.ListOptions{FieldSelector: wanted.AsSelector().String()}, func(raw []byte) error {
+	o := metav1.ListOptions{FieldSelector: wanted.AsSelector().String(), Limit: pageSize}
+	return read.EachSlice(ctx, client, o, func(raw []byte) error {
 		var s resourceapi.ResourceSlice
 		if err := s.Unmarshal(raw); err != nil {
 			return err

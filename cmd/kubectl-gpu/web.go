@@ -9,18 +9,19 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	goruntime "runtime"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
+	"gpu-dra-driver/pkg/cluster/read"
 	"gpu-dra-driver/pkg/show/web"
 	"gpu-dra-driver/pkg/show/why"
 )
@@ -114,38 +115,27 @@ func (f *factory) reachable(ctx context.Context, client kubernetes.Interface) er
 // resources are those of the page.
 func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicClient, namespace string) []web.Resource {
 	v1 := client.ResourceV1()
-	ours := fields.OneTermEqualSelector("spec.driver", f.driver).String()
-	claims := func(namespace string) web.Resource {
-		return web.Resource{Name: web.Claims, List: list(v1.ResourceClaims(namespace).List), Watch: v1.ResourceClaims(namespace).Watch}
+	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, f.driver).String()
+	own := web.Resource{
+		Name: web.Claims, Source: read.ListWatch(v1.ResourceClaims(namespace), ""), Scope: " of namespace " + namespace,
+		Effect: "holders are not shown, and devices look free that are not",
 	}
-	own, all := claims(namespace), claims("")
-	own.Scope, own.Effect = " of namespace "+namespace, "holders are not shown, and devices look free that are not"
-	all.Scope, all.Effect = " of all namespaces", "only those of namespace "+namespace+" are shown, and devices of others look free"
-	all.Else = &own
+	all := web.Resource{
+		Name: web.Claims, Source: read.ListWatch(v1.ResourceClaims(metav1.NamespaceAll), ""), Scope: " of all namespaces",
+		Effect: "only those of namespace " + namespace + " are shown, and devices of others look free", Else: &own,
+	}
 	var rules *web.Resource
-	for i := len(ruleVersions) - 1; i >= 0; i-- {
-		r := dyn.Resource(ruleResource(ruleVersions[i]))
+	for _, version := range slices.Backward(ruleVersions) {
 		rules = &web.Resource{
-			Name: web.Rules, List: list(r.List), Watch: r.Watch, Effect: "cordoned GPUs are not marked", Optional: true, Else: rules,
+			Name: web.Rules, Source: read.ListWatch(dyn.Resource(ruleResource(version)), ""), Effect: "cordoned GPUs are not marked",
+			Optional: true, Else: rules,
 		}
 	}
-	return []web.Resource{all, *rules, {
-		Name: web.Slices, Effect: "the page is empty",
-		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.FieldSelector = ours
-			return v1.ResourceSlices().List(ctx, o)
-		},
-		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = ours
-			return v1.ResourceSlices().Watch(ctx, o)
-		},
-	}, {
-		Name: web.Classes, List: list(v1.DeviceClasses().List), Watch: v1.DeviceClasses().Watch, Effect: "pending claims are not shown",
-	}}
-}
-
-func list[L runtime.Object](typed func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return typed(ctx, o) }
+	return []web.Resource{
+		all, *rules,
+		{Name: web.Slices, Source: read.ListWatch(v1.ResourceSlices(), ours), Effect: "the page is empty"},
+		{Name: web.Classes, Source: read.ListWatch(v1.DeviceClasses(), ""), Effect: "pending claims are not shown"},
+	}
 }
 
 // explainer answers like `kubectl gpu why`. Questions that come together share what it read.
@@ -203,7 +193,7 @@ func (e *explainer) forget() {
 
 func openBrowser(ctx context.Context, url string) error {
 	name, args := "xdg-open", []string{url}
-	switch goruntime.GOOS {
+	switch runtime.GOOS {
 	case "darwin":
 		name = "open"
 	case "windows":

@@ -14,7 +14,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -46,16 +45,13 @@ type askedKeeper struct {
 }
 
 func (c *Controller) newAskedKeeper(claims cache.SharedIndexInformer) *askedKeeper {
-	templates := c.versions.ResourceClaimTemplates(metav1.NamespaceAll)
-	// The others have claims, or nodes that need no more devices for them.
-	pods := coreinformers.NewFilteredPodInformer(c.client, metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = "spec.nodeName=,status.phase=Pending"
-	})
-	_ = pods.SetTransform(trimPod) // It fails only after the start.
+	templates, pods := c.versions.ResourceClaimTemplates(metav1.NamespaceAll), c.client.CoreV1().Pods(metav1.NamespaceAll)
 	return &askedKeeper{
 		driver: c.driver, name: c.o.AskedConfigMap, configMaps: c.client.CoreV1().ConfigMaps(c.o.Namespace), claims: claims,
-		templates: read.Informer(c.versions, templates, &resourceapi.ResourceClaimTemplate{}, trimTemplate),
-		pods:      pods, classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.askedDirty,
+		templates: read.Informer(c.versions, templates, "", &resourceapi.ResourceClaimTemplate{}, trimTemplate),
+		// The other pods have claims, or nodes that need no more devices for them.
+		pods:    read.Informer(c.client, pods, "spec.nodeName=,status.phase=Pending", &corev1.Pod{}, trimPod),
+		classes: c.classes.GetIndexer(), nodes: c.nodes, selectors: c.view.asker.Evaluator, dirty: c.askedDirty,
 	}
 }
 

@@ -19,12 +19,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	admissioninformers "k8s.io/client-go/informers/admissionregistration/v1"
-	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 const (
@@ -62,16 +62,12 @@ func NewCertificate(client kubernetes.Interface, namespace, secret, service, con
 		client: client, namespace: namespace, secret: secret, service: service, configName: configuration,
 		changed: make(chan struct{}, 1),
 	}
-	c.secrets = coreinformers.NewFilteredSecretInformer(client, namespace, 0, cache.Indexers{}, onlyNamed(secret))
-	c.configs = admissioninformers.NewFilteredValidatingWebhookConfigurationInformer(client, 0, cache.Indexers{}, onlyNamed(configuration))
+	// The RBAC rules are for these two objects only.
+	only := func(name string) string { return fields.OneTermEqualSelector(metav1.ObjectNameField, name).String() }
+	c.secrets = read.Informer(client, client.CoreV1().Secrets(namespace), only(secret), &corev1.Secret{}, nil)
+	configurations := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	c.configs = read.Informer(client, configurations, only(configuration), &admissionv1.ValidatingWebhookConfiguration{}, nil)
 	return c
-}
-
-// onlyNamed limits a list or watch to one object, as the RBAC rules require.
-func onlyNamed(name string) func(*metav1.ListOptions) {
-	return func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}
 }
 
 // Get implements tls.Config.GetCertificate.

@@ -91,7 +91,7 @@ func New(driver string, client kubernetes.Interface, metadata metadata.Interface
 		askedDirty: make(chan struct{}, 1),
 	}
 	c.slices = read.SliceInformer(c.versions, driver, c.shapes)
-	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), &resourceapi.DeviceClass{}, trimClass)
+	c.classes = read.Informer(c.versions, c.versions.DeviceClasses(), "", &resourceapi.DeviceClass{}, trimClass)
 	c.nodes = &nodes{
 		slices: c.slices.GetIndexer(), autoGroups: o.AutoGroups, known: map[string]pool.Pool{}, possible: map[string]pool.Pool{}, changed: map[string]bool{},
 	}
@@ -194,8 +194,8 @@ func (c *Controller) newLeading() *leading {
 	nodes := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
 	l := &leading{
 		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)),
-		claims: read.Informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll), &resourceapi.ResourceClaim{}, trimClaim),
-		nodes:  read.Informer(c.metadata, nodes, &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
+		claims: read.Informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll), "", &resourceapi.ResourceClaim{}, trimClaim),
+		nodes:  read.Informer(c.metadata, nodes, "", &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
 	}
 	l.classes = &classReconciler{
 		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),

@@ -89,6 +89,7 @@ func SlicesOf(slices cache.Indexer, node string) []*pool.Slice {
 // Slices lists and watches the driver's slices. It trims them as they arrive, page by page.
 func Slices(client *draclient.Client, driver string, shapes *pool.Shapes) *cache.ListWatch {
 	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver).String()
+	all := ListWatch(client.ResourceSlices(), ours)
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			out := &pool.SliceList{}
@@ -107,8 +108,7 @@ func Slices(client *draclient.Client, driver string, shapes *pool.Shapes) *cache
 			return out, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.FieldSelector = ours
-			w, err := client.ResourceSlices().Watch(ctx, o)
+			w, err := all.WatchWithContext(ctx, o)
 			if err != nil {
 				return nil, err
 			}
@@ -167,17 +167,24 @@ type Client[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// ListWatch lists and watches the objects of a client.
-func ListWatch[L runtime.Object](c Client[L]) *cache.ListWatch {
+// ListWatch lists and watches the objects of a client that a field selector selects; an empty one selects all.
+func ListWatch[L runtime.Object](c Client[L], selector string) *cache.ListWatch {
 	return &cache.ListWatch{
-		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
-		WatchFuncWithContext: c.Watch,
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			return c.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+			return c.Watch(ctx, o)
+		},
 	}
 }
 
-// Informer follows the objects of a client of an API, trimmed to the fields that the caller reads.
-func Informer[L runtime.Object](api any, c Client[L], of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
-	out := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(ListWatch(c), api), of, 0, cache.Indexers{})
+// Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads.
+func Informer[L runtime.Object](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
+	lw := cache.ToListWatcherWithWatchListSemantics(ListWatch(c, selector), api)
+	out := cache.NewSharedIndexInformer(lw, of, 0, cache.Indexers{})
 	_ = out.SetTransform(trim) // It fails only after the start.
 	return out
 }

@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"gpu-dra-driver/pkg/cluster/read"
 )
 
 // The names of the resources.
@@ -28,9 +31,8 @@ const (
 
 // Resource is a kind of objects to follow.
 type Resource struct {
-	Name  string
-	List  func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	Watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	Name   string
+	Source cache.ListerWatcherWithContext
 	// Scope follows the name in notes, as in "ResourceClaims of all namespaces".
 	Scope string
 	// Effect says what the page lacks if the user may not list the objects.
@@ -40,9 +42,6 @@ type Resource struct {
 	// Else is followed instead if the user may not list the objects, or the server does not have them.
 	Else *Resource
 }
-
-// pageSize bounds the memory for objects that are trimmed at once.
-const pageSize = 250
 
 // The start of a list or watch fails after requestLimit. A failed request is repeated after retryPause, and a list that
 // the user may not watch after pollInterval.
@@ -91,38 +90,42 @@ func (c *Cluster) Follow(ctx context.Context, r Resource) {
 	}
 }
 
+// page is a page of a list.
+type page interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // list reads all objects in pages and returns their version.
 func (c *Cluster) list(ctx context.Context, r Resource) (version string, err error) {
 	keys := sets.New[types.NamespacedName]()
-	for o := (metav1.ListOptions{Limit: pageSize}); ; {
+	for p, err := range read.Pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (page, error) {
 		limited, cancel := context.WithTimeout(ctx, requestLimit)
-		page, err := r.List(limited, o)
-		cancel()
+		defer cancel()
+		list, err := r.Source.ListWithContext(limited, o)
+		p, _ := list.(page) // All lists are.
+		return p, err
+	}) {
 		if err != nil {
 			return "", err
 		}
-		about, err := meta.ListAccessor(page)
-		if err != nil {
-			return "", err
-		}
-		_ = meta.EachListItem(page, func(one runtime.Object) error { // The function returns no error.
+		_ = meta.EachListItem(p, func(one runtime.Object) error { // The function returns no error.
 			if m, err := meta.Accessor(one); err == nil {
 				keys.Insert(types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()})
 				c.Put(one, false)
 			}
 			return nil
 		})
-		if o.Continue = about.GetContinue(); o.Continue == "" {
-			c.Listed(r.Name, keys)
-			return about.GetResourceVersion(), nil
-		}
+		version = p.GetResourceVersion()
 	}
+	c.Listed(r.Name, keys)
+	return version, nil
 }
 
 // watch applies changes since a version. It starts again when the server ends a watch, and returns the first error.
 func (c *Cluster) watch(ctx context.Context, r Resource, version string) error {
 	for {
-		w, err := r.Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+		w, err := r.Source.WatchWithContext(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 		if err != nil {
 			return err
 		}

@@ -46,25 +46,25 @@ func next[T any](answers *[]any) (out T, err error) {
 }
 
 func (s *server) resource() Resource {
-	return Resource{
-		Name: Claims, Scope: " of all namespaces", Effect: "holders are not shown",
-		List: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-			names, err := next[[]string](&s.lists)
-			list := &resourceapi.ResourceClaimList{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}
-			for _, name := range names {
-				if more, ok := strings.CutPrefix(name, "continue "); ok {
-					list.Continue = more
-					continue
-				}
-				list.Items = append(list.Items, *heldClaim(name, held("n1/gpu", "gpu-0000-1b-00-0")))
-			}
-			return list, err
-		},
-		Watch: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			s.watched = append(s.watched, o.ResourceVersion)
-			return next[watch.Interface](&s.watches)
-		},
+	return Resource{Name: Claims, Scope: " of all namespaces", Effect: "holders are not shown", Source: s}
+}
+
+func (s *server) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	names, err := next[[]string](&s.lists)
+	list := &resourceapi.ResourceClaimList{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}
+	for _, name := range names {
+		if more, ok := strings.CutPrefix(name, "continue "); ok {
+			list.Continue = more
+			continue
+		}
+		list.Items = append(list.Items, *heldClaim(name, held("n1/gpu", "gpu-0000-1b-00-0")))
 	}
+	return list, err
+}
+
+func (s *server) WatchWithContext(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	s.watched = append(s.watched, o.ResourceVersion)
+	return next[watch.Interface](&s.watches)
 }
 
 // events makes a watch with events that stays open. It is made during the test, whose clock must know its channel.
