@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	resourceapi "k8s.io/api/resource/v1"
@@ -26,21 +27,21 @@ const largest = 16 << 20
 
 // readList reads a ResourceSliceList from an API server, and holds one slice in memory at a time. visit receives each
 // slice in protobuf, valid until it returns. A list in JSON is read as a whole.
-func readList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, error) {
+func readList(in io.Reader, visit func(slice []byte) error) (meta metav1.ListMeta, err error) {
 	r := bufio.NewReaderSize(in, 1<<16)
 	if head, _ := r.Peek(len(magic)); !bytes.Equal(head, magic) {
 		return readJSON(r, visit)
 	}
 	_, _ = r.Discard(len(magic)) // They are in the buffer.
-	l, found := &listReader{visit: visit}, false
-	err := l.fields(r, func(n protowire.Number, size uint64) error {
+	found := false
+	err = eachField(r, func(n protowire.Number, size uint64) error {
 		const raw = 2 // The list, in runtime.Unknown.
 		if n != raw {
 			return skip(r, size)
 		}
 		found = true
 		limited := &io.LimitedReader{R: r, N: int64(size)}
-		if err := l.list(bufio.NewReader(limited)); err != nil || limited.N == 0 {
+		if err := readItems(bufio.NewReader(limited), &meta, visit); err != nil || limited.N == 0 {
 			return err
 		}
 		return io.ErrUnexpectedEOF // The answer is cut.
@@ -51,39 +52,32 @@ func readList(in io.Reader, visit func(slice []byte) error) (metav1.ListMeta, er
 	if err != nil {
 		return metav1.ListMeta{}, fmt.Errorf("read a list of ResourceSlices: %w", err)
 	}
-	return l.meta, nil
+	return meta, nil
 }
 
-type listReader struct {
-	visit func([]byte) error
-	meta  metav1.ListMeta
-	one   []byte
-}
-
-func (l *listReader) list(in *bufio.Reader) error {
-	return l.fields(in, func(n protowire.Number, size uint64) error {
+// readItems reads the list itself. The slices share a buffer.
+func readItems(in *bufio.Reader, meta *metav1.ListMeta, visit func(slice []byte) error) error {
+	var one []byte
+	return eachField(in, func(n protowire.Number, size uint64) error {
 		if size > largest {
 			return fmt.Errorf("an object has %d bytes", size)
 		}
-		if uint64(cap(l.one)) < size {
-			l.one = make([]byte, size)
-		}
-		l.one = l.one[:size]
-		if _, err := io.ReadFull(in, l.one); err != nil {
+		one = slices.Grow(one[:0], int(size))[:size]
+		if _, err := io.ReadFull(in, one); err != nil {
 			return cut(err)
 		}
 		switch n {
 		case 1:
-			return l.meta.Unmarshal(l.one)
+			return meta.Unmarshal(one)
 		case 2:
-			return l.visit(l.one)
+			return visit(one)
 		}
 		return nil
 	})
 }
 
-// fields calls f with the length of each field, until the end. f reads the contents.
-func (l *listReader) fields(in *bufio.Reader, f func(n protowire.Number, size uint64) error) error {
+// eachField calls f with the length of each field, until the end. f reads the contents.
+func eachField(in *bufio.Reader, f func(n protowire.Number, size uint64) error) error {
 	for {
 		tag, err := binary.ReadUvarint(in)
 		if errors.Is(err, io.EOF) {
