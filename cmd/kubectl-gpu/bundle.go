@@ -56,10 +56,7 @@ func newBundle(f *factory) *cobra.Command {
 		if err != nil || limit.Value() <= 0 {
 			return usageError{fmt.Errorf("--max-size=%s: write a size, such as %s", maxSize, defaultMaxSize)}
 		}
-		ctx, cancel, err := f.boundedBy(c.Context(), bundleTimeout)
-		if err != nil {
-			return err
-		}
+		ctx, cancel := f.bounded(c.Context(), bundleTimeout)
 		defer cancel()
 		if file == "" {
 			file = "gpu-bundle-" + f.now().UTC().Format("20060102-150405") + ".tar.gz"

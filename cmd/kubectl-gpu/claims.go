@@ -29,7 +29,7 @@ func newClaims(f *factory) *cobra.Command {
 			"or deleting. A device marked with ! is in no ResourceSlice.",
 		Example: "  kubectl gpu claims -A\n  kubectl gpu claims -n team-a -o wide",
 	}
-	o := addOutput(c)
+	o := f.addOutput(c)
 	s.addFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		all, err := f.load(ctx, want{claims: true, classes: true})
@@ -50,13 +50,9 @@ func newClaims(f *factory) *cobra.Command {
 				fmt.Sprint(claim.Shares), cmp.Or(strings.Join(claim.Pods, ","), "-"), f.age(claim.Created),
 			}})
 		}
-		return o.print(f.Out, f.ErrOut, "Claim", claimColumns, rows, s.none("claims of driver "+f.driver))
+		return o.print("Claim", "NAMESPACE,NAME,STATE,NODE,DEVICES,+SHARES,PODS,AGE", rows, s.none("claims of driver "+f.driver))
 	})
 	return c
-}
-
-var claimColumns = []column{
-	{"NAMESPACE", false}, {"NAME", false}, {"STATE", false}, {"NODE", false}, {"DEVICES", false}, {"SHARES", true}, {"PODS", false}, {"AGE", false},
 }
 
 func (f *factory) age(t metav1.Time) string {
@@ -75,7 +71,7 @@ func newLsPods(f *factory) *cobra.Command {
 			"A PodGroup stands for its pods, as podgroup/NAME.",
 		Example: "  kubectl gpu ls pods -A",
 	}
-	o := addOutput(c)
+	o := f.addOutput(c)
 	s.addFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		all, err := f.load(ctx, want{claims: true})
@@ -89,12 +85,10 @@ func newLsPods(f *factory) *cobra.Command {
 				p.Namespace, p.Name, cmp.Or(p.Node, "-"), strings.Join(p.Claims, ","), strings.Join(p.Devices, ","),
 			}})
 		}
-		return o.print(f.Out, f.ErrOut, "Pod", podColumns, rows, s.none("pods with devices of driver "+f.driver))
+		return o.print("Pod", "NAMESPACE,POD,NODE,CLAIMS,DEVICES", rows, s.none("pods with devices of driver "+f.driver))
 	})
 	return c
 }
-
-var podColumns = []column{{"NAMESPACE", false}, {"POD", false}, {"NODE", false}, {"CLAIMS", false}, {"DEVICES", false}}
 
 // scope selects claims by namespace and labels.
 type scope struct {
@@ -122,7 +116,7 @@ func (s *scope) complete(f *factory, o *output) (err error) {
 		return usageError{err}
 	}
 	if s.namespace, err = f.namespace(); err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
+		return err
 	}
 	return o.validate()
 }

@@ -25,7 +25,7 @@ func newDoctor(f *factory) *cobra.Command {
 		Example: "  kubectl gpu doctor\n  kubectl gpu doctor n1",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	o := addOutput(c)
+	o := f.addOutput(c)
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		d, _, err := f.diagnosis(ctx, args)
 		if err != nil {
@@ -38,7 +38,7 @@ func newDoctor(f *factory) *cobra.Command {
 			worst = max(worst, slices.Index([]view.Level{view.Info, view.Warning, view.Problem}, one.Level))
 			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one, cells: []any{string(one.Level), one.Subject, one.Message}})
 		}
-		if err := o.print(f.Out, f.ErrOut, "Finding", findingColumns, rows, "Nothing to check."); err != nil {
+		if err := o.print("Finding", "LEVEL,SUBJECT,MESSAGE", rows, "Nothing to check."); err != nil {
 			return err
 		}
 		if worst > 0 {
@@ -74,5 +74,3 @@ func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis
 		SeenClasses: !all.forbidden["DeviceClasses"], Plugins: measured.samples, Unmeasured: measured.missing, Controllers: controllers.samples,
 	}, all, nil
 }
-
-var findingColumns = []column{{"LEVEL", false}, {"SUBJECT", false}, {"MESSAGE", false}}

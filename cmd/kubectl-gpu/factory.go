@@ -34,6 +34,8 @@ type factory struct {
 	config *genericclioptions.ConfigFlags
 	driver string
 	now    func() time.Time
+	// timeout is that of --request-timeout, 0 without one.
+	timeout time.Duration
 }
 
 func newFactory(streams genericiooptions.IOStreams) *factory {
@@ -56,7 +58,7 @@ func (f *factory) restConfig() (*rest.Config, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.Timeout = 0 // --request-timeout limits all requests together: see boundedBy. Of two limits, either can end first.
+	config.Timeout = 0 // --request-timeout limits all requests together: see bounded. Of two limits, either can end first.
 	config.QPS = -1    // The API server has its own fair queueing.
 	config.UserAgent = "kubectl-gpu/" + version
 	config.WarningHandler = rest.NoWarnings{}
@@ -66,49 +68,36 @@ func (f *factory) restConfig() (*rest.Config, error) {
 // namespace is that of --namespace, or of the kubeconfig's context.
 func (f *factory) namespace() (string, error) {
 	ns, _, err := f.config.ToRawKubeConfigLoader().Namespace()
-	return cmp.Or(ns, "default"), err
+	if err != nil {
+		return "", fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return cmp.Or(ns, "default"), nil
 }
 
-// bounded returns a context that ends at the time limit of a command.
-func (f *factory) bounded(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	return f.boundedBy(ctx, defaultTimeout)
+// bounded returns a context that ends at the time limit of a command, which is usual without --request-timeout.
+func (f *factory) bounded(ctx context.Context, usual time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, cmp.Or(f.timeout, usual))
 }
 
 // limited returns the RunE of a command whose requests end together at the time limit.
 func (f *factory) limited(run func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
+		ctx, cancel := f.bounded(c.Context(), defaultTimeout)
 		defer cancel()
 		return run(ctx, args)
 	}
 }
 
-// boundedBy is bounded with another default.
-func (f *factory) boundedBy(ctx context.Context, usual time.Duration) (context.Context, context.CancelFunc, error) {
-	limit, err := clientcmd.ParseTimeout(cmp.Or(*f.config.Timeout, "0"))
-	if err != nil {
-		return nil, nil, usageError{err}
-	}
-	if limit == 0 {
-		limit = usual
-	}
-	bounded, cancel := context.WithTimeout(ctx, limit)
-	return bounded, cancel, nil
-}
-
 // whileProgressing bounds the pauses between two calls of progress instead, unless --request-timeout bounds it all. It is
 // for output that takes long to print.
-func (f *factory) whileProgressing(ctx context.Context, pause time.Duration) (context.Context, func(), context.CancelFunc, error) {
-	if limit, err := clientcmd.ParseTimeout(cmp.Or(*f.config.Timeout, "0")); err != nil || limit != 0 {
-		bounded, cancel, err := f.boundedBy(ctx, pause)
-		return bounded, func() {}, cancel, err
+func (f *factory) whileProgressing(ctx context.Context, pause time.Duration) (bounded context.Context, progress func(), cancel context.CancelFunc) {
+	if f.timeout != 0 {
+		bounded, cancel := f.bounded(ctx, 0)
+		return bounded, func() {}, cancel
 	}
-	bounded, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(pause, func() { cancel(context.DeadlineExceeded) })
-	return bounded, func() { timer.Reset(pause) }, func() { timer.Stop(); cancel(nil) }, nil
+	bounded, end := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(pause, func() { end(context.DeadlineExceeded) })
+	return bounded, func() { timer.Reset(pause) }, func() { timer.Stop(); end(nil) }
 }
 
 // width is the number of columns of the terminal, or 80 if the output is none.

@@ -85,7 +85,7 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	}
 	namespace, err := f.namespace()
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+		return nil, err
 	}
 	l := loader{want: w, namespace: namespace, out: &objects{
 		Objects: view.Objects{Driver: f.driver}, ForeignSlices: map[string]int{}, forbidden: map[string]bool{},

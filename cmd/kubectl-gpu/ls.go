@@ -29,7 +29,7 @@ func newLs(f *factory) *cobra.Command {
 		Example: "  kubectl gpu ls\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	o := addOutput(c)
+	o := f.addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		nodes, err := f.nodes(ctx, args, labels)
@@ -42,16 +42,13 @@ func newLs(f *factory) *cobra.Command {
 				rows = append(rows, gpuRow(g))
 			}
 		}
-		return o.print(f.Out, f.ErrOut, "GPU", gpuColumns, rows, "No GPUs of driver "+f.driver+" found.")
+		return o.print("GPU", gpuColumns, rows, "No GPUs of driver "+f.driver+" found.")
 	})
 	c.AddCommand(newLsPods(f))
 	return c
 }
 
-var gpuColumns = []column{
-	{"NODE", false}, {"GPU", false}, {"MODEL", false}, {"MEMORY", false}, {"USE", false}, {"HEALTH", false}, {"HOLDERS", false},
-	{"FREE SLICES", true}, {"FRAGMENTED", true}, {"UUID", true},
-}
+const gpuColumns = "NODE,GPU,MODEL,MEMORY,USE,HEALTH,HOLDERS,+FREE SLICES,+FRAGMENTED,+UUID"
 
 func gpuRow(g view.GPU) record {
 	free, fragmented := "-", "-"
@@ -121,7 +118,7 @@ func newLayout(f *factory) *cobra.Command {
 		Example: "  kubectl gpu layout\n  kubectl gpu layout n1",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	o := addOutput(c)
+	o := f.addOutput(c)
 	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		nodes, err := f.nodes(ctx, args, labels)
@@ -138,7 +135,7 @@ func newLayout(f *factory) *cobra.Command {
 		for _, n := range nodes {
 			rows = append(rows, record{name: n.Name, object: n})
 		}
-		return o.print(f.Out, f.ErrOut, "Node", nil, rows, "No GPUs of driver "+f.driver+" found.")
+		return o.print("Node", "", rows, "No GPUs of driver "+f.driver+" found.")
 	})
 	return c
 }

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"gpu-dra-driver/cmd/setup"
 )
@@ -51,6 +53,12 @@ func newRootOf(f *factory) *cobra.Command {
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		DisableAutoGenTag: true,
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			if f.timeout, err = clientcmd.ParseTimeout(cmp.Or(*f.config.Timeout, "0")); err != nil {
+				return usageError{err}
+			}
+			return nil
+		},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(f.In)

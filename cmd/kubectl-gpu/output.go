@@ -6,7 +6,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,13 +17,14 @@ import (
 
 // output has the flags of a command that prints rows.
 type output struct {
+	*factory
 	flags     *genericclioptions.PrintFlags
 	noHeaders bool
 }
 
 // addOutput adds the flags. An unknown format is an error before the command runs.
-func addOutput(c *cobra.Command) *output {
-	o := &output{flags: genericclioptions.NewPrintFlags("")}
+func (f *factory) addOutput(c *cobra.Command) *output {
+	o := &output{factory: f, flags: genericclioptions.NewPrintFlags("")}
 	o.flags.AddFlags(c)
 	c.Flags().BoolVar(&o.noHeaders, "no-headers", false, "Print tables without the line of headers.")
 	for _, name := range []string{"allow-missing-template-keys", "show-managed-fields"} {
@@ -52,12 +52,6 @@ func (o *output) validate() error {
 	return nil
 }
 
-// column is a column of a table. Wide columns are shown by -o wide only.
-type column struct {
-	name string
-	wide bool
-}
-
 // record is one row of a table, and the object that other formats print. The object's fields stand beside apiVersion,
 // kind and metadata.
 type record struct {
@@ -69,17 +63,19 @@ type record struct {
 // apiVersion is that of the printed objects. The API server does not know them.
 const apiVersion = "cli.gpu.nvidia.com/v1alpha1"
 
-// print writes records in the format that the user chose. none is printed in place of an empty table.
-func (o *output) print(out, errOut io.Writer, kind string, columns []column, records []record, none string) error {
+// print writes records in the format that the user chose. columns are the headers of the table, divided by commas; those
+// with a plus are shown by -o wide only. none is printed in place of an empty table.
+func (o *output) print(kind, columns string, records []record, none string) error {
 	if o.table() {
 		if len(records) == 0 {
-			fmt.Fprintln(errOut, none)
+			fmt.Fprintln(o.ErrOut, none)
 			return nil
 		}
 		t := &metav1.Table{}
-		for _, c := range columns {
-			d := metav1.TableColumnDefinition{Name: c.name, Type: "string"}
-			if c.wide {
+		for _, header := range strings.Split(columns, ",") {
+			name, wide := strings.CutPrefix(header, "+")
+			d := metav1.TableColumnDefinition{Name: name, Type: "string"}
+			if wide {
 				d.Priority = 1
 			}
 			t.ColumnDefinitions = append(t.ColumnDefinitions, d)
@@ -88,7 +84,7 @@ func (o *output) print(out, errOut io.Writer, kind string, columns []column, rec
 			t.Rows = append(t.Rows, metav1.TableRow{Cells: r.cells})
 		}
 		options := printers.PrintOptions{NoHeaders: o.noHeaders, Wide: *o.flags.OutputFormat == "wide"}
-		return printers.NewTablePrinter(options).PrintObj(t, out)
+		return printers.NewTablePrinter(options).PrintObj(t, o.Out)
 	}
 	printer, err := o.flags.ToPrinter()
 	if err != nil {
@@ -102,7 +98,7 @@ func (o *output) print(out, errOut io.Writer, kind string, columns []column, rec
 		}
 		list.Items = append(list.Items, item)
 	}
-	return printer.PrintObj(list, out)
+	return printer.PrintObj(list, o.Out)
 }
 
 func toObject(kind string, r record) (unstructured.Unstructured, error) {

@@ -37,7 +37,7 @@ func newSlices(f *factory) *cobra.Command {
 		Example: "  kubectl gpu slices\n  kubectl gpu slices n1 -o yaml\n  kubectl gpu slices --board hgx-h100 -o karpenter",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	o := addOutput(c)
+	o := f.addOutput(c)
 	c.PreRunE = nil // Predictions have one more format.
 	var p prediction
 	p.addFlags(c)
@@ -51,10 +51,7 @@ func newSlices(f *factory) *cobra.Command {
 		if !o.table() {
 			return f.printSlices(c.Context(), o, args)
 		}
-		ctx, cancel, err := f.bounded(c.Context())
-		if err != nil {
-			return err
-		}
+		ctx, cancel := f.bounded(c.Context(), defaultTimeout)
 		defer cancel()
 		all, err := f.load(ctx, want{})
 		if err != nil {
@@ -73,13 +70,9 @@ func newSlices(f *factory) *cobra.Command {
 		for _, driver := range slices.Sorted(maps.Keys(all.ForeignSlices)) {
 			fmt.Fprintf(f.ErrOut, "note: %d slices of driver %s are not listed\n", all.ForeignSlices[driver], driver)
 		}
-		return o.print(f.Out, f.ErrOut, "Pool", poolColumns, rows, "No ResourceSlices of driver "+f.driver+" found.")
+		return o.print("Pool", "POOL,NODE,GENERATION,SLICES,DEVICES,COMPLETE,+OUTDATED", rows, "No ResourceSlices of driver "+f.driver+" found.")
 	}
 	return c
-}
-
-var poolColumns = []column{
-	{"POOL", false}, {"NODE", false}, {"GENERATION", false}, {"SLICES", false}, {"DEVICES", false}, {"COMPLETE", false}, {"OUTDATED", true},
 }
 
 // printSlices prints the ResourceSlices of nodes, or of all, as they come.
@@ -92,10 +85,7 @@ func (f *factory) printSlices(ctx context.Context, o *output, nodes []string) er
 	if err != nil {
 		return err
 	}
-	ctx, progress, cancel, err := f.whileProgressing(ctx, defaultTimeout)
-	if err != nil {
-		return err
-	}
+	ctx, progress, cancel := f.whileProgressing(ctx, defaultTimeout)
 	defer cancel()
 	err = f.eachSliceOf(ctx, client, nodes, func(s *resourceapi.ResourceSlice) error {
 		defer progress()

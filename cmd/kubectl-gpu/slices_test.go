@@ -88,19 +88,13 @@ func TestSlices_OtherDrivers_NotedInOrder(t *testing.T) {
 
 func TestWhileProgressing_NoProgress_Ends(t *testing.T) {
 	f := newFactory(genericiooptions.NewTestIOStreamsDiscard())
-	ctx, progress, cancel, err := f.whileProgressing(t.Context(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, progress, cancel := f.whileProgressing(t.Context(), time.Hour)
 	progress()
 	if ctx.Err() != nil {
 		t.Error(ctx.Err())
 	}
 	cancel()
-	ctx, _, cancel, err = f.whileProgressing(t.Context(), time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, _, cancel = f.whileProgressing(t.Context(), time.Millisecond)
 	defer cancel()
 	<-ctx.Done()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.DeadlineExceeded) {

@@ -79,10 +79,7 @@ func (f *factory) template(ctx context.Context, p prediction) (nodetemplate.Temp
 		}
 		return t, nil
 	}
-	ctx, cancel, err := f.bounded(ctx)
-	if err != nil {
-		return nodetemplate.Template{}, err
-	}
+	ctx, cancel := f.bounded(ctx, defaultTimeout)
 	defer cancel()
 	client, _, err := f.clients()
 	if err != nil {

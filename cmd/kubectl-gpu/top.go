@@ -37,7 +37,7 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 		Example: "  kubectl gpu top nodes n1",
 	}
 	c.ValidArgsFunction = f.completeNodes
-	o := addOutput(c)
+	o := f.addOutput(c)
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
 		measured, err := f.measured(ctx, args)
 		if err != nil {
@@ -53,13 +53,9 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
 			}})
 		}
-		return o.print(f.Out, f.ErrOut, "NodeUse", topNodeColumns, rows, "No plugin of driver "+f.driver+" found.")
+		return o.print("NodeUse", "NODE,GPUS,UTILIZATION,MEMORY USED,MEMORY,POWER,HOTTEST", rows, "No plugin of driver "+f.driver+" found.")
 	})
 	return c
-}
-
-var topNodeColumns = []column{
-	{"NODE", false}, {"GPUS", false}, {"UTILIZATION", false}, {"MEMORY USED", false}, {"MEMORY", false}, {"POWER", false}, {"HOTTEST", false},
 }
 
 // newTopClaims returns the command for pods or for claims.
@@ -72,7 +68,7 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 			"Only " + what + " of prepared claims are listed.\n" + topHelp,
 		Example: "  kubectl gpu top " + what + " -A",
 	}
-	o := addOutput(c)
+	o := f.addOutput(c)
 	s.addNamespaceFlags(f, o, c)
 	c.RunE = f.limited(func(ctx context.Context, _ []string) error {
 		measured, err := f.measured(ctx, nil)
@@ -99,11 +95,8 @@ func newTopClaims(f *factory, what string) *cobra.Command {
 				figure(u.Utilization, 100, "%"), figure(u.MemoryUsedBytes, toMiB, "Mi"), figure(u.MemoryGrantedBytes, toMiB, "Mi"),
 			}})
 		}
-		columns := []column{
-			{"NAMESPACE", false}, {"NAME", false}, {"NODE", false}, {others, true}, {"DEVICES", false},
-			{"UTILIZATION", false}, {"MEMORY USED", false}, {"GRANTED", false},
-		}
-		return o.print(f.Out, f.ErrOut, kind, columns, rows, s.none(what+" with prepared devices of driver "+f.driver))
+		columns := "NAMESPACE,NAME,NODE,+" + others + ",DEVICES,UTILIZATION,MEMORY USED,GRANTED"
+		return o.print(kind, columns, rows, s.none(what+" with prepared devices of driver "+f.driver))
 	})
 	return c
 }

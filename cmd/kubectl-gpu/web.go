@@ -56,7 +56,7 @@ func (f *factory) serve(ctx context.Context, port int, open bool) error {
 	}
 	namespace, err := f.namespace()
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
+		return err
 	}
 	kubeconfig, err := f.config.ToRawKubeConfigLoader().RawConfig()
 	if err != nil {
@@ -103,12 +103,9 @@ func (f *factory) serve(ctx context.Context, port int, open bool) error {
 
 // reachable fails if the user cannot read slices at all.
 func (f *factory) reachable(ctx context.Context, client kubernetes.Interface) error {
-	ctx, cancel, err := f.bounded(ctx)
-	if err != nil {
-		return err
-	}
+	ctx, cancel := f.bounded(ctx, defaultTimeout)
 	defer cancel()
-	_, err = client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{Limit: 1})
+	_, err := client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{Limit: 1})
 	return slicesError(err)
 }
 
@@ -152,10 +149,7 @@ const shareFor = 5 * time.Second
 func (e *explainer) explain(ctx context.Context, namespace, name string) (any, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ctx, cancel, err := e.bounded(ctx)
-	if err != nil {
-		return nil, err
-	}
+	ctx, cancel := e.bounded(ctx, defaultTimeout)
 	defer cancel()
 	client, _, err := e.clients()
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 )
 
 func newWhy(f *factory) *cobra.Command {
-	w := &whyCommand{factory: f}
+	w := &whyCommand{}
 	c := &cobra.Command{
 		Use:   "why (POD | claim/NAME | -f FILE)",
 		Short: "Explain why a pod or claim waits for devices",
@@ -41,7 +41,7 @@ func newWhy(f *factory) *cobra.Command {
 			"  kubectl gpu why -f pod.yaml --board hgx-h100",
 		Args: cobra.MaximumNArgs(1),
 	}
-	w.output = addOutput(c)
+	w.output = f.addOutput(c)
 	c.Flags().StringVarP(&w.file, "filename", "f", "", "File with pods, claims, templates or workloads; - is the standard input.")
 	c.Flags().BoolVarP(&w.devices, "verbose", "v", false, "Say for each device which selector, taint, counter, capacity or claim is against it.")
 	c.Flags().StringVar(&w.board, "board", "",
@@ -63,8 +63,7 @@ func newWhy(f *factory) *cobra.Command {
 }
 
 type whyCommand struct {
-	*factory
-	output  *output
+	*output
 	file    string
 	board   string
 	devices bool
@@ -74,7 +73,7 @@ type whyCommand struct {
 func (w *whyCommand) run(ctx context.Context, args []string) error {
 	namespace, err := w.namespace()
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
+		return err
 	}
 	manifest := &why.Manifest{}
 	if w.file != "" {
@@ -88,12 +87,9 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			return err
 		}
 		manifest.AddTo(cluster)
-		return w.print(ctx, cluster, manifest.Subjects())
+		return w.answer(ctx, cluster, manifest.Subjects())
 	}
-	loading, cancel, err := w.bounded(ctx)
-	if err != nil {
-		return err
-	}
+	loading, cancel := w.bounded(ctx, defaultTimeout)
 	defer cancel()
 	client, _, err := w.clients()
 	if err != nil {
@@ -121,15 +117,15 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 			}
 		}
 	}
-	return w.print(ctx, g.cluster, subjects)
+	return w.answer(ctx, g.cluster, subjects)
 }
 
-// print asks for each subject and prints the answers.
-func (w *whyCommand) print(ctx context.Context, cluster *why.Cluster, subjects []why.Subject) error {
+// answer asks for each subject and prints the answers.
+func (w *whyCommand) answer(ctx context.Context, cluster *why.Cluster, subjects []why.Subject) error {
 	var records []record
 	for i, s := range subjects {
 		answer := why.Ask(ctx, cluster, s, why.Options{Driver: w.driver, Limit: w.limit, Devices: w.devices, Now: w.now()})
-		if w.output.table() {
+		if w.table() {
 			if i > 0 {
 				fmt.Fprintln(w.Out)
 			}
@@ -140,10 +136,10 @@ func (w *whyCommand) print(ctx context.Context, cluster *why.Cluster, subjects [
 		space, name, _ := strings.Cut(name, "/")
 		records = append(records, record{namespace: space, name: kind + "/" + name, object: answer})
 	}
-	if w.output.table() {
+	if w.table() {
 		return nil
 	}
-	return w.output.print(w.Out, w.ErrOut, "Explanation", nil, records, "")
+	return w.print("Explanation", "", records, "")
 }
 
 func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
