@@ -124,7 +124,7 @@ func (a *collector) collect(ctx context.Context) {
 	} {
 		a.command(ctx, args)
 	}
-	d, all, err := a.quiet().diagnosis(ctx, a.nodes)
+	all, err := a.quiet().diagnosis(ctx, a.nodes)
 	if err != nil {
 		a.Missing("driver's pods, logs and claims: %v", err)
 		return
@@ -133,12 +133,12 @@ func (a *collector) collect(ctx context.Context) {
 		a.Missing("%s", text)
 	}
 	claims := map[string]bool{}
-	for _, c := range view.Claims(d.Objects, d.Classes) {
+	for _, c := range view.Claims(all.Objects, all.Classes) {
 		claims[c.String()] = len(a.nodes) == 0 || c.Node == "" || slices.Contains(a.nodes, c.Node)
 	}
 	a.objects(ctx, "resource.k8s.io/v1", "deviceclasses", "", "", nil)
-	if d.RuleVersion != "" {
-		a.objects(ctx, "resource.k8s.io/"+d.RuleVersion, "devicetaintrules", "", "", nil)
+	if all.RuleVersion != "" {
+		a.objects(ctx, "resource.k8s.io/"+all.RuleVersion, "devicetaintrules", "", "", nil)
 	}
 	a.objects(ctx, "resource.k8s.io/v1", "resourceclaims", "", "", func(u *unstructured.Unstructured) bool {
 		return claims[u.GetNamespace()+"/"+u.GetName()]
@@ -167,7 +167,7 @@ func (a *collector) collect(ctx context.Context) {
 		}
 	}
 	published := map[string]bool{}
-	for _, s := range d.Slices {
+	for _, s := range all.Slices {
 		published[s.Node] = true
 	}
 	a.objects(ctx, "v1", "nodes", "", "", func(u *unstructured.Unstructured) bool { return published[u.GetName()] && a.wanted(u.GetName()) })

@@ -27,14 +27,13 @@ func newDoctor(f *factory) *cobra.Command {
 	c.ValidArgsFunction = f.completeNodes
 	o := f.addOutput(c)
 	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		d, _, err := f.diagnosis(ctx, args)
+		all, err := f.diagnosis(ctx, args)
 		if err != nil {
 			return err
 		}
-		found := view.Findings(d, args)
 		var rows []record
 		worst := 0
-		for i, one := range found {
+		for i, one := range view.Findings(all.Diagnosis, args) {
 			worst = max(worst, slices.Index([]view.Level{view.Info, view.Warning, view.Problem}, one.Level))
 			rows = append(rows, record{name: fmt.Sprintf("%03d", i), object: one, cells: []any{string(one.Level), one.Subject, one.Message}})
 		}
@@ -50,27 +49,23 @@ func newDoctor(f *factory) *cobra.Command {
 }
 
 // diagnosis reads the objects to check, and the metrics of the driver's pods: of the plugins of the named nodes, or of all.
-func (f *factory) diagnosis(ctx context.Context, nodes []string) (view.Diagnosis, *objects, error) {
-	all, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true})
+func (f *factory) diagnosis(ctx context.Context, nodes []string) (*objects, error) {
+	o, err := f.load(ctx, want{claims: true, classes: true, nodes: true, pods: true, rules: true})
 	if err != nil {
-		return view.Diagnosis{}, nil, err
+		return nil, err
 	}
-	plugins := slices.DeleteFunc(view.PluginPods(all.Pods), func(p corev1.Pod) bool {
+	plugins := slices.DeleteFunc(view.PluginPods(o.Pods), func(p corev1.Pod) bool {
 		return len(nodes) > 0 && !slices.Contains(nodes, p.Spec.NodeName)
 	})
-	measured, controllers := scrape(ctx, all.client, plugins, nodeOf), scraped{}
+	measured := scrape(ctx, o.client, plugins, nodeOf)
+	o.Plugins, o.Unmeasured = measured.samples, measured.missing
 	if len(nodes) == 0 {
-		controllers = scrape(ctx, all.client, view.ControllerPods(all.Pods), nameOf)
+		o.Controllers = scrape(ctx, o.client, view.ControllerPods(o.Pods), nameOf).samples
 	}
-	server := "" // Without a version the finding says that it could not be read.
-	version, versionErr := all.client.Discovery().ServerVersionWithContext(ctx)
-	if versionErr == nil {
-		server = version.GitVersion
+	version, err := o.client.Discovery().ServerVersionWithContext(ctx)
+	if err == nil {
+		o.ServerVersion = version.GitVersion
 	}
-	return view.Diagnosis{
-		Objects: all.Objects, Classes: all.Classes, CoreNodes: all.CoreNodes, Pods: all.Pods, RuleVersion: all.RuleVersion, Now: f.now(),
-		ServerVersion: server, ServerVersionError: versionErr,
-		SeenClaims: !all.forbidden["ResourceClaims"], SeenNodes: !all.forbidden["Nodes"], SeenPods: !all.forbidden["Pods"],
-		SeenClasses: !all.forbidden["DeviceClasses"], Plugins: measured.samples, Unmeasured: measured.missing, Controllers: controllers.samples,
-	}, all, nil
+	o.ServerVersionError = err
+	return o, nil
 }

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,21 +35,13 @@ type want struct {
 	nodeLabels, podLabels string
 }
 
-// objects are the objects of the cluster that the user may read.
+// objects are the objects of the cluster that the user may read. Those that want did not ask for are empty.
 type objects struct {
-	view.Objects
-	Classes []resourceapi.DeviceClass
-	// CoreNodes and Pods are empty if want did not ask for them.
-	CoreNodes []corev1.Node
-	Pods      []corev1.Pod
+	view.Diagnosis
 	// ForeignSlices counts the slices of other drivers, by driver.
 	ForeignSlices map[string]int
 	// Unseen says in a sentence each what could not be read.
 	Unseen []string
-	// RuleVersion is the API version of DeviceTaintRules, empty if the server has none.
-	RuleVersion string
-	// forbidden are the resources that the user may not list at all, or not in all namespaces.
-	forbidden map[string]bool
 
 	client  *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
@@ -87,9 +78,9 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := loader{want: w, namespace: namespace, out: &objects{
-		Objects: view.Objects{Driver: f.driver}, ForeignSlices: map[string]int{}, forbidden: map[string]bool{},
-		client: client, dynamic: dyn,
+	l := loader{want: w, namespace: namespace, forbidden: map[string]bool{}, out: &objects{
+		Diagnosis:     view.Diagnosis{Objects: view.Objects{Driver: f.driver}, Now: f.now()},
+		ForeignSlices: map[string]int{}, client: client, dynamic: dyn,
 	}}
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(wanted bool, load func(context.Context) error) {
@@ -106,6 +97,8 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	l.out.SeenClaims, l.out.SeenClasses = !l.forbidden["ResourceClaims"], !l.forbidden["DeviceClasses"]
+	l.out.SeenNodes, l.out.SeenPods = !l.forbidden["Nodes"], !l.forbidden["Pods"]
 	for _, text := range l.out.Unseen {
 		fmt.Fprintln(f.ErrOut, "note: "+text)
 	}
@@ -115,9 +108,11 @@ func (f *factory) load(ctx context.Context, w want) (*objects, error) {
 type loader struct {
 	want
 	namespace string
-	// mu guards out.Unseen and out.forbidden. The other fields of out have one writer each.
+	// mu guards out.Unseen and forbidden. The other fields of out have one writer each.
 	mu  sync.Mutex
 	out *objects
+	// forbidden are the resources that the user may not list at all, or not in all namespaces.
+	forbidden map[string]bool
 }
 
 // unseen turns a missing right into a note. Other errors say which objects could not be read.
@@ -131,7 +126,7 @@ func (l *loader) unseen(err error, what, effect string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	resource, _, _ := strings.Cut(what, " ")
-	l.out.forbidden[resource] = true
+	l.forbidden[resource] = true
 	l.out.Unseen = append(l.out.Unseen, fmt.Sprintf("you may not list %s: %s", what, effect))
 	return nil
 }

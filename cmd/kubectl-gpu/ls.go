@@ -18,8 +18,7 @@ import (
 )
 
 func newLs(f *factory) *cobra.Command {
-	var labels string
-	c := &cobra.Command{
+	c := f.newNodes(&cobra.Command{
 		Use:   "ls [NODE...]",
 		Args:  cobra.ArbitraryArgs,
 		Short: "List GPUs, their use, health and holders",
@@ -27,28 +26,39 @@ func newLs(f *factory) *cobra.Command {
 			"A GPU's use is free, whole (one claim has it), shares, partitions, group (an NVLink group that a claim has),\n" +
 			"external (it has partitions that no claim holds) or unpublished (a claim has it, but no slice does).",
 		Example: "  kubectl gpu ls\n  kubectl gpu ls n1 -o wide\n  kubectl gpu ls -l pool=training -o json",
-	}
-	c.ValidArgsFunction = f.completeNodes
-	o := f.addOutput(c)
-	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
-	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		nodes, err := f.nodes(ctx, args, labels)
-		if err != nil {
-			return err
-		}
+	}, func(o *output, nodes []view.Node) error {
 		var rows []record
 		for _, n := range nodes {
 			for _, g := range n.GPUs {
 				rows = append(rows, gpuRow(g))
 			}
 		}
-		return o.print("GPU", gpuColumns, rows, "No GPUs of driver "+f.driver+" found.")
+		const columns = "NODE,GPU,MODEL,MEMORY,USE,HEALTH,HOLDERS,+FREE SLICES,+FRAGMENTED,+UUID"
+		return o.print("GPU", columns, rows, "No GPUs of driver "+f.driver+" found.")
 	})
 	c.AddCommand(newLsPods(f))
 	return c
 }
 
-const gpuColumns = "NODE,GPU,MODEL,MEMORY,USE,HEALTH,HOLDERS,+FREE SLICES,+FRAGMENTED,+UUID"
+// newNodes completes a command that shows nodes: those with the names and labels that the user gives.
+func (f *factory) newNodes(c *cobra.Command, show func(*output, []view.Node) error) *cobra.Command {
+	var labels string
+	c.ValidArgsFunction = f.completeNodes
+	o := f.addOutput(c)
+	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
+	c.RunE = f.limited(func(ctx context.Context, args []string) error {
+		all, err := f.load(ctx, want{claims: true, rules: true, nodeLabels: labels})
+		if err != nil {
+			return err
+		}
+		nodes, err := f.selected(all, args, labels)
+		if err != nil {
+			return err
+		}
+		return show(o, nodes)
+	})
+	return c
+}
 
 func gpuRow(g view.GPU) record {
 	free, fragmented := "-", "-"
@@ -65,16 +75,7 @@ func gpuRow(g view.GPU) record {
 	}
 }
 
-// nodes reads the picture of the cluster and keeps the named nodes and those with the labels. A name that publishes no
-// device is an error.
-func (f *factory) nodes(ctx context.Context, names []string, labels string) ([]view.Node, error) {
-	o, err := f.load(ctx, want{claims: true, rules: true, nodeLabels: labels})
-	if err != nil {
-		return nil, err
-	}
-	return f.selected(o, names, labels)
-}
-
+// selected returns the named nodes, with the labels. A name that publishes no device is an error.
 func (f *factory) selected(o *objects, names []string, labels string) ([]view.Node, error) {
 	all := view.Nodes(o.Objects)
 	for _, n := range all {
@@ -107,8 +108,7 @@ func size(bytes int64) string {
 }
 
 func newLayout(f *factory) *cobra.Command {
-	var labels string
-	c := &cobra.Command{
+	return f.newNodes(&cobra.Command{
 		Use:   "layout [NODE...]",
 		Short: "Draw each GPU to scale: partitions, shares, groups",
 		Long: "Draw each GPU's memory to scale. A letter fills the part of each claim, dots are free, and bars divide the\n" +
@@ -116,15 +116,7 @@ func newLayout(f *factory) *cobra.Command {
 			"Fragmentation is the share of the free slices that the largest free device cannot use.\n" +
 			"Colours appear only on a terminal, and not if NO_COLOR is set.",
 		Example: "  kubectl gpu layout\n  kubectl gpu layout n1",
-	}
-	c.ValidArgsFunction = f.completeNodes
-	o := f.addOutput(c)
-	c.Flags().StringVarP(&labels, "selector", "l", "", "Show only the nodes with these labels.")
-	c.RunE = f.limited(func(ctx context.Context, args []string) error {
-		nodes, err := f.nodes(ctx, args, labels)
-		if err != nil {
-			return err
-		}
+	}, func(o *output, nodes []view.Node) error {
 		if o.table() && len(nodes) > 0 {
 			for _, n := range nodes {
 				fmt.Fprint(f.Out, view.Drawing{Width: f.width(), Colours: f.colours()}.Node(n))
@@ -137,5 +129,4 @@ func newLayout(f *factory) *cobra.Command {
 		}
 		return o.print("Node", "", rows, "No GPUs of driver "+f.driver+" found.")
 	})
-	return c
 }

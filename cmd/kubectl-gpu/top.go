@@ -107,7 +107,7 @@ func (f *factory) measured(ctx context.Context, nodes []string) (scraped, error)
 	if err != nil {
 		return scraped{}, err
 	}
-	if o.forbidden["Pods"] && len(o.Pods) == 0 {
+	if !o.SeenPods && len(o.Pods) == 0 {
 		return scraped{}, fmt.Errorf("you may not list the pods of the driver's plugins: give the driver's namespace with --namespace, or ask for the right")
 	}
 	pods := view.PluginPods(o.Pods)

@@ -203,34 +203,25 @@ type getter struct {
 func (g *getter) subject(ctx context.Context, namespace, name string) (why.Subject, error) {
 	kind, rest, qualified := strings.Cut(name, "/")
 	if qualified {
-		name = rest
-	}
-	var s why.Subject
-	var err error
-	switch strings.ToLower(kind) {
-	case "claim", "claims", "resourceclaim", "resourceclaims":
-		if qualified {
+		switch name = rest; strings.ToLower(kind) {
+		case "claim", "claims", "resourceclaim", "resourceclaims":
 			return g.claim(ctx, namespace, name)
+		case "pod", "pods", "po":
+		default:
+			return why.Subject{}, usageError{fmt.Errorf("%q is neither a pod nor a claim", kind+"/"+name)}
 		}
-		fallthrough
-	case "pod", "pods", "po":
-		s.Pod, err = g.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-	default:
-		if qualified {
-			return s, usageError{fmt.Errorf("%q is neither a pod nor a claim", kind+"/"+name)}
+	}
+	pod, err := g.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && !qualified {
+		if claim, claimErr := g.claim(ctx, namespace, name); !apierrors.IsNotFound(claimErr) {
+			return claim, claimErr
 		}
-		s.Pod, err = g.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			if claim, claimErr := g.claim(ctx, namespace, name); !apierrors.IsNotFound(claimErr) {
-				return claim, claimErr
-			}
-			return s, fmt.Errorf("namespace %s has no pod and no ResourceClaim named %q", namespace, name)
-		}
+		return why.Subject{}, fmt.Errorf("namespace %s has no pod and no ResourceClaim named %q", namespace, name)
 	}
 	if err != nil {
-		return s, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+		return why.Subject{}, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
 	}
-	return s, g.events(ctx, s.Pod)
+	return why.Subject{Pod: pod}, g.events(ctx, pod)
 }
 
 // claim reads a claim, and its pod if one waits for it.
