@@ -86,9 +86,9 @@ func Findings(d Diagnosis, only []string) []Finding {
 	if len(only) == 0 {
 		d.cluster(&out, nodes)
 	}
-	component := components(d.Pods)
-	plugins := d.byNode(func(p corev1.Pod) bool { return component(p) == pluginPods })
-	exporters := d.byNode(isExporter)
+	plugins, exporters := byNode(running(d.Pods, pluginPods)), byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool {
+		return ended(p) || !isExporter(p)
+	}))
 	byName := map[string]Node{}
 	for node := range plugins {
 		byName[node] = Node{} // It publishes nothing, unless it is among the nodes.
@@ -148,12 +148,23 @@ func (f *findings) add(level Level, subject, format string, args ...any) {
 	*f = append(*f, Finding{level, subject, fmt.Sprintf(format, args...)})
 }
 
-// byNode groups the pods that have not ended.
-func (d Diagnosis) byNode(match func(corev1.Pod) bool) map[string][]corev1.Pod {
+// byNode groups the pods that have a node.
+func byNode(pods []corev1.Pod) map[string][]corev1.Pod {
 	out := map[string][]corev1.Pod{}
-	for _, p := range d.Pods {
-		if p.Spec.NodeName != "" && !ended(p) && match(p) {
+	for _, p := range pods {
+		if p.Spec.NodeName != "" {
 			out[p.Spec.NodeName] = append(out[p.Spec.NodeName], p)
+		}
+	}
+	return out
+}
+
+// running returns the pods of a component that have not ended: Kubernetes keeps evicted pods.
+func running(pods []corev1.Pod, component string) (out []corev1.Pod) {
+	of := components(pods)
+	for _, p := range pods {
+		if !ended(p) && of(p) == component {
+			out = append(out, p)
 		}
 	}
 	return out
@@ -245,38 +256,32 @@ func (d Diagnosis) cluster(out *findings, nodes []Node) {
 	if !d.SeenPods {
 		return
 	}
-	versions, component := map[string]int{}, components(d.Pods)
-	controllers, alive := 0, 0
-	for _, p := range d.Pods {
-		if ended(p) {
-			continue // Kubernetes keeps evicted pods.
-		}
-		switch component(p) {
-		case pluginPods:
-			versions[imageVersion(p)]++
-		case controllerPods:
-			controllers++
-			if ready(p) {
-				alive++
-			}
+	controllers, alive := running(d.Pods, controllerPods), 0
+	for _, p := range controllers {
+		if ready(p) {
+			alive++
 		}
 	}
 	switch {
-	case controllers == 0:
+	case len(controllers) == 0:
 		out.add(Warning, "controller", "no pod of the controller exists. Classes, labels and claim reviews are as it left them")
 	case alive == 0:
-		out.add(Problem, "controller", "none of %d pods is ready, so its webhook is unreachable. See its log", controllers)
+		out.add(Problem, "controller", "none of %d pods is ready, so its webhook is unreachable. See its log", len(controllers))
 	default:
 		text, reachable := d.webhook()
 		level := Info
 		if !reachable {
 			level, text = Problem, text+". Claims with this driver's parameters can be refused: see docs/firewalls.md and the controller's log"
 		}
-		out.add(level, "controller", "%d of %d pods are ready; %s", alive, controllers, text)
+		out.add(level, "controller", "%d of %d pods are ready; %s", alive, len(controllers), text)
+	}
+	versions := sets.New[string]()
+	for _, p := range running(d.Pods, pluginPods) {
+		versions.Insert(imageVersion(p))
 	}
 	if len(versions) > 1 {
 		out.add(Warning, "cluster", "the plugins have %d versions: %s. An upgrade is in progress or stopped",
-			len(versions), strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
+			len(versions), strings.Join(sets.List(versions), ", "))
 	}
 }
 
@@ -285,11 +290,8 @@ const schedulerVersionVariable = "SCHEDULER_VERSION"
 
 // scheduler reports known faults of the scheduler, whose version is the one in the plugins' settings, or the API server's.
 func (d Diagnosis) scheduler(out *findings, counters, shared bool) {
-	texts, component := sets.New[string](), components(d.Pods)
-	for _, p := range d.Pods {
-		if ended(p) || component(p) != pluginPods {
-			continue
-		}
+	texts := sets.New[string]()
+	for _, p := range running(d.Pods, pluginPods) {
 		for _, c := range p.Spec.Containers {
 			for _, e := range c.Env {
 				if e.Name == schedulerVersionVariable && e.Value != "" {

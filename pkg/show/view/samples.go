@@ -104,14 +104,8 @@ func MetricsEndpoint(p corev1.Pod) (e Endpoint, ok bool) {
 }
 
 // ControllerPods returns the pods of the controller. Only the leader serves some metrics, and pods can share a node.
-func ControllerPods(pods []corev1.Pod) (out []corev1.Pod) {
-	component := components(pods)
-	for _, p := range pods {
-		if p.Spec.NodeName != "" && !ended(p) && component(p) == controllerPods {
-			out = append(out, p)
-		}
-	}
-	return out
+func ControllerPods(pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(running(pods, controllerPods), func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
 }
 
 // DriverPods returns all pods of the driver, by namespace and name.
@@ -144,19 +138,17 @@ func IsController(p corev1.Pod) bool { return labelled(p) == controllerPods }
 
 // PluginPods returns the driver's plugin of each node: the newest pod that is ready, or else the newest.
 func PluginPods(pods []corev1.Pod) (out []corev1.Pod) {
-	best, component := map[string]corev1.Pod{}, components(pods)
-	for _, p := range pods {
-		if p.Spec.NodeName == "" || ended(p) || component(p) != pluginPods {
-			continue
-		}
-		known, exists := best[p.Spec.NodeName]
-		newer := p.CreationTimestamp.After(known.CreationTimestamp.Time)
-		if !exists || ready(p) && !ready(known) || ready(p) == ready(known) && newer {
-			best[p.Spec.NodeName] = p
-		}
-	}
-	for _, node := range slices.Sorted(maps.Keys(best)) {
-		out = append(out, best[node])
+	on := byNode(running(pods, pluginPods))
+	for _, node := range slices.Sorted(maps.Keys(on)) {
+		out = append(out, slices.MaxFunc(on[node], func(a, b corev1.Pod) int {
+			switch {
+			case ready(a) == ready(b):
+				return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+			case ready(a):
+				return 1
+			}
+			return -1
+		}))
 	}
 	return out
 }
