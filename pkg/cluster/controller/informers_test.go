@@ -166,29 +166,23 @@ func TestSliceInformer_PagesExpire_ListedAgain(t *testing.T) {
 	})
 }
 
-func TestSlices_Bookmark_KeepsAnnotations(t *testing.T) {
+func TestSliceInformer_BookmarkThenStopped_SyncsAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEnv(t, bare(t, "a"))
-		source := read.Slices(draclient.New(e.client()), slicetest.Driver, &pool.Shapes{})
-		slices, err := source.WatchWithContext(context.Background(), metav1.ListOptions{SendInitialEvents: new(true), AllowWatchBookmarks: true})
-		if err != nil {
-			t.Fatal(err)
+		i, _, stop := follow(t, e) // It syncs at the bookmark that ends the stream of slices.
+		if got := read.SlicesOf(i.GetIndexer(), "a"); len(got) != 1 || got[0].Shape == nil {
+			t.Errorf("%+v", got)
 		}
-		first, last := <-slices.ResultChan(), <-slices.ResultChan()
-		slice, ok := first.Object.(*pool.Slice)
-		if !ok || slice.Node != "a" || slice.Shape == nil {
-			t.Errorf("%+v", first)
+		if i.LastSyncResourceVersion() == "" {
+			t.Error("the bookmark's version is lost")
 		}
-		if mark, ok := last.Object.(*pool.Slice); !ok || mark.Annotations[metav1.InitialEventsAnnotationKey] != "true" || mark.ResourceVersion == "" {
-			t.Errorf("%+v", last)
-		}
-		e.publish("t4-1", "b", 0)
+		e.publish("t4-1", "b", 0) // Its events are pending while the informer stops.
+		stop()
 		synctest.Wait()
-		slices.Stop() // An event is pending without a reader.
-		slices.Stop()
-		synctest.Wait()
-		if e, open := <-slices.ResultChan(); open {
-			t.Errorf("it waits for a reader of %v", e.Type)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if len(e.watches) > 0 {
+			t.Errorf("%d watches are open", len(e.watches))
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"sync"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,99 +65,45 @@ func EachSlice(ctx context.Context, client kubernetes.Interface, o metav1.ListOp
 // byNode is the index of slices by their publishing node.
 const byNode = "node"
 
-// SliceInformer follows the driver's slices, trimmed as Slices does, with an index for SlicesOf.
+// SliceInformer follows the driver's slices. It trims them page by page, or as they arrive.
 func SliceInformer(client *draclient.Client, driver string, shapes *pool.Shapes) cache.SharedIndexInformer {
-	lw := cache.ToListWatcherWithWatchListSemantics(Slices(client, driver, shapes), client)
-	return cache.NewSharedIndexInformer(lw, &pool.Slice{}, 0, cache.Indexers{
-		byNode: func(object any) ([]string, error) {
-			s, ok := object.(*pool.Slice)
-			if !ok {
-				return nil, fmt.Errorf("%T in the cache of slices", object)
+	all, ours := client.ResourceSlices(), fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver).String()
+	lw := ListWatch(all, ours)
+	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+		out := &pool.SliceList{}
+		// The reflector's options ask for a list from the API server's cache, which has no pages.
+		for page, err := range Pages(ctx, metav1.ListOptions{FieldSelector: ours}, all.List) {
+			if err != nil {
+				return nil, err
 			}
-			return []string{s.Node}, nil
-		},
+			for i := range page.Items {
+				out.Items = append(out.Items, shapes.Trim(&page.Items[i]))
+				page.Items[i] = resourceapi.ResourceSlice{}
+			}
+			out.ResourceVersion = page.ResourceVersion
+		}
+		return out, nil
+	}
+	return newInformer(lw, client, &resourceapi.ResourceSlice{}, cache.Indexers{byNode: nodeOf}, func(object any) (any, error) {
+		if slice, ok := object.(*resourceapi.ResourceSlice); ok {
+			trimmed := shapes.Trim(slice)
+			return &trimmed, nil
+		}
+		return object, nil
 	})
+}
+
+func nodeOf(object any) ([]string, error) {
+	if s, ok := object.(*pool.Slice); ok {
+		return []string{s.Node}, nil
+	}
+	return nil, fmt.Errorf("%T in the cache of slices", object)
 }
 
 // SlicesOf returns the slices of a node from the cache of a SliceInformer.
 func SlicesOf(slices cache.Indexer, node string) []*pool.Slice {
 	objects, _ := slices.ByIndex(byNode, node) // The index exists.
 	return typed[*pool.Slice](objects)
-}
-
-// Slices lists and watches the driver's slices. It trims them as they arrive, page by page.
-func Slices(client *draclient.Client, driver string, shapes *pool.Shapes) *cache.ListWatch {
-	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver).String()
-	all := ListWatch(client.ResourceSlices(), ours)
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			out := &pool.SliceList{}
-			// Lists from the API server's cache have no pages.
-			o.FieldSelector, o.ResourceVersion, o.ResourceVersionMatch, o.Continue, o.Limit = ours, "", "", "", 0
-			for page, err := range Pages(ctx, o, client.ResourceSlices().List) {
-				if err != nil {
-					return nil, err
-				}
-				for i := range page.Items {
-					out.Items = append(out.Items, shapes.Trim(&page.Items[i]))
-					page.Items[i] = resourceapi.ResourceSlice{}
-				}
-				out.ResourceVersion = page.ResourceVersion
-			}
-			return out, nil
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := all.WatchWithContext(ctx, o)
-			if err != nil {
-				return nil, err
-			}
-			t := &trimming{Interface: w, out: make(chan watch.Event), stopped: make(chan struct{})}
-			go t.run(shapes)
-			return t, nil
-		},
-	}
-}
-
-// trimming is a watch with trimmed slices. Unlike a watch.Filter it ends when it is stopped with a pending event, which
-// a stopped watch always has.
-type trimming struct {
-	watch.Interface
-	out     chan watch.Event
-	stop    sync.Once
-	stopped chan struct{}
-}
-
-func (t *trimming) run(shapes *pool.Shapes) {
-	defer close(t.out)
-	for e := range t.Interface.ResultChan() {
-		select {
-		case t.out <- trimmed(e, shapes):
-		case <-t.stopped:
-			return
-		}
-	}
-}
-
-func (t *trimming) Stop() {
-	t.Interface.Stop()
-	t.stop.Do(func() { close(t.stopped) })
-}
-
-func (t *trimming) ResultChan() <-chan watch.Event { return t.out }
-
-// trimmed trims the slice of an event. It keeps a bookmark, whose annotations show the reflector that a list is
-// complete.
-func trimmed(e watch.Event, shapes *pool.Shapes) watch.Event {
-	slice, ok := e.Object.(*resourceapi.ResourceSlice)
-	if !ok {
-		return e
-	}
-	out := shapes.Trim(slice)
-	if e.Type == watch.Bookmark {
-		out.Annotations = slice.Annotations
-	}
-	e.Object = &out
-	return e
 }
 
 // Client is the client of a resource, with lists of the type L.
@@ -183,8 +128,11 @@ func ListWatch[L runtime.Object](c Client[L], selector string) *cache.ListWatch 
 
 // Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads.
 func Informer[L runtime.Object](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
-	lw := cache.ToListWatcherWithWatchListSemantics(ListWatch(c, selector), api)
-	out := cache.NewSharedIndexInformer(lw, of, 0, cache.Indexers{})
+	return newInformer(ListWatch(c, selector), api, of, cache.Indexers{}, trim)
+}
+
+func newInformer(lw *cache.ListWatch, api any, of runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
+	out := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, api), of, 0, by)
 	_ = out.SetTransform(trim) // It fails only after the start.
 	return out
 }
