@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,7 +61,9 @@ func (k *askedKeeper) run(ctx context.Context) {
 	for _, i := range []cache.SharedIndexInformer{k.claims, k.templates, k.pods} {
 		_ = on(i, func(any, bool) { trigger(k.dirty) }) // It fails only after the end.
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), k.templates.HasSynced, k.pods.HasSynced) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if !start(ctx, &wg, k.templates, k.pods) {
 		return
 	}
 	repeat(ctx, k.dirty, askedPause, func() time.Duration {

@@ -90,10 +90,9 @@ func (c *Certificate) Run(ctx context.Context) error {
 		if err := on(informer, func(any, bool) { trigger(c.changed) }); err != nil {
 			return err
 		}
-		wg.Go(func() { informer.RunWithContext(ctx) })
-		if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-			return nil
-		}
+	}
+	if !start(ctx, &wg, watched...) {
+		return nil
 	}
 	repeat(ctx, c.changed, 0, func() time.Duration {
 		again, err := c.reconcile(ctx)

@@ -132,9 +132,7 @@ func (c *Controller) Observe(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	wg.Go(func() { c.slices.RunWithContext(ctx) })
-	wg.Go(func() { c.classes.RunWithContext(ctx) })
-	if cache.WaitForCacheSync(ctx.Done(), c.slices.HasSynced, c.classes.HasSynced) {
+	if start(ctx, &wg, c.slices, c.classes) {
 		klog.FromContext(ctx).V(2).Info("Read the cluster", "slices", len(c.slices.GetIndexer().ListKeys()), "shapes", c.shapes.Len())
 		repeat(ctx, c.view.dirty, settle, func() time.Duration {
 			again := c.view.build()
@@ -160,20 +158,11 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if err := on(l.nodes, func(node *metav1.PartialObjectMetadata, _ bool) { l.queue.Add(task{node.Name}) }); err != nil {
 		return err
 	}
-	wg.Go(func() { l.claims.RunWithContext(ctx) })
-	synced := []cache.InformerSynced{l.claims.HasSynced}
-	if c.o.LabelNodes {
-		wg.Go(func() { l.nodes.RunWithContext(ctx) })
-		synced = append(synced, l.nodes.HasSynced)
-	}
-	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if !start(ctx, &wg, l.claims) || c.o.LabelNodes && !start(ctx, &wg, l.nodes) {
 		return nil
 	}
 	if c.o.AskedConfigMap != "" {
-		k := c.newAskedKeeper(l.claims)
-		wg.Go(func() { k.templates.RunWithContext(ctx) })
-		wg.Go(func() { k.pods.RunWithContext(ctx) })
-		wg.Go(func() { k.run(ctx) })
+		wg.Go(func() { c.newAskedKeeper(l.claims).run(ctx) })
 	}
 	c.leading.Store(l)
 	defer c.leading.Store(nil)
@@ -252,6 +241,16 @@ func (c *Controller) do(ctx context.Context, l *leading, t task) (again time.Dur
 	}
 	again, err = l.classes.reconcile(ctx)
 	return again, errors.Join(err, c.classStatuses.evaluate(ctx, c.ClusterView(), c.classes.GetIndexer()))
+}
+
+// start runs informers until the context ends, and reports whether they have read the cluster before.
+func start(ctx context.Context, wg *sync.WaitGroup, informers ...cache.SharedIndexInformer) bool {
+	var synced []cache.InformerSynced
+	for _, i := range informers {
+		wg.Go(func() { i.RunWithContext(ctx) })
+		synced = append(synced, i.HasSynced)
+	}
+	return cache.WaitForCacheSync(ctx.Done(), synced...)
 }
 
 // on calls do for each added, updated or deleted object of a type; gone means that it was deleted.
