@@ -29,9 +29,9 @@ var clusterMutations = []Mutation{
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{
-		Name: "only the first page of a list is looked at for users of a class", File: "pkg/cluster/controller/informers.go",
-		Old:     "		if o.Continue = page.GetContinue(); o.Continue == \"\" {\n			return nil\n		}\n",
-		New:     "		return nil\n",
+		Name: "only the first page of a list is looked at for users of a class", File: "pkg/cluster/read/read.go",
+		Old:     "			if o.Continue = page.GetContinue(); o.Continue == \"\" {\n				return\n			}\n",
+		New:     "			return\n",
 		Package: control, Test: "TestReconcileClasses_Unwanted_RemovedAfterGraceUnlessInUse",
 	},
 	{
@@ -66,9 +66,9 @@ var clusterMutations = []Mutation{
 		Package: "./pkg/cluster/pool", Test: "TestShapes_UnhealthyDevice_SameShape",
 	},
 	{
-		Name: "a watch that is stopped leaves what trims it behind", File: "pkg/cluster/controller/informers.go",
-		Old: "t.stop = sync.OnceFunc(func() { close(t.stopped) })", New: "t.stop = sync.OnceFunc(func() {})",
-		Package: control, Test: "TestTrim_Bookmark_KeepsAnnotations",
+		Name: "a slice that a watch brings is not trimmed", File: "pkg/cluster/read/read.go",
+		Old: "			trimmed := shapes.Trim(slice)\n			return &trimmed, nil\n", New: "			return slice, nil\n",
+		Package: control, Test: "TestSliceInformer_BookmarkThenStopped_SyncsAndEnds",
 	},
 	{
 		Name: "watching counts as holding in the cluster metrics", File: "pkg/cluster/controller/clustermetrics.go",
