@@ -62,12 +62,20 @@ func newTainting(f *factory, c *cobra.Command, effect resourceapi.DeviceTaintEff
 		if dryRun != "none" && dryRun != "server" {
 			return usageError{fmt.Errorf("--dry-run=%s: use none or server", dryRun)}
 		}
-		t, err := f.tainting(ctx, effect, dryRun == "server")
+		o, err := f.load(ctx, want{claims: true, rules: true})
 		if err != nil {
 			return err
 		}
+		if o.RuleVersion == "" {
+			return errors.New("the API server serves no DeviceTaintRules to you: Kubernetes 1.37 does, older versions do with the feature gate " +
+				"DRADeviceTaintRules and its API version; reading them is a right of its own")
+		}
+		t := &tainting{factory: f, effect: effect, objects: o, rules: o.dynamic.Resource(ruleResource(o.RuleVersion))}
+		if dryRun == "server" {
+			t.dryRun, t.suffix = []string{metav1.DryRunAll}, " (server dry run)"
+		}
 		// All names are checked before the first change.
-		gpus, err := findAll(t.nodes, args)
+		gpus, err := findAll(view.Nodes(o.Objects), args)
 		if err != nil {
 			return err
 		}
@@ -85,27 +93,9 @@ type tainting struct {
 	*factory
 	effect  resourceapi.DeviceTaintEffect
 	objects *objects
-	nodes   []view.Node
 	rules   dynamic.ResourceInterface
 	dryRun  []string
 	suffix  string
-}
-
-func (f *factory) tainting(ctx context.Context, effect resourceapi.DeviceTaintEffect, dryRun bool) (*tainting, error) {
-	o, err := f.load(ctx, want{claims: true, rules: true})
-	if err != nil {
-		return nil, err
-	}
-	if o.RuleVersion == "" {
-		return nil, errors.New("the API server serves no DeviceTaintRules to you: Kubernetes 1.37 does, older versions do with the feature gate " +
-			"DRADeviceTaintRules and its API version; reading them is a right of its own")
-	}
-	rules := o.dynamic.Resource(ruleResource(o.RuleVersion))
-	t := &tainting{factory: f, effect: effect, objects: o, nodes: view.Nodes(o.Objects), rules: rules}
-	if dryRun {
-		t.dryRun, t.suffix = []string{metav1.DryRunAll}, " (server dry run)"
-	}
-	return t, nil
 }
 
 func (t *tainting) run(ctx context.Context, g view.GPU) error {

@@ -278,25 +278,19 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 		return used, nil
 	}
 	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaims(metav1.NamespaceAll).List) {
-		if err != nil {
-			return nil, err
+		if err != nil || complete() {
+			return used, err
 		}
 		for _, c := range page.Items {
 			count(c.Spec, "ResourceClaim", c.ObjectMeta)
 		}
-		if complete() {
-			return used, nil
-		}
 	}
 	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaimTemplates(metav1.NamespaceAll).List) {
-		if err != nil {
-			return nil, err
+		if err != nil || complete() {
+			return used, err
 		}
 		for _, t := range page.Items {
 			count(t.Spec.Spec, "ResourceClaimTemplate", t.ObjectMeta)
-		}
-		if complete() {
-			return used, nil
 		}
 	}
 	resources := map[corev1.ResourceName]string{}
@@ -308,8 +302,8 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 	}
 	pending := metav1.ListOptions{FieldSelector: "status.phase=Pending"}
 	for page, err := range read.Pages(ctx, pending, k.client.CoreV1().Pods(metav1.NamespaceAll).List) {
-		if err != nil {
-			return nil, err
+		if err != nil || complete() {
+			return used, err
 		}
 		for _, p := range page.Items {
 			for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
@@ -319,9 +313,6 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 					}
 				}
 			}
-		}
-		if complete() {
-			break
 		}
 	}
 	return used, nil
