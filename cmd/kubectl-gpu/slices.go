@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/printers"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"gpu-dra-driver/pkg/cluster/read"
@@ -77,37 +76,33 @@ func newSlices(f *factory) *cobra.Command {
 
 // printSlices prints the ResourceSlices of nodes, or of all, as they come.
 func (f *factory) printSlices(ctx context.Context, o *output, nodes []string) error {
-	client, _, err := f.clients()
-	if err != nil {
-		return err
-	}
 	w, err := o.sliceWriter(f.Out)
 	if err != nil {
 		return err
 	}
 	ctx, progress, cancel := f.whileProgressing(ctx, defaultTimeout)
 	defer cancel()
-	err = f.eachSliceOf(ctx, client, nodes, func(s *resourceapi.ResourceSlice) error {
+	if err := f.eachSlice(ctx, nodes, func(s *resourceapi.ResourceSlice) error {
 		defer progress()
 		return w.write(s)
-	})
-	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		err = context.DeadlineExceeded
-	}
-	if err != nil {
-		return slicesError(err)
+	}); err != nil {
+		return err
 	}
 	return w.end()
 }
 
-// eachSliceOf calls visit with each ResourceSlice of the driver on nodes, or on all.
-func (f *factory) eachSliceOf(ctx context.Context, client kubernetes.Interface, nodes []string, visit func(*resourceapi.ResourceSlice) error) error {
+// eachSlice calls visit with each ResourceSlice of the driver on nodes, or on all.
+func (f *factory) eachSlice(ctx context.Context, nodes []string, visit func(*resourceapi.ResourceSlice) error) error {
+	client, _, err := f.clients()
+	if err != nil {
+		return err
+	}
 	wanted := fields.Set{resourceapi.ResourceSliceSelectorDriver: f.driver}
 	if len(nodes) == 1 {
 		wanted[resourceapi.ResourceSliceSelectorNodeName] = nodes[0]
 	}
 	o := metav1.ListOptions{FieldSelector: wanted.AsSelector().String(), Limit: pageSize}
-	return read.EachSlice(ctx, client, o, func(raw []byte) error {
+	err = read.EachSlice(ctx, client, o, func(raw []byte) error {
 		var s resourceapi.ResourceSlice
 		if err := s.Unmarshal(raw); err != nil {
 			return err
@@ -117,6 +112,10 @@ func (f *factory) eachSliceOf(ctx context.Context, client kubernetes.Interface, 
 		}
 		return visit(&s)
 	})
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		err = context.DeadlineExceeded
+	}
+	return slicesError(err)
 }
 
 // sliceWriter prints a ResourceSliceList, of which it holds one slice at a time. Only templates need all of them.

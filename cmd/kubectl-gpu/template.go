@@ -48,9 +48,6 @@ func (f *factory) predict(ctx context.Context, o *output, p prediction, args []s
 	if err != nil {
 		return err
 	}
-	for _, a := range t.Assumptions {
-		fmt.Fprintf(f.ErrOut, "assumed: %s\n", a)
-	}
 	if !karpenter {
 		w, err := o.sliceWriter(f.Out)
 		if err != nil {
@@ -71,30 +68,34 @@ func (f *factory) predict(ctx context.Context, o *output, p prediction, args []s
 	return err
 }
 
-func (f *factory) template(ctx context.Context, p prediction) (nodetemplate.Template, error) {
-	if p.board != "" {
-		t, err := nodetemplate.FromBoard(p.board, f.driver, templateName)
-		if err != nil {
-			return t, usageError{err}
-		}
-		return t, nil
+// template returns the slices of a new node, and prints what it assumes.
+func (f *factory) template(ctx context.Context, p prediction) (t nodetemplate.Template, err error) {
+	if p.board == "" {
+		t, err = f.templateFrom(ctx, p.node)
+	} else if t, err = nodetemplate.FromBoard(p.board, f.driver, templateName); err != nil {
+		err = usageError{err}
 	}
+	if err != nil {
+		return t, err
+	}
+	for _, a := range t.Assumptions {
+		fmt.Fprintf(f.ErrOut, "assumed: %s\n", a)
+	}
+	return t, nil
+}
+
+func (f *factory) templateFrom(ctx context.Context, node string) (nodetemplate.Template, error) {
 	ctx, cancel := f.bounded(ctx, defaultTimeout)
 	defer cancel()
-	client, _, err := f.clients()
-	if err != nil {
-		return nodetemplate.Template{}, err
-	}
 	var published []resourceapi.ResourceSlice
-	err = f.eachSliceOf(ctx, client, []string{p.node}, func(s *resourceapi.ResourceSlice) error {
+	if err := f.eachSlice(ctx, []string{node}, func(s *resourceapi.ResourceSlice) error {
 		published = append(published, *s)
 		return nil
-	})
-	if err != nil {
-		return nodetemplate.Template{}, slicesError(err)
+	}); err != nil {
+		return nodetemplate.Template{}, err
 	}
 	if len(published) == 0 {
-		return nodetemplate.Template{}, fmt.Errorf("node %s has no ResourceSlices of driver %s; see kubectl gpu slices", p.node, f.driver)
+		return nodetemplate.Template{}, fmt.Errorf("node %s has no ResourceSlices of driver %s; see kubectl gpu slices", node, f.driver)
 	}
 	return nodetemplate.FromNode(published, templateName)
 }

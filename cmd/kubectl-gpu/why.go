@@ -82,7 +82,7 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 		}
 	}
 	if w.board != "" {
-		cluster, err := w.planned()
+		cluster, err := w.planned(ctx)
 		if err != nil {
 			return err
 		}
@@ -163,13 +163,10 @@ func (w *whyCommand) read(namespace string) (*why.Manifest, error) {
 }
 
 // planned returns a cluster of one empty node with a board, and the classes of the chart and the controller.
-func (w *whyCommand) planned() (*why.Cluster, error) {
-	t, err := nodetemplate.FromBoard(w.board, w.driver, templateName)
+func (w *whyCommand) planned(ctx context.Context) (*why.Cluster, error) {
+	t, err := w.template(ctx, prediction{board: w.board})
 	if err != nil {
-		return nil, usageError{err}
-	}
-	for _, a := range t.Assumptions {
-		fmt.Fprintf(w.ErrOut, "assumed: %s\n", a)
+		return nil, err
 	}
 	cluster := &why.Cluster{Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: templateName}}}}
 	for i := range t.Slices {
