@@ -167,11 +167,8 @@ func (e *explainer) explain(ctx context.Context, namespace, name string) (any, e
 		e.read = time.Now()
 		time.AfterFunc(2*shareFor, e.forget)
 	}
-	g.add(e.shared)
-	if subject.Pod != nil {
-		if err := g.references(ctx, subject.Pod); err != nil {
-			return nil, err
-		}
+	if err := g.add(ctx, e.shared, &why.Manifest{}, subject); err != nil {
+		return nil, err
 	}
 	return why.Ask(ctx, g.cluster, subject, why.Options{Driver: e.driver, Limit: why.DefaultLimit, Now: e.now()}), nil
 }

@@ -108,14 +108,8 @@ func (w *whyCommand) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	g.add(objects)
-	manifest.AddTo(g.cluster)
-	for _, s := range subjects {
-		if s.Pod != nil {
-			if err := g.references(loading, s.Pod); err != nil {
-				return err
-			}
-		}
+	if err := g.add(loading, objects, manifest, subjects...); err != nil {
+		return err
 	}
 	return w.answer(ctx, g.cluster, subjects)
 }
@@ -267,10 +261,20 @@ func (g *getter) events(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// add adds the objects of the whole cluster.
-func (g *getter) add(o *objects) {
+// add adds the objects of the whole cluster, of a manifest, and those that the subjects' pods name.
+func (g *getter) add(ctx context.Context, o *objects, m *why.Manifest, subjects ...why.Subject) error {
 	g.cluster.Slices, g.cluster.Claims = o.Slices, pointers(o.Claims)
 	g.cluster.Classes, g.cluster.Rules, g.cluster.Nodes = pointers(o.Classes), pointers(o.Rules), pointers(o.CoreNodes)
+	m.AddTo(g.cluster)
+	for _, s := range subjects {
+		if s.Pod == nil {
+			continue
+		}
+		if err := g.references(ctx, s.Pod); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func pointers[T any](all []T) (out []*T) {
