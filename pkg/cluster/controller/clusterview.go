@@ -57,7 +57,7 @@ func (k *viewKeeper) build() (again time.Duration) {
 	return again
 }
 
-// distinct returns one pool of each shape, in the order of nodes. Unhealthy devices count, because they can recover.
+// distinct returns one pool of each shape. Unhealthy devices count, because they can recover.
 func distinct(all []pool.Pool) (out []pool.Pool) {
 	whole := slices.DeleteFunc(slices.Clone(all), func(p pool.Pool) bool { return !p.Whole })
 	for p := range pool.Distinct(whole) {
@@ -66,7 +66,6 @@ func distinct(all []pool.Pool) (out []pool.Pool) {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b pool.Pool) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }
 
