@@ -50,7 +50,8 @@ func newClaims(f *factory) *cobra.Command {
 				fmt.Sprint(claim.Shares), cmp.Or(strings.Join(claim.Pods, ","), "-"), f.age(claim.Created),
 			}})
 		}
-		return o.print("Claim", "NAMESPACE,NAME,STATE,NODE,DEVICES,+SHARES,PODS,AGE", rows, s.none("claims of driver "+f.driver))
+		const columns = "NAMESPACE,NAME,STATE,NODE,DEVICES,+SHARES,PODS,AGE"
+		return o.print("Claim", columns, rows, s.none("claims of driver "+f.driver))
 	})
 	return c
 }

@@ -178,7 +178,8 @@ func (l *loader) loadClaims(ctx context.Context) error {
 	const effect, others = "holders are not shown, and devices look free that are not", ", and devices of others look free"
 	return l.namespaced("ResourceClaims", effect, others, func(namespace string) error {
 		l.out.Claims = nil
-		for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: pageSize}, l.out.client.ResourceV1().ResourceClaims(namespace).List) {
+		list := l.out.client.ResourceV1().ResourceClaims(namespace).List
+		for page, err := range read.Pages(ctx, metav1.ListOptions{Limit: pageSize}, list) {
 			if err != nil {
 				return err
 			}
@@ -198,7 +199,8 @@ func (l *loader) loadClasses(ctx context.Context) error {
 }
 
 func (l *loader) loadNodes(ctx context.Context) error {
-	for page, err := range read.Pages(ctx, metav1.ListOptions{LabelSelector: l.nodeLabels, Limit: pageSize}, l.out.client.CoreV1().Nodes().List) {
+	o := metav1.ListOptions{LabelSelector: l.nodeLabels, Limit: pageSize}
+	for page, err := range read.Pages(ctx, o, l.out.client.CoreV1().Nodes().List) {
 		switch {
 		case apierrors.IsForbidden(err) && l.nodeLabels != "":
 			return fmt.Errorf("select nodes by label: %w", err)

@@ -63,8 +63,8 @@ type record struct {
 // apiVersion is that of the printed objects. The API server does not know them.
 const apiVersion = "cli.gpu.nvidia.com/v1alpha1"
 
-// print writes records in the format that the user chose. columns are the headers of the table, divided by commas; those
-// with a plus are shown by -o wide only. none is printed in place of an empty table.
+// print writes records in the format that the user chose. columns are the headers of the table, divided by commas; -o
+// wide only shows those with a plus. none is printed in place of an empty table.
 func (o *output) print(kind, columns string, records []record, none string) error {
 	if o.table() {
 		if len(records) == 0 {

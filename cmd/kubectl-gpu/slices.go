@@ -69,7 +69,8 @@ func newSlices(f *factory) *cobra.Command {
 		for _, driver := range slices.Sorted(maps.Keys(all.ForeignSlices)) {
 			fmt.Fprintf(f.ErrOut, "note: %d slices of driver %s are not listed\n", all.ForeignSlices[driver], driver)
 		}
-		return o.print("Pool", "POOL,NODE,GENERATION,SLICES,DEVICES,COMPLETE,+OUTDATED", rows, "No ResourceSlices of driver "+f.driver+" found.")
+		const columns = "POOL,NODE,GENERATION,SLICES,DEVICES,COMPLETE,+OUTDATED"
+		return o.print("Pool", columns, rows, "No ResourceSlices of driver "+f.driver+" found.")
 	}
 	return c
 }

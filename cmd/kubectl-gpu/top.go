@@ -53,7 +53,8 @@ func newTopNodes(f *factory, use string) *cobra.Command {
 				figure(n.MemoryTotalBytes, toMiB, "Mi"), figure(n.PowerWatts, 1, "W"), figure(n.TemperatureCelsius, 1, "C"),
 			}})
 		}
-		return o.print("NodeUse", "NODE,GPUS,UTILIZATION,MEMORY USED,MEMORY,POWER,HOTTEST", rows, "No plugin of driver "+f.driver+" found.")
+		const columns = "NODE,GPUS,UTILIZATION,MEMORY USED,MEMORY,POWER,HOTTEST"
+		return o.print("NodeUse", columns, rows, "No plugin of driver "+f.driver+" found.")
 	})
 	return c
 }

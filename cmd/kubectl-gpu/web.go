@@ -124,8 +124,8 @@ func (f *factory) resources(client *kubernetes.Clientset, dyn *dynamic.DynamicCl
 	var rules *web.Resource
 	for _, version := range slices.Backward(ruleVersions) {
 		rules = &web.Resource{
-			Name: web.Rules, Source: read.ListWatch(dyn.Resource(ruleResource(version)), ""), Effect: "cordoned GPUs are not marked",
-			Optional: true, Else: rules,
+			Name: web.Rules, Source: read.ListWatch(dyn.Resource(ruleResource(version)), ""),
+			Effect: "cordoned GPUs are not marked", Optional: true, Else: rules,
 		}
 	}
 	return []web.Resource{

@@ -65,8 +65,8 @@ func NewCertificate(client kubernetes.Interface, namespace, secret, service, con
 	// The RBAC rules are for these two objects only.
 	only := func(name string) string { return fields.OneTermEqualSelector(metav1.ObjectNameField, name).String() }
 	c.secrets = read.Informer(client, client.CoreV1().Secrets(namespace), only(secret), &corev1.Secret{}, nil)
-	configurations := client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	c.configs = read.Informer(client, configurations, only(configuration), &admissionv1.ValidatingWebhookConfiguration{}, nil)
+	configs, config := client.AdmissionregistrationV1().ValidatingWebhookConfigurations(), &admissionv1.ValidatingWebhookConfiguration{}
+	c.configs = read.Informer(client, configs, only(configuration), config, nil)
 	return c
 }
 

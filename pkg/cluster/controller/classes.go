@@ -137,7 +137,8 @@ func (k *classReconciler) refresh(ctx context.Context) (err error) {
 		}
 		class = class.DeepCopy()
 		metav1.SetMetaDataAnnotation(&class.ObjectMeta, refreshed, time.Now().UTC().Format(time.RFC3339Nano))
-		if _, err := k.versions.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		_, err := k.versions.DeviceClasses().Update(ctx, class, metav1.UpdateOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("refresh DeviceClass %s, whose extended resource another class gave up: %w", class.Name, err)
 		}
 		klog.FromContext(ctx).Info("Refreshed a DeviceClass, because another one with its extended resource is gone",
@@ -285,7 +286,8 @@ func (k *classReconciler) users(ctx context.Context, classes map[string]*resourc
 			count(c.Spec, "ResourceClaim", c.ObjectMeta)
 		}
 	}
-	for page, err := range read.Pages(ctx, metav1.ListOptions{}, k.versions.ResourceClaimTemplates(metav1.NamespaceAll).List) {
+	templates := k.versions.ResourceClaimTemplates(metav1.NamespaceAll).List
+	for page, err := range read.Pages(ctx, metav1.ListOptions{}, templates) {
 		if err != nil || complete() {
 			return used, err
 		}

@@ -181,14 +181,16 @@ func (c *Controller) Lead(ctx context.Context) error {
 
 func (c *Controller) newLeading() *leading {
 	nodes := c.metadata.Resource(corev1.SchemeGroupVersion.WithResource("nodes"))
+	claims := c.versions.ResourceClaims(metav1.NamespaceAll)
+	pauses := workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)
 	l := &leading{
-		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[task](100*time.Millisecond, time.Minute)),
-		claims: read.Informer(c.versions, c.versions.ResourceClaims(metav1.NamespaceAll), "", &resourceapi.ResourceClaim{}, trimClaim),
+		queue:  workqueue.NewTypedRateLimitingQueue(pauses),
+		claims: read.Informer(c.versions, claims, "", &resourceapi.ResourceClaim{}, trimClaim),
 		nodes:  read.Informer(c.metadata, nodes, "", &metav1.PartialObjectMetadata{}, trimNode(c.driver)),
 	}
 	l.classes = &classReconciler{
-		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view, existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(),
-		versions: c.versions, client: c.client, resources: &c.resources,
+		options: c.o.Classes, grace: c.o.Grace, nodes: c.nodes, view: c.view,
+		existing: c.classes.GetIndexer(), known: l.claims.GetIndexer(), versions: c.versions, client: c.client, resources: &c.resources,
 		made: map[string]time.Time{}, unwanted: map[string]time.Time{}, reported: map[string]bool{},
 	}
 	l.labeller = &labeller{

@@ -45,9 +45,10 @@ func Pages[L metav1.ListInterface](
 }
 
 // EachSlice calls visit with each ResourceSlice in protobuf, which is valid until visit returns.
-func EachSlice(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions, visit func(raw []byte) error) error {
+func EachSlice(ctx context.Context, client kubernetes.Interface, o metav1.ListOptions, visit func([]byte) error) error {
+	rest := client.ResourceV1().RESTClient()
 	for _, err := range Pages(ctx, o, func(ctx context.Context, o metav1.ListOptions) (*metav1.ListMeta, error) {
-		body, err := client.ResourceV1().RESTClient().Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
+		body, err := rest.Get().Resource("resourceslices").VersionedParams(&o, scheme.ParameterCodec).Stream(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +68,8 @@ const byNode = "node"
 
 // SliceInformer follows the driver's slices. It trims them page by page, or as they arrive.
 func SliceInformer(client *draclient.Client, driver string, shapes *pool.Shapes) cache.SharedIndexInformer {
-	all, ours := client.ResourceSlices(), fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver).String()
+	ours := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver).String()
+	all := client.ResourceSlices()
 	lw := ListWatch(all, ours)
 	lw.ListWithContextFunc = func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		out := &pool.SliceList{}
@@ -84,7 +86,8 @@ func SliceInformer(client *draclient.Client, driver string, shapes *pool.Shapes)
 		}
 		return out, nil
 	}
-	return newInformer(lw, client, &resourceapi.ResourceSlice{}, cache.Indexers{byNode: nodeOf}, func(object any) (any, error) {
+	by := cache.Indexers{byNode: nodeOf}
+	return newInformer(lw, client, &resourceapi.ResourceSlice{}, by, func(object any) (any, error) {
 		if slice, ok := object.(*resourceapi.ResourceSlice); ok {
 			trimmed := shapes.Trim(slice)
 			return &trimmed, nil
@@ -127,11 +130,15 @@ func ListWatch[L runtime.Object](c Client[L], selector string) *cache.ListWatch 
 }
 
 // Informer follows the selected objects of a client of an API, trimmed to the fields that the caller reads.
-func Informer[L runtime.Object](api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
+func Informer[L runtime.Object](
+	api any, c Client[L], selector string, of runtime.Object, trim cache.TransformFunc,
+) cache.SharedIndexInformer {
 	return newInformer(ListWatch(c, selector), api, of, cache.Indexers{}, trim)
 }
 
-func newInformer(lw *cache.ListWatch, api any, of runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
+func newInformer(
+	lw *cache.ListWatch, api any, of runtime.Object, by cache.Indexers, trim cache.TransformFunc,
+) cache.SharedIndexInformer {
 	out := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(lw, api), of, 0, by)
 	_ = out.SetTransform(trim) // It fails only after the start.
 	return out

@@ -86,9 +86,8 @@ func Findings(d Diagnosis, only []string) []Finding {
 	if len(only) == 0 {
 		d.cluster(&out, nodes)
 	}
-	plugins, exporters := byNode(running(d.Pods, pluginPods)), byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool {
-		return ended(p) || !isExporter(p)
-	}))
+	plugins := byNode(running(d.Pods, pluginPods))
+	exporters := byNode(slices.DeleteFunc(slices.Clone(d.Pods), func(p corev1.Pod) bool { return ended(p) || !isExporter(p) }))
 	byName := map[string]Node{}
 	for node := range plugins {
 		byName[node] = Node{} // It publishes nothing, unless it is among the nodes.

@@ -99,13 +99,14 @@ type page interface {
 // list reads all objects in pages and returns their version.
 func (c *Cluster) list(ctx context.Context, r Resource) (version string, err error) {
 	keys := sets.New[types.NamespacedName]()
-	for p, err := range read.Pages(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (page, error) {
+	list := func(ctx context.Context, o metav1.ListOptions) (page, error) {
 		limited, cancel := context.WithTimeout(ctx, requestLimit)
 		defer cancel()
-		list, err := r.Source.ListWithContext(limited, o)
-		p, _ := list.(page) // All lists are.
+		l, err := r.Source.ListWithContext(limited, o)
+		p, _ := l.(page) // All lists are.
 		return p, err
-	}) {
+	}
+	for p, err := range read.Pages(ctx, metav1.ListOptions{}, list) {
 		if err != nil {
 			return "", err
 		}
