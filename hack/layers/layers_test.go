@@ -237,17 +237,20 @@ func TestFileChanges_OutsideHost_OnlyWhereListed(t *testing.T) {
 }
 
 func TestPackages_Comments_AreInDocOrFileOfTheName(t *testing.T) {
-	found := map[string]bool{}
+	comments := map[string]int{}
 	for _, f := range files(t) {
-		name := f.tree.Name.Name
-		found[f.pkg] = found[f.pkg] || f.tree.Doc != nil
-		if base := filepath.Base(f.path); f.tree.Doc != nil && base != "doc.go" && base != name+".go" {
+		comments[f.pkg] += 0
+		if f.tree.Doc == nil {
+			continue
+		}
+		comments[f.pkg]++
+		if base, name := filepath.Base(f.path), f.tree.Name.Name; base != "doc.go" && base != name+".go" {
 			t.Errorf("%s has the comment of package %s: move it to doc.go or %s.go", f.path, f.pkg, name)
 		}
 	}
-	for pkg, has := range found {
-		if !has {
-			t.Errorf("%s has no package comment: write one in its doc.go", pkg)
+	for pkg, n := range comments {
+		if n != 1 {
+			t.Errorf("%s has %d package comments: write one, in doc.go or the file with its name", pkg, n)
 		}
 	}
 }
