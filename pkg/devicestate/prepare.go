@@ -243,12 +243,13 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 // admit calls the executors' Admit before anything is recorded.
 func (e *Engine) admit(ctx context.Context, p plan.Plan, others coTenants) error {
 	return e.eachGPU(p, func(address string) error {
-		for i, d := range p.Devices {
+		for i := range p.Devices {
+			d := &p.Devices[i] // Not a copy: the work on other GPUs changes their devices meanwhile.
 			if d.PCIAddress != address || d.Admin {
 				continue
 			}
 			for _, settle := range e.o.Settle {
-				if err := settle(ctx, &p.Devices[i]); err != nil {
+				if err := settle(ctx, d); err != nil {
 					return err
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -389,9 +390,10 @@ func planWithSteps(c *resourceapi.ResourceClaim, node plan.Node) (plan.Plan, err
 		return p, err
 	}
 	for _, a := range p.HeldGPUs() {
+		device := slices.IndexFunc(p.Devices, func(d plan.Device) bool { return d.PCIAddress == a && !d.Admin })
 		for _, part := range []string{"a", "b"} {
 			spec, _ := json.Marshal(c.Labels[Stepped] + "-" + strings.ReplaceAll(a, ":", "-") + "-" + part)
-			p.Steps = append(p.Steps, plan.Step{Executor: "file", PCIAddress: a, Spec: spec})
+			p.Steps = append(p.Steps, plan.Step{Executor: "file", PCIAddress: a, Device: device, Spec: spec})
 		}
 	}
 	return p, nil
