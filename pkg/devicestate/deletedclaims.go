@@ -121,7 +121,7 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 	if err := d.unused(ctx, r.Plan, unknown); err != nil {
 		return err
 	}
-	if err := d.engine.unprepareLocked(ctx, f.Claim); err != nil {
+	if err := d.engine.unprepareLocked(ctx, f.Claim, lock.boot); err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
 	if _, err := d.engine.records.Get(f.Claim.UID); err == nil {

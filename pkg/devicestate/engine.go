@@ -144,11 +144,21 @@ func (e *Engine) node() plan.Node {
 	}
 }
 
+// claimLock is a claim's held lock, with the ID of the present boot.
+type claimLock struct {
+	*host.Lock
+	boot string
+}
+
 // lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims.
-func (e *Engine) lockClaim(ctx context.Context, uid string) (*host.Lock, error) {
+func (e *Engine) lockClaim(ctx context.Context, uid string) (l claimLock, err error) {
+	if l.boot, err = e.o.Host.BootID(); err != nil {
+		return l, err
+	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid)) // It never fails.
-	return e.o.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
+	l.Lock, err = e.o.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
+	return l, err
 }
 
 // gpuLocks are held locks of GPUs, by PCI address.

@@ -4,6 +4,7 @@
 package devicestate
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -67,10 +68,10 @@ func (e *Engine) claimGPUs(p plan.Plan, boot string, locks gpuLocks, prepared bo
 		was, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record, err error) error {
 			notes = append(notes, uid)
 			switch {
-			case prepared && (err != nil || r.State == record.Unknown):
+			case prepared && (err != nil || phaseOf(r, boot) == unknown):
 			case err != nil:
 				return inUse(p, nameAt(p, address), err)
-			case r.State == record.Unknown:
+			case phaseOf(r, boot) == unknown:
 				return inUse(p, nameAt(p, address), fmt.Errorf("claim UID %s may hold it, because its record was unreadable", uid))
 			default:
 				if device, taken := p.Conflict(r.Plan, address); taken {
@@ -109,14 +110,14 @@ func (e *Engine) others(lock *gpuLock, address, boot, uid string, do func(string
 		r, err := lock.get(other, e.records)
 		readable := err == nil
 		if errors.Is(err, fs.ErrNotExist) {
-			if r, err = e.lostRecord(other, boot); r.State == "" && err == nil {
+			if r, err = e.lostRecord(other, boot); phaseOf(r, boot) == absent && err == nil {
 				continue
 			}
 		}
 		if !readable {
 			e.mark(func() { e.pending = true })
 		}
-		if err == nil && !mayHold(r, address) {
+		if err == nil && !mayHold(r, boot, address) {
 			continue
 		}
 		if err := do(other, r, err); err != nil {
@@ -149,8 +150,8 @@ func (e *Engine) join(p plan.Plan, claim *resourceapi.ResourceClaim, node plan.N
 	}
 }
 
-func mayHold(r record.Record, address string) bool {
-	return r.State == record.Unknown || slices.Contains(r.Plan.HeldGPUs(), address)
+func mayHold(r record.Record, boot, address string) bool {
+	return phaseOf(r, boot) == unknown || slices.Contains(r.Plan.HeldGPUs(), address)
 }
 
 // refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too.
@@ -303,14 +304,14 @@ func (e *Engine) WithGPULock(ctx context.Context, address string, do func([]plan
 	if err != nil {
 		return err
 	}
-	unknown, err := e.records.Unknown()
-	if err != nil || len(unknown) > 0 {
+	blocking, err := e.records.Unknown()
+	if err != nil || len(blocking) > 0 {
 		return err
 	}
 	var plans []plan.Plan
 	incomplete := false
 	_, err = e.others(locks[address], address, boot, "", func(_ string, r record.Record, err error) error {
-		incomplete = incomplete || err != nil || r.State == record.Unknown
+		incomplete = incomplete || err != nil || phaseOf(r, boot) == unknown
 		plans = append(plans, r.Plan)
 		return nil
 	})
@@ -342,18 +343,15 @@ func (e *Engine) MissingSpecs() (bool, error) {
 			continue
 		}
 		r, err := e.records.Get(uid)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != record.Committed {
-			continue // Another call works on it, or released it.
-		}
-		if errors.Is(err, record.ErrUnreadable) {
+		boot, bootErr := e.o.Host.BootID()
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // Another call released it.
+		case errors.Is(err, record.ErrUnreadable):
 			return true, nil // Recover rebuilds it. It must not hide the specs that others lack.
-		}
-		if err != nil {
-			return false, err
-		}
-		boot, err := e.o.Host.BootID()
-		if err != nil || r.BootID == boot {
-			return err == nil, err
+		case err != nil || bootErr != nil:
+			return false, cmp.Or(err, bootErr)
+		case phaseOf(r, boot) == committed:
+			return true, nil
 		}
 	}
 	return false, nil

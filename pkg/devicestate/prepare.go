@@ -60,21 +60,25 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	}
 	defer lock.Release()
 
-	old, err := e.current(c.UID)
-	if err == nil && old.State == "" {
-		old, err = e.restoreLost(c.UID)
+	boot := lock.boot
+	old, err := e.current(c.UID, boot)
+	if err == nil && phaseOf(old, boot) == absent {
+		if old, err = e.lostRecord(c.UID, boot); err == nil && phaseOf(old, boot) != absent {
+			err = e.restoreLost(old)
+		}
 	}
 	if err != nil {
 		return p, err
 	}
+	before := phaseOf(old, boot)
 	node := e.node()
-	if old.State == record.Committed || old.State == record.Intent && old.Renews != "" {
+	if before.prepared() || before == replacing {
 		node.Prepared = old.Plan
 	}
 	if p, err = e.o.Planner(claim, node); err != nil {
 		return p, err
 	}
-	if old.State == "" && p.Refused == nil {
+	if before == absent && p.Refused == nil {
 		// Before the locks: a reset holds a faulty GPU's lock for a minute, and this claim can have other GPUs too.
 		if err := e.refuseFaulty(p); err != nil {
 			return p, err
@@ -89,22 +93,18 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 	if ctx.Err() != nil {
 		return p, context.Cause(ctx)
 	}
-	boot, err := e.o.Host.BootID()
+	switch {
+	case before == unknown && len(p.Devices) > 0:
+		old, err = e.adopt(p, boot, locks)
+	case before == replacing && old.Plan.Allocation == p.Allocation:
+		old, err = e.restoreCommit(ctx, old, boot, locks)
+	}
 	if err != nil {
 		return p, err
 	}
-	if old.State == record.Unknown && len(p.Devices) > 0 {
-		if old, err = e.adopt(p, boot, locks); err != nil {
-			return p, err
-		}
-	}
-	if old.State == record.Intent && old.Renews != "" && old.Plan.Allocation == p.Allocation {
-		if old, err = e.restoreCommit(ctx, old, boot, locks); err != nil {
-			return p, err
-		}
-	}
-	found := old.State == record.Committed && old.Plan.Allocation == p.Allocation
-	if old.State != "" && !found {
+	now := phaseOf(old, boot)
+	found := now.prepared() && old.Plan.Allocation == p.Allocation
+	if now != absent && !found {
 		// An unfinished record or one of another allocation is outdated.
 		if err := e.release(ctx, old, boot, locks); err != nil {
 			return p, fmt.Errorf("undo an earlier attempt: %w", err)
@@ -123,15 +123,15 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 		}
 		p, err = e.join(p, claim, node, boot, locks)
 	} else {
+		if now == committed {
+			p = old.Plan.Refreshed(p)
+		}
 		err = e.claimGPUs(p, boot, locks, true)
 	}
 	if err != nil {
 		return p, err
 	}
-	// A prepared claim keeps its steps, even if the node's settings would now plan others.
-	effects := p
-	effects.Steps = slices.Concat(p.Steps, old.Plan.Steps)
-	others, err := e.coTenants(effects, boot, locks)
+	others, err := e.coTenants(p, boot, locks)
 	if err != nil {
 		return p, err
 	}
@@ -148,7 +148,6 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	if err != nil {
 		return record.Record{}, err
 	}
-	p.Devices = slices.Clone(p.Devices)
 	snapshot := e.o.Snapshot()
 	for i, d := range p.Devices {
 		g, _ := snapshot.ByAddress(d.PCIAddress)
@@ -176,18 +175,8 @@ const undoTime = 4 * time.Second
 // because containers may use them; then a later call repairs. A commit of an earlier boot is restored, so that the
 // claim keeps its devices.
 func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old record.Record, others coTenants) (plan.Plan, error) {
-	p.Devices = slices.Clone(p.Devices)
-	standing := old.BootID == boot
-	if standing {
-		// The recorded steps may be in use; a later version of the driver could plan others.
-		p.Steps, p.Metadata = old.Plan.Steps, old.Plan.Metadata
-		for i := range min(len(p.Devices), len(old.Plan.Devices)) {
-			p.Devices[i].Partition = old.Plan.Devices[i].Partition
-			p.Devices[i].Share, p.Devices[i].Sharing = old.Plan.Devices[i].Share, old.Plan.Devices[i].Sharing
-			p.Devices[i].TopologyEnv = old.Plan.Devices[i].TopologyEnv
-			p.Devices[i].ProductName = old.Plan.Devices[i].ProductName
-		}
-	} else {
+	standing := phaseOf(old, boot) == committed
+	if !standing {
 		if err := e.admit(ctx, p, others); err != nil {
 			return p, err
 		}
@@ -204,7 +193,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 			break
 		}
 		// Write the record first: after a crash it must own the effects, which get new identities.
-		if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {
+		if err = e.commit(p, boot); err == nil {
 			_, err = e.apply(ctx, p, boot, others)
 		}
 	}
@@ -216,7 +205,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 		return p, e.records.Confirm()
 	}
 	if err == nil {
-		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
+		err = e.commit(p, boot)
 	}
 	if standing && (errors.Is(err, plan.ErrDestroyed) || sessionpool.IsGone(err)) {
 		err = e.withdrawUnchecked(p.Claim, err)
@@ -229,7 +218,7 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 	undoErr := e.undo(undo, p, changed, others)
 	switch {
 	case undoErr != nil:
-	case old.State != "":
+	case phaseOf(old, boot) != absent:
 		undoErr = e.records.Put(old)
 	default:
 		undoErr = e.records.Remove(p.Claim.UID)
@@ -238,6 +227,10 @@ func (e *Engine) carryOut(ctx context.Context, p plan.Plan, boot string, old rec
 		err = errors.Join(err, fmt.Errorf("undo: %w", undoErr))
 	}
 	return p, err
+}
+
+func (e *Engine) commit(p plan.Plan, boot string) error {
+	return e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})
 }
 
 // admit calls the executors' Admit before anything is recorded.
@@ -334,16 +327,16 @@ func (e *Engine) spec(ctx context.Context, p plan.Plan, boot string, files []cdi
 
 // current returns the claim's record, or the zero Record without one. It rebuilds an unreadable record from the spec's
 // annotation, if possible.
-func (e *Engine) current(uid string) (record.Record, error) {
+func (e *Engine) current(uid, boot string) (record.Record, error) {
 	r, err := e.records.Get(uid)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return record.Record{}, nil
 	case errors.Is(err, record.ErrUnreadable):
-		return e.rebuild(uid, err)
-	case r.State == record.Unknown:
+		return e.rebuild(uid, boot, err)
+	case phaseOf(r, boot) == unknown:
 		// The record and the spec may have been unreadable only while the record was rebuilt.
-		if r, err = e.known(r); err == nil && r.State != record.Unknown {
+		if r, err = e.known(r, boot); err == nil && phaseOf(r, boot) != unknown {
 			err = e.records.Put(r)
 		}
 	}

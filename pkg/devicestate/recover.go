@@ -46,9 +46,8 @@ type Finding struct {
 // for their locks. Consistent claims yield no findings.
 func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	e.mark(func() { e.pending = false })
-	boot, err := e.o.Host.BootID()
-	if err != nil {
-		return nil, err
+	if _, err := e.o.Host.BootID(); err != nil {
+		return nil, err // Each claim would fail.
 	}
 	uids, specs, err := e.uids()
 	if err != nil {
@@ -75,7 +74,7 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 		findings = append(findings, f)
 	}
 	findings = e.recovering.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) (err error) {
-		f.Did, err = e.recoverClaim(ctx, f, boot)
+		f.Did, err = e.recoverClaim(ctx, f)
 		return failure(ctx, "recovery", f.Claim, err)
 	})
 	return append(unconfirmed, findings...), nil
@@ -89,19 +88,20 @@ func (e *Engine) uids() (records, specs []string, err error) {
 }
 
 // recoverClaim recovers one claim and stores the claim and its state in the finding.
-func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did string, err error) {
+func (e *Engine) recoverClaim(ctx context.Context, f *Finding) (did string, err error) {
 	uid := f.Claim.UID
 	lock, err := e.lockClaim(ctx, uid)
 	if err != nil {
 		return "", err
 	}
 	defer lock.Release()
-	r, err := e.current(uid)
+	r, err := e.current(uid, lock.boot)
 	if err != nil {
 		return "", err
 	}
-	if r.State == "" {
-		return e.recoverOrphan(ctx, f)
+	now := phaseOf(r, lock.boot)
+	if now == absent {
+		return e.recoverOrphan(ctx, f, lock.boot)
 	}
 	if err := errors.Join(e.o.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid)); err != nil {
 		return "", err
@@ -112,23 +112,23 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 		return "", err
 	}
 	defer locks.release()
-	switch {
-	case r.State == record.Intent && r.Renews != "":
-		_, err = e.restoreCommit(ctx, r, boot, locks)
+	switch now {
+	case replacing:
+		_, err = e.restoreCommit(ctx, r, lock.boot, locks)
 		return "undone; the claim keeps its devices", err
-	case r.State == record.Intent:
-		err := e.release(ctx, r, boot, locks)
+	case intent:
+		err := e.release(ctx, r, lock.boot, locks)
 		if errors.Is(err, plan.ErrKept) {
 			return "", nil // Incomplete says so, until a later pass completes it.
 		}
 		return "undone", err
-	case r.State == record.Committed && r.BootID != boot:
+	case committedEarlier:
 		// The effects ended with their boot. The record stays, because the claim is still allocated and the next Prepare
 		// creates the effects again. A spec of an earlier boot would contain outdated device numbers.
 		if _, err := e.o.Specs.Read(uid); err == nil {
 			return "spec of an earlier boot removed", e.o.Specs.Remove(uid)
 		}
-	case r.State == record.Committed:
+	case committed:
 		return e.repair(ctx, r)
 	}
 	return "", nil
@@ -136,13 +136,13 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding, boot string) (did
 
 // recoverOrphan removes a spec that a crash left before the commit. It reports nothing if the claim was released before
 // its lock was taken.
-func (e *Engine) recoverOrphan(ctx context.Context, f *Finding) (did string, err error) {
+func (e *Engine) recoverOrphan(ctx context.Context, f *Finding, boot string) (did string, err error) {
 	uids, specs, err := e.uids()
 	if err != nil || !slices.Contains(union(uids, specs), f.Claim.UID) {
 		return "", err
 	}
 	f.Found = "spec"
-	if did, err := e.recoverLost(ctx, f.Claim.UID); did != "" || err != nil {
+	if did, err := e.recoverLost(ctx, f.Claim.UID, boot); did != "" || err != nil {
 		return did, err
 	}
 	return "removed", e.removeOrphan(f.Claim.UID)
@@ -187,9 +187,8 @@ func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
 	if err != nil {
 		return err
 	}
-	boot, err := e.o.Host.BootID()
-	if err != nil || r.State != record.Committed || r.BootID != boot {
-		return err
+	if phaseOf(r, lock.boot) != committed {
+		return nil
 	}
 	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
 	if err != nil {
@@ -245,36 +244,32 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 		return "", err
 	}
 	defer locks.release()
-	r, err := e.current(uid)
-	if err != nil || r.State != record.Unknown {
+	r, err := e.current(uid, lock.boot)
+	if err != nil || phaseOf(r, lock.boot) != unknown {
 		return "", err // Its spec is back, or another call rebuilt it meanwhile.
 	}
-	boot, err := e.o.Host.BootID()
-	if err != nil {
-		return "", err
-	}
 	if len(p.Devices) == 0 {
-		return "released, because the claim has no devices", e.release(ctx, r, boot, locks)
+		return "released, because the claim has no devices", e.release(ctx, r, lock.boot, locks)
 	}
-	_, err = e.adopt(p, boot, locks)
+	_, err = e.adopt(p, lock.boot, locks)
 	return fmt.Sprintf("rebuilt from the claim's %d devices", len(p.Devices)), err
 }
 
 // rebuild replaces an unreadable record and keeps the damaged file in quarantine. The plan in the CDI spec keeps its
 // devices blocked. Without a spec, the new record blocks every GPU that no other claim holds, until the claim is looked
 // up or released. If the disk is full, it returns the new record beside the error. The caller holds the claim's lock.
-func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
-	r, err := e.ofSpec(uid)
+func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) {
+	r, err := e.ofSpec(uid, boot)
 	if err != nil {
 		return record.Record{}, errors.Join(damage, err) // A failed read must not turn its partitions into external ones.
 	}
 	blocked := "the claim keeps its devices, according to its CDI spec"
-	if r.State == record.Unknown {
+	if phaseOf(r, boot) == unknown {
 		blocked = "GPUs that no claim holds are unavailable until this claim is looked up or released"
 	}
 	aside, err := e.records.SetAside(uid)
 	if err == nil {
-		if r.State == record.Unknown {
+		if phaseOf(r, boot) == unknown {
 			r.Aside = filepath.Base(aside)
 		}
 		err = e.records.Put(r)
@@ -291,15 +286,15 @@ func (e *Engine) rebuild(uid string, damage error) (record.Record, error) {
 
 // known returns what an unknown record stands for: the plan in the claim's CDI spec, or the damaged record, if one of
 // them is readable again.
-func (e *Engine) known(unknown record.Record) (record.Record, error) {
-	r, err := e.ofSpec(unknown.Plan.Claim.UID)
-	if err != nil || r.State != record.Unknown {
+func (e *Engine) known(lost record.Record, boot string) (record.Record, error) {
+	r, err := e.ofSpec(lost.Plan.Claim.UID, boot)
+	if err != nil || phaseOf(r, boot) != unknown {
 		return r, err
 	}
-	if r, err := e.records.Aside(unknown); err == nil {
+	if r, err := e.records.Aside(lost); err == nil {
 		return r, nil
 	}
-	return unknown, nil
+	return lost, nil
 }
 
 // lostRecord returns the record of a claim whose record is gone. Steps begin after a record is written, and the spec ends
@@ -309,42 +304,30 @@ func (e *Engine) lostRecord(uid, boot string) (record.Record, error) {
 	if _, err := e.o.Specs.Read(uid); errors.Is(err, fs.ErrNotExist) {
 		return record.Record{}, nil
 	}
-	r, err := e.ofSpec(uid)
-	if err != nil || r.State == record.Unknown || r.BootID != boot || len(r.Plan.Steps) == 0 {
+	r, err := e.ofSpec(uid, boot)
+	if err != nil || phaseOf(r, boot) != committed || len(r.Plan.Steps) == 0 {
 		return record.Record{}, err
 	}
 	return r, nil
 }
 
-// restoreLost writes the record of a claim whose record is gone. The caller holds the claim's lock.
-func (e *Engine) restoreLost(uid string) (record.Record, error) {
-	boot, err := e.o.Host.BootID()
-	if err != nil {
-		return record.Record{}, err
-	}
-	r, err := e.lostRecord(uid, boot)
-	if err != nil || r.State == "" {
-		return r, err
-	}
+// restoreLost writes a lostRecord. The caller holds the claim's lock.
+func (e *Engine) restoreLost(r record.Record) error {
 	if err := e.records.Put(r); err != nil {
-		return record.Record{}, err
+		return err
 	}
 	e.o.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
 		Cause:  errors.New("the file is gone, but the claim's CDI spec is there"),
 		Remedy: "the claim keeps its devices, according to its CDI spec; check the node's disk",
 	})
-	return r, nil
+	return nil
 }
 
 // recoverLost restores a record that is gone if the effects exist. The caller holds the claim's lock.
-func (e *Engine) recoverLost(ctx context.Context, uid string) (did string, err error) {
-	boot, err := e.o.Host.BootID()
-	if err != nil {
-		return "", err
-	}
+func (e *Engine) recoverLost(ctx context.Context, uid, boot string) (did string, err error) {
 	r, err := e.lostRecord(uid, boot)
-	if err != nil || r.State == "" {
+	if err != nil || phaseOf(r, boot) == absent {
 		return "", err
 	}
 	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
@@ -357,7 +340,7 @@ func (e *Engine) recoverLost(ctx context.Context, uid string) (did string, err e
 		return "", nil
 	}
 	if err == nil {
-		_, err = e.restoreLost(uid)
+		err = e.restoreLost(r)
 	}
 	return "record restored from the spec", err
 }
@@ -371,11 +354,7 @@ func (e *Engine) Incomplete() bool {
 }
 
 // ofSpec returns a record from the plan in the claim's CDI spec. Without that plan the record is unknown.
-func (e *Engine) ofSpec(uid string) (record.Record, error) {
-	boot, err := e.o.Host.BootID()
-	if err != nil {
-		return record.Record{}, err
-	}
+func (e *Engine) ofSpec(uid, boot string) (record.Record, error) {
 	r := record.Record{State: record.Unknown, BootID: boot, Plan: plan.Plan{Claim: plan.Claim{UID: uid}}}
 	spec, err := e.o.Specs.Read(uid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

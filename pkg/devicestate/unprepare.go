@@ -36,22 +36,18 @@ func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer lock.Release()
-	return e.unprepareLocked(ctx, claim)
+	return e.unprepareLocked(ctx, claim, lock.boot)
 }
 
 // unprepareLocked is unprepare for a caller that holds the claim's lock.
-func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
-	old, err := e.current(claim.UID)
-	if err != nil && old.State == "" {
-		return err // A full disk prevents the replacement of an unreadable record, but not its release.
-	}
-	if old.State == "" {
-		boot, err := e.o.Host.BootID()
+func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim, boot string) error {
+	old, err := e.current(claim.UID, boot)
+	if phaseOf(old, boot) == absent {
 		if err != nil {
-			return err
+			return err // A full disk prevents the replacement of an unreadable record, but not its release.
 		}
 		// An unreadable spec holds up no pod.
-		if old, err = e.lostRecord(claim.UID, boot); err != nil || old.State == "" {
+		if old, err = e.lostRecord(claim.UID, boot); err != nil || phaseOf(old, boot) == absent {
 			return e.removeOrphan(claim.UID)
 		}
 	}
@@ -60,10 +56,6 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 		return err
 	}
 	defer locks.release()
-	boot, err := e.o.Host.BootID()
-	if err != nil {
-		return err
-	}
 	err = e.release(ctx, old, boot, locks)
 	if errors.Is(err, plan.ErrKept) {
 		return nil // Its containers have ended, and its record is an intent that a later call completes.
@@ -75,7 +67,7 @@ func (e *Engine) unprepareLocked(ctx context.Context, claim plan.Claim) error {
 // full. The caller holds the claim and GPU locks. After plan.ErrKept the record is an intent. It owns the effects that a
 // claim with an unreadable record may need. Without it they would be external once that claim is known.
 func (e *Engine) release(ctx context.Context, r record.Record, boot string, locks gpuLocks) error {
-	if r.State == record.Committed && len(r.Plan.Steps) > 0 { // Otherwise a crash leaves nothing to undo.
+	if phaseOf(r, boot).prepared() && len(r.Plan.Steps) > 0 { // Otherwise a crash leaves nothing to undo.
 		if err := e.records.Undo(r.Plan.Claim.UID); err != nil {
 			return err
 		}
@@ -177,23 +169,22 @@ func (e *Engine) coTenants(p plan.Plan, boot string, locks gpuLocks) (coTenants,
 		var on gpuCoTenants
 		_, err := e.others(locks[address], address, boot, p.Claim.UID, func(uid string, r record.Record, err error) error {
 			if err != nil {
-				r, err = e.ofSpec(uid)
-			} else if r.State == record.Unknown {
-				r, err = e.known(r)
+				r, err = e.ofSpec(uid, boot)
+			} else if phaseOf(r, boot) == unknown {
+				r, err = e.known(r, boot)
 			}
+			now := phaseOf(r, boot)
 			switch {
-			case err != nil || r.State == record.Unknown:
+			case err != nil || now == unknown:
 				on.unknown = append(on.unknown, uid)
 				return nil
-			case r.BootID != boot || !mayHold(r, address):
+			case r.BootID != boot || !mayHold(r, boot, address):
 				return nil
-			}
-			if r.State == record.Intent {
+			case now != committed:
 				e.mark(func() { e.pending = true }) // Its work ended without success, as this caller has the GPU's lock.
 			}
 			for _, d := range r.Plan.Devices {
-				on.devices = append(on.devices,
-					plan.CoTenant{Claim: r.Plan.Claim, Device: d, Committed: r.State == record.Committed})
+				on.devices = append(on.devices, plan.CoTenant{Claim: r.Plan.Claim, Device: d, Committed: now == committed})
 			}
 			return nil
 		})
@@ -286,14 +277,14 @@ func (e *Engine) releaseKept(ctx context.Context) {
 		}
 		defer lock.Release()
 		r, err := e.records.Get(f.Claim.UID)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && r.State != record.Intent {
+		if now := phaseOf(r, lock.boot); errors.Is(err, fs.ErrNotExist) || err == nil && now != intent && now != replacing {
 			e.mark(func() { delete(e.kept, f.Claim.UID) }) // Another call completed it, or prepared the claim again.
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		return e.unprepareLocked(ctx, f.Claim)
+		return e.unprepareLocked(ctx, f.Claim, lock.boot)
 	})
 }
 

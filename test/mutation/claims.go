@@ -78,7 +78,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "the answer comes before the commit", File: "pkg/devicestate/prepare.go",
-		Old: "	if err == nil {\n		err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p})\n	}\n", New: "",
+		Old: "	if err == nil {\n		err = e.commit(p, boot)\n	}\n", New: "",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -103,7 +103,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "an unreadable record counts as none", File: "pkg/devicestate/prepare.go",
-		Old: "		return e.rebuild(uid, err)\n", New: "		return record.Record{}, nil\n",
+		Old: "		return e.rebuild(uid, boot, err)\n", New: "		return record.Record{}, nil\n",
 		Package: state, Test: "TestRecover_UnreadableRecord_RebuildsOrBlocks",
 	},
 	{
@@ -119,7 +119,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a release is not recorded before it begins", File: "pkg/devicestate/unprepare.go",
-		Old: "if r.State == record.Committed && len(r.Plan.Steps) > 0 {", New: "if r.State == record.Unknown {",
+		Old: "if phaseOf(r, boot).prepared() && len(r.Plan.Steps) > 0 {", New: "if phaseOf(r, boot) == unknown {",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -139,7 +139,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "an intent is left as it is", File: "pkg/devicestate/recover.go",
-		Old: "	case r.State == record.Intent:", New: "	case r.State == \"\":",
+		Old: "	case intent:", New: "	case absent:",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -159,7 +159,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "Recover lets GPU locks go at once", File: "pkg/devicestate/recover.go",
-		Old: "	defer locks.release()\n	switch {\n", New: "	locks.release()\n	switch {\n",
+		Old: "	defer locks.release()\n	switch now {\n", New: "	locks.release()\n	switch now {\n",
 		Package: state, Test: "TestUndo_GPULocks_HeldToTheEnd",
 	},
 	{
@@ -168,13 +168,13 @@ var claimMutations = []Mutation{
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
-		Name: "the boot ID is ignored", File: "pkg/devicestate/prepare.go",
-		Old: "	standing := old.BootID == boot\n", New: "	standing := old.BootID != \"\"\n",
+		Name: "the boot ID is ignored", File: "pkg/devicestate/phase.go",
+		Old: "r.State == record.Committed && r.BootID != boot:", New: "r.State == record.Committed && r.BootID == \"\":",
 		Package: state, Test: "TestEngine_PowerCutAfterEveryOperation_KeepsCommits",
 	},
 	{
 		Name: "another allocation counts as prepared", File: "pkg/devicestate/prepare.go",
-		Old: "	found := old.State == record.Committed && old.Plan.Allocation == p.Allocation\n", New: "	found := old.State == record.Committed\n",
+		Old: "	found := now.prepared() && old.Plan.Allocation == p.Allocation\n", New: "	found := now.prepared()\n",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -214,7 +214,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a spec that returns is not read again", File: "pkg/devicestate/prepare.go",
-		Old: "	case r.State == record.Unknown:\n", New: "	case r.State == record.Unknown && uid == \"\":\n",
+		Old: "	case phaseOf(r, boot) == unknown:\n", New: "	case phaseOf(r, boot) == unknown && uid == \"\":\n",
 		Package: partitions, Test: "TestUnprepare_RecordDamagedAndSpecMissingOnce_DestroysPartition",
 	},
 	{
@@ -224,7 +224,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a partition that vanished is made before the record says so", File: "pkg/devicestate/prepare.go",
-		Old: "if err = e.records.Put(record.Record{State: record.Committed, BootID: boot, Plan: p}); err == nil {\n			_, err", New: "if standing {\n			_, err",
+		Old: "if err = e.commit(p, boot); err == nil {\n			_, err", New: "if standing {\n			_, err",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
@@ -263,6 +263,11 @@ var claimMutations = []Mutation{
 		Package: "./pkg/partition/mig", Test: "TestPrepare_SharingPolicyChanged_JoinsShares",
 	},
 	{
+		Name: "a prepared claim is planned anew", File: "pkg/devicestate/prepare.go",
+		Old: "			p = old.Plan.Refreshed(p)\n", New: "			p.Steps = old.Plan.Steps\n",
+		Package: state, Test: "TestPrepare_PreparedClaimPlannedOtherwise_KeepsOrRefreshesEachField",
+	},
+	{
 		Name: "a prepared group is planned anew", File: "pkg/devicestate/prepare.go",
 		Old:     "		node.Prepared = old.Plan\n",
 		New:     "",
@@ -291,7 +296,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "the spec of an unreadable record is not read", File: "pkg/devicestate/unprepare.go",
-		Old: "				r, err = e.ofSpec(uid)\n", New: "				r.State = record.Unknown\n",
+		Old: "				r, err = e.ofSpec(uid, boot)\n", New: "				r.State = record.Unknown\n",
 		Package: "./pkg/partition/mig", Test: "TestUnprepare_CoTenantRecordUnreadable_UsesSpec",
 	},
 	{
@@ -326,7 +331,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a record that is gone frees its devices", File: "pkg/devicestate/overlap.go",
-		Old: "r.State == \"\" && err == nil {", New: "r.State != \"x\" {",
+		Old: "phaseOf(r, boot) == absent && err == nil {", New: "phaseOf(r, boot) == absent || true {",
 		Package: state, Test: "TestRecord_Gone_SpecReplacesIt",
 	},
 	{
@@ -336,12 +341,12 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a record that is readable again stays unknown", File: "pkg/devicestate/recover.go",
-		Old: "e.records.Aside(unknown); err == nil {", New: "e.records.Aside(unknown); err == nil && r.State == record.Unknown {",
+		Old: "e.records.Aside(lost); err == nil {", New: "e.records.Aside(lost); err == nil && phaseOf(r, boot) == unknown {",
 		Package: state, Test: "TestRecord_ReadableAgain_ReplacesUnknown",
 	},
 	{
 		Name: "an unreadable record hides missing specs", File: "pkg/devicestate/overlap.go",
-		Old: "		if errors.Is(err, record.ErrUnreadable) {\n			return true, nil", New: "		if false {\n			return true, nil",
+		Old: "		case errors.Is(err, record.ErrUnreadable):\n			return true, nil", New: "		case false:\n			return true, nil",
 		Package: state, Test: "TestMissingSpecs_OtherRecordUnreadable_ReportsThem",
 	},
 	{

@@ -64,7 +64,7 @@ var planMutations = []Mutation{
 	},
 	{
 		Name: "a prepared claim follows the setting for metadata files", File: "pkg/devicestate/prepare.go",
-		Old: "p.Steps, p.Metadata = old.Plan.Steps, old.Plan.Metadata", New: "p.Steps = old.Plan.Steps",
+		Old: "			p = old.Plan.Refreshed(p)\n", New: "			q := old.Plan.Refreshed(p)\n			q.Metadata = p.Metadata\n			p = q\n",
 		Package: state, Test: "TestMetadata_SettingChanges_PreparedClaimsKeepTheirs",
 	},
 	{

@@ -190,6 +190,20 @@ type Step struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
+// Refreshed returns the plan of a prepared claim with the facts that may have changed since, from a new plan: the UUID and
+// the minor number of the board at each address. All else is kept, because containers use it.
+func (p Plan) Refreshed(now Plan) Plan {
+	p.Devices = slices.Clone(p.Devices)
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		at := slices.IndexFunc(now.Devices, func(n Device) bool { return n.PCIAddress == d.PCIAddress })
+		if at >= 0 {
+			d.UUID, d.Minor = now.Devices[at].UUID, now.Devices[at].Minor
+		}
+	}
+	return p
+}
+
 // HeldGPUs returns the physical GPUs of the plan's devices, without duplicates, in locking order. It ignores admin
 // access.
 func (p Plan) HeldGPUs() []string {
