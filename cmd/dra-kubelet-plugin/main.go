@@ -40,6 +40,7 @@ import (
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/show/metrics"
 	"gpu-dra-driver/pkg/show/usage/meter"
 )
@@ -136,7 +137,7 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 		Snapshot: scans.Snapshot, Edits: edits{root}, Install: hook.Install, Report: events.Report,
 		Kernel: func() string { return inventory.Bindings(c.SysRoot) },
 		Executors: map[string]devicestate.Executor{
-			plan.MIGExecutor: executors.mig, plan.MPSExecutor: executors.mps, plan.TimeSliceExecutor: executors.timeSlice,
+			plan.MIGExecutor: executors.mig, sharing.MPSExecutor: executors.mps, sharing.TimeSliceExecutor: executors.timeSlice,
 		},
 		Settle: []func(context.Context, *plan.Device) error{executors.mig.Settle, executors.mps.Settle}, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
 		DevicePlugin: devicePlugins.Resource, Metadata: c.DeviceMetadata,

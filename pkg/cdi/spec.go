@@ -21,6 +21,7 @@ import (
 
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // Class is the class of every CDI device of this driver; the vendor is "k8s." and the driver's name.
@@ -235,20 +236,13 @@ func nodesOf(spec *specs.Spec, common bool) (nodes []string) {
 	return nodes
 }
 
-// Container paths of an MPS daemon's directories. The first is CUDA's default, so a process that lost its environment
-// still finds the daemon.
-const (
-	containerPipe     = "/tmp/nvidia-mps"
-	containerShm      = "/dev/shm"
-	containerTopology = "/run/nvidia/nccl-topology.xml"
-)
+const containerTopology = "/run/nvidia/nccl-topology.xml"
 
-// Environment of containers. Names without DRA belong to CUDA and NCCL.
+// Environment of containers, beside that of a sharing strategy. Names without DRA belong to CUDA and NCCL.
 const (
 	envUUID           = "NVIDIA_DRA_UUID_" // A prefix: the request and the device follow.
 	envStrategy       = "NVIDIA_DRA_SHARING_STRATEGY"
 	envShare          = "NVIDIA_DRA_SHARE_MEMORY_MIB"
-	envPipe           = "CUDA_MPS_PIPE_DIRECTORY"
 	envMemory         = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	envThreads        = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 	envVisibleDevices = "CUDA_VISIBLE_DEVICES"
@@ -275,18 +269,16 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 	if d.Partial() {
 		env(envShare, "%d", d.Share.UsableBytes>>20)
 	}
-	if d.MPS() {
-		env(envPipe, "%s", containerPipe)
-		if limit := d.Sharing.MemoryLimit; limit != nil {
-			env(envMemory, "0=%dM", *limit>>20)
-		}
-		if d.Sharing.ActiveThreadPercentage > 0 {
-			env(envThreads, "%d", d.Sharing.ActiveThreadPercentage)
-		}
-		// A client connects to sockets and writes to FIFOs on a read-only mount too, but cannot replace them: the claims
-		// of a GPU share this directory.
-		mount(filepath.Join(mpsDir, d.Name, "pipe"), containerPipe, "ro")
-		mount(filepath.Join(mpsDir, d.Name, "shm"), containerShm, "rw")
+	by := sharing.Of(d.Sharing.Strategy)
+	edits.Env = append(edits.Env, by.Env...)
+	if limit := d.Sharing.MemoryLimit; limit != nil {
+		env(envMemory, "0=%dM", *limit>>20)
+	}
+	if d.Sharing.ActiveThreadPercentage > 0 {
+		env(envThreads, "%d", d.Sharing.ActiveThreadPercentage)
+	}
+	for _, m := range by.Mounts {
+		mount(filepath.Join(mpsDir, d.Name, m.Dir), m.ContainerPath, m.Access)
 	}
 	if d.TopologyEnv.VisibleDevices != "" {
 		env(envVisibleDevices, "%s", d.TopologyEnv.VisibleDevices)

@@ -42,13 +42,18 @@ var planMutations = []Mutation{
 	},
 	{
 		Name: "a claim that names no capacity gets a share", File: "pkg/node/sharing/policy.go",
-		Old: "Memory: total / Step * Step}", New: "Memory: total / Step / 2 * Step}",
+		Old: "Memory: total / Step * Step,", New: "Memory: total / Step / 2 * Step,",
 		Package: built, Test: "TestBuild_NoCapacityRequested_AllocatesGPUAlone",
 	},
 	{
 		Name: "co-tenants need not agree", File: "pkg/claim/plan/share.go",
 		Old: "case a.Strategy != b.Strategy:", New: "case a.Strategy != b.Strategy && a.Timed && b.Timed:",
 		Package: "./pkg/claim/plan", Test: "TestDisagrees_DifferentSharing_NamesTheDifference",
+	},
+	{
+		Name: "a strategy has the row of another", File: "pkg/node/sharing/strategy.go",
+		Old: "return strategies[i]", New: "return strategies[0]",
+		Package: "./pkg/claim/plan", Test: "TestMake_Share_HasMemoryAndSharing",
 	},
 	{
 		Name: "the file for NCCL outlives its claim", File: "pkg/cdi/store/store.go",

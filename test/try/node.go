@@ -31,6 +31,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/sim/driverroot"
 	"gpu-dra-driver/sim/engine"
@@ -95,9 +96,9 @@ func startNode(b *board, dir string) (*node, error) {
 		Edits: n, Policy: b.policy, MPSDir: mpsDir,
 		Snapshot: snapshot,
 		Executors: map[string]devicestate.Executor{
-			plan.MIGExecutor:       partitions,
-			plan.MPSExecutor:       shares,
-			plan.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices),
+			plan.MIGExecutor:          partitions,
+			sharing.MPSExecutor:       shares,
+			sharing.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices),
 		},
 		Settle:       []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
 		DevicePlugin: func(string) string { return "" },

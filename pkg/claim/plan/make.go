@@ -90,17 +90,14 @@ func (p *Plan) steps() {
 				p.Steps = append(p.Steps, Step{Executor: executor, PCIAddress: d.PCIAddress, Device: i})
 			}
 		}
-		switch {
-		case d.Admin:
+		if d.Admin {
 			continue
-		case d.Kind == gpu.KindMIG:
+		}
+		if d.Kind == gpu.KindMIG {
 			step(MIGExecutor)
 		}
-		switch {
-		case d.MPS():
-			step(MPSExecutor)
-		case d.Sharing.Timed && d.Kind == gpu.KindGPU:
-			step(TimeSliceExecutor)
+		if s := sharing.Of(d.Sharing.Strategy); s.Executor != "" && (d.Sharing.Timed || !s.Interval) {
+			step(s.Executor)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (m maker) standing(d Device) Sharing {
 		return s
 	}
 	for _, before := range m.node.Prepared.Devices {
-		if before.Name == d.Name && before.Partial() && (m.node.NoMPS == "" || !before.MPS()) {
+		if before.Name == d.Name && before.Partial() && (m.node.NoMPS == "" || !sharing.Of(before.Sharing.Strategy).Daemon) {
 			return before.Sharing
 		}
 	}
@@ -181,36 +181,36 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 	checked, one := configured(p.Devices, all, i, m.node.Snapshot)
 	g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)
 	policy := m.policy(g, *d)
+	var s sharing.Strategy
+	interval := policy.Interval
 	switch {
 	case asked != nil:
 		if err := asked.Check(one, checked); err != nil {
 			return m.invalid(d.Name, d.Request, where, err)
 		}
-		d.Sharing.Strategy = asked.Strategy
-		if t := asked.TimeSlicing; t != nil && d.Kind == gpu.KindGPU {
-			d.Sharing.Timed, d.Sharing.Interval = true, t.Interval.Number()
+		s = sharing.Of(asked.Strategy)
+		if t := asked.TimeSlicing; t != nil {
+			interval = t.Interval
 		}
 	case d.Partial():
-		d.Sharing.Strategy = sharing.StrategyOf(policy, g, m.node.NoMPS == "")
-		if policy.Interval != "" && d.Sharing.Strategy == v1beta1.StrategyTimeSlicing && d.Kind == gpu.KindGPU {
-			d.Sharing.Timed, d.Sharing.Interval = true, policy.Interval.Number()
-		}
-		if first := m.standing(*d); first.Timed {
-			d.Sharing.Timed, d.Sharing.Interval = true, first.Interval
-		}
+		s = sharing.Default(policy, g, m.node.NoMPS == "")
 	}
-	if !d.MPS() {
-		return nil
+	d.Sharing.Strategy = s.Name
+	if s.Interval && interval != "" && d.Kind == gpu.KindGPU {
+		d.Sharing.Timed, d.Sharing.Interval = true, interval.Number()
 	}
-	if !g.MPSCapable {
+	if first := m.standing(*d); asked == nil && s.Interval && first.Timed {
+		d.Sharing.Timed, d.Sharing.Interval = true, first.Interval
+	}
+	if s.Limits && !g.MPSCapable {
 		return m.invalid(d.Name, d.Request, cmp.Or(where, "the node's setting"),
-			fmt.Errorf("sharing.strategy: MPS does not support this GPU: %s cannot limit its clients (MPS needs compute capability 7.0, and no vGPU guest)", cmp.Or(g.ProductName, "it")))
+			fmt.Errorf("sharing.strategy: %s does not support this GPU: %s cannot limit its clients (MPS needs compute capability 7.0, and no vGPU guest)", s.Name, cmp.Or(g.ProductName, "it")))
 	}
-	if m.node.NoMPS != "" && p.Refused == nil {
+	if s.Daemon && m.node.NoMPS != "" && p.Refused == nil {
 		p.Refused = m.claim.Refuse(d.Name, claimerror.DeviceNotReady, errors.New(m.node.NoMPS),
 			"ask an administrator to enable it, or name the strategy TimeSlicing in a GpuConfig")
 	}
-	if d.Partial() {
+	if s.Limits && d.Partial() {
 		d.Sharing.MemoryLimit, d.Sharing.ActiveThreadPercentage = new(d.Share.UsableBytes), d.Share.Compute
 	}
 	if asked == nil || asked.MPS == nil {
@@ -237,7 +237,7 @@ func (m maker) checkClaim(p *Plan) error {
 	const again = "delete the pod and its claim so that the scheduler allocates again, and report the scheduler that did this"
 	used := map[string]Use{}
 	for i, d := range p.Devices {
-		sum := used[d.Name]
+		by, sum := sharing.Of(d.Sharing.Strategy), used[d.Name]
 		sum.Add(d.Share)
 		used[d.Name] = sum
 		if excess := sum.Excess(d.Share); d.Partial() && excess != "" && p.Refused == nil {
@@ -252,10 +252,10 @@ func (m maker) checkClaim(p *Plan) error {
 			case d.Shares(other) && reason != "":
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters, fmt.Errorf("request %q %s", other.Request, reason),
 					"give the requests the same strategy, time slice and multiUser in "+m.source+", then "+m.renew)
-			case d.MPS() && other.MPS() && d.Request == other.Request && d.Name != other.Name:
+			case by.Daemon && by.Name == other.Sharing.Strategy && d.Request == other.Request && d.Name != other.Name:
 				return m.claim.Refuse(d.Name, claimerror.InvalidParameters,
-					fmt.Errorf("request %q has %s by MPS as well, and a process reaches the MPS daemon of one device only", d.Request, other.Name),
-					"ask for one device by MPS in a request, or name the strategy TimeSlicing in a GpuConfig")
+					fmt.Errorf("request %q has %s by %s as well, and a process reaches the %[3]s daemon of one device only", d.Request, other.Name, by.Name),
+					"ask for one device by "+string(by.Name)+" in a request, or name the strategy TimeSlicing in a GpuConfig")
 			}
 		}
 		g, _ := m.node.Snapshot.ByAddress(d.PCIAddress)

@@ -18,14 +18,8 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-const (
-	// MIGExecutor creates partitions.
-	MIGExecutor = "mig"
-	// MPSExecutor runs an MPS daemon for a device.
-	MPSExecutor = "mps"
-	// TimeSliceExecutor sets a GPU's time slice.
-	TimeSliceExecutor = "time-slice"
-)
+// MIGExecutor is the name of the executor that creates partitions. The table of package sharing has the others.
+const MIGExecutor = "mig"
 
 // Marks of an executor's errors.
 var (

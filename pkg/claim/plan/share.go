@@ -52,9 +52,6 @@ const (
 // Partial reports whether other claims can have the rest of the device.
 func (d Device) Partial() bool { return d.Share != Share{} }
 
-// MPS reports whether the claim's processes use the device through an MPS daemon.
-func (d Device) MPS() bool { return d.Sharing.Strategy == v1beta1.StrategyMPS }
-
 // Shares reports whether two devices are shares of one.
 func (d Device) Shares(o Device) bool {
 	return d.Name == o.Name && !d.Admin && !o.Admin && d.Partial() && o.Partial()
@@ -68,7 +65,7 @@ func (d Device) Disagrees(first Device) string {
 		return fmt.Sprintf("shares it by %s, this claim wants %s", b.Strategy, a.Strategy)
 	case a.Timed && b.Timed && a.Interval != b.Interval:
 		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", v1beta1.Intervals[b.Interval&3], v1beta1.Intervals[a.Interval&3])
-	case d.MPS() && a.MultiUser != b.MultiUser:
+	case a.MultiUser != b.MultiUser:
 		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", b.MultiUser.text(), a.MultiUser.text())
 	}
 	return ""

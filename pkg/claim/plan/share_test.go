@@ -74,11 +74,11 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 	}{
 		"all of it": {result: taken(first, "81559Mi")},
 		"a share, and the node has MPS": {
-			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20))}, steps: []string{MPSExecutor},
+			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20))}, steps: []string{sharing.MPSExecutor},
 		},
 		"a share with compute": {
 			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20)), ActiveThreadPercentage: 40}, steps: []string{MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20)), ActiveThreadPercentage: 40}, steps: []string{sharing.MPSExecutor},
 		},
 		"a share of a GPU that MPS cannot limit": {
 			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, TotalBytes: 10 << 30, MaxShares: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
@@ -86,30 +86,30 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 		"the node's setting": {
 			result: taken(first, "20389Mi"), policy: sharing.Policy{Strategy: slicing, Replicas: 4, Interval: v1beta1.IntervalShort},
 			share:   Share{MemoryBytes: 20389 << 20, TotalBytes: 81559 << 20, MaxShares: 4, UsableBytes: 20275 << 20},
-			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 1}, steps: []string{TimeSliceExecutor},
+			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 1}, steps: []string{sharing.TimeSliceExecutor},
 		},
 		"the class's parameters": {
 			result: taken(first, "10Gi"), configs: configs(config(fromClass, byTime)), share: tenOf,
-			sharing: Sharing{Strategy: slicing, Timed: true}, steps: []string{TimeSliceExecutor},
+			sharing: Sharing{Strategy: slicing, Timed: true}, steps: []string{sharing.TimeSliceExecutor},
 		},
 		"the claim's replace the class's": {
 			result: taken(first, "10Gi"), configs: configs(config(fromClass, byTime), config(fromClaim, byLong)), share: tenOf,
-			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{TimeSliceExecutor},
+			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{sharing.TimeSliceExecutor},
 		},
 		"limits below the share's": {
 			result: taken(first, "10Gi", "40"), configs: configs(config(fromClaim, byLimits)),
 			share:   Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: multiUserOff}, steps: []string{MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: multiUserOff}, steps: []string{sharing.MPSExecutor},
 		},
 		"a whole GPU by MPS": {
-			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{MPSExecutor},
+			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{sharing.MPSExecutor},
 		},
 		"a whole GPU of a server without shares, by time": {
-			result: result(first), configs: configs(config(fromClaim, byLong)), sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{TimeSliceExecutor},
+			result: result(first), configs: configs(config(fromClaim, byLong)), sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{sharing.TimeSliceExecutor},
 		},
 		"a share of a partition": {
 			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, TotalBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
-			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(19 << 30))}, steps: []string{MIGExecutor, MPSExecutor},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(19 << 30))}, steps: []string{MIGExecutor, sharing.MPSExecutor},
 		},
 		"a partition takes turns, with no time slice to set": {
 			result: taken(part, "19Gi"), configs: configs(config(fromClass, byMPS), config(fromClaim, ofMIG)),
@@ -156,15 +156,15 @@ func TestMake_SeveralShares_LimitsEachRequest(t *testing.T) {
 	}{
 		"two requests of one GPU": {
 			[]resourceapi.DeviceRequestAllocationResult{of("a", taken(first, "10Gi", "20")), of("b", taken(first, "20Gi", "30"))},
-			[]uint64{ten, twenty}, []int{20, 30}, []Step{{MPSExecutor, "0000:1b:00.0", 0, nil}},
+			[]uint64{ten, twenty}, []int{20, 30}, []Step{{sharing.MPSExecutor, "0000:1b:00.0", 0, nil}},
 		},
 		"two requests of two GPUs": {
 			[]resourceapi.DeviceRequestAllocationResult{of("a", taken(first, "10Gi")), of("b", taken(second, "20Gi"))},
-			[]uint64{ten, twenty}, []int{0, 0}, []Step{{MPSExecutor, "0000:1b:00.0", 0, nil}, {MPSExecutor, "0000:43:00.0", 1, nil}},
+			[]uint64{ten, twenty}, []int{0, 0}, []Step{{sharing.MPSExecutor, "0000:1b:00.0", 0, nil}, {sharing.MPSExecutor, "0000:43:00.0", 1, nil}},
 		},
 		"two requests of a partition": {
 			[]resourceapi.DeviceRequestAllocationResult{of("a", taken(part, "1Gi")), of("b", taken(part, "2Gi"))},
-			[]uint64{1 << 30, 2 << 30}, []int{0, 0}, []Step{{MIGExecutor, "0000:1b:00.0", 0, nil}, {MPSExecutor, "0000:1b:00.0", 0, nil}},
+			[]uint64{1 << 30, 2 << 30}, []int{0, 0}, []Step{{MIGExecutor, "0000:1b:00.0", 0, nil}, {sharing.MPSExecutor, "0000:1b:00.0", 0, nil}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestMake_AnyMemoryConsumed_LimitedOrRefused(t *testing.T) {
 					if charged.CmpInt64(int64(d.Share.UsableBytes)) < 0 || d.Share.UsableBytes < sharing.Step {
 						t.Errorf("%s%s of %s are %d bytes to use", n, suffix, device, d.Share.UsableBytes)
 					}
-					if d.MPS() && (d.Sharing.MemoryLimit == nil || *d.Sharing.MemoryLimit != d.Share.UsableBytes) {
+					if d.Sharing.Strategy == v1beta1.StrategyMPS && (d.Sharing.MemoryLimit == nil || *d.Sharing.MemoryLimit != d.Share.UsableBytes) {
 						t.Errorf("%s%s of %s is limited to %v", n, suffix, device, d.Sharing.MemoryLimit)
 					}
 				}

@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/selector"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // reviewClaim reviews the spec of a ResourceClaim or of a template; path is its path in the object.
@@ -155,7 +156,7 @@ func (v *ClusterView) shares(r *result, requests []request, chosen map[string]*c
 		if c := chosen[q.Name]; c != nil && c.Sharing != nil {
 			strategy = c.Sharing.Strategy
 		}
-		if q.driver != v.driver || q.Alternative() || q.Admin() || strategy == v1beta1.StrategyTimeSlicing || strategy == "" && !named {
+		if q.driver != v.driver || q.Alternative() || q.Admin() || strategy != "" && !sharing.Of(strategy).Daemon || strategy == "" && !named {
 			continue
 		}
 		parts = append(parts, q.Name)

@@ -15,6 +15,7 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // config is one parameter object for this driver, and its path.
@@ -143,14 +144,14 @@ func (v *ClusterView) together(chosen map[string]*config, requests []request) (e
 		if c == nil || c.Sharing == nil || r.Admin() {
 			continue
 		}
-		sharing, parameters := *c.Sharing, c.path.Child("opaque", "parameters")
-		if err := positions(sharing).Check(devices[c][0], devices[c]); err != nil {
+		asked, parameters := *c.Sharing, c.path.Child("opaque", "parameters")
+		if err := positions(asked).Check(devices[c][0], devices[c]); err != nil {
 			errs = append(errs, invalid(parameters, err))
 			return errs
 		}
-		if sharing.Strategy == v1beta1.StrategyMPS && r.Devices() > 1 {
+		if sharing.Of(asked.Strategy).Daemon && r.Devices() > 1 {
 			return append(errs, field.Forbidden(parameters.Child("sharing", "strategy"),
-				fmt.Sprintf("MPS: request %q asks for %d devices by MPS, and a process reaches the MPS daemon of one device only; ask for one device by MPS in a request, or use TimeSlicing", r.Name, r.Devices())))
+				fmt.Sprintf("%s: request %q asks for %d devices by %[1]s, and a process reaches the %[1]s daemon of one device only; ask for one device by %[1]s in a request, or use TimeSlicing", asked.Strategy, r.Name, r.Devices())))
 		}
 	}
 	return errs

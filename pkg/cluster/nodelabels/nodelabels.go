@@ -19,8 +19,10 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/pool"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/sharing"
 )
 
 // prefix is that of feature discovery.
@@ -179,7 +181,7 @@ func (l labels) resource(name, product string, devices []device) {
 func (l labels) board(model []device) {
 	d := model[0]
 	l.resource("gpu", sanitized(d.Product), model)
-	l.put("mps.capable", strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == "mps"))
+	l.put("mps.capable", strconv.FormatBool(l[prefix+"gpu.sharing-strategy"] == sharing.Of(v1beta1.StrategyMPS).Isolation))
 	if parts := strings.Split(pool.Text(d.Device, "cudaComputeCapability"), "."); len(parts) == 3 {
 		l.put("gpu.family", cmp.Or(families[parts[0]+"."+parts[1]], families[parts[0]], "undefined"))
 		l.put("gpu.compute.major", parts[0])

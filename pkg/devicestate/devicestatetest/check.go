@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/timeslice"
@@ -195,7 +196,7 @@ func (c *check) shares(plans []plan.Plan) {
 			if !slices.Contains(c.prepared, p.Claim.UID) {
 				continue
 			}
-			if d.MPS() {
+			if d.Sharing.Strategy == v1beta1.StrategyMPS {
 				uuid := d.UUID
 				if d.Kind == gpu.KindMIG {
 					uuid = d.Partition.UUID

@@ -26,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
@@ -99,7 +100,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	// Below the ten seconds of inTime, and long for a machine under load.
 	p.shares.StartLimit, p.shares.StopLimit = 4*time.Second, 4*time.Second
 	p.slices = timeslice.New(nvidiaSMI{s, hook}, timeSlices)
-	o.Executors[plan.MPSExecutor], o.Executors[plan.TimeSliceExecutor] = p.shares, p.slices
+	o.Executors[sharing.MPSExecutor], o.Executors[sharing.TimeSliceExecutor] = p.shares, p.slices
 	o.Settle, o.MPSDir = []func(context.Context, *plan.Device) error{p.MIG.Settle, p.shares.Settle}, "/mps"
 	root := s.env.Dir
 	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})

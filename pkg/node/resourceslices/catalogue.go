@@ -11,7 +11,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 	"k8s.io/utils/ptr"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
 )
@@ -194,10 +193,8 @@ var attributes = []attribute{
 				return "none"
 			case s.offer == nil:
 				return "hardware"
-			case s.offer.Strategy == v1beta1.StrategyMPS:
-				return "mps"
 			}
-			return "time-slicing"
+			return sharing.Of(s.offer.Strategy).Isolation
 		})},
 	{Entry{Name: "renameByDefault", Type: "bool", Devices: gpuOrMIG, Source: "the node's settings",
 		Meaning: "True if the node's sharing settings have renameByDefault, so the node's label of the product lacks -SHARED. Missing otherwise."},

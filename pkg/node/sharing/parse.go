@@ -95,25 +95,29 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 		}
 		s.publish = append(s.publish, p)
 	}
-	slicing, err := s.add("sharing.timeSlicing", v1beta1.StrategyTimeSlicing, f.Sharing.TimeSlicing)
-	if err != nil {
-		return Settings{}, nil, err
+	sections := map[v1beta1.Strategy]*shared{v1beta1.StrategyTimeSlicing: f.Sharing.TimeSlicing, v1beta1.StrategyMPS: f.Sharing.MPS}
+	for _, strategy := range slices.Backward(strategies) { // The first rule for a device counts.
+		more, err := s.add(strategy, sections[strategy.Name])
+		if err != nil {
+			return Settings{}, nil, err
+		}
+		ignored = append(ignored, more...)
 	}
-	mps, err := s.add("sharing.mps", v1beta1.StrategyMPS, f.Sharing.MPS)
-	if err != nil {
-		return Settings{}, nil, err
-	}
-	return s, slices.Sorted(slices.Values(slices.Concat(ignored, slicing, mps))), s.clash()
+	return s, slices.Sorted(slices.Values(ignored)), s.clash()
 }
 
 func (s *Settings) defaults(f file) (err error) {
-	switch f.Sharing.Strategy {
-	case "None":
+	var known []string
+	for _, one := range strategies {
+		known = append(known, string(one.Name))
+	}
+	switch name := f.Sharing.Strategy; {
+	case name == "None":
 		s.common.None = true
-	case "", string(v1beta1.StrategyMPS), string(v1beta1.StrategyTimeSlicing):
-		s.common.Strategy = v1beta1.Strategy(f.Sharing.Strategy)
+	case name == "" || slices.Contains(known, name):
+		s.common.Strategy = v1beta1.Strategy(name)
 	default:
-		return fmt.Errorf("sharing.strategy: %q is not known, use MPS, TimeSlicing or None", clip(f.Sharing.Strategy))
+		return fmt.Errorf("sharing.strategy: %q is not known, use %s or None", clip(name), strings.Join(known, ", "))
 	}
 	s.common.MaxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, clients)
 	return err
@@ -130,17 +134,18 @@ func bounded(field string, n *int, limit int) (int, error) {
 	return *n, nil
 }
 
-func (s *Settings) add(field string, strategy v1beta1.Strategy, from *shared) (ignored []string, err error) {
+func (s *Settings) add(strategy Strategy, from *shared) (ignored []string, err error) {
 	if from == nil {
 		return nil, nil
 	}
+	field := "sharing." + strategy.Section
 	common := rule{policy: Policy{
-		Strategy: strategy, FailMany: from.FailRequestsGreaterThanOne, Interval: v1beta1.Interval(from.Interval), Renamed: from.RenameByDefault,
+		Strategy: strategy.Name, FailMany: from.FailRequestsGreaterThanOne, Interval: v1beta1.Interval(from.Interval), Renamed: from.RenameByDefault,
 	}}
 	if i := common.policy.Interval; i != "" && !slices.Contains(v1beta1.Intervals, i) {
 		return nil, fmt.Errorf("%s.interval: %q is not known, use Default, Short, Medium or Long", field, clip(from.Interval))
 	}
-	if common.policy.Interval != "" && strategy != v1beta1.StrategyTimeSlicing {
+	if common.policy.Interval != "" && !strategy.Interval {
 		return nil, fmt.Errorf("%s.interval: only timeSlicing has this field", field)
 	}
 	if common.policy.MaxShares, err = bounded(field+".maxShares", from.MaxShares, clients); err != nil {
@@ -236,7 +241,7 @@ func (s Settings) clash() error {
 			replicated[r.policy.Strategy] = true
 		}
 	}
-	if !replicated[v1beta1.StrategyTimeSlicing] || !replicated[v1beta1.StrategyMPS] {
+	if len(replicated) < 2 {
 		return nil
 	}
 	for _, a := range s.rules {

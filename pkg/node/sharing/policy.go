@@ -16,7 +16,7 @@ import (
 
 // Policy holds a node's settings for one device. The zero Policy is a node without settings.
 type Policy struct {
-	// Strategy is for shares whose claims name none; empty means MPS if the GPU and the node support it.
+	// Strategy is for shares whose claims name none; empty means the first that the GPU and the node support.
 	Strategy v1beta1.Strategy
 	// Replicas is the number of equal shares for claims without a capacity; below 2 such a claim gets the whole device.
 	Replicas int
@@ -57,8 +57,8 @@ type Offer struct {
 }
 
 // OfferOf returns the shares of a GPU or of one of its MIG profiles; false if it is not shared. If only the policy
-// forbids shares, the Offer describes those of earlier settings. The last argument says whether the node supports MPS.
-func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
+// forbids shares, the Offer describes those of earlier settings. The last argument says whether the node has the supervisor of MPS daemons.
+func OfferOf(p Policy, g gpu.GPU, profile string, supervised bool) (Offer, bool) {
 	total := g.MemoryBytes
 	if profile != "" {
 		found, _ := g.MIG.ProfileNamed(profile)
@@ -67,11 +67,11 @@ func OfferOf(p Policy, g gpu.GPU, profile string, mps bool) (Offer, bool) {
 	if total < 2*MinMemory {
 		return Offer{}, false
 	}
-	o := Offer{Strategy: StrategyOf(p, g, mps), Memory: total / Step * Step}
-	o.MaxShares = maxShares(p, g, profile, o.Strategy)
+	s := Default(p, g, supervised)
+	o := Offer{Strategy: s.Name, Memory: total / Step * Step, MaxShares: maxShares(p, g, profile, s)}
 	if p.Replicas > 1 {
 		o.Memory, o.Renamed = max(total/uint64(p.Replicas)/Step*Step, MinMemory), p.Renamed
-		if o.Strategy == v1beta1.StrategyMPS {
+		if s.Limits {
 			o.Compute = max(100/p.Replicas, 1)
 		}
 	}
@@ -87,21 +87,13 @@ func (p Policy) With(standing v1beta1.Strategy) Policy {
 	return p
 }
 
-// StrategyOf returns the strategy of shares whose claims name none.
-func StrategyOf(p Policy, g gpu.GPU, mps bool) v1beta1.Strategy {
-	if p.Strategy == "" && mps && g.MPSCapable {
-		return v1beta1.StrategyMPS
-	}
-	return cmp.Or(p.Strategy, v1beta1.StrategyTimeSlicing)
-}
-
 // maxShares returns the maximum number of concurrent shares of a device.
-func maxShares(p Policy, g gpu.GPU, profile string, strategy v1beta1.Strategy) int {
+func maxShares(p Policy, g gpu.GPU, profile string, s Strategy) int {
 	n := clients
-	if strategy == v1beta1.StrategyMPS && profile != "" {
+	if s.Clients > 0 && profile != "" {
 		n = clientsOf(g.MIG, profile)
 	}
-	if p.Replicas > 1 && (p.Replicas < n || strategy != v1beta1.StrategyMPS) {
+	if p.Replicas > 1 && (p.Replicas < n || s.Clients == 0) {
 		n = p.Replicas
 	}
 	if p.MaxShares > 0 {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
 	"gpu-dra-driver/internal/nvml"
@@ -132,7 +133,7 @@ func Daemon(w plan.Work) mpsd.Daemon {
 		out.UUID = d.Partition.UUID
 	}
 	for _, s := range w.Sharers() {
-		if s.MPS() {
+		if uses(s) {
 			out.MemoryLimit = loosest(out.MemoryLimit, s.Sharing.MemoryLimit)
 			out.Threads = max(cmp.Or(out.Threads, 100), cmp.Or(s.Sharing.ActiveThreadPercentage, 100))
 		}
@@ -181,7 +182,7 @@ func (x *Executor) Check(ctx context.Context, w plan.Work) error {
 func (x *Executor) Revert(ctx context.Context, w plan.Work) error {
 	d := *w.Target()
 	for _, t := range w.CoTenants() {
-		if t.Device.MPS() {
+		if uses(t.Device) {
 			return nil // The daemon keeps its limits, because running clients keep theirs.
 		}
 	}
@@ -220,8 +221,11 @@ func (x *Executor) Setting() executor.Setting {
 	}}
 }
 
+// uses reports whether a claim's processes use the device through a daemon.
+func uses(d plan.Device) bool { return d.Sharing.Strategy == v1beta1.StrategyMPS }
+
 // exclusive reports whether a claim's device needs a GPU that only the daemon reaches.
-func exclusive(d plan.Device) bool { return d.Kind == gpu.KindGPU && d.MPS() }
+func exclusive(d plan.Device) bool { return d.Kind == gpu.KindGPU && uses(d) }
 
 func failure(ctx context.Context, attempt string, d plan.Device, err error) error {
 	remedy := "the operation is retried; if it persists, see the log of the node's mps-supervisor pod"

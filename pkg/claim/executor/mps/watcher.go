@@ -106,7 +106,7 @@ func (w *Watcher) Scan(ctx context.Context) error {
 func clients(plans []plan.Plan, device string) []plan.Claim {
 	var out []plan.Claim
 	for _, p := range plans {
-		if slices.ContainsFunc(p.Devices, func(d plan.Device) bool { return d.Name == device && d.MPS() && !d.Admin }) {
+		if slices.ContainsFunc(p.Devices, func(d plan.Device) bool { return d.Name == device && uses(d) && !d.Admin }) {
 			out = append(out, p.Claim)
 		}
 	}
