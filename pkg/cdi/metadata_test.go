@@ -74,7 +74,7 @@ func manyKinds() plan.Plan {
 	share := plan.Device{
 		Request: "share", Pool: "n/gpu", Name: "gpu-0000-14-00-0", ShareID: "s", Kind: gpu.KindGPU, PCIAddress: "0000:14:00.0",
 		UUID: "GPU-4", ProductName: "NVIDIA L4",
-		Share:   plan.Share{MemoryBytes: 10 << 30, TotalBytes: 24 << 30, UsableBytes: 9 << 30, Compute: 30},
+		Share:   plan.Share{MemoryBytes: 10 << 30, DeviceMemoryBytes: 24 << 30, UsableBytes: 9 << 30, Compute: 30},
 		Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS},
 	}
 	group := plan.Device{Request: "pair", Pool: "n/gpu", Name: "nvlink-2-0000-10-00-0", Kind: gpu.KindGroup, PCIAddress: "0000:10:00.0", UUID: "GPU-0"}

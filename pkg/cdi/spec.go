@@ -31,7 +31,7 @@ func Vendor(driver string) string { return "k8s." + driver }
 
 // Annotations of a spec: the plan as JSON, the boot of its effects, and the checksum of both.
 const (
-	planAnnotation = "plan"
+	planAnnotation = "prepared-claim"
 	bootAnnotation = "boot"
 	sumAnnotation  = "sha256"
 )

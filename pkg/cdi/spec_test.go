@@ -45,7 +45,7 @@ func edits() cdi.Edits {
 	}
 }
 
-const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/plan":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}","k8s.gpu.nvidia.com/sha256":"540ef48e53fa5895e158c2c6366680adfc691a6041f73838819cd78d99216989"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"env":["NVIDIA_DRA_UUID_GPU_GPU_0000_1B_00_0=GPU-0"],"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
+const golden = `{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","annotations":{"k8s.gpu.nvidia.com/boot":"boot-1","k8s.gpu.nvidia.com/prepared-claim":"{\"claim\":{\"namespace\":\"ns\",\"name\":\"c\",\"uid\":\"u-1\"},\"allocation\":\"a\",\"devices\":[{\"request\":\"gpu\",\"pool\":\"n/gpu\",\"name\":\"gpu-0000-1b-00-0\",\"kind\":\"gpu\",\"pciAddress\":\"0000:1b:00.0\",\"uuid\":\"GPU-0\",\"minor\":0}]}","k8s.gpu.nvidia.com/sha256":"540ef48e53fa5895e158c2c6366680adfc691a6041f73838819cd78d99216989"},"devices":[{"name":"u-1-gpu-0000-1b-00-0","containerEdits":{"env":["NVIDIA_DRA_UUID_GPU_GPU_0000_1B_00_0=GPU-0"],"deviceNodes":[{"path":"/dev/nvidia0","type":"c","major":195,"permissions":"rwm"}]}}],"containerEdits":{"env":["NVIDIA_VISIBLE_DEVICES=void"],"deviceNodes":[{"path":"/dev/nvidiactl","type":"c","major":195,"minor":255,"permissions":"rwm"}]}}
 `
 
 func encoded(t *testing.T, p plan.Plan, e cdi.Edits) []byte {
@@ -168,8 +168,8 @@ func TestSpec_UnusableEdits_ReturnsError(t *testing.T) {
 func TestPlanOf_NoPlan_ReturnsError(t *testing.T) {
 	for in, want := range map[string]string{
 		"x": "not JSON", "{}": "contains no plan",
-		`{"annotations":{"k8s.gpu.nvidia.com/plan":"x"}}`:  "not readable",
-		`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`: "contains no claim",
+		`{"annotations":{"k8s.gpu.nvidia.com/prepared-claim":"x"}}`:  "not readable",
+		`{"annotations":{"k8s.gpu.nvidia.com/prepared-claim":"{}"}}`: "contains no claim",
 	} {
 		if _, _, err := cdi.PlanOf(driver, []byte(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("PlanOf(%s): %v, want %q in it", in, err, want)
@@ -178,6 +178,17 @@ func TestPlanOf_NoPlan_ReturnsError(t *testing.T) {
 }
 
 // TestPlanOf_DamagedPlan_ReturnsError changes each byte of the plan and of the boot.
+// TestPlanOf_KeysBeforeRenaming_ReturnsError reads a spec from before keys of the plan were renamed.
+func TestPlanOf_KeysBeforeRenaming_ReturnsError(t *testing.T) {
+	data, err := os.ReadFile("testdata/early-keys.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, _, err := cdi.PlanOf(driver, data); err == nil || !strings.Contains(err.Error(), "contains no plan") {
+		t.Errorf("it is read as %+v, %v", p, err)
+	}
+}
+
 func TestPlanOf_DamagedPlan_ReturnsError(t *testing.T) {
 	first, last := strings.Index(golden, "boot-1"), strings.Index(golden, `","k8s.gpu.nvidia.com/sha256`)
 	if first < 0 || last < first {
@@ -199,7 +210,7 @@ func TestPlanOf_DamagedPlan_ReturnsError(t *testing.T) {
 
 func FuzzPlanOf(f *testing.F) {
 	f.Add([]byte(golden))
-	f.Add([]byte(`{"annotations":{"k8s.gpu.nvidia.com/plan":"{}"}}`))
+	f.Add([]byte(`{"annotations":{"k8s.gpu.nvidia.com/prepared-claim":"{}"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if p, _, err := cdi.PlanOf(driver, data); err == nil && p.Claim.UID == "" {
 			t.Error("a plan of no claim")

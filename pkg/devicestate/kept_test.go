@@ -37,7 +37,7 @@ var planFields = map[string]string{
 	"Devices.Partition.MemoryBytes": kept, "Devices.Partition.Foreign": kept, "Devices.Partition.Lost": kept,
 	"Devices.Partition.UUID": kept, "Devices.Partition.GPUInstance": kept, "Devices.Partition.ComputeInstance": kept,
 
-	"Devices.Share.MemoryBytes": kept, "Devices.Share.TotalBytes": kept, "Devices.Share.Compute": kept,
+	"Devices.Share.MemoryBytes": kept, "Devices.Share.DeviceMemoryBytes": kept, "Devices.Share.Compute": kept,
 	"Devices.Share.MaxShares": kept, "Devices.Share.UsableBytes": kept,
 
 	"Devices.Sharing.Strategy": kept, "Devices.Sharing.Interval": kept, "Devices.Sharing.Timed": kept,

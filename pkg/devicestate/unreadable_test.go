@@ -146,3 +146,29 @@ func TestMissingSpecs_OtherRecordUnreadable_ReportsThem(t *testing.T) {
 		t.Errorf("specs missing after Recover: %v, %v", missing, err)
 	}
 }
+
+// TestRecord_KeysBeforeRenaming_ClaimIsLookedUp starts on a node with a record and a spec whose plans have the keys of
+// before their renaming.
+func TestRecord_KeysBeforeRenaming_ClaimIsLookedUp(t *testing.T) {
+	e := devicestatetest.New(t)
+	e.Start() // It creates the directories.
+	for from, to := range map[string]string{
+		"../claim/record/testdata/early-keys.json": e.RecordFile("a"), "../cdi/testdata/early-keys.json": e.SpecFile("a"),
+	} {
+		data, err := os.ReadFile(from)
+		e.Must(err)
+		e.Must(os.WriteFile(to, data, 0o600))
+	}
+	p := e.Start()
+	e.Claim("a", "0")
+	e.Claim("b", "0")
+	e.Recover(p)
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+	e.Must(e.Identify(p))
+	e.Recover(p)
+	e.CheckClean(p, "a")
+	e.CheckRefused(p, "b", claimerror.Transient, claimerror.DeviceInUse, "UID a")
+	e.Unprepare(p, "a")
+	e.CheckClean(p)
+	e.Prepare(p, "b")
+}

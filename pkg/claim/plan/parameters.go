@@ -109,7 +109,7 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	if result.ShareID == nil || charged.CmpInt64(int64(total-sharing.Step)) > 0 {
 		return Share{} // The rest is smaller than the least share.
 	}
-	s := Share{TotalBytes: total, MaxShares: m.offer(g, d).MaxShares}
+	s := Share{DeviceMemoryBytes: total, MaxShares: m.offer(g, d).MaxShares}
 	if charged.Sign() > 0 { // Value overflows above int64.
 		s.MemoryBytes = uint64(charged.Value())
 	}
@@ -222,12 +222,7 @@ func (m maker) decideSharing(p *Plan, i int, all []parameters) error {
 	if t := asked.MPS.DefaultActiveThreadPercentage; t != nil && *t > 0 && (d.Sharing.ActiveThreadPercentage == 0 || *t < d.Sharing.ActiveThreadPercentage) {
 		d.Sharing.ActiveThreadPercentage = *t
 	}
-	if u := asked.MPS.MultiUser; u != nil {
-		d.Sharing.MultiUser = multiUserOff
-		if *u {
-			d.Sharing.MultiUser = multiUserOn
-		}
-	}
+	d.Sharing.MultiUser = asked.MPS.MultiUser
 	return nil
 }
 

@@ -100,7 +100,7 @@ type Device struct {
 	// Sharing configures the processes on the device.
 	Sharing Sharing `json:"sharing,omitzero"`
 	// TopologyEnv is the environment for the GPUs of the request. Only the request's first device has it.
-	TopologyEnv TopologyEnv `json:"told,omitzero"`
+	TopologyEnv TopologyEnv `json:"topologyEnv,omitzero"`
 }
 
 // TopologyEnv describes the connections of GPUs to programs.
@@ -184,8 +184,8 @@ type Step struct {
 	Spec json.RawMessage `json:"spec,omitempty"`
 }
 
-// Refreshed returns the plan of a prepared claim with the facts that may have changed since, from a new plan: the UUID and
-// the minor number of the board at each address. All else is kept, because containers use it.
+// Refreshed returns the plan of a prepared claim with the facts of a new plan that may have changed since: the UUID and the
+// minor number of the board at each address. All else is kept, because containers use it.
 func (p Plan) Refreshed(now Plan) Plan {
 	p.Devices = slices.Clone(p.Devices)
 	for i := range p.Devices {

@@ -6,6 +6,9 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strconv"
+
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
@@ -14,13 +17,13 @@ import (
 
 // Share is a claim's part of a shared device. The zero Share means the whole device.
 type Share struct {
-	// MemoryBytes is the scheduler's charge; TotalBytes is the device's memory.
-	MemoryBytes uint64 `json:"memoryBytes,omitempty"`
-	TotalBytes  uint64 `json:"ofBytes,omitempty"`
+	// MemoryBytes is the scheduler's charge; DeviceMemoryBytes is the device's memory.
+	MemoryBytes       uint64 `json:"memoryBytes,omitempty"`
+	DeviceMemoryBytes uint64 `json:"deviceMemoryBytes,omitempty"`
 	// Compute is the reserved part of the SMs in percent; 0 reserves none.
 	Compute int `json:"compute,omitempty"`
 	// MaxShares is the maximum number of concurrent shares of the device.
-	MaxShares int `json:"most,omitempty"`
+	MaxShares int `json:"maxShares,omitempty"`
 	// UsableBytes is MemoryBytes without its part of the driver's reserve, which all shares bear in proportion.
 	UsableBytes uint64 `json:"usableBytes,omitempty"`
 }
@@ -34,20 +37,10 @@ type Sharing struct {
 	// MemoryLimit is each process's limit, in bytes. Nil means no limit: for a device without shares, and for time slices.
 	MemoryLimit *uint64 `json:"memoryLimit,omitempty"`
 	// ActiveThreadPercentage is each process's limit of the SMs in percent; 0 means no limit.
-	ActiveThreadPercentage int `json:"threads,omitempty"`
-	// MultiUser says whether processes of different users run concurrently.
-	MultiUser MultiUser `json:"users,omitempty"`
+	ActiveThreadPercentage int `json:"activeThreadPercentage,omitempty"`
+	// MultiUser says whether an MPS daemon must serve several users concurrently, or must not. Nil: if the driver can.
+	MultiUser *bool `json:"multiUser,omitempty"`
 }
-
-// MultiUser says whether an MPS daemon serves several users concurrently. Empty: if the driver can.
-type MultiUser string
-
-const (
-	// multiUserOn requires it.
-	multiUserOn MultiUser = "many"
-	// multiUserOff makes processes of one user wait for those of another.
-	multiUserOff MultiUser = "one"
-)
 
 // Partial reports whether other claims can have the rest of the device.
 func (d Device) Partial() bool { return d.Share != Share{} }
@@ -65,20 +58,16 @@ func (d Device) Disagrees(first Device) string {
 		return fmt.Sprintf("shares it by %s, this claim wants %s", b.Strategy, a.Strategy)
 	case a.Timed && b.Timed && a.Interval != b.Interval:
 		return fmt.Sprintf("shares it with the time slice %s, this claim wants %s", v1beta1.Intervals[b.Interval&3], v1beta1.Intervals[a.Interval&3])
-	case a.MultiUser != b.MultiUser:
-		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", b.MultiUser.text(), a.MultiUser.text())
+	case !ptr.Equal(a.MultiUser, b.MultiUser):
+		text := func(b *bool) string {
+			if b == nil {
+				return "unset"
+			}
+			return strconv.FormatBool(*b)
+		}
+		return fmt.Sprintf("shares it with mpsConfig.multiUser %s, this claim wants %s", text(b.MultiUser), text(a.MultiUser))
 	}
 	return ""
-}
-
-func (m MultiUser) text() string {
-	switch m {
-	case multiUserOn:
-		return "true"
-	case multiUserOff:
-		return "false"
-	}
-	return "unset"
 }
 
 // Use is the sum of the shares of one device.
@@ -98,8 +87,8 @@ func (u *Use) Add(s Share) {
 // line of defence.
 func (u Use) Excess(s Share) string {
 	switch {
-	case u.MemoryBytes > s.TotalBytes:
-		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20, s.TotalBytes>>20)
+	case u.MemoryBytes > s.DeviceMemoryBytes:
+		return fmt.Sprintf("its shares take %d MiB of memory, and it has %d", u.MemoryBytes>>20, s.DeviceMemoryBytes>>20)
 	case u.Compute > 100:
 		return fmt.Sprintf("its shares reserve %d %% of the SMs", u.Compute)
 	case s.MaxShares > 0 && u.Count > s.MaxShares:

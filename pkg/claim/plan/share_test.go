@@ -63,7 +63,7 @@ func configs(c ...resourceapi.DeviceAllocationConfiguration) []resourceapi.Devic
 
 func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 	const mps, slicing = v1beta1.StrategyMPS, v1beta1.StrategyTimeSlicing
-	tenOf := Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, MaxShares: 48, UsableBytes: 10182 << 20}
+	tenOf := Share{MemoryBytes: 10 << 30, DeviceMemoryBytes: 81559 << 20, MaxShares: 48, UsableBytes: 10182 << 20}
 	for name, c := range map[string]struct {
 		result  resourceapi.DeviceRequestAllocationResult
 		configs []resourceapi.DeviceAllocationConfiguration
@@ -77,15 +77,15 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 			result: taken(first, "10Gi"), share: tenOf, sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20))}, steps: []string{sharing.MPSExecutor},
 		},
 		"a share with compute": {
-			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
+			result: taken(first, "10Gi", "40"), share: Share{MemoryBytes: 10 << 30, DeviceMemoryBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
 			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(10182 << 20)), ActiveThreadPercentage: 40}, steps: []string{sharing.MPSExecutor},
 		},
 		"a share of a GPU that MPS cannot limit": {
-			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, TotalBytes: 10 << 30, MaxShares: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
+			result: taken(guest, "1Gi"), share: Share{MemoryBytes: 1 << 30, DeviceMemoryBytes: 10 << 30, MaxShares: 48, UsableBytes: 1 << 30}, sharing: Sharing{Strategy: slicing},
 		},
 		"the node's setting": {
 			result: taken(first, "20389Mi"), policy: sharing.Policy{Strategy: slicing, Replicas: 4, Interval: v1beta1.IntervalShort},
-			share:   Share{MemoryBytes: 20389 << 20, TotalBytes: 81559 << 20, MaxShares: 4, UsableBytes: 20275 << 20},
+			share:   Share{MemoryBytes: 20389 << 20, DeviceMemoryBytes: 81559 << 20, MaxShares: 4, UsableBytes: 20275 << 20},
 			sharing: Sharing{Strategy: slicing, Timed: true, Interval: 1}, steps: []string{sharing.TimeSliceExecutor},
 		},
 		"the class's parameters": {
@@ -98,8 +98,8 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 		},
 		"limits below the share's": {
 			result: taken(first, "10Gi", "40"), configs: configs(config(fromClaim, byLimits)),
-			share:   Share{MemoryBytes: 10 << 30, TotalBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
-			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: multiUserOff}, steps: []string{sharing.MPSExecutor},
+			share:   Share{MemoryBytes: 10 << 30, DeviceMemoryBytes: 81559 << 20, Compute: 40, MaxShares: 48, UsableBytes: 10182 << 20},
+			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(5 << 30)), ActiveThreadPercentage: 30, MultiUser: new(false)}, steps: []string{sharing.MPSExecutor},
 		},
 		"a whole GPU by MPS": {
 			result: taken(first, "81559Mi"), configs: configs(config(fromClaim, byMPS)), sharing: Sharing{Strategy: mps}, steps: []string{sharing.MPSExecutor},
@@ -108,12 +108,12 @@ func TestMake_Share_HasMemoryAndSharing(t *testing.T) {
 			result: result(first), configs: configs(config(fromClaim, byLong)), sharing: Sharing{Strategy: slicing, Timed: true, Interval: 3}, steps: []string{sharing.TimeSliceExecutor},
 		},
 		"a share of a partition": {
-			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, TotalBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
+			result: taken(part, "19Gi"), share: Share{MemoryBytes: 19 << 30, DeviceMemoryBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
 			sharing: Sharing{Strategy: mps, MemoryLimit: new(uint64(19 << 30))}, steps: []string{MIGExecutor, sharing.MPSExecutor},
 		},
 		"a partition takes turns, with no time slice to set": {
 			result: taken(part, "19Gi"), configs: configs(config(fromClass, byMPS), config(fromClaim, ofMIG)),
-			share:   Share{MemoryBytes: 19 << 30, TotalBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
+			share:   Share{MemoryBytes: 19 << 30, DeviceMemoryBytes: 40192 << 20, MaxShares: 48, UsableBytes: 19 << 30},
 			sharing: Sharing{Strategy: slicing}, steps: []string{MIGExecutor},
 		},
 	} {
@@ -318,7 +318,7 @@ func TestDisagrees_DifferentSharing_NamesTheDifference(t *testing.T) {
 }
 
 func TestUse_Excess_NamesTheOverdrawnCapacity(t *testing.T) {
-	s := Share{MemoryBytes: 40 << 30, TotalBytes: 80 << 30, Compute: 40, MaxShares: 2}
+	s := Share{MemoryBytes: 40 << 30, DeviceMemoryBytes: 80 << 30, Compute: 40, MaxShares: 2}
 	var u Use
 	u.Add(s)
 	u.Add(s)

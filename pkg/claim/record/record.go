@@ -55,7 +55,7 @@ type header struct {
 }
 
 const (
-	kind    = "gpu-dra-driver/claim"
+	kind    = "gpu-dra-driver/prepared-claim"
 	gpuKind = "gpu-dra-driver/gpu"
 )
 

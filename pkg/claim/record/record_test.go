@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -33,14 +34,14 @@ func example() Record {
 }
 
 // golden is the file that every later version must read.
-const golden = `{"kind":"gpu-dra-driver/claim","version":1,"sha256":"%s"}
+const golden = `{"kind":"gpu-dra-driver/prepared-claim","version":1,"sha256":"%s"}
 {"state":"committed","bootID":"boot-1","plan":{"claim":{"namespace":"default","name":"c","uid":"1111"},"allocation":"abcd","devices":[{"request":"r/s","pool":"node-1/gpu","name":"gpu-0000-1b-00-0","kind":"gpu","pciAddress":"0000:1b:00.0","uuid":"GPU-1","minor":3}],"steps":[{"executor":"x","pciAddress":"0000:1b:00.0","spec":{"a":1}}]}}
 `
 
 // sealed makes a file of a payload, with the right checksum.
 func sealed(payload string) string {
 	sum := sha256.Sum256([]byte(payload))
-	return fmt.Sprintf(`{"kind":"gpu-dra-driver/claim","version":1,"sha256":"%s"}`, hex.EncodeToString(sum[:])) + "\n" + payload + "\n"
+	return fmt.Sprintf(`{"kind":"gpu-dra-driver/prepared-claim","version":1,"sha256":"%s"}`, hex.EncodeToString(sum[:])) + "\n" + payload + "\n"
 }
 
 func TestEncode_EarlierVersion_IsTheSame(t *testing.T) {
@@ -56,6 +57,18 @@ func TestEncode_EarlierVersion_IsTheSame(t *testing.T) {
 	got, err := Decode([]byte(want), "1111")
 	if d := cmp.Diff(example(), got); d != "" || err != nil {
 		t.Error(d, err)
+	}
+}
+
+// TestDecode_KeysBeforeRenaming_AreUnreadable reads a file from before most, ofBytes, threads, users and told were renamed:
+// added fields are ignored, so another kind must keep their values from being lost.
+func TestDecode_KeysBeforeRenaming_AreUnreadable(t *testing.T) {
+	data, err := os.ReadFile("testdata/early-keys.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Decode(data, "a"); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("it is read as %+v, %v", r, err)
 	}
 }
 

@@ -64,7 +64,7 @@ func partition(i int, profile string, start int) plan.Device {
 }
 
 func share(d plan.Device, percent uint64, compute, most int) plan.Device {
-	d.Share = plan.Share{MemoryBytes: percent << 20, TotalBytes: 100 << 20, Compute: compute, MaxShares: most}
+	d.Share = plan.Share{MemoryBytes: percent << 20, DeviceMemoryBytes: 100 << 20, Compute: compute, MaxShares: most}
 	return d
 }
 
@@ -318,7 +318,7 @@ func TestAccount_OtherBoardInSlot_StartsAgain(t *testing.T) {
 
 func TestAccount_Activity_IntegratedByWeight(t *testing.T) {
 	busy, half := partition(0, "3g.40gb", 4), whole(1)
-	half.Share = plan.Share{MemoryBytes: 40, TotalBytes: 80}
+	half.Share = plan.Share{MemoryBytes: 40, DeviceMemoryBytes: 80}
 	o := Observation{
 		Snapshot: node(3), Plans: []plan.Plan{claim("busy", busy, busy), claim("unknown", whole(2)), claim("share", half)},
 		Activity: func(plan, _ int) Activity {

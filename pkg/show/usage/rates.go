@@ -56,10 +56,10 @@ func weightOf(d plan.Device, boardSlices int) float64 {
 }
 
 func sharePart(s plan.Share) float64 {
-	if s == (plan.Share{}) || s.TotalBytes == 0 {
+	if s == (plan.Share{}) || s.DeviceMemoryBytes == 0 {
 		return 1
 	}
-	return min(1, max(float64(s.MemoryBytes)/float64(s.TotalBytes), float64(s.Compute)/100))
+	return min(1, max(float64(s.MemoryBytes)/float64(s.DeviceMemoryBytes), float64(s.Compute)/100))
 }
 
 // together returns the part of a board that devices on it have, 0 to 1. The shares of a device can take more of memory
@@ -185,5 +185,5 @@ func overlaps(at gpu.Placement, devices map[string]plan.Device) bool {
 
 // full reports whether a shared device has no room for another share.
 func full(u plan.Use, s plan.Share) bool {
-	return u.MemoryBytes >= s.TotalBytes || s.MaxShares > 0 && u.Count >= s.MaxShares
+	return u.MemoryBytes >= s.DeviceMemoryBytes || s.MaxShares > 0 && u.Count >= s.MaxShares
 }

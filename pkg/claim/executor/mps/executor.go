@@ -127,7 +127,9 @@ func Daemon(w plan.Work) mpsd.Daemon {
 	d := *w.Target()
 	out := mpsd.Daemon{
 		Name: d.Name, UUID: d.UUID, MemoryLimit: d.Sharing.MemoryLimit, Threads: d.Sharing.ActiveThreadPercentage,
-		Users: string(d.Sharing.MultiUser),
+	}
+	if many := d.Sharing.MultiUser; many != nil {
+		out.Users = map[bool]string{true: "many", false: "one"}[*many]
 	}
 	if d.Kind == gpu.KindMIG {
 		out.UUID = d.Partition.UUID

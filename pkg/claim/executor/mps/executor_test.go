@@ -122,9 +122,9 @@ func TestAdmit_GPUNotFree_Refused(t *testing.T) {
 // TestDaemon_DevicesOfOlderRecords_KeepTheirLimits reads devices as versions wrote them in which no limit was 0.
 func TestDaemon_DevicesOfOlderRecords_KeepTheirLimits(t *testing.T) {
 	const (
-		none  = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":1048576,"ofBytes":9663676416},"sharing":{"strategy":"MPS"}}`
-		ten   = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":10485760,"ofBytes":9663676416},"sharing":{"strategy":"MPS","memoryLimit":10485760,"threads":30}}`
-		seven = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":7340032,"ofBytes":9663676416},"sharing":{"strategy":"MPS","memoryLimit":7340032,"threads":20}}`
+		none  = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":1048576,"deviceMemoryBytes":9663676416},"sharing":{"strategy":"MPS"}}`
+		ten   = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":10485760,"deviceMemoryBytes":9663676416},"sharing":{"strategy":"MPS","memoryLimit":10485760,"activeThreadPercentage":30}}`
+		seven = `{"name":"gpu-0000-1b-00-0","share":{"memoryBytes":7340032,"deviceMemoryBytes":9663676416},"sharing":{"strategy":"MPS","memoryLimit":7340032,"activeThreadPercentage":20}}`
 	)
 	for name, c := range map[string]struct {
 		records []string

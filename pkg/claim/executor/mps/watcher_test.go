@@ -102,7 +102,7 @@ func (e *env) share(t *testing.T, n int, claim string) plan.Plan {
 	d := gpu.Device{Kind: gpu.KindGPU, PCIAddress: s.GPUs[n].Address}
 	return plan.Plan{Claim: plan.Claim{Namespace: "ns", Name: claim, UID: claim}, Devices: []plan.Device{{
 		Name: d.Name(), Kind: d.Kind, PCIAddress: d.PCIAddress, UUID: s.GPUs[n].UUID,
-		Share: plan.Share{MemoryBytes: 1 << 30, TotalBytes: 80 << 30}, Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS, MemoryLimit: new(uint64(1 << 30))},
+		Share: plan.Share{MemoryBytes: 1 << 30, DeviceMemoryBytes: 80 << 30}, Sharing: plan.Sharing{Strategy: v1beta1.StrategyMPS, MemoryLimit: new(uint64(1 << 30))},
 	}}}
 }
 
