@@ -130,7 +130,6 @@ func attributes(d plan.Device, index int) map[resourceapi.QualifiedName]resource
 
 // MountMetadata adds the mount of a file that has the path host on the node.
 func MountMetadata(edits specs.ContainerEdits, host string, f MetadataFile) specs.ContainerEdits {
-	edits.Mounts = append(slices.Clip(edits.Mounts),
-		&specs.Mount{HostPath: host, ContainerPath: f.ContainerPath, Options: []string{"ro", "nosuid", "nodev", "bind"}})
+	edits.Mounts = append(slices.Clip(edits.Mounts), bind(host, f.ContainerPath, "ro"))
 	return edits
 }

@@ -259,10 +259,6 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 	env := func(name, format string, args ...any) {
 		edits.Env = append(edits.Env, name+"="+fmt.Sprintf(format, args...))
 	}
-	mount := func(host, container, access string) {
-		edits.Mounts = append(edits.Mounts,
-			&specs.Mount{HostPath: host, ContainerPath: container, Options: []string{access, "nosuid", "nodev", "bind"}})
-	}
 	if d.Sharing.Strategy != "" {
 		env(envStrategy, "%s", d.Sharing.Strategy)
 	}
@@ -278,14 +274,18 @@ func DeviceEdits(edits specs.ContainerEdits, d plan.Device, mpsDir, topologyFile
 		env(envThreads, "%d", d.Sharing.ActiveThreadPercentage)
 	}
 	for _, m := range by.Mounts {
-		mount(filepath.Join(mpsDir, d.Name, m.Dir), m.ContainerPath, m.Access)
+		edits.Mounts = append(edits.Mounts, bind(filepath.Join(mpsDir, d.Name, m.Dir), m.ContainerPath, m.Access))
 	}
 	if d.TopologyEnv.VisibleDevices != "" {
 		env(envVisibleDevices, "%s", d.TopologyEnv.VisibleDevices)
 	}
 	if d.TopologyEnv.NCCLTopology != "" {
 		env(envTopologyFile, "%s", containerTopology)
-		mount(topologyFile, containerTopology, "ro")
+		edits.Mounts = append(edits.Mounts, bind(topologyFile, containerTopology, "ro"))
 	}
 	return edits
+}
+
+func bind(host, container, access string) *specs.Mount {
+	return &specs.Mount{HostPath: host, ContainerPath: container, Options: []string{access, "nosuid", "nodev", "bind"}}
 }

@@ -177,7 +177,6 @@ func TestPlanOf_NoPlan_ReturnsError(t *testing.T) {
 	}
 }
 
-// TestPlanOf_DamagedPlan_ReturnsError changes each byte of the plan and of the boot.
 // TestPlanOf_KeysBeforeRenaming_ReturnsError reads a spec from before keys of the plan were renamed.
 func TestPlanOf_KeysBeforeRenaming_ReturnsError(t *testing.T) {
 	data, err := os.ReadFile("testdata/early-keys.json")
@@ -189,6 +188,7 @@ func TestPlanOf_KeysBeforeRenaming_ReturnsError(t *testing.T) {
 	}
 }
 
+// TestPlanOf_DamagedPlan_ReturnsError changes each byte of the plan and of the boot.
 func TestPlanOf_DamagedPlan_ReturnsError(t *testing.T) {
 	first, last := strings.Index(golden, "boot-1"), strings.Index(golden, `","k8s.gpu.nvidia.com/sha256`)
 	if first < 0 || last < first {

@@ -47,10 +47,8 @@ func minorsOf(e *Engine) map[string]int {
 // confirmAfterChange calls confirm if the kernel may have changed device numbers since the last call. It returns
 // Options.Kernel as of its start.
 func (e *Engine) confirmAfterChange(ctx context.Context) (kernel string) {
-	kernel = e.o.Kernel()
-	e.mu.Lock()
-	same := e.kernel == kernel
-	e.mu.Unlock()
+	kernel, same := e.o.Kernel(), false
+	e.mark(func() { same = e.kernel == kernel })
 	if !same {
 		_, _ = e.confirm(ctx) // Recover retries failed removals.
 	}
@@ -74,9 +72,7 @@ func (e *Engine) confirm(ctx context.Context) ([]Finding, error) {
 	}
 	// The caller's end must not look like a failed read.
 	findings = e.confirming.each(context.WithoutCancel(ctx), e.o.Host, e.o.WorkLimit, findings, e.confirmSpec)
-	e.mu.Lock()
-	e.kernel = kernel
-	e.mu.Unlock()
+	e.mark(func() { e.kernel = kernel })
 	return slices.DeleteFunc(findings, func(f Finding) bool { return claimerror.ReasonOf(f.Err) == claimerror.Interrupted }), nil
 }
 

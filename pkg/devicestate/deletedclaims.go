@@ -106,7 +106,7 @@ func (d *DeletedClaims) Release(ctx context.Context) ([]Finding, error) {
 // release releases a claim that is still gone and unused. It holds the claim's lock meanwhile, because a claim without
 // allocation can be allocated and prepared again at any time. unknown is the error of the kubelet's answer.
 func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) error {
-	lock, err := d.engine.lockClaim(ctx, f.Claim.UID)
+	lock, boot, err := d.engine.lockClaim(ctx, f.Claim.UID)
 	if err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
@@ -121,7 +121,7 @@ func (d *DeletedClaims) release(ctx context.Context, f *Finding, unknown error) 
 	if err := d.unused(ctx, r.Plan, unknown); err != nil {
 		return err
 	}
-	if err := d.engine.unprepareLocked(ctx, f.Claim, lock.boot); err != nil {
+	if err := d.engine.unprepareLocked(ctx, f.Claim, boot); err != nil {
 		return failure(ctx, "unprepare", f.Claim, err)
 	}
 	if _, err := d.engine.records.Get(f.Claim.UID); err == nil {

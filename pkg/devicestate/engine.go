@@ -144,21 +144,16 @@ func (e *Engine) node() plan.Node {
 	}
 }
 
-// claimLock is a claim's held lock, with the ID of the present boot.
-type claimLock struct {
-	*host.Lock
-	boot string
-}
-
-// lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims.
-func (e *Engine) lockClaim(ctx context.Context, uid string) (l claimLock, err error) {
-	if l.boot, err = e.o.Host.BootID(); err != nil {
-		return l, err
+// lockClaim takes a claim's lock: the byte at a hash of the UID, in one file for all claims. It returns the ID of the boot
+// too, which decides what the claim's record means.
+func (e *Engine) lockClaim(ctx context.Context, uid string) (lock *host.Lock, boot string, err error) {
+	if boot, err = e.o.Host.BootID(); err != nil {
+		return nil, "", err
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(uid)) // It never fails.
-	l.Lock, err = e.o.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
-	return l, err
+	lock, err = e.o.Host.Lock(ctx, filepath.Join(e.locks, "claims"), int64(h.Sum64()>>2))
+	return lock, boot, err
 }
 
 // gpuLocks are held locks of GPUs, by PCI address.

@@ -16,7 +16,7 @@ import (
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
 )
 
-// What a repeated Prepare of a prepared claim does with a field that a new plan has otherwise.
+// A repeated Prepare of a prepared claim does one of these with a field that a new plan has otherwise.
 const (
 	kept      = "kept"      // The record's value stays, because containers use it.
 	refreshed = "refreshed" // The new value replaces it.

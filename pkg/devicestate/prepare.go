@@ -54,13 +54,12 @@ func (e *Engine) prepare(ctx context.Context, claim *resourceapi.ResourceClaim, 
 		return p, c.Refuse("", claimerror.InvalidAllocation,
 			fmt.Errorf("its UID %q cannot come from an API server", c.UID), "create the claim anew")
 	}
-	lock, err := e.lockClaim(ctx, c.UID)
+	lock, boot, err := e.lockClaim(ctx, c.UID)
 	if err != nil {
 		return p, err
 	}
 	defer lock.Release()
 
-	boot := lock.boot
 	old, err := e.current(c.UID, boot)
 	if err == nil && phaseOf(old, boot) == absent {
 		if old, err = e.lostRecord(c.UID, boot); err == nil && phaseOf(old, boot) != absent {

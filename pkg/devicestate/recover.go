@@ -56,10 +56,8 @@ func (e *Engine) Recover(ctx context.Context) ([]Finding, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	minors := minorsOf(e)
-	e.mu.Lock()
-	e.minors = minors // Before specs are written: Renumbered notices a later change.
-	e.mu.Unlock()
+	minors := minorsOf(e) // Before specs are written: Renumbered notices a later change.
+	e.mark(func() { e.minors = minors })
 	// All outdated specs go before one is written: two GPUs can have changed their numbers.
 	unconfirmed, err := e.confirm(ctx)
 	if err != nil {
@@ -90,18 +88,18 @@ func (e *Engine) uids() (records, specs []string, err error) {
 // recoverClaim recovers one claim and stores the claim and its state in the finding.
 func (e *Engine) recoverClaim(ctx context.Context, f *Finding) (did string, err error) {
 	uid := f.Claim.UID
-	lock, err := e.lockClaim(ctx, uid)
+	lock, boot, err := e.lockClaim(ctx, uid)
 	if err != nil {
 		return "", err
 	}
 	defer lock.Release()
-	r, err := e.current(uid, lock.boot)
+	r, err := e.current(uid, boot)
 	if err != nil {
 		return "", err
 	}
-	now := phaseOf(r, lock.boot)
+	now := phaseOf(r, boot)
 	if now == absent {
-		return e.recoverOrphan(ctx, f, lock.boot)
+		return e.recoverOrphan(ctx, f, boot)
 	}
 	if err := errors.Join(e.o.Specs.RemoveUnfinished(uid), e.records.RemoveUnfinished(uid)); err != nil {
 		return "", err
@@ -114,10 +112,10 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding) (did string, err 
 	defer locks.release()
 	switch now {
 	case replacing:
-		_, err = e.restoreCommit(ctx, r, lock.boot, locks)
+		_, err = e.restoreCommit(ctx, r, boot, locks)
 		return "undone; the claim keeps its devices", err
 	case intent:
-		err := e.release(ctx, r, lock.boot, locks)
+		err := e.release(ctx, r, boot, locks)
 		if errors.Is(err, plan.ErrKept) {
 			return "", nil // Incomplete says so, until a later pass completes it.
 		}
@@ -134,16 +132,30 @@ func (e *Engine) recoverClaim(ctx context.Context, f *Finding) (did string, err 
 	return "", nil
 }
 
-// recoverOrphan removes a spec that a crash left before the commit. It reports nothing if the claim was released before
-// its lock was taken.
+// recoverOrphan restores a record that is gone if the effects exist. Otherwise it removes the spec, which a crash left
+// before the commit. It reports nothing if the claim was released before its lock was taken.
 func (e *Engine) recoverOrphan(ctx context.Context, f *Finding, boot string) (did string, err error) {
 	uids, specs, err := e.uids()
 	if err != nil || !slices.Contains(union(uids, specs), f.Claim.UID) {
 		return "", err
 	}
 	f.Found = "spec"
-	if did, err := e.recoverLost(ctx, f.Claim.UID, boot); did != "" || err != nil {
-		return did, err
+	lost, err := e.lostRecord(f.Claim.UID, boot)
+	if err != nil {
+		return "", err
+	}
+	if phaseOf(lost, boot) != absent {
+		locks, err := e.lockGPUs(ctx, lost.Plan.HeldGPUs()...)
+		if err != nil {
+			return "", err
+		}
+		defer locks.release()
+		if err = e.checkSteps(ctx, lost.Plan); err == nil {
+			err = e.restoreLost(lost)
+		}
+		if !errors.Is(err, plan.ErrDestroyed) && !errors.Is(err, fs.ErrNotExist) {
+			return "record restored from the spec", err
+		}
 	}
 	return "removed", e.removeOrphan(f.Claim.UID)
 }
@@ -175,7 +187,7 @@ func (e *Engine) Verify(ctx context.Context, claims []plan.Claim) []Finding {
 
 // verify checks one claim. A claim without a commit of this boot has no effects.
 func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
-	lock, err := e.lockClaim(ctx, claim.UID)
+	lock, boot, err := e.lockClaim(ctx, claim.UID)
 	if err != nil {
 		return err
 	}
@@ -187,7 +199,7 @@ func (e *Engine) verify(ctx context.Context, claim plan.Claim) error {
 	if err != nil {
 		return err
 	}
-	if phaseOf(r, lock.boot) != committed {
+	if phaseOf(r, boot) != committed {
 		return nil
 	}
 	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
@@ -206,8 +218,7 @@ func (e *Engine) Identify(ctx context.Context, claims Claims) ([]Finding, error)
 	}
 	var findings []Finding
 	for _, uid := range uids {
-		f := Finding{Claim: plan.Claim{UID: uid}, Found: string(record.Unknown)}
-		findings = append(findings, f)
+		findings = append(findings, Finding{Claim: plan.Claim{UID: uid}, Found: string(record.Unknown)})
 	}
 	findings = e.identifying.each(ctx, e.o.Host, e.o.WorkLimit, findings, func(ctx context.Context, f *Finding) error {
 		did, err := e.identify(ctx, f, claims)
@@ -234,7 +245,7 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 		return "", err
 	}
 	f.Claim = p.Claim
-	lock, err := e.lockClaim(ctx, uid)
+	lock, boot, err := e.lockClaim(ctx, uid)
 	if err != nil {
 		return "", err
 	}
@@ -244,14 +255,14 @@ func (e *Engine) identify(ctx context.Context, f *Finding, claims Claims) (did s
 		return "", err
 	}
 	defer locks.release()
-	r, err := e.current(uid, lock.boot)
-	if err != nil || phaseOf(r, lock.boot) != unknown {
+	r, err := e.current(uid, boot)
+	if err != nil || phaseOf(r, boot) != unknown {
 		return "", err // Its spec is back, or another call rebuilt it meanwhile.
 	}
 	if len(p.Devices) == 0 {
-		return "released, because the claim has no devices", e.release(ctx, r, lock.boot, locks)
+		return "released, because the claim has no devices", e.release(ctx, r, boot, locks)
 	}
-	_, err = e.adopt(p, lock.boot, locks)
+	_, err = e.adopt(p, boot, locks)
 	return fmt.Sprintf("rebuilt from the claim's %d devices", len(p.Devices)), err
 }
 
@@ -322,27 +333,6 @@ func (e *Engine) restoreLost(r record.Record) error {
 		Remedy: "the claim keeps its devices, according to its CDI spec; check the node's disk",
 	})
 	return nil
-}
-
-// recoverLost restores a record that is gone if the effects exist. The caller holds the claim's lock.
-func (e *Engine) recoverLost(ctx context.Context, uid, boot string) (did string, err error) {
-	r, err := e.lostRecord(uid, boot)
-	if err != nil || phaseOf(r, boot) == absent {
-		return "", err
-	}
-	locks, err := e.lockGPUs(ctx, r.Plan.HeldGPUs()...)
-	if err != nil {
-		return "", err
-	}
-	defer locks.release()
-	err = e.checkSteps(ctx, r.Plan)
-	if errors.Is(err, plan.ErrDestroyed) || errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err == nil {
-		err = e.restoreLost(r)
-	}
-	return "record restored from the spec", err
 }
 
 // Incomplete reports whether another Recover is needed. Since the last one began, a record was unreadable or an intent

@@ -31,12 +31,12 @@ func (e *Engine) Unprepare(ctx context.Context, claim plan.Claim) error {
 }
 
 func (e *Engine) unprepare(ctx context.Context, claim plan.Claim) error {
-	lock, err := e.lockClaim(ctx, claim.UID)
+	lock, boot, err := e.lockClaim(ctx, claim.UID)
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	return e.unprepareLocked(ctx, claim, lock.boot)
+	return e.unprepareLocked(ctx, claim, boot)
 }
 
 // unprepareLocked is unprepare for a caller that holds the claim's lock.
@@ -271,20 +271,20 @@ func (e *Engine) releaseKept(ctx context.Context) {
 	e.keeping.each(context.WithoutCancel(ctx), e.o.Host, 0, findings, func(ctx context.Context, f *Finding) error {
 		ctx, cancel := context.WithTimeout(ctx, undoTime)
 		defer cancel()
-		lock, err := e.lockClaim(ctx, f.Claim.UID)
+		lock, boot, err := e.lockClaim(ctx, f.Claim.UID)
 		if err != nil {
 			return err
 		}
 		defer lock.Release()
 		r, err := e.records.Get(f.Claim.UID)
-		if now := phaseOf(r, lock.boot); errors.Is(err, fs.ErrNotExist) || err == nil && now != intent && now != replacing {
+		if now := phaseOf(r, boot); errors.Is(err, fs.ErrNotExist) || err == nil && now != intent && now != replacing {
 			e.mark(func() { delete(e.kept, f.Claim.UID) }) // Another call completed it, or prepared the claim again.
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		return e.unprepareLocked(ctx, f.Claim, lock.boot)
+		return e.unprepareLocked(ctx, f.Claim, boot)
 	})
 }
 

@@ -336,7 +336,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "Recover removes the spec of a record that is gone", File: "pkg/devicestate/recover.go",
-		Old: "; did != \"\" || err != nil {\n		return did, err", New: "; did == \"x\" {\n		return did, err",
+		Old: "	if phaseOf(lost, boot) != absent {\n", New: "	if false {\n",
 		Package: state, Test: "TestRecord_Gone_SpecReplacesIt",
 	},
 	{

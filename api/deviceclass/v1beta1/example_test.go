@@ -9,7 +9,7 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 )
 
-// Decode sets defaults, and names the field of a mistake.
+// ExampleDecode shows that Decode sets defaults, and names the field of a mistake.
 func ExampleDecode() {
 	config, err := v1beta1.Decode([]byte(`{
 		"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",

@@ -17,7 +17,7 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// The scheduler gave the claim 10 GiB of the node's only GPU.
+// ExampleMake plans a claim that has 10 GiB of the node's only GPU.
 func ExampleMake() {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "notebook", UID: "5d3e"},

@@ -109,7 +109,8 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	if result.ShareID == nil || charged.CmpInt64(int64(total-sharing.Step)) > 0 {
 		return Share{} // The rest is smaller than the least share.
 	}
-	s := Share{DeviceMemoryBytes: total, MaxShares: m.offer(g, d).MaxShares}
+	offer, _ := sharing.OfferOf(m.policy(g, d), g, d.Partition.Profile, m.node.NoMPS == "")
+	s := Share{DeviceMemoryBytes: total, MaxShares: offer.MaxShares}
 	if charged.Sign() > 0 { // Value overflows above int64.
 		s.MemoryBytes = uint64(charged.Value())
 	}
@@ -123,11 +124,6 @@ func (m maker) share(p *Plan, result resourceapi.DeviceRequestAllocationResult, 
 	}
 	s.UsableBytes = usable(s.MemoryBytes, total, reserved)
 	return s
-}
-
-func (m maker) offer(g gpu.GPU, d Device) sharing.Offer {
-	o, _ := sharing.OfferOf(m.policy(g, d), g, d.Partition.Profile, m.node.NoMPS == "")
-	return o
 }
 
 func (m maker) policy(g gpu.GPU, d Device) sharing.Policy {

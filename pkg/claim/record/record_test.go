@@ -60,8 +60,8 @@ func TestEncode_EarlierVersion_IsTheSame(t *testing.T) {
 	}
 }
 
-// TestDecode_KeysBeforeRenaming_AreUnreadable reads a file from before most, ofBytes, threads, users and told were renamed:
-// added fields are ignored, so another kind must keep their values from being lost.
+// TestDecode_KeysBeforeRenaming_AreUnreadable reads a file whose plan has the keys of before their renaming. Unknown fields
+// are ignored, so only the file's other kind keeps their values from being lost.
 func TestDecode_KeysBeforeRenaming_AreUnreadable(t *testing.T) {
 	data, err := os.ReadFile("testdata/early-keys.json")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
-// A node has two GPUs without MIG, one of which needs a reset.
+// ExampleBuild publishes two GPUs without MIG, one of which needs a reset.
 func ExampleBuild() {
 	snapshot := gpu.Snapshot{GPUs: []gpu.GPU{
 		{PCIAddress: "0000:1b:00.0", UUID: "GPU-9be4", ProductName: "NVIDIA L4", MemoryBytes: 24 << 30},

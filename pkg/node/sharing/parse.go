@@ -107,17 +107,13 @@ func Parse(data []byte) (s Settings, ignored []string, err error) {
 }
 
 func (s *Settings) defaults(f file) (err error) {
-	var known []string
-	for _, one := range strategies {
-		known = append(known, string(one.Name))
-	}
-	switch name := f.Sharing.Strategy; {
+	switch name := v1beta1.Strategy(f.Sharing.Strategy); {
 	case name == "None":
 		s.common.None = true
-	case name == "" || slices.Contains(known, name):
-		s.common.Strategy = v1beta1.Strategy(name)
+	case name == "" || Of(name).Name == name:
+		s.common.Strategy = name
 	default:
-		return fmt.Errorf("sharing.strategy: %q is not known, use %s or None", clip(name), strings.Join(known, ", "))
+		return fmt.Errorf("sharing.strategy: %q is not known, use MPS, TimeSlicing or None", clip(f.Sharing.Strategy))
 	}
 	s.common.MaxShares, err = bounded("sharing.maxShares", f.Sharing.MaxShares, clients)
 	return err
@@ -192,15 +188,22 @@ func (e entry) rule(field string, r rule) (rule, error) {
 		return r, fmt.Errorf("%s.name: %q is not a GPU resource, use nvidia.com/gpu or nvidia.com/mig-1g.10gb", field, clip(e.Name))
 	}
 	r.nodes, r.products = e.Nodes, e.Products
-	for what, patterns := range map[string][]string{"name": {r.name}, "nodes": e.Nodes, "products": e.Products} {
-		for _, p := range patterns {
-			if _, err := path.Match(p, ""); err != nil || p == "" {
-				return r, fmt.Errorf("%s.%s: %q is not a valid pattern", field, what, clip(p))
-			}
-		}
+	if err := checkPatterns(field, map[string][]string{"name": {r.name}, "nodes": e.Nodes, "products": e.Products}); err != nil {
+		return r, err
 	}
 	r.devices, err = readDevices(field+".devices", e.Devices)
 	return r, err
+}
+
+func checkPatterns(field string, of map[string][]string) error {
+	for what, patterns := range of {
+		for _, p := range patterns {
+			if _, err := path.Match(p, ""); err != nil || p == "" {
+				return fmt.Errorf("%s.%s: %q is not a valid pattern", field, what, clip(p))
+			}
+		}
+	}
+	return nil
 }
 
 var deviceForm = regexp.MustCompile(`^(GPU-[0-9a-zA-Z-]+|MIG-[0-9a-zA-Z/-]+|[0-9]{1,3}(:[0-9]{1,3})?)$`)

@@ -6,7 +6,6 @@ package sharing
 import (
 	"encoding/json"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -69,14 +68,7 @@ func (e publishEntry) read(field string) (published, error) {
 	if n := slices.Index(p.profiles, "Auto"); n >= 0 {
 		p.auto, p.profiles = true, slices.Delete(p.profiles, n, n+1)
 	}
-	for what, patterns := range map[string][]string{"nodes": p.nodes, "products": p.products, "profiles": p.profiles} {
-		for _, pattern := range patterns {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				return p, fmt.Errorf("%s.%s: %q is not a valid pattern", field, what, clip(pattern))
-			}
-		}
-	}
-	return p, nil
+	return p, checkPatterns(field, map[string][]string{"nodes": p.nodes, "products": p.products, "profiles": p.profiles})
 }
 
 func (s Settings) published(node string, g gpu.GPU) published {

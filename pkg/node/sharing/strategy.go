@@ -38,7 +38,7 @@ var strategies = []Strategy{
 // containerPipe is CUDA's default, so a process that lost its environment still finds the daemon.
 const containerPipe = "/tmp/nvidia-mps"
 
-// Strategy is what the driver knows of a sharing strategy; its executor knows the rest.
+// Strategy is a row. Only the executor of the strategy knows more of it.
 type Strategy struct {
 	Name v1beta1.Strategy
 	// Section is its name in the file with the node's settings, Isolation its value of the attribute isolation.

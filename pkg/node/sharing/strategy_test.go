@@ -44,6 +44,12 @@ func TestStrategies_Rows_AreComplete(t *testing.T) {
 	if parameters := reflect.TypeFor[v1beta1.Sharing]().NumField() - 1; parameters != len(strategies) {
 		t.Errorf("there are parameters of %d strategies, and %d rows", parameters, len(strategies))
 	}
+	_, _, err := Parse([]byte("sharing: {strategy: Other}"))
+	for _, s := range strategies {
+		if err == nil || !strings.Contains(err.Error(), string(s.Name)) {
+			t.Errorf("an unknown strategy gives %v, want %s in it", err, s.Name)
+		}
+	}
 	if got := Default(Policy{}, gpu.GPU{}, false); got.Name == "" || got.Daemon || got.Limits {
 		t.Errorf("a GPU and a node that support nothing share by %+v", got)
 	}
