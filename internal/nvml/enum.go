@@ -4,12 +4,15 @@
 package nvml
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
 
-// The values equal those of nvml.h, so that the NVML fake can pass them through. An unlisted value prints as
-// "Unknown".
+// The values equal those of nvml.h, so that the NVML fake can pass them through.
+
+// unknownName is the name of an unlisted value.
+const unknownName = "Unknown"
 
 // Brand is the marketing family of a board (nvmlBrandType_t).
 type Brand int
@@ -28,7 +31,7 @@ var brandNames = map[Brand]string{
 	10: "NvidiaVWS", 12: "QuadroRTX", 13: "NvidiaRTX", 14: "Nvidia", 15: "GeForceRTX", 16: "TitanRTX",
 }
 
-func (b Brand) String() string { return nameOf(brandNames, b) }
+func (b Brand) String() string { return cmp.Or(brandNames[b], unknownName) }
 
 // Architecture is the GPU's generation (nvmlDeviceArchitecture_t).
 type Architecture int
@@ -41,14 +44,14 @@ var architectureNames = map[Architecture]string{
 	10: "Blackwell", 13: "Rubin",
 }
 
-func (a Architecture) String() string { return nameOf(architectureNames, a) }
+func (a Architecture) String() string { return cmp.Or(architectureNames[a], unknownName) }
 
 // AddressingMode is the mode in which the GPU addresses system memory (nvmlDeviceAddressingModeType_t).
 type AddressingMode int
 
 var addressingModeNames = map[AddressingMode]string{0: "None", 1: "HMM", 2: "ATS"}
 
-func (m AddressingMode) String() string { return nameOf(addressingModeNames, m) }
+func (m AddressingMode) String() string { return cmp.Or(addressingModeNames[m], unknownName) }
 
 // ComputeMode determines the processes that may use the GPU (nvmlComputeMode_t).
 type ComputeMode int
@@ -61,14 +64,7 @@ const (
 
 var computeModeNames = map[ComputeMode]string{0: "Default", 2: "Prohibited", 3: "ExclusiveProcess"}
 
-func (m ComputeMode) String() string { return nameOf(computeModeNames, m) }
-
-func nameOf[T comparable](names map[T]string, v T) string {
-	if s, ok := names[v]; ok {
-		return s
-	}
-	return "Unknown"
-}
+func (m ComputeMode) String() string { return cmp.Or(computeModeNames[m], unknownName) }
 
 // RemoteDevice is the type of device at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
 type RemoteDevice int

@@ -89,8 +89,55 @@ type Device interface {
 	Fabric() (Fabric, error)
 	// Health fails as the query of its field values fails, or if another of its queries finds the GPU lost or to be reset.
 	Health() (Health, error)
-	Partitionable
-	Measurable
+
+	// The queries and changes of MIG. On a GPU without MIG they return NotSupported. Profiles and placements are available
+	// in either mode. Instances are available only while the mode is on; otherwise the methods return NotSupported.
+
+	// MIGMode returns NotSupported on a GPU without MIG. Pending differs from current until the GPU is reset.
+	MIGMode() (current, pending bool, err error)
+	// SetMIGMode sets the pending mode. On an idle GPU of an architecture that needs no reset, the mode is current
+	// before it returns nil. ResetRequired: the mode is pending until the GPU is reset. InUse: a process uses the
+	// GPU, or an instance exists and the mode was to be switched off; MIGMode confirms that nothing changed.
+	SetMIGMode(on bool) error
+	// GPUInstanceProfiles returns the GPU's profiles, ordered by NVML's profile index. A GPU without profiles returns
+	// none.
+	GPUInstanceProfiles() ([]GPUInstanceProfile, error)
+	// GPUInstancePlacements returns the possible placements of a profile's instances on the empty GPU.
+	GPUInstancePlacements(profileID int) ([]MIGPlacement, error)
+	// GPUInstances returns the present instances of all profiles, ordered by ID.
+	GPUInstances() ([]GPUInstance, error)
+	// CreateGPUInstance creates an instance at exactly that placement. It returns InsufficientResources if the
+	// placement is occupied.
+	CreateGPUInstance(profileID int, at MIGPlacement) (GPUInstance, error)
+	// MIGDevices returns the compute instances with a device handle, with their UUIDs, ordered by GPU instance and
+	// compute instance ID. A GPU instance without a compute instance has none.
+	MIGDevices() ([]MIGDevice, error)
+
+	// Measurements. They fail with NotSupported if the GPU, its mode or the driver does not have them.
+
+	// Utilization is not supported in MIG mode.
+	Utilization() (Utilization, error)
+	// VideoUtilization is not supported in MIG mode.
+	VideoUtilization() (VideoUtilization, error)
+	// Power is the board's, in milliwatts.
+	Power() (int, error)
+	// Temperature is the GPU's, in degrees Celsius.
+	Temperature() (int, error)
+	// Clock returns the present frequency in MHz.
+	Clock(ClockDomain) (int, error)
+	// Counters fails as the query of its field values fails. A value that the GPU or the driver does not have is
+	// NotReported.
+	Counters() (Counters, error)
+	// ProcessMemory returns the memory of processes, clients of MPS included, in the order of Processes.
+	ProcessMemory() ([]ProcessMemory, error)
+	// ProcessUtilization returns the newest sample of each process since a time, which is a sample's. It is not supported in
+	// MIG mode.
+	ProcessUtilization(since uint64) ([]ProcessUtilization, error)
+	// MIGMemory returns the memory of a MIG device.
+	MIGMemory(uuid string) (MemoryInfo, error)
+	// Performance reads the performance counters of the GPU, or of a GPU instance that is not negative. It is supported from
+	// Hopper on. The caller frees the sample before it closes the session.
+	Performance(gpuInstance int) (PerformanceSample, error)
 }
 
 // NVLink is an active link of a GPU.
@@ -158,32 +205,6 @@ type Process struct {
 	PID uint32
 	// GPUInstance and ComputeInstance are the instances it uses, -1 for the whole GPU.
 	GPUInstance, ComputeInstance int
-}
-
-// Partitionable has the queries and changes of MIG. On a GPU without MIG every method returns NotSupported.
-//
-// Profiles and placements are available in either mode. Instances are available only while the mode is on; otherwise
-// the methods return NotSupported.
-type Partitionable interface {
-	// MIGMode returns NotSupported on a GPU without MIG. Pending differs from current until the GPU is reset.
-	MIGMode() (current, pending bool, err error)
-	// SetMIGMode sets the pending mode. On an idle GPU of an architecture that needs no reset, the mode is current
-	// before it returns nil. ResetRequired: the mode is pending until the GPU is reset. InUse: a process uses the
-	// GPU, or an instance exists and the mode was to be switched off; MIGMode confirms that nothing changed.
-	SetMIGMode(on bool) error
-	// GPUInstanceProfiles returns the GPU's profiles, ordered by NVML's profile index. A GPU without profiles returns
-	// none.
-	GPUInstanceProfiles() ([]GPUInstanceProfile, error)
-	// GPUInstancePlacements returns the possible placements of a profile's instances on the empty GPU.
-	GPUInstancePlacements(profileID int) ([]MIGPlacement, error)
-	// GPUInstances returns the present instances of all profiles, ordered by ID.
-	GPUInstances() ([]GPUInstance, error)
-	// CreateGPUInstance creates an instance at exactly that placement. It returns InsufficientResources if the
-	// placement is occupied.
-	CreateGPUInstance(profileID int, at MIGPlacement) (GPUInstance, error)
-	// MIGDevices returns the compute instances with a device handle, with their UUIDs, ordered by GPU instance and
-	// compute instance ID. A GPU instance without a compute instance has none.
-	MIGDevices() ([]MIGDevice, error)
 }
 
 // GPUInstanceProfile is a profile for GPU instances (nvmlGpuInstanceProfileInfo_v2_t).

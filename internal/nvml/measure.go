@@ -3,34 +3,6 @@
 
 package nvml
 
-// Measurable has the measurements of a GPU. They fail with NotSupported if the GPU, its mode or the driver does not have
-// them.
-type Measurable interface {
-	// Utilization is not supported in MIG mode.
-	Utilization() (Utilization, error)
-	// VideoUtilization is not supported in MIG mode.
-	VideoUtilization() (VideoUtilization, error)
-	// Power is the board's, in milliwatts.
-	Power() (int, error)
-	// Temperature is the GPU's, in degrees Celsius.
-	Temperature() (int, error)
-	// Clock returns the present frequency in MHz.
-	Clock(ClockDomain) (int, error)
-	// Counters fails as the query of its field values fails. A value that the GPU or the driver does not have is
-	// NotReported.
-	Counters() (Counters, error)
-	// ProcessMemory returns the memory of processes, clients of MPS included, in the order of Processes.
-	ProcessMemory() ([]ProcessMemory, error)
-	// ProcessUtilization returns the newest sample of each process since a time, which is a sample's. It is not supported in
-	// MIG mode.
-	ProcessUtilization(since uint64) ([]ProcessUtilization, error)
-	// MIGMemory returns the memory of a MIG device.
-	MIGMemory(uuid string) (MemoryInfo, error)
-	// Performance reads the performance counters of the GPU, or of a GPU instance that is not negative. It is supported from
-	// Hopper on. The caller frees the sample before it closes the session.
-	Performance(gpuInstance int) (PerformanceSample, error)
-}
-
 // Utilization is in percent of the time: that in which a kernel ran, and that in which memory was read or written.
 type Utilization struct{ GPU, Memory int }
 

@@ -38,18 +38,15 @@ func (d *device) PCI() (nvml.PCIInfo, error) {
 }
 
 func (d *device) Brand() (nvml.Brand, error) {
-	b, err := get(d.session, "nvmlDeviceGetBrand", d.handle.GetBrand)
-	return nvml.Brand(b), err
+	return number[nvml.Brand](d.session, "nvmlDeviceGetBrand", d.handle.GetBrand)
 }
 
 func (d *device) Architecture() (nvml.Architecture, error) {
-	a, err := get(d.session, "nvmlDeviceGetArchitecture", d.handle.GetArchitecture)
-	return nvml.Architecture(a), err
+	return number[nvml.Architecture](d.session, "nvmlDeviceGetArchitecture", d.handle.GetArchitecture)
 }
 
 func (d *device) ComputeMode() (nvml.ComputeMode, error) {
-	m, err := get(d.session, "nvmlDeviceGetComputeMode", d.handle.GetComputeMode)
-	return nvml.ComputeMode(m), err
+	return number[nvml.ComputeMode](d.session, "nvmlDeviceGetComputeMode", d.handle.GetComputeMode)
 }
 
 func (d *device) SetComputeMode(m nvml.ComputeMode) error {
@@ -70,12 +67,12 @@ func (d *device) CUDAComputeCapability() (major, minor int, err error) {
 }
 
 func (d *device) MIGMode() (current, pending bool, err error) {
-	type modes struct{ current, pending int }
-	m, err := get(d.session, "nvmlDeviceGetMigMode", func() (m modes, ret gonvml.Return) {
-		m.current, m.pending, ret = d.handle.GetMigMode()
-		return m, ret
+	err = d.session.query("nvmlDeviceGetMigMode", func() gonvml.Return {
+		now, next, ret := d.handle.GetMigMode()
+		current, pending = now == gonvml.DEVICE_MIG_ENABLE, next == gonvml.DEVICE_MIG_ENABLE
+		return ret
 	})
-	return m.current == gonvml.DEVICE_MIG_ENABLE, m.pending == gonvml.DEVICE_MIG_ENABLE, err
+	return current, pending, err
 }
 
 func (d *device) Memory() (nvml.MemoryInfo, error) {
@@ -112,7 +109,7 @@ func compare(a, b nvml.Process) int {
 }
 
 // text reads a C string from a buffer that may lack its final zero.
-func text[T ~int8 | ~uint8](buffer []T) string {
+func text(buffer []int8) string {
 	var out strings.Builder
 	for _, c := range buffer {
 		if c == 0 {

@@ -45,7 +45,7 @@ func TestFind_Links_StayInRoot(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := find(root)
+			got, _, err := New(root).find()
 			if tc.want == "" {
 				if !errors.Is(err, nvml.LibraryNotFound) {
 					t.Fatalf("Find = %q, %v; want LibraryNotFound", got, err)

@@ -4,7 +4,6 @@
 package real
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,16 +63,6 @@ func (l *Library) Open() (nvml.Session, error) {
 	}
 	l.sessions++
 	return &session{library: l}, nil
-}
-
-func (l *Library) find() (path string, info os.FileInfo, err error) {
-	if path, err = find(l.driverRoot); err != nil {
-		return "", nil, err
-	}
-	if info, err = os.Stat(path); err != nil {
-		return "", nil, fmt.Errorf("look at %s: %w", path, errors.Join(nvml.LibraryNotFound, err))
-	}
-	return path, info, nil
 }
 
 // current returns ErrReplaced if a library is another version than the loaded one. A file's name contains the version;
@@ -155,19 +144,19 @@ var directories = []string{
 	"lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib", "",
 }
 
-// find looks for the NVML library under a driver root. It follows links within the root: an absolute link starts at
+// find looks for the NVML library under the driver root. It follows links within the root: an absolute link starts at
 // the root, and no link leads out of it. Without a library the error is nvml.LibraryNotFound and names the
 // directories.
-func find(driverRoot string) (string, error) {
+func (l *Library) find() (string, os.FileInfo, error) {
 	for _, dir := range directories {
-		path, err := securejoin.SecureJoin(driverRoot, filepath.Join(dir, soname))
+		path, err := securejoin.SecureJoin(l.driverRoot, filepath.Join(dir, soname))
 		if err != nil {
 			continue
 		}
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
-			return path, nil
+			return path, info, nil
 		}
 	}
-	return "", fmt.Errorf("look for %s under the driver root %s (in %s): %w", soname, driverRoot,
+	return "", nil, fmt.Errorf("look for %s under the driver root %s (in %s): %w", soname, l.driverRoot,
 		strings.Join(directories[:len(directories)-1], ", "), nvml.LibraryNotFound)
 }

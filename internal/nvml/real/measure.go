@@ -23,11 +23,10 @@ func (d *device) Utilization() (nvml.Utilization, error) {
 func (d *device) VideoUtilization() (nvml.VideoUtilization, error) {
 	// Both have the period of their samples as well.
 	percent := func(symbol string, of func() (uint32, uint32, gonvml.Return)) (int, error) {
-		n, err := get(d.session, symbol, func() (uint32, gonvml.Return) {
+		return number[int](d.session, symbol, func() (uint32, gonvml.Return) {
 			n, _, ret := of()
 			return n, ret
 		})
-		return int(n), err
 	}
 	encoder, err := percent("nvmlDeviceGetEncoderUtilization", d.handle.GetEncoderUtilization)
 	if err != nil {
@@ -38,18 +37,15 @@ func (d *device) VideoUtilization() (nvml.VideoUtilization, error) {
 }
 
 func (d *device) Power() (int, error) {
-	n, err := get(d.session, "nvmlDeviceGetPowerUsage", d.handle.GetPowerUsage)
-	return int(n), err
+	return number[int](d.session, "nvmlDeviceGetPowerUsage", d.handle.GetPowerUsage)
 }
 
 func (d *device) Temperature() (int, error) {
-	n, err := get(d.session, "nvmlDeviceGetTemperature", with(d.handle.GetTemperature, gonvml.TEMPERATURE_GPU))
-	return int(n), err
+	return number[int](d.session, "nvmlDeviceGetTemperature", with(d.handle.GetTemperature, gonvml.TEMPERATURE_GPU))
 }
 
 func (d *device) Clock(c nvml.ClockDomain) (int, error) {
-	n, err := get(d.session, "nvmlDeviceGetClockInfo", with(d.handle.GetClockInfo, gonvml.ClockType(c)))
-	return int(n), err
+	return number[int](d.session, "nvmlDeviceGetClockInfo", with(d.handle.GetClockInfo, gonvml.ClockType(c)))
 }
 
 // allLinks is the scope of a field that adds up all NVLinks.

@@ -37,6 +37,12 @@ func get[T any](q querier, symbol string, call func() (T, gonvml.Return)) (T, er
 	return v, nil
 }
 
+// number runs a query with a number as its result.
+func number[To, From ~int | ~int32 | ~uint32](q querier, symbol string, call func() (From, gonvml.Return)) (To, error) {
+	v, err := get(q, symbol, call)
+	return To(v), err
+}
+
 // with binds the argument of a query.
 func with[A, T any](call func(A) (T, gonvml.Return), a A) func() (T, gonvml.Return) {
 	return func() (T, gonvml.Return) { return call(a) }
