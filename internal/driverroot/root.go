@@ -173,41 +173,36 @@ var controlNodes = []struct {
 func (r *Root) commonStamp() string {
 	var b strings.Builder
 	for _, dir := range directories {
-		stamp(&b, filepath.Join(r.o.DriverRoot, dir))
+		b.WriteString(stamp(filepath.Join(r.o.DriverRoot, dir)))
 	}
 	for _, n := range controlNodes {
-		nodeStamp(&b, filepath.Join(r.o.DevRoot, n.path))
+		b.WriteString(nodeStamp(filepath.Join(r.o.DevRoot, n.path)))
 	}
 	return b.String()
 }
 
 // gpuStamp changes whenever the device nodes of a GPU change.
 func (r *Root) gpuStamp(device Device) string {
-	var b strings.Builder
-	nodeStamp(&b, filepath.Join(r.o.DevRoot, node(device)))
-	stamp(&b, filepath.Join(r.o.DevRoot, "dev/dri"))
-	stamp(&b, filepath.Join("/sys/bus/pci/devices", device.PCIAddress, "drm"))
-	return b.String()
+	return nodeStamp(filepath.Join(r.o.DevRoot, node(device))) + stamp(filepath.Join(r.o.DevRoot, "dev/dri")) +
+		stamp(filepath.Join("/sys/bus/pci/devices", device.PCIAddress, "drm"))
 }
 
 func node(device Device) string { return fmt.Sprintf("/dev/nvidia%d", device.Minor) }
 
 // stamp identifies the state of a file or directory. A missing file has a stamp too.
-func stamp(b *strings.Builder, path string) {
+func stamp(path string) string {
 	var s unix.Stat_t
 	if unix.Stat(path, &s) != nil {
-		b.WriteString(" -")
-		return
+		return " -"
 	}
-	fmt.Fprintf(b, " %d:%d:%d", s.Ino, s.Mtim.Sec, s.Mtim.Nsec)
+	return fmt.Sprintf(" %d:%d:%d", s.Ino, s.Mtim.Sec, s.Mtim.Nsec)
 }
 
 // nodeStamp identifies the state of a device node that containers receive.
-func nodeStamp(b *strings.Builder, path string) {
+func nodeStamp(path string) string {
 	var s unix.Stat_t
 	if unix.Lstat(path, &s) != nil {
-		b.WriteString(" -")
-		return
+		return " -"
 	}
-	fmt.Fprintf(b, " %o:%d:%d:%d", s.Mode, s.Rdev, s.Uid, s.Gid)
+	return fmt.Sprintf(" %o:%d:%d:%d", s.Mode, s.Rdev, s.Uid, s.Gid)
 }

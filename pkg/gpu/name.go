@@ -126,9 +126,6 @@ func CanonicalAddress(address string) (string, error) {
 	if m == nil {
 		return "", fmt.Errorf("%q is not a PCI address (like 0000:1b:00.0)", address)
 	}
-	domain, err := strconv.ParseUint(m[1], 16, 32)
-	if err != nil {
-		return "", fmt.Errorf("%q is not a PCI address: %w", address, err)
-	}
+	domain, _ := strconv.ParseUint(m[1], 16, 32) // Up to eight digits.
 	return fmt.Sprintf("%04x:%s:%s.%s", domain, strings.ToLower(m[2]), strings.ToLower(m[3]), cmp.Or(m[4], "0")), nil
 }

@@ -182,7 +182,7 @@ func (d *daemon) runOnce(want mpsd.Daemon, generation int) (ready bool, err erro
 			pause = d.s.firstRecheck
 		}
 		if err := l.apply(d.ctx); err != nil {
-			// The next Ensure sets the limits again.
+			// The next call of ensure sets the limits again.
 			d.update(func() {
 				d.failures++
 				d.applied, d.status.Problem = min(d.applied, generation-1), err.Error()

@@ -164,7 +164,7 @@ func TestEnsure_DaemonStarts_FirstServerHasItsLimits(t *testing.T) {
 		e.ensure(s, d)
 		e.fault(d, "", "")
 		e.check(fmt.Sprintf("a server starts before command %d", start), d)
-		if err := s.Stop(t.Context(), d.Name); err != nil {
+		if err := s.stop(t.Context(), d.Name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestEnsure_LimitsNotConfirmed_ReturnsError(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			for range 2 { // The second caller asks for no change.
-				_, err := s.Ensure(ctx, d)
+				_, err := s.ensure(ctx, d)
 				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), d.Name) {
 					t.Errorf("%v, want %q in it", err, c.want)
 				}
@@ -245,7 +245,7 @@ func TestEnsure_ChildIsNeverAServer_SharesStartLater(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for inStart := 0; ; {
-		_, err := s.Ensure(ctx, d)
+		_, err := s.ensure(ctx, d)
 		switch {
 		case err == nil && inStart == 0:
 			t.Fatal("the supervisor did not wait for a child that may be a server")

@@ -31,7 +31,7 @@ func (s *Supervisor) Serve(ctx context.Context) error {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return fmt.Errorf("keep others from the socket: %w", err)
 	}
-	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -40,8 +40,8 @@ func (s *Supervisor) Serve(ctx context.Context) error {
 	return nil
 }
 
-// Handler serves the protocol of package `mpsd`.
-func (s *Supervisor) Handler() http.Handler {
+// handler serves the protocol of package `mpsd`.
+func (s *Supervisor) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
 		var d mpsd.Daemon
@@ -58,18 +58,18 @@ func (s *Supervisor) Handler() http.Handler {
 			ctx, cancel = context.WithTimeout(ctx, wait)
 			defer cancel()
 		}
-		status, err := s.Ensure(ctx, d)
+		status, err := s.ensure(ctx, d)
 		answer(w, status, err)
 	})
 	mux.HandleFunc("DELETE /v1/daemons/{name}", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := mpsd.WithDeadline(r)
 		defer cancel()
-		answer(w, struct{}{}, s.Stop(ctx, r.PathValue("name")))
+		answer(w, struct{}{}, s.stop(ctx, r.PathValue("name")))
 	})
 	mux.HandleFunc("GET /v1/daemons", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second) // The request waits so long for a change.
 		defer cancel()
-		answer(w, s.List(ctx, r.URL.Query().Get("after")), nil)
+		answer(w, s.list(ctx, r.URL.Query().Get("after")), nil)
 	})
 	return mux
 }

@@ -49,10 +49,10 @@ const lockFile = "supervisor.lock"
 
 // Supervisor runs daemons. Its methods are safe for concurrent use.
 type Supervisor struct {
-	o    Options
-	ctx  context.Context
-	stop context.CancelCauseFunc
-	wg   sync.WaitGroup
+	o      Options
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
 
 	machine *host.Host // holds the directory's lock
 
@@ -87,7 +87,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		o: o, machine: machine, settleLimit: settleLimit, firstRecheck: firstRecheck,
 		daemons: map[string]*daemon{}, changed: make(chan struct{}),
 	}
-	s.ctx, s.stop = context.WithCancelCause(context.Background())
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, e := range entries {
 		if !e.IsDir() || !mpsd.IsDeviceName(e.Name()) {
 			continue
@@ -108,7 +108,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 
 // Close ends all daemons. Their notes stay for the next supervisor.
 func (s *Supervisor) Close() {
-	s.stop(errStopping)
+	s.cancel(errStopping)
 	s.wg.Wait()
 	s.machine.Close()
 }
@@ -128,9 +128,9 @@ func (s *Supervisor) begin(want mpsd.Daemon, old note) *daemon {
 	return d
 }
 
-// Ensure makes a daemon run as described. It returns once the daemon serves, or the reason why it does not. It does
+// ensure makes a daemon run as described. It returns once the daemon serves, or the reason why it does not. It does
 // nothing if the context has ended, because claims may have come and gone since.
-func (s *Supervisor) Ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
+func (s *Supervisor) ensure(ctx context.Context, want mpsd.Daemon) (mpsd.Status, error) {
 	if err := want.Validate(); err != nil {
 		return mpsd.Status{}, err
 	}
@@ -182,8 +182,8 @@ func (s *Supervisor) request(ctx context.Context, want mpsd.Daemon) (d *daemon, 
 	return d, d.generation, d.failures, nil
 }
 
-// Stop ends a daemon and removes its directory. It does nothing if the context has ended.
-func (s *Supervisor) Stop(ctx context.Context, name string) error {
+// stop ends a daemon and removes its directory. It does nothing if the context has ended.
+func (s *Supervisor) stop(ctx context.Context, name string) error {
 	if err := (mpsd.Daemon{Name: name, UUID: "GPU-0"}).Validate(); err != nil {
 		return err
 	}
@@ -215,8 +215,8 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	return err
 }
 
-// List returns the status of all daemons, once its version differs from after or the context ends.
-func (s *Supervisor) List(ctx context.Context, after string) mpsd.List {
+// list returns the status of all daemons, once its version differs from after or the context ends.
+func (s *Supervisor) list(ctx context.Context, after string) mpsd.List {
 	s.mu.Lock()
 	for after == s.versionText() && ctx.Err() == nil {
 		changed := s.changed

@@ -72,8 +72,8 @@ func (e *env) start() *Supervisor {
 		e.t.Fatal(err)
 	}
 	e.t.Cleanup(func() {
-		for _, d := range s.List(context.Background(), "").Daemons {
-			if err := s.Stop(context.Background(), d.Name); err != nil && !errors.Is(err, errStopping) {
+		for _, d := range s.list(context.Background(), "").Daemons {
+			if err := s.stop(context.Background(), d.Name); err != nil && !errors.Is(err, errStopping) {
 				e.t.Error(err)
 			}
 		}
@@ -129,7 +129,7 @@ func (e *env) ensure(s *Supervisor, d mpsd.Daemon) mpsd.Status {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 30*time.Second)
 	defer cancel()
-	status, err := s.Ensure(ctx, d)
+	status, err := s.ensure(ctx, d)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	if big.LimitMiB != 20<<10 || big.Threads != 100 {
 		t.Errorf("%+v", big.Info)
 	}
-	if err := s.Stop(t.Context(), d.Name); err != nil {
+	if err := s.stop(t.Context(), d.Name); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(e.o.Dir, d.Name)); !errors.Is(err, fs.ErrNotExist) {
@@ -211,7 +211,7 @@ func TestEnsure_NewDaemon_ServesWithinLimits(t *testing.T) {
 	if used := e.gpu(0); len(used.Processes) != 0 {
 		t.Errorf("processes are left: %+v", used.Processes)
 	}
-	if err := s.Stop(t.Context(), d.Name); err != nil {
+	if err := s.stop(t.Context(), d.Name); err != nil {
 		t.Errorf("ending what is not there: %v", err)
 	}
 }
@@ -226,7 +226,7 @@ func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	before := s.List(t.Context(), "")
+	before := s.list(t.Context(), "")
 	// A container mounts the directory itself, not its path.
 	pipe := filepath.Join(e.o.Dir, d.Name, pipeDir)
 	held, err := os.Open(pipe) // The inode number is not reused while it is open.
@@ -248,7 +248,7 @@ func TestSupervisor_DaemonDies_RestartsIt(t *testing.T) {
 	defer cancel()
 	var now mpsd.Status
 	for version := before.Version; now.Restarts == 0 || now.PID == 0; {
-		l := s.List(ctx, version)
+		l := s.list(ctx, version)
 		version = l.Version
 		now = l.Daemons[0]
 		if ctx.Err() != nil {
@@ -296,7 +296,7 @@ func TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon(t *testing.T) {
 			defer close(late)
 			r = r.WithContext(context.WithoutCancel(r.Context())) // It has not yet noticed that the connection is closed.
 		}
-		s.Handler().ServeHTTP(w, r)
+		s.handler().ServeHTTP(w, r)
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
@@ -314,10 +314,10 @@ func TestStop_SupervisorHangs_ClaimsAfterwardsKeepTheirDaemon(t *testing.T) {
 	close(served)
 	<-late
 	less := e.daemon(0, func(d *mpsd.Daemon) { d.MemoryLimit = new(uint64(1 << 30)) })
-	if _, err := s.Ensure(short, less); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.ensure(short, less); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	if l := s.List(t.Context(), ""); len(l.Daemons) != 1 || l.Daemons[0].PID == 0 || *l.Daemons[0].MemoryLimit != *d.MemoryLimit {
+	if l := s.list(t.Context(), ""); len(l.Daemons) != 1 || l.Daemons[0].PID == 0 || *l.Daemons[0].MemoryLimit != *d.MemoryLimit {
 		t.Errorf("the next claim's daemon was ended: %+v", l.Daemons)
 	}
 }
@@ -424,12 +424,12 @@ func TestNew_DirectoriesOfOthers_Stay(t *testing.T) {
 	e.leave("records", nil, "claim.json") // The directory is one level too high.
 	e.leave("plugin", other)
 	s := e.start()
-	if l := s.List(t.Context(), "").Daemons; len(l) != 0 {
+	if l := s.list(t.Context(), "").Daemons; len(l) != 0 {
 		t.Errorf("daemons are started: %+v", l)
 	}
 	// A claim whose daemon was removed already must end.
 	for _, name := range []string{"gpu-3", "gpu-4", "gpu-7"} {
-		if err := s.Stop(t.Context(), name); err != nil {
+		if err := s.stop(t.Context(), name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -464,7 +464,7 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), test.limit)
 			defer cancel()
 			done := make(chan error, 1)
-			go func() { _, err := s.Ensure(ctx, stuck); done <- err }()
+			go func() { _, err := s.ensure(ctx, stuck); done <- err }()
 			e.ensure(s, fine) // A hanging daemon does not delay another.
 			if err := <-done; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), stuck.Name) {
 				t.Errorf("%v, want %q in it", err, want)
@@ -477,7 +477,7 @@ func TestEnsure_DaemonFails_ReturnsProblem(t *testing.T) {
 			}
 			// An attempt that began before may still fail.
 			for attempts := 3; ; attempts-- {
-				if _, err := s.Ensure(t.Context(), stuck); err == nil {
+				if _, err := s.ensure(t.Context(), stuck); err == nil {
 					return
 				} else if attempts == 0 || !strings.Contains(err.Error(), want) {
 					t.Fatal(err)
@@ -502,7 +502,7 @@ func TestEnsure_LimitFailed_NextCallSetsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.MemoryLimit = new(uint64(20 << 30))
-	if _, err := s.Ensure(t.Context(), d); err == nil {
+	if _, err := s.ensure(t.Context(), d); err == nil {
 		t.Error("the daemon has another limit, although nothing can ask it")
 	}
 	if err := os.Rename(at+".away", at); err != nil {
@@ -529,10 +529,10 @@ func TestRun_CallerWaited_PausesGrowAgain(t *testing.T) {
 			o:       Options{Dir: dir, Root: dir, ShmBytes: 1 << 20, BootID: "boot-1", Log: func(string, ...any) {}},
 			daemons: map[string]*daemon{}, changed: make(chan struct{}),
 		}
-		s.ctx, s.stop = context.WithCancelCause(t.Context())
+		s.ctx, s.cancel = context.WithCancelCause(t.Context())
 		d := s.begin(mpsd.Daemon{Name: "gpu-0", UUID: "GPU-0"}, note{})
 		time.Sleep(time.Minute)
-		if _, err := s.Ensure(t.Context(), d.want); err == nil {
+		if _, err := s.ensure(t.Context(), d.want); err == nil {
 			t.Error("a daemon without a program runs")
 		}
 		s.mu.Lock()
@@ -545,7 +545,7 @@ func TestRun_CallerWaited_PausesGrowAgain(t *testing.T) {
 		if starts > 10 {
 			t.Errorf("%d starts in a minute", starts)
 		}
-		if err := s.Stop(t.Context(), "gpu-0"); err != nil {
+		if err := s.stop(t.Context(), "gpu-0"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -560,7 +560,7 @@ func TestEnsure_NoMultiUserMode_FallsBackOrFails(t *testing.T) {
 	if status := e.ensure(s, e.daemon(0)); status.ManyUsers {
 		t.Errorf("%+v", status)
 	}
-	_, err := s.Ensure(t.Context(), e.daemon(1, func(d *mpsd.Daemon) { d.Users = "many" }))
+	_, err := s.ensure(t.Context(), e.daemon(1, func(d *mpsd.Daemon) { d.Users = "many" }))
 	if err == nil || !strings.Contains(err.Error(), "multiUser") {
 		t.Errorf("several users at once, where the driver cannot: %v", err)
 	}
@@ -597,7 +597,7 @@ func TestEnsure_NoMPSProgram_ReturnsRemedy(t *testing.T) {
 	e := newEnv(t)
 	e.o.Root = t.TempDir()
 	s := e.start()
-	if _, err := s.Ensure(t.Context(), mpsd.Daemon{Name: "gpu-0", UUID: "GPU-0"}); err == nil || !strings.Contains(err.Error(), "nvidia-compute-utils") {
+	if _, err := s.ensure(t.Context(), mpsd.Daemon{Name: "gpu-0", UUID: "GPU-0"}); err == nil || !strings.Contains(err.Error(), "nvidia-compute-utils") {
 		t.Error(err)
 	}
 }

@@ -121,7 +121,7 @@ func (g *GPU) GPUInstanceProfiles() ([]nvml.GPUInstanceProfile, error) {
 }
 
 // With runs an operation on a GPU. NVML lists GPUs only when it is opened: if an older session does not find the GPU,
-// With tries a new one. The error is errNoGPU if the kernel driver does not have the GPU.
+// With tries a new one. IsGone reports the error of a GPU that the kernel driver does not have.
 func (p *Pool) With(address, uuid string, do func(*GPU) error) error {
 	for {
 		session, fresh, err := p.acquire()

@@ -174,20 +174,14 @@ func (w interconnect) greedy(level []Group) []Group {
 		}
 	}
 	slices.SortStableFunc(choices, func(x, y choice) int { return cmp.Compare(y.group.Links, x.group.Links) })
-	taken := map[int]bool{}
-	choices = slices.DeleteFunc(choices, func(c choice) bool {
-		clash := taken[c.a] || taken[c.b]
-		if !clash {
-			taken[c.a], taken[c.b] = true, true
-		}
-		return clash
-	})
-	slices.SortFunc(choices, func(x, y choice) int { return cmp.Compare(x.a, y.a) })
-	var out []Group
+	// Groups are in the order of their first parts.
+	taken, joined := map[int]bool{}, make([]Group, len(level))
 	for _, c := range choices {
-		out = append(out, c.group)
+		if !taken[c.a] && !taken[c.b] {
+			taken[c.a], taken[c.b], joined[c.a] = true, true, c.group
+		}
 	}
-	return out
+	return slices.DeleteFunc(joined, func(g Group) bool { return g.Members == nil })
 }
 
 func (w interconnect) join(a, b Group) (Group, bool) {

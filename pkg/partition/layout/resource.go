@@ -69,15 +69,8 @@ func Binding(profiles []gpu.Profile) []Resource {
 
 // Memory returns the largest sum of memory of disjoint partitions.
 func Memory(profiles []gpu.Profile) uint64 {
-	best := make([]uint64, Slices(profiles)+1)
-	for start := range Slices(profiles) {
-		best[start+1] = max(best[start+1], best[start])
-		for _, c := range startingAt(profiles, start) {
-			end := c.Placement.End()
-			best[end] = max(best[end], best[start]+c.Profile.MemoryBytes)
-		}
-	}
-	return best[len(best)-1]
+	memory := Resource{Of: func(p gpu.Profile) int { return int(p.MemoryBytes) }}
+	return uint64(maxUsed(profiles, memory, nil))
 }
 
 // Above these limits a resource counts as binding without a proof, because a superfluous counter costs the scheduler
@@ -88,7 +81,8 @@ const (
 )
 
 // maxUsed returns the largest amount that disjoint partitions take of a resource within the limits of the limited ones.
-// It walks along the slices and keeps the best sum for each use of the limited resources.
+// It walks along the slices and keeps the best sum for each use of the limited resources. Without limited ones there is
+// one use, so the result is exact.
 func maxUsed(profiles []gpu.Profile, r Resource, limited []Resource) int {
 	type use [maxLimited]int
 	if len(limited) > maxLimited {
