@@ -57,14 +57,12 @@ var planMutations = []Mutation{
 	},
 	{
 		Name: "the file for NCCL outlives its claim", File: "pkg/cdi/store/store.go",
-		Old:     "			if of, _, ours := s.parse(name); ours && of == uid {",
-		New:     "			if of, kind, ours := s.parse(name); ours && of == uid && kind != Topology {",
+		Old: "if f.uid != uid || f.unfinished {", New: "if f.uid != uid || f.unfinished || f.name == Topology {",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{
 		Name: "metadata files outlive their claim", File: "pkg/cdi/store/store.go",
-		Old:     "	for _, path := range extra {",
-		New:     "	for _, path := range extra[:min(1, len(extra))] {",
+		Old: "if f.uid != uid || f.unfinished {", New: "if f.uid != uid || f.unfinished || strings.HasPrefix(f.name, metadata) {",
 		Package: state, Test: "TestEngine_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{

@@ -93,11 +93,6 @@ func (s *Store) WriteMounted(uid, name string, data []byte) error {
 	return s.write(labelExtra, "write a file of the CDI spec", s.MountedPath(uid, name), data)
 }
 
-// ReadMounted returns a file that the claim's spec mounts. A missing one is fs.ErrNotExist.
-func (s *Store) ReadMounted(uid, name string) ([]byte, error) {
-	return s.host.ReadFile(s.MountedPath(uid, name))
-}
-
 // write writes a file that differs. No file needs a sync: no spec is used in a later boot without a new Prepare, which
 // compares the files.
 func (s *Store) write(label host.Label, attempt, path string, data []byte) error {
@@ -131,97 +126,86 @@ func (s *Store) Remove(uid string) error {
 	if err := s.Withdraw(uid); err != nil {
 		return err
 	}
-	extra, unfinished, err := s.files(uid)
+	files, err := s.list(s.dir, s.mounted)
 	if err != nil {
 		return err
 	}
-	for _, path := range extra {
-		if err := s.host.Remove(LabelRemove, path); err != nil {
+	for _, f := range files {
+		if f.uid != uid || f.unfinished {
+			continue
+		}
+		if err := s.host.Remove(LabelRemove, f.path); err != nil {
 			return fmt.Errorf("remove a file of the CDI spec: %w", err)
 		}
 	}
-	return s.removeUnfinished(unfinished)
+	return s.removeUnfinished(uid, files)
 }
 
 // RemoveUnfinished removes unfinished writes of the claim's files.
 func (s *Store) RemoveUnfinished(uid string) error {
-	_, unfinished, err := s.files(uid)
+	files, err := s.list(s.dir, s.mounted)
 	if err != nil {
 		return err
 	}
-	return s.removeUnfinished(unfinished)
+	return s.removeUnfinished(uid, files)
 }
 
-func (s *Store) removeUnfinished(paths []string) error {
-	for _, path := range paths {
-		if err := s.host.RemoveUnfinished(LabelRemove, path); err != nil {
+func (s *Store) removeUnfinished(uid string, files []file) error {
+	for _, f := range files {
+		if f.uid != uid || !f.unfinished {
+			continue
+		}
+		if err := s.host.RemoveUnfinished(LabelRemove, f.path); err != nil {
 			return fmt.Errorf("remove an unfinished file of the CDI spec: %w", err)
 		}
 	}
 	return nil
 }
 
-// files lists the claim's files, and the targets of unfinished writes. The directory decides: a file can be missing
-// whose number is lower.
-func (s *Store) files(uid string) (complete, unfinished []string, err error) {
-	for _, dir := range []string{s.dir, s.mounted} {
-		names, temporary, err := s.list(dir)
-		if err != nil {
-			return nil, nil, err
-		}
-		paths := func(names []string) (out []string) {
-			for _, name := range names {
-				if of, _, ours := s.parse(name); ours && of == uid {
-					out = append(out, filepath.Join(dir, name))
-				}
-			}
-			return out
-		}
-		complete, unfinished = append(complete, paths(names)...), append(unfinished, paths(temporary)...)
-	}
-	return complete, unfinished, nil
+// file is a claim's file, or the target of an unfinished write.
+type file struct {
+	uid, name, path string
+	unfinished      bool
 }
 
-func (s *Store) list(dir string) (complete, unfinished []string, err error) {
-	if complete, unfinished, err = s.host.List(dir); err != nil {
-		return nil, nil, fmt.Errorf("list CDI specs and the files that they mount: %w", err)
+// list lists the files of all claims in directories. The directory decides: a file can be missing whose number is lower.
+func (s *Store) list(dirs ...string) (files []file, err error) {
+	for _, dir := range dirs {
+		names, unfinished, err := s.host.List(dir)
+		if err != nil {
+			return nil, fmt.Errorf("list CDI specs and the files that they mount: %w", err)
+		}
+		for n, entry := range slices.Concat(names, unfinished) {
+			if uid, name, ours := s.parse(entry); ours {
+				files = append(files, file{uid, name, filepath.Join(dir, entry), n >= len(names)})
+			}
+		}
 	}
-	return complete, unfinished, nil
+	return files, nil
 }
 
 // Written lists the claims with a spec, sorted.
 func (s *Store) Written() ([]string, error) {
-	names, _, err := s.list(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	var uids []string
-	for _, file := range names {
-		if uid, name, ours := s.parse(file); ours && name == spec {
-			uids = append(uids, uid)
-		}
-	}
-	slices.Sort(uids)
-	return uids, nil
+	files, err := s.list(s.dir)
+	return uids(files, func(f file) bool { return f.name == spec && !f.unfinished }), err
 }
 
 // UIDs lists the claims with any file, complete or unfinished, sorted.
 func (s *Store) UIDs() ([]string, error) {
-	var uids []string
-	for _, dir := range []string{s.dir, s.mounted} {
-		names, unfinished, err := s.list(dir)
-		if err != nil {
-			return nil, err
-		}
-		for _, file := range slices.Concat(names, unfinished) {
-			uid, name, ours := s.parse(file)
-			if ours && (name == spec || name == Topology || strings.HasPrefix(name, metadata)) {
-				uids = append(uids, uid)
-			}
+	files, err := s.list(s.dir, s.mounted)
+	return uids(files, func(f file) bool {
+		return f.name == spec || f.name == Topology || strings.HasPrefix(f.name, metadata)
+	}), err
+}
+
+func uids(files []file, wanted func(file) bool) (uids []string) {
+	for _, f := range files {
+		if wanted(f) {
+			uids = append(uids, f.uid)
 		}
 	}
 	slices.Sort(uids)
-	return slices.Compact(uids), nil
+	return slices.Compact(uids)
 }
 
 // ErrUnlinked means that the CDI directory was deleted while this process still has the old one mounted.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -132,7 +133,7 @@ func (s Records) checkSpec(r record.Record) error {
 	}
 	for i, d := range r.Plan.Devices {
 		if d.TopologyEnv.NCCLTopology != "" {
-			switch file, err := s.specs.ReadMounted(c.UID, store.Topology); {
+			switch file, err := os.ReadFile(s.specs.MountedPath(c.UID, store.Topology)); {
 			case errors.Is(err, fs.ErrNotExist):
 				return fmt.Errorf("claim %s is committed and has no topology file for NCCL", c)
 			case err != nil:
@@ -150,7 +151,7 @@ func (s Records) checkSpec(r record.Record) error {
 		return err
 	}
 	for i, f := range files {
-		file, err := s.specs.ReadMounted(c.UID, store.Metadata(i))
+		file, err := os.ReadFile(s.specs.MountedPath(c.UID, store.Metadata(i)))
 		if err != nil {
 			return fmt.Errorf("the metadata of request %s of claim %s: %w", f.Request, c, err)
 		}
