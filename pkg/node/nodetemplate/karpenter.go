@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/pkg/gpu"
 )
@@ -71,7 +72,7 @@ func (t Template) Karpenter() Karpenter {
 			delete(attributes, "parentUUID")
 			slice.Devices = append(slice.Devices, karpenterDevice{
 				Name: d.Name, Attributes: attributes, Capacity: d.Capacity, ConsumesCounters: d.ConsumesCounters,
-				AllowMultipleAllocations: d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations,
+				AllowMultipleAllocations: ptr.Deref(d.AllowMultipleAllocations, false),
 			})
 		}
 		if len(slice.Devices) > 0 || len(slice.SharedCounters) > 0 {

@@ -34,7 +34,6 @@ func FromNode(published []resourceapi.ResourceSlice, name string) (Template, err
 		return Template{}, err
 	}
 	t := template{node: name, notes: map[string][]string{}, wholes: map[string]bool{}, cut: map[string]bool{}}
-	var on onDemand
 	for _, s := range current {
 		s = *s.DeepCopy()
 		devices := s.Spec.Devices
@@ -42,7 +41,6 @@ func FromNode(published []resourceapi.ResourceSlice, name string) (Template, err
 		for _, d := range devices {
 			if t.keep(&d) {
 				s.Spec.Devices = append(s.Spec.Devices, d)
-				on.see(d)
 			}
 		}
 		if len(s.Spec.Devices) > 0 || len(s.Spec.SharedCounters) > 0 {
@@ -54,7 +52,7 @@ func FromNode(published []resourceapi.ResourceSlice, name string) (Template, err
 			t.note("these GPUs are partitions only, and a new node has them whole if no administrator cuts them: %s", address)
 		}
 	}
-	on.note(&t)
+	t.noteOnDemand()
 	return t.done(), nil
 }
 
