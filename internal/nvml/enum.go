@@ -75,9 +75,6 @@ const (
 	RemoteUnknown RemoteDevice = 255
 )
 
-// MaxNVLinks is the largest number of links that NVML reports (NVML_NVLINK_MAX_LINKS).
-const MaxNVLinks = 36
-
 // FabricState is the state of a GPU's registration (nvmlGpuFabricState_t).
 type FabricState int
 

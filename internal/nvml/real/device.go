@@ -120,6 +120,9 @@ func text(buffer []int8) string {
 	return out.String()
 }
 
+// maxNVLinks is the largest number of links that NVML reports (NVML_NVLINK_MAX_LINKS).
+const maxNVLinks = 36
+
 // NVLinks queries each link: a GPU has fewer links than NVML's maximum, and returns InvalidArgument for the first
 // missing one.
 func (d *device) NVLinks() ([]nvml.NVLink, error) {
@@ -129,7 +132,7 @@ func (d *device) NVLinks() ([]nvml.NVLink, error) {
 		return nil, err
 	}
 	known := &d.session.library.links
-	for i := range nvml.MaxNVLinks {
+	for i := range maxNVLinks {
 		state, err := get(d.session, "nvmlDeviceGetNvLinkState", with(d.handle.GetNvLinkState, i))
 		switch {
 		case i > 0 && (errors.Is(err, nvml.NotSupported) || errors.Is(err, nvml.InvalidArgument)):
