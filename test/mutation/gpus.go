@@ -72,7 +72,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a pending MIG mode is not refused", File: "pkg/partition/mig/mode.go",
-		Old: "	if pending {\n		return unchanged(", New: "	if pending && current {\n		return unchanged(",
+		Old: "	if pending {\n		return &", New: "	if pending && current {\n		return &",
 		Package: partitions, Test: "TestPrepare_MIGModePending_Refused",
 	},
 	{
@@ -87,7 +87,7 @@ var gpuMutations = []Mutation{
 	},
 	{
 		Name: "a mode is switched on without a record", File: "pkg/partition/mig/mode.go",
-		Old: "	if err := x.modes.Put(r); err != nil {\n		return unchanged(err)\n	}\n", New: "	_ = r\n",
+		Old: "	if err := x.modes.Put(r); err != nil {\n		return err\n	}\n", New: "	_ = r\n",
 		Package: partitions, Test: "TestExecutor_CrashAtEveryOperation_LosesAndLeaksNothing",
 	},
 	{

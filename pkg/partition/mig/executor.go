@@ -68,7 +68,7 @@ func (x *Executor) Admit(ctx context.Context, w plan.Work) error {
 		return nil
 	}
 	return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error {
-		on, err := g.modeOn()
+		on, _, err := g.mode()
 		if err != nil || !on {
 			return err
 		}
@@ -97,7 +97,7 @@ func (x *Executor) Apply(ctx context.Context, w plan.Work) error {
 			return g.find(&d.Partition)
 		}
 		if err := x.switchOn(ctx, g, d); err != nil {
-			return err
+			return unchanged(err)
 		}
 		switch {
 		case d.Partition.UUID != "":

@@ -21,12 +21,11 @@ type openGPU struct {
 	x *Executor
 }
 
-func (g *openGPU) modeOn() (bool, error) {
-	current, _, err := g.MIGMode()
-	if err != nil {
-		return false, fmt.Errorf("read the MIG mode: %w", err)
+func (g *openGPU) mode() (current, pending bool, err error) {
+	if current, pending, err = g.MIGMode(); err != nil {
+		err = fmt.Errorf("read the MIG mode: %w", err)
 	}
-	return current, nil
+	return current, pending, err
 }
 
 // instance is a GPU instance with its compute instances and MIG devices.
@@ -90,7 +89,6 @@ func (g *openGPU) instances() ([]*instance, error) {
 	return out, g.addDevices(out...)
 }
 
-// addDevices sets the MIG devices of instances.
 func (g *openGPU) addDevices(instances ...*instance) error {
 	devices, err := g.MIGDevices()
 	if err != nil {
@@ -148,7 +146,7 @@ var errGone = fmt.Errorf("the partition is gone: %w", plan.ErrDestroyed)
 
 // find finds a recorded partition and updates its instance IDs. A partition without a recorded UUID must be complete.
 func (g *openGPU) find(p *plan.Partition) error {
-	on, err := g.modeOn()
+	on, _, err := g.mode()
 	if err != nil {
 		return err
 	}

@@ -41,40 +41,38 @@ func (x *Executor) RecordedInterconnect(g gpu.GPU) gpu.Interconnect {
 	return r.Interconnect
 }
 
-// switchOn switches the MIG mode on if it is off. It writes a record first.
+// switchOn switches the MIG mode on if it is off. It writes a record first. After an error the mode is off, or its record
+// stays.
 func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) error {
-	current, pending, err := g.MIGMode()
-	if err != nil {
-		return unchanged(fmt.Errorf("read the MIG mode: %w", err))
-	}
-	if current {
-		return nil
+	current, pending, err := g.mode()
+	if err != nil || current {
+		return err
 	}
 	architecture, err := g.Architecture()
 	if err != nil {
-		return unchanged(fmt.Errorf("read the architecture: %w", err))
+		return fmt.Errorf("read the architecture: %w", err)
 	}
 	if architecture < nvml.ArchHopper && !x.o.AllowReset {
-		return unchanged(&executor.Busy{
+		return &executor.Busy{
 			Obstacle: "its MIG mode is off, and switching it on resets the GPU",
 			Remedy:   "switch the mode on (nvidia-smi -mig 1) or allow resets with --allow-gpu-reset",
-		})
+		}
 	}
 	if pending {
-		return unchanged(&executor.Busy{
+		return &executor.Busy{
 			Obstacle: "its MIG mode waits for a reset of the GPU", Remedy: "reset the GPU, or reboot the node",
-		})
+		}
 	}
 	r, _, err := x.modes.OfBoot(d.PCIAddress, d.UUID)
 	if err != nil {
-		return unchanged(err)
+		return err
 	}
 	r.Found, r.Set = 0, 1 // NVML's values for off and on.
 	if scanned, _ := x.o.Snapshot().ByAddress(d.PCIAddress); scanned.UUID == d.UUID {
 		r.Interconnect = scanned.Interconnect // The mode hides it.
 	}
 	if err := x.modes.Put(r); err != nil {
-		return unchanged(err)
+		return err
 	}
 	if err = x.setMode(ctx, g, d, true); err == nil {
 		return nil
@@ -83,7 +81,7 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 	if clearErr == nil {
 		clearErr = x.modes.Remove(d.PCIAddress)
 	}
-	return unchanged(errors.Join(err, clearErr)) // The record stays until the mode is restored.
+	return errors.Join(err, clearErr) // The record stays until the mode is restored.
 }
 
 // setMode switches the mode and reads it back. The result of the switch alone is not reliable: the mode can change
@@ -96,9 +94,9 @@ func (x *Executor) setMode(ctx context.Context, g *openGPU, d *plan.Device, want
 		if err := g.Reopen(); err != nil {
 			return errors.Join(setErr, err)
 		}
-		current, _, err := g.MIGMode()
+		current, _, err := g.mode()
 		if err != nil {
-			return errors.Join(setErr, fmt.Errorf("read the MIG mode: %w", err))
+			return errors.Join(setErr, err)
 		}
 		if current != want {
 			if setErr == nil {
@@ -119,10 +117,10 @@ func (x *Executor) clearMode(ctx context.Context, g *openGPU, d *plan.Device) er
 	if err := g.Reopen(); err != nil {
 		return err // The handle is of before a switch.
 	}
-	current, pending, err := g.MIGMode()
+	current, pending, err := g.mode()
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the MIG mode: %w", err)
+		return err
 	case current:
 		return x.setMode(ctx, g, d, false)
 	case pending:
@@ -159,14 +157,13 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 
 // Restore switches the mode of an idle GPU back. The caller holds the GPU's lock, and no claim has a part of it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
-	d := plan.Device{PCIAddress: g.PCIAddress, UUID: g.UUID, Kind: gpu.KindGPU}
-	d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
-	return x.Settle(ctx, &d)
+	name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
+	return x.Settle(ctx, &plan.Device{Name: name, PCIAddress: g.PCIAddress, UUID: g.UUID, Kind: gpu.KindGPU})
 }
 
 // refuseMode returns an error while the mode is on, which an administrator set.
 func (g *openGPU) refuseMode() error {
-	on, err := g.modeOn()
+	on, _, err := g.mode()
 	if err != nil || !on {
 		return err
 	}
@@ -185,7 +182,7 @@ func (g *openGPU) refuseMode() error {
 
 // switchOff switches the mode off on a GPU without partitions.
 func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) error {
-	current, err := g.modeOn()
+	current, _, err := g.mode()
 	if err != nil {
 		return err
 	}

@@ -161,7 +161,7 @@ func unchanged(err error) error { return marked{err, plan.ErrUnchanged} }
 
 // destroy destroys a partition if it exists and has the recorded UUID. It keeps another partition in its place.
 func (x *Executor) destroy(ctx context.Context, g *openGPU, p plan.Partition) (destroyed bool, err error) {
-	on, err := g.modeOn()
+	on, _, err := g.mode()
 	if nvml.Unavailable(err) || err == nil && !on {
 		return false, nil
 	}
