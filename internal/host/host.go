@@ -139,7 +139,6 @@ func (h *Host) Close() {
 	}
 }
 
-// ErrPanic is the error of a function that panicked.
 var ErrPanic = errors.New("a bug of the driver stopped it")
 
 // Guard calls do. It logs a panic and returns it as an error, so that a bug fails one operation, not the process.

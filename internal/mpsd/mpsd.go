@@ -26,7 +26,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors of a Client.
 var (
 	ErrAway = errors.New("the supervisor of MPS daemons does not run on this node")
 	// ErrRefused means that the supervisor answered with an error.

@@ -11,8 +11,7 @@ import (
 
 // The values equal those of nvml.h, so that the NVML fake can pass them through.
 
-// unknownName is the name of an unlisted value.
-const unknownName = "Unknown"
+const unknownName = "Unknown" // of an unlisted value
 
 // Brand is the marketing family of a board (nvmlBrandType_t).
 type Brand int

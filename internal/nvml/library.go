@@ -133,7 +133,6 @@ type Device interface {
 	// ProcessUtilization returns the newest sample of each process since a time, which is a sample's. It is not supported in
 	// MIG mode.
 	ProcessUtilization(since uint64) ([]ProcessUtilization, error)
-	// MIGMemory returns the memory of a MIG device.
 	MIGMemory(uuid string) (MemoryInfo, error)
 	// Performance reads the performance counters of the GPU, or of a GPU instance that is not negative. It is supported from
 	// Hopper on. The caller frees the sample before it closes the session.
@@ -150,7 +149,6 @@ type NVLink struct {
 	RemoteBusID string
 }
 
-// Fabric is the state of a GPU's registration with a fabric.
 type Fabric struct {
 	State FabricState
 	// Status is the result of a completed registration: nil, or NVML's error.
@@ -216,7 +214,6 @@ type VideoUtilization struct{ Encoder, Decoder int }
 // ClockDomain is a clock (nvmlClockType_t).
 type ClockDomain int
 
-// The clocks of a GPU.
 const (
 	ClockGraphics ClockDomain = 0
 	ClockSM       ClockDomain = 1

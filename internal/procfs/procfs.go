@@ -24,7 +24,6 @@ const mountsLimit = 1 << 20
 // ErrEnded means that a process does not exist any more.
 var ErrEnded = errors.New("the process has ended")
 
-// Mount is a mount of a process.
 type Mount struct {
 	// Filesystem is the device number of the file system.
 	Filesystem string
@@ -72,16 +71,21 @@ func unescape(field []byte) string {
 	return string(out)
 }
 
-// parseStart returns the start time in a stat file, in clock ticks since the boot. It is false for a process that has
-// ended, and for other files.
-func parseStart(data []byte) (start uint64, ok bool) {
-	// The name in parentheses can contain anything. The state, field 3, follows it; the start time is field 22.
+// parseStat returns the fields of a stat file from the state on, field 3. There are none for a process that has ended, and
+// for other files.
+func parseStat(data []byte) [][]byte {
+	// The name in parentheses, field 2, can contain anything.
 	at := bytes.LastIndexByte(data, ')')
-	if at < 0 {
-		return 0, false
+	if fields := bytes.Fields(data[at+1:]); at >= 0 && len(fields) >= 2 && !bytes.ContainsAny(fields[0], "ZXx") {
+		return fields
 	}
-	fields := bytes.Fields(data[at+1:])
-	if len(fields) < 20 || bytes.ContainsAny(fields[0], "ZXx") {
+	return nil
+}
+
+// parseStart returns the start time in a stat file, field 22, in clock ticks since the boot.
+func parseStart(data []byte) (start uint64, ok bool) {
+	fields := parseStat(data)
+	if len(fields) < 20 {
 		return 0, false
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
@@ -120,9 +124,7 @@ func Children(root string, pid int) (children []int, err error) {
 		case err != nil:
 			return nil, err
 		}
-		// The state and the parent's PID, fields 3 and 4, follow the name in parentheses.
-		fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
-		if len(fields) > 1 && !bytes.ContainsAny(fields[0], "ZXx") && string(fields[1]) == strconv.Itoa(pid) {
+		if fields := parseStat(data); fields != nil && string(fields[1]) == strconv.Itoa(pid) { // field 4
 			children = append(children, int(child))
 		}
 	}

@@ -15,14 +15,12 @@ import (
 type Kind string
 
 const (
-	// KindGPU is a whole GPU.
 	KindGPU Kind = "gpu"
 	// KindMIG is a MIG partition of a GPU: a profile at a placement, whether it exists yet or not.
 	KindMIG Kind = "mig"
 	// KindMonitor is a GPU to monitor, not to use: for claims with admin access.
 	KindMonitor Kind = "monitor"
-	// KindGroup is a group of NVLink-connected GPUs.
-	KindGroup Kind = "nvlink-group"
+	KindGroup   Kind = "nvlink-group"
 )
 
 // Device is the content of a device name.

@@ -15,7 +15,6 @@ import (
 	"gpu-dra-driver/internal/mpsd"
 )
 
-// Directories and files of a daemon.
 const (
 	pipeDir = "pipe"
 	shmDir  = "shm"
@@ -64,7 +63,6 @@ func (d *daemon) wake() {
 	}
 }
 
-// desired returns the desired state and its generation.
 func (d *daemon) desired() (mpsd.Daemon, int) {
 	d.s.mu.Lock()
 	defer d.s.mu.Unlock()

@@ -105,7 +105,6 @@ func bind(from, to string) error {
 	return unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// findProgram returns the program's path in the driver root.
 func findProgram(root string) (string, error) {
 	return driverprogram.Find(root, program, "install the driver's MPS programs (nvidia-compute-utils, cuda-mps)")
 }
@@ -182,7 +181,6 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// cause describes how the process ended.
 func (p *process) cause() string {
 	text := clip(p.out.String())
 	if p.err != nil {

@@ -199,7 +199,6 @@ func (l *limiter) set(ctx context.Context, server int) error {
 	return fmt.Errorf("%s has a memory limit of %q, want %d MiB", what, memory, mib)
 }
 
-// ask sends commands to the daemon.
 func (l *limiter) ask(ctx context.Context, commands ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
