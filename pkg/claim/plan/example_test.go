@@ -25,7 +25,7 @@ func ExampleMake() {
 			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
 				Request: "gpu", Driver: "gpu.nvidia.com", Pool: "node-1/gpu", Device: "gpu-0000-1b-00-0",
 				ShareID: new(types.UID("share-1")), ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					plan.MemoryCapacity: resource.MustParse("10Gi"),
+					"memory": resource.MustParse("10Gi"),
 				},
 			}}},
 		}},

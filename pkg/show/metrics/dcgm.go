@@ -50,20 +50,20 @@ var dcgmMetrics = []struct {
 		if len(g.Partitions) > 0 {
 			return sampler.Absent
 		}
-		return scaled(g.Utilization, percent)
+		return times(g.Utilization, percent)
 	}},
-	{dcgm("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."), nil, func(g sampler.GPU) float64 { return scaled(g.MemoryUtilization, percent) }},
-	{dcgm("DEV_ENC_UTIL", "gauge", "Encoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return scaled(g.Encoder, percent) }},
-	{dcgm("DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return scaled(g.Decoder, percent) }},
+	{dcgm("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.MemoryUtilization, percent) }},
+	{dcgm("DEV_ENC_UTIL", "gauge", "Encoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.Encoder, percent) }},
+	{dcgm("DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.Decoder, percent) }},
 	{dcgm("DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB)."), func(d sampler.Device) float64 {
 		if d.MemoryTotal < 0 {
 			return sampler.Absent
 		}
 		return max(d.MemoryTotal-d.MemoryReserved-d.MemoryUsed, 0) / mebibyte
 	}, nil},
-	{dcgm("DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."), func(d sampler.Device) float64 { return scaled(d.MemoryUsed, 1./mebibyte) }, nil},
+	{dcgm("DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."), func(d sampler.Device) float64 { return times(d.MemoryUsed, 1./mebibyte) }, nil},
 	{dcgm("DEV_FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB)."),
-		func(d sampler.Device) float64 { return scaled(d.MemoryReserved, 1./mebibyte) }, nil},
+		func(d sampler.Device) float64 { return times(d.MemoryReserved, 1./mebibyte) }, nil},
 	{dcgm("DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes."), nil, func(g sampler.GPU) float64 {
 		if g.Counters.NVLinkSent < 0 || g.Counters.NVLinkReceived < 0 {
 			return sampler.Absent
@@ -82,6 +82,13 @@ var dcgmMetrics = []struct {
 }
 
 func dcgm(name, kind, help string) Entry { return Entry{"DCGM_FI_" + name, kind, dcgmLabels, help} }
+
+func times(v, factor float64) float64 {
+	if v < 0 {
+		return sampler.Absent
+	}
+	return v * factor
+}
 
 func clockMHz(g sampler.GPU, name string) float64 {
 	if hertz, ok := g.Clocks[name]; ok {
