@@ -359,21 +359,33 @@ type APIServer struct {
 	Cached error
 	// Gets and CachedGets count the calls.
 	Gets, CachedGets int
+
+	mu sync.Mutex
 }
 
 // GetCached implements devicestate.Claims.
-func (s *APIServer) GetCached(ctx context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
-	s.CachedGets++
+func (s *APIServer) GetCached(_ context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
+	s.count(&s.CachedGets)
 	if s.Cached != nil {
 		return nil, s.Cached
 	}
-	s.Gets-- // It counts the others.
-	return s.Get(ctx, c)
+	return s.get(c)
 }
 
 // Get implements devicestate.Claims.
 func (s *APIServer) Get(_ context.Context, c plan.Claim) (*resourceapi.ResourceClaim, error) {
-	s.Gets++
+	s.count(&s.Gets)
+	return s.get(c)
+}
+
+// count counts a call. Processes work on claims concurrently.
+func (s *APIServer) count(calls *int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*calls++
+}
+
+func (s *APIServer) get(c plan.Claim) (*resourceapi.ResourceClaim, error) {
 	if s.Down != nil {
 		return nil, s.Down
 	}
