@@ -77,7 +77,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 // serve constructs the controllers and runs them until the context ends.
 func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 	ctrl.SetLogger(klog.Background())
-	manager, err := ctrl.NewManager(config, ctrl.Options{
+	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:         scheme.Scheme,
 		Metrics:        metricsserver.Options{BindAddress: orNone(c.HTTPEndpoint)},
 		LeaderElection: c.LeaderElect, LeaderElectionID: c.LeaseName, LeaderElectionNamespace: c.PodNamespace,
@@ -109,25 +109,25 @@ func serve(ctx context.Context, c flags.Config, config *rest.Config) error {
 			ModelPrefix: c.ModelClassPrefix, ResourcePrefix: c.ExtendedResourcePrefix,
 		},
 	})
-	ctrlmetrics.Registry.MustRegister(metrics.NewCluster(control.Cluster))
+	ctrlmetrics.Registry.MustRegister(metrics.Clusters(control.Cluster))
 	reviews := metrics.NewReviews(ctrlmetrics.Registry, version)
 	err = errors.Join(
-		manager.Add(runnable{control.Observe, false}),
-		manager.Add(runnable{control.Lead, true}),
-		manager.AddHealthzCheck("alive", healthz.Ping),
-		manager.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
+		m.Add(always{manager.RunnableFunc(control.Observe)}),
+		m.Add(manager.RunnableFunc(control.Lead)),
+		m.AddHealthzCheck("alive", healthz.Ping),
+		m.AddReadyzCheck("cluster", func(*http.Request) error { return control.Synced() }),
 	)
 	if err == nil && c.Webhook {
 		test := controller.SelfTest{Checks: checks(c, client, io.Discard), Service: c.WebhookService, Events: recorder, Report: reviews.SetReachable}
 		err = errors.Join(
-			addWebhook(manager, c, client, controller.Webhooks(control.ClusterView, reviews, c.DenyUnsatisfiable)),
-			manager.Add(runnable{test.Run, true}),
+			addWebhook(m, c, client, controller.Webhooks(control.ClusterView, reviews, c.DenyUnsatisfiable)),
+			m.Add(manager.RunnableFunc(test.Run)),
 		)
 	}
 	if err != nil {
 		return fmt.Errorf("prepare to run: %w", err)
 	}
-	if err := manager.Start(ctx); err != nil {
+	if err := m.Start(ctx); err != nil {
 		return fmt.Errorf("run: %w", err)
 	}
 	return nil
@@ -141,7 +141,7 @@ func addWebhook(m manager.Manager, c flags.Config, client kubernetes.Interface, 
 	certificate := controller.NewCertificate(client, c.PodNamespace, c.CertSecret, service, c.WebhookConfiguration)
 	server := newServer(c, certificate.Get, handlers)
 	return errors.Join(
-		m.Add(runnable{certificate.Run, false}),
+		m.Add(always{manager.RunnableFunc(certificate.Run)}),
 		m.Add(server),
 		m.AddReadyzCheck("webhook", func(r *http.Request) error {
 			if _, err := certificate.Get(nil); err != nil {
@@ -172,15 +172,10 @@ func newServer(
 	return server
 }
 
-// runnable is a part of the program. If leads is set, it starts when this instance becomes the leader.
-type runnable struct {
-	run   func(context.Context) error
-	leads bool
-}
+// always is a part of the program that runs on each instance. Other parts start when this instance becomes the leader.
+type always struct{ manager.Runnable }
 
-func (r runnable) Start(ctx context.Context) error { return r.run(ctx) }
-
-func (r runnable) NeedLeaderElection() bool { return r.leads }
+func (always) NeedLeaderElection() bool { return false }
 
 // orNone returns an address, or controller-runtime's value for no server.
 func orNone(address string) string {

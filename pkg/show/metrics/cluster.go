@@ -64,23 +64,18 @@ type Cluster struct {
 	Prices map[string]float64
 }
 
-// clusterCollector collects the cluster metrics at each scrape.
-type clusterCollector struct {
-	read func() (Cluster, bool)
-}
+// Clusters collects the cluster metrics of the Cluster that it returns at each scrape; false means no data, as on an
+// instance without the lead.
+type Clusters func() (Cluster, bool)
 
-// NewCluster returns a collector of the Cluster that read returns; false means no data, as on an instance without the
-// lead.
-func NewCluster(read func() (Cluster, bool)) prometheus.Collector {
-	return &clusterCollector{read}
-}
-
-func (c *clusterCollector) Describe(out chan<- *prometheus.Desc) {
+// Describe implements prometheus.Collector.
+func (c Clusters) Describe(out chan<- *prometheus.Desc) {
 	describe(out, clusterGauges...)
 }
 
-func (c *clusterCollector) Collect(out chan<- prometheus.Metric) {
-	now, ok := c.read()
+// Collect implements prometheus.Collector.
+func (c Clusters) Collect(out chan<- prometheus.Metric) {
+	now, ok := c()
 	if !ok {
 		return
 	}

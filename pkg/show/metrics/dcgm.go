@@ -14,16 +14,6 @@ import (
 	"gpu-dra-driver/pkg/gpu/sampler"
 )
 
-// DCGM lists the metrics that have the names, labels and units of NVIDIA's dcgm-exporter, for its dashboards. It is the
-// exporter's lists without those that this driver does not measure, see testdata/dcgm-exporter.tsv and docs/metrics.md.
-func DCGM() []Entry {
-	var out []Entry
-	for _, m := range dcgmMetrics {
-		out = append(out, m.Entry)
-	}
-	return out
-}
-
 // dcgmLabels are the exporter's. UUID is the GPU's, also for a MIG device.
 var dcgmLabels = []string{
 	"gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "GPU_I_PROFILE", "GPU_I_ID", "container", "namespace", "pod",
@@ -31,54 +21,35 @@ var dcgmLabels = []string{
 
 const mebibyte, percent = 1 << 20, 100
 
-var dcgmMetrics = []struct {
-	Entry
-	// part is the value of a board or a partition, board that of a board only.
-	part  func(sampler.Device) float64
-	board func(sampler.GPU) float64
-}{
-	{dcgm("DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz)."), nil, func(g sampler.GPU) float64 { return clockMHz(g, "sm") }},
-	{dcgm("DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz)."), nil, func(g sampler.GPU) float64 { return clockMHz(g, "memory") }},
-	{dcgm("DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C)."), nil, func(g sampler.GPU) float64 { return scaled(g.Counters.MemoryTemperature, 1) }},
-	{dcgm("DEV_GPU_TEMP", "gauge", "GPU temperature (in C)."), nil, func(g sampler.GPU) float64 { return g.TemperatureC }},
-	{dcgm("DEV_POWER_USAGE", "gauge", "Power draw (in W)."), nil, func(g sampler.GPU) float64 { return g.PowerW }},
-	{dcgm("DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ)."), nil,
-		func(g sampler.GPU) float64 { return scaled(g.Counters.EnergyMJ, 1) }},
-	{dcgm("DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries."), nil,
-		func(g sampler.GPU) float64 { return scaled(g.Counters.PCIeReplays, 1) }},
-	{dcgm("DEV_GPU_UTIL", "gauge", "GPU utilization (in %)."), nil, func(g sampler.GPU) float64 {
-		if len(g.Partitions) > 0 {
-			return sampler.Absent
-		}
-		return times(g.Utilization, percent)
-	}},
-	{dcgm("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.MemoryUtilization, percent) }},
-	{dcgm("DEV_ENC_UTIL", "gauge", "Encoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.Encoder, percent) }},
-	{dcgm("DEV_DEC_UTIL", "gauge", "Decoder utilization (in %)."), nil, func(g sampler.GPU) float64 { return times(g.Decoder, percent) }},
-	{dcgm("DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB)."), func(d sampler.Device) float64 {
-		if d.MemoryTotal < 0 {
-			return sampler.Absent
-		}
-		return max(d.MemoryTotal-d.MemoryReserved-d.MemoryUsed, 0) / mebibyte
-	}, nil},
-	{dcgm("DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB)."), func(d sampler.Device) float64 { return times(d.MemoryUsed, 1./mebibyte) }, nil},
-	{dcgm("DEV_FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB)."),
-		func(d sampler.Device) float64 { return times(d.MemoryReserved, 1./mebibyte) }, nil},
-	{dcgm("DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes."), nil, func(g sampler.GPU) float64 {
-		if g.Counters.NVLinkSent < 0 || g.Counters.NVLinkReceived < 0 {
-			return sampler.Absent
-		}
-		return float64(g.Counters.NVLinkSent+g.Counters.NVLinkReceived) / mebibyte
-	}},
-	{dcgm("PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active."), func(d sampler.Device) float64 {
-		if d.SM < 0 {
-			return sampler.Absent // Without performance counters, the exporter does not have it either.
-		}
-		return d.Utilization
-	}, nil},
-	{dcgm("PROF_PIPE_TENSOR_ACTIVE", "gauge", "Ratio of cycles the tensor (HMMA) pipe is active."), func(d sampler.Device) float64 { return d.Tensor }, nil},
-	{dcgm("PROF_DRAM_ACTIVE", "gauge", "Ratio of cycles the device memory interface is active sending or receiving data."),
-		func(d sampler.Device) float64 { return d.DRAM }, nil},
+// The first are of a board only, the others of a board or a partition.
+var (
+	dcgmSMClock      = dcgm("DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).")
+	dcgmMemoryClock  = dcgm("DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).")
+	dcgmMemoryTemp   = dcgm("DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).")
+	dcgmTemp         = dcgm("DEV_GPU_TEMP", "gauge", "GPU temperature (in C).")
+	dcgmPower        = dcgm("DEV_POWER_USAGE", "gauge", "Power draw (in W).")
+	dcgmEnergy       = dcgm("DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ).")
+	dcgmReplays      = dcgm("DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.")
+	dcgmUtilization  = dcgm("DEV_GPU_UTIL", "gauge", "GPU utilization (in %).")
+	dcgmMemoryUtil   = dcgm("DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).")
+	dcgmEncoder      = dcgm("DEV_ENC_UTIL", "gauge", "Encoder utilization (in %).")
+	dcgmDecoder      = dcgm("DEV_DEC_UTIL", "gauge", "Decoder utilization (in %).")
+	dcgmNVLink       = dcgm("DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "Total number of NVLink bandwidth counters for all lanes.")
+	dcgmFree         = dcgm("DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).")
+	dcgmUsed         = dcgm("DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).")
+	dcgmReserved     = dcgm("DEV_FB_RESERVED", "gauge", "Framebuffer memory reserved (in MiB).")
+	dcgmEngineActive = dcgm("PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active.")
+	dcgmTensorActive = dcgm("PROF_PIPE_TENSOR_ACTIVE", "gauge", "Ratio of cycles the tensor (HMMA) pipe is active.")
+	dcgmDRAMActive   = dcgm("PROF_DRAM_ACTIVE", "gauge", "Ratio of cycles the device memory interface is active sending or receiving data.")
+)
+
+// DCGM lists the metrics that have the names, labels and units of NVIDIA's dcgm-exporter, for its dashboards. It is the
+// exporter's lists without those that this driver does not measure, see testdata/dcgm-exporter.tsv and docs/metrics.md.
+func DCGM() []Entry {
+	return []Entry{
+		dcgmSMClock, dcgmMemoryClock, dcgmMemoryTemp, dcgmTemp, dcgmPower, dcgmEnergy, dcgmReplays, dcgmUtilization, dcgmMemoryUtil,
+		dcgmEncoder, dcgmDecoder, dcgmFree, dcgmUsed, dcgmReserved, dcgmNVLink, dcgmEngineActive, dcgmTensorActive, dcgmDRAMActive,
+	}
 }
 
 func dcgm(name, kind, help string) Entry { return Entry{"DCGM_FI_" + name, kind, dcgmLabels, help} }
@@ -127,17 +98,49 @@ func sendDCGM(out chan<- prometheus.Metric, s sampler.Snapshot, node string, hol
 			if d.Kind == gpu.KindMIG {
 				profile, instance = d.Profile, strconv.Itoa(d.GPUInstance)
 			}
-			for _, e := range dcgmMetrics {
-				value := float64(sampler.Absent)
-				switch {
-				case e.part != nil && (d.Kind == gpu.KindMIG || len(g.Partitions) == 0):
-					value = e.part(d)
-				case e.board != nil && d.Kind == gpu.KindGPU:
-					value = e.board(g)
-				}
-				e.send(out, value, strconv.Itoa(g.Index), g.UUID, "0000"+strings.ToUpper(g.Address), fmt.Sprintf("nvidia%d", g.Minor), g.Model, node,
-					profile, instance, h.container, h.namespace, h.pod)
+			labels := []string{
+				strconv.Itoa(g.Index), g.UUID, "0000" + strings.ToUpper(g.Address), fmt.Sprintf("nvidia%d", g.Minor), g.Model, node,
+				profile, instance, h.container, h.namespace, h.pod,
+			}
+			send := func(e Entry, value float64) { e.send(out, value, labels...) }
+			if d.Kind == gpu.KindGPU {
+				sendBoard(g, send)
+			}
+			if d.Kind == gpu.KindMIG || len(g.Partitions) == 0 {
+				sendPart(d, send)
 			}
 		}
 	}
+}
+
+func sendBoard(g sampler.GPU, send func(Entry, float64)) {
+	send(dcgmSMClock, clockMHz(g, "sm"))
+	send(dcgmMemoryClock, clockMHz(g, "memory"))
+	send(dcgmMemoryTemp, scaled(g.Counters.MemoryTemperature, 1))
+	send(dcgmTemp, g.TemperatureC)
+	send(dcgmPower, g.PowerW)
+	send(dcgmEnergy, scaled(g.Counters.EnergyMJ, 1))
+	send(dcgmReplays, scaled(g.Counters.PCIeReplays, 1))
+	if len(g.Partitions) == 0 {
+		send(dcgmUtilization, times(g.Utilization, percent))
+	}
+	send(dcgmMemoryUtil, times(g.MemoryUtilization, percent))
+	send(dcgmEncoder, times(g.Encoder, percent))
+	send(dcgmDecoder, times(g.Decoder, percent))
+	if c := g.Counters; c.NVLinkSent >= 0 && c.NVLinkReceived >= 0 {
+		send(dcgmNVLink, float64(c.NVLinkSent+c.NVLinkReceived)/mebibyte)
+	}
+}
+
+func sendPart(d sampler.Device, send func(Entry, float64)) {
+	if d.MemoryTotal >= 0 {
+		send(dcgmFree, max(d.MemoryTotal-d.MemoryReserved-d.MemoryUsed, 0)/mebibyte)
+	}
+	send(dcgmUsed, times(d.MemoryUsed, 1./mebibyte))
+	send(dcgmReserved, times(d.MemoryReserved, 1./mebibyte))
+	if d.SM >= 0 { // Without performance counters, the exporter does not have it either.
+		send(dcgmEngineActive, d.Utilization)
+	}
+	send(dcgmTensorActive, d.Tensor)
+	send(dcgmDRAMActive, d.DRAM)
 }

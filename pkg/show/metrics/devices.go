@@ -5,7 +5,6 @@ package metrics
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,58 +22,24 @@ func deviceEntry(name, kind, help string, more ...string) Entry {
 	return Entry{"gpu_dra_device_" + name, kind, slices.Concat(deviceLabels, more), help}
 }
 
-// The metrics of boards and partitions.
+// The metrics of boards and partitions, of boards only, and of claims.
 var (
-	ofPart = []struct {
-		Entry
-		value func(sampler.Device) float64
-	}{
-		{deviceEntry("utilization_ratio", "gauge", "Part of the time in which a kernel ran on the device. Absent for a partition of a GPU before Hopper, which cannot measure it."),
-			func(d sampler.Device) float64 { return d.Utilization }},
-		{deviceEntry("sm_active_ratio", "gauge", "Part of the device's multiprocessors in use, on average. From Hopper on."),
-			func(d sampler.Device) float64 { return d.SM }},
-		{deviceEntry("tensor_active_ratio", "gauge", "Part of the device's tensor cores in use, on average. From Hopper on."),
-			func(d sampler.Device) float64 { return d.Tensor }},
-		{deviceEntry("dram_active_ratio", "gauge", "Part of the device's memory bandwidth in use, on average. From Hopper on."),
-			func(d sampler.Device) float64 { return d.DRAM }},
-		{deviceEntry("memory_used_bytes", "gauge", "Memory of the device that processes use, without the driver's own."),
-			func(d sampler.Device) float64 { return d.MemoryUsed }},
-		{deviceEntry("memory_total_bytes", "gauge", "Memory of the device, with the driver's own."),
-			func(d sampler.Device) float64 { return d.MemoryTotal }},
-		{deviceEntry("processes", "gauge", "Processes that use the device."), func(d sampler.Device) float64 {
-			if d.Processes == nil {
-				return sampler.Absent
-			}
-			return float64(len(d.Processes))
-		}},
-	}
-	ofBoard = []struct {
-		Entry
-		value func(sampler.GPU) map[string]float64
-	}{
-		{deviceEntry("power_watts", "gauge", "Power of the board."), single(func(g sampler.GPU) float64 { return g.PowerW })},
-		{deviceEntry("energy_joules_total", "counter", "Energy of the board since the driver was loaded."),
-			single(func(g sampler.GPU) float64 { return scaled(g.Counters.EnergyMJ, 1e-3) })},
-		{deviceEntry("temperature_celsius", "gauge", "Temperature of the GPU."), single(func(g sampler.GPU) float64 { return g.TemperatureC })},
-		{deviceEntry("clock_hertz", "gauge", "Frequency of a clock: graphics, sm, memory or video.", "clock"),
-			func(g sampler.GPU) map[string]float64 { return g.Clocks }},
-		{deviceEntry("throttled_seconds_total", "counter", "Time with reduced clocks since the driver was loaded, by reason.", "reason"),
-			func(g sampler.GPU) map[string]float64 {
-				c := g.Counters
-				return map[string]float64{
-					"power_cap": scaled(c.PowerCap, 1e-9), "sync_boost": scaled(c.SyncBoost, 1e-9), "sw_thermal": scaled(c.SoftwareThermal, 1e-9),
-					"hw_thermal": scaled(c.HardwareThermal, 1e-9), "power_brake": scaled(c.PowerBrake, 1e-9),
-				}
-			}},
-		{deviceEntry("pcie_bytes_total", "counter", "Bytes over PCIe. The driver's counter can wrap, which looks like a restart.", "direction"),
-			func(g sampler.GPU) map[string]float64 {
-				return directions(g.Counters.PCIeSent, g.Counters.PCIeReceived)
-			}},
-		{deviceEntry("nvlink_bytes_total", "counter", "Bytes over all NVLinks of the GPU.", "direction"),
-			func(g sampler.GPU) map[string]float64 {
-				return directions(g.Counters.NVLinkSent, g.Counters.NVLinkReceived)
-			}},
-	}
+	deviceUtilization = deviceEntry("utilization_ratio", "gauge", "Part of the time in which a kernel ran on the device. Absent for a partition of a GPU before Hopper, which cannot measure it.")
+	deviceSM          = deviceEntry("sm_active_ratio", "gauge", "Part of the device's multiprocessors in use, on average. From Hopper on.")
+	deviceTensor      = deviceEntry("tensor_active_ratio", "gauge", "Part of the device's tensor cores in use, on average. From Hopper on.")
+	deviceDRAM        = deviceEntry("dram_active_ratio", "gauge", "Part of the device's memory bandwidth in use, on average. From Hopper on.")
+	deviceMemoryUsed  = deviceEntry("memory_used_bytes", "gauge", "Memory of the device that processes use, without the driver's own.")
+	deviceMemoryTotal = deviceEntry("memory_total_bytes", "gauge", "Memory of the device, with the driver's own.")
+	deviceProcesses   = deviceEntry("processes", "gauge", "Processes that use the device.")
+
+	boardPower       = deviceEntry("power_watts", "gauge", "Power of the board.")
+	boardEnergy      = deviceEntry("energy_joules_total", "counter", "Energy of the board since the driver was loaded.")
+	boardTemperature = deviceEntry("temperature_celsius", "gauge", "Temperature of the GPU.")
+	boardClock       = deviceEntry("clock_hertz", "gauge", "Frequency of a clock: graphics, sm, memory or video.", "clock")
+	boardThrottled   = deviceEntry("throttled_seconds_total", "counter", "Time with reduced clocks since the driver was loaded, by reason.", "reason")
+	boardPCIe        = deviceEntry("pcie_bytes_total", "counter", "Bytes over PCIe. The driver's counter can wrap, which looks like a restart.", "direction")
+	boardNVLink      = deviceEntry("nvlink_bytes_total", "counter", "Bytes over all NVLinks of the GPU.", "direction")
+
 	claimLabels      = []string{"namespace", "pod", "claim", "request", "device", "uuid", "model", "node"}
 	claimUtilization = Entry{"gpu_dra_claim_utilization_ratio", "gauge", claimLabels,
 		"Part of the time in which a kernel ran on a claim's device. For a share of a device with other shares: the part of the device that the claim's processes use. Absent where it cannot be measured: for partitions before Hopper, for shares of a partition with other shares, and for such shares of a GPU without metadata files."}
@@ -88,18 +53,11 @@ var (
 
 // deviceCatalogue lists the metrics of measurements.
 func deviceCatalogue() []Entry {
-	out := []Entry{claimUtilization, claimMemoryUsed, claimMemoryGranted, lastSample}
-	for _, e := range ofPart {
-		out = append(out, e.Entry)
+	return []Entry{
+		claimUtilization, claimMemoryUsed, claimMemoryGranted, lastSample,
+		deviceUtilization, deviceSM, deviceTensor, deviceDRAM, deviceMemoryUsed, deviceMemoryTotal, deviceProcesses,
+		boardPower, boardEnergy, boardTemperature, boardClock, boardThrottled, boardPCIe, boardNVLink,
 	}
-	for _, e := range ofBoard {
-		out = append(out, e.Entry)
-	}
-	return out
-}
-
-func single(value func(sampler.GPU) float64) func(sampler.GPU) map[string]float64 {
-	return func(g sampler.GPU) map[string]float64 { return map[string]float64{"": value(g)} }
 }
 
 func scaled(n int64, factor float64) float64 {
@@ -107,10 +65,6 @@ func scaled(n int64, factor float64) float64 {
 		return sampler.Absent
 	}
 	return float64(n) * factor
-}
-
-func directions(sent, received int64) map[string]float64 {
-	return map[string]float64{"transmit": scaled(sent, 1), "receive": scaled(received, 1)}
 }
 
 // devicesCollector serves the last measurements; it makes no call of NVML.
@@ -137,25 +91,49 @@ func (c *devicesCollector) Collect(out chan<- prometheus.Metric) {
 	lastSample.send(out, at)
 	for _, g := range s.GPUs {
 		for _, d := range append([]sampler.Device{g.Device}, g.Partitions...) {
-			for _, e := range ofPart {
-				e.send(out, e.value(d), c.labels(g, d)...)
-			}
+			c.sendDevice(out, g, d)
 		}
-		for _, e := range ofBoard {
-			values := e.value(g)
-			for _, name := range slices.Sorted(maps.Keys(values)) {
-				labels := c.labels(g, g.Device)
-				if name != "" {
-					labels = append(labels, name)
-				}
-				e.send(out, values[name], labels...)
-			}
-		}
+		c.sendBoard(out, g)
 	}
 }
 
 func (c *devicesCollector) labels(g sampler.GPU, d sampler.Device) []string {
 	return []string{c.node, string(d.Kind), d.Name, d.UUID, g.UUID, g.Model}
+}
+
+func (c *devicesCollector) sendDevice(out chan<- prometheus.Metric, g sampler.GPU, d sampler.Device) {
+	labels := c.labels(g, d)
+	deviceUtilization.send(out, d.Utilization, labels...)
+	deviceSM.send(out, d.SM, labels...)
+	deviceTensor.send(out, d.Tensor, labels...)
+	deviceDRAM.send(out, d.DRAM, labels...)
+	deviceMemoryUsed.send(out, d.MemoryUsed, labels...)
+	deviceMemoryTotal.send(out, d.MemoryTotal, labels...)
+	if d.Processes != nil {
+		deviceProcesses.send(out, float64(len(d.Processes)), labels...)
+	}
+}
+
+func (c *devicesCollector) sendBoard(out chan<- prometheus.Metric, g sampler.GPU) {
+	send := func(e Entry, value float64, more ...string) {
+		e.send(out, value, append(c.labels(g, g.Device), more...)...)
+	}
+	send(boardPower, g.PowerW)
+	send(boardEnergy, scaled(g.Counters.EnergyMJ, 1e-3))
+	send(boardTemperature, g.TemperatureC)
+	for name, hertz := range g.Clocks {
+		send(boardClock, hertz, name)
+	}
+	n := g.Counters
+	send(boardThrottled, scaled(n.PowerCap, 1e-9), "power_cap")
+	send(boardThrottled, scaled(n.SyncBoost, 1e-9), "sync_boost")
+	send(boardThrottled, scaled(n.SoftwareThermal, 1e-9), "sw_thermal")
+	send(boardThrottled, scaled(n.HardwareThermal, 1e-9), "hw_thermal")
+	send(boardThrottled, scaled(n.PowerBrake, 1e-9), "power_brake")
+	send(boardPCIe, scaled(n.PCIeSent, 1), "transmit")
+	send(boardPCIe, scaled(n.PCIeReceived, 1), "receive")
+	send(boardNVLink, scaled(n.NVLinkSent, 1), "transmit")
+	send(boardNVLink, scaled(n.NVLinkReceived, 1), "receive")
 }
 
 // granted returns the memory that a claim has of the i-th device by one request. The request's shares of a device have the

@@ -29,21 +29,19 @@ var (
 // usageMetrics are the metrics of a gpuusage.Account.
 var usageMetrics = []Entry{gpuSeconds, namespaceAllocated, claimAllocated, claimActive, claimOccupied}
 
-type usageCollector struct {
-	read func() (gpuusage.Account, bool)
-}
+type usageCollector func() (gpuusage.Account, bool)
 
 // CollectUsage adds the metrics of the account that read returns at each scrape; false means no data.
 func (m *Metrics) CollectUsage(read func() (gpuusage.Account, bool)) {
-	m.registry.MustRegister(&usageCollector{read})
+	m.registry.MustRegister(usageCollector(read))
 }
 
-func (c *usageCollector) Describe(out chan<- *prometheus.Desc) {
+func (c usageCollector) Describe(out chan<- *prometheus.Desc) {
 	describe(out, usageMetrics...)
 }
 
-func (c *usageCollector) Collect(out chan<- prometheus.Metric) {
-	account, ok := c.read()
+func (c usageCollector) Collect(out chan<- prometheus.Metric) {
+	account, ok := c()
 	if !ok {
 		return
 	}
