@@ -5,10 +5,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
 
+	"k8s.io/klog/v2"
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
@@ -16,59 +18,72 @@ import (
 	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
-	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/sessionpool"
+	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/timeslice"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/kubeletplugin"
+	"gpu-dra-driver/pkg/node/resourceslices"
+	"gpu-dra-driver/pkg/node/sharing"
 	"gpu-dra-driver/pkg/partition/mig"
 )
 
-// executors carry out the steps of plans.
-type executors struct {
+// claims prepares claims.
+type claims struct {
 	mig       *mig.Executor
 	mps       *mps.Executor
 	timeSlice *timeslice.Executor
+	hook      *hook
+	root      root
+	specs     *store.Store
+	engine    *devicestate.Engine
 }
 
-// newExecutors opens the records of the settings that executors change. The MIG executor notes its
-// switches of MIG modes.
-func newExecutors(
-	machine *host.Host, library nvml.Library, switches mig.Switches, snapshot func() gpu.Snapshot, report func(error), c flags.Config,
-) (*executors, error) {
+// newClaims opens the records of claims and of the settings that executors change.
+func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	records := map[string]*record.GPUs{}
 	for _, setting := range []string{mig.Setting, mps.Setting, timeslice.Setting} {
 		var err error
-		if records[setting], err = record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), setting); err != nil {
-			return nil, fmt.Errorf("open the plugin's state: %w", err)
+		if records[setting], err = openRecords(n.machine, n.Config, setting); err != nil {
+			return nil, err
 		}
 	}
-	sessions := sessionpool.New(library, sessionpool.Listed(c.ProcRoot), report)
-	return &executors{
-		mig: mig.New(machine, sessions, records[mig.Setting], mig.Options{
-			AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switches: switches, ProcRoot: c.ProcRoot,
-			Snapshot: snapshot,
+	sessions := sessionpool.New(g.library, sessionpool.Listed(n.ProcRoot), n.events)
+	daemons := mpsd.NewClient(filepath.Join(mpsDir(n.Config), mpsd.SocketName))
+	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config)}
+	c := &claims{
+		mig: mig.New(n.machine, sessions, records[mig.Setting], mig.Options{
+			AllowReset: n.AllowReset, AdoptForeign: n.AdoptForeignMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
 		}),
-		mps:       mps.New(machine, sessions, mpsd.NewClient(filepath.Join(mpsDir(c), mpsd.SocketName)), records[mps.Setting], c.ProcRoot),
-		timeSlice: timeslice.New(computepolicy.SMI{Root: c.ContainerDriverRoot}, records[timeslice.Setting]),
-	}, nil
-}
-
-// allSwitches notifies several of a switch of a MIG mode.
-type allSwitches []mig.Switches
-
-func (a allSwitches) Lock(address string) {
-	for _, one := range a {
-		one.Lock(address)
+		mps:       mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot),
+		timeSlice: timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting]),
+		hook:      hook,
+		root: root{hook, driverroot.New(driverroot.Options{
+			DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
+			ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName),
+		})},
+		specs: store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName),
 	}
-}
-
-func (a allSwitches) Unlock(address string) {
-	for _, one := range a {
-		one.Unlock(address)
+	var err error
+	c.engine, err = devicestate.Open(devicestate.Options{
+		Host: n.machine, Dir: stateDir(n.Config), Specs: c.specs,
+		Driver: n.DriverName, Pool: resourceslices.PoolName(n.NodeName), MonitorPool: resourceslices.MonitorPoolName(n.NodeName),
+		Scans: g.scans, Edits: c.root, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
+		Executors: map[string]devicestate.Executor{
+			plan.MIGExecutor: c.mig, sharing.MPSExecutor: c.mps, sharing.TimeSliceExecutor: c.timeSlice,
+		},
+		Settle:  []func(context.Context, *plan.Device) error{c.mig.Settle, c.mps.Settle},
+		Sharing: s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config), DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
+	return c, nil
 }
 
 // dataDir holds the plugin's socket, its hook and its state.
@@ -96,31 +111,52 @@ func noMPS(c flags.Config) string {
 // hook is the hook of container edits. It is separate from them: while it cannot be installed, for example because the
 // disk is full, specs are still compared with the kernel.
 type hook struct {
-	install func(context.Context) error
+	machine *host.Host
+	// source is its file in the image, dir the directory where the container runtime finds it.
+	source, dir string
 
 	mu        sync.Mutex
 	installed bool
 }
 
-// Install installs the hook, once, where the container runtime finds it.
+// Install installs the hook, once.
 func (h *hook) Install(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.installed {
 		return nil
 	}
-	if err := h.install(ctx); err != nil {
+	if err := kubeletplugin.InstallHook(ctx, h.machine, h.source, h.dir); err != nil {
 		return fmt.Errorf("%w; set --nvidia-cdi-hook-path to the hook in the plugin's image", err)
 	}
 	h.installed = true
 	return nil
 }
 
-// edits returns container edits for planned devices.
-type edits struct{ *driverroot.Root }
+// Run installs the hook. Publishing need not wait for its copy; Prepare does, and installs it again after a failure.
+func (h *hook) Run(ctx context.Context) {
+	if err := h.Install(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
+	}
+}
 
-func (e edits) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
-	return e.Root.GPU(ctx, driverDevice(device))
+// root is the driver root for planned devices. It implements devicestate.Edits.
+type root struct {
+	*hook
+	*driverroot.Root
+}
+
+func (r root) GPU(ctx context.Context, device plan.Device) (specs.ContainerEdits, error) {
+	return r.Root.GPU(ctx, driverDevice(device))
+}
+
+// Capability implements podresources.Root.
+func (r root) Capability(d plan.Device) (string, error) {
+	node, err := r.ComputeCapability(driverDevice(d))
+	if errors.Is(err, driverroot.ErrNoPartition) || errors.Is(err, driverroot.ErrNoGPU) {
+		return "", nil
+	}
+	return node, err
 }
 
 // driverDevice converts a planned device to the driver root's type. A claim with admin access gets the GPU instead of

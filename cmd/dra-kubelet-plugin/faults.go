@@ -11,15 +11,39 @@ import (
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/record"
+	"gpu-dra-driver/pkg/gpu/health/kernellog"
 	"gpu-dra-driver/pkg/gpu/health/tracker"
 )
 
-func openFaults(machine *host.Host, c flags.Config) (*record.GPUs, error) {
-	faults, err := record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), tracker.Setting)
+// faults are the faults of GPUs.
+type faults struct {
+	records *record.GPUs
+	tracker *tracker.Tracker
+}
+
+func newFaults(n *node) (*faults, error) {
+	records, err := openRecords(n.machine, n.Config, tracker.Setting)
+	if err != nil {
+		return nil, err
+	}
+	return &faults{records, tracker.New(n.machine, records, faultsLock(n.Config), n.events, n.Config.XIDs)}, nil
+}
+
+// newKernelLog finds XIDs in the kernel's log.
+func newKernelLog(n *node, g *gpus, f *faults, instance *host.Instance) *kernellog.Log {
+	return kernellog.New(n.machine, kernellog.Options{
+		Path: n.KernelLog, Cursor: filepath.Join(stateDir(n.Config), "kernellog.json"), Scans: g.scans, Health: f.tracker, XIDs: g.xids,
+		Instance: instance, Reports: n.events,
+	})
+}
+
+// openRecords opens the records of a setting of GPUs.
+func openRecords(machine *host.Host, c flags.Config, setting string) (*record.GPUs, error) {
+	records, err := record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), setting)
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
-	return faults, nil
+	return records, nil
 }
 
 func faultsLock(c flags.Config) string { return filepath.Join(stateDir(c), "locks", tracker.Setting) }
@@ -28,7 +52,7 @@ func faultsLock(c flags.Config) string { return filepath.Join(stateDir(c), "lock
 func clearFaults(c flags.Config, stdout, stderr io.Writer) int {
 	machine := host.New(host.Options{BootIDFile: c.BootIDFile})
 	defer machine.Close()
-	records, err := openFaults(machine, c)
+	records, err := openRecords(machine, c, tracker.Setting)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1

@@ -20,29 +20,13 @@ import (
 	"gpu-dra-driver/cmd/envflags"
 	"gpu-dra-driver/cmd/setup"
 	"gpu-dra-driver/internal/computepolicy"
-	"gpu-dra-driver/internal/driverroot"
 	"gpu-dra-driver/internal/host"
-	"gpu-dra-driver/internal/nvml/real"
-	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/executor/reset"
-	"gpu-dra-driver/pkg/claim/plan"
-	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/gpu/health/kernellog"
-	"gpu-dra-driver/pkg/gpu/health/tracker"
-	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
-	"gpu-dra-driver/pkg/gpu/sampler"
 	"gpu-dra-driver/pkg/node/kubeletplugin"
-	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
-	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
-	"gpu-dra-driver/pkg/node/resourceslices"
-	"gpu-dra-driver/pkg/node/sharing"
-	"gpu-dra-driver/pkg/show/metrics"
-	"gpu-dra-driver/pkg/show/usage/meter"
 )
 
 // run is the program. It returns 0 after a signal, 1 after an error, and 2 for an invalid command line.
@@ -98,147 +82,115 @@ func newClient(kubeconfig string) (kubernetes.Interface, error) {
 // LabelMkdir labels the creation of the plugin's directories.
 const LabelMkdir host.Label = "plugin.mkdir"
 
-// serve constructs the plugin and runs it until the context ends. Dependencies determine the order: reports and
-// Snapshots, executors, engine, plugin.
+// serve constructs the plugin and runs it until the context ends.
 func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
-	if err := machine.MkdirAll(LabelMkdir, 0o750, dataDir(c), c.KubeletRegistrarDir); err != nil {
-		return fmt.Errorf("make the plugin's directories: %w", err)
-	}
-	client, err := newClient(c.Kubeconfig)
+	n, err := newNode(c, machine)
 	if err != nil {
 		return err
 	}
-	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version})
-	events := reporting.NewEvents(client, c.NodeName, c.DriverName, m)
-	scans, changed := inventory.NewLatest(), publishing.NewTrigger()
-	kubelet := podresources.NewKubelet(filepath.Join(c.KubeletPodResourcesDir, "kubelet.sock"))
-	devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
-	settings := newSharingSettings(c, events.Report, changed.Fire)
-
-	var switches inventory.Switches
-	library := real.New(c.ContainerDriverRoot)
-	xids, samples := watcher.New(), sampler.New()
-	operations := allSwitches{&switches, xids, samples}
-	executors, err := newExecutors(machine, library, operations, scans.Snapshot, events.Report, c)
+	g, s := newGPUs(n), newSharingSettings(c, n.events, n.changed, newAsked(ctx, n))
+	claims, err := newClaims(n, g, s)
 	if err != nil {
 		return err
 	}
-	root := driverroot.New(driverroot.Options{
-		DriverRoot: c.ContainerDriverRoot, HostDriverRoot: c.NvidiaDriverRoot, DevRoot: c.DevRoot, HostDevRoot: c.DevRoot,
-		ProcRoot: c.ProcRoot, HookPath: filepath.Join(dataDir(c), kubeletplugin.HookName),
-	})
-	hook := &hook{install: func(ctx context.Context) error {
-		return kubeletplugin.InstallHook(ctx, machine, c.CDIHookPath, dataDir(c))
-	}}
-	specs := store.New(machine, c.CDIRoot, filepath.Join(stateDir(c), "mounted"), c.DriverName)
-	engine, err := devicestate.Open(devicestate.Options{
-		Host: machine, Dir: stateDir(c), Specs: specs,
-		Driver: c.DriverName, Pool: resourceslices.PoolName(c.NodeName), MonitorPool: resourceslices.MonitorPoolName(c.NodeName),
-		Snapshot: scans.Snapshot, Edits: edits{root}, Install: hook.Install, Report: events.Report,
-		Kernel: func() string { return inventory.Bindings(c.SysRoot) },
-		Executors: map[string]devicestate.Executor{
-			plan.MIGExecutor: executors.mig, sharing.MPSExecutor: executors.mps, sharing.TimeSliceExecutor: executors.timeSlice,
-		},
-		Settle: []func(context.Context, *plan.Device) error{executors.mig.Settle, executors.mps.Settle}, Policy: settings.policy, NoMPS: noMPS(c), MPSDir: mpsDir(c),
-		DevicePlugin: devicePlugins.Resource, Metadata: c.DeviceMetadata,
-	})
-	if err != nil {
-		return fmt.Errorf("open the plugin's state: %w", err)
-	}
-	faults, err := openFaults(machine, c)
+	f, err := newFaults(n)
 	if err != nil {
 		return err
 	}
-	health := tracker.New(machine, faults, faultsLock(c), events.Report, c.XIDs)
-	usage := podresources.NewUsage(kubelet, podresources.UsageOptions{
-		ProcRoot: c.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held, Capability: capability(root),
-		Ignored: c.IgnoredProcesses,
-	})
-	m.CollectRecords(engine, usage.Users, samples.Snapshot, dcgmNames(c))
-	m.CollectHealth(scans.Snapshot, engine, health.Last)
 	instance, err := machine.Enlist(ctx, filepath.Join(dataDir(c), "instance.lock"))
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
 	}
-	seconds := meter.New(machine, meter.Options{
-		Path: filepath.Join(stateDir(c), "usage.json"), Held: engine.Held, Snapshot: scans.Snapshot, Scanned: scans.Scanned(),
-		Served: devicePlugins.GPUs, Newest: instance.Newest, Samples: samples.Snapshot,
-	})
-	m.CollectUsage(seconds.Account)
-	stop, err := serveHTTP(c, m)
+	d := &driver{n, g, s, claims, f, newMeasurements(n, g, claims, instance), instance}
+	d.collect()
+	stop, err := serveHTTP(c, n.metrics)
 	if err != nil {
 		return err
 	}
 	defer stop()
-
-	node := publishing.NewNode(c.NodeName, scans, engine, changed, events.Report, publishing.NodeOptions{
-		AllowReset: c.AllowGPUReset, AdoptForeign: c.AdoptForeignMIG, Switched: executors.mig.Switched, RecordedInterconnect: executors.mig.RecordedInterconnect,
-		Placements: settings.placements, Groups: settings.groups, Offer: settings.offer, DevicePlugins: devicePlugins.GPUs,
-		NoPartitions: !c.MIGDevices, NoMonitors: !c.MonitorDevices, Evict: c.HealthEvict,
-	})
-	background := []func(context.Context){devicePlugins.Run, settings.run, seconds.Run, func(ctx context.Context) {
-		// Publishing need not wait for the copy of the hook; Prepare does, and installs it again after a failure.
-		if err := hook.Install(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Installing the CDI hook failed; containers cannot get a GPU until it succeeds")
-		}
-	}}
-	if c.HTTPEndpoint != "" && c.MetricsPath != "" {
-		measured := sampler.Options{Library: library, Targets: func() []sampler.Target {
-			plans, _, _ := engine.Held() // The engine reports unreadable records.
-			return sampler.Targets(scans.Snapshot(), plans, c.MetricsIdle)
-		}}
-		addProcesses(&measured, c, specs)
-		background = append(background, func(ctx context.Context) { samples.Run(ctx, measured) })
+	plugin, err := d.newPlugin()
+	if err != nil {
+		return err
 	}
-	if c.AskedConfigMap != "" {
-		asked := publishing.NewAsked(ctx, client, c.PodNamespace, c.AskedConfigMap, c.NodeName, events.Report, changed.Fire)
-		settings.asked, settings.groupsAsked, background = asked.Placements, asked.Groups, append(background, asked.Run)
-	}
-	if c.KernelLog != "" {
-		background = append(background, kernellog.New(machine, kernellog.Options{
-			Path: c.KernelLog, Cursor: filepath.Join(stateDir(c), "kernellog.json"), Snapshot: scans.Snapshot, Scanned: scans.Scanned(),
-			Event: health.Event, Poll: xids.XID, Newest: instance.Newest, Report: events.Report,
-		}).Run)
-	}
-	if c.MPSDir != "" {
-		background = append(background, mps.NewWatcher(executors.mps, engine, events.Report).Run)
-	}
-	gpuSettings := []executor.Setting{executors.mig.Setting(c.MIGModeIdle), executors.mps.Setting(), executors.timeSlice.Setting()}
-	if c.HealthReset == flags.ResetWhenIdle {
-		attempts, err := record.OpenGPUs(machine, filepath.Join(stateDir(c), "gpus"), reset.Setting)
-		if err != nil {
-			return fmt.Errorf("open the plugin's state: %w", err)
-		}
-		gpuSettings = append(gpuSettings, reset.New(reset.Options{
-			Faults: faults, Attempts: attempts, Reset: computepolicy.SMI{Root: c.ContainerDriverRoot}.Reset, Last: health.Last,
-			DevicePlugin: devicePlugins.Resource, Client: usage.Client, Switches: operations, ProcRoot: c.ProcRoot,
-			Uptime: machine.Uptime, Report: events.Report,
-		}).Setting())
-	}
-	return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
-		Driver: c.DriverName, Node: c.NodeName, PodUID: c.PodUID, DataDir: dataDir(c), RegistrarDir: c.KubeletRegistrarDir,
-		HealthcheckPort: c.HealthcheckPort, Client: client, Newest: instance.Newest, SchedulerVersion: c.Scheduler,
-		Inventory: inventory.New(inventory.Options{
-			Health: health, Library: library, Switches: &switches, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, DevRoot: cmp.Or(c.DevRoot, c.ContainerDriverRoot),
-		}),
-		XIDs: kubeletplugin.XIDOptions{
-			Watcher: xids, Library: library, ProcRoot: c.ProcRoot, SysRoot: c.SysRoot, Event: health.Event, Refused: health.Refused, Ignore: c.XIDs.Ignore,
-		},
-		Usage:         usage,
-		ClaimsChanged: seconds.Changed,
-		VanishedGrace: c.VanishedClaimGrace, Idle: freeMemory, Reconcile: executor.NewSettings(machine, engine, scans.Snapshot, gpuSettings...).Reconcile, Background: background,
-	}).Run(ctx)
+	return plugin.Run(ctx)
 }
 
-// capability returns the device node of a partition's compute instance. It is empty if the partition does not exist.
-func capability(root *driverroot.Root) func(plan.Device) (string, error) {
-	return func(d plan.Device) (string, error) {
-		node, err := root.ComputeCapability(driverDevice(d))
-		if errors.Is(err, driverroot.ErrNoPartition) || errors.Is(err, driverroot.ErrNoGPU) {
-			return "", nil
-		}
-		return node, err
+// driver holds the parts of the plugin.
+type driver struct {
+	*node
+	gpus         *gpus
+	sharing      *sharingSettings
+	claims       *claims
+	faults       *faults
+	measurements *measurements
+	instance     *host.Instance
+}
+
+// collect adds the metrics of GPUs and claims.
+func (d *driver) collect() {
+	d.metrics.CollectRecords(d.claims.engine, d.measurements.usage.Users, d.measurements.sampler.Snapshot, dcgmNames(d.Config))
+	d.metrics.CollectHealth(d.gpus.scans, d.claims.engine, d.faults.tracker.Last)
+	d.metrics.CollectUsage(d.measurements.meter.Account)
+}
+
+func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {
+	settings, err := d.newSettings()
+	if err != nil {
+		return nil, err
 	}
+	scanner := inventory.New(inventory.Options{
+		Library: d.gpus.library, Scans: d.gpus.scans, Trigger: d.gpus.scan, Switches: d.gpus.switches, Interconnects: d.claims.mig,
+		Health: d.faults.tracker, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, DevRoot: cmp.Or(d.DevRoot, d.ContainerDriverRoot),
+	})
+	published := publishing.NewNode(d.NodeName, d.changed, publishing.NodeOptions{
+		Settings: d.Settings, Sharing: d.sharing, AdoptForeign: d.AdoptForeignMIG, Modes: d.claims.mig, DevicePlugins: d.gpus.devicePlugins,
+		Records: d.claims.engine, Reports: d.events,
+	})
+	return kubeletplugin.New(d.claims.engine, published, d.events, d.metrics, kubeletplugin.Options{
+		Driver: d.DriverName, Node: d.NodeName, PodUID: d.PodUID, DataDir: dataDir(d.Config), RegistrarDir: d.KubeletRegistrarDir,
+		HealthcheckPort: d.HealthcheckPort, Client: d.client, Inventory: scanner, Instance: d.instance, SchedulerVersion: d.Scheduler,
+		Usage: d.measurements.usage, VanishedGrace: d.VanishedClaimGrace, Idle: freeMemory, Settings: settings, Meter: d.measurements.meter,
+		XIDs: kubeletplugin.XIDOptions{
+			Library: d.gpus.library, ProcRoot: d.ProcRoot, SysRoot: d.SysRoot, Locks: d.gpus.watcher, Health: d.faults.tracker,
+			Polls: d.gpus.xids, Ignore: d.XIDs.Ignore,
+		},
+		Background: d.background(),
+	}), nil
+}
+
+// newSettings restores the settings of GPUs that no claim needs.
+func (d *driver) newSettings() (*executor.Settings, error) {
+	settings := []executor.Setting{d.claims.mig.Setting(d.MIGModeIdle), d.claims.mps.Setting(), d.claims.timeSlice.Setting()}
+	if d.HealthReset == flags.ResetWhenIdle {
+		attempts, err := openRecords(d.machine, d.Config, reset.Setting)
+		if err != nil {
+			return nil, err
+		}
+		resets := reset.New(reset.Options{
+			Faults: d.faults.records, Attempts: attempts, SMI: computepolicy.SMI{Root: d.ContainerDriverRoot}, Health: d.faults.tracker,
+			DevicePlugins: d.gpus.devicePlugins, Usage: d.measurements.usage, Switches: d.gpus, ProcRoot: d.ProcRoot, Clock: d.machine,
+			Reports: d.events,
+		})
+		settings = append(settings, resets.Setting())
+	}
+	return executor.NewSettings(d.machine, d.claims.engine, d.gpus.scans, settings...), nil
+}
+
+func (d *driver) background() []kubeletplugin.Runner {
+	out := []kubeletplugin.Runner{d.gpus.devicePlugins, d.sharing, d.measurements.meter, d.claims.hook}
+	if measured(d.Config) {
+		out = append(out, d.measurements.sampler)
+	}
+	if d.sharing.asked != nil {
+		out = append(out, d.sharing.asked)
+	}
+	if d.KernelLog != "" {
+		out = append(out, newKernelLog(d.node, d.gpus, d.faults, d.instance))
+	}
+	if d.MPSDir != "" {
+		out = append(out, mps.NewWatcher(d.claims.mps, d.claims.engine, d.events))
+	}
+	return out
 }
 
 // version is set by the build.

@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health/tracker"
 	"gpu-dra-driver/pkg/show/metrics"
 )
 
@@ -61,7 +62,7 @@ func TestClearFaults_RecordedFault_PrintsAndRemovesIt(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(faultsLock(c)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	records, err := openFaults(machine, c)
+	records, err := openRecords(machine, c, tracker.Setting)
 	if err == nil {
 		err = records.Put(record.GPU{PCIAddress: c.ClearFaults, Faults: []gpu.Fault{{State: "reset", Cause: "XID 46"}}})
 	}

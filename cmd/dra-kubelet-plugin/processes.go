@@ -11,32 +11,62 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/procfs"
-	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/gpu/sampler"
+	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/show/usage/meter"
 )
 
 // ownProc is the /proc of this process's PID namespace.
 const ownProc = "/proc"
 
-// addProcesses makes a sampler find the claims of processes.
-func addProcesses(o *sampler.Options, c flags.Config, specs *store.Store) {
-	if !inNodesPIDNamespace(ownProc, c.ProcRoot) {
-		klog.Background().Info("Warning: the plugin does not run in the node's PID namespace, so the GPUs' processes are not measured; set hostPID in its pod")
-		return
+// measurements are those of GPUs and claims.
+type measurements struct {
+	usage   *podresources.Usage
+	sampler *sampler.Sampler
+	meter   *meter.Meter
+}
+
+func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *measurements {
+	usage := podresources.NewUsage(g.kubelet, podresources.UsageOptions{
+		ProcRoot: n.ProcRoot, Scans: g.scans, Root: c.root, Records: c.engine, Ignored: n.IgnoredProcesses,
+	})
+	o := sampler.Options{Library: g.library, Locks: g.sampler, Scans: g.scans, Records: c.engine, Idle: n.MetricsIdle}
+	if measured(n.Config) {
+		o.ProcRoot, o.Mounts = processes(n, c)
 	}
-	o.ProcRoot = ownProc
+	samples := sampler.New(o)
+	return &measurements{usage, samples, meter.New(n.machine, meter.Options{
+		Path: filepath.Join(stateDir(n.Config), "usage.json"), Held: c.engine.Held, Snapshot: g.scans.Snapshot, Scanned: g.scans.Scanned(),
+		Served: g.devicePlugins.GPUs, Newest: instance.Newest, Samples: samples.Snapshot,
+	})}
+}
+
+// measured reports whether metrics of GPUs are served.
+func measured(c flags.Config) bool { return c.HTTPEndpoint != "" && c.MetricsPath != "" }
+
+// processes returns where a sampler finds the claims of processes.
+func processes(n *node, c *claims) (procRoot string, mounts *sampler.Mounts) {
+	if !inNodesPIDNamespace(ownProc, n.ProcRoot) {
+		klog.Background().Info("Warning: the plugin does not run in the node's PID namespace, so the GPUs' processes are not measured; set hostPID in its pod")
+		return "", nil
+	}
+	dir := dataDir(n.Config)
 	own, err := procfs.Mounts(ownProc, uint32(os.Getpid()))
-	state, links := filepath.EvalSymlinks(dataDir(c))
+	state, links := filepath.EvalSymlinks(dir)
 	if err = errors.Join(err, links); err == nil {
 		state, err = filepath.Abs(state)
 	}
-	inside, relative := filepath.Rel(dataDir(c), specs.Mounted())
-	if err = errors.Join(err, relative); err != nil {
-		klog.Background().Error(err, "The claims of processes are not known; claims that share a GPU are not measured")
-		return
+	inside, relative := filepath.Rel(dir, c.specs.Mounted())
+	if err = errors.Join(err, relative); err == nil {
+		mounts, err = sampler.NewMounts(own, filepath.Join(state, inside), c.specs)
 	}
-	o.Mounted = sampler.Mounted(own, filepath.Join(state, inside), specs.ParseMetadataName)
+	if err != nil {
+		klog.Background().Error(err, "The claims of processes are not known; claims that share a GPU are not measured")
+		return ownProc, nil
+	}
+	return ownProc, mounts
 }
 
 // inNodesPIDNamespace compares the namespace of this process with that of the node's first process. It is true for a

@@ -17,8 +17,10 @@ import (
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
@@ -28,24 +30,34 @@ const settingsInterval = 15 * time.Second
 
 // sharingSettings are the node's sharing settings, from a file that can change.
 type sharingSettings struct {
-	path, node string
-	mps        bool
-	report     func(error)
-	changed    func()
-	// asked and groupsAsked are for the setting Auto; nil if no controller says for which devices the cluster asks.
-	asked       func(profile string) sharing.Placements
-	groupsAsked func() sharing.Placements
+	path    string
+	reports notify.Reporter
+	changed notify.Trigger
+	// asked is nil if no controller says for which devices the cluster asks.
+	asked *publishing.Asked
 
-	current   atomic.Pointer[sharing.Settings]
+	current   atomic.Pointer[sharing.Node]
 	lastData  []byte
 	read      bool
 	lastError string
 }
 
-// newSharingSettings reads the file, if there is one. changed is called after each change; it must not block.
-func newSharingSettings(c flags.Config, report func(error), changed func()) *sharingSettings {
-	s := &sharingSettings{path: c.SharingConfig, node: c.NodeName, mps: c.MPSDir != "", report: report, changed: changed}
-	s.current.Store(&sharing.Settings{})
+// newAsked follows the cluster's demand; it returns nil if no controller publishes it.
+func newAsked(ctx context.Context, n *node) *publishing.Asked {
+	if n.AskedConfigMap == "" {
+		return nil
+	}
+	return publishing.NewAsked(ctx, n.client, n.PodNamespace, n.AskedConfigMap, n.NodeName, n.events, n.changed)
+}
+
+// newSharingSettings reads the file, if there is one. It fires changed after each change.
+func newSharingSettings(c flags.Config, reports notify.Reporter, changed notify.Trigger, asked *publishing.Asked) *sharingSettings {
+	s := &sharingSettings{path: c.SharingConfig, reports: reports, changed: changed, asked: asked}
+	first := sharing.Node{Name: c.NodeName, MPS: c.MPSDir != ""}
+	if asked != nil {
+		first.Demand = asked
+	}
+	s.current.Store(&first)
 	if s.path != "" {
 		s.reload()
 	}
@@ -70,7 +82,7 @@ func (s *sharingSettings) reload() {
 	if err != nil {
 		if s.lastError != err.Error() {
 			s.lastError = err.Error()
-			s.report(&claimerror.Error{
+			s.reports.Report(&claimerror.Error{
 				Reason: claimerror.InvalidParameters, Attempt: "read the sharing settings " + s.path,
 				Cause: err, Remedy: "the previous settings stay in force; correct the file (chart value sharing)",
 			})
@@ -81,30 +93,34 @@ func (s *sharingSettings) reload() {
 	for _, field := range ignored {
 		klog.Background().Info("The sharing settings have an unknown field", "field", field)
 	}
-	s.current.Store(&parsed)
+	next := *s.current.Load()
+	next.Settings = parsed
+	s.current.Store(&next)
 	klog.Background().Info("Sharing settings", "file", s.path, "bytes", len(data))
-	s.changed()
+	s.changed.Fire()
 }
 
-// run polls the file until the context ends.
-func (s *sharingSettings) run(ctx context.Context) {
+// Run polls the file until the context ends.
+func (s *sharingSettings) Run(ctx context.Context) {
 	if s.path != "" {
 		wait.UntilWithContext(ctx, func(context.Context) { s.reload() }, settingsInterval)
 	}
 }
 
-func (s *sharingSettings) policy(g gpu.GPU, profile string) sharing.Policy {
-	return s.current.Load().Policy(s.node, g, profile)
+// Policy implements sharing.Source.
+func (s *sharingSettings) Policy(g gpu.GPU, profile string) sharing.Policy {
+	return s.current.Load().Policy(g, profile)
 }
 
-func (s *sharingSettings) placements(g gpu.GPU, profile string) sharing.Placements {
-	return s.current.Load().Placements(s.node, g, profile, s.asked)
+// Placements implements sharing.Source.
+func (s *sharingSettings) Placements(g gpu.GPU, profile string) sharing.Placements {
+	return s.current.Load().Placements(g, profile)
 }
 
-func (s *sharingSettings) groups(g gpu.GPU) sharing.Placements {
-	return s.current.Load().Groups(s.node, g, s.groupsAsked)
-}
+// Groups implements sharing.Source.
+func (s *sharingSettings) Groups(g gpu.GPU) sharing.Placements { return s.current.Load().Groups(g) }
 
-func (s *sharingSettings) offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
-	return sharing.OfferOf(s.policy(g, profile).With(standing), g, profile, s.mps)
+// Offer implements sharing.Source.
+func (s *sharingSettings) Offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+	return s.current.Load().Offer(g, profile, standing)
 }

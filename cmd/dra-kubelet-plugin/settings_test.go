@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -17,16 +19,27 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	var reports []error
 	changes := 0
+	changed := notify.NewTrigger()
 	s := newSharingSettings(flags.Config{SharingConfig: path, NodeName: "n", MPSDir: "/mps"},
-		func(err error) { reports = append(reports, err) }, func() { changes++ })
-	replicas := func() int { return s.policy(gpu.GPU{}, "").Replicas }
+		notifytest.Reporter(func(err error) { reports = append(reports, err) }), changed, nil)
+	count := func() {
+		select {
+		case <-changed:
+			changes++
+		default:
+		}
+	}
+	count()
+	replicas := func() int { return s.Policy(gpu.GPU{}, "").Replicas }
 	write := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		s.reload()
+		count()
 		s.reload()
+		count()
 	}
 	// The file does not exist yet.
 	s.reload()
@@ -52,7 +65,7 @@ func TestSharingSettings_FileChanges_AreFollowed(t *testing.T) {
 	if replicas() != 2 {
 		t.Errorf("%d replicas", replicas())
 	}
-	if o, ok := s.offer(gpu.GPU{MemoryBytes: 8 << 30}, "", ""); !ok || o.Memory != 4<<30 {
+	if o, ok := s.Offer(gpu.GPU{MemoryBytes: 8 << 30}, "", ""); !ok || o.Memory != 4<<30 {
 		t.Errorf("%+v", o)
 	}
 }

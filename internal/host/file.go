@@ -22,7 +22,11 @@ const (
 // ReadFile reads a file. The error for a missing file is fs.ErrNotExist. It reads twice before it returns EIO: callers
 // replace a file on a bad sector, which one bad read does not prove.
 func (h *Host) ReadFile(path string) ([]byte, error) {
-	return again(func() ([]byte, error) { return h.o.ReadFile(path) })
+	read := h.o.ReadFile
+	if read == nil {
+		read = os.ReadFile
+	}
+	return again(func() ([]byte, error) { return read(path) })
 }
 
 func again(read func() ([]byte, error)) ([]byte, error) {

@@ -79,11 +79,9 @@ func New(o Options) *Host {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	readNotes := o.ReadFile
-	if o.ReadFile == nil {
-		o.ReadFile = os.ReadFile
-	}
-	return &Host{o: o, locks: locker{files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}, readNotes: readNotes}}
+	h := &Host{o: o}
+	h.locks = locker{host: h, files: map[string]*os.File{}, queues: map[lockKey]*lockQueue{}}
+	return h
 }
 
 // Now returns a time for differences. It has a monotonic reading, which a change of the clock does not affect. It is not

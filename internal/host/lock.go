@@ -33,12 +33,12 @@ type lockKey struct {
 // locker grants locks that hold across processes, because two plugins run at the same time during an upgrade. Within
 // the process waiters queue first come, first served, and only the first waiter calls the kernel for the lock.
 type locker struct {
+	host *Host
+
 	mu     sync.Mutex
 	closed bool
 	files  map[string]*os.File
 	queues map[lockKey]*lockQueue
-	// readNotes replaces the reads of notes in tests; it may be nil.
-	readNotes func(path string) ([]byte, error)
 }
 
 type lockQueue struct {
@@ -195,8 +195,8 @@ func control(file *os.File, cmd int, lock *unix.Flock_t) error {
 
 func (k *Lock) Notes() ([]string, error) {
 	data, err := again(func() ([]byte, error) {
-		if k.owner.readNotes != nil {
-			return k.owner.readNotes(k.key.path)
+		if read := k.owner.host.o.ReadFile; read != nil {
+			return read(k.key.path)
 		}
 		return io.ReadAll(io.NewSectionReader(k.file, 0, 1<<20))
 	})

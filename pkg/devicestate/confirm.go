@@ -38,7 +38,7 @@ func (e *Engine) Renumbered() bool {
 // minorsOf returns the minor numbers of the last scan by PCI address.
 func minorsOf(e *Engine) map[string]int {
 	minors := map[string]int{}
-	for _, g := range e.o.Snapshot().GPUs {
+	for _, g := range e.o.Scans.Snapshot().GPUs {
 		minors[g.PCIAddress] = g.Minor
 	}
 	return minors
@@ -140,7 +140,7 @@ func (e *Engine) withdraw(c plan.Claim, why error) error {
 		report.Reason, report.Device, why = explained.Reason, explained.Device, explained.Cause
 	}
 	report.Cause = fmt.Errorf("it was removed, so that no container gets the device of another claim: %w", why)
-	e.o.Report(report)
+	e.o.Reports.Report(report)
 	return nil
 }
 

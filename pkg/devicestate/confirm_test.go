@@ -4,7 +4,6 @@
 package devicestate_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -411,12 +410,10 @@ func TestPrepare_NumbersChangeMeanwhile_WritesTheNewOnes(t *testing.T) {
 // nothing about the devices of prepared claims.
 func TestPrepare_InstallFails_KeepsOtherSpecs(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
-	var full error
-	e.Configure = func(o *devicestate.Options) { o.Install = func(context.Context) error { return full } }
 	p := e.Start()
 	e.Claim("a", "0")
 	e.Prepare(p, "a")
-	full = errors.New("install the hook: no space left on device")
+	e.InstallErr = errors.New("install the hook: no space left on device")
 	e.Claim("b", "1")
 	e.CheckRefused(p, "b", claimerror.Transient, claimerror.HostFailure, "install the hook", "node's disk")
 	_ = p.RecoverAll()
@@ -427,7 +424,7 @@ func TestPrepare_InstallFails_KeepsOtherSpecs(t *testing.T) {
 	if spec(e, "a") != nil {
 		t.Error("the outdated spec stays, because no new one can be written")
 	}
-	full = nil
+	e.InstallErr = nil
 	e.Recover(p)
 	checkNumbers(e)
 	e.CheckClean(p, "a")

@@ -15,12 +15,12 @@ func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e := devicestatetest.New(t)
 	served := ""
 	e.Configure = func(o *devicestate.Options) {
-		o.DevicePlugin = func(at string) string {
+		o.DevicePlugins = devicestatetest.DevicePlugins(func(at string) string {
 			if at == served {
 				return "nvidia.com/gpu"
 			}
 			return ""
-		}
+		})
 	}
 	p := e.Start()
 	e.Claim("a", "1")

@@ -17,6 +17,7 @@ import (
 	"tags.cncf.io/container-device-interface/specs-go"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -27,6 +28,8 @@ import (
 
 // Edits returns container edits from the driver root.
 type Edits interface {
+	// Install is called before a spec is written, for the files on the node that the spec needs.
+	Install(ctx context.Context) error
 	// Common returns the edits for every container with a GPU.
 	Common(ctx context.Context) (specs.ContainerEdits, error)
 	// GPU returns the edits for one GPU.
@@ -49,7 +52,7 @@ type Executor interface {
 	Revert(ctx context.Context, w plan.Work) error
 }
 
-// Options configures an Engine. All fields but Kernel, Install, Planner, NoMPS, MPSDir, Metadata, Settle and WorkLimit
+// Options configures an Engine. All fields but Kernel, Planner, NoMPS, MPSDir, Metadata, Settle and WorkLimit
 // are required.
 type Options struct {
 	Host *host.Host
@@ -59,31 +62,27 @@ type Options struct {
 	Driver string
 	// Pool and MonitorPool are the names of the node's pools.
 	Pool, MonitorPool string
-	// Snapshot returns the newest scan of the node; it must not block.
-	Snapshot func() gpu.Snapshot
-	Edits    Edits
+	Scans             gpu.Scans
+	Edits             Edits
 	// Kernel returns a text that differs after the kernel's device numbers have changed. It is called often, and in each
 	// Prepare. Default: only scans show such a change.
-	Kernel func() string
-	// Install is called before a spec is written, for the files on the node that the spec needs. Default: nothing.
-	Install   func(ctx context.Context) error
+	Kernel    func() string
 	Executors map[string]Executor
 	// Planner plans a claim. Default: plan.Make.
 	Planner func(*resourceapi.ResourceClaim, plan.Node) (plan.Plan, error)
-	// Policy returns the node's setting for sharing a GPU or a MIG profile of it. NoMPS is the reason for no MPS.
-	Policy func(g gpu.GPU, profile string) sharing.Policy
-	NoMPS  string
+	Sharing sharing.Source
+	// NoMPS is the reason why the node has no MPS; empty if it has.
+	NoMPS string
 	// MPSDir holds a directory for each MPS daemon; the container runtime uses the same path.
 	MPSDir string
 	// Metadata gives the containers of new claims files about their devices.
 	Metadata bool
 	// Settle restores settings of earlier claims that would be wrong for the device, and updates the device. It is called
 	// under the GPU's lock, before anything is recorded.
-	Settle []func(ctx context.Context, device *plan.Device) error
-	// DevicePlugin returns the extended resource under which a device plugin serves the GPU at a PCI address, or "".
-	DevicePlugin func(address string) string
-	// Report receives background errors, as *claimerror.Error. It must not block.
-	Report func(error)
+	Settle        []func(ctx context.Context, device *plan.Device) error
+	DevicePlugins plan.DevicePlugins
+	// Reports receives background errors, as *claimerror.Error.
+	Reports notify.Reporter
 	// WorkLimit is how long Recover, Identify, Verify and DeletedClaims wait for their work on claims. Default: 2 s.
 	WorkLimit time.Duration
 }
@@ -124,9 +123,6 @@ func Open(o Options) (*Engine, error) {
 	if o.Kernel == nil {
 		o.Kernel = func() string { return "" }
 	}
-	if o.Install == nil {
-		o.Install = func(context.Context) error { return nil }
-	}
 	o.WorkLimit = cmp.Or(o.WorkLimit, 2*time.Second)
 	e := &Engine{o: o, locks: filepath.Join(o.Dir, "locks"), minors: map[string]int{}, kept: map[string]plan.Claim{}}
 	if err := o.Host.MkdirAll(labelMkdir, 0o700, e.locks); err != nil {
@@ -139,7 +135,7 @@ func Open(o Options) (*Engine, error) {
 
 func (e *Engine) node() plan.Node {
 	return plan.Node{
-		Driver: e.o.Driver, Pool: e.o.Pool, MonitorPool: e.o.MonitorPool, Snapshot: e.o.Snapshot(), Policy: e.o.Policy,
+		Driver: e.o.Driver, Pool: e.o.Pool, MonitorPool: e.o.MonitorPool, Snapshot: e.o.Scans.Snapshot(), Policy: e.o.Sharing.Policy,
 		NoMPS: e.o.NoMPS, Metadata: e.o.Metadata,
 	}
 }

@@ -157,7 +157,7 @@ func mayHold(r record.Record, boot, address string) bool {
 // refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too.
 func (e *Engine) refuseServed(p plan.Plan) error {
 	for _, address := range p.HeldGPUs() {
-		if resource := e.o.DevicePlugin(address); resource != "" {
+		if resource := e.o.DevicePlugins.Resource(address); resource != "" {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
 				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time", resource),
 				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled elsewhere")
@@ -169,7 +169,7 @@ func (e *Engine) refuseServed(p plan.Plan) error {
 // refuseFaulty refuses the plan if one of its GPUs cannot work before a reset or a reboot. The last scan decides, so
 // that Prepare does not wait for NVML.
 func (e *Engine) refuseFaulty(p plan.Plan) error {
-	snapshot := e.o.Snapshot()
+	snapshot := e.o.Scans.Snapshot()
 	for _, address := range p.HeldGPUs() {
 		g, _ := snapshot.ByAddress(address)
 		for _, f := range g.Faults {

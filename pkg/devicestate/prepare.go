@@ -147,7 +147,7 @@ func (e *Engine) adopt(p plan.Plan, boot string, locks gpuLocks) (record.Record,
 	if err != nil {
 		return record.Record{}, err
 	}
-	snapshot := e.o.Snapshot()
+	snapshot := e.o.Scans.Snapshot()
 	for i, d := range p.Devices {
 		g, _ := snapshot.ByAddress(d.PCIAddress)
 		found, there := g.MIG.At(d.Partition.Profile, d.Partition.Start)
@@ -272,7 +272,7 @@ func (e *Engine) apply(ctx context.Context, p plan.Plan, boot string, others coT
 
 // buildSpec builds the spec of a claim, and writes it and the files that it mounts.
 func (e *Engine) buildSpec(ctx context.Context, p plan.Plan, boot string) error {
-	if err := e.o.Install(ctx); err != nil {
+	if err := e.o.Edits.Install(ctx); err != nil {
 		return err
 	}
 	files, err := cdi.MetadataFiles(e.o.Driver, p)

@@ -288,7 +288,7 @@ func (e *Engine) rebuild(uid, boot string, damage error) (record.Record, error) 
 	if err != nil {
 		return r, errors.Join(damage, err)
 	}
-	e.o.Report(&claimerror.Error{
+	e.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
 		Cause: damage, Remedy: "the damaged file is in " + aside + "; " + blocked,
 	})
@@ -327,7 +327,7 @@ func (e *Engine) restoreLost(r record.Record) error {
 	if err := e.records.Put(r); err != nil {
 		return err
 	}
-	e.o.Report(&claimerror.Error{
+	e.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.RecordUnreadable, Attempt: "read the record", Claim: r.Plan.Claim.String(),
 		Cause:  errors.New("the file is gone, but the claim's CDI spec is there"),
 		Remedy: "the claim keeps its devices, according to its CDI spec; check the node's disk",

@@ -246,7 +246,7 @@ func (e *Engine) keep(c plan.Claim, err error) {
 		e.kept[c.UID] = c
 	})
 	if !again {
-		e.o.Report(err)
+		e.o.Reports.Report(err)
 	}
 }
 

@@ -16,6 +16,12 @@ type Snapshot struct {
 	Problems []Problem `json:"problems,omitempty"`
 }
 
+// Scans has the scans of a node.
+type Scans interface {
+	// Snapshot returns the newest one. It must not block.
+	Snapshot() Snapshot
+}
+
 // Driver is the kernel driver and the CUDA version it supports.
 type Driver struct {
 	// Version is NVML's, with leading zeros: "580.126.09". It is empty if no driver is loaded.

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -71,11 +70,9 @@ func (w *world) slices(served, without schedulerfault.Features, held []resources
 	const name = "n1"
 	offered := served.Without(without)
 	pool, _ := resourceslices.Build(w.snapshot, nil, resourceslices.Options{
-		Node: name, Taints: true, NoEffectTaints: true, AllowReset: true, Held: held,
+		Node: name, Taints: true, NoEffectTaints: true, Held: held,
 		SharedDevices: offered.Shares, HeldShares: served.Shares && !offered.Shares, Counters: offered.Counters,
-		Offer: func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
-			return sharing.OfferOf(sharing.Policy{}.With(standing), g, profile, true)
-		},
+		Settings: resourceslices.Settings{AllowReset: true}, Sharing: sharing.Node{MPS: true},
 	})
 	count := map[string]int64{}
 	for _, s := range pool.Slices {

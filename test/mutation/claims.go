@@ -47,7 +47,7 @@ var claimMutations = []Mutation{
 	},
 	{
 		Name: "a spec is removed without a report", File: "pkg/devicestate/confirm.go",
-		Old: "	e.o.Report(report)\n", New: "",
+		Old: "	e.o.Reports.Report(report)\n", New: "",
 		Package: state, Test: "TestRecover_KernelChanges_NoSpecNamesAnotherDevice",
 	},
 	{

@@ -87,7 +87,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a shared GPU is offered whole because of the scheduler", File: "pkg/node/resourceslices/device.go",
-		Old: "(b.o.SharedDevices || b.o.HeldShares) && b.o.Offer", New: "b.o.SharedDevices && b.o.Offer",
+		Old: "(b.o.SharedDevices || b.o.HeldShares) && b.o.Sharing", New: "b.o.SharedDevices && b.o.Sharing",
 		Package: "./pkg/node/kubeletplugin/publishing", Test: "TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease",
 	},
 	{
@@ -132,7 +132,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a file of a tenant counts as another claim's", File: "pkg/gpu/sampler/owners.go",
-		Old: "m.Filesystem != at.Filesystem || ", New: "",
+		Old: "is.Filesystem != m.filesystem || ", New: "",
 		Package: "./pkg/gpu/sampler", Test: "TestMounted_FilesOfTenants_AreNoMetadata",
 	},
 	{
@@ -163,7 +163,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "the position in the kernel's log passes XIDs that health does not know", File: "pkg/gpu/health/kernellog/kernellog.go",
-		Old: "	snapshot := r.o.Snapshot()\n", New: "	r.save(cursor{BootID: r.BootID, Next: r.Next})\n	snapshot := r.o.Snapshot()\n",
+		Old: "	snapshot := r.o.Scans.Snapshot()\n", New: "	r.save(cursor{BootID: r.BootID, Next: r.Next})\n	snapshot := r.o.Scans.Snapshot()\n",
 		Package: "./pkg/gpu/health/kernellog", Test: "TestRun_Killed_LosesNoXID",
 	},
 	{
@@ -178,7 +178,7 @@ var pluginMutations = []Mutation{
 	},
 	{
 		Name: "a switch of a MIG mode waits for the XIDs of other GPUs", File: "pkg/gpu/health/watcher/watcher.go",
-		Old: "	if !slices.Contains(w.set, address) {\n", New: "	if false {\n",
+		Old: "	if !slices.Contains(l.set, address) {\n", New: "	if false {\n",
 		Package: "./pkg/gpu/health/watcher", Test: "TestLock_GPUNotInSet_DoesNotWait",
 	},
 	{

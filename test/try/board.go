@@ -40,7 +40,7 @@ type board struct {
 	scanning sync.Mutex
 	scanner  *inventory.Inventory
 	snapshot gpu.Snapshot
-	policy   func(g gpu.GPU, profile string) sharing.Policy
+	sharing  sharing.Node
 	slices   []*resourceapi.ResourceSlice
 	classes  map[string]*resourceapi.DeviceClass
 	labels   map[string]string
@@ -71,9 +71,7 @@ func newBoard(ctx context.Context, tree, profile, settings string) (*board, erro
 	if err != nil {
 		return nil, err
 	}
-	b.policy = func(g gpu.GPU, profile string) sharing.Policy {
-		return parsed.Policy(nodeName, g, profile)
-	}
+	b.sharing = sharing.Node{Name: nodeName, Settings: parsed, MPS: true}
 	b.slices = slicetest.Slices(b.snapshot, nodeName, parsed)
 	p := b.pool()
 	b.labels = nodelabels.Of(p, driver)

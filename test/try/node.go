@@ -20,6 +20,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/internal/nvml/sessionpool"
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/cdi/store"
@@ -81,31 +82,36 @@ func startNode(b *board, dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	sessions := sessionpool.New(nvmlfake.New(b.machine), func(string) bool { return true }, func(error) {})
-	snapshot := func() gpu.Snapshot {
-		s, _ := b.scan(context.Background()) // The first scan succeeded, and the simulated board does not fail.
-		return s
-	}
+	sessions := sessionpool.New(nvmlfake.New(b.machine), func(string) bool { return true }, notifytest.Reporter(nil))
 	partitions := mig.New(n.host, sessions, modes, mig.Options{
-		AllowReset: true, ProcRoot: dir, Timeout: time.Second, Switches: new(inventory.Switches), Snapshot: snapshot,
+		AllowReset: true, ProcRoot: dir, Timeout: time.Second, Switches: new(inventory.Switches), Scans: n,
 	})
 	shares := mps.New(n.host, sessions, n, computeModes, dir)
 	n.engine, err = devicestate.Open(devicestate.Options{
 		Host: n.host, Dir: filepath.Join(dir, "state"), Specs: store.New(n.host, n.cdiDir(), filepath.Join(dir, "mounted"), driver), Driver: driver,
 		Pool: resourceslices.PoolName(nodeName), MonitorPool: resourceslices.MonitorPoolName(nodeName),
-		Edits: n, Policy: b.policy, MPSDir: mpsDir,
-		Snapshot: snapshot,
+		Edits: n, Sharing: b.sharing, MPSDir: mpsDir,
+		Scans: n,
 		Executors: map[string]devicestate.Executor{
 			plan.MIGExecutor:          partitions,
 			sharing.MPSExecutor:       shares,
 			sharing.TimeSliceExecutor: timeslice.New(timeSlice{n}, timeSlices),
 		},
-		Settle:       []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
-		DevicePlugin: func(string) string { return "" },
-		Report:       func(error) {},
+		Settle:        []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
+		DevicePlugins: n,
+		Reports:       notifytest.Reporter(nil),
 	})
 	return n, err
 }
+
+// Snapshot implements gpu.Scans.
+func (n *node) Snapshot() gpu.Snapshot {
+	s, _ := n.board.scan(context.Background()) // The first scan succeeded, and the simulated board does not fail.
+	return s
+}
+
+// Resource implements plan.DevicePlugins.
+func (n *node) Resource(string) string { return "" }
 
 func (n *node) cdiDir() string { return filepath.Join(n.dir, "cdi") }
 
@@ -167,6 +173,8 @@ func (n *node) pick(paths ...string) (edits specs.ContainerEdits, err error) {
 }
 
 // Common implements devicestate.Edits. It leaves out libraries and hooks, which need a driver's files.
+func (n *node) Install(context.Context) error { return nil }
+
 func (n *node) Common(context.Context) (specs.ContainerEdits, error) {
 	edits, err := n.pick("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 	edits.Env = []string{"NVIDIA_VISIBLE_DEVICES=void"}

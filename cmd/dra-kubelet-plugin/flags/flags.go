@@ -19,6 +19,7 @@ import (
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 // Values of --metrics-dcgm-names.
@@ -52,10 +53,11 @@ type Config struct {
 
 	PodUID, PodNamespace string
 
-	MIGDevices, MonitorDevices     bool
-	DeviceMetadata                 bool
-	AllowGPUReset, AdoptForeignMIG bool
-	MIGModeIdle                    time.Duration
+	resourceslices.Settings
+	migDevices, monitorDevices bool
+	DeviceMetadata             bool
+	AdoptForeignMIG            bool
+	MIGModeIdle                time.Duration
 
 	MPSDir, SharingConfig, AskedConfigMap string
 
@@ -66,7 +68,6 @@ type Config struct {
 	VanishedClaimGrace time.Duration
 	IgnoredProcesses   []string
 
-	HealthEvict                       []string
 	HealthReset                       string
 	KernelLog                         string
 	healthIgnoreXIDs, healthTaintXIDs []string
@@ -126,14 +127,14 @@ func New(c *Config) *pflag.FlagSet {
 		"UID of this pod. If set, a newer instance can start while this one still runs, for updates with maxSurge; "+
 			"needs a kubelet of 1.33 or newer.")
 	fs.StringVar(&c.PodNamespace, "pod-namespace", "", "Namespace of this pod, for the log.")
-	fs.BoolVar(&c.MIGDevices, "mig-devices", true,
+	fs.BoolVar(&c.migDevices, "mig-devices", true,
 		"Publish MIG partitions. If false, only those of claims stay published.")
-	fs.BoolVar(&c.MonitorDevices, "monitor-devices", true,
+	fs.BoolVar(&c.monitorDevices, "monitor-devices", true,
 		"Publish a monitor device for each GPU. If false, only those of claims stay published.")
 	fs.BoolVar(&c.DeviceMetadata, "device-metadata", true,
 		"Give containers a file about the devices of each request, below /var/run/kubernetes.io/dra-device-attributes. "+
 			"A claim that is prepared already keeps its files, or none.")
-	fs.BoolVar(&c.AllowGPUReset, "allow-gpu-reset", false,
+	fs.BoolVar(&c.AllowReset, "allow-gpu-reset", false,
 		"Switch the MIG mode of idle GPUs even if that resets the GPU (Ampere). If false, such GPUs keep their "+
 			"mode.")
 	fs.BoolVar(&c.AdoptForeignMIG, "adopt-foreign-mig", false,
@@ -161,7 +162,7 @@ func New(c *Config) *pflag.FlagSet {
 		"Names of further processes, separated by commas, that open GPUs without using them and do not delay such a "+
 			"release. Known are NVIDIA's daemons, and each process that has every GPU of the node but not "+
 			"/dev/nvidia-uvm open.")
-	fs.StringSliceVar(&c.HealthEvict, "health-evict", nil,
+	fs.StringSliceVar(&c.Evict, "health-evict", nil,
 		"States of faulty GPUs, separated by commas, whose pods Kubernetes evicts by the taint's effect NoExecute: "+
 			strings.Join(health.Names(), ", ")+".")
 	fs.StringVar(&c.HealthReset, "health-reset", resetNever,
@@ -273,10 +274,11 @@ func (c *Config) validate() error {
 			bad("clear-faults", "%v", err)
 		}
 	}
+	c.NoPartitions, c.NoMonitors = !c.migDevices, !c.monitorDevices
 	if c.HealthReset != resetNever && c.HealthReset != ResetWhenIdle {
 		bad("health-reset", "%q is not one of %s, %s", c.HealthReset, resetNever, ResetWhenIdle)
 	}
-	for _, state := range c.HealthEvict {
+	for _, state := range c.Evict {
 		if _, ok := health.Lookup(state); !ok {
 			bad("health-evict", "%q is not one of %s", state, strings.Join(health.Names(), ", "))
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 )
 
@@ -34,7 +35,7 @@ type Pool struct {
 
 	library nvml.Library
 	listed  func(address string) bool
-	report  func(error)
+	reports notify.Reporter
 
 	mu      sync.Mutex
 	session nvml.Session
@@ -54,9 +55,9 @@ type call struct {
 }
 
 // New makes a Pool. listed reports whether the kernel driver has the GPU at a PCI address; Listed makes it. The Pool
-// calls report with errors of closing a session.
-func New(library nvml.Library, listed func(address string) bool, report func(error)) *Pool {
-	p := &Pool{After: time.After, library: library, listed: listed, report: report}
+// reports errors of closing a session.
+func New(library nvml.Library, listed func(address string) bool, reports notify.Reporter) *Pool {
+	p := &Pool{After: time.After, library: library, listed: listed, reports: reports}
 	p.idle = time.AfterFunc(linger, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -248,7 +249,7 @@ func (p *Pool) closeUnused() {
 	p.session = nil
 	p.begin("nvmlShutdown", func() (nvml.Session, error) {
 		if err := session.Close(); err != nil {
-			p.report(fmt.Errorf("close NVML: %w", err))
+			p.reports.Report(fmt.Errorf("close NVML: %w", err))
 		}
 		return nil, nil
 	})

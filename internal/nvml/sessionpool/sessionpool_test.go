@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/nvml/sessionpool"
@@ -49,7 +50,7 @@ func TestWith_NVMLHangs_FailsAtLimitAndRecovers(t *testing.T) {
 			}
 			g, calls := state.GPUs[0], &nvmltest.Calls{}
 			library := &closing{Library: nvmlfake.WithHook(machine, calls.Do), calls: calls}
-			p := sessionpool.New(library, func(string) bool { return true }, func(error) {})
+			p := sessionpool.New(library, func(string) bool { return true }, notifytest.Reporter(nil))
 			p.After = calls.After
 			use := func(*sessionpool.GPU) error { return nil }
 			hung := calls.Hang(nvmltest.Of(query, ""))
@@ -92,7 +93,7 @@ func TestGPUInstanceProfiles_SameSession_AskedOnce(t *testing.T) {
 		}
 		return 0
 	})
-	p := sessionpool.New(library, func(string) bool { return true }, func(error) {})
+	p := sessionpool.New(library, func(string) bool { return true }, notifytest.Reporter(nil))
 	list := func(g *sessionpool.GPU) (bool, error) {
 		profiles, err := g.GPUInstanceProfiles()
 		if err == nil && len(profiles) == 0 {

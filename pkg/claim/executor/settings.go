@@ -20,20 +20,33 @@ import (
 
 // Setting is a GPU setting that an executor changes. It outlives its claims, so that none waits for its restoration.
 type Setting struct {
+	Restorer
 	Records *record.GPUs
-	// NeededBy reports whether a claim's device needs the changed value.
-	NeededBy func(plan.Device) bool
 	// After is how long the value must be unneeded. If it is negative, the setting is not restored for an idle GPU.
 	After time.Duration
-	// Restore restores the recorded value, in one attempt, and removes the record.
-	Restore func(context.Context, gpu.GPU) error
 	// Limit is for attempts that can take longer than a round, which does not wait for them. Restore reports its errors
 	// itself then.
 	Limit time.Duration
-	// Keep sets the value again if the GPU lost it while a claim needs it. It may be nil.
-	Keep func(context.Context, gpu.GPU) error
-	// DropDead removes the record if a reboot ended the change. It may be nil.
-	DropDead func(gpu.GPU) error
+}
+
+// Restorer restores a setting. It may also be a Keeper or a Dropper.
+type Restorer interface {
+	// NeededBy reports whether a claim's device needs the changed value.
+	NeededBy(d plan.Device) bool
+	// Restore restores the recorded value, in one attempt, and removes the record.
+	Restore(ctx context.Context, g gpu.GPU) error
+}
+
+// Keeper keeps a value that GPUs can lose.
+type Keeper interface {
+	// Keep sets the value again if the GPU lost it while a claim needs it.
+	Keep(ctx context.Context, g gpu.GPU) error
+}
+
+// Dropper has a value that can end with a boot.
+type Dropper interface {
+	// DropDead removes the record if a reboot ended the change.
+	DropDead(g gpu.GPU) error
 }
 
 // Locker locks GPUs. *devicestate.Engine implements it.
@@ -46,7 +59,7 @@ type Locker interface {
 type Settings struct {
 	host     *host.Host
 	locker   Locker
-	snapshot func() gpu.Snapshot
+	scans    gpu.Scans
 	settings []Setting
 
 	mu    sync.Mutex
@@ -66,9 +79,9 @@ type settingState struct {
 	kept     time.Time // the last call of Keep
 }
 
-func NewSettings(h *host.Host, locker Locker, snapshot func() gpu.Snapshot, settings ...Setting) *Settings {
+func NewSettings(h *host.Host, locker Locker, scans gpu.Scans, settings ...Setting) *Settings {
 	return &Settings{
-		host: h, locker: locker, snapshot: snapshot, settings: settings,
+		host: h, locker: locker, scans: scans, settings: settings,
 		state: map[settingKey]*settingState{}, busy: map[settingKey]bool{},
 	}
 }
@@ -87,7 +100,7 @@ const (
 func (s *Settings) Reconcile(ctx context.Context) (failed []error) {
 	ctx, cancel := context.WithTimeout(ctx, roundLimit)
 	defer cancel()
-	snapshot, results, pending := s.snapshot(), make(chan error), 0
+	snapshot, results, pending := s.scans.Snapshot(), make(chan error), 0
 	for i, setting := range s.settings {
 		addresses, err := setting.Records.Addresses()
 		if err != nil {
@@ -162,15 +175,16 @@ func (s *Settings) reconcile(ctx context.Context, setting Setting, g gpu.GPU, st
 				return d.PCIAddress == g.PCIAddress && !d.Admin && setting.NeededBy(d)
 			}) {
 				*state = settingState{kept: state.kept}
-				if now := s.host.Now(); setting.Keep != nil && now.Sub(state.kept) >= keepInterval {
+				keeper, keeps := setting.Restorer.(Keeper)
+				if now := s.host.Now(); keeps && now.Sub(state.kept) >= keepInterval {
 					state.kept = now
-					return setting.Keep(ctx, g)
+					return keeper.Keep(ctx, g)
 				}
 				return nil
 			}
 		}
-		if setting.DropDead != nil {
-			if err := setting.DropDead(g); err != nil {
+		if dropper, ok := setting.Restorer.(Dropper); ok {
+			if err := dropper.DropDead(g); err != nil {
 				return err
 			}
 		}

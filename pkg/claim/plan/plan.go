@@ -55,6 +55,18 @@ type Metadata struct {
 	PodClaim string `json:"podClaim,omitempty"`
 }
 
+// DevicePlugins are the device plugins of a node.
+type DevicePlugins interface {
+	// Resource returns the extended resource under which one of them serves the GPU at a PCI address, or "".
+	Resource(address string) string
+}
+
+// Held lists the claims of a node. *devicestate.Engine implements it.
+type Held interface {
+	// Held returns the plans of all records. incomplete means that some are unknown.
+	Held() (plans []Plan, incomplete bool, err error)
+}
+
 // Claim identifies a ResourceClaim. Only the UID is an identity: a name can be used again.
 type Claim struct {
 	Namespace string `json:"namespace"`

@@ -26,6 +26,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices/slicetest"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/sim/profiles"
 )
 
@@ -50,7 +51,7 @@ func newViewOf(t testing.TB, timeout time.Duration, settings sharing.Settings, m
 			all = append(all, &one)
 		}
 		p := pool.Of(all)
-		if settings.Groups(node, gpu.GPU{}, func() sharing.Placements { return sharing.NoPlacement }) == sharing.NoPlacement {
+		if (sharing.Node{Name: node, Settings: settings, Demand: sharingtest.NoDemand{}}).Groups(gpu.GPU{}) == sharing.NoPlacement {
 			p = p.WithGroups()
 		}
 		pools = append(pools, p)

@@ -22,6 +22,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/executor/mps"
@@ -55,9 +56,10 @@ type Env struct {
 	// Snapshot is the Snapshot of a machine without simulator.
 	Snapshot gpu.Snapshot
 	Sim      *Simulator
-	EditsErr error
-	Now      time.Time
-	Reports  []error
+	// EditsErr and InstallErr are errors of devicestate.Edits.
+	EditsErr, InstallErr error
+	Now                  time.Time
+	Reports              []error
 	// ReadFile, Disk and Configure apply to processes that start later; each may be nil.
 	ReadFile  func(string) ([]byte, error)
 	Disk      *hosttest.Disk
@@ -212,6 +214,16 @@ func (e *Env) MetadataFile(uid string, i int) string {
 	return filepath.Join(e.Mounted(), fmt.Sprintf("k8s.%s-claim_%s.metadata-%d", Driver, uid, i))
 }
 
+// Scans is a gpu.Scans that scans anew each time.
+type Scans func() gpu.Snapshot
+
+func (s Scans) Snapshot() gpu.Snapshot { return s() }
+
+// DevicePlugins returns the resource of the GPU at an address. It implements plan.DevicePlugins.
+type DevicePlugins func(address string) string
+
+func (d DevicePlugins) Resource(address string) string { return d(address) }
+
 // Process is one run of the plugin.
 type Process struct {
 	*devicestate.Engine
@@ -259,15 +271,15 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 	p := &Process{Host: h}
 	o := devicestate.Options{
 		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, e.Mounted(), Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
-		Snapshot: func() gpu.Snapshot { return e.Snapshot }, Edits: edits{e}, Kernel: e.numbers, Planner: planWithSteps,
-		Executors:    map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
-		DevicePlugin: func(string) string { return "" },
-		Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
-		Report: func(err error) {
+		Scans: Scans(func() gpu.Snapshot { return e.Snapshot }), Edits: edits{e}, Kernel: e.numbers, Planner: planWithSteps,
+		Executors:     map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
+		DevicePlugins: DevicePlugins(func(string) string { return "" }),
+		Sharing:       sharing.Node{},
+		Reports: notifytest.Reporter(func(err error) {
 			reporting.Lock()
 			defer reporting.Unlock()
 			e.Reports = append(e.Reports, err)
-		},
+		}),
 		Metadata: true,
 	}
 	err := e.simulate(&o, p, hook)
@@ -278,7 +290,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		p.Engine, err = devicestate.Open(o)
 	}
 	if err == nil && e.Sim != nil {
-		p.Settings = executor.NewSettings(h, p, o.Snapshot, p.shares.Setting(), p.slices.Setting())
+		p.Settings = executor.NewSettings(h, p, o.Scans, p.shares.Setting(), p.slices.Setting())
 	}
 	if err == nil {
 		reader := host.New(host.Options{BootIDFile: e.BootFile, ReadFile: e.ReadFile})
@@ -313,7 +325,7 @@ func (p *Process) RecoverAll() error {
 
 // EndUnneeded ends MPS daemons that no claim needs, as the plugin does in the background.
 func (p *Process) EndUnneeded(ctx context.Context) error {
-	return mps.NewWatcher(p.shares, p.Engine, func(error) {}).Scan(ctx)
+	return mps.NewWatcher(p.shares, p.Engine, notifytest.Reporter(nil)).Scan(ctx)
 }
 
 // Prepare prepares a claim.

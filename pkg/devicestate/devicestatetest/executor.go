@@ -57,6 +57,9 @@ func (e edits) Common(context.Context) (specs.ContainerEdits, error) {
 	return specs.ContainerEdits{Env: []string{"NVIDIA_VISIBLE_DEVICES=void"}}, e.e.EditsErr
 }
 
+// Install implements devicestate.Edits.
+func (e edits) Install(context.Context) error { return e.e.InstallErr }
+
 // GPU describes a device with the numbers that the kernel has for it now.
 func (e edits) GPU(_ context.Context, d plan.Device) (specs.ContainerEdits, error) {
 	minor, partitions, err := e.e.kernel(d)

@@ -16,6 +16,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/nvml/sessionpool"
@@ -84,15 +85,15 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	if s.Wrap != nil {
 		library = s.Wrap(library)
 	}
-	sessions := sessionpool.New(library, s.listed, func(error) {})
+	sessions := sessionpool.New(library, s.listed, notifytest.Reporter(nil))
 	sessions.After = s.NVML.After
 	m := s.MIG
 	m.ProcRoot, m.Timeout = s.env.Dir, cmp.Or(m.Timeout, time.Nanosecond)
 	if m.Switches == nil {
 		m.Switches = new(inventory.Switches)
 	}
-	if m.Snapshot == nil {
-		m.Snapshot = func() gpu.Snapshot { return o.Snapshot() }
+	if m.Scans == nil {
+		m.Scans = Scans(func() gpu.Snapshot { return o.Scans.Snapshot() })
 	}
 	p.MIG = mig.New(o.Host, sessions, migModes, m)
 	o.Executors[plan.MIGExecutor] = p.MIG
@@ -105,7 +106,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 	root := s.env.Dir
 	scanner := inventory.New(inventory.Options{Library: nvmlfake.New(s.machine), ProcRoot: root, SysRoot: root, DevRoot: root})
 	var scanning sync.Mutex // GPUs are prepared concurrently, and scanned one at a time.
-	o.Snapshot = func() gpu.Snapshot {
+	o.Scans = Scans(func() gpu.Snapshot {
 		scanning.Lock()
 		defer scanning.Unlock()
 		snapshot, err := scanner.Scan(context.Background())
@@ -113,7 +114,7 @@ func (s *Simulator) configure(o *devicestate.Options, p *Process, hook host.Faul
 			s.env.T.Error(err)
 		}
 		return snapshot
-	}
+	})
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/internal/nvml/real"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -39,7 +40,7 @@ func BenchmarkScan_EightGPUs(b *testing.B) {
 	}
 	i := inventory.New(inventory.Options{
 		Library: library, ProcRoot: r.Path + "/proc", SysRoot: r.Path + "/sys", DevRoot: r.Path,
-		Health: tracker.New(h, records, dir+"/lock", func(err error) { b.Error(err) }, health.Settings{}),
+		Health: tracker.New(h, records, dir+"/lock", notifytest.Reporter(func(err error) { b.Error(err) }), health.Settings{}),
 	})
 	before := cpuSeconds(b)
 	for b.Loop() {

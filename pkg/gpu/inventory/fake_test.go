@@ -60,11 +60,16 @@ type counting struct {
 	nvml.Library
 	hang           atomic.Pointer[chan struct{}]
 	opened, closed int
+	// replaced means that the driver was replaced since this process loaded its library.
+	replaced atomic.Bool
 }
 
 func (c *counting) Open() (nvml.Session, error) {
 	if hang := c.hang.Load(); hang != nil {
 		<-*hang
+	}
+	if c.replaced.Load() {
+		return nil, nvml.ErrReplaced
 	}
 	s, err := c.Library.Open()
 	if err == nil {

@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -36,8 +37,13 @@ type Options struct {
 	Library nvml.Library
 	// ProcRoot and SysRoot are the machine's /proc and /sys; DevRoot is the directory that holds its /dev.
 	ProcRoot, SysRoot, DevRoot string
+	// Scans and Trigger are those of the Inventory. Default: new ones.
+	Scans   *Latest
+	Trigger notify.Trigger
 	// Switches notes operations that make a GPU disappear for a moment. Default: none.
 	Switches *Switches
+	// Interconnects has the interconnects of GPUs in MIG mode. Default: only those of earlier scans are known.
+	Interconnects Interconnects
 	// Health decides which faults GPUs have. Default: nothing is read, and they have none.
 	Health Health
 	// Tick creates the ticks of Watch. Default: a time.Ticker.
@@ -52,6 +58,12 @@ type Health interface {
 	NoDriver()
 }
 
+// Interconnects are recorded before MIG mode hides them.
+type Interconnects interface {
+	// RecordedInterconnect returns the interconnect of a GPU, as of an earlier run of the plugin. It is zero if unknown.
+	RecordedInterconnect(g gpu.GPU) gpu.Interconnect
+}
+
 // Switches notes switches of MIG modes, during which a GPU disappears for a moment. It never waits, because a switch or
 // a scan of one GPU can hang: Watch repeats a scan that overlapped a switch, of whichever GPU.
 type Switches struct{ begun, ended atomic.Int64 }
@@ -62,8 +74,12 @@ func (s *Switches) Unlock(string) { s.ended.Add(1) }
 
 // Inventory scans a node.
 type Inventory struct {
-	o       Options
-	trigger chan struct{}
+	// Scans has the Snapshot that Watch delivered last.
+	Scans *Latest
+	// Trigger makes Watch scan now, or again after the current scan.
+	Trigger notify.Trigger
+
+	o Options
 	// soon means that the next scan may end faults of GPUs.
 	soon atomic.Bool
 	// minors are those of the driver's files.
@@ -73,10 +89,18 @@ type Inventory struct {
 	places   map[string]gpu.GPU
 	// multiprocessors are those of products, by name.
 	multiprocessors map[string]int
+	// last is the last readable state of each GPU, by PCI address. Only Watch uses it.
+	last map[string]gpu.GPU
 }
 
 // New returns an Inventory without reading the node.
 func New(o Options) *Inventory {
+	if o.Scans == nil {
+		o.Scans = NewLatest()
+	}
+	if o.Trigger == nil {
+		o.Trigger = notify.NewTrigger()
+	}
 	if o.Switches == nil {
 		o.Switches = new(Switches)
 	}
@@ -86,7 +110,7 @@ func New(o Options) *Inventory {
 			return t.C, t.Stop
 		}
 	}
-	return &Inventory{o: o, trigger: make(chan struct{}, 1), profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{},
+	return &Inventory{Scans: o.Scans, Trigger: o.Trigger, o: o, last: map[string]gpu.GPU{}, profiles: map[profileKey][]gpu.Profile{}, places: map[string]gpu.GPU{},
 		multiprocessors: map[string]int{}, minors: minorNumbers{reading: map[string]bool{}, last: map[string]string{}}}
 }
 

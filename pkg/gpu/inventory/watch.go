@@ -34,7 +34,7 @@ const (
 // ErrHealthUnknown means that NVML has failed as a whole, or has not answered, for a minute.
 var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NVML has not answered for a minute")
 
-// Watch calls found at the start and whenever the Snapshot or the error changes, until the context ends. It returns the
+// Watch stores the Snapshot and calls found at the start and whenever the Snapshot or the error changes, until the context ends. It returns the
 // context's error. found runs in Watch's goroutine: the next scan waits for it.
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
@@ -43,6 +43,12 @@ var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NV
 func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) error {
 	ticks, stop := i.o.Tick(pollInterval)
 	defer stop()
+	deliver := func(s gpu.Snapshot, err error) {
+		if !errors.Is(err, nvml.ErrReplaced) {
+			i.Scans.Set(s)
+		}
+		found(s, err)
+	}
 
 	var last result
 	silent, repeats := 0, 0 // polls without an answer of NVML, and scans in a row during switches
@@ -51,7 +57,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		i.scan(ctx, &now, func() {
 			if silent++; silent == pollsToUnknown {
 				last.err, first = ErrHealthUnknown, false
-				found(last.snapshot, last.err)
+				deliver(last.snapshot, last.err)
 			}
 		})
 		if ctx.Err() != nil {
@@ -67,6 +73,7 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 		gone := errors.Is(now.err, ErrNoDriver) || errors.Is(now.err, nvml.ErrReplaced) || errors.Is(now.err, nvml.LibRMMismatch)
 		if now.err == nil || gone {
 			silent = 0
+			i.keepInterconnects(now.snapshot.GPUs)
 		} else {
 			now.snapshot = last.snapshot
 			if silent++; silent >= pollsToUnknown {
@@ -74,12 +81,25 @@ func (i *Inventory) Watch(ctx context.Context, found func(gpu.Snapshot, error)) 
 			}
 		}
 		if first || fmt.Sprint(now.err) != fmt.Sprint(last.err) || !reflect.DeepEqual(now.snapshot, last.snapshot) {
-			found(now.snapshot, now.err)
+			deliver(now.snapshot, now.err)
 		}
 		last, first, repeats = now, false, 0
 		if err := i.wait(ctx, ticks, last); err != nil {
 			return err
 		}
+	}
+}
+
+// keepInterconnects completes GPUs in MIG mode, which hides their links: partitions must not change the group of a GPU.
+func (i *Inventory) keepInterconnects(gpus []gpu.GPU) {
+	for n := range gpus {
+		g := &gpus[n]
+		if last := i.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
+			g.Interconnect = last.Interconnect
+		} else if g.MIG.Enabled && i.o.Interconnects != nil {
+			g.Interconnect = i.o.Interconnects.RecordedInterconnect(*g)
+		}
+		i.last[g.PCIAddress] = *g
 	}
 }
 
@@ -101,14 +121,6 @@ func (i *Inventory) scan(ctx context.Context, r *result, late func()) {
 		case <-ticks:
 			late()
 		}
-	}
-}
-
-// Trigger makes Watch scan now, or again after the current scan. It never blocks.
-func (i *Inventory) Trigger() {
-	select {
-	case i.trigger <- struct{}{}:
-	default:
 	}
 }
 
@@ -137,7 +149,7 @@ func (i *Inventory) wait(ctx context.Context, ticks <-chan time.Time, last resul
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-i.trigger:
+		case <-i.Trigger:
 			return nil
 		case <-ticks:
 			if n >= pollsPerScan || last.err != nil || i.soon.Load() || i.files() != last.files {

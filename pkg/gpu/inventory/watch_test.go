@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
@@ -183,7 +185,7 @@ func TestTrigger_WhileWaiting_ScansNow(t *testing.T) {
 	w.next()
 	simtest.Change(t, w.machine, func(s *engine.State) { s.GPUs[0].Lost = true })
 	for range 5 {
-		w.i.Trigger() // never blocks
+		w.i.Trigger.Fire() // never blocks
 	}
 	if d := w.next(); len(d.snapshot.Problems) != 1 {
 		t.Errorf("problems %+v, want one", d.snapshot.Problems)
@@ -383,5 +385,79 @@ func TestScan_HealthQueryFails_KeepsGPUAndReadsNothing(t *testing.T) {
 	s, err := New(Options{Library: nvmlfake.New(machine), ProcRoot: none, SysRoot: none, DevRoot: none, Health: p}).Scan(t.Context())
 	if err != nil || len(s.GPUs) != 8 || len(p.readings) != 1 || p.readings[0] != nil {
 		t.Errorf("%d GPUs, readings %v, %v", len(s.GPUs), p.readings, err)
+	}
+}
+
+// interconnects are recorded for the GPU with a UUID.
+type interconnects map[string]gpu.Interconnect
+
+func (i interconnects) RecordedInterconnect(g gpu.GPU) gpu.Interconnect { return i[g.UUID] }
+
+func TestKeepInterconnects_GPUInMIGMode_KeepsItsNVLinks(t *testing.T) {
+	i := New(Options{})
+	scan := func(g gpu.GPU) []gpu.Link {
+		gpus := []gpu.GPU{g}
+		i.keepInterconnects(gpus)
+		return gpus[0].Links
+	}
+	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}}
+	cut := g
+	cut.MIG.Enabled, cut.Links = true, nil
+	other := cut
+	other.UUID = "GPU-1"
+	down := g
+	down.Links = nil
+	scan(g)
+	for range 2 {
+		if len(scan(cut)) != 1 {
+			t.Error("a GPU that is cut left its group")
+		}
+	}
+	if len(scan(down)) != 0 || len(scan(cut)) != 0 {
+		t.Error("links that went down are still there")
+	}
+	if scan(g); len(scan(other)) != 0 {
+		t.Error("another board in the slot has the links of the one before")
+	}
+	// A plugin that starts while the GPU is cut goes by what an earlier run noted.
+	i = New(Options{Interconnects: interconnects{g.UUID: g.Interconnect}})
+	for range 2 {
+		if len(scan(cut)) != 1 {
+			t.Error("a GPU that is cut when the plugin starts is in no group")
+		}
+	}
+	if len(scan(down)) != 0 || len(scan(other)) != 0 {
+		t.Error("what was noted goes before what is seen, or is taken for another's")
+	}
+}
+
+// TestWatch_GPUInMIGMode_DeliversRecordedLinksOnce has a GPU in MIG mode when the plugin starts. The next scan, which does not
+// see its links, is the same as the first one.
+func TestWatch_GPUInMIGMode_DeliversRecordedLinksOnce(t *testing.T) {
+	w := newWatch(t, func(s *engine.State) { s.GPUs[0].MIGEnabled, s.GPUs[0].MIGPending = true, true })
+	s, err := w.machine.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.i.o.Interconnects = interconnects{s.GPUs[0].UUID: {Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}}
+	w.start()
+	delivered := w.next().snapshot
+	if n := len(delivered.GPUs[0].Links); n != 1 {
+		t.Errorf("%d links", n)
+	}
+	if diff := cmp.Diff(delivered, w.i.Scans.Snapshot()); diff != "" {
+		t.Errorf("the stored Snapshot (-delivered +stored):\n%s", diff)
+	}
+	w.tick(2 * pollsPerScan)
+	w.nothingDelivered()
+}
+
+func TestWatch_DriverReplaced_KeepsStoredSnapshot(t *testing.T) {
+	w := startWatch(t, nil)
+	w.next()
+	w.lib.replaced.Store(true)
+	w.tick(pollsPerScan)
+	if d := w.next(); !errors.Is(d.err, nvml.ErrReplaced) || len(w.i.Scans.Snapshot().GPUs) != 8 {
+		t.Errorf("%v, %d GPUs are stored", d.err, len(w.i.Scans.Snapshot().GPUs))
 	}
 }

@@ -47,11 +47,10 @@ func BenchmarkRead_EightGPUsWithSevenPartitions(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = session.Close() }()
-	s := New()
-	s.use(Options{Library: library, ProcRoot: "/proc", Targets: func() []Target { return targets }})
+	s := New(Options{Library: library, Locks: NewLocks(), ProcRoot: "/proc"})
 	before := cpuSeconds(b)
 	for b.Loop() {
-		if err := s.read(b.Context()); err != nil {
+		if err := s.read(b.Context(), targets); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -16,28 +16,30 @@ var clocks = map[string]nvml.ClockDomain{
 	"graphics": nvml.ClockGraphics, "sm": nvml.ClockSM, "memory": nvml.ClockMemory, "video": nvml.ClockVideo,
 }
 
-// measure reads a GPU. since is the time of the newest sample of processes, which it updates. window waits between two
-// samples of the performance counters. files returns the metadata files that a process has mounted. measure returns
-// false if the GPU does not answer.
-func measure(session nvml.Session, t Target, since *uint64, window func(), files func(pid uint32) ([]File, error)) (GPU, bool) {
+// wholeGPU stands for the GPU itself among its GPU instances, as in NVML.
+const wholeGPU = -1
+
+// measure reads a GPU. window waits between two samples of the performance counters. ok is false if the GPU does not
+// answer.
+func (s *Sampler) measure(session nvml.Session, t Target, window func()) (g GPU, ok bool) {
 	d, err := session.DeviceAt(t.PCIAddress)
 	if err != nil {
 		return GPU{}, false
 	}
-	g := GPU{Device: absent(gpu.KindGPU, gpu.Device{Kind: gpu.KindGPU, PCIAddress: t.PCIAddress}.Name(), t.UUID), Address: t.PCIAddress,
+	g = GPU{Device: absent(gpu.KindGPU, gpu.Device{Kind: gpu.KindGPU, PCIAddress: t.PCIAddress}.Name(), t.UUID), Address: t.PCIAddress,
 		Model: t.ProductName, Index: t.Index, Minor: t.Minor, MemoryUtilization: Absent, Encoder: Absent, Decoder: Absent,
 		PowerW: Absent, TemperatureC: Absent, Clocks: map[string]float64{}}
 	// Another board may be in its slot since the scan.
 	if uuid, err := d.UUID(); err != nil || uuid != t.UUID {
 		return GPU{}, false
 	}
-	instances := map[int]*nvml.Performance{-1: nil}
+	instances := map[int]bool{wholeGPU: true}
 	for _, p := range t.Partitions {
-		instances[p.GPUInstance] = nil
+		instances[p.GPUInstance] = true
 	}
-	performance(d, instances, window)
-	if p := instances[-1]; p != nil {
-		g.take(*p)
+	ratios := performance(d, instances, window)
+	if r, ok := ratios[wholeGPU]; ok {
+		g.take(r)
 	}
 	if u, err := d.Utilization(); err == nil {
 		g.Utilization, g.MemoryUtilization = float64(u.GPU)/100, float64(u.Memory)/100
@@ -65,12 +67,9 @@ func measure(session nvml.Session, t Target, since *uint64, window func(), files
 		}
 		g.Counters = noCounters
 	}
-	held, listed := map[int][]Process(nil), false
-	if files != nil {
-		held, listed = processes(d, t, since, files)
-	}
+	all, ofInstance, listed := s.processes(d, t)
 	if listed {
-		g.Processes = append([]Process{}, held[-1]...)
+		g.Processes = append([]Process{}, all...)
 	}
 	for _, p := range t.Partitions {
 		one := absent(gpu.KindMIG, p.Name, p.UUID)
@@ -80,11 +79,11 @@ func measure(session nvml.Session, t Target, since *uint64, window func(), files
 			continue // It was destroyed after the scan.
 		}
 		one.memory(m)
-		if ratios := instances[p.GPUInstance]; ratios != nil {
-			one.take(*ratios)
+		if r, ok := ratios[p.GPUInstance]; ok {
+			one.take(r)
 		}
 		if listed {
-			one.Processes = append([]Process{}, held[key(p.GPUInstance, p.ComputeInstance)]...)
+			one.Processes = append([]Process{}, ofInstance[instance{p.GPUInstance, p.ComputeInstance}]...)
 		}
 		g.Partitions = append(g.Partitions, one)
 	}
@@ -109,9 +108,9 @@ func (d *Device) memory(m nvml.MemoryInfo) {
 	d.MemoryUsed, d.MemoryTotal, d.MemoryReserved = float64(m.Used), float64(m.Total), float64(m.Reserved)
 }
 
-// performance measures the GPU, which is instance -1, and its GPU instances. It leaves those nil that have no counters.
-func performance(d nvml.Device, instances map[int]*nvml.Performance, window func()) {
-	earlier := map[int]nvml.PerformanceSample{}
+// performance measures GPU instances, and the GPU as wholeGPU. The result lacks those without counters.
+func performance(d nvml.Device, instances map[int]bool, window func()) map[int]nvml.Performance {
+	earlier, out := map[int]nvml.PerformanceSample{}, map[int]nvml.Performance{}
 	defer func() {
 		for _, s := range earlier {
 			s.Free()
@@ -119,8 +118,8 @@ func performance(d nvml.Device, instances map[int]*nvml.Performance, window func
 	}()
 	for i := range instances {
 		s, err := d.Performance(i)
-		if err != nil && i < 0 && nvml.Unavailable(err) {
-			return
+		if err != nil && i == wholeGPU && nvml.Unavailable(err) {
+			return nil
 		}
 		if err == nil {
 			earlier[i] = s
@@ -133,45 +132,48 @@ func performance(d nvml.Device, instances map[int]*nvml.Performance, window func
 			continue
 		}
 		if p, err := later.Since(before); err == nil {
-			instances[i] = &p
+			out[i] = p
 		}
 		later.Free()
 	}
+	return out
 }
 
-// key identifies a compute instance of a GPU.
-func key(gpuInstance, computeInstance int) int { return gpuInstance<<16 | computeInstance }
+// instance is a compute instance of a GPU.
+type instance struct{ gpu, compute int }
 
-// processes returns the processes of the GPU by their compute instances, and all of them by -1.
-func processes(d nvml.Device, t Target, since *uint64, files func(pid uint32) ([]File, error)) (held map[int][]Process, listed bool) {
-	all, err := d.ProcessMemory()
-	if err != nil {
-		return nil, false
+// processes returns the processes of a GPU, and those of each compute instance. listed is false if they are unknown.
+func (s *Sampler) processes(d nvml.Device, t Target) (all []Process, ofInstance map[instance][]Process, listed bool) {
+	if s.owners == nil {
+		return nil, nil, false
 	}
-	loads, err := d.ProcessUtilization(*since)
+	memory, err := d.ProcessMemory()
+	if err != nil {
+		return nil, nil, false
+	}
+	since := s.newestSample(t.UUID)
+	loads, err := d.ProcessUtilization(since)
 	load := map[uint32]float64{}
 	for _, l := range loads {
 		load[l.PID] = float64(l.SM) / 100
-		*since = max(*since, l.Time)
+		since = max(since, l.Time)
 	}
-	shared := map[int]bool{-1: t.Shared}
+	s.setNewestSample(t.UUID, since)
+	shared := map[instance]bool{}
 	for _, p := range t.Partitions {
-		shared[key(p.GPUInstance, p.ComputeInstance)] = p.Shared
+		shared[instance{p.GPUInstance, p.ComputeInstance}] = p.Shared
 	}
-	held = map[int][]Process{-1: {}}
+	ofInstance = map[instance][]Process{}
 	var left func(pid uint32) bool
-	for _, p := range all {
-		at := -1
-		if p.GPUInstance >= 0 {
-			at = key(p.GPUInstance, p.ComputeInstance)
-		}
+	for _, p := range memory {
+		whole, at := p.GPUInstance < 0, instance{p.GPUInstance, p.ComputeInstance}
 		one := Process{PID: p.PID, Memory: float64(p.Bytes), Utilization: Absent}
 		if err == nil {
 			one.Utilization = load[p.PID] // The driver lists only processes that ran.
 		}
-		if shared[at] {
+		if whole && t.Shared || !whole && shared[at] {
 			var unknown error
-			if one.Files, unknown = files(p.PID); errors.Is(unknown, procfs.ErrEnded) {
+			if one.Files, unknown = s.owners.files(p.PID); errors.Is(unknown, procfs.ErrEnded) {
 				if left == nil {
 					left = stillListed(d)
 				}
@@ -180,12 +182,12 @@ func processes(d nvml.Device, t Target, since *uint64, files func(pid uint32) ([
 				}
 			}
 		}
-		held[-1] = append(held[-1], one)
-		if at >= 0 {
-			held[at] = append(held[at], one)
+		all = append(all, one)
+		if !whole {
+			ofInstance[at] = append(ofInstance[at], one)
 		}
 	}
-	return held, true
+	return all, ofInstance, true
 }
 
 // stillListed lists the processes again. One that is listed but not in /proc has a PID of another PID namespace.

@@ -18,13 +18,22 @@ type File struct {
 	Number int
 }
 
-// Mounted returns a function that recognizes mounts of the metadata files in a directory, by the file system and the
-// path in it. parse parses the names of metadata files. own are the mounts of this process; the directory has no
-// symbolic links.
+// Names parses the names of metadata files. *store.Store implements it.
+type Names interface {
+	ParseMetadataName(file string) (uid string, i int, ok bool)
+}
+
+// Mounts recognizes mounts of the metadata files in a directory, by the file system and the path in it.
 //
 // A tenant can mount a file with any name, such as one of an emptyDir volume on the same file system. It cannot choose
 // another claim's path in the file system: only the driver writes the directory, and only the runtime mounts its files.
-func Mounted(own []procfs.Mount, directory string, parse func(name string) (uid string, i int, ok bool)) func(procfs.Mount) (File, bool) {
+type Mounts struct {
+	filesystem, root string
+	names            Names
+}
+
+// NewMounts returns the Mounts of a directory without symbolic links. own are the mounts of this process.
+func NewMounts(own []procfs.Mount, directory string, names Names) (*Mounts, error) {
 	var at procfs.Mount
 	for _, m := range own {
 		// The last mount of a path hides the earlier ones.
@@ -33,13 +42,16 @@ func Mounted(own []procfs.Mount, directory string, parse func(name string) (uid 
 		}
 	}
 	inside, err := filepath.Rel(at.Point, directory)
-	return func(m procfs.Mount) (File, bool) {
-		if err != nil || m.Filesystem != at.Filesystem || filepath.Dir(m.Root) != filepath.Join(at.Root, inside) {
-			return File{}, false
-		}
-		uid, i, ok := parse(filepath.Base(m.Root))
-		return File{uid, i}, ok
+	return &Mounts{at.Filesystem, filepath.Join(at.Root, inside), names}, err
+}
+
+// file returns the metadata file that is mounted; false for another mount.
+func (m *Mounts) file(is procfs.Mount) (File, bool) {
+	if is.Filesystem != m.filesystem || filepath.Dir(is.Root) != m.root {
+		return File{}, false
 	}
+	uid, i, ok := m.names.ParseMetadataName(filepath.Base(is.Root))
+	return File{uid, i}, ok
 }
 
 func below(parent, path string) bool {
@@ -49,8 +61,8 @@ func below(parent, path string) bool {
 
 // owners finds the metadata files that processes have mounted. It reads the mounts of a process once.
 type owners struct {
-	root    string
-	mounted func(procfs.Mount) (File, bool)
+	root   string
+	mounts *Mounts
 
 	mu sync.Mutex
 	// last has the processes of the last reading, now those of this one.
@@ -74,7 +86,7 @@ var errUnknown = errors.New("the directory of metadata files is unknown")
 // files returns the metadata files that a process has mounted; it is not nil. A process that has ended is
 // procfs.ErrEnded.
 func (o *owners) files(pid uint32) ([]File, error) {
-	if o.mounted == nil {
+	if o.mounts == nil {
 		return nil, errUnknown
 	}
 	start, err := procfs.Start(o.root, pid)
@@ -112,7 +124,7 @@ func (o *owners) read(pid uint32, start uint64) (owned, error) {
 	}
 	files := map[File]bool{}
 	for _, m := range mounts {
-		if f, ok := o.mounted(m); ok {
+		if f, ok := o.mounts.file(m); ok {
 			files[f] = true
 		}
 	}

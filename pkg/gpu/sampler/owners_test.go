@@ -21,14 +21,21 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
-// parseFile parses names such as u-1.0, the first file of claim u-1.
-func parseFile(name string) (uid string, number int, ok bool) {
+// fileNames are names such as u-1.0, the first file of claim u-1.
+type fileNames struct{}
+
+func (fileNames) ParseMetadataName(name string) (uid string, number int, ok bool) {
 	uid, digit, _ := strings.Cut(name, ".")
 	number, err := strconv.Atoi(digit)
 	return uid, number, err == nil && name == fmt.Sprintf("%s.%d", uid, number)
 }
 
-var mountedFile = Mounted([]procfs.Mount{{Filesystem: "8:1", Root: "/", Point: "/"}}, "/state", parseFile)
+func mountsOf(t *testing.T, own []procfs.Mount) *Mounts {
+	t.Helper()
+	m, err := NewMounts(own, "/state", fileNames{})
+	must(t, err)
+	return m
+}
 
 // process writes the files of /proc about a process with the mounts of metadata files.
 func (n *node) process(t *testing.T, pid uint32, start int, files ...string) {
@@ -127,7 +134,7 @@ func TestRead_UnknownProcess_NoShareIsMeasured(t *testing.T) {
 		"no utilization of processes": {func(n *node) {
 			n.calls.Answer(nvml.NotSupported, nvmltest.Of("nvmlDeviceGetProcessUtilization", n.targets[0].UUID))
 		}, [3]float64{Absent, 100, 1}},
-		"unknown directory":     {func(n *node) { n.owners.mounted = nil }, [3]float64{Absent, Absent, Absent}},
+		"unknown directory":     {func(n *node) { n.owners.mounts = nil }, [3]float64{Absent, Absent, Absent}},
 		"another PID namespace": {func(n *node) { n.owners = nil }, [3]float64{Absent, Absent, Absent}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -264,7 +271,7 @@ func TestMounted_FilesOfTenants_AreNoMetadata(t *testing.T) {
 		{Filesystem: "8:1", Root: "/lib/plugin/state", Point: "/state"}, {Filesystem: "8:2", Root: "/", Point: "/state/other"},
 		{Filesystem: "8:3", Root: "/", Point: "/stat"},
 	}
-	is := Mounted(own, "/state", parseFile)
+	is := mountsOf(t, own).file
 	if f, ok := is(procfs.Mount{Filesystem: "8:1", Root: "/lib/plugin/state/u-1.3", Point: "/anywhere"}); !ok || f != (File{"u-1", 3}) {
 		t.Errorf("%v, %v", f, ok)
 	}
@@ -280,7 +287,7 @@ func TestMounted_FilesOfTenants_AreNoMetadata(t *testing.T) {
 			t.Errorf("%+v is %v", m, f)
 		}
 	}
-	if _, ok := Mounted(nil, "/state", parseFile)(procfs.Mount{Root: "/state/u-1.3"}); ok {
-		t.Error("a file is recognized without the mounts of this process")
+	if _, err := NewMounts(nil, "/state", fileNames{}); err == nil {
+		t.Error("files can be recognized without the mounts of this process")
 	}
 }

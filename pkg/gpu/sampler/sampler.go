@@ -16,7 +16,8 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/nvml"
-	"gpu-dra-driver/internal/procfs"
+	"gpu-dra-driver/pkg/claim/plan"
+	"gpu-dra-driver/pkg/gpu"
 )
 
 const (
@@ -28,55 +29,62 @@ const (
 	readLimit = 5 * time.Second
 )
 
-// Options configures a Sampler. Library and Targets are required.
+// Options configures a Sampler. All fields but ProcRoot, Mounts and Idle are required.
 type Options struct {
 	Library nvml.Library
+	Locks   *Locks
+	// Scans and Records determine the GPUs to measure: those of prepared claims, and with Idle all others too.
+	Scans   gpu.Scans
+	Records plan.Held
+	Idle    bool
 	// ProcRoot is the /proc of this process's PID namespace, because NVML lists processes by the PIDs of its caller. It is
 	// empty if that is not the node's: NVML then lists the processes of the namespace only.
 	ProcRoot string
-	// Mounted recognizes mounts of metadata files. Without it the claims of processes are unknown.
-	Mounted func(procfs.Mount) (File, bool)
-	// Targets returns the GPUs to measure, none if no measurement is needed.
-	Targets func() []Target
+	// Mounts recognizes mounts of metadata files. Without it the claims of processes are unknown.
+	Mounts *Mounts
 }
 
-// Sampler measures GPUs.
-type Sampler struct {
-	o        Options
-	snapshot atomic.Pointer[Snapshot]
-
+// Locks prevents readings.
+type Locks struct {
 	mu    sync.Mutex
 	locks int
 	// locked is closed by the first Lock, reading by the end of a reading; it is nil between readings.
 	locked, reading chan struct{}
+}
+
+func NewLocks() *Locks { return &Locks{locked: make(chan struct{})} }
+
+// Sampler measures GPUs.
+type Sampler struct {
+	*Locks
+	o        Options
+	snapshot atomic.Pointer[Snapshot]
+
 	// busy has the PCI addresses of GPUs with a call that has not returned. since has the times of the newest samples of
 	// processes, by UUID.
 	busy  map[string]bool
-	since map[string]*uint64
+	since map[string]uint64
 	// owners is nil if processes cannot be listed.
 	owners *owners
 }
 
-func New() *Sampler {
-	s := &Sampler{locked: make(chan struct{}), busy: map[string]bool{}, since: map[string]*uint64{}}
+func New(o Options) *Sampler {
+	s := &Sampler{Locks: o.Locks, o: o, busy: map[string]bool{}, since: map[string]uint64{}}
 	s.snapshot.Store(&Snapshot{})
+	if o.ProcRoot != "" {
+		s.owners = &owners{root: o.ProcRoot, mounts: o.Mounts}
+	}
 	return s
 }
 
 // Snapshot returns the last reading. It has no GPUs before the first one, and while none are to be measured.
 func (s *Sampler) Snapshot() Snapshot { return *s.snapshot.Load() }
 
-func (s *Sampler) use(o Options) {
-	if s.o = o; o.ProcRoot != "" {
-		s.owners = &owners{root: o.ProcRoot, mounted: o.Mounted}
-	}
-}
-
 // Run measures until the context ends. It does not wait for a call of NVML that hangs.
-func (s *Sampler) Run(ctx context.Context, o Options) {
-	s.use(o)
+func (s *Sampler) Run(ctx context.Context) {
 	for last := ""; ctx.Err() == nil; {
-		err := s.read(ctx)
+		plans, _, _ := s.o.Records.Held() // The engine reports unreadable records.
+		err := s.read(ctx, Targets(s.o.Scans.Snapshot(), plans, s.o.Idle))
 		if text := fmt.Sprint(err); text != last {
 			if last = text; err != nil {
 				klog.FromContext(ctx).Info("GPUs cannot be measured; trying again", "err", err)
@@ -91,13 +99,13 @@ func (s *Sampler) Run(ctx context.Context, o Options) {
 
 // Lock ends a reading and prevents others until Unlock, because a GPU with clients can refuse to switch its MIG mode. It
 // does not wait for a call of NVML that hangs. Several callers can hold the lock.
-func (s *Sampler) Lock(string) {
-	s.mu.Lock()
-	if s.locks++; s.locks == 1 {
-		close(s.locked)
+func (l *Locks) Lock(string) {
+	l.mu.Lock()
+	if l.locks++; l.locks == 1 {
+		close(l.locked)
 	}
-	reading := s.reading
-	s.mu.Unlock()
+	reading := l.reading
+	l.mu.Unlock()
 	if reading != nil {
 		select {
 		case <-reading:
@@ -106,28 +114,21 @@ func (s *Sampler) Lock(string) {
 	}
 }
 
-func (s *Sampler) Unlock(string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.locks--; s.locks == 0 {
-		s.locked = make(chan struct{})
+func (l *Locks) Unlock(string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.locks--; l.locks == 0 {
+		l.locked = make(chan struct{})
 	}
 }
 
-// begin notes that a GPU is being measured, and returns the time of its newest sample of processes. It returns false if an
-// earlier call for the GPU has not returned.
-func (s *Sampler) begin(t Target) (since *uint64, ok bool) {
+// begin notes that a GPU is being measured. It returns false if an earlier call for the GPU has not returned.
+func (s *Sampler) begin(t Target) (ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy[t.PCIAddress] {
-		return nil, false
-	}
+	ok = !s.busy[t.PCIAddress]
 	s.busy[t.PCIAddress] = true
-	if since = s.since[t.UUID]; since == nil {
-		since = new(uint64)
-		s.since[t.UUID] = since
-	}
-	return since, true
+	return ok
 }
 
 func (s *Sampler) end(t Target) {
@@ -136,11 +137,22 @@ func (s *Sampler) end(t Target) {
 	delete(s.busy, t.PCIAddress)
 }
 
+func (s *Sampler) newestSample(uuid string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.since[uuid]
+}
+
+func (s *Sampler) setNewestSample(uuid string, at uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.since[uuid] = at
+}
+
 var errHangs = fmt.Errorf("NVML has not answered for %s", 2*readLimit)
 
 // read measures all GPUs, each in a goroutine of its own.
-func (s *Sampler) read(ctx context.Context) error {
-	targets := s.o.Targets()
+func (s *Sampler) read(ctx context.Context, targets []Target) error {
 	if len(targets) == 0 {
 		s.snapshot.Store(&Snapshot{})
 		return nil
@@ -203,23 +215,20 @@ func (s *Sampler) measureAll(targets []Target, locked <-chan struct{}) ([]GPU, e
 		case <-time.After(window):
 		}
 	}
-	var files func(pid uint32) ([]File, error)
 	if s.owners != nil {
 		s.owners.next()
-		files = s.owners.files
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var gpus []GPU
 	for _, t := range targets {
-		since, ok := s.begin(t)
-		if !ok {
+		if !s.begin(t) {
 			continue
 		}
 		wg.Go(func() {
 			defer s.end(t)
 			_ = host.Guard(func() error {
-				if g, ok := measure(session, t, since, pause, files); ok {
+				if g, ok := s.measure(session, t, pause); ok {
 					mu.Lock()
 					defer mu.Unlock()
 					gpus = append(gpus, g)

@@ -10,6 +10,7 @@ import (
 
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
+	"gpu-dra-driver/internal/procfs"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/sim/engine"
@@ -29,10 +30,10 @@ type node struct {
 
 func newNode(t *testing.T, profile string) *node {
 	t.Helper()
-	n := &node{Sampler: New(), machine: simtest.MachineInMemory(t, profile, 2), calls: &nvmltest.Calls{}}
-	n.proc = t.TempDir()
-	n.use(Options{
-		Library: nvmlfake.WithHook(n.machine, n.calls.Do), ProcRoot: n.proc, Mounted: mountedFile, Targets: func() []Target { return n.targets },
+	n := &node{machine: simtest.MachineInMemory(t, profile, 2), calls: &nvmltest.Calls{}, proc: t.TempDir()}
+	n.Sampler = New(Options{
+		Library: nvmlfake.WithHook(n.machine, n.calls.Do), Locks: NewLocks(), ProcRoot: n.proc,
+		Mounts: mountsOf(t, []procfs.Mount{{Filesystem: "8:1", Root: "/", Point: "/"}}),
 	})
 	s, err := n.machine.State()
 	if err != nil {
@@ -47,7 +48,7 @@ func newNode(t *testing.T, profile string) *node {
 // must reads once.
 func (n *node) must(t *testing.T) Snapshot {
 	t.Helper()
-	if err := n.read(t.Context()); err != nil {
+	if err := n.read(t.Context(), n.targets); err != nil {
 		t.Fatal(err)
 	}
 	return n.Snapshot()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/show/metrics"
 )
 
@@ -36,8 +37,8 @@ type calls struct {
 	metrics    *metrics.Metrics
 	registered atomic.Bool
 	count      atomic.Uint64
-	// onRegister is called after the kubelet registered the plugin.
-	onRegister func()
+	// publish is fired after the kubelet registered the plugin.
+	publish notify.Trigger
 
 	mu       sync.Mutex
 	stopping bool
@@ -47,8 +48,8 @@ type calls struct {
 	cancel  context.CancelCauseFunc
 }
 
-func newCalls(m *metrics.Metrics, onRegister func()) *calls {
-	c := &calls{metrics: m, onRegister: onRegister}
+func newCalls(m *metrics.Metrics, publish notify.Trigger) *calls {
+	c := &calls{metrics: m, publish: publish}
 	c.patient, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
@@ -95,7 +96,7 @@ func (c *calls) register(ctx context.Context, req any, handler grpc.UnaryHandler
 	registered := ok && status.PluginRegistered
 	c.registered.Store(registered)
 	if registered {
-		c.onRegister()
+		c.publish.Fire()
 	}
 	return resp, err
 }

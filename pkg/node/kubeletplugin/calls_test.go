@@ -18,6 +18,7 @@ import (
 	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"gpu-dra-driver/internal/notify"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 )
 
@@ -73,7 +74,7 @@ func TestCalls_ClaimFails_CountsAnErrorInEachVersion(t *testing.T) {
 func TestCalls_RegistrationStatus_IsFollowed(t *testing.T) {
 	t.Parallel()
 	registered := 0
-	c := newCalls(nil, func() { registered++ })
+	c := newCalls(nil, notify.NewTrigger())
 	info := &grpc.UnaryServerInfo{FullMethod: "/pluginregistration.Registration/NotifyRegistrationStatus"}
 	for _, tc := range []struct {
 		status bool
@@ -82,6 +83,11 @@ func TestCalls_RegistrationStatus_IsFollowed(t *testing.T) {
 		req := &registerapi.RegistrationStatus{PluginRegistered: tc.status}
 		if _, err := c.intercept(t.Context(), req, info, func(context.Context, any) (any, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
+		}
+		select {
+		case <-c.publish:
+			registered++
+		default:
 		}
 		if c.registered.Load() != tc.status || registered != tc.want {
 			t.Errorf("after %v: registered %v, notified %d times", tc.status, c.registered.Load(), registered)

@@ -13,7 +13,7 @@ import (
 func TestWatchIdle_NoCalls_FreesMemoryEveryMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		freed := 0
-		p := &Plugin{o: Options{Idle: func() { freed++ }}, calls: newCalls(nil, func() {})}
+		p := &Plugin{o: Options{Idle: func() { freed++ }}, calls: newCalls(nil, nil)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go p.watchIdle(ctx)

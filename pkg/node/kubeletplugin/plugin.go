@@ -17,17 +17,21 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
-	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/show/metrics"
+	"gpu-dra-driver/pkg/show/usage/meter"
 )
 
-// Options configures a Plugin. PodUID, SchedulerVersion and Background are optional.
+// Options configures a Plugin. PodUID, SchedulerVersion, Meter and Background are optional.
 type Options struct {
 	Driver, Node string
 	// PodUID allows two instances at once; it is empty for a single one.
@@ -38,8 +42,8 @@ type Options struct {
 	HealthcheckPort int
 	Client          kubernetes.Interface
 	Inventory       *inventory.Inventory
-	// Newest reports whether this instance should publish.
-	Newest func() (bool, error)
+	// Instance publishes while it is the newest.
+	Instance *host.Instance
 	// SchedulerVersion is that of publishing.Options.
 	SchedulerVersion schedulerfault.Version
 	// Usage reports whether a deleted claim is still in use. VanishedGrace is how long a claim must be deleted before
@@ -48,13 +52,19 @@ type Options struct {
 	VanishedGrace time.Duration
 	// Idle is called when the kubelet has stopped calling and then every minute.
 	Idle func()
-	// Reconcile restores GPU settings that no claim needs. It is called after releases and at intervals.
-	Reconcile func(context.Context) []error
-	XIDs      XIDOptions
-	// ClaimsChanged is called after the preparation and the release of claims. It must not block. Default: nothing.
-	ClaimsChanged func()
-	// Background functions run concurrently until their context ends.
-	Background []func(context.Context)
+	// Settings restores GPU settings that no claim needs, after releases and at intervals.
+	Settings *executor.Settings
+	XIDs     XIDOptions
+	// Meter counts GPU seconds of claims. Default: none.
+	Meter *meter.Meter
+	// Background runs concurrently until its context ends.
+	Background []Runner
+}
+
+// Runner is work in the background.
+type Runner interface {
+	// Run works until the context ends.
+	Run(ctx context.Context)
 }
 
 type Plugin struct {
@@ -65,13 +75,52 @@ type Plugin struct {
 	status    *reporting.ClaimStatus
 	lost      *reporting.LostPartitions
 	faults    *reporting.Faults
-	xids      *xids
+	xids      *reporting.XIDs
+	watcher   *watcher.Watcher
 	metrics   *metrics.Metrics
 	recovery  *recovery
 	calls     *calls
 	service   *service
-	// fatal receives the first error that ends the process.
-	fatal chan error
+	fatal     fatal
+}
+
+// fatal receives the first error that ends Run, so that the kubelet starts a new process.
+type fatal chan error
+
+func (f fatal) fail(err error) {
+	select {
+	case f <- err:
+	default:
+	}
+}
+
+// changes notifies other parts of prepared and released claims.
+type changes struct {
+	node    *publishing.Node
+	watcher *watcher.Watcher
+	meter   *meter.Meter
+	// unneeded requests a restoration of settings.
+	unneeded notify.Trigger
+}
+
+// prepared is called after the preparation of a claim's devices.
+func (c *changes) prepared(devices []devicestate.PreparedDevice) {
+	c.node.Prepared(devices)
+	c.changed()
+}
+
+// released is called after the release of a claim's devices.
+func (c *changes) released() {
+	c.node.Released()
+	c.changed()
+	c.unneeded.Fire()
+}
+
+func (c *changes) changed() {
+	c.watcher.Changed()
+	if c.meter != nil {
+		c.meter.Changed()
+	}
 }
 
 const (
@@ -89,51 +138,30 @@ const (
 )
 
 func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Events, m *metrics.Metrics, o Options) *Plugin {
-	if o.ClaimsChanged == nil {
-		o.ClaimsChanged = func() {}
-	}
 	// It detects the API versions of the server.
 	versions := draclient.New(o.Client)
 	claims := lookup{versions}
-	p := &Plugin{o: o, node: node, events: events, metrics: m, fatal: make(chan error, 1)}
+	p := &Plugin{o: o, node: node, events: events, metrics: m, fatal: make(fatal, 1)}
 	p.publisher = publishing.New(node, publishing.Options{
-		Client: o.Client, Versions: versions, Driver: o.Driver, Node: o.Node, Newest: o.Newest, Metrics: m,
-		SchedulerVersion: o.SchedulerVersion, Report: events.Report,
+		Client: o.Client, Versions: versions, Driver: o.Driver, Node: o.Node, Instance: o.Instance, Metrics: m,
+		SchedulerVersion: o.SchedulerVersion, Reports: events,
 	})
 	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
-	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m)
-	p.faults = reporting.NewFaults(engine, claims, events, p.status, m)
-	p.xids = newXIDs(engine, reporting.NewXIDs(engine, claims, events, p.status, m, node.Healthy), m, o)
-	p.recovery = newRecovery(engine, claims, events, m, p.released, p.fail, o)
-	p.calls = newCalls(m, p.publisher.Trigger)
+	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m, node.Missing)
+	p.faults = reporting.NewFaults(engine, claims, events, p.status, m, node.Faulty)
+	p.xids = reporting.NewXIDs(engine, claims, events, p.status, m, o.Inventory.Scans)
+	p.watcher = watcher.New(watcher.Options{
+		Library: o.XIDs.Library, ProcRoot: o.XIDs.ProcRoot, SysRoot: o.XIDs.SysRoot, Locks: o.XIDs.Locks, Records: engine,
+		Receiver: &xids{p.xids, m, o.XIDs.Health, o.XIDs.Ignore}, XIDs: o.XIDs.Polls, Poll: o.Inventory.Trigger,
+	})
+	changes := &changes{node, p.watcher, o.Meter, notify.NewTrigger()}
+	p.recovery = newRecovery(engine, claims, events, m, changes, p.fatal, o)
+	p.calls = newCalls(m, node.Changed)
 	p.service = &service{
-		engine: engine, claims: claims, metrics: m, events: events, status: p.status, ready: p.ready, prepared: p.prepared,
-		released: p.released, absent: o.Inventory.Trigger, health: p.health, fail: p.fail,
+		engine: engine, claims: claims, metrics: m, events: events, status: p.status, recovery: p.recovery, inventory: o.Inventory,
+		publisher: p.publisher, changes: changes, fatal: p.fatal,
 	}
 	return p
-}
-
-// prepared is called after the preparation of a claim's devices.
-func (p *Plugin) prepared(devices []devicestate.PreparedDevice) {
-	p.node.Prepared(devices)
-	p.o.XIDs.Watcher.Changed()
-	p.o.ClaimsChanged()
-}
-
-// released is called after the release of a claim's devices.
-func (p *Plugin) released() {
-	p.node.Released()
-	p.o.XIDs.Watcher.Changed()
-	p.o.ClaimsChanged()
-	p.recovery.unneeded.Fire()
-}
-
-// fail ends Run, so that the kubelet starts a new process.
-func (p *Plugin) fail(err error) {
-	select {
-	case p.fatal <- err:
-	default:
-	}
 }
 
 // Run serves the kubelet and publishes until the context ends. Then it lets calls in flight complete and returns nil.
@@ -163,11 +191,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	start(background, p.events.Run, p.status.Run)
 	start(working, p.watchInventory, p.publisher.Run, p.recovery.run, p.recovery.watchClaims, p.recovery.watchSettings, p.watchIdle,
-		func(ctx context.Context) { p.lost.Run(ctx, p.node.Missing()) },
-		func(ctx context.Context) { p.faults.Run(ctx, p.node.Faulty()) },
-		p.xids.reports.Run, p.xids.watch)
+		p.lost.Run, p.faults.Run, p.xids.Run, p.watcher.Run)
 	for _, work := range p.o.Background {
-		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work(ctx) }) })
+		start(working, func(ctx context.Context) { reporting.Protect(p.metrics, func() { work.Run(ctx) }) })
 	}
 
 	helper, err := p.serve(background)
@@ -176,7 +202,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 	}
 	defer helper.Stop()
 	if p.o.HealthcheckPort >= 0 {
-		stop, err := serveHealth(p.o.HealthcheckPort, p.socket(), p.registrar(), p.calls.registered.Load)
+		stop, err := serveHealth(p.o.HealthcheckPort, p.socket(), p.registrar(), &p.calls.registered)
 		if err != nil {
 			return err
 		}
@@ -198,7 +224,7 @@ func (p *Plugin) watchInventory(ctx context.Context) {
 	_ = p.o.Inventory.Watch(ctx, func(s gpu.Snapshot, err error) {
 		reporting.Protect(p.metrics, func() {
 			if err := p.node.Found(ctx, s, err); err != nil {
-				p.fail(err)
+				p.fatal.fail(err)
 			}
 		})
 	})
@@ -240,39 +266,6 @@ func (p *Plugin) registrar() string {
 	return filepath.Join(p.o.RegistrarDir, file)
 }
 
-// ready delays a Prepare until the first pass of recovery and the first scan are done.
-func (p *Plugin) ready(ctx context.Context) error {
-	err := p.recovery.wait(ctx, readyLimit)
-	if err == nil {
-		err = waitFor(ctx, p.node.Scanned(), readyLimit, fmt.Errorf("NVML has not answered for %s", readyLimit))
-	}
-	if err == nil {
-		return nil
-	}
-	return &claimerror.Error{
-		Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
-		Cause:  fmt.Errorf("the plugin has just started: %w", err),
-		Remedy: "the kubelet retries; if it persists, see the log of the node's kubelet plugin",
-	}
-}
-
-// waitFor waits until done is closed; at the limit it returns late.
-func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, late error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
-	defer cancel()
-	select {
-	case <-done:
-		return nil
-	default:
-	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // watchIdle calls Idle while the kubelet does not call.
 func (p *Plugin) watchIdle(ctx context.Context) {
 	last, idle := uint64(math.MaxUint64), 0
@@ -287,15 +280,4 @@ func (p *Plugin) watchIdle(ctx context.Context) {
 		}
 		idle++
 	}, idleAfter)
-}
-
-// health reports every published device, often enough that the kubelet does not consider a report stale.
-func (p *Plugin) health(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) error {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		select {
-		case <-ctx.Done():
-		case reports <- draplugin.DeviceHealthReport{Devices: p.publisher.Health(time.Now())}:
-		}
-	}, healthInterval)
-	return nil
 }

@@ -26,7 +26,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	healthapi "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/cdi/store"
+	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
@@ -49,6 +51,11 @@ import (
 	"gpu-dra-driver/sim/simtest"
 )
 
+// noModes are MIG modes that no driver switched.
+type noModes struct{}
+
+func (noModes) Switched() (map[string]bool, error) { return nil, nil }
+
 // testEnv starts this package's plugin in an Env.
 type testEnv struct{ *env.Env }
 
@@ -60,14 +67,13 @@ func (e testEnv) start() {
 		m := metrics.New(metrics.Options{Driver: env.Driver, Node: env.Node, Version: "test"})
 		e.Metrics = m
 		events := reporting.NewEvents(e.API(), env.Node, env.Driver, m)
-		scans, changed := inventory.NewLatest(), publishing.NewTrigger()
+		scans, changed := inventory.NewLatest(), notify.NewTrigger()
 		kubelet := podresources.NewKubelet(filepath.Join(e.Dir, "none.sock"))
-		devicePlugins := podresources.NewDevicePlugins(kubelet.DevicePlugins, scans.Snapshot, changed.Fire, m)
+		devicePlugins := podresources.NewDevicePlugins(kubelet, scans, changed, m)
 		engine, err := devicestate.Open(devicestate.Options{
 			Host: e.Host, Dir: e.StateDir(), Specs: store.New(e.Host, e.CDIDir(), filepath.Join(e.StateDir(), "mounted"), env.Driver),
-			Driver: env.Driver, Pool: env.Node + "/gpu", Snapshot: scans.Snapshot, Edits: e, Report: events.Report, Kernel: e.Kernel,
-			DevicePlugin: devicePlugins.Resource,
-			Policy:       func(gpu.GPU, string) sharing.Policy { return sharing.Policy{} },
+			Driver: env.Driver, Pool: env.Node + "/gpu", Scans: scans, Edits: e, Reports: events, Kernel: e.Kernel,
+			DevicePlugins: devicePlugins, Sharing: sharing.Node{},
 		})
 		if err != nil {
 			e.Fatal(err)
@@ -81,29 +87,28 @@ func (e testEnv) start() {
 			tick = func(time.Duration) (<-chan time.Time, func()) { return time.Tick(4 * time.Millisecond), func() {} }
 		}
 		library := nvmlfake.NewRoot(e.Machine.Path)
-		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events.Report, health.Settings{})
+		faulty := tracker.New(e.Host, faults, filepath.Join(e.StateDir(), "health.lock"), events, health.Settings{})
 		m.CollectRecords(engine, func(context.Context) (map[string][]metrics.User, error) { return nil, nil },
 			func() sampler.Snapshot { return sampler.Snapshot{} }, func() bool { return false })
-		node := publishing.NewNode(env.Node, scans, engine, changed, events.Report, publishing.NodeOptions{
-			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
-			RecordedInterconnect: func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} },
+		node := publishing.NewNode(env.Node, changed, publishing.NodeOptions{
+			Records: engine, Reports: events, Modes: noModes{}, DevicePlugins: devicePlugins,
 		})
 		return kubeletplugin.New(engine, node, events, m, kubeletplugin.Options{
 			Driver: env.Driver, Node: env.Node, DataDir: e.DataDir(), RegistrarDir: e.RegistrarDir(), HealthcheckPort: e.HealthPort,
 			Client: e.API(), SchedulerVersion: e.SchedulerVersion,
 			Inventory: inventory.New(inventory.Options{
-				Health:  faulty,
+				Health: faulty, Scans: scans,
 				Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, DevRoot: e.Machine.Path,
 				Tick: tick,
 			}),
-			Newest: func() (bool, error) { return e.Newest.Load(), nil },
+			Instance: e.Enlist(),
 			XIDs: kubeletplugin.XIDOptions{
-				Watcher: watcher.New(), Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, Event: faulty.Event, Refused: faulty.Refused, Ignore: []uint64{43},
+				Locks: watcher.NewLocks(), Polls: notify.NewTrigger(), Library: library, ProcRoot: e.Machine.ProcRoot, SysRoot: e.Machine.SysRoot, Health: faulty, Ignore: []uint64{43},
 			},
 			Usage: podresources.NewUsage(kubelet, podresources.UsageOptions{
-				ProcRoot: e.Machine.ProcRoot, Snapshot: scans.Snapshot, Held: engine.Held,
+				ProcRoot: e.Machine.ProcRoot, Scans: scans, Records: engine,
 			}),
-			VanishedGrace: time.Hour, Idle: func() {}, Reconcile: func(context.Context) []error { return nil }, Background: []func(context.Context){devicePlugins.Run},
+			VanishedGrace: time.Hour, Idle: func() {}, Settings: executor.NewSettings(e.Host, engine, scans), Background: []kubeletplugin.Runner{devicePlugins},
 		}).Run
 	})
 }
@@ -297,7 +302,7 @@ func TestPlugin_GPUsLost_SlicesFollowAndHeldStay(t *testing.T) {
 
 func TestPlugin_OlderInstance_ServesAndDoesNotPublish(t *testing.T) {
 	e := newEnv(t)
-	e.Newest.Store(false)
+	e.SetNewest(false)
 	e.start()
 	// It serves all the same.
 	e.Eventually("a claim prepared", func() (bool, string) {
@@ -311,9 +316,9 @@ func TestPlugin_OlderInstance_ServesAndDoesNotPublish(t *testing.T) {
 	if n := len(e.Devices()); n > 0 {
 		t.Fatalf("an older instance published %d devices", n)
 	}
-	e.Newest.Store(true)
+	e.SetNewest(true)
 	e.Published(gpu.KindGPU, 8)
-	e.Newest.Store(false)
+	e.SetNewest(false)
 	e.Eventually("publishing ended", func() (bool, string) {
 		return !strings.Contains(e.MetricsText(), "gpu_dra_published_devices{"), "it goes on"
 	})

@@ -19,9 +19,9 @@ import (
 
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -46,11 +46,9 @@ type recovery struct {
 	deleted  *devicestate.DeletedClaims
 	metrics  *metrics.Metrics
 	events   *reporting.Events
-	released func()
-	fail     func(error)
-	o        Options
-	// unneeded requests a restoration of settings.
-	unneeded publishing.Trigger
+	changes  *changes
+	fatal    fatal
+	settings *executor.Settings
 
 	once sync.Once
 	done chan struct{} // Closed after the first pass.
@@ -61,11 +59,10 @@ type recovery struct {
 }
 
 func newRecovery(
-	engine *devicestate.Engine, claims devicestate.Claims, e *reporting.Events, m *metrics.Metrics,
-	released func(), fail func(error), o Options,
+	engine *devicestate.Engine, claims devicestate.Claims, e *reporting.Events, m *metrics.Metrics, c *changes, f fatal, o Options,
 ) *recovery {
 	return &recovery{
-		engine: engine, claims: claims, metrics: m, events: e, released: released, fail: fail, o: o, unneeded: publishing.NewTrigger(),
+		engine: engine, claims: claims, metrics: m, events: e, changes: c, fatal: f, settings: o.Settings,
 		deleted: devicestate.NewDeletedClaims(engine, claims, o.Usage, o.VanishedGrace),
 		done:    make(chan struct{}), notified: map[string]string{},
 	}
@@ -89,7 +86,7 @@ func (r *recovery) run(ctx context.Context) {
 			case <-ended:
 				lost, err := r.engine.MissingSpecs()
 				if errors.Is(err, store.ErrUnlinked) {
-					r.fail(err)
+					r.fatal.fail(err)
 				}
 				again = !clean || err != nil || lost || r.engine.Incomplete() // The next pass reports the error.
 				ended = time.After(recoverPause)
@@ -147,13 +144,13 @@ func (r *recovery) watchClaims(ctx context.Context) {
 func (r *recovery) watchSettings(ctx context.Context) {
 	for ctx.Err() == nil {
 		reporting.Protect(r.metrics, func() {
-			for _, err := range r.o.Reconcile(ctx) {
+			for _, err := range r.settings.Reconcile(ctx) {
 				klog.FromContext(ctx).Error(err, "Restoring the settings of an idle GPU failed; trying again")
 			}
 		})
 		select {
 		case <-ctx.Done():
-		case <-r.unneeded:
+		case <-r.changes.unneeded:
 		case <-time.After(settingsInterval):
 		}
 	}
@@ -171,7 +168,7 @@ func (r *recovery) notify(ctx context.Context, findings []devicestate.Finding) (
 		if f.Err == nil {
 			logger.Info("Claim recovered", "did", f.Did)
 			r.isNew(f.Claim.UID, "")
-			r.released()
+			r.changes.released()
 			continue
 		}
 		clean = false

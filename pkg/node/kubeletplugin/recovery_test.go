@@ -13,20 +13,18 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/cdi/store"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
-	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 )
 
 func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
 	e := env.New(t)
-	released := 0
-	r := newRecovery(nil, nil, newEvents(e), e.Metrics, func() { released++ }, nil, Options{})
+	r := newRecovery(nil, nil, newEvents(e), e.Metrics, newChanges(), nil, Options{})
 	named, nameless := plan.Claim{Namespace: "ns", Name: "one", UID: "u1"}, plan.Claim{UID: "u2"}
 	stuck := []devicestate.Finding{
 		{Claim: named, Found: "intent", Err: errors.New("disk full")},
@@ -44,8 +42,8 @@ func TestRecovery_Findings_AreNotifiedOnceAndCounted(t *testing.T) {
 	if event := e.Event("ResourceClaim", "one", "HostFailure"); event.Count > 1 {
 		t.Errorf("notified %d times", event.Count)
 	}
-	if !r.notify(t.Context(), []devicestate.Finding{{Claim: named, Found: "intent", Did: "undone"}}) || released != 1 {
-		t.Errorf("released %d times", released)
+	if !r.notify(t.Context(), []devicestate.Finding{{Claim: named, Found: "intent", Did: "undone"}}) || !fired(r.changes.unneeded) {
+		t.Error("not released")
 	}
 	e.Metric(`gpu_dra_recoveries_total{found="intent",result="done"} 1`)
 	if !r.isNew("u1", "disk full") {
@@ -63,8 +61,8 @@ func TestRecovery_ClaimsNotListed_NextPassWaits(t *testing.T) {
 	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
 	t.Cleanup(h.Close)
 	engine, err := devicestate.Open(devicestate.Options{
-		Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Report: func(error) {},
-		Snapshot: func() gpu.Snapshot { return gpu.Snapshot{} }, Kernel: func() string {
+		Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Reports: notifytest.Reporter(nil),
+		Scans: inventory.NewLatest(), Kernel: func() string {
 			looks++
 			return "another driver"
 		},
@@ -72,7 +70,7 @@ func TestRecovery_ClaimsNotListed_NextPassWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRecovery(engine, nil, newEvents(e), e.Metrics, func() {}, nil, Options{})
+	r := newRecovery(engine, nil, newEvents(e), e.Metrics, newChanges(), nil, Options{})
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), recoverPause*5/2)
 		defer cancel()
@@ -87,12 +85,12 @@ func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 	dir := t.TempDir()
 	h := host.New(host.Options{BootIDFile: filepath.Join(dir, "absent")})
 	t.Cleanup(h.Close)
-	engine, err := devicestate.Open(devicestate.Options{Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Report: func(error) {}})
+	engine, err := devicestate.Open(devicestate.Options{Host: h, Dir: dir, Specs: store.New(h, dir, filepath.Join(dir, "mounted"), "d"), Driver: "d", Pool: "p", Reports: notifytest.Reporter(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := env.New(t)
-	r := newRecovery(engine, nil, newEvents(e), e.Metrics, func() {}, nil, Options{})
+	r := newRecovery(engine, nil, newEvents(e), e.Metrics, newChanges(), nil, Options{})
 	if err := r.wait(t.Context(), time.Millisecond); err == nil {
 		t.Error("served before Recover")
 	}
@@ -111,9 +109,8 @@ func TestRecovery_FirstPassFails_PrepareReceivesTheReason(t *testing.T) {
 	if err := r.wait(gone, time.Minute); err != nil {
 		t.Error(err)
 	}
-	node := publishing.NewNode("n1", inventory.NewLatest(), nil, nil, nil, publishing.NodeOptions{})
-	p := &Plugin{node: node, recovery: r}
-	if err := p.ready(gone); claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(err.Error(), "just started") {
+	s := &service{recovery: r, inventory: inventory.New(inventory.Options{})}
+	if err := s.ready(gone); claimerror.KindOf(err) != claimerror.Transient || !strings.Contains(err.Error(), "just started") {
 		t.Errorf("before the first pass: %v", err)
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -41,15 +43,45 @@ type service struct {
 	metrics *metrics.Metrics
 	events  *reporting.Events
 	status  *reporting.ClaimStatus
-	// ready waits until the plugin can serve a Prepare, or returns an error.
-	ready func(context.Context) error
-	// prepared is called after a claim was prepared, released after one was unprepared.
-	prepared func([]devicestate.PreparedDevice)
-	released func()
-	// absent is called if a claim needs a GPU that no scan showed.
-	absent func()
-	health func(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) error
-	fail   func(error)
+	// Prepare waits for the recovery and the inventory.
+	recovery  *recovery
+	inventory *inventory.Inventory
+	publisher *publishing.Publisher
+	changes   *changes
+	fatal     fatal
+}
+
+// ready delays a Prepare until the first pass of recovery and the first scan are done.
+func (s *service) ready(ctx context.Context) error {
+	err := s.recovery.wait(ctx, readyLimit)
+	if err == nil {
+		err = waitFor(ctx, s.inventory.Scans.Scanned(), readyLimit, fmt.Errorf("NVML has not answered for %s", readyLimit))
+	}
+	if err == nil {
+		return nil
+	}
+	return &claimerror.Error{
+		Reason: claimerror.DriverNotReady, Attempt: metrics.Prepare,
+		Cause:  fmt.Errorf("the plugin has just started: %w", err),
+		Remedy: "the kubelet retries; if it persists, see the log of the node's kubelet plugin",
+	}
+}
+
+// waitFor waits until done is closed; at the limit it returns late.
+func waitFor(ctx context.Context, done <-chan struct{}, limit time.Duration, late error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
+	defer cancel()
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // PrepareResourceClaims prepares the claims of a call concurrently. Each claim has its own result.
@@ -130,7 +162,7 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 	if err != nil {
 		switch claimerror.ReasonOf(err) {
 		case claimerror.DriverNotReady, claimerror.DeviceNotReady, claimerror.DeviceLost, claimerror.UnknownDevice:
-			s.absent()
+			s.inventory.Trigger.Fire() // No scan showed the GPU.
 		}
 		return nil, err
 	}
@@ -140,7 +172,7 @@ func (s *service) prepare(ctx context.Context, claim *resourceapi.ResourceClaim)
 	}
 	logger.V(2).Info("Claim prepared", "devices", names, "took", time.Since(began))
 	s.status.Prepared(claim, prepared)
-	s.prepared(prepared)
+	s.changes.prepared(prepared)
 	return devices, nil
 }
 
@@ -173,7 +205,7 @@ func (s *service) unprepare(ctx context.Context, claim plan.Claim) (err error) {
 		return err
 	}
 	logger.V(2).Info("Claim unprepared", "took", time.Since(began))
-	s.released()
+	s.changes.released()
 	return nil
 }
 
@@ -200,11 +232,12 @@ func (s *service) end(ctx context.Context, logger klog.Logger, operation, claim 
 func (s *service) HandleError(ctx context.Context, err error, msg string) {
 	klog.FromContext(ctx).Error(err, "The kubeletplugin library reported an error", "during", msg)
 	if !errors.Is(err, draplugin.ErrRecoverable) {
-		s.fail(fmt.Errorf("%s: %w", msg, err))
+		s.fatal.fail(fmt.Errorf("%s: %w", msg, err))
 	}
 }
 
-// WatchHealthStatus reports the health of the published devices until the kubelet ends the stream.
+// WatchHealthStatus reports the health of the published devices until the kubelet ends the stream, often enough that the
+// kubelet does not consider a report stale.
 func (s *service) WatchHealthStatus(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -212,5 +245,11 @@ func (s *service) WatchHealthStatus(ctx context.Context, reports chan<- draplugi
 			err = errors.New("a bug of the driver stopped the health report")
 		}
 	}()
-	return s.health(ctx, reports)
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		select {
+		case <-ctx.Done():
+		case reports <- draplugin.DeviceHealthReport{Devices: s.publisher.Health(time.Now())}:
+		}
+	}, healthInterval)
+	return nil
 }

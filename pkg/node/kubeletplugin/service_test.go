@@ -15,10 +15,15 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
+	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/health/watcher"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
+	"gpu-dra-driver/pkg/node/kubeletplugin/publishing"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 )
 
@@ -35,16 +40,33 @@ func (s scripted) Unprepare(_ context.Context, c plan.Claim) error {
 }
 
 // counts are calls of the service's functions.
-type counts struct{ absent, released int }
-
-func newService(e *env.Env, engine preparer) (*service, *counts) {
-	n := &counts{}
-	return &service{
+// newService returns a service whose recovery and first scan are done.
+func newService(e *env.Env, engine preparer) *service {
+	s := &service{
 		engine: engine, metrics: e.Metrics, events: newEvents(e),
-		status: reporting.NewClaimStatus(e.Client, draclient.New(e.Client), env.Driver, e.Metrics),
-		ready:  func(context.Context) error { return nil }, absent: func() { n.absent++ }, released: func() { n.released++ },
-		prepared: func([]devicestate.PreparedDevice) {},
-	}, n
+		status:   reporting.NewClaimStatus(e.Client, draclient.New(e.Client), env.Driver, e.Metrics),
+		recovery: &recovery{done: make(chan struct{})}, inventory: inventory.New(inventory.Options{}), changes: newChanges(),
+	}
+	close(s.recovery.done)
+	s.inventory.Scans.Set(gpu.Snapshot{})
+	return s
+}
+
+func newChanges() *changes {
+	return &changes{
+		node:    publishing.NewNode(env.Node, notify.NewTrigger(), publishing.NodeOptions{}),
+		watcher: watcher.New(watcher.Options{Locks: watcher.NewLocks()}), unneeded: notify.NewTrigger(),
+	}
+}
+
+// fired reports whether a Trigger was fired since the last call.
+func fired(t notify.Trigger) bool {
+	select {
+	case <-t:
+		return true
+	default:
+		return false
+	}
 }
 
 func newEvents(e *env.Env) *reporting.Events {
@@ -69,7 +91,7 @@ func broken() ([]devicestate.PreparedDevice, error) {
 
 func TestService_PanicInOneClaim_FailsThatClaimOnly(t *testing.T) {
 	e := env.New(t)
-	s, _ := newService(e, scripted{"claim-good": fine, "claim-bad": broken})
+	s := newService(e, scripted{"claim-good": fine, "claim-bad": broken})
 	prepared, err := s.PrepareResourceClaims(t.Context(), []*resourceapi.ResourceClaim{claimed("good"), claimed("bad")})
 	if err != nil {
 		t.Fatal(err)
@@ -115,10 +137,10 @@ func TestService_PrepareFails_WritesEventsAndTriggersAScan(t *testing.T) {
 			Cause: errors.New("GPU is lost"), Remedy: "reset it",
 		}
 	}
-	s, n := newService(e, scripted{"claim-lost": lost, "claim-good": fine})
+	s := newService(e, scripted{"claim-lost": lost, "claim-good": fine})
 	r, _ := s.PrepareResourceClaims(t.Context(), []*resourceapi.ResourceClaim{claimed("lost")})
-	if r["lost"].Err == nil || n.absent != 1 {
-		t.Errorf("answer %v; inventory was asked %d times", r["lost"].Err, n.absent)
+	if r["lost"].Err == nil || !fired(s.inventory.Trigger) {
+		t.Errorf("answer %v; want a scan", r["lost"].Err)
 	}
 	// The kubelet writes its answer, with the claim's name, into an Event on the pod.
 	const text = "prepare failed for gpu-0000-1b-00-0: GPU is lost. Reset it"
@@ -137,20 +159,20 @@ func TestService_PrepareFails_WritesEventsAndTriggersAScan(t *testing.T) {
 	if err != nil || len(list.Items) != 2 {
 		t.Errorf("%d Events (%v), want one on the claim and one on the pod", len(list.Items), err)
 	}
-	if err := s.unprepare(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-lost", UID: "lost"}); err == nil || n.released != 0 {
-		t.Errorf("unprepare: %v, released %d", err, n.released)
+	if err := s.unprepare(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-lost", UID: "lost"}); err == nil || fired(s.changes.unneeded) {
+		t.Errorf("unprepare: %v, or released", err)
 	}
-	if err := s.unprepare(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-good", UID: "good"}); err != nil || n.released != 1 {
-		t.Errorf("unprepare: %v, released %d", err, n.released)
+	if err := s.unprepare(t.Context(), plan.Claim{Namespace: "ns", Name: "claim-good", UID: "good"}); err != nil || !fired(s.changes.unneeded) {
+		t.Errorf("unprepare: %v, or not released", err)
 	}
-	s.ready = func(context.Context) error { return errors.New("not yet") }
-	if r, _ := s.PrepareResourceClaims(t.Context(), []*resourceapi.ResourceClaim{claimed("good")}); r["good"].Err == nil {
+	s.recovery.done = make(chan struct{})
+	if r, _ := s.PrepareResourceClaims(late, []*resourceapi.ResourceClaim{claimed("good")}); r["good"].Err == nil {
 		t.Error("prepared before the plugin was ready")
 	}
 }
 
 func TestWatchHealthStatus_Panic_EndsTheStreamOnly(t *testing.T) {
-	s := &service{health: func(context.Context, chan<- draplugin.DeviceHealthReport) error { panic("bug") }}
+	s := &service{} // Without a publisher it panics.
 	if err := s.WatchHealthStatus(t.Context(), nil); err == nil {
 		t.Error("no error")
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,7 +46,8 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 			continue
 		}
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			klog.FromContext(ctx).Info("Removing the socket of a killed instance", "socket", socket, "err", os.Remove(socket))
+			err = os.Remove(socket)
+			klog.FromContext(ctx).Info("Removing the socket of a killed instance", "socket", socket, "err", err)
 		}
 	}
 }
@@ -54,13 +56,13 @@ func removeStale(ctx context.Context, dataDir, registrarDir, driver string) {
 // answers. Connections outlive a removed socket, and only a new process makes sockets again.
 type healthcheck struct {
 	healthpb.UnimplementedHealthServer
-	registered func() bool
+	registered *atomic.Bool
 	kubelet    drapb.DRAPluginClient
 	sockets    []string
 }
 
 // serveHealth serves the gRPC health service until stop is called.
-func serveHealth(port int, socket, registrar string, registered func() bool) (stop func(), err error) {
+func serveHealth(port int, socket, registrar string, registered *atomic.Bool) (stop func(), err error) {
 	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("listen for health checks: %w", err)
@@ -88,7 +90,7 @@ func serveHealth(port int, socket, registrar string, registered func() bool) (st
 // Check implements the health service. It ignores the service name.
 func (h *healthcheck) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	answer := &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}
-	if !h.registered() {
+	if !h.registered.Load() {
 		return answer, nil
 	}
 	for _, socket := range h.sockets {

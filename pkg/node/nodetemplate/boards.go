@@ -11,7 +11,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -48,9 +47,7 @@ func FromBoard(name, driver, node string) (Template, error) {
 	}
 	pool, _ := resourceslices.Build(s, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true,
-		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
-			return sharing.OfferOf(sharing.Policy{}, g, profile, true)
-		},
+		Sharing: sharing.Node{MPS: true},
 	})
 	t := template{node: node, notes: map[string][]string{}, wholes: map[string]bool{}, cut: map[string]bool{}}
 	for _, slice := range pool.Slices {

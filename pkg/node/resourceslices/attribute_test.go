@@ -17,6 +17,7 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
@@ -120,9 +121,9 @@ func TestCatalogue_PublishedDevices_MatchEntries(t *testing.T) {
 	}
 	s.Machine = "DGXH100"
 	o := full
-	o.Offer = func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
+	o.Sharing = sharingtest.Source{OfferOf: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 		return sharing.OfferOf(sharing.Policy{Replicas: 2, Renamed: true}, g, profile, true)
-	}
+	}}
 	p, _ := Build(s, nil, o)
 	seen := map[string]bool{}
 	for _, d := range devicesOf(p) {

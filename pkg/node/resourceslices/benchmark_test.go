@@ -52,8 +52,8 @@ func median(all []time.Duration) time.Duration {
 // BenchmarkAllocate measures the scheduler on one node, for one partition: with that node's slices alone and with those
 // of 500 nodes. The second may take 2.5 times as long.
 func BenchmarkAllocate(b *testing.B) {
-	one := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer})
-	many := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
+	one := newScheduler(b, hgx(8, layouttest.H100()), shareable)
+	many := newScheduler(b, hgx(8, layouttest.H100()), shareable).with499OtherNodes()
 	measure := func(s *scheduler) time.Duration {
 		return s.allocationTime(s.claim("mig.nvidia.com", 1, profile("1g.10gb")), 1)
 	}
@@ -75,8 +75,8 @@ func BenchmarkAllocate(b *testing.B) {
 // BenchmarkAllocateGroup measures the scheduler on one of 500 nodes. On an idle node, a group of four may take 1.5
 // times as long as one GPU. On a partly used node it must be faster than four GPUs by matchAttribute.
 func BenchmarkAllocateGroup(b *testing.B) {
-	idle := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
-	busy := newScheduler(b, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer}).with499OtherNodes()
+	idle := newScheduler(b, hgx(8, layouttest.H100()), shareable).with499OtherNodes()
+	busy := newScheduler(b, hgx(8, layouttest.H100()), shareable).with499OtherNodes()
 	for _, c := range []*resourceapi.ResourceClaim{busy.claim("gpu.nvidia.com", 1), busy.claim("gpu.nvidia.com", 1), busy.claim("mig.nvidia.com", 1, profile("1g.10gb"))} {
 		if len(busy.allocate(c)) != 1 {
 			b.Fatal("nothing was allocated")

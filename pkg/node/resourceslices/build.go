@@ -32,7 +32,18 @@ type Slice struct {
 	SharedCounters []resourceapi.CounterSet `json:"sharedCounters,omitempty"`
 }
 
+// Settings are the settings of a node.
+type Settings struct {
+	// Evict has the states whose taint has the effect NoExecute, so that Kubernetes evicts the pods of a device.
+	Evict []string
+	// NoPartitions and NoMonitors withdraw MIG partitions and monitor devices, except for the held ones.
+	NoPartitions, NoMonitors bool
+	// AllowReset allows switches of the MIG mode that need a reset of the GPU.
+	AllowReset bool
+}
+
 type Options struct {
+	Settings
 	Node string
 	// Taints, SharedDevices and Counters mean that the API server keeps device taints (DRADeviceTaints),
 	// allowMultipleAllocations (DRAConsumableCapacity) and shared counters (DRAPartitionableDevices).
@@ -42,26 +53,14 @@ type Options struct {
 	HeldShares bool
 	// NoEffectTaints means that the API server keeps device taints with the effect None (1.35 and newer).
 	NoEffectTaints bool
-	// Evict has the states whose taint has the effect NoExecute, so that Kubernetes evicts the pods of a device.
-	Evict []string
-	// NoPartitions and NoMonitors withdraw MIG partitions and monitor devices, except for the held ones.
-	NoPartitions, NoMonitors bool
-	// AllowReset allows switches of the MIG mode that need a reset of the GPU.
-	AllowReset bool
 	// Switched has the PCI addresses of GPUs whose MIG mode this driver switched on. On others the mode is external.
 	Switched map[string]bool
 	// Foreign holds the external partitions, which no claim's record owns, by PCI address.
 	Foreign map[string][]gpu.Partition
 	// Held lists the devices in claims' records.
 	Held []Held
-	// Placements says which placements of a GPU's MIG profile to publish to new claims. Nil: all. External partitions are
-	// always published.
-	Placements func(g gpu.GPU, profile string) sharing.Placements
-	// Groups says which NVLink groups of a GPU to publish to new claims: all, ending ones or none. Nil: all of them.
-	Groups func(gpu.GPU) sharing.Placements
-	// Offer returns the shares of a GPU or of a MIG profile of it; false if it is not shared. An Offer with false is for
-	// a device with claims that share it. standing is their strategy, if known. Nil: nothing is shared.
-	Offer func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
+	// Sharing says which devices to publish to new claims, and which are shared. Nil: all, and none.
+	Sharing sharing.Source
 }
 
 // Held is a device of a claim, or one GPU of a claim's group.

@@ -137,7 +137,7 @@ func (b *builder) device(s attributeSource) resourceapi.Device {
 
 // offer returns the shares of a GPU or of one of its partitions; nil if it is not shared.
 func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
-	if (b.o.SharedDevices || b.o.HeldShares) && b.o.Offer != nil {
+	if (b.o.SharedDevices || b.o.HeldShares) && b.o.Sharing != nil {
 		var standing v1beta1.Strategy
 		share := false
 		for _, h := range b.o.Held {
@@ -145,7 +145,7 @@ func (b *builder) offer(g gpu.GPU, d gpu.Device) *sharing.Offer {
 				standing, share = cmp.Or(h.Shared, standing), share || h.Share
 			}
 		}
-		if o, ok := b.o.Offer(g, d.Profile, standing); ok && b.o.SharedDevices || share && o.MaxShares > 0 {
+		if o, ok := b.o.Sharing.Offer(g, d.Profile, standing); ok && b.o.SharedDevices || share && o.MaxShares > 0 {
 			return &o
 		}
 	}

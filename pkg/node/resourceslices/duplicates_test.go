@@ -9,14 +9,13 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
 // TestAllocate_SlicesTwice_NothingUntilOneIsLeft has slices that were created twice, because an API server lagged. The
 // scheduler can see all of them, or as many as the pool has, with one twice and another one not yet.
 func TestAllocate_SlicesTwice_NothingUntilOneIsLeft(t *testing.T) {
-	s := newScheduler(t, hgx(8, layouttest.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, hgx(8, layouttest.H100()), shareable)
 	// The slice of monitor devices is another pool.
 	once := slices.DeleteFunc(slices.Clone(s.slices), func(o *resourceapi.ResourceSlice) bool { return o.Spec.Pool.Name != "n1/gpu" })
 	if len(once) < 2 || len(once) == len(s.slices) {

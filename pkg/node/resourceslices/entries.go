@@ -104,8 +104,8 @@ func (b *builder) partitions(g gpuState, geometry geometry, m mode) []deviceEntr
 		e := deviceEntry{profile: choice.Profile, place: choice.Placement, device: gpu.Device{
 			Kind: gpu.KindMIG, PCIAddress: g.gpu.PCIAddress, Profile: choice.Profile.Name, Start: choice.Placement.Start,
 		}}
-		if b.o.Placements != nil {
-			e.placements = b.o.Placements(g.gpu, choice.Profile.Name)
+		if b.o.Sharing != nil {
+			e.placements = b.o.Sharing.Placements(g.gpu, choice.Profile.Name)
 		}
 		e.exclude(m.partitions, m.why)
 		if n := slices.IndexFunc(held, func(h Held) bool { return h.Device == e.device }); n >= 0 {

@@ -89,7 +89,7 @@ func TestBuild_StateToEvict_TaintsWithNoExecute(t *testing.T) {
 	conditions := map[string]resourceslices.Condition{
 		"0000:10:00.0": {State: health.Reset, Message: "x"}, "0000:11:00.0": {State: health.Memory, Message: "x"},
 	}
-	o := resourceslices.Options{Node: "n1", Taints: true, Counters: true, Evict: []string{health.Reset}}
+	o := resourceslices.Options{Node: "n1", Taints: true, Counters: true, Settings: resourceslices.Settings{Evict: []string{health.Reset}}}
 	pool, _ := resourceslices.Build(s, conditions, o)
 	want := map[string]resourceapi.DeviceTaintEffect{
 		at(0): resourceapi.DeviceTaintEffectNoExecute, at(1): resourceapi.DeviceTaintEffectNoSchedule,

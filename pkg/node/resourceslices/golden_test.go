@@ -66,7 +66,7 @@ func TestBuild_SimulatedBoards_MatchGoldens(t *testing.T) {
 			}
 			gpus := min(2, len(p.Slots))
 			in := snapshot(t, name, gpus)
-			pool, warnings := resourceslices.Build(in, nil, resourceslices.Options{Node: "node-1", Taints: true, SharedDevices: true, Counters: true, Offer: offer})
+			pool, warnings := resourceslices.Build(in, nil, resourceslices.Options{Node: "node-1", Taints: true, SharedDevices: true, Counters: true, Sharing: shareable.Sharing})
 			archive := &txtar.Archive{
 				Comment: fmt.Appendf(nil, "The first %d GPUs of the simulator's profile %s: the inventory's Snapshot and the published pool.\n", gpus, name),
 				Files: []txtar.File{
@@ -104,7 +104,7 @@ func TestRender_AnythingChanged_TextChanges(t *testing.T) {
 		in.GPUs[i].Links = []gpu.Link{{Version: 3, Peer: gpu.PeerGPU, PeerAddress: in.GPUs[1-i].PCIAddress}}
 		in.GPUs[i].MIG.Switchable, in.GPUs[i].MPSCapable = true, true
 	}
-	o := resourceslices.Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true, Offer: offer}
+	o := resourceslices.Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true, Sharing: shareable.Sharing}
 	// A held partition of no GPU has the taint of an unhealthy device.
 	o.Held = []resourceslices.Held{{Device: gpu.Device{Kind: gpu.KindMIG, PCIAddress: "0000:20:00.0", Profile: "1g.6gb"}, Size: 1}}
 	pool, _ := resourceslices.Build(in, nil, o)

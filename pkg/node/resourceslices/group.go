@@ -89,10 +89,10 @@ func (b *builder) forGroups(g gpuState) bool {
 }
 
 func (b *builder) groupsOf(g gpuState) sharing.Placements {
-	if b.o.Groups == nil {
+	if b.o.Sharing == nil {
 		return sharing.AllPlacements
 	}
-	return b.o.Groups(g.gpu)
+	return b.o.Sharing.Groups(g.gpu)
 }
 
 // sameGPUs compares two lists without duplicates, in any order.

@@ -95,7 +95,7 @@ func TestBuild_GroupAndTwoGPUsAllocated_AllocatesAnotherGroup(t *testing.T) {
 }
 
 func TestBuild_ShareAllocated_KeepsGroupFromClaims(t *testing.T) {
-	s := newScheduler(t, hgx(2, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, hgx(2, gpu.MIG{}), shareable)
 	s.want(s.gpu("memory", "1Gi"), at(0))
 	s.want(s.gpu("memory", "1Gi"), at(0))
 	s.want(s.group(2))
@@ -325,7 +325,7 @@ func TestBuild_Group_PublishesCommonAttributes(t *testing.T) {
 // groups' counters included.
 func TestBuild_Groups_StayWithinSizeBudget(t *testing.T) {
 	size := func(s gpu.Snapshot) int {
-		pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true, Offer: offer})
+		pool, _ := resourceslices.Build(s, nil, resourceslices.Options{Node: "n1", Taints: true, SharedDevices: true, Counters: true, Sharing: shareable.Sharing})
 		data, err := json.Marshal(pool.Slices)
 		if err != nil {
 			t.Fatal(err)

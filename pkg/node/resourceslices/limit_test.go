@@ -17,8 +17,8 @@ import (
 	"gpu-dra-driver/pkg/claim/executor/mps"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
-	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
@@ -54,11 +54,11 @@ func TestBuild_AnyMemoryRequested_LimitsProcessToCharge(t *testing.T) {
 		"a thousandth of less": {small, "gpu.nvidia.com", sharing.Policy{Strategy: v1beta1.StrategyMPS, Replicas: 1000}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScheduler(t, c.node, resourceslices.Options{
-				Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
+			s := newScheduler(t, c.node, withSharing(sharingtest.Source{
+				OfferOf: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
 					return sharing.OfferOf(c.policy, g, profile, true)
 				},
-			})
+			}))
 			node := plan.Node{
 				Driver: driver, Pool: s.slices[0].Spec.Pool.Name, Snapshot: c.node,
 				Policy: func(gpu.GPU, string) sharing.Policy { return c.policy },

@@ -95,7 +95,7 @@ func TestBuild_AnyDeviceRequested_AllocatesWholeGPU(t *testing.T) {
 func TestBuild_RandomPartitionClaims_NeverOverlap(t *testing.T) {
 	for name, m := range map[string]gpu.MIG{"H100": layouttest.H100(), "A100": layouttest.A100(), "12 slices": layouttest.RTXPRO6000()} {
 		t.Run(name, func(t *testing.T) {
-			s := newScheduler(t, boards(3, m), resourceslices.Options{AllowReset: true})
+			s := newScheduler(t, boards(3, m), resourceslices.Options{Settings: resourceslices.Settings{AllowReset: true}})
 			r := rand.New(rand.NewPCG(1, uint64(len(name))))
 			var claims [][]string
 			given := 0

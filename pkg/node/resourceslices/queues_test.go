@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/sim/profiles"
 )
@@ -152,7 +153,7 @@ func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := len(p.Slots)
-		for setting, o := range map[string]resourceslices.Options{"All": {}, "Auto": {Placements: one, Groups: none}} {
+		for setting, o := range map[string]resourceslices.Options{"All": {}, "Auto": withSharing(sharingtest.Source{PlacementsOf: one, GroupsOf: none})} {
 			s := newScheduler(t, snapshot(t, name, n), o)
 			var got []string
 			for i := range n + 1 {
@@ -172,7 +173,10 @@ func TestBuild_SimulatedBoardFull_ClusterAutoscalerSeesIt(t *testing.T) {
 // TestBuild_DevicesThatKAICountsAsGPUs_AreKnown holds the numbers of docs/queues.md. KAI Scheduler counts each device of a
 // driver whose name contains `gpu` (`populateDRAGPUs` in its package `cluster_info`).
 func TestBuild_DevicesThatKAICountsAsGPUs_AreKnown(t *testing.T) {
-	whole := resourceslices.Options{NoPartitions: true, NoMonitors: true, Groups: func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }}
+	whole := resourceslices.Options{
+		Settings: resourceslices.Settings{NoPartitions: true, NoMonitors: true},
+		Sharing:  sharingtest.Source{GroupsOf: func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }},
+	}
 	for name, want := range map[string][2]int{"hgx-h100": {223, 8}, "dgx-1-v100": {22, 8}, "l40s-4": {8, 4}, "a30": {8, 4}, "t4-1": {2, 1}} {
 		p, err := profiles.Load(name)
 		if err != nil {

@@ -16,8 +16,13 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
+
+func withSharing(s sharing.Source) resourceslices.Options {
+	return resourceslices.Options{Sharing: s}
+}
 
 // parsed returns the options of a settings file. No object asks for a profile or a group.
 func parsed(t testing.TB, file string) resourceslices.Options {
@@ -26,17 +31,7 @@ func parsed(t testing.TB, file string) resourceslices.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resourceslices.Options{
-		Placements: func(g gpu.GPU, profile string) sharing.Placements {
-			return s.Placements("n1", g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
-		},
-		Groups: func(g gpu.GPU) sharing.Placements {
-			return s.Groups("n1", g, func() sharing.Placements { return sharing.NoPlacement })
-		},
-		Offer: func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
-			return sharing.OfferOf(s.Policy("n1", g, profile).With(standing), g, profile, true)
-		},
-	}
+	return withSharing(sharing.Node{Name: "n1", Settings: s, MPS: true, Demand: sharingtest.NoDemand{}})
 }
 
 // profilesOf counts the placements of each profile, and the devices that can be shared.
@@ -114,7 +109,7 @@ func TestBuild_PublishSettings_LeaveOutDevices(t *testing.T) {
 func TestBuild_ProfileNoObjectAsksFor_OnePlacementOfTheNode(t *testing.T) {
 	snapshot := boards(3, layouttest.H100())
 	placements := map[string]sharing.Placements{}
-	o := resourceslices.Options{Placements: func(_ gpu.GPU, profile string) sharing.Placements { return placements[profile] }}
+	o := withSharing(sharingtest.Source{PlacementsOf: func(_ gpu.GPU, profile string) sharing.Placements { return placements[profile] }})
 	s := newScheduler(t, snapshot, o)
 	one := profile("1g.10gb")
 	s.want(s.claim("mig.nvidia.com", 1, one), "gpu-0000-10-00-0-mig-1g-10gb-0")
@@ -264,7 +259,7 @@ func failOnDoubleUse(t *testing.T, m gpu.MIG, prepared []resourceapi.DeviceReque
 func TestBuild_GroupsEnd_TaintedUntilTheyAreGone(t *testing.T) {
 	snapshot := hgx(4, gpu.MIG{})
 	asked := sharing.AllPlacements
-	o := resourceslices.Options{Groups: func(gpu.GPU) sharing.Placements { return asked }}
+	o := withSharing(sharingtest.Source{GroupsOf: func(gpu.GPU) sharing.Placements { return asked }})
 	s := newScheduler(t, snapshot, o)
 	got := s.allocate(s.group(2))
 	if len(got) != 1 {

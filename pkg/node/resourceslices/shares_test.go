@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 )
 
@@ -42,15 +43,13 @@ func (s *scheduler) unshare(n int) {
 	s.shares = slices.Delete(s.shares, n, n+1)
 }
 
-// offer is a node's without settings, which has MPS.
-func offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
-	return sharing.OfferOf(sharing.Policy{}.With(standing), g, profile, true)
-}
+// shareable is a node with MPS and without a settings file.
+var shareable = withSharing(sharing.Node{MPS: true})
 
-func replicated(strategy v1beta1.Strategy, n int) func(gpu.GPU, string, v1beta1.Strategy) (sharing.Offer, bool) {
-	return func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
+func replicated(strategy v1beta1.Strategy, n int) resourceslices.Options {
+	return withSharing(sharingtest.Source{OfferOf: func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
 		return sharing.OfferOf(sharing.Policy{Strategy: strategy, Replicas: n}.With(standing), g, profile, true)
-	}
+	}})
 }
 
 // requesting has a claim ask for capacities, as name and amount in turn.
@@ -76,7 +75,7 @@ func mpsBoards(n int, m gpu.MIG) gpu.Snapshot {
 }
 
 func TestBuild_MemoryRequested_AllocatesShares(t *testing.T) {
-	s := newScheduler(t, mpsBoards(2, layouttest.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(2, layouttest.H100()), shareable)
 	const first, second = "gpu-0000-10-00-0", "gpu-0000-11-00-0"
 	for _, memory := range []string{"10Gi", "20Gi", "10Gi", "39Gi"} {
 		s.want(s.gpu("memory", memory), first)
@@ -90,7 +89,7 @@ func TestBuild_MemoryRequested_AllocatesShares(t *testing.T) {
 }
 
 func TestBuild_NoCapacityRequested_AllocatesGPUAlone(t *testing.T) {
-	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), shareable)
 	s.want(s.claim("gpu.nvidia.com", 1), "gpu-0000-10-00-0")
 	s.want(s.gpu("memory", "1Mi"))
 	s.want(s.gpu("memory", "1Mi", "compute", "0"))
@@ -98,7 +97,7 @@ func TestBuild_NoCapacityRequested_AllocatesGPUAlone(t *testing.T) {
 }
 
 func TestBuild_ComputeRequested_ReservesCompute(t *testing.T) {
-	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), shareable)
 	s.want(s.gpu("memory", "10Gi", "compute", "60"), "gpu-0000-10-00-0")
 	s.want(s.gpu("memory", "10Gi", "compute", "41"))
 	s.want(s.gpu("memory", "10Gi", "compute", "40"), "gpu-0000-10-00-0")
@@ -108,7 +107,7 @@ func TestBuild_ComputeRequested_ReservesCompute(t *testing.T) {
 }
 
 func TestBuild_MaxSharesAllocated_AllocatesNoMore(t *testing.T) {
-	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, gpu.MIG{}), shareable)
 	for range 48 {
 		s.want(s.gpu("memory", "1Gi"), "gpu-0000-10-00-0")
 	}
@@ -117,7 +116,7 @@ func TestBuild_MaxSharesAllocated_AllocatesNoMore(t *testing.T) {
 }
 
 func TestBuild_MemoryOfPartitionRequested_AllocatesShares(t *testing.T) {
-	s := newScheduler(t, mpsBoards(1, layouttest.H100()), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(1, layouttest.H100()), shareable)
 	of := func() *resourceapi.ResourceClaim {
 		return requesting(s.claim("mig.nvidia.com", 1, profile("3g.40gb")), "memory", "19Gi")
 	}
@@ -132,7 +131,7 @@ func TestBuild_MemoryOfPartitionRequested_AllocatesShares(t *testing.T) {
 func TestBuild_ReplicasConfigured_AllocatesEqualShares(t *testing.T) {
 	for name, strategy := range map[string]v1beta1.Strategy{"time-slicing": v1beta1.StrategyTimeSlicing, "mps": v1beta1.StrategyMPS} {
 		t.Run(name, func(t *testing.T) {
-			s := newScheduler(t, mpsBoards(8, gpu.MIG{}), resourceslices.Options{Offer: replicated(strategy, 4)})
+			s := newScheduler(t, mpsBoards(8, gpu.MIG{}), replicated(strategy, 4))
 			on := map[string]int{}
 			for range 32 {
 				for _, d := range s.allocate(s.claim("gpu.nvidia.com", 1)) {
@@ -153,7 +152,7 @@ func TestBuild_ReplicasConfigured_AllocatesEqualShares(t *testing.T) {
 }
 
 func TestBuild_ReplicasOfPartitions_AllocatesTwentyEightShares(t *testing.T) {
-	s := newScheduler(t, mpsBoards(1, layouttest.H100()), resourceslices.Options{Offer: replicated(v1beta1.StrategyTimeSlicing, 4)})
+	s := newScheduler(t, mpsBoards(1, layouttest.H100()), replicated(v1beta1.StrategyTimeSlicing, 4))
 	for n := range 28 {
 		if got := s.allocate(s.claim("mig.nvidia.com", 1, profile("1g.10gb"))); len(got) != 1 {
 			t.Fatalf("number %d got nothing", n)
@@ -165,7 +164,7 @@ func TestBuild_ReplicasOfPartitions_AllocatesTwentyEightShares(t *testing.T) {
 // TestBuild_RandomShareClaims_NeverOverdraw has wholes, shares and partitions of all kinds come and go.
 func TestBuild_RandomShareClaims_NeverOverdraw(t *testing.T) {
 	m := layouttest.H100()
-	s := newScheduler(t, mpsBoards(3, m), resourceslices.Options{Offer: offer})
+	s := newScheduler(t, mpsBoards(3, m), shareable)
 	r := rand.New(rand.NewPCG(4, 4))
 	given := 0
 	for range 500 {
@@ -233,7 +232,7 @@ func TestBuild_SharesOfOtherStrategy_ArePublishedAsTheyAre(t *testing.T) {
 	whole := gpu.Device{Kind: gpu.KindGPU, PCIAddress: node.GPUs[0].PCIAddress}
 	part := gpu.Device{Kind: gpu.KindMIG, PCIAddress: node.GPUs[0].PCIAddress, Profile: "1g.10gb", Start: 2}
 	pool, _ := resourceslices.Build(node, nil, resourceslices.Options{
-		Node: "n1", Taints: true, SharedDevices: true, Counters: true, Offer: replicated(v1beta1.StrategyTimeSlicing, 4),
+		Node: "n1", Taints: true, SharedDevices: true, Counters: true, Sharing: replicated(v1beta1.StrategyTimeSlicing, 4).Sharing,
 		Held: []resourceslices.Held{held(whole), held(part)},
 	})
 	for _, s := range pool.Slices {

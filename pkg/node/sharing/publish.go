@@ -92,32 +92,6 @@ const (
 	NoPlacement
 )
 
-// Placements returns the placements of a GPU's MIG profile. asked answers for profiles with the setting Auto; without it
-// they have all.
-func (s Settings) Placements(node string, g gpu.GPU, profile string, asked func(profile string) Placements) Placements {
-	p := s.published(node, g)
-	switch {
-	case p.all, len(p.profiles) > 0 && oneOf(p.profiles, profile), p.auto && asked == nil:
-		return AllPlacements
-	case p.auto:
-		return asked(profile)
-	}
-	return NoPlacement
-}
-
-// Groups returns AllPlacements, EndingPlacements or NoPlacement for the NVLink groups of a GPU. asked answers for the
-// setting Auto; without it all groups are published.
-func (s Settings) Groups(node string, g gpu.GPU, asked func() Placements) Placements {
-	p := s.published(node, g)
-	switch {
-	case p.groups, p.autoGroups && asked == nil:
-		return AllPlacements
-	case p.autoGroups:
-		return asked()
-	}
-	return NoPlacement
-}
-
 func (p published) shares(profile string) bool {
 	if profile == "" {
 		return p.gpus

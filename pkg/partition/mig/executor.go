@@ -18,7 +18,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 )
 
-// Options configures an Executor. Switches, ProcRoot and Snapshot are required.
+// Options configures an Executor. Switches, ProcRoot and Scans are required.
 type Options struct {
 	// AllowReset allows switches of the mode that reset the GPU.
 	AllowReset bool
@@ -33,8 +33,7 @@ type Options struct {
 	// seconds. A switch of the mode gets four times as long, nearly the kubelet's timeout of 45 s, because the kubelet
 	// repeats a failed prepare only after a minute or more.
 	Timeout time.Duration
-	// Snapshot returns the newest scan of the node; it must not block.
-	Snapshot func() gpu.Snapshot
+	Scans   gpu.Scans
 }
 
 // Switches are notified of a switch of a GPU's mode, by the GPU's PCI address.

@@ -19,11 +19,11 @@ import (
 
 // idle restores the MIG mode of a machine's first GPU, as the inventory sees it.
 func idle(e *env, p *process, after time.Duration) *executor.Settings {
-	return executor.NewSettings(p.Host, p, func() gpu.Snapshot {
+	return executor.NewSettings(p.Host, p, devicestatetest.Scans(func() gpu.Snapshot {
 		g, seen := e.Sim.State().GPUs[0], e.Sim.GPU(0)
 		seen.MIG = gpu.MIG{Capable: true, Enabled: g.MIGEnabled, Pending: g.MIGPending}
 		return gpu.Snapshot{GPUs: []gpu.GPU{seen}}
-	}, p.MIG.Setting(after))
+	}), p.MIG.Setting(after))
 }
 
 func switched(e *env, p *process) bool {
@@ -103,11 +103,11 @@ func TestRestore_OtherGPUInSlot_LeavesMode(t *testing.T) {
 func TestSwitchOn_LinkedGPU_RecordsInterconnect(t *testing.T) {
 	e := devicestatetest.NewSimulated(t, "hgx-h100")
 	noted := gpu.Interconnect{Links: []gpu.Link{{Index: 3, Version: 4, Peer: gpu.PeerSwitch}}, Fabric: gpu.Fabric{State: gpu.FabricReady}}
-	e.Sim.MIG.Snapshot = func() gpu.Snapshot {
+	e.Sim.MIG.Scans = devicestatetest.Scans(func() gpu.Snapshot {
 		g := e.Sim.GPU(0)
 		g.Interconnect = noted
 		return gpu.Snapshot{GPUs: []gpu.GPU{g}}
-	}
+	})
 	p := e.Start()
 	given(one, "a")(e, p)
 	p.Crash()

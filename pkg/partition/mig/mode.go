@@ -68,7 +68,7 @@ func (x *Executor) switchOn(ctx context.Context, g *openGPU, d *plan.Device) err
 		return err
 	}
 	r.Found, r.Set = 0, 1 // NVML's values for off and on.
-	if scanned, _ := x.o.Snapshot().ByAddress(d.PCIAddress); scanned.UUID == d.UUID {
+	if scanned, _ := x.o.Scans.Snapshot().ByAddress(d.PCIAddress); scanned.UUID == d.UUID {
 		r.Interconnect = scanned.Interconnect // The mode hides it.
 	}
 	if err := x.modes.Put(r); err != nil {
@@ -143,7 +143,7 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 		return x.onGPU(ctx, "prepare", *d, func(g *openGPU) error { return x.switchOff(ctx, g, d) })
 	}
 	if _, err := x.modes.Get(d.PCIAddress); errors.Is(err, fs.ErrNotExist) {
-		scanned, _ := x.o.Snapshot().ByAddress(d.PCIAddress)
+		scanned, _ := x.o.Scans.Snapshot().ByAddress(d.PCIAddress)
 		switch {
 		case x.o.AdoptForeign && scanned.MIG.Capable:
 			return toFound(0)
@@ -155,7 +155,7 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)
 }
 
-// Restore switches the mode of an idle GPU back. The caller holds the GPU's lock, and no claim has a part of it.
+// Restore implements executor.Restorer: it switches the mode of an idle GPU back. The caller holds the GPU's lock, and no claim has a part of it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
 	return x.Settle(ctx, &plan.Device{Name: name, PCIAddress: g.PCIAddress, UUID: g.UUID, Kind: gpu.KindGPU})
@@ -203,9 +203,9 @@ func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) er
 	return x.clearMode(ctx, g, d)
 }
 
-// dropDead removes the record of a mode that the reboot reset: another program switches it on from now on. Boards
+// DropDead implements executor.Dropper: it removes the record of a mode that the reboot reset: another program switches it on from now on. Boards
 // that keep the mode over a boot keep the record.
-func (x *Executor) dropDead(g gpu.GPU) error {
+func (x *Executor) DropDead(g gpu.GPU) error {
 	r, err := x.modes.Get(g.PCIAddress)
 	if err != nil || g.MIG.Enabled || g.MIG.Pending {
 		return nil // The next operation on the GPU reports the error.
@@ -225,7 +225,8 @@ func (x *Executor) Setting(after time.Duration) executor.Setting {
 	}
 	once := *x
 	once.o.Timeout = time.Nanosecond // One attempt.
-	return executor.Setting{
-		Records: x.modes, After: after, NeededBy: func(plan.Device) bool { return true }, Restore: once.Restore, DropDead: x.dropDead,
-	}
+	return executor.Setting{Restorer: &once, Records: x.modes, After: after}
 }
+
+// NeededBy implements executor.Restorer. The mode of a GPU is not switched while a claim has a part of it.
+func (x *Executor) NeededBy(plan.Device) bool { return true }

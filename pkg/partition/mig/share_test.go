@@ -16,8 +16,8 @@ import (
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
-	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/sim/engine"
 )
 
@@ -140,7 +140,7 @@ func TestPrepare_SharingPolicyChanges_KeepsShares(t *testing.T) {
 	p.Crash()
 	policy := sharing.Policy{Strategy: v1beta1.StrategyTimeSlicing, Replicas: 4, MaxShares: 1, Interval: v1beta1.IntervalLong}
 	e.Configure = func(o *devicestate.Options) {
-		o.Policy, o.NoMPS = func(gpu.GPU, string) sharing.Policy { return policy }, "switched off"
+		o.Sharing, o.NoMPS = sharingtest.Source{PolicyOfAll: policy}, "switched off"
 	}
 	p = e.Start()
 	for _, uid := range []string{"a", "b", "both", "two"} {
@@ -169,8 +169,8 @@ func TestPrepare_SharingPolicyChanged_JoinsShares(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := devicestatetest.NewSimulated(t, "hgx-h100")
-			policy := c.before
-			e.Configure = func(o *devicestate.Options) { o.Policy = func(gpu.GPU, string) sharing.Policy { return policy } }
+			policy := sharingtest.Source{PolicyOfAll: c.before}
+			e.Configure = func(o *devicestate.Options) { o.Sharing = &policy }
 			p := e.Start()
 			prepare := func(uid, device string) plan.Sharing {
 				t.Helper()
@@ -180,7 +180,7 @@ func TestPrepare_SharingPolicyChanged_JoinsShares(t *testing.T) {
 				return devices[0].Sharing
 			}
 			first := prepare("a", "0")
-			policy = c.after
+			policy.PolicyOfAll = c.after
 			joined, other := prepare("b", "0"), prepare("c", "1")
 			if joined.Strategy != first.Strategy || joined.Timed != first.Timed || joined.Interval != first.Interval {
 				t.Errorf("a share beside %+v is %+v", first, joined)

@@ -204,7 +204,7 @@ var operationsBeside = map[string]func(e *env, p *process) (*process, error){
 // background does the plugin's work beside the kubelet's calls.
 func background(e *env, p *process) {
 	e.Must(p.EndUnneeded(context.Background()))
-	modes := executor.NewSettings(p.Host, p, func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{e.Sim.GPU(0)}} }, p.MIG.Setting(time.Nanosecond))
+	modes := executor.NewSettings(p.Host, p, devicestatetest.Scans(func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{e.Sim.GPU(0)}} }), p.MIG.Setting(time.Nanosecond))
 	for range 3 {
 		e.Must(errors.Join(p.Settings.Reconcile(context.Background())...))
 		e.Must(errors.Join(modes.Reconcile(context.Background())...))

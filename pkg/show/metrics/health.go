@@ -18,14 +18,14 @@ type Readings func(address string) (uuid string, r health.Reading, ok bool)
 
 // CollectHealth adds the metrics of the GPUs' health, as of the last scan. A scrape asks no GPU. A GPU of the records that
 // the driver no longer lists is lost.
-func (m *Metrics) CollectHealth(snapshot func() gpu.Snapshot, records Records, last Readings) {
-	m.registry.MustRegister(&healthCollector{snapshot, records, last})
+func (m *Metrics) CollectHealth(scans gpu.Scans, records Records, last Readings) {
+	m.registry.MustRegister(&healthCollector{scans, records, last})
 }
 
 type healthCollector struct {
-	snapshot func() gpu.Snapshot
-	records  Records
-	last     Readings
+	scans   gpu.Scans
+	records Records
+	last    Readings
 }
 
 func (c *healthCollector) Describe(out chan<- *prometheus.Desc) {
@@ -34,7 +34,7 @@ func (c *healthCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. A GPU that cannot be read has its state only.
 func (c *healthCollector) Collect(out chan<- prometheus.Metric) {
-	s := c.snapshot()
+	s := c.scans.Snapshot()
 	for _, g := range s.GPUs {
 		for _, state := range states(g) {
 			deviceHealth.send(out, 1, g.UUID, state)

@@ -37,7 +37,7 @@ func TestCollectHealth_GPUsAndProblems_HaveStates(t *testing.T) {
 	records := fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{
 		{PCIAddress: "g", UUID: "GPU-g"}, {PCIAddress: "g", UUID: "GPU-g"}, {PCIAddress: "h", UUID: "GPU-h", Admin: true}, {PCIAddress: "a", UUID: "GPU-a"},
 	}}}}
-	m.CollectHealth(func() gpu.Snapshot { return s }, records, func(address string) (string, health.Reading, bool) {
+	m.CollectHealth(scan(s), records, func(address string) (string, health.Reading, bool) {
 		r, ok := last[address]
 		return "GPU-" + address, r, ok
 	})

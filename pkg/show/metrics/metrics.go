@@ -213,7 +213,7 @@ func (m *Metrics) Background(reason claimerror.Reason) {
 
 // Records reads the records of prepared claims.
 type Records interface {
-	Held() (plans []plan.Plan, incomplete bool, err error)
+	plan.Held
 	Quarantined() (int, error)
 }
 

@@ -30,6 +30,11 @@ type fakeRecords struct {
 	err         error
 }
 
+// scan is the only scan of a node.
+type scan gpu.Snapshot
+
+func (s scan) Snapshot() gpu.Snapshot { return gpu.Snapshot(s) }
+
 func (k fakeRecords) Held() ([]plan.Plan, bool, error) { return k.plans, false, k.err }
 func (k fakeRecords) Quarantined() (int, error)        { return k.quarantined, k.err }
 
@@ -88,7 +93,7 @@ func observeAll(m *Metrics) {
 func TestCatalogue_AllMetrics_EqualServed(t *testing.T) {
 	m := New(Options{Driver: "d", Node: "n", Version: "v"})
 	m.CollectRecords(fakeRecords{plans: []plan.Plan{{Devices: []plan.Device{{}}}}}, nobody, func() sampler.Snapshot { return measured("") }, never)
-	m.CollectHealth(func() gpu.Snapshot { return gpu.Snapshot{GPUs: []gpu.GPU{{}}} }, fakeRecords{}, func(string) (string, health.Reading, bool) {
+	m.CollectHealth(scan{GPUs: []gpu.GPU{{}}}, fakeRecords{}, func(string) (string, health.Reading, bool) {
 		return "", health.Reading{}, true
 	})
 	m.CollectUsage(func() (gpuusage.Account, bool) {

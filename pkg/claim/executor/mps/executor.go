@@ -216,11 +216,17 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 
 // Setting is the compute mode as a setting that is restored once no claim of the GPU has MPS.
 func (x *Executor) Setting() executor.Setting {
-	return executor.Setting{Records: x.modes, NeededBy: exclusive, Restore: func(ctx context.Context, g gpu.GPU) error {
-		d := plan.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress, UUID: g.UUID}
-		d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
-		return failure(ctx, "restore the compute mode", d, x.restore(d))
-	}}
+	return executor.Setting{Restorer: x, Records: x.modes}
+}
+
+// NeededBy implements executor.Restorer.
+func (x *Executor) NeededBy(d plan.Device) bool { return exclusive(d) }
+
+// Restore implements executor.Restorer.
+func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
+	d := plan.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress, UUID: g.UUID}
+	d.Name = gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
+	return failure(ctx, "restore the compute mode", d, x.restore(d))
 }
 
 // uses reports whether a claim's processes use the device through a daemon.

@@ -13,25 +13,25 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/claimerror"
+	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 )
 
 // Claims lists the prepared claims. *devicestate.Engine implements it.
 type Claims interface {
-	// Held lists the plans of all records; incomplete means that some are unknown.
-	Held() (plans []plan.Plan, incomplete bool, err error)
-	// WithGPULock calls do with the lock of a GPU and the plans that hold a part of it.
-	WithGPULock(ctx context.Context, address string, do func([]plan.Plan) error) error
+	plan.Held
+	executor.Locker
 }
 
 // Watcher reports restarts of daemons to their claims, and ends unneeded daemons.
 type Watcher struct {
 	x       *Executor
 	claims  Claims
-	report  func(error)
+	reports notify.Reporter
 	version string
 	// checkLimit limits a scan's wait for the checks of compute modes, and for the end of each unneeded daemon.
 	checkLimit time.Duration
@@ -44,10 +44,10 @@ type Watcher struct {
 	reported map[string]nvml.ComputeMode
 }
 
-// NewWatcher returns a Watcher of an Executor's daemons. report must not block.
-func NewWatcher(x *Executor, claims Claims, report func(error)) *Watcher {
+// NewWatcher returns a Watcher of an Executor's daemons.
+func NewWatcher(x *Executor, claims Claims, reports notify.Reporter) *Watcher {
 	return &Watcher{
-		x: x, claims: claims, report: report, checkLimit: 10 * time.Second,
+		x: x, claims: claims, reports: reports, checkLimit: 10 * time.Second,
 		checking: map[string]bool{}, reported: map[string]nvml.ComputeMode{},
 	}
 }
@@ -126,7 +126,7 @@ func (w *Watcher) reportRestarts(daemons []mpsd.Status, plans []plan.Plan) {
 			if s.Problem != "" {
 				why += " (" + s.Problem + ")"
 			}
-			w.report(&claimerror.Error{
+			w.reports.Report(&claimerror.Error{
 				Reason: claimerror.MPSDaemonDied, Attempt: "serve shares", Claim: c.String(), Device: s.Name,
 				Cause:  errors.New(why + ", and the supervisor restarts it; its processes lost the device"),
 				Remedy: "restart the processes that use it; see the log of the node's mps-supervisor pod",
@@ -152,7 +152,7 @@ func (w *Watcher) endUnneeded(ctx context.Context, s mpsd.Status) {
 		return w.x.stop(ctx, s.Name)
 	})
 	if err != nil {
-		w.report(&claimerror.Error{
+		w.reports.Report(&claimerror.Error{
 			Reason: claimerror.DeviceNotReady, Attempt: "end the MPS daemon that no claim needs", Device: s.Name,
 			Cause: err, Remedy: "the plugin retries",
 		})
@@ -224,7 +224,7 @@ func (w *Watcher) checkMode(ctx context.Context, d plan.Device, claim plan.Claim
 				problem.Remedy = "the plugin retries; set it with nvidia-smi -c EXCLUSIVE_PROCESS"
 			}
 			if failed == nil || w.isNew(d.Name, *failed) {
-				w.report(problem)
+				w.reports.Report(problem)
 			}
 			return nil
 		})

@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/mpsd"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/internal/nvml/sessionpool"
@@ -70,8 +71,8 @@ func newEnv(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Executor = New(h, sessionpool.New(nvmlfake.WithHook(e.machine, e.calls.Do), func(string) bool { return true }, func(error) {}), e.supervisor, modes, "/proc")
-	e.Watcher = NewWatcher(e.Executor, e, func(err error) { e.reports = append(e.reports, err) })
+	e.Executor = New(h, sessionpool.New(nvmlfake.WithHook(e.machine, e.calls.Do), func(string) bool { return true }, notifytest.Reporter(nil)), e.supervisor, modes, "/proc")
+	e.Watcher = NewWatcher(e.Executor, e, notifytest.Reporter(func(err error) { e.reports = append(e.reports, err) }))
 	return e
 }
 

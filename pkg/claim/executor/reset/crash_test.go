@@ -12,9 +12,9 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/executor/reset"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/gpu"
 )
 
 // TestRestore_CrashAtEveryOperation_ResetsOnceInTenMinutes kills the plugin before and after each operation of an attempt,
@@ -31,7 +31,7 @@ func TestRestore_CrashAtEveryOperation_ResetsOnceInTenMinutes(t *testing.T) {
 			m.o.Attempts = attempts
 			faults.Arm()
 			killed, release, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
-			m.o.Reset = func(context.Context, string) error {
+			m.reset = func(context.Context) error {
 				m.resets++
 				close(killed)
 				<-release // The process of the kill goes no further.
@@ -48,6 +48,7 @@ func TestRestore_CrashAtEveryOperation_ResetsOnceInTenMinutes(t *testing.T) {
 			}
 			more = len(faults.Seen()) > n
 			began := m.resets
+			m.reset = nil
 			m.start()
 			m.uptime = time.Minute
 			if err := m.round(); err != nil {
@@ -74,10 +75,9 @@ func TestRestore_ProgramCannotBeKilled_KeepsGPUUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end, ended := make(chan error), make(chan error)
 		m.o.Limit = time.Minute
-		m.o.Client = func(context.Context, gpu.GPU) (string, error) { return "", nil }
-		m.o.Reset = func(context.Context, string) error { return <-end }
+		m.reset = func(context.Context) error { return <-end }
 		reports := make(chan string, 2)
-		m.o.Report = func(err error) { reports <- err.Error() }
+		m.o.Reports = notifytest.Reporter(func(err error) { reports <- err.Error() })
 		go func() { ended <- m.round() }()
 		time.Sleep(time.Minute + 4*time.Second)
 		synctest.Wait()

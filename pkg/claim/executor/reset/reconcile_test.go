@@ -28,12 +28,12 @@ func TestReconcile_ClaimOnGPU_ResetsAfterItLeft(t *testing.T) {
 	m.gpu = e.Snapshot.GPUs[0]
 	e.Must(m.o.Faults.Put(record.GPU{BootID: "b", PCIAddress: m.gpu.PCIAddress, UUID: m.gpu.UUID, Faults: m.gpu.Faults}))
 	began, end := make(chan struct{}), make(chan struct{})
-	m.o.Reset = func(context.Context, string) error {
+	m.reset = func(context.Context) error {
 		began <- struct{}{}
 		<-end
 		return nil
 	}
-	settings := executor.NewSettings(p.Host, p, func() gpu.Snapshot { return e.Snapshot }, reset.New(m.o).Setting())
+	settings := executor.NewSettings(p.Host, p, devicestatetest.Scans(func() gpu.Snapshot { return e.Snapshot }), reset.New(m.o).Setting())
 	reconcile := func() {
 		t.Helper()
 		if errs := settings.Reconcile(t.Context()); len(errs) > 0 {

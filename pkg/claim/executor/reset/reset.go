@@ -22,6 +22,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/executor"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -47,14 +48,19 @@ const (
 type Options struct {
 	// Faults are the records of faulty GPUs, Attempts those of this package.
 	Faults, Attempts *record.GPUs
-	// Reset resets the GPU at a PCI address.
-	Reset func(ctx context.Context, address string) error
-	// Last returns the last answer about a GPU's health.
-	Last func(address string) (uuid string, r health.Reading, ok bool)
-	// DevicePlugin returns the extended resource under which a device plugin serves a GPU, or "".
-	DevicePlugin func(address string) string
-	// Client returns a process that has a GPU open, or "".
-	Client func(context.Context, gpu.GPU) (string, error)
+	// SMI resets the GPU at a PCI address.
+	SMI interface {
+		Reset(ctx context.Context, address string) error
+	}
+	// Health has the last answer about a GPU's health.
+	Health interface {
+		Last(address string) (uuid string, r health.Reading, ok bool)
+	}
+	DevicePlugins plan.DevicePlugins
+	// Usage returns a process that has a GPU open, or "".
+	Usage interface {
+		Client(ctx context.Context, g gpu.GPU) (string, error)
+	}
 	// Switches is held meanwhile: this plugin must not have the GPU open.
 	Switches interface {
 		Lock(address string)
@@ -62,10 +68,11 @@ type Options struct {
 	}
 	// ProcRoot is the machine's /proc.
 	ProcRoot string
-	// Uptime is the time since the boot.
-	Uptime func() (time.Duration, error)
-	// Report receives errors. It must not block.
-	Report func(error)
+	// Clock has the time since the boot.
+	Clock interface {
+		Uptime() (time.Duration, error)
+	}
+	Reports notify.Reporter
 	// Limit and OpenLimit are for tests. Default: a minute and ten seconds.
 	Limit, OpenLimit time.Duration
 }
@@ -81,13 +88,14 @@ func New(o Options) *Executor {
 // Setting makes a fault of a GPU a setting that is restored, by a reset, once no claim has a part of the GPU. Polls
 // remove its record.
 func (x *Executor) Setting() executor.Setting {
-	return executor.Setting{
-		Records: x.o.Faults, NeededBy: func(plan.Device) bool { return true }, Restore: x.restore,
-		Limit: x.o.OpenLimit + 2*x.o.Limit,
-	}
+	return executor.Setting{Restorer: x, Records: x.o.Faults, Limit: x.o.OpenLimit + 2*x.o.Limit}
 }
 
-func (x *Executor) restore(ctx context.Context, g gpu.GPU) error {
+// NeededBy implements executor.Restorer. A GPU is not reset while a claim has a part of it.
+func (x *Executor) NeededBy(plan.Device) bool { return true }
+
+// Restore implements executor.Restorer.
+func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	if due, err := x.due(g); err != nil || !due {
 		return x.failed(g, err)
 	}
@@ -99,7 +107,7 @@ func (x *Executor) restore(ctx context.Context, g gpu.GPU) error {
 	if err := x.waitUnopened(ctx, g); err != nil {
 		return x.failed(g, err)
 	}
-	at, err := x.o.Uptime()
+	at, err := x.o.Clock.Uptime()
 	if err != nil {
 		return x.failed(g, err)
 	}
@@ -120,7 +128,7 @@ func (x *Executor) due(g gpu.GPU) (bool, error) {
 	if len(g.Faults) == 0 || g.Faults[0].State != health.Reset && g.Faults[0].State != health.DrainReset {
 		return false, nil
 	}
-	uuid, last, ok := x.o.Last(g.PCIAddress)
+	uuid, last, ok := x.o.Health.Last(g.PCIAddress)
 	if !ok || uuid != g.UUID || !last.AsksReset() {
 		return false, nil
 	}
@@ -128,13 +136,13 @@ func (x *Executor) due(g gpu.GPU) (bool, error) {
 	if err != nil || !known {
 		return err == nil, err
 	}
-	now, err := x.o.Uptime()
+	now, err := x.o.Clock.Uptime()
 	return err == nil && now-r.Attempted >= pause, err
 }
 
 // obstacle returns what a reset would destroy or disturb, as an error.
 func (x *Executor) obstacle(g gpu.GPU) error {
-	if resource := x.o.DevicePlugin(g.PCIAddress); resource != "" {
+	if resource := x.o.DevicePlugins.Resource(g.PCIAddress); resource != "" {
 		return &executor.Busy{
 			Obstacle: "a device plugin serves it as " + resource,
 			Remedy:   "reset the GPU by nvidia-smi -r when no pod uses it",
@@ -159,7 +167,7 @@ func (x *Executor) waitUnopened(ctx context.Context, g gpu.GPU) error {
 	ctx, cancel := context.WithTimeout(ctx, x.o.OpenLimit)
 	defer cancel()
 	for {
-		process, err := x.o.Client(ctx, g)
+		process, err := x.o.Usage.Client(ctx, g)
 		if err != nil || process == "" {
 			return err
 		}
@@ -179,7 +187,7 @@ func (x *Executor) reset(ctx context.Context, g gpu.GPU) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.o.Limit)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- x.o.Reset(ctx, g.PCIAddress) }()
+	go func() { ended <- x.o.SMI.Reset(ctx, g.PCIAddress) }()
 	late := time.NewTimer(x.o.Limit + lateLimit)
 	defer late.Stop()
 	select {
@@ -204,7 +212,7 @@ func (x *Executor) failed(g gpu.GPU, err error) error {
 	if errors.As(err, &busy) {
 		remedy = busy.Remedy + ". The driver tries again"
 	}
-	x.o.Report(&claimerror.Error{
+	x.o.Reports.Report(&claimerror.Error{
 		Reason: claimerror.DeviceNotReady, Attempt: "reset", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
 		Cause: err, Remedy: remedy,
 	})

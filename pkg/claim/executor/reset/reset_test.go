@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/executor/reset"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
@@ -23,16 +24,22 @@ import (
 
 // machine has one GPU, whose driver asks for a reset.
 type machine struct {
-	t       *testing.T
-	dir     string
-	o       reset.Options
-	gpu     gpu.GPU
-	answer  health.Reading
-	uptime  time.Duration
-	resets  int
-	client  string
-	err     error
-	reports []string
+	t      *testing.T
+	dir    string
+	o      reset.Options
+	gpu    gpu.GPU
+	answer health.Reading
+	uptime time.Duration
+	resets int
+	client string
+	served string
+	// These replace the methods.
+	reset func(context.Context) error
+	last  func() (string, health.Reading, bool)
+	// clientErr and uptimeErr are errors of Client and Uptime.
+	clientErr, uptimeErr error
+	err                  error
+	reports              []string
 }
 
 func newMachine(t *testing.T) *machine {
@@ -57,19 +64,33 @@ func (m *machine) start() {
 	}
 	m.o = reset.Options{
 		Faults: open("health"), Attempts: open(reset.Setting), ProcRoot: filepath.Join(m.dir, "proc"),
-		Reset: func(_ context.Context, address string) error {
-			if m.resets++; address != m.gpu.PCIAddress {
-				m.t.Errorf("a reset of %s", address)
-			}
-			return m.err
-		},
-		Last:         func(string) (string, health.Reading, bool) { return m.gpu.UUID, m.answer, true },
-		DevicePlugin: func(string) string { return "" },
-		Client:       func(context.Context, gpu.GPU) (string, error) { return m.client, nil },
-		Switches:     &locks{}, Uptime: func() (time.Duration, error) { return m.uptime, nil },
-		Report: func(err error) { m.reports = append(m.reports, err.Error()) }, OpenLimit: time.Nanosecond,
+		SMI: m, Health: m, DevicePlugins: m, Usage: m, Clock: m, Switches: &locks{},
+		Reports: notifytest.Reporter(func(err error) { m.reports = append(m.reports, err.Error()) }), OpenLimit: time.Nanosecond,
 	}
 }
+
+func (m *machine) Reset(ctx context.Context, address string) error {
+	if m.reset != nil {
+		return m.reset(ctx)
+	}
+	if m.resets++; address != m.gpu.PCIAddress {
+		m.t.Errorf("a reset of %s", address)
+	}
+	return m.err
+}
+
+func (m *machine) Last(string) (string, health.Reading, bool) {
+	if m.last != nil {
+		return m.last()
+	}
+	return m.gpu.UUID, m.answer, true
+}
+
+func (m *machine) Resource(string) string { return m.served }
+
+func (m *machine) Client(context.Context, gpu.GPU) (string, error) { return m.client, m.clientErr }
+
+func (m *machine) Uptime() (time.Duration, error) { return m.uptime, m.uptimeErr }
 
 func (m *machine) round() error { return reset.New(m.o).Setting().Restore(context.Background(), m.gpu) }
 
@@ -105,9 +126,9 @@ func TestRestore_NoResetAsked_DoesNothing(t *testing.T) {
 		"an XID of an older driver": func(m *machine) { m.answer.Recovery = health.NoRecovery },
 		"the action has ended":      func(m *machine) { m.answer.Recovery = 0 },
 		"another action":            func(m *machine) { m.answer.Recovery = 6 },
-		"no answer yet":             func(m *machine) { m.o.Last = func(string) (u string, r health.Reading, ok bool) { return } },
+		"no answer yet":             func(m *machine) { m.last = func() (u string, r health.Reading, ok bool) { return } },
 		"another board's answer": func(m *machine) {
-			m.o.Last = func(string) (string, health.Reading, bool) { return "GPU-9", m.answer, true }
+			m.last = func() (string, health.Reading, bool) { return "GPU-9", m.answer, true }
 		},
 	} {
 		m := newMachine(t)
@@ -120,7 +141,7 @@ func TestRestore_NoResetAsked_DoesNothing(t *testing.T) {
 
 func TestRestore_Obstacle_IsReportedWithoutReset(t *testing.T) {
 	for want, change := range map[string]func(*machine){
-		"serves it as nvidia.com/gpu":      func(m *machine) { m.o.DevicePlugin = func(string) string { return "nvidia.com/gpu" } },
+		"serves it as nvidia.com/gpu":      func(m *machine) { m.served = "nvidia.com/gpu" },
 		"has, or can have, MIG partitions": func(m *machine) { m.gpu.MIG.Partitions = []gpu.Partition{{Profile: "1g.10gb"}} },
 		"can have, MIG partitions":         func(m *machine) { m.gpu.MIG.Fault = "query failed" },
 		"MIG partitions": func(m *machine) { // Newer than the scan.
@@ -130,9 +151,9 @@ func TestRestore_Obstacle_IsReportedWithoutReset(t *testing.T) {
 		},
 		"in use by process 812": func(m *machine) { m.client = "process 812" },
 		"process table": func(m *machine) {
-			m.o.Client = func(context.Context, gpu.GPU) (string, error) { return "", errors.New("process table") }
+			m.clientErr = errors.New("process table")
 		},
-		"clock": func(m *machine) { m.o.Uptime = func() (time.Duration, error) { return 0, errors.New("clock") } },
+		"clock": func(m *machine) { m.uptimeErr = errors.New("clock") },
 	} {
 		m := newMachine(t)
 		change(m)
@@ -149,8 +170,8 @@ func TestRestore_Obstacle_IsReportedWithoutReset(t *testing.T) {
 func TestRestore_Crash_DoesNotResetAgain(t *testing.T) {
 	m := newMachine(t)
 	began := false
-	m.o.Reset = func(context.Context, string) error {
-		began = true
+	m.reset = func(context.Context) error {
+		began, m.reset = true, nil
 		m.start()
 		return m.round()
 	}
@@ -181,7 +202,7 @@ func TestRestore_NVLinkRefuses_ReportsAndPauses(t *testing.T) {
 func TestRestore_ProgramHangs_IsKilledAtTheLimit(t *testing.T) {
 	m := newMachine(t)
 	m.o.Limit = time.Millisecond
-	m.o.Reset = func(ctx context.Context, _ string) error {
+	m.reset = func(ctx context.Context) error {
 		<-ctx.Done()
 		return fmt.Errorf("it did not end in time: %w", context.Cause(ctx))
 	}

@@ -85,14 +85,15 @@ func (x *Executor) Revert(context.Context, plan.Work) error { return nil }
 
 // Setting is the time slice as a setting that is restored once no claim of the GPU needs one.
 func (x *Executor) Setting() executor.Setting {
-	return executor.Setting{
-		Records: x.records, NeededBy: func(d plan.Device) bool { return d.Sharing.Timed }, Restore: x.restore, Keep: x.keep,
-	}
+	return executor.Setting{Restorer: x, Records: x.records}
 }
 
-// keep sets the time slice again if the GPU lost it. A reset or a reload of the driver does that. Without persistence
+// NeededBy implements executor.Restorer.
+func (x *Executor) NeededBy(d plan.Device) bool { return d.Sharing.Timed }
+
+// Keep implements executor.Keeper: it sets the time slice again if the GPU lost it. A reset or a reload of the driver does that. Without persistence
 // mode the GPU loses it when the last program closes it.
-func (x *Executor) keep(ctx context.Context, g gpu.GPU) error {
+func (x *Executor) Keep(ctx context.Context, g gpu.GPU) error {
 	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
 	r, known, err := x.records.OfBoot(g.PCIAddress, g.UUID)
 	if err != nil || !known || r.Set == record.SetUnknown {
@@ -107,7 +108,8 @@ func (x *Executor) keep(ctx context.Context, g gpu.GPU) error {
 	return failure(ctx, "keep the time slice", d, err)
 }
 
-func (x *Executor) restore(ctx context.Context, g gpu.GPU) error {
+// Restore implements executor.Restorer.
+func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	err := x.records.Restore(g.PCIAddress, g.UUID, false, func(found int) error {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()

@@ -37,7 +37,7 @@ func (l *Log) load(boot string) (c cursor, ok bool) {
 		err = record.Unseal(data, kind, &c)
 	}
 	if err != nil {
-		l.o.Report(&claimerror.Error{
+		l.o.Reports.Report(&claimerror.Error{
 			Reason: claimerror.RecordUnreadable, Attempt: "find the XIDs since the plugin's last run", Cause: err,
 			Remedy: "XIDs of before this start are not known; read the NVRM messages in the node's kernel log",
 		})
@@ -51,7 +51,7 @@ func (l *Log) load(boot string) (c cursor, ok bool) {
 
 // save writes the position, except while a newer instance of the plugin does.
 func (l *Log) save(now cursor) {
-	if newest, err := l.o.Newest(); err != nil || !newest {
+	if newest, err := l.o.Instance.Newest(); err != nil || !newest {
 		return
 	}
 	data, err := record.Seal(kind, now)

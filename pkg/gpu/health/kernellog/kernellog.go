@@ -28,7 +28,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 )
 
 // labelSave labels the write of the position.
@@ -55,23 +57,26 @@ type XID struct {
 	Code    uint64 `json:"code"`
 }
 
+// Health has the faults of GPUs. *tracker.Tracker implements it.
+type Health interface {
+	// Event adds an XID to a GPU's faults, durably.
+	Event(g gpu.GPU, code uint64)
+}
+
 // Options configures a Log; all fields are required.
 type Options struct {
 	// Path is that of /dev/kmsg.
 	Path string
 	// Cursor is the file of the position. Its directory must exist.
 	Cursor string
-	// Snapshot returns the last scan, and Scanned is closed after the first one.
-	Snapshot func() gpu.Snapshot
-	Scanned  <-chan struct{}
-	// Event adds an XID to a GPU's faults, durably.
-	Event func(g gpu.GPU, code uint64)
-	// Poll requests a poll of the GPUs' health. It must not block.
-	Poll func()
-	// Newest reports whether this instance saves the position.
-	Newest func() (bool, error)
-	// Report receives errors for the node's Events. It must not block.
-	Report func(error)
+	Scans  *inventory.Latest
+	Health Health
+	// XIDs requests polls of the GPUs' health, as after an XID.
+	XIDs notify.Trigger
+	// Instance saves the position if it is the newest.
+	Instance *host.Instance
+	// Reports receives errors for the node's Events.
+	Reports notify.Reporter
 }
 
 // source is an open log. At the end of a simulated one, Read returns io.EOF. At the end of the kernel's it waits.
@@ -98,7 +103,7 @@ func (l *Log) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-l.o.Scanned:
+	case <-l.o.Scans.Scanned():
 	}
 	last := ""
 	for ctx.Err() == nil {
@@ -148,7 +153,7 @@ func (l *Log) read(ctx context.Context) error {
 		switch {
 		case errors.Is(err, syscall.EPIPE):
 			klog.FromContext(ctx).Info("The kernel's log has overwritten messages before they were read; XIDs can be among them")
-			l.o.Poll()
+			l.o.XIDs.Fire()
 		case errors.Is(err, syscall.EINVAL):
 			sleep(ctx, idle) // The kernel has skipped a message that is longer than any of the driver's.
 		case err != nil && !ended:
@@ -216,7 +221,7 @@ func (r *reading) flush() {
 	if r.skip {
 		r.Waiting, r.skip = nil, false
 	}
-	snapshot := r.o.Snapshot()
+	snapshot := r.o.Scans.Snapshot()
 	var waiting []XID
 	for _, x := range r.Waiting {
 		g, ok := snapshot.ByAddress(x.Address)
@@ -224,11 +229,11 @@ func (r *reading) flush() {
 			waiting = append(waiting, x)
 			continue
 		}
-		r.o.Event(g, x.Code)
+		r.o.Health.Event(g, x.Code)
 	}
 	passed := len(waiting) < len(r.Waiting)
 	if passed {
-		r.o.Poll()
+		r.o.XIDs.Fire()
 	}
 	began := r.begun
 	r.Waiting, r.begun, r.fresh, r.flushed = waiting, true, false, time.Now()

@@ -22,7 +22,10 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 )
 
 // node is a node with two GPUs and the kernel's log, in a bubble.
@@ -37,7 +40,7 @@ type node struct {
 	first   uint64
 	written chan struct{}
 	err     error
-	gpus    []gpu.GPU
+	scans   *inventory.Latest
 	older   bool
 	// deadly is the XID with which the process is killed.
 	deadly  uint64
@@ -130,25 +133,16 @@ func (n *node) set(change func()) {
 // run runs a plugin while do is called, and stops it.
 func (n *node) run(do func()) {
 	n.Helper()
-	scanned := make(chan struct{})
-	close(scanned)
-	l := New(host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot"), FaultHook: n.faults.Do}), Options{
-		Path: "/dev/kmsg", Cursor: filepath.Join(n.dir, "kernellog.json"), Scanned: scanned,
-		Snapshot: func() gpu.Snapshot {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return gpu.Snapshot{GPUs: n.gpus}
-		},
-		Event: func(g gpu.GPU, code uint64) {
-			if code == n.deadly {
-				runtime.Goexit()
-			}
-			n.set(func() { n.got = append(n.got, fmt.Sprint(g.UUID, " ", code)) })
-		},
-		Poll:   func() { n.set(func() { n.polls++ }) },
-		Newest: func() (bool, error) { return !n.older, nil },
-		Report: func(err error) { n.set(func() { n.reports = append(n.reports, err) }) },
+	machine, xids := host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot"), FaultHook: n.faults.Do}), notify.NewTrigger()
+	l := New(machine, Options{
+		Path: "/dev/kmsg", Cursor: filepath.Join(n.dir, "kernellog.json"), Scans: n.scans, Health: n, XIDs: xids, Instance: n.enlist(machine),
+		Reports: notifytest.Reporter(func(err error) { n.set(func() { n.reports = append(n.reports, err) }) }),
 	})
+	if n.older {
+		newer := host.New(host.Options{})
+		defer newer.Close()
+		n.enlist(newer)
+	}
 	l.open = func(string) (source, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -164,11 +158,39 @@ func (n *node) run(do func()) {
 		defer close(ended)
 		l.Run(ctx)
 	}()
+	go func() {
+		for ctx.Err() == nil {
+			select {
+			case <-xids:
+				n.set(func() { n.polls++ })
+			case <-ctx.Done():
+			}
+		}
+	}()
 	time.Sleep(2 * idle)
 	synctest.Wait()
 	do()
 	cancel()
 	<-ended
+	machine.Close()
+}
+
+// Event implements Health.
+func (n *node) Event(g gpu.GPU, code uint64) {
+	if code == n.deadly {
+		runtime.Goexit()
+	}
+	n.set(func() { n.got = append(n.got, fmt.Sprint(g.UUID, " ", code)) })
+}
+
+// enlist makes a process the newest instance.
+func (n *node) enlist(machine *host.Host) *host.Instance {
+	n.Helper()
+	i, err := machine.Enlist(n.Context(), filepath.Join(n.dir, "instance"))
+	if err != nil {
+		n.Fatal(err)
+	}
+	return i
 }
 
 // want checks the XIDs since the last call.
@@ -194,8 +216,9 @@ func test(t *testing.T, do func(*node)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{T: t, dir: dir, written: make(chan struct{}), faults: hosttest.FailAll(func(host.Operation) bool { return true }, syscall.ENOSPC)}
-		n.gpus = []gpu.GPU{{PCIAddress: "0000:01:00.0", UUID: "GPU-1"}, {PCIAddress: "0000:02:00.0", UUID: "GPU-2"}}
+		n := &node{T: t, dir: dir, written: make(chan struct{}), scans: inventory.NewLatest(), faults: hosttest.FailAll(func(host.Operation) bool { return true }, syscall.ENOSPC)}
+		gpus := []gpu.GPU{{PCIAddress: "0000:01:00.0", UUID: "GPU-1"}, {PCIAddress: "0000:02:00.0", UUID: "GPU-2"}}
+		n.scans.Set(gpu.Snapshot{GPUs: gpus})
 		n.boot("first")
 		n.write(0, "Linux version 6.18", xidOf(1, 46))
 		do(n)
@@ -307,8 +330,8 @@ func TestRun_MessagesOverwritten_ReadsOn(t *testing.T) {
 func TestRun_GPUCannotBeRead_XIDWaits(t *testing.T) {
 	test(t, func(n *node) {
 		n.run(func() { n.want() })
-		all := n.gpus
-		n.set(func() { n.gpus = all[:1] })
+		all := n.scans.Snapshot()
+		n.scans.Set(gpu.Snapshot{GPUs: all.GPUs[:1]})
 		n.write(0, xidOf(2, 119), xidOf(1, 62))
 		n.run(func() {
 			n.want("GPU-1 62")
@@ -317,7 +340,7 @@ func TestRun_GPUCannotBeRead_XIDWaits(t *testing.T) {
 		})
 		n.run(func() {
 			n.want()
-			n.set(func() { n.gpus = all })
+			n.scans.Set(all)
 			time.Sleep(retry)
 			n.want("GPU-2 119")
 		})
@@ -397,10 +420,11 @@ func TestRun_FileThatGrows_IsReadToItsEnd(t *testing.T) {
 			write(fmt.Sprintf("3,%d,1,-;%s\n", i, xidOf(1, i/1000+61)))
 		}
 		write("3,2000,1,-;NVRM: Xid (PCI:0000:02")
-		l := New(host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot")}), Options{
-			Path: f.Name(), Cursor: filepath.Join(n.dir, "kernellog.json"), Snapshot: func() gpu.Snapshot { return gpu.Snapshot{GPUs: n.gpus} },
-			Event: func(g gpu.GPU, code uint64) { n.set(func() { n.got = append(n.got, fmt.Sprint(g.UUID, " ", code)) }) },
-			Poll:  func() {}, Newest: func() (bool, error) { return true, nil }, Report: func(err error) { n.Error(err) },
+		machine := host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot")})
+		defer machine.Close()
+		l := New(machine, Options{
+			Path: f.Name(), Cursor: filepath.Join(n.dir, "kernellog.json"), Scans: n.scans, Health: n, XIDs: notify.NewTrigger(),
+			Instance: n.enlist(machine), Reports: notifytest.Reporter(func(err error) { n.Error(err) }),
 		})
 		ctx, cancel := context.WithCancel(n.Context())
 		ended := make(chan struct{})

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
@@ -36,7 +37,7 @@ type Tracker struct {
 	host    *host.Host
 	records *record.GPUs
 	lock    string
-	report  func(error)
+	reports notify.Reporter
 	o       health.Settings
 
 	mu   sync.Mutex
@@ -51,10 +52,9 @@ type tracked struct {
 	stale  bool
 }
 
-// New returns a Tracker that keeps records under the lock file. It calls report, which must not block, with errors of
-// reading and writing them.
-func New(h *host.Host, records *record.GPUs, lock string, report func(error), o health.Settings) *Tracker {
-	return &Tracker{host: h, records: records, lock: lock, report: report, o: o, gpus: map[string]*tracked{}}
+// New returns a Tracker that keeps records under the lock file, and reports errors of reading and writing them.
+func New(h *host.Host, records *record.GPUs, lock string, reports notify.Reporter, o health.Settings) *Tracker {
+	return &Tracker{host: h, records: records, lock: lock, reports: reports, o: o, gpus: map[string]*tracked{}}
 }
 
 // Poll implements inventory.Health.
@@ -106,7 +106,7 @@ func (t *Tracker) update(g gpu.GPU, change func(health.GPU) health.GPU) health.G
 	k.gpu = change(k.gpu)
 	if faults := k.gpu.Faults(); k.stale || !slices.Equal(k.stored, faults) {
 		if err := t.store(g, faults); err != nil {
-			t.report(&claimerror.Error{
+			t.reports.Report(&claimerror.Error{
 				Reason: claimerror.HostFailure, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
 				Remedy: "the plugin retries, and knows the faults until it restarts; check the node's disk",
 			})
@@ -135,7 +135,7 @@ func (t *Tracker) load(g gpu.GPU) *tracked {
 		return k
 	case err != nil:
 		k.stale = true
-		t.report(&claimerror.Error{
+		t.reports.Report(&claimerror.Error{
 			Reason: claimerror.RecordUnreadable, Attempt: "remember the faults of GPU " + g.PCIAddress, Cause: err,
 			Remedy: "faults that the driver still reports are found again; check the node's disk",
 		})

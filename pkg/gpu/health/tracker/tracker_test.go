@@ -11,6 +11,7 @@ import (
 
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/internal/host/hosttest"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/record"
 	"gpu-dra-driver/pkg/gpu"
@@ -50,7 +51,7 @@ func (e *env) start() {
 	if err != nil {
 		e.Fatal(err)
 	}
-	e.tracker = New(h, records, filepath.Join(e.dir, "lock"), func(err error) { e.reports = append(e.reports, err) },
+	e.tracker = New(h, records, filepath.Join(e.dir, "lock"), notifytest.Reporter(func(err error) { e.reports = append(e.reports, err) }),
 		health.Settings{Taint: []uint64{94}})
 }
 

@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 )
@@ -49,14 +52,23 @@ type Options struct {
 	Library nvml.Library
 	// ProcRoot and SysRoot are the machine's /proc and /sys.
 	ProcRoot, SysRoot string
-	// GPUs returns the PCI addresses of the GPUs of prepared claims, sorted.
-	GPUs func() []string
+	// Locks are the locks of GPUs.
+	Locks *Locks
+	// Records are the prepared claims, whose GPUs are watched.
+	Records  plan.Held
+	Receiver Receiver
+	// XIDs requests the polls that follow an XID, also for one that no event set received.
+	XIDs notify.Trigger
+	// Poll requests a poll of the GPUs' health.
+	Poll notify.Trigger
+}
+
+// Receiver receives XIDs.
+type Receiver interface {
 	// Event receives each XID, up to some thousands a second.
-	Event func(Event)
+	Event(e Event)
 	// Refused receives for each GPU of a new event set whether it has no XIDs, as in a virtual machine without them.
-	Refused func(g gpu.GPU, refused bool)
-	// Poll requests a poll of the GPUs' health. It must not block.
-	Poll func()
+	Refused(g gpu.GPU, refused bool)
 }
 
 // Event is an XID of a GPU.
@@ -78,11 +90,9 @@ type Key struct {
 
 func (e Event) Key() Key { return Key{e.GPU.UUID, e.XID, e.GPUInstance, e.ComputeInstance} }
 
-// Watcher waits for XIDs.
-type Watcher struct {
-	o       Options
-	changed chan struct{}
-	polls   chan struct{}
+// Locks keeps GPUs out of event sets.
+type Locks struct {
+	changed notify.Trigger
 
 	mu sync.Mutex
 	// locks counts the holders of Lock, by PCI address.
@@ -92,27 +102,21 @@ type Watcher struct {
 	set  []string
 }
 
-// New returns a Watcher. Executors need its lock before there are Options.
-func New() *Watcher {
-	return &Watcher{changed: make(chan struct{}, 1), polls: make(chan struct{}, 1), locks: map[string]int{}}
+func NewLocks() *Locks { return &Locks{changed: notify.NewTrigger(), locks: map[string]int{}} }
+
+// Watcher waits for XIDs.
+type Watcher struct {
+	*Locks
+	o Options
 }
+
+func New(o Options) *Watcher { return &Watcher{o.Locks, o} }
 
 // Changed is called after a claim was prepared or released. It does not block.
-func (w *Watcher) Changed() { fire(w.changed) }
-
-// XID requests the polls that follow an XID, for one that no event set received. It does not block.
-func (w *Watcher) XID() { fire(w.polls) }
-
-func fire(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (w *Watcher) Changed() { w.changed.Fire() }
 
 // Run waits for XIDs until the context ends. It does not wait for a call of NVML that hangs.
-func (w *Watcher) Run(ctx context.Context, o Options) {
-	w.o = o
+func (w *Watcher) Run(ctx context.Context) {
 	go w.poll(ctx)
 	ended := make(chan struct{})
 	go func() {
@@ -131,9 +135,9 @@ func (w *Watcher) poll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.polls:
+		case <-w.o.XIDs:
 		}
-		w.o.Poll()
+		w.o.Poll.Fire()
 		for _, pause := range pollPauses {
 			due := time.After(pause)
 			if !sleep(ctx, pollPauses[0]) {
@@ -142,10 +146,10 @@ func (w *Watcher) poll(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-w.polls:
-				fire(w.polls) // It begins again.
+			case <-w.o.XIDs:
+				w.o.XIDs.Fire() // It begins again.
 			case <-due:
-				w.o.Poll()
+				w.o.Poll.Fire()
 				continue
 			}
 			break
@@ -185,9 +189,21 @@ func (w *Watcher) watch(ctx context.Context) {
 		}
 		last = text
 		if err != nil || !same {
-			w.o.Poll() // Without a set, it sees GPUs that are lost or new.
+			w.o.Poll.Fire() // Without a set, it sees GPUs that are lost or new.
 		}
 	}
+}
+
+// ofClaims returns the GPUs of prepared claims, as far as they are known.
+func (w *Watcher) ofClaims() []string {
+	plans, _, _ := w.o.Records.Held() // The engine reports unreadable records.
+	held := map[string]bool{}
+	for _, p := range plans {
+		for _, address := range p.HeldGPUs() {
+			held[address] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(held))
 }
 
 // gpus returns the GPUs that an event set should have: those of claims without the locked ones. The caller holds w.mu.
@@ -197,7 +213,7 @@ func (w *Watcher) gpus(ofClaims []string) []string {
 
 // current reports whether an event set has the right GPUs.
 func (w *Watcher) current(set []string) bool {
-	ofClaims := w.o.GPUs()
+	ofClaims := w.ofClaims()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Equal(w.gpus(ofClaims), set)
@@ -205,7 +221,7 @@ func (w *Watcher) current(set []string) bool {
 
 // begin notes an event set of the returned GPUs, if there are any.
 func (w *Watcher) begin() []string {
-	ofClaims := w.o.GPUs()
+	ofClaims := w.ofClaims()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	gpus := w.gpus(ofClaims)
@@ -225,31 +241,31 @@ func (w *Watcher) end() {
 
 // Lock keeps a GPU out of event sets until Unlock, because a GPU with clients can refuse to switch its MIG mode or to be
 // reset. It waits for the end of a set with the GPU, but not for a call of NVML that hangs. Several callers can hold it.
-func (w *Watcher) Lock(address string) {
-	w.mu.Lock()
-	w.locks[address]++
-	open := w.open
-	if !slices.Contains(w.set, address) {
+func (l *Locks) Lock(address string) {
+	l.mu.Lock()
+	l.locks[address]++
+	open := l.open
+	if !slices.Contains(l.set, address) {
 		open = nil
 	}
-	w.mu.Unlock()
+	l.mu.Unlock()
 	if open == nil {
 		return
 	}
-	w.Changed()
+	l.changed.Fire()
 	select {
 	case <-open:
 	case <-time.After(2 * waitLimit):
 	}
 }
 
-func (w *Watcher) Unlock(address string) {
-	w.mu.Lock()
-	if w.locks[address]--; w.locks[address] == 0 {
-		delete(w.locks, address)
+func (l *Locks) Unlock(address string) {
+	l.mu.Lock()
+	if l.locks[address]--; l.locks[address] == 0 {
+		delete(l.locks, address)
 	}
-	w.mu.Unlock()
-	w.Changed()
+	l.mu.Unlock()
+	l.changed.Fire()
 }
 
 // wait passes on XIDs of GPUs until another event set is needed, or a call fails.
@@ -268,9 +284,9 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 	for n, g := range gpus {
 		switch {
 		case err == nil:
-			w.o.Refused(g, nvml.Unavailable(set.Refused()[n]))
+			w.o.Receiver.Refused(g, nvml.Unavailable(set.Refused()[n]))
 		case nvml.Unavailable(err):
-			w.o.Refused(g, true)
+			w.o.Receiver.Refused(g, true)
 		}
 	}
 	if err != nil {
@@ -285,9 +301,9 @@ func (w *Watcher) wait(ctx context.Context, addresses []string) (err error) {
 		}
 		if err == nil {
 			if event.Device >= 0 && event.Device < len(gpus) {
-				w.o.Event(Event{gpus[event.Device], event.XID, event.GPUInstance, event.ComputeInstance})
+				w.o.Receiver.Event(Event{gpus[event.Device], event.XID, event.GPUInstance, event.ComputeInstance})
 			}
-			fire(w.polls)
+			w.o.XIDs.Fire()
 			if time.Since(checked) < waitLimit {
 				continue // A storm of XIDs does not wait for files.
 			}

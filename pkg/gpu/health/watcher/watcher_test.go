@@ -17,7 +17,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 )
 
@@ -136,6 +138,24 @@ func (e *env) set(change func()) {
 	e.mu.Unlock()
 }
 
+// Held implements plan.Held.
+func (e *env) Held() (plans []plan.Plan, incomplete bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, address := range gpus[:e.needed] {
+		plans = append(plans, plan.Plan{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: address}}})
+	}
+	return plans, false, nil
+}
+
+type receiver struct{ *env }
+
+func (r receiver) Event(x Event) { r.set(func() { r.got = append(r.got, x) }) }
+
+func (r receiver) Refused(g gpu.GPU, refused bool) {
+	r.set(func() { r.refused = append(r.refused, g.UUID+" "+strconv.FormatBool(refused)) })
+}
+
 // list sets the kernel's list of GPUs.
 func (e *env) list(gpus ...string) {
 	e.Helper()
@@ -169,25 +189,24 @@ func run(t *testing.T, do func(*env)) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &env{T: t, proc: proc, sys: sys, needed: 2, events: make(chan nvml.Event, 1<<16), release: make(chan struct{}), start: time.Now()}
 		e.list(gpus...)
-		e.watcher = New()
-		o := Options{
-			Library: e, ProcRoot: proc, SysRoot: sys,
-			GPUs: func() []string {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				return gpus[:e.needed]
-			},
-			Event: func(x Event) { e.set(func() { e.got = append(e.got, x) }) },
-			Refused: func(g gpu.GPU, refused bool) {
-				e.set(func() { e.refused = append(e.refused, g.UUID+" "+strconv.FormatBool(refused)) })
-			},
-			Poll: func() { e.set(func() { e.polls = append(e.polls, time.Since(e.start)) }) },
-		}
+		poll := notify.NewTrigger()
+		e.watcher = New(Options{
+			Library: e, ProcRoot: proc, SysRoot: sys, Locks: NewLocks(), Records: e, Receiver: receiver{e}, XIDs: notify.NewTrigger(), Poll: poll,
+		})
 		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				select {
+				case <-poll:
+					e.set(func() { e.polls = append(e.polls, time.Since(e.start)) })
+				case <-ctx.Done():
+				}
+			}
+		}()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			e.watcher.Run(ctx, o)
+			e.watcher.Run(ctx)
 		}()
 		synctest.Wait()
 		do(e)

@@ -58,7 +58,6 @@ func New(t *testing.T, objects ...runtime.Object) *Env {
 	}
 	e.ServerVersion("v1.37.1")
 	e.HealthPort = -1
-	e.Newest.Store(true)
 	store := func(s *resourceapi.ResourceSlice) {
 		if e.Drop != nil {
 			e.Drop(s)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
@@ -32,8 +31,9 @@ type plugin struct {
 	Machine *simtest.DriverRoot
 	Host    *host.Host
 	Kubelet *kubelettest.Kubelet
-	// Newest reports whether the plugin should publish.
-	Newest atomic.Bool
+	// instance is the process that Enlist made an instance, newer that of SetNewest.
+	instance, newer *host.Host
+	instances       string // Their file.
 	// Edit, if set, is called before the driver root returns a device's container edits.
 	Edit func(context.Context, plan.Device) error
 
@@ -52,6 +52,46 @@ type plugin struct {
 
 	stop func() error
 }
+
+// Enlist makes a process an instance of the plugin: the newest one, unless SetNewest has started another.
+func (e *Env) Enlist() *host.Instance {
+	e.Helper()
+	var i *host.Instance
+	e.instance, i = e.enlist()
+	if e.newer != nil {
+		e.SetNewest(false)
+	}
+	return i
+}
+
+func (e *Env) enlist() (*host.Host, *host.Instance) {
+	e.Helper()
+	if e.instances == "" {
+		e.instances = filepath.Join(e.TempDir(), "instances")
+	}
+	h := host.New(host.Options{})
+	e.Cleanup(h.Close)
+	i, err := h.Enlist(e.Context(), e.instances)
+	if err != nil {
+		e.Fatal(err)
+	}
+	return h, i
+}
+
+// SetNewest ends or starts an instance that is newer than that of Enlist.
+func (e *Env) SetNewest(newest bool) {
+	e.Helper()
+	if e.newer != nil {
+		e.newer.Close()
+		e.newer = nil
+	}
+	if !newest {
+		e.newer, _ = e.enlist()
+	}
+}
+
+// EndInstance ends the process of Enlist, whose Instance then returns an error.
+func (e *Env) EndInstance() { e.instance.Close() }
 
 // Build creates a plugin on the Env's Machine and Host, whose engine keeps its state in StateDir.
 type Build func(e *Env) (run func(context.Context) error)
@@ -180,6 +220,9 @@ func (e *Env) CheckClean() {
 		e.Error(err)
 	}
 }
+
+// Install implements devicestate.Edits.
+func (*Env) Install(context.Context) error { return nil }
 
 // Common implements devicestate.Edits.
 func (e *Env) Common(ctx context.Context) (specs.ContainerEdits, error) { return e.root().Common(ctx) }

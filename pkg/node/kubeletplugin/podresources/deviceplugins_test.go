@@ -10,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/show/metrics"
 )
 
@@ -47,11 +49,15 @@ func TestAllocations_IDs_NameGPUs(t *testing.T) {
 	}
 }
 
+type lister func(pods bool) (Allocations, error)
+
+func (l lister) DevicePlugins(_ context.Context, pods bool) (Allocations, error) { return l(pods) }
+
 // TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed has a device plugin come and end while a pod keeps a device.
 func TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed(t *testing.T) {
 	var offered, kept Allocations
 	listed, changes := 0, 0
-	list := func(_ context.Context, pods bool) (Allocations, error) {
+	list := lister(func(pods bool) (Allocations, error) {
 		out := maps.Clone(offered)
 		if pods {
 			listed++
@@ -60,12 +66,19 @@ func TestDevicePlugins_Polls_ListPodsWhileGPUsAreServed(t *testing.T) {
 			}
 		}
 		return out, nil
-	}
-	d := NewDevicePlugins(list, func() gpu.Snapshot { return three }, func() { changes++ }, metrics.New(metrics.Options{}))
+	})
+	scans, changed := inventory.NewLatest(), notify.NewTrigger()
+	scans.Set(three)
+	d := NewDevicePlugins(list, scans, changed, metrics.New(metrics.Options{}))
 	polls := func(n, wantListed, wantChanges, wantGPUs int) {
 		t.Helper()
 		for range n {
 			d.poll(t.Context())
+			select {
+			case <-changed:
+				changes++
+			default:
+			}
 		}
 		if gpus, _ := d.GPUs(); listed != wantListed || changes != wantChanges || len(gpus) != wantGPUs {
 			t.Errorf("pods listed %d times, %d changes, %d GPUs; want %d, %d, %d", listed, changes, len(gpus), wantListed, wantChanges, wantGPUs)

@@ -19,7 +19,9 @@ import (
 	"k8s.io/klog/v2"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -127,10 +129,10 @@ const podsEvery = 3
 
 // DevicePlugins knows the GPUs that the node's device plugins serve. It is safe for concurrent use.
 type DevicePlugins struct {
-	list     func(ctx context.Context, pods bool) (Allocations, error)
-	snapshot func() gpu.Snapshot
-	changed  func()
-	metrics  *metrics.Metrics
+	kubelet Lister
+	scans   *inventory.Latest
+	changed notify.Trigger
+	metrics *metrics.Metrics
 
 	mu            sync.Mutex
 	asked, failed bool
@@ -138,12 +140,15 @@ type DevicePlugins struct {
 	served        Allocations
 }
 
-// NewDevicePlugins reads allocations from list, usually Kubelet.DevicePlugins. It calls changed after the first poll
-// and after each poll in which they cover other GPUs; changed must not block.
-func NewDevicePlugins(
-	list func(ctx context.Context, pods bool) (Allocations, error), snapshot func() gpu.Snapshot, changed func(), m *metrics.Metrics,
-) *DevicePlugins {
-	return &DevicePlugins{list: list, snapshot: snapshot, changed: changed, metrics: m}
+// Lister lists the allocations of device plugins. *Kubelet implements it.
+type Lister interface {
+	DevicePlugins(ctx context.Context, pods bool) (Allocations, error)
+}
+
+// NewDevicePlugins returns a DevicePlugins before its first poll. It fires changed after that and after each poll in
+// which the allocations cover other GPUs.
+func NewDevicePlugins(kubelet Lister, scans *inventory.Latest, changed notify.Trigger, m *metrics.Metrics) *DevicePlugins {
+	return &DevicePlugins{kubelet: kubelet, scans: scans, changed: changed, metrics: m}
 }
 
 // Run polls the kubelet until the context ends.
@@ -153,7 +158,7 @@ func (d *DevicePlugins) Run(ctx context.Context) {
 
 func (d *DevicePlugins) poll(ctx context.Context) {
 	before, _ := d.GPUs()
-	served, err := d.list(ctx, len(before) > 0 || d.answers%podsEvery == 0)
+	served, err := d.kubelet.DevicePlugins(ctx, len(before) > 0 || d.answers%podsEvery == 0)
 	if ctx.Err() != nil {
 		return
 	}
@@ -162,7 +167,7 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 	if err == nil {
 		d.answers++
 		d.served = served
-		now := served.gpus(d.snapshot())
+		now := served.gpus(d.scans.Snapshot())
 		changed = changed || !maps.Equal(now, before)
 		d.metrics.SetDevicePluginGPUs(len(now))
 	} else if !d.failed {
@@ -172,7 +177,7 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 	d.asked, d.failed = true, err != nil
 	d.mu.Unlock()
 	if changed {
-		d.changed()
+		d.changed.Fire()
 	}
 }
 
@@ -180,7 +185,7 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 func (d *DevicePlugins) GPUs() (map[string]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.served.gpus(d.snapshot()), d.asked
+	return d.served.gpus(d.scans.Snapshot()), d.asked
 }
 
 // Resource returns the resource name under which a device plugin serves the GPU; empty if none does.

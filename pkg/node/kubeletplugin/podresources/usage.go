@@ -21,6 +21,7 @@ import (
 	"gpu-dra-driver/pkg/cdi"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/show/metrics"
 )
 
@@ -34,17 +35,22 @@ type Usage struct {
 	o       UsageOptions
 }
 
+// Root is the driver root.
+type Root interface {
+	// Capability returns the device node of a MIG device's compute instance, or "" if the partition is gone. All processes
+	// on a GPU open the GPU's node, but only users of the partition open its capability.
+	Capability(d plan.Device) (string, error)
+}
+
 // UsageOptions configures a Usage; all fields but Ignored are required.
 type UsageOptions struct {
 	// ProcRoot is the node's /proc, of its own PID namespace.
 	ProcRoot string
-	// Snapshot returns the current minor numbers.
-	Snapshot func() gpu.Snapshot
-	// Capability returns the device node of a MIG device's compute instance, or "" if the partition is gone. All
-	// processes on a GPU open the GPU's node, but only users of the partition open its capability.
-	Capability func(plan.Device) (string, error)
-	// Held returns the devices of all claims: an unknown claim may be on any GPU that no other claim holds.
-	Held func() (plans []plan.Plan, incomplete bool, err error)
+	// Scans has the current minor numbers.
+	Scans *inventory.Latest
+	Root  Root
+	// Records has the devices of all claims: an unknown claim may be on any GPU that no other claim holds.
+	Records plan.Held
 	// Ignored are the names of further processes that open GPUs without using them.
 	Ignored []string
 }
@@ -173,7 +179,7 @@ func (u *Usage) search(ctx context.Context, nodes []string, ignored func(pid, na
 // monitors reports whether a process with these open files is a monitoring agent: it has every GPU open, but not the
 // device of unified memory, which each compute context needs. A single GPU is no evidence.
 func (u *Usage) monitors(open []string) bool {
-	gpus := u.o.Snapshot().GPUs
+	gpus := u.o.Scans.Snapshot().GPUs
 	return len(gpus) > 1 && !slices.ContainsFunc(open, func(file string) bool { return isNode(file)("dev/nvidia-uvm") }) &&
 		!slices.ContainsFunc(gpus, func(g gpu.GPU) bool {
 			return !slices.ContainsFunc(open, func(file string) bool { return isNode(file)(nodeOf(g.Minor)) })
@@ -189,9 +195,9 @@ func isNode(file string) func(node string) bool {
 
 // deviceNodes returns the device nodes to search for, as paths below the root.
 func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
-	snapshot := u.o.Snapshot()
+	snapshot := u.o.Scans.Snapshot()
 	if len(devices) == 0 {
-		plans, _, err := u.o.Held()
+		plans, _, err := u.o.Records.Held()
 		if err != nil {
 			return nil, err
 		}
@@ -210,7 +216,7 @@ func (u *Usage) deviceNodes(devices []plan.Device) (nodes []string, err error) {
 		switch {
 		case d.Admin || d.Partial():
 		case d.Kind == gpu.KindMIG:
-			node, err := u.o.Capability(d)
+			node, err := u.o.Root.Capability(d)
 			if err != nil {
 				return nil, fmt.Errorf("find the device node of %s: %w", d.Name, err)
 			}

@@ -13,7 +13,21 @@ import (
 
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 )
+
+type records struct {
+	plans []plan.Plan
+	err   error
+}
+
+func (r *records) Held() ([]plan.Plan, bool, error) { return r.plans, true, r.err }
+
+func scanned(gpus ...gpu.GPU) *inventory.Latest {
+	scans := inventory.NewLatest()
+	scans.Set(gpu.Snapshot{GPUs: gpus})
+	return scans
+}
 
 // process makes a process of a /proc tree that has files open.
 func process(t *testing.T, proc string, pid int, comm string, open ...string) {
@@ -51,12 +65,12 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(proc, "sys"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	held := []plan.Plan{{Devices: []plan.Device{{PCIAddress: "b"}}}}
+	held := &records{plans: []plan.Plan{{Devices: []plan.Device{{PCIAddress: "b"}}}}}
 	gpus := []gpu.GPU{{PCIAddress: "a", Minor: 0}, {PCIAddress: "b", Minor: 1}, {PCIAddress: "c", Minor: 2}}
+	scans := scanned(gpus...)
 	u := NewUsage(NewKubelet(""), UsageOptions{
 		ProcRoot: proc, Ignored: []string{"site-agent-with-a-long-name"},
-		Snapshot: func() gpu.Snapshot { return gpu.Snapshot{GPUs: gpus} },
-		Held:     func() ([]plan.Plan, bool, error) { return held, true, nil },
+		Scans: scans, Records: held,
 	})
 	for name, tc := range map[string]struct {
 		devices []plan.Device
@@ -89,7 +103,7 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "c"}}); err != nil || !strings.Contains(got, "train") {
 		t.Errorf("a process with a compute context on every GPU: %q, %v", got, err)
 	}
-	gpus = gpus[:1]
+	scans.Set(gpu.Snapshot{GPUs: gpus[:1]})
 	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err != nil || !strings.Contains(got, "train") {
 		t.Errorf("the node's only GPU: %q, %v", got, err)
 	}
@@ -99,12 +113,12 @@ func TestUsage_OpenDeviceNodes_NameTheProcess(t *testing.T) {
 	if got, err := u.OpenedBy(t.Context(), []plan.Device{{PCIAddress: "a"}}); err != nil || !strings.Contains(got, "any-agent") {
 		t.Errorf("a process with the node's only GPU open: %q, %v", got, err)
 	}
-	gpus = append(gpus, gpu.GPU{PCIAddress: "b", Minor: 1})
-	held = nil
+	scans.Set(gpu.Snapshot{GPUs: gpus[:2]})
+	held.plans = nil
 	if got, err := u.OpenedBy(t.Context(), nil); err != nil || !strings.Contains(got, "nvidia1") {
 		t.Errorf("an unknown claim may be on any GPU: %q, %v", got, err)
 	}
-	u.o.Held = func() ([]plan.Plan, bool, error) { return nil, false, errors.New("disk") }
+	held.err = errors.New("disk")
 	if _, err := u.OpenedBy(t.Context(), nil); err == nil {
 		t.Error("the held devices are unknown, but there is no error")
 	}
@@ -130,10 +144,7 @@ func TestUsage_IgnoredProcessesAndAdminAccess_DoNotCount(t *testing.T) {
 	}
 	u := NewUsage(NewKubelet(""), UsageOptions{
 		ProcRoot: proc,
-		Snapshot: func() gpu.Snapshot {
-			return gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", Minor: 1}, {PCIAddress: "0000:43:00.0", Minor: 10}}}
-		},
-		Held: func() ([]plan.Plan, bool, error) { return nil, false, nil },
+		Scans:    scanned(gpu.GPU{PCIAddress: "0000:1b:00.0", Minor: 1}, gpu.GPU{PCIAddress: "0000:43:00.0", Minor: 10}), Records: &records{},
 	})
 	held := []plan.Device{{PCIAddress: "0000:1b:00.0", Minor: 1}}
 	open("7", "nv-hostengine", "/dev/nvidia1")

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/node/sharing"
@@ -49,8 +50,8 @@ const (
 type Asked struct {
 	client                kubernetes.Interface
 	namespace, name, node string
-	report                func(error)
-	changed               func()
+	reports               notify.Reporter
+	changed               notify.Trigger
 
 	mu sync.Mutex
 	// asked is nil until the first ConfigMap was read.
@@ -65,11 +66,13 @@ type Asked struct {
 	lastError string
 }
 
-// NewAsked reads the ConfigMap, so that a restarted plugin publishes the same devices. changed is called after each later
-// change; it must not block.
-func NewAsked(ctx context.Context, client kubernetes.Interface, namespace, name, node string, report func(error), changed func()) *Asked {
+// NewAsked reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each later
+// change.
+func NewAsked(
+	ctx context.Context, client kubernetes.Interface, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
+) *Asked {
 	a := &Asked{
-		client: client, namespace: namespace, name: name, node: node, report: report, changed: changed, ends: map[string]time.Time{}, seen: time.Now(),
+		client: client, namespace: namespace, name: name, node: node, reports: reports, changed: changed, ends: map[string]time.Time{}, seen: time.Now(),
 	}
 	switch found, err := a.get(ctx); {
 	case err == nil:
@@ -118,7 +121,7 @@ func (a *Asked) Run(ctx context.Context) {
 	})
 	set := func(o any) {
 		if found, ok := o.(*corev1.ConfigMap); ok && found.Name == a.name && a.set(found) {
-			time.AfterFunc(a.delay(found), a.changed)
+			time.AfterFunc(a.delay(found), a.changed.Fire)
 		}
 	}
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{ // It fails only after the end.
@@ -149,19 +152,19 @@ func (a *Asked) checkAlone(ctx context.Context) {
 		return
 	}
 	if err == nil && a.set(found) {
-		a.changed()
+		a.changed.Fire()
 	}
 	a.mu.Lock()
 	a.alone = time.Since(a.seen) >= aloneAfter
 	alone := a.alone
 	a.mu.Unlock()
 	if alone {
-		a.report(&claimerror.Error{
+		a.reports.Report(&claimerror.Error{
 			Reason: claimerror.HostFailure, Attempt: "find out for which devices the cluster asks",
 			Cause:  fmt.Errorf("the controller did not write the ConfigMap %s/%s for %s", a.namespace, a.name, aloneAfter),
 			Remedy: "the node publishes all profiles and groups until the controller writes again; check the controller's pods",
 		})
-		a.changed()
+		a.changed.Fire()
 	}
 }
 
@@ -173,7 +176,7 @@ func (a *Asked) set(found *corev1.ConfigMap) (changed bool) {
 	if err != nil {
 		if a.lastError != err.Error() {
 			a.lastError = err.Error()
-			a.report(&claimerror.Error{
+			a.reports.Report(&claimerror.Error{
 				Reason: claimerror.InvalidParameters, Attempt: "read the ConfigMap " + a.namespace + "/" + a.name, Cause: err,
 				Remedy: "the published devices stay as they are; delete the ConfigMap, and the controller writes it again",
 			})
@@ -200,6 +203,6 @@ func (a *Asked) set(found *corev1.ConfigMap) (changed bool) {
 		}
 	}
 	a.asked = state.Asked
-	time.AfterFunc(endingFor+a.delay(found), a.changed)
+	time.AfterFunc(endingFor+a.delay(found), a.changed.Fire)
 	return true
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/cluster/demand"
 	"gpu-dra-driver/pkg/node/sharing"
 )
@@ -35,8 +37,18 @@ func atAsked(t *testing.T, objects []runtime.Object, do func(*askedNode)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := &askedNode{t: t, client: fake.NewClientset(objects...)}
-		n.Asked = NewAsked(t.Context(), n.client, "ns", "published", "n1", func(err error) { n.reports = append(n.reports, err) }, func() { n.changes++ })
+		changed := notify.NewTrigger()
+		n.Asked = NewAsked(t.Context(), n.client, "ns", "published", "n1", notifytest.Reporter(func(err error) { n.reports = append(n.reports, err) }), changed)
 		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for ctx.Err() == nil {
+				select {
+				case <-changed:
+					n.changes++
+				case <-ctx.Done():
+				}
+			}
+		}()
 		ended := make(chan struct{})
 		go func() {
 			n.Run(ctx)
@@ -168,7 +180,7 @@ func TestNewAsked_OldConfigMap_AllPublished(t *testing.T) {
 		old := configMap("1g.10gb")
 		time.Sleep(aloneAfter)
 		client := fake.NewClientset(old)
-		a := NewAsked(t.Context(), client, "ns", "published", "n1", func(error) {}, func() {})
+		a := NewAsked(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("3g.40gb"); got != one {
 			t.Errorf("before the check: %v", got)
 		}
@@ -234,7 +246,7 @@ func TestNewAsked_ServerAway_AllPublishedUntilItAnswers(t *testing.T) {
 		client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("connection refused")
 		})
-		a := NewAsked(t.Context(), client, "ns", "published", "n1", func(error) {}, func() {})
+		a := NewAsked(t.Context(), client, "ns", "published", "n1", notifytest.Reporter(nil), notify.NewTrigger())
 		if got := a.Placements("1g.10gb"); got != all {
 			t.Errorf("%v", got)
 		}

@@ -16,8 +16,13 @@ import (
 // node's GPUs with the state, if they have the same one.
 func (n *Node) cause(device, state string) string {
 	d, err := gpu.ParseName(device)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.snapshot == nil {
+		return generalCause(state)
+	}
 	var causes []string
-	for _, g := range n.scans.Snapshot().GPUs {
+	for _, g := range n.snapshot.GPUs {
 		if err != nil || d.Kind != gpu.KindGroup && g.PCIAddress != d.PCIAddress || len(g.Faults) == 0 {
 			continue
 		}
@@ -52,7 +57,7 @@ func (n *Node) advise(s gpu.Snapshot) {
 				continue
 			}
 			known, _ := health.Advised(a.State)
-			n.report(&claimerror.Error{
+			n.o.Reports.Report(&claimerror.Error{
 				Reason: claimerror.DeviceDegraded, Attempt: "health check", Device: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name(),
 				Cause: errors.New(a.Cause), Remedy: known.Remedy,
 			})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 )
@@ -17,12 +18,12 @@ import (
 // GPUs, so its cause is specific only if there is one.
 func TestCause_FaultsOfGPUs_NamesXIDs(t *testing.T) {
 	n := newNode(t, NodeOptions{})
-	n.scans.Set(gpu.Snapshot{GPUs: []gpu.GPU{
+	n.snapshot = &gpu.Snapshot{GPUs: []gpu.GPU{
 		{PCIAddress: "0000:1b:00.0", Faults: []gpu.Fault{{State: health.Reset, Cause: "XID 46, GPU timeout"}}},
 		{PCIAddress: "0000:1c:00.0", Faults: []gpu.Fault{{State: health.Reset, Cause: "XID 62, microcontroller halt"}}},
 		{PCIAddress: "0000:1d:00.0", Faults: []gpu.Fault{{State: health.Lost, Cause: "XID 79, GPU off the bus"}}},
 		{PCIAddress: "0000:1e:00.0"},
-	}})
+	}}
 	for _, tc := range []struct{ device, state, want string }{
 		{"gpu-0000-1b-00-0", health.Reset, "XID 46, GPU timeout"},
 		{"gpu-0000-1b-00-0-mig-1g-10gb-0", health.Reset, "XID 46, GPU timeout"},
@@ -42,7 +43,7 @@ func TestCause_FaultsOfGPUs_NamesXIDs(t *testing.T) {
 func TestFound_Advice_IsReportedOnce(t *testing.T) {
 	n := newNode(t, NodeOptions{})
 	var reports []string
-	n.report = func(err error) { reports = append(reports, err.Error()) }
+	n.o.Reports = notifytest.Reporter(func(err error) { reports = append(reports, err.Error()) })
 	a, b := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}, gpu.GPU{PCIAddress: "0000:1c:00.0", UUID: "GPU-b"}
 	slow := a
 	slow.Advice = []gpu.Fault{{State: health.SlowClocks, Cause: "heat"}}

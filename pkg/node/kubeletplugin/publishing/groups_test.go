@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 )
 
 // linked returns GPUs with so many links to switches.
@@ -31,7 +33,7 @@ func member(i int, admin bool) plan.Device {
 }
 
 func TestNode_GroupsSwitchedOff_PublishesHeldGroupUntilRelease(t *testing.T) {
-	n := newNode(t, NodeOptions{Groups: func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }})
+	n := newNode(t, sharingAs(sharingtest.Source{GroupsOf: func(gpu.GPU) sharing.Placements { return sharing.NoPlacement }}))
 	if err := n.Found(t.Context(), linked(18, 18), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +44,7 @@ func TestNode_GroupsSwitchedOff_PublishesHeldGroupUntilRelease(t *testing.T) {
 	}{
 		{[]plan.Plan{{Claim: plan.Claim{UID: "u-1"}, Devices: []plan.Device{member(0, false), member(1, false)}}}, 1}, {nil, 0},
 	} {
-		n.records = held{plans: step.plans}
+		n.o.Records = held{plans: step.plans}
 		built, ok := n.build(allFeatures)
 		groups, counters := 0, 0
 		for _, s := range built {
@@ -66,8 +68,8 @@ func TestNode_GroupsSwitchedOff_PublishesHeldGroupUntilRelease(t *testing.T) {
 func TestNode_GroupIsSplit_NotifiesTheClaimOnce(t *testing.T) {
 	var reports []error
 	n := newNode(t, NodeOptions{})
-	n.report = func(err error) { reports = append(reports, err) }
-	n.records = held{plans: []plan.Plan{
+	n.o.Reports = notifytest.Reporter(func(err error) { reports = append(reports, err) })
+	n.o.Records = held{plans: []plan.Plan{
 		{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u-1"}, Devices: []plan.Device{member(0, false), member(1, false)}},
 		{Claim: plan.Claim{Namespace: "ns", Name: "watcher", UID: "u-2"}, Devices: []plan.Device{member(0, true), member(1, true)}},
 	}}

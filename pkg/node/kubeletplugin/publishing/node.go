@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
@@ -25,47 +26,46 @@ import (
 	"gpu-dra-driver/pkg/node/sharing"
 )
 
-// records returns the devices of prepared claims; the engine implements it.
-type records interface {
-	Held() (plans []plan.Plan, incomplete bool, err error)
+// NodeOptions configures a Node; all fields but AdoptForeign, Sharing and the settings are required.
+type NodeOptions struct {
+	resourceslices.Settings
+	Sharing sharing.Source
+	// AdoptForeign treats partitions and modes without a record as leftovers.
+	AdoptForeign  bool
+	Modes         Modes
+	DevicePlugins DevicePlugins
+	// Records are the prepared claims.
+	Records plan.Held
+	Reports notify.Reporter
 }
 
-// NodeOptions configures a Node; all functions but Placements, Groups and Offer are required.
-type NodeOptions struct {
-	// AllowReset allows switches of MIG modes that reset the GPU.
-	AllowReset bool
-	// AdoptForeign treats partitions and modes without a record as leftovers.
-	AdoptForeign bool
-	// NoPartitions and NoMonitors are those of resourceslices.Options.
-	NoPartitions, NoMonitors bool
-	// Evict is that of resourceslices.Options.
-	Evict []string
+// Modes are the recorded MIG modes.
+type Modes interface {
 	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
-	Switched func() (map[string]bool, error)
-	// RecordedInterconnect returns the recorded interconnect of a GPU in MIG mode, as of an earlier run of the plugin.
-	RecordedInterconnect func(gpu.GPU) gpu.Interconnect
-	// Placements, Groups and Offer are those of resourceslices.Options.
-	Placements func(g gpu.GPU, profile string) sharing.Placements
-	Groups     func(gpu.GPU) sharing.Placements
-	Offer      func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool)
-	// DevicePlugins returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns
-	// false, nothing is published.
-	DevicePlugins func() (map[string]string, bool)
+	Switched() (map[string]bool, error)
+}
+
+// DevicePlugins are the node's device plugins.
+type DevicePlugins interface {
+	// GPUs returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns false,
+	// nothing is published.
+	GPUs() (map[string]string, bool)
 }
 
 // Node builds the node's slices from its GPUs. It is safe for concurrent use.
 type Node struct {
+	// Changed requests a build of the slices.
+	Changed notify.Trigger
 	name    string
-	scans   *inventory.Latest
-	records records
-	report  func(error)
-	changed Trigger
 	o       NodeOptions
-	missing chan []reporting.Missing
-	faulty  chan []reporting.Faulty
+	// Missing receives the partitions that the newest build missed, Faulty its claims with faulty GPUs.
+	Missing *notify.Newest[[]reporting.Missing]
+	Faulty  *notify.Newest[[]reporting.Faulty]
 	now     func() time.Time
 
 	mu sync.Mutex
+	// snapshot is the last scan; nil before the first one.
+	snapshot *gpu.Snapshot
 	// last is each GPU's last readable state: a held device stays published unchanged, even if its GPU is gone.
 	last map[string]gpu.GPU
 	// owned are the partitions that a record owned before the last scan or since; switched are the GPUs whose MIG mode the
@@ -87,30 +87,13 @@ type Node struct {
 	warnings      []resourceslices.Warning
 }
 
-// NewNode returns a Node without a scan. It stores Snapshots in scans, and passes errors that no caller receives to
-// report, which must not block.
-func NewNode(name string, scans *inventory.Latest, records records, changed Trigger, report func(error), o NodeOptions) *Node {
+// NewNode returns a Node without a scan.
+func NewNode(name string, changed notify.Trigger, o NodeOptions) *Node {
 	return &Node{
-		name: name, scans: scans, records: records, report: report, changed: changed, o: o,
-		missing: make(chan []reporting.Missing, 1), faulty: make(chan []reporting.Faulty, 1), now: time.Now, last: map[string]gpu.GPU{},
-		since: map[string]time.Time{},
+		Changed: changed, name: name, o: o, now: time.Now, last: map[string]gpu.GPU{}, since: map[string]time.Time{},
+		Missing: notify.NewNewest[[]reporting.Missing](), Faulty: notify.NewNewest[[]reporting.Faulty](),
 	}
 }
-
-// Missing receives the partitions that the newest build missed, for reporting.LostPartitions.
-func (n *Node) Missing() <-chan []reporting.Missing { return n.missing }
-
-// Faulty receives the claims with faulty GPUs of the newest build, for reporting.Faults.
-func (n *Node) Faulty() <-chan []reporting.Faulty { return n.faulty }
-
-// Healthy reports whether the last scan read the GPU and found no faults.
-func (n *Node) Healthy(g gpu.GPU) bool {
-	found, ok := n.scans.Snapshot().ByAddress(g.PCIAddress)
-	return ok && found.UUID == g.UUID && len(found.Faults) == 0
-}
-
-// Scanned returns a channel that the first Found closes.
-func (n *Node) Scanned() <-chan struct{} { return n.scans.Scanned() }
 
 // Found handles the result of an inventory scan. An error ends the plugin.
 func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
@@ -123,7 +106,7 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	case errors.Is(err, inventory.ErrNoDriver):
 		logger.Info("No NVIDIA driver is loaded; GPUs are published after it is", "err", err)
 	default:
-		n.report(&claimerror.Error{
+		n.o.Reports.Report(&claimerror.Error{
 			Reason: claimerror.DriverNotReady, Attempt: "read the node's GPUs", Cause: err,
 			Remedy: "the plugin retries; check the driver installation on the node (nvidia-smi must work there)",
 		})
@@ -132,20 +115,12 @@ func (n *Node) Found(ctx context.Context, s gpu.Snapshot, err error) error {
 	defer n.mu.Unlock()
 	n.owned, n.switched = n.ownedNow, n.switchedNow
 	n.unknown = errors.Is(err, inventory.ErrHealthUnknown)
-	// The inventory compares its next scan with these GPUs.
-	s.GPUs = slices.Clone(s.GPUs)
-	for i, g := range s.GPUs {
-		// MIG mode hides the links, so use those of the last scan: partitions must not change the GPU's group.
-		if last := n.last[g.PCIAddress]; g.MIG.Enabled && last.UUID == g.UUID {
-			g.Interconnect = last.Interconnect
-		} else if g.MIG.Enabled {
-			g.Interconnect = n.o.RecordedInterconnect(g)
-		}
-		s.GPUs[i], n.last[g.PCIAddress] = g, g
+	for _, g := range s.GPUs {
+		n.last[g.PCIAddress] = g
 	}
 	n.advise(s)
-	n.scans.Set(s)
-	n.changed.Fire()
+	n.snapshot = &s
+	n.Changed.Fire()
 	return nil
 }
 
@@ -154,33 +129,28 @@ const retryHeld = 10 * time.Second
 
 // build returns the slices; false before the first scan and while the held devices are unknown.
 func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
-	plans, incomplete, err := n.records.Held()
+	plans, incomplete, err := n.o.Records.Held()
 	attempt := "read the held devices"
 	var switched map[string]bool
 	if err == nil {
 		attempt = "read the switched MIG modes"
-		switched, err = n.o.Switched()
+		switched, err = n.o.Modes.Switched()
 	}
 	if err != nil {
-		n.report(&claimerror.Error{
+		n.o.Reports.Report(&claimerror.Error{
 			Reason: claimerror.HostFailure, Attempt: attempt, Cause: err,
 			Remedy: "changes are not published until it succeeds; check the node's disk",
 		})
-		time.AfterFunc(retryHeld, n.changed.Fire)
+		time.AfterFunc(retryHeld, n.Changed.Fire)
 		return nil, false
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	select {
-	case <-n.Scanned():
-	default:
+	served, asked := n.o.DevicePlugins.GPUs()
+	if n.snapshot == nil || !asked {
 		return nil, false
 	}
-	served, asked := n.o.DevicePlugins()
-	if !asked {
-		return nil, false
-	}
-	s := n.scans.Snapshot()
+	s := *n.snapshot
 	s.Problems = slices.Concat(s.Problems, plan.Gone(s, plans))
 	held, exclusive := n.held(s, plans)
 	n.dependsOnHeld = n.dependsOnHeld || f.onlyForHeld(held)
@@ -219,8 +189,7 @@ func (n *Node) build(f features) ([]resourceslice.Slice, bool) {
 	}
 	pool, warnings := resourceslices.Build(s, conditions, resourceslices.Options{
 		Node: n.name, Taints: f.taints, NoEffectTaints: f.noEffectTaints, SharedDevices: f.sharedDevices, HeldShares: f.heldShares, Counters: f.counters, Held: held,
-		AllowReset: n.o.AllowReset, Switched: n.modes(s), Foreign: n.foreign(s), Placements: n.o.Placements, Groups: n.o.Groups, Offer: n.o.Offer,
-		NoPartitions: n.o.NoPartitions, NoMonitors: n.o.NoMonitors, Evict: n.o.Evict,
+		Switched: n.modes(s), Foreign: n.foreign(s), Settings: n.o.Settings, Sharing: n.o.Sharing,
 	})
 	// Found reports once for the node that NVML does not answer.
 	n.notify(slices.DeleteFunc(warnings, func(w resourceslices.Warning) bool { return w.State == resourceslices.Unknown }))
@@ -267,14 +236,20 @@ func (n *Node) held(s gpu.Snapshot, plans []plan.Plan) (held []resourceslices.He
 // unlikeSettings reports whether the settings would publish a held device otherwise, or not at all, without its claim.
 func (n *Node) unlikeSettings(d plan.Device) bool {
 	g := n.last[d.PCIAddress]
-	if d.Kind == gpu.KindMIG && (n.o.NoPartitions || n.o.Placements != nil && n.o.Placements(g, d.Partition.Profile) != sharing.AllPlacements) ||
-		d.Kind == gpu.KindGroup && n.o.Groups != nil && n.o.Groups(g) != sharing.AllPlacements {
+	if d.Kind == gpu.KindMIG && n.o.NoPartitions {
 		return true
 	}
-	if n.o.Offer == nil || d.ShareID == "" {
+	if n.o.Sharing == nil {
 		return false
 	}
-	o, ok := n.o.Offer(g, d.Partition.Profile, "")
+	if d.Kind == gpu.KindMIG && n.o.Sharing.Placements(g, d.Partition.Profile) != sharing.AllPlacements ||
+		d.Kind == gpu.KindGroup && n.o.Sharing.Groups(g) != sharing.AllPlacements {
+		return true
+	}
+	if d.ShareID == "" {
+		return false
+	}
+	o, ok := n.o.Sharing.Offer(g, d.Partition.Profile, "")
 	return !ok || d.Partial() && o.Strategy != d.Sharing.Strategy
 }
 
@@ -288,7 +263,7 @@ func (n *Node) notify(warnings []resourceslices.Warning) {
 		if w.State == resourceslices.Lost {
 			reason = claimerror.DeviceLost
 		}
-		n.report(&claimerror.Error{
+		n.o.Reports.Report(&claimerror.Error{
 			Reason: reason, Attempt: "publish", Device: w.Device, Cause: errors.New(w.Message),
 			Remedy: "other GPUs of the node are not affected",
 		})
@@ -306,6 +281,6 @@ func (n *Node) Released() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.dependsOnHeld || len(n.warnings) > 0 {
-		n.changed.Fire()
+		n.Changed.Fire()
 	}
 }

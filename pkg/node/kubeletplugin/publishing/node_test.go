@@ -15,6 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"gpu-dra-driver/api/deviceclass/v1beta1"
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/internal/nvml"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -23,7 +25,9 @@ import (
 	"gpu-dra-driver/pkg/gpu/inventory"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/pkg/partition/layout/layouttest"
 	"gpu-dra-driver/pkg/show/metrics"
 )
@@ -37,24 +41,45 @@ type held struct {
 
 func (h held) Held() ([]plan.Plan, bool, error) { return h.plans, h.incomplete, h.err }
 
+// switched are recorded MIG modes.
+type switched struct {
+	gpus map[string]bool
+	err  error
+}
+
+func (s switched) Switched() (map[string]bool, error) { return s.gpus, s.err }
+
+// noDevicePlugins is the answer of a kubelet without them.
+type noDevicePlugins struct{}
+
+func (noDevicePlugins) GPUs() (map[string]string, bool) { return nil, true }
+
 // newNode makes a Node without held devices, whose reports go to the test's log.
 func newNode(t *testing.T, o NodeOptions) *Node {
-	if o.Switched == nil {
-		o.Switched = func() (map[string]bool, error) { return nil, nil }
-	}
-	if o.RecordedInterconnect == nil {
-		o.RecordedInterconnect = func(gpu.GPU) gpu.Interconnect { return gpu.Interconnect{} }
+	if o.Modes == nil {
+		o.Modes = switched{}
 	}
 	if o.DevicePlugins == nil {
-		o.DevicePlugins = func() (map[string]string, bool) { return nil, true }
+		o.DevicePlugins = noDevicePlugins{}
 	}
-	return NewNode(env.Node, inventory.NewLatest(), held{}, NewTrigger(), func(err error) { t.Log(err) }, o)
+	o.Records, o.Reports = held{}, notifytest.Reporter(func(err error) { t.Log(err) })
+	return NewNode(env.Node, notify.NewTrigger(), o)
+}
+
+// take returns the newest value.
+func take[T any](t *testing.T, n *notify.Newest[T]) T {
+	t.Helper()
+	value, ok := n.Take()
+	if !ok {
+		t.Fatal("there is no newer value")
+	}
+	return value
 }
 
 // fired reports whether the node's Trigger was fired since the last call.
 func (n *Node) fired() bool {
 	select {
-	case <-n.changed:
+	case <-n.Changed:
 		return true
 	default:
 		return false
@@ -73,6 +98,10 @@ func (n *Node) names(t *testing.T) (names []string) {
 		}
 	}
 	return names
+}
+
+func sharingAs(s sharing.Source) NodeOptions {
+	return NodeOptions{Sharing: s}
 }
 
 func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
@@ -102,13 +131,13 @@ func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
 		// held and free are the device's isolation while the claim holds it and without claims; empty: not published.
 		held, free string
 	}{
-		"share by the settings' strategy": {NodeOptions{Offer: slicing}, share(v1beta1.StrategyTimeSlicing), false, "time-slicing", "time-slicing"},
-		"share by another strategy":       {NodeOptions{Offer: slicing}, share(v1beta1.StrategyMPS), true, "mps", "time-slicing"},
-		"share of an unshared GPU":        {NodeOptions{Offer: none}, share(v1beta1.StrategyMPS), true, "mps", "hardware"},
-		"a whole GPU, once shareable":     {NodeOptions{Offer: none}, all, true, "time-slicing", "hardware"},
-		"a whole GPU, never shareable":    {NodeOptions{Offer: none}, whole, false, "hardware", "hardware"},
-		"a hidden partition":              {NodeOptions{Placements: hidden}, partition, true, "hardware", ""},
-		"a partition without partitions":  {NodeOptions{NoPartitions: true}, partition, true, "hardware", ""},
+		"share by the settings' strategy": {sharingAs(sharingtest.Source{OfferOf: slicing}), share(v1beta1.StrategyTimeSlicing), false, "time-slicing", "time-slicing"},
+		"share by another strategy":       {sharingAs(sharingtest.Source{OfferOf: slicing}), share(v1beta1.StrategyMPS), true, "mps", "time-slicing"},
+		"share of an unshared GPU":        {sharingAs(sharingtest.Source{OfferOf: none}), share(v1beta1.StrategyMPS), true, "mps", "hardware"},
+		"a whole GPU, once shareable":     {sharingAs(sharingtest.Source{OfferOf: none}), all, true, "time-slicing", "hardware"},
+		"a whole GPU, never shareable":    {sharingAs(sharingtest.Source{OfferOf: none}), whole, false, "hardware", "hardware"},
+		"a hidden partition":              {sharingAs(sharingtest.Source{PlacementsOf: hidden}), partition, true, "hardware", ""},
+		"a partition without partitions":  {NodeOptions{Settings: resourceslices.Settings{NoPartitions: true}}, partition, true, "hardware", ""},
 		"a published partition":           {NodeOptions{}, partition, false, "hardware", "hardware"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +167,7 @@ func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
 			if n.Prepared([]devicestate.PreparedDevice{{Device: c.device}}); n.fired() != c.unlike {
 				t.Errorf("Prepare: want a trigger %t", c.unlike)
 			}
-			n.records = held{plans: []plan.Plan{{Devices: []plan.Device{c.device}}}}
+			n.o.Records = held{plans: []plan.Plan{{Devices: []plan.Device{c.device}}}}
 			if got := isolation(); got != c.held {
 				t.Errorf("held: isolation %q, want %q", got, c.held)
 			}
@@ -152,23 +181,15 @@ func TestNode_HeldUnlikeSettings_TriggersAtPrepareAndRelease(t *testing.T) {
 func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	var reports []error
 	n := newNode(t, NodeOptions{})
-	n.report = func(err error) { reports = append(reports, err) }
-	scanned := func() bool {
-		select {
-		case <-n.Scanned():
-			return true
-		default:
-			return false
-		}
-	}
-	if _, ok := n.build(allFeatures); ok || scanned() {
+	n.o.Reports = notifytest.Reporter(func(err error) { reports = append(reports, err) })
+	if _, ok := n.build(allFeatures); ok {
 		t.Error("slices without a scan")
 	}
 	both := gpu.Snapshot{Driver: gpu.Driver{Version: "580.1"}, GPUs: []gpu.GPU{
 		{PCIAddress: "0000:1b:00.0", UUID: "GPU-a", ProductName: "NVIDIA H100"}, {PCIAddress: "0000:2b:00.0", UUID: "GPU-b"},
 	}}
-	if err := n.Found(t.Context(), both, nil); err != nil || !n.fired() || !scanned() {
-		t.Fatal(err, scanned())
+	if err := n.Found(t.Context(), both, nil); err != nil || !n.fired() {
+		t.Fatal(err)
 	}
 	const a, b = "gpu-0000-1b-00-0", "gpu-0000-2b-00-0"
 	one := []plan.Plan{{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: "0000:1b:00.0", UUID: "GPU-a"}}}}
@@ -182,7 +203,7 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 		"any may be held":                {held{incomplete: true}, ""},
 		"a device of another node's bus": {held{plans: []plan.Plan{{Devices: []plan.Device{{Kind: gpu.KindGPU, PCIAddress: "0000:3b:00.0"}}}}}, a + " " + b + " gpu-0000-3b-00-0"},
 	} {
-		n.records = tc.records
+		n.o.Records = tc.records
 		if got := strings.Join(n.names(t), " "); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
@@ -194,12 +215,12 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	if err := n.Found(t.Context(), faulty, nil); err != nil || !n.fired() {
 		t.Error(err)
 	}
-	n.records = held{plans: one, incomplete: true}
+	n.o.Records = held{plans: one, incomplete: true}
 	if got := strings.Join(n.names(t), " "); got != a {
 		t.Errorf("with a fault of groups: %q, want %q", got, a)
 	}
 	// The driver goes while a claim holds a GPU: it stays as it was, and its release is news.
-	n.records = held{plans: one}
+	n.o.Records = held{plans: one}
 	if err := n.Found(t.Context(), gpu.Snapshot{}, inventory.ErrNoDriver); err != nil {
 		t.Error(err)
 	}
@@ -214,13 +235,13 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 	if n.Released(); !n.fired() {
 		t.Error("a release that changes the slices does not trigger")
 	}
-	n.records = held{}
+	n.o.Records = held{}
 	n.names(t)
 	if n.Released(); n.fired() {
 		t.Error("a release that changes nothing triggers")
 	}
 	// Records that cannot be read withdraw nothing and are reported.
-	reports, n.records = nil, held{err: errors.New("disk")}
+	reports, n.o.Records = nil, held{err: errors.New("disk")}
 	if _, ok := n.build(allFeatures); ok || len(reports) != 1 {
 		t.Errorf("built without knowing what is held; reports %v", reports)
 	}
@@ -228,7 +249,7 @@ func TestNode_HeldLostAndUnknownGPUs_ArePublishedOrWithheld(t *testing.T) {
 		t.Errorf("%v, reports %v", err, reports)
 	}
 	// NVML fails for long: every GPU is tainted until it answers, with one report for the node.
-	reports, n.records = nil, held{plans: one}
+	reports, n.o.Records = nil, held{plans: one}
 	for _, tc := range []struct {
 		err  error
 		want string
@@ -259,6 +280,12 @@ var three = gpu.Snapshot{Driver: gpu.Driver{Version: "580.126.09"}, GPUs: []gpu.
 	{PCIAddress: "0000:12:00.0", UUID: "GPU-c", Index: 2},
 }}
 
+type lister func(ctx context.Context) (podresources.Allocations, error)
+
+func (l lister) DevicePlugins(ctx context.Context, _ bool) (podresources.Allocations, error) {
+	return l(ctx)
+}
+
 func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports []error
@@ -267,18 +294,18 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 			err    error
 		}
 		answers := make(chan answer)
-		scans, changed := inventory.NewLatest(), NewTrigger()
-		devicePlugins := podresources.NewDevicePlugins(func(ctx context.Context, _ bool) (podresources.Allocations, error) {
+		scans := inventory.NewLatest()
+		scans.Set(three)
+		devicePlugins := podresources.NewDevicePlugins(lister(func(ctx context.Context) (podresources.Allocations, error) {
 			select {
 			case a := <-answers:
 				return a.served, a.err
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-		}, scans.Snapshot, changed.Fire, metrics.New(metrics.Options{}))
-		n := NewNode("n", scans, held{}, changed, func(err error) { reports = append(reports, err) }, NodeOptions{
-			Switched: func() (map[string]bool, error) { return nil, nil }, DevicePlugins: devicePlugins.GPUs,
-		})
+		}), scans, notify.NewTrigger(), metrics.New(metrics.Options{}))
+		n := newNode(t, NodeOptions{DevicePlugins: devicePlugins})
+		n.o.Reports = notifytest.Reporter(func(err error) { reports = append(reports, err) })
 		if err := n.Found(t.Context(), three, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -325,17 +352,4 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 		}
 		stop()
 	})
-}
-
-func TestNodeFound_GPUInMIGMode_LeavesTheScanAsItIs(t *testing.T) {
-	n := newNode(t, NodeOptions{RecordedInterconnect: func(gpu.GPU) gpu.Interconnect {
-		return gpu.Interconnect{Links: []gpu.Link{{Version: 4, Peer: gpu.PeerSwitch}}}
-	}})
-	scan := gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", MIG: gpu.MIG{Enabled: true}}}}
-	if err := n.Found(t.Context(), scan, nil); err != nil {
-		t.Fatal(err)
-	}
-	if links := scan.GPUs[0].Links; len(links) > 0 {
-		t.Errorf("Found wrote the links %v into the scan, which then differs from the next one", links)
-	}
 }

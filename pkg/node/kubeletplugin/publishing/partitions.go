@@ -75,7 +75,7 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 	defer n.mu.Unlock()
 	for _, d := range devices {
 		if !d.Admin && n.unlikeSettings(d.Device) {
-			n.changed.Fire()
+			n.Changed.Fire()
 		}
 		uuid := d.Partition.UUID
 		if uuid == "" {
@@ -88,7 +88,7 @@ func (n *Node) Prepared(devices []devicestate.PreparedDevice) {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.due = false
-				n.changed.Fire()
+				n.Changed.Fire()
 			})
 		}
 	}
@@ -121,11 +121,7 @@ func (n *Node) findMissing(s gpu.Snapshot, plans []plan.Plan) {
 		}
 	}
 	n.since = since
-	select {
-	case <-n.missing:
-	default:
-	}
-	n.missing <- missing // It has room: this is the only sender, under the lock.
+	n.Missing.Put(missing)
 }
 
 func contains(m gpu.MIG, p plan.Partition) bool {
@@ -153,7 +149,7 @@ func (n *Node) findSplitGroups(s gpu.Snapshot, plans []plan.Plan) {
 			if n.split[key] {
 				continue
 			}
-			n.report(&claimerror.Error{
+			n.o.Reports.Report(&claimerror.Error{
 				Reason: claimerror.NVLinkDown, Attempt: "health check", Claim: p.Claim.String(), Device: name,
 				Cause:  errors.New("NVLink no longer connects its GPUs, so processes on them may fail or use PCIe"),
 				Remedy: "run nvidia-smi nvlink --status on the node, and delete the pod to run it on other GPUs",
@@ -182,11 +178,7 @@ func (n *Node) findFaulty(s gpu.Snapshot, plans []plan.Plan) {
 			all = append(all, f)
 		}
 	}
-	select {
-	case <-n.faulty:
-	default:
-	}
-	n.faulty <- all // It has room: this is the only sender, under the lock.
+	n.Faulty.Put(all)
 }
 
 // worstFault returns the worst fault of a GPU. A lost GPU is not among the readable ones.

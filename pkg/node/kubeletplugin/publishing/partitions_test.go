@@ -11,9 +11,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/node/resourceslices"
 )
 
 const (
@@ -66,17 +68,16 @@ func (n *Node) published(t *testing.T, s gpu.Snapshot) map[string]resourceapi.De
 }
 
 func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign(t *testing.T) {
-	switched := map[string]bool{}
-	n := newNode(t, NodeOptions{Switched: func() (map[string]bool, error) { return switched, nil }})
+	n := newNode(t, NodeOptions{})
 	foreign := func(d map[string]resourceapi.Device) bool { return d[part].Attributes["uuid"].StringValue != nil }
 
-	n.records, switched[at] = held{plans: []plan.Plan{onPartition("MIG-4")}}, true
+	n.o.Records, n.o.Modes = held{plans: []plan.Plan{onPartition("MIG-4")}}, switched{gpus: map[string]bool{at: true}}
 	d := n.published(t, cuttable(true, 4))
 	if foreign(d) || len(d[asWhole].ConsumesCounters) != 1 {
 		t.Errorf("a partition that a claim holds: %+v", d)
 	}
 	// The claim is released after the scan that shows its partition, before the slices are built from it.
-	n.records, switched = held{}, map[string]bool{}
+	n.o.Records, n.o.Modes = held{}, switched{}
 	d = n.published(t, cuttable(true, 4, 5))
 	if foreign(d) {
 		t.Error("the partition of a claim that was just released passes for an administrator's")
@@ -95,8 +96,8 @@ func TestNode_PartitionOwnedBeforeOrAfterTheScan_IsNotForeign(t *testing.T) {
 
 func TestNode_SwitchedModesUnreadable_BuildsNothing(t *testing.T) {
 	var reports []error
-	n := newNode(t, NodeOptions{Switched: func() (map[string]bool, error) { return nil, errors.New("disk") }})
-	n.report = func(err error) { reports = append(reports, err) }
+	n := newNode(t, NodeOptions{Modes: switched{err: errors.New("disk")}})
+	n.o.Reports = notifytest.Reporter(func(err error) { reports = append(reports, err) })
 	if err := n.Found(t.Context(), cuttable(true), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	n := newNode(t, NodeOptions{})
 	n.now = func() time.Time { return now }
-	n.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+	n.o.Records = held{plans: []plan.Plan{onPartition("MIG-4")}}
 	for _, tc := range []struct {
 		name  string
 		after time.Duration
@@ -147,7 +148,7 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 	} {
 		now = time.Unix(1_700_000_000, 0).Add(tc.after)
 		n.published(t, tc.scan)
-		missing := <-n.Missing()
+		missing := take(t, n.Missing)
 		if len(missing) != tc.want || tc.want == 1 && (missing[0].Devices[0] != part || missing[0].Plan.Claim.UID != "u") {
 			t.Errorf("%s: %+v", tc.name, missing)
 		}
@@ -156,10 +157,10 @@ func TestNode_PartitionNotScanned_IsMissingOnceSettled(t *testing.T) {
 	fresh := newNode(t, NodeOptions{})
 	fresh.now = func() time.Time { return now }
 	fresh.Prepared([]devicestate.PreparedDevice{{Device: onPartition("MIG-4").Devices[0]}})
-	fresh.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+	fresh.o.Records = held{plans: []plan.Plan{onPartition("MIG-4")}}
 	now = now.Add(settled)
 	fresh.published(t, cuttable(true))
-	if missing := <-fresh.Missing(); len(missing) != 1 {
+	if missing := take(t, fresh.Missing); len(missing) != 1 {
 		t.Errorf("a partition that vanished at once: %+v", missing)
 	}
 }
@@ -184,62 +185,17 @@ func TestNode_HeldGPUNotListed_IsLostUnlessDriverIsGone(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, NodeOptions{Evict: []string{"lost"}})
-			n.records = held{plans: []plan.Plan{onPartition("MIG-4")}}
+			n := newNode(t, NodeOptions{Settings: resourceslices.Settings{Evict: []string{"lost"}}})
+			n.o.Records = held{plans: []plan.Plan{onPartition("MIG-4")}}
 			n.published(t, cuttable(true, 4))
-			<-n.Faulty()
+			take(t, n.Faulty)
 			taints := n.published(t, tc.scan)[part].Taints
 			if len(taints) != 1 || taints[0].Value != tc.taint || taints[0].Effect != tc.effect {
 				t.Errorf("taints %+v", taints)
 			}
-			if faulty := <-n.Faulty(); len(faulty) != tc.faulty {
+			if faulty := take(t, n.Faulty); len(faulty) != tc.faulty {
 				t.Errorf("claims with faults: %+v", faulty)
 			}
 		})
-	}
-}
-
-func TestNode_GPUInMIGMode_KeepsItsNVLinks(t *testing.T) {
-	n := newNode(t, NodeOptions{})
-	scan := func(g gpu.GPU) []gpu.Link {
-		t.Helper()
-		if err := n.Found(t.Context(), gpu.Snapshot{GPUs: []gpu.GPU{g}}, nil); err != nil {
-			t.Fatal(err)
-		}
-		return n.scans.Snapshot().GPUs[0].Links
-	}
-	g := gpu.GPU{PCIAddress: "0000:1b:00.0", UUID: "GPU-0", Interconnect: gpu.Interconnect{Links: []gpu.Link{{Peer: gpu.PeerSwitch}}}}
-	cut := g
-	cut.MIG.Enabled, cut.Links = true, nil
-	other := cut
-	other.UUID = "GPU-1"
-	down := g
-	down.Links = nil
-	scan(g)
-	for range 2 {
-		if len(scan(cut)) != 1 {
-			t.Error("a GPU that is cut left its group")
-		}
-	}
-	if len(scan(down)) != 0 || len(scan(cut)) != 0 {
-		t.Error("links that went down are still there")
-	}
-	if scan(g); len(scan(other)) != 0 {
-		t.Error("another board in the slot has the links of the one before")
-	}
-	// A plugin that starts while the GPU is cut goes by what an earlier run noted.
-	n = newNode(t, NodeOptions{RecordedInterconnect: func(is gpu.GPU) gpu.Interconnect {
-		if is.UUID != g.UUID {
-			return gpu.Interconnect{}
-		}
-		return g.Interconnect
-	}})
-	for range 2 {
-		if len(scan(cut)) != 1 {
-			t.Error("a GPU that is cut when the plugin starts is in no group")
-		}
-	}
-	if len(scan(down)) != 0 || len(scan(other)) != 0 {
-		t.Error("what was noted goes before what is seen, or is taken for another's")
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -41,26 +43,24 @@ type Options struct {
 	// Versions is a client for the API version of the server.
 	Versions     resourcev1.ResourceSlicesGetter
 	Driver, Node string
-	// Newest reports whether this instance should publish.
-	Newest  func() (bool, error)
-	Metrics *metrics.Metrics
+	// Instance publishes while it is the newest.
+	Instance *host.Instance
+	Metrics  *metrics.Metrics
 	// SchedulerVersion is the version of the scheduler; the zero Version means that of the API server.
 	SchedulerVersion schedulerfault.Version
-	// Report receives faults of the scheduler. It must not block.
-	Report func(error)
+	// Reports receives faults of the scheduler.
+	Reports notify.Reporter
 }
 
 // Publisher keeps the node's ResourceSlices up to date while this instance is the newest.
 type Publisher struct {
 	o         Options
 	pool      string
-	build     func(features) ([]resourceslice.Slice, bool)
-	triggered Trigger
-	// cause returns the cause of a device's unhealthy state, or "".
-	cause   func(device, state string) string
-	session *session    // Only Run uses it; nil while another instance is newer.
-	probed  atomic.Bool // A probe succeeded.
-	version version     // Only Run uses it.
+	node      builder
+	triggered notify.Trigger
+	session   *session    // Only Run uses it; nil while another instance is newer.
+	probed    atomic.Bool // A probe succeeded.
+	version   version     // Only Run uses it.
 	// reported has the names of the scheduler's faults that were reported. Only Run uses it.
 	reported map[string]bool
 
@@ -69,28 +69,20 @@ type Publisher struct {
 	desired  []resourceslice.Slice
 }
 
-func New(n *Node, o Options) *Publisher {
-	p := newPublisher(n.build, n.changed, o)
-	p.cause = n.cause
+// builder builds slices; Node implements it.
+type builder interface {
+	build(features) ([]resourceslice.Slice, bool)
+	// cause returns the cause of a device's unhealthy state, or "".
+	cause(device, state string) string
+}
+
+func New(n *Node, o Options) *Publisher { return newPublisher(n, n.Changed, o) }
+
+func newPublisher(n builder, t notify.Trigger, o Options) *Publisher {
+	p := &Publisher{o: o, pool: resourceslices.PoolName(o.Node), node: n, triggered: t, features: allFeatures}
+	p.version = version{set: o.SchedulerVersion, now: time.Now, server: discovery.ToServerVersionInterfaceWithContext(o.Client.Discovery())}
 	return p
 }
-
-func newPublisher(build func(features) ([]resourceslice.Slice, bool), t Trigger, o Options) *Publisher {
-	return &Publisher{
-		o: o, pool: resourceslices.PoolName(o.Node), build: build, triggered: t, features: allFeatures,
-		cause: func(_, state string) string { return generalCause(state) },
-		version: version{set: o.SchedulerVersion, now: time.Now, read: func(ctx context.Context) (string, error) {
-			v, err := discovery.ToServerVersionInterfaceWithContext(o.Client.Discovery()).ServerVersionWithContext(ctx)
-			if err != nil {
-				return "", err
-			}
-			return v.GitVersion, nil
-		}},
-	}
-}
-
-// Trigger requests a build of the slices. It does not block.
-func (p *Publisher) Trigger() { p.triggered.Fire() }
 
 // Health returns the health of the last built devices. Those with the unhealthy taint are unhealthy, unless it says that
 // their health is unknown. So is that of unmonitored devices.
@@ -110,7 +102,7 @@ func (p *Publisher) Health(now time.Time) []draplugin.DeviceHealth {
 					continue
 				}
 				h.Health, h.Message = draplugin.HealthStatusUnhealthy, "the device is tainted as "+taint.Value
-				if cause := p.cause(d.Name, taint.Value); cause != "" {
+				if cause := p.node.cause(d.Name, taint.Value); cause != "" {
 					h.Message += ": " + cause
 				}
 				if taint.Value == string(resourceslices.Unknown) {
@@ -147,7 +139,7 @@ func (p *Publisher) Run(ctx context.Context) {
 
 // succeed starts publishing if this instance is the newest, and stops otherwise.
 func (p *Publisher) succeed(ctx context.Context) {
-	newest, err := p.o.Newest()
+	newest, err := p.o.Instance.Newest()
 	switch {
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Cannot find out whether another instance of the plugin is newer; continuing as before")
@@ -188,7 +180,7 @@ func (p *Publisher) update() {
 	p.mu.Unlock()
 	var slices []resourceslice.Slice
 	ok := false
-	reporting.Protect(p.o.Metrics, func() { slices, ok = p.build(p.offered(f)) })
+	reporting.Protect(p.o.Metrics, func() { slices, ok = p.node.build(p.offered(f)) })
 	if !ok {
 		return
 	}
@@ -196,7 +188,7 @@ func (p *Publisher) update() {
 	p.desired = slices
 	p.mu.Unlock()
 	if p.session != nil {
-		p.session.want(&resourceslice.DriverResources{Pools: p.pools(slices)})
+		p.session.updates.Put(&resourceslice.DriverResources{Pools: p.pools(slices)})
 	}
 }
 
@@ -272,18 +264,4 @@ func (p *Publisher) setFeatures(set func(features) features) bool {
 	was := p.features
 	p.features = set(was)
 	return p.features != was
-}
-
-// Trigger requests a build of the slices. Pending requests are merged.
-type Trigger chan struct{}
-
-// NewTrigger returns a Trigger for one Publisher and any number of senders.
-func NewTrigger() Trigger { return make(Trigger, 1) }
-
-// Fire does not block.
-func (t Trigger) Fire() {
-	select {
-	case t <- struct{}{}:
-	default:
-	}
 }

@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/gpu/health"
 	env "gpu-dra-driver/pkg/node/kubeletplugin/kubeletplugintest"
 	"gpu-dra-driver/pkg/node/resourceslices"
@@ -35,11 +36,26 @@ type testPublisher struct {
 	*Publisher
 }
 
+// slicesOf builds slices. It knows no specific causes.
+type slicesOf func(features) ([]resourceslice.Slice, bool)
+
+func (s slicesOf) build(f features) ([]resourceslice.Slice, bool) { return s(f) }
+
+func (slicesOf) cause(_, state string) string { return generalCause(state) }
+
+// oneCause has the same cause for each device.
+type oneCause struct {
+	slicesOf
+	text string
+}
+
+func (o oneCause) cause(string, string) string { return o.text }
+
 // newTestPublisher publishes to a server that lacks some features.
 func newTestPublisher(t *testing.T, lacks features) testPublisher {
 	e := env.New(t)
 	e.Drop = dropping(lacks)
-	build := func(f features) ([]resourceslice.Slice, bool) {
+	build := slicesOf(func(f features) ([]resourceslice.Slice, bool) {
 		kind := "gpu"
 		devices := []resourceapi.Device{{Name: "gpu-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": {StringValue: &kind}}}}
 		if f.taints && f.sharedDevices {
@@ -50,10 +66,10 @@ func newTestPublisher(t *testing.T, lacks features) testPublisher {
 			})
 		}
 		return []resourceslice.Slice{{Devices: devices}}, true
-	}
-	return testPublisher{e, newPublisher(build, NewTrigger(), Options{
+	})
+	return testPublisher{e, newPublisher(build, notify.NewTrigger(), Options{
 		Client: e.Client, Versions: e.Client.ResourceV1(), Driver: env.Driver, Node: env.Node, Metrics: e.Metrics,
-		Newest: func() (bool, error) { return e.Newest.Load(), nil },
+		Instance: e.Enlist(),
 	})}
 }
 
@@ -119,7 +135,7 @@ func TestPublisher_Monitors_InPoolOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	p := newTestPublisher(t, features{})
 	var off atomic.Bool
-	p.build = func(features) ([]resourceslice.Slice, bool) {
+	p.node = slicesOf(func(features) ([]resourceslice.Slice, bool) {
 		var out []resourceslice.Slice
 		for _, kind := range []string{"gpu", "mig", "monitor"} {
 			if kind != "monitor" || !off.Load() {
@@ -129,7 +145,7 @@ func TestPublisher_Monitors_InPoolOfTheirOwn(t *testing.T) {
 			}
 		}
 		return out, true
-	}
+	})
 	expect := func(want map[string]string) {
 		t.Helper()
 		p.Eventually(fmt.Sprint("pools: ", want), func() (bool, string) {
@@ -149,10 +165,10 @@ func TestPublisher_Monitors_InPoolOfTheirOwn(t *testing.T) {
 		}
 	}
 	off.Store(true)
-	p.Trigger()
+	p.triggered.Fire()
 	expect(map[string]string{"gpu": "n1/gpu 2", "mig": "n1/gpu 2"})
 	off.Store(false)
-	p.Trigger()
+	p.triggered.Fire()
 	expect(all)
 }
 
@@ -162,7 +178,7 @@ func TestPublisher_PoolUnchanged_IsNotWritten(t *testing.T) {
 	p.Go(p.Run)
 	p.expect("gpu-0", "monitor-0")
 	for range 20 {
-		p.Trigger()
+		p.triggered.Fire()
 		p.Eventually("another build", func() (bool, string) { return len(p.triggered) == 0, "not yet" })
 	}
 	// A foreign edit is undone after everything that was queued before.
@@ -235,11 +251,11 @@ func TestPublisher_InformerLags_DuplicatesAreRemoved(t *testing.T) {
 func TestPublisher_FirstCreateFailsHalfway_IsCompleted(t *testing.T) {
 	t.Parallel()
 	p := newTestPublisher(t, features{})
-	one := p.build
-	p.build = func(f features) ([]resourceslice.Slice, bool) {
-		slices, ok := one(f)
+	one := p.node
+	p.node = slicesOf(func(f features) ([]resourceslice.Slice, bool) {
+		slices, ok := one.build(f)
 		return append(slices, resourceslice.Slice{Devices: []resourceapi.Device{{Name: "gpu-1"}}}), ok
-	}
+	})
 	creates := 0
 	p.Client.PrependReactor("create", "resourceslices", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if len(a.(clienttesting.CreateActionImpl).CreateOptions.DryRun) == 0 {
@@ -295,7 +311,7 @@ func TestPublisher_WithoutDryRuns_LearnsFromDroppedFields(t *testing.T) {
 	// An upgraded server gets everything again.
 	p.Drop, p.NoDryRuns = nil, nil
 	p.probe(t.Context())
-	p.Trigger()
+	p.triggered.Fire()
 	p.expect("gpu-0", "monitor-0")
 }
 
@@ -304,13 +320,13 @@ func TestPublisher_NewerInstanceComesAndGoes_StopsAndPublishesAgain(t *testing.T
 	p := newTestPublisher(t, features{})
 	p.Go(p.Run)
 	p.expect("gpu-0", "monitor-0")
-	p.Newest.Store(false)
+	p.SetNewest(false)
 	p.Eventually("nothing is published by this instance", func() (bool, string) {
 		text := p.MetricsText()
 		return !strings.Contains(text, "gpu_dra_published_devices{"), text
 	})
 	p.edit()
-	p.Newest.Store(true)
+	p.SetNewest(true)
 	p.expect("gpu-0", "monitor-0")
 	if n := p.Writes.Load(); n != 2 {
 		t.Errorf("%d writes, want one for the pool and one for the repair", n)
@@ -334,7 +350,7 @@ func TestPublisher_Errors_AreCountedByReason(t *testing.T) {
 func TestPublisher_NewestUnknown_GoesOnAsBefore(t *testing.T) {
 	t.Parallel()
 	p := newTestPublisher(t, features{})
-	p.o.Newest = func() (bool, error) { return false, errors.New("lock file unreadable") }
+	p.EndInstance() // The lock file cannot be read.
 	p.succeed(t.Context())
 	if p.session != nil {
 		t.Error("it began to publish")
@@ -342,7 +358,7 @@ func TestPublisher_NewestUnknown_GoesOnAsBefore(t *testing.T) {
 }
 
 func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
-	p := newPublisher(nil, nil, Options{Node: "n"})
+	p := newTestPublisher(t, features{})
 	device := func(name string, taints ...resourceapi.DeviceTaint) resourceapi.Device {
 		return resourceapi.Device{Name: name, Taints: taints}
 	}
@@ -358,7 +374,7 @@ func TestHealth_TaintedDevices_AreUnhealthy(t *testing.T) {
 	got := map[string]string{}
 	for _, h := range p.Health(now) {
 		got[h.DeviceName] = strings.TrimSpace(string(h.Health) + " " + h.Message)
-		if h.PoolName != "n/gpu" || h.LastUpdated != now {
+		if h.PoolName != "n1/gpu" || h.LastUpdated != now {
 			t.Errorf("%+v", h)
 		}
 	}
@@ -378,8 +394,8 @@ func TestHealth_EachStateAndXID_MessageIsShortAndStable(t *testing.T) {
 			longest = text
 		}
 	}
-	p := newPublisher(nil, nil, Options{Node: "n"})
-	p.cause = func(string, string) string { return longest }
+	p := newTestPublisher(t, features{})
+	p.node = oneCause{text: longest}
 	var devices []resourceapi.Device
 	for _, s := range health.States {
 		devices = append(devices, resourceapi.Device{Name: s.Name, Taints: []resourceapi.DeviceTaint{{Key: resourceslices.UnhealthyTaint, Value: s.Name}}})
@@ -398,13 +414,14 @@ func TestHealth_EachStateAndXID_MessageIsShortAndStable(t *testing.T) {
 }
 
 func TestQueue_OnlyMonitorsWritten_NotSynced(t *testing.T) {
-	synced := 0
-	q := newQueue("node-1/gpu", func() { synced++ })
+	p := newTestPublisher(t, features{})
+	p.desired, _ = p.node.build(features{})
+	q := newQueue(p.Publisher)
 	defer q.ShutDown()
-	if q.Forget("node-1/monitor"); synced != 0 {
+	const synced = `gpu_dra_published_devices{type="gpu"} 1`
+	if q.Forget("n1/monitor"); strings.Contains(p.MetricsText(), synced) {
 		t.Error("the pool of monitor devices counts as the node's")
 	}
-	if q.Forget("node-1/gpu"); synced != 1 {
-		t.Errorf("synced %d times", synced)
-	}
+	q.Forget("n1/gpu")
+	p.Metric(synced)
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
+
+	"gpu-dra-driver/internal/notify"
 )
 
 const (
@@ -24,29 +26,29 @@ const (
 type session struct {
 	cancel  context.CancelFunc
 	done    chan struct{}
-	updates chan *resourceslice.DriverResources
+	updates *notify.Newest[*resourceslice.DriverResources]
 }
 
 // startSession starts a controller in the background, because without an API server that takes long. The controller
 // starts with resources: without them it would delete the published slices.
 func (p *Publisher) startSession(ctx context.Context) *session {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &session{cancel: cancel, done: make(chan struct{}), updates: make(chan *resourceslice.DriverResources, 1)}
+	s := &session{cancel: cancel, done: make(chan struct{}), updates: notify.NewNewest[*resourceslice.DriverResources]()}
 	go func() {
 		defer close(s.done)
-		var resources *resourceslice.DriverResources
 		select {
 		case <-ctx.Done():
 			return
-		case resources = <-s.updates:
+		case <-s.updates.Changed:
 		}
+		resources, _ := s.updates.Take()
 		owner := &resourceslice.Owner{APIVersion: "v1", Kind: "Node", Name: p.o.Node}
 		if err := p.createFirst(ctx, owner, resources.Pools); err != nil {
 			klog.FromContext(ctx).Info("The first slices are left to the controller, which takes a second longer", "err", err)
 		}
 		controller, err := resourceslice.StartController(ctx, resourceslice.Options{
 			DriverName: p.o.Driver, KubeClient: p.o.Client, Owner: owner, Resources: resources,
-			Queue: newQueue(p.pool, p.synced), SyncDelay: new(repairDelay), ErrorHandler: p.failed,
+			Queue: newQueue(p), SyncDelay: new(repairDelay), ErrorHandler: p.failed,
 		})
 		if err != nil {
 			if ctx.Err() == nil {
@@ -59,21 +61,14 @@ func (p *Publisher) startSession(ctx context.Context) *session {
 			select {
 			case <-ctx.Done():
 				return
-			case resources := <-s.updates:
-				controller.Update(resources)
+			case <-s.updates.Changed:
+				if resources, ok := s.updates.Take(); ok {
+					controller.Update(resources)
+				}
 			}
 		}
 	}()
 	return s
-}
-
-// want replaces the resources to publish. Only one goroutine calls it.
-func (s *session) want(resources *resourceslice.DriverResources) {
-	select {
-	case <-s.updates: // Older ones that the controller has not read yet.
-	default:
-	}
-	s.updates <- resources
 }
 
 func (s *session) stop() {
@@ -84,19 +79,18 @@ func (s *session) stop() {
 // queue reports as synced that the pool of the devices for use has no errors; monitor devices alone are no success.
 type queue struct {
 	workqueue.TypedRateLimitingInterface[string]
-	pool   string
-	synced func()
+	p *Publisher
 }
 
-func newQueue(pool string, synced func()) *queue {
+func newQueue(p *Publisher) *queue {
 	return &queue{workqueue.NewTypedRateLimitingQueue(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)), pool, synced}
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)), p}
 }
 
 // Forget implements workqueue. The controller calls it for a pool without errors.
 func (q *queue) Forget(pool string) {
 	q.TypedRateLimitingInterface.Forget(pool)
-	if pool == q.pool {
-		q.synced()
+	if pool == q.p.pool {
+		q.p.synced()
 	}
 }

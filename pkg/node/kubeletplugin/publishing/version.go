@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/client-go/discovery"
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/pkg/claim/claimerror"
@@ -33,9 +34,9 @@ const (
 // version estimates the scheduler's version. Only Run uses it.
 type version struct {
 	// set is the version in the settings; the zero Version means that the API server's counts.
-	set  schedulerfault.Version
-	read func(context.Context) (string, error)
-	now  func() time.Time
+	set    schedulerfault.Version
+	server discovery.ServerVersionInterfaceWithContext
+	now    func() time.Time
 
 	// seen holds the time of the last read of each version. An answer that is no version counts as the unknown one.
 	seen map[schedulerfault.Version]time.Time
@@ -55,7 +56,7 @@ func (v *version) update(ctx context.Context) {
 	}
 	limited, cancel := context.WithTimeout(ctx, versionLimit)
 	defer cancel()
-	text, err := v.read(limited)
+	answer, err := v.server.ServerVersionWithContext(limited)
 	if err != nil {
 		v.err = fmt.Errorf("read the API server's version: %w", err)
 		v.due = v.now().Add(min(versionRetry<<min(v.failures, 10), versionInterval))
@@ -65,7 +66,7 @@ func (v *version) update(ctx context.Context) {
 	}
 	now := v.now()
 	v.due, v.failures = now.Add(versionInterval), 0
-	v.last, v.err = schedulerfault.Parse(text)
+	v.last, v.err = schedulerfault.Parse(answer.GitVersion)
 	if v.seen == nil {
 		v.seen = map[schedulerfault.Version]time.Time{}
 	}
@@ -148,7 +149,7 @@ func (p *Publisher) offered(f features) features {
 			reported[one.Name] = true
 		} else if err := p.version.error(one); err != nil {
 			reported[one.Name] = true
-			p.o.Report(err)
+			p.o.Reports.Report(err)
 		}
 	}
 	p.reported = reported

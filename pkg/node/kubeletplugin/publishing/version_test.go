@@ -12,13 +12,14 @@ import (
 	"testing"
 	"time"
 
+	apiversion "k8s.io/apimachinery/pkg/version"
+
+	"gpu-dra-driver/internal/notify/notifytest"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/cluster/schedulerfault"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/node/sharing"
-
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 )
 
 // versionServer is a /version with a clock.
@@ -31,16 +32,29 @@ type versionServer struct {
 }
 
 func (s *versionServer) version() version {
-	return version{now: func() time.Time { return s.clock }, read: func(ctx context.Context) (string, error) {
-		s.reads++
-		if _, limited := ctx.Deadline(); !limited {
-			return "", errors.New("the read has no limit")
-		}
-		if s.hang {
-			return "", context.DeadlineExceeded
-		}
-		return s.text, s.err
-	}}
+	return version{now: func() time.Time { return s.clock }, server: s}
+}
+
+func (s *versionServer) ServerVersionWithContext(ctx context.Context) (*apiversion.Info, error) {
+	s.reads++
+	if _, limited := ctx.Deadline(); !limited {
+		return nil, errors.New("the read has no limit")
+	}
+	if s.hang {
+		return nil, context.DeadlineExceeded
+	}
+	return &apiversion.Info{GitVersion: s.text}, s.err
+}
+
+type lockedServer struct {
+	mu *sync.Mutex
+	*versionServer
+}
+
+func (l lockedServer) ServerVersionWithContext(ctx context.Context) (*apiversion.Info, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.versionServer.ServerVersionWithContext(ctx)
 }
 
 var bothFeatures = schedulerfault.Features{Counters: true, Shares: true}
@@ -170,13 +184,11 @@ func TestPublisher_SchedulerFault_LeavesOutDevicesAndReportsOnce(t *testing.T) {
 		defer mu.Unlock()
 		s.clock, s.text = s.clock.Add(d), text
 	}
-	v := s.version()
 	p.version = version{
-		now:  func() time.Time { mu.Lock(); defer mu.Unlock(); return v.now() },
-		read: func(ctx context.Context) (string, error) { mu.Lock(); defer mu.Unlock(); return v.read(ctx) },
+		now: func() time.Time { mu.Lock(); defer mu.Unlock(); return s.clock }, server: lockedServer{&mu, s},
 	}
 	var r reports
-	p.o.Report = r.add
+	p.o.Reports = notifytest.Reporter(r.add)
 	p.Go(p.Run)
 	p.expect("gpu-0")
 	if n := p.Writes.Load(); n != 1 {
@@ -199,7 +211,7 @@ func TestPublisher_SchedulerFault_LeavesOutDevicesAndReportsOnce(t *testing.T) {
 	// The API server is upgraded, and the scheduler later.
 	tick(versionInterval, "v1.36.3")
 	p.Eventually("the second read", func() (bool, string) { mu.Lock(); defer mu.Unlock(); return s.reads >= 2, fmt.Sprint(s.reads) })
-	p.Trigger()
+	p.triggered.Fire()
 	p.expect("gpu-0")
 	tick(versionSettles, "v1.36.3")
 	p.expect("gpu-0", "monitor-0")
@@ -214,7 +226,7 @@ func TestPublisher_VersionUnknown_ReportsAfterSomeReads(t *testing.T) {
 	s := &versionServer{err: errors.New("forbidden"), clock: time.Unix(1e9, 0)}
 	p.version = s.version()
 	var r reports
-	p.o.Report = r.add
+	p.o.Reports = notifytest.Reporter(r.add)
 	for i := range unknownReads {
 		if got := p.offered(allFeatures); got.counters || got.sharedDevices || len(r.texts()) != 0 {
 			t.Errorf("after %d reads: %+v, reported %q", i, got, r.texts())
@@ -238,7 +250,7 @@ func TestPublisher_ServerWithoutTheFeatures_ReportsNothing(t *testing.T) {
 	p.version = (&versionServer{text: "v1.36.1"}).version()
 	p.version.update(t.Context())
 	var r reports
-	p.o.Report = r.add
+	p.o.Reports = notifytest.Reporter(r.add)
 	if got := p.offered(features{taints: true}); got != (features{taints: true}) || len(r.texts()) != 0 {
 		t.Errorf("%+v, reported %q", got, r.texts())
 	}
@@ -247,9 +259,6 @@ func TestPublisher_ServerWithoutTheFeatures_ReportsNothing(t *testing.T) {
 // TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease leaves out features while claims hold devices.
 func TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease(t *testing.T) {
 	reduced := allFeatures.without(bothFeatures)
-	offer := func(g gpu.GPU, profile string, standing v1beta1.Strategy) (sharing.Offer, bool) {
-		return sharing.OfferOf(sharing.Policy{}.With(standing), g, profile, true)
-	}
 	shared := plan.Device{Kind: gpu.KindGPU, Name: asWhole, PCIAddress: at, UUID: "GPU-a", ShareID: "share"}
 	for name, c := range map[string]struct {
 		device plan.Device
@@ -263,7 +272,7 @@ func TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease(t *testing.
 		"a share, to monitor": {plan.Device{Kind: gpu.KindGPU, Name: asWhole, PCIAddress: at, UUID: "GPU-a", ShareID: "share", Admin: true}, asWhole},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, NodeOptions{Offer: offer})
+			n := newNode(t, sharingAs(sharing.Node{MPS: true}))
 			if err := n.Found(t.Context(), cuttable(false), nil); err != nil {
 				t.Fatal(err)
 			}
@@ -291,13 +300,13 @@ func TestNode_SchedulerFaultUnderClaims_KeepsHeldDevicesUntilRelease(t *testing.
 				return strings.Join(out, " ")
 			}
 			if c.device.Name != "" {
-				n.records = held{plans: []plan.Plan{{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u"}, Devices: []plan.Device{c.device}}}}
+				n.o.Records = held{plans: []plan.Plan{{Claim: plan.Claim{Namespace: "ns", Name: "c", UID: "u"}, Devices: []plan.Device{c.device}}}}
 			}
 			if got := published(); got != c.want {
 				t.Errorf("published %q, want %q", got, c.want)
 			}
 			n.fired()
-			n.records = held{}
+			n.o.Records = held{}
 			n.Released()
 			if fired := n.fired(); fired != (c.want != asWhole) {
 				t.Errorf("the release triggers a build: %v", fired)

@@ -24,6 +24,7 @@ import (
 	draclient "k8s.io/dynamic-resource-allocation/client"
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -103,7 +104,7 @@ func (e *Events) warn(about corev1.ObjectReference, err error) {
 	e.recorder.Event(&about, corev1.EventTypeWarning, string(claimerror.ReasonOf(err)), message)
 }
 
-// Report queues an error that no caller receives. If the queue is full, the error is only in the log and the metrics.
+// Report implements notify.Reporter: it queues the error. If the queue is full, the error is only in the log and the metrics.
 func (e *Events) Report(err error) {
 	klog.Background().Error(err, "Error in the background", "reason", claimerror.ReasonOf(err))
 	e.metrics.Background(claimerror.ReasonOf(err))
@@ -161,12 +162,15 @@ type LostPartitions struct {
 	events   *Events
 	status   *ClaimStatus
 	metrics  *metrics.Metrics
+	scans    *notify.Newest[[]Missing]
 	notified map[string][]string // device names by claim UID
 }
 
 // NewLostPartitions returns a LostPartitions; Run starts it.
-func NewLostPartitions(engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics) *LostPartitions {
-	return &LostPartitions{engine: engine, claims: claims, events: e, status: s, metrics: m}
+func NewLostPartitions(
+	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, scans *notify.Newest[[]Missing],
+) *LostPartitions {
+	return &LostPartitions{engine: engine, claims: claims, events: e, status: s, metrics: m, scans: scans}
 }
 
 // Missing is a prepared claim and those of its partitions that a scan did not find. They may be lost.
@@ -176,13 +180,15 @@ type Missing struct {
 }
 
 // Run checks the missing partitions of each scan until the context ends.
-func (l *LostPartitions) Run(ctx context.Context, scans <-chan []Missing) {
+func (l *LostPartitions) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case missing := <-scans:
-			Protect(l.metrics, func() { l.check(ctx, missing) })
+		case <-l.scans.Changed:
+			if missing, ok := l.scans.Take(); ok {
+				Protect(l.metrics, func() { l.check(ctx, missing) })
+			}
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
@@ -33,22 +34,27 @@ type Faults struct {
 	events   *Events
 	status   *ClaimStatus
 	metrics  *metrics.Metrics
+	scans    *notify.Newest[[]Faulty]
 	reported map[string]Faulty // By claim UID.
 }
 
 // NewFaults returns a Faults; Run starts it.
-func NewFaults(engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics) *Faults {
-	return &Faults{engine: engine, claims: claims, events: e, status: s, metrics: m, reported: map[string]Faulty{}}
+func NewFaults(
+	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, scans *notify.Newest[[]Faulty],
+) *Faults {
+	return &Faults{engine: engine, claims: claims, events: e, status: s, metrics: m, scans: scans, reported: map[string]Faulty{}}
 }
 
 // Run reports the claims with faults of each scan until the context ends.
-func (f *Faults) Run(ctx context.Context, scans <-chan []Faulty) {
+func (f *Faults) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case all := <-scans:
-			Protect(f.metrics, func() { f.report(ctx, all) })
+		case <-f.scans.Changed:
+			if all, ok := f.scans.Take(); ok {
+				Protect(f.metrics, func() { f.report(ctx, all) })
+			}
 		}
 	}
 }

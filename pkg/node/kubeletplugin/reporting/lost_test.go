@@ -4,12 +4,12 @@
 package reporting
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/internal/nvml/nvmltest"
 	"gpu-dra-driver/pkg/devicestate"
 	"gpu-dra-driver/pkg/devicestate/devicestatetest"
@@ -40,14 +40,14 @@ func TestLostPartitions_OneGPUHangs_ReportsOthers(t *testing.T) {
 	for _, held := range plans {
 		missing = append(missing, Missing{Plan: held, Devices: []string{held.Devices[0].Name}})
 	}
-	lost := NewLostPartitions(p.Engine, &devicestatetest.APIServer{Env: machine}, newEvents(e), newStatus(e), e.Metrics)
-	scans := make(chan []Missing, 1000)
-	e.Go(func(ctx context.Context) { lost.Run(ctx, scans) })
-	scans <- missing
+	scans := notify.NewNewest[[]Missing]()
+	lost := NewLostPartitions(p.Engine, &devicestatetest.APIServer{Env: machine}, newEvents(e), newStatus(e), e.Metrics, scans)
+	e.Go(lost.Run)
+	scans.Put(missing)
 	e.Event("ResourceClaim", "claim-b", "DeviceNotReady")
 	machine.Sim.NVML.Clear()
 	e.Eventually("the claim of the GPU that hung is reported", func() (bool, string) {
-		scans <- missing
+		scans.Put(missing)
 		return lostEvent(e, "claim-a"), "no Event"
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/gpu/health/watcher"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/show/metrics"
 )
 
@@ -38,19 +39,19 @@ type XIDs struct {
 	events  *Events
 	status  *ClaimStatus
 	metrics *metrics.Metrics
-	healthy func(gpu.GPU) bool
+	scans   *inventory.Latest
 	queue   chan watcher.Event
 
 	mu   sync.Mutex
 	last map[watcher.Key]time.Time
 }
 
-// NewXIDs returns an XIDs; Run starts it. healthy reports whether a GPU has no faults.
+// NewXIDs returns an XIDs; Run starts it.
 func NewXIDs(
-	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, healthy func(gpu.GPU) bool,
+	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, scans *inventory.Latest,
 ) *XIDs {
 	return &XIDs{
-		engine: engine, claims: claims, events: e, status: s, metrics: m, healthy: healthy,
+		engine: engine, claims: claims, events: e, status: s, metrics: m, scans: scans,
 		queue: make(chan watcher.Event, 64), last: map[watcher.Key]time.Time{},
 	}
 }
@@ -109,7 +110,9 @@ func (x *XIDs) report(ctx context.Context, e watcher.Event) {
 			affected[types.UID(p.Claim.UID)] = names
 		}
 	}
-	text := known.Text(len(affected) == 1, x.healthy(e.GPU))
+	found, ok := x.scans.Snapshot().ByAddress(e.GPU.PCIAddress)
+	healthy := ok && found.UUID == e.GPU.UUID && len(found.Faults) == 0
+	text := known.Text(len(affected) == 1, healthy)
 	for _, p := range plans {
 		if names := affected[types.UID(p.Claim.UID)]; len(names) > 0 {
 			x.notify(ctx, p, names, known, text)

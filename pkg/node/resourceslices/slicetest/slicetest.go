@@ -13,11 +13,11 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"gpu-dra-driver/api/deviceclass/v1beta1"
 	"gpu-dra-driver/pkg/gpu"
 	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/node/resourceslices"
 	"gpu-dra-driver/pkg/node/sharing"
+	"gpu-dra-driver/pkg/node/sharing/sharingtest"
 	"gpu-dra-driver/sim/engine"
 	"gpu-dra-driver/sim/nvmlfake"
 	"gpu-dra-driver/sim/profiles"
@@ -44,15 +44,7 @@ func Slices(snapshot gpu.Snapshot, node string, settings sharing.Settings) []*re
 	}
 	pool, _ := resourceslices.Build(snapshot, nil, resourceslices.Options{
 		Node: node, Taints: true, SharedDevices: true, Counters: true, Foreign: foreign,
-		Placements: func(g gpu.GPU, profile string) sharing.Placements {
-			return settings.Placements(node, g, profile, func(string) sharing.Placements { return sharing.OnePlacement })
-		},
-		Groups: func(g gpu.GPU) sharing.Placements {
-			return settings.Groups(node, g, func() sharing.Placements { return sharing.NoPlacement })
-		},
-		Offer: func(g gpu.GPU, profile string, _ v1beta1.Strategy) (sharing.Offer, bool) {
-			return sharing.OfferOf(settings.Policy(node, g, profile), g, profile, true)
-		},
+		Sharing: sharing.Node{Name: node, Settings: settings, MPS: true, Demand: sharingtest.NoDemand{}},
 	})
 	var out []*resourceapi.ResourceSlice
 	count := map[string]int64{}

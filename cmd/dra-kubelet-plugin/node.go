@@ -1,0 +1,84 @@
+// Copyright the gpu-dra-driver authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"k8s.io/client-go/kubernetes"
+
+	"gpu-dra-driver/cmd/dra-kubelet-plugin/flags"
+	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
+	"gpu-dra-driver/internal/nvml"
+	"gpu-dra-driver/internal/nvml/real"
+	"gpu-dra-driver/pkg/gpu/health/watcher"
+	"gpu-dra-driver/pkg/gpu/inventory"
+	"gpu-dra-driver/pkg/gpu/sampler"
+	"gpu-dra-driver/pkg/node/kubeletplugin/podresources"
+	"gpu-dra-driver/pkg/node/kubeletplugin/reporting"
+	"gpu-dra-driver/pkg/show/metrics"
+)
+
+// node is the node and its API server.
+type node struct {
+	flags.Config
+	machine *host.Host
+	client  kubernetes.Interface
+	metrics *metrics.Metrics
+	events  *reporting.Events
+	// changed requests a build of the node's slices.
+	changed notify.Trigger
+}
+
+// newNode creates the plugin's directories.
+func newNode(c flags.Config, machine *host.Host) (*node, error) {
+	if err := machine.MkdirAll(LabelMkdir, 0o750, dataDir(c), c.KubeletRegistrarDir); err != nil {
+		return nil, fmt.Errorf("make the plugin's directories: %w", err)
+	}
+	client, err := newClient(c.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	m := metrics.New(metrics.Options{Driver: c.DriverName, Node: c.NodeName, Version: version})
+	return &node{c, machine, client, m, reporting.NewEvents(client, c.NodeName, c.DriverName, m), notify.NewTrigger()}, nil
+}
+
+// gpus are the node's GPUs, the locks on them beside those of claims, and the device plugins that serve them.
+type gpus struct {
+	library nvml.Library
+	scans   *inventory.Latest
+	// scan requests a scan, xids the polls that follow an XID.
+	scan, xids notify.Trigger
+	switches   *inventory.Switches
+	watcher    *watcher.Locks
+	sampler    *sampler.Locks
+
+	kubelet       *podresources.Kubelet
+	devicePlugins *podresources.DevicePlugins
+}
+
+func newGPUs(n *node) *gpus {
+	scans, kubelet := inventory.NewLatest(), podresources.NewKubelet(filepath.Join(n.KubeletPodResourcesDir, "kubelet.sock"))
+	return &gpus{
+		library: real.New(n.ContainerDriverRoot), scans: scans, scan: notify.NewTrigger(), xids: notify.NewTrigger(),
+		switches: new(inventory.Switches), watcher: watcher.NewLocks(), sampler: sampler.NewLocks(),
+		kubelet: kubelet, devicePlugins: podresources.NewDevicePlugins(kubelet, scans, n.changed, n.metrics),
+	}
+}
+
+// Lock is called before operations that make a GPU disappear for a moment. It implements mig.Switches.
+func (g *gpus) Lock(address string) {
+	g.switches.Lock(address)
+	g.watcher.Lock(address)
+	g.sampler.Lock(address)
+}
+
+// Unlock implements mig.Switches.
+func (g *gpus) Unlock(address string) {
+	g.switches.Unlock(address)
+	g.watcher.Unlock(address)
+	g.sampler.Unlock(address)
+}
