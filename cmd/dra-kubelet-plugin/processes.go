@@ -38,8 +38,8 @@ func newMeasurements(n *node, g *gpus, c *claims, instance *host.Instance) *meas
 	}
 	samples := sampler.New(o)
 	return &measurements{usage, samples, meter.New(n.machine, meter.Options{
-		Path: filepath.Join(stateDir(n.Config), "usage.json"), Held: c.engine.Held, Snapshot: g.scans.Snapshot, Scanned: g.scans.Scanned(),
-		Served: g.devicePlugins.GPUs, Newest: instance.Newest, Samples: samples.Snapshot,
+		Path: filepath.Join(stateDir(n.Config), "usage.json"), Records: c.engine, Scans: g.scans,
+		DevicePlugins: g.devicePlugins, Instance: instance, Samples: samples,
 	})}
 }
 

@@ -60,7 +60,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	s, err := supervisor.New(ctx, supervisor.Options{
 		Dir: c.MPSDir, Root: c.DriverRoot, DevRoot: c.DevRoot, ShmBytes: c.ShmBytes,
-		BootID: strings.TrimSpace(string(boot)), Log: logger.Printf,
+		BootID: strings.TrimSpace(string(boot)), Log: logger,
 	})
 	if err == nil {
 		defer s.Close()

@@ -13,19 +13,14 @@ import (
 
 func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e := devicestatetest.New(t)
-	served := ""
+	served := devicestatetest.DevicePlugins{}
 	e.Configure = func(o *devicestate.Options) {
-		o.DevicePlugins = devicestatetest.DevicePlugins(func(at string) string {
-			if at == served {
-				return "nvidia.com/gpu"
-			}
-			return ""
-		})
+		o.DevicePlugins = served
 	}
 	p := e.Start()
 	e.Claim("a", "1")
 	e.Prepare(p, "a")
-	served = devicestatetest.Address(1)
+	served[devicestatetest.Address(1)] = "nvidia.com/gpu"
 	e.Prepare(p, "a") // A prepared claim stays prepared.
 	e.Unprepare(p, "a")
 	e.CheckRefused(p, "a", claimerror.Transient, claimerror.DeviceInUse, "gpu-0000-11-00-0", "device plugin", "nvidia.com/gpu", "Remove the device plugin")
@@ -35,7 +30,7 @@ func TestPrepare_GPUServedByDevicePlugin_Refused(t *testing.T) {
 	e.Claim("watches", "monitor 1")
 	e.Prepare(p, "watches")
 	e.CheckClean(p, "watches")
-	served = ""
+	clear(served)
 	e.Prepare(p, "a")
 	e.CheckClean(p, "a", "watches")
 }

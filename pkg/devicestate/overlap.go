@@ -156,8 +156,9 @@ func mayHold(r record.Record, boot, address string) bool {
 
 // refuseServed refuses the plan if a device plugin serves one of its GPUs, because the kubelet assigns that GPU too.
 func (e *Engine) refuseServed(p plan.Plan) error {
+	served, _ := e.o.DevicePlugins.GPUs()
 	for _, address := range p.HeldGPUs() {
-		if resource := e.o.DevicePlugins.Resource(address); resource != "" {
+		if resource := served[address]; resource != "" {
 			return p.Claim.Refuse(nameAt(p, address), claimerror.DeviceInUse,
 				fmt.Errorf("a device plugin of this node serves the GPU as %s, and can assign it to a pod at any time", resource),
 				"remove the device plugin from the node, or delete the pod and its claim so that it is scheduled elsewhere")

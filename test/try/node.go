@@ -110,8 +110,8 @@ func (n *node) Snapshot() gpu.Snapshot {
 	return s
 }
 
-// Resource implements plan.DevicePlugins.
-func (n *node) Resource(string) string { return "" }
+// GPUs implements plan.DevicePlugins.
+func (n *node) GPUs() (map[string]string, bool) { return nil, true }
 
 func (n *node) cdiDir() string { return filepath.Join(n.dir, "cdi") }
 

@@ -115,7 +115,7 @@ func (d *daemon) run() {
 }
 
 func (d *daemon) logf(format string, args ...any) {
-	d.s.o.Log("daemon of %s: %s", filepath.Base(d.dir), fmt.Sprintf(format, args...))
+	d.s.o.Log.Printf("daemon of %s: %s", filepath.Base(d.dir), fmt.Sprintf(format, args...))
 }
 
 func (d *daemon) namespace(want mpsd.Daemon) namespace {

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"maps"
 	"os"
 	"path/filepath"
@@ -41,8 +42,7 @@ type Options struct {
 	ShmBytes uint64
 	// BootID identifies this boot: processes of another boot do not run any more.
 	BootID string
-	// Log is called with each event. It must not block.
-	Log func(format string, args ...any)
+	Log    *log.Logger
 }
 
 const lockFile = "supervisor.lock"
@@ -73,7 +73,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of MPS daemons: %w", err)
 	}
-	o.Log("waiting until no other supervisor uses %s", o.Dir)
+	o.Log.Printf("waiting until no other supervisor uses %s", o.Dir)
 	machine := host.New(host.Options{})
 	if _, err := machine.Lock(ctx, filepath.Join(o.Dir, lockFile), 0); err != nil {
 		return nil, err
@@ -94,13 +94,13 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		}
 		note, err := readNote(filepath.Join(o.Dir, e.Name()))
 		if err == nil && note.BootID == o.BootID && note.Daemon.Name == e.Name() && note.Daemon.Validate() == nil {
-			o.Log("daemon of %s: taken over", e.Name())
+			o.Log.Printf("daemon of %s: taken over", e.Name())
 			s.begin(note.Daemon, note)
 			continue
 		}
-		o.Log("daemon of %s: not taken over; its files are removed if it has a note (%v)", e.Name(), err)
+		o.Log.Printf("daemon of %s: not taken over; its files are removed if it has a note (%v)", e.Name(), err)
 		if err := removeLeftover(filepath.Join(o.Dir, e.Name())); err != nil {
-			o.Log("daemon of %s: %v", e.Name(), err)
+			o.Log.Printf("daemon of %s: %v", e.Name(), err)
 		}
 	}
 	return s, nil

@@ -57,8 +57,8 @@ type Metadata struct {
 
 // DevicePlugins are the device plugins of a node.
 type DevicePlugins interface {
-	// Resource returns the extended resource under which one of them serves the GPU at a PCI address, or "".
-	Resource(address string) string
+	// GPUs returns the extended resource of each GPU that one of them serves, by PCI address; false before that is known.
+	GPUs() (map[string]string, bool)
 }
 
 // Held lists the claims of a node. *devicestate.Engine implements it.

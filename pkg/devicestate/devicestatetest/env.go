@@ -219,10 +219,10 @@ type Scans func() gpu.Snapshot
 
 func (s Scans) Snapshot() gpu.Snapshot { return s() }
 
-// DevicePlugins returns the resource of the GPU at an address. It implements plan.DevicePlugins.
-type DevicePlugins func(address string) string
+// DevicePlugins are the resources of GPUs, by address. It implements plan.DevicePlugins.
+type DevicePlugins map[string]string
 
-func (d DevicePlugins) Resource(address string) string { return d(address) }
+func (d DevicePlugins) GPUs() (map[string]string, bool) { return d, true }
 
 // Process is one run of the plugin.
 type Process struct {
@@ -273,7 +273,7 @@ func (e *Env) StartWith(hook host.FaultHook) (*Process, error) {
 		Host: h, Dir: e.StateDir, Specs: store.New(h, e.CDI, e.Mounted(), Driver), Driver: Driver, Pool: Pool, MonitorPool: MonitorPool,
 		Scans: Scans(func() gpu.Snapshot { return e.Snapshot }), Edits: edits{e}, Kernel: e.numbers, Planner: planWithSteps,
 		Executors:     map[string]devicestate.Executor{"file": fileExecutor{h, e.StepFiles}},
-		DevicePlugins: DevicePlugins(func(string) string { return "" }),
+		DevicePlugins: DevicePlugins(nil),
 		Sharing:       sharing.Node{},
 		Reports: notifytest.Reporter(func(err error) {
 			reporting.Lock()

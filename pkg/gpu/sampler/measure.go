@@ -151,14 +151,12 @@ func (s *Sampler) processes(d nvml.Device, t Target) (all []Process, ofInstance 
 	if err != nil {
 		return nil, nil, false
 	}
-	since := s.newestSample(t.UUID)
-	loads, err := d.ProcessUtilization(since)
+	loads, err := d.ProcessUtilization(s.newestSample(t.UUID, 0))
 	load := map[uint32]float64{}
 	for _, l := range loads {
 		load[l.PID] = float64(l.SM) / 100
-		since = max(since, l.Time)
+		s.newestSample(t.UUID, l.Time)
 	}
-	s.setNewestSample(t.UUID, since)
 	shared := map[instance]bool{}
 	for _, p := range t.Partitions {
 		shared[instance{p.GPUInstance, p.ComputeInstance}] = p.Shared

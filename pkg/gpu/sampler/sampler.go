@@ -137,16 +137,12 @@ func (s *Sampler) end(t Target) {
 	delete(s.busy, t.PCIAddress)
 }
 
-func (s *Sampler) newestSample(uuid string) uint64 {
+// newestSample notes a sample of processes, and returns the time of the newest one of the GPU.
+func (s *Sampler) newestSample(uuid string, at uint64) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.since[uuid] = max(s.since[uuid], at)
 	return s.since[uuid]
-}
-
-func (s *Sampler) setNewestSample(uuid string, at uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.since[uuid] = at
 }
 
 var errHangs = fmt.Errorf("NVML has not answered for %s", 2*readLimit)

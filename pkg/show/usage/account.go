@@ -16,11 +16,10 @@ type Observation struct {
 	Snapshot gpu.Snapshot
 	// Plans are those of all claims on the node.
 	Plans []plan.Plan
-	// Served reports whether a device plugin serves the GPU with a PCI address.
-	Served func(address string) bool
-	// Activity returns the activity of processes on a device, by the positions of plan and device. Nil: nothing is
-	// measured.
-	Activity func(plan, device int) Activity
+	// Served are the GPUs that device plugins serve, by PCI address.
+	Served map[string]string
+	// Activity of processes on devices is by the positions of plan and device. Nil: nothing is measured.
+	Activity map[[2]int]Activity
 }
 
 // Activity describes the processes of a claim on a device. The zero Activity means that nothing could be measured.
@@ -178,7 +177,8 @@ func (a *Account) rates(o Observation) *rates {
 		if g.Missing {
 			continue
 		}
-		b := board{slices: g.Slices, held: held[address], served: o.Served != nil && o.Served(address)}
+		_, served := o.Served[address]
+		b := board{slices: g.Slices, held: held[address], served: served}
 		b.gpu, b.present = o.Snapshot.ByAddress(address)
 		r.states[address] = b.states()
 	}
@@ -237,7 +237,7 @@ func (a *Account) measure(elapsed float64, charged *rates, o Observation) {
 			uses[address] = use
 		}
 		for i, d := range p.Devices {
-			now := o.Activity(n, i)
+			now := o.Activity[[2]int{n, i}]
 			use, known := uses[d.PCIAddress]
 			if !known || d.Admin {
 				continue

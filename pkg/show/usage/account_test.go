@@ -151,7 +151,7 @@ func TestAccount_FaultMissingServed_UnhealthyAndBlocked(t *testing.T) {
 	s.GPUs[0].Faults = []gpu.Fault{{State: "reset"}}
 	s.GPUs[1].Faults = s.GPUs[0].Faults
 	plans := []plan.Plan{claim("c", partition(1, "3g.40gb", 0))}
-	o := Observation{Snapshot: s, Plans: plans, Served: func(a string) bool { return a == address(2) }}
+	o := Observation{Snapshot: s, Plans: plans, Served: map[string]string{address(2): "nvidia.com/gpu"}}
 	var a Account
 	a.Advance("boot", 0, o)
 	o.Snapshot.GPUs = s.GPUs[:3] // The last board falls off the bus.
@@ -321,17 +321,16 @@ func TestAccount_Activity_IntegratedByWeight(t *testing.T) {
 	half.Share = plan.Share{MemoryBytes: 40, DeviceMemoryBytes: 80}
 	o := Observation{
 		Snapshot: node(3), Plans: []plan.Plan{claim("busy", busy, busy), claim("unknown", whole(2)), claim("share", half)},
-		Activity: func(plan, _ int) Activity {
-			return []Activity{
-				{Utilization: .2, Source: "gpm", Occupied: true, Watched: true}, {}, {Utilization: .8, Source: "nvml"},
-			}[plan]
+		Activity: map[[2]int]Activity{
+			{0, 0}: {Utilization: .2, Source: "gpm", Occupied: true, Watched: true}, {0, 1}: {Utilization: .2, Source: "gpm", Occupied: true, Watched: true},
+			{2, 0}: {Utilization: .8, Source: "nvml"},
 		},
 	}
 	a := after(t, o)
 	if use := a.Claims["busy"].GPUs[address(0)]; !near(use.Active, 20) || !near(use.Occupied, 100) || use.Source != "gpm" || !use.Watched {
 		t.Errorf("%+v, want 20 active and 100 occupied seconds", use)
 	}
-	o.Activity = func(int, int) Activity { return Activity{} }
+	o.Activity = map[[2]int]Activity{}
 	b := a.Clone()
 	b.Advance("boot", 150*time.Second, o)
 	if use := b.Claims["busy"].GPUs[address(0)]; !near(use.Active, 20) || use.Source != "" || use.Watched {
@@ -351,9 +350,7 @@ func TestAccount_NewClaim_NoActivityBeforeIt(t *testing.T) {
 	a.Advance("boot", 0, Observation{Snapshot: node(1)})
 	o := Observation{
 		Snapshot: node(1), Plans: []plan.Plan{claim("new", whole(0))},
-		Activity: func(int, int) Activity {
-			return Activity{Utilization: 1, Source: "nvml", Occupied: true, Watched: true}
-		},
+		Activity: map[[2]int]Activity{{}: {Utilization: 1, Source: "nvml", Occupied: true, Watched: true}},
 	}
 	for at, want := range []float64{0, 10} {
 		a.Advance("boot", time.Duration(at+1)*10*time.Second, o)
@@ -367,7 +364,7 @@ func TestAccount_NewClaim_NoActivityBeforeIt(t *testing.T) {
 func TestAccount_SharesOfOneDevice_ActiveAtMostAllocated(t *testing.T) {
 	a := after(t, Observation{
 		Snapshot: node(1), Plans: []plan.Plan{claim("c", share(whole(0), 70, 10, 8), share(whole(0), 20, 80, 8))},
-		Activity: func(int, int) Activity { return Activity{Utilization: 1, Source: "nvml"} },
+		Activity: map[[2]int]Activity{{0, 0}: {Utilization: 1, Source: "nvml"}, {0, 1}: {Utilization: 1, Source: "nvml"}},
 	})
 	if use := a.Claims["c"].GPUs[address(0)]; !near(use.Allocated, 100) || !near(use.Active, 100) {
 		t.Errorf("%+v, want 100 allocated and active seconds", use)

@@ -142,7 +142,8 @@ func (x *Executor) due(g gpu.GPU) (bool, error) {
 
 // obstacle returns what a reset would destroy or disturb, as an error.
 func (x *Executor) obstacle(g gpu.GPU) error {
-	if resource := x.o.DevicePlugins.Resource(g.PCIAddress); resource != "" {
+	served, _ := x.o.DevicePlugins.GPUs()
+	if resource := served[g.PCIAddress]; resource != "" {
 		return &executor.Busy{
 			Obstacle: "a device plugin serves it as " + resource,
 			Remedy:   "reset the GPU by nvidia-smi -r when no pod uses it",

@@ -86,7 +86,9 @@ func (m *machine) Last(string) (string, health.Reading, bool) {
 	return m.gpu.UUID, m.answer, true
 }
 
-func (m *machine) Resource(string) string { return m.served }
+func (m *machine) GPUs() (map[string]string, bool) {
+	return map[string]string{m.gpu.PCIAddress: m.served}, true
+}
 
 func (m *machine) Client(context.Context, gpu.GPU) (string, error) { return m.client, m.clientErr }
 

@@ -181,17 +181,11 @@ func (d *DevicePlugins) poll(ctx context.Context) {
 	}
 }
 
-// GPUs returns the resource name of each served GPU, by PCI address; false before the first poll.
+// GPUs implements plan.DevicePlugins.
 func (d *DevicePlugins) GPUs() (map[string]string, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.served.gpus(d.scans.Snapshot()), d.asked
-}
-
-// Resource returns the resource name under which a device plugin serves the GPU; empty if none does.
-func (d *DevicePlugins) Resource(address string) string {
-	gpus, _ := d.GPUs()
-	return gpus[address]
 }
 
 // gpus returns the resource name of each served GPU, by PCI address. NVIDIA's device plugin uses the UUID of a GPU or

@@ -31,9 +31,10 @@ type NodeOptions struct {
 	resourceslices.Settings
 	Sharing sharing.Source
 	// AdoptForeign treats partitions and modes without a record as leftovers.
-	AdoptForeign  bool
-	Modes         Modes
-	DevicePlugins DevicePlugins
+	AdoptForeign bool
+	Modes        Modes
+	// DevicePlugins serve GPUs. Until they are known, nothing is published.
+	DevicePlugins plan.DevicePlugins
 	// Records are the prepared claims.
 	Records plan.Held
 	Reports notify.Reporter
@@ -43,13 +44,6 @@ type NodeOptions struct {
 type Modes interface {
 	// Switched returns the PCI addresses of the GPUs whose MIG mode this driver switched on.
 	Switched() (map[string]bool, error)
-}
-
-// DevicePlugins are the node's device plugins.
-type DevicePlugins interface {
-	// GPUs returns the resource name of each GPU that a device plugin serves, by PCI address. While it returns false,
-	// nothing is published.
-	GPUs() (map[string]string, bool)
 }
 
 // Node builds the node's slices from its GPUs. It is safe for concurrent use.

@@ -343,8 +343,8 @@ func TestNode_GPUServedByADevicePlugin_IsWithheld(t *testing.T) {
 			if got := published(step.answer); !slices.Equal(got, step.want) {
 				t.Errorf("after %+v: %v, want %v", step.answer, got, step.want)
 			}
-			if resource := devicePlugins.Resource("0000:11:00.0"); (resource == "nvidia.com/gpu") != (len(step.want) == 2) {
-				t.Errorf("after %+v GPU b is served as %q", step.answer, resource)
+			if served, _ := devicePlugins.GPUs(); (served["0000:11:00.0"] == "nvidia.com/gpu") != (len(step.want) == 2) {
+				t.Errorf("after %+v GPU b is served as %q", step.answer, served["0000:11:00.0"])
 			}
 		}
 		if len(reports) != 1 {

@@ -9,13 +9,11 @@ import (
 	"gpu-dra-driver/pkg/show/usage"
 )
 
-// activityOf reads the activity of a claim from the measurements of its devices.
-func activityOf(uses map[[2]int]sampler.Use) func(plan, device int) usage.Activity {
-	return func(plan, device int) (a usage.Activity) {
-		use, ok := uses[[2]int{plan, device}]
-		if !ok {
-			return a
-		}
+// activityOf reads the activity of claims from the measurements of their devices.
+func activityOf(uses map[[2]int]sampler.Use) map[[2]int]usage.Activity {
+	out := map[[2]int]usage.Activity{}
+	for at, use := range uses {
+		var a usage.Activity
 		if use.Utilization != sampler.Absent {
 			a.Utilization, a.Source = use.Utilization, "nvml"
 			if use.Kind == gpu.KindMIG {
@@ -23,6 +21,7 @@ func activityOf(uses map[[2]int]sampler.Use) func(plan, device int) usage.Activi
 			}
 		}
 		a.Watched, a.Occupied = use.Processes != sampler.Absent, use.Processes > 0
-		return a
+		out[at] = a
 	}
+	return out
 }

@@ -18,9 +18,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"gpu-dra-driver/internal/host"
+	"gpu-dra-driver/internal/notify"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/claim/record"
-	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/gpu/sampler"
 	"gpu-dra-driver/pkg/show/usage"
 )
@@ -35,26 +36,27 @@ const saveInterval = time.Minute
 
 // Options configures a Meter. Samples is optional.
 type Options struct {
-	// Path is the file's. Its directory must exist.
-	Path string
-	// Held returns the plans of all claims on the node, and whether some are unknown.
-	Held     func() (plans []plan.Plan, incomplete bool, err error)
-	Snapshot func() gpu.Snapshot
-	// Scanned is closed after the first scan.
-	Scanned <-chan struct{}
-	// Served returns the GPUs that device plugins serve, by PCI address.
-	Served func() (map[string]string, bool)
-	// Newest reports whether this instance counts for the node.
-	Newest func() (bool, error)
-	// Samples returns the last measurements.
-	Samples func() sampler.Snapshot
+	// Path is the path of the file. Its directory must exist.
+	Path          string
+	Records       plan.Held
+	Scans         *inventory.Latest
+	DevicePlugins plan.DevicePlugins
+	// Instance counts for the node while it is the newest.
+	Instance *host.Instance
+	Samples  Samples
+}
+
+// Samples has measurements. *sampler.Sampler implements it.
+type Samples interface {
+	// Snapshot returns the last measurements.
+	Snapshot() sampler.Snapshot
 }
 
 // Meter is safe for concurrent use.
 type Meter struct {
 	host    *host.Host
 	o       Options
-	changed chan struct{}
+	changed notify.Trigger
 
 	mu      sync.Mutex
 	account usage.Account
@@ -64,23 +66,18 @@ type Meter struct {
 }
 
 func New(h *host.Host, o Options) *Meter {
-	return &Meter{host: h, o: o, changed: make(chan struct{}, 1)}
+	return &Meter{host: h, o: o, changed: notify.NewTrigger()}
 }
 
 // Changed makes Run read the claims again. It does not block.
-func (m *Meter) Changed() {
-	select {
-	case m.changed <- struct{}{}:
-	default:
-	}
-}
+func (m *Meter) Changed() { m.changed.Fire() }
 
 // Run counts until the context ends.
 func (m *Meter) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-m.o.Scanned:
+	case <-m.o.Scans.Scanned():
 	}
 	save, sample := time.NewTicker(saveInterval), time.NewTicker(sampler.Interval)
 	defer save.Stop()
@@ -122,10 +119,10 @@ func (m *Meter) wait(ctx context.Context, save, sample <-chan time.Time) (due bo
 
 // count reads the claims and counts up to now.
 func (m *Meter) count(save bool) error {
-	if newest, err := m.o.Newest(); err != nil || !newest {
+	if newest, err := m.o.Instance.Newest(); err != nil || !newest {
 		return err
 	}
-	plans, incomplete, err := m.o.Held()
+	plans, incomplete, err := m.o.Records.Held()
 	if err != nil || incomplete {
 		return err // The devices of some claims are unknown. Nothing is lost: the next call counts from the last one.
 	}
@@ -158,15 +155,12 @@ func (m *Meter) advance() error {
 		}
 		m.loaded = true
 	}
-	var activity func(plan, device int) usage.Activity
+	o := usage.Observation{Snapshot: m.o.Scans.Snapshot(), Plans: m.plans}
+	o.Served, _ = m.o.DevicePlugins.GPUs()
 	if m.o.Samples != nil {
-		activity = activityOf(sampler.Uses(m.o.Samples(), m.plans))
+		o.Activity = activityOf(sampler.Uses(m.o.Samples.Snapshot(), m.plans))
 	}
-	served, _ := m.o.Served()
-	m.account.Advance(boot, at, usage.Observation{
-		Snapshot: m.o.Snapshot(), Plans: m.plans, Activity: activity,
-		Served: func(address string) bool { _, ok := served[address]; return ok },
-	})
+	m.account.Advance(boot, at, o)
 	return nil
 }
 
@@ -190,7 +184,7 @@ func (m *Meter) load() (usage.Account, error) {
 
 // Account returns the sums up to now; false before the first count and while another instance counts.
 func (m *Meter) Account() (usage.Account, bool) {
-	if newest, err := m.o.Newest(); err != nil || !newest {
+	if newest, err := m.o.Instance.Newest(); err != nil || !newest {
 		return usage.Account{}, false
 	}
 	m.mu.Lock()

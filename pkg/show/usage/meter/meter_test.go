@@ -15,6 +15,7 @@ import (
 	"gpu-dra-driver/internal/host"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/gpu"
+	"gpu-dra-driver/pkg/gpu/inventory"
 	"gpu-dra-driver/pkg/gpu/sampler"
 	"gpu-dra-driver/pkg/show/usage"
 )
@@ -26,13 +27,13 @@ type node struct {
 	dir        string
 	held       bool
 	incomplete bool
-	older      bool
+	// shared means that another claim has the GPU too, files that the claims have metadata files.
+	shared, files bool
 }
 
 func newNode(t *testing.T) *node {
 	n := &node{t: t, dir: t.TempDir()}
 	n.boot("first")
-	n.host = host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot")})
 	return n
 }
 
@@ -45,23 +46,46 @@ func (n *node) boot(id string) {
 
 func (n *node) path() string { return filepath.Join(n.dir, "usage.json") }
 
+// meter starts a process, after the end of the last one.
 func (n *node) meter() *Meter {
-	scanned := make(chan struct{})
-	close(scanned)
-	return New(n.host, Options{
-		Path: n.path(), Scanned: scanned, Served: func() (map[string]string, bool) { return nil, true },
-		Newest: func() (bool, error) { return !n.older, nil },
-		Snapshot: func() gpu.Snapshot {
-			return gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:01:00.0", UUID: "GPU-a", ProductName: "NVIDIA L40S"}}}
-		},
-		Held: func() ([]plan.Plan, bool, error) {
-			if !n.held {
-				return nil, n.incomplete, nil
-			}
-			d := plan.Device{Kind: gpu.KindGPU, Name: "gpu-0", PCIAddress: "0000:01:00.0", UUID: "GPU-a"}
-			return []plan.Plan{{Claim: plan.Claim{Namespace: "n", Name: "c", UID: "u"}, Devices: []plan.Device{d}}}, n.incomplete, nil
-		},
-	})
+	n.t.Helper()
+	if n.host != nil {
+		n.host.Close()
+	}
+	n.host = host.New(host.Options{BootIDFile: filepath.Join(n.dir, "boot")})
+	n.t.Cleanup(n.host.Close)
+	scans := inventory.NewLatest()
+	scans.Set(gpu.Snapshot{GPUs: []gpu.GPU{{PCIAddress: "0000:01:00.0", UUID: "GPU-a", ProductName: "NVIDIA L40S"}}})
+	instance, err := n.host.Enlist(context.Background(), filepath.Join(n.dir, "instance"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return New(n.host, Options{Path: n.path(), Records: n, Scans: scans, DevicePlugins: n, Instance: instance})
+}
+
+// Held implements plan.Held.
+func (n *node) Held() ([]plan.Plan, bool, error) {
+	if !n.held {
+		return nil, n.incomplete, nil
+	}
+	d := plan.Device{Kind: gpu.KindGPU, Name: "gpu-0", PCIAddress: "0000:01:00.0", UUID: "GPU-a"}
+	p := plan.Plan{Claim: plan.Claim{Namespace: "n", Name: "c", UID: "u"}, Devices: []plan.Device{d}, Metadata: plan.Metadata{Files: n.files}}
+	plans := []plan.Plan{p}
+	if n.shared {
+		p.Claim.UID = "other"
+		plans = append(plans, p)
+	}
+	return plans, n.incomplete, nil
+}
+
+// GPUs implements plan.DevicePlugins.
+func (*node) GPUs() (map[string]string, bool) { return nil, true }
+
+// samples are measurements.
+type samples struct{ device *sampler.Device }
+
+func (s samples) Snapshot() sampler.Snapshot {
+	return sampler.Snapshot{GPUs: []sampler.GPU{{Device: *s.device}}}
 }
 
 func (n *node) count(m *Meter, save bool) usage.Account {
@@ -119,8 +143,12 @@ func TestMeter_UnknownClaims_CountedLater(t *testing.T) {
 
 func TestMeter_OlderInstance_ReportsAndWritesNothing(t *testing.T) {
 	n := newNode(t)
-	n.older = true
 	m := n.meter()
+	newer := host.New(host.Options{})
+	defer newer.Close()
+	if _, err := newer.Enlist(t.Context(), filepath.Join(n.dir, "instance")); err != nil {
+		t.Fatal(err)
+	}
 	if err := m.count(true); err != nil {
 		t.Fatal(err)
 	}
@@ -186,21 +214,10 @@ func TestMeter_Samples_CountActiveSeconds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.held = true
+			n.held, n.shared, n.files = true, c.shared, c.files
 			m := n.meter()
-			held := m.o.Held
-			m.o.Held = func() ([]plan.Plan, bool, error) {
-				plans, incomplete, err := held()
-				plans[0].Metadata.Files = c.files
-				if c.shared {
-					other := plans[0]
-					other.Claim.UID = "other"
-					plans = append(plans, other)
-				}
-				return plans, incomplete, err
-			}
 			c.measured.UUID = "GPU-a"
-			m.o.Samples = func() sampler.Snapshot { return sampler.Snapshot{GPUs: []sampler.GPU{{Device: c.measured}}} }
+			m.o.Samples = samples{&c.measured}
 			n.count(m, false)
 			a, ok := m.Account()
 			if !ok {
@@ -221,7 +238,7 @@ func TestRun_SampleBetweenWrites_Counts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := n.meter()
 		measured := sampler.Device{UUID: "GPU-a", Utilization: 1}
-		m.o.Samples = func() sampler.Snapshot { return sampler.Snapshot{GPUs: []sampler.GPU{{Device: measured}}} }
+		m.o.Samples = samples{&measured}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); m.Run(ctx) }()
