@@ -271,3 +271,30 @@ func call(n ast.Node) (string, bool) {
 	}
 	return x.Name + "." + s.Sel.Name, true
 }
+
+// mostFunctions is the maximum number of fields with a function. A field with the part that does the work shows what is used,
+// and a reader finds its code. A function is for a choice that a caller has, such as the clock of a test.
+const mostFunctions = 40
+
+func TestStructs_FunctionFields_AreFew(t *testing.T) {
+	var found []string
+	for _, f := range files(t) {
+		ast.Inspect(f.tree, func(n ast.Node) bool {
+			s, ok := n.(*ast.StructType)
+			if !ok {
+				return true
+			}
+			for _, field := range s.Fields.List {
+				if _, ok := field.Type.(*ast.FuncType); ok {
+					for _, name := range field.Names {
+						found = append(found, f.path+": "+name.Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+	if len(found) > mostFunctions {
+		t.Errorf("%d fields have functions, at most %d may; pass the part itself:\n%s", len(found), mostFunctions, strings.Join(found, "\n"))
+	}
+}
