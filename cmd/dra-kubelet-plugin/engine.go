@@ -55,35 +55,29 @@ func newClaims(n *node, g *gpus, s *sharingSettings) (*claims, error) {
 	}
 	sessions := sessionpool.New(g.library, sessionpool.Listed(n.ProcRoot), n.events)
 	daemons := mpsd.NewClient(filepath.Join(mpsDir(n.Config), mpsd.SocketName))
+	partitions := mig.New(n.machine, sessions, records[mig.Setting], mig.Options{
+		AllowReset: n.AllowReset, AdoptForeign: n.AdoptForeignMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
+	})
+	shares := mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot)
+	slices := timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting])
 	hook := &hook{machine: n.machine, source: n.CDIHookPath, dir: dataDir(n.Config)}
-	c := &claims{
-		mig: mig.New(n.machine, sessions, records[mig.Setting], mig.Options{
-			AllowReset: n.AllowReset, AdoptForeign: n.AdoptForeignMIG, Switches: g, ProcRoot: n.ProcRoot, Scans: g.scans,
-		}),
-		mps:       mps.New(n.machine, sessions, daemons, records[mps.Setting], n.ProcRoot),
-		timeSlice: timeslice.New(computepolicy.SMI{Root: n.ContainerDriverRoot}, records[timeslice.Setting]),
-		hook:      hook,
-		root: root{hook, driverroot.New(driverroot.Options{
-			DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
-			ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName),
-		})},
-		specs: store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName),
-	}
-	var err error
-	c.engine, err = devicestate.Open(devicestate.Options{
-		Host: n.machine, Dir: stateDir(n.Config), Specs: c.specs,
+	driverRoot := driverroot.New(driverroot.Options{
+		DriverRoot: n.ContainerDriverRoot, HostDriverRoot: n.NvidiaDriverRoot, DevRoot: n.DevRoot, HostDevRoot: n.DevRoot,
+		ProcRoot: n.ProcRoot, HookPath: filepath.Join(dataDir(n.Config), kubeletplugin.HookName),
+	})
+	specs := store.New(n.machine, n.CDIRoot, filepath.Join(stateDir(n.Config), "mounted"), n.DriverName)
+	engine, err := devicestate.Open(devicestate.Options{
+		Host: n.machine, Dir: stateDir(n.Config), Specs: specs,
 		Driver: n.DriverName, Pool: resourceslices.PoolName(n.NodeName), MonitorPool: resourceslices.MonitorPoolName(n.NodeName),
-		Scans: g.scans, Edits: c.root, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
-		Executors: map[string]devicestate.Executor{
-			plan.MIGExecutor: c.mig, sharing.MPSExecutor: c.mps, sharing.TimeSliceExecutor: c.timeSlice,
-		},
-		Settle:  []func(context.Context, *plan.Device) error{c.mig.Settle, c.mps.Settle},
-		Sharing: s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config), DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
+		Scans: g.scans, Edits: root{hook, driverRoot}, Reports: n.events, Kernel: func() string { return inventory.Bindings(n.SysRoot) },
+		Executors: map[string]devicestate.Executor{plan.MIGExecutor: partitions, sharing.MPSExecutor: shares, sharing.TimeSliceExecutor: slices},
+		Settle:    []func(context.Context, *plan.Device) error{partitions.Settle, shares.Settle},
+		Sharing:   s, NoMPS: noMPS(n.Config), MPSDir: mpsDir(n.Config), DevicePlugins: g.devicePlugins, Metadata: n.DeviceMetadata,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the plugin's state: %w", err)
 	}
-	return c, nil
+	return &claims{partitions, shares, slices, hook, root{hook, driverRoot}, specs, engine}, nil
 }
 
 // dataDir holds the plugin's socket, its hook and its state.

@@ -101,14 +101,16 @@ func serve(ctx context.Context, c flags.Config, machine *host.Host) error {
 	if err != nil {
 		return fmt.Errorf("enlist as an instance of the plugin: %w", err)
 	}
-	d := &driver{n, g, s, claims, f, newMeasurements(n, g, claims, instance), instance}
-	d.collect()
+	m := newMeasurements(n, g, claims, instance)
+	n.metrics.CollectRecords(claims.engine, m.usage.Users, m.sampler.Snapshot, dcgmNames(c))
+	n.metrics.CollectHealth(g.scans, claims.engine, f.tracker.Last)
+	n.metrics.CollectUsage(m.meter.Account)
 	stop, err := serveHTTP(c, n.metrics)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	plugin, err := d.newPlugin()
+	plugin, err := (&driver{n, g, s, claims, f, m, instance}).newPlugin()
 	if err != nil {
 		return err
 	}
@@ -124,13 +126,6 @@ type driver struct {
 	faults       *faults
 	measurements *measurements
 	instance     *host.Instance
-}
-
-// collect adds the metrics of GPUs and claims.
-func (d *driver) collect() {
-	d.metrics.CollectRecords(d.claims.engine, d.measurements.usage.Users, d.measurements.sampler.Snapshot, dcgmNames(d.Config))
-	d.metrics.CollectHealth(d.gpus.scans, d.claims.engine, d.faults.tracker.Last)
-	d.metrics.CollectUsage(d.measurements.meter.Account)
 }
 
 func (d *driver) newPlugin() (*kubeletplugin.Plugin, error) {

@@ -147,9 +147,10 @@ func New(engine *devicestate.Engine, node *publishing.Node, events *reporting.Ev
 		SchedulerVersion: o.SchedulerVersion, Reports: events,
 	})
 	p.status = reporting.NewClaimStatus(o.Client, versions, o.Driver, m)
-	p.lost = reporting.NewLostPartitions(engine, claims, events, p.status, m, node.Missing)
-	p.faults = reporting.NewFaults(engine, claims, events, p.status, m, node.Faulty)
-	p.xids = reporting.NewXIDs(engine, claims, events, p.status, m, o.Inventory.Scans)
+	reported := reporting.NewClaims(engine, claims, events, p.status, m)
+	p.lost = reporting.NewLostPartitions(reported, node.Missing)
+	p.faults = reporting.NewFaults(reported, node.Faulty)
+	p.xids = reporting.NewXIDs(reported, o.Inventory.Scans)
 	p.watcher = watcher.New(watcher.Options{
 		Library: o.XIDs.Library, ProcRoot: o.XIDs.ProcRoot, SysRoot: o.XIDs.SysRoot, Locks: o.XIDs.Locks, Records: engine,
 		Receiver: &xids{p.xids, m, o.XIDs.Health, o.XIDs.Ignore}, XIDs: o.XIDs.Polls, Poll: o.Inventory.Trigger,

@@ -154,23 +154,30 @@ func Protect(m *metrics.Metrics, work func()) {
 	work()
 }
 
+// Claims are the prepared claims, and the places for reports on them.
+type Claims struct {
+	engine  *devicestate.Engine
+	claims  devicestate.Claims
+	events  *Events
+	status  *ClaimStatus
+	metrics *metrics.Metrics
+}
+
+func NewClaims(engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics) Claims {
+	return Claims{engine, claims, e, s, m}
+}
+
 // LostPartitions reports destroyed partitions of prepared claims, once each: in the claim's status, and in Events on
 // the claim and its pods. The next successful Prepare creates them again and updates the status.
 type LostPartitions struct {
-	engine   *devicestate.Engine
-	claims   devicestate.Claims
-	events   *Events
-	status   *ClaimStatus
-	metrics  *metrics.Metrics
+	Claims
 	scans    *notify.Newest[[]Missing]
 	notified map[string][]string // device names by claim UID
 }
 
 // NewLostPartitions returns a LostPartitions; Run starts it.
-func NewLostPartitions(
-	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, scans *notify.Newest[[]Missing],
-) *LostPartitions {
-	return &LostPartitions{engine: engine, claims: claims, events: e, status: s, metrics: m, scans: scans}
+func NewLostPartitions(c Claims, scans *notify.Newest[[]Missing]) *LostPartitions {
+	return &LostPartitions{Claims: c, scans: scans}
 }
 
 // Missing is a prepared claim and those of its partitions that a scan did not find. They may be lost.

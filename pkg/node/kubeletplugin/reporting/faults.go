@@ -14,7 +14,6 @@ import (
 	"gpu-dra-driver/pkg/claim/claimerror"
 	"gpu-dra-driver/pkg/claim/plan"
 	"gpu-dra-driver/pkg/devicestate"
-	"gpu-dra-driver/pkg/show/metrics"
 )
 
 // Fault is a fault of a GPU, for the claims that have a device of it.
@@ -29,20 +28,14 @@ type Faulty struct {
 // Faults reports faults of GPUs to the claims that have them: in the claim's status while a fault lasts, and once in Events
 // on the claim and its pods.
 type Faults struct {
-	engine   *devicestate.Engine
-	claims   devicestate.Claims
-	events   *Events
-	status   *ClaimStatus
-	metrics  *metrics.Metrics
+	Claims
 	scans    *notify.Newest[[]Faulty]
 	reported map[string]Faulty // By claim UID.
 }
 
 // NewFaults returns a Faults; Run starts it.
-func NewFaults(
-	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, scans *notify.Newest[[]Faulty],
-) *Faults {
-	return &Faults{engine: engine, claims: claims, events: e, status: s, metrics: m, scans: scans, reported: map[string]Faulty{}}
+func NewFaults(c Claims, scans *notify.Newest[[]Faulty]) *Faults {
+	return &Faults{Claims: c, scans: scans, reported: map[string]Faulty{}}
 }
 
 // Run reports the claims with faults of each scan until the context ends.

@@ -41,7 +41,7 @@ func TestLostPartitions_OneGPUHangs_ReportsOthers(t *testing.T) {
 		missing = append(missing, Missing{Plan: held, Devices: []string{held.Devices[0].Name}})
 	}
 	scans := notify.NewNewest[[]Missing]()
-	lost := NewLostPartitions(p.Engine, &devicestatetest.APIServer{Env: machine}, newEvents(e), newStatus(e), e.Metrics, scans)
+	lost := NewLostPartitions(NewClaims(p.Engine, &devicestatetest.APIServer{Env: machine}, newEvents(e), newStatus(e), e.Metrics), scans)
 	e.Go(lost.Run)
 	scans.Put(missing)
 	e.Event("ResourceClaim", "claim-b", "DeviceNotReady")

@@ -21,7 +21,6 @@ import (
 	"gpu-dra-driver/pkg/gpu/health"
 	"gpu-dra-driver/pkg/gpu/health/watcher"
 	"gpu-dra-driver/pkg/gpu/inventory"
-	"gpu-dra-driver/pkg/show/metrics"
 )
 
 const (
@@ -34,26 +33,17 @@ const (
 // XIDs reports XIDs to the claims with the GPU or the partition: in the claim's status, and in Events on the claim and its
 // pods. An XID of a partition that is gone is only counted.
 type XIDs struct {
-	engine  *devicestate.Engine
-	claims  devicestate.Claims
-	events  *Events
-	status  *ClaimStatus
-	metrics *metrics.Metrics
-	scans   *inventory.Latest
-	queue   chan watcher.Event
+	Claims
+	scans *inventory.Latest
+	queue chan watcher.Event
 
 	mu   sync.Mutex
 	last map[watcher.Key]time.Time
 }
 
 // NewXIDs returns an XIDs; Run starts it.
-func NewXIDs(
-	engine *devicestate.Engine, claims devicestate.Claims, e *Events, s *ClaimStatus, m *metrics.Metrics, scans *inventory.Latest,
-) *XIDs {
-	return &XIDs{
-		engine: engine, claims: claims, events: e, status: s, metrics: m, scans: scans,
-		queue: make(chan watcher.Event, 64), last: map[watcher.Key]time.Time{},
-	}
+func NewXIDs(c Claims, scans *inventory.Latest) *XIDs {
+	return &XIDs{Claims: c, scans: scans, queue: make(chan watcher.Event, 64), last: map[watcher.Key]time.Time{}}
 }
 
 // Notify queues an XID, unless it was reported less than a minute ago. It does not block. Without room in the queue, the

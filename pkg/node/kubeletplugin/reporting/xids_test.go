@@ -44,7 +44,7 @@ func TestAffectedDevices_Partitions_OnlyThoseAtFault(t *testing.T) {
 }
 
 func TestXIDs_Repetitions_OncePerMinuteAndBounded(t *testing.T) {
-	x := NewXIDs(nil, nil, nil, nil, nil, nil)
+	x := NewXIDs(Claims{}, nil)
 	now := time.Now()
 	due := func(code uint64, at time.Time) bool { return x.due(watcher.Key{UUID: "GPU-0", XID: code}, at) }
 	if !due(31, now) || due(31, now.Add(xidInterval-1)) || !due(13, now) || !due(31, now.Add(xidInterval)) {
