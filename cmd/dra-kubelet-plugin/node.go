@@ -50,7 +50,7 @@ func newNode(c flags.Config, machine *host.Host) (*node, error) {
 type gpus struct {
 	library nvml.Library
 	scans   *inventory.Latest
-	// scan requests a scan, xids the polls that follow an XID.
+	// scan requests a scan; the other Trigger requests the polls that follow an XID.
 	scan, xids notify.Trigger
 	switches   *inventory.Switches
 	watcher    *watcher.Locks

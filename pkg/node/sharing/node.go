@@ -12,10 +12,11 @@ import (
 type Source interface {
 	// Policy returns the settings of a GPU, or of a MIG profile of it.
 	Policy(g gpu.GPU, profile string) Policy
-	// Offer returns the shares of a GPU, or of a MIG profile of it; false if it is not shared. An Offer with false is for a
-	// device with claims that share it. standing is their strategy, if known.
+	// Offer returns the shares of a GPU, or of a MIG profile of it; false if it is not shared. An Offer with false is for
+	// a device with claims that share it. standing is their strategy, if known.
 	Offer(g gpu.GPU, profile string, standing v1beta1.Strategy) (Offer, bool)
-	// Placements says which placements of a MIG profile to publish to new claims. External partitions are always published.
+	// Placements says which placements of a MIG profile to publish to new claims. External partitions are always
+	// published.
 	Placements(g gpu.GPU, profile string) Placements
 	// Groups says which NVLink groups of a GPU to publish to new claims: all, ending ones or none.
 	Groups(g gpu.GPU) Placements
