@@ -34,8 +34,8 @@ const (
 // ErrHealthUnknown means that NVML has failed as a whole, or has not answered, for a minute.
 var ErrHealthUnknown = errors.New("the health of the GPUs is unknown, because NVML has not answered for a minute")
 
-// Watch stores the Snapshot and calls found at the start and whenever the Snapshot or the error changes, until the context ends. It returns the
-// context's error. found runs in Watch's goroutine: the next scan waits for it.
+// Watch stores the Snapshot and calls found at the start and whenever the Snapshot or the error changes, until the
+// context ends. It returns the context's error. found runs in Watch's goroutine: the next scan waits for it.
 //
 // If a scan fails although a driver is loaded, found gets the last Snapshot with the error, so that a short failure of
 // NVML does not withdraw a node's devices. If scans fail or hang for longer, the error is ErrHealthUnknown. Without a

@@ -431,8 +431,8 @@ func TestKeepInterconnects_GPUInMIGMode_KeepsItsNVLinks(t *testing.T) {
 	}
 }
 
-// TestWatch_GPUInMIGMode_DeliversRecordedLinksOnce has a GPU in MIG mode when the plugin starts. The next scan, which does not
-// see its links, is the same as the first one.
+// TestWatch_GPUInMIGMode_DeliversRecordedLinksOnce has a GPU in MIG mode when the plugin starts. The next scan, which
+// does not see its links, is the same as the first one.
 func TestWatch_GPUInMIGMode_DeliversRecordedLinksOnce(t *testing.T) {
 	w := newWatch(t, func(s *engine.State) { s.GPUs[0].MIGEnabled, s.GPUs[0].MIGPending = true, true })
 	s, err := w.machine.State()

@@ -236,8 +236,8 @@ func (s *service) HandleError(ctx context.Context, err error, msg string) {
 	}
 }
 
-// WatchHealthStatus reports the health of the published devices until the kubelet ends the stream, often enough that the
-// kubelet does not consider a report stale.
+// WatchHealthStatus reports the health of the published devices until the kubelet ends the stream, often enough that
+// the kubelet does not consider a report stale.
 func (s *service) WatchHealthStatus(ctx context.Context, reports chan<- draplugin.DeviceHealthReport) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -155,7 +155,8 @@ func (x *Executor) Settle(ctx context.Context, d *plan.Device) error {
 	return x.modes.Restore(d.PCIAddress, d.UUID, true, toFound)
 }
 
-// Restore implements executor.Restorer: it switches the mode of an idle GPU back. The caller holds the GPU's lock, and no claim has a part of it.
+// Restore implements executor.Restorer: it switches the mode of an idle GPU back. The caller holds the GPU's lock, and
+// no claim has a part of it.
 func (x *Executor) Restore(ctx context.Context, g gpu.GPU) error {
 	name := gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()
 	return x.Settle(ctx, &plan.Device{Name: name, PCIAddress: g.PCIAddress, UUID: g.UUID, Kind: gpu.KindGPU})
@@ -203,8 +204,8 @@ func (x *Executor) switchOff(ctx context.Context, g *openGPU, d *plan.Device) er
 	return x.clearMode(ctx, g, d)
 }
 
-// DropDead implements executor.Dropper: it removes the record of a mode that the reboot reset: another program switches it on from now on. Boards
-// that keep the mode over a boot keep the record.
+// DropDead implements executor.Dropper: it removes the record of a mode that the reboot reset: another program
+// switches it on from now on. Boards that keep the mode over a boot keep the record.
 func (x *Executor) DropDead(g gpu.GPU) error {
 	r, err := x.modes.Get(g.PCIAddress)
 	if err != nil || g.MIG.Enabled || g.MIG.Pending {

@@ -91,8 +91,8 @@ func (x *Executor) Setting() executor.Setting {
 // NeededBy implements executor.Restorer.
 func (x *Executor) NeededBy(d plan.Device) bool { return d.Sharing.Timed }
 
-// Keep implements executor.Keeper: it sets the time slice again if the GPU lost it. A reset or a reload of the driver does that. Without persistence
-// mode the GPU loses it when the last program closes it.
+// Keep implements executor.Keeper: it sets the time slice again if the GPU lost it. A reset or a reload of the driver
+// does that. Without persistence mode the GPU loses it when the last program closes it.
 func (x *Executor) Keep(ctx context.Context, g gpu.GPU) error {
 	d := plan.Device{Name: gpu.Device{Kind: gpu.KindGPU, PCIAddress: g.PCIAddress}.Name()}
 	r, known, err := x.records.OfBoot(g.PCIAddress, g.UUID)

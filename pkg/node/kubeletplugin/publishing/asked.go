@@ -66,8 +66,8 @@ type Asked struct {
 	lastError string
 }
 
-// NewAsked reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each later
-// change.
+// NewAsked reads the ConfigMap, so that a restarted plugin publishes the same devices. It fires changed after each
+// later change.
 func NewAsked(
 	ctx context.Context, client kubernetes.Interface, namespace, name, node string, reports notify.Reporter, changed notify.Trigger,
 ) *Asked {

@@ -104,7 +104,8 @@ func (e *Events) warn(about corev1.ObjectReference, err error) {
 	e.recorder.Event(&about, corev1.EventTypeWarning, string(claimerror.ReasonOf(err)), message)
 }
 
-// Report implements notify.Reporter: it queues the error. If the queue is full, the error is only in the log and the metrics.
+// Report implements notify.Reporter: it queues the error. If the queue is full, the error is only in the log and the
+// metrics.
 func (e *Events) Report(err error) {
 	klog.Background().Error(err, "Error in the background", "reason", claimerror.ReasonOf(err))
 	e.metrics.Background(claimerror.ReasonOf(err))
